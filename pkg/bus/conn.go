@@ -1,0 +1,161 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+)
+
+// Dialer reaches a server: by URL, or in process. It is the only thing that
+// differs between topologies.
+type Dialer struct {
+	URL    string
+	Server *server.Server
+}
+
+// Conn is one service's connection under its own identity.
+type Conn struct {
+	NC *nats.Conn
+	JS jetstream.JetStream
+	// Fatal receives the first error after which the service must not go on:
+	// a refused permission, which to the caller looks like a timeout.
+	Fatal  chan error
+	prefix string
+	epoch  atomic.Uint64
+}
+
+// Connect dials as the nkey seed's identity. Service identities reach the
+// JetStream API under APIPrefix, the provisioning identity directly.
+func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error) {
+	kp, err := nkeys.FromSeed(seed)
+	if err != nil {
+		return nil, fmt.Errorf("nats identity of %s: %w", name, err)
+	}
+	public, err := kp.PublicKey()
+	if err != nil {
+		return nil, fmt.Errorf("nats identity of %s: %w", name, err)
+	}
+	c := &Conn{Fatal: make(chan error, 1), prefix: APIPrefix}
+	opts := []nats.Option{
+		nats.Name(name), nats.Nkey(public, kp.Sign), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.Timeout(2 * time.Second),
+		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2), nats.ReconnectBufSize(-1),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrPermissionViolation) || strings.Contains(err.Error(), "Permissions Violation") {
+				c.fail(fmt.Errorf("%s: %w", name, err))
+				return
+			}
+			slog.Debug("nats", "conn", name, "err", err)
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) { c.epoch.Add(1) }),
+	}
+	url := d.URL
+	if d.Server != nil {
+		opts = append(opts, nats.InProcessServer(d.Server))
+		url = nats.DefaultURL
+	}
+	if c.NC, err = nats.Connect(url, opts...); err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	if provisioner {
+		c.prefix = "$JS.API"
+		c.JS, err = jetstream.New(c.NC)
+	} else {
+		c.JS, err = jetstream.NewWithAPIPrefix(c.NC, APIPrefix)
+	}
+	return c, err
+}
+
+func (c *Conn) fail(err error) {
+	select {
+	case c.Fatal <- err:
+	default:
+	}
+}
+
+// Epoch changes whenever the connection was lost and made again.
+func (c *Conn) Epoch() uint64 { return c.epoch.Load() }
+
+// Close ends the connection after flushing what is buffered.
+func (c *Conn) Close() {
+	c.NC.FlushTimeout(time.Second)
+	c.NC.Close()
+}
+
+// API sends one JetStream API request and decodes the answer into out.
+func (c *Conn) API(ctx context.Context, call string, req, out any) error {
+	var body []byte
+	if req != nil {
+		var err error
+		if body, err = json.Marshal(req); err != nil {
+			return err
+		}
+	}
+	m, err := c.NC.RequestWithContext(ctx, c.prefix+"."+call, body)
+	if err != nil {
+		return err
+	}
+	var failed struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &failed); err != nil {
+		return err
+	}
+	if failed.Error != nil {
+		return failed.Error
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(m.Data, out)
+}
+
+// LastSeq returns a stream's last sequence.
+func (c *Conn) LastSeq(ctx context.Context, stream string) (uint64, error) {
+	var info struct {
+		State struct {
+			Last uint64 `json:"last_seq"`
+		} `json:"state"`
+	}
+	err := c.API(ctx, "STREAM.INFO."+stream, nil, &info)
+	return info.State.Last, err
+}
+
+// Reset moves a reader's consumer so that its next message is seq or the
+// first match behind it.
+func (c *Conn) Reset(ctx context.Context, stream, consumer string, seq uint64) error {
+	return c.API(ctx, "CONSUMER.RESET."+stream+"."+consumer, map[string]uint64{"seq": max(seq, 1)}, nil)
+}
+
+// ErrNotFound is returned when no message matches.
+var ErrNotFound = errors.New("no such message")
+
+// Get is a direct read: {"seq":n}, {"last_by_subj":s} or
+// {"seq":n,"next_by_subj":s}.
+func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return nil, err
+	}
+	m, err := c.NC.RequestWithContext(ctx, c.prefix+".DIRECT.GET."+stream, body)
+	if err != nil {
+		return nil, err
+	}
+	if status := m.Header.Get("Status"); status != "" {
+		if status == "404" {
+			return nil, ErrNotFound
+		}
+		return nil, fmt.Errorf("direct get: %s %s", status, m.Header.Get("Description"))
+	}
+	return m, nil
+}

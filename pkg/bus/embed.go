@@ -1,0 +1,31 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// Embed starts a server in this process from the generated configuration.
+// Stop it with Shutdown and WaitForShutdown, after every connection.
+func Embed(config string) (*server.Server, error) {
+	o := &server.Options{}
+	if err := o.ProcessConfigString(config); err != nil {
+		return nil, fmt.Errorf("nats configuration: %w", err)
+	}
+	o.NoSigs = true
+	o.NoLog = true
+	o.DontListen = o.Port == 0 || o.Host == ""
+	s, err := server.NewServer(o)
+	if err != nil {
+		return nil, fmt.Errorf("nats server: %w", err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(10 * time.Second) {
+		s.Shutdown()
+		return nil, errors.New("nats server did not become ready; is the store directory writable and not in use?")
+	}
+	return s, nil
+}

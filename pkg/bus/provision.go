@@ -1,0 +1,82 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// SlotTTL is how long an instance keeps its slot without renewing it.
+const SlotTTL = 6 * time.Second
+
+func streams(replicas int) []jetstream.StreamConfig {
+	return []jetstream.StreamConfig{
+		{Name: Events, Subjects: []string{"evt.>"}, Storage: jetstream.FileStorage, Replicas: replicas, Retention: jetstream.LimitsPolicy,
+			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 5 * time.Minute},
+		{Name: Checkpoints, Subjects: []string{"log.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 2 * time.Minute},
+		{Name: Blobs, Subjects: []string{"blob.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+			MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, AllowDirect: true},
+		{Name: Transient, Subjects: []string{"tmp.>"}, Storage: jetstream.MemoryStorage,
+			MaxAge: time.Minute, MaxBytes: 256 << 20},
+		{Name: Slots, Subjects: []string{"slot.>"}, Storage: jetstream.MemoryStorage,
+			MaxAge: SlotTTL, MaxMsgsPerSubject: 1, AllowDirect: true},
+	}
+}
+
+// Provision creates what is missing of streams and consumers and refuses to
+// go on where something exists with other settings. It may run any number of
+// times; js belongs to the provisioning identity.
+func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
+	for _, want := range streams(replicas) {
+		s, err := js.Stream(ctx, want.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			s, err = js.CreateStream(ctx, want)
+		}
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", want.Name, err)
+		}
+		have := s.CachedInfo().Config
+		if !reflect.DeepEqual(have.Subjects, want.Subjects) || have.Storage != want.Storage || have.DenyDelete != want.DenyDelete ||
+			have.DenyPurge != want.DenyPurge || max(have.MaxMsgsPerSubject, 0) != want.MaxMsgsPerSubject || have.MaxAge != want.MaxAge ||
+			have.MaxMsgs > 0 && want.Name == Events || have.Retention != want.Retention {
+			return fmt.Errorf("stream %s exists with other settings; a changed ledger is never taken over silently", want.Name)
+		}
+	}
+	for i := range decls {
+		if err := provisionConsumers(ctx, js, &decls[i]); err != nil {
+			return fmt.Errorf("consumers of %s: %w", decls[i].Service, err)
+		}
+	}
+	return nil
+}
+
+func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declaration) error {
+	for i := range d.Work {
+		w := &d.Work[i]
+		_, err := js.CreateConsumer(ctx, Events, jetstream.ConsumerConfig{
+			Durable: w.Consumer(d.Service), AckPolicy: jetstream.AckExplicitPolicy, FilterSubjects: w.Filters,
+			AckWait: w.AckWait, MaxDeliver: -1, MaxAckPending: w.MaxAckPending, MaxWaiting: 4096,
+		})
+		if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) {
+			return err
+		}
+	}
+	for _, r := range d.readers() {
+		for n := 1; n <= d.Slots; n++ {
+			instance := d.Instance(n)
+			_, err := js.CreateConsumer(ctx, r.Stream, jetstream.ConsumerConfig{
+				Durable: r.Consumer(instance), AckPolicy: jetstream.AckNonePolicy, FilterSubjects: r.filters(instance),
+				DeliverPolicy: jetstream.DeliverAllPolicy, MemoryStorage: true, Replicas: 1,
+			})
+			if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) {
+				return err
+			}
+		}
+	}
+	return nil
+}

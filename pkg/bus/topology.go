@@ -1,0 +1,102 @@
+// Package bus is the mesh's wire: declared topology, one generated NATS
+// server configuration with least privilege per service, provisioning,
+// connections and instance slots.
+//
+// One account, MESH, owns the streams and belongs to the provisioning
+// identity. Every service has an account of its own that imports exactly the
+// subjects it may use, so that a reply subject a client names is resolved in
+// the client's own account, where no stream listens: no client can make the
+// server store a message on its behalf.
+package bus
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Streams of the mesh.
+const (
+	Events      = "EVENTS"      // evt.>, the ledger
+	Transient   = "TRANSIENT"   // tmp.>, frames, asks, sealed secrets; loss must never lose a fact
+	Checkpoints = "CHECKPOINTS" // log.>, signed tree heads
+	Blobs       = "BLOBS"       // blob.>, content by commitment; the server refuses a second write
+	Slots       = "SLOTS"       // slot.>, instance leases
+)
+
+// APIPrefix is where a service account finds the JetStream API.
+const APIPrefix = "mesh.API"
+
+// Declaration is what one service needs of the bus, as data.
+type Declaration struct {
+	Service string
+	Prefix  string   // of instance names; defaults to Service + "-"
+	Slots   int      // instances at most
+	Work    []Work   // durables shared by all instances
+	Readers []Reader // one consumer per instance and reader
+	Logs    bool     // may publish checkpoints
+}
+
+// Work is a durable pull consumer on EVENTS with explicit ack.
+type Work struct {
+	Name          string
+	Filters       []string
+	AckWait       time.Duration
+	MaxAckPending int
+}
+
+// Reader is an ordered, ack-less pull consumer that its instance resets to
+// any sequence. Filters may hold {instance}.
+type Reader struct {
+	Name    string
+	Stream  string
+	Filters []string
+}
+
+// Instance names the service's instance in slot n, counted from 1.
+func (d *Declaration) Instance(n int) string {
+	p := d.Prefix
+	if p == "" {
+		p = d.Service + "-"
+	}
+	return fmt.Sprintf("%s%d", p, n)
+}
+
+// Mailbox is the reader every instance has on TRANSIENT.
+const Mailbox = "mailbox"
+
+func (d *Declaration) readers() []Reader {
+	return append([]Reader{{Name: Mailbox, Stream: Transient, Filters: []string{"tmp.*.*.{instance}.>"}}}, d.Readers...)
+}
+
+// Consumer names a reader's consumer.
+func (r *Reader) Consumer(instance string) string { return instance + "-" + r.Name }
+
+func (r *Reader) filters(instance string) []string {
+	out := make([]string, len(r.Filters))
+	for i, f := range r.Filters {
+		out[i] = strings.ReplaceAll(f, "{instance}", instance)
+	}
+	return out
+}
+
+// Consumer names a work consumer.
+func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
+
+// AllowedFilter is the work of an executor.
+func AllowedFilter(executor string) string { return "evt.*.policy.*.allowed_" + executor + ".>" }
+
+// ExecutorWork is the work consumer every executor has.
+func ExecutorWork(executor string) Work {
+	return Work{Name: "work", Filters: []string{AllowedFilter(executor)}, AckWait: 10 * time.Second, MaxAckPending: 4096}
+}
+
+// ChainFilter is the one spelling of the receipt chain's expectation.
+func ChainFilter(tenant, session string) string {
+	return "evt." + tenant + ".*.*.effect_recorded." + session
+}
+
+// AggregateFilter is the one spelling of an aggregate's expectation.
+func AggregateFilter(tenant, service, key string) string {
+	return "evt." + tenant + "." + service + ".*.*." + key
+}

@@ -1,0 +1,137 @@
+package contract
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+)
+
+// InlineMax is the largest content, in bytes, that is stored inside an event.
+const InlineMax = 16 << 10
+
+// Where content lies.
+const (
+	StoreInline = "inline" // Salt and Text are in the reference itself
+	StoreObject = "object" // salt ‖ bytes is the object named by the commitment
+)
+
+// Content refers to bytes without giving them away: Commitment is
+// SHA-256(salt ‖ bytes) over 16 random bytes of salt, so that knowing the
+// commitment does not let anyone test guesses, and destroying salt and bytes
+// erases the content while every digest and signature above it still holds.
+//
+// Encryption, when present, says that what is stored is
+// AES-256-GCM(key, nonce, salt ‖ bytes, additional data = commitment);
+// destroying the named key erases the content.
+type Content struct {
+	Commitment string      `json:"commitment"`
+	Encryption *Encryption `json:"encryption,omitempty"`
+	MediaType  string      `json:"media_type"`
+	Salt       string      `json:"salt,omitempty"` // base64url, 16 bytes; inline plaintext only
+	Size       int64       `json:"size"`           // of the content, without salt
+	Store      string      `json:"store"`
+	Text       string      `json:"text,omitempty"` // inline: the content (UTF-8), or base64url ciphertext under Encryption
+}
+
+// Encryption names the key that opens a content.
+type Encryption struct {
+	Algorithm string `json:"algorithm"` // "A256GCM"
+	KeyID     string `json:"key_id"`
+	Nonce     string `json:"nonce"` // base64url, 12 bytes
+}
+
+// AppendCanonical implements the document encoding.
+func (e *Encryption) AppendCanonical(dst []byte) []byte {
+	w := canon.Object(dst)
+	w.Str("algorithm", e.Algorithm)
+	w.Str("key_id", e.KeyID)
+	w.Str("nonce", e.Nonce)
+	return w.End()
+}
+
+// AppendCanonical implements the document encoding.
+func (c *Content) AppendCanonical(dst []byte) []byte {
+	w := canon.Object(dst)
+	w.Str("commitment", c.Commitment)
+	if c.Encryption != nil {
+		w.Append("encryption", c.Encryption.AppendCanonical)
+	}
+	w.Str("media_type", c.MediaType)
+	w.OptStr("salt", c.Salt)
+	w.Int("size", c.Size)
+	w.Str("store", c.Store)
+	w.OptStr("text", c.Text)
+	return w.End()
+}
+
+// SaltSize is the length of a content's salt in bytes.
+const SaltSize = 16
+
+// Commit is the commitment over salt and content.
+func Commit(salt, content []byte) string {
+	h := sha256.New()
+	h.Write(salt)
+	h.Write(content)
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// NewContent makes a reference to content. Content above InlineMax must be
+// stored by the caller as the object Object(salt, content) before the
+// reference is published. salt is 16 fresh random bytes.
+func NewContent(salt, content []byte, mediaType string) Content {
+	c := Content{Commitment: Commit(salt, content), MediaType: mediaType, Size: int64(len(content)), Store: StoreObject}
+	if len(content) <= InlineMax {
+		c.Store, c.Salt, c.Text = StoreInline, base64.RawURLEncoding.EncodeToString(salt), string(content)
+	}
+	return c
+}
+
+// Object is what lies in the object store under the commitment's name.
+func Object(salt, content []byte) []byte { return append(append([]byte(nil), salt...), content...) }
+
+// Why content cannot be had.
+var (
+	ErrErased    = errors.New("content is erased")
+	ErrEncrypted = errors.New("content is encrypted")
+)
+
+// Open returns the content after checking it against the commitment. For
+// StoreObject the caller brings the object's bytes; nil means it is gone.
+func (c *Content) Open(object []byte) ([]byte, error) {
+	if c.Encryption != nil {
+		return nil, ErrEncrypted
+	}
+	var salt, body []byte
+	switch c.Store {
+	case StoreInline:
+		if c.Salt == "" {
+			return nil, ErrErased
+		}
+		var err error
+		if salt, err = base64.RawURLEncoding.Strict().DecodeString(c.Salt); err != nil {
+			return nil, fmt.Errorf("content salt: %w", err)
+		}
+		body = []byte(c.Text)
+	case StoreObject:
+		if object == nil {
+			return nil, ErrErased
+		}
+		if len(object) < SaltSize {
+			return nil, errors.New("content object is shorter than its salt")
+		}
+		salt, body = object[:SaltSize], object[SaltSize:]
+	default:
+		return nil, fmt.Errorf("content store %q is unknown", c.Store)
+	}
+	if Commit(salt, body) != c.Commitment {
+		return nil, errors.New("content does not match its commitment")
+	}
+	if int64(len(body)) != c.Size {
+		return nil, errors.New("content does not have its stated size")
+	}
+	return body, nil
+}

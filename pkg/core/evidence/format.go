@@ -1,0 +1,267 @@
+// Package evidence is the evidence pack: a deterministic tar that proves what
+// happened in one session, and its verifier. docs/reference/ledger-format.md
+// is the format's specification; this package is one implementation of it.
+package evidence
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+)
+
+// Format is the manifest's format member.
+const Format = "binnacle-evidence-pack/v1"
+
+// Paths inside the tar, which is sorted by path.
+const (
+	pathAttestation = "attestation.dsse.json"
+	pathCheckpoint  = "checkpoint"
+	pathDecisions   = "decisions.jsonl"
+	pathEvents      = "events.jsonl"
+	pathManifest    = "manifest.json"
+	pathGraph       = "proofgraph.jsonl"
+	pathProofs      = "proofs.jsonl"
+	pathReceipts    = "receipts.jsonl"
+	pathSystem      = "system.jsonl" // trust and policy events, in ledger order
+	dirContents     = "contents/"    // salt ‖ bytes of content kept as an object
+)
+
+// Manifest lists and seals the files. It is signed by audit.
+type Manifest struct {
+	Events    int64  `json:"events"`
+	Files     []File `json:"files"` // all but manifest and attestation, sorted by path
+	Format    string `json:"format"`
+	Graph     string `json:"graph_digest"`
+	KID       string `json:"kid"`
+	Lamport   int64  `json:"lamport"` // of the checkpoint
+	Origin    string `json:"origin"`  // of the log
+	Receipts  int64  `json:"receipts"`
+	RootHash  string `json:"root_hash"`
+	Session   string `json:"session"`
+	Sig       string `json:"sig,omitempty"`
+	Tenant    string `json:"tenant"`
+	TipDigest string `json:"tip_digest"` // of the session's receipt chain
+	TreeSize  int64  `json:"tree_size"`
+}
+
+// File is one entry of the manifest.
+type File struct {
+	Path   string `json:"path"`
+	SHA256 string `json:"sha256"`
+	Size   int64  `json:"size"`
+}
+
+// AppendCanonical implements the document encoding.
+func (f File) AppendCanonical(dst []byte) []byte {
+	w := canon.Object(dst)
+	w.Str("path", f.Path)
+	w.Str("sha256", f.SHA256)
+	w.Int("size", f.Size)
+	return w.End()
+}
+
+// AppendCanonical implements the document encoding; an unset Sig is absent.
+func (m *Manifest) AppendCanonical(dst []byte) []byte {
+	w := canon.Object(dst)
+	w.Int("events", m.Events)
+	canon.List(&w, "files", m.Files, File.AppendCanonical)
+	w.Str("format", m.Format)
+	w.Str("graph_digest", m.Graph)
+	w.Str("kid", m.KID)
+	w.Int("lamport", m.Lamport)
+	w.Str("origin", m.Origin)
+	w.Int("receipts", m.Receipts)
+	w.Str("root_hash", m.RootHash)
+	w.Str("session", m.Session)
+	w.OptStr("sig", m.Sig)
+	w.Str("tenant", m.Tenant)
+	w.Str("tip_digest", m.TipDigest)
+	w.Int("tree_size", m.TreeSize)
+	return w.End()
+}
+
+// Proof places one event in the tree.
+type Proof struct {
+	Index int64    `json:"index"` // leaf index = stream sequence - 1
+	Path  []string `json:"path"`  // hex, leaf to root
+}
+
+// AppendCanonical implements the document encoding.
+func (p *Proof) AppendCanonical(dst []byte) []byte {
+	w := canon.Object(dst)
+	w.Int("index", p.Index)
+	w.Strs("path", p.Path)
+	return w.End()
+}
+
+// HexPath renders hashes for Proof.Path.
+func HexPath(path []translog.Hash) []string {
+	out := make([]string, len(path))
+	for i, h := range path {
+		out[i] = hex.EncodeToString(h[:])
+	}
+	return out
+}
+
+func parsePath(path []string) ([]translog.Hash, error) {
+	out := make([]translog.Hash, len(path))
+	for i, s := range path {
+		b, err := hex.DecodeString(s)
+		if err != nil || len(b) != 32 || hex.EncodeToString(b) != s {
+			return nil, errors.New("path is not lower-case hex of 32 bytes")
+		}
+		out[i] = translog.Hash(b)
+	}
+	return out, nil
+}
+
+const payloadType = "application/vnd.in-toto+json"
+
+// attestation is the DSSE envelope (in-toto Statement v1) over the manifest.
+func attestation(m *Manifest, sig string) []byte {
+	body := statement(m)
+	w := canon.Object(nil)
+	w.Str("payload", base64.StdEncoding.EncodeToString(body))
+	w.Str("payloadType", payloadType)
+	s := canon.Object(nil)
+	s.Str("keyid", m.KID)
+	s.Str("sig", sig)
+	w.Raw("signatures", slices.Concat([]byte("["), s.End(), []byte("]")))
+	return w.End()
+}
+
+func statement(m *Manifest) []byte {
+	raw := contract.Bytes(m)
+	pred := canon.Object(nil)
+	pred.Str("session", m.Session)
+	pred.Str("tenant", m.Tenant)
+	pred.Str("tip_digest", m.TipDigest)
+	pred.Int("tree_size", m.TreeSize)
+	d := canon.Object(nil)
+	d.Str("sha256", strings.TrimPrefix(sign.Digest(raw), "sha256:"))
+	s := canon.Object(nil)
+	s.Raw("digest", d.End())
+	s.Str("name", pathManifest)
+	w := canon.Object(nil)
+	w.Str("_type", "https://in-toto.io/Statement/v1")
+	w.Raw("predicate", pred.End())
+	w.Str("predicateType", "urn:binnacle:evidence-pack:v1")
+	w.Raw("subject", slices.Concat([]byte("["), s.End(), []byte("]")))
+	return w.End()
+}
+
+// pae is DSSE's pre-authentication encoding.
+func pae(body []byte) []byte {
+	return slices.Concat(fmt.Appendf(nil, "DSSEv1 %d %s %d ", len(payloadType), payloadType, len(body)), body)
+}
+
+// writeTar renders files deterministically: sorted by path, USTAR, mode 0644,
+// no owner, time zero.
+func writeTar(files map[string][]byte) ([]byte, error) {
+	paths := make([]string, 0, len(files))
+	for p := range files {
+		paths = append(paths, p)
+	}
+	slices.Sort(paths)
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, p := range paths {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: p, Size: int64(len(files[p])), Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(files[p]); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// readTar accepts exactly what writeTar writes: every byte of the archive is
+// compared with a fresh rendering of what was read.
+func readTar(b []byte) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	r := tar.NewReader(bytes.NewReader(b))
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("tar: %w", err)
+		}
+		if _, dup := files[h.Name]; dup {
+			return nil, fmt.Errorf("tar: %s occurs twice", h.Name)
+		}
+		body, err := io.ReadAll(r)
+		if err != nil {
+			return nil, fmt.Errorf("tar: %s: %w", h.Name, err)
+		}
+		files[h.Name] = body
+	}
+	again, err := writeTar(files)
+	if err != nil {
+		return nil, fmt.Errorf("tar: %w", err)
+	}
+	if !bytes.Equal(again, b) {
+		return nil, errors.New("tar: headers, order or padding are not the deterministic form")
+	}
+	return files, nil
+}
+
+func lines(b []byte) ([][]byte, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	if b[len(b)-1] != '\n' {
+		return nil, errors.New("last line has no newline")
+	}
+	return bytes.Split(b[:len(b)-1], []byte("\n")), nil
+}
+
+func joinLines(l [][]byte) []byte {
+	var b []byte
+	for _, x := range l {
+		b = append(append(b, x...), '\n')
+	}
+	return b
+}
+
+// decodeManifest also returns the signature's preimage.
+func decodeManifest(b []byte) (*Manifest, []byte, error) {
+	var m Manifest
+	if err := contract.Decode(b, &m); err != nil {
+		return nil, nil, err
+	}
+	body := m
+	body.Sig = ""
+	return &m, contract.Bytes(&body), nil
+}
+
+func attestationSig(b []byte) (string, error) {
+	var env struct {
+		Signatures []struct {
+			Sig string `json:"sig"`
+		} `json:"signatures"`
+	}
+	if err := json.Unmarshal(b, &env); err != nil || len(env.Signatures) != 1 {
+		return "", errors.New("not a DSSE envelope of one signature")
+	}
+	return env.Signatures[0].Sig, nil
+}

@@ -1,0 +1,95 @@
+package translog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+// Checkpoint is a tree head (C2SP tlog-checkpoint). Extensions are the lines
+// behind the root hash, of the form "name value".
+type Checkpoint struct {
+	Origin     string
+	Size       uint64
+	Root       Hash
+	Extensions []string
+}
+
+// Text is the note text that is signed.
+func (c *Checkpoint) Text() []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s\n%d\n%s\n", c.Origin, c.Size, base64.StdEncoding.EncodeToString(c.Root[:]))
+	for _, e := range c.Extensions {
+		b.WriteString(e + "\n")
+	}
+	return b.Bytes()
+}
+
+// Extension returns the value of the extension line name.
+func (c *Checkpoint) Extension(name string) string {
+	for _, e := range c.Extensions {
+		if v, ok := strings.CutPrefix(e, name+" "); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// noteKeyID is C2SP signed-note's Ed25519 key id: the first four bytes of
+// SHA-256(name ‖ "\n" ‖ 0x01 ‖ public key).
+func noteKeyID(name string, public []byte) uint32 {
+	h := sha256.Sum256(append([]byte(name+"\n\x01"), public...))
+	return binary.BigEndian.Uint32(h[:])
+}
+
+// Sign returns the signed note. The key's name is the checkpoint's origin.
+func (c *Checkpoint) Sign(key *sign.Key) []byte {
+	text := c.Text()
+	sig := binary.BigEndian.AppendUint32(nil, noteKeyID(c.Origin, key.Public()))
+	sig = append(sig, key.Raw(text)...)
+	return fmt.Appendf(nil, "%s\n— %s %s\n", text, c.Origin, base64.StdEncoding.EncodeToString(sig))
+}
+
+var errNote = errors.New("checkpoint: not a C2SP signed note of one signature")
+
+// ParseNote reads a note with exactly one signature and checks it with
+// public, without which nothing in it is returned.
+func ParseNote(note, public []byte) (*Checkpoint, error) {
+	text, tail, ok := bytes.Cut(note, []byte("\n\n"))
+	if !ok {
+		return nil, errNote
+	}
+	text = append(bytes.Clone(text), '\n')
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	if len(lines) < 3 || lines[0] == "" {
+		return nil, errNote
+	}
+	line, ok := strings.CutPrefix(string(tail), "— "+lines[0]+" ")
+	line, ok2 := strings.CutSuffix(line, "\n")
+	raw, err := base64.StdEncoding.Strict().DecodeString(line)
+	if !ok || !ok2 || err != nil || len(raw) != 4+64 {
+		return nil, errNote
+	}
+	if binary.BigEndian.Uint32(raw) != noteKeyID(lines[0], public) {
+		return nil, errors.New("checkpoint: signed by another key")
+	}
+	if err := sign.VerifyRaw(public, text, raw[4:]); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	size, err := strconv.ParseUint(lines[1], 10, 64)
+	if err != nil || strconv.FormatUint(size, 10) != lines[1] {
+		return nil, errNote
+	}
+	root, err := base64.StdEncoding.Strict().DecodeString(lines[2])
+	if err != nil || len(root) != 32 {
+		return nil, errNote
+	}
+	return &Checkpoint{Origin: lines[0], Size: size, Root: Hash(root), Extensions: lines[3:]}, nil
+}

@@ -1,0 +1,233 @@
+// Package translog is the transparency log: the RFC 6962 Merkle tree over the
+// ledger's stored bytes, its proofs, and C2SP checkpoint notes.
+package translog
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// Hash is a tree hash.
+type Hash = [32]byte
+
+// LeafHash is SHA-256(0x00 ‖ entry) (RFC 6962 §2.1).
+func LeafHash(entry []byte) Hash {
+	h := sha256.New()
+	h.Write([]byte{0})
+	h.Write(entry)
+	var out Hash
+	h.Sum(out[:0])
+	return out
+}
+
+// NodeHash is SHA-256(0x01 ‖ left ‖ right).
+func NodeHash(l, r Hash) Hash {
+	var b [65]byte
+	b[0] = 1
+	copy(b[1:], l[:])
+	copy(b[33:], r[:])
+	return sha256.Sum256(b[:])
+}
+
+// EmptyRoot is the root of a tree without leaves.
+func EmptyRoot() Hash { return sha256.Sum256(nil) }
+
+// Nodes reads the hash of the complete subtree of 2^level leaves whose first
+// leaf is index<<level.
+type Nodes func(level uint, index uint64) (Hash, error)
+
+// Added lists the complete subtrees that leaf n (counted from 0) finishes, as
+// level and index pairs, lowest first; the leaf itself is level 0. sink stores
+// each; get reads the ones stored before.
+func Append(n uint64, leaf Hash, get Nodes, sink func(level uint, index uint64, h Hash) error) error {
+	h := leaf
+	for level := uint(0); ; level++ {
+		index := n >> level
+		if err := sink(level, index, h); err != nil {
+			return err
+		}
+		if index&1 == 0 {
+			return nil
+		}
+		left, err := get(level, index-1)
+		if err != nil {
+			return err
+		}
+		h = NodeHash(left, h)
+	}
+}
+
+// Root computes the root of the first size leaves.
+func Root(size uint64, get Nodes) (Hash, error) {
+	if size == 0 {
+		return EmptyRoot(), nil
+	}
+	return subtree(0, size, get)
+}
+
+// subtree hashes leaves [lo, hi), lo aligned for the largest power of two in it.
+func subtree(lo, hi uint64, get Nodes) (Hash, error) {
+	n := hi - lo
+	if n&(n-1) == 0 {
+		level := uint(bits.TrailingZeros64(n))
+		return get(level, lo>>level)
+	}
+	k := split(n)
+	l, err := subtree(lo, lo+k, get)
+	if err != nil {
+		return Hash{}, err
+	}
+	r, err := subtree(lo+k, hi, get)
+	if err != nil {
+		return Hash{}, err
+	}
+	return NodeHash(l, r), nil
+}
+
+// split is the largest power of two below n (n ≥ 2).
+func split(n uint64) uint64 { return 1 << (bits.Len64(n-1) - 1) }
+
+// Inclusion is the audit path of leaf index in the tree of size leaves
+// (RFC 6962 §2.1.1).
+func Inclusion(index, size uint64, get Nodes) ([]Hash, error) {
+	if index >= size {
+		return nil, fmt.Errorf("leaf %d is not in a tree of %d", index, size)
+	}
+	return path(index, 0, size, get)
+}
+
+func path(m, lo, hi uint64, get Nodes) ([]Hash, error) {
+	if hi-lo == 1 {
+		return nil, nil
+	}
+	k := split(hi - lo)
+	if m < lo+k {
+		p, err := path(m, lo, lo+k, get)
+		if err != nil {
+			return nil, err
+		}
+		h, err := subtree(lo+k, hi, get)
+		return append(p, h), err
+	}
+	p, err := path(m, lo+k, hi, get)
+	if err != nil {
+		return nil, err
+	}
+	h, err := subtree(lo, lo+k, get)
+	return append(p, h), err
+}
+
+// Consistency proves that the tree of old leaves is a prefix of that of size
+// leaves (RFC 6962 §2.1.2).
+func Consistency(old, size uint64, get Nodes) ([]Hash, error) {
+	if old > size {
+		return nil, fmt.Errorf("tree of %d cannot be a prefix of %d", old, size)
+	}
+	if old == 0 || old == size {
+		return nil, nil
+	}
+	return subproof(old, 0, size, true, get)
+}
+
+func subproof(m, lo, hi uint64, whole bool, get Nodes) ([]Hash, error) {
+	if m == hi-lo {
+		if whole {
+			return nil, nil
+		}
+		h, err := subtree(lo, hi, get)
+		return []Hash{h}, err
+	}
+	k := split(hi - lo)
+	if m <= k {
+		p, err := subproof(m, lo, lo+k, whole, get)
+		if err != nil {
+			return nil, err
+		}
+		h, err := subtree(lo+k, hi, get)
+		return append(p, h), err
+	}
+	p, err := subproof(m-k, lo+k, hi, false, get)
+	if err != nil {
+		return nil, err
+	}
+	h, err := subtree(lo, lo+k, get)
+	return append(p, h), err
+}
+
+// ErrProof is returned for every proof that does not hold.
+var ErrProof = errors.New("proof does not hold")
+
+// VerifyInclusion checks an audit path (RFC 9162 §2.1.3.2).
+func VerifyInclusion(index, size uint64, leaf Hash, proof []Hash, root Hash) error {
+	if index >= size {
+		return ErrProof
+	}
+	fn, sn, r := index, size-1, leaf
+	for _, p := range proof {
+		if sn == 0 {
+			return ErrProof
+		}
+		if fn&1 == 1 || fn == sn {
+			r = NodeHash(p, r)
+			for fn&1 == 0 && fn != 0 {
+				fn, sn = fn>>1, sn>>1
+			}
+		} else {
+			r = NodeHash(r, p)
+		}
+		fn, sn = fn>>1, sn>>1
+	}
+	if sn != 0 || r != root {
+		return ErrProof
+	}
+	return nil
+}
+
+// VerifyConsistency checks a consistency proof (RFC 9162 §2.1.4.2).
+func VerifyConsistency(old, size uint64, oldRoot, root Hash, proof []Hash) error {
+	switch {
+	case old > size:
+		return ErrProof
+	case old == size:
+		if len(proof) != 0 || oldRoot != root {
+			return ErrProof
+		}
+		return nil
+	case old == 0:
+		if len(proof) != 0 || oldRoot != EmptyRoot() {
+			return ErrProof
+		}
+		return nil
+	}
+	if old&(old-1) == 0 {
+		proof = append([]Hash{oldRoot}, proof...)
+	}
+	if len(proof) == 0 {
+		return ErrProof
+	}
+	fn, sn := old-1, size-1
+	for fn&1 == 1 {
+		fn, sn = fn>>1, sn>>1
+	}
+	fr, sr := proof[0], proof[0]
+	for _, c := range proof[1:] {
+		if sn == 0 {
+			return ErrProof
+		}
+		if fn&1 == 1 || fn == sn {
+			fr, sr = NodeHash(c, fr), NodeHash(c, sr)
+			for fn&1 == 0 && fn != 0 {
+				fn, sn = fn>>1, sn>>1
+			}
+		} else {
+			sr = NodeHash(sr, c)
+		}
+		fn, sn = fn>>1, sn>>1
+	}
+	if fr != oldRoot || sr != root || sn != 0 {
+		return ErrProof
+	}
+	return nil
+}

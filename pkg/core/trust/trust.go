@@ -1,0 +1,120 @@
+// Package trust is the key registry: a fold over key_published and
+// key_revoked events, with point-in-time answers by lamport.
+package trust
+
+import (
+	"encoding/base64"
+	"fmt"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+// Registry holds keys by id. The zero value with Root set is ready; Root is
+// the anchor the reader brings along and is never taken from the ledger.
+type Registry struct {
+	Root string // KID of the root key
+	keys map[string]entry
+}
+
+type entry struct {
+	doc            contract.TrustKey
+	public         []byte
+	since, revoked uint64 // lamport; revoked 0 = valid
+}
+
+// Publish signs a key document with the root key.
+func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
+	k.SignerKID, k.Sig = root.KID, ""
+	k.Sig = root.Sign(sign.DomainTrust, contract.Bytes(&k))
+	return k
+}
+
+// Apply folds one trust event in. The first must be the root publishing
+// itself; every later one carries the root's signature.
+func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
+	bad := func(what string) error { return fmt.Errorf("trust: key %s: %s", k.KID, what) }
+	public, err := base64.StdEncoding.Strict().DecodeString(k.PublicKey)
+	if err != nil || len(public) != 32 {
+		return bad("public key is not 32 bytes of base64")
+	}
+	if sign.KID(public) != k.KID {
+		return bad("id does not belong to the public key")
+	}
+	if k.SignerKID != r.Root {
+		return bad("not signed by the trusted root " + r.Root)
+	}
+	rootPublic := public
+	if k.KID != r.Root {
+		root, ok := r.keys[r.Root]
+		if !ok {
+			return bad("published before the root")
+		}
+		rootPublic = root.public
+	}
+	body := k
+	body.Sig = ""
+	if err := sign.Verify(rootPublic, sign.DomainTrust, contract.Bytes(&body), k.Sig); err != nil {
+		return bad(err.Error())
+	}
+	if r.keys == nil {
+		r.keys = map[string]entry{}
+	}
+	old, known := r.keys[k.KID]
+	switch {
+	case k.Revoked && !known:
+		return bad("revoked before it was published")
+	case k.Revoked && old.revoked == 0:
+		old.revoked = lamport
+		r.keys[k.KID] = old
+	case !k.Revoked && known:
+		return bad("published twice")
+	case !k.Revoked:
+		r.keys[k.KID] = entry{doc: k, public: public, since: lamport}
+	}
+	return nil
+}
+
+// At returns the public key kid if, at lamport, it was owner's for use.
+func (r *Registry) At(kid, owner, use string, lamport uint64) ([]byte, error) {
+	e, ok := r.keys[kid]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("key %s is not in the trust registry", kid)
+	case e.doc.Owner != owner:
+		return nil, fmt.Errorf("key %s belongs to %s, not to %s", kid, e.doc.Owner, owner)
+	case !slices.Contains(e.doc.Uses, use):
+		return nil, fmt.Errorf("key %s is not for %s", kid, use)
+	case lamport < e.since:
+		return nil, fmt.Errorf("key %s was not yet published at lamport %d", kid, lamport)
+	case e.revoked != 0 && lamport >= e.revoked:
+		return nil, fmt.Errorf("key %s was revoked at lamport %d", kid, e.revoked)
+	}
+	return e.public, nil
+}
+
+// Current returns owner's newest valid key document for use.
+func (r *Registry) Current(owner, use string) (contract.TrustKey, bool) {
+	var best entry
+	for _, e := range r.keys {
+		if e.doc.Owner == owner && e.revoked == 0 && slices.Contains(e.doc.Uses, use) && e.since > best.since {
+			best = e
+		}
+	}
+	return best.doc, best.since > 0
+}
+
+// Has reports whether kid is published.
+func (r *Registry) Has(kid string) bool { _, ok := r.keys[kid]; return ok }
+
+// Publics returns the public keys owner had for use at lamport.
+func (r *Registry) Publics(owner, use string, lamport uint64) [][]byte {
+	var out [][]byte
+	for kid := range r.keys {
+		if pub, err := r.At(kid, owner, use, lamport); err == nil {
+			out = append(out, pub)
+		}
+	}
+	return out
+}

@@ -1,0 +1,146 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+)
+
+// JetStream is the ledger on the EVENTS stream.
+type JetStream struct{ Conn *bus.Conn }
+
+// attempts and attemptTimeout bound one append: together they outlast a NATS
+// restart and a leader election.
+const (
+	attempts       = 8
+	attemptTimeout = 2 * time.Second
+)
+
+// Append implements Log.
+func (l JetStream) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
+	ack, err := l.publish(ctx, subject, id, data)
+	if err != nil {
+		return 0, err
+	}
+	if !ack.Duplicate {
+		return ack.Sequence, nil
+	}
+	return l.own(ctx, ack.Sequence, subject, data)
+}
+
+// own resolves a duplicate answer by reading what is stored there.
+func (l JetStream) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
+	en, err := l.Get(ctx, seq)
+	if err != nil {
+		return 0, err
+	}
+	if !same(en, subject, data) {
+		return 0, fmt.Errorf("%w (sequence %d)", ErrIDConflict, seq)
+	}
+	return seq, nil
+}
+
+// AppendExpect implements Log.
+func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	ack, err := l.publish(ctx, subject, id, data, jetstream.WithExpectLastSequenceForSubject(expect, filter))
+	var api *jetstream.APIError
+	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) {
+		// A single server checks the expectation before the id, so a resend
+		// after a lost answer lands here too: look for our own event.
+		if last, e := l.Last(ctx, filter); e == nil && same(last, subject, data) {
+			return last.Seq, nil
+		}
+		return 0, ErrConflict
+	}
+	if err != nil {
+		return 0, err
+	}
+	if !ack.Duplicate {
+		return ack.Sequence, nil
+	}
+	return l.own(ctx, ack.Sequence, subject, data)
+}
+
+// publish repeats while the outcome is unknown: the id makes that safe.
+func (l JetStream) publish(ctx context.Context, subject, id string, data []byte, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	var last error
+	for i := range attempts {
+		m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
+		try, cancel := context.WithTimeout(ctx, attemptTimeout)
+		ack, err := l.Conn.JS.PublishMsg(try, m, append(opts, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))...)
+		cancel()
+		if err == nil {
+			return ack, nil
+		}
+		var api *jetstream.APIError
+		if errors.As(err, &api) && api.ErrorCode != 10008 { // 10008: no quorum for now
+			return nil, err
+		}
+		last = err
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("ledger: append of %s: %w", id, errors.Join(ctx.Err(), last))
+		case <-time.After(time.Duration(25<<i) * time.Millisecond):
+		}
+	}
+	return nil, fmt.Errorf("ledger: append of %s: %w", id, last)
+}
+
+func entry(m *nats.Msg) (Entry, error) {
+	seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+	return Entry{Seq: seq, Subject: m.Header.Get(jetstream.SubjectHeader), Data: m.Data}, err
+}
+
+func (l JetStream) get(ctx context.Context, req map[string]any) (Entry, error) {
+	var last error
+	for range 3 {
+		try, cancel := context.WithTimeout(ctx, attemptTimeout)
+		m, err := l.Conn.Get(try, bus.Events, req)
+		cancel()
+		if errors.Is(err, bus.ErrNotFound) {
+			return Entry{}, ErrNotFound
+		}
+		if err == nil {
+			return entry(m)
+		}
+		if last = err; ctx.Err() != nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return Entry{}, fmt.Errorf("ledger: read: %w", last)
+}
+
+// Last implements Log.
+func (l JetStream) Last(ctx context.Context, filter string) (Entry, error) {
+	return l.get(ctx, map[string]any{"last_by_subj": filter})
+}
+
+// Get implements Log.
+func (l JetStream) Get(ctx context.Context, seq uint64) (Entry, error) {
+	return l.get(ctx, map[string]any{"seq": seq})
+}
+
+// Scan implements Log.
+func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		for seq := max(from, 1); ; {
+			en, err := l.get(ctx, map[string]any{"seq": seq, "next_by_subj": filter})
+			if errors.Is(err, ErrNotFound) {
+				return
+			}
+			if !yield(en, err) || err != nil {
+				return
+			}
+			seq = en.Seq + 1
+		}
+	}
+}

@@ -1,0 +1,24 @@
+package eventlog_test
+
+import (
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+)
+
+func TestMemory(t *testing.T) {
+	logtest.Run(t, func(*testing.T) eventlog.Log { return &memlog.Log{} })
+}
+
+func TestJetStream(t *testing.T) {
+	logtest.Run(t, func(t *testing.T) eventlog.Log {
+		b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}})
+		// The provisioning identity may publish under any service's name, as
+		// the suite does.
+		return eventlog.JetStream{Conn: b.Connect(t, "provision")}
+	})
+}
