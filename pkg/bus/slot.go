@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -59,6 +60,9 @@ func (s *Slot) take(ctx context.Context) error {
 }
 
 func (s *Slot) put(ctx context.Context, body string) error {
+	if body != slotFree {
+		body = s.Instance + " " + body
+	}
 	a, err := s.conn.JS.Publish(ctx, s.subject, []byte(body), jetstream.WithExpectLastSequencePerSubject(s.seq))
 	if err == nil {
 		s.seq = a.Sequence
@@ -93,6 +97,26 @@ func (s *Slot) Keep(ctx context.Context) error {
 		}
 	}
 }
+
+// Live lists the instances of a service that hold a slot now.
+func Live(ctx context.Context, c *Conn, service string) ([]string, error) {
+	var out []string
+	for n := 1; n <= maxSlots; n++ {
+		m, err := c.Get(ctx, Slots, map[string]any{"last_by_subj": fmt.Sprintf("slot.%s.%d", service, n)})
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if name, _, ok := strings.Cut(string(m.Data), " "); ok {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+const maxSlots = 8
 
 func conflict(err error) bool {
 	var api *jetstream.APIError

@@ -65,8 +65,11 @@ func (d *Declaration) Instance(n int) string {
 // Mailbox is the reader every instance has on TRANSIENT.
 const Mailbox = "mailbox"
 
+// Trust is the reader of key events every instance has.
+var Trust = Reader{Name: "trust", Stream: Events, Filters: []string{"evt.*.provision.>"}}
+
 func (d *Declaration) readers() []Reader {
-	return append([]Reader{{Name: Mailbox, Stream: Transient, Filters: []string{"tmp.*.*.{instance}.>"}}}, d.Readers...)
+	return append([]Reader{{Name: Mailbox, Stream: Transient, Filters: []string{"tmp.*.*.{instance}.>"}}, Trust}, d.Readers...)
 }
 
 // Consumer names a reader's consumer.
@@ -82,6 +85,10 @@ func (r *Reader) filters(instance string) []string {
 
 // Consumer names a work consumer.
 func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
+
+// Executors are the services that may be named by an intent. work and lab
+// come later and have their names here already.
+var Executors = []string{"audit", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}
 
 // AllowedFilter is the work of an executor.
 func AllowedFilter(executor string) string { return "evt.*.policy.*.allowed_" + executor + ".>" }

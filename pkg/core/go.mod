@@ -1,3 +1,3 @@
 module github.com/binnacle-mesh/binnacle/pkg/core
 
-go 1.26
+go 1.26.0

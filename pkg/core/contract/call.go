@@ -6,15 +6,16 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // the envelope; nothing in here grants authority except Scopes, which the
 // edge copied from the verified token.
 type Call struct {
-	Args     Content  `json:"args"`
-	Deadline string   `json:"deadline"` // when the caller stops waiting
-	ID       string   `json:"id"`
-	IdemKey  string   `json:"idempotency_key,omitempty"`
-	Kind     string   `json:"kind"`             // llm.chat, tool.<pack>, vault.<verb> …
-	Parent   string   `json:"parent,omitempty"` // live call this one is nested in
-	Scopes   []string `json:"scopes"`
-	Stream   bool     `json:"stream,omitempty"` // caller reads transient frames
-	Tool     string   `json:"tool"`
+	Args          Content  `json:"args"`
+	Deadline      string   `json:"deadline"` // when the caller stops waiting
+	ID            string   `json:"id"`
+	IdemKey       string   `json:"idempotency_key,omitempty"`
+	Kind          string   `json:"kind"`             // llm.chat, tool.<pack>, vault.<verb> …
+	Parent        string   `json:"parent,omitempty"` // live call this one is nested in
+	ParentSession string   `json:"parent_session,omitempty"`
+	Scopes        []string `json:"scopes"`
+	Stream        bool     `json:"stream,omitempty"` // caller reads transient frames
+	Tool          string   `json:"tool"`
 }
 
 // AppendCanonical implements the document encoding.
@@ -26,6 +27,7 @@ func (c *Call) AppendCanonical(dst []byte) []byte {
 	w.OptStr("idempotency_key", c.IdemKey)
 	w.Str("kind", c.Kind)
 	w.OptStr("parent", c.Parent)
+	w.OptStr("parent_session", c.ParentSession)
 	w.Strs("scopes", c.Scopes)
 	w.OptBool("stream", c.Stream)
 	w.Str("tool", c.Tool)

@@ -66,6 +66,46 @@ func (c *Ceilings) Validate() error {
 	return nil
 }
 
+// SignedCeilings is the P0 document as it is kept and activated.
+type SignedCeilings struct {
+	Ceilings Ceilings `json:"ceilings"`
+	KID      string   `json:"kid"` // root key
+	Sig      string   `json:"sig,omitempty"`
+}
+
+// AppendCanonical implements the document encoding; an unset Sig is absent.
+func (c *SignedCeilings) AppendCanonical(dst []byte) []byte {
+	w := canon.Object(dst)
+	w.Append("ceilings", c.Ceilings.AppendCanonical)
+	w.Str("kid", c.KID)
+	w.OptStr("sig", c.Sig)
+	return w.End()
+}
+
+// SignP0 signs ceilings with the root key.
+func SignP0(root *sign.Key, c Ceilings) []byte {
+	s := SignedCeilings{Ceilings: c, KID: root.KID}
+	s.Sig = root.Sign(sign.DomainP0, contract.Bytes(&s))
+	return contract.Bytes(&s)
+}
+
+// OpenP0 verifies a P0 document against the trusted root.
+func OpenP0(doc []byte, rootKID string, rootPublic []byte) (*Ceilings, error) {
+	var s SignedCeilings
+	if err := contract.Decode(doc, &s); err != nil {
+		return nil, fmt.Errorf("p0: %w", err)
+	}
+	body := s
+	body.Sig = ""
+	if s.KID != rootKID || sign.KID(rootPublic) != rootKID {
+		return nil, errors.New("p0: not signed by the trusted root")
+	}
+	if err := sign.Verify(rootPublic, sign.DomainP0, contract.Bytes(&body), s.Sig); err != nil {
+		return nil, fmt.Errorf("p0: %w", err)
+	}
+	return &s.Ceilings, s.Ceilings.Validate()
+}
+
 // Facts is what a decision is computed from, args excepted.
 type Facts struct {
 	Actor         string   `json:"actor"`
@@ -177,7 +217,7 @@ func judge(in Inputs) Answer {
 		return deny(ReasonUnknownTool)
 	case late(in):
 		return deny(ReasonProposalExpired)
-	case in.Facts.Parent != "" && !in.Facts.ParentLive:
+	case (in.Facts.Parent != "" || in.Facts.Proposer != "gateway") && !in.Facts.ParentLive:
 		return deny(ReasonParentNotLive)
 	}
 	if slices.ContainsFunc(in.P0.ForbiddenKinds, func(p string) bool {

@@ -19,6 +19,7 @@ const (
 	DomainDecision = "binnacle decision v1"
 	DomainReceipt  = "binnacle receipt v1"
 	DomainTrust    = "binnacle trust v1"
+	DomainP0       = "binnacle p0 v1"
 	DomainManifest = "binnacle evidence manifest v1"
 )
 

@@ -1,0 +1,95 @@
+// Package blob keeps content that does not fit into an event. A blob is
+// named by its commitment; the server refuses a second write of a name, and
+// every reader checks what it got against the name.
+package blob
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+const chunk = 512 << 10
+
+// MaxSize is the largest content, in bytes.
+const MaxSize = 32 << 20
+
+// ErrTooLarge is returned for content above MaxSize.
+var ErrTooLarge = fmt.Errorf("content is larger than %d MiB", MaxSize>>20)
+
+// Store reads and writes content of one tenant.
+type Store struct {
+	Conn   *bus.Conn
+	Tenant string
+}
+
+func (s *Store) subject(commitment string, n int) string {
+	return fmt.Sprintf("blob.%s.payloads.%s.%d", s.Tenant, strings.TrimPrefix(commitment, "sha256:"), n)
+}
+
+// Commit makes a reference to content under a fresh salt. When it returns,
+// content too large for the event is stored.
+func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
+	if len(content) > MaxSize {
+		return contract.Content{}, ErrTooLarge
+	}
+	salt := make([]byte, contract.SaltSize)
+	rand.Read(salt)
+	c := contract.NewContent(salt, content, mediaType)
+	if c.Store != contract.StoreObject {
+		return c, nil
+	}
+	object := contract.Object(salt, content)
+	for n := 0; n*chunk < len(object); n++ {
+		part := object[n*chunk : min((n+1)*chunk, len(object))]
+		_, err := s.Conn.JS.Publish(ctx, s.subject(c.Commitment, n), part)
+		var api *jetstream.APIError
+		if errors.As(err, &api) && api.ErrorCode == 10077 {
+			err = nil // the name is taken: it is this content, or readers will say so
+		}
+		if err != nil {
+			return contract.Content{}, fmt.Errorf("store content: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Object returns the stored object, nil if it is gone.
+func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error) {
+	if c.Store != contract.StoreObject {
+		return nil, nil
+	}
+	size := int(c.Size) + contract.SaltSize
+	if c.Size < 0 || c.Size > MaxSize {
+		return nil, ErrTooLarge
+	}
+	object := make([]byte, 0, size)
+	for n := 0; len(object) < size; n++ {
+		m, err := s.Conn.Get(ctx, bus.Blobs, map[string]any{"last_by_subj": s.subject(c.Commitment, n)})
+		if errors.Is(err, bus.ErrNotFound) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read content: %w", err)
+		}
+		object = append(object, m.Data...)
+	}
+	return object, nil
+}
+
+// Open returns the content itself, checked against its commitment, or
+// contract.ErrErased.
+func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
+	object, err := s.Object(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return c.Open(object)
+}

@@ -1,0 +1,173 @@
+// Package catalog is the view of what the mesh can do: a fold over every
+// executor's tool_registered events.
+package catalog
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
+)
+
+// Filters select the events the catalog is made of.
+var Filters = []string{"evt.*.*.*.tool_registered.>", "evt.*.*.*.tool_retired.>"}
+
+// Catalog is safe for concurrent use. The zero value is empty.
+type Catalog struct {
+	mu     sync.RWMutex
+	tools  map[string]entry // by kind
+	digest string
+}
+
+type entry struct {
+	tool   contract.Tool
+	digest string
+}
+
+// Apply folds one event in. Only the executor itself can register its tools,
+// and a kind belongs to the executor that registered it first.
+func (c *Catalog) Apply(e *contract.Event) error {
+	if e.Name != "tool_registered" && e.Name != "tool_retired" {
+		return nil
+	}
+	var t contract.Tool
+	if err := contract.Decode(e.Data, &t); err != nil {
+		return err
+	}
+	if t.Executor != e.Service() {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old, ok := c.tools[t.Kind]; ok && old.tool.Executor != t.Executor {
+		return nil
+	}
+	if c.tools == nil {
+		c.tools = map[string]entry{}
+	}
+	if e.Name == "tool_retired" {
+		delete(c.tools, t.Kind)
+	} else {
+		c.tools[t.Kind] = entry{t, contract.Digest(&t)}
+	}
+	c.digest = sign.Digest(c.lines())
+	return nil
+}
+
+// Lookup returns the tool of a kind and the digest of its document.
+func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	e, ok := c.tools[kind]
+	if !ok {
+		return nil, "none"
+	}
+	return &e.tool, e.digest
+}
+
+// Digest names the whole catalog.
+func (c *Catalog) Digest() string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.digest == "" {
+		return sign.Digest(nil)
+	}
+	return c.digest
+}
+
+// Tools lists all tools by kind.
+func (c *Catalog) Tools() []contract.Tool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var out []contract.Tool
+	for _, e := range c.tools {
+		out = append(out, e.tool)
+	}
+	slices.SortFunc(out, func(a, b contract.Tool) int { return strings.Compare(a.Kind, b.Kind) })
+	return out
+}
+
+// Dump is the view's canonical form: sorted JSON lines.
+func (c *Catalog) Dump() []byte {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.lines()
+}
+
+func (c *Catalog) lines() []byte {
+	kinds := make([]string, 0, len(c.tools))
+	for k := range c.tools {
+		kinds = append(kinds, k)
+	}
+	slices.Sort(kinds)
+	var b []byte
+	for _, k := range kinds {
+		e := c.tools[k]
+		w := canon.Object(b)
+		w.Str("digest", e.digest)
+		w.Append("tool", e.tool.AppendCanonical)
+		b = append(w.End(), '\n')
+	}
+	return b
+}
+
+// Register makes tools the executor's whole offer: it records what changed
+// and retires what is gone, and nothing if nothing did.
+func Register(ctx context.Context, m *emit.Emitter, service string, tools []contract.Tool) error {
+	offered := map[string]bool{}
+	for i := range tools {
+		t := &tools[i]
+		offered[Key(t.Kind)] = true
+		if err := register(ctx, m, service, t, "tool_registered"); err != nil {
+			return err
+		}
+	}
+	var have Catalog
+	var events []eventlog.Entry
+	for _, name := range []string{"tool_registered", "tool_retired"} {
+		for en, err := range m.Log.Scan(ctx, "evt."+m.Tenant+"."+service+".*."+name+".>", 1) {
+			if err != nil {
+				return err
+			}
+			events = append(events, en)
+		}
+	}
+	slices.SortFunc(events, func(a, b eventlog.Entry) int { return int(a.Seq) - int(b.Seq) })
+	for _, en := range events {
+		if e, err := eventlog.Open(en); err == nil {
+			if err := have.Apply(e); err != nil {
+				return err
+			}
+		}
+	}
+	for _, t := range have.Tools() {
+		if !offered[Key(t.Kind)] {
+			if err := register(ctx, m, service, &t, "tool_retired"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func register(ctx context.Context, m *emit.Emitter, service string, t *contract.Tool, name string) error {
+	key, body := Key(t.Kind), contract.Bytes(t)
+	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(m.Tenant, service, key), func(h []*contract.Event) (*contract.Event, error) {
+		if n := len(h); n > 0 && h[n-1].Name == name && string(h[n-1].Data) == string(body) {
+			return nil, nil
+		}
+		return m.New(name, key, body, nil), nil
+	})
+	return err
+}
+
+// Key is the aggregate key of a tool's registration.
+func Key(kind string) string { return "tool-" + strings.ReplaceAll(kind, ".", "-") }

@@ -1,0 +1,66 @@
+// Package emit makes events: it is the one place where id, time and lamport
+// of an event come from.
+package emit
+
+import (
+	"context"
+	"crypto/rand"
+	"sync/atomic"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// Emitter makes and appends events of one instance. It is safe for
+// concurrent use.
+type Emitter struct {
+	Log    eventlog.Log
+	Tenant string
+	Source string // service "/" instance
+	Now    func() time.Time
+
+	lamport atomic.Uint64
+}
+
+// See moves the lamport clock past l. Everything read from the ledger is seen.
+func (m *Emitter) See(l uint64) {
+	for {
+		old := m.lamport.Load()
+		if l <= old || m.lamport.CompareAndSwap(old, l) {
+			return
+		}
+	}
+}
+
+// Tick is the next lamport value: 1 + max(own, everything seen).
+func (m *Emitter) Tick() uint64 { return m.lamport.Add(1) }
+
+// Time is the present in the ledger's spelling.
+func (m *Emitter) Time() string { return contract.Time(m.Now()) }
+
+// New makes an event caused by cause (nil: the mesh itself acts), inheriting
+// caller, session, call and correlation. key is the last subject token.
+func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *contract.Event {
+	e := &contract.Event{ID: NewID("e"), Source: m.Source, Name: name, Version: 1, Key: key, Tenant: m.Tenant,
+		Actor: "-", Client: "-", Origin: "-", Data: data}
+	if cause != nil {
+		m.See(cause.Lamport)
+		e.Actor, e.Client, e.Session, e.CallID = cause.Actor, cause.Client, cause.Session, cause.CallID
+		e.Origin, e.Cause, e.TraceCtx = cause.Origin, cause.ID, cause.TraceCtx
+		if e.Correl = cause.Correl; e.Correl == "" {
+			e.Correl = cause.ID
+		}
+	}
+	e.Time, e.Lamport = m.Time(), m.Tick()
+	return e
+}
+
+// Append stores e without expectation under its own id.
+func (m *Emitter) Append(ctx context.Context, e *contract.Event) (uint64, error) {
+	seq, _, err := eventlog.AppendEvent(ctx, m.Log, e)
+	return seq, err
+}
+
+// NewID is a fresh random id: prefix, "-", 26 characters.
+func NewID(prefix string) string { return prefix + "-" + rand.Text() }

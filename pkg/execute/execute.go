@@ -1,0 +1,399 @@
+// Package execute is the only path to an effect: verify the decision and its
+// intent, claim the call, run, commit the output, sign the receipt, append,
+// ack. A test fails if a service consumes allowed_* otherwise.
+package execute
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+)
+
+// Cancels is the reader that tells an executor which calls their callers
+// gave up.
+var Cancels = bus.Reader{Name: "cancels", Stream: bus.Events, Filters: []string{"evt.*.*.*.cancel_requested.>"}}
+
+// Work is one permitted call.
+type Work struct {
+	Event    *contract.Event // the allowed event
+	Call     *contract.Call
+	Intent   *contract.ExecutionIntent
+	Args     []byte            // canonical JSON
+	Secrets  map[string]string // by name, as the intent permits
+	Instance string
+	// Frame sends one live frame to the waiting instance; it is lossy and
+	// counted, and the caller learns the count from the outcome.
+	Frame func(ctx context.Context, data json.RawMessage) error
+	// Fact appends a fact about the running call, caused by its start.
+	Fact func(ctx context.Context, name string, data []byte) error
+}
+
+// Result is what a handler says came of it. Status defaults to succeeded, or
+// failed when ErrorCode is set.
+type Result struct {
+	Status       string
+	ErrorCode    string
+	ErrorMessage string
+	EffectType   string
+	Output       []byte // canonical JSON, or nil
+	Artifacts    []string
+	Attestation  *contract.Attestation
+	Usage        *contract.Usage
+
+	sent int64 // frames
+}
+
+// Fail is a failed result with a typed code.
+func Fail(code, format string, args ...any) Result {
+	return Result{Status: contract.Failed, ErrorCode: code, ErrorMessage: fmt.Sprintf(format, args...)}
+}
+
+// Handler does the effect. It must end when ctx does, and it must not be the
+// one to decide whether the call is permitted: it would not run otherwise.
+type Handler func(ctx context.Context, w *Work) Result
+
+// Secrets fetches what an intent permits; nil for executors without.
+type Secrets func(ctx context.Context, started *contract.Event, a *contract.Allowed) (map[string]string, error)
+
+// Executor runs a service's share of the allowed calls.
+type Executor struct {
+	Service   string
+	Conn      *bus.Conn
+	Emit      *emit.Emitter
+	Recorder  *Recorder
+	Keys      guard.KeyAt
+	Blobs     *blob.Store
+	Box       *transient.Box
+	Instance  string
+	Handler   Handler
+	Secrets   Secrets
+	Limit     int // calls at once
+	ReRunable func(kind string) bool
+
+	mu      sync.Mutex
+	running map[string]context.CancelCauseFunc
+}
+
+// maxDeliver is how often an allowed event may come back before the call is
+// recorded as dead_lettered.
+const maxDeliver = 8
+
+var errCancelled = errors.New("cancelled by the caller")
+
+// Run works until ctx ends, then finishes what is running.
+func (x *Executor) Run(ctx context.Context) error {
+	x.running = map[string]context.CancelCauseFunc{}
+	cancels := follow.New(x.Conn, x.Instance, Cancels, x.cancel)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		if last, err := x.Conn.LastSeq(ctx, bus.Events); err == nil {
+			_ = cancels.Run(ctx, last+1)
+		}
+	})
+	work := bus.ExecutorWork(x.Service)
+	return Consume(ctx, x.Conn, work.Consumer(x.Service), x.Limit, work.AckWait, x.process)
+}
+
+// Consume pulls a durable's messages and hands at most limit of them at once
+// to process, which must ack each. Heartbeats are sent meanwhile. It returns
+// when ctx ended and all of them are done.
+func Consume(ctx context.Context, c *bus.Conn, consumer string, limit int, ackWait time.Duration, process func(context.Context, jetstream.Msg)) error {
+	slots := make(chan struct{}, limit)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for ctx.Err() == nil {
+		broken := make(chan struct{}, 1)
+		cons, err := c.JS.Consumer(ctx, bus.Events, consumer)
+		if err == nil {
+			var cc jetstream.ConsumeContext
+			cc, err = cons.Consume(func(m jetstream.Msg) {
+				select {
+				case slots <- struct{}{}:
+				case <-ctx.Done():
+					_ = m.Nak()
+					return
+				}
+				wg.Go(func() {
+					defer func() { <-slots }()
+					stop := beat(m, ackWait/3)
+					defer stop()
+					process(context.WithoutCancel(ctx), m)
+				})
+			}, jetstream.PullMaxMessages(limit), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
+				jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+					slog.Debug("consume", "consumer", consumer, "err", err)
+					if !errors.Is(err, jetstream.ErrNoHeartbeat) {
+						select {
+						case broken <- struct{}{}:
+						default:
+						}
+					}
+				}))
+			if err == nil {
+				select {
+				case <-ctx.Done():
+				case <-broken:
+				}
+				cc.Drain()
+				select {
+				case <-cc.Closed():
+				case <-time.After(2 * time.Second):
+				}
+				continue
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// beat tells the server every so often that a message is still in work.
+func beat(m jetstream.Msg, every time.Duration) (stop func()) {
+	var mu sync.Mutex
+	var t *time.Timer
+	mu.Lock()
+	defer mu.Unlock()
+	t = time.AfterFunc(every, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if t != nil {
+			_ = m.InProgress()
+			t.Reset(every)
+		}
+	})
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		t.Stop()
+		t = nil
+	}
+}
+
+func (x *Executor) cancel(en eventlog.Entry) error {
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return nil
+	}
+	x.mu.Lock()
+	stop := x.running[e.CallID]
+	x.mu.Unlock()
+	if stop != nil {
+		stop(errCancelled)
+	}
+	return nil
+}
+
+func (x *Executor) process(ctx context.Context, m jetstream.Msg) {
+	err := x.one(ctx, m)
+	switch {
+	case err == nil:
+		_ = m.Ack()
+	case errors.Is(err, errRunning):
+		_ = m.NakWithDelay(5 * time.Second) // not acked: should we die, it must come back
+	case errors.Is(err, errPoison):
+		slog.Error("work refused for good", "subject", m.Subject(), "err", err)
+		_ = m.Term()
+	default:
+		slog.Warn("work handed back", "subject", m.Subject(), "err", err)
+		_ = m.NakWithDelay(250 * time.Millisecond)
+	}
+}
+
+var (
+	errPoison  = errors.New("not a work item")
+	errRunning = errors.New("a second delivery of what runs here")
+)
+
+// one takes one allowed event to its outcome. nil: nothing is left to do.
+func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
+	md, err := m.Metadata()
+	if err != nil {
+		return err
+	}
+	e, err := eventlog.Open(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()})
+	if err != nil {
+		return errors.Join(errPoison, err)
+	}
+	var a contract.Allowed
+	if err := contract.Decode(e.Data, &a); err != nil || e.Service() != "policy" {
+		return errors.Join(errPoison, err)
+	}
+	x.Emit.See(e.Lamport)
+	runCtx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	x.mu.Lock()
+	if x.running[e.CallID] != nil {
+		x.mu.Unlock()
+		return errRunning
+	}
+	x.running[e.CallID] = stop
+	x.mu.Unlock()
+	defer func() { x.mu.Lock(); delete(x.running, e.CallID); x.mu.Unlock() }()
+
+	again := md.NumDelivered > 1
+	var h History
+	if again {
+		if h, err = Look(ctx, x.Emit.Log, e.Tenant, e.Session, e.CallID, md.Sequence.Stream); err != nil {
+			return err
+		}
+		if h.Recorded {
+			return nil
+		}
+	}
+	if err := guard.CheckIntent(&a, e.Tenant, e.Session, x.Service, x.Emit.Now(), x.Keys); err != nil && h.ClaimedBy == "" {
+		if errors.Is(err, guard.ErrExpired) {
+			return nil // policy's sweep records the expiry
+		}
+		return err
+	}
+	started, res, err := x.start(runCtx, e, &a, h, md.NumDelivered > maxDeliver)
+	if err != nil || started == nil {
+		return err
+	}
+	return x.finish(ctx, started, e, &a, res)
+}
+
+// start claims the call and runs it. A nil event means that another party
+// ends the call.
+func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.Allowed, h History, dead bool) (*contract.Event, Result, error) {
+	claim := x.Emit.New("effect_started", e.Session, contract.Bytes(&contract.Started{CallID: a.Call.ID, DecisionID: a.Decision.ID, IntentID: a.Decision.Intent.ID}), e)
+	claim.ID = "s-" + a.Call.ID
+	rerun := h.ClaimedBy != "" && x.ReRunable != nil && x.ReRunable(a.Call.Kind)
+	if h.ClaimedBy == "" {
+		b, err := claim.Encode()
+		if err != nil {
+			return nil, Result{}, err
+		}
+		_, err = x.Emit.Log.Append(ctx, claim.Subject(), "claim:"+a.Call.ID, b)
+		if errors.Is(err, eventlog.ErrIDConflict) {
+			// Somebody claimed it, and it may be the delivery before this
+			// one: look at what the ledger says, then come back.
+			if h, err = Look(ctx, x.Emit.Log, e.Tenant, e.Session, e.CallID, 1); err != nil {
+				return nil, Result{}, err
+			}
+			if h.Recorded || h.ClaimedBy == "" {
+				return nil, Result{}, nil
+			}
+		} else if err != nil {
+			return nil, Result{}, err
+		} else if dead {
+			return claim, Result{Status: contract.DeadLettered, ErrorCode: "dead_lettered", ErrorMessage: "handed back too often"}, nil
+		} else {
+			return claim, x.run(ctx, claim, a), nil
+		}
+	}
+	if h.Service() != x.Service {
+		return nil, Result{}, nil // policy expired it and records that
+	}
+	if rerun {
+		return claim, x.run(ctx, claim, a), nil
+	}
+	return claim, Result{Status: contract.Unknown, ErrorCode: "executor_lost",
+		ErrorMessage: "the executor that started this call (" + h.ClaimedBy + ") did not record how it ended"}, nil
+}
+
+func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed) (res Result) {
+	began := x.Emit.Now()
+	if t, err := contract.ParseTime(a.Call.Deadline); err == nil {
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadline(ctx, t)
+		defer stop()
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			slog.Error("handler panicked", "call", a.Call.ID, "panic", p)
+			res = Fail("internal", "the handler panicked; see the service's log")
+		}
+		switch {
+		case errors.Is(context.Cause(ctx), errCancelled) && res.Status != contract.Succeeded:
+			res.Status, res.ErrorCode, res.ErrorMessage = contract.Cancelled, "cancelled", "cancelled by the caller"
+		case ctx.Err() != nil && res.Status != contract.Succeeded && res.Status != contract.TimedOut:
+			res.Status, res.ErrorCode, res.ErrorMessage = contract.TimedOut, "timeout", "the call's deadline passed"
+		}
+		if res.Usage == nil {
+			res.Usage = &contract.Usage{}
+		}
+		res.Usage.WallMS = x.Emit.Now().Sub(began).Milliseconds()
+	}()
+	args, err := x.Blobs.Open(ctx, &a.Call.Args)
+	if err != nil {
+		return Fail("args_unavailable", "the call's arguments cannot be read: %v", err)
+	}
+	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Args: args, Instance: x.Instance}
+	if len(a.Decision.Intent.Secrets) > 0 {
+		if x.Secrets == nil {
+			return Fail("secrets_unsupported", "executor %s cannot receive secrets", x.Service)
+		}
+		if w.Secrets, err = x.Secrets(ctx, claim, a); err != nil {
+			return Fail("secret_refused", "%v", err)
+		}
+	}
+	frames := int64(0)
+	w.Frame = func(ctx context.Context, data json.RawMessage) error {
+		frames++
+		return x.Box.Send(ctx, claim.Origin, a.Call.ID, transient.Frame{Kind: transient.Data, N: frames, Data: data})
+	}
+	w.Fact = func(ctx context.Context, name string, data []byte) error {
+		_, err := x.Emit.Append(ctx, x.Emit.New(name, claim.Session, data, claim))
+		return err
+	}
+	res = x.Handler(ctx, w)
+	if res.Usage == nil {
+		res.Usage = &contract.Usage{}
+	}
+	res.sent = frames
+	return res
+}
+
+func (x *Executor) finish(ctx context.Context, started, e *contract.Event, a *contract.Allowed, res Result) error {
+	eff := contract.Effect{
+		Artifacts: res.Artifacts, Attestation: res.Attestation, CallID: a.Call.ID, EffectType: res.EffectType, Ended: x.Emit.Time(),
+		ErrorCode: res.ErrorCode, ErrorMessage: res.ErrorMessage, Frames: res.sent, InputDigest: a.Call.Args.Commitment,
+		Instance: x.Instance, Started: started.Time, Status: res.Status, Tool: a.Call.Tool, Usage: res.Usage,
+	}
+	if eff.EffectType == "" {
+		eff.EffectType = a.Call.Kind
+	}
+	if eff.Status == "" {
+		if eff.Status = contract.Succeeded; res.ErrorCode != "" {
+			eff.Status = contract.Failed
+		}
+	}
+	var out *contract.Content
+	if res.Output != nil {
+		c, err := x.Blobs.Commit(ctx, res.Output, "application/json")
+		switch {
+		case errors.Is(err, blob.ErrTooLarge):
+			eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Failed, "invalid_output", err.Error()
+		case err != nil:
+			return err
+		default:
+			out, eff.OutputDigest = &c, c.Commitment
+		}
+	}
+	err := x.Recorder.Record(ctx, started, &a.Decision, false, eff, out)
+	if errors.Is(err, ErrSuperseded) {
+		slog.Warn("outcome superseded", "call", a.Call.ID)
+		return nil
+	}
+	return err
+}

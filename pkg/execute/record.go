@@ -1,0 +1,159 @@
+package execute
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// ErrSuperseded says that the call already has another outcome.
+var ErrSuperseded = errors.New("the call already has an outcome")
+
+// Recorder ends calls: it signs receipts onto their session's chain.
+type Recorder struct {
+	Emit    *emit.Emitter
+	Key     *sign.Key
+	Service string
+
+	mu    sync.Mutex
+	chain map[string]*chain
+}
+
+// chain is what one writer knows of a session's tip. Stale knowledge only
+// loses the race for the append.
+type chain struct {
+	sync.Mutex
+	known bool
+	seq   uint64
+	tip   receipt.Tip
+}
+
+// maxChains bounds the tip cache; the cache is dropped whole when full.
+const maxChains = 8192
+
+func (r *Recorder) of(tenant, session string) *chain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.chain) >= maxChains {
+		r.chain = nil
+	}
+	if r.chain == nil {
+		r.chain = map[string]*chain{}
+	}
+	key := tenant + "." + session
+	c := r.chain[key]
+	if c == nil {
+		c = &chain{}
+		r.chain[key] = c
+	}
+	return c
+}
+
+// Record appends the outcome of a call behind the session's last receipt. d
+// is the decision; embed puts it into the event, for calls that have no
+// allowed event. On return the outcome is on the ledger, or ErrSuperseded
+// says that another one was first.
+func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
+	c := r.of(cause.Tenant, cause.Session)
+	c.Lock()
+	defer c.Unlock()
+	filter := bus.ChainFilter(cause.Tenant, cause.Session)
+	for {
+		if !c.known {
+			if err := r.load(ctx, c, cause, filter); err != nil {
+				return err
+			}
+		}
+		e := r.Emit.New("effect_recorded", cause.Session, nil, cause)
+		e.ID = receipt.ID(d.CallID)
+		rec := contract.Recorded{Effect: eff, Output: out}
+		if embed {
+			rec.Decision = d
+		}
+		rec.Receipt = receipt.Issue(r.Key, r.Service, c.tip, d, &eff, e.Lamport, e.Time)
+		e.Data = contract.Bytes(&rec)
+		b, err := e.Encode()
+		if err != nil {
+			return err
+		}
+		seq, err := r.Emit.Log.AppendExpect(ctx, e.Subject(), e.ID, b, filter, c.seq)
+		switch {
+		case err == nil:
+			c.seq, c.tip = seq, receipt.TipOf(&rec.Receipt)
+			return nil
+		case errors.Is(err, eventlog.ErrConflict):
+			c.known = false
+		case errors.Is(err, eventlog.ErrIDConflict):
+			c.known = false
+			return ErrSuperseded
+		default:
+			c.known = false
+			return err
+		}
+	}
+}
+
+func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, filter string) error {
+	en, err := r.Emit.Log.Last(ctx, filter)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		c.known, c.seq, c.tip = true, 0, receipt.Genesis(cause.Tenant, cause.Session)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return fmt.Errorf("chain of session %s: %w", cause.Session, err)
+	}
+	var rec contract.Recorded
+	if err := contract.Decode(e.Data, &rec); err != nil {
+		return fmt.Errorf("chain of session %s: %w", cause.Session, err)
+	}
+	r.Emit.See(e.Lamport)
+	c.known, c.seq, c.tip = true, en.Seq, receipt.TipOf(&rec.Receipt)
+	return nil
+}
+
+// History is what the ledger already says about a call.
+type History struct {
+	ClaimedBy string // instance; empty if unclaimed
+	Actor     string // of the claim
+	Recorded  bool
+}
+
+// Look reads a call's history from sequence from on. It is for redelivered
+// work only: the first delivery has none.
+func Look(ctx context.Context, l eventlog.Log, tenant, session, call string, from uint64) (History, error) {
+	var h History
+	for _, name := range []string{"effect_started", "start_expired", "effect_recorded"} {
+		for en, err := range l.Scan(ctx, "evt."+tenant+".*.*."+name+"."+session, from) {
+			if err != nil {
+				return h, err
+			}
+			e, err := eventlog.Open(en)
+			if err != nil || e.CallID != call {
+				continue
+			}
+			if name == "effect_recorded" {
+				h.Recorded = true
+			} else if h.ClaimedBy == "" {
+				h.ClaimedBy, h.Actor = e.Source, e.Actor
+			}
+			break
+		}
+	}
+	return h, nil
+}
+
+// Service is the service of the claim.
+func (h History) Service() string { s, _, _ := strings.Cut(h.ClaimedBy, "/"); return s }

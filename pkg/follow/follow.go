@@ -1,0 +1,179 @@
+// Package follow reads a stream in order, without gaps and for ever, through
+// an instance's provisioned consumer, and keeps position and lag.
+//
+// The consumer does not remember anything for us: after each disturbance it
+// is reset to the sequence behind the last one applied, and a jump in its own
+// numbering counts as a disturbance. (An ordered consumer does the same by
+// creating a new consumer each time, a right no service holds.)
+package follow
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// Follower applies entries one after the other.
+type Follower struct {
+	Conn     *bus.Conn
+	Stream   string
+	Consumer string
+	Batch    int // messages per pull; 0 = 500
+	// Apply is called in order, exactly once per entry in one run. An error
+	// stops the follower with it: a view that cannot apply an event must not
+	// go on as if it had.
+	Apply func(eventlog.Entry) error
+	// Caught is called, from the same goroutine as Apply, when nothing more
+	// is pending for now. Optional.
+	Caught func()
+	// Restart, where set, gives the sequence to go on from after the
+	// connection was made again, for streams that do not outlive a server.
+	Restart func(context.Context) (uint64, error)
+
+	position atomic.Uint64
+	pending  atomic.Uint64
+	ready    chan struct{}
+	once     sync.Once
+	epoch    uint64 // of the last round; touched only by Run
+}
+
+// New makes the follower of one of an instance's readers.
+func New(c *bus.Conn, instance string, r bus.Reader, apply func(eventlog.Entry) error) *Follower {
+	return &Follower{Conn: c, Stream: r.Stream, Consumer: r.Consumer(instance), Apply: apply, ready: make(chan struct{})}
+}
+
+// Ready is closed when the follower has first caught up.
+func (f *Follower) Ready() <-chan struct{} { return f.ready }
+
+// Position is the sequence last applied; Pending how many matched behind it
+// when last heard.
+func (f *Follower) Position() uint64 { return f.position.Load() }
+
+// Pending is the lag in events.
+func (f *Follower) Pending() uint64 { return f.pending.Load() }
+
+var errGap = errors.New("gap in delivery")
+
+// Run follows from sequence from until ctx ends or Apply fails.
+func (f *Follower) Run(ctx context.Context, from uint64) error {
+	if from > 1 {
+		f.position.Store(from - 1)
+	}
+	f.epoch = f.Conn.Epoch()
+	for {
+		err := f.round(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var fatal *applyError
+		if errors.As(err, &fatal) {
+			return fatal.err
+		}
+		if err != nil {
+			slog.Debug("follow: again", "consumer", f.Consumer, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+type applyError struct{ err error }
+
+func (e *applyError) Error() string { return e.err.Error() }
+
+func (f *Follower) caught() {
+	f.pending.Store(0)
+	if f.Caught != nil {
+		f.Caught()
+	}
+	f.once.Do(func() { close(f.ready) })
+}
+
+func (f *Follower) round(ctx context.Context) error {
+	setup, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	epoch := f.Conn.Epoch()
+	if f.Restart != nil && epoch != f.epoch {
+		from, err := f.Restart(setup)
+		if err != nil {
+			return err
+		}
+		f.position.Store(from - 1)
+	}
+	f.epoch = epoch
+	if err := f.Conn.Reset(setup, f.Stream, f.Consumer, f.position.Load()+1); err != nil {
+		return err
+	}
+	cons, err := f.Conn.JS.Consumer(setup, f.Stream, f.Consumer)
+	if err != nil {
+		return err
+	}
+	if cons.CachedInfo().NumPending == 0 {
+		f.caught()
+	}
+	batch := f.Batch
+	if batch == 0 {
+		batch = 500
+	}
+	broken := make(chan error, 1)
+	fail := func(err error) {
+		select {
+		case broken <- err:
+		default:
+		}
+	}
+	var expect uint64 = 1
+	dead := false
+	cc, err := cons.Consume(func(m jetstream.Msg) {
+		if dead {
+			return
+		}
+		md, err := m.Metadata()
+		if err != nil || md.Sequence.Consumer != expect {
+			dead = true
+			fail(errGap)
+			return
+		}
+		expect++
+		if err := f.Apply(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()}); err != nil {
+			dead = true
+			fail(&applyError{err})
+			return
+		}
+		f.position.Store(md.Sequence.Stream)
+		f.pending.Store(md.NumPending)
+		if md.NumPending == 0 {
+			f.caught()
+		}
+	}, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { fail(err) }))
+	if err != nil {
+		return err
+	}
+	defer func() { cc.Stop(); <-cc.Closed() }()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-broken:
+			return err
+		case <-tick.C:
+			if f.Conn.Epoch() != epoch {
+				return errors.New("reconnected")
+			}
+		}
+	}
+}

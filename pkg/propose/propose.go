@@ -1,0 +1,208 @@
+// Package propose is how anything is asked to happen: record the proposal of
+// a call, then await its outcome on the ledger.
+package propose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+)
+
+// Reader is the one consumer an instance that proposes holds on the ledger.
+var Reader = bus.Reader{Name: "outcomes", Stream: bus.Events,
+	Filters: []string{"evt.*.*.{instance}.effect_recorded.>", "evt.*.*.{instance}.escalated.>"}}
+
+// Request is a call to be.
+type Request struct {
+	ID       string // fresh by NewCallID; repeat it to repeat the same call
+	Kind     string
+	Tool     string
+	Args     []byte // canonical JSON object
+	Actor    string
+	Client   string
+	Session  string
+	Scopes   []string
+	Stream   bool
+	Timeout  time.Duration
+	IdemKey  string
+	TraceCtx string
+	Parent   *contract.Event // proposal this call is nested in, or nil
+}
+
+// NewCallID is a fresh call id.
+func NewCallID() string { return emit.NewID("c") }
+
+// Outcome is how a call ended.
+type Outcome struct {
+	Seq      uint64
+	Event    *contract.Event
+	Recorded contract.Recorded
+}
+
+// Proposer proposes calls of one instance and waits for their outcomes.
+type Proposer struct {
+	Emit     *emit.Emitter
+	Blobs    *blob.Store
+	Conn     *bus.Conn
+	Instance string
+
+	follower *follow.Follower
+	mu       sync.Mutex
+	waiting  map[string]chan Outcome
+}
+
+// Run receives outcomes until ctx ends. Ready is closed when it listens.
+func (p *Proposer) Run(ctx context.Context, ready func()) error {
+	p.mu.Lock()
+	if p.waiting == nil {
+		p.waiting = map[string]chan Outcome{}
+	}
+	p.follower = follow.New(p.Conn, p.Instance, Reader, p.deliver)
+	p.mu.Unlock()
+	var last uint64
+	for ctx.Err() == nil {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		var err error
+		last, err = p.Conn.LastSeq(try, bus.Events)
+		cancel()
+		if err == nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	go func() {
+		select {
+		case <-p.follower.Ready():
+			ready()
+		case <-ctx.Done():
+		}
+	}()
+	return p.follower.Run(ctx, last+1)
+}
+
+func (p *Proposer) deliver(en eventlog.Entry) error {
+	e, err := eventlog.Open(en)
+	if err != nil {
+		slog.Error("ledger entry refused", "seq", en.Seq, "err", err)
+		return nil
+	}
+	p.Emit.See(e.Lamport)
+	p.mu.Lock()
+	ch := p.waiting[e.CallID]
+	p.mu.Unlock()
+	if ch == nil || e.Name != "effect_recorded" {
+		return nil
+	}
+	out := Outcome{Seq: en.Seq, Event: e}
+	if err := contract.Decode(e.Data, &out.Recorded); err != nil {
+		slog.Error("outcome refused", "seq", en.Seq, "err", err)
+		return nil
+	}
+	select {
+	case ch <- out:
+	default: // a second outcome: the first counts
+	}
+	return nil
+}
+
+// Pending is a proposed call.
+type Pending struct {
+	Event *contract.Event
+	ch    chan Outcome
+	p     *Proposer
+	store chan error
+}
+
+// Propose records the proposal and returns without waiting for its outcome.
+// Close the pending call when done with it.
+func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
+	args, err := p.Blobs.Commit(ctx, r.Args, "application/json")
+	if err != nil {
+		return nil, err
+	}
+	c := contract.Call{Args: args, Deadline: contract.Time(p.Emit.Now().Add(r.Timeout)), ID: r.ID, IdemKey: r.IdemKey,
+		Kind: r.Kind, Scopes: r.Scopes, Stream: r.Stream, Tool: r.Tool}
+	if c.Scopes == nil {
+		c.Scopes = []string{}
+	}
+	if r.Parent != nil {
+		c.Parent, c.ParentSession = r.Parent.CallID, r.Parent.Session
+	}
+	e := p.Emit.New("call_proposed", r.Session, contract.Bytes(&c), r.Parent)
+	e.ID, e.Actor, e.Client, e.Session, e.CallID, e.Origin = "p-"+r.ID, r.Actor, r.Client, r.Session, r.ID, p.Instance
+	if r.TraceCtx != "" {
+		e.TraceCtx = r.TraceCtx
+	}
+	pend := &Pending{Event: e, ch: make(chan Outcome, 1), p: p, store: make(chan error, 1)}
+	p.mu.Lock()
+	if p.waiting == nil {
+		p.waiting = map[string]chan Outcome{}
+	}
+	p.waiting[r.ID] = pend.ch
+	p.mu.Unlock()
+	go func() { // an outcome implies that the proposal was stored
+		_, err := p.Emit.Append(context.WithoutCancel(ctx), e)
+		if err != nil {
+			pend.store <- err
+		}
+	}()
+	return pend, nil
+}
+
+// ErrUnknownOutcome: the caller stopped waiting; the call may still end, and
+// its outcome can be fetched by its receipt id.
+var ErrUnknownOutcome = errors.New("no outcome yet")
+
+// Wait returns the outcome.
+func (c *Pending) Wait(ctx context.Context) (*Outcome, error) {
+	select {
+	case out := <-c.ch:
+		return &out, nil
+	case err := <-c.store:
+		return nil, fmt.Errorf("proposal not recorded: %w", err)
+	case <-ctx.Done():
+		return nil, errors.Join(ErrUnknownOutcome, ctx.Err())
+	}
+}
+
+// Outcome is ready when the call ended.
+func (c *Pending) Outcome() <-chan Outcome { return c.ch }
+
+// Failed is ready when the proposal could not be recorded.
+func (c *Pending) Failed() <-chan error { return c.store }
+
+// Cancel records that the caller no longer wants the call.
+func (c *Pending) Cancel(ctx context.Context) error {
+	e := c.p.Emit.New("cancel_requested", c.Event.Key, []byte("{}"), c.Event)
+	e.ID = "x-" + c.Event.CallID
+	_, err := c.p.Emit.Append(ctx, e)
+	return err
+}
+
+// Close stops waiting.
+func (c *Pending) Close() {
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	delete(c.p.waiting, c.Event.CallID)
+}
+
+// Position is the reader's position on the ledger, and its lag in events.
+func (p *Proposer) Position() (position, pending uint64) {
+	p.mu.Lock()
+	f := p.follower
+	p.mu.Unlock()
+	if f == nil {
+		return 0, 0
+	}
+	return f.Position(), f.Pending()
+}

@@ -1,0 +1,257 @@
+// Package run brings a service up on the bus, in a process of its own or
+// beside others: connection, slot, clock, keys, mailbox; and takes it down in
+// order.
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+)
+
+// Service is one of the mesh's services.
+type Service interface {
+	// Declaration says, as data, what the service needs of the bus.
+	Declaration() bus.Declaration
+	// Run serves until ctx ends, then finishes what it holds. It calls ready
+	// once it takes work.
+	Run(ctx context.Context, env *Env, ready func()) error
+}
+
+// Config is what every service needs to come up. Nothing here depends on the
+// topology but Dialer.
+type Config struct {
+	Dialer   bus.Dialer
+	Tenant   string
+	NKeySeed []byte // NATS identity
+	SignSeed []byte // 32 byte Ed25519 seed; nil for services that sign nothing
+	RootKID  string // the root key this mesh trusts
+}
+
+// Env is a running instance's surroundings.
+type Env struct {
+	Tenant   string
+	Service  string
+	Instance string
+	RootKID  string
+	Conn     *bus.Conn
+	Emit     *emit.Emitter
+	Key      *sign.Key
+	Trust    *Trust
+	Blobs    *blob.Store
+	Box      *transient.Box
+	Log      *slog.Logger
+
+	mu     sync.Mutex
+	health []func(context.Context) Health
+}
+
+// Health is one dependency's or view's state.
+type Health struct {
+	Name     string `json:"name"`
+	OK       bool   `json:"ok"`
+	Position uint64 `json:"position,omitempty"` // last sequence applied
+	Lag      uint64 `json:"lag"`                // events waiting
+	Detail   string `json:"detail,omitempty"`
+}
+
+// Report registers a part of this instance's health.
+func (v *Env) Report(f func(context.Context) Health) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.health = append(v.health, f)
+}
+
+// ReportFollower registers a view's health.
+func (v *Env) ReportFollower(name string, f *follow.Follower) {
+	v.Report(func(context.Context) Health {
+		select {
+		case <-f.Ready():
+			return Health{Name: name, OK: true, Position: f.Position(), Lag: f.Pending()}
+		default:
+			return Health{Name: name, Position: f.Position(), Lag: f.Pending(), Detail: "replaying"}
+		}
+	})
+}
+
+// ReportWork registers a durable's health.
+func (v *Env) ReportWork(consumer string) {
+	v.Report(func(ctx context.Context) Health {
+		c, err := v.Conn.JS.Consumer(ctx, bus.Events, consumer)
+		if err != nil {
+			return Health{Name: consumer, Detail: err.Error()}
+		}
+		i := c.CachedInfo()
+		return Health{Name: consumer, OK: true, Position: i.Delivered.Stream, Lag: i.NumPending + uint64(i.NumAckPending)}
+	})
+}
+
+// Health collects every registered part.
+func (v *Env) Health(ctx context.Context) []Health {
+	v.mu.Lock()
+	fs := v.health
+	v.mu.Unlock()
+	out := []Health{}
+	for _, f := range fs {
+		out = append(out, f(ctx))
+	}
+	return out
+}
+
+// Recorder makes the instance's recorder of outcomes.
+func (v *Env) Recorder() *execute.Recorder {
+	return &execute.Recorder{Emit: v.Emit, Key: v.Key, Service: v.Service}
+}
+
+// Executor makes the instance's path to effects.
+func (v *Env) Executor(limit int, h execute.Handler) *execute.Executor {
+	w := bus.ExecutorWork(v.Service)
+	v.ReportWork(w.Consumer(v.Service))
+	return &execute.Executor{Service: v.Service, Conn: v.Conn, Emit: v.Emit, Recorder: v.Recorder(), Keys: v.Trust.At,
+		Blobs: v.Blobs, Box: v.Box, Instance: v.Instance, Handler: h, Limit: limit}
+}
+
+// Ask puts a question to a live instance of a service, for one document.
+func (v *Env) Ask(ctx context.Context, service, verb string, args, out any) error {
+	to, err := v.live(ctx, service)
+	if err != nil {
+		return err
+	}
+	return v.Box.AskOne(ctx, to, verb, args, out)
+}
+
+// AskStream asks for a stream of documents.
+func (v *Env) AskStream(ctx context.Context, service, verb string, args any) (*transient.Stream, error) {
+	to, err := v.live(ctx, service)
+	if err != nil {
+		return nil, err
+	}
+	return v.Box.Ask(ctx, to, verb, args)
+}
+
+func (v *Env) live(ctx context.Context, service string) (string, error) {
+	names, err := bus.Live(ctx, v.Conn, service)
+	if err != nil {
+		return "", err
+	}
+	if len(names) == 0 {
+		return "", fmt.Errorf("service %s has no running instance", service)
+	}
+	return names[0], nil
+}
+
+// Serve runs one instance of a service until ctx ends. It retries until its
+// streams exist, so services start in any order.
+func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
+	d := s.Declaration()
+	conn, err := bus.Connect(cfg.Dialer, cfg.NKeySeed, d.Service, false)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	slot, err := bus.AcquireSlot(ctx, conn, &d)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	env := &Env{Tenant: cfg.Tenant, Service: d.Service, Instance: slot.Instance, RootKID: cfg.RootKID, Conn: conn, Trust: &Trust{},
+		Log: slog.With("service", d.Service, "instance", slot.Instance)}
+	env.Trust.reg.Root = cfg.RootKID
+	env.Emit = &emit.Emitter{Log: eventlog.JetStream{Conn: conn}, Tenant: cfg.Tenant, Source: d.Service + "/" + slot.Instance, Now: time.Now}
+	env.Blobs = &blob.Store{Conn: conn, Tenant: cfg.Tenant}
+	env.Box = transient.NewBox(conn, cfg.Tenant, d.Service, slot.Instance)
+	env.Box.Serve("health", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
+		return reply(env.Health(ctx))
+	})
+	if cfg.SignSeed != nil {
+		if env.Key, err = sign.NewKey(cfg.SignSeed); err != nil {
+			return err
+		}
+	}
+	// The base outlives the service, so that work in hand can be recorded.
+	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBase()
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var g errgroup.Group
+	background := func(f func(context.Context) error) {
+		g.Go(func() error {
+			err := f(base)
+			if err != nil {
+				cancel(err)
+			}
+			return err
+		})
+	}
+	trustView := follow.New(conn, slot.Instance, bus.Trust, env.Trust.apply)
+	background(slot.Keep)
+	background(func(c context.Context) error { return trustView.Run(c, 1) })
+	background(env.Box.Run)
+	background(func(c context.Context) error {
+		select {
+		case err := <-conn.Fatal:
+			return err
+		case <-c.Done():
+			return nil
+		}
+	})
+	err = func() error {
+		for _, ch := range []<-chan struct{}{trustView.Ready(), env.Box.Ready()} {
+			select {
+			case <-ch:
+			case <-inner.Done():
+				return nil
+			}
+		}
+		if err := env.seeLedger(inner); err != nil {
+			return err
+		}
+		return s.Run(inner, env, ready)
+	}()
+	cause := context.Cause(inner)
+	stopBase()
+	if e := g.Wait(); err == nil {
+		err = e
+	}
+	if err == nil && ctx.Err() == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", slot.Instance, err)
+	}
+	return nil
+}
+
+// seeLedger moves the clock past what this service and the ledger know.
+func (v *Env) seeLedger(ctx context.Context) error {
+	for _, filter := range []string{"evt." + v.Tenant + ".>", "evt." + v.Tenant + "." + v.Service + ".>"} {
+		en, err := v.Emit.Log.Last(ctx, filter)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if e, err := eventlog.Open(en); err == nil {
+			v.Emit.See(e.Lamport)
+		}
+	}
+	return nil
+}

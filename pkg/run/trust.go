@@ -1,0 +1,48 @@
+package run
+
+import (
+	"log/slog"
+	"sync"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// Trust is an instance's view of the key registry.
+type Trust struct {
+	mu  sync.RWMutex
+	reg trust.Registry
+}
+
+func (t *Trust) apply(en eventlog.Entry) error {
+	e, err := eventlog.Open(en)
+	if err != nil || e.Service() != "provision" || e.Name != "key_published" && e.Name != "key_revoked" {
+		return nil
+	}
+	var k contract.TrustKey
+	if err := contract.Decode(e.Data, &k); err != nil {
+		slog.Error("trust event refused", "seq", en.Seq, "err", err)
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.reg.Apply(k, e.Lamport); err != nil {
+		slog.Error("trust event refused", "seq", en.Seq, "err", err)
+	}
+	return nil
+}
+
+// At implements guard.KeyAt.
+func (t *Trust) At(kid, owner, use string, lamport uint64) ([]byte, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.reg.At(kid, owner, use, lamport)
+}
+
+// Current returns owner's newest valid key for use.
+func (t *Trust) Current(owner, use string) (contract.TrustKey, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.reg.Current(owner, use)
+}

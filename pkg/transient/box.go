@@ -1,0 +1,307 @@
+// Package transient is the lossy side of the bus: live frames, questions and
+// their answers, sealed secrets. Everything passes through the TRANSIENT
+// stream; nothing here is a fact, and losing any of it loses none.
+package transient
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+)
+
+// Frame is one message to a mailbox. Frames of one id are numbered from 1.
+type Frame struct {
+	Kind string          `json:"kind"`
+	N    int64           `json:"n,omitempty"`
+	Data json.RawMessage `json:"data,omitempty"`
+}
+
+// Frame kinds.
+const (
+	Data   = "data"
+	End    = "end"   // no more frames; Data may hold a closing document
+	Failed = "error" // no more frames; Data is a string
+	ask    = "ask"
+	Sealed = "sealed"
+)
+
+// ErrGap says that frames were lost between sender and reader.
+var ErrGap = errors.New("live stream broken: frames were lost")
+
+// Question is what an ask carries.
+type Question struct {
+	ID       string          `json:"id"`
+	From     string          `json:"from"` // instance to answer to
+	Verb     string          `json:"verb"`
+	Args     json.RawMessage `json:"args"`
+	Deadline time.Time       `json:"deadline"`
+}
+
+// Handler answers a question by calling reply any number of times.
+type Handler func(ctx context.Context, args json.RawMessage, reply func(any) error) error
+
+// Box is an instance's mailbox.
+type Box struct {
+	conn     *bus.Conn
+	tenant   string
+	service  string
+	instance string
+	follower *follow.Follower
+
+	mu       sync.Mutex
+	open     map[string]*Stream
+	early    map[string][]Frame // frames that came before anyone opened their id
+	handlers map[string]Handler
+}
+
+// NewBox makes the mailbox of an instance. Run must be running.
+func NewBox(c *bus.Conn, tenant, service, instance string) *Box {
+	b := &Box{conn: c, tenant: tenant, service: service, instance: instance,
+		open: map[string]*Stream{}, early: map[string][]Frame{}, handlers: map[string]Handler{}}
+	b.follower = follow.New(c, instance, bus.Reader{Name: bus.Mailbox, Stream: bus.Transient}, b.deliver)
+	return b
+}
+
+// Serve registers the handler of a verb.
+func (b *Box) Serve(verb string, h Handler) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.handlers[verb] = h
+}
+
+// Ready is closed when the mailbox receives.
+func (b *Box) Ready() <-chan struct{} { return b.follower.Ready() }
+
+// Run receives until ctx ends.
+func (b *Box) Run(ctx context.Context) error {
+	var last uint64
+	for ctx.Err() == nil {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		var err error
+		last, err = b.conn.LastSeq(try, bus.Transient)
+		cancel()
+		if err == nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	go b.sweep(ctx)
+	// A NATS restart empties the stream and its numbering starts anew, so
+	// the position means nothing after one: begin at the new end.
+	b.follower.Restart = func(c context.Context) (uint64, error) { n, err := b.conn.LastSeq(c, bus.Transient); return n + 1, err }
+	return b.follower.Run(ctx, last+1)
+}
+
+func (b *Box) deliver(en eventlog.Entry) error {
+	var f Frame
+	id := en.Subject[strings.LastIndexByte(en.Subject, '.')+1:]
+	if err := json.Unmarshal(en.Data, &f); err != nil {
+		slog.Warn("transient: not a frame", "subject", en.Subject)
+		return nil
+	}
+	if f.Kind == ask {
+		go b.answer(f.Data)
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.open[id]; s != nil {
+		s.push(f)
+	} else if len(b.early) < 4096 {
+		b.early[id] = append(b.early[id], f)
+	}
+	return nil
+}
+
+// sweep forgets frames nobody opened.
+func (b *Box) sweep(ctx context.Context) {
+	old := map[string]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(30 * time.Second):
+		}
+		b.mu.Lock()
+		next := map[string]bool{}
+		for id := range b.early {
+			if old[id] {
+				delete(b.early, id)
+			} else {
+				next[id] = true
+			}
+		}
+		old = next
+		b.mu.Unlock()
+	}
+}
+
+// Open starts receiving frames of id.
+func (b *Box) Open(id string) *Stream {
+	s := &Stream{box: b, id: id, wake: make(chan struct{}, 1)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.frames = b.early[id]
+	delete(b.early, id)
+	b.open[id] = s
+	if len(s.frames) > 0 {
+		s.wake <- struct{}{}
+	}
+	return s
+}
+
+// Send puts one frame into another instance's mailbox. It is stored on
+// return.
+func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
+	body, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	_, err = b.conn.JS.Publish(ctx, "tmp."+b.tenant+"."+b.service+"."+to+"."+id, body)
+	return err
+}
+
+// Ask puts a question to an instance and returns the stream of its answer.
+func (b *Box) Ask(ctx context.Context, to, verb string, args any) (*Stream, error) {
+	raw, err := json.Marshal(args)
+	if err != nil {
+		return nil, err
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(30 * time.Second)
+	}
+	q := Question{ID: emit.NewID("q"), From: b.instance, Verb: verb, Args: raw, Deadline: deadline}
+	body, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	s := b.Open(q.ID)
+	if err := b.Send(ctx, to, q.ID, Frame{Kind: ask, Data: body}); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("ask %s: %w", to, err)
+	}
+	return s, nil
+}
+
+// AskOne asks for a single document.
+func (b *Box) AskOne(ctx context.Context, to, verb string, args, out any) error {
+	s, err := b.Ask(ctx, to, verb, args)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	f, err := s.Next(ctx)
+	if err != nil {
+		return fmt.Errorf("ask %s %s: %w", to, verb, err)
+	}
+	return json.Unmarshal(f.Data, out)
+}
+
+func (b *Box) answer(raw []byte) {
+	var q Question
+	if json.Unmarshal(raw, &q) != nil {
+		return
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), q.Deadline)
+	defer cancel()
+	n := int64(0)
+	send := func(kind string, doc any) error {
+		body, err := json.Marshal(doc)
+		if err != nil {
+			return err
+		}
+		n++
+		return b.Send(ctx, q.From, q.ID, Frame{Kind: kind, N: n, Data: body})
+	}
+	b.mu.Lock()
+	h := b.handlers[q.Verb]
+	b.mu.Unlock()
+	if h == nil {
+		_ = send(Failed, "unknown question "+q.Verb)
+		return
+	}
+	err := h(ctx, q.Args, func(doc any) error { return send(Data, doc) })
+	if err != nil {
+		err = send(Failed, err.Error())
+	} else {
+		err = send(End, nil)
+	}
+	if err != nil {
+		slog.Warn("transient: answer lost", "verb", q.Verb, "err", err)
+	}
+}
+
+// Stream is the frames of one id, in order.
+type Stream struct {
+	box    *Box
+	id     string
+	wake   chan struct{}
+	frames []Frame // guarded by box.mu
+	n      int64
+}
+
+func (s *Stream) push(f Frame) {
+	s.frames = append(s.frames, f)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// ErrEnd is returned after the last frame.
+var ErrEnd = errors.New("end of stream")
+
+// Next returns the next data or sealed frame. ErrEnd ends a complete stream,
+// ErrGap a broken one, any other error is the sender's or the context's.
+func (s *Stream) Next(ctx context.Context) (Frame, error) {
+	for {
+		s.box.mu.Lock()
+		if len(s.frames) > 0 {
+			f := s.frames[0]
+			s.frames = s.frames[1:]
+			s.box.mu.Unlock()
+			if f.Kind == Sealed {
+				return f, nil
+			}
+			if s.n++; f.N != s.n {
+				return Frame{}, ErrGap
+			}
+			switch f.Kind {
+			case End:
+				return f, ErrEnd
+			case Failed:
+				var msg string
+				_ = json.Unmarshal(f.Data, &msg)
+				return f, errors.New(msg)
+			}
+			return f, nil
+		}
+		s.box.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return Frame{}, ctx.Err()
+		case <-s.wake:
+		}
+	}
+}
+
+// Received is the number of frames taken so far.
+func (s *Stream) Received() int64 { return s.n }
+
+// Close stops receiving.
+func (s *Stream) Close() {
+	s.box.mu.Lock()
+	defer s.box.mu.Unlock()
+	delete(s.box.open, s.id)
+}

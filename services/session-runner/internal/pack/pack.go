@@ -1,0 +1,252 @@
+// Package pack finds subprocess packs in a directory and reads their
+// manifests. A pack is an executable that reads one JSON document on standard
+// input and writes one on standard output. It is static: the sandbox it runs
+// in holds nothing but itself.
+package pack
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Pack is one executable with its manifest.
+type Pack struct {
+	Path   string
+	Digest string // of the executable
+	Env    []string
+	Tool   contract.Tool
+}
+
+// manifest is the union of <basename>.pack.yaml and the compatible
+// <basename>.helmdeck-pack.yaml.
+type manifest struct {
+	Name           string         `yaml:"name"`
+	Version        string         `yaml:"version"`
+	Description    string         `yaml:"description"`
+	Author         string         `yaml:"author"`
+	InputSchema    map[string]any `yaml:"input_schema"`
+	OutputSchema   map[string]any `yaml:"output_schema"`
+	TimeoutS       int64          `yaml:"timeout_s"`
+	MaxOutputBytes int64          `yaml:"max_output_bytes"`
+	Env            []string       `yaml:"env"`
+	MemoryMiB      int64          `yaml:"memory_mib"`
+	CPUMillis      int64          `yaml:"cpu_millis"`
+	Pids           int64          `yaml:"pids"`
+	Tier           string         `yaml:"tier"`
+	Rerunnable     bool           `yaml:"rerunnable"`
+	Secrets        []struct {
+		Name  string   `yaml:"name"`
+		Hosts []string `yaml:"hosts"`
+	} `yaml:"secrets"`
+}
+
+// Defaults of a manifest.
+const (
+	DefaultTimeoutS       = 60
+	DefaultMaxOutputBytes = 16 << 20
+	defaultMemoryMiB      = 256
+	defaultPids           = 64
+)
+
+var (
+	suffixes  = []string{".pack.yaml", ".helmdeck-pack.yaml"}
+	versionRE = regexp.MustCompile(`^v[1-9][0-9]*$`)
+	nameRE    = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	kinds     = []string{"string", "number", "integer", "boolean", "object", "array"}
+)
+
+// Discover reads every pack in dir, sorted by name. A pack that is not right
+// is left out, and problems says why; it never degrades into a laxer one.
+func Discover(dir string) (packs []Pack, problems []error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, []error{fmt.Errorf("packs directory: %w", err)}
+	}
+	byName := map[string][]Pack{}
+	for _, en := range entries {
+		info, err := en.Info()
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || isManifest(en.Name()) {
+			continue
+		}
+		p, err := load(dir, en.Name())
+		if err != nil {
+			problems = append(problems, fmt.Errorf("pack %s: %w", en.Name(), err))
+			continue
+		}
+		byName[p.Tool.Tool] = append(byName[p.Tool.Tool], p)
+	}
+	for name, same := range byName {
+		if len(same) > 1 {
+			problems = append(problems, fmt.Errorf("pack name %s is claimed by %s and %s; rename one", name, same[0].Path, same[1].Path))
+			continue
+		}
+		packs = append(packs, same[0])
+	}
+	slices.SortFunc(packs, func(a, b Pack) int { return strings.Compare(a.Tool.Tool, b.Tool.Tool) })
+	return packs, problems
+}
+
+func isManifest(name string) bool {
+	return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(name, s) })
+}
+
+// Name derives the pack's name from its file name.
+func Name(file string) string {
+	base := strings.TrimSuffix(file, filepath.Ext(file))
+	clean := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		case r == '_':
+			return '-'
+		}
+		return -1
+	}, base)
+	if clean = strings.Trim(clean, "-"); clean == "" {
+		return ""
+	}
+	return "cmd." + clean
+}
+
+func load(dir, file string) (Pack, error) {
+	name := Name(file)
+	if name == "" {
+		return Pack{}, fmt.Errorf("no name can be made of the file name")
+	}
+	path, err := filepath.Abs(filepath.Join(dir, file))
+	if err != nil {
+		return Pack{}, err
+	}
+	body, err := os.ReadFile(path)
+	if err != nil {
+		return Pack{}, err
+	}
+	m, err := readManifest(dir, file, strings.TrimPrefix(name, "cmd."))
+	if err != nil {
+		return Pack{}, err
+	}
+	h := sha256.Sum256(body)
+	p := Pack{Path: path, Digest: "sha256:" + hex.EncodeToString(h[:]), Env: m.Env}
+	p.Tool = contract.Tool{
+		Description: m.Description, Executor: "session-runner", Kind: "tool." + name, Pack: p.Digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
+		Sandbox: &contract.Sandbox{CPUMillis: m.CPUMillis, MemoryMiB: m.MemoryMiB, OutputBytes: m.MaxOutputBytes, Pids: m.Pids, Tier: m.Tier, WallMS: m.TimeoutS * 1000},
+	}
+	for _, s := range m.Secrets {
+		if !nameRE.MatchString(s.Name) {
+			return Pack{}, fmt.Errorf("secrets: name %q is not made of [A-Za-z0-9._-]", s.Name)
+		}
+		p.Tool.Secrets = append(p.Tool.Secrets, contract.SecretGrant{Name: s.Name, Hosts: s.Hosts})
+	}
+	if p.Tool.InputSchema, err = jsonSchema(m.InputSchema, true); err != nil {
+		return Pack{}, fmt.Errorf("input_schema: %w", err)
+	}
+	if p.Tool.OutputSchema, err = jsonSchema(m.OutputSchema, false); err != nil {
+		return Pack{}, fmt.Errorf("output_schema: %w", err)
+	}
+	return p, nil
+}
+
+func readManifest(dir, file, clean string) (*manifest, error) {
+	m := &manifest{}
+	base := strings.TrimSuffix(file, filepath.Ext(file))
+	var found string
+	for _, suffix := range suffixes {
+		for _, stem := range slices.Compact([]string{base, clean}) {
+			path := filepath.Join(dir, stem+suffix)
+			body, err := os.ReadFile(path)
+			if os.IsNotExist(err) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			if found != "" {
+				return nil, fmt.Errorf("has two manifests, %s and %s; keep one", found, path)
+			}
+			found = path
+			dec := yaml.NewDecoder(strings.NewReader(string(body)))
+			dec.KnownFields(true)
+			if err := dec.Decode(m); err != nil {
+				return nil, fmt.Errorf("manifest %s: %w", filepath.Base(path), err)
+			}
+		}
+	}
+	for _, d := range []struct {
+		field string
+		v     *int64
+		def   int64
+	}{{"timeout_s", &m.TimeoutS, DefaultTimeoutS}, {"max_output_bytes", &m.MaxOutputBytes, DefaultMaxOutputBytes},
+		{"memory_mib", &m.MemoryMiB, defaultMemoryMiB}, {"cpu_millis", &m.CPUMillis, 1000}, {"pids", &m.Pids, defaultPids}} {
+		if *d.v < 0 {
+			return nil, fmt.Errorf("%s: must not be negative", d.field)
+		}
+		if *d.v == 0 {
+			*d.v = d.def
+		}
+	}
+	if m.Version == "" {
+		m.Version = "v1"
+	}
+	if m.Description == "" {
+		m.Description = "Runs " + base + "."
+	}
+	if m.Tier == "" {
+		m.Tier = "process"
+	}
+	for _, e := range m.Env {
+		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
+			return nil, fmt.Errorf("env: %q is not of the form NAME=value", e)
+		}
+	}
+	switch {
+	case !versionRE.MatchString(m.Version):
+		return nil, fmt.Errorf("version: %q is not v1, v2, …", m.Version)
+	case m.Tier != "process" && m.Tier != "container":
+		return nil, fmt.Errorf("tier: %q is neither process nor container", m.Tier)
+	}
+	return m, nil
+}
+
+// jsonSchema makes a manifest's schema a JSON Schema 2020-12: the short form
+// (property: type) is written out, and a closed object is assumed for input
+// whose properties are listed.
+func jsonSchema(s map[string]any, closed bool) (contract.Raw, error) {
+	if s == nil {
+		s = map[string]any{}
+	}
+	if _, ok := s["type"]; !ok {
+		s["type"] = "object"
+	}
+	if props, ok := s["properties"].(map[string]any); ok {
+		for name, v := range props {
+			if t, ok := v.(string); ok {
+				if !slices.Contains(kinds, t) {
+					return nil, fmt.Errorf("property %s: type %q is not one of %s", name, t, strings.Join(kinds, ", "))
+				}
+				props[name] = map[string]any{"type": t}
+			}
+		}
+		if _, ok := s["additionalProperties"]; !ok && closed {
+			s["additionalProperties"] = false
+		}
+	}
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	return canon.Transform(nil, raw)
+}

@@ -1,0 +1,65 @@
+// Package sandbox runs one program in tier "process": our own re-exec into
+// fresh namespaces with an empty read-only root, no network, limits by cgroup
+// where writable and by rlimit always, killed as a group, always destroyed.
+package sandbox
+
+import (
+	"context"
+	"io"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Spec is one run.
+type Spec struct {
+	ID      string // unique; names cgroup and directory
+	Program string // path of a static executable
+	Digest  string // of Program, for the attestation
+	Env     []string
+	Stdin   []byte
+	Limits  contract.Sandbox
+}
+
+// Outcome is how the program ended.
+type Outcome struct {
+	Exit      int // -1 when killed
+	Stdout    []byte
+	Stderr    []byte
+	Overflow  bool // more output than OutputBytes; the rest was discarded
+	TimedOut  bool
+	OOM       bool
+	CPUMillis int64
+	Attest    contract.Attestation
+}
+
+// Runner is one isolation tier.
+type Runner interface {
+	Tier() string
+	// Run returns an error only where the sandbox itself could not be made.
+	Run(ctx context.Context, s Spec) (Outcome, error)
+}
+
+// StderrMax is how much of standard error is kept.
+const StderrMax = 8 << 10
+
+// Capped keeps the first Max bytes and discards the rest without blocking
+// the writer.
+type Capped struct {
+	Max  int64
+	Buf  []byte
+	Over bool
+}
+
+// Write implements io.Writer.
+func (c *Capped) Write(p []byte) (int, error) {
+	room := c.Max - int64(len(c.Buf))
+	if room < int64(len(p)) {
+		c.Over = true
+	}
+	if room > 0 {
+		c.Buf = append(c.Buf, p[:min(room, int64(len(p)))]...)
+	}
+	return len(p), nil
+}
+
+var _ io.Writer = (*Capped)(nil)

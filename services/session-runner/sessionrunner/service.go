@@ -1,0 +1,243 @@
+// Package sessionrunner runs subprocess packs, each call in a sandbox of its
+// own that is made for it and destroyed after it.
+package sessionrunner
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
+)
+
+// Config is the session-runner's configuration.
+type Config struct {
+	PacksDir   string // executables and their manifests; empty = none
+	StateDir   string // scratch space for sandboxes
+	Containerd string // socket; empty = tier "process" only
+	FIFODir    string // path shared with containerd; default StateDir/fifo
+	Noop       bool   // offer the built-in tool.noop, for benchmarks and tests
+	Limit      int    // calls at once; 0 = 16
+}
+
+// Service implements run.Service.
+type Service struct {
+	Config
+
+	env     *run.Env
+	packs   map[string]pack.Pack // by tool
+	outputs map[string]*jsonschema.Schema
+	runners []sandbox.Runner
+	broken  error // why there is no runner
+}
+
+// Declaration implements run.Service.
+func (*Service) Declaration() bus.Declaration {
+	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{execute.Cancels}}
+}
+
+// Run implements run.Service.
+func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
+	s.env, s.packs, s.outputs = env, map[string]pack.Pack{}, map[string]*jsonschema.Schema{}
+	if err := s.openRunners(ctx); err != nil {
+		return err
+	}
+	var tools []contract.Tool
+	if s.Noop {
+		tools = append(tools, noop)
+	}
+	if s.PacksDir != "" {
+		packs, problems := pack.Discover(s.PacksDir)
+		for _, p := range problems {
+			env.Log.Error("pack left out", "err", p)
+		}
+		for _, p := range packs {
+			out, err := compile(p.Tool.OutputSchema)
+			if err != nil {
+				env.Log.Error("pack left out", "pack", p.Tool.Tool, "err", err)
+				continue
+			}
+			s.packs[p.Tool.Tool], s.outputs[p.Tool.Tool] = p, out
+			tools = append(tools, p.Tool)
+		}
+	}
+	if err := catalog.Register(ctx, env.Emit, "session-runner", tools); err != nil {
+		return err
+	}
+	limit := s.Limit
+	if limit == 0 {
+		limit = 16
+	}
+	x := env.Executor(limit, s.handle)
+	x.Secrets = execute.SecretsByBroker(env.Emit, env.Box, env.Instance)
+	x.ReRunable = func(kind string) bool { return s.packs[strings.TrimPrefix(kind, "tool.")].Tool.Rerunnable }
+	ready()
+	return x.Run(ctx)
+}
+
+// openRunners finds the isolation tiers this host can give, strongest first.
+func (s *Service) openRunners(ctx context.Context) error {
+	if s.Containerd != "" {
+		fifo := s.FIFODir
+		if fifo == "" {
+			fifo = filepath.Join(s.StateDir, "fifo")
+		}
+		r, err := containerd.Open(ctx, s.Containerd, "binnacle-"+s.env.Instance, fifo)
+		if err != nil {
+			return err
+		}
+		s.runners = append(s.runners, r)
+		return nil
+	}
+	dir := filepath.Join(s.StateDir, "sandbox-"+s.env.Instance)
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	p := sandbox.Process{StateDir: dir}
+	if err := p.Probe(); err != nil {
+		s.broken = err
+		s.env.Log.Error("no sandbox on this host; packs will be sandbox_unavailable", "err", err)
+		return nil
+	}
+	s.runners = append(s.runners, p)
+	return nil
+}
+
+var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: "session-runner", Kind: "tool.noop",
+	InputSchema: contract.Raw(`{"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`), Tool: "noop", Version: "v1"}
+
+func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
+	if w.Call.Kind == noop.Kind && s.Noop {
+		return execute.Result{Output: w.Args}
+	}
+	p, ok := s.packs[w.Call.Tool]
+	if !ok {
+		return execute.Fail("unknown_pack", "this instance has no pack %s", w.Call.Tool)
+	}
+	limits := *w.Intent.Sandbox
+	r, res := s.runner(limits.Tier)
+	if r == nil {
+		return res
+	}
+	stdin, err := input(w)
+	if err != nil {
+		return execute.Fail("internal", "%v", err)
+	}
+	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Path, Digest: p.Digest, Env: p.Env, Stdin: stdin, Limits: limits})
+	if err != nil {
+		return execute.Fail("sandbox_failed", "the sandbox could not be made: %v", err)
+	}
+	res = s.judge(p, w, out)
+	res.Attestation = &out.Attest
+	res.Usage = &contract.Usage{CPUMillis: out.CPUMillis}
+	return res
+}
+
+func (s *Service) runner(tier string) (sandbox.Runner, execute.Result) {
+	for _, r := range s.runners {
+		if guard.TierSatisfies(r.Tier(), tier) {
+			return r, execute.Result{}
+		}
+	}
+	if s.broken != nil {
+		return nil, execute.Fail("sandbox_unavailable", "no sandbox on this host (%v): allow user namespaces, run as root, or configure a containerd socket", s.broken)
+	}
+	return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", tier)
+}
+
+// input is what the pack reads: the args, and beside them the secrets, which
+// are no part of the args digest.
+func input(w *execute.Work) ([]byte, error) {
+	if len(w.Secrets) == 0 {
+		return w.Args, nil
+	}
+	sec, err := json.Marshal(w.Secrets)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.Equal(w.Args, []byte("{}")) {
+		return fmt.Appendf(nil, `{"_secrets":%s}`, sec), nil
+	}
+	return fmt.Appendf(nil, `{"_secrets":%s,%s`, sec, w.Args[1:]), nil
+}
+
+// judge turns how a program ended into a result.
+func (s *Service) judge(p pack.Pack, w *execute.Work, out sandbox.Outcome) execute.Result {
+	stderr := string(scrub(out.Stderr, w.Secrets))
+	if len(stderr) > 4096 {
+		stderr = stderr[:4096] + "...(truncated)"
+	}
+	switch {
+	case out.TimedOut:
+		return execute.Result{Status: contract.TimedOut, ErrorCode: "timeout", ErrorMessage: fmt.Sprintf("stopped after %d ms", w.Intent.Sandbox.WallMS)}
+	case out.OOM:
+		return execute.Fail("resource_exhausted", "killed at its memory limit of %d MiB", w.Intent.Sandbox.MemoryMiB)
+	case out.Exit != 0:
+		return execute.Fail("handler_failed", "exit %d: %s", out.Exit, strings.ToValidUTF8(stderr, "\uFFFD"))
+	case out.Overflow:
+		return execute.Fail("invalid_output", "more than max_output_bytes (%d) on standard output", w.Intent.Sandbox.OutputBytes)
+	case len(bytes.TrimSpace(out.Stdout)) == 0:
+		return execute.Fail("invalid_output", "nothing on standard output")
+	}
+	body, err := canon.Transform(nil, scrub(out.Stdout, w.Secrets))
+	if err != nil {
+		return execute.Fail("invalid_output", "standard output is not one JSON document: %v", err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
+	if err == nil {
+		err = s.outputs[p.Tool.Tool].Validate(doc)
+	}
+	if err != nil {
+		return execute.Fail("invalid_output", "output breaks the pack's output_schema")
+	}
+	return execute.Result{Output: body}
+}
+
+// scrub replaces every secret value, raw or as it stands in JSON.
+func scrub(b []byte, secrets map[string]string) []byte {
+	for name, v := range secrets {
+		if v == "" {
+			continue
+		}
+		mark := []byte("[secret:" + name + "]")
+		b = bytes.ReplaceAll(b, []byte(v), mark)
+		quoted, err := json.Marshal(v)
+		if err == nil {
+			b = bytes.ReplaceAll(b, quoted[1:len(quoted)-1], mark)
+		}
+		c := canon.AppendString(nil, v)
+		b = bytes.ReplaceAll(b, c[1:len(c)-1], mark)
+	}
+	return b
+}
+
+func compile(schema contract.Raw) (*jsonschema.Schema, error) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
+	if err != nil {
+		return nil, err
+	}
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	if err := c.AddResource("output.json", doc); err != nil {
+		return nil, err
+	}
+	return c.Compile("output.json")
+}
