@@ -159,3 +159,36 @@ func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nat
 	}
 	return m, nil
 }
+
+// GetBatch reads up to n messages matching filter from sequence seq on, in
+// one direct request. An empty result means that nothing matches.
+func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, n int) ([]*nats.Msg, error) {
+	inbox := c.NC.NewInbox()
+	sub, err := c.NC.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer sub.Unsubscribe()
+	body, err := json.Marshal(map[string]any{"seq": max(seq, 1), "next_by_subj": filter, "batch": n, "max_bytes": 4 << 20})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.NC.PublishRequest(c.prefix+".DIRECT.GET."+stream, inbox, body); err != nil {
+		return nil, err
+	}
+	var out []*nats.Msg
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return nil, err
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+			out = append(out, m)
+		case "204", "404":
+			return out, nil
+		default:
+			return nil, fmt.Errorf("direct get: %s %s", status, m.Header.Get("Description"))
+		}
+	}
+}

@@ -129,18 +129,46 @@ func (l JetStream) Get(ctx context.Context, seq uint64) (Entry, error) {
 	return l.get(ctx, map[string]any{"seq": seq})
 }
 
+// scanBatch is how many entries one read of Scan asks for.
+const scanBatch = 1024
+
 // Scan implements Log.
 func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		for seq := max(from, 1); ; {
-			en, err := l.get(ctx, map[string]any{"seq": seq, "next_by_subj": filter})
-			if errors.Is(err, ErrNotFound) {
+		seq, size := max(from, 1), 64
+		for {
+			batch, err := l.batch(ctx, filter, seq, size)
+			if err != nil {
+				yield(Entry{}, err)
 				return
 			}
-			if !yield(en, err) || err != nil {
+			for _, m := range batch {
+				en, err := entry(m)
+				if !yield(en, err) || err != nil {
+					return
+				}
+				seq = en.Seq + 1
+			}
+			if len(batch) == 0 {
 				return
 			}
-			seq = en.Seq + 1
+			size = scanBatch
 		}
 	}
+}
+
+func (l JetStream) batch(ctx context.Context, filter string, seq uint64, n int) ([]*nats.Msg, error) {
+	var last error
+	for range 3 {
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+		batch, err := l.Conn.GetBatch(try, bus.Events, filter, seq, n)
+		cancel()
+		if err == nil {
+			return batch, nil
+		}
+		if last = err; ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, fmt.Errorf("ledger: read: %w", last)
 }

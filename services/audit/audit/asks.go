@@ -1,0 +1,340 @@
+package audit
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// serve registers audit's questions.
+func (s *Service) serve() {
+	box := s.env.Box
+	box.Serve("sessions", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+		q, err := parse[Query](raw)
+		if err != nil {
+			return err
+		}
+		list, err := s.view.Sessions(q.Offset, min(q.Limit, 1000))
+		if err != nil {
+			return err
+		}
+		return reply(list)
+	})
+	box.Serve("session_receipts", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+		q, err := parse[Query](raw)
+		if err != nil {
+			return err
+		}
+		if _, err := s.view.Lookup(s.env.Tenant, q.Session); err != nil {
+			return err
+		}
+		list := []json.RawMessage{}
+		err = s.view.Receipts(s.env.Tenant, q.Session, q.Offset, min(q.Limit, 1000), func(r json.RawMessage) error { list = append(list, r); return nil })
+		if err != nil {
+			return err
+		}
+		return reply(list)
+	})
+	box.Serve("receipts", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+		q, err := parse[Query](raw)
+		if err != nil {
+			return err
+		}
+		b := batcher{reply: reply}
+		if err := s.view.Receipts(s.env.Tenant, q.Session, q.Offset, q.Limit, b.add); err != nil {
+			return err
+		}
+		return b.flush()
+	})
+	box.Serve("proofgraph", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		q, err := parse[Query](raw)
+		if err != nil {
+			return err
+		}
+		nodes, err := s.graph(ctx, q.Session)
+		if err != nil {
+			return err
+		}
+		return reply(map[string]any{"session_id": q.Session, "digest": proofgraph.Digest(nodes), "nodes": nodes})
+	})
+	box.Serve("transcript", s.transcript)
+	box.Serve("evidence", s.evidence)
+	box.Serve("proof", s.proof)
+	box.Serve("view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
+		b := batcher{reply: reply}
+		if err := s.view.Dump(func(l []byte) error { return b.add(append(json.RawMessage(nil), l...)) }); err != nil {
+			return err
+		}
+		return b.flush()
+	})
+}
+
+// batcher sends documents in frames of some 256 KiB.
+type batcher struct {
+	reply func(any) error
+	items []json.RawMessage
+	size  int
+}
+
+func (b *batcher) add(d json.RawMessage) error {
+	b.items, b.size = append(b.items, d), b.size+len(d)
+	if b.size < 256<<10 {
+		return nil
+	}
+	return b.flush()
+}
+
+func (b *batcher) flush() error {
+	if len(b.items) == 0 {
+		return nil
+	}
+	err := b.reply(b.items)
+	b.items, b.size = nil, 0
+	return err
+}
+
+// entries reads the ledger at the given sequences.
+func (s *Service) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, error) {
+	out := make([]eventlog.Entry, 0, len(seqs))
+	for _, n := range seqs {
+		en, err := s.env.Emit.Log.Get(ctx, n)
+		if err != nil {
+			return nil, fmt.Errorf("ledger entry %d: %w", n, err)
+		}
+		out = append(out, en)
+	}
+	return out, nil
+}
+
+func (s *Service) sessionEntries(ctx context.Context, session string, size uint64) ([]eventlog.Entry, error) {
+	if _, err := s.view.Lookup(s.env.Tenant, session); err != nil {
+		return nil, err
+	}
+	seqs, err := s.view.EventSeqs(s.env.Tenant, session, size)
+	if err != nil {
+		return nil, err
+	}
+	return s.entries(ctx, seqs)
+}
+
+func (s *Service) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
+	pos, _ := s.view.Position()
+	entries, err := s.sessionEntries(ctx, session, pos)
+	if err != nil {
+		return nil, err
+	}
+	nodes, prev := []proofgraph.Node{}, ""
+	for _, en := range entries {
+		e, err := eventlog.Open(en)
+		if err != nil {
+			continue
+		}
+		p := ""
+		if e.Name == "effect_recorded" {
+			p, prev = prev, e.ID
+		}
+		nodes = append(nodes, proofgraph.Of(e, en.Data, p))
+	}
+	return nodes, nil
+}
+
+// Turn is one event of a transcript: what a judge may see and cite.
+type Turn struct {
+	EventID string `json:"event_id"`
+	Name    string `json:"name"`
+	Kind    string `json:"kind,omitempty"`
+	Tool    string `json:"tool,omitempty"`
+	Status  string `json:"status,omitempty"`
+	Reason  string `json:"reason_code,omitempty"`
+	Content string `json:"content,omitempty"`
+}
+
+// transcript answers with a session's calls and outcomes, contents opened.
+func (s *Service) transcript(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[Query](raw)
+	if err != nil {
+		return err
+	}
+	pos, _ := s.view.Position()
+	entries, err := s.sessionEntries(ctx, q.Session, pos)
+	if err != nil {
+		return err
+	}
+	turns := []Turn{}
+	for _, en := range entries {
+		e, err := eventlog.Open(en)
+		if err != nil {
+			continue
+		}
+		t := Turn{EventID: e.ID, Name: e.Name}
+		var content *contract.Content
+		switch e.Name {
+		case "call_proposed":
+			var c contract.Call
+			if err := contract.Decode(e.Data, &c); err != nil {
+				return err
+			}
+			t.Kind, t.Tool, content = c.Kind, c.Tool, &c.Args
+		case "effect_recorded":
+			var r contract.Recorded
+			if err := contract.Decode(e.Data, &r); err != nil {
+				return err
+			}
+			t.Tool, t.Status, t.Reason, content = r.Effect.Tool, r.Effect.Status, r.Receipt.ReasonCode, r.Output
+		default:
+			continue
+		}
+		if content != nil {
+			b, err := s.env.Blobs.Open(ctx, content)
+			if err == nil {
+				t.Content = string(b)
+			} else {
+				t.Content = "[" + err.Error() + "]"
+			}
+		}
+		turns = append(turns, t)
+	}
+	return reply(turns)
+}
+
+// evidence answers with a session's pack in base64 parts.
+func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[Query](raw)
+	if err != nil {
+		return err
+	}
+	doc, err := s.view.Lookup(s.env.Tenant, q.Session)
+	if err != nil {
+		return err
+	}
+	note, err := s.covering(ctx, uint64(doc.LastSeq))
+	if err != nil {
+		return err
+	}
+	head, err := translog.ParseNote(note, s.env.Key.Public())
+	if err != nil {
+		return err
+	}
+	src := evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: note, Head: *head, Objects: map[string][]byte{}}
+	seqs, err := s.view.SystemSeqs(head.Size)
+	if err != nil {
+		return err
+	}
+	if src.System, err = s.stored(ctx, seqs, head.Size, src.Objects); err != nil {
+		return err
+	}
+	if seqs, err = s.view.EventSeqs(s.env.Tenant, q.Session, head.Size); err != nil {
+		return err
+	}
+	if src.Events, err = s.stored(ctx, seqs, head.Size, src.Objects); err != nil {
+		return err
+	}
+	pack, err := evidence.Build(src, s.env.Key)
+	if err != nil {
+		return err
+	}
+	for len(pack) > 0 {
+		n := min(len(pack), 384<<10)
+		if err := reply(base64.StdEncoding.EncodeToString(pack[:n])); err != nil {
+			return err
+		}
+		pack = pack[n:]
+	}
+	return nil
+}
+
+// stored reads entries with their proofs and collects their objects.
+func (s *Service) stored(ctx context.Context, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
+	entries, err := s.entries(ctx, seqs)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]evidence.Stored, len(entries))
+	for i, en := range entries {
+		path, err := translog.Inclusion(en.Seq-1, size, s.view.Tree.Node)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = evidence.Stored{Bytes: en.Data, Proof: evidence.Proof{Index: int64(en.Seq - 1), Path: evidence.HexPath(path)}}
+		for _, c := range contents(en) {
+			if c.Store != contract.StoreObject {
+				continue
+			}
+			object, err := s.env.Blobs.Object(ctx, &c)
+			if err != nil {
+				return nil, err
+			}
+			if object != nil {
+				objects[c.Commitment] = object
+			}
+		}
+	}
+	return out, nil
+}
+
+// contents lists the content references of an event.
+func contents(en eventlog.Entry) []contract.Content {
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return nil
+	}
+	switch e.Name {
+	case "call_proposed":
+		var c contract.Call
+		if contract.Decode(e.Data, &c) == nil {
+			return []contract.Content{c.Args}
+		}
+	case "effect_recorded":
+		var r contract.Recorded
+		if contract.Decode(e.Data, &r) == nil && r.Output != nil {
+			return []contract.Content{*r.Output}
+		}
+	case "policy_activated":
+		var a contract.Activated
+		if contract.Decode(e.Data, &a) == nil {
+			return []contract.Content{a.Bundle}
+		}
+	}
+	return nil
+}
+
+// proof answers with an entry's leaf hash and inclusion proof.
+func (s *Service) proof(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[struct {
+		Seq uint64 `json:"seq"`
+	}](raw)
+	if err != nil {
+		return err
+	}
+	note, err := s.covering(ctx, q.Seq)
+	if err != nil {
+		return errors.New("not found: " + err.Error())
+	}
+	head, err := translog.ParseNote(note, s.env.Key.Public())
+	if err != nil {
+		return err
+	}
+	leaf, err := s.view.Tree.Node(0, q.Seq-1)
+	if errors.Is(err, io.EOF) {
+		return errors.New("not found: no such ledger entry")
+	}
+	if err != nil {
+		return err
+	}
+	path, err := translog.Inclusion(q.Seq-1, head.Size, s.view.Tree.Node)
+	if err != nil {
+		return err
+	}
+	return reply(map[string]any{"index": q.Seq - 1, "leaf": hex.EncodeToString(leaf[:]), "path": evidence.HexPath(path), "checkpoint": strings.TrimSpace(string(note)) + "\n"})
+}

@@ -1,0 +1,269 @@
+// Package audit follows everything: it keeps the Merkle tree over the ledger,
+// signs checkpoints, indexes sessions and receipts, and exports evidence.
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+)
+
+// Config is audit's configuration.
+type Config struct {
+	Dir        string        // holds the view and the last checkpoint
+	Durability string        // named in checkpoints
+	Interval   time.Duration // between checkpoints while the log grows; 0 = 1 s
+}
+
+// Service implements run.Service.
+type Service struct {
+	Config
+
+	env   *run.Env
+	view  *View
+	flush chan chan error
+
+	mu          sync.Mutex
+	checkpoints []point // ascending by size
+	truncated   error
+}
+
+// point locates a checkpoint in CHECKPOINTS.
+type point struct {
+	size uint64
+	note []byte
+}
+
+var logReader = bus.Reader{Name: "log", Stream: bus.Events, Filters: []string{"evt.>"}}
+
+// Declaration implements run.Service.
+func (*Service) Declaration() bus.Declaration {
+	return bus.Declaration{Service: "audit", Slots: 1, Readers: []bus.Reader{logReader}, Logs: true}
+}
+
+// Run implements run.Service.
+func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
+	s.env = env
+	if s.Interval == 0 {
+		s.Interval = time.Second
+	}
+	var err error
+	if s.view, err = OpenView(s.Dir); err != nil {
+		return fmt.Errorf("audit view: %w", err)
+	}
+	defer s.view.Close()
+	if err := s.loadCheckpoints(ctx); err != nil {
+		return err
+	}
+	pos, lamport := s.view.Position()
+	env.Emit.See(lamport)
+	// A ledger that ends before what the view has seen is not this view's.
+	last, err := env.Conn.LastSeq(ctx, bus.Events)
+	if err != nil {
+		return err
+	}
+	if last < pos {
+		s.truncated = fmt.Errorf("ledger_truncated: the ledger ends at %d, audit has seen %d", last, pos)
+		env.Log.Error("ledger alarm", "err", s.truncated)
+	}
+	f := follow.New(env.Conn, env.Instance, logReader, s.view.Add)
+	f.Batch = 5000
+	f.Caught = func() {
+		if err := s.view.Flush(); err != nil {
+			env.Log.Error("audit view", "err", err)
+		}
+	}
+	env.Report(func(context.Context) run.Health {
+		h := run.Health{Name: "audit.view", OK: true, Position: f.Position(), Lag: f.Pending()}
+		select {
+		case <-f.Ready():
+		default:
+			h.OK, h.Detail = false, "replaying"
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.truncated != nil {
+			h.OK, h.Detail = false, s.truncated.Error()
+		}
+		return h
+	})
+	s.serve()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.Run(ctx, pos+1) })
+	g.Go(func() error {
+		select {
+		case <-f.Ready():
+		case <-ctx.Done():
+			return nil
+		}
+		if err := s.compare(); err != nil {
+			env.Log.Error("ledger alarm", "err", err)
+			s.mu.Lock()
+			s.truncated = err
+			s.mu.Unlock()
+		}
+		ready()
+		t := time.NewTicker(s.Interval)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-t.C:
+			}
+			if err := s.checkpoint(ctx); err != nil {
+				env.Log.Warn("checkpoint not written, will be tried again", "err", err)
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// origin names the log.
+func (s *Service) origin() string { return "binnacle/" + s.env.RootKID + "/" + s.env.Tenant }
+
+func (s *Service) checkpointFile() string { return filepath.Join(s.Dir, "checkpoint") }
+
+// loadCheckpoints reads what was signed before.
+func (s *Service) loadCheckpoints(ctx context.Context) error {
+	seq := uint64(1)
+	for {
+		batch, err := s.env.Conn.GetBatch(ctx, bus.Checkpoints, "log."+s.env.Tenant+".checkpoint", seq, 1000)
+		if err != nil {
+			return fmt.Errorf("checkpoints: %w", err)
+		}
+		for _, m := range batch {
+			if c, err := translog.ParseNote(m.Data, s.env.Key.Public()); err == nil {
+				s.checkpoints = append(s.checkpoints, point{c.Size, m.Data})
+			}
+			if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
+				return err
+			}
+			seq++
+		}
+		if len(batch) == 0 {
+			return nil
+		}
+	}
+}
+
+// compare checks the ledger against the last checkpoint, kept fsynced in a
+// file of its own: shorter or different means that history was lost.
+func (s *Service) compare() error {
+	note, err := os.ReadFile(s.checkpointFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c, err := translog.ParseNote(note, s.env.Key.Public())
+	if err != nil {
+		return fmt.Errorf("the kept checkpoint: %w", err)
+	}
+	pos, _ := s.view.Position()
+	if pos < c.Size {
+		return fmt.Errorf("ledger_truncated: the ledger has %d events, the last checkpoint %d", pos, c.Size)
+	}
+	root, err := translog.Root(c.Size, s.view.Tree.Node)
+	if err != nil {
+		return err
+	}
+	if root != c.Root {
+		return errors.New("ledger_truncated: the ledger is not the one of the last checkpoint")
+	}
+	return nil
+}
+
+// checkpoint signs the present tree head if it grew.
+func (s *Service) checkpoint(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.truncated != nil {
+		return s.truncated
+	}
+	size, lamport := s.view.Position()
+	if n := len(s.checkpoints); size == 0 || n > 0 && s.checkpoints[n-1].size >= size {
+		return nil
+	}
+	root, err := translog.Root(size, s.view.Tree.Node)
+	if err != nil {
+		return err
+	}
+	c := translog.Checkpoint{Origin: s.origin(), Size: size, Root: root, Extensions: []string{
+		"durability " + s.Durability, "epoch 1", fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now())}}
+	note := c.Sign(s.env.Key)
+	if err := writeSynced(s.checkpointFile(), note); err != nil {
+		return err
+	}
+	try, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, err := s.env.Conn.JS.Publish(try, "log."+s.env.Tenant+".checkpoint", note); err != nil {
+		return err
+	}
+	s.checkpoints = append(s.checkpoints, point{size, note})
+	return nil
+}
+
+// covering is the first checkpoint of at least size leaves; deterministic, so
+// that exporting twice gives the same bytes.
+func (s *Service) covering(ctx context.Context, size uint64) ([]byte, error) {
+	for range 2 {
+		s.mu.Lock()
+		i, _ := slices.BinarySearchFunc(s.checkpoints, size, func(p point, n uint64) int { return int(int64(p.size) - int64(n)) })
+		if i < len(s.checkpoints) {
+			defer s.mu.Unlock()
+			return s.checkpoints[i].note, nil
+		}
+		s.mu.Unlock()
+		if err := s.checkpoint(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("no checkpoint covers the session yet")
+}
+
+func writeSynced(path string, b []byte) error {
+	f, err := os.Create(path + ".new")
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Query selects receipts or sessions.
+type Query struct {
+	Session string `json:"session"`
+	Limit   int    `json:"limit"`
+	Offset  int    `json:"offset"`
+}
+
+func parse[T any](raw json.RawMessage) (q T, err error) {
+	if len(raw) > 0 {
+		err = json.Unmarshal(raw, &q)
+	}
+	return q, err
+}

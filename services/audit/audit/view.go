@@ -1,0 +1,409 @@
+package audit
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
+)
+
+// View is audit's one view of the ledger: the tree, the index of sessions,
+// receipts and ids. It is built by Apply alone, so that deleting its folder
+// and replaying gives the same dump at the same position.
+type View struct {
+	Tree *tree.Tree
+	db   *bbolt.DB
+
+	pending []eventlog.Entry
+}
+
+var (
+	bMeta     = []byte("meta")     // position, lamport
+	bSessions = []byte("sessions") // tenant.session -> session document
+	bEvents   = []byte("events")   // tenant.session\x00seq -> name
+	bReceipts = []byte("receipts") // seq -> receipt
+	bIDs      = []byte("ids")      // event id -> seq
+	bSystem   = []byte("system")   // seq -> name
+	bAlarms   = []byte("alarms")   // seq -> what is wrong with the entry
+	buckets   = [][]byte{bMeta, bSessions, bEvents, bReceipts, bIDs, bSystem, bAlarms}
+)
+
+// OpenView opens or creates the view in dir. A file that cannot be read is
+// set aside: the view is rebuilt from the ledger.
+func OpenView(dir string) (*View, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	t, err := tree.Open(filepath.Join(dir, "tree"))
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "view.db")
+	db, err := openDB(path)
+	if err != nil {
+		slog.Error("audit view is unreadable and will be rebuilt", "err", err)
+		if err := os.Rename(path, path+".broken"); err != nil {
+			return nil, err
+		}
+		if db, err = openDB(path); err != nil {
+			return nil, err
+		}
+	}
+	return &View{Tree: t, db: db}, nil
+}
+
+func openDB(path string) (*bbolt.DB, error) {
+	// The view is rebuildable, so it need not survive power loss.
+	db, err := bbolt.Open(path, 0o644, &bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return nil, err
+	}
+	return db, db.Update(func(tx *bbolt.Tx) error {
+		for _, b := range buckets {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Close closes the files.
+func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) }
+
+// maxPending bounds how many entries one transaction takes.
+const maxPending = 4000
+
+// Add takes the next entry; it becomes visible with Flush.
+func (v *View) Add(en eventlog.Entry) error {
+	en.Data = bytes.Clone(en.Data)
+	v.pending = append(v.pending, en)
+	if len(v.pending) >= maxPending {
+		return v.Flush()
+	}
+	return nil
+}
+
+// Flush applies what was added.
+func (v *View) Flush() error {
+	if len(v.pending) == 0 {
+		return nil
+	}
+	err := v.db.Update(func(tx *bbolt.Tx) error {
+		w := writer{tx: tx, sessions: map[string]*Session{}}
+		pos, lamport := getUint(tx, "position"), getUint(tx, "lamport")
+		for _, en := range v.pending {
+			if en.Seq != pos+1 {
+				return fmt.Errorf("ledger has a hole: %d follows %d", en.Seq, pos)
+			}
+			if err := v.Tree.Append(pos, translog.LeafHash(en.Data)); err != nil {
+				return err
+			}
+			pos = en.Seq
+			l, err := w.apply(en)
+			if err != nil {
+				return err
+			}
+			lamport = max(lamport, l)
+		}
+		if err := w.flush(); err != nil {
+			return err
+		}
+		return errors.Join(putUint(tx, "position", pos), putUint(tx, "lamport", lamport))
+	})
+	v.pending = v.pending[:0]
+	return err
+}
+
+// Session is what the view keeps of a session.
+type Session struct {
+	Actor    string `json:"actor"`
+	Created  string `json:"created_at"`
+	Events   int64  `json:"events"`
+	Lamport  int64  `json:"last_lamport_clock"`
+	LastSeq  int64  `json:"last_seq"`
+	Receipts int64  `json:"receipt_count"`
+	ID       string `json:"session_id"`
+	Tenant   string `json:"tenant"`
+	Tip      string `json:"tip"`
+}
+
+// AppendCanonical implements the document encoding.
+func (s *Session) AppendCanonical(dst []byte) []byte {
+	w := canon.Object(dst)
+	w.Str("actor", s.Actor)
+	w.Str("created_at", s.Created)
+	w.Int("events", s.Events)
+	w.Int("last_lamport_clock", s.Lamport)
+	w.Int("last_seq", s.LastSeq)
+	w.Int("receipt_count", s.Receipts)
+	w.Str("session_id", s.ID)
+	w.Str("tenant", s.Tenant)
+	w.Str("tip", s.Tip)
+	return w.End()
+}
+
+// writer applies entries inside one transaction.
+type writer struct {
+	tx       *bbolt.Tx
+	sessions map[string]*Session
+}
+
+func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
+	alarm := func(what string) (uint64, error) {
+		slog.Error("ledger alarm", "seq", en.Seq, "subject", en.Subject, "alarm", what)
+		return 0, w.tx.Bucket(bAlarms).Put(key(en.Seq), canon.AppendString(nil, what))
+	}
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return alarm(err.Error())
+	}
+	if first := w.tx.Bucket(bIDs).Get([]byte(e.ID)); first != nil {
+		return alarm("event id " + e.ID + " is already taken")
+	}
+	if err := w.tx.Bucket(bIDs).Put([]byte(e.ID), key(en.Seq)); err != nil {
+		return 0, err
+	}
+	switch e.Name {
+	case "key_published", "key_revoked", "policy_activated":
+		if err := w.tx.Bucket(bSystem).Put(key(en.Seq), canon.AppendString(nil, e.Name)); err != nil {
+			return 0, err
+		}
+	}
+	if e.Session == "" {
+		return e.Lamport, nil
+	}
+	id := e.Tenant + "." + e.Session
+	s, err := w.session(id)
+	if err != nil {
+		return 0, err
+	}
+	if s.ID == "" {
+		s.ID, s.Tenant, s.Actor, s.Created = e.Session, e.Tenant, e.Actor, e.Time
+	}
+	s.Events++
+	s.LastSeq = int64(en.Seq)
+	if err := w.tx.Bucket(bEvents).Put(append([]byte(id+"\x00"), key(en.Seq)...), canon.AppendString(nil, e.Name)); err != nil {
+		return 0, err
+	}
+	if e.Name == "effect_recorded" {
+		var r contract.Recorded
+		if err := contract.Decode(e.Data, &r); err != nil {
+			return alarm(err.Error())
+		}
+		s.Receipts, s.Lamport, s.Tip = s.Receipts+1, r.Receipt.Lamport, contract.Digest(&r.Receipt)
+		if err := w.tx.Bucket(bReceipts).Put(key(en.Seq), contract.Bytes(&r.Receipt)); err != nil {
+			return 0, err
+		}
+	}
+	return e.Lamport, nil
+}
+
+func (w *writer) session(id string) (*Session, error) {
+	if s := w.sessions[id]; s != nil {
+		return s, nil
+	}
+	s := &Session{}
+	if b := w.tx.Bucket(bSessions).Get([]byte(id)); b != nil {
+		if err := json.Unmarshal(b, s); err != nil {
+			return nil, err
+		}
+	}
+	w.sessions[id] = s
+	return s, nil
+}
+
+func (w *writer) flush() error {
+	for id, s := range w.sessions {
+		if err := w.tx.Bucket(bSessions).Put([]byte(id), contract.Bytes(s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func key(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+func getUint(tx *bbolt.Tx, name string) uint64 {
+	if b := tx.Bucket(bMeta).Get([]byte(name)); len(b) == 8 {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+func putUint(tx *bbolt.Tx, name string, n uint64) error {
+	return tx.Bucket(bMeta).Put([]byte(name), key(n))
+}
+
+// Position is the ledger sequence the view stands at, Lamport the greatest
+// lamport up to there.
+func (v *View) Position() (position, lamport uint64) {
+	_ = v.db.View(func(tx *bbolt.Tx) error {
+		position, lamport = getUint(tx, "position"), getUint(tx, "lamport")
+		return nil
+	})
+	return position, lamport
+}
+
+// Dump writes the view's canonical form: one sorted JSON line per entry. The
+// first line is the position.
+func (v *View) Dump(line func([]byte) error) error {
+	return v.db.View(func(tx *bbolt.Tx) error {
+		pos := getUint(tx, "position")
+		if err := line(fmt.Appendf(nil, `{"lamport":%d,"position":%d}`, getUint(tx, "lamport"), pos)); err != nil {
+			return err
+		}
+		root, err := translog.Root(pos, v.Tree.Node)
+		if err != nil {
+			return err
+		}
+		if err := line(fmt.Appendf(nil, `{"root":"%x"}`, root)); err != nil {
+			return err
+		}
+		for _, name := range buckets[1:] {
+			if err := tx.Bucket(name).ForEach(func(k, val []byte) error {
+				w := canon.Object(nil)
+				w.Str("bucket", string(name))
+				w.Str("key", printable(name, k))
+				if string(name) == string(bIDs) {
+					w.Int("value", int64(binary.BigEndian.Uint64(val)))
+				} else {
+					w.Raw("value", val)
+				}
+				return line(w.End())
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func printable(bucket, k []byte) string {
+	switch string(bucket) {
+	case "receipts", "system", "alarms":
+		return fmt.Sprintf("%020d", binary.BigEndian.Uint64(k))
+	case "events":
+		return fmt.Sprintf("%s/%020d", k[:len(k)-9], binary.BigEndian.Uint64(k[len(k)-8:]))
+	}
+	return string(k)
+}
+
+// WriteDump renders the whole dump.
+func (v *View) WriteDump(w io.Writer) error {
+	return v.Dump(func(b []byte) error { _, err := w.Write(append(b, '\n')); return err })
+}
+
+// ErrNoSession is returned for a session the ledger does not know.
+var ErrNoSession = errors.New("not found: no such session")
+
+// Lookup returns a session's document.
+func (v *View) Lookup(tenant, session string) (*Session, error) {
+	var s Session
+	err := v.db.View(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(bSessions).Get([]byte(tenant + "." + session))
+		if b == nil {
+			return ErrNoSession
+		}
+		return json.Unmarshal(b, &s)
+	})
+	return &s, err
+}
+
+// Sessions lists sessions in order of their id.
+func (v *View) Sessions(offset, limit int) ([]json.RawMessage, error) {
+	out := []json.RawMessage{}
+	err := v.db.View(func(tx *bbolt.Tx) error {
+		c := tx.Bucket(bSessions).Cursor()
+		for k, b := c.First(); k != nil && len(out) < limit; k, b = c.Next() {
+			if offset > 0 {
+				offset--
+				continue
+			}
+			out = append(out, bytes.Clone(b))
+		}
+		return nil
+	})
+	return out, err
+}
+
+// EventSeqs lists a session's sequences up to size.
+func (v *View) EventSeqs(tenant, session string, size uint64) ([]uint64, error) {
+	var out []uint64
+	err := v.db.View(func(tx *bbolt.Tx) error {
+		prefix := []byte(tenant + "." + session + "\x00")
+		c := tx.Bucket(bEvents).Cursor()
+		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+			if n := binary.BigEndian.Uint64(k[len(k)-8:]); n <= size {
+				out = append(out, n)
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// SystemSeqs lists trust and policy events up to size.
+func (v *View) SystemSeqs(size uint64) ([]uint64, error) {
+	var out []uint64
+	err := v.db.View(func(tx *bbolt.Tx) error {
+		return tx.Bucket(bSystem).ForEach(func(k, _ []byte) error {
+			if n := binary.BigEndian.Uint64(k); n <= size {
+				out = append(out, n)
+			}
+			return nil
+		})
+	})
+	return out, err
+}
+
+// Receipts yields receipts in ledger order, of one session or of all.
+func (v *View) Receipts(tenant, session string, offset, limit int, yield func(json.RawMessage) error) error {
+	return v.db.View(func(tx *bbolt.Tx) error {
+		n := 0
+		each := func(b []byte) (more bool, err error) {
+			if b == nil {
+				return true, nil
+			}
+			if offset > 0 {
+				offset--
+				return true, nil
+			}
+			if n++; n > limit {
+				return false, nil
+			}
+			return true, yield(bytes.Clone(b))
+		}
+		receipts := tx.Bucket(bReceipts)
+		if session == "" {
+			c := receipts.Cursor()
+			for k, b := c.First(); k != nil; k, b = c.Next() {
+				if more, err := each(b); err != nil || !more {
+					return err
+				}
+			}
+			return nil
+		}
+		prefix := []byte(tenant + "." + session + "\x00")
+		c := tx.Bucket(bEvents).Cursor()
+		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+			if more, err := each(receipts.Get(k[len(k)-8:])); err != nil || !more {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,247 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// caller is the verified party behind a request.
+type caller struct {
+	actor, client string
+	scopes        []string
+}
+
+func (s *Service) verify(raw string) (*caller, error) {
+	c, err := token.Verify(s.TokenKey, s.env.Tenant, raw)
+	if err != nil {
+		return nil, err
+	}
+	return &caller{c.Subject, c.Client, c.Scopes}, nil
+}
+
+// auth verifies the bearer token; scope, if named, must be held.
+func (s *Service) auth(c echo.Context, scope string) (*caller, error) {
+	raw, ok := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return nil, &apiError{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_missing",
+			Message: "send Authorization: Bearer <token>; `binnacle token create` makes one"}
+	}
+	who, err := s.verify(raw)
+	if err != nil {
+		return nil, &apiError{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_invalid", Message: "the bearer token is not valid: " + err.Error()}
+	}
+	if scope != "" && !slices.Contains(who.scopes, scope) {
+		return nil, &apiError{Status: http.StatusForbidden, Type: "permission_error", Code: "scope_missing", Message: "the token lacks scope " + scope}
+	}
+	return who, nil
+}
+
+// Session header of requests and responses.
+const sessionHeader = "X-Binnacle-Session"
+
+// sessionOf is the session the request belongs to: the header's, or a new one.
+func sessionOf(h http.Header) (string, error) {
+	v := h.Get(sessionHeader)
+	if v == "" {
+		return emit.NewID("s"), nil
+	}
+	if !strings.HasPrefix(v, "s-") || !contract.Token(v) || len(v) < 4 || len(v) > 100 {
+		return "", badRequest(sessionHeader, "a session id is \"s-\" and up to 98 of [A-Za-z0-9_-]")
+	}
+	return v, nil
+}
+
+// request makes the proposal of a call.
+func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *caller) (propose.Request, error) {
+	session, err := sessionOf(c.Request().Header)
+	if err != nil {
+		return propose.Request{}, err
+	}
+	return propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.actor, Client: who.client,
+		Session: session, Scopes: who.scopes, Timeout: s.CallTimeout, TraceCtx: c.Request().Header.Get("Traceparent"),
+		IdemKey: c.Request().Header.Get("Idempotency-Key")}, nil
+}
+
+// headers names the call on the response. Every id is known before the
+// outcome is.
+func headers(c echo.Context, r propose.Request, verdict string) {
+	h := c.Response().Header()
+	h.Set(sessionHeader, r.Session)
+	h.Set("X-Binnacle-Call-Id", r.ID)
+	h.Set("X-Binnacle-Decision-Id", "d-"+r.ID)
+	h.Set("X-Binnacle-Receipt-Id", receipt.ID(r.ID))
+	if verdict != "" {
+		h.Set("X-Binnacle-Verdict", verdict)
+	}
+}
+
+// await proposes and waits. Its error is an *apiError wherever the ledger
+// gave an outcome.
+func (s *Service) await(ctx context.Context, r propose.Request) (*propose.Outcome, []byte, error) {
+	p, err := s.prop.Propose(ctx, r)
+	if err != nil {
+		return nil, nil, proposeError(err)
+	}
+	defer p.Close()
+	began := time.Now()
+	wait, cancel := context.WithTimeout(ctx, r.Timeout+5*time.Second)
+	defer cancel()
+	out, err := p.Wait(wait)
+	if err != nil {
+		s.metrics.calls.WithLabelValues(r.Kind, "none").Inc()
+		if ctx.Err() != nil { // the client left
+			bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			if err := p.Cancel(bye); err != nil {
+				s.env.Log.Warn("cancellation not recorded", "call", r.ID, "err", err)
+			}
+			return nil, nil, ctx.Err()
+		}
+		return nil, nil, waitError(r, err)
+	}
+	s.metrics.observe(r.Kind, out.Recorded.Effect.Status, time.Since(began))
+	if e := ofOutcome(&out.Recorded); e != nil {
+		return out, nil, e
+	}
+	body, err := s.output(ctx, out)
+	return out, body, err
+}
+
+func proposeError(err error) error {
+	if errors.Is(err, blob.ErrTooLarge) {
+		return &apiError{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "invalid_input", Message: err.Error()}
+	}
+	return unavailable("the ledger does not take proposals now: " + err.Error())
+}
+
+func waitError(r propose.Request, err error) error {
+	if errors.Is(err, propose.ErrUnknownOutcome) {
+		return &apiError{Status: http.StatusGatewayTimeout, Type: "server_error", Code: "outcome_pending", CallID: r.ID, ReceiptID: receipt.ID(r.ID),
+			Message: "no outcome yet; it will be on the ledger under the receipt id"}
+	}
+	e := unavailable("the proposal could not be recorded; nothing happened")
+	e.CallID = r.ID
+	return e
+}
+
+func (s *Service) output(ctx context.Context, out *propose.Outcome) ([]byte, error) {
+	if out.Recorded.Output == nil {
+		return []byte("{}"), nil
+	}
+	body, err := s.env.Blobs.Open(ctx, out.Recorded.Output)
+	if err != nil {
+		return nil, unavailable("the output cannot be read now: " + err.Error())
+	}
+	return body, nil
+}
+
+// body reads a JSON object and canonicalises it. Empty means {}.
+func body(c echo.Context) ([]byte, error) {
+	raw, err := io.ReadAll(c.Request().Body)
+	if err != nil {
+		var he *echo.HTTPError
+		if errors.As(err, &he) {
+			return nil, he
+		}
+		return nil, badRequest("body", "the request body could not be read")
+	}
+	if len(raw) == 0 {
+		return []byte("{}"), nil
+	}
+	doc, err := canon.Transform(nil, raw)
+	if err != nil {
+		return nil, badRequest("body", err.Error())
+	}
+	if doc[0] != '{' {
+		return nil, badRequest("body", "the body must be a JSON object")
+	}
+	return doc, nil
+}
+
+// CallRequest is the body of POST /api/v1/calls.
+type CallRequest struct {
+	Kind string          `json:"kind"`
+	Tool string          `json:"tool"`
+	Args json.RawMessage `json:"args"`
+}
+
+// CallResponse answers calls and pack runs.
+type CallResponse struct {
+	CallID    string                `json:"call_id"`
+	ReceiptID string                `json:"receipt_id"`
+	Session   string                `json:"session_id"`
+	Tool      string                `json:"tool"`
+	Output    json.RawMessage       `json:"output"`
+	Instance  string                `json:"instance"`
+	WallMS    int64                 `json:"wall_ms"`
+	Sandbox   *contract.Attestation `json:"sandbox,omitempty"`
+}
+
+func (s *Service) call(c echo.Context) error {
+	who, err := s.auth(c, "")
+	if err != nil {
+		return err
+	}
+	raw, err := body(c)
+	if err != nil {
+		return err
+	}
+	var req CallRequest
+	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&req); err != nil {
+		return badRequest("body", "want {kind, tool?, args?}: "+err.Error())
+	}
+	if req.Kind == "" {
+		return badRequest("kind", "name the kind of call, e.g. tool.cmd.upper")
+	}
+	if req.Tool == "" {
+		req.Tool = strings.TrimPrefix(req.Kind, "tool.")
+	}
+	if len(req.Args) == 0 {
+		req.Args = json.RawMessage("{}")
+	}
+	if req.Args[0] != '{' {
+		return badRequest("args", "args must be a JSON object")
+	}
+	return s.respond(c, who, req.Kind, req.Tool, req.Args)
+}
+
+// respond runs one call to its end and answers with its output.
+func (s *Service) respond(c echo.Context, who *caller, kind, tool string, args []byte) error {
+	r, err := s.request(c, kind, tool, args, who)
+	if err != nil {
+		return err
+	}
+	out, output, err := s.await(c.Request().Context(), r)
+	if out != nil {
+		headers(c, r, out.Recorded.Receipt.Verdict)
+	} else {
+		headers(c, r, "")
+	}
+	if err != nil {
+		return err
+	}
+	eff := &out.Recorded.Effect
+	resp := CallResponse{CallID: r.ID, ReceiptID: out.Recorded.Receipt.ID, Session: r.Session, Tool: tool, Output: output, Instance: eff.Instance, Sandbox: eff.Attestation}
+	if eff.Usage != nil {
+		resp.WallMS = eff.Usage.WallMS
+	}
+	return c.JSON(http.StatusOK, resp)
+}

@@ -1,0 +1,109 @@
+package gateway
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// apiError is the one error of the edge. Its JSON is OpenAI's error shape
+// with our fields beside it.
+type apiError struct {
+	Status  int    `json:"-"`
+	Message string `json:"message"`
+	Type    string `json:"type"`
+	Code    string `json:"code"`
+	Param   string `json:"param,omitempty"` // the field that is wrong
+
+	ReasonCode string `json:"reason_code,omitempty"`
+	CallID     string `json:"call_id,omitempty"`
+	DecisionID string `json:"decision_id,omitempty"`
+	ReceiptID  string `json:"receipt_id,omitempty"`
+	RetryAfter string `json:"-"`
+}
+
+func (e *apiError) Error() string { return e.Message }
+
+func badRequest(param, message string) *apiError {
+	return &apiError{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_input", Param: param, Message: message}
+}
+
+func notFound(message string) *apiError {
+	return &apiError{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: message}
+}
+
+func unavailable(message string) *apiError {
+	return &apiError{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "unavailable", Message: message, RetryAfter: "2"}
+}
+
+// ofOutcome turns an outcome that is not a success into its error; nil for a
+// success.
+func ofOutcome(r *contract.Recorded) *apiError {
+	e := &apiError{Message: r.Effect.ErrorMessage, Code: r.Effect.ErrorCode, Type: "server_error", ReasonCode: r.Receipt.ReasonCode,
+		CallID: r.Receipt.CallID, DecisionID: r.Receipt.DecisionID, ReceiptID: r.Receipt.ID}
+	switch r.Effect.Status {
+	case contract.Succeeded:
+		return nil
+	case contract.Denied:
+		e.Status, e.Type, e.Code = http.StatusForbidden, "permission_error", "denied"
+		e.Message = "denied by policy: " + r.Receipt.ReasonCode
+	case contract.TimedOut:
+		e.Status = http.StatusGatewayTimeout
+	case contract.Cancelled:
+		e.Status = 499
+	case contract.Expired:
+		e.Status, e.RetryAfter = http.StatusServiceUnavailable, "2"
+	case contract.Unknown, contract.DeadLettered:
+		e.Status = http.StatusInternalServerError
+	default:
+		e.Status = statusOf(r.Effect.ErrorCode)
+		if e.Status < 500 {
+			e.Type = "invalid_request_error"
+		}
+	}
+	return e
+}
+
+func statusOf(code string) int {
+	switch code {
+	case "invalid_input", "unknown_pack":
+		return http.StatusBadRequest
+	case "model_not_found", "session_not_found", "not_found":
+		return http.StatusNotFound
+	case "sandbox_unavailable", "unavailable":
+		return http.StatusServiceUnavailable
+	case "internal":
+		return http.StatusInternalServerError
+	}
+	return http.StatusBadGateway
+}
+
+// fail is the one place where an error becomes a response.
+func (s *Service) fail(err error, c echo.Context) {
+	if c.Response().Committed {
+		return
+	}
+	var e *apiError
+	var he *echo.HTTPError
+	switch {
+	case errors.As(err, &e):
+	case errors.As(err, &he):
+		e = &apiError{Status: he.Code, Type: "invalid_request_error", Code: "http_error", Message: http.StatusText(he.Code)}
+		if he.Code == http.StatusNotFound {
+			e.Code, e.Message = "not_found", "no such path: "+c.Request().Method+" "+c.Request().URL.Path
+		}
+	default:
+		s.env.Log.Error("request failed", "path", c.Path(), "err", err)
+		e = &apiError{Status: http.StatusInternalServerError, Type: "server_error", Code: "internal", Message: "internal error; see the gateway's log"}
+	}
+	if e.RetryAfter != "" {
+		c.Response().Header().Set("Retry-After", e.RetryAfter)
+	}
+	if e.Status == http.StatusUnauthorized {
+		c.Response().Header().Set("WWW-Authenticate", "Bearer")
+	}
+	_ = c.JSON(e.Status, map[string]any{"error": e})
+}

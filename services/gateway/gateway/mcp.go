@@ -1,0 +1,115 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// mcpHandler serves the session-based wire of MCP (protocol versions up to
+// 2025-11-25). The sessionless wire of 2026-07-28 gets a second, stateless
+// handler beside this one, chosen by the request's protocol version; nothing
+// below depends on which of the two a tool call came through.
+func (s *Service) mcpHandler() http.Handler {
+	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.mcpServer() },
+		&mcp.StreamableHTTPOptions{SessionTimeout: 30 * time.Minute})
+	verifier := func(_ context.Context, raw string, _ *http.Request) (*auth.TokenInfo, error) {
+		c, err := token.Verify(s.TokenKey, s.env.Tenant, raw)
+		if err != nil {
+			return nil, errors.Join(auth.ErrInvalidToken, err)
+		}
+		return &auth.TokenInfo{Scopes: c.Scopes, Expiration: c.ExpiresAt.Time, UserID: c.Subject, Extra: map[string]any{"client": c.Client}}, nil
+	}
+	return auth.RequireBearerToken(verifier, nil)(h)
+}
+
+// mcpServer is one MCP session's server, with the catalog as it is now.
+func (s *Service) mcpServer() *mcp.Server {
+	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, nil)
+	for _, t := range s.packs() {
+		srv.AddTool(&mcp.Tool{Name: t.Tool, Description: t.Description, InputSchema: json.RawMessage(t.InputSchema), OutputSchema: json.RawMessage(t.OutputSchema)}, s.mcpCall)
+	}
+	// A name outside the catalog is proposed all the same, so that the
+	// attempt and its denial are on the ledger.
+	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			if call, ok := req.(*mcp.CallToolRequest); ok && method == "tools/call" {
+				if t, _ := s.tools.Lookup("tool." + call.Params.Name); t == nil && len(call.Params.Name) <= 128 {
+					return s.mcpCall(ctx, call)
+				}
+			}
+			return next(ctx, method, req)
+		}
+	})
+	return srv
+}
+
+func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	info := req.Extra.TokenInfo
+	if info == nil {
+		return nil, errors.New("no verified caller")
+	}
+	session, err := sessionOf(req.Extra.Header)
+	if err != nil {
+		return nil, err
+	}
+	if req.Extra.Header.Get(sessionHeader) == "" && req.Session.ID() != "" {
+		session = "s-mcp-" + token64(req.Session.ID())
+	}
+	raw := req.Params.Arguments
+	if len(raw) == 0 {
+		raw = json.RawMessage("{}")
+	}
+	args, err := canon.Transform(nil, raw)
+	if err != nil {
+		return toolError("invalid_input", "arguments: "+err.Error(), nil), nil
+	}
+	client, _ := info.Extra["client"].(string)
+	out, output, err := s.await(ctx, propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args,
+		Actor: info.UserID, Client: client, Session: session, Scopes: info.Scopes, Timeout: s.CallTimeout, TraceCtx: req.Extra.Header.Get("Traceparent")})
+	if err != nil {
+		var e *apiError
+		if errors.As(err, &e) {
+			return toolError(e.Code, e.Message, e), nil
+		}
+		return nil, err
+	}
+	return &mcp.CallToolResult{Meta: meta(&out.Recorded.Receipt, session), StructuredContent: json.RawMessage(output),
+		Content: []mcp.Content{&mcp.TextContent{Text: string(output)}}}, nil
+}
+
+func meta(r *contract.Receipt, session string) mcp.Meta {
+	return mcp.Meta{"binnacle/receipt_id": r.ID, "binnacle/decision_id": r.DecisionID, "binnacle/verdict": r.Verdict, "binnacle/session_id": session}
+}
+
+// toolError reports a failure to the model as MCP asks: a result with
+// isError, so that it can react.
+func toolError(code, message string, e *apiError) *mcp.CallToolResult {
+	r := &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: code + ": " + message}}}
+	if e != nil {
+		r.Meta = mcp.Meta{"binnacle/receipt_id": e.ReceiptID, "binnacle/decision_id": e.DecisionID, "binnacle/reason_code": e.ReasonCode}
+	}
+	return r
+}
+
+// token64 makes a subject token of an MCP session id.
+func token64(id string) string {
+	id = strings.Map(func(r rune) rune {
+		if r < 128 && contract.Token(string(r)) {
+			return r
+		}
+		return '_'
+	}, id)
+	return id[:min(len(id), 90)]
+}

@@ -1,0 +1,99 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// Pack is one tool as REST lists it.
+type Pack struct {
+	Name         string       `json:"name"`
+	Version      string       `json:"version"`
+	Description  string       `json:"description"`
+	InputSchema  contract.Raw `json:"input_schema"`
+	OutputSchema contract.Raw `json:"output_schema"`
+	Secrets      []string     `json:"secrets,omitempty"`
+	Digest       string       `json:"tool_schema_digest"`
+}
+
+// packs lists what is called as a tool: kinds "tool.…".
+func (s *Service) packs() []contract.Tool {
+	var out []contract.Tool
+	for _, t := range s.tools.Tools() {
+		if strings.HasPrefix(t.Kind, "tool.") {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func describe(t *contract.Tool) Pack {
+	p := Pack{Name: t.Tool, Version: t.Version, Description: t.Description, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema, Digest: contract.Digest(t)}
+	for _, g := range t.Secrets {
+		p.Secrets = append(p.Secrets, g.Name)
+	}
+	return p
+}
+
+func (s *Service) listPacks(c echo.Context) error {
+	if _, err := s.auth(c, ""); err != nil {
+		return err
+	}
+	out := []Pack{}
+	for _, t := range s.packs() {
+		out = append(out, describe(&t))
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+func (s *Service) getPack(c echo.Context) error {
+	if _, err := s.auth(c, ""); err != nil {
+		return err
+	}
+	if t, _ := s.tools.Lookup("tool." + c.Param("name")); t != nil {
+		return c.JSON(http.StatusOK, describe(t))
+	}
+	return notFound("no pack " + c.Param("name"))
+}
+
+// runPack proposes a call of the pack. An unknown pack is proposed too: that
+// it was asked for, and denied, is a fact.
+func (s *Service) runPack(c echo.Context) error {
+	who, err := s.auth(c, "")
+	if err != nil {
+		return err
+	}
+	args, err := body(c)
+	if err != nil {
+		return err
+	}
+	name := c.Param("name")
+	if len(name) > 128 {
+		return badRequest("name", "a pack name has at most 128 characters")
+	}
+	return s.respond(c, who, "tool."+name, name, args)
+}
+
+// capabilities is GET /mcp/v1/capabilities: the tool manifest of the HELM
+// HTTP surface.
+func (s *Service) capabilities(c echo.Context) error {
+	if _, err := s.auth(c, token.Tools); err != nil {
+		return err
+	}
+	tools := []map[string]any{}
+	for _, t := range s.packs() {
+		tools = append(tools, map[string]any{"name": t.Tool, "description": t.Description, "schema": t.InputSchema, "input_schema": t.InputSchema, "output_schema": t.OutputSchema})
+	}
+	return c.JSON(http.StatusOK, map[string]any{"governance": "binnacle:v1", "version": s.Version, "catalog_digest": s.tools.Digest(), "tools": tools})
+}
+
+// ExecuteRequest is the body of POST /mcp/v1/execute.
+type ExecuteRequest struct {
+	Method string         `json:"method"`
+	Params map[string]any `json:"params"`
+}

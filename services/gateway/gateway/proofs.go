@@ -1,0 +1,337 @@
+package gateway
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// Reads are asks: nothing here is an effect, and each needs its scope.
+
+const askTimeout = 60 * time.Second
+
+// askLines streams audit's answer as JSON lines; each frame is an array.
+func (s *Service) askLines(c echo.Context, verb string, args any) error {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
+	defer cancel()
+	st, err := s.env.AskStream(ctx, "audit", verb, args)
+	if err != nil {
+		return unavailable("audit does not answer: " + err.Error())
+	}
+	defer st.Close()
+	open := false
+	for {
+		f, err := st.Next(ctx)
+		if errors.Is(err, transient.ErrEnd) {
+			if !open {
+				c.Response().Header().Set("Content-Type", "application/x-ndjson")
+				c.Response().WriteHeader(http.StatusOK)
+			}
+			return nil
+		}
+		if err != nil {
+			if !open {
+				return askError(err)
+			}
+			// The status line is gone; break the connection so that a half
+			// answer is not taken for a whole one.
+			panic(http.ErrAbortHandler)
+		}
+		var items []json.RawMessage
+		if err := json.Unmarshal(f.Data, &items); err != nil {
+			return err
+		}
+		if !open {
+			open = true
+			c.Response().Header().Set("Content-Type", "application/x-ndjson")
+			c.Response().WriteHeader(http.StatusOK)
+		}
+		for _, it := range items {
+			if _, err := c.Response().Write(append(it, '\n')); err != nil {
+				return nil
+			}
+		}
+	}
+}
+
+func askError(err error) error {
+	if strings.HasPrefix(err.Error(), "not found") {
+		return notFound(err.Error())
+	}
+	return unavailable("audit: " + err.Error())
+}
+
+func (s *Service) askDoc(c echo.Context, verb string, args any) error {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
+	defer cancel()
+	var doc json.RawMessage
+	if err := s.env.Ask(ctx, "audit", verb, args, &doc); err != nil {
+		return askError(errors.Unwrap(err))
+	}
+	return c.JSONBlob(http.StatusOK, doc)
+}
+
+// Query selects receipts or sessions.
+type Query struct {
+	Session string `json:"session,omitempty"`
+	Limit   int    `json:"limit"`
+	Offset  int    `json:"offset"`
+}
+
+func query(c echo.Context) (Query, error) {
+	q := Query{Session: c.QueryParam("session"), Limit: 1000}
+	for _, p := range []struct {
+		name string
+		v    *int
+	}{{"limit", &q.Limit}, {"offset", &q.Offset}} {
+		if raw := c.QueryParam(p.name); raw != "" {
+			n, err := strconv.Atoi(raw)
+			if err != nil || n < 0 || n > 100000 {
+				return q, badRequest(p.name, "want a number from 0 to 100000")
+			}
+			*p.v = n
+		}
+	}
+	return q, nil
+}
+
+func (s *Service) receipts(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	q, err := query(c)
+	if err != nil {
+		return err
+	}
+	return s.askLines(c, "receipts", q)
+}
+
+func (s *Service) proofgraph(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	q, err := query(c)
+	if err != nil {
+		return err
+	}
+	if q.Session == "" {
+		return badRequest("session", "name the session: /helm/proofgraph?session=s-…")
+	}
+	return s.askDoc(c, "proofgraph", q)
+}
+
+func (s *Service) sessions(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	q, err := query(c)
+	if err != nil {
+		return err
+	}
+	return s.askDoc(c, "sessions", q)
+}
+
+func (s *Service) sessionReceipts(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	return s.askDoc(c, "session_receipts", Query{Session: c.Param("id"), Limit: 100000})
+}
+
+// evidence streams a session's pack.
+func (s *Service) evidence(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
+	defer cancel()
+	st, err := s.env.AskStream(ctx, "audit", "evidence", Query{Session: c.Param("id")})
+	if err != nil {
+		return unavailable("audit does not answer: " + err.Error())
+	}
+	defer st.Close()
+	var pack []byte
+	for {
+		f, err := st.Next(ctx)
+		if errors.Is(err, transient.ErrEnd) {
+			return c.Blob(http.StatusOK, "application/x-tar", pack)
+		}
+		if err != nil {
+			return askError(err)
+		}
+		var part string
+		if err := json.Unmarshal(f.Data, &part); err != nil {
+			return err
+		}
+		raw, err := base64.StdEncoding.DecodeString(part)
+		if err != nil {
+			return err
+		}
+		pack = append(pack, raw...)
+	}
+}
+
+func (s *Service) proof(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	seq, err := strconv.ParseUint(c.Param("seq"), 10, 64)
+	if err != nil || seq == 0 {
+		return badRequest("seq", "want a ledger sequence from 1")
+	}
+	return s.askDoc(c, "proof", map[string]uint64{"seq": seq})
+}
+
+// events lists or follows the ledger as JSON lines {seq, event}, filtered by
+// session, type and time.
+func (s *Service) events(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	session, typ, since := c.QueryParam("session"), c.QueryParam("type"), c.QueryParam("since")
+	if session != "" && !contract.Token(session) {
+		return badRequest("session", "not a session id")
+	}
+	var after time.Time
+	if since != "" {
+		if d, err := time.ParseDuration(since); err == nil {
+			after = time.Now().Add(-d)
+		} else if after, err = time.Parse(time.RFC3339, since); err != nil {
+			return badRequest("since", "want a duration like 5m or an RFC 3339 time")
+		}
+	}
+	filter := "evt." + s.env.Tenant + ".>"
+	if session != "" {
+		filter = "evt." + s.env.Tenant + ".*.*.*." + session
+	}
+	return s.lines(c, filter, c.QueryParam("follow") == "true", func(en eventlog.Entry) []byte {
+		e, err := eventlog.Open(en)
+		if err != nil || typ != "" && e.Name != typ && e.Type() != typ {
+			return nil
+		}
+		if t, err := contract.ParseTime(e.Time); err == nil && t.Before(after) {
+			return nil
+		}
+		b := append([]byte(`{"event":`), en.Data...)
+		return strconv.AppendUint(append(b, `,"seq":`...), en.Seq, 10)
+	})
+}
+
+// ledger streams stored bytes, one line each, from sequence `from` on.
+func (s *Service) ledger(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	return s.lines(c, "evt."+s.env.Tenant+".>", false, func(en eventlog.Entry) []byte { return en.Data })
+}
+
+func (s *Service) lines(c echo.Context, filter string, forever bool, render func(eventlog.Entry) []byte) error {
+	from := uint64(1)
+	if raw := c.QueryParam("from"); raw != "" {
+		var err error
+		if from, err = strconv.ParseUint(raw, 10, 64); err != nil {
+			return badRequest("from", "want a ledger sequence")
+		}
+	}
+	to := uint64(0)
+	if raw := c.QueryParam("to"); raw != "" {
+		var err error
+		if to, err = strconv.ParseUint(raw, 10, 64); err != nil {
+			return badRequest("to", "want a ledger sequence")
+		}
+	}
+	ctx := c.Request().Context()
+	log := eventlog.JetStream{Conn: s.env.Conn}
+	last, err := s.env.Conn.LastSeq(ctx, bus.Events)
+	if err != nil {
+		return unavailable("the ledger does not answer: " + err.Error())
+	}
+	c.Response().Header().Set("Content-Type", "application/x-ndjson")
+	c.Response().Header().Set("X-Binnacle-Ledger-Size", strconv.FormatUint(last, 10))
+	c.Response().WriteHeader(http.StatusOK)
+	c.Response().Flush()
+	for {
+		for en, err := range log.Scan(ctx, filter, from) {
+			if err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			if to > 0 && en.Seq > to {
+				return nil
+			}
+			from = en.Seq + 1
+			if b := render(en); b != nil {
+				if _, err := c.Response().Write(append(b[:len(b):len(b)], '\n')); err != nil {
+					return nil
+				}
+			}
+		}
+		if !forever {
+			return nil
+		}
+		c.Response().Flush()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// content returns an object by its commitment: salt and bytes.
+func (s *Service) content(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	size, err := strconv.ParseInt(c.QueryParam("size"), 10, 64)
+	if err != nil {
+		return badRequest("size", "want the content's size")
+	}
+	ref := contract.Content{Commitment: c.Param("commitment"), Size: size, Store: contract.StoreObject}
+	if !strings.HasPrefix(ref.Commitment, "sha256:") || !contract.Token(strings.TrimPrefix(ref.Commitment, "sha256:")) {
+		return badRequest("commitment", "want sha256:<hex>")
+	}
+	object, err := s.env.Blobs.Object(c.Request().Context(), &ref)
+	if err != nil {
+		return unavailable(err.Error())
+	}
+	if object == nil {
+		return notFound("no such content, or erased")
+	}
+	return c.Blob(http.StatusOK, "application/octet-stream", object)
+}
+
+// viewDump returns a service's live view in canonical form, with position.
+func (s *Service) viewDump(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
+	defer cancel()
+	if c.Param("service") == "gateway" {
+		return c.JSON(http.StatusOK, map[string]any{"name": "gateway.catalog", "position": s.view.Position(), "dump": string(s.tools.Dump())})
+	}
+	if !contract.Token(c.Param("service")) {
+		return badRequest("service", "no such service")
+	}
+	if c.Param("service") == "audit" {
+		return s.askLines(c, "view", nil)
+	}
+	var doc json.RawMessage
+	if err := s.env.Ask(ctx, c.Param("service"), "view", nil, &doc); err != nil {
+		return unavailable(err.Error())
+	}
+	return c.JSONBlob(http.StatusOK, doc)
+}

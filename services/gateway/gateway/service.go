@@ -1,0 +1,169 @@
+// Package gateway is the edge: it translates OpenAI, MCP and REST requests
+// into one thing, "propose a call, await its outcome", and outcomes back. It
+// decides nothing and executes nothing.
+package gateway
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+)
+
+// Config is the gateway's configuration.
+type Config struct {
+	Addr        string            // listen address, host:port
+	TokenKey    ed25519.PublicKey // verifies bearer tokens
+	Durability  string            // mode named in /readyz: process, power, replicated
+	Expect      []string          // services /readyz waits for
+	CallTimeout time.Duration     // how long a caller waits; 0 = 90 s
+	Version     string
+	// Listening, if set, is told the bound address.
+	Listening func(addr string)
+}
+
+// Service implements run.Service.
+type Service struct {
+	Config
+
+	env     *run.Env
+	prop    *propose.Proposer
+	tools   catalog.Catalog
+	view    *follow.Follower
+	metrics *metrics
+	expect  []string
+}
+
+var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: catalog.Filters}
+
+// Declaration implements run.Service.
+func (*Service) Declaration() bus.Declaration {
+	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Readers: []bus.Reader{propose.Reader, toolsReader}}
+}
+
+// maxBody bounds a request body; content above it belongs in an artifact.
+const maxBody = "16M"
+
+// Run implements run.Service.
+func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
+	s.env = env
+	if s.CallTimeout == 0 {
+		s.CallTimeout = 90 * time.Second
+	}
+	s.metrics = newMetrics()
+	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
+	s.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {
+		e, err := eventlog.Open(en)
+		if err != nil {
+			env.Log.Error("ledger entry refused", "seq", en.Seq, "err", err)
+			return nil
+		}
+		env.Emit.See(e.Lamport)
+		return s.tools.Apply(e)
+	})
+	env.ReportFollower("gateway.catalog", s.view)
+	env.Report(func(context.Context) run.Health {
+		pos, lag := s.prop.Position()
+		return run.Health{Name: "gateway.outcomes", OK: pos > 0 || lag == 0, Position: pos, Lag: lag}
+	})
+
+	l, err := net.Listen("tcp", s.Addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w; set another address with --addr", s.Addr, err)
+	}
+	srv := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	g, inner := errgroup.WithContext(ctx)
+	listening := make(chan struct{})
+	g.Go(func() error { return s.view.Run(inner, 1) })
+	// Outcomes are received until every request has had its answer.
+	outcomes, stopOutcomes := context.WithCancel(context.WithoutCancel(ctx))
+	g.Go(func() error { return s.prop.Run(outcomes, func() { close(listening) }) })
+	g.Go(func() error {
+		select {
+		case <-listening:
+		case <-inner.Done():
+			return nil
+		}
+		if s.Listening != nil {
+			s.Listening(l.Addr().String())
+		}
+		ready()
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-inner.Done()
+		bye, cancel := context.WithTimeout(context.WithoutCancel(inner), 10*time.Second)
+		defer cancel()
+		err := srv.Shutdown(bye)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = srv.Close()
+		}
+		stopOutcomes()
+		l.Close()
+		return err
+	})
+	return g.Wait()
+}
+
+// routes is the whole HTTP surface; a test compares it with the OpenAPI
+// document.
+func (s *Service) routes() *echo.Echo {
+	e := echo.New()
+	e.HideBanner, e.HidePort = true, true
+	e.HTTPErrorHandler = s.fail
+	e.Use(middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, DisablePrintStack: true,
+		LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
+			s.env.Log.Error("request panicked", "err", err, "stack", string(stack))
+			return err
+		}}))
+	e.Use(middleware.BodyLimit(maxBody))
+	e.Use(s.metrics.middleware)
+
+	e.GET("/healthz", s.healthz)
+	e.GET("/readyz", s.readyz)
+	e.GET("/metrics", s.metrics.handler(s))
+	e.GET("/openapi.json", openapi)
+
+	e.POST("/v1/chat/completions", s.chat)
+	e.GET("/v1/models", s.models)
+	e.GET("/api/v1/packs", s.listPacks)
+	e.GET("/api/v1/packs/:name", s.getPack)
+	e.POST("/api/v1/packs/:name", s.runPack)
+	e.POST("/api/v1/calls", s.call)
+	e.POST("/api/v1/secrets", s.putSecret)
+	e.POST("/api/v1/judgements", s.judgement)
+
+	e.GET("/helm/receipts", s.receipts)
+	e.GET("/helm/proofgraph", s.proofgraph)
+	e.GET("/api/v1/proofgraph/sessions", s.sessions)
+	e.GET("/api/v1/proofgraph/sessions/:id/receipts", s.sessionReceipts)
+	e.GET("/api/v1/sessions/:id/evidence", s.evidence)
+	e.GET("/api/v1/events", s.events)
+	e.GET("/api/v1/ledger", s.ledger)
+	e.GET("/api/v1/ledger/:seq/proof", s.proof)
+	e.GET("/api/v1/contents/:commitment", s.content)
+	e.GET("/api/v1/views/:service", s.viewDump)
+
+	e.GET("/mcp/v1/capabilities", s.capabilities)
+	e.POST("/mcp/v1/execute", s.execute)
+	mcp := echo.WrapHandler(s.mcpHandler())
+	e.Match([]string{http.MethodGet, http.MethodPost, http.MethodDelete}, "/mcp", mcp)
+	return e
+}

@@ -1,0 +1,76 @@
+// Package token mints and verifies the edge's bearer tokens: JWTs (RFC 7519)
+// signed with EdDSA. The gateway holds the public key only.
+package token
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	issuer   = "binnacle"
+	audience = "binnacle"
+)
+
+// Scopes a token may hold. Policy reads them as facts; reads are checked
+// against them at the edge.
+const (
+	LLM    = "llm:call"
+	Tools  = "tools:call"
+	Vault  = "vault:write"
+	Judge  = "judge:run"
+	Audit  = "audit:read"
+	Health = "health:read"
+)
+
+// All lists every scope.
+var All = []string{Audit, Health, Judge, LLM, Tools, Vault}
+
+// Claims are what a token says.
+type Claims struct {
+	jwt.RegisteredClaims
+	Client string   `json:"client"`
+	Tenant string   `json:"tenant"`
+	Scopes []string `json:"scopes"`
+}
+
+// Mint makes a token for actor, valid for ttl from now.
+func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.Time, ttl time.Duration) (string, error) {
+	if len(seed) != ed25519.SeedSize {
+		return "", fmt.Errorf("token key has %d bytes, want %d", len(seed), ed25519.SeedSize)
+	}
+	for _, s := range scopes {
+		if !slices.Contains(All, s) {
+			return "", fmt.Errorf("scope %q is unknown; known are %v", s, All)
+		}
+	}
+	c := Claims{RegisteredClaims: jwt.RegisteredClaims{Issuer: issuer, Audience: jwt.ClaimStrings{audience}, Subject: actor, ID: rand.Text(),
+		IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(ttl))}, Client: client, Tenant: tenant, Scopes: scopes}
+	return jwt.NewWithClaims(jwt.SigningMethodEdDSA, c).SignedString(ed25519.NewKeyFromSeed(seed))
+}
+
+// Verify checks signature, issuer, audience, lifetime and tenant.
+func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
+	var c Claims
+	_, err := jwt.ParseWithClaims(raw, &c, func(*jwt.Token) (any, error) { return public, nil },
+		jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithIssuer(issuer), jwt.WithAudience(audience), jwt.WithExpirationRequired(), jwt.WithLeeway(5*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	if c.Tenant != tenant {
+		return nil, errors.New("token belongs to another tenant")
+	}
+	if c.Subject == "" {
+		return nil, errors.New("token names no subject")
+	}
+	if c.Client == "" {
+		c.Client = "-"
+	}
+	return &c, nil
+}
