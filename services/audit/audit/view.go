@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -28,6 +29,7 @@ type View struct {
 	db   *bbolt.DB
 
 	pending []eventlog.Entry
+	flushed time.Time
 }
 
 var (
@@ -87,11 +89,14 @@ func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) 
 // maxPending bounds how many entries one transaction takes.
 const maxPending = 4000
 
+// maxDelay bounds how long an added entry stays invisible under load.
+const maxDelay = 200 * time.Millisecond
+
 // Add takes the next entry; it becomes visible with Flush.
 func (v *View) Add(en eventlog.Entry) error {
 	en.Data = bytes.Clone(en.Data)
 	v.pending = append(v.pending, en)
-	if len(v.pending) >= maxPending {
+	if len(v.pending) >= maxPending || time.Since(v.flushed) > maxDelay {
 		return v.Flush()
 	}
 	return nil
@@ -124,7 +129,7 @@ func (v *View) Flush() error {
 		}
 		return errors.Join(putUint(tx, "position", pos), putUint(tx, "lamport", lamport))
 	})
-	v.pending = v.pending[:0]
+	v.pending, v.flushed = v.pending[:0], time.Now()
 	return err
 }
 

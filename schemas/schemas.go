@@ -1,0 +1,13 @@
+// Package schemas embeds the event schemas: JSON Schema 2020-12, one file per
+// event and version, frozen by LOCK once released.
+package schemas
+
+import "embed"
+
+//go:generate go run ./gen
+
+// Events holds events/<service>/<name>.v<n>.json. Folder "mesh" holds the
+// contracts that several services produce.
+//
+//go:embed events
+var Events embed.FS

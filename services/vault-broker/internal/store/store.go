@@ -1,0 +1,160 @@
+// Package store keeps secrets in one encrypted file: each value under a data
+// key of its own, each data key wrapped by the key-encryption key, both
+// AES-256-GCM with the name as additional data.
+package store
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+)
+
+// ErrNotFound: no secret of that name.
+var ErrNotFound = errors.New("no such secret")
+
+// Store is safe for concurrent use.
+type Store struct {
+	path string
+	kek  []byte
+	hmac []byte
+	mu   sync.Mutex
+	data map[string]record
+}
+
+type record struct {
+	Wrapped []byte `json:"wrapped_key"` // nonce ‖ ciphertext
+	Value   []byte `json:"value"`       // nonce ‖ ciphertext
+}
+
+// Open reads the file at path, which need not exist. kek has 32 bytes.
+func Open(path string, kek []byte) (*Store, error) {
+	if len(kek) != 32 {
+		return nil, fmt.Errorf("vault key has %d bytes, want 32", len(kek))
+	}
+	h, err := hkdf.Key(sha256.New, kek, nil, "binnacle vault fingerprint v1", 32)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{path: path, kek: kek, hmac: h, data: map[string]record{}}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(b, &s.data); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for name := range s.data {
+		if _, err := s.get(name); err != nil {
+			return nil, fmt.Errorf("%s does not open with this vault key: %w", path, err)
+		}
+	}
+	return s, nil
+}
+
+// Fingerprint names a value without giving it away: HMAC-SHA-256 under a key
+// derived from the key-encryption key.
+func (s *Store) Fingerprint(value []byte) string {
+	m := hmac.New(sha256.New, s.hmac)
+	m.Write(value)
+	return "hmac-sha256:" + hex.EncodeToString(m.Sum(nil)[:16])
+}
+
+// Put stores a value; it is durable on return.
+func (s *Store) Put(name string, value []byte) error {
+	dek := make([]byte, 32)
+	rand.Read(dek)
+	v, err := encrypt(dek, value, name)
+	if err != nil {
+		return err
+	}
+	w, err := encrypt(s.kek, dek, name)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, had := s.data[name]
+	s.data[name] = record{Wrapped: w, Value: v}
+	if err := s.write(); err != nil {
+		if delete(s.data, name); had {
+			s.data[name] = old
+		}
+		return err
+	}
+	return nil
+}
+
+func (s *Store) write() error {
+	b, err := json.Marshal(s.data)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(s.path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(s.path+".new", s.path)
+}
+
+// Get returns a value.
+func (s *Store) Get(name string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.get(name)
+}
+
+func (s *Store) get(name string) ([]byte, error) {
+	r, ok := s.data[name]
+	if !ok {
+		return nil, ErrNotFound
+	}
+	dek, err := decrypt(s.kek, r.Wrapped, name)
+	if err != nil {
+		return nil, err
+	}
+	return decrypt(dek, r.Value, name)
+}
+
+func gcm(key []byte) (cipher.AEAD, error) {
+	b, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(b)
+}
+
+func encrypt(key, plain []byte, name string) ([]byte, error) {
+	g, err := gcm(key)
+	if err != nil {
+		return nil, err
+	}
+	return g.Seal(nil, nil, plain, []byte(name)), nil
+}
+
+func decrypt(key, sealed []byte, name string) ([]byte, error) {
+	g, err := gcm(key)
+	if err != nil {
+		return nil, err
+	}
+	return g.Open(nil, nil, sealed, []byte(name))
+}

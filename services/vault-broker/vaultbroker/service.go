@@ -1,0 +1,237 @@
+// Package vaultbroker keeps secrets and hands them, sealed, to the executor
+// that a verified decision names. No value is ever in an event, a log line or
+// an error.
+package vaultbroker
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
+)
+
+// Config is the vault-broker's configuration.
+type Config struct {
+	Dir      string // holds the encrypted file
+	KEK      []byte // key-encryption key, 32 bytes
+	SealSeed []byte // X25519 private key whose public half is published
+}
+
+// Service implements run.Service.
+type Service struct {
+	Config
+
+	env   *run.Env
+	store *store.Store
+	key   *seal.Key
+}
+
+var requests = bus.Work{Name: "requests", Filters: []string{"evt.*.*.*.secret_requested.>"}, AckWait: 5 * time.Second, MaxAckPending: 1024}
+
+// Declaration implements run.Service.
+func (*Service) Declaration() bus.Declaration {
+	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{execute.Cancels}}
+}
+
+var putTool = contract.Tool{
+	Description: "Stores a secret. The value travels sealed beside the call, never in its arguments.", Executor: "vault-broker", Kind: "vault.put", Tool: "vault.put", Version: "v1",
+	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"name":{"maxLength":64,"minLength":1,"type":"string"}},"required":["name"],"type":"object"}`),
+	OutputSchema: contract.Raw(`{"type":"object"}`),
+}
+
+// Run implements run.Service.
+func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
+	s.env = env
+	var err error
+	if s.key, err = seal.FromSeed(s.SealSeed); err != nil {
+		return err
+	}
+	if s.store, err = store.Open(filepath.Join(s.Dir, "secrets.json"), s.KEK); err != nil {
+		return fmt.Errorf("vault: %w", err)
+	}
+	if err := catalog.Register(ctx, env.Emit, "vault-broker", []contract.Tool{putTool}); err != nil {
+		return err
+	}
+	env.ReportWork(requests.Consumer("vault-broker"))
+	x := env.Executor(16, s.put)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return x.Run(ctx) })
+	g.Go(func() error {
+		return execute.Consume(ctx, env.Conn, requests.Consumer("vault-broker"), 16, requests.AckWait, s.request)
+	})
+	ready()
+	return g.Wait()
+}
+
+// PutInfo binds a sealed value to the call that stores it; the gateway seals
+// with the same words.
+func PutInfo(callID string) string { return "binnacle secret put v1 " + callID }
+
+// put stores the value that came sealed into the mailbox under the call's id.
+func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
+	var args struct {
+		Name string `json:"name"`
+	}
+	if err := json.Unmarshal(w.Args, &args); err != nil {
+		return execute.Fail("invalid_input", "%v", err)
+	}
+	in := s.env.Box.Open(w.Call.ID)
+	defer in.Close()
+	wait, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	f, err := in.Next(wait)
+	if err != nil {
+		return execute.Fail("value_missing", "the sealed value did not arrive; send it again")
+	}
+	var b64 string
+	if err := json.Unmarshal(f.Data, &b64); err != nil {
+		return execute.Fail("value_malformed", "the sealed value cannot be read")
+	}
+	sealed, err := base64.StdEncoding.DecodeString(b64)
+	if err != nil {
+		return execute.Fail("value_malformed", "the sealed value cannot be read")
+	}
+	value, err := s.key.Open(PutInfo(w.Call.ID), sealed)
+	if err != nil {
+		return execute.Fail("value_malformed", "the sealed value does not open for this call")
+	}
+	if err := s.store.Put(args.Name, value); err != nil {
+		return execute.Fail("internal", "the store could not be written")
+	}
+	c := canon.Object(nil)
+	c.Str("fingerprint", s.store.Fingerprint(value))
+	c.Str("name", args.Name)
+	return execute.Result{EffectType: "secret.stored", Output: c.End()}
+}
+
+// request answers one secret_requested event.
+func (s *Service) request(ctx context.Context, m jetstream.Msg) {
+	if err := s.release(ctx, m); err != nil {
+		s.env.Log.Warn("secret request handed back", "subject", m.Subject(), "err", err)
+		_ = m.NakWithDelay(250 * time.Millisecond)
+		return
+	}
+	_ = m.Ack()
+}
+
+func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
+	md, err := m.Metadata()
+	if err != nil {
+		return err
+	}
+	e, err := eventlog.Open(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()})
+	if err != nil {
+		s.env.Log.Error("not a secret request", "subject", m.Subject(), "err", err)
+		return nil
+	}
+	s.env.Emit.See(e.Lamport)
+	var req execute.SecretRequest
+	if err := contract.Decode(e.Data, &req); err != nil || req.CallID != e.CallID {
+		s.env.Log.Error("not a secret request", "subject", m.Subject())
+		return nil
+	}
+	values, prints, refusal, err := s.check(ctx, e, &req)
+	if err != nil {
+		return err
+	}
+	answer := execute.SealedSecrets{Refused: refusal}
+	var fact *contract.Event
+	if refusal != "" {
+		fact = s.env.Emit.New(events.SecretRefusedName, e.Session, contract.Bytes(&events.SecretRefused{CallID: req.CallID, DecisionID: req.DecisionID, Reason: refusal, To: req.To}), e)
+	} else {
+		plain, err := json.Marshal(values)
+		if err != nil {
+			return err
+		}
+		sealed, err := seal.To(req.Recipient, execute.SecretInfo(req.DecisionID), plain)
+		if err != nil {
+			return err
+		}
+		answer.Sealed = base64.StdEncoding.EncodeToString(sealed)
+		fact = s.env.Emit.New(events.SecretReleasedName, e.Session, contract.Bytes(&events.SecretReleased{CallID: req.CallID, DecisionID: req.DecisionID, Secrets: prints, To: req.To}), e)
+	}
+	fact.ID = "v-" + e.ID
+	if _, err := s.env.Emit.Append(ctx, fact); err != nil && !errors.Is(err, eventlog.ErrIDConflict) {
+		return err
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	return s.env.Box.Send(ctx, req.To, "secret-"+req.CallID, transient.Frame{Kind: transient.Sealed, Data: body})
+}
+
+// check looks the decision up on the ledger: a request proves nothing.
+func (s *Service) check(ctx context.Context, e *contract.Event, req *execute.SecretRequest) (values map[string]string, prints []string, refusal string, err error) {
+	a, err := s.decision(ctx, e)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if a == nil {
+		return nil, nil, "no decision allows this call", nil
+	}
+	h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, e.Session, e.CallID, 1)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if err := guard.CheckIntent(a, e.Tenant, e.Session, e.Service(), s.env.Emit.Now(), s.env.Trust.At); err != nil && !errors.Is(err, guard.ErrExpired) {
+		return nil, nil, "the decision does not cover this request", nil
+	}
+	if h.ClaimedBy != e.Source || h.Recorded {
+		return nil, nil, "the call is not running at the requester", nil
+	}
+	values = map[string]string{}
+	for _, name := range req.Names {
+		if !slices.ContainsFunc(a.Decision.Intent.Secrets, func(g contract.SecretGrant) bool { return g.Name == name }) {
+			return nil, nil, "the intent does not permit secret " + name, nil
+		}
+		v, err := s.store.Get(name)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil, nil, "secret " + name + " does not exist; store it with `binnacle secret put " + name + "`", nil
+		}
+		if err != nil {
+			return nil, nil, "secret " + name + " cannot be read", nil
+		}
+		values[name] = string(v)
+		prints = append(prints, name+" "+s.store.Fingerprint(v))
+	}
+	return values, prints, "", nil
+}
+
+func (s *Service) decision(ctx context.Context, e *contract.Event) (*contract.Allowed, error) {
+	for en, err := range s.env.Emit.Log.Scan(ctx, "evt."+e.Tenant+".policy.*.allowed_"+e.Service()+"."+e.Session, 1) {
+		if err != nil {
+			return nil, err
+		}
+		p, err := eventlog.Open(en)
+		if err != nil || p.CallID != e.CallID {
+			continue
+		}
+		var a contract.Allowed
+		if err := contract.Decode(p.Data, &a); err != nil {
+			return nil, nil
+		}
+		return &a, nil
+	}
+	return nil, nil
+}
