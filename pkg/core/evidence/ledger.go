@@ -1,0 +1,123 @@
+package evidence
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+)
+
+// LedgerTrailer is the last line of an exported ledger: the checkpoint that
+// covers exactly the lines above it.
+func LedgerTrailer(note string) ([]byte, error) {
+	w := canon.Object(nil)
+	w.Str("binnacle_checkpoint", note)
+	return append(w.End(), '\n'), nil
+}
+
+// LedgerReport is what a verified ledger proves.
+type LedgerReport struct {
+	Origin   string `json:"origin"`
+	TreeSize int64  `json:"tree_size"`
+	RootHash string `json:"root_hash"`
+	Sessions int    `json:"sessions"`
+	Receipts int    `json:"receipts"`
+	Open     int    `json:"open_calls"`
+}
+
+// String is the report for people.
+func (r *LedgerReport) String() string {
+	return fmt.Sprintf("VERIFIED ledger %s\n  size      %d events, root %s\n  sessions  %d, each chain unbroken\n  receipts  %d\n  open      %d calls without an outcome yet\n",
+		r.Origin, r.TreeSize, r.RootHash, r.Sessions, r.Receipts, r.Open)
+}
+
+// VerifyLedger checks an exported ledger: the root over every line, every
+// signature and every session's chain.
+func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
+	all, err := lines(export)
+	if err != nil || len(all) < 2 {
+		return nil, errors.New("not an exported ledger")
+	}
+	var trailer struct {
+		Note string `json:"binnacle_checkpoint"`
+	}
+	if err := json.Unmarshal(all[len(all)-1], &trailer); err != nil || trailer.Note == "" {
+		return nil, errors.New("the last line is not the checkpoint; the export is cut off")
+	}
+	if again, err := LedgerTrailer(trailer.Note); err != nil || !bytes.Equal(again[:len(again)-1], all[len(all)-1]) {
+		return nil, errors.New("the last line is not in canonical form")
+	}
+	all = all[:len(all)-1]
+	var system [][]byte
+	sessions := map[string][]Stored{}
+	contents := map[string][]byte{}
+	nodes := map[[2]uint64]translog.Hash{}
+	get := func(level uint, i uint64) (translog.Hash, error) { return nodes[[2]uint64{uint64(level), i}], nil }
+	tenant := ""
+	for i, b := range all {
+		if err := translog.Append(uint64(i), translog.LeafHash(b), get, func(level uint, j uint64, h translog.Hash) error {
+			nodes[[2]uint64{uint64(level), j}] = h
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+		e, err := contract.DecodeEvent(b)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", i+1, err)
+		}
+		if tenant == "" {
+			tenant = e.Tenant
+		}
+		switch {
+		case e.Name == "key_published" || e.Name == "key_revoked" || e.Name == "policy_activated":
+			system = append(system, b)
+		case e.Session != "":
+			sessions[e.Session] = append(sessions[e.Session], Stored{Bytes: b})
+		}
+	}
+	reg, policies, err := foldSystem(system, rootKID, contents)
+	if err != nil {
+		return nil, err
+	}
+	var head *translog.Checkpoint
+	err = errors.New("no checkpoint key of audit in the trust registry")
+	for _, pub := range reg.Publics("audit", contract.UseCheckpoint, canon.MaxInt) {
+		if head, err = translog.ParseNote([]byte(trailer.Note), pub); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	root, err := translog.Root(uint64(len(all)), get)
+	if err != nil {
+		return nil, err
+	}
+	if head.Size != uint64(len(all)) || head.Root != root {
+		return nil, fmt.Errorf("the lines do not have the checkpoint's root: %d lines, checkpoint of %d", len(all), head.Size)
+	}
+	rep := &LedgerReport{Origin: head.Origin, TreeSize: int64(head.Size), RootHash: hex.EncodeToString(root[:]), Sessions: len(sessions)}
+	for _, s := range slices.Sorted(maps.Keys(sessions)) {
+		d, err := derive(tenant, s, sessions[s])
+		if err != nil {
+			return nil, fmt.Errorf("session %s: %w", s, err)
+		}
+		open, err := checkCalls(&Manifest{Tenant: tenant, Session: s}, d, reg, policies)
+		if err != nil {
+			return nil, fmt.Errorf("session %s: %w", s, err)
+		}
+		if _, err := checkContents(d, contents); err != nil {
+			return nil, fmt.Errorf("session %s: %w", s, err)
+		}
+		rep.Open += open
+		rep.Receipts += len(d.receipts)
+	}
+	return rep, nil
+}

@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+)
+
+// printStream prints a chat stream's text as it comes. It fails unless the
+// stream ends with [DONE].
+func (c *env) printStream(r io.Reader) error {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, 4<<20)
+	for sc.Scan() {
+		data, ok := strings.CutPrefix(sc.Text(), "data: ")
+		switch {
+		case !ok:
+			continue
+		case data == "[DONE]":
+			if !*c.json {
+				fmt.Fprintln(c.out)
+			}
+			return nil
+		case *c.json:
+			fmt.Fprintln(c.out, data)
+			continue
+		}
+		var chunk struct {
+			Choices []struct {
+				Delta struct {
+					Content string `json:"content"`
+				} `json:"delta"`
+			} `json:"choices"`
+			Error *struct {
+				Message string `json:"message"`
+			} `json:"error"`
+		}
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+			return err
+		}
+		if chunk.Error != nil {
+			return fail(exitFailed, "%s", chunk.Error.Message)
+		}
+		for _, ch := range chunk.Choices {
+			fmt.Fprint(c.out, ch.Delta.Content)
+		}
+	}
+	return fail(exitFailed, "the stream ended without [DONE]")
+}
+
+// events lists or follows the ledger.
+func events(ctx context.Context, c *env) error {
+	ses := c.fs.String("session", "", "only this session")
+	typ := c.fs.String("type", "", "only this event name or type")
+	since := c.fs.String("since", "", "a duration like 5m, or an RFC 3339 time")
+	pos, err := c.parse(1, 1, "list|tail [flags]")
+	if err != nil {
+		return err
+	}
+	q := url.Values{}
+	for k, v := range map[string]string{"session": *ses, "type": *typ, "since": *since} {
+		if v != "" {
+			q.Set(k, v)
+		}
+	}
+	switch pos[0] {
+	case "list":
+	case "tail":
+		q.Set("follow", "true")
+	default:
+		return fail(exitUsage, "usage: binnacle events list|tail [flags]")
+	}
+	resp, err := c.request(ctx, http.MethodGet, "/api/v1/events?"+q.Encode(), nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	sc := bufio.NewScanner(resp.Body)
+	sc.Buffer(nil, 4<<20)
+	for sc.Scan() {
+		if *c.json {
+			fmt.Fprintln(c.out, sc.Text())
+			continue
+		}
+		var line struct {
+			Seq   uint64 `json:"seq"`
+			Event struct {
+				Time, Type, Source, Session, Callid, Actor string
+			} `json:"event"`
+		}
+		if err := json.Unmarshal(sc.Bytes(), &line); err != nil {
+			return err
+		}
+		e := line.Event
+		fmt.Fprintf(c.out, "%6d  %s  %-44s %-20s %s %s\n", line.Seq, e.Time, strings.TrimPrefix(e.Type, "dev.binnacle."), e.Source, e.Session, e.Callid)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return sc.Err()
+}
+
+// export takes evidence away.
+func export(ctx context.Context, c *env) error {
+	ses := c.fs.String("session", "", "session to export")
+	out := c.fs.String("out", "", "file to write (default: standard output)")
+	whole := c.fs.Bool("ledger", false, "the whole ledger: stored bytes as JSON lines, the checkpoint over them as the last line")
+	if _, err := c.parse(0, 0, "--session S --out pack.tar | --ledger [--out FILE]"); err != nil {
+		return err
+	}
+	if (*ses == "") == !*whole {
+		return fail(exitUsage, "export wants --session or --ledger")
+	}
+	w := c.out
+	if *out != "" {
+		f, err := os.Create(*out + ".new")
+		if err != nil {
+			return err
+		}
+		defer os.Remove(*out + ".new")
+		defer f.Close()
+		w = f
+	}
+	var n int64
+	var err error
+	if *whole {
+		n, err = c.exportLedger(ctx, w)
+	} else {
+		n, err = c.copyTo(ctx, w, "/api/v1/sessions/"+url.PathEscape(*ses)+"/evidence")
+	}
+	if err != nil || *out == "" {
+		return err
+	}
+	if err := os.Rename(*out+".new", *out); err != nil {
+		return err
+	}
+	return c.print(map[string]any{"file": *out, "bytes": n}, func() { fmt.Fprintf(c.out, "wrote %s, %d bytes\n", *out, n) })
+}
+
+func (c *env) copyTo(ctx context.Context, w io.Writer, path string) (int64, error) {
+	resp, err := c.request(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	return io.Copy(w, resp.Body)
+}
+
+func (c *env) exportLedger(ctx context.Context, w io.Writer) (int64, error) {
+	resp, err := c.request(ctx, http.MethodGet, "/api/v1/ledger?from=1&to=1", nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	size := resp.Header.Get("X-Binnacle-Ledger-Size")
+	resp.Body.Close()
+	var proof struct {
+		Checkpoint string `json:"checkpoint"`
+	}
+	if err := c.get(ctx, "/api/v1/ledger/"+size+"/proof", &proof); err != nil {
+		return 0, err
+	}
+	lines := strings.SplitN(proof.Checkpoint, "\n", 3)
+	if len(lines) < 3 {
+		return 0, fail(exitFailed, "the mesh answered with a malformed checkpoint")
+	}
+	n, err := c.copyTo(ctx, w, "/api/v1/ledger?to="+lines[1])
+	if err != nil {
+		return n, err
+	}
+	last, err := evidence.LedgerTrailer(proof.Checkpoint)
+	if err != nil {
+		return n, err
+	}
+	m, err := w.Write(last)
+	return n + int64(m), err
+}
+
+// verify checks a pack or an exported ledger offline.
+func verify(_ context.Context, c *env) error {
+	root := c.fs.String("root", os.Getenv("BINNACLE_ROOT"), "key id of the root you trust, or a file holding it (default: DATA/root.kid)")
+	pos, err := c.parse(1, 1, "pack.tar|ledger.jsonl")
+	if err != nil {
+		return err
+	}
+	kid, err := c.rootKID(*root)
+	if err != nil {
+		return err
+	}
+	b, err := os.ReadFile(pos[0])
+	if err != nil {
+		return err
+	}
+	var rep fmt.Stringer
+	if len(b) > 0 && b[0] == '{' {
+		rep, err = evidence.VerifyLedger(b, kid)
+	} else {
+		rep, err = evidence.Verify(b, kid)
+	}
+	if err != nil {
+		return fail(exitFailed, "FAILED: %v", err)
+	}
+	return c.print(rep, func() { fmt.Fprint(c.out, rep) })
+}
+
+func (c *env) rootKID(v string) (string, error) {
+	if v == "" {
+		v = filepath.Join(*c.data, "root.kid")
+	}
+	if strings.HasPrefix(v, "k-") {
+		return v, nil
+	}
+	b, err := os.ReadFile(v)
+	if err != nil {
+		return "", fail(exitUsage, "no trusted root: give --root KID or --root FILE (%v)", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+)
+
+// up runs the whole mesh in the foreground.
+func up(ctx context.Context, c *env) error {
+	listen := c.fs.String("listen", "", "same as --addr")
+	packs := c.fs.String("packs", envOr("BINNACLE_PACKS", ""), "folder of packs")
+	containerd := c.fs.String("containerd", os.Getenv("BINNACLE_CONTAINERD"), "containerd socket, for tier container")
+	llm := c.fs.String("llm", os.Getenv("BINNACLE_LLM"), "JSON file naming LLM upstreams")
+	power := c.fs.Bool("power", os.Getenv("BINNACLE_DURABILITY") == "power", "fsync every event (durability mode power)")
+	noop := c.fs.Bool("noop", false, "offer tool.noop, for benchmarks and tests")
+	nats := c.fs.String("nats-listen", "", "also listen for NATS clients on host:port")
+	verbose := c.fs.Bool("v", false, "log debug messages")
+	var policies list
+	c.fs.Var(&policies, "policy", "Rego file of the P1 bundle; may be repeated (default: the built-in bundle)")
+	if _, err := c.parse(0, 0, "[flags]"); err != nil {
+		return err
+	}
+	if *listen != "" {
+		*c.addr = *listen
+	}
+	level := slog.LevelInfo
+	if *verbose {
+		level = slog.LevelDebug
+	}
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats}
+	if *llm != "" {
+		b, err := os.ReadFile(*llm)
+		if err != nil {
+			return err
+		}
+		if cfg.LLM, err = ReadLLM(b); err != nil {
+			return fmt.Errorf("%s: %w", *llm, err)
+		}
+	}
+	began := time.Now()
+	m, err := mesh.Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if *c.json {
+		_ = json.NewEncoder(c.out).Encode(map[string]any{"addr": m.Addr, "data": *c.data, "root": m.RootKID, "start_ms": time.Since(began).Milliseconds()})
+	} else {
+		fmt.Fprintf(c.out, "binnacle %s is up in %d ms\n  api    http://%s\n  token  %s\n  root   %s\nCtrl-C stops it in order.\n",
+			mesh.Version, time.Since(began).Milliseconds(), m.Addr, filepath.Join(*c.data, "admin.token"), m.RootKID)
+	}
+	return m.Err()
+}
+
+// ReadLLM reads the upstreams document strictly.
+func ReadLLM(b []byte) (cfg llmrouter.Config, err error) {
+	err = strictJSON(b, &cfg)
+	return cfg, err
+}
+
+// initKeys makes the keys of a mesh, and prints nothing secret.
+func initKeys(_ context.Context, c *env) error {
+	if _, err := c.parse(0, 0, ""); err != nil {
+		return err
+	}
+	ring, err := mesh.Init(*c.data, "default")
+	if err != nil {
+		return err
+	}
+	if _, err := mesh.AdminToken(*c.data, ring, "default"); err != nil {
+		return err
+	}
+	return c.print(map[string]string{"data": *c.data, "root": ring.RootKID}, func() {
+		fmt.Fprintf(c.out, "keys are in %s\nroot %s\n", filepath.Join(*c.data, "keys"), ring.RootKID)
+	})
+}
+
+// provision keeps an external server as declared, or prints its
+// configuration.
+func provision(ctx context.Context, c *env) error {
+	show := c.fs.Bool("print-config", false, "print the NATS server's configuration and exit")
+	url := c.fs.String("nats", envOr("BINNACLE_NATS", "nats://127.0.0.1:4222"), "NATS server")
+	store := c.fs.String("store", "/data", "store directory in the printed configuration")
+	listen := c.fs.String("nats-listen", "0.0.0.0:4222", "listen address in the printed configuration")
+	monitor := c.fs.String("monitor", "0.0.0.0:8222", "monitoring address in the printed configuration; empty for none")
+	power := c.fs.Bool("power", false, "fsync every event, in the printed configuration")
+	replicas := c.fs.Int("replicas", 1, "stream replicas")
+	keys := c.fs.String("keys", "", "folder of keys (default DATA/keys)")
+	if _, err := c.parse(0, 0, "[flags]"); err != nil {
+		return err
+	}
+	if *keys == "" {
+		*keys = filepath.Join(*c.data, "keys")
+	}
+	ring, err := keyring.Open(*keys)
+	if err != nil {
+		return err
+	}
+	if *show {
+		conf, err := mesh.ServerConfig(ring, bus.ServerOptions{StoreDir: *store, Listen: *listen, HTTP: *monitor, SyncAlways: *power})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprint(c.out, conf)
+		return err
+	}
+	p := mesh.Provisioner{Dialer: bus.Dialer{URL: *url}, Ring: ring, Tenant: "default", Replicas: *replicas}
+	return p.Run(ctx, func() { fmt.Fprintln(c.out, "provisioned") })
+}
+
+func tokenCmd(_ context.Context, c *env) error {
+	actor := c.fs.String("actor", "", "who the token speaks for")
+	client := c.fs.String("client", "-", "the client it is for")
+	ttl := c.fs.Duration("ttl", 24*time.Hour, "how long it is valid")
+	var scopes list
+	c.fs.Var(&scopes, "scope", fmt.Sprintf("scope, may be repeated; one of %v", token.All))
+	pos, err := c.parse(1, 1, "create --actor NAME --scope SCOPE …")
+	if err != nil {
+		return err
+	}
+	if pos[0] != "create" {
+		return fail(exitUsage, "usage: binnacle token create --actor NAME --scope SCOPE …")
+	}
+	if *actor == "" || len(scopes) == 0 {
+		return fail(exitUsage, "token create wants --actor and at least one --scope")
+	}
+	seed, err := keyring.ReadSeed(filepath.Join(*c.data, "keys", "token.seed"))
+	if err != nil {
+		return fmt.Errorf("tokens are minted where the mesh's keys are: %w", err)
+	}
+	t, err := token.Mint(seed, "default", *actor, *client, scopes, time.Now(), *ttl)
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	return c.print(map[string]string{"token": t}, func() { fmt.Fprintln(c.out, t) })
+}
+
+func version(_ context.Context, c *env) error {
+	if _, err := c.parse(0, 0, ""); err != nil {
+		return err
+	}
+	return c.print(map[string]string{"version": mesh.Version, "go": runtime.Version()}, func() { fmt.Fprintln(c.out, "binnacle", mesh.Version, runtime.Version()) })
+}

@@ -1,0 +1,233 @@
+// Package keyring makes and reads the keys of a mesh: files in one folder,
+// mode 0600, made once and never overwritten.
+package keyring
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nats-io/nkeys"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/seal"
+)
+
+// uses says which service signs what.
+var uses = map[string][]string{
+	"audit":          {contract.UseCheckpoint, contract.UseManifest, contract.UseReceipt},
+	"judge":          {contract.UseReceipt},
+	"llm-router":     {contract.UseReceipt},
+	"policy":         {contract.UseDecision, contract.UseReceipt},
+	"session-runner": {contract.UseReceipt},
+	"vault-broker":   {contract.UseReceipt},
+}
+
+// Services lists every service that has a NATS identity.
+var Services = []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}
+
+// Ring is an opened folder of keys.
+type Ring struct {
+	Dir     string
+	RootKID string
+}
+
+// DefaultCeilings is the P0 layer of a fresh mesh.
+var DefaultCeilings = guard.Ceilings{
+	MaxCents:      10000,
+	Sandbox:       contract.Sandbox{CPUMillis: 2000, MemoryMiB: 1024, OutputBytes: 16 << 20, Pids: 256, Tier: "process", WallMS: 120_000},
+	StartWindowMS: 60_000,
+}
+
+// Init makes what is missing in dir: the root, each service's NATS identity
+// and signing key, the token key, the vault's keys, the signed trust
+// documents and the signed P0 ceilings. The root seed is needed only here and
+// may be taken away afterwards.
+func Init(dir, tenant string) (*Ring, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	r := &Ring{Dir: dir}
+	if b, err := os.ReadFile(r.path("root.kid")); err == nil {
+		r.RootKID = strings.TrimSpace(string(b))
+		return r, nil
+	}
+	seed, err := r.seed("root.seed")
+	if err != nil {
+		return nil, err
+	}
+	root, err := sign.NewKey(seed)
+	if err != nil {
+		return nil, err
+	}
+	docs := []contract.TrustKey{publicDoc(root.Public(), "provision", "ed25519", tenant, contract.UseRoot)}
+	for _, s := range append([]string{"provision"}, Services...) {
+		if _, err := r.nkey(s); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range Services {
+		if len(uses[s]) == 0 {
+			continue
+		}
+		seed, err := r.seed(s + ".sign")
+		if err != nil {
+			return nil, err
+		}
+		k, err := sign.NewKey(seed)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, publicDoc(k.Public(), s, "ed25519", tenant, uses[s]...))
+	}
+	sealSeed, err := r.seed("vault.seal")
+	if err != nil {
+		return nil, err
+	}
+	sk, err := seal.FromSeed(sealSeed)
+	if err != nil {
+		return nil, err
+	}
+	public, err := base64.StdEncoding.DecodeString(sk.Public())
+	if err != nil {
+		return nil, err
+	}
+	docs = append(docs, publicDoc(public, "vault-broker", "x25519", tenant, contract.UseSeal))
+	if _, err := r.seed("vault.kek"); err != nil {
+		return nil, err
+	}
+	token, err := r.seed("token.seed")
+	if err != nil {
+		return nil, err
+	}
+	if err := r.write("token.pub", []byte(hex.EncodeToString(ed25519.NewKeyFromSeed(token).Public().(ed25519.PublicKey))+"\n")); err != nil {
+		return nil, err
+	}
+	var lines []byte
+	for _, d := range docs {
+		signed := trust.Publish(root, d)
+		lines = append(signed.AppendCanonical(lines), '\n')
+	}
+	if err := r.write("trust.jsonl", lines); err != nil {
+		return nil, err
+	}
+	if err := r.write("p0.json", guard.SignP0(root, DefaultCeilings)); err != nil {
+		return nil, err
+	}
+	r.RootKID = root.KID
+	return r, r.write("root.kid", []byte(root.KID+"\n")) // last: its presence says the ring is whole
+}
+
+func publicDoc(public []byte, owner, algorithm, tenant string, use ...string) contract.TrustKey {
+	return contract.TrustKey{Algorithm: algorithm, KID: sign.KID(public), Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(public), Tenant: tenant, Uses: use}
+}
+
+func (r *Ring) path(name string) string { return filepath.Join(r.Dir, name) }
+
+// Path is a key file's place.
+func (r *Ring) Path(name string) string { return r.path(name) }
+
+func (r *Ring) write(name string, b []byte) error {
+	tmp := r.path(name + ".new")
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, r.path(name))
+}
+
+// seed reads, or makes, 32 random bytes kept in hex.
+func (r *Ring) seed(name string) ([]byte, error) {
+	b, err := r.Seed(name)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return b, err
+	}
+	b = make([]byte, 32)
+	rand.Read(b)
+	return b, r.write(name, []byte(hex.EncodeToString(b)+"\n"))
+}
+
+// Seed reads 32 bytes kept in hex.
+func (r *Ring) Seed(name string) ([]byte, error) { return ReadSeed(r.path(name)) }
+
+// ReadSeed reads a file of 32 bytes in hex.
+func ReadSeed(path string) ([]byte, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	b, err := hex.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil || len(b) != 32 {
+		return nil, fmt.Errorf("%s does not hold 32 bytes in hex", path)
+	}
+	return b, nil
+}
+
+func (r *Ring) nkey(service string) ([]byte, error) {
+	b, err := r.NKey(service)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return b, err
+	}
+	kp, err := nkeys.CreateUser()
+	if err != nil {
+		return nil, err
+	}
+	if b, err = kp.Seed(); err != nil {
+		return nil, err
+	}
+	return b, r.write(service+".nkey", append(b, '\n'))
+}
+
+// NKey reads a service's NATS identity.
+func (r *Ring) NKey(service string) ([]byte, error) {
+	b, err := os.ReadFile(r.path(service + ".nkey"))
+	return []byte(strings.TrimSpace(string(b))), err
+}
+
+// NKeyPublic is the public half.
+func (r *Ring) NKeyPublic(service string) (string, error) {
+	seed, err := r.NKey(service)
+	if err != nil {
+		return "", err
+	}
+	kp, err := nkeys.FromSeed(seed)
+	if err != nil {
+		return "", err
+	}
+	return kp.PublicKey()
+}
+
+// Trust reads the signed trust documents.
+func (r *Ring) Trust() ([]contract.TrustKey, error) {
+	raw, err := os.ReadFile(r.path("trust.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	var out []contract.TrustKey
+	for line := range strings.Lines(string(raw)) {
+		var k contract.TrustKey
+		if err := contract.Decode([]byte(strings.TrimSuffix(line, "\n")), &k); err != nil {
+			return nil, fmt.Errorf("trust.jsonl: %w", err)
+		}
+		out = append(out, k)
+	}
+	return out, nil
+}
+
+// Open reads a ring that Init made.
+func Open(dir string) (*Ring, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "root.kid"))
+	if err != nil {
+		return nil, fmt.Errorf("no keys here: %w; `binnacle init` makes them", err)
+	}
+	return &Ring{Dir: dir, RootKID: strings.TrimSpace(string(b))}, nil
+}

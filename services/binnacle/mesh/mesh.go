@@ -1,0 +1,301 @@
+// Package mesh runs the whole of Binnacle in one process: an embedded NATS
+// server and every service, each with its own connection and identity. It is
+// the library for embedding, and what `binnacle up` runs.
+package mesh
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/audit/audit"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+	"github.com/binnacle-mesh/binnacle/services/judge/judge"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
+)
+
+// Version is set by the build.
+var Version = "dev"
+
+// Config is a mesh. The zero value of every field but Dir is usable.
+type Config struct {
+	Dir        string   // state: keys, ledger, views
+	Addr       string   // gateway's address; default 127.0.0.1:8080
+	Tenant     string   // default "default"
+	Packs      string   // folder of packs; empty = none
+	Containerd string   // containerd socket for tier "container"; empty = tier "process"
+	Policies   []string // Rego files of the P1 bundle; empty = the default bundle
+	Power      bool     // fsync every event: survives power loss, costs an fsync each
+	Noop       bool     // offer tool.noop, for benchmarks and tests
+	NATSListen string   // also listen for NATS clients on host:port; empty = in process only
+	LLM        llmrouter.Config
+}
+
+// Declarations is what every service needs of the bus.
+func Declarations() []bus.Declaration {
+	var out []bus.Declaration
+	for _, s := range []run.Service{&audit.Service{}, &gateway.Service{}, &judge.Service{}, &llmrouter.Service{}, &policy.Service{}, &sessionrunner.Service{}, &vaultbroker.Service{}} {
+		out = append(out, s.Declaration())
+	}
+	return out
+}
+
+// Mesh is a running mesh.
+type Mesh struct {
+	Addr    string // of the gateway
+	Token   string // administrator's bearer token
+	RootKID string // trust anchor for verifying evidence
+
+	stop   context.CancelFunc
+	done   chan struct{}
+	err    error
+	server *server.Server
+}
+
+// ServerConfig renders the NATS configuration for the keys in a ring.
+func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
+	o.ServiceKeys = map[string]string{}
+	var err error
+	if o.ProvisionKey, err = ring.NKeyPublic("provision"); err != nil {
+		return "", err
+	}
+	for _, s := range keyring.Services {
+		if o.ServiceKeys[s], err = ring.NKeyPublic(s); err != nil {
+			return "", err
+		}
+	}
+	if o.MaxFile == "" {
+		o.MaxFile = "1T"
+	}
+	return bus.ServerConfig(Declarations(), o)
+}
+
+// Start brings a mesh up and returns when it takes calls. ctx bounds its
+// life; Stop ends it in order.
+func Start(ctx context.Context, cfg Config) (*Mesh, error) {
+	if cfg.Dir == "" {
+		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
+	}
+	if cfg.Addr == "" {
+		cfg.Addr = "127.0.0.1:8080"
+	}
+	if cfg.Tenant == "" {
+		cfg.Tenant = "default"
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	ring, err := Init(dir, cfg.Tenant)
+	if err != nil {
+		return nil, fmt.Errorf("mesh: %w", err)
+	}
+	adminToken, err := AdminToken(dir, ring, cfg.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: filepath.Join(dir, "nats"), SyncAlways: cfg.Power, Listen: cfg.NATSListen})
+	if err != nil {
+		return nil, err
+	}
+	srv, err := bus.Embed(conf)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	m := &Mesh{Token: adminToken, RootKID: ring.RootKID, stop: cancel, done: make(chan struct{}), server: srv}
+	ready := make(chan struct{})
+	go m.run(ctx, cfg, dir, ring, ready)
+	select {
+	case <-ready:
+		return m, nil
+	case <-m.done:
+		return nil, m.err
+	case <-time.After(30 * time.Second):
+		cancel()
+		<-m.done
+		return nil, errors.Join(errors.New("mesh: not ready within 30 s"), m.err)
+	}
+}
+
+func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, ready chan struct{}) {
+	defer close(m.done)
+	// The provisioner outlives the services, the server everything.
+	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
+	d := bus.Dialer{Server: m.server}
+	prov := make(chan error, 1)
+	provisioned := make(chan struct{})
+	go func() {
+		prov <- (&Provisioner{Dialer: d, Ring: ring, Tenant: cfg.Tenant}).Run(base, func() { close(provisioned) })
+	}()
+	m.err = m.services(ctx, cfg, dir, ring, d, provisioned, ready)
+	stopBase()
+	m.err = errors.Join(m.err, <-prov)
+	m.server.Shutdown()
+	m.server.WaitForShutdown()
+}
+
+func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, d bus.Dialer, provisioned, ready chan struct{}) error {
+	list, err := m.list(cfg, dir, ring)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-provisioned:
+	case <-ctx.Done():
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	up := make(chan struct{}, len(list))
+	for name, s := range list {
+		rc := run.Config{Dialer: d, Tenant: cfg.Tenant, RootKID: ring.RootKID}
+		if rc.NKeySeed, err = ring.NKey(name); err != nil {
+			return err
+		}
+		if name != "gateway" {
+			if rc.SignSeed, err = ring.Seed(name + ".sign"); err != nil {
+				return err
+			}
+		}
+		g.Go(func() error { return run.Serve(ctx, rc, s, func() { up <- struct{}{} }) })
+	}
+	g.Go(func() error {
+		for range list {
+			select {
+			case <-up:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		close(ready)
+		return nil
+	})
+	return g.Wait()
+}
+
+func (m *Mesh) list(cfg Config, dir string, ring *keyring.Ring) (map[string]run.Service, error) {
+	kek, err := ring.Seed("vault.kek")
+	if err != nil {
+		return nil, err
+	}
+	sealSeed, err := ring.Seed("vault.seal")
+	if err != nil {
+		return nil, err
+	}
+	tokenKey, err := tokenPublic(ring)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"vault", "sandbox"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o711); err != nil {
+			return nil, err
+		}
+	}
+	durability := "process"
+	if cfg.Power {
+		durability = "power"
+	}
+	return map[string]run.Service{
+		"audit":  &audit.Service{Config: audit.Config{Dir: filepath.Join(dir, "audit"), Durability: durability}},
+		"policy": &policy.Service{Config: policy.Config{P0File: ring.Path("p0.json"), P1Files: cfg.Policies}},
+		"gateway": &gateway.Service{Config: gateway.Config{Addr: cfg.Addr, TokenKey: tokenKey, Durability: durability, Version: Version,
+			Expect: []string{"audit", "judge", "llm-router", "policy", "session-runner", "vault-broker"}, Listening: func(a string) { m.Addr = a }}},
+		"llm-router": &llmrouter.Service{Config: cfg.LLM},
+		"session-runner": &sessionrunner.Service{Config: sessionrunner.Config{PacksDir: cfg.Packs, StateDir: filepath.Join(dir, "sandbox"),
+			Containerd: cfg.Containerd, Noop: cfg.Noop, Limit: runnerLimit(cfg)}},
+		"vault-broker": &vaultbroker.Service{Config: vaultbroker.Config{Dir: filepath.Join(dir, "vault"), KEK: kek, SealSeed: sealSeed}},
+		"judge":        &judge.Service{},
+	}, nil
+}
+
+// runnerLimit lets the no-op of benchmarks run wide; real packs are bounded
+// by what a host can isolate at once.
+func runnerLimit(cfg Config) int {
+	if cfg.Noop {
+		return 256
+	}
+	return 0
+}
+
+func tokenPublic(ring *keyring.Ring) (ed25519.PublicKey, error) {
+	raw, err := os.ReadFile(ring.Path("token.pub"))
+	if err != nil {
+		return nil, err
+	}
+	b, err := hex.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil || len(b) != ed25519.PublicKeySize {
+		return nil, errors.New("token.pub does not hold an Ed25519 public key in hex")
+	}
+	return b, nil
+}
+
+// Init makes the keys of a mesh in dir/keys and puts the trust anchor beside
+// them as dir/root.kid.
+func Init(dir, tenant string) (*keyring.Ring, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	ring, err := keyring.Init(filepath.Join(dir, "keys"), tenant)
+	if err != nil {
+		return nil, err
+	}
+	return ring, os.WriteFile(filepath.Join(dir, "root.kid"), []byte(ring.RootKID+"\n"), 0o644)
+}
+
+// AdminToken reads dir/admin.token, or mints it when it is missing or nears
+// its end.
+func AdminToken(dir string, ring *keyring.Ring, tenant string) (string, error) {
+	path := filepath.Join(dir, "admin.token")
+	public, err := tokenPublic(ring)
+	if err != nil {
+		return "", err
+	}
+	if b, err := os.ReadFile(path); err == nil {
+		raw := strings.TrimSpace(string(b))
+		if c, err := token.Verify(public, tenant, raw); err == nil && time.Until(c.ExpiresAt.Time) > 7*24*time.Hour {
+			return raw, nil
+		}
+	}
+	seed, err := ring.Seed("token.seed")
+	if err != nil {
+		return "", err
+	}
+	t, err := token.Mint(seed, tenant, "admin", "bootstrap", token.All, time.Now(), 90*24*time.Hour)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(path, []byte(t+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	return t, os.Chmod(path, 0o600)
+}
+
+// Done is closed when the mesh has ended, by Stop or by an error of a
+// service; Err tells which.
+func (m *Mesh) Done() <-chan struct{} { return m.done }
+
+// Err is why the mesh ended; valid after Done.
+func (m *Mesh) Err() error { <-m.done; return m.err }
+
+// Stop ends the mesh: the edge first stops taking requests, work in hand is
+// recorded, the server goes last.
+func (m *Mesh) Stop() error {
+	m.stop()
+	return m.Err()
+}
