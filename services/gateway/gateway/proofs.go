@@ -226,7 +226,7 @@ func (s *Service) events(c echo.Context) error {
 			return nil
 		}
 		b := append([]byte(`{"event":`), en.Data...)
-		return strconv.AppendUint(append(b, `,"seq":`...), en.Seq, 10)
+		return append(strconv.AppendUint(append(b, `,"seq":`...), en.Seq, 10), '}')
 	})
 }
 

@@ -136,7 +136,11 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 
 // Probe tells whether this host can make the sandbox.
 func (p Process) Probe() error {
-	_, err := p.Run(context.Background(), Spec{ID: "probe", Program: "/proc/self/exe", Limits: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 256, OutputBytes: 1024, Pids: 64, WallMS: 3000},
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	_, err = p.Run(context.Background(), Spec{ID: "probe", Program: self, Limits: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 256, OutputBytes: 1024, Pids: 64, WallMS: 3000},
 		Env: []string{probeEnv + "=1"}})
 	if err != nil && strings.Contains(err.Error(), "exec:") {
 		return nil // everything up to the program itself worked

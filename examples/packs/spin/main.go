@@ -1,0 +1,86 @@
+// Command spin is the pack cmd.spin: it misbehaves as told, to show that the
+// sandbox holds.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+func main() {
+	var in struct {
+		How string `json:"how"`
+	}
+	if err := json.NewDecoder(os.Stdin).Decode(&in); err != nil {
+		os.Exit(1)
+	}
+	say := func(v any) { json.NewEncoder(os.Stdout).Encode(map[string]any{"result": fmt.Sprint(v)}) }
+	switch in.How {
+	case "loop":
+		for {
+		}
+	case "sleep":
+		time.Sleep(time.Hour)
+	case "memory":
+		var hold [][]byte
+		for {
+			b := make([]byte, 1<<20)
+			for i := range b {
+				b[i] = 1
+			}
+			hold = append(hold, b)
+			_ = len(hold)
+		}
+	case "fork":
+		n := 0
+		for ; n < 4096; n++ {
+			c := exec.Command("/pack/main")
+			c.Stdin = strings.NewReader(`{"how":"sleep"}`)
+			if err := c.Start(); err != nil {
+				break
+			}
+		}
+		say(n)
+	case "print":
+		for {
+			os.Stdout.WriteString(strings.Repeat("x", 1<<16))
+		}
+	case "network":
+		_, err := net.DialTimeout("tcp", "127.0.0.1:4222", time.Second)
+		say(err)
+	case "interfaces":
+		list, _ := net.Interfaces()
+		var up []string
+		for _, i := range list {
+			if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 {
+				up = append(up, i.Name)
+			}
+		}
+		say(len(up))
+	case "write":
+		say(os.WriteFile("/pack/evil", []byte("x"), 0o755))
+	case "root":
+		list, _ := os.ReadDir("/")
+		var names []string
+		for _, e := range list {
+			names = append(names, e.Name())
+		}
+		say(strings.Join(names, ","))
+	case "env":
+		say(strings.Join(os.Environ(), ","))
+	case "id":
+		say(fmt.Sprint(os.Getuid(), " ", os.Getppid()))
+	case "exit":
+		fmt.Fprintln(os.Stderr, "told to fail")
+		os.Exit(3)
+	case "garbage":
+		fmt.Print("{not json")
+	default:
+		say("nothing")
+	}
+}
