@@ -1,5 +1,344 @@
 package cli
 
-import "context"
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
 
-func replay(ctx context.Context, c *env) error { return nil }
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/services/audit/audit"
+	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+)
+
+// replayReport is what replay found.
+type replayReport struct {
+	Events       int          `json:"events"`
+	Seconds      float64      `json:"seconds"`
+	EventsPerSec int          `json:"events_per_second"`
+	Views        []viewResult `json:"views"`
+	Decisions    int          `json:"decisions"`
+	Redecided    int          `json:"redecided"`
+	Erased       int          `json:"not_redecidable"` // their arguments are gone
+	Differences  []string     `json:"differences"`
+	Equal        bool         `json:"equal"`
+}
+
+// viewResult is one view's comparison.
+type viewResult struct {
+	Name     string `json:"name"`
+	Position uint64 `json:"position"`
+	Lines    int    `json:"lines"`
+	Equal    bool   `json:"equal"`
+	Where    string `json:"where,omitempty"` // the first line that differs
+}
+
+// liveView is a service's view as it stands.
+type liveView struct {
+	Name     string `json:"name"`
+	Position uint64 `json:"position"`
+	Dump     string `json:"dump"`
+}
+
+// maxDifferences bounds how many differences are listed.
+const maxDifferences = 20
+
+// replay rebuilds every view from the first event in a scratch folder and
+// compares it with the live one, and decides every recorded decision again.
+func replay(ctx context.Context, c *env) error {
+	if _, err := c.parse(0, 0, "[--json]"); err != nil {
+		return err
+	}
+	live, dump, err := c.liveViews(ctx)
+	if err != nil {
+		return err
+	}
+	scratch, err := os.MkdirTemp("", "binnacle-replay-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	view, err := audit.OpenView(scratch)
+	if err != nil {
+		return err
+	}
+	defer view.Close()
+	r := &replayer{c: c, ctx: ctx, view: view, catalogs: map[string]*catalog.Catalog{}, live: live, state: policy.State{Keep: true}}
+	for name := range live {
+		if name != "audit" {
+			r.catalogs[name] = &catalog.Catalog{}
+		}
+	}
+	began := time.Now()
+	if err := r.run(live["audit"].Position); err != nil {
+		return err
+	}
+	r.rep.Seconds = time.Since(began).Seconds()
+	r.rep.EventsPerSec = int(float64(r.rep.Events) / r.rep.Seconds)
+	var rebuilt bytes.Buffer
+	if err := view.WriteDump(&rebuilt); err != nil {
+		return err
+	}
+	r.compare("audit.view", live["audit"].Position, dump, rebuilt.Bytes())
+	for name, cat := range r.catalogs {
+		r.compare(name+".catalog", live[name].Position, []byte(live[name].Dump), cat.Dump())
+	}
+	r.rep.Equal = len(r.rep.Differences) == 0
+	for _, v := range r.rep.Views {
+		r.rep.Equal = r.rep.Equal && v.Equal
+	}
+	if err := c.print(r.rep, r.print); err != nil {
+		return err
+	}
+	if !r.rep.Equal {
+		return fail(exitDiffers, "replay differs")
+	}
+	return nil
+}
+
+// liveViews fetches the views first: each stands at some position, and the
+// rebuilt one is taken to exactly there.
+func (c *env) liveViews(ctx context.Context) (map[string]liveView, []byte, error) {
+	out := map[string]liveView{}
+	for _, s := range []string{"gateway", "policy"} {
+		var v liveView
+		if err := c.get(ctx, "/api/v1/views/"+s, &v); err != nil {
+			return nil, nil, err
+		}
+		out[s] = v
+	}
+	resp, err := c.request(ctx, http.MethodGet, "/api/v1/views/audit", nil, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	dump, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, nil, err
+	}
+	first, _, _ := bytes.Cut(dump, []byte("\n"))
+	var v liveView
+	if err := json.Unmarshal(first, &v); err != nil {
+		return nil, nil, fmt.Errorf("audit's view: %w", err)
+	}
+	out["audit"] = v
+	return out, dump, nil
+}
+
+type replayer struct {
+	c        *env
+	ctx      context.Context
+	view     *audit.View
+	catalogs map[string]*catalog.Catalog
+	live     map[string]liveView
+	state    policy.State
+	root     contract.TrustKey
+	args     map[string]*contract.Content // of proposals not yet decided, by call
+	rep      replayReport
+}
+
+// run reads the ledger up to position to.
+func (r *replayer) run(to uint64) error {
+	resp, err := r.c.request(r.ctx, http.MethodGet, "/api/v1/ledger?to="+strconv.FormatUint(to, 10), nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	r.args = map[string]*contract.Content{}
+	in := bufio.NewReaderSize(resp.Body, 1<<20)
+	began, last := time.Now(), time.Now()
+	for seq := uint64(1); seq <= to; seq++ {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return fmt.Errorf("the ledger ended at %d of %d: %w", seq-1, to, err)
+		}
+		if err := r.one(seq, line[:len(line)-1]); err != nil {
+			return fmt.Errorf("event %d: %w", seq, err)
+		}
+		if r.rep.Events++; time.Since(last) > 200*time.Millisecond {
+			last = time.Now()
+			r.progress(seq, to, began)
+		}
+	}
+	if !last.Equal(began) {
+		r.progress(to, to, began)
+	}
+	return r.view.Flush()
+}
+
+// progress draws the bar on standard error.
+func (r *replayer) progress(n, of uint64, began time.Time) {
+	const width = 40
+	done := int(n * width / max(of, 1))
+	end := ""
+	if n == of {
+		end = "\n"
+	}
+	fmt.Fprintf(r.c.errOut, "\r[%s%s] %d/%d  %.0f events/s%s", strings.Repeat("=", done), strings.Repeat(" ", width-done), n, of, float64(n)/time.Since(began).Seconds(), end)
+}
+
+func (r *replayer) one(seq uint64, stored []byte) error {
+	en := eventlog.Entry{Seq: seq, Data: stored}
+	e, err := contract.DecodeEvent(stored)
+	if err == nil {
+		en.Subject = e.Subject()
+	}
+	if err := r.view.Add(en); err != nil {
+		return err
+	}
+	if e == nil {
+		return nil // the view raised its alarm
+	}
+	for name, cat := range r.catalogs {
+		if seq <= r.live[name].Position {
+			if err := cat.Apply(e); err != nil {
+				return err
+			}
+		}
+	}
+	switch e.Name {
+	case "key_published":
+		var k contract.TrustKey
+		if err := contract.Decode(e.Data, &k); err == nil && len(k.Uses) == 1 && k.Uses[0] == contract.UseRoot {
+			r.root = k
+		}
+	case "tool_registered", "tool_retired":
+		return r.state.Apply(e)
+	case "policy_activated":
+		return r.activate(e)
+	case "call_proposed":
+		var c contract.Call
+		if err := contract.Decode(e.Data, &c); err != nil {
+			return err
+		}
+		r.args[c.ID] = &c.Args
+	case "allowed":
+		var a contract.Allowed
+		if err := contract.Decode(e.Data, &a); err != nil {
+			return err
+		}
+		return r.redecide(&a.Decision)
+	case "effect_recorded":
+		var rec contract.Recorded
+		if err := contract.Decode(e.Data, &rec); err != nil {
+			return err
+		}
+		if rec.Decision != nil {
+			return r.redecide(rec.Decision)
+		}
+	}
+	return nil
+}
+
+func (r *replayer) activate(e *contract.Event) error {
+	var a contract.Activated
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return err
+	}
+	body, err := r.open(&a.Bundle)
+	if err != nil {
+		r.differ("policy %s: %v", a.Digest, err)
+		return nil
+	}
+	return r.state.Activate(r.ctx, a.Layer, a.Digest, body, r.root)
+}
+
+func (r *replayer) redecide(d *contract.Decision) error {
+	r.rep.Decisions++
+	ref := r.args[d.CallID]
+	delete(r.args, d.CallID)
+	if ref == nil {
+		r.differ("decision %s: its call was never proposed", d.ID)
+		return nil
+	}
+	args, err := r.open(ref)
+	if errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted) {
+		r.rep.Erased++
+		return nil
+	}
+	if err != nil {
+		r.differ("decision %s: %v", d.ID, err)
+		return nil
+	}
+	verdict, reason, hash, err := r.state.Redecide(r.ctx, d, args)
+	switch {
+	case err != nil:
+		r.differ("decision %s: %v", d.ID, err)
+	case verdict != d.Verdict || reason != d.ReasonCode || hash != d.PolicyHash:
+		r.differ("decision %s: recorded %s %s, decided again %s %s", d.ID, d.Verdict, d.ReasonCode, verdict, reason)
+	default:
+		r.rep.Redecided++
+	}
+	return nil
+}
+
+func (r *replayer) differ(format string, args ...any) {
+	if len(r.rep.Differences) < maxDifferences {
+		r.rep.Differences = append(r.rep.Differences, fmt.Sprintf(format, args...))
+	}
+}
+
+// open returns a content's bytes, fetching the object where there is one.
+func (r *replayer) open(ref *contract.Content) ([]byte, error) {
+	if ref.Store != contract.StoreObject {
+		return ref.Open(nil)
+	}
+	var b bytes.Buffer
+	_, err := r.c.copyTo(r.ctx, &b, "/api/v1/contents/"+url.PathEscape(ref.Commitment)+"?size="+strconv.FormatInt(ref.Size, 10))
+	if err != nil {
+		if strings.Contains(err.Error(), "erased") {
+			return nil, contract.ErrErased
+		}
+		return nil, err
+	}
+	return ref.Open(b.Bytes())
+}
+
+func (r *replayer) compare(name string, position uint64, live, rebuilt []byte) {
+	v := viewResult{Name: name, Position: position, Lines: bytes.Count(rebuilt, []byte("\n")), Equal: bytes.Equal(live, rebuilt)}
+	if !v.Equal {
+		a, b := bytes.Split(live, []byte("\n")), bytes.Split(rebuilt, []byte("\n"))
+		for i := range max(len(a), len(b)) {
+			line := func(l [][]byte) string {
+				if i < len(l) {
+					return string(l[i])
+				}
+				return "(nothing)"
+			}
+			if line(a) != line(b) {
+				v.Where = fmt.Sprintf("line %d: live %s, rebuilt %s", i+1, line(a), line(b))
+				break
+			}
+		}
+	}
+	r.rep.Views = append(r.rep.Views, v)
+}
+
+func (r *replayer) print() {
+	fmt.Fprintf(r.c.out, "replayed %d events in %.2f s (%d events/s)\n", r.rep.Events, r.rep.Seconds, r.rep.EventsPerSec)
+	for _, v := range r.rep.Views {
+		state := "equal"
+		if !v.Equal {
+			state = "DIFFERS at " + v.Where
+		}
+		fmt.Fprintf(r.c.out, "  view %-18s at %-8d %6d lines  %s\n", v.Name, v.Position, v.Lines, state)
+	}
+	fmt.Fprintf(r.c.out, "  decisions %d: %d decided again with the recorded policy and equal, %d not re-decidable (arguments erased)\n", r.rep.Decisions, r.rep.Redecided, r.rep.Erased)
+	for _, d := range r.rep.Differences {
+		fmt.Fprintln(r.c.out, "  DIFFERS", d)
+	}
+	if r.rep.Equal {
+		fmt.Fprintln(r.c.out, "equal")
+	}
+}

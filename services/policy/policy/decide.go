@@ -24,13 +24,33 @@ var checker schema.Checker
 // built by folding ledger events, live and in replay alike.
 type State struct {
 	Catalog catalog.Catalog
-	Checker *schema.Checker
 
 	mu       sync.RWMutex
 	p0       *guard.Ceilings
 	engine   *rego.Engine
 	policies contract.PolicyDigests
-	engines  map[string]*rego.Engine
+
+	// Everything that ever was in force, by digest, for replay; filled only
+	// where Keep is set.
+	Keep    bool
+	p0s     map[string]*guard.Ceilings
+	engines map[string]*rego.Engine
+	tools   map[string]*contract.Tool
+}
+
+// Apply folds one catalog event in.
+func (st *State) Apply(e *contract.Event) error {
+	if st.Keep && e.Name == "tool_registered" {
+		var t contract.Tool
+		if err := contract.Decode(e.Data, &t); err != nil {
+			return err
+		}
+		if st.tools == nil {
+			st.tools = map[string]*contract.Tool{}
+		}
+		st.tools[contract.Digest(&t)] = &t
+	}
+	return st.Catalog.Apply(e)
 }
 
 func openP0(doc []byte, root contract.TrustKey) (*guard.Ceilings, error) {
@@ -51,6 +71,12 @@ func (st *State) Activate(ctx context.Context, layer, digest string, body []byte
 		}
 		st.mu.Lock()
 		st.p0, st.policies.P0 = c, digest
+		if st.Keep {
+			if st.p0s == nil {
+				st.p0s = map[string]*guard.Ceilings{}
+			}
+			st.p0s[digest] = c
+		}
 		st.mu.Unlock()
 	case "p1":
 		e, err := rego.Compile(ctx, body)
@@ -59,6 +85,12 @@ func (st *State) Activate(ctx context.Context, layer, digest string, body []byte
 		}
 		st.mu.Lock()
 		st.engine, st.policies.P1 = e, digest
+		if st.Keep {
+			if st.engines == nil {
+				st.engines = map[string]*rego.Engine{}
+			}
+			st.engines[digest] = e
+		}
 		st.mu.Unlock()
 	default:
 		return fmt.Errorf("policy layer %q is unknown", layer)
@@ -78,21 +110,23 @@ func (st *State) inputs(ctx context.Context, callID, idem string, f guard.Facts,
 	}
 	f.ToolDigest, f.CatalogDigest = digest, st.Catalog.Digest()
 	in := guard.Inputs{CallID: callID, IdemKey: idem, Facts: f, Tool: tool, P0: p0, Policies: policies}
-	if tool == nil {
-		return in
-	}
-	if args == nil {
-		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: schema.Unavailable}
-		return in
-	}
-	if reason := st.Checker.Check(digest, tool.InputSchema, args); reason != "" {
-		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: reason}
-		return in
-	}
-	if engine != nil {
-		in.P1 = engine.Answer(ctx, &f, args)
-	}
+	st.answer(ctx, &in, engine, args)
 	return in
+}
+
+// answer fills in what schema and bundle say.
+func (st *State) answer(ctx context.Context, in *guard.Inputs, engine *rego.Engine, args []byte) {
+	switch {
+	case in.Tool == nil:
+	case args == nil:
+		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: schema.Unavailable}
+	default:
+		if reason := checker.Check(in.Facts.ToolDigest, in.Tool.InputSchema, args); reason != "" {
+			in.Schema = guard.Answer{Verdict: contract.Deny, Reason: reason}
+		} else if engine != nil {
+			in.P1 = engine.Answer(ctx, &in.Facts, args)
+		}
+	}
 }
 
 // process takes one proposal to its decision and acks it.
@@ -176,32 +210,23 @@ func (s *Service) decided(ctx context.Context, e *contract.Event, seq uint64) (b
 	return false, nil
 }
 
-// Redecide computes a recorded decision again with the state that was in
-// force. args nil: erased, not re-decidable.
+// Redecide computes a recorded decision again, with the tool document and the
+// policies it names. Keep must have been set before they were applied.
 func (st *State) Redecide(ctx context.Context, d *contract.Decision, args []byte) (verdict, reason, hash string, err error) {
-	var f guard.Facts
-	if err := contract.Decode(d.Facts, &f); err != nil {
+	in := guard.Inputs{CallID: d.CallID, Policies: d.Policies, P0: st.p0s[d.Policies.P0]}
+	if err := contract.Decode(d.Facts, &in.Facts); err != nil {
 		return "", "", "", err
 	}
-	idem := ""
-	if d.Intent != nil {
-		idem = d.Intent.IdemKey
+	engine := st.engines[d.Policies.P1]
+	if in.P0 == nil || engine == nil {
+		return "", "", "", errors.New("a policy it names was never activated")
 	}
-	recorded := f
-	in := st.inputs(ctx, d.CallID, idem, f, args)
-	if in.Facts.ToolDigest != recorded.ToolDigest {
-		// An instance may decide a moment before a registration reaches it;
-		// the recorded facts say what it saw.
-		if recorded.ToolDigest == "none" {
-			in.Tool = nil
-		} else {
-			return "", "", "", fmt.Errorf("tool document %s is not the one in force", recorded.ToolDigest)
+	if in.Facts.ToolDigest != "none" {
+		if in.Tool = st.tools[in.Facts.ToolDigest]; in.Tool == nil {
+			return "", "", "", errors.New("the tool document it names was never registered")
 		}
 	}
-	in.Facts = recorded
-	if in.Policies != d.Policies {
-		return "", "", "", errors.New("policies in force are not the recorded ones")
-	}
+	st.answer(ctx, &in, engine, args)
 	verdict, reason, hash = guard.Redecide(in)
 	return verdict, reason, hash, nil
 }

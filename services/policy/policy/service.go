@@ -70,7 +70,6 @@ func (*Service) Declaration() bus.Declaration {
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.recorder = env, env.Recorder()
-	s.state.Checker = &checker
 	if err := s.activate(ctx); err != nil {
 		return err
 	}
@@ -179,7 +178,7 @@ func (s *Service) applyState(en eventlog.Entry) error {
 	}
 	s.env.Emit.See(e.Lamport)
 	if e.Name != "policy_activated" {
-		return s.state.Catalog.Apply(e)
+		return s.state.Apply(e)
 	}
 	var a contract.Activated
 	if err := contract.Decode(e.Data, &a); err != nil {
