@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
@@ -20,7 +19,7 @@ import (
 // differs between topologies.
 type Dialer struct {
 	URL    string
-	Server *server.Server
+	Server nats.InProcessConnProvider
 }
 
 // Conn is one service's connection under its own identity.

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
 )
 
 // Bus is an embedded, provisioned server.
@@ -43,7 +44,7 @@ func Start(t testing.TB, decls []bus.Declaration) *Bus {
 func (b *Bus) Up(t testing.TB) {
 	t.Helper()
 	var err error
-	if b.Server, err = bus.Embed(b.config); err != nil {
+	if b.Server, err = embed.Start(b.config); err != nil {
 		t.Fatal(err)
 	}
 	admin := b.Connect(t, "provision")

@@ -175,6 +175,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		Log: slog.With("service", d.Service, "instance", slot.Instance)}
 	env.Trust.reg.Root = cfg.RootKID
 	env.Emit = &emit.Emitter{Log: eventlog.JetStream{Conn: conn}, Tenant: cfg.Tenant, Source: d.Service + "/" + slot.Instance, Now: time.Now}
+	env.Trust.see = env.Emit.See
 	env.Blobs = &blob.Store{Conn: conn, Tenant: cfg.Tenant}
 	env.Box = transient.NewBox(conn, cfg.Tenant, d.Service, slot.Instance)
 	env.Box.Serve("health", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
@@ -219,6 +220,14 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 			case <-inner.Done():
 				return nil
 			}
+		}
+		kid := ""
+		if env.Key != nil {
+			kid = env.Key.KID
+		}
+		env.Trust.wait(inner, kid)
+		if inner.Err() != nil {
+			return nil
 		}
 		if err := env.seeLedger(inner); err != nil {
 			return err

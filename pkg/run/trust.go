@@ -1,8 +1,10 @@
 package run
 
 import (
+	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
@@ -13,6 +15,7 @@ import (
 type Trust struct {
 	mu  sync.RWMutex
 	reg trust.Registry
+	see func(lamport uint64)
 }
 
 func (t *Trust) apply(en eventlog.Entry) error {
@@ -25,6 +28,7 @@ func (t *Trust) apply(en eventlog.Entry) error {
 		slog.Error("trust event refused", "seq", en.Seq, "err", err)
 		return nil
 	}
+	t.see(e.Lamport) // what we sign must come after the key that signs it
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.reg.Apply(k, e.Lamport); err != nil {
@@ -45,4 +49,20 @@ func (t *Trust) Current(owner, use string) (contract.TrustKey, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.reg.Current(owner, use)
+}
+
+// wait returns when the root and, if named, our own key are published.
+func (t *Trust) wait(ctx context.Context, kid string) {
+	for ctx.Err() == nil {
+		t.mu.RLock()
+		ok := t.reg.Has(t.reg.Root) && (kid == "" || t.reg.Has(kid))
+		t.mu.RUnlock()
+		if ok {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }

@@ -26,6 +26,9 @@ func main() {
 		}
 	case "sleep":
 		time.Sleep(time.Hour)
+	case "nap":
+		time.Sleep(400 * time.Millisecond)
+		say("rested")
 	case "memory":
 		var hold [][]byte
 		for {

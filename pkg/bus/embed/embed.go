@@ -1,4 +1,6 @@
-package bus
+// Package embed runs a NATS server inside this process. It is apart from bus
+// so that a service on its own does not carry a server.
+package embed
 
 import (
 	"errors"
@@ -8,9 +10,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// Embed starts a server in this process from the generated configuration.
+// Start starts a server in this process from the generated configuration.
 // Stop it with Shutdown and WaitForShutdown, after every connection.
-func Embed(config string) (*server.Server, error) {
+func Start(config string) (*server.Server, error) {
 	o := &server.Options{}
 	if err := o.ProcessConfigString(config); err != nil {
 		return nil, fmt.Errorf("nats configuration: %w", err)

@@ -1,0 +1,34 @@
+// Command nats-server is the real NATS server, built from its module at the
+// version the mesh is tested with.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == "health" {
+		os.Exit(health())
+	}
+	fs := flag.NewFlagSet("nats-server", flag.ExitOnError)
+	opts, err := server.ConfigureOptions(fs, os.Args[1:], server.PrintServerAndExit, fs.Usage, server.PrintTLSHelpAndDie)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nats-server:", err)
+		os.Exit(1)
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nats-server:", err)
+		os.Exit(1)
+	}
+	s.ConfigureLogger()
+	if err := server.Run(s); err != nil {
+		fmt.Fprintln(os.Stderr, "nats-server:", err)
+		os.Exit(1)
+	}
+	s.WaitForShutdown()
+}

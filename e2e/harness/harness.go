@@ -1,0 +1,376 @@
+// Package harness runs a mesh on a topology of choice, as a user would: from
+// the built programs.
+package harness
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Services of the mesh, in no particular order.
+var Services = []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}
+
+// Root is the repository's root.
+func Root() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			panic("no go.work above the working directory")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// Bin is a built program, or a failed test that says how to build it.
+func Bin(t testing.TB, name string) string {
+	t.Helper()
+	p := filepath.Join(Root(), "bin", name)
+	if _, err := os.Stat(p); err != nil {
+		t.Fatalf("%s is not built; run `make services`", p)
+	}
+	return p
+}
+
+// Options of a mesh.
+type Options struct {
+	Noop       bool
+	LLM        string // upstreams document
+	Policies   []string
+	Power      bool
+	Containerd string
+	Dir        string // state; default a folder of the test
+}
+
+// Mesh is a running mesh.
+type Mesh struct {
+	T     testing.TB
+	Name  string // topology
+	Addr  string
+	Dir   string
+	Token string
+	NATS  string // URL, where the topology has one
+
+	opts  Options
+	mu    sync.Mutex
+	procs map[string]*Proc
+	log   *os.File
+}
+
+// Proc is one process of the mesh.
+type Proc struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	argv []string
+	env  []string
+}
+
+// Topologies that need no container engine.
+var Topologies = map[string]func(testing.TB, Options) *Mesh{"one": One, "processes": Processes}
+
+func base(t testing.TB, name string, o Options) *Mesh {
+	t.Helper()
+	m := &Mesh{T: t, Name: name, Dir: o.Dir, opts: o, procs: map[string]*Proc{}}
+	if m.Dir == "" {
+		m.Dir = t.TempDir()
+	}
+	var err error
+	if m.log, err = os.OpenFile(filepath.Join(m.Dir, "mesh.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.Addr = FreeAddr(t)
+	t.Cleanup(func() {
+		m.StopAll()
+		if t.Failed() {
+			b, _ := os.ReadFile(m.log.Name())
+			t.Logf("mesh log:\n%s", b[max(0, len(b)-12000):])
+		}
+	})
+	return m
+}
+
+// FreeAddr finds a free loopback port.
+func FreeAddr(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// One runs the whole mesh in one process.
+func One(t testing.TB, o Options) *Mesh {
+	m := base(t, "one", o)
+	argv := []string{Bin(t, "binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", filepath.Join(Root(), "bin/packs")}
+	if o.Noop {
+		argv = append(argv, "--noop")
+	}
+	if o.Power {
+		argv = append(argv, "--power")
+	}
+	if o.LLM != "" {
+		argv = append(argv, "--llm", o.LLM)
+	}
+	if o.Containerd != "" {
+		argv = append(argv, "--containerd", o.Containerd)
+	}
+	for _, p := range o.Policies {
+		argv = append(argv, "--policy", p)
+	}
+	m.Start("binnacle", argv, nil)
+	m.WaitReady()
+	return m
+}
+
+// Processes runs one process per service beside a NATS server of its own.
+func Processes(t testing.TB, o Options) *Mesh {
+	m := base(t, "processes", o)
+	binnacle := Bin(t, "binnacle")
+	m.run(binnacle, "init", "--data", m.Dir)
+	natsAddr := FreeAddr(t)
+	m.NATS = "nats://" + natsAddr
+	args := []string{"provision", "--print-config", "--data", m.Dir, "--store", filepath.Join(m.Dir, "nats"), "--nats-listen", natsAddr, "--monitor", ""}
+	if o.Power {
+		args = append(args, "--power")
+	}
+	conf := m.run(binnacle, args...)
+	path := filepath.Join(m.Dir, "nats.conf")
+	if err := os.WriteFile(path, conf, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.Start("nats", []string{Bin(t, "svc/nats-server"), "-c", path}, nil)
+	m.Start("provision", []string{binnacle, "provision", "--data", m.Dir, "--nats", m.NATS}, nil)
+	for _, s := range Services {
+		m.StartService(s, s)
+	}
+	m.WaitReady()
+	return m
+}
+
+// StartService starts another instance of a service under a name of its own.
+func (m *Mesh) StartService(name, service string) {
+	env := []string{"BINNACLE_NATS=" + m.NATS, "BINNACLE_KEYS=" + filepath.Join(m.Dir, "keys"), "BINNACLE_STATE=" + filepath.Join(m.Dir, service)}
+	if err := os.MkdirAll(filepath.Join(m.Dir, service), 0o755); err != nil {
+		m.T.Fatal(err)
+	}
+	switch service {
+	case "gateway":
+		env = append(env, "BINNACLE_LISTEN="+m.Addr)
+	case "session-runner":
+		env = append(env, "BINNACLE_PACKS="+filepath.Join(Root(), "bin/packs"), "BINNACLE_CONTAINERD="+m.opts.Containerd)
+		if m.opts.Noop {
+			env = append(env, "BINNACLE_NOOP=1")
+		}
+	case "llm-router":
+		env = append(env, "BINNACLE_LLM="+m.opts.LLM)
+	case "policy":
+		env = append(env, "BINNACLE_POLICY="+strings.Join(m.opts.Policies, ","))
+	}
+	m.Start(name, []string{Bin(m.T, "svc/"+service)}, env)
+}
+
+func (m *Mesh) run(name string, args ...string) []byte {
+	m.T.Helper()
+	var errOut bytes.Buffer
+	cmd := exec.Command(name, args...)
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		m.T.Fatalf("%s %v: %v\n%s", name, args, err, errOut.String())
+	}
+	return out
+}
+
+// Start starts a process of the mesh.
+func (m *Mesh) Start(name string, argv, env []string) {
+	m.T.Helper()
+	p := &Proc{argv: argv, env: env, done: make(chan struct{})}
+	p.cmd = exec.Command(argv[0], argv[1:]...)
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.Dir}, env...)
+	p.cmd.Stdout, p.cmd.Stderr = m.log, m.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		m.T.Fatal(err)
+	}
+	go func() { _ = p.cmd.Wait(); close(p.done) }()
+	m.mu.Lock()
+	m.procs[name] = p
+	m.mu.Unlock()
+}
+
+// Signal sends a signal to a process.
+func (m *Mesh) Signal(name string, s syscall.Signal) {
+	m.T.Helper()
+	m.mu.Lock()
+	p := m.procs[name]
+	m.mu.Unlock()
+	if p == nil {
+		m.T.Fatalf("no process %s", name)
+	}
+	if err := p.cmd.Process.Signal(s); err != nil {
+		m.T.Logf("signal %s: %v", name, err)
+	}
+}
+
+// Kill ends a process by SIGKILL and waits for it.
+func (m *Mesh) Kill(name string) {
+	m.Signal(name, syscall.SIGKILL)
+	m.mu.Lock()
+	p := m.procs[name]
+	m.mu.Unlock()
+	<-p.done
+}
+
+// Restart starts a killed process again with the same words.
+func (m *Mesh) Restart(name string) {
+	m.mu.Lock()
+	p := m.procs[name]
+	m.mu.Unlock()
+	m.Start(name, p.argv, p.env)
+}
+
+// Names lists the processes.
+func (m *Mesh) Names() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for n := range m.procs {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// PID is a process id.
+func (m *Mesh) PID(name string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.procs[name].cmd.Process.Pid
+}
+
+// StopAll ends every process: services first, by SIGTERM.
+func (m *Mesh) StopAll() {
+	m.mu.Lock()
+	procs := m.procs
+	m.procs = map[string]*Proc{}
+	m.mu.Unlock()
+	stop := func(p *Proc) {
+		_ = p.cmd.Process.Signal(syscall.SIGCONT)
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-p.done:
+		case <-time.After(15 * time.Second):
+			m.T.Errorf("%s did not end within 15 s of SIGTERM", p.argv[0])
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		}
+	}
+	var wg sync.WaitGroup
+	for name, p := range procs {
+		if name != "nats" && name != "provision" {
+			wg.Go(func() { stop(p) })
+		}
+	}
+	wg.Wait()
+	for _, name := range []string{"provision", "nats"} {
+		if p := procs[name]; p != nil {
+			stop(p)
+		}
+	}
+}
+
+// WaitReady waits for /readyz and reads the administrator's token.
+func (m *Mesh) WaitReady() {
+	m.T.Helper()
+	var last string
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		r, err := http.Get("http://" + m.Addr + "/readyz")
+		if err != nil {
+			last = err.Error()
+			continue
+		}
+		b, _ := io.ReadAll(r.Body)
+		r.Body.Close()
+		if last = string(b); r.StatusCode == http.StatusOK {
+			tok, err := os.ReadFile(filepath.Join(m.Dir, "admin.token"))
+			if err != nil {
+				m.T.Fatal(err)
+			}
+			m.Token = strings.TrimSpace(string(tok))
+			return
+		}
+	}
+	m.T.Fatalf("mesh not ready: %s", last)
+}
+
+// Env is what a command needs to find the mesh.
+func (m *Mesh) Env() []string {
+	return []string{"BINNACLE_ADDR=" + m.Addr, "BINNACLE_TOKEN=" + m.Token, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
+}
+
+// CLI runs the binnacle command against the mesh.
+func (m *Mesh) CLI(args ...string) (string, error) {
+	cmd := exec.Command(Bin(m.T, "binnacle"), args...)
+	cmd.Env = append(os.Environ(), m.Env()...)
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("binnacle %s: %w: %s", strings.Join(args, " "), err, errOut.String())
+	}
+	return string(out), err
+}
+
+// Response is an HTTP answer.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// JSON decodes the body.
+func (r *Response) JSON(t testing.TB, out any) {
+	t.Helper()
+	if err := json.Unmarshal(r.Body, out); err != nil {
+		t.Fatalf("%v: %s", err, r.Body)
+	}
+}
+
+// Do sends a request with the administrator's token.
+func (m *Mesh) Do(ctx context.Context, method, path, session, body string) (*Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+m.Addr+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+m.Token)
+	if session != "" {
+		req.Header.Set("X-Binnacle-Session", session)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return &Response{resp.StatusCode, resp.Header, b}, err
+}

@@ -1,0 +1,150 @@
+package run
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+)
+
+// Keys is the folder a service process reads its own keys from.
+type Keys string
+
+// Seed reads 32 bytes kept in hex.
+func (k Keys) Seed(name string) ([]byte, error) {
+	raw, err := os.ReadFile(k.Path(name))
+	if err != nil {
+		return nil, err
+	}
+	b, err := hex.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil || len(b) != 32 {
+		return nil, fmt.Errorf("%s does not hold 32 bytes in hex", k.Path(name))
+	}
+	return b, nil
+}
+
+// Text reads a file of one line.
+func (k Keys) Text(name string) (string, error) {
+	raw, err := os.ReadFile(k.Path(name))
+	return strings.TrimSpace(string(raw)), err
+}
+
+// Path is a key file's place.
+func (k Keys) Path(name string) string { return filepath.Join(string(k), name) }
+
+// Getenv reads an environment variable with a default.
+func Getenv(name, def string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return def
+}
+
+// Main runs one service as a process of its own and does not return. It reads
+//
+//	BINNACLE_NATS    NATS server (nats://127.0.0.1:4222)
+//	BINNACLE_KEYS    folder of key files (/run/secrets)
+//	BINNACLE_TENANT  environment id (default)
+//	BINNACLE_LOG     debug for more words
+//
+// Started with the argument "health" it asks the running process instead and
+// exits 0 when that takes work. SIGTERM drains: stop pulling, finish or hand
+// back work, flush, exit 0.
+func Main(service string, build func(Keys) (Service, error)) {
+	if len(os.Args) == 2 && os.Args[1] == "health" {
+		os.Exit(askHealth(service))
+	}
+	level := slog.LevelInfo
+	if os.Getenv("BINNACLE_LOG") == "debug" {
+		level = slog.LevelDebug
+	}
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := serveProcess(ctx, service, build); err != nil {
+		slog.Error("stopped", "service", service, "err", err)
+		os.Exit(1)
+	}
+}
+
+func serveProcess(ctx context.Context, service string, build func(Keys) (Service, error)) error {
+	keys := Keys(Getenv("BINNACLE_KEYS", "/run/secrets"))
+	s, err := build(keys)
+	if err != nil {
+		return err
+	}
+	cfg := Config{Dialer: bus.Dialer{URL: Getenv("BINNACLE_NATS", "nats://127.0.0.1:4222")}, Tenant: Getenv("BINNACLE_TENANT", "default")}
+	if cfg.RootKID, err = keys.Text("root.kid"); err != nil {
+		return err
+	}
+	nkey, err := keys.Text(service + ".nkey")
+	if err != nil {
+		return err
+	}
+	cfg.NKeySeed = []byte(nkey)
+	if cfg.SignSeed, err = keys.Seed(service + ".sign"); errors.Is(err, os.ErrNotExist) {
+		cfg.SignSeed = nil // the gateway signs nothing
+	} else if err != nil {
+		return err
+	}
+	var ready atomic.Bool
+	go answerHealth(service, &ready)
+	// An instance that lost its slot, or whose NATS was away for too long,
+	// starts anew in this process.
+	for {
+		err := Serve(ctx, cfg, s, func() {
+			ready.Store(true)
+			slog.Info("ready", "service", service)
+		})
+		ready.Store(false)
+		if ctx.Err() != nil || err != nil {
+			return err
+		}
+	}
+}
+
+// healthSocket is an abstract socket: it lives in the network namespace, so a
+// container's health check finds its own service without a port or a file.
+func healthSocket(service string) string { return "@binnacle-health-" + service }
+
+func answerHealth(service string, ready *atomic.Bool) {
+	l, err := net.Listen("unix", healthSocket(service))
+	if err != nil {
+		return // another instance on this host answers
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		if ready.Load() {
+			_, _ = io.WriteString(c, "ok")
+		}
+		c.Close()
+	}
+}
+
+func askHealth(service string) int {
+	c, err := net.DialTimeout("unix", healthSocket(service), time.Second)
+	if err != nil {
+		return 1
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	if b, _ := io.ReadAll(c); string(b) == "ok" {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,39 @@
+// Command gateway is the edge: OpenAI API, MCP and REST.
+package main
+
+import (
+	"crypto/ed25519"
+	"encoding/hex"
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+)
+
+// version is set by the build.
+var version = "dev"
+
+// Environment: BINNACLE_LISTEN (0.0.0.0:8080), BINNACLE_DURABILITY,
+// BINNACLE_EXPECT (services /readyz waits for). Keys: token.pub.
+func main() {
+	run.Main("gateway", func(keys run.Keys) (run.Service, error) {
+		text, err := keys.Text("token.pub")
+		if err != nil {
+			return nil, err
+		}
+		key, err := hex.DecodeString(text)
+		if err != nil || len(key) != ed25519.PublicKeySize {
+			return nil, errors.New("token.pub does not hold an Ed25519 public key in hex")
+		}
+		return &gateway.Service{Config: gateway.Config{Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: version,
+			Durability: run.Getenv("BINNACLE_DURABILITY", "process"),
+			Expect:     strings.Split(run.Getenv("BINNACLE_EXPECT", "audit,judge,llm-router,policy,session-runner,vault-broker"), ","),
+			Listening: func(addr string) {
+				if f := os.Getenv("BINNACLE_ADDR_FILE"); f != "" {
+					_ = os.WriteFile(f, []byte(addr), 0o644)
+				}
+			}}}, nil
+	})
+}

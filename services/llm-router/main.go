@@ -1,0 +1,31 @@
+// Command llm-router takes chat calls to their provider.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+)
+
+// Environment: BINNACLE_LLM (JSON file naming upstreams; optional).
+func main() {
+	run.Main("llm-router", func(run.Keys) (run.Service, error) {
+		s := &llmrouter.Service{}
+		if f := os.Getenv("BINNACLE_LLM"); f != "" {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				return nil, err
+			}
+			d := json.NewDecoder(bytes.NewReader(b))
+			d.DisallowUnknownFields()
+			if err := d.Decode(&s.Config); err != nil {
+				return nil, fmt.Errorf("%s: %w", f, err)
+			}
+		}
+		return s, nil
+	})
+}
