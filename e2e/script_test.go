@@ -30,3 +30,9 @@ func TestOneProcess(t *testing.T) {
 func TestProcessPerService(t *testing.T) {
 	scripts(t, harness.Processes(t, harness.Options{Noop: true}))
 }
+
+func TestCompose(t *testing.T) {
+	m := harness.Compose(t, harness.Options{Noop: true})
+	scripts(t, m)
+	t.Run("scale", func(t *testing.T) { spread(t, m) })
+}
