@@ -1,0 +1,298 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// crash is the state of one crash test: what callers were told, beside the
+// mesh they asked.
+type crash struct {
+	t *testing.T
+	m *harness.Mesh
+
+	mu     sync.Mutex
+	acked  map[string]string // call id -> status as the caller heard it
+	sent   int
+	unsure int // calls whose caller got no outcome
+}
+
+// TestCrash kills every service, NATS included, under load, at random moments
+// and at each step between proposed and recorded. Afterwards nothing that was
+// acknowledged is missing, every call has exactly one outcome, no effect
+// lacks a decision, and the ledger verifies.
+func TestCrash(t *testing.T) {
+	c := &crash{t: t, m: harness.Processes(t, harness.Options{Noop: true}), acked: map[string]string{}}
+	// A pack with a secret takes vault-broker into the path.
+	if r, err := c.m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"demo-api-key","value":"crash-test-secret"}`); err != nil || r.Status != 200 {
+		t.Fatal(err, r)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for w := range 32 {
+		callers.Go(func() { c.caller(ctx, w) })
+	}
+	victims := append([]string{"nats"}, harness.Services...)
+	for round := range 2 {
+		for _, v := range victims {
+			time.Sleep(time.Duration(300+rand.IntN(700)) * time.Millisecond)
+			c.m.Kill(v)
+			time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond)
+			c.m.Restart(v)
+			if v == "gateway" || v == "nats" || round == 0 {
+				time.Sleep(1500 * time.Millisecond)
+			}
+		}
+	}
+	time.Sleep(3 * time.Second)
+	stop()
+	callers.Wait()
+	c.m.WaitReady()
+	c.steps()
+	c.settle()
+	c.check()
+}
+
+// caller makes calls of several kinds until ctx ends.
+func (c *crash) caller(ctx context.Context, w int) {
+	session := fmt.Sprintf("s-crash-%d", w%16)
+	for n := 0; ctx.Err() == nil; n++ {
+		path, body := "/api/v1/packs/noop", fmt.Sprintf(`{"w":%d,"n":%d}`, w, n)
+		switch n % 8 {
+		case 3:
+			path, body = "/v1/chat/completions", `{"model":"demo/echo","messages":[{"role":"user","content":"hold fast"}]}`
+		case 5:
+			path = "/api/v1/packs/no-such-pack"
+		case 7:
+			if w < 4 {
+				path, body = "/api/v1/packs/cmd.secretlen", "{}"
+			}
+		}
+		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Second)
+		c.one(try, path, session, body)
+		cancel()
+	}
+}
+
+func (c *crash) one(ctx context.Context, path, session, body string) {
+	r, err := c.m.Do(ctx, "POST", path, session, body)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent++
+	if err != nil || r.Status == 0 {
+		c.unsure++
+		time.Sleep(20 * time.Millisecond)
+		return
+	}
+	id := r.Header.Get("X-Binnacle-Call-Id")
+	switch {
+	case r.Status == 200:
+		c.acked[id] = contract.Succeeded
+	case r.Status == 403:
+		c.acked[id] = contract.Denied
+	default:
+		var doc struct {
+			Error struct {
+				CallID    string `json:"call_id"`
+				ReceiptID string `json:"receipt_id"`
+				Code      string `json:"code"`
+			} `json:"error"`
+		}
+		_ = json.Unmarshal(r.Body, &doc)
+		if doc.Error.ReceiptID != "" && doc.Error.Code != "outcome_pending" {
+			c.acked[doc.Error.CallID] = "" // some outcome was told
+		} else {
+			c.unsure++
+		}
+	}
+}
+
+// steps stops a service at a step by SIGSTOP, drives one call up to there,
+// kills the service and lets another process take over.
+func (c *crash) steps() {
+	type step struct {
+		name, victim, path, body string
+		event                    string // wait for it on the ledger, then kill
+		freeze                   bool   // stop the victim before the call is made
+	}
+	for _, s := range []step{
+		{"proposed, policy dies before deciding", "policy", "/api/v1/packs/noop", "{}", "call_proposed", true},
+		{"allowed, executor dies before starting", "session-runner", "/api/v1/packs/noop", "{}", "allowed", true},
+		{"started, executor dies in the effect", "session-runner", "/api/v1/packs/cmd.spin", `{"how":"nap"}`, "effect_started", false},
+		{"secret requested, broker dies before releasing", "vault-broker", "/api/v1/packs/cmd.secretlen", "{}", "secret_requested", true},
+		{"allowed, llm-router dies before starting", "llm-router", "/v1/chat/completions", `{"model":"demo/echo","messages":[{"role":"user","content":"x"}]}`, "allowed", true},
+		{"recorded, gateway dies before answering", "gateway", "/api/v1/packs/cmd.spin", `{"how":"nap"}`, "effect_started", false},
+		{"started, NATS dies in the effect", "nats", "/api/v1/packs/cmd.spin", `{"how":"nap"}`, "effect_started", false},
+		{"recorded, audit dies before indexing", "audit", "/api/v1/packs/noop", "{}", "effect_recorded", true},
+	} {
+		session := "s-step-" + fmt.Sprint(rand.Uint32())
+		if s.freeze {
+			c.m.Signal(s.victim, syscall.SIGSTOP)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
+			defer cancel()
+			c.one(ctx, s.path, session, s.body)
+		}()
+		c.await(session, s.event)
+		c.m.Kill(s.victim)
+		time.Sleep(200 * time.Millisecond)
+		c.m.Restart(s.victim)
+		<-done
+		c.m.WaitReady()
+		c.t.Log("step done:", s.name)
+	}
+}
+
+// ledger connects as the provisioning identity, to read past every service.
+func (c *crash) ledger() (eventlog.JetStream, func()) {
+	seed, err := os.ReadFile(filepath.Join(c.m.Dir, "keys/provision.nkey"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	conn, err := bus.Connect(bus.Dialer{URL: c.m.NATS}, seed[:len(seed)-1], "crash-test", true)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return eventlog.JetStream{Conn: conn}, conn.NC.Close
+}
+
+// await waits until an event of the session is on the ledger.
+func (c *crash) await(session, event string) {
+	l, done := c.ledger()
+	defer done()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.*."+session, 1) {
+			if err != nil {
+				break
+			}
+			if e, err := eventlog.Open(en); err == nil && e.Name == event {
+				return
+			}
+		}
+	}
+	c.t.Fatalf("no %s in session %s", event, session)
+}
+
+// settle waits until every proposed call has an outcome: an unstarted one
+// expires by itself.
+func (c *crash) settle() {
+	l, done := c.ledger()
+	defer done()
+	for end := time.Now().Add(100 * time.Second); ; time.Sleep(time.Second) {
+		proposed, recorded := c.count(l)
+		if len(proposed) == len(recorded) {
+			return
+		}
+		if time.Now().After(end) {
+			for id := range proposed {
+				if recorded[id] == 0 {
+					c.t.Errorf("call %s has no outcome", id)
+				}
+			}
+			return
+		}
+	}
+}
+
+func (c *crash) count(l eventlog.Log) (proposed map[string]bool, recorded map[string]int) {
+	proposed, recorded = map[string]bool{}, map[string]int{}
+	for en, err := range l.Scan(c.t.Context(), "evt.>", 1) {
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		e, err := eventlog.Open(en)
+		if err != nil {
+			c.t.Fatalf("ledger entry %d: %v", en.Seq, err)
+		}
+		switch e.Name {
+		case "call_proposed":
+			proposed[e.CallID] = true
+		case "effect_recorded":
+			recorded[e.CallID]++
+		}
+	}
+	return proposed, recorded
+}
+
+// check compares what callers heard with the ledger, and verifies the ledger
+// as a stranger would.
+func (c *crash) check() {
+	l, done := c.ledger()
+	defer done()
+	status := map[string]string{}
+	outcomes := map[string]int{}
+	var twice atomic.Int32
+	for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.effect_recorded.>", 1) {
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		e, err := eventlog.Open(en)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		var r contract.Recorded
+		if err := contract.Decode(e.Data, &r); err != nil {
+			c.t.Fatal(err)
+		}
+		if status[e.CallID] != "" {
+			twice.Add(1)
+			c.t.Errorf("call %s has two outcomes", e.CallID)
+		}
+		status[e.CallID] = r.Effect.Status
+		outcomes[r.Effect.Status]++
+	}
+	missing, differ := 0, 0
+	for id, told := range c.acked {
+		switch {
+		case status[id] == "":
+			missing++
+			c.t.Errorf("call %s was acknowledged and is not on the ledger", id)
+		case told != "" && told != status[id]:
+			differ++
+			c.t.Errorf("call %s: the caller was told %s, the ledger says %s", id, told, status[id])
+		}
+	}
+	c.m.WaitReady()
+	file := filepath.Join(c.t.TempDir(), "ledger.jsonl")
+	if _, err := c.m.CLI("export", "--ledger", "--out", file); err != nil {
+		c.t.Fatal(err)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	root, err := os.ReadFile(filepath.Join(c.m.Dir, "root.kid"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	rep, err := evidence.VerifyLedger(b, string(root[:len(root)-1]))
+	if err != nil {
+		c.t.Fatalf("the ledger does not verify: %v", err)
+	}
+	if out, err := c.m.CLI("replay"); err != nil {
+		c.t.Errorf("replay: %v\n%s", err, out)
+	}
+	fmt.Printf("crash test: %d calls sent, %d acknowledged, %d without an answer; outcomes %v; acknowledged and missing %d, told otherwise %d, two outcomes %d; ledger of %d events verified, %d receipts, %d open\n",
+		c.sent, len(c.acked), c.unsure, outcomes, missing, differ, twice.Load(), rep.TreeSize, rep.Receipts, rep.Open)
+	if len(c.acked) < 1000 {
+		c.t.Errorf("only %d calls were acknowledged; the load was no load", len(c.acked))
+	}
+}
