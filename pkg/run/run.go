@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -181,6 +182,8 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	env.Box.Serve("health", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(env.Health(ctx))
 	})
+	var takesWork atomic.Bool
+	env.Report(func(context.Context) Health { return Health{Name: "service", OK: takesWork.Load()} })
 	if cfg.SignSeed != nil {
 		if env.Key, err = sign.NewKey(cfg.SignSeed); err != nil {
 			return err
@@ -232,7 +235,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		if err := env.seeLedger(inner); err != nil {
 			return err
 		}
-		return s.Run(inner, env, ready)
+		return s.Run(inner, env, func() { takesWork.Store(true); ready() })
 	}()
 	cause := context.Cause(inner)
 	stopBase()

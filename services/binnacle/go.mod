@@ -3,15 +3,6 @@ module github.com/binnacle-mesh/binnacle/services/binnacle
 go 1.26.0
 
 require (
-	github.com/binnacle-mesh/binnacle/pkg v0.0.0
-	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
-	github.com/binnacle-mesh/binnacle/services/audit v0.0.0
-	github.com/binnacle-mesh/binnacle/services/gateway v0.0.0
-	github.com/binnacle-mesh/binnacle/services/judge v0.0.0
-	github.com/binnacle-mesh/binnacle/services/llm-router v0.0.0
-	github.com/binnacle-mesh/binnacle/services/policy v0.0.0
-	github.com/binnacle-mesh/binnacle/services/session-runner v0.0.0
-	github.com/binnacle-mesh/binnacle/services/vault-broker v0.0.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nkeys v0.4.16
 	golang.org/x/sync v0.24.0
@@ -25,7 +16,16 @@ require (
 	github.com/agnivade/levenshtein v1.2.1 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
+	github.com/binnacle-mesh/binnacle/pkg v0.0.0
+	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
 	github.com/binnacle-mesh/binnacle/schemas v0.0.0 // indirect
+	github.com/binnacle-mesh/binnacle/services/audit v0.0.0
+	github.com/binnacle-mesh/binnacle/services/gateway v0.0.0
+	github.com/binnacle-mesh/binnacle/services/judge v0.0.0
+	github.com/binnacle-mesh/binnacle/services/llm-router v0.0.0
+	github.com/binnacle-mesh/binnacle/services/policy v0.0.0
+	github.com/binnacle-mesh/binnacle/services/session-runner v0.0.0
+	github.com/binnacle-mesh/binnacle/services/vault-broker v0.0.0
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/containerd/cgroups v1.1.0 // indirect
 	github.com/containerd/containerd v1.7.35 // indirect
@@ -113,21 +113,28 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
-	google.golang.org/genproto v0.0.0-20231211222908-989df2bf70f3 // indirect
+	google.golang.org/genproto v0.0.0-20260319201613-d00831a3d3e7 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260819154853-08b0e4226688 // indirect
 	google.golang.org/grpc v1.84.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-replace (
-	github.com/binnacle-mesh/binnacle/pkg => ../../pkg
-	github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core
-	github.com/binnacle-mesh/binnacle/schemas => ../../schemas
-	github.com/binnacle-mesh/binnacle/services/audit => ../audit
-	github.com/binnacle-mesh/binnacle/services/gateway => ../gateway
-	github.com/binnacle-mesh/binnacle/services/judge => ../judge
-	github.com/binnacle-mesh/binnacle/services/llm-router => ../llm-router
-	github.com/binnacle-mesh/binnacle/services/policy => ../policy
-	github.com/binnacle-mesh/binnacle/services/session-runner => ../session-runner
-	github.com/binnacle-mesh/binnacle/services/vault-broker => ../vault-broker
-)
+replace github.com/binnacle-mesh/binnacle/pkg => ../../pkg
+
+replace github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core
+
+replace github.com/binnacle-mesh/binnacle/schemas => ../../schemas
+
+replace github.com/binnacle-mesh/binnacle/services/audit => ../audit
+
+replace github.com/binnacle-mesh/binnacle/services/gateway => ../gateway
+
+replace github.com/binnacle-mesh/binnacle/services/judge => ../judge
+
+replace github.com/binnacle-mesh/binnacle/services/llm-router => ../llm-router
+
+replace github.com/binnacle-mesh/binnacle/services/policy => ../policy
+
+replace github.com/binnacle-mesh/binnacle/services/session-runner => ../session-runner
+
+replace github.com/binnacle-mesh/binnacle/services/vault-broker => ../vault-broker

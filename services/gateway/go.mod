@@ -3,8 +3,6 @@ module github.com/binnacle-mesh/binnacle/services/gateway
 go 1.26.0
 
 require (
-	github.com/binnacle-mesh/binnacle/pkg v0.0.0
-	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
 	github.com/golang-jwt/jwt/v5 v5.3.1
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/modelcontextprotocol/go-sdk v1.8.0
@@ -12,27 +10,26 @@ require (
 	golang.org/x/sync v0.24.0
 )
 
+require go.yaml.in/yaml/v3 v3.0.6 // indirect
+
 require (
-	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
+	github.com/binnacle-mesh/binnacle/pkg v0.0.0
+	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/labstack/gommon v0.5.0 // indirect
 	github.com/mattn/go-colorable v0.1.15 // indirect
 	github.com/mattn/go-isatty v0.0.22 // indirect
-	github.com/minio/highwayhash v1.0.4 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
-	github.com/nats-io/jwt/v2 v2.8.2 // indirect
-	github.com/nats-io/nats-server/v2 v2.15.2 // indirect
 	github.com/nats-io/nats.go v1.55.0 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
-	github.com/segmentio/asm v1.1.3 // indirect
+	github.com/segmentio/asm v1.2.1 // indirect
 	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/valyala/bytebufferpool v1.0.0 // indirect
 	github.com/valyala/fasttemplate v1.2.2 // indirect
@@ -46,7 +43,6 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-replace (
-	github.com/binnacle-mesh/binnacle/pkg => ../../pkg
-	github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core
-)
+replace github.com/binnacle-mesh/binnacle/pkg => ../../pkg
+
+replace github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core

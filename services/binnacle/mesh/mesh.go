@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,13 +126,33 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	go m.run(ctx, cfg, dir, ring, ready)
 	select {
 	case <-ready:
-		return m, nil
+		return m, m.answers(ctx)
 	case <-m.done:
 		return nil, m.err
 	case <-time.After(30 * time.Second):
 		cancel()
 		<-m.done
 		return nil, errors.Join(errors.New("mesh: not ready within 30 s"), m.err)
+	}
+}
+
+// answers waits until the gateway says that every part has caught up.
+func (m *Mesh) answers(ctx context.Context) error {
+	for {
+		r, err := http.Get("http://" + m.Addr + "/readyz")
+		if err == nil {
+			r.Body.Close()
+			if r.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.done:
+			return m.err
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 }
 

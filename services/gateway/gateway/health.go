@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
@@ -82,6 +84,10 @@ func (s *Service) readiness(ctx context.Context) Readiness {
 		}
 	}
 	wg.Wait()
+	if lag := s.catalogLag(ctx, r.Services); lag != "" {
+		r.Ready = false
+		r.Missing = append(r.Missing, lag)
+	}
 	for _, list := range r.Services {
 		ok := false // one working instance makes a service ready
 		for _, d := range list {
@@ -91,6 +97,30 @@ func (s *Service) readiness(ctx context.Context) Readiness {
 	}
 	r.Ready = r.Ready && len(r.Missing) == 0
 	return r
+}
+
+// catalogLag names a reader of the catalog that has not seen the newest
+// registration yet: it would not know a tool that is there.
+func (s *Service) catalogLag(ctx context.Context, services map[string][]Dependency) string {
+	newest := uint64(0)
+	for _, name := range []string{"tool_registered", "tool_retired"} {
+		en, err := s.env.Emit.Log.Last(ctx, "evt."+s.env.Tenant+".*.*."+name+".>")
+		if err == nil {
+			newest = max(newest, en.Seq)
+		} else if !errors.Is(err, eventlog.ErrNotFound) {
+			return "the ledger: " + err.Error()
+		}
+	}
+	for _, list := range services {
+		for _, d := range list {
+			for _, p := range d.Parts {
+				if (p.Name == "policy.state" || p.Name == "gateway.catalog") && p.Position < newest {
+					return d.Instance + " has not seen the newest tool yet"
+				}
+			}
+		}
+	}
+	return ""
 }
 
 type metrics struct {
