@@ -1,0 +1,383 @@
+package evidence
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+)
+
+// world makes a small ledger by the rules, without any bus.
+type world struct {
+	t       testing.TB
+	root    *sign.Key
+	keys    map[string]*sign.Key
+	lamport uint64
+	now     time.Time
+	ledger  [][]byte
+	tips    map[string]receipt.Tip
+	pol     contract.PolicyDigests
+	objects map[string][]byte
+	system  []*contract.Event
+}
+
+func key(t testing.TB, name string) *sign.Key {
+	h := sha256.Sum256([]byte(name))
+	k, err := sign.NewKey(h[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func newWorld(t testing.TB) *world { return newWorldOf(t, "") }
+
+func newWorldOf(t testing.TB, whose string) *world {
+	w := &world{t: t, root: key(t, whose+"root"), keys: map[string]*sign.Key{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), tips: map[string]receipt.Tip{}, objects: map[string][]byte{}}
+	publish := func(k *sign.Key, owner string, uses ...string) {
+		d := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: k.KID, Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(k.Public()), Tenant: "t", Uses: uses})
+		w.system = append(w.system, w.put("provision", "key_published", "trust", contract.Bytes(&d), nil))
+	}
+	publish(w.root, "provision", contract.UseRoot)
+	for owner, uses := range map[string][]string{"policy": {contract.UseDecision, contract.UseReceipt}, "session-runner": {contract.UseReceipt}, "audit": {contract.UseCheckpoint, contract.UseManifest}} {
+		w.keys[owner] = key(t, whose+owner)
+		publish(w.keys[owner], owner, uses...)
+	}
+	for _, layer := range []string{"p0", "p1"} {
+		body := []byte(`{"layer":"` + layer + `"}`)
+		a := contract.Activated{Bundle: contract.NewContent(make([]byte, 16), body, "application/json"), Digest: sign.Digest(body), Layer: layer}
+		w.system = append(w.system, w.put("policy", "policy_activated", "policy-"+layer, contract.Bytes(&a), nil))
+		if layer == "p0" {
+			w.pol.P0 = a.Digest
+		} else {
+			w.pol.P1 = a.Digest
+		}
+	}
+	return w
+}
+
+func (w *world) put(service, name, subject string, data []byte, cause *contract.Event) *contract.Event {
+	w.lamport++
+	w.now = w.now.Add(time.Millisecond)
+	e := &contract.Event{ID: fmt.Sprintf("e-%d", w.lamport), Source: service + "/" + service + "-1", Name: name, Version: 1, Key: subject, Time: contract.Time(w.now),
+		Tenant: "t", Actor: "-", Client: "-", Origin: "-", Lamport: w.lamport, Data: data}
+	if cause != nil {
+		e.Actor, e.Client, e.Session, e.CallID, e.Origin, e.Cause, e.Correl = cause.Actor, cause.Client, cause.Session, cause.CallID, cause.Origin, cause.ID, cause.ID
+	}
+	return e
+}
+
+// store appends e to the ledger; put alone only makes it for causes.
+func (w *world) store(e *contract.Event) {
+	b, err := e.Encode()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.ledger = append(w.ledger, b)
+}
+
+var ceilings = guard.Ceilings{MaxCents: 1, Sandbox: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1024, Pids: 8, Tier: "process", WallMS: 1000}, StartWindowMS: 60000}
+
+// call runs one call through the ledger; big content becomes an object.
+func (w *world) call(session, id string, allow, big bool) {
+	body := []byte(`{"text":"` + id + `"}`)
+	if big {
+		body = []byte(`{"text":"` + strings.Repeat("x", contract.InlineMax) + `"}`)
+	}
+	salt := sha256.Sum256([]byte("salt" + id))
+	args := contract.NewContent(salt[:16], body, "application/json")
+	if args.Store == contract.StoreObject {
+		w.objects[args.Commitment] = contract.Object(salt[:16], body)
+	}
+	c := contract.Call{Args: args, Deadline: contract.Time(w.now.Add(time.Minute)), ID: id, Kind: "tool.echo", Scopes: []string{"tools:call"}, Tool: "echo"}
+	p := w.put("gateway", "call_proposed", session, contract.Bytes(&c), nil)
+	p.ID, p.Actor, p.Client, p.Session, p.CallID, p.Origin = "p-"+id, "alice", "test", session, id, "gw1"
+	w.store(p)
+	tool := &contract.Tool{Description: "d", Executor: "session-runner", InputSchema: contract.Raw(`{}`), Kind: "tool.echo", OutputSchema: contract.Raw(`{}`), Tool: "echo", Version: "v1", Sandbox: &ceilings.Sandbox}
+	p1 := guard.Answer{Verdict: contract.Allow, Reason: "RULE"}
+	if !allow {
+		p1 = guard.Answer{Verdict: contract.Deny, Reason: "NO"}
+	}
+	w.lamport++
+	d := guard.Decide(guard.Inputs{CallID: id, Facts: guard.Facts{Actor: "alice", ArgsDigest: args.Commitment, CatalogDigest: "c", Client: "test", Deadline: c.Deadline, Kind: c.Kind,
+		Now: contract.Time(w.now), Proposed: p.Time, Proposer: "gateway", Scopes: c.Scopes, Session: session, Tenant: "t", Tool: "echo", ToolDigest: contract.Digest(tool)},
+		Tool: tool, P1: p1, P0: &ceilings, Policies: w.pol, Lamport: w.lamport}, w.keys["policy"])
+	eff := contract.Effect{CallID: id, EffectType: c.Kind, Ended: contract.Time(w.now), InputDigest: args.Commitment, Instance: "x-1", Tool: "echo"}
+	if !allow {
+		eff.Status, eff.ErrorCode = contract.Denied, "denied"
+		w.record("policy", p, &d, true, eff, nil)
+		return
+	}
+	a := w.put("policy", "allowed", session, contract.Bytes(&contract.Allowed{Call: c, Decision: d}), p)
+	a.ID, a.Target = d.ID, "session-runner"
+	w.store(a)
+	s := w.put("session-runner", "effect_started", session, contract.Bytes(&contract.Started{CallID: id, DecisionID: d.ID, IntentID: d.Intent.ID}), a)
+	s.ID = "s-" + id
+	w.store(s)
+	out := contract.NewContent(salt[16:], body, "application/json")
+	if out.Store == contract.StoreObject {
+		w.objects[out.Commitment] = contract.Object(salt[16:], body)
+	}
+	eff.Status, eff.OutputDigest = contract.Succeeded, out.Commitment
+	w.record("session-runner", s, &d, false, eff, &out)
+}
+
+func (w *world) record(service string, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) {
+	e := w.put(service, "effect_recorded", cause.Session, nil, cause)
+	e.ID = receipt.ID(d.CallID)
+	tip, ok := w.tips[cause.Session]
+	if !ok {
+		tip = receipt.Genesis("t", cause.Session)
+	}
+	rec := contract.Recorded{Effect: eff, Output: out, Receipt: receipt.Issue(w.keys[service], service, tip, d, &eff, e.Lamport, e.Time)}
+	if embed {
+		rec.Decision = d
+	}
+	w.tips[cause.Session] = receipt.TipOf(&rec.Receipt)
+	e.Data = contract.Bytes(&rec)
+	w.store(e)
+}
+
+// source collects a session as audit does.
+func (w *world) source(session string) Source {
+	nodes := map[[2]uint64]translog.Hash{}
+	get := func(level uint, i uint64) (translog.Hash, error) { return nodes[[2]uint64{uint64(level), i}], nil }
+	for i, b := range w.ledger {
+		if err := translog.Append(uint64(i), translog.LeafHash(b), get, func(level uint, j uint64, h translog.Hash) error { nodes[[2]uint64{uint64(level), j}] = h; return nil }); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	size := uint64(len(w.ledger))
+	root, err := translog.Root(size, get)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	src := Source{Tenant: "t", Session: session, Objects: map[string][]byte{}, Head: translog.Checkpoint{Origin: "binnacle/test", Size: size, Root: root, Extensions: []string{"durability process", "epoch 1", fmt.Sprint("lamport ", w.lamport)}}}
+	src.Checkpoint = src.Head.Sign(w.keys["audit"])
+	for i, b := range w.ledger {
+		e, err := contract.DecodeEvent(b)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		path, err := translog.Inclusion(uint64(i), size, get)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		s := Stored{Bytes: b, Proof: Proof{Index: int64(i), Path: HexPath(path)}}
+		switch {
+		case e.Session == session:
+			src.Events = append(src.Events, s)
+			for c, o := range w.objects {
+				if strings.Contains(string(b), c) {
+					src.Objects[c] = o
+				}
+			}
+		case e.Session == "":
+			src.System = append(src.System, s)
+		}
+	}
+	return src
+}
+
+func build(t testing.TB, src Source, k *sign.Key) []byte {
+	t.Helper()
+	pack, err := Build(src, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pack
+}
+
+// sample has two sessions, so that something could be swapped.
+func sample(t testing.TB, calls int) *world {
+	w := newWorld(t)
+	for e := range w.ledgerOfSystem() {
+		w.store(e)
+	}
+	for i := range calls {
+		w.call("s-a", fmt.Sprint("c-a", i), i%3 != 2, i == 1)
+		w.call("s-b", fmt.Sprint("c-b", i), true, false)
+	}
+	return w
+}
+
+// ledgerOfSystem yields the trust and policy events; newWorld makes them
+// before there is a ledger to put them on.
+func (w *world) ledgerOfSystem() func(func(*contract.Event) bool) {
+	return func(yield func(*contract.Event) bool) {
+		for _, e := range w.system {
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+func TestVerifies(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 40} {
+		w := sample(t, n)
+		pack := build(t, w.source("s-a"), w.keys["audit"])
+		rep, err := Verify(pack, w.root.KID)
+		if err != nil || rep.Receipts != n || rep.Open != 0 || rep.Erased != 0 {
+			t.Fatalf("%d calls: %+v %v", n, rep, err)
+		}
+		if again := build(t, w.source("s-a"), w.keys["audit"]); !bytes.Equal(again, pack) {
+			t.Fatalf("%d calls: the pack is not deterministic", n)
+		}
+	}
+}
+
+// TestErased: an object that is gone is reported, and everything else holds.
+func TestErased(t *testing.T) {
+	w := sample(t, 3)
+	w.objects = map[string][]byte{}
+	rep, err := Verify(build(t, w.source("s-a"), w.keys["audit"]), w.root.KID)
+	if err != nil || rep.Erased != 3 { // proposed, allowed and output
+		t.Fatalf("%+v %v", rep, err)
+	}
+}
+
+// TestEveryByte flips every byte of a pack, one at a time: none is accepted.
+func TestEveryByte(t *testing.T) {
+	w := sample(t, 1)
+	pack := build(t, w.source("s-a"), w.keys["audit"])
+	for i := range pack {
+		pack[i] ^= 0x01
+		if _, err := Verify(pack, w.root.KID); err == nil {
+			t.Fatalf("byte %d flipped and accepted", i)
+		}
+		pack[i] ^= 0x01
+	}
+	for n := 0; n < len(pack); n += 512 {
+		if _, err := Verify(pack[:n], w.root.KID); err == nil {
+			t.Fatalf("cut to %d bytes and accepted", n)
+		}
+	}
+	if _, err := Verify(append(pack, 0), w.root.KID); err == nil {
+		t.Fatal("a byte more is accepted")
+	}
+}
+
+// TestTampering drops, reorders, doubles and swaps entries, with and without
+// an attacker who seals the result again.
+func TestTampering(t *testing.T) {
+	w := sample(t, 4)
+	attacker := key(t, "attacker")
+	for name, change := range map[string]func(*Source){
+		"drop first event":          func(s *Source) { s.Events = s.Events[1:] },
+		"drop last event":           func(s *Source) { s.Events = s.Events[:len(s.Events)-1] },
+		"drop a start":              func(s *Source) { s.Events = slices.Delete(s.Events, 2, 3) },
+		"drop a whole call":         func(s *Source) { s.Events = s.Events[4:] },
+		"reorder":                   func(s *Source) { s.Events[0], s.Events[1] = s.Events[1], s.Events[0] },
+		"double":                    func(s *Source) { s.Events = append(s.Events, s.Events[len(s.Events)-1]) },
+		"swap in another session's": func(s *Source) { s.Events[3] = w.source("s-b").Events[3] },
+		"drop the root key":         func(s *Source) { s.System = s.System[1:] },
+		"drop a policy":             func(s *Source) { s.System = s.System[:len(s.System)-1] },
+		"another checkpoint":        func(s *Source) { s.Head.Root[0] ^= 1; s.Checkpoint = s.Head.Sign(w.keys["audit"]) },
+		"checkpoint by attacker":    func(s *Source) { s.Checkpoint = s.Head.Sign(attacker) },
+		"swapped proofs":            func(s *Source) { s.Events[0].Proof, s.Events[1].Proof = s.Events[1].Proof, s.Events[0].Proof },
+		"changed content object": func(s *Source) {
+			for c, o := range s.Objects {
+				o = bytes.Clone(o)
+				o[20] ^= 1
+				s.Objects[c] = o
+			}
+		},
+		"foreign content object": func(s *Source) { s.Objects["sha256:"+strings.Repeat("0", 64)] = []byte("x") },
+	} {
+		// Sealed again by audit's own key: even a lying auditor cannot.
+		src := w.source("s-a")
+		change(&src)
+		pack, err := Build(src, w.keys["audit"])
+		if err != nil {
+			continue // what is not even consistent cannot be built
+		}
+		if name == "drop last event" {
+			// The tail is audit's word: the verifier sees an open call.
+			if rep, err := Verify(pack, w.root.KID); err != nil || rep.Open != 1 {
+				t.Errorf("%s: %+v %v", name, rep, err)
+			}
+			continue
+		}
+		if _, err := Verify(pack, w.root.KID); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	src := w.source("s-a")
+	if _, err := Verify(build(t, src, attacker), w.root.KID); err == nil {
+		t.Error("an attacker's seal is accepted")
+	}
+	if _, err := Verify(build(t, src, w.keys["audit"]), attacker.KID); err == nil {
+		t.Error("verified against a root that is not there")
+	}
+	// A whole world of the attacker's own, honest by its own root.
+	other := newWorldOf(t, "evil ")
+	for e := range other.ledgerOfSystem() {
+		other.store(e)
+	}
+	other.call("s-a", "c-x", true, false)
+	pack := build(t, other.source("s-a"), other.keys["audit"])
+	if _, err := Verify(pack, other.root.KID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(pack, w.root.KID); err == nil {
+		t.Error("an attacker's own world is accepted")
+	}
+}
+
+// TestLedger: the whole ledger as one export, and what breaks it.
+func TestLedger(t *testing.T) {
+	w := sample(t, 5)
+	src := w.source("s-a")
+	trailer, err := LedgerTrailer(string(src.Checkpoint))
+	if err != nil {
+		t.Fatal(err)
+	}
+	export := append(joinLines(w.ledger), trailer...)
+	rep, err := VerifyLedger(export, w.root.KID)
+	if err != nil || rep.Sessions != 2 || rep.Receipts != 10 {
+		t.Fatalf("%+v %v", rep, err)
+	}
+	all := bytes.SplitAfter(export, []byte("\n"))
+	all = all[:len(all)-1]
+	for name, bad := range map[string][][]byte{
+		"drop":      slices.Delete(slices.Clone(all), 9, 10),
+		"double":    slices.Insert(slices.Clone(all), 9, all[9]),
+		"reorder":   append(append(slices.Clone(all[:9]), all[10], all[9]), all[11:]...),
+		"cut":       all[:len(all)-1],
+		"truncated": append(slices.Clone(all[:len(all)-2]), all[len(all)-1]),
+	} {
+		if _, err := VerifyLedger(bytes.Join(bad, nil), w.root.KID); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	for i := 0; i < len(export); i += 7 {
+		export[i] ^= 1
+		if _, err := VerifyLedger(export, w.root.KID); err == nil {
+			t.Fatalf("byte %d flipped and accepted", i)
+		}
+		export[i] ^= 1
+	}
+}
+
+func BenchmarkVerify(b *testing.B) {
+	w := sample(b, 1000)
+	pack := build(b, w.source("s-a"), w.keys["audit"])
+	for b.Loop() {
+		if _, err := Verify(pack, w.root.KID); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(1000*float64(b.N)/b.Elapsed().Seconds(), "receipts/s")
+}

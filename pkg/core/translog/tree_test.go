@@ -1,0 +1,159 @@
+package translog
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+// The leaves and roots of the RFC 6962 reference tests (certificate
+// transparency's merkletree test vectors).
+var (
+	rfcLeaves = []string{"", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"}
+	rfcRoots  = []string{
+		"6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+		"fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+		"aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+		"d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+		"4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
+		"76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
+		"ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
+		"5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+	}
+)
+
+type mem map[[2]uint64]Hash
+
+func (m mem) get(level uint, i uint64) (Hash, error) { return m[[2]uint64{uint64(level), i}], nil }
+
+func (m mem) add(t *testing.T, n uint64, leaf Hash) {
+	if err := Append(n, leaf, m.get, func(level uint, i uint64, h Hash) error { m[[2]uint64{uint64(level), i}] = h; return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRFC6962Roots(t *testing.T) {
+	m := mem{}
+	if r := EmptyRoot(); hex.EncodeToString(r[:]) != "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" {
+		t.Fatal("empty root")
+	}
+	for i, l := range rfcLeaves {
+		b, _ := hex.DecodeString(l)
+		m.add(t, uint64(i), LeafHash(b))
+		r, err := Root(uint64(i+1), m.get)
+		if err != nil || hex.EncodeToString(r[:]) != rfcRoots[i] {
+			t.Fatalf("root of %d: %x %v", i+1, r, err)
+		}
+	}
+}
+
+// TestRFC6962Proofs checks published audit paths and consistency proofs.
+func TestRFC6962Proofs(t *testing.T) {
+	m := mem{}
+	for i, l := range rfcLeaves {
+		b, _ := hex.DecodeString(l)
+		m.add(t, uint64(i), LeafHash(b))
+	}
+	for _, c := range []struct {
+		index, size uint64
+		want        []string
+	}{
+		{0, 8, []string{"96a296d224f285c67bee93c30f8a309157f0daa35dc5b87e410b78630a09cfc7", "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e", "6b47aaf29ee3c2af9af889bc1fb9254dabd31177f16232dd6aab035ca39bf6e4"}},
+		{5, 8, []string{"bc1a0643b12e4d2d7c77918f44e0f4f79a838b6cf9ec5b5c283e1f4d88599e6b", "ca854ea128ed050b41b35ffc1b87b8eb2bde461e9e3b5596ece6b9d5975a0ae0", "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7"}},
+		{2, 3, []string{"fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125"}},
+	} {
+		p, err := Inclusion(c.index, c.size, m.get)
+		if err != nil || len(p) != len(c.want) {
+			t.Fatalf("%d of %d: %d nodes, %v", c.index, c.size, len(p), err)
+		}
+		for i := range p {
+			if hex.EncodeToString(p[i][:]) != c.want[i] {
+				t.Fatalf("%d of %d: node %d is %x", c.index, c.size, i, p[i])
+			}
+		}
+	}
+	p, err := Consistency(6, 8, m.get)
+	want := []string{"0ebc5d3437fbe2db158b9f126a1d118e308181031d0a949f8dededebc558ef6a", "ca854ea128ed050b41b35ffc1b87b8eb2bde461e9e3b5596ece6b9d5975a0ae0", "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7"}
+	if err != nil || len(p) != len(want) {
+		t.Fatal(len(p), err)
+	}
+	for i := range p {
+		if hex.EncodeToString(p[i][:]) != want[i] {
+			t.Fatalf("consistency node %d is %x", i, p[i])
+		}
+	}
+}
+
+// TestProofs: every proof of every tree up to 65 holds, and no changed one.
+func TestProofs(t *testing.T) {
+	m := mem{}
+	roots := []Hash{EmptyRoot()}
+	var leaves []Hash
+	for n := uint64(0); n < 65; n++ {
+		leaves = append(leaves, LeafHash([]byte{byte(n)}))
+		m.add(t, n, leaves[n])
+		r, _ := Root(n+1, m.get)
+		roots = append(roots, r)
+	}
+	for size := uint64(1); size <= 65; size++ {
+		for i := uint64(0); i < size; i++ {
+			p, err := Inclusion(i, size, m.get)
+			if err != nil || VerifyInclusion(i, size, leaves[i], p, roots[size]) != nil {
+				t.Fatalf("inclusion %d of %d: %v", i, size, err)
+			}
+			if VerifyInclusion(i, size, leaves[(i+1)%65], p, roots[size]) == nil {
+				t.Fatalf("inclusion %d of %d accepts another leaf", i, size)
+			}
+			if size > 1 && VerifyInclusion((i+1)%size, size, leaves[i], p, roots[size]) == nil {
+				t.Fatalf("inclusion %d of %d accepts another index", i, size)
+			}
+			if VerifyInclusion(i, size, leaves[i], append(p, Hash{}), roots[size]) == nil {
+				t.Fatalf("inclusion %d of %d accepts a longer path", i, size)
+			}
+		}
+		for old := uint64(0); old <= size; old++ {
+			p, err := Consistency(old, size, m.get)
+			if err != nil || VerifyConsistency(old, size, roots[old], roots[size], p) != nil {
+				t.Fatalf("consistency %d to %d: %v", old, size, err)
+			}
+			if old > 0 && old < size {
+				if VerifyConsistency(old, size, roots[old-1], roots[size], p) == nil {
+					t.Fatalf("consistency %d to %d accepts another old root", old, size)
+				}
+				p[0][0] ^= 1
+				if VerifyConsistency(old, size, roots[old], roots[size], p) == nil {
+					t.Fatalf("consistency %d to %d accepts a changed proof", old, size)
+				}
+			}
+		}
+	}
+	// The duplicate-leaf forgery (CVE-2012-2459) does not exist here.
+	a, b, c := leaves[0], leaves[1], leaves[2]
+	if NodeHash(NodeHash(a, b), c) == NodeHash(NodeHash(a, b), NodeHash(c, c)) {
+		t.Fatal("duplicated leaf keeps the root")
+	}
+}
+
+func TestNote(t *testing.T) {
+	seed := make([]byte, 32)
+	key, _ := sign.NewKey(seed)
+	seed[0] = 1
+	other, _ := sign.NewKey(seed)
+	c := Checkpoint{Origin: "binnacle/test", Size: 7, Root: LeafHash(nil), Extensions: []string{"epoch 1", "lamport 9"}}
+	note := c.Sign(key)
+	got, err := ParseNote(note, key.Public())
+	if err != nil || got.Size != 7 || got.Root != c.Root || got.Extension("lamport") != "9" || string(got.Text()) != string(c.Text()) {
+		t.Fatalf("%+v %v", got, err)
+	}
+	if _, err := ParseNote(note, other.Public()); err == nil {
+		t.Fatal("another key's note accepted")
+	}
+	for i := range note {
+		bad := append([]byte(nil), note...)
+		bad[i] ^= 1
+		if _, err := ParseNote(bad, key.Public()); err == nil {
+			t.Fatalf("byte %d flipped and accepted", i)
+		}
+	}
+}
