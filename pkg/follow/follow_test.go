@@ -1,0 +1,86 @@
+package follow_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+)
+
+var reader = bus.Reader{Name: "all", Stream: bus.Events, Filters: []string{"evt.*.a.>"}}
+
+// TestRestart: a follower sees every event once and in order, although the
+// server, whose consumers live in memory, is restarted under it.
+func TestRestart(t *testing.T) {
+	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
+	b := meshtest.Start(t, []bus.Declaration{d})
+	// The in-process dialer is bound to one server, so the follower lives
+	// through the restart by a second connection and its own position.
+	var next atomic.Uint64
+	apply := func(en eventlog.Entry) error {
+		if want := next.Add(1); string(en.Data) != fmt.Sprint(want) || en.Seq != want {
+			return fmt.Errorf("got %s at %d, want %d", en.Data, en.Seq, want)
+		}
+		return nil
+	}
+	publish := func(from, to int) {
+		t.Helper()
+		log := eventlog.JetStream{Conn: b.Connect(t, "a")}
+		for i := from; i <= to; i++ {
+			if _, err := log.Append(t.Context(), "evt.t.a.-.x.k", fmt.Sprint(i), []byte(fmt.Sprint(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	run := func(until uint64) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		f := follow.New(b.Connect(t, "a"), d.Instance(1), reader, apply)
+		done := make(chan error, 1)
+		go func() { done <- f.Run(ctx, next.Load()+1) }()
+		for next.Load() < until {
+			select {
+			case err := <-done:
+				t.Fatalf("stopped at %d: %v", next.Load(), err)
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		<-f.Ready()
+		if f.Position() != until {
+			t.Fatalf("position %d, want %d", f.Position(), until)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(1, 2000)
+	run(2000)
+	b.Down()
+	b.Up(t)
+	publish(2001, 2500)
+	run(2500)
+}
+
+// TestApplyError: a view that cannot apply an event stops with it.
+func TestApplyError(t *testing.T) {
+	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
+	b := meshtest.Start(t, []bus.Declaration{d})
+	c := b.Connect(t, "a")
+	if _, err := (eventlog.JetStream{Conn: c}).Append(t.Context(), "evt.t.a.-.x.k", "1", []byte("1")); err != nil {
+		t.Fatal(err)
+	}
+	f := follow.New(c, d.Instance(1), reader, func(eventlog.Entry) error { return fmt.Errorf("no") })
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := f.Run(ctx, 1); err == nil || err.Error() != "no" {
+		t.Fatal(err)
+	}
+}
