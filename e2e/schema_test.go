@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"bytes"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/schemas"
+)
+
+// checkSchemas validates the data of every event on the mesh's ledger against
+// the schema the event names.
+func checkSchemas(t *testing.T, m *harness.Mesh) {
+	c := jsonschema.NewCompiler()
+	compiled := map[string]*jsonschema.Schema{}
+	err := fs.WalkDir(schemas.Events, "events", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := schemas.Events.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+		if err != nil {
+			return err
+		}
+		id := doc.(map[string]any)["$id"].(string)
+		if err := c.AddResource(id, doc); err != nil {
+			return err
+		}
+		compiled[id], err = c.Compile(id)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := m.Do(t.Context(), "GET", "/api/v1/ledger", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for line := range strings.Lines(string(r.Body)) {
+		doc, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := doc.(map[string]any)
+		id := e["dataschema"].(string)
+		s := compiled[id]
+		if s == nil {
+			t.Fatalf("event %s names schema %s, which does not exist", e["id"], id)
+		}
+		if err := s.Validate(e["data"]); err != nil {
+			t.Errorf("event %s: %v", e["id"], err)
+		}
+		seen[id]++
+	}
+	t.Log(seen)
+	for id := range compiled {
+		switch {
+		case seen[id] > 0:
+		case strings.Contains(id, "key_revoked"), strings.Contains(id, "tool_retired"), strings.Contains(id, "start_expired"), strings.Contains(id, "secret_refused"):
+			// not part of a healthy run
+		case m.Name != "compose" || !strings.Contains(id, "cancel"):
+			t.Errorf("no event of %s on the ledger: the scripts miss it", id)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package meshtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const repo = "github.com/binnacle-mesh/binnacle/"
+
+// TestImports holds the import table of ARCHITECTURE.md over the whole tree.
+func TestImports(t *testing.T) {
+	out, err := exec.Command("git", "-C", "../..", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for f := range strings.FieldsSeq(string(out)) {
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("../..", f), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+		for _, i := range file.Imports {
+			imp := strings.Trim(i.Path.Value, `"`)
+			if why := forbidden(f, imp); why != "" {
+				t.Errorf("%s imports %s: %s", f, imp, why)
+			}
+		}
+		if pure(f) {
+			checkPure(t, f, file)
+		}
+	}
+	if n < 80 {
+		t.Fatalf("only %d files seen", n)
+	}
+}
+
+// forbidden says why the file must not import the package, or nothing.
+func forbidden(file, imp string) string {
+	own, isOwn := strings.CutPrefix(imp, repo)
+	third := strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") && !isOwn
+	service := ""
+	if rest, ok := strings.CutPrefix(file, "services/"); ok {
+		service, _, _ = strings.Cut(rest, "/")
+	}
+	switch {
+	case strings.HasPrefix(file, "pkg/core/"):
+		if third || isOwn && !strings.HasPrefix(own, "pkg/core") {
+			return "the trusted core has no dependency"
+		}
+	case strings.HasPrefix(file, "pkg/"):
+		if isOwn && !strings.HasPrefix(own, "pkg/") {
+			return "shared shells know neither schemas nor services"
+		}
+		if third && !strings.HasPrefix(imp, "github.com/nats-io/") && !strings.HasPrefix(imp, "golang.org/x/sync") && !strings.HasPrefix(imp, "go.opentelemetry.io/") {
+			return "shared shells depend on nats, x/sync and otel only"
+		}
+		if strings.HasPrefix(imp, "github.com/nats-io/nats-server") && !strings.HasPrefix(file, "pkg/bus/embed/") && !strings.HasPrefix(file, "pkg/meshtest/") {
+			return "only pkg/bus/embed carries a server"
+		}
+	case service != "" && service != "binnacle":
+		if rest, ok := strings.CutPrefix(own, "services/"); ok && rest != service && !strings.HasPrefix(rest, service+"/") {
+			return "a service never knows another; only services/binnacle composes"
+		}
+		if strings.Contains(imp, "containerd/containerd") && !strings.HasPrefix(file, "services/session-runner/internal/containerd/") {
+			return "one package speaks containerd"
+		}
+		if strings.Contains(imp, "open-policy-agent") && !strings.HasPrefix(file, "services/policy/internal/rego/") {
+			return "one package speaks Rego"
+		}
+		if pure(file) && third && !strings.HasPrefix(imp, "go.yaml.in/yaml") {
+			return "a pure package takes values, not libraries"
+		}
+	case strings.HasPrefix(file, "e2e/"):
+		if strings.HasPrefix(own, "services/") {
+			return "end-to-end tests use the built programs"
+		}
+	}
+	return ""
+}
+
+// pure lists the packages that decide and do nothing else.
+func pure(file string) bool {
+	if strings.HasSuffix(file, "_test.go") {
+		return false
+	}
+	for _, p := range []string{"pkg/core/guard/", "pkg/core/receipt/", "pkg/core/trust/", "pkg/core/proofgraph/", "pkg/core/translog/", "pkg/core/contract/", "pkg/core/canon/", "pkg/core/sign/", "pkg/core/evidence/",
+		"services/judge/internal/verdict/", "services/llm-router/internal/demo/"} {
+		if strings.HasPrefix(file, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkPure: no clock, randomness, environment, files or network.
+func checkPure(t *testing.T, name string, file *ast.File) {
+	for _, i := range file.Imports {
+		switch imp := strings.Trim(i.Path.Value, `"`); imp {
+		case "os", "net", "net/http", "crypto/rand", "math/rand", "math/rand/v2", "os/exec", "io/fs", "syscall":
+			t.Errorf("%s imports %s: it is pure", name, imp)
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" && (sel.Sel.Name == "Now" || sel.Sel.Name == "Since" || sel.Sel.Name == "Sleep" || sel.Sel.Name == "After") {
+				t.Errorf("%s uses time.%s: it is pure", name, sel.Sel.Name)
+			}
+		}
+		return true
+	})
+}

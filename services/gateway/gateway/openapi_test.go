@@ -1,0 +1,35 @@
+package gateway
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestOpenAPI: the document lists exactly the routes there are.
+func TestOpenAPI(t *testing.T) {
+	var doc struct {
+		OpenAPI string                    `json:"openapi"`
+		Paths   map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(openapiDoc, &doc); err != nil || doc.OpenAPI != "3.1.0" {
+		t.Fatal(doc.OpenAPI, err)
+	}
+	var have, want []string
+	for path, ops := range doc.Paths {
+		for method := range ops {
+			have = append(have, strings.ToUpper(method)+" "+path)
+		}
+	}
+	param := regexp.MustCompile(`:([a-z]+)`)
+	for _, r := range (&Service{metrics: newMetrics()}).routes().Routes() {
+		want = append(want, r.Method+" "+param.ReplaceAllString(r.Path, "{$1}"))
+	}
+	slices.Sort(have)
+	slices.Sort(want)
+	if !slices.Equal(have, want) {
+		t.Fatalf("document and routes differ\ndocument %v\nroutes   %v", have, want)
+	}
+}

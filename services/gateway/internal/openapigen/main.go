@@ -1,0 +1,224 @@
+// Command openapigen writes the edge's OpenAPI 3.1 document and its page in
+// docs/reference from one table. A test compares the table with the routes.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+)
+
+// operation is one route.
+type operation struct {
+	method, path, summary string
+	scope                 string // needed at the edge; "call" = decided by policy; "" = open
+	query                 []string
+	body, answer          any // Go value whose type is the schema, or a string naming a media type
+}
+
+const (
+	auth  = "any valid token"
+	audit = "audit:read"
+)
+
+var table = []operation{
+	{"GET", "/healthz", "The process is alive.", "", nil, nil, map[string]string{}},
+	{"GET", "/readyz", "Every service and view with its lag; 503 until all are ready. Names the durability mode.", "", nil, nil, gateway.Readiness{}},
+	{"GET", "/metrics", "Prometheus metrics.", "", nil, nil, "text/plain"},
+	{"GET", "/openapi.json", "This document.", "", nil, nil, map[string]any{}},
+	{"POST", "/v1/chat/completions", "OpenAI chat completion, plain or streamed. model is provider/model.", "call llm.chat", nil, map[string]any{}, map[string]any{}},
+	{"GET", "/v1/models", "OpenAI model list.", auth, nil, nil, map[string]any{}},
+	{"GET", "/api/v1/packs", "The packs there are.", auth, nil, nil, []gateway.Pack{}},
+	{"GET", "/api/v1/packs/{name}", "One pack with its schemas.", auth, nil, nil, gateway.Pack{}},
+	{"POST", "/api/v1/packs/{name}", "Runs a pack; the body is its input.", "call tool.<name>", nil, map[string]any{}, gateway.CallResponse{}},
+	{"POST", "/api/v1/calls", "Proposes any call.", "call <kind>", nil, gateway.CallRequest{}, gateway.CallResponse{}},
+	{"POST", "/api/v1/secrets", "Stores a secret. The value travels sealed to the vault-broker and never reaches the ledger.", "vault:write, and call vault.put", nil, gateway.SecretRequest{}, map[string]string{}},
+	{"POST", "/api/v1/judgements", "Scores a recorded session against a YAML rubric.", "call judge.score", nil, map[string]string{}, gateway.CallResponse{}},
+	{"GET", "/helm/receipts", "Receipts as JSON lines, in ledger order.", audit, []string{"session", "limit", "offset"}, nil, "application/x-ndjson"},
+	{"GET", "/helm/proofgraph", "A session's proof graph.", audit, []string{"session"}, nil, map[string]any{}},
+	{"GET", "/api/v1/proofgraph/sessions", "Sessions with their chain tips.", audit, []string{"limit", "offset"}, nil, []map[string]any{}},
+	{"GET", "/api/v1/proofgraph/sessions/{id}/receipts", "A session's receipts.", audit, nil, nil, []map[string]any{}},
+	{"GET", "/api/v1/sessions/{id}/evidence", "A session's evidence pack.", audit, nil, nil, "application/x-tar"},
+	{"GET", "/api/v1/events", "Events as JSON lines {event, seq}; follow=true goes on for ever.", audit, []string{"session", "type", "since", "from", "to", "follow"}, nil, "application/x-ndjson"},
+	{"GET", "/api/v1/ledger", "Stored bytes, one event a line.", audit, []string{"from", "to"}, nil, "application/x-ndjson"},
+	{"GET", "/api/v1/ledger/{seq}/proof", "Leaf hash, inclusion proof and the checkpoint it leads to.", audit, nil, nil, map[string]any{}},
+	{"GET", "/api/v1/contents/{commitment}", "A content object: 16 bytes of salt, then the content.", audit, []string{"size"}, nil, "application/octet-stream"},
+	{"GET", "/api/v1/views/{service}", "A live view in canonical form, with its position.", audit, nil, nil, map[string]any{}},
+	{"GET", "/mcp/v1/capabilities", "Tool manifest of the HELM surface.", "tools:call", nil, nil, map[string]any{}},
+	{"POST", "/mcp/v1/execute", "Runs a tool by the HELM surface: {method, params}.", "call tool.<method>", nil, gateway.ExecuteRequest{}, map[string]any{}},
+	{"GET", "/mcp", "MCP streamable HTTP: the session's event stream.", auth, nil, nil, "text/event-stream"},
+	{"POST", "/mcp", "MCP streamable HTTP: initialize, tools/list, tools/call, notifications.", "call tool.<name>", nil, map[string]any{}, "text/event-stream"},
+	{"DELETE", "/mcp", "Ends an MCP session.", auth, nil, nil, nil},
+}
+
+func main() {
+	log.SetFlags(0)
+	paths := map[string]map[string]any{}
+	for _, op := range table {
+		if paths[op.path] == nil {
+			paths[op.path] = map[string]any{}
+		}
+		paths[op.path][strings.ToLower(op.method)] = op.render()
+	}
+	doc := map[string]any{
+		"openapi": "3.1.0",
+		"info":    map[string]any{"title": "Binnacle edge", "version": "1", "license": map[string]string{"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+		"paths":   paths,
+		"components": map[string]any{
+			"securitySchemes": map[string]any{"bearer": map[string]string{"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
+			"schemas":         map[string]any{"Error": errorSchema},
+		},
+	}
+	b, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		log.Fatal(err)
+	}
+	write("gateway/openapi.json", append(b, '\n'))
+	write("../../docs/reference/http.md", page())
+}
+
+func write(path string, b []byte) {
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		log.Fatal(err)
+	}
+}
+
+var errorSchema = map[string]any{"type": "object", "required": []string{"error"}, "properties": map[string]any{"error": map[string]any{
+	"type": "object", "required": []string{"message", "type", "code"}, "properties": map[string]any{
+		"message": text("what is wrong and how to mend it"), "type": text("OpenAI's error class"), "code": text("typed code"), "param": text("the field that is wrong"),
+		"reason_code": text("policy's reason, on a denial"), "call_id": text(""), "decision_id": text(""), "receipt_id": text("")}}}}
+
+func text(description string) map[string]any {
+	m := map[string]any{"type": "string"}
+	if description != "" {
+		m["description"] = description
+	}
+	return m
+}
+
+func (op *operation) render() map[string]any {
+	out := map[string]any{"summary": op.summary, "operationId": operationID(op)}
+	if op.scope != "" {
+		out["security"] = []any{map[string]any{"bearer": []string{}}}
+		out["x-binnacle-scope"] = op.scope
+	}
+	var params []any
+	for part := range strings.SplitSeq(op.path, "/") {
+		if name, ok := strings.CutPrefix(part, "{"); ok {
+			params = append(params, map[string]any{"name": strings.TrimSuffix(name, "}"), "in": "path", "required": true, "schema": map[string]string{"type": "string"}})
+		}
+	}
+	for _, q := range op.query {
+		params = append(params, map[string]any{"name": q, "in": "query", "schema": map[string]string{"type": "string"}})
+	}
+	calls := strings.Contains(op.scope, "call ")
+	if calls {
+		params = append(params, map[string]any{"name": "X-Binnacle-Session", "in": "header", "description": "session the call belongs to (s-…); a new one without it", "schema": map[string]string{"type": "string", "pattern": "^s-[A-Za-z0-9_-]{2,98}$"}})
+	}
+	if params != nil {
+		out["parameters"] = params
+	}
+	if op.body != nil {
+		out["requestBody"] = map[string]any{"content": content(op.body)}
+	}
+	ok := map[string]any{"description": "done"}
+	if op.answer != nil {
+		ok["content"] = content(op.answer)
+	}
+	if calls {
+		h := map[string]any{}
+		for _, n := range []string{"X-Binnacle-Session", "X-Binnacle-Call-Id", "X-Binnacle-Decision-Id", "X-Binnacle-Receipt-Id", "X-Binnacle-Verdict"} {
+			h[n] = map[string]any{"schema": map[string]string{"type": "string"}}
+		}
+		ok["headers"] = h
+	}
+	fail := func(d string) map[string]any {
+		return map[string]any{"description": d, "content": map[string]any{"application/json": map[string]any{"schema": map[string]string{"$ref": "#/components/schemas/Error"}}}}
+	}
+	responses := map[string]any{"200": ok}
+	if op.scope != "" {
+		responses["401"] = fail("no valid token")
+		responses["403"] = fail("the scope is missing, or policy denied the call: reason_code and receipt_id say more")
+		responses["503"] = fail("not now; Retry-After says when")
+	}
+	if op.body != nil || params != nil {
+		responses["400"] = fail("bad input; param names the field")
+	}
+	out["responses"] = responses
+	return out
+}
+
+func operationID(op *operation) string {
+	id := strings.ToLower(op.method)
+	for part := range strings.FieldsFuncSeq(op.path, func(r rune) bool { return strings.ContainsRune("/{}.-", r) }) {
+		id += strings.ToUpper(part[:1]) + part[1:]
+	}
+	return id
+}
+
+func content(v any) map[string]any {
+	if media, ok := v.(string); ok {
+		return map[string]any{media: map[string]any{}}
+	}
+	return map[string]any{"application/json": map[string]any{"schema": schemaOf(reflect.TypeOf(v))}}
+}
+
+func schemaOf(t reflect.Type) map[string]any {
+	if t == reflect.TypeFor[json.RawMessage]() || t.Name() == "Raw" {
+		return map[string]any{}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return schemaOf(t.Elem())
+	case reflect.String:
+		return map[string]any{"type": "string"}
+	case reflect.Bool:
+		return map[string]any{"type": "boolean"}
+	case reflect.Int, reflect.Int64, reflect.Uint64:
+		return map[string]any{"type": "integer"}
+	case reflect.Slice:
+		return map[string]any{"type": "array", "items": schemaOf(t.Elem())}
+	case reflect.Map:
+		return map[string]any{"type": "object", "additionalProperties": schemaOf(t.Elem())}
+	case reflect.Struct:
+		props, required := map[string]any{}, []string{}
+		for i := range t.NumField() {
+			f := t.Field(i)
+			name, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" || name == "-" {
+				continue
+			}
+			props[name] = schemaOf(f.Type)
+			if opts != "omitempty" {
+				required = append(required, name)
+			}
+		}
+		slices.Sort(required)
+		return map[string]any{"type": "object", "properties": props, "required": required}
+	}
+	return map[string]any{}
+}
+
+func page() []byte {
+	var b bytes.Buffer
+	b.WriteString("# HTTP reference\n\nGenerated by `make gen` from the gateway's table of routes; the same table is\nserved as OpenAPI 3.1 at `/openapi.json`.\n\n\"call\" means that the request becomes a call: policy decides it, an executor\ndoes it, and the response names call, decision, receipt and verdict in\n`X-Binnacle-*` headers. Errors are `{\"error\": {message, type, code, …}}`.\n\n| method | path | needs | what it does |\n|---|---|---|---|\n")
+	for _, op := range table {
+		scope := op.scope
+		if scope == "" {
+			scope = "–"
+		}
+		q := ""
+		if len(op.query) > 0 {
+			q = " Query: `" + strings.Join(op.query, "`, `") + "`."
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s%s |\n", op.method, op.path, strings.NewReplacer("<", "&lt;", ">", "&gt;").Replace(scope), op.summary, q)
+	}
+	return b.Bytes()
+}
