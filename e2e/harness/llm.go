@@ -1,0 +1,152 @@
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// LLM is a local server that speaks the OpenAI chat wire: what it answers
+// depends on the model it is asked for.
+//
+//	good      an answer, with tool calls where tools are offered
+//	judge     a verdict that cites the transcript's first event
+//	liar      a verdict that cites an event that does not exist
+//	cut       a stream that breaks off before its end
+//	garbage   a stream with a chunk that is not JSON
+//	limited   429 with Retry-After
+//	broken    500
+type LLM struct {
+	*httptest.Server
+	Key string
+}
+
+// NewLLM starts the server and writes the upstreams document for the mesh,
+// under the provider name "fixture".
+func NewLLM(t testing.TB) (*LLM, string) {
+	l := &LLM{Key: "sk-fixture-0123456789"}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", l.chat)
+	l.Server = httptest.NewServer(mux)
+	t.Cleanup(l.Close)
+	dir := t.TempDir()
+	keyFile := filepath.Join(dir, "key")
+	if err := os.WriteFile(keyFile, []byte(l.Key+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	doc, err := json.Marshal(map[string]any{"upstreams": []any{map[string]any{"name": "fixture", "base_url": l.URL + "/v1", "api_key_file": keyFile, "models": []string{"good"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "llm.json")
+	if err := os.WriteFile(path, doc, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return l, path
+}
+
+type chatRequest struct {
+	Model    string `json:"model"`
+	Stream   bool   `json:"stream"`
+	Messages []struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	} `json:"messages"`
+	Tools []json.RawMessage `json:"tools"`
+}
+
+func (l *LLM) chat(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Authorization") != "Bearer "+l.Key {
+		wireError(w, 401, "Incorrect API key provided: "+r.Header.Get("Authorization"), "invalid_api_key")
+		return
+	}
+	var req chatRequest
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
+		wireError(w, 400, err.Error(), "invalid_json")
+		return
+	}
+	last := req.Messages[len(req.Messages)-1].Content
+	text := "You said: " + last
+	switch req.Model {
+	case "good", "cut", "garbage":
+	case "judge":
+		var turns []struct {
+			EventID string `json:"event_id"`
+		}
+		_ = json.Unmarshal([]byte(last), &turns)
+		text = fmt.Sprintf(`{"score":8,"justification":"the call did what was asked","citations":[%q]}`, turns[0].EventID)
+	case "liar":
+		text = `{"score":10,"justification":"trust me","citations":["r-c-INVENTED"]}`
+	case "limited":
+		w.Header().Set("Retry-After", "7")
+		wireError(w, 429, "Rate limit reached", "rate_limit_exceeded")
+		return
+	case "broken":
+		wireError(w, 500, "The server had an error", "server_error")
+		return
+	default:
+		wireError(w, 404, "The model `"+req.Model+"` does not exist", "model_not_found")
+		return
+	}
+	message := map[string]any{"role": "assistant", "content": text, "refusal": nil}
+	finish := "stop"
+	if len(req.Tools) > 0 {
+		message["content"], finish = nil, "tool_calls"
+		message["tool_calls"] = []any{map[string]any{"id": "call_1", "type": "function", "function": map[string]string{"name": "upper", "arguments": `{"text":"x"}`}}}
+	}
+	if !req.Stream {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"id": "chatcmpl-1", "object": "chat.completion", "created": 1700000000, "model": req.Model,
+			"choices": []any{map[string]any{"index": 0, "message": message, "logprobs": nil, "finish_reason": finish}},
+			"usage":   map[string]int{"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}})
+		return
+	}
+	l.stream(w, req, text, finish)
+}
+
+func (l *LLM) stream(w http.ResponseWriter, req chatRequest, text, finish string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	send := func(v any) {
+		b, _ := json.Marshal(v)
+		fmt.Fprintf(w, "data: %s\n\n", b)
+		w.(http.Flusher).Flush()
+	}
+	chunk := func(delta map[string]any, finish any) {
+		send(map[string]any{"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000, "model": req.Model,
+			"choices": []any{map[string]any{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": finish}}})
+	}
+	chunk(map[string]any{"role": "assistant", "content": ""}, nil)
+	if len(req.Tools) > 0 {
+		chunk(map[string]any{"tool_calls": []any{map[string]any{"index": 0, "id": "call_1", "type": "function", "function": map[string]string{"name": "upper", "arguments": ""}}}}, nil)
+		for _, part := range []string{`{"te`, `xt":"x"}`} {
+			chunk(map[string]any{"tool_calls": []any{map[string]any{"index": 0, "function": map[string]string{"arguments": part}}}}, nil)
+		}
+	} else {
+		for i, word := range strings.SplitAfter(text, " ") {
+			if i == 2 && req.Model == "cut" {
+				return
+			}
+			if i == 2 && req.Model == "garbage" {
+				fmt.Fprint(w, "data: {not json\n\n")
+				return
+			}
+			chunk(map[string]any{"content": word}, nil)
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	chunk(map[string]any{}, finish)
+	send(map[string]any{"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000, "model": req.Model, "choices": []any{}, "usage": map[string]int{"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}})
+	fmt.Fprint(w, "data: [DONE]\n\n")
+}
+
+func wireError(w http.ResponseWriter, status int, message, code string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": message, "type": "invalid_request_error", "param": nil, "code": code}})
+}

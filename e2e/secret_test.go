@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// TestSecretNowhere: while and after a pack used a secret, its value is in no
+// file of the mesh, no log, no answer, no command line and no environment.
+func TestSecretNowhere(t *testing.T) {
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			const value = "tops3cret-bilge-rat-7731"
+			m := start(t, harness.Options{})
+			if r, err := m.Do(t.Context(), "POST", "/api/v1/secrets", "s-hush", `{"name":"demo-api-key","value":"`+value+`"}`); err != nil || r.Status != 200 || bytes.Contains(r.Body, []byte(value)) {
+				t.Fatalf("%v %+v", err, r)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			listing := make(chan bool, 1)
+			go func() { listing <- watchProcesses(ctx, value) }()
+			for range 10 {
+				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.secretlen", "s-hush", "{}")
+				if err != nil || r.Status != 200 || !bytes.Contains(r.Body, []byte(`"length":24`)) || bytes.Contains(r.Body, []byte(value)) {
+					t.Fatalf("%v %+v %s", err, r, r.Body)
+				}
+			}
+			stop()
+			if <-listing {
+				t.Error("the secret stood in a command line or environment")
+			}
+			for _, path := range []string{"/api/v1/events", "/helm/receipts", "/api/v1/views/audit", "/api/v1/ledger", "/metrics", "/readyz"} {
+				r, err := m.Do(t.Context(), "GET", path, "", "")
+				if err != nil || bytes.Contains(r.Body, []byte(value)) {
+					t.Errorf("%s: %v, or the secret is in it", path, err)
+				}
+			}
+			// A malformed request must not be quoted back.
+			r, err := m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"x","value":["`+value+`"]}`)
+			if err != nil || r.Status != 400 || bytes.Contains(r.Body, []byte(value)) {
+				t.Errorf("%v %s", err, r.Body)
+			}
+			leaks(t, m, value)
+			// And it survives a restart of everything.
+			m.StopAll()
+			leaks(t, m, value)
+		})
+	}
+}
+
+// leaks looks for a value in every file the mesh wrote.
+func leaks(t *testing.T, m *harness.Mesh, value string) {
+	t.Helper()
+	files := 0
+	err := filepath.WalkDir(m.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil // it was there a moment ago
+		}
+		files++
+		if bytes.Contains(b, []byte(value)) {
+			t.Errorf("%s holds the secret", path)
+		}
+		return nil
+	})
+	if err != nil || files < 10 {
+		t.Fatalf("%d files read, %v", files, err)
+	}
+}
+
+// watchProcesses reads every process's command line and environment until ctx
+// ends, and reports whether the value was ever in one.
+func watchProcesses(ctx context.Context, value string) bool {
+	self := strconv.Itoa(os.Getpid())
+	for ctx.Err() == nil {
+		procs, _ := filepath.Glob("/proc/[0-9]*")
+		for _, p := range procs {
+			if filepath.Base(p) == self {
+				continue
+			}
+			for _, f := range []string{"cmdline", "environ"} {
+				if b, err := os.ReadFile(filepath.Join(p, f)); err == nil && bytes.Contains(b, []byte(value)) {
+					return true
+				}
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return false
+}
