@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -70,6 +71,7 @@ func Main(service string, build func(Keys) (Service, error)) {
 	if os.Getenv("BINNACLE_LOG") == "debug" {
 		level = slog.LevelDebug
 	}
+	debug.SetGCPercent(300) // the heap is small and garbage is plenty
 	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

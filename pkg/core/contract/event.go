@@ -234,3 +234,18 @@ func strictUnmarshal(b []byte, v any) error {
 	dec.DisallowUnknownFields()
 	return dec.Decode(v)
 }
+
+// PeekCallID returns the callid of canonical event bytes without decoding
+// them, or "". It is for readers that select; whoever acts decodes.
+func PeekCallID(b []byte) string {
+	const key = `","callid":"`
+	i := bytes.Index(b[:min(len(b), 4096)], []byte(key))
+	if i < 0 {
+		return ""
+	}
+	rest := b[i+len(key):]
+	if j := bytes.IndexByte(rest, '"'); j >= 0 {
+		return string(rest[:j])
+	}
+	return ""
+}

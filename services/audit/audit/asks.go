@@ -15,11 +15,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
 // serve registers audit's questions.
 func (s *Service) serve() {
-	box := s.env.Box
+	box := fresh{s}
 	box.Serve("sessions", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 		q, err := parse[Query](raw)
 		if err != nil {
@@ -77,6 +78,19 @@ func (s *Service) serve() {
 			return err
 		}
 		return b.flush()
+	})
+}
+
+// fresh registers questions whose answers hold everything received so far.
+type fresh struct{ s *Service }
+
+// Serve registers one.
+func (f fresh) Serve(verb string, h transient.Handler) {
+	f.s.env.Box.Serve(verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		if err := f.s.view.Flush(); err != nil {
+			return err
+		}
+		return h(ctx, raw, reply)
 	})
 }
 

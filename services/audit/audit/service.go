@@ -35,9 +35,8 @@ type Config struct {
 type Service struct {
 	Config
 
-	env   *run.Env
-	view  *View
-	flush chan chan error
+	env  *run.Env
+	view *View
 
 	mu          sync.Mutex
 	checkpoints []point // ascending by size
@@ -84,11 +83,6 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	f := follow.New(env.Conn, env.Instance, logReader, s.view.Add)
 	f.Batch = 5000
-	f.Caught = func() {
-		if err := s.view.Flush(); err != nil {
-			env.Log.Error("audit view", "err", err)
-		}
-	}
 	env.Report(func(context.Context) run.Health {
 		h := run.Health{Name: "audit.view", OK: true, Position: f.Position(), Lag: f.Pending()}
 		select {
@@ -107,10 +101,27 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Run(ctx, pos+1) })
 	g.Go(func() error {
+		t := time.NewTicker(flushEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return s.view.Flush()
+			case <-t.C:
+				if err := s.view.Flush(); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	g.Go(func() error {
 		select {
 		case <-f.Ready():
 		case <-ctx.Done():
 			return nil
+		}
+		if err := s.view.Flush(); err != nil {
+			return err
 		}
 		if err := s.compare(); err != nil {
 			env.Log.Error("ledger alarm", "err", err)
@@ -134,6 +145,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	})
 	return g.Wait()
 }
+
+// flushEvery is how old the view may get while nobody asks.
+const flushEvery = 200 * time.Millisecond
 
 // origin names the log.
 func (s *Service) origin() string { return "binnacle/" + s.env.RootKID + "/" + s.env.Tenant }
@@ -197,6 +211,9 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	defer s.mu.Unlock()
 	if s.truncated != nil {
 		return s.truncated
+	}
+	if err := s.view.Flush(); err != nil {
+		return err
 	}
 	size, lamport := s.view.Position()
 	if n := len(s.checkpoints); size == 0 || n > 0 && s.checkpoints[n-1].size >= size {

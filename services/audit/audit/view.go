@@ -10,7 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
+	"sync"
 
 	"go.etcd.io/bbolt"
 
@@ -28,8 +28,8 @@ type View struct {
 	Tree *tree.Tree
 	db   *bbolt.DB
 
+	mu      sync.Mutex
 	pending []eventlog.Entry
-	flushed time.Time
 }
 
 var (
@@ -89,21 +89,25 @@ func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) 
 // maxPending bounds how many entries one transaction takes.
 const maxPending = 4000
 
-// maxDelay bounds how long an added entry stays invisible under load.
-const maxDelay = 200 * time.Millisecond
-
-// Add takes the next entry; it becomes visible with Flush.
+// Add takes the next entry; it becomes visible with Flush. The data is
+// copied.
 func (v *View) Add(en eventlog.Entry) error {
 	en.Data = bytes.Clone(en.Data)
+	v.mu.Lock()
 	v.pending = append(v.pending, en)
-	if len(v.pending) >= maxPending || time.Since(v.flushed) > maxDelay {
+	full := len(v.pending) >= maxPending
+	v.mu.Unlock()
+	if full {
 		return v.Flush()
 	}
 	return nil
 }
 
-// Flush applies what was added.
+// Flush applies what was added. A transaction costs the same for one entry as
+// for many, so the service calls it every so often and before each answer.
 func (v *View) Flush() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if len(v.pending) == 0 {
 		return nil
 	}
@@ -129,7 +133,10 @@ func (v *View) Flush() error {
 		}
 		return errors.Join(putUint(tx, "position", pos), putUint(tx, "lamport", lamport))
 	})
-	v.pending, v.flushed = v.pending[:0], time.Now()
+	if err == nil {
+		clear(v.pending)
+		v.pending = v.pending[:0]
+	}
 	return err
 }
 

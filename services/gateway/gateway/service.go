@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -45,7 +47,9 @@ type Service struct {
 	tools   catalog.Catalog
 	view    *follow.Follower
 	metrics *metrics
-	expect  []string
+
+	verified      sync.Map // digest of a token -> *known
+	verifiedCount atomic.Int64
 }
 
 var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: catalog.Filters}

@@ -4,14 +4,15 @@
 package policy
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -192,56 +193,70 @@ func (s *Service) applyState(en eventlog.Entry) error {
 	return s.state.Activate(context.Background(), a.Layer, a.Digest, body, root)
 }
 
-// pending is the view of allowed calls that have not started.
+// pending is the view of allowed calls that have not started. It sees every
+// call of the mesh, nearly all of which start at once, so it reads no more
+// than the call's id until a call has waited for a while.
 type pending struct {
 	mu    sync.Mutex
-	calls map[string]*allowed
-	seen  atomic.Uint64
+	calls map[string]waiting
 }
 
-type allowed struct {
-	event   *contract.Event
-	expires time.Time
+type waiting struct {
+	entry eventlog.Entry
+	since time.Time
 }
 
 func (p *pending) apply(en eventlog.Entry) error {
-	e, err := eventlog.Open(en)
-	if err != nil {
-		return nil
-	}
+	id := contract.PeekCallID(en.Data)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.calls == nil {
-		p.calls = map[string]*allowed{}
+		p.calls = map[string]waiting{}
 	}
-	if e.Name == "effect_started" {
-		delete(p.calls, e.CallID)
+	if strings.Contains(en.Subject, ".effect_started.") {
+		delete(p.calls, id)
 		return nil
 	}
-	var a contract.Allowed
-	if err := contract.Decode(e.Data, &a); err != nil || a.Decision.Intent == nil {
-		return nil
-	}
-	t, err := contract.ParseTime(a.Decision.Intent.Expires)
-	if err != nil {
-		return nil
-	}
-	e.Data = append([]byte(nil), e.Data...)
-	p.calls[e.CallID] = &allowed{e, t}
+	en.Data = bytes.Clone(en.Data)
+	p.calls[id] = waiting{en, time.Now()}
 	return nil
 }
 
+// expired takes out the calls whose window was over at now.
 func (p *pending) expired(now time.Time) []*contract.Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []*contract.Event
-	for id, a := range p.calls {
-		if now.After(a.expires) {
-			out = append(out, a.event)
+	for id, w := range p.calls {
+		if time.Since(w.since) < time.Second {
+			continue
+		}
+		e, expires, err := readAllowed(w.entry)
+		switch {
+		case err != nil:
+			delete(p.calls, id) // not a decision; the executor refuses it too
+		case now.After(expires):
+			out = append(out, e)
 			delete(p.calls, id)
 		}
 	}
 	return out
+}
+
+func readAllowed(en eventlog.Entry) (*contract.Event, time.Time, error) {
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	var a contract.Allowed
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return nil, time.Time{}, err
+	}
+	if a.Decision.Intent == nil {
+		return nil, time.Time{}, errors.New("allowed without an intent")
+	}
+	t, err := contract.ParseTime(a.Decision.Intent.Expires)
+	return e, t, err
 }
 
 // sweepGrace is how long after its window an unstarted call is expired; it
