@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// TestReadmeTour runs the README's tour word for word and compares what it
+// prints; "…" stands for anything.
+func TestReadmeTour(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(harness.Root(), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, tour, ok := strings.Cut(string(readme), "<!-- tour -->\n```console\n")
+	tour, _, ok2 := strings.Cut(tour, "```\n<!-- /tour -->")
+	if !ok || !ok2 {
+		t.Fatal("README.md has no tour")
+	}
+	m := harness.One(t, harness.Options{})
+	work := t.TempDir()
+	if err := os.Symlink(filepath.Join(harness.Root(), "bin"), filepath.Join(work, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	steps := strings.Split(tour, "$ ")[1:]
+	if len(steps) < 7 {
+		t.Fatalf("only %d steps", len(steps))
+	}
+	for _, s := range steps {
+		command, want, _ := strings.Cut(s, "\n")
+		cmd := exec.Command("bash", "-c", command)
+		cmd.Dir = work
+		cmd.Env = append(os.Environ(), m.Env()...)
+		out, _ := cmd.CombinedOutput() // a denial exits with its code, and says so
+		var pattern strings.Builder
+		for i, part := range strings.Split(strings.TrimSpace(want), "…") {
+			if i > 0 {
+				pattern.WriteString("(?s:.*?)")
+			}
+			pattern.WriteString(regexp.QuoteMeta(part))
+		}
+		// Where a receipt is printed to standard error is not part of the tour.
+		got := regexp.MustCompile(`(?m)^(receipt r-c-.*|\r?\[=*.*events/s)\n?`).ReplaceAllString(string(out), "")
+		if !regexp.MustCompile(`^` + pattern.String() + `$`).MatchString(strings.TrimSpace(got)) {
+			t.Errorf("$ %s\nprinted\n%s\nthe README says\n%s", command, got, want)
+		}
+	}
+}
