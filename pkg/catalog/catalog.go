@@ -113,7 +113,7 @@ func (c *Catalog) lines() []byte {
 		e := c.tools[k]
 		w := canon.Object(b)
 		w.Str("digest", e.digest)
-		w.Append("tool", e.tool.AppendCanonical)
+		w.Raw("tool", contract.Bytes(&e.tool))
 		b = append(w.End(), '\n')
 	}
 	return b

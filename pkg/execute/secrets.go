@@ -23,15 +23,13 @@ type SecretRequest struct {
 	To         string   `json:"to"`        // instance whose mailbox gets the sealed values
 }
 
-// AppendCanonical implements the document encoding.
-func (r *SecretRequest) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("call_id", r.CallID)
-	w.Str("decision_id", r.DecisionID)
-	w.Strs("names", r.Names)
-	w.Str("recipient", r.Recipient)
-	w.Str("to", r.To)
-	return w.End()
+// Canonical implements canon.Document.
+func (r *SecretRequest) Canonical(c *canon.Codec) {
+	c.Str("call_id", &r.CallID)
+	c.Str("decision_id", &r.DecisionID)
+	c.Strs("names", &r.Names)
+	c.Str("recipient", &r.Recipient)
+	c.Str("to", &r.To)
 }
 
 // SecretInfo binds sealed values to their call.
@@ -57,7 +55,7 @@ func SecretsByBroker(m *emit.Emitter, box *transient.Box, instance string) Secre
 		}
 		in := box.Open("secret-" + a.Call.ID)
 		defer in.Close()
-		if _, err := m.Append(ctx, m.New("secret_requested", started.Session, req.AppendCanonical(nil), started)); err != nil {
+		if _, err := m.Append(ctx, m.New("secret_requested", started.Session, contract.Bytes(&req), started)); err != nil {
 			return nil, err
 		}
 		f, err := in.Next(ctx)

@@ -165,9 +165,9 @@ func one(b *bytes.Buffer, service, file string, s *schema) error {
 			comment = " // " + p.Description
 		}
 		fmt.Fprintf(b, "\t%s %s `json:%q`%s\n", goName(k), goType, tag, comment)
-		fmt.Fprintf(&write, "\tw.%s(%q, d.%s)\n", method, k, goName(k))
+		fmt.Fprintf(&write, "\tc.%s(%q, &d.%s)\n", method, k, goName(k))
 	}
-	fmt.Fprintf(b, "}\n\n// AppendCanonical implements the document encoding.\nfunc (d *%s) AppendCanonical(dst []byte) []byte {\n\tw := canon.Object(dst)\n%s\treturn w.End()\n}\n", s.Title, write.String())
+	fmt.Fprintf(b, "}\n\n// Canonical implements canon.Document.\nfunc (d *%s) Canonical(c *canon.Codec) {\n%s}\n", s.Title, write.String())
 	return nil
 }
 

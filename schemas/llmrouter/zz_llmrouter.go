@@ -23,19 +23,17 @@ type AttemptFinished struct {
 	Streamed     bool   `json:"streamed,omitempty"`
 }
 
-// AppendCanonical implements the document encoding.
-func (d *AttemptFinished) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Int("attempt", d.Attempt)
-	w.OptStr("error_code", d.ErrorCode)
-	w.OptInt("first_byte_ms", d.FirstByteMS)
-	w.OptInt("http_status", d.HTTPStatus)
-	w.OptInt("input_tokens", d.InputTokens)
-	w.Int("latency_ms", d.LatencyMS)
-	w.Str("model", d.Model)
-	w.OptInt("output_tokens", d.OutputTokens)
-	w.Str("provider", d.Provider)
-	w.Str("status", d.Status)
-	w.OptBool("streamed", d.Streamed)
-	return w.End()
+// Canonical implements canon.Document.
+func (d *AttemptFinished) Canonical(c *canon.Codec) {
+	c.Int("attempt", &d.Attempt)
+	c.OptStr("error_code", &d.ErrorCode)
+	c.OptInt("first_byte_ms", &d.FirstByteMS)
+	c.OptInt("http_status", &d.HTTPStatus)
+	c.OptInt("input_tokens", &d.InputTokens)
+	c.Int("latency_ms", &d.LatencyMS)
+	c.Str("model", &d.Model)
+	c.OptInt("output_tokens", &d.OutputTokens)
+	c.Str("provider", &d.Provider)
+	c.Str("status", &d.Status)
+	c.OptBool("streamed", &d.Streamed)
 }

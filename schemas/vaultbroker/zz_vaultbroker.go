@@ -16,14 +16,12 @@ type SecretRefused struct {
 	To         string `json:"to"` // instance
 }
 
-// AppendCanonical implements the document encoding.
-func (d *SecretRefused) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("call_id", d.CallID)
-	w.Str("decision_id", d.DecisionID)
-	w.Str("reason", d.Reason)
-	w.Str("to", d.To)
-	return w.End()
+// Canonical implements canon.Document.
+func (d *SecretRefused) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("decision_id", &d.DecisionID)
+	c.Str("reason", &d.Reason)
+	c.Str("to", &d.To)
 }
 
 // SecretReleasedName is the event's name.
@@ -37,12 +35,10 @@ type SecretReleased struct {
 	To         string   `json:"to"`      // instance
 }
 
-// AppendCanonical implements the document encoding.
-func (d *SecretReleased) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("call_id", d.CallID)
-	w.Str("decision_id", d.DecisionID)
-	w.Strs("secrets", d.Secrets)
-	w.Str("to", d.To)
-	return w.End()
+// Canonical implements canon.Document.
+func (d *SecretReleased) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("decision_id", &d.DecisionID)
+	c.Strs("secrets", &d.Secrets)
+	c.Str("to", &d.To)
 }

@@ -26,10 +26,7 @@ func TestKeyOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var order []string
-	for _, w := range []string{"Carriage", "One", "Control", "Latin", "Euro", "Emoji", "Hebrew"} {
-		order = append(order, w)
-	}
+	order := []string{"Carriage", "One", "Control", "Latin", "Euro", "Emoji", "Hebrew"}
 	last := -1
 	for _, w := range order {
 		i := strings.Index(string(got), w)

@@ -18,20 +18,18 @@ type Call struct {
 	Tool          string   `json:"tool"`
 }
 
-// AppendCanonical implements the document encoding.
-func (c *Call) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Append("args", c.Args.AppendCanonical)
-	w.Str("deadline", c.Deadline)
-	w.Str("id", c.ID)
-	w.OptStr("idempotency_key", c.IdemKey)
-	w.Str("kind", c.Kind)
-	w.OptStr("parent", c.Parent)
-	w.OptStr("parent_session", c.ParentSession)
-	w.Strs("scopes", c.Scopes)
-	w.OptBool("stream", c.Stream)
-	w.Str("tool", c.Tool)
-	return w.End()
+// Canonical implements canon.Document.
+func (x *Call) Canonical(c *canon.Codec) {
+	c.Doc("args", &x.Args)
+	c.Str("deadline", &x.Deadline)
+	c.Str("id", &x.ID)
+	c.OptStr("idempotency_key", &x.IdemKey)
+	c.Str("kind", &x.Kind)
+	c.OptStr("parent", &x.Parent)
+	c.OptStr("parent_session", &x.ParentSession)
+	c.Strs("scopes", &x.Scopes)
+	c.OptBool("stream", &x.Stream)
+	c.Str("tool", &x.Tool)
 }
 
 // Tool is what an executor declares it can do: data of
@@ -64,23 +62,19 @@ func (r Raw) MarshalJSON() ([]byte, error) {
 	return r, nil
 }
 
-// AppendCanonical implements the document encoding.
-func (t *Tool) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("description", t.Description)
-	w.Str("executor", t.Executor)
-	w.Raw("input_schema", t.InputSchema)
-	w.Str("kind", t.Kind)
-	w.Raw("output_schema", t.OutputSchema)
-	w.OptStr("pack_digest", t.Pack)
-	w.OptBool("rerunnable", t.Rerunnable)
-	if t.Sandbox != nil {
-		w.Append("sandbox", t.Sandbox.AppendCanonical)
-	}
-	canon.List(&w, "secrets", t.Secrets, SecretGrant.AppendCanonical)
-	w.Str("tool", t.Tool)
-	w.Str("version", t.Version)
-	return w.End()
+// Canonical implements canon.Document.
+func (t *Tool) Canonical(c *canon.Codec) {
+	c.Str("description", &t.Description)
+	c.Str("executor", &t.Executor)
+	c.Raw("input_schema", (*[]byte)(&t.InputSchema))
+	c.Str("kind", &t.Kind)
+	c.Raw("output_schema", (*[]byte)(&t.OutputSchema))
+	c.OptStr("pack_digest", &t.Pack)
+	c.OptBool("rerunnable", &t.Rerunnable)
+	canon.OptDoc(c, "sandbox", &t.Sandbox)
+	canon.List(c, "secrets", &t.Secrets)
+	c.Str("tool", &t.Tool)
+	c.Str("version", &t.Version)
 }
 
 // SecretGrant permits one named secret, usable only towards the hosts.
@@ -89,12 +83,10 @@ type SecretGrant struct {
 	Name  string   `json:"name"`
 }
 
-// AppendCanonical implements the document encoding.
-func (s SecretGrant) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.OptStrs("hosts", s.Hosts)
-	w.Str("name", s.Name)
-	return w.End()
+// Canonical implements canon.Document.
+func (s *SecretGrant) Canonical(c *canon.Codec) {
+	c.OptStrs("hosts", &s.Hosts)
+	c.Str("name", &s.Name)
 }
 
 // Sandbox bounds an execution. In an intent it is a ceiling: the executor may
@@ -108,14 +100,12 @@ type Sandbox struct {
 	WallMS      int64  `json:"wall_ms"` // wall clock
 }
 
-// AppendCanonical implements the document encoding.
-func (s *Sandbox) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Int("cpu_millis", s.CPUMillis)
-	w.Int("memory_mib", s.MemoryMiB)
-	w.Int("output_bytes", s.OutputBytes)
-	w.Int("pids", s.Pids)
-	w.Str("tier", s.Tier)
-	w.Int("wall_ms", s.WallMS)
-	return w.End()
+// Canonical implements canon.Document.
+func (s *Sandbox) Canonical(c *canon.Codec) {
+	c.Int("cpu_millis", &s.CPUMillis)
+	c.Int("memory_mib", &s.MemoryMiB)
+	c.Int("output_bytes", &s.OutputBytes)
+	c.Int("pids", &s.Pids)
+	c.Str("tier", &s.Tier)
+	c.Int("wall_ms", &s.WallMS)
 }

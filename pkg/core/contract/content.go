@@ -44,28 +44,22 @@ type Encryption struct {
 	Nonce     string `json:"nonce"` // base64url, 12 bytes
 }
 
-// AppendCanonical implements the document encoding.
-func (e *Encryption) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("algorithm", e.Algorithm)
-	w.Str("key_id", e.KeyID)
-	w.Str("nonce", e.Nonce)
-	return w.End()
+// Canonical implements canon.Document.
+func (e *Encryption) Canonical(c *canon.Codec) {
+	c.Str("algorithm", &e.Algorithm)
+	c.Str("key_id", &e.KeyID)
+	c.Str("nonce", &e.Nonce)
 }
 
-// AppendCanonical implements the document encoding.
-func (c *Content) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("commitment", c.Commitment)
-	if c.Encryption != nil {
-		w.Append("encryption", c.Encryption.AppendCanonical)
-	}
-	w.Str("media_type", c.MediaType)
-	w.OptStr("salt", c.Salt)
-	w.Int("size", c.Size)
-	w.Str("store", c.Store)
-	w.OptStr("text", c.Text)
-	return w.End()
+// Canonical implements canon.Document.
+func (x *Content) Canonical(c *canon.Codec) {
+	c.Str("commitment", &x.Commitment)
+	canon.OptDoc(c, "encryption", &x.Encryption)
+	c.Str("media_type", &x.MediaType)
+	c.OptStr("salt", &x.Salt)
+	c.Int("size", &x.Size)
+	c.Str("store", &x.Store)
+	c.OptStr("text", &x.Text)
 }
 
 // SaltSize is the length of a content's salt in bytes.

@@ -46,44 +46,38 @@ type PolicyDigests struct {
 	P2 string `json:"p2,omitempty"`
 }
 
-// AppendCanonical implements the document encoding.
-func (p *PolicyDigests) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("p0", p.P0)
-	w.Str("p1", p.P1)
-	w.OptStr("p2", p.P2)
-	return w.End()
+// Canonical implements canon.Document.
+func (p *PolicyDigests) Canonical(c *canon.Codec) {
+	c.Str("p0", &p.P0)
+	c.Str("p1", &p.P1)
+	c.OptStr("p2", &p.P2)
 }
 
-// AppendCanonical implements the document encoding; an unset Sig is absent,
-// which is the signature's preimage.
-func (d *Decision) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("actor", d.Actor)
-	w.Str("args_digest", d.ArgsDigest)
-	w.Str("call_id", d.CallID)
-	w.Str("catalog_digest", d.CatalogDigest)
-	w.Str("client", d.Client)
-	w.Raw("facts", d.Facts)
-	w.Str("facts_digest", d.FactsDigest)
-	w.Str("id", d.ID)
-	if d.Intent != nil {
-		w.Append("intent", d.Intent.AppendCanonical)
-	}
-	w.Str("kid", d.KID)
-	w.Str("kind", d.Kind)
-	w.Int("lamport", d.Lamport)
-	w.Append("policies", d.Policies.AppendCanonical)
-	w.Str("policy_decision_hash", d.PolicyHash)
-	w.Str("reason_code", d.ReasonCode)
-	w.Str("session", d.Session)
-	w.OptStr("sig", d.Sig)
-	w.Str("tenant", d.Tenant)
-	w.Str("time", d.Time)
-	w.Str("tool", d.Tool)
-	w.Str("tool_schema_digest", d.ToolDigest)
-	w.Str("verdict", d.Verdict)
-	return w.End()
+// Canonical implements canon.Document; an unset Sig is absent, which is the
+// signature's preimage.
+func (d *Decision) Canonical(c *canon.Codec) {
+	c.Str("actor", &d.Actor)
+	c.Str("args_digest", &d.ArgsDigest)
+	c.Str("call_id", &d.CallID)
+	c.Str("catalog_digest", &d.CatalogDigest)
+	c.Str("client", &d.Client)
+	c.Raw("facts", (*[]byte)(&d.Facts))
+	c.Str("facts_digest", &d.FactsDigest)
+	c.Str("id", &d.ID)
+	canon.OptDoc(c, "intent", &d.Intent)
+	c.Str("kid", &d.KID)
+	c.Str("kind", &d.Kind)
+	c.Int("lamport", &d.Lamport)
+	c.Doc("policies", &d.Policies)
+	c.Str("policy_decision_hash", &d.PolicyHash)
+	c.Str("reason_code", &d.ReasonCode)
+	c.Str("session", &d.Session)
+	c.OptStr("sig", &d.Sig)
+	c.Str("tenant", &d.Tenant)
+	c.Str("time", &d.Time)
+	c.Str("tool", &d.Tool)
+	c.Str("tool_schema_digest", &d.ToolDigest)
+	c.Str("verdict", &d.Verdict)
 }
 
 // ExecutionIntent is the permission inside an ALLOW: this executor, these
@@ -110,35 +104,27 @@ type Reservation struct {
 	Cents   int64  `json:"cents"`
 }
 
-// AppendCanonical implements the document encoding.
-func (r *Reservation) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("account", r.Account)
-	w.Int("cents", r.Cents)
-	return w.End()
+// Canonical implements canon.Document.
+func (r *Reservation) Canonical(c *canon.Codec) {
+	c.Str("account", &r.Account)
+	c.Int("cents", &r.Cents)
 }
 
-// AppendCanonical implements the document encoding.
-func (i *ExecutionIntent) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("args_digest", i.ArgsDigest)
-	if i.Budget != nil {
-		w.Append("budget", i.Budget.AppendCanonical)
-	}
-	w.Str("call_id", i.CallID)
-	w.OptStrs("egress_hosts", i.Egress)
-	w.Str("executor", i.Executor)
-	w.Str("expires", i.Expires)
-	w.Str("id", i.ID)
-	w.Str("idempotency_key", i.IdemKey)
-	w.Str("kind", i.Kind)
-	w.Str("not_before", i.NotBefore)
-	if i.Sandbox != nil {
-		w.Append("sandbox", i.Sandbox.AppendCanonical)
-	}
-	canon.List(&w, "secrets", i.Secrets, SecretGrant.AppendCanonical)
-	w.Str("tool", i.Tool)
-	return w.End()
+// Canonical implements canon.Document.
+func (i *ExecutionIntent) Canonical(c *canon.Codec) {
+	c.Str("args_digest", &i.ArgsDigest)
+	canon.OptDoc(c, "budget", &i.Budget)
+	c.Str("call_id", &i.CallID)
+	c.OptStrs("egress_hosts", &i.Egress)
+	c.Str("executor", &i.Executor)
+	c.Str("expires", &i.Expires)
+	c.Str("id", &i.ID)
+	c.Str("idempotency_key", &i.IdemKey)
+	c.Str("kind", &i.Kind)
+	c.Str("not_before", &i.NotBefore)
+	canon.OptDoc(c, "sandbox", &i.Sandbox)
+	canon.List(c, "secrets", &i.Secrets)
+	c.Str("tool", &i.Tool)
 }
 
 // Allowed is the data of policy.allowed.v1: the executor's work item.
@@ -148,10 +134,8 @@ type Allowed struct {
 	Call Call `json:"call"`
 }
 
-// AppendCanonical implements the document encoding.
-func (a *Allowed) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Append("call", a.Call.AppendCanonical)
-	w.Append("decision", a.Decision.AppendCanonical)
-	return w.End()
+// Canonical implements canon.Document.
+func (a *Allowed) Canonical(c *canon.Codec) {
+	c.Doc("call", &a.Call)
+	c.Doc("decision", &a.Decision)
 }

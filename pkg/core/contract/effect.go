@@ -22,13 +22,11 @@ type Started struct {
 	IntentID   string `json:"intent_id"`
 }
 
-// AppendCanonical implements the document encoding.
-func (s *Started) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("call_id", s.CallID)
-	w.Str("decision_id", s.DecisionID)
-	w.Str("intent_id", s.IntentID)
-	return w.End()
+// Canonical implements canon.Document.
+func (s *Started) Canonical(c *canon.Codec) {
+	c.Str("call_id", &s.CallID)
+	c.Str("decision_id", &s.DecisionID)
+	c.Str("intent_id", &s.IntentID)
 }
 
 // Effect says what came of a call.
@@ -58,57 +56,47 @@ type Usage struct {
 	WallMS       int64 `json:"wall_ms,omitempty"`
 }
 
-// AppendCanonical implements the document encoding.
-func (u *Usage) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.OptInt("cpu_ms", u.CPUMillis)
-	w.OptInt("input_tokens", u.InputTokens)
-	w.OptInt("output_tokens", u.OutputTokens)
-	w.OptInt("wall_ms", u.WallMS)
-	return w.End()
+// Canonical implements canon.Document.
+func (u *Usage) Canonical(c *canon.Codec) {
+	c.OptInt("cpu_ms", &u.CPUMillis)
+	c.OptInt("input_tokens", &u.InputTokens)
+	c.OptInt("output_tokens", &u.OutputTokens)
+	c.OptInt("wall_ms", &u.WallMS)
 }
 
 // Attestation is what the sandbox says it enforced.
 type Attestation struct {
 	Enforced    []string `json:"enforced"`
 	ImageDigest string   `json:"image_digest"`
-	Limits      *Sandbox `json:"limits"`
+	Limits      Sandbox  `json:"limits"`
 	Tier        string   `json:"tier"`
 }
 
-// AppendCanonical implements the document encoding.
-func (a *Attestation) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Strs("enforced", a.Enforced)
-	w.Str("image_digest", a.ImageDigest)
-	w.Append("limits", a.Limits.AppendCanonical)
-	w.Str("tier", a.Tier)
-	return w.End()
+// Canonical implements canon.Document.
+func (a *Attestation) Canonical(c *canon.Codec) {
+	c.Strs("enforced", &a.Enforced)
+	c.Str("image_digest", &a.ImageDigest)
+	c.Doc("limits", &a.Limits)
+	c.Str("tier", &a.Tier)
 }
 
-// AppendCanonical implements the document encoding.
-func (e *Effect) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.OptStrs("artifacts", e.Artifacts)
-	if e.Attestation != nil {
-		w.Append("attestation", e.Attestation.AppendCanonical)
-	}
-	w.Str("call_id", e.CallID)
-	w.Str("effect_type", e.EffectType)
-	w.Str("ended", e.Ended)
-	w.OptStr("error_code", e.ErrorCode)
-	w.OptStr("error_message", e.ErrorMessage)
-	w.OptInt("frames", e.Frames)
-	w.Str("input_digest", e.InputDigest)
-	w.Str("instance", e.Instance)
-	w.OptStr("output_digest", e.OutputDigest)
-	w.OptStr("started", e.Started)
-	w.Str("status", e.Status)
-	w.Str("tool", e.Tool)
-	if e.Usage != nil {
-		w.Append("usage", e.Usage.AppendCanonical)
-	}
-	return w.End()
+// Canonical implements canon.Document.
+func (e *Effect) Canonical(c *canon.Codec) {
+	c.OptStrs("artifacts", &e.Artifacts)
+	canon.OptDoc(c, "attestation", &e.Attestation)
+	c.Str("call_id", &e.CallID)
+	c.Str("effect_type", &e.EffectType)
+	c.Str("ended", &e.Ended)
+	c.OptStr("error_code", &e.ErrorCode)
+	c.OptStr("error_message", &e.ErrorMessage)
+	c.OptInt("frames", &e.Frames)
+	c.Str("input_digest", &e.InputDigest)
+	c.Str("instance", &e.Instance)
+	c.OptStr("output_digest", &e.OutputDigest)
+	c.OptStr("started", &e.Started)
+	c.Str("status", &e.Status)
+	c.Str("tool", &e.Tool)
+	canon.OptDoc(c, "usage", &e.Usage)
 }
 
 // Receipt closes a call. Receipts of one session form a chain by Prev; Index
@@ -136,31 +124,29 @@ type Receipt struct {
 	Verdict        string `json:"verdict"`
 }
 
-// AppendCanonical implements the document encoding; an unset Sig is absent,
-// which is the signature's preimage.
-func (r *Receipt) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("args_digest", r.ArgsDigest)
-	w.Str("call_id", r.CallID)
-	w.Str("decision_digest", r.DecisionDigest)
-	w.Str("decision_id", r.DecisionID)
-	w.Str("effect_digest", r.EffectDigest)
-	w.Str("executor", r.Executor)
-	w.Str("id", r.ID)
-	w.Int("index", r.Index)
-	w.OptStr("intent_id", r.IntentID)
-	w.Str("kid", r.KID)
-	w.Int("lamport", r.Lamport)
-	w.OptStr("output_digest", r.OutputDigest)
-	w.Str("prev", r.Prev)
-	w.Str("reason_code", r.ReasonCode)
-	w.Str("session", r.Session)
-	w.OptStr("sig", r.Sig)
-	w.Str("status", r.Status)
-	w.Str("tenant", r.Tenant)
-	w.Str("time", r.Time)
-	w.Str("verdict", r.Verdict)
-	return w.End()
+// Canonical implements canon.Document; an unset Sig is absent, which is the
+// signature's preimage.
+func (r *Receipt) Canonical(c *canon.Codec) {
+	c.Str("args_digest", &r.ArgsDigest)
+	c.Str("call_id", &r.CallID)
+	c.Str("decision_digest", &r.DecisionDigest)
+	c.Str("decision_id", &r.DecisionID)
+	c.Str("effect_digest", &r.EffectDigest)
+	c.Str("executor", &r.Executor)
+	c.Str("id", &r.ID)
+	c.Int("index", &r.Index)
+	c.OptStr("intent_id", &r.IntentID)
+	c.Str("kid", &r.KID)
+	c.Int("lamport", &r.Lamport)
+	c.OptStr("output_digest", &r.OutputDigest)
+	c.Str("prev", &r.Prev)
+	c.Str("reason_code", &r.ReasonCode)
+	c.Str("session", &r.Session)
+	c.OptStr("sig", &r.Sig)
+	c.Str("status", &r.Status)
+	c.Str("tenant", &r.Tenant)
+	c.Str("time", &r.Time)
+	c.Str("verdict", &r.Verdict)
 }
 
 // Recorded is the data of <service>.effect_recorded.v1: everything that ends
@@ -173,16 +159,10 @@ type Recorded struct {
 	Receipt  Receipt   `json:"receipt"`
 }
 
-// AppendCanonical implements the document encoding.
-func (r *Recorded) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	if r.Decision != nil {
-		w.Append("decision", r.Decision.AppendCanonical)
-	}
-	w.Append("effect", r.Effect.AppendCanonical)
-	if r.Output != nil {
-		w.Append("output", r.Output.AppendCanonical)
-	}
-	w.Append("receipt", r.Receipt.AppendCanonical)
-	return w.End()
+// Canonical implements canon.Document.
+func (r *Recorded) Canonical(c *canon.Codec) {
+	canon.OptDoc(c, "decision", &r.Decision)
+	c.Doc("effect", &r.Effect)
+	canon.OptDoc(c, "output", &r.Output)
+	c.Doc("receipt", &r.Receipt)
 }

@@ -1,16 +1,15 @@
 // Package contract holds the documents a stranger needs to read the ledger:
 // the event envelope and the contracts inside it.
 //
-// Each document has one encoder, AppendCanonical (RFC 8785, keys in static
-// order, empty optional members absent), and one decoder, Decode, which
-// accepts nothing but those bytes. Signed documents (Decision, Receipt,
+// Each document lists its members once, in Canonical; Bytes writes and Decode
+// reads by that list, and Decode accepts nothing but the canonical bytes
+// (RFC 8785, empty optional members absent). Signed documents (Decision, Receipt,
 // TrustKey) are made only inside the trusted core: guard.Decide,
 // receipt.Issue and trust.Publish; a test scans the tree for other makers.
 package contract
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -40,24 +39,24 @@ func ParseTime(s string) (time.Time, error) {
 // extension attributes. The stored bytes are what the log hashes; nothing may
 // re-encode an event to hash it.
 type Event struct {
-	ID       string `json:"id"`            // unique; of two events with one id the first in the ledger counts
-	Source   string `json:"source"`        // producer: service "/" instance, e.g. "policy/policy-1"
-	Name     string `json:"-"`             // event name, e.g. "call_proposed"; part of type
-	Version  int    `json:"-"`             // schema version; part of type
-	Key      string `json:"subject"`       // aggregate key or session id
-	Time     string `json:"time"`          // when the producer made it (TimeFormat)
-	Tenant   string `json:"tenant"`        // environment
-	Actor    string `json:"actor"`         // verified caller; "-" where the mesh itself acts
-	Client   string `json:"client"`        // client the actor used; "-" if none
-	Session  string `json:"session"`       // session the event belongs to; empty for aggregates
-	CallID   string `json:"callid"`        // call the event belongs to; empty if none
-	Origin   string `json:"origin"`        // instance that waits for the outcome; "-" if none
-	Target   string `json:"target"`        // executor addressed by an allowed event; else empty
-	Correl   string `json:"correlationid"` // first event of the whole cause chain
-	Cause    string `json:"causationid"`   // event that led to this one
-	Lamport  uint64 `json:"-"`             // 1 + max(own, everything seen); decimal string in JSON, as CloudEvents integers have 32 bits
-	TraceCtx string `json:"traceparent"`   // W3C trace context
-	Data     []byte `json:"-"`             // canonical JSON object
+	ID       string // unique; of two events with one id the first in the ledger counts
+	Source   string // producer: service "/" instance, e.g. "policy/policy-1"
+	Name     string // event name, e.g. "call_proposed"; part of type
+	Version  int    // schema version; part of type
+	Key      string // aggregate key or session id
+	Time     string // when the producer made it (TimeFormat)
+	Tenant   string // environment
+	Actor    string // verified caller; "-" where the mesh itself acts
+	Client   string // client the actor used; "-" if none
+	Session  string // session the event belongs to; empty for aggregates
+	CallID   string // call the event belongs to; empty if none
+	Origin   string // instance that waits for the outcome; "-" if none
+	Target   string // executor addressed by an allowed event; else empty
+	Correl   string // first event of the whole cause chain
+	Cause    string // event that led to this one
+	Lamport  uint64 // 1 + max(own, everything seen); decimal string in JSON, as CloudEvents integers have 32 bits
+	TraceCtx string // W3C trace context
+	Data     []byte // canonical JSON object
 }
 
 // Service is the producer's service name.
@@ -84,28 +83,55 @@ func (e *Event) Encode() ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
 	}
-	w := canon.Object(make([]byte, 0, 640+len(e.Data)))
-	w.Str("actor", e.Actor)
-	w.OptStr("callid", e.CallID)
-	w.OptStr("causationid", e.Cause)
-	w.Str("client", e.Client)
-	w.OptStr("correlationid", e.Correl)
-	w.Raw("data", e.Data)
-	w.Str("datacontenttype", "application/json")
-	w.Str("dataschema", e.dataSchema())
-	w.Str("id", e.ID)
-	w.Str("lamport", strconv.FormatUint(e.Lamport, 10))
-	w.Str("origin", e.Origin)
-	w.OptStr("session", e.Session)
-	w.Str("source", e.Source)
-	w.Str("specversion", "1.0")
-	w.Str("subject", e.Key)
-	w.OptStr("target", e.Target)
-	w.Str("tenant", e.Tenant)
-	w.Str("time", e.Time)
-	w.OptStr("traceparent", e.TraceCtx)
-	w.Str("type", e.Type())
-	return w.End(), nil
+	return canon.Append(make([]byte, 0, 640+len(e.Data)), e), nil
+}
+
+// Canonical implements canon.Document.
+func (e *Event) Canonical(c *canon.Codec) {
+	var schema, lamport, typ string
+	if !c.Reading() {
+		schema, typ, lamport = e.dataSchema(), e.Type(), strconv.FormatUint(e.Lamport, 10)
+	}
+	c.Str("actor", &e.Actor)
+	c.OptStr("callid", &e.CallID)
+	c.OptStr("causationid", &e.Cause)
+	c.Str("client", &e.Client)
+	c.OptStr("correlationid", &e.Correl)
+	c.Data("data", &e.Data)
+	c.Const("datacontenttype", "application/json")
+	c.Str("dataschema", &schema)
+	c.Str("id", &e.ID)
+	c.Str("lamport", &lamport)
+	c.Str("origin", &e.Origin)
+	c.OptStr("session", &e.Session)
+	c.Str("source", &e.Source)
+	c.Const("specversion", "1.0")
+	c.Str("subject", &e.Key)
+	c.OptStr("target", &e.Target)
+	c.Str("tenant", &e.Tenant)
+	c.Str("time", &e.Time)
+	c.OptStr("traceparent", &e.TraceCtx)
+	c.Str("type", &typ)
+	if c.Reading() {
+		c.Fail(e.derive(schema, lamport, typ))
+	}
+}
+
+// derive reads what the event spells in another form.
+func (e *Event) derive(schema, lamport, typ string) (err error) {
+	rest, ok := strings.CutPrefix(typ, "dev.binnacle."+e.Service()+".")
+	name, version, ok2 := strings.Cut(rest, ".v")
+	if e.Version, err = strconv.Atoi(version); !ok || !ok2 || err != nil {
+		return fmt.Errorf("type %q does not belong to source %q", typ, e.Source)
+	}
+	e.Name = name
+	if e.Lamport, err = strconv.ParseUint(lamport, 10, 64); err != nil {
+		return fmt.Errorf("lamport %q", lamport)
+	}
+	if typ != e.Type() || schema != e.dataSchema() || lamport != strconv.FormatUint(e.Lamport, 10) {
+		return errors.New("type, dataschema or lamport is not in its one spelling")
+	}
+	return nil
 }
 
 // shared are the events whose schema belongs to the mesh as a whole, whoever
@@ -169,71 +195,29 @@ func Token(s string) bool {
 	return true
 }
 
-type wireEvent struct {
-	Event
-	SpecVersion string          `json:"specversion"`
-	Type        string          `json:"type"`
-	DataSchema  string          `json:"dataschema"`
-	DataType    string          `json:"datacontenttype"`
-	LamportText string          `json:"lamport"`
-	RawData     json.RawMessage `json:"data"`
-}
-
 // DecodeEvent reads stored bytes. It accepts only what Encode produces, so a
 // second spelling of one event, an unknown attribute or a doubled key is an
-// error. Data aliases b.
+// error. Data aliases b; that it is canonical is checked by whoever decodes it.
 func DecodeEvent(b []byte) (*Event, error) {
-	var w wireEvent
-	if err := strictUnmarshal(b, &w); err != nil {
+	var e Event
+	if err := canon.Read(b, &e); err != nil {
 		return nil, fmt.Errorf("event: %w", err)
 	}
-	e := w.Event
-	rest, ok := strings.CutPrefix(w.Type, "dev.binnacle."+e.Service()+".")
-	name, version, ok2 := strings.Cut(rest, ".v")
-	n, err := strconv.Atoi(version)
-	if !ok || !ok2 || err != nil {
-		return nil, fmt.Errorf("event: type %q does not belong to source %q", w.Type, e.Source)
-	}
-	e.Name, e.Version, e.Data = name, n, w.RawData
-	if e.Lamport, err = strconv.ParseUint(w.LamportText, 10, 64); err != nil {
-		return nil, fmt.Errorf("event: lamport %q", w.LamportText)
-	}
-	again, err := e.Encode()
-	if err != nil {
-		return nil, err
-	}
-	if !bytes.Equal(again, b) {
-		return nil, errors.New("event: bytes are not in canonical form")
+	if err := e.check(); err != nil {
+		return nil, fmt.Errorf("event: %w", err)
 	}
 	return &e, nil
 }
 
-// appender is a document that knows its canonical bytes.
-type appender interface{ AppendCanonical([]byte) []byte }
-
 // Bytes returns d's canonical bytes.
-func Bytes(d appender) []byte { return d.AppendCanonical(nil) }
+func Bytes(d canon.Document) []byte { return canon.Append(nil, d) }
 
 // Digest is the SHA-256 of d's canonical bytes.
-func Digest(d appender) string { return sign.Digest(Bytes(d)) }
+func Digest(d canon.Document) string { return sign.Digest(Bytes(d)) }
 
 // Decode reads b into d and accepts only d's own canonical bytes: unknown
-// members, doubled keys and other spellings are errors.
-func Decode(b []byte, d appender) error {
-	if err := strictUnmarshal(b, d); err != nil {
-		return err
-	}
-	if again := Bytes(d); !bytes.Equal(again, b) {
-		return fmt.Errorf("document is not in canonical form")
-	}
-	return nil
-}
-
-func strictUnmarshal(b []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
-	return dec.Decode(v)
-}
+// members, doubled keys and other spellings are errors. Raw members alias b.
+func Decode(b []byte, d canon.Document) error { return canon.Read(b, d) }
 
 // PeekCallID returns the callid of canonical event bytes without decoding
 // them, or "". It is for readers that select; whoever acts decodes.

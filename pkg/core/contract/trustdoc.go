@@ -27,19 +27,17 @@ type TrustKey struct {
 	Uses      []string `json:"uses"`
 }
 
-// AppendCanonical implements the document encoding.
-func (k *TrustKey) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("algorithm", k.Algorithm)
-	w.Str("kid", k.KID)
-	w.Str("owner", k.Owner)
-	w.Str("public_key", k.PublicKey)
-	w.OptBool("revoked", k.Revoked)
-	w.OptStr("sig", k.Sig)
-	w.Str("signer_kid", k.SignerKID)
-	w.Str("tenant", k.Tenant)
-	w.Strs("uses", k.Uses)
-	return w.End()
+// Canonical implements canon.Document.
+func (k *TrustKey) Canonical(c *canon.Codec) {
+	c.Str("algorithm", &k.Algorithm)
+	c.Str("kid", &k.KID)
+	c.Str("owner", &k.Owner)
+	c.Str("public_key", &k.PublicKey)
+	c.OptBool("revoked", &k.Revoked)
+	c.OptStr("sig", &k.Sig)
+	c.Str("signer_kid", &k.SignerKID)
+	c.Str("tenant", &k.Tenant)
+	c.Strs("uses", &k.Uses)
 }
 
 // Activated is the data of policy.policy_activated.v1: from here on the layer
@@ -51,11 +49,9 @@ type Activated struct {
 	Layer  string  `json:"layer"`  // "p0", "p1"
 }
 
-// AppendCanonical implements the document encoding.
-func (a *Activated) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Append("bundle", a.Bundle.AppendCanonical)
-	w.Str("digest", a.Digest)
-	w.Str("layer", a.Layer)
-	return w.End()
+// Canonical implements canon.Document.
+func (a *Activated) Canonical(c *canon.Codec) {
+	c.Doc("bundle", &a.Bundle)
+	c.Str("digest", &a.Digest)
+	c.Str("layer", &a.Layer)
 }

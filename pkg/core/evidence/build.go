@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
@@ -86,7 +87,7 @@ func storedLines(events []Stored) []byte {
 func proofLines(events []Stored) []byte {
 	var b []byte
 	for i := range events {
-		b = append(events[i].Proof.AppendCanonical(b), '\n')
+		b = append(canon.Append(b, &events[i].Proof), '\n')
 	}
 	return b
 }

@@ -50,9 +50,12 @@ func newWorldOf(t testing.TB, whose string) *world {
 		w.system = append(w.system, w.put("provision", "key_published", "trust", contract.Bytes(&d), nil))
 	}
 	publish(w.root, "provision", contract.UseRoot)
-	for owner, uses := range map[string][]string{"policy": {contract.UseDecision, contract.UseReceipt}, "session-runner": {contract.UseReceipt}, "audit": {contract.UseCheckpoint, contract.UseManifest}} {
-		w.keys[owner] = key(t, whose+owner)
-		publish(w.keys[owner], owner, uses...)
+	for _, o := range []struct {
+		owner string
+		uses  []string
+	}{{"policy", []string{contract.UseDecision, contract.UseReceipt}}, {"session-runner", []string{contract.UseReceipt}}, {"audit", []string{contract.UseCheckpoint, contract.UseManifest}}} {
+		w.keys[o.owner] = key(t, whose+o.owner)
+		publish(w.keys[o.owner], o.owner, o.uses...)
 	}
 	for _, layer := range []string{"p0", "p1"} {
 		body := []byte(`{"layer":"` + layer + `"}`)

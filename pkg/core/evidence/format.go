@@ -64,33 +64,29 @@ type File struct {
 	Size   int64  `json:"size"`
 }
 
-// AppendCanonical implements the document encoding.
-func (f File) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("path", f.Path)
-	w.Str("sha256", f.SHA256)
-	w.Int("size", f.Size)
-	return w.End()
+// Canonical implements canon.Document.
+func (f *File) Canonical(c *canon.Codec) {
+	c.Str("path", &f.Path)
+	c.Str("sha256", &f.SHA256)
+	c.Int("size", &f.Size)
 }
 
-// AppendCanonical implements the document encoding; an unset Sig is absent.
-func (m *Manifest) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Int("events", m.Events)
-	canon.List(&w, "files", m.Files, File.AppendCanonical)
-	w.Str("format", m.Format)
-	w.Str("graph_digest", m.Graph)
-	w.Str("kid", m.KID)
-	w.Int("lamport", m.Lamport)
-	w.Str("origin", m.Origin)
-	w.Int("receipts", m.Receipts)
-	w.Str("root_hash", m.RootHash)
-	w.Str("session", m.Session)
-	w.OptStr("sig", m.Sig)
-	w.Str("tenant", m.Tenant)
-	w.Str("tip_digest", m.TipDigest)
-	w.Int("tree_size", m.TreeSize)
-	return w.End()
+// Canonical implements canon.Document; an unset Sig is absent.
+func (m *Manifest) Canonical(c *canon.Codec) {
+	c.Int("events", &m.Events)
+	canon.List(c, "files", &m.Files)
+	c.Str("format", &m.Format)
+	c.Str("graph_digest", &m.Graph)
+	c.Str("kid", &m.KID)
+	c.Int("lamport", &m.Lamport)
+	c.Str("origin", &m.Origin)
+	c.Int("receipts", &m.Receipts)
+	c.Str("root_hash", &m.RootHash)
+	c.Str("session", &m.Session)
+	c.OptStr("sig", &m.Sig)
+	c.Str("tenant", &m.Tenant)
+	c.Str("tip_digest", &m.TipDigest)
+	c.Int("tree_size", &m.TreeSize)
 }
 
 // Proof places one event in the tree.
@@ -99,12 +95,10 @@ type Proof struct {
 	Path  []string `json:"path"`  // hex, leaf to root
 }
 
-// AppendCanonical implements the document encoding.
-func (p *Proof) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Int("index", p.Index)
-	w.Strs("path", p.Path)
-	return w.End()
+// Canonical implements canon.Document.
+func (p *Proof) Canonical(c *canon.Codec) {
+	c.Int("index", &p.Index)
+	c.Strs("path", &p.Path)
 }
 
 // HexPath renders hashes for Proof.Path.

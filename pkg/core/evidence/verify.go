@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
@@ -316,8 +317,8 @@ func checkEvent(e *contract.Event, calls map[string]*callState, tip *receipt.Tip
 		}
 		return checkOutcome(e, c, &r, tip, reg, policies)
 	default:
-		if _, err := e.Encode(); err != nil {
-			return err
+		if !canon.IsCanonical(e.Data) {
+			return errors.New("data is not in canonical form")
 		}
 	}
 	return nil

@@ -42,15 +42,13 @@ type Ceilings struct {
 	StartWindowMS  int64            `json:"start_window_ms"`
 }
 
-// AppendCanonical implements the document encoding.
-func (c *Ceilings) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.OptStrs("egress_hosts", c.EgressHosts)
-	w.OptStrs("forbidden_kinds", c.ForbiddenKinds)
-	w.Int("max_cents_per_call", c.MaxCents)
-	w.Append("sandbox", c.Sandbox.AppendCanonical)
-	w.Int("start_window_ms", c.StartWindowMS)
-	return w.End()
+// Canonical implements canon.Document.
+func (x *Ceilings) Canonical(c *canon.Codec) {
+	c.OptStrs("egress_hosts", &x.EgressHosts)
+	c.OptStrs("forbidden_kinds", &x.ForbiddenKinds)
+	c.Int("max_cents_per_call", &x.MaxCents)
+	c.Doc("sandbox", &x.Sandbox)
+	c.Int("start_window_ms", &x.StartWindowMS)
 }
 
 // Validate reports a ceiling document that could not be enforced.
@@ -73,13 +71,11 @@ type SignedCeilings struct {
 	Sig      string   `json:"sig,omitempty"`
 }
 
-// AppendCanonical implements the document encoding; an unset Sig is absent.
-func (c *SignedCeilings) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Append("ceilings", c.Ceilings.AppendCanonical)
-	w.Str("kid", c.KID)
-	w.OptStr("sig", c.Sig)
-	return w.End()
+// Canonical implements canon.Document; an unset Sig is absent.
+func (x *SignedCeilings) Canonical(c *canon.Codec) {
+	c.Doc("ceilings", &x.Ceilings)
+	c.Str("kid", &x.KID)
+	c.OptStr("sig", &x.Sig)
 }
 
 // SignP0 signs ceilings with the root key.
@@ -126,26 +122,24 @@ type Facts struct {
 	ToolDigest    string   `json:"tool_schema_digest"`
 }
 
-// AppendCanonical implements the document encoding.
-func (f *Facts) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("actor", f.Actor)
-	w.Str("args_digest", f.ArgsDigest)
-	w.Str("catalog_digest", f.CatalogDigest)
-	w.Str("client", f.Client)
-	w.Str("deadline", f.Deadline)
-	w.Str("kind", f.Kind)
-	w.Str("now", f.Now)
-	w.OptStr("parent", f.Parent)
-	w.OptBool("parent_live", f.ParentLive)
-	w.Str("proposed", f.Proposed)
-	w.Str("proposer", f.Proposer)
-	w.Strs("scopes", f.Scopes)
-	w.Str("session", f.Session)
-	w.Str("tenant", f.Tenant)
-	w.Str("tool", f.Tool)
-	w.Str("tool_schema_digest", f.ToolDigest)
-	return w.End()
+// Canonical implements canon.Document.
+func (f *Facts) Canonical(c *canon.Codec) {
+	c.Str("actor", &f.Actor)
+	c.Str("args_digest", &f.ArgsDigest)
+	c.Str("catalog_digest", &f.CatalogDigest)
+	c.Str("client", &f.Client)
+	c.Str("deadline", &f.Deadline)
+	c.Str("kind", &f.Kind)
+	c.Str("now", &f.Now)
+	c.OptStr("parent", &f.Parent)
+	c.OptBool("parent_live", &f.ParentLive)
+	c.Str("proposed", &f.Proposed)
+	c.Str("proposer", &f.Proposer)
+	c.Strs("scopes", &f.Scopes)
+	c.Str("session", &f.Session)
+	c.Str("tenant", &f.Tenant)
+	c.Str("tool", &f.Tool)
+	c.Str("tool_schema_digest", &f.ToolDigest)
 }
 
 // Answer is one layer's opinion. The zero Answer is no opinion, and no
@@ -202,7 +196,7 @@ func policyHash(d *contract.Decision) string {
 	w := canon.Object(nil)
 	w.Str("args_digest", d.ArgsDigest)
 	w.Str("facts_digest", d.FactsDigest)
-	w.Append("policies", d.Policies.AppendCanonical)
+	w.Raw("policies", contract.Bytes(&d.Policies))
 	w.Str("reason_code", d.ReasonCode)
 	w.Str("verdict", d.Verdict)
 	return sign.Digest(w.End())

@@ -24,25 +24,23 @@ type Node struct {
 	Digest    string   `json:"digest"` // of the event's stored bytes
 	ID        string   `json:"id"`     // event id
 	Kind      string   `json:"kind"`
-	Lamport   uint64   `json:"lamport"`
+	Lamport   int64    `json:"lamport"`
 	Name      string   `json:"name"`    // event name
 	Parents   []string `json:"parents"` // event ids, sorted
 	Principal string   `json:"principal"`
 	Session   string   `json:"session"`
 }
 
-// AppendCanonical implements the document encoding.
-func (n *Node) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("digest", n.Digest)
-	w.Str("id", n.ID)
-	w.Str("kind", n.Kind)
-	w.Int("lamport", int64(n.Lamport))
-	w.Str("name", n.Name)
-	w.Strs("parents", n.Parents)
-	w.Str("principal", n.Principal)
-	w.Str("session", n.Session)
-	return w.End()
+// Canonical implements canon.Document.
+func (n *Node) Canonical(c *canon.Codec) {
+	c.Str("digest", &n.Digest)
+	c.Str("id", &n.ID)
+	c.Str("kind", &n.Kind)
+	c.Int("lamport", &n.Lamport)
+	c.Str("name", &n.Name)
+	c.Strs("parents", &n.Parents)
+	c.Str("principal", &n.Principal)
+	c.Str("session", &n.Session)
 }
 
 // kinds maps event names to node kinds; a name not listed is an EFFECT's
@@ -60,7 +58,7 @@ func Of(e *contract.Event, stored []byte, prev string) Node {
 	if kind == "" {
 		kind = Attestation
 	}
-	n := Node{Digest: sign.Digest(stored), ID: e.ID, Kind: kind, Lamport: e.Lamport, Name: e.Name,
+	n := Node{Digest: sign.Digest(stored), ID: e.ID, Kind: kind, Lamport: int64(e.Lamport), Name: e.Name,
 		Parents: []string{}, Principal: e.Service(), Session: e.Session}
 	for _, p := range []string{e.Cause, prev} {
 		if p != "" && !slices.Contains(n.Parents, p) {
@@ -79,7 +77,7 @@ func Digest(nodes []Node) string { return sign.Digest(Lines(nodes)) }
 func Lines(nodes []Node) []byte {
 	var b []byte
 	for i := range nodes {
-		b = append(nodes[i].AppendCanonical(b), '\n')
+		b = append(canon.Append(b, &nodes[i]), '\n')
 	}
 	return b
 }

@@ -153,19 +153,17 @@ type Session struct {
 	Tip      string `json:"tip"`
 }
 
-// AppendCanonical implements the document encoding.
-func (s *Session) AppendCanonical(dst []byte) []byte {
-	w := canon.Object(dst)
-	w.Str("actor", s.Actor)
-	w.Str("created_at", s.Created)
-	w.Int("events", s.Events)
-	w.Int("last_lamport_clock", s.Lamport)
-	w.Int("last_seq", s.LastSeq)
-	w.Int("receipt_count", s.Receipts)
-	w.Str("session_id", s.ID)
-	w.Str("tenant", s.Tenant)
-	w.Str("tip", s.Tip)
-	return w.End()
+// Canonical implements canon.Document.
+func (s *Session) Canonical(c *canon.Codec) {
+	c.Str("actor", &s.Actor)
+	c.Str("created_at", &s.Created)
+	c.Int("events", &s.Events)
+	c.Int("last_lamport_clock", &s.Lamport)
+	c.Int("last_seq", &s.LastSeq)
+	c.Int("receipt_count", &s.Receipts)
+	c.Str("session_id", &s.ID)
+	c.Str("tenant", &s.Tenant)
+	c.Str("tip", &s.Tip)
 }
 
 // writer applies entries inside one transaction.

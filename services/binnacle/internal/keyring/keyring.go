@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -116,7 +117,7 @@ func Init(dir, tenant string) (*Ring, error) {
 	var lines []byte
 	for _, d := range docs {
 		signed := trust.Publish(root, d)
-		lines = append(signed.AppendCanonical(lines), '\n')
+		lines = append(canon.Append(lines, &signed), '\n')
 	}
 	if err := r.write("trust.jsonl", lines); err != nil {
 		return nil, err

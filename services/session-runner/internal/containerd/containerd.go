@@ -172,7 +172,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	_, derr := task.Delete(rpc, containerd.WithProcessKill)
 	out.Exit, out.Stdout, out.Stderr, out.Overflow = int(status.ExitCode()), stdout.Buf, stderr.Buf, stdout.Over
 	out.OOM = out.Exit == 137 && !out.TimedOut && ctx.Err() == nil
-	out.Attest = contract.Attestation{Tier: "container", ImageDigest: img.Target().Digest.String(), Limits: &s.Limits,
+	out.Attest = contract.Attestation{Tier: "container", ImageDigest: img.Target().Digest.String(), Limits: s.Limits,
 		Enforced: []string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:default", "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}}
 	return out, derr
 }

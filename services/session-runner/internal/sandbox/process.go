@@ -123,7 +123,7 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	if !isRoot {
 		enforced = append(enforced, "namespaces:user")
 	}
-	out.Attest = contract.Attestation{Enforced: enforced, ImageDigest: s.Digest, Limits: &s.Limits, Tier: "process"}
+	out.Attest = contract.Attestation{Enforced: enforced, ImageDigest: s.Digest, Limits: s.Limits, Tier: "process"}
 	if out.Exit == setupFailed && bytes.HasPrefix(stderr.Buf, []byte(initName)) {
 		return out, errors.New(string(bytes.TrimSpace(stderr.Buf)))
 	}

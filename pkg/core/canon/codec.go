@@ -1,0 +1,390 @@
+package canon
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Document names its members once, in ascending order; Append writes and Read
+// reads by the same list. Optional members (Opt…) are absent when empty, since
+// absence is the only spelling of "nothing" in our documents.
+type Document interface{ Canonical(c *Codec) }
+
+// Append appends d's canonical bytes to dst.
+func Append(dst []byte, d Document) []byte {
+	c := Codec{w: Writer{B: dst}}
+	c.object(d)
+	return c.w.B
+}
+
+// Read fills d from b, which must be d's canonical bytes and nothing else:
+// another order, a doubled or unknown name, white space, another spelling of a
+// string or number, an empty optional member are errors. Strings are copied;
+// raw members alias b.
+func Read(b []byte, d Document) error {
+	c := Codec{reading: true, in: b}
+	c.object(d)
+	if c.err == nil && c.pos != len(b) {
+		c.fail("data after the document")
+	}
+	return c.err
+}
+
+// Codec is one pass over a document, writing or reading.
+type Codec struct {
+	w       Writer
+	reading bool
+	in      []byte
+	pos     int
+	first   bool
+	err     error
+}
+
+// Reading tells which pass this is.
+func (c *Codec) Reading() bool { return c.reading }
+
+// Fail ends a reading pass with an error; the first one counts.
+func (c *Codec) Fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+func (c *Codec) fail(reason string) { c.Fail(&Error{c.pos, reason}) }
+
+func (c *Codec) expect(b byte) {
+	if c.err == nil && (c.pos >= len(c.in) || c.in[c.pos] != b) {
+		c.fail("not in canonical form: expected " + strconv.QuoteRune(rune(b)))
+		return
+	}
+	c.pos++
+}
+
+func (c *Codec) object(d Document) {
+	if !c.reading {
+		outer := c.w.comma
+		c.w.B, c.w.comma = append(c.w.B, '{'), false
+		d.Canonical(c)
+		c.w.B, c.w.comma = append(c.w.B, '}'), outer
+		return
+	}
+	outer := c.first
+	c.expect('{')
+	c.first = true
+	d.Canonical(c)
+	c.expect('}')
+	c.first = outer
+}
+
+// has moves behind the name k if it comes next.
+func (c *Codec) has(k string) bool {
+	if c.err != nil {
+		return false
+	}
+	p, in := c.pos, c.in
+	if !c.first {
+		if p >= len(in) || in[p] != ',' {
+			return false
+		}
+		p++
+	}
+	if len(in)-p < len(k)+3 || in[p] != '"' || string(in[p+1:p+1+len(k)]) != k || in[p+1+len(k)] != '"' || in[p+2+len(k)] != ':' {
+		return false
+	}
+	c.pos, c.first = p+len(k)+3, false
+	return true
+}
+
+func (c *Codec) need(k string) bool {
+	if c.has(k) {
+		return true
+	}
+	if c.err == nil {
+		c.Fail(fmt.Errorf("json: not in canonical form: expected member %q at byte %d", k, c.pos))
+	}
+	return false
+}
+
+// Str is a string member.
+func (c *Codec) Str(k string, v *string) {
+	if !c.reading {
+		c.w.Str(k, *v)
+	} else if c.need(k) {
+		*v = c.str()
+	}
+}
+
+// OptStr is a string member that is absent when empty.
+func (c *Codec) OptStr(k string, v *string) {
+	switch {
+	case c.reading && c.has(k):
+		if *v = c.str(); *v == "" {
+			c.fail("empty optional member " + k)
+		}
+	case !c.reading && *v != "":
+		c.w.Str(k, *v)
+	}
+}
+
+// Const is a member that always has this value.
+func (c *Codec) Const(k, v string) {
+	got := v
+	c.Str(k, &got)
+	if got != v {
+		c.fail(k + " must be " + v)
+	}
+}
+
+// Int is an integer member.
+func (c *Codec) Int(k string, v *int64) {
+	if !c.reading {
+		c.w.Int(k, *v)
+	} else if c.need(k) {
+		*v = c.int()
+	}
+}
+
+// OptInt is an integer member that is absent when zero.
+func (c *Codec) OptInt(k string, v *int64) {
+	switch {
+	case c.reading && c.has(k):
+		if *v = c.int(); *v == 0 {
+			c.fail("empty optional member " + k)
+		}
+	case !c.reading && *v != 0:
+		c.w.Int(k, *v)
+	}
+}
+
+// OptBool is true, or absent.
+func (c *Codec) OptBool(k string, v *bool) {
+	switch {
+	case c.reading && c.has(k):
+		if *v = len(c.in)-c.pos >= 4 && string(c.in[c.pos:c.pos+4]) == "true"; !*v {
+			c.fail("expected true")
+		}
+		c.pos += 4
+	case !c.reading && *v:
+		c.w.Raw(k, []byte("true"))
+	}
+}
+
+// Raw is a member of any canonical value, kept as it is.
+func (c *Codec) Raw(k string, v *[]byte) {
+	c.Data(k, v)
+	if c.reading && c.err == nil && !IsCanonical(*v) {
+		c.fail("member " + k + " is not in canonical form")
+	}
+}
+
+// Data is Raw without a check of what is inside: whoever reads on checks it.
+func (c *Codec) Data(k string, v *[]byte) {
+	if !c.reading {
+		c.w.Raw(k, *v)
+	} else if c.need(k) {
+		from := c.pos
+		c.skip()
+		if c.err == nil {
+			*v = c.in[from:c.pos:c.pos]
+		}
+	}
+}
+
+// Strs is an array of strings.
+func (c *Codec) Strs(k string, v *[]string) {
+	if !c.reading {
+		c.w.Strs(k, *v)
+	} else if c.need(k) {
+		*v = []string{}
+		c.array(func() { *v = append(*v, c.str()) })
+	}
+}
+
+// OptStrs is an array of strings that is absent when empty.
+func (c *Codec) OptStrs(k string, v *[]string) {
+	switch {
+	case c.reading && c.has(k):
+		c.array(func() { *v = append(*v, c.str()) })
+		if len(*v) == 0 {
+			c.fail("empty optional member " + k)
+		}
+	case !c.reading && len(*v) > 0:
+		c.w.Strs(k, *v)
+	}
+}
+
+// Doc is a member document.
+func (c *Codec) Doc(k string, d Document) {
+	if !c.reading {
+		c.w.key(k)
+		c.object(d)
+	} else if c.need(k) {
+		c.object(d)
+	}
+}
+
+// OptDoc is a member document that is absent when nil.
+func OptDoc[T any, P interface {
+	*T
+	Document
+}](c *Codec, k string, p **T) {
+	switch {
+	case c.reading && c.has(k):
+		*p = new(T)
+		c.object(P(*p))
+	case !c.reading && *p != nil:
+		c.w.key(k)
+		c.object(P(*p))
+	}
+}
+
+// List is an array of documents that is absent when empty.
+func List[T any, P interface {
+	*T
+	Document
+}](c *Codec, k string, v *[]T) {
+	if !c.reading {
+		if len(*v) == 0 {
+			return
+		}
+		c.w.key(k)
+		c.w.B = append(c.w.B, '[')
+		for i := range *v {
+			if i > 0 {
+				c.w.B = append(c.w.B, ',')
+			}
+			c.object(P(&(*v)[i]))
+		}
+		c.w.B = append(c.w.B, ']')
+		return
+	}
+	if !c.has(k) {
+		return
+	}
+	c.array(func() {
+		var t T
+		c.object(P(&t))
+		*v = append(*v, t)
+	})
+	if len(*v) == 0 {
+		c.fail("empty optional member " + k)
+	}
+}
+
+func (c *Codec) array(item func()) {
+	c.expect('[')
+	if c.err == nil && c.pos < len(c.in) && c.in[c.pos] == ']' {
+		c.pos++
+		return
+	}
+	for c.err == nil {
+		item()
+		if c.err == nil && c.pos < len(c.in) && c.in[c.pos] == ',' {
+			c.pos++
+			continue
+		}
+		c.expect(']')
+		return
+	}
+}
+
+// str reads a string in its canonical spelling.
+func (c *Codec) str() string {
+	c.expect('"')
+	if c.err != nil {
+		return ""
+	}
+	from, in := c.pos, c.in
+	ascii := true
+	for p := from; p < len(in); p++ {
+		switch b := in[p]; {
+		case b == '"':
+			s := string(in[from:p])
+			c.pos = p + 1
+			if !ascii && !utf8.ValidString(s) {
+				c.fail("invalid UTF-8")
+			}
+			return s
+		case b == '\\':
+			return c.escaped(from)
+		case b < 0x20:
+			c.pos = p
+			c.fail("control character in string")
+			return ""
+		case b >= utf8.RuneSelf:
+			ascii = false
+		}
+	}
+	c.fail("unterminated string")
+	return ""
+}
+
+// escaped reads a string that holds escapes, and checks that they are the
+// ones RFC 8785 writes.
+func (c *Codec) escaped(from int) string {
+	p := parser{src: c.in, pos: from - 1}
+	s, err := p.str()
+	if err != nil {
+		c.Fail(err)
+		return ""
+	}
+	if string(AppendString(nil, s)) != string(c.in[from-1:p.pos]) {
+		c.fail("string is not in canonical form")
+	}
+	c.pos = p.pos
+	return s
+}
+
+var errInt = errors.New("json: integer outside ±(2^53 − 1) or not in canonical form")
+
+func (c *Codec) int() int64 {
+	from := c.pos
+	for c.pos < len(c.in) && (c.in[c.pos] == '-' || c.in[c.pos] >= '0' && c.in[c.pos] <= '9') {
+		c.pos++
+	}
+	s := string(c.in[from:c.pos])
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n > MaxInt || n < -MaxInt || strconv.FormatInt(n, 10) != s {
+		c.Fail(errInt)
+	}
+	return n
+}
+
+// skip moves behind one value without looking into it closely: brackets and
+// strings balance, nothing more.
+func (c *Codec) skip() {
+	depth := 0
+	for c.err == nil && c.pos < len(c.in) {
+		switch b := c.in[c.pos]; b {
+		case '"':
+			for c.pos++; c.pos < len(c.in) && c.in[c.pos] != '"'; c.pos++ {
+				if c.in[c.pos] == '\\' {
+					c.pos++
+				}
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 {
+				return
+			}
+			depth--
+		case ',':
+			if depth == 0 {
+				return
+			}
+		}
+		c.pos++
+		if depth == 0 {
+			if b := c.in[min(c.pos, len(c.in))-1]; b == '"' || b == '}' || b == ']' {
+				return
+			}
+		}
+	}
+	if c.pos > len(c.in) || depth != 0 {
+		c.pos = min(c.pos, len(c.in))
+		c.fail("unterminated value")
+	}
+}
