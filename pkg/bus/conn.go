@@ -93,6 +93,8 @@ func (c *Conn) Close() {
 
 // API sends one JetStream API request and decodes the answer into out.
 func (c *Conn) API(ctx context.Context, call string, req, out any) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	var body []byte
 	if req != nil {
 		var err error
@@ -119,6 +121,34 @@ func (c *Conn) API(ctx context.Context, call string, req, out any) error {
 	return json.Unmarshal(m.Data, out)
 }
 
+// requestTimeout bounds a request whose caller set no deadline: an answer lost
+// with a server must not be waited for in vain.
+const requestTimeout = 5 * time.Second
+
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, requestTimeout)
+}
+
+// Tail returns a stream's last sequence, asking until there is an answer.
+func (c *Conn) Tail(ctx context.Context, stream string) (uint64, error) {
+	for {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		last, err := c.LastSeq(try, stream)
+		cancel()
+		if err == nil {
+			return last, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // LastSeq returns a stream's last sequence.
 func (c *Conn) LastSeq(ctx context.Context, stream string) (uint64, error) {
 	var info struct {
@@ -142,6 +172,8 @@ var ErrNotFound = errors.New("no such message")
 // Get is a direct read: {"seq":n}, {"last_by_subj":s} or
 // {"seq":n,"next_by_subj":s}.
 func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, err
@@ -162,6 +194,8 @@ func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nat
 // GetBatch reads up to n messages matching filter from sequence seq on, in
 // one direct request. An empty result means that nothing matches.
 func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, n int) ([]*nats.Msg, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	inbox := c.NC.NewInbox()
 	sub, err := c.NC.SubscribeSync(inbox)
 	if err != nil {

@@ -102,7 +102,7 @@ func (x *Executor) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		if last, err := x.Conn.LastSeq(ctx, bus.Events); err == nil {
+		if last, err := x.Conn.Tail(ctx, bus.Events); err == nil {
 			_ = cancels.Run(ctx, last+1)
 		}
 	})
@@ -119,7 +119,9 @@ func Consume(ctx context.Context, c *bus.Conn, consumer string, limit int, ackWa
 	defer wg.Wait()
 	for ctx.Err() == nil {
 		broken := make(chan struct{}, 1)
-		cons, err := c.JS.Consumer(ctx, bus.Events, consumer)
+		setup, cancel := context.WithTimeout(ctx, 2*time.Second)
+		cons, err := c.JS.Consumer(setup, bus.Events, consumer)
+		cancel()
 		if err == nil {
 			var cc jetstream.ConsumeContext
 			cc, err = cons.Consume(func(m jetstream.Msg) {

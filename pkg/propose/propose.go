@@ -69,16 +69,9 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	}
 	p.follower = follow.New(p.Conn, p.Instance, Reader, p.deliver)
 	p.mu.Unlock()
-	var last uint64
-	for ctx.Err() == nil {
-		try, cancel := context.WithTimeout(ctx, time.Second)
-		var err error
-		last, err = p.Conn.LastSeq(try, bus.Events)
-		cancel()
-		if err == nil {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
+	last, err := p.Conn.Tail(ctx, bus.Events)
+	if err != nil {
+		return nil // ctx ended
 	}
 	go func() {
 		select {

