@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Compose runs docker-compose.yaml as a project of the test's own.
@@ -48,11 +49,19 @@ func (m *Mesh) composeCmd(argv ...string) *exec.Cmd {
 	return cmd
 }
 
+// compose runs one command, again if need be: the engine may refuse to remove
+// a network whose last container has only just gone.
 func (m *Mesh) compose(args ...string) {
 	m.T.Helper()
-	if out, err := m.composeCmd(append([]string{"docker", "compose"}, args...)...).CombinedOutput(); err != nil {
-		m.T.Fatalf("docker compose %v: %v\n%s", args, err, out)
+	var out []byte
+	var err error
+	for range 4 {
+		if out, err = m.composeCmd(append([]string{"docker", "compose"}, args...)...).CombinedOutput(); err == nil {
+			return
+		}
+		time.Sleep(time.Second)
 	}
+	m.T.Fatalf("docker compose %v: %v\n%s", args, err, out)
 }
 
 // Scale sets how many instances of services run, e.g. "policy=3".

@@ -22,7 +22,7 @@ func main() {
 	say := func(v any) { json.NewEncoder(os.Stdout).Encode(map[string]any{"result": fmt.Sprint(v)}) }
 	switch in.How {
 	case "loop":
-		for {
+		for { //nolint:staticcheck // SA5002: to spin is what it is for
 		}
 	case "sleep":
 		time.Sleep(time.Hour)
