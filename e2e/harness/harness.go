@@ -120,6 +120,14 @@ func FreeAddr(t testing.TB) string {
 
 // One runs the whole mesh in one process.
 func One(t testing.TB, o Options) *Mesh {
+	m := OneUnready(t, o)
+	m.WaitReady()
+	return m
+}
+
+// OneUnready does not wait for /readyz, for a mesh that is not to become
+// ready. Its token must be there from an earlier start.
+func OneUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "one", o)
 	argv := []string{Bin(t, "binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", filepath.Join(Root(), "bin/packs")}
 	if o.Noop {
@@ -138,7 +146,9 @@ func One(t testing.TB, o Options) *Mesh {
 		argv = append(argv, "--policy", p)
 	}
 	m.Start("binnacle", argv, nil)
-	m.WaitReady()
+	if tok, err := os.ReadFile(filepath.Join(m.Dir, "admin.token")); err == nil {
+		m.Token = strings.TrimSpace(string(tok))
+	}
 	return m
 }
 
@@ -358,13 +368,22 @@ func (r *Response) JSON(t testing.TB, out any) {
 
 // Do sends a request with the administrator's token.
 func (m *Mesh) Do(ctx context.Context, method, path, session, body string) (*Response, error) {
+	h := map[string]string{}
+	if session != "" {
+		h["X-Binnacle-Session"] = session
+	}
+	return m.DoHeader(ctx, method, path, body, h)
+}
+
+// DoHeader sends a request with headers beside the token.
+func (m *Mesh) DoHeader(ctx context.Context, method, path, body string, header map[string]string) (*Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+m.Addr+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+m.Token)
-	if session != "" {
-		req.Header.Set("X-Binnacle-Session", session)
+	for k, v := range header {
+		req.Header.Set(k, v)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

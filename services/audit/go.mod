@@ -16,6 +16,7 @@ require (
 require (
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
+	github.com/binnacle-mesh/binnacle/schemas v0.0.0
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
@@ -26,3 +27,5 @@ require (
 replace github.com/binnacle-mesh/binnacle/pkg => ../../pkg
 
 replace github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core
+
+replace github.com/binnacle-mesh/binnacle/schemas => ../../schemas

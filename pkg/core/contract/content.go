@@ -52,14 +52,14 @@ func (e *Encryption) Canonical(c *canon.Codec) {
 }
 
 // Canonical implements canon.Document.
-func (x *Content) Canonical(c *canon.Codec) {
-	c.Str("commitment", &x.Commitment)
-	canon.OptDoc(c, "encryption", &x.Encryption)
-	c.Str("media_type", &x.MediaType)
-	c.OptStr("salt", &x.Salt)
-	c.Int("size", &x.Size)
-	c.Str("store", &x.Store)
-	c.OptStr("text", &x.Text)
+func (c *Content) Canonical(m *canon.Codec) {
+	m.Str("commitment", &c.Commitment)
+	canon.OptDoc(m, "encryption", &c.Encryption)
+	m.Str("media_type", &c.MediaType)
+	m.OptStr("salt", &c.Salt)
+	m.Int("size", &c.Size)
+	m.Str("store", &c.Store)
+	m.OptStr("text", &c.Text)
 }
 
 // SaltSize is the length of a content's salt in bytes.

@@ -26,6 +26,7 @@ const (
 	ReasonNoPolicy        = "POLICY_MISSING"
 	ReasonBadPolicy       = "POLICY_INVALID_ANSWER"
 	ReasonParentNotLive   = "PARENT_NOT_LIVE"
+	ReasonTruncated       = "LEDGER_TRUNCATED"
 )
 
 // MaxStartWindow bounds how long after its proposal a call may start. It must
@@ -43,12 +44,12 @@ type Ceilings struct {
 }
 
 // Canonical implements canon.Document.
-func (x *Ceilings) Canonical(c *canon.Codec) {
-	c.OptStrs("egress_hosts", &x.EgressHosts)
-	c.OptStrs("forbidden_kinds", &x.ForbiddenKinds)
-	c.Int("max_cents_per_call", &x.MaxCents)
-	c.Doc("sandbox", &x.Sandbox)
-	c.Int("start_window_ms", &x.StartWindowMS)
+func (c *Ceilings) Canonical(m *canon.Codec) {
+	m.OptStrs("egress_hosts", &c.EgressHosts)
+	m.OptStrs("forbidden_kinds", &c.ForbiddenKinds)
+	m.Int("max_cents_per_call", &c.MaxCents)
+	m.Doc("sandbox", &c.Sandbox)
+	m.Int("start_window_ms", &c.StartWindowMS)
 }
 
 // Validate reports a ceiling document that could not be enforced.
@@ -110,6 +111,7 @@ type Facts struct {
 	Client        string   `json:"client"`
 	Deadline      string   `json:"deadline"`
 	Kind          string   `json:"kind"`
+	Truncated     bool     `json:"ledger_truncated,omitempty"` // audit missed history; nothing is allowed until it is recovered
 	Now           string   `json:"now"`
 	Parent        string   `json:"parent,omitempty"`
 	ParentLive    bool     `json:"parent_live,omitempty"`
@@ -130,6 +132,7 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.Str("client", &f.Client)
 	c.Str("deadline", &f.Deadline)
 	c.Str("kind", &f.Kind)
+	c.OptBool("ledger_truncated", &f.Truncated)
 	c.Str("now", &f.Now)
 	c.OptStr("parent", &f.Parent)
 	c.OptBool("parent_live", &f.ParentLive)
@@ -207,6 +210,8 @@ func judge(in Inputs) Answer {
 	switch {
 	case in.P0 == nil:
 		return deny(ReasonNoPolicy)
+	case in.Facts.Truncated:
+		return deny(ReasonTruncated)
 	case in.Tool == nil:
 		return deny(ReasonUnknownTool)
 	case late(in):

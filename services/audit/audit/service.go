@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
 // Config is audit's configuration.
@@ -72,14 +73,10 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	pos, lamport := s.view.Position()
 	env.Emit.See(lamport)
-	// A ledger that ends before what the view has seen is not this view's.
-	last, err := env.Conn.Tail(ctx, bus.Events)
-	if err != nil {
-		return nil // ctx ended
-	}
-	if last < pos {
-		s.truncated = fmt.Errorf("ledger_truncated: the ledger ends at %d, audit has seen %d", last, pos)
-		env.Log.Error("ledger alarm", "err", s.truncated)
+	if lost := s.lost(ctx, pos); lost != nil {
+		if err := s.alarm(ctx, lost); err != nil {
+			return err
+		}
 	}
 	f := follow.New(env.Conn, env.Instance, logReader, s.view.Add)
 	f.Batch = 5000
@@ -124,10 +121,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return err
 		}
 		if err := s.compare(); err != nil {
-			env.Log.Error("ledger alarm", "err", err)
-			s.mu.Lock()
-			s.truncated = err
-			s.mu.Unlock()
+			if err := s.alarm(ctx, err); err != nil {
+				return err
+			}
 		}
 		ready()
 		t := time.NewTicker(s.Interval)
@@ -208,6 +204,38 @@ func (s *Service) compare() error {
 		return errors.New("ledger_truncated: the ledger is not the one of the last checkpoint")
 	}
 	return nil
+}
+
+// lost tells whether the ledger no longer holds what the view was built from.
+func (s *Service) lost(ctx context.Context, pos uint64) error {
+	last, err := s.env.Conn.Tail(ctx, bus.Events)
+	if err != nil || pos == 0 {
+		return nil // ctx ended, or nothing seen yet
+	}
+	if last < pos {
+		return fmt.Errorf("ledger_truncated: the ledger ends at %d, audit has seen %d", last, pos)
+	}
+	en, err := s.env.Emit.Log.Get(ctx, pos)
+	if err != nil {
+		return fmt.Errorf("ledger_truncated: entry %d, which audit has seen, cannot be read: %w", pos, err)
+	}
+	leaf, err := s.view.Tree.Node(0, pos-1)
+	if err != nil || leaf != translog.LeafHash(en.Data) {
+		return fmt.Errorf("ledger_truncated: entry %d is not the one that audit has seen", pos)
+	}
+	return nil
+}
+
+// alarm records that history is missing. Policy denies every call from then
+// on, and no checkpoint is signed over the gap.
+func (s *Service) alarm(ctx context.Context, why error) error {
+	s.env.Log.Error("ledger alarm", "err", why)
+	s.mu.Lock()
+	s.truncated = why
+	s.mu.Unlock()
+	fact := events.LedgerTruncated{Reason: why.Error()}
+	_, err := s.env.Emit.Append(ctx, s.env.Emit.New(events.LedgerTruncatedName, "ledger", contract.Bytes(&fact), nil))
+	return err
 }
 
 // checkpoint signs the present tree head if it grew.

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -136,8 +137,11 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	}
 }
 
-// answers waits until the gateway says that every part has caught up.
+// answers waits until the gateway says that every part has caught up. A mesh
+// that serves but is not ready, say because its ledger was truncated, is left
+// running: /readyz says why.
 func (m *Mesh) answers(ctx context.Context) error {
+	late := time.After(15 * time.Second)
 	for {
 		r, err := http.Get("http://" + m.Addr + "/readyz")
 		if err == nil {
@@ -151,6 +155,9 @@ func (m *Mesh) answers(ctx context.Context) error {
 			return ctx.Err()
 		case <-m.done:
 			return m.err
+		case <-late:
+			slog.Warn("the mesh serves but is not ready; see /readyz")
+			return nil
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -92,14 +93,34 @@ func sessionOf(h http.Header) (string, error) {
 	return v, nil
 }
 
+// timeoutHeader lets a caller say how long it will wait, in seconds. The call
+// must start within that time, and is stopped when it is over.
+const timeoutHeader = "X-Binnacle-Timeout"
+
+func (s *Service) timeout(h http.Header) (time.Duration, error) {
+	v := h.Get(timeoutHeader)
+	if v == "" {
+		return s.CallTimeout, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > 600 {
+		return 0, badRequest(timeoutHeader, "want seconds from 1 to 600")
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
 // request makes the proposal of a call.
 func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *caller) (propose.Request, error) {
 	session, err := sessionOf(c.Request().Header)
 	if err != nil {
 		return propose.Request{}, err
 	}
+	timeout, err := s.timeout(c.Request().Header)
+	if err != nil {
+		return propose.Request{}, err
+	}
 	return propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.actor, Client: who.client,
-		Session: session, Scopes: who.scopes, Timeout: s.CallTimeout, TraceCtx: c.Request().Header.Get("Traceparent"),
+		Session: session, Scopes: who.scopes, Timeout: timeout, TraceCtx: c.Request().Header.Get("Traceparent"),
 		IdemKey: c.Request().Header.Get("Idempotency-Key")}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -29,6 +30,8 @@ type State struct {
 	p0       *guard.Ceilings
 	engine   *rego.Engine
 	policies contract.PolicyDigests
+
+	truncated atomic.Bool // audit found the ledger shorter than it was
 
 	// Everything that ever was in force, by digest, for replay; filled only
 	// where Keep is set.
@@ -163,7 +166,7 @@ func (s *Service) decide(ctx context.Context, m jetstream.Msg) error {
 	}
 	f := guard.Facts{Actor: e.Actor, ArgsDigest: c.Args.Commitment, Client: e.Client, Deadline: c.Deadline, Kind: c.Kind,
 		Now: s.env.Emit.Time(), Parent: c.Parent, Proposed: e.Time, Proposer: e.Service(), Scopes: c.Scopes,
-		Session: e.Session, Tenant: e.Tenant, Tool: c.Tool}
+		Session: e.Session, Tenant: e.Tenant, Tool: c.Tool, Truncated: s.state.truncated.Load()}
 	if c.Parent != "" {
 		h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, c.ParentSession, c.Parent, 1)
 		if err != nil {

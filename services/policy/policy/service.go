@@ -45,13 +45,12 @@ type Service struct {
 	env      *run.Env
 	recorder *execute.Recorder
 	state    State
-	ready    chan struct{}
 	pending  pending
 }
 
 var (
 	decideWork   = bus.Work{Name: "decide", Filters: []string{"evt.*.*.*.call_proposed.>"}, AckWait: 10 * time.Second, MaxAckPending: 4096}
-	stateReader  = bus.Reader{Name: "state", Stream: bus.Events, Filters: append([]string{"evt.*.policy.*.policy_activated.>"}, catalog.Filters...)}
+	stateReader  = bus.Reader{Name: "state", Stream: bus.Events, Filters: append([]string{"evt.*.policy.*.policy_activated.>", "evt.*.audit.*.ledger_truncated.>"}, catalog.Filters...)}
 	startsReader = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters()}
 )
 
@@ -178,7 +177,13 @@ func (s *Service) applyState(en eventlog.Entry) error {
 		return nil
 	}
 	s.env.Emit.See(e.Lamport)
-	if e.Name != "policy_activated" {
+	switch e.Name {
+	case "ledger_truncated":
+		s.env.Log.Error("audit misses history: every call is denied until the ledger is recovered")
+		s.state.truncated.Store(true)
+		return nil
+	case "policy_activated":
+	default:
 		return s.state.Apply(e)
 	}
 	var a contract.Activated

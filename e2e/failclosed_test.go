@@ -1,0 +1,181 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+)
+
+// TestExpiry: an allowed call that nobody starts in time ends expired, with a
+// receipt, and an executor that comes late does not start it.
+func TestExpiry(t *testing.T) {
+	m := harness.Processes(t, harness.Options{Noop: true})
+	m.Kill("session-runner")
+	began := time.Now()
+	r, err := m.DoHeader(t.Context(), "POST", "/api/v1/packs/noop", "{}", map[string]string{"X-Binnacle-Session": "s-late", "X-Binnacle-Timeout": "2"})
+	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "intent_expired") || !strings.Contains(string(r.Body), `"receipt_id":"r-c-`) {
+		t.Fatalf("%v %+v %s", err, r, r.Body)
+	}
+	if d := time.Since(began); d > 8*time.Second {
+		t.Errorf("took %s", d)
+	}
+	m.Restart("session-runner")
+	m.WaitReady()
+	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-late", "{}"); err != nil || r.Status != 200 {
+		t.Fatalf("%v %+v", err, r)
+	}
+	out, err := m.CLI("events", "list", "--session", "s-late")
+	if err != nil || strings.Count(out, "effect_started") != 1 || strings.Count(out, "start_expired") != 1 || strings.Count(out, "effect_recorded") != 2 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	pack := filepath.Join(t.TempDir(), "p.tar")
+	if out, err := m.CLI("export", "--session", "s-late", "--out", pack); err != nil {
+		t.Fatal(out, err)
+	}
+	if out, err := m.CLI("verify", pack); err != nil {
+		t.Fatal(out, err)
+	}
+	// A proposal whose caller gave up before policy saw it is denied.
+	m.Kill("policy")
+	done := make(chan *harness.Response, 1)
+	go func() {
+		r, _ := m.DoHeader(t.Context(), "POST", "/api/v1/packs/noop", "{}", map[string]string{"X-Binnacle-Session": "s-later", "X-Binnacle-Timeout": "1"})
+		done <- r
+	}()
+	time.Sleep(1500 * time.Millisecond)
+	m.Restart("policy")
+	if r := <-done; r == nil || r.Status != 403 && r.Status != 504 {
+		t.Fatalf("%+v", r)
+	}
+	m.WaitReady()
+	if out, err := m.CLI("events", "list", "--session", "s-later", "--json"); err != nil || !strings.Contains(out, "PROPOSAL_EXPIRED") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// TestTierDemanded: policy demands containers, the host gives none: the call
+// fails and says what to configure; with containerd it runs in one.
+func TestTierDemanded(t *testing.T) {
+	rego := filepath.Join(t.TempDir(), "strict.rego")
+	if err := os.WriteFile(rego, []byte(`package binnacle.p1
+import rego.v1
+default answer := {"verdict": "DENY", "reason_code": "DEFAULT_DENY"}
+answer := {"verdict": "ALLOW", "reason_code": "RULE_CONTAINERS_ONLY", "sandbox": {"tier": "container", "memory_mib": 32}} if startswith(input.kind, "tool.")
+`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m := harness.One(t, harness.Options{Policies: []string{rego}})
+	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-tier", `{"text":"x"}`)
+	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "sandbox_unavailable") || !strings.Contains(string(r.Body), "BINNACLE_CONTAINERD") {
+		t.Fatalf("%v %+v %s", err, r, r.Body)
+	}
+	if r, err = m.Do(t.Context(), "POST", "/v1/chat/completions", "s-tier", `{"model":"demo/echo","messages":[{"role":"user","content":"x"}]}`); err != nil || r.Status != 403 || !strings.Contains(string(r.Body), "DEFAULT_DENY") {
+		t.Fatalf("%v %+v %s", err, r, r.Body)
+	}
+	m.StopAll()
+	m = harness.One(t, harness.Options{Policies: []string{rego}, Containerd: "/run/containerd/containerd.sock"})
+	r, err = m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-tier", `{"text":"x"}`)
+	if err != nil || r.Status != 200 || !strings.Contains(string(r.Body), `"tier":"container"`) || !strings.Contains(string(r.Body), `"memory_mib":32`) {
+		t.Fatalf("%v %+v %s", err, r, r.Body)
+	}
+	if out, err := m.CLI("replay"); err != nil {
+		t.Fatal(out, err)
+	}
+}
+
+// TestErased: content that is gone is reported as such, and everything else
+// still verifies and replays.
+func TestErased(t *testing.T) {
+	m := harness.Processes(t, harness.Options{Noop: true})
+	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-erase", `{"big":"`+strings.Repeat("x", 40000)+`"}`); err != nil || r.Status != 200 {
+		t.Fatal(err, r)
+	}
+	pack := filepath.Join(t.TempDir(), "p.tar")
+	check := func(verify, replay string) {
+		t.Helper()
+		if out, err := m.CLI("export", "--session", "s-erase", "--out", pack); err != nil {
+			t.Fatal(out, err)
+		}
+		if out, err := m.CLI("verify", "--json", pack); err != nil || !strings.Contains(out, verify) {
+			t.Fatalf("%v %s", err, out)
+		}
+		if out, err := m.CLI("replay", "--json"); err != nil || !strings.Contains(out, replay) || !strings.Contains(out, `"equal":true`) {
+			t.Fatalf("%v %s", err, out)
+		}
+	}
+	check(`"erased":0`, `"not_redecidable":0`)
+	seed, err := os.ReadFile(filepath.Join(m.Dir, "keys/provision.nkey"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := bus.Connect(bus.Dialer{URL: m.NATS}, []byte(strings.TrimSpace(string(seed))), "eraser", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.NC.Close()
+	s, err := c.JS.Stream(t.Context(), bus.Blobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Purge(t.Context(), jetstream.WithPurgeSubject("blob.>")); err != nil {
+		t.Fatal(err)
+	}
+	check(`"erased":3`, `"not_redecidable":1`)
+}
+
+// TestTruncated: a ledger that lost its end is noticed, and nothing is allowed
+// on it.
+func TestTruncated(t *testing.T) {
+	dir := t.TempDir()
+	m := harness.One(t, harness.Options{Noop: true, Dir: dir})
+	call := func(m *harness.Mesh) *harness.Response {
+		t.Helper()
+		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-trunc", "{}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	call(m)
+	m.StopAll()
+	backup := filepath.Join(t.TempDir(), "nats")
+	if out, err := exec.Command("cp", "-a", filepath.Join(dir, "nats"), backup).CombinedOutput(); err != nil {
+		t.Fatal(string(out), err)
+	}
+	m = harness.One(t, harness.Options{Noop: true, Dir: dir})
+	for range 20 {
+		if r := call(m); r.Status != 200 {
+			t.Fatalf("%d %s", r.Status, r.Body)
+		}
+	}
+	time.Sleep(1500 * time.Millisecond) // a checkpoint is signed
+	m.StopAll()
+	if err := os.RemoveAll(filepath.Join(dir, "nats")); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-a", backup, filepath.Join(dir, "nats")).CombinedOutput(); err != nil {
+		t.Fatal(string(out), err)
+	}
+	m = harness.OneUnready(t, harness.Options{Noop: true, Dir: dir})
+	for end := time.Now().Add(15 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-trunc", "{}")
+		if err == nil && r.Status == 403 && strings.Contains(string(r.Body), "LEDGER_TRUNCATED") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("calls are still taken: %v %+v", err, r)
+		}
+	}
+	r, err := m.Do(t.Context(), "GET", "/readyz", "", "")
+	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "ledger_truncated") {
+		t.Fatalf("%v %+v %s", err, r, r.Body)
+	}
+}

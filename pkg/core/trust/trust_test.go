@@ -1,0 +1,71 @@
+package trust_test
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+)
+
+func key(t *testing.T, name string) *sign.Key {
+	h := sha256.Sum256([]byte(name))
+	k, err := sign.NewKey(h[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func doc(signer, k *sign.Key, owner string, revoked bool, uses ...string) contract.TrustKey {
+	return trust.Publish(signer, contract.TrustKey{Algorithm: "ed25519", KID: k.KID, Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(k.Public()), Revoked: revoked, Tenant: "t", Uses: uses})
+}
+
+func TestRegistry(t *testing.T) {
+	root, policy, evil := key(t, "root"), key(t, "policy"), key(t, "evil")
+	r := &trust.Registry{Root: root.KID}
+	if err := r.Apply(doc(root, policy, "policy", false, contract.UseDecision), 1); err == nil {
+		t.Fatal("a key before the root")
+	}
+	if err := r.Apply(doc(evil, evil, "provision", false, contract.UseRoot), 1); err == nil {
+		t.Fatal("another root")
+	}
+	if err := r.Apply(doc(root, root, "provision", false, contract.UseRoot), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(doc(evil, policy, "policy", false, contract.UseDecision), 2); err == nil {
+		t.Fatal("a key signed by a stranger")
+	}
+	forged := doc(root, policy, "policy", false, contract.UseDecision)
+	forged.Uses = append(forged.Uses, contract.UseCheckpoint)
+	if err := r.Apply(forged, 2); err == nil {
+		t.Fatal("a key with uses the root did not sign")
+	}
+	if err := r.Apply(doc(root, policy, "policy", true, contract.UseDecision), 2); err == nil {
+		t.Fatal("revoked before published")
+	}
+	if err := r.Apply(doc(root, policy, "policy", false, contract.UseDecision), 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(doc(root, policy, "policy", false, contract.UseDecision), 6); err == nil {
+		t.Fatal("published twice")
+	}
+	if err := r.Apply(doc(root, policy, "policy", true, contract.UseDecision), 9); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		owner, use string
+		lamport    uint64
+		ok         bool
+	}{{"policy", contract.UseDecision, 4, false}, {"policy", contract.UseDecision, 5, true}, {"policy", contract.UseDecision, 8, true}, {"policy", contract.UseDecision, 9, false},
+		{"audit", contract.UseDecision, 6, false}, {"policy", contract.UseReceipt, 6, false}} {
+		if _, err := r.At(policy.KID, c.owner, c.use, c.lamport); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if _, ok := r.Current("policy", contract.UseDecision); ok {
+		t.Error("a revoked key is current")
+	}
+}
