@@ -35,6 +35,9 @@ func (r *SecretRequest) Canonical(c *canon.Codec) {
 // SecretInfo binds sealed values to their call.
 func SecretInfo(decisionID string) string { return "binnacle secret v1 " + decisionID }
 
+// PutSecretInfo binds a sealed value to the call that stores it.
+func PutSecretInfo(callID string) string { return "binnacle secret put v1 " + callID }
+
 // SealedSecrets is the frame the broker sends: values sealed, or why not.
 type SealedSecrets struct {
 	Sealed  string `json:"sealed,omitempty"` // base64, a JSON object of values by name

@@ -10,6 +10,8 @@ import (
 	"io"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
@@ -40,12 +42,11 @@ func (s *Service) serve() {
 		if _, err := s.view.Lookup(s.env.Tenant, q.Session); err != nil {
 			return err
 		}
-		list := []json.RawMessage{}
-		err = s.view.Receipts(s.env.Tenant, q.Session, q.Offset, min(q.Limit, 1000), func(r json.RawMessage) error { list = append(list, r); return nil })
-		if err != nil {
+		b := batcher{reply: reply}
+		if err := s.view.Receipts(s.env.Tenant, q.Session, q.Offset, q.Limit, b.add); err != nil {
 			return err
 		}
-		return reply(list)
+		return b.flush()
 	})
 	box.Serve("receipts", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 		q, err := parse[Query](raw)
@@ -67,7 +68,13 @@ func (s *Service) serve() {
 		if err != nil {
 			return err
 		}
-		return reply(map[string]any{"session_id": q.Session, "digest": proofgraph.Digest(nodes), "nodes": nodes})
+		b := batcher{reply: reply}
+		for i := range nodes {
+			if err := b.add(contract.Bytes(&nodes[i])); err != nil {
+				return err
+			}
+		}
+		return b.flush()
 	})
 	box.Serve("transcript", s.transcript)
 	box.Serve("evidence", s.evidence)
@@ -118,17 +125,24 @@ func (b *batcher) flush() error {
 	return err
 }
 
+// readers is how many ledger entries are read at once: a session's lie far
+// apart, so each is a request of its own.
+const readers = 16
+
 // entries reads the ledger at the given sequences.
 func (s *Service) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, error) {
-	out := make([]eventlog.Entry, 0, len(seqs))
-	for _, n := range seqs {
-		en, err := s.env.Emit.Log.Get(ctx, n)
-		if err != nil {
-			return nil, fmt.Errorf("ledger entry %d: %w", n, err)
-		}
-		out = append(out, en)
+	out := make([]eventlog.Entry, len(seqs))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readers)
+	for i, n := range seqs {
+		g.Go(func() (err error) {
+			if out[i], err = s.env.Emit.Log.Get(ctx, n); err != nil {
+				return fmt.Errorf("ledger entry %d: %w", n, err)
+			}
+			return nil
+		})
 	}
-	return out, nil
+	return out, g.Wait()
 }
 
 func (s *Service) sessionEntries(ctx context.Context, session string, size uint64) ([]eventlog.Entry, error) {

@@ -27,6 +27,7 @@ import (
 type caller struct {
 	actor, client string
 	scopes        []string
+	until         time.Time // the token's end
 }
 
 // verify checks a token. A verified token is remembered by its digest until
@@ -35,8 +36,8 @@ type caller struct {
 func (s *Service) verify(raw string) (*caller, error) {
 	digest := sha256.Sum256([]byte(raw))
 	if v, ok := s.verified.Load(digest); ok {
-		if k := v.(*known); time.Now().Before(k.until) {
-			return &k.caller, nil
+		if k := v.(*caller); time.Now().Before(k.until) {
+			return k, nil
 		}
 		s.verified.Delete(digest)
 	}
@@ -44,19 +45,13 @@ func (s *Service) verify(raw string) (*caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &known{caller{c.Subject, c.Client, c.Scopes}, c.ExpiresAt.Time}
+	k := &caller{c.Subject, c.Client, c.Scopes, c.ExpiresAt.Time}
 	if s.verifiedCount.Add(1) > maxKnown {
 		s.verified.Clear()
 		s.verifiedCount.Store(0)
 	}
 	s.verified.Store(digest, k)
-	return &k.caller, nil
-}
-
-// known is a verified token.
-type known struct {
-	caller caller
-	until  time.Time
+	return k, nil
 }
 
 const maxKnown = 10000
@@ -169,6 +164,17 @@ func (s *Service) await(ctx context.Context, r propose.Request) (*propose.Outcom
 	return out, body, err
 }
 
+// run awaits a call and names it on the response, whatever came of it.
+func (s *Service) run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, error) {
+	out, output, err := s.await(c.Request().Context(), r)
+	verdict := ""
+	if out != nil {
+		verdict = out.Recorded.Receipt.Verdict
+	}
+	headers(c, r, verdict)
+	return out, output, err
+}
+
 func proposeError(err error) error {
 	if errors.Is(err, blob.ErrTooLarge) {
 		return &apiError{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "invalid_input", Message: err.Error()}
@@ -275,12 +281,7 @@ func (s *Service) respond(c echo.Context, who *caller, kind, tool string, args [
 	if err != nil {
 		return err
 	}
-	out, output, err := s.await(c.Request().Context(), r)
-	if out != nil {
-		headers(c, r, out.Recorded.Receipt.Verdict)
-	} else {
-		headers(c, r, "")
-	}
+	out, output, err := s.run(c, r)
 	if err != nil {
 		return err
 	}
@@ -290,4 +291,17 @@ func (s *Service) respond(c echo.Context, who *caller, kind, tool string, args [
 		resp.WallMS = eff.Usage.WallMS
 	}
 	return c.JSON(http.StatusOK, resp)
+}
+
+// judgement is POST /api/v1/judgements: {session, rubric}.
+func (s *Service) judgement(c echo.Context) error {
+	who, err := s.auth(c, "")
+	if err != nil {
+		return err
+	}
+	args, err := body(c)
+	if err != nil {
+		return err
+	}
+	return s.respond(c, who, "judge.score", "judge.score", args)
 }

@@ -46,12 +46,7 @@ func (s *Service) chat(c echo.Context) error {
 		r.Stream = true
 		return s.stream(c, r)
 	}
-	out, output, err := s.await(c.Request().Context(), r)
-	if out != nil {
-		headers(c, r, out.Recorded.Receipt.Verdict)
-	} else {
-		headers(c, r, "")
-	}
+	_, output, err := s.run(c, r)
 	if err != nil {
 		return err
 	}

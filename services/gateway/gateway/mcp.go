@@ -14,7 +14,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
-	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // mcpHandler serves the session-based wire of MCP (protocol versions up to
@@ -25,11 +24,11 @@ func (s *Service) mcpHandler() http.Handler {
 	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.mcpServer() },
 		&mcp.StreamableHTTPOptions{SessionTimeout: 30 * time.Minute})
 	verifier := func(_ context.Context, raw string, _ *http.Request) (*auth.TokenInfo, error) {
-		c, err := token.Verify(s.TokenKey, s.env.Tenant, raw)
+		k, err := s.verify(raw)
 		if err != nil {
 			return nil, errors.Join(auth.ErrInvalidToken, err)
 		}
-		return &auth.TokenInfo{Scopes: c.Scopes, Expiration: c.ExpiresAt.Time, UserID: c.Subject, Extra: map[string]any{"client": c.Client}}, nil
+		return &auth.TokenInfo{Scopes: k.scopes, Expiration: k.until, UserID: k.actor, Extra: map[string]any{"client": k.client}}, nil
 	}
 	return auth.RequireBearerToken(verifier, nil)(h)
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // Pack is one tool as REST lists it.
@@ -77,23 +76,4 @@ func (s *Service) runPack(c echo.Context) error {
 		return badRequest("name", "a pack name has at most 128 characters")
 	}
 	return s.respond(c, who, "tool."+name, name, args)
-}
-
-// capabilities is GET /mcp/v1/capabilities: the tool manifest of the HELM
-// HTTP surface.
-func (s *Service) capabilities(c echo.Context) error {
-	if _, err := s.auth(c, token.Tools); err != nil {
-		return err
-	}
-	tools := []map[string]any{}
-	for _, t := range s.packs() {
-		tools = append(tools, map[string]any{"name": t.Tool, "description": t.Description, "schema": t.InputSchema, "input_schema": t.InputSchema, "output_schema": t.OutputSchema})
-	}
-	return c.JSON(http.StatusOK, map[string]any{"governance": "binnacle:v1", "version": s.Version, "catalog_digest": s.tools.Digest(), "tools": tools})
-}
-
-// ExecuteRequest is the body of POST /mcp/v1/execute.
-type ExecuteRequest struct {
-	Method string         `json:"method"`
-	Params map[string]any `json:"params"`
 }

@@ -2,7 +2,9 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -64,6 +66,32 @@ func (s *Service) askLines(c echo.Context, verb string, args any) error {
 				return nil
 			}
 		}
+	}
+}
+
+// askArray collects audit's answer, frames of arrays, into one.
+func (s *Service) askArray(c echo.Context, verb string, args any) ([]json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
+	defer cancel()
+	st, err := s.env.AskStream(ctx, "audit", verb, args)
+	if err != nil {
+		return nil, unavailable("audit does not answer: " + err.Error())
+	}
+	defer st.Close()
+	out := []json.RawMessage{}
+	for {
+		f, err := st.Next(ctx)
+		if errors.Is(err, transient.ErrEnd) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, askError(err)
+		}
+		var part []json.RawMessage
+		if err := json.Unmarshal(f.Data, &part); err != nil {
+			return nil, err
+		}
+		out = append(out, part...)
 	}
 }
 
@@ -130,7 +158,15 @@ func (s *Service) proofgraph(c echo.Context) error {
 	if q.Session == "" {
 		return badRequest("session", "name the session: /helm/proofgraph?session=s-…")
 	}
-	return s.askDoc(c, "proofgraph", q)
+	nodes, err := s.askArray(c, "proofgraph", q)
+	if err != nil {
+		return err
+	}
+	digest := sha256.New()
+	for _, n := range nodes {
+		digest.Write(append(n[:len(n):len(n)], '\n'))
+	}
+	return c.JSON(http.StatusOK, map[string]any{"session_id": q.Session, "digest": "sha256:" + hex.EncodeToString(digest.Sum(nil)), "nodes": nodes})
 }
 
 func (s *Service) sessions(c echo.Context) error {
@@ -148,7 +184,11 @@ func (s *Service) sessionReceipts(c echo.Context) error {
 	if _, err := s.auth(c, token.Audit); err != nil {
 		return err
 	}
-	return s.askDoc(c, "session_receipts", Query{Session: c.Param("id"), Limit: 100000})
+	list, err := s.askArray(c, "session_receipts", Query{Session: c.Param("id"), Limit: 1_000_000})
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, list)
 }
 
 // evidence streams a session's pack.

@@ -48,7 +48,7 @@ type Service struct {
 	view    *follow.Follower
 	metrics *metrics
 
-	verified      sync.Map // digest of a token -> *known
+	verified      sync.Map // digest of a token -> *caller
 	verifiedCount atomic.Int64
 }
 

@@ -83,10 +83,6 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// PutInfo binds a sealed value to the call that stores it; the gateway seals
-// with the same words.
-func PutInfo(callID string) string { return "binnacle secret put v1 " + callID }
-
 // put stores the value that came sealed into the mailbox under the call's id.
 func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
@@ -111,7 +107,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail("value_malformed", "the sealed value cannot be read")
 	}
-	value, err := s.key.Open(PutInfo(w.Call.ID), sealed)
+	value, err := s.key.Open(execute.PutSecretInfo(w.Call.ID), sealed)
 	if err != nil {
 		return execute.Fail("value_malformed", "the sealed value does not open for this call")
 	}

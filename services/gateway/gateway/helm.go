@@ -1,0 +1,71 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// capabilities is GET /mcp/v1/capabilities: the tool manifest of the HELM
+// HTTP surface.
+func (s *Service) capabilities(c echo.Context) error {
+	if _, err := s.auth(c, token.Tools); err != nil {
+		return err
+	}
+	tools := []map[string]any{}
+	for _, t := range s.packs() {
+		tools = append(tools, map[string]any{"name": t.Tool, "description": t.Description, "schema": t.InputSchema, "input_schema": t.InputSchema, "output_schema": t.OutputSchema})
+	}
+	return c.JSON(http.StatusOK, map[string]any{"governance": "binnacle:v1", "version": s.Version, "catalog_digest": s.tools.Digest(), "tools": tools})
+}
+
+// ExecuteRequest is the body of POST /mcp/v1/execute.
+type ExecuteRequest struct {
+	Method string         `json:"method"`
+	Params map[string]any `json:"params"`
+}
+
+// execute is POST /mcp/v1/execute of the HELM HTTP surface: {method, params}.
+func (s *Service) execute(c echo.Context) error {
+	who, err := s.auth(c, "")
+	if err != nil {
+		return err
+	}
+	raw, err := body(c)
+	if err != nil {
+		return err
+	}
+	var req ExecuteRequest
+	if err := json.Unmarshal(raw, &req); err != nil || req.Method == "" {
+		return badRequest("method", "want {method, params}")
+	}
+	if req.Params == nil {
+		req.Params = map[string]any{}
+	}
+	enc, err := json.Marshal(req.Params)
+	if err != nil {
+		return err
+	}
+	args, err := canon.Transform(nil, enc)
+	if err != nil {
+		return badRequest("params", err.Error())
+	}
+	r, err := s.request(c, "tool."+req.Method, req.Method, args, who)
+	if err != nil {
+		return err
+	}
+	out, output, err := s.run(c, r)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{
+		"result": json.RawMessage(output), "structured_content": json.RawMessage(output),
+		"content":     []map[string]any{{"type": "text", "text": string(output)}},
+		"reason_code": out.Recorded.Receipt.ReasonCode, "args_hash": out.Recorded.Receipt.ArgsDigest,
+		"proofgraph_node": out.Event.ID, "receipt_id": out.Recorded.Receipt.ID,
+	})
+}
