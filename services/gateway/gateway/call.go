@@ -82,7 +82,7 @@ func sessionOf(h http.Header) (string, error) {
 	if v == "" {
 		return emit.NewID("s"), nil
 	}
-	if !strings.HasPrefix(v, "s-") || !contract.Token(v) || len(v) < 4 || len(v) > 100 {
+	if !strings.HasPrefix(v, "s-") || !contract.Token(v) || len(v) < 3 || len(v) > 100 {
 		return "", badRequest(sessionHeader, "a session id is \"s-\" and up to 98 of [A-Za-z0-9_-]")
 	}
 	return v, nil

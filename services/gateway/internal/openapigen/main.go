@@ -120,7 +120,7 @@ func (op *operation) render() map[string]any {
 	}
 	calls := strings.Contains(op.scope, "call ")
 	if calls {
-		params = append(params, map[string]any{"name": "X-Binnacle-Session", "in": "header", "description": "session the call belongs to (s-…); a new one without it", "schema": map[string]string{"type": "string", "pattern": "^s-[A-Za-z0-9_-]{2,98}$"}})
+		params = append(params, map[string]any{"name": "X-Binnacle-Session", "in": "header", "description": "session the call belongs to (s-…); a new one without it", "schema": map[string]string{"type": "string", "pattern": "^s-[A-Za-z0-9_-]{1,98}$"}})
 	}
 	if calls {
 		params = append(params, map[string]any{"name": "X-Binnacle-Timeout", "in": "header", "description": "seconds the caller waits, 1 to 600; the call must start within them", "schema": map[string]string{"type": "integer"}})
