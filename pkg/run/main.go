@@ -103,18 +103,11 @@ func serveProcess(ctx context.Context, service string, build func(Keys) (Service
 	}
 	var ready atomic.Bool
 	go answerHealth(service, &ready)
-	// An instance that lost its slot, or whose NATS was away for too long,
-	// starts anew in this process.
-	for {
-		err := Serve(ctx, cfg, s, func() {
-			ready.Store(true)
-			slog.Info("ready", "service", service)
-		})
-		ready.Store(false)
-		if ctx.Err() != nil || err != nil {
-			return err
-		}
-	}
+	defer ready.Store(false)
+	return Serve(ctx, cfg, s, func() {
+		ready.Store(true)
+		slog.Info("ready", "service", service)
+	})
 }
 
 // healthSocket is an abstract socket: it lives in the network namespace, so a

@@ -56,6 +56,9 @@ func main() {
 	if err := page(byService); err != nil {
 		log.Fatal(err)
 	}
+	if err := configPage(); err != nil {
+		log.Fatal(err)
+	}
 	for _, service := range slices.Sorted(maps.Keys(byService)) {
 		if service == "mesh" {
 			continue // the shared contracts' types are written by hand in pkg/core
