@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,7 +30,10 @@ type Conn struct {
 	// a refused permission, which to the caller looks like a timeout.
 	Fatal  chan error
 	prefix string
-	epoch  atomic.Uint64
+
+	mu      sync.Mutex
+	epoch   uint64
+	changed chan struct{}
 }
 
 // Connect dials as the nkey seed's identity. Service identities reach the
@@ -44,7 +47,7 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 	if err != nil {
 		return nil, fmt.Errorf("nats identity of %s: %w", name, err)
 	}
-	c := &Conn{Fatal: make(chan error, 1), prefix: APIPrefix}
+	c := &Conn{Fatal: make(chan error, 1), prefix: APIPrefix, changed: make(chan struct{})}
 	opts := []nats.Option{
 		nats.Name(name), nats.Nkey(public, kp.Sign), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.Timeout(2 * time.Second),
@@ -56,7 +59,7 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 			}
 			slog.Debug("nats", "conn", name, "err", err)
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) { c.epoch.Add(1) }),
+		nats.ReconnectHandler(func(*nats.Conn) { c.reconnected() }),
 	}
 	url := d.URL
 	if d.Server != nil {
@@ -82,8 +85,21 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// Epoch changes whenever the connection was lost and made again.
-func (c *Conn) Epoch() uint64 { return c.epoch.Load() }
+// Epoch counts how often the connection was lost and made again; the channel
+// is closed when it next is.
+func (c *Conn) Epoch() (uint64, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.epoch, c.changed
+}
+
+func (c *Conn) reconnected() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.epoch++
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
 
 // Close ends the connection after flushing what is buffered.
 func (c *Conn) Close() {

@@ -67,7 +67,7 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 	if from > 1 {
 		f.position.Store(from - 1)
 	}
-	f.epoch = f.Conn.Epoch()
+	f.epoch, _ = f.Conn.Epoch()
 	for {
 		err := f.round(ctx)
 		if ctx.Err() != nil {
@@ -103,7 +103,7 @@ func (f *Follower) caught() {
 func (f *Follower) round(ctx context.Context) error {
 	setup, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	epoch := f.Conn.Epoch()
+	epoch, reconnected := f.Conn.Epoch()
 	if f.Restart != nil && epoch != f.epoch {
 		from, err := f.Restart(setup)
 		if err != nil {
@@ -162,18 +162,12 @@ func (f *Follower) round(ctx context.Context) error {
 		return err
 	}
 	defer func() { cc.Stop(); <-cc.Closed() }()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-broken:
-			return err
-		case <-tick.C:
-			if f.Conn.Epoch() != epoch {
-				return errors.New("reconnected")
-			}
-		}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-broken:
+		return err
+	case <-reconnected:
+		return errors.New("reconnected")
 	}
 }

@@ -35,25 +35,25 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer c.Close()
-	var done uint64
-	first := true
-	for {
-		if epoch := c.Epoch(); first || epoch != done {
-			if err := p.once(ctx, c); err == nil {
-				if done = epoch; first {
-					first = false
-					ready()
-				}
-			} else if ctx.Err() == nil {
-				slog.Warn("provisioning will be tried again", "err", err)
+	for first := true; ; {
+		_, reconnected := c.Epoch()
+		again := time.After(100 * time.Millisecond)
+		if err := p.once(ctx, c); err == nil {
+			again = nil
+			if first {
+				first = false
+				ready()
 			}
+		} else if ctx.Err() == nil {
+			slog.Warn("provisioning will be tried again", "err", err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-c.Fatal:
 			return err
-		case <-time.After(50 * time.Millisecond):
+		case <-reconnected:
+		case <-again:
 		}
 	}
 }
