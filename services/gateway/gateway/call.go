@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,9 +115,29 @@ func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *c
 	if err != nil {
 		return propose.Request{}, err
 	}
+	if len(kind) > maxName || len(tool) > maxName {
+		return propose.Request{}, badRequest("kind", "kind and tool have at most 128 characters")
+	}
+	idem := c.Request().Header.Get("Idempotency-Key")
+	if len(idem) > maxName {
+		return propose.Request{}, badRequest("Idempotency-Key", "at most 128 characters")
+	}
 	return propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.actor, Client: who.client,
-		Session: session, Scopes: who.scopes, Timeout: timeout, TraceCtx: c.Request().Header.Get("Traceparent"),
-		IdemKey: c.Request().Header.Get("Idempotency-Key")}, nil
+		Session: session, Scopes: who.scopes, Timeout: timeout, TraceCtx: traceContext(c.Request().Header), IdemKey: idem}, nil
+}
+
+// maxName bounds the names a caller can put into an event.
+const maxName = 128
+
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+// traceContext is the W3C trace context, or nothing where it is malformed, as
+// the specification asks.
+func traceContext(h http.Header) string {
+	if v := h.Get("Traceparent"); traceparent.MatchString(v) {
+		return v
+	}
+	return ""
 }
 
 // headers names the call on the response. Every id is known before the

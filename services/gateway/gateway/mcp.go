@@ -44,7 +44,7 @@ func (s *Service) mcpServer() *mcp.Server {
 	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if call, ok := req.(*mcp.CallToolRequest); ok && method == "tools/call" {
-				if t, _ := s.tools.Lookup("tool." + call.Params.Name); t == nil && len(call.Params.Name) <= 128 {
+				if t, _ := s.tools.Lookup("tool." + call.Params.Name); t == nil && len(call.Params.Name) <= maxName {
 					return s.mcpCall(ctx, call)
 				}
 			}
@@ -76,7 +76,7 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 	}
 	client, _ := info.Extra["client"].(string)
 	out, output, err := s.await(ctx, propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args,
-		Actor: info.UserID, Client: client, Session: session, Scopes: info.Scopes, Timeout: s.CallTimeout, TraceCtx: req.Extra.Header.Get("Traceparent")})
+		Actor: info.UserID, Client: client, Session: session, Scopes: info.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(req.Extra.Header)})
 	if err != nil {
 		var e *apiError
 		if errors.As(err, &e) {

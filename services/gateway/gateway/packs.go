@@ -72,8 +72,5 @@ func (s *Service) runPack(c echo.Context) error {
 		return err
 	}
 	name := c.Param("name")
-	if len(name) > 128 {
-		return badRequest("name", "a pack name has at most 128 characters")
-	}
 	return s.respond(c, who, "tool."+name, name, args)
 }
