@@ -29,9 +29,15 @@ func (k Keys) Seed(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := hex.DecodeString(strings.TrimSpace(string(raw)))
+	return ParseSeed(k.Path(name), string(raw))
+}
+
+// ParseSeed reads 32 bytes kept in hex; where names the place in errors, which
+// never hold the text itself.
+func ParseSeed(where, text string) ([]byte, error) {
+	b, err := hex.DecodeString(strings.TrimSpace(text))
 	if err != nil || len(b) != 32 {
-		return nil, fmt.Errorf("%s does not hold 32 bytes in hex", k.Path(name))
+		return nil, fmt.Errorf("%s does not hold 32 bytes in hex", where)
 	}
 	return b, nil
 }

@@ -32,6 +32,7 @@ var settings = map[string]string{
 	"BINNACLE_ROOT":       "key id of the trusted root, or a file holding it, for verifying",
 	"BINNACLE_STATE":      "the service's state folder",
 	"BINNACLE_TENANT":     "environment id",
+	"BINNACLE_VAULT_KEK":  "the vault's key-encryption key, 32 bytes in hex; empty = the key file",
 	"BINNACLE_TOKEN":      "bearer token, for the command line",
 }
 

@@ -2,15 +2,24 @@
 package main
 
 import (
+	"os"
+
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
-// Environment: BINNACLE_STATE (folder of the encrypted file, /state). Keys:
+// Environment: BINNACLE_STATE (folder of the encrypted file, /state),
+// BINNACLE_VAULT_KEK (key-encryption key in hex, instead of the file). Keys:
 // vault.kek, vault.seal.
 func main() {
 	run.Main("vault-broker", func(keys run.Keys) (run.Service, error) {
-		kek, err := keys.Seed("vault.kek")
+		var kek []byte
+		var err error
+		if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
+			kek, err = run.ParseSeed("BINNACLE_VAULT_KEK", v)
+		} else {
+			kek, err = keys.Seed("vault.kek")
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -43,6 +44,13 @@ func up(ctx context.Context, c *env) error {
 	debug.SetGCPercent(300) // the heap is small and garbage is plenty
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
 	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats}
+	if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
+		kek, err := run.ParseSeed("BINNACLE_VAULT_KEK", v)
+		if err != nil {
+			return err
+		}
+		cfg.VaultKEK = kek
+	}
 	if *llm != "" {
 		b, err := os.ReadFile(*llm)
 		if err != nil {

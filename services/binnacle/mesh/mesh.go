@@ -46,6 +46,7 @@ type Config struct {
 	Policies   []string // Rego files of the P1 bundle; empty = the default bundle
 	Power      bool     // fsync every event: survives power loss, costs an fsync each
 	Noop       bool     // offer tool.noop, for benchmarks and tests
+	VaultKEK   []byte   // the vault's key-encryption key, 32 bytes; nil = the file made by Init
 	NATSListen string   // also listen for NATS clients on host:port; empty = in process only
 	LLM        llmrouter.Config
 }
@@ -219,9 +220,12 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 }
 
 func (m *Mesh) list(cfg Config, dir string, ring *keyring.Ring) (map[string]run.Service, error) {
-	kek, err := ring.Seed("vault.kek")
-	if err != nil {
-		return nil, err
+	kek := cfg.VaultKEK
+	if kek == nil {
+		var err error
+		if kek, err = ring.Seed("vault.kek"); err != nil {
+			return nil, err
+		}
 	}
 	sealSeed, err := ring.Seed("vault.seal")
 	if err != nil {

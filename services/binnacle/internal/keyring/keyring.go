@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 )
 
@@ -166,11 +167,7 @@ func ReadSeed(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := hex.DecodeString(strings.TrimSpace(string(raw)))
-	if err != nil || len(b) != 32 {
-		return nil, fmt.Errorf("%s does not hold 32 bytes in hex", path)
-	}
-	return b, nil
+	return run.ParseSeed(path, string(raw))
 }
 
 func (r *Ring) nkey(service string) ([]byte, error) {

@@ -1,0 +1,68 @@
+package pack
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, dir, name, body string, mode os.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(body), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDiscover(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "Upper_Case.sh", "x", 0o755)
+	write(t, dir, "upper-case.helmdeck-pack.yaml", "version: v3\ntimeout_s: 5\ninput_schema:\n  required: [text]\n  properties: {text: string}\n", 0o755) // its exec bit makes it no pack
+	write(t, dir, "plain", "x", 0o755)
+	write(t, dir, "notexec", "x", 0o644)
+	packs, problems := Discover(dir)
+	if len(packs) != 2 || len(problems) != 0 {
+		t.Fatal(packs, problems)
+	}
+	if p := packs[1].Tool; p.Tool != "cmd.upper-case" || p.Version != "v3" || p.Sandbox.WallMS != 5000 ||
+		string(p.InputSchema) != `{"additionalProperties":false,"properties":{"text":{"type":"string"}},"required":["text"],"type":"object"}` {
+		t.Fatalf("%+v %s", p, p.InputSchema)
+	}
+	if p := packs[0].Tool; string(p.InputSchema) != `{"type":"object"}` || p.Sandbox.WallMS != 60000 || p.Sandbox.OutputBytes != 16<<20 {
+		t.Fatalf("%+v", p)
+	}
+}
+
+// TestProblems: a pack that is not right is left out with a reason, never
+// taken in a laxer form.
+func TestProblems(t *testing.T) {
+	for name, manifest := range map[string]string{
+		"negative":      "timeout_s: -1\n",
+		"version":       "version: 1.0\n",
+		"unknown field": "time_out: 5\n",
+		"bad yaml":      "a: [\n",
+		"bad type":      "input_schema: {properties: {a: text}}\n",
+		"bad env":       "env: [PATH]\n",
+		"bad tier":      "tier: moon\n",
+		"bad secret":    "secrets: [{name: 'a b'}]\n",
+	} {
+		dir := t.TempDir()
+		write(t, dir, "p", "x", 0o755)
+		write(t, dir, "p.pack.yaml", manifest, 0o644)
+		if packs, problems := Discover(dir); len(packs) != 0 || len(problems) != 1 {
+			t.Errorf("%s: %v %v", name, packs, problems)
+		}
+	}
+	dir := t.TempDir()
+	write(t, dir, "upper", "x", 0o755)
+	write(t, dir, "upper.sh", "x", 0o755)
+	if packs, problems := Discover(dir); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "claimed by") {
+		t.Errorf("collision: %v %v", packs, problems)
+	}
+	write(t, dir, "one", "x", 0o755)
+	write(t, dir, "one.pack.yaml", "version: v1\n", 0o644)
+	write(t, dir, "one.helmdeck-pack.yaml", "version: v1\n", 0o644)
+	if _, problems := Discover(dir); len(problems) != 2 {
+		t.Errorf("two manifests: %v", problems)
+	}
+}
