@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -147,7 +148,7 @@ func call(ctx context.Context, c *env) error {
 		}
 	}
 	body := map[string]any{"kind": pos[0], "args": args}
-	if prefix, _, _ := strings.Cut(pos[0], "."); !strings.Contains("tool llm vault judge", prefix) || prefix == "" {
+	if prefix, _, _ := strings.Cut(pos[0], "."); !slices.Contains([]string{"tool", "llm", "vault", "judge"}, prefix) {
 		body["kind"], body["tool"] = "tool."+pos[0], pos[0]
 	}
 	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", body, session(*ses))
