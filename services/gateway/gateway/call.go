@@ -247,6 +247,16 @@ func body(c echo.Context) ([]byte, error) {
 	return doc, nil
 }
 
+// callerBody is what every call starts with: who asks, and for what.
+func (s *Service) callerBody(c echo.Context) (*caller, []byte, error) {
+	who, err := s.auth(c, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	doc, err := body(c)
+	return who, doc, err
+}
+
 // CallRequest is the body of POST /api/v1/calls.
 type CallRequest struct {
 	Kind string          `json:"kind"`
@@ -267,11 +277,7 @@ type CallResponse struct {
 }
 
 func (s *Service) call(c echo.Context) error {
-	who, err := s.auth(c, "")
-	if err != nil {
-		return err
-	}
-	raw, err := body(c)
+	who, raw, err := s.callerBody(c)
 	if err != nil {
 		return err
 	}
@@ -316,11 +322,7 @@ func (s *Service) respond(c echo.Context, who *caller, kind, tool string, args [
 
 // judgement is POST /api/v1/judgements: {session, rubric}.
 func (s *Service) judgement(c echo.Context) error {
-	who, err := s.auth(c, "")
-	if err != nil {
-		return err
-	}
-	args, err := body(c)
+	who, args, err := s.callerBody(c)
 	if err != nil {
 		return err
 	}

@@ -16,11 +16,7 @@ import (
 
 // chat is POST /v1/chat/completions. The whole request is the call's args.
 func (s *Service) chat(c echo.Context) error {
-	who, err := s.auth(c, "")
-	if err != nil {
-		return err
-	}
-	args, err := body(c)
+	who, args, err := s.callerBody(c)
 	if err != nil {
 		return err
 	}

@@ -31,11 +31,7 @@ type ExecuteRequest struct {
 
 // execute is POST /mcp/v1/execute of the HELM HTTP surface: {method, params}.
 func (s *Service) execute(c echo.Context) error {
-	who, err := s.auth(c, "")
-	if err != nil {
-		return err
-	}
-	raw, err := body(c)
+	who, raw, err := s.callerBody(c)
 	if err != nil {
 		return err
 	}

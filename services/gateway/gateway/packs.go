@@ -63,11 +63,7 @@ func (s *Service) getPack(c echo.Context) error {
 // runPack proposes a call of the pack. An unknown pack is proposed too: that
 // it was asked for, and denied, is a fact.
 func (s *Service) runPack(c echo.Context) error {
-	who, err := s.auth(c, "")
-	if err != nil {
-		return err
-	}
-	args, err := body(c)
+	who, args, err := s.callerBody(c)
 	if err != nil {
 		return err
 	}
