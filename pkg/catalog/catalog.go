@@ -18,13 +18,15 @@ import (
 )
 
 // Filters select the events the catalog is made of.
-var Filters = []string{"evt.*.*.*.tool_registered.>", "evt.*.*.*.tool_retired.>"}
+var Filters = []string{"evt.*.*.*.tool_registered.>", "evt.*.*.*.tool_retired.>", "evt.*.policy.*.tool_approved.>"}
 
 // Catalog is safe for concurrent use. The zero value is empty.
 type Catalog struct {
-	mu     sync.RWMutex
-	tools  map[string]entry // by kind
-	digest string
+	mu       sync.RWMutex
+	tools    map[string]entry  // by kind
+	first    map[string]string // by kind: the first digest ever registered
+	approved map[string]string // by kind: the digest people approved
+	digest   string
 }
 
 type entry struct {
@@ -35,7 +37,11 @@ type entry struct {
 // Apply folds one event in. Only the executor itself can register its tools,
 // and a kind belongs to the executor that registered it first.
 func (c *Catalog) Apply(e *contract.Event) error {
-	if e.Name != "tool_registered" && e.Name != "tool_retired" {
+	switch e.Name {
+	case "tool_approved":
+		return c.approve(e)
+	case "tool_registered", "tool_retired":
+	default:
 		return nil
 	}
 	var t contract.Tool
@@ -51,15 +57,51 @@ func (c *Catalog) Apply(e *contract.Event) error {
 		return nil
 	}
 	if c.tools == nil {
-		c.tools = map[string]entry{}
+		c.tools, c.first = map[string]entry{}, map[string]string{}
 	}
 	if e.Name == "tool_retired" {
 		delete(c.tools, t.Kind)
 	} else {
 		c.tools[t.Kind] = entry{t, contract.Digest(&t)}
+		if c.first[t.Kind] == "" {
+			c.first[t.Kind] = c.tools[t.Kind].digest
+		}
 	}
 	c.digest = sign.Digest(c.lines())
 	return nil
+}
+
+func (c *Catalog) approve(e *contract.Event) error {
+	var a contract.ToolApproved
+	if err := contract.Decode(e.Data, &a); err != nil || e.Service() != "policy" {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.approved == nil {
+		c.approved = map[string]string{}
+	}
+	c.approved[a.Kind] = a.Digest
+	c.digest = sign.Digest(c.lines())
+	return nil
+}
+
+// Approved is the digest of the kind's tool document that may be called:
+// explicit where people approved it, else the first one ever registered.
+func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if d := c.approved[kind]; d != "" {
+		return d, true
+	}
+	return c.first[kind], false
+}
+
+// Drifted reports whether the kind's tool document is not the approved one.
+// Policy's own kinds, through which drift is accepted, cannot drift.
+func (c *Catalog) Drifted(t *contract.Tool, digest string) bool {
+	d, _ := c.Approved(t.Kind)
+	return t.Executor != "policy" && d != digest
 }
 
 // Lookup returns the tool of a kind and the digest of its document.
@@ -112,7 +154,11 @@ func (c *Catalog) lines() []byte {
 	for _, k := range kinds {
 		e := c.tools[k]
 		w := canon.Object(b)
+		if d := c.approved[k]; d != "" {
+			w.Str("approved", d)
+		}
 		w.Str("digest", e.digest)
+		w.Str("first", c.first[k])
 		w.Raw("tool", contract.Bytes(&e.tool))
 		b = append(w.End(), '\n')
 	}

@@ -40,14 +40,14 @@ func (m *Emitter) Tick() uint64 { return m.lamport.Add(1) }
 func (m *Emitter) Time() string { return contract.Time(m.Now()) }
 
 // New makes an event caused by cause (nil: the mesh itself acts), inheriting
-// caller, session, call and correlation. key is the last subject token.
+// tenant, caller, session, call and correlation. key is the last subject token.
 func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *contract.Event {
-	e := &contract.Event{ID: NewID("e"), Source: m.Source, Name: name, Version: 1, Key: key, Tenant: m.Tenant,
+	e := &contract.Event{ID: NewID("e"), Source: m.Source, Name: name, Version: contract.VersionOf(name), Key: key, Tenant: m.Tenant,
 		Actor: "-", Client: "-", Origin: "-", Data: data}
 	if cause != nil {
 		m.See(cause.Lamport)
 		e.Actor, e.Client, e.Session, e.CallID = cause.Actor, cause.Client, cause.Session, cause.CallID
-		e.Origin, e.Cause, e.TraceCtx = cause.Origin, cause.ID, cause.TraceCtx
+		e.Tenant, e.Origin, e.Cause, e.TraceCtx = cause.Tenant, cause.Origin, cause.ID, cause.TraceCtx
 		if e.Correl = cause.Correl; e.Correl == "" {
 			e.Correl = cause.ID
 		}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -21,19 +22,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// Cancels is the reader that tells an executor which calls their callers
-// gave up.
-var Cancels = bus.Reader{Name: "cancels", Stream: bus.Events, Filters: []string{"evt.*.*.*.cancel_requested.>"}}
+// Control is the reader that tells an executor which calls their callers gave
+// up, and when the mesh is frozen.
+var Control = bus.Reader{Name: "control", Stream: bus.Events, Filters: append([]string{"evt.*.*.*.cancel_requested.>"}, freezes...)}
+
+// freezes select the two events of the freeze.
+var freezes = []string{"evt.*.policy.*.mesh_frozen.>", "evt.*.policy.*.mesh_unfrozen.>"}
 
 // Work is one permitted call.
 type Work struct {
 	Event    *contract.Event // the allowed event
 	Call     *contract.Call
 	Intent   *contract.ExecutionIntent
-	Args     []byte            // canonical JSON
+	Args     []byte            // JSON, with the defaults of the tool's input schema filled in
 	Secrets  map[string]string // by name, as the intent permits
 	Instance string
 	// Frame sends one live frame to the waiting instance; it is lossy and
@@ -82,11 +87,14 @@ type Executor struct {
 	Instance  string
 	Handler   Handler
 	Secrets   Secrets
-	Limit     int // calls at once
+	Limit     int             // calls at once
+	Tools     []contract.Tool // what is offered; outputs must fit their schemas
 	ReRunable func(kind string) bool
 
 	mu      sync.Mutex
 	running map[string]context.CancelCauseFunc
+	frozen  atomic.Pointer[string] // id of the freeze in force
+	schemas toolschema.Checker
 }
 
 // maxDeliver is how often an allowed event may come back before the call is
@@ -98,14 +106,17 @@ var errCancelled = errors.New("cancelled by the caller")
 // Run works until ctx ends, then finishes what is running.
 func (x *Executor) Run(ctx context.Context) error {
 	x.running = map[string]context.CancelCauseFunc{}
-	cancels := follow.New(x.Conn, x.Instance, Cancels, x.cancel)
+	last, err := x.Conn.Tail(ctx, bus.Events)
+	if err != nil {
+		return nil // ctx ended
+	}
+	if err := x.thaw(ctx); err != nil {
+		return err
+	}
+	control := follow.New(x.Conn, x.Instance, Control, func(en eventlog.Entry) error { return x.control(ctx, en) })
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() {
-		if last, err := x.Conn.Tail(ctx, bus.Events); err == nil {
-			_ = cancels.Run(ctx, last+1)
-		}
-	})
+	wg.Go(func() { _ = control.Run(ctx, last+1) })
 	work := bus.ExecutorWork(x.Service)
 	return Consume(ctx, x.Conn, work.Consumer(x.Service), x.Limit, work.AckWait, x.process)
 }
@@ -190,9 +201,40 @@ func beat(m jetstream.Msg, every time.Duration) (stop func()) {
 	}
 }
 
-func (x *Executor) cancel(en eventlog.Entry) error {
+// thaw learns whether the mesh is frozen, before any work is taken.
+func (x *Executor) thaw(ctx context.Context) error {
+	var newest eventlog.Entry
+	for _, f := range freezes {
+		en, err := x.Emit.Log.Last(ctx, f)
+		if errors.Is(err, eventlog.ErrNotFound) || ctx.Err() != nil {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if en.Seq > newest.Seq {
+			newest = en
+		}
+	}
+	if newest.Seq == 0 {
+		return nil
+	}
+	return x.control(ctx, newest)
+}
+
+func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil {
+		return nil
+	}
+	x.Emit.See(e.Lamport)
+	switch e.Name {
+	case "mesh_frozen":
+		x.frozen.Store(&e.ID)
+		go x.acknowledge(ctx, e)
+		return nil
+	case "mesh_unfrozen":
+		x.frozen.Store(nil)
 		return nil
 	}
 	x.mu.Lock()
@@ -202,6 +244,24 @@ func (x *Executor) cancel(en eventlog.Entry) error {
 		stop(errCancelled)
 	}
 	return nil
+}
+
+// acknowledge says on the ledger that nothing starts here any more. Every
+// effect that did start has its claim below this event.
+func (x *Executor) acknowledge(ctx context.Context, e *contract.Event) {
+	var f struct{ ID string }
+	if err := json.Unmarshal(e.Data, &f); err != nil {
+		slog.Error("freeze cannot be read", "event", e.ID, "err", err)
+		return
+	}
+	ack := x.Emit.New("freeze_acknowledged", "freeze", contract.Bytes(&contract.FreezeAck{FreezeID: f.ID, Instance: x.Instance}), nil)
+	ack.ID, ack.Cause = "k-"+f.ID+"-"+x.Instance, e.ID
+	for ctx.Err() == nil {
+		if _, err := x.Emit.Append(ctx, ack); err == nil || errors.Is(err, eventlog.ErrIDConflict) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 func (x *Executor) process(ctx context.Context, m jetstream.Msg) {
@@ -314,8 +374,15 @@ func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.All
 }
 
 func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed) (res Result) {
+	if x.frozen.Load() != nil && a.Call.Kind != guard.KindUnfreeze {
+		return Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
+	}
 	began := x.Emit.Now()
-	if t, err := contract.ParseTime(a.Call.Deadline); err == nil {
+	deadline := a.Call.Deadline
+	if a.Decision.Intent.Deadline != "" {
+		deadline = a.Decision.Intent.Deadline
+	}
+	if t, err := contract.ParseTime(deadline); err == nil {
 		var stop context.CancelFunc
 		ctx, stop = context.WithDeadline(ctx, t)
 		defer stop()
@@ -340,6 +407,12 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 	if err != nil {
 		return Fail("args_unavailable", "the call's arguments cannot be read: %v", err)
 	}
+	tool := x.tool(a.Call.Kind)
+	if tool != nil {
+		if args, err = toolschema.Defaults(tool.InputSchema, args); err != nil {
+			return Fail("args_unavailable", "the defaults of the input schema cannot be filled in: %v", err)
+		}
+	}
 	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Args: args, Instance: x.Instance}
 	if len(a.Decision.Intent.Secrets) > 0 {
 		if x.Secrets == nil {
@@ -358,12 +431,30 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		_, err := x.Emit.Append(ctx, x.Emit.New(name, claim.Session, data, claim))
 		return err
 	}
+	if x.frozen.Load() != nil && a.Call.Kind != guard.KindUnfreeze { // args and secrets took their time
+		return Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
+	}
 	res = x.Handler(ctx, w)
 	if res.Usage == nil {
 		res.Usage = &contract.Usage{}
 	}
+	if tool != nil && res.Output != nil && res.ErrorCode == "" {
+		if err := x.schemas.Output(a.Decision.ToolDigest, tool, res.Output); err != nil {
+			res = Result{Status: contract.Failed, ErrorCode: "invalid_output", ErrorMessage: "the output " + err.Error(), EffectType: res.EffectType,
+				Usage: res.Usage, Attestation: res.Attestation}
+		}
+	}
 	res.sent = frames
 	return res
+}
+
+func (x *Executor) tool(kind string) *contract.Tool {
+	for i := range x.Tools {
+		if x.Tools[i].Kind == kind {
+			return &x.Tools[i]
+		}
+	}
+	return nil
 }
 
 func (x *Executor) finish(ctx context.Context, started, e *contract.Event, a *contract.Allowed, res Result) error {

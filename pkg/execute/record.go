@@ -21,7 +21,7 @@ var ErrSuperseded = errors.New("the call already has an outcome")
 // Recorder ends calls: it signs receipts onto their session's chain.
 type Recorder struct {
 	Emit    *emit.Emitter
-	Key     *sign.Key
+	Key     func() *sign.Key
 	Service string
 
 	mu    sync.Mutex
@@ -79,7 +79,7 @@ func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contrac
 		if embed {
 			rec.Decision = d
 		}
-		rec.Receipt = receipt.Issue(r.Key, r.Service, c.tip, d, &eff, e.Lamport, e.Time)
+		rec.Receipt = receipt.Issue(r.Key(), r.Service, c.tip, d, &eff, e.Lamport, e.Time)
 		e.Data = contract.Bytes(&rec)
 		b, err := e.Encode()
 		if err != nil {

@@ -57,6 +57,9 @@ func forbidden(file, imp string) string {
 		if isOwn && !strings.HasPrefix(own, "pkg/") {
 			return "shared shells know neither schemas nor services"
 		}
+		if strings.HasPrefix(imp, "github.com/santhosh-tekuri/jsonschema") && strings.HasPrefix(file, "pkg/toolschema/") {
+			return "" // the one home of JSON Schema
+		}
 		if third && !strings.HasPrefix(imp, "github.com/nats-io/") && !strings.HasPrefix(imp, "golang.org/x/sync") && !strings.HasPrefix(imp, "go.opentelemetry.io/") {
 			return "shared shells depend on nats, x/sync and otel only"
 		}
@@ -69,6 +72,9 @@ func forbidden(file, imp string) string {
 		}
 		if strings.Contains(imp, "containerd/containerd") && !strings.HasPrefix(file, "services/session-runner/internal/containerd/") {
 			return "one package speaks containerd"
+		}
+		if strings.Contains(imp, "santhosh-tekuri/jsonschema") {
+			return "one package checks JSON Schema: pkg/toolschema"
 		}
 		if strings.Contains(imp, "open-policy-agent") && !strings.HasPrefix(file, "services/policy/internal/rego/") {
 			return "one package speaks Rego"
@@ -90,6 +96,7 @@ func pure(file string) bool {
 		return false
 	}
 	for _, p := range []string{"pkg/core/guard/", "pkg/core/receipt/", "pkg/core/trust/", "pkg/core/proofgraph/", "pkg/core/translog/", "pkg/core/contract/", "pkg/core/canon/", "pkg/core/sign/", "pkg/core/evidence/",
+		"services/policy/internal/approval/", "services/policy/internal/cpi/", "services/policy/internal/govern/", "services/policy/internal/limit/",
 		"services/judge/internal/verdict/", "services/llm-router/internal/demo/"} {
 		if strings.HasPrefix(file, p) {
 			return true

@@ -37,6 +37,10 @@ type Request struct {
 	IdemKey  string
 	TraceCtx string
 	Parent   *contract.Event // proposal this call is nested in, or nil
+
+	Labels     []string // data classes the proposing service saw in what the caller brought
+	OnBehalfOf string   // principal the actor says it acts for
+	Delegation string   // id of the delegation that rests on
 }
 
 // NewCallID is a fresh call id.
@@ -58,14 +62,14 @@ type Proposer struct {
 
 	follower *follow.Follower
 	mu       sync.Mutex
-	waiting  map[string]chan Outcome
+	waiting  map[string]*Pending
 }
 
 // Run receives outcomes until ctx ends. Ready is closed when it listens.
 func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	p.mu.Lock()
 	if p.waiting == nil {
-		p.waiting = map[string]chan Outcome{}
+		p.waiting = map[string]*Pending{}
 	}
 	p.follower = follow.New(p.Conn, p.Instance, Reader, p.deliver)
 	p.mu.Unlock()
@@ -91,9 +95,21 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 	}
 	p.Emit.See(e.Lamport)
 	p.mu.Lock()
-	ch := p.waiting[e.CallID]
+	pend := p.waiting[e.CallID]
 	p.mu.Unlock()
-	if ch == nil || e.Name != "effect_recorded" {
+	if pend == nil {
+		return nil
+	}
+	if e.Name == "escalated" {
+		var x contract.Escalated
+		if err := contract.Decode(e.Data, &x); err != nil {
+			slog.Error("escalation refused", "seq", en.Seq, "err", err)
+			return nil
+		}
+		select {
+		case pend.escalated <- x:
+		default:
+		}
 		return nil
 	}
 	out := Outcome{Seq: en.Seq, Event: e}
@@ -102,7 +118,7 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 		return nil
 	}
 	select {
-	case ch <- out:
+	case pend.ch <- out:
 	default: // a second outcome: the first counts
 	}
 	return nil
@@ -111,9 +127,11 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 // Pending is a proposed call.
 type Pending struct {
 	Event *contract.Event
-	ch    chan Outcome
-	p     *Proposer
-	store chan error
+
+	ch        chan Outcome
+	escalated chan contract.Escalated
+	p         *Proposer
+	store     chan error
 }
 
 // Propose records the proposal and returns without waiting for its outcome.
@@ -124,7 +142,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 		return nil, err
 	}
 	c := contract.Call{Args: args, Deadline: contract.Time(p.Emit.Now().Add(r.Timeout)), ID: r.ID, IdemKey: r.IdemKey,
-		Kind: r.Kind, Scopes: r.Scopes, Stream: r.Stream, Tool: r.Tool}
+		Kind: r.Kind, Scopes: r.Scopes, Stream: r.Stream, Tool: r.Tool, Labels: r.Labels, OnBehalfOf: r.OnBehalfOf, Delegation: r.Delegation}
 	if c.Scopes == nil {
 		c.Scopes = []string{}
 	}
@@ -136,12 +154,12 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	if r.TraceCtx != "" {
 		e.TraceCtx = r.TraceCtx
 	}
-	pend := &Pending{Event: e, ch: make(chan Outcome, 1), p: p, store: make(chan error, 1)}
+	pend := &Pending{Event: e, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), p: p, store: make(chan error, 1)}
 	p.mu.Lock()
 	if p.waiting == nil {
-		p.waiting = map[string]chan Outcome{}
+		p.waiting = map[string]*Pending{}
 	}
-	p.waiting[r.ID] = pend.ch
+	p.waiting[r.ID] = pend
 	p.mu.Unlock()
 	go func() { // an outcome implies that the proposal was stored
 		_, err := p.Emit.Append(context.WithoutCancel(ctx), e)
@@ -170,6 +188,10 @@ func (c *Pending) Wait(ctx context.Context) (*Outcome, error) {
 
 // Outcome is ready when the call ended.
 func (c *Pending) Outcome() <-chan Outcome { return c.ch }
+
+// Escalated is ready when the call waits for people; its outcome may be long
+// in coming.
+func (c *Pending) Escalated() <-chan contract.Escalated { return c.escalated }
 
 // Failed is ready when the proposal could not be recorded.
 func (c *Pending) Failed() <-chan error { return c.store }

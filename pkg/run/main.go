@@ -102,9 +102,9 @@ func serveProcess(ctx context.Context, service string, build func(Keys) (Service
 		return err
 	}
 	cfg.NKeySeed = []byte(nkey)
-	if cfg.SignSeed, err = keys.Seed(service + ".sign"); errors.Is(err, os.ErrNotExist) {
-		cfg.SignSeed = nil // the gateway signs nothing
-	} else if err != nil {
+	if _, err := os.Stat(keys.Path(service + ".sign")); err == nil { // the gateway signs nothing
+		cfg.SignSeed = func() ([]byte, error) { return keys.Seed(service + ".sign") }
+	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	var ready atomic.Bool

@@ -17,6 +17,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -40,7 +41,10 @@ type Config struct {
 	Dialer   bus.Dialer
 	Tenant   string
 	NKeySeed []byte // NATS identity
-	SignSeed []byte // 32 byte Ed25519 seed; nil for services that sign nothing
+	// SignSeed reads the 32 byte Ed25519 seed; nil for services that sign
+	// nothing. It is read again every so often: a new seed is used from the
+	// moment its key is published.
+	SignSeed func() ([]byte, error)
 	RootKID  string // the root key this mesh trusts
 }
 
@@ -52,14 +56,46 @@ type Env struct {
 	RootKID  string
 	Conn     *bus.Conn
 	Emit     *emit.Emitter
-	Key      *sign.Key
 	Trust    *Trust
 	Blobs    *blob.Store
 	Box      *transient.Box
 	Log      *slog.Logger
 
+	key    atomic.Pointer[sign.Key]
 	mu     sync.Mutex
 	health []func(context.Context) Health
+}
+
+// SignKey is the instance's signing key of the moment; nil for services that
+// sign nothing.
+func (v *Env) SignKey() *sign.Key { return v.key.Load() }
+
+// keyPoll is how often a service looks for a new signing key.
+const keyPoll = time.Second
+
+// rotate takes up a new signing key once the trust registry knows it.
+func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(keyPoll):
+		}
+		seed, err := read()
+		if err != nil {
+			v.Log.Warn("signing key not read", "err", err)
+			continue
+		}
+		k, err := sign.NewKey(seed)
+		if err != nil {
+			v.Log.Warn("signing key not usable", "err", err)
+			continue
+		}
+		if k.KID != v.SignKey().KID && v.Trust.Valid(k.KID) {
+			v.Log.Info("signing key rotated", "kid", k.KID)
+			v.key.Store(k)
+		}
+	}
 }
 
 // Health is one dependency's or view's state.
@@ -116,15 +152,15 @@ func (v *Env) Health(ctx context.Context) []Health {
 
 // Recorder makes the instance's recorder of outcomes.
 func (v *Env) Recorder() *execute.Recorder {
-	return &execute.Recorder{Emit: v.Emit, Key: v.Key, Service: v.Service}
+	return &execute.Recorder{Emit: v.Emit, Key: v.SignKey, Service: v.Service}
 }
 
-// Executor makes the instance's path to effects.
-func (v *Env) Executor(limit int, h execute.Handler) *execute.Executor {
+// Executor makes the instance's path to effects; tools is what it offers.
+func (v *Env) Executor(limit int, tools []contract.Tool, h execute.Handler) *execute.Executor {
 	w := bus.ExecutorWork(v.Service)
 	v.ReportWork(w.Consumer(v.Service))
 	return &execute.Executor{Service: v.Service, Conn: v.Conn, Emit: v.Emit, Recorder: v.Recorder(), Keys: v.Trust.At,
-		Blobs: v.Blobs, Box: v.Box, Instance: v.Instance, Handler: h, Limit: limit}
+		Blobs: v.Blobs, Box: v.Box, Instance: v.Instance, Handler: h, Limit: limit, Tools: tools}
 }
 
 // Ask puts a question to a live instance of a service, for one document.
@@ -185,9 +221,15 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	var takesWork atomic.Bool
 	env.Report(func(context.Context) Health { return Health{Name: "service", OK: takesWork.Load()} })
 	if cfg.SignSeed != nil {
-		if env.Key, err = sign.NewKey(cfg.SignSeed); err != nil {
+		seed, err := cfg.SignSeed()
+		if err != nil {
 			return err
 		}
+		k, err := sign.NewKey(seed)
+		if err != nil {
+			return err
+		}
+		env.key.Store(k)
 	}
 	// The base outlives the service, so that work in hand can be recorded.
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
@@ -225,8 +267,8 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 			}
 		}
 		kid := ""
-		if env.Key != nil {
-			kid = env.Key.KID
+		if k := env.SignKey(); k != nil {
+			kid = k.KID
 		}
 		env.Trust.wait(inner, kid)
 		if inner.Err() != nil {
@@ -234,6 +276,9 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		}
 		if err := env.seeLedger(inner); err != nil {
 			return err
+		}
+		if kid != "" {
+			go env.rotate(base, cfg.SignSeed)
 		}
 		return s.Run(inner, env, func() { takesWork.Store(true); ready() })
 	}()

@@ -51,6 +51,23 @@ func (t *Trust) Current(owner, use string) (contract.TrustKey, bool) {
 	return t.reg.Current(owner, use)
 }
 
+// Valid reports whether a key is published and not revoked.
+func (t *Trust) Valid(kid string) bool {
+	for _, k := range t.Keys() {
+		if k.KID == kid {
+			return k.RevokedSince == 0
+		}
+	}
+	return false
+}
+
+// Keys lists every key, oldest first.
+func (t *Trust) Keys() []trust.Key {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.reg.Keys()
+}
+
 // wait returns when the root and, if named, our own key are published.
 func (t *Trust) wait(ctx context.Context, kid string) {
 	for ctx.Err() == nil {

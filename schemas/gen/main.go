@@ -2,7 +2,9 @@
 // checks or extends LOCK, the digests of released files.
 //
 // It knows the small subset of JSON Schema our events use (objects of
-// strings, integers, booleans and string arrays) and refuses anything else.
+// strings, integers, booleans, string arrays, arrays of titled objects, and
+// "object" without properties for a document kept as it is) and refuses
+// anything else.
 package main
 
 import (
@@ -32,9 +34,13 @@ type schema struct {
 }
 
 type property struct {
-	Type        string    `json:"type"`
-	Description string    `json:"description"`
-	Items       *property `json:"items"`
+	Type        string              `json:"type"`
+	Title       string              `json:"title"`
+	Description string              `json:"description"`
+	Items       *property           `json:"items"`
+	Closed      *bool               `json:"additionalProperties"`
+	Required    []string            `json:"required"`
+	Properties  map[string]property `json:"properties"`
 }
 
 func main() {
@@ -57,6 +63,9 @@ func main() {
 		log.Fatal(err)
 	}
 	if err := configPage(); err != nil {
+		log.Fatal(err)
+	}
+	if err := reasons(); err != nil {
 		log.Fatal(err)
 	}
 	for _, service := range slices.Sorted(maps.Keys(byService)) {
@@ -170,12 +179,17 @@ func one(b *bytes.Buffer, service, file string, s *schema) error {
 		return fmt.Errorf("name, $id, type object and additionalProperties false must agree")
 	}
 	fmt.Fprintf(b, "\n// %sName is the event's name.\nconst %sName = %q\n", s.Title, s.Title, name)
-	fmt.Fprintf(b, "\n// %s is the data of %s.%s.v%s. %s\ntype %s struct {\n", s.Title, service, name, version, s.Description, s.Title)
-	keys := slices.Sorted(maps.Keys(s.Properties))
-	var write bytes.Buffer
+	return structOf(b, s.Title, fmt.Sprintf("is the data of %s.%s.v%s. %s", service, name, version, s.Description), s.Properties, s.Required)
+}
+
+// structOf writes one object's type, and behind it those of its items.
+func structOf(b *bytes.Buffer, title, says string, properties map[string]property, required []string) error {
+	fmt.Fprintf(b, "\n// %s %s\ntype %s struct {\n", title, says, title)
+	keys := slices.Sorted(maps.Keys(properties))
+	var write, inner bytes.Buffer
 	for _, k := range keys {
-		p := s.Properties[k]
-		optional := !slices.Contains(s.Required, k)
+		p := properties[k]
+		optional := !slices.Contains(required, k)
 		goType, method := "", ""
 		switch {
 		case p.Type == "string":
@@ -186,11 +200,19 @@ func one(b *bytes.Buffer, service, file string, s *schema) error {
 			goType, method = "bool", "Bool"
 		case p.Type == "array" && p.Items != nil && p.Items.Type == "string":
 			goType, method = "[]string", "Strs"
+		case p.Type == "array" && p.Items != nil && p.Items.Type == "object" && p.Items.Title != "" && p.Items.Closed != nil && !*p.Items.Closed:
+			if goType, method = "[]"+p.Items.Title, "List"; !strings.Contains(b.String()+inner.String(), "type "+p.Items.Title+" struct") {
+				if err := structOf(&inner, p.Items.Title, p.Items.Description, p.Items.Properties, p.Items.Required); err != nil {
+					return err
+				}
+			}
+		case p.Type == "object" && p.Properties == nil && !optional:
+			goType, method = "[]byte", "Raw"
 		default:
 			return fmt.Errorf("property %s: outside the supported subset", k)
 		}
 		tag := k
-		if optional {
+		if optional && method != "List" {
 			tag, method = k+",omitempty", "Opt"+method
 		}
 		comment := ""
@@ -198,9 +220,13 @@ func one(b *bytes.Buffer, service, file string, s *schema) error {
 			comment = " // " + p.Description
 		}
 		fmt.Fprintf(b, "\t%s %s `json:%q`%s\n", goName(k), goType, tag, comment)
+		if method == "List" {
+			fmt.Fprintf(&write, "\tcanon.List(c, %q, &d.%s)\n", k, goName(k))
+			continue
+		}
 		fmt.Fprintf(&write, "\tc.%s(%q, &d.%s)\n", method, k, goName(k))
 	}
-	fmt.Fprintf(b, "}\n\n// Canonical implements canon.Document.\nfunc (d *%s) Canonical(c *canon.Codec) {\n%s}\n", s.Title, write.String())
+	fmt.Fprintf(b, "}\n\n// Canonical implements canon.Document.\nfunc (d *%s) Canonical(c *canon.Codec) {\n%s}\n%s", title, write.String(), inner.String())
 	return nil
 }
 

@@ -16,7 +16,8 @@ import (
 var version = "dev"
 
 // Environment: BINNACLE_LISTEN (0.0.0.0:8080), BINNACLE_DURABILITY,
-// BINNACLE_EXPECT (services /readyz waits for). Keys: token.pub.
+// BINNACLE_EXPECT (services /readyz waits for), BINNACLE_APPROVAL_WEBHOOK.
+// Keys: token.pub, and webhook.seed for a webhook.
 func main() {
 	run.Main("gateway", func(keys run.Keys) (run.Service, error) {
 		text, err := keys.Text("token.pub")
@@ -27,7 +28,14 @@ func main() {
 		if err != nil || len(key) != ed25519.PublicKeySize {
 			return nil, errors.New("token.pub does not hold an Ed25519 public key in hex")
 		}
-		return &gateway.Service{Config: gateway.Config{Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: version,
+		webhook := os.Getenv("BINNACLE_APPROVAL_WEBHOOK")
+		var webhookKey []byte
+		if webhook != "" {
+			if webhookKey, err = keys.Seed("webhook.seed"); err != nil {
+				return nil, err
+			}
+		}
+		return &gateway.Service{Config: gateway.Config{Webhook: webhook, WebhookKey: webhookKey, Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: version,
 			Durability: run.Getenv("BINNACLE_DURABILITY", "process"),
 			Expect:     strings.Split(run.Getenv("BINNACLE_EXPECT", "audit,judge,llm-router,policy,session-runner,vault-broker"), ","),
 			Listening: func(addr string) {

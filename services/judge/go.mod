@@ -5,6 +5,11 @@ go 1.26.0
 require golang.org/x/sync v0.24.0
 
 require (
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
+	golang.org/x/text v0.43.0 // indirect
+)
+
+require (
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
 	github.com/klauspost/compress v1.20.3 // indirect

@@ -5,16 +5,19 @@ go 1.26.0
 require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/open-policy-agent/opa v1.22.0
-	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	golang.org/x/sync v0.24.0
 )
 
-require github.com/prometheus/client_golang v1.25.0 // indirect
+require (
+	github.com/prometheus/client_golang v1.25.0 // indirect
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
+)
 
 require (
 	github.com/agnivade/levenshtein v1.2.1 // indirect
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
+	github.com/binnacle-mesh/binnacle/schemas v0.0.0
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/decred/dcrd/dcrec/secp256k1/v4 v4.4.1 // indirect
 	github.com/gobwas/glob v1.0.0 // indirect
@@ -47,3 +50,5 @@ require (
 replace github.com/binnacle-mesh/binnacle/pkg => ../../pkg
 
 replace github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core
+
+replace github.com/binnacle-mesh/binnacle/schemas => ../../schemas

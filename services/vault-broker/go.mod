@@ -8,6 +8,11 @@ require (
 )
 
 require (
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
+	golang.org/x/text v0.43.0 // indirect
+)
+
+require (
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
 	github.com/binnacle-mesh/binnacle/schemas v0.0.0

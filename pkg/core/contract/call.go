@@ -7,11 +7,14 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // edge copied from the verified token.
 type Call struct {
 	Args          Content  `json:"args"`
-	Deadline      string   `json:"deadline"` // when the caller stops waiting
+	Deadline      string   `json:"deadline"`             // when the caller stops waiting
+	Delegation    string   `json:"delegation,omitempty"` // id of the delegation OnBehalfOf rests on
 	ID            string   `json:"id"`
 	IdemKey       string   `json:"idempotency_key,omitempty"`
-	Kind          string   `json:"kind"`             // llm.chat, tool.<pack>, vault.<verb> …
-	Parent        string   `json:"parent,omitempty"` // live call this one is nested in
+	Kind          string   `json:"kind"`                   // llm.chat, tool.<pack>, vault.<verb> …
+	Labels        []string `json:"labels,omitempty"`       // data classes the proposing service saw in what the caller brought
+	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal the actor says it acts for; policy checks
+	Parent        string   `json:"parent,omitempty"`       // live call this one is nested in
 	ParentSession string   `json:"parent_session,omitempty"`
 	Scopes        []string `json:"scopes"`
 	Stream        bool     `json:"stream,omitempty"` // caller reads transient frames
@@ -22,9 +25,12 @@ type Call struct {
 func (x *Call) Canonical(c *canon.Codec) {
 	c.Doc("args", &x.Args)
 	c.Str("deadline", &x.Deadline)
+	c.OptStr("delegation", &x.Delegation)
 	c.Str("id", &x.ID)
 	c.OptStr("idempotency_key", &x.IdemKey)
 	c.Str("kind", &x.Kind)
+	c.OptStrs("labels", &x.Labels)
+	c.OptStr("on_behalf_of", &x.OnBehalfOf)
 	c.OptStr("parent", &x.Parent)
 	c.OptStr("parent_session", &x.ParentSession)
 	c.Strs("scopes", &x.Scopes)
@@ -35,17 +41,34 @@ func (x *Call) Canonical(c *canon.Codec) {
 // Tool is what an executor declares it can do: data of
 // <service>.tool_registered.v1. Schemas are canonical JSON Schema 2020-12.
 type Tool struct {
+	Class        string        `json:"class,omitempty"` // E0 read-only … E4 irreversible; empty = E3
 	Description  string        `json:"description"`
+	Egress       []string      `json:"egress_hosts,omitempty"` // hosts it talks to
 	Executor     string        `json:"executor"`
 	InputSchema  Raw           `json:"input_schema"`
 	Kind         string        `json:"kind"`
+	Labels       []string      `json:"labels,omitempty"` // data classes its output carries, e.g. "web"
 	OutputSchema Raw           `json:"output_schema"`
 	Pack         string        `json:"pack_digest,omitempty"` // of the program a pack runs
 	Rerunnable   bool          `json:"rerunnable,omitempty"`  // safe to run again after a crash
+	Reserve      *Amounts      `json:"reserve,omitempty"`     // most that one call uses; absent measures use nothing
 	Sandbox      *Sandbox      `json:"sandbox,omitempty"`     // what the tool asks for; policy may lower it
 	Secrets      []SecretGrant `json:"secrets,omitempty"`
 	Tool         string        `json:"tool"`
 	Version      string        `json:"version"`
+}
+
+// ToolApproved is the data of policy.tool_approved: the tool document with this
+// digest may be called; another digest of its kind is drift.
+type ToolApproved struct {
+	Digest string `json:"digest"`
+	Kind   string `json:"kind"`
+}
+
+// Canonical implements canon.Document.
+func (t *ToolApproved) Canonical(c *canon.Codec) {
+	c.Str("digest", &t.Digest)
+	c.Str("kind", &t.Kind)
 }
 
 // Raw is canonical JSON kept as it is.
@@ -64,13 +87,17 @@ func (r Raw) MarshalJSON() ([]byte, error) {
 
 // Canonical implements canon.Document.
 func (t *Tool) Canonical(c *canon.Codec) {
+	c.OptStr("class", &t.Class)
 	c.Str("description", &t.Description)
+	c.OptStrs("egress_hosts", &t.Egress)
 	c.Str("executor", &t.Executor)
 	c.Raw("input_schema", (*[]byte)(&t.InputSchema))
 	c.Str("kind", &t.Kind)
+	c.OptStrs("labels", &t.Labels)
 	c.Raw("output_schema", (*[]byte)(&t.OutputSchema))
 	c.OptStr("pack_digest", &t.Pack)
 	c.OptBool("rerunnable", &t.Rerunnable)
+	canon.OptDoc(c, "reserve", &t.Reserve)
 	canon.OptDoc(c, "sandbox", &t.Sandbox)
 	canon.List(c, "secrets", &t.Secrets)
 	c.Str("tool", &t.Tool)

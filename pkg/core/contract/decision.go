@@ -38,8 +38,9 @@ type Decision struct {
 	Verdict       string           `json:"verdict"`
 }
 
-// PolicyDigests names the policies in force by layer. P2 is empty where no
-// overlay applied.
+// PolicyDigests names the policies in force by layer. Where a layer holds
+// several documents, their digests are joined by "+" in order of precedence.
+// P2 is empty where no overlay applied.
 type PolicyDigests struct {
 	P0 string `json:"p0"`
 	P1 string `json:"p1"`
@@ -86,6 +87,7 @@ type ExecutionIntent struct {
 	ArgsDigest string        `json:"args_digest"`
 	Budget     *Reservation  `json:"budget,omitempty"`
 	CallID     string        `json:"call_id"`
+	Deadline   string        `json:"deadline,omitempty"`     // the effect must end before; absent: the call's own
 	Egress     []string      `json:"egress_hosts,omitempty"` // ceiling; absent = no network
 	Executor   string        `json:"executor"`
 	Expires    string        `json:"expires"` // the effect must have started before
@@ -98,16 +100,36 @@ type ExecutionIntent struct {
 	Tool       string        `json:"tool"`
 }
 
-// Reservation is the budget set aside for one call.
+// Amounts counts what is limited. Zero is nothing.
+type Amounts struct {
+	Calls         int64 `json:"calls,omitempty"`
+	Cents         int64 `json:"cents,omitempty"`
+	ComputeMillis int64 `json:"compute_ms,omitempty"` // of one core
+	EgressBytes   int64 `json:"egress_bytes,omitempty"`
+	Risk          int64 `json:"risk_points,omitempty"`
+	Tokens        int64 `json:"tokens,omitempty"`
+}
+
+// Canonical implements canon.Document.
+func (a *Amounts) Canonical(c *canon.Codec) {
+	c.OptInt("calls", &a.Calls)
+	c.OptInt("cents", &a.Cents)
+	c.OptInt("compute_ms", &a.ComputeMillis)
+	c.OptInt("egress_bytes", &a.EgressBytes)
+	c.OptInt("risk_points", &a.Risk)
+	c.OptInt("tokens", &a.Tokens)
+}
+
+// Reservation is what was set aside for one call, and on which accounts.
 type Reservation struct {
-	Account string `json:"account"`
-	Cents   int64  `json:"cents"`
+	Accounts []string `json:"accounts"` // "<limit>/<level>:<subject>"
+	Amounts  Amounts  `json:"amounts"`
 }
 
 // Canonical implements canon.Document.
 func (r *Reservation) Canonical(c *canon.Codec) {
-	c.Str("account", &r.Account)
-	c.Int("cents", &r.Cents)
+	c.Strs("accounts", &r.Accounts)
+	c.Doc("amounts", &r.Amounts)
 }
 
 // Canonical implements canon.Document.
@@ -115,6 +137,7 @@ func (i *ExecutionIntent) Canonical(c *canon.Codec) {
 	c.Str("args_digest", &i.ArgsDigest)
 	canon.OptDoc(c, "budget", &i.Budget)
 	c.Str("call_id", &i.CallID)
+	c.OptStr("deadline", &i.Deadline)
 	c.OptStrs("egress_hosts", &i.Egress)
 	c.Str("executor", &i.Executor)
 	c.Str("expires", &i.Expires)

@@ -50,7 +50,9 @@ type Effect struct {
 
 // Usage is what the effect consumed.
 type Usage struct {
+	Cents        int64 `json:"cents,omitempty"`
 	CPUMillis    int64 `json:"cpu_ms,omitempty"`
+	EgressBytes  int64 `json:"egress_bytes,omitempty"`
 	InputTokens  int64 `json:"input_tokens,omitempty"`
 	OutputTokens int64 `json:"output_tokens,omitempty"`
 	WallMS       int64 `json:"wall_ms,omitempty"`
@@ -58,7 +60,9 @@ type Usage struct {
 
 // Canonical implements canon.Document.
 func (u *Usage) Canonical(c *canon.Codec) {
+	c.OptInt("cents", &u.Cents)
 	c.OptInt("cpu_ms", &u.CPUMillis)
+	c.OptInt("egress_bytes", &u.EgressBytes)
 	c.OptInt("input_tokens", &u.InputTokens)
 	c.OptInt("output_tokens", &u.OutputTokens)
 	c.OptInt("wall_ms", &u.WallMS)

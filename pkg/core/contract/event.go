@@ -137,10 +137,19 @@ func (e *Event) derive(schema, lamport, typ string) (err error) {
 // shared are the events whose schema belongs to the mesh as a whole, whoever
 // produces them; every other event's schema belongs to its producer.
 var shared = map[string]bool{
-	"allowed": true, "call_proposed": true, "cancel_requested": true, "effect_recorded": true, "effect_started": true,
-	"key_published": true, "key_revoked": true, "policy_activated": true, "secret_requested": true, "start_expired": true,
-	"tool_registered": true, "tool_retired": true,
+	"allowed": true, "approval_recorded": true, "call_proposed": true, "cancel_requested": true, "effect_recorded": true,
+	"effect_started": true, "escalated": true, "freeze_acknowledged": true, "key_published": true, "key_revoked": true,
+	"policy_activated": true, "secret_requested": true, "start_expired": true, "tool_approved": true, "tool_registered": true, "tool_retired": true,
 }
+
+// versions are the schema versions written today, where they are not 1. Older
+// versions differ by the absence of members only, and are read as they are.
+var versions = map[string]int{
+	"allowed": 2, "call_proposed": 2, "effect_recorded": 2, "policy_activated": 2, "tool_registered": 2, "tool_retired": 2,
+}
+
+// VersionOf is the schema version that an event of this name is written in.
+func VersionOf(name string) int { return max(versions[name], 1) }
 
 func (e *Event) dataSchema() string {
 	owner := e.Service()

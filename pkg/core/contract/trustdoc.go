@@ -9,7 +9,9 @@ const (
 	UseReceipt    = "receipt"
 	UseCheckpoint = "checkpoint"
 	UseManifest   = "manifest"
-	UseSeal       = "seal" // X25519, RFC 9180
+	UseSeal       = "seal"     // X25519, RFC 9180
+	UseApproval   = "approval" // an approver's own key; Owner is "approver:<principal>"
+	UseBundle     = "bundle"   // signs P1 bundles; Owner is "bundle:<name>"
 )
 
 // TrustKey publishes or revokes a key: data of provision.key_published.v1 and
@@ -40,13 +42,17 @@ func (k *TrustKey) Canonical(c *canon.Codec) {
 	c.Strs("uses", &k.Uses)
 }
 
-// Activated is the data of policy.policy_activated.v1: from here on the layer
-// is in force. Bundle holds the policy itself, so that replay can decide
-// again.
+// Activated is the data of policy.policy_activated: from here on the document
+// is in force, in place of the one of the same layer and name. Bundle holds
+// the policy itself, so that replay can decide again.
 type Activated struct {
-	Bundle Content `json:"bundle"`
-	Digest string  `json:"digest"` // SHA-256 of the bundle's bytes
-	Layer  string  `json:"layer"`  // "p0", "p1"
+	Bundle     Content `json:"bundle"`
+	Digest     string  `json:"digest"`               // SHA-256 of the bundle's bytes
+	Layer      string  `json:"layer"`                // "p0", "p1", "p2"
+	Name       string  `json:"name,omitempty"`       // of the bundle or overlay within its layer
+	Precedence int64   `json:"precedence,omitempty"` // p1: the lower speaks first
+	Retired    bool    `json:"retired,omitempty"`    // no longer in force, from here on
+	Source     string  `json:"source,omitempty"`     // where it came from
 }
 
 // Canonical implements canon.Document.
@@ -54,4 +60,8 @@ func (a *Activated) Canonical(c *canon.Codec) {
 	c.Doc("bundle", &a.Bundle)
 	c.Str("digest", &a.Digest)
 	c.Str("layer", &a.Layer)
+	c.OptStr("name", &a.Name)
+	c.OptInt("precedence", &a.Precedence)
+	c.OptBool("retired", &a.Retired)
+	c.OptStr("source", &a.Source)
 }

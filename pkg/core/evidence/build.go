@@ -136,6 +136,13 @@ func derive(tenant, session string, events []Stored) (*derived, error) {
 			}
 			d.decisions = append(d.decisions, contract.Bytes(&a.Decision))
 			d.contents = append(d.contents, a.Call.Args)
+		case "escalated":
+			var x contract.Escalated
+			if err := contract.Decode(e.Data, &x); err != nil {
+				return nil, fmt.Errorf("event %s: %w", e.ID, err)
+			}
+			d.decisions = append(d.decisions, contract.Bytes(&x.Decision))
+			d.contents = append(d.contents, x.Call.Args)
 		case "effect_recorded":
 			var r contract.Recorded
 			if err := contract.Decode(e.Data, &r); err != nil {
@@ -162,4 +169,10 @@ func checkpointLamport(c *translog.Checkpoint) (int64, error) {
 		return 0, errors.New("checkpoint has no lamport line")
 	}
 	return n, nil
+}
+
+// Lamport is the newest lamport below a checkpoint.
+func Lamport(c *translog.Checkpoint) (uint64, error) {
+	n, err := checkpointLamport(c)
+	return uint64(n), err
 }

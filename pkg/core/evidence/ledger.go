@@ -56,11 +56,10 @@ func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	}
 	all = all[:len(all)-1]
 	var system [][]byte
-	sessions := map[string][]Stored{}
+	sessions := map[[2]string][]Stored{}
 	contents := map[string][]byte{}
 	nodes := map[[2]uint64]translog.Hash{}
 	get := func(level uint, i uint64) (translog.Hash, error) { return nodes[[2]uint64{uint64(level), i}], nil }
-	tenant := ""
 	for i, b := range all {
 		if err := translog.Append(uint64(i), translog.LeafHash(b), get, func(level uint, j uint64, h translog.Hash) error {
 			nodes[[2]uint64{uint64(level), j}] = h
@@ -72,14 +71,12 @@ func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", i+1, err)
 		}
-		if tenant == "" {
-			tenant = e.Tenant
-		}
 		switch {
 		case e.Name == "key_published" || e.Name == "key_revoked" || e.Name == "policy_activated":
 			system = append(system, b)
 		case e.Session != "":
-			sessions[e.Session] = append(sessions[e.Session], Stored{Bytes: b})
+			k := [2]string{e.Tenant, e.Session}
+			sessions[k] = append(sessions[k], Stored{Bytes: b})
 		}
 	}
 	reg, policies, err := foldSystem(system, rootKID, contents)
@@ -104,17 +101,18 @@ func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 		return nil, fmt.Errorf("the lines do not have the checkpoint's root: %d lines, checkpoint of %d", len(all), head.Size)
 	}
 	rep := &LedgerReport{Origin: head.Origin, TreeSize: int64(head.Size), RootHash: hex.EncodeToString(root[:]), Sessions: len(sessions)}
-	for _, s := range slices.Sorted(maps.Keys(sessions)) {
-		d, err := derive(tenant, s, sessions[s])
+	order := slices.SortedFunc(maps.Keys(sessions), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
+	for _, k := range order {
+		d, err := derive(k[0], k[1], sessions[k])
 		if err != nil {
-			return nil, fmt.Errorf("session %s: %w", s, err)
+			return nil, fmt.Errorf("session %s: %w", k[1], err)
 		}
-		open, err := checkCalls(&Manifest{Tenant: tenant, Session: s}, d, reg, policies)
+		open, err := checkCalls(&Manifest{Tenant: k[0], Session: k[1]}, d, reg, policies)
 		if err != nil {
-			return nil, fmt.Errorf("session %s: %w", s, err)
+			return nil, fmt.Errorf("session %s: %w", k[1], err)
 		}
 		if _, err := checkContents(d, contents); err != nil {
-			return nil, fmt.Errorf("session %s: %w", s, err)
+			return nil, fmt.Errorf("session %s: %w", k[1], err)
 		}
 		rep.Open += open
 		rep.Receipts += len(d.receipts)

@@ -229,12 +229,15 @@ func checkLog(m *Manifest, files map[string][]byte, events [][]byte, nSystem int
 
 // callState follows one call through the ledger.
 type callState struct {
-	proposed *contract.Event
-	call     contract.Call
-	decision *contract.Decision
-	started  *contract.Started
-	claimer  string
-	recorded bool
+	proposed  *contract.Event
+	call      contract.Call
+	escalated *contract.Decision
+	votes     map[string]contract.Approval // by event id
+	settled   bool
+	decision  *contract.Decision
+	started   *contract.Started
+	claimer   string
+	recorded  bool
 }
 
 // checkCalls walks the session in ledger order: intent before decision before
@@ -291,6 +294,31 @@ func checkEvent(e *contract.Event, calls map[string]*callState, tip *receipt.Tip
 		}
 		c.decision = &a.Decision
 		return checkDecision(c, c.decision, reg, policies)
+	case "escalated":
+		var x contract.Escalated
+		if err := contract.Decode(e.Data, &x); err != nil {
+			return err
+		}
+		switch {
+		case e.Service() != "policy" || c.escalated != nil || c.decision != nil || c.recorded:
+			return errors.New("not the one escalation of this call by policy")
+		case x.Decision.Verdict != contract.Escalate:
+			return errors.New("its decision does not escalate")
+		case contract.Digest(&x.Call) != contract.Digest(&c.call):
+			return errors.New("speaks of another call than the one proposed")
+		}
+		c.escalated, c.votes = &x.Decision, map[string]contract.Approval{}
+		return checkDecision(c, c.escalated, reg, policies)
+	case "approval_recorded":
+		var a contract.Approval
+		if err := contract.Decode(e.Data, &a); err != nil {
+			return err
+		}
+		if e.Service() != "policy" || c.escalated == nil || c.settled || c.decision != nil || c.recorded || a.CallID != c.call.ID {
+			return errors.New("a vote on a call that does not wait for one")
+		}
+		c.votes[e.ID], c.settled = a, a.Resolved != ""
+		return guard.VerifyBallot(&a, c.escalated, reg.At, e.Lamport)
 	case "effect_started", "start_expired":
 		var s contract.Started
 		if err := contract.Decode(e.Data, &s); err != nil {
@@ -334,8 +362,39 @@ func checkDecision(c *callState, d *contract.Decision, reg *trust.Registry, poli
 		return errors.New("decision is about another call")
 	case d.Actor != p.Actor || d.Client != p.Client || d.Session != p.Session || d.Tenant != p.Tenant:
 		return errors.New("decision names another caller")
-	case !policies["p0"+d.Policies.P0] || !policies["p1"+d.Policies.P1]:
+	case d.Verdict != contract.Deny && (!known(policies, "p0", d.Policies.P0) || !known(policies, "p1", d.Policies.P1)) || !known(policies, "p2", d.Policies.P2) && d.Policies.P2 != "":
 		return errors.New("decision names a policy that was never activated")
+	}
+	if c.escalated == nil || d == c.escalated {
+		return nil
+	}
+	return checkVotes(c, d)
+}
+
+// known reports whether every digest of a layer was activated.
+func known(policies map[string]bool, layer, digests string) bool {
+	for digest := range strings.SplitSeq(digests, "+") {
+		if !policies[layer+digest] {
+			return false
+		}
+	}
+	return true
+}
+
+// checkVotes: what the decision says people said is what they said.
+func checkVotes(c *callState, d *contract.Decision) error {
+	var f guard.Facts
+	if err := contract.Decode(d.Facts, &f); err != nil {
+		return fmt.Errorf("decision's facts: %w", err)
+	}
+	for _, v := range f.Approvals {
+		a, ok := c.votes[v.EventID]
+		if !ok || a.Approver != v.Approver || a.Vote != v.Vote || !slices.Equal(a.Roles, v.Roles) {
+			return fmt.Errorf("decision counts a vote of %s that is not recorded", v.Approver)
+		}
+	}
+	if d.Verdict == contract.Allow && !c.settled {
+		return errors.New("allowed before the escalation was settled")
 	}
 	return nil
 }

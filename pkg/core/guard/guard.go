@@ -18,139 +18,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Reason codes this package itself gives.
-const (
-	ReasonUnknownTool     = "UNKNOWN_TOOL"
-	ReasonProposalExpired = "PROPOSAL_EXPIRED"
-	ReasonCeiling         = "P0_CEILING_FORBIDS_KIND"
-	ReasonNoPolicy        = "POLICY_MISSING"
-	ReasonBadPolicy       = "POLICY_INVALID_ANSWER"
-	ReasonParentNotLive   = "PARENT_NOT_LIVE"
-	ReasonTruncated       = "LEDGER_TRUNCATED"
-)
-
 // MaxStartWindow bounds how long after its proposal a call may start. It must
 // stay below the ledger's dedupe window (5 minutes), on which the claim
 // rests, by more than any clock difference between services.
 const MaxStartWindow = 2 * time.Minute
 
-// Ceilings is the P0 layer: what no other layer can exceed.
-type Ceilings struct {
-	EgressHosts    []string         `json:"egress_hosts,omitempty"`
-	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"` // exact, or prefix ending in "*"
-	MaxCents       int64            `json:"max_cents_per_call"`
-	Sandbox        contract.Sandbox `json:"sandbox"`
-	StartWindowMS  int64            `json:"start_window_ms"`
-}
-
-// Canonical implements canon.Document.
-func (c *Ceilings) Canonical(m *canon.Codec) {
-	m.OptStrs("egress_hosts", &c.EgressHosts)
-	m.OptStrs("forbidden_kinds", &c.ForbiddenKinds)
-	m.Int("max_cents_per_call", &c.MaxCents)
-	m.Doc("sandbox", &c.Sandbox)
-	m.Int("start_window_ms", &c.StartWindowMS)
-}
-
-// Validate reports a ceiling document that could not be enforced.
-func (c *Ceilings) Validate() error {
-	switch {
-	case c.StartWindowMS <= 0 || time.Duration(c.StartWindowMS)*time.Millisecond > MaxStartWindow:
-		return fmt.Errorf("start_window_ms: want 1 to %d", MaxStartWindow.Milliseconds())
-	case c.Sandbox.MemoryMiB <= 0 || c.Sandbox.Pids <= 0 || c.Sandbox.WallMS <= 0 || c.Sandbox.CPUMillis <= 0 || c.Sandbox.OutputBytes <= 0:
-		return errors.New("sandbox: every limit must be above zero")
-	case tierRank(c.Sandbox.Tier) < 0:
-		return fmt.Errorf("sandbox.tier %q: want process or container", c.Sandbox.Tier)
-	}
-	return nil
-}
-
-// SignedCeilings is the P0 document as it is kept and activated.
-type SignedCeilings struct {
-	Ceilings Ceilings `json:"ceilings"`
-	KID      string   `json:"kid"` // root key
-	Sig      string   `json:"sig,omitempty"`
-}
-
-// Canonical implements canon.Document; an unset Sig is absent.
-func (x *SignedCeilings) Canonical(c *canon.Codec) {
-	c.Doc("ceilings", &x.Ceilings)
-	c.Str("kid", &x.KID)
-	c.OptStr("sig", &x.Sig)
-}
-
-// SignP0 signs ceilings with the root key.
-func SignP0(root *sign.Key, c Ceilings) []byte {
-	s := SignedCeilings{Ceilings: c, KID: root.KID}
-	s.Sig = root.Sign(sign.DomainP0, contract.Bytes(&s))
-	return contract.Bytes(&s)
-}
-
-// OpenP0 verifies a P0 document against the trusted root.
-func OpenP0(doc []byte, rootKID string, rootPublic []byte) (*Ceilings, error) {
-	var s SignedCeilings
-	if err := contract.Decode(doc, &s); err != nil {
-		return nil, fmt.Errorf("p0: %w", err)
-	}
-	body := s
-	body.Sig = ""
-	if s.KID != rootKID || sign.KID(rootPublic) != rootKID {
-		return nil, errors.New("p0: not signed by the trusted root")
-	}
-	if err := sign.Verify(rootPublic, sign.DomainP0, contract.Bytes(&body), s.Sig); err != nil {
-		return nil, fmt.Errorf("p0: %w", err)
-	}
-	return &s.Ceilings, s.Ceilings.Validate()
-}
-
-// Facts is what a decision is computed from, args excepted.
-type Facts struct {
-	Actor         string   `json:"actor"`
-	ArgsDigest    string   `json:"args_digest"`
-	CatalogDigest string   `json:"catalog_digest"`
-	Client        string   `json:"client"`
-	Deadline      string   `json:"deadline"`
-	Kind          string   `json:"kind"`
-	Truncated     bool     `json:"ledger_truncated,omitempty"` // audit missed history; nothing is allowed until it is recovered
-	Now           string   `json:"now"`
-	Parent        string   `json:"parent,omitempty"`
-	ParentLive    bool     `json:"parent_live,omitempty"`
-	Proposed      string   `json:"proposed"`
-	Proposer      string   `json:"proposer"` // service that proposed
-	Scopes        []string `json:"scopes"`
-	Session       string   `json:"session"`
-	Tenant        string   `json:"tenant"`
-	Tool          string   `json:"tool"`
-	ToolDigest    string   `json:"tool_schema_digest"`
-}
-
-// Canonical implements canon.Document.
-func (f *Facts) Canonical(c *canon.Codec) {
-	c.Str("actor", &f.Actor)
-	c.Str("args_digest", &f.ArgsDigest)
-	c.Str("catalog_digest", &f.CatalogDigest)
-	c.Str("client", &f.Client)
-	c.Str("deadline", &f.Deadline)
-	c.Str("kind", &f.Kind)
-	c.OptBool("ledger_truncated", &f.Truncated)
-	c.Str("now", &f.Now)
-	c.OptStr("parent", &f.Parent)
-	c.OptBool("parent_live", &f.ParentLive)
-	c.Str("proposed", &f.Proposed)
-	c.Str("proposer", &f.Proposer)
-	c.Strs("scopes", &f.Scopes)
-	c.Str("session", &f.Session)
-	c.Str("tenant", &f.Tenant)
-	c.Str("tool", &f.Tool)
-	c.Str("tool_schema_digest", &f.ToolDigest)
-}
-
 // Answer is one layer's opinion. The zero Answer is no opinion, and no
 // opinion from P1 is a denial.
 type Answer struct {
-	Verdict string
-	Reason  string
-	Sandbox *contract.Sandbox // narrows; nil leaves the tool's own request
+	Verdict   string
+	Reason    string
+	Approvals []contract.ApprovalRule // what ESCALATE asks for; all of them must be met
+	Sandbox   *contract.Sandbox       // narrows; nil leaves the tool's own request
 }
 
 // Inputs is everything Decide looks at.
@@ -160,7 +39,8 @@ type Inputs struct {
 	Facts    Facts
 	Tool     *contract.Tool // nil: unknown
 	Schema   Answer         // DENY with its reason, or zero when the args fit
-	P1, P2   Answer
+	P1       Answer
+	P2       []Answer  // of the overlays that apply
 	P0       *Ceilings // nil: missing, denied
 	Policies contract.PolicyDigests
 	Lamport  uint64
@@ -169,7 +49,7 @@ type Inputs struct {
 // Decide returns the signed decision. It never fails open: every doubt is a
 // DENY with its reason.
 func Decide(in Inputs, key *sign.Key) contract.Decision {
-	v := judge(in)
+	v := Judge(in)
 	f := contract.Bytes(&in.Facts)
 	d := contract.Decision{
 		Actor: in.Facts.Actor, ArgsDigest: in.Facts.ArgsDigest, CallID: in.CallID, CatalogDigest: in.Facts.CatalogDigest,
@@ -178,18 +58,25 @@ func Decide(in Inputs, key *sign.Key) contract.Decision {
 		ReasonCode: v.Reason, Session: in.Facts.Session, Tenant: in.Facts.Tenant, Time: in.Facts.Now,
 		Tool: in.Facts.Tool, ToolDigest: in.Facts.ToolDigest, Verdict: v.Verdict,
 	}
-	if v.Verdict == contract.Allow {
+	switch v.Verdict {
+	case contract.Allow:
 		d.Intent = mint(in, v)
+	case contract.Escalate:
+		d.ID = EscalationID(in.CallID)
 	}
 	d.PolicyHash = policyHash(&d)
 	d.Sig = key.Sign(sign.DomainDecision, contract.Bytes(&d))
 	return d
 }
 
+// EscalationID is the id of the decision that escalates a call; the one that
+// ends the wait has the call's decision id.
+func EscalationID(callID string) string { return "q-" + callID }
+
 // Redecide computes the verdict, reason and policy decision hash again from
 // recorded inputs, for replay.
 func Redecide(in Inputs) (verdict, reason, hash string) {
-	v := judge(in)
+	v := Judge(in)
 	d := contract.Decision{ArgsDigest: in.Facts.ArgsDigest, FactsDigest: contract.Digest(&in.Facts), Policies: in.Policies,
 		ReasonCode: v.Reason, Verdict: v.Verdict}
 	return v.Verdict, v.Reason, policyHash(&d)
@@ -205,35 +92,163 @@ func policyHash(d *contract.Decision) string {
 	return sign.Digest(w.End())
 }
 
-func judge(in Inputs) Answer {
-	deny := func(reason string) Answer { return Answer{Verdict: contract.Deny, Reason: reason} }
+// Judge is the verdict alone. The gates stand in order; the first that fails
+// answers. Behind them the layers are joined, and last come what people and
+// limits said.
+func Judge(in Inputs) Answer {
+	if reason := gate(&in); reason != "" {
+		return Answer{Verdict: contract.Deny, Reason: reason}
+	}
+	layers := append([]Answer{in.Schema, p0Approvals(&in), orDeny(in.P1)}, in.P2...)
+	v := Combine(layers...)
+	if v.Verdict != contract.Deny && in.Tool.Sandbox != nil && !runs(narrowed(&in, v)) {
+		return Answer{Verdict: contract.Deny, Reason: contract.ReasonSandboxViolation}
+	}
+	b := in.Facts.Budget
+	if v.Verdict != contract.Deny && b != nil && b.Refused != "" {
+		over := Answer{Verdict: contract.Deny, Reason: b.Refused}
+		if b.Escalate {
+			over.Verdict = contract.Escalate
+		}
+		v = Combine(over, v)
+	}
+	if v.Verdict == contract.Escalate {
+		return settle(&in, v)
+	}
+	return v
+}
+
+// gate returns why the call is denied whatever the rules say, or "".
+func gate(in *Inputs) string {
+	f := &in.Facts
 	switch {
 	case in.P0 == nil:
-		return deny(ReasonNoPolicy)
-	case in.Facts.Truncated:
-		return deny(ReasonTruncated)
+		return contract.ReasonNoPolicyDefined
+	case f.Truncated:
+		return contract.ReasonLedgerTruncated
+	case f.MeshTenant != "":
+		return contract.ReasonTenantIsolation
+	case !ascii(f.Kind) || !ascii(f.Tool):
+		return contract.ReasonUnicodeObfuscationDetected
+	case !name(f.Kind) || !name(f.Tool):
+		return contract.ReasonEnvelopeInvalid
+	case f.Frozen != "" && f.Kind != KindUnfreeze:
+		return contract.ReasonSystemFrozen
 	case in.Tool == nil:
-		return deny(ReasonUnknownTool)
-	case late(in):
-		return deny(ReasonProposalExpired)
-	case (in.Facts.Parent != "" || in.Facts.Proposer != "gateway") && !in.Facts.ParentLive:
-		return deny(ReasonParentNotLive)
+		return contract.ReasonUnknownTool
+	case late(*in):
+		return contract.ReasonProposalExpired
+	case (f.Parent != "" || f.Proposer != "gateway") && !f.ParentLive:
+		return contract.ReasonProvenanceFailure
+	case f.SessionOwner != "":
+		return contract.ReasonIdentityIsolationViolation
+	case f.ToolPinned == "none":
+		return contract.ReasonToolNotApproved
+	case f.ToolPinned != "":
+		return contract.ReasonToolDrift
+	case f.DelegationBad != "":
+		return f.DelegationBad
+	case f.Unverified:
+		return contract.ReasonVerificationFailure
+	case f.ReviewDue && f.Kind != KindReview:
+		return contract.ReasonBreakGlassReviewDue
+	case matchAny(in.P0.ForbiddenKinds, f.Kind):
+		return contract.ReasonPolicyViolation
+	case slices.ContainsFunc(in.Tool.Egress, func(h string) bool {
+		return !slices.ContainsFunc(in.P0.EgressHosts, func(p string) bool { return MatchHost(p, h) })
+	}):
+		return contract.ReasonDataEgressBlocked
+	case in.Tool.Reserve != nil && in.Tool.Reserve.Cents > in.P0.MaxCents:
+		return contract.ReasonBudgetExceeded
 	}
-	if slices.ContainsFunc(in.P0.ForbiddenKinds, func(p string) bool {
-		prefix, wild := strings.CutSuffix(p, "*")
-		return p == in.Facts.Kind || wild && strings.HasPrefix(in.Facts.Kind, prefix)
-	}) {
-		return deny(ReasonCeiling)
+	return ""
+}
+
+// Kinds that the gates know by name: each ends a state in which others are
+// denied.
+const (
+	KindUnfreeze = "policy.unfreeze"
+	KindReview   = "policy.review"
+)
+
+func ascii(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r >= 0x80 })
+}
+
+// name reports whether s is a kind's or tool's name.
+func name(s string) bool {
+	return s != "" && len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
+	})
+}
+
+// p0Approvals is what the ceilings say about people.
+func p0Approvals(in *Inputs) Answer {
+	var a Answer
+	for i := range in.P0.Approvals {
+		if k := &in.P0.Approvals[i]; matchAny(k.Kinds, in.Facts.Kind) {
+			a.Verdict, a.Reason = contract.Escalate, contract.ReasonApprovalRequired
+			a.Approvals = append(a.Approvals, k.Rule)
+		}
 	}
-	return Combine(in.Schema, orDeny(in.P1), in.P2)
+	return a
+}
+
+// defaultApproval is asked for where an ESCALATE names nobody.
+var defaultApproval = contract.ApprovalRule{Quorum: 1, TimeoutMS: (5 * time.Minute).Milliseconds()}
+
+// settle is what becomes of an ESCALATE once it is known what people said.
+func settle(in *Inputs, v Answer) Answer {
+	if len(v.Approvals) == 0 {
+		v.Approvals = []contract.ApprovalRule{defaultApproval}
+	}
+	f := &in.Facts
+	switch {
+	case f.Resolution == "denied":
+		return Answer{Verdict: contract.Deny, Reason: contract.ReasonApprovalDenied}
+	case f.Resolution == "timed_out":
+		return Answer{Verdict: contract.Deny, Reason: contract.ReasonApprovalTimeout}
+	case f.Resolution == "granted" && Approved(v.Approvals, f.Approvals, f.Actor, f.OnBehalfOf):
+		v.Verdict, v.Reason = contract.Allow, contract.ReasonApproved
+	case f.Resolution == "granted": // the policies ask for more now than they did
+		return Answer{Verdict: contract.Deny, Reason: contract.ReasonApprovalDenied}
+	case f.BreakGlass != "":
+		v.Verdict, v.Reason = contract.Allow, contract.ReasonBreakGlass
+	}
+	return v
+}
+
+// DefaultRole is the role an approver holds where a rule names none.
+const DefaultRole = "approver"
+
+// Approved reports whether the grants meet every rule. Whoever asked for the
+// call, or whom it is done for, does not count.
+func Approved(rules []contract.ApprovalRule, votes []ApprovalFact, callers ...string) bool {
+	for i := range rules {
+		roles := rules[i].Roles
+		if len(roles) == 0 {
+			roles = []string{DefaultRole}
+		}
+		var who []string
+		for _, v := range votes {
+			if v.Vote == contract.Grant && !slices.Contains(callers, v.Approver) && !slices.Contains(who, v.Approver) &&
+				slices.ContainsFunc(v.Roles, func(r string) bool { return slices.Contains(roles, r) }) {
+				who = append(who, v.Approver)
+			}
+		}
+		if int64(len(who)) < max(rules[i].Quorum, 1) {
+			return false
+		}
+	}
+	return true
 }
 
 func orDeny(a Answer) Answer {
 	if a.Verdict == "" {
-		return Answer{Verdict: contract.Deny, Reason: ReasonNoPolicy}
+		return Answer{Verdict: contract.Deny, Reason: contract.ReasonNoPolicyDefined}
 	}
 	if rank(a.Verdict) == 0 || a.Reason == "" {
-		return Answer{Verdict: contract.Deny, Reason: ReasonBadPolicy}
+		return Answer{Verdict: contract.Deny, Reason: contract.ReasonPrgEvaluationError}
 	}
 	return a
 }
@@ -251,64 +266,91 @@ func rank(verdict string) int {
 }
 
 // Combine joins layers: DENY > ESCALATE > ALLOW, the earlier layer speaks
-// where two are equally strong, limits by minimum. Layers without opinion
-// (zero Verdict) are passed over; an unknown verdict is a denial.
+// where two are equally strong, limits by minimum, approvals all of them.
+// Layers without opinion (zero Verdict) are passed over; an unknown verdict is
+// a denial.
 func Combine(layers ...Answer) Answer {
 	var out Answer
 	for _, a := range layers {
 		if a.Verdict != "" && rank(a.Verdict) == 0 {
-			a = Answer{Verdict: contract.Deny, Reason: ReasonBadPolicy}
+			a = Answer{Verdict: contract.Deny, Reason: contract.ReasonPrgEvaluationError}
 		}
-		s := out.Sandbox
-		if a.Sandbox != nil {
-			if s == nil {
-				s = a.Sandbox
-			} else {
-				n := Narrow(*s, *a.Sandbox)
-				s = &n
-			}
+		if a.Sandbox != nil && out.Sandbox != nil {
+			n := Narrow(*out.Sandbox, *a.Sandbox)
+			out.Sandbox = &n
+		} else if a.Sandbox != nil {
+			out.Sandbox = a.Sandbox
+		}
+		if a.Verdict == contract.Escalate {
+			out.Approvals = append(slices.Clip(out.Approvals), a.Approvals...)
 		}
 		if rank(a.Verdict) > rank(out.Verdict) {
-			out = a
+			out.Verdict, out.Reason = a.Verdict, a.Reason
 		}
-		out.Sandbox = s
 	}
 	return out
 }
 
-func late(in Inputs) bool {
-	now, err1 := contract.ParseTime(in.Facts.Now)
-	proposed, err2 := contract.ParseTime(in.Facts.Proposed)
-	deadline, err3 := contract.ParseTime(in.Facts.Deadline)
-	if err1 != nil || err2 != nil || err3 != nil {
-		return true
+// window is when the call may start, counted from the proposal, or, for a call
+// that waited for people, from the moment they settled it; and when its caller
+// stops waiting. ok is false where a time is malformed.
+func window(in Inputs) (from, until, deadline time.Time, ok bool) {
+	proposed, err1 := contract.ParseTime(in.Facts.Proposed)
+	deadline, err2 := contract.ParseTime(in.Facts.Deadline)
+	from = proposed
+	var err3 error
+	if in.Facts.Resolved != "" {
+		if from, err3 = contract.ParseTime(in.Facts.Resolved); err3 == nil {
+			deadline = from.Add(deadline.Sub(proposed))
+		}
 	}
-	window := time.Duration(in.P0.StartWindowMS) * time.Millisecond
-	return now.After(deadline) || now.After(proposed.Add(min(window, MaxStartWindow)))
+	until = from.Add(min(time.Duration(in.P0.StartWindowMS)*time.Millisecond, MaxStartWindow))
+	if deadline.Before(until) {
+		until = deadline
+	}
+	return from, until, deadline, err1 == nil && err2 == nil && err3 == nil
+}
+
+func late(in Inputs) bool {
+	now, err := contract.ParseTime(in.Facts.Now)
+	_, until, _, ok := window(in)
+	return err != nil || !ok || now.After(until)
 }
 
 func mint(in Inputs, v Answer) *contract.ExecutionIntent {
-	proposed, _ := contract.ParseTime(in.Facts.Proposed)
-	expires := proposed.Add(min(time.Duration(in.P0.StartWindowMS)*time.Millisecond, MaxStartWindow))
-	if deadline, err := contract.ParseTime(in.Facts.Deadline); err == nil && deadline.Before(expires) {
-		expires = deadline
-	}
+	from, until, deadline, _ := window(in)
 	i := &contract.ExecutionIntent{
-		ArgsDigest: in.Facts.ArgsDigest, CallID: in.CallID, Executor: in.Tool.Executor, Expires: contract.Time(expires),
-		ID: "i-" + in.CallID, IdemKey: in.IdemKey, Kind: in.Facts.Kind, NotBefore: in.Facts.Proposed,
+		ArgsDigest: in.Facts.ArgsDigest, CallID: in.CallID, Egress: in.Tool.Egress, Executor: in.Tool.Executor, Expires: contract.Time(until),
+		ID: "i-" + in.CallID, IdemKey: in.IdemKey, Kind: in.Facts.Kind, NotBefore: contract.Time(from),
 		Secrets: in.Tool.Secrets, Tool: in.Facts.Tool,
+	}
+	if in.Facts.Resolved != "" {
+		i.Deadline = contract.Time(deadline)
 	}
 	if i.IdemKey == "" {
 		i.IdemKey = in.CallID
 	}
+	if b := in.Facts.Budget; b != nil {
+		i.Budget = &contract.Reservation{Accounts: b.Accounts, Amounts: b.Amounts}
+	}
 	if in.Tool.Sandbox != nil {
-		s := Narrow(*in.Tool.Sandbox, in.P0.Sandbox)
-		if v.Sandbox != nil {
-			s = Narrow(s, *v.Sandbox)
-		}
+		s := narrowed(&in, v)
 		i.Sandbox = &s
 	}
 	return i
+}
+
+func narrowed(in *Inputs, v Answer) contract.Sandbox {
+	s := Narrow(*in.Tool.Sandbox, in.P0.Sandbox)
+	if v.Sandbox != nil {
+		s = Narrow(s, *v.Sandbox)
+	}
+	return s
+}
+
+// runs reports whether a sandbox could run anything at all.
+func runs(s contract.Sandbox) bool {
+	return s.CPUMillis > 0 && s.MemoryMiB > 0 && s.OutputBytes > 0 && s.Pids > 0 && s.WallMS > 0 && tierRank(s.Tier) >= 0
 }
 
 // Narrow is the lattice meet of two sandboxes: the smaller of each limit and
@@ -325,7 +367,7 @@ func Narrow(a, b contract.Sandbox) contract.Sandbox {
 	a.OutputBytes = lower(a.OutputBytes, b.OutputBytes)
 	a.Pids = lower(a.Pids, b.Pids)
 	a.WallMS = lower(a.WallMS, b.WallMS)
-	if tierRank(b.Tier) > tierRank(a.Tier) {
+	if b.Tier != "" && (tierRank(b.Tier) < 0 || tierRank(b.Tier) > tierRank(a.Tier)) {
 		a.Tier = b.Tier
 	}
 	return a
@@ -372,6 +414,31 @@ func VerifyDecision(d *contract.Decision, keys KeyAt) error {
 		return fmt.Errorf("decision %s: an intent belongs to ALLOW and only to ALLOW", d.ID)
 	case d.Intent != nil && (d.Intent.CallID != d.CallID || d.Intent.ArgsDigest != d.ArgsDigest || d.Intent.Kind != d.Kind || d.Intent.Tool != d.Tool):
 		return fmt.Errorf("decision %s: intent speaks of another call", d.ID)
+	}
+	return nil
+}
+
+// ApproverOwner is the owner of an approver's own key in the trust registry.
+func ApproverOwner(principal string) string { return "approver:" + principal }
+
+// BallotOf is what the approver of a signed vote signed.
+func BallotOf(a *contract.Approval, escalated *contract.Decision) *contract.Ballot {
+	return &contract.Ballot{Approver: a.Approver, CallID: a.CallID, DecisionDigest: contract.Digest(escalated), KID: a.KID, Reason: a.Reason,
+		Tenant: a.Tenant, Vote: a.Vote}
+}
+
+// VerifyBallot checks the signature of a vote on an escalated decision; a vote
+// without one was cast by an authenticated person.
+func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt, lamport uint64) error {
+	if a.Sig == "" && a.KID == "" {
+		return nil
+	}
+	pub, err := keys(a.KID, ApproverOwner(a.Approver), contract.UseApproval, lamport)
+	if err != nil {
+		return fmt.Errorf("vote of %s: %w", a.Approver, err)
+	}
+	if err := sign.Verify(pub, sign.DomainApproval, contract.Bytes(BallotOf(a, escalated)), a.Sig); err != nil {
+		return fmt.Errorf("vote of %s: %w", a.Approver, err)
 	}
 	return nil
 }

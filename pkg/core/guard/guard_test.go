@@ -41,6 +41,15 @@ func inputs() guard.Inputs {
 	}
 }
 
+// approved makes the call one that waited for people.
+func approved(in *guard.Inputs, quorum int64, by ...string) {
+	in.P1 = guard.Answer{Verdict: contract.Escalate, Reason: "ASK", Approvals: []contract.ApprovalRule{{Quorum: quorum, TimeoutMS: 1000}}}
+	in.Facts.Resolution, in.Facts.Resolved = "granted", in.Facts.Now
+	for _, who := range by {
+		in.Facts.Approvals = append(in.Facts.Approvals, guard.ApprovalFact{Approver: who, EventID: "e-" + who, Roles: []string{guard.DefaultRole}, Vote: contract.Grant})
+	}
+}
+
 func TestDecide(t *testing.T) {
 	k := key(t, "policy")
 	for name, c := range map[string]struct {
@@ -48,28 +57,83 @@ func TestDecide(t *testing.T) {
 		verdict, reason string
 	}{
 		"allowed":                {func(*guard.Inputs) {}, contract.Allow, "RULE"},
-		"unknown tool":           {func(in *guard.Inputs) { in.Tool = nil }, contract.Deny, guard.ReasonUnknownTool},
-		"no ceilings":            {func(in *guard.Inputs) { in.P0 = nil }, contract.Deny, guard.ReasonNoPolicy},
-		"no rule matched":        {func(in *guard.Inputs) { in.P1 = guard.Answer{} }, contract.Deny, guard.ReasonNoPolicy},
-		"unknown verdict":        {func(in *guard.Inputs) { in.P1.Verdict = "PERHAPS" }, contract.Deny, guard.ReasonBadPolicy},
-		"verdict without reason": {func(in *guard.Inputs) { in.P1.Reason = "" }, contract.Deny, guard.ReasonBadPolicy},
+		"unknown tool":           {func(in *guard.Inputs) { in.Tool = nil }, contract.Deny, contract.ReasonUnknownTool},
+		"no ceilings":            {func(in *guard.Inputs) { in.P0 = nil }, contract.Deny, contract.ReasonNoPolicyDefined},
+		"no rule matched":        {func(in *guard.Inputs) { in.P1 = guard.Answer{} }, contract.Deny, contract.ReasonNoPolicyDefined},
+		"unknown verdict":        {func(in *guard.Inputs) { in.P1.Verdict = "PERHAPS" }, contract.Deny, contract.ReasonPrgEvaluationError},
+		"verdict without reason": {func(in *guard.Inputs) { in.P1.Reason = "" }, contract.Deny, contract.ReasonPrgEvaluationError},
 		"schema":                 {func(in *guard.Inputs) { in.Schema = guard.Answer{Verdict: contract.Deny, Reason: "ARGS"} }, contract.Deny, "ARGS"},
 		"P1 denies":              {func(in *guard.Inputs) { in.P1 = guard.Answer{Verdict: contract.Deny, Reason: "NO"} }, contract.Deny, "NO"},
 		"P1 escalates":           {func(in *guard.Inputs) { in.P1 = guard.Answer{Verdict: contract.Escalate, Reason: "ASK"} }, contract.Escalate, "ASK"},
-		"P2 narrows":             {func(in *guard.Inputs) { in.P2 = guard.Answer{Verdict: contract.Deny, Reason: "P2"} }, contract.Deny, "P2"},
+		"P2 narrows":             {func(in *guard.Inputs) { in.P2 = []guard.Answer{{Verdict: contract.Deny, Reason: "P2"}} }, contract.Deny, "P2"},
 		"P2 cannot widen": {func(in *guard.Inputs) {
 			in.P1 = guard.Answer{Verdict: contract.Deny, Reason: "NO"}
-			in.P2 = guard.Answer{Verdict: contract.Allow, Reason: "YES"}
+			in.P2 = []guard.Answer{{Verdict: contract.Allow, Reason: "YES"}}
 		}, contract.Deny, "NO"},
-		"P2 unknown verdict":    {func(in *guard.Inputs) { in.P2 = guard.Answer{Verdict: "x", Reason: "x"} }, contract.Deny, guard.ReasonBadPolicy},
-		"forbidden kind":        {func(in *guard.Inputs) { in.Facts.Kind = "tool.dangerous" }, contract.Deny, guard.ReasonCeiling},
-		"past its deadline":     {func(in *guard.Inputs) { in.Facts.Deadline = contract.Time(now.Add(-time.Second)) }, contract.Deny, guard.ReasonProposalExpired},
-		"past its window":       {func(in *guard.Inputs) { in.Facts.Proposed = contract.Time(now.Add(-61 * time.Second)) }, contract.Deny, guard.ReasonProposalExpired},
-		"time that is no time":  {func(in *guard.Inputs) { in.Facts.Deadline = "tomorrow" }, contract.Deny, guard.ReasonProposalExpired},
-		"nested without parent": {func(in *guard.Inputs) { in.Facts.Proposer = "judge" }, contract.Deny, guard.ReasonParentNotLive},
-		"dead parent":           {func(in *guard.Inputs) { in.Facts.Parent = "c-0" }, contract.Deny, guard.ReasonParentNotLive},
+		"P2 unknown verdict":    {func(in *guard.Inputs) { in.P2 = []guard.Answer{{Verdict: "x", Reason: "x"}} }, contract.Deny, contract.ReasonPrgEvaluationError},
+		"forbidden kind":        {func(in *guard.Inputs) { in.Facts.Kind = "tool.dangerous" }, contract.Deny, contract.ReasonPolicyViolation},
+		"past its deadline":     {func(in *guard.Inputs) { in.Facts.Deadline = contract.Time(now.Add(-time.Second)) }, contract.Deny, contract.ReasonProposalExpired},
+		"past its window":       {func(in *guard.Inputs) { in.Facts.Proposed = contract.Time(now.Add(-61 * time.Second)) }, contract.Deny, contract.ReasonProposalExpired},
+		"time that is no time":  {func(in *guard.Inputs) { in.Facts.Deadline = "tomorrow" }, contract.Deny, contract.ReasonProposalExpired},
+		"nested without parent": {func(in *guard.Inputs) { in.Facts.Proposer = "judge" }, contract.Deny, contract.ReasonProvenanceFailure},
+		"dead parent":           {func(in *guard.Inputs) { in.Facts.Parent = "c-0" }, contract.Deny, contract.ReasonProvenanceFailure},
 		"live parent":           {func(in *guard.Inputs) { in.Facts.Proposer, in.Facts.Parent, in.Facts.ParentLive = "judge", "c-0", true }, contract.Allow, "RULE"},
-		"truncated ledger":      {func(in *guard.Inputs) { in.Facts.Truncated = true }, contract.Deny, guard.ReasonTruncated},
+		"foreign tenant":        {func(in *guard.Inputs) { in.Facts.MeshTenant = "m" }, contract.Deny, contract.ReasonTenantIsolation},
+		"confusable kind":       {func(in *guard.Inputs) { in.Facts.Kind = "tool.\u0435cho" }, contract.Deny, contract.ReasonUnicodeObfuscationDetected},
+		"kind with a space":     {func(in *guard.Inputs) { in.Facts.Kind = "tool.e cho" }, contract.Deny, contract.ReasonEnvelopeInvalid},
+		"frozen":                {func(in *guard.Inputs) { in.Facts.Frozen = "f-1" }, contract.Deny, contract.ReasonSystemFrozen},
+		"frozen, to unfreeze":   {func(in *guard.Inputs) { in.Facts.Frozen, in.Facts.Kind = "f-1", guard.KindUnfreeze }, contract.Allow, "RULE"},
+		"another's session":     {func(in *guard.Inputs) { in.Facts.SessionOwner = "bob" }, contract.Deny, contract.ReasonIdentityIsolationViolation},
+		"tool not approved":     {func(in *guard.Inputs) { in.Facts.ToolPinned = "none" }, contract.Deny, contract.ReasonToolNotApproved},
+		"tool drifted":          {func(in *guard.Inputs) { in.Facts.ToolPinned = "sha256:old" }, contract.Deny, contract.ReasonToolDrift},
+		"delegation ended":      {func(in *guard.Inputs) { in.Facts.DelegationBad = contract.ReasonDelegationInvalid }, contract.Deny, contract.ReasonDelegationInvalid},
+		"delegation too narrow": {func(in *guard.Inputs) { in.Facts.DelegationBad = contract.ReasonDelegationScopeViolation }, contract.Deny, contract.ReasonDelegationScopeViolation},
+		"signature in args":     {func(in *guard.Inputs) { in.Facts.Unverified = true }, contract.Deny, contract.ReasonVerificationFailure},
+		"review due":            {func(in *guard.Inputs) { in.Facts.ReviewDue = true }, contract.Deny, contract.ReasonBreakGlassReviewDue},
+		"egress beyond P0":      {func(in *guard.Inputs) { in.Tool.Egress = []string{"evil.org"}; in.P0.EgressHosts = []string{"*.a.org"} }, contract.Deny, contract.ReasonDataEgressBlocked},
+		"egress, suffix trick": {func(in *guard.Inputs) {
+			in.Tool.Egress = []string{"evil-a.org"}
+			in.P0.EgressHosts = []string{"*a.org"}
+		}, contract.Deny, contract.ReasonDataEgressBlocked},
+		"egress within P0": {func(in *guard.Inputs) { in.Tool.Egress = []string{"x.a.org"}; in.P0.EgressHosts = []string{"*.a.org"} }, contract.Allow, "RULE"},
+		"dearer than P0":   {func(in *guard.Inputs) { in.Tool.Reserve = &contract.Amounts{Cents: 2} }, contract.Deny, contract.ReasonBudgetExceeded},
+		"no sandbox left":  {func(in *guard.Inputs) { in.P1.Sandbox = &contract.Sandbox{MemoryMiB: -1, Tier: "process"} }, contract.Deny, contract.ReasonSandboxViolation},
+		"unknown tier":     {func(in *guard.Inputs) { in.P1.Sandbox = &contract.Sandbox{Tier: "cardboard"} }, contract.Deny, contract.ReasonSandboxViolation},
+		"budget refused":   {func(in *guard.Inputs) { in.Facts.Budget = &guard.BudgetFact{Refused: contract.ReasonBudgetExceeded} }, contract.Deny, contract.ReasonBudgetExceeded},
+		"budget asks": {func(in *guard.Inputs) {
+			in.Facts.Budget = &guard.BudgetFact{Refused: contract.ReasonTemporalIntervention, Escalate: true}
+		}, contract.Escalate, contract.ReasonTemporalIntervention},
+		"P0 asks for people": {func(in *guard.Inputs) {
+			in.P0.Approvals = []guard.KindApproval{{Kinds: []string{"tool.*"}, Rule: contract.ApprovalRule{Quorum: 2}}}
+		}, contract.Escalate, contract.ReasonApprovalRequired},
+		"P0 asks, overlay cannot answer for it": {func(in *guard.Inputs) {
+			in.P0.Approvals = []guard.KindApproval{{Kinds: []string{"tool.*"}, Rule: contract.ApprovalRule{Quorum: 2}}}
+			in.P2 = []guard.Answer{{Verdict: contract.Allow, Reason: "YES"}}
+		}, contract.Escalate, contract.ReasonApprovalRequired},
+		"one of two approvals": {func(in *guard.Inputs) { approved(in, 2, "bob") }, contract.Deny, contract.ReasonApprovalDenied},
+		"two approvals":        {func(in *guard.Inputs) { approved(in, 2, "bob", "carol") }, contract.Allow, contract.ReasonApproved},
+		"one twice":            {func(in *guard.Inputs) { approved(in, 2, "bob", "bob") }, contract.Deny, contract.ReasonApprovalDenied},
+		"by the caller":        {func(in *guard.Inputs) { approved(in, 2, "bob", "alice") }, contract.Deny, contract.ReasonApprovalDenied},
+		"role not held": {func(in *guard.Inputs) {
+			approved(in, 1, "bob")
+			in.Facts.Approvals[0].Roles = []string{"guest"}
+		}, contract.Deny, contract.ReasonApprovalDenied},
+		"approval too late": {func(in *guard.Inputs) { approved(in, 1); in.Facts.Resolution = "timed_out" }, contract.Deny, contract.ReasonApprovalTimeout},
+		"refused":           {func(in *guard.Inputs) { approved(in, 1, "bob"); in.Facts.Resolution = "denied" }, contract.Deny, contract.ReasonApprovalDenied},
+		"approved long after the proposal": {func(in *guard.Inputs) {
+			approved(in, 1, "bob")
+			in.Facts.Proposed, in.Facts.Deadline = contract.Time(now.Add(-time.Hour)), contract.Time(now.Add(-59*time.Minute))
+		}, contract.Allow, contract.ReasonApproved},
+		"approved, and used long after": {func(in *guard.Inputs) {
+			approved(in, 1, "bob")
+			in.Facts.Now = contract.Time(now.Add(2 * time.Minute))
+		}, contract.Deny, contract.ReasonProposalExpired},
+		"break glass": {func(in *guard.Inputs) { in.P1.Verdict = contract.Escalate; in.Facts.BreakGlass = "g-1" }, contract.Allow, contract.ReasonBreakGlass},
+		"glass opens no DENY": {func(in *guard.Inputs) {
+			in.P1 = guard.Answer{Verdict: contract.Deny, Reason: "NO"}
+			in.Facts.BreakGlass = "g-1"
+		}, contract.Deny, "NO"},
+		"truncated ledger": {func(in *guard.Inputs) { in.Facts.Truncated = true }, contract.Deny, contract.ReasonLedgerTruncated},
 	} {
 		in := inputs()
 		c.spoil(&in)
@@ -161,17 +225,23 @@ func TestP0(t *testing.T) {
 	root, evil := key(t, "root"), key(t, "evil")
 	c := guard.Ceilings{Sandbox: box(64, "process"), StartWindowMS: 1000, MaxCents: 1}
 	doc := guard.SignP0(root, c)
-	if got, err := guard.OpenP0(doc, root.KID, root.Public()); err != nil || got.Sandbox != c.Sandbox {
+	roots := func(kid, _, use string, _ uint64) ([]byte, error) {
+		if kid != root.KID || use != contract.UseRoot {
+			return nil, errors.New("unknown")
+		}
+		return root.Public(), nil
+	}
+	if got, err := guard.OpenP0(doc, 1, roots); err != nil || got.Sandbox != c.Sandbox {
 		t.Fatal(got, err)
 	}
-	if _, err := guard.OpenP0(guard.SignP0(evil, c), root.KID, root.Public()); err == nil {
+	if _, err := guard.OpenP0(guard.SignP0(evil, c), 1, roots); err == nil {
 		t.Fatal("another key's ceilings accepted")
 	}
-	if _, err := guard.OpenP0([]byte(strings.Replace(string(doc), `"memory_mib":64`, `"memory_mib":65`, 1)), root.KID, root.Public()); err == nil {
+	if _, err := guard.OpenP0([]byte(strings.Replace(string(doc), `"memory_mib":64`, `"memory_mib":65`, 1)), 1, roots); err == nil {
 		t.Fatal("changed ceilings accepted")
 	}
 	c.StartWindowMS = guard.MaxStartWindow.Milliseconds() + 1
-	if _, err := guard.OpenP0(guard.SignP0(root, c), root.KID, root.Public()); err == nil {
+	if _, err := guard.OpenP0(guard.SignP0(root, c), 1, roots); err == nil {
 		t.Fatal("a window beyond the dedupe window accepted")
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 // Domain lines of everything that is signed.
 const (
+	DomainApproval = "binnacle approval v1"
 	DomainDecision = "binnacle decision v1"
 	DomainReceipt  = "binnacle receipt v1"
 	DomainTrust    = "binnacle trust v1"

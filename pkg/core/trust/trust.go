@@ -3,9 +3,11 @@
 package trust
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -14,7 +16,7 @@ import (
 // Registry holds keys by id. The zero value with Root set is ready; Root is
 // the anchor the reader brings along and is never taken from the ledger.
 type Registry struct {
-	Root string // KID of the root key
+	Root string // KID of the first root key; it endorses its successors
 	keys map[string]entry
 }
 
@@ -32,7 +34,9 @@ func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 }
 
 // Apply folds one trust event in. The first must be the root publishing
-// itself; every later one carries the root's signature.
+// itself; every later one carries the signature of a root key that is valid at
+// its lamport. A root key published under the signature of another succeeds
+// it; the last valid root cannot be revoked.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	bad := func(what string) error { return fmt.Errorf("trust: key %s: %s", k.KID, what) }
 	public, err := base64.StdEncoding.Strict().DecodeString(k.PublicKey)
@@ -42,16 +46,11 @@ func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	if sign.KID(public) != k.KID {
 		return bad("id does not belong to the public key")
 	}
-	if k.SignerKID != r.Root {
-		return bad("not signed by the trusted root " + r.Root)
-	}
 	rootPublic := public
-	if k.KID != r.Root {
-		root, ok := r.keys[r.Root]
-		if !ok {
-			return bad("published before the root")
+	if k.SignerKID != r.Root || k.KID != r.Root || r.Has(r.Root) {
+		if rootPublic, err = r.At(k.SignerKID, "provision", contract.UseRoot, lamport); err != nil {
+			return bad("not signed by a trusted root: " + err.Error())
 		}
-		rootPublic = root.public
 	}
 	body := k
 	body.Sig = ""
@@ -65,6 +64,8 @@ func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	switch {
 	case k.Revoked && !known:
 		return bad("revoked before it was published")
+	case k.Revoked && slices.Contains(old.doc.Uses, contract.UseRoot) && len(r.Publics("provision", contract.UseRoot, lamport)) < 2:
+		return bad("the last root cannot be revoked")
 	case k.Revoked && old.revoked == 0:
 		old.revoked = lamport
 		r.keys[k.KID] = old
@@ -116,5 +117,24 @@ func (r *Registry) Publics(owner, use string, lamport uint64) [][]byte {
 			out = append(out, pub)
 		}
 	}
+	return out
+}
+
+// Key is one key with its life, by lamport.
+type Key struct {
+	contract.TrustKey
+	Since        uint64 `json:"since_lamport"`
+	RevokedSince uint64 `json:"revoked_since_lamport,omitempty"`
+}
+
+// Keys lists every key, oldest first.
+func (r *Registry) Keys() []Key {
+	var out []Key
+	for _, e := range r.keys {
+		out = append(out, Key{e.doc, e.since, e.revoked})
+	}
+	slices.SortFunc(out, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.KID, b.KID))
+	})
 	return out
 }

@@ -69,3 +69,38 @@ func TestRegistry(t *testing.T) {
 		t.Error("a revoked key is current")
 	}
 }
+
+// TestRootRotation: a root endorses its successor, which then signs; the old
+// one is revoked from a lamport on, and what it signed before stands.
+func TestRootRotation(t *testing.T) {
+	first, second, policy, late := key(t, "root"), key(t, "second"), key(t, "policy"), key(t, "late")
+	r := &trust.Registry{Root: first.KID}
+	apply := func(want bool, k contract.TrustKey, lamport uint64) {
+		t.Helper()
+		if err := r.Apply(k, lamport); (err == nil) != want {
+			t.Fatalf("lamport %d: %v", lamport, err)
+		}
+	}
+	apply(true, doc(first, first, "provision", false, contract.UseRoot), 1)
+	apply(false, doc(first, first, "provision", true, contract.UseRoot), 2) // the last root
+	apply(false, doc(second, second, "provision", false, contract.UseRoot), 2)
+	apply(true, doc(first, policy, "policy", false, contract.UseDecision), 3)
+	apply(true, doc(first, second, "provision", false, contract.UseRoot), 4)
+	apply(true, doc(second, first, "provision", true, contract.UseRoot), 6)
+	apply(false, doc(first, late, "policy", false, contract.UseDecision), 7)
+	apply(true, doc(second, late, "policy", false, contract.UseDecision), 7)
+	apply(false, doc(second, second, "provision", true, contract.UseRoot), 8)
+	if _, err := r.At(policy.KID, "policy", contract.UseDecision, 5); err != nil {
+		t.Error("what the first root signed before its end must stand:", err)
+	}
+	if _, err := r.At(first.KID, "provision", contract.UseRoot, 5); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.At(first.KID, "provision", contract.UseRoot, 6); err == nil {
+		t.Error("a revoked root is valid")
+	}
+	keys := r.Keys()
+	if len(keys) != 4 || keys[0].KID != first.KID || keys[0].Since != 1 || keys[0].RevokedSince != 6 {
+		t.Errorf("%+v", keys)
+	}
+}

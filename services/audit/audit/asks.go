@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -76,6 +77,7 @@ func (s *Service) serve() {
 		}
 		return b.flush()
 	})
+	box.Serve("call", s.call)
 	box.Serve("transcript", s.transcript)
 	box.Serve("evidence", s.evidence)
 	box.Serve("proof", s.proof)
@@ -177,6 +179,32 @@ func (s *Service) graph(ctx context.Context, session string) ([]proofgraph.Node,
 	return nodes, nil
 }
 
+// call answers with the ledger's last word on a call: the newest of its events
+// that there is.
+func (s *Service) call(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[struct {
+		CallID string `json:"call_id"`
+	}](raw)
+	if err != nil {
+		return err
+	}
+	for _, prefix := range []string{"r-", "s-", "d-", "q-", "p-"} {
+		seq, err := s.view.SeqOf(prefix + q.CallID)
+		if err != nil {
+			return err
+		}
+		if seq == 0 {
+			continue
+		}
+		en, err := s.env.Emit.Log.Get(ctx, seq)
+		if err != nil {
+			return err
+		}
+		return reply(json.RawMessage(en.Data))
+	}
+	return errors.New("not found: no call " + q.CallID)
+}
+
 // Turn is one event of a transcript: what a judge may see and cite.
 type Turn struct {
 	EventID string `json:"event_id"`
@@ -250,9 +278,20 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 	if err != nil {
 		return err
 	}
-	head, err := translog.ParseNote(note, s.env.Key.Public())
+	head, err := s.note(note)
 	if err != nil {
 		return err
+	}
+	key := s.env.SignKey()
+	if l, err := evidence.Lamport(head); err != nil || !s.holds(key, l) {
+		// The key is younger than that checkpoint: seal under a later one.
+		pos, _ := s.view.Position()
+		if note, err = s.covering(ctx, pos); err != nil {
+			return err
+		}
+		if head, err = s.note(note); err != nil {
+			return err
+		}
 	}
 	src := evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: note, Head: *head, Objects: map[string][]byte{}}
 	seqs, err := s.view.SystemSeqs(head.Size)
@@ -268,7 +307,7 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 	if src.Events, err = s.stored(ctx, seqs, head.Size, src.Objects); err != nil {
 		return err
 	}
-	pack, err := evidence.Build(src, s.env.Key)
+	pack, err := evidence.Build(src, key)
 	if err != nil {
 		return err
 	}
@@ -280,6 +319,11 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 		pack = pack[n:]
 	}
 	return nil
+}
+
+func (s *Service) holds(key *sign.Key, lamport uint64) bool {
+	_, err := s.env.Trust.At(key.KID, "audit", contract.UseManifest, lamport)
+	return err == nil
 }
 
 // stored reads entries with their proofs and collects their objects.
@@ -349,7 +393,7 @@ func (s *Service) proof(ctx context.Context, raw json.RawMessage, reply func(any
 	if err != nil {
 		return errors.New("not found: " + err.Error())
 	}
-	head, err := translog.ParseNote(note, s.env.Key.Public())
+	head, err := s.note(note)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package audit
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -164,7 +165,7 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 			continue
 		}
 		for _, m := range batch {
-			if c, err := translog.ParseNote(m.Data, s.env.Key.Public()); err == nil {
+			if c, err := s.note(m.Data); err == nil {
 				s.checkpoints = append(s.checkpoints, point{c.Size, m.Data})
 			}
 			if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
@@ -188,7 +189,7 @@ func (s *Service) compare() error {
 	if err != nil {
 		return err
 	}
-	c, err := translog.ParseNote(note, s.env.Key.Public())
+	c, err := s.note(note)
 	if err != nil {
 		return fmt.Errorf("the kept checkpoint: %w", err)
 	}
@@ -238,6 +239,24 @@ func (s *Service) alarm(ctx context.Context, why error) error {
 	return err
 }
 
+// note reads a checkpoint of ours, whichever of our keys signed it.
+func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
+	err = errors.New("checkpoint: audit has no key")
+	for _, k := range s.env.Trust.Keys() {
+		if k.Owner != "audit" || !slices.Contains(k.Uses, contract.UseCheckpoint) {
+			continue
+		}
+		public, decodeErr := base64.StdEncoding.DecodeString(k.PublicKey)
+		if decodeErr != nil {
+			continue
+		}
+		if c, err = translog.ParseNote(b, public); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
+}
+
 // checkpoint signs the present tree head if it grew.
 func (s *Service) checkpoint(ctx context.Context) error {
 	s.mu.Lock()
@@ -258,7 +277,11 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	}
 	c := translog.Checkpoint{Origin: s.origin(), Size: size, Root: root, Extensions: []string{
 		"durability " + s.Durability, "epoch 1", fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now())}}
-	note := c.Sign(s.env.Key)
+	key := s.env.SignKey()
+	if _, err := s.env.Trust.At(key.KID, "audit", contract.UseCheckpoint, lamport); err != nil {
+		return nil // a new key, of whose publication the view does not know yet
+	}
+	note := c.Sign(key)
 	if err := writeSynced(s.checkpointFile(), note); err != nil {
 		return err
 	}

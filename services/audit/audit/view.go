@@ -333,6 +333,17 @@ func (v *View) Lookup(tenant, session string) (*Session, error) {
 	return &s, err
 }
 
+// SeqOf is the sequence of an event by its id; 0 if there is none.
+func (v *View) SeqOf(id string) (seq uint64, err error) {
+	err = v.db.View(func(tx *bbolt.Tx) error {
+		if b := tx.Bucket(bIDs).Get([]byte(id)); b != nil {
+			seq = binary.BigEndian.Uint64(b)
+		}
+		return nil
+	})
+	return seq, err
+}
+
 // Sessions lists sessions in order of their id.
 func (v *View) Sessions(offset, limit int) ([]json.RawMessage, error) {
 	out := []json.RawMessage{}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
@@ -49,6 +50,7 @@ type liveView struct {
 	Name     string `json:"name"`
 	Position uint64 `json:"position"`
 	Dump     string `json:"dump"`
+	Root     string `json:"root,omitempty"` // trust anchor, with the gateway's
 }
 
 // maxDifferences bounds how many differences are listed.
@@ -74,12 +76,11 @@ func replay(ctx context.Context, c *env) error {
 		return err
 	}
 	defer view.Close()
-	r := &replayer{c: c, ctx: ctx, view: view, catalogs: map[string]*catalog.Catalog{}, live: live, state: policy.State{Keep: true}}
-	for name := range live {
-		if name != "audit" {
-			r.catalogs[name] = &catalog.Catalog{}
-		}
-	}
+	r := &replayer{c: c, ctx: ctx, view: view, catalogs: map[string]*catalog.Catalog{}, live: live}
+	r.catalogs["gateway"] = &catalog.Catalog{}
+	r.trust.Root = live["gateway"].Root
+	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
+	r.upTo = &policy.State{Keys: r.trust.At, Open: r.open}
 	began := time.Now()
 	if err := r.run(live["audit"].Position); err != nil {
 		return err
@@ -91,9 +92,9 @@ func replay(ctx context.Context, c *env) error {
 		return err
 	}
 	r.compare("audit.view", live["audit"].Position, dump, rebuilt.Bytes())
-	for name, cat := range r.catalogs {
-		r.compare(name+".catalog", live[name].Position, []byte(live[name].Dump), cat.Dump())
-	}
+	r.compare("gateway.catalog", live["gateway"].Position, []byte(live["gateway"].Dump), r.catalogs["gateway"].Dump())
+	r.compare("policy.state", live["policy"].Position, []byte(live["policy"].Dump), r.upTo.Dump())
+	r.compare("policy.budget", live["policy-budget"].Position, []byte(live["policy-budget"].Dump), r.budget.Dump())
 	r.rep.Equal = len(r.rep.Differences) == 0
 	for _, v := range r.rep.Views {
 		r.rep.Equal = r.rep.Equal && v.Equal
@@ -111,7 +112,7 @@ func replay(ctx context.Context, c *env) error {
 // rebuilt one is taken to exactly there.
 func (c *env) liveViews(ctx context.Context) (map[string]liveView, []byte, error) {
 	out := map[string]liveView{}
-	for _, s := range []string{"gateway", "policy"} {
+	for _, s := range []string{"gateway", "policy", "policy-budget"} {
 		var v liveView
 		if err := c.get(ctx, "/api/v1/views/"+s, &v); err != nil {
 			return nil, nil, err
@@ -142,8 +143,10 @@ type replayer struct {
 	view     *audit.View
 	catalogs map[string]*catalog.Catalog
 	live     map[string]liveView
-	state    policy.State
-	root     contract.TrustKey
+	state    *policy.State // with everything that ever was in force
+	upTo     *policy.State // as it was at the live view's position
+	trust    trust.Registry
+	budget   policy.Book
 	args     map[string]*contract.Content // of proposals not yet decided, by call
 	rep      replayReport
 }
@@ -208,15 +211,31 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 		}
 	}
 	switch e.Name {
-	case "key_published":
+	case "key_published", "key_revoked":
 		var k contract.TrustKey
-		if err := contract.Decode(e.Data, &k); err == nil && len(k.Uses) == 1 && k.Uses[0] == contract.UseRoot {
-			r.root = k
+		if err := contract.Decode(e.Data, &k); err == nil && e.Service() == "provision" {
+			if err := r.trust.Apply(k, e.Lamport); err != nil {
+				r.differ("key %s: %v", k.KID, err)
+			}
 		}
-	case "tool_registered", "tool_retired":
-		return r.state.Apply(e)
-	case "policy_activated":
-		return r.activate(e)
+		return nil
+	case "budget_changed":
+		if seq <= r.live["policy-budget"].Position {
+			return r.budget.Apply(e)
+		}
+		return nil
+	}
+	if policy.Reads(e.Name) {
+		if err := r.state.Apply(e); err != nil {
+			r.differ("event %d: %v", seq, err)
+		}
+		if seq <= r.live["policy"].Position {
+			if err := r.upTo.Apply(e); err != nil {
+				return err
+			}
+		}
+	}
+	switch e.Name {
 	case "call_proposed":
 		var c contract.Call
 		if err := contract.Decode(e.Data, &c); err != nil {
@@ -229,6 +248,12 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 			return err
 		}
 		return r.redecide(&a.Decision)
+	case "escalated":
+		var x contract.Escalated
+		if err := contract.Decode(e.Data, &x); err != nil {
+			return err
+		}
+		return r.redecide(&x.Decision)
 	case "effect_recorded":
 		var rec contract.Recorded
 		if err := contract.Decode(e.Data, &rec); err != nil {
@@ -241,23 +266,12 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	return nil
 }
 
-func (r *replayer) activate(e *contract.Event) error {
-	var a contract.Activated
-	if err := contract.Decode(e.Data, &a); err != nil {
-		return err
-	}
-	body, err := r.open(&a.Bundle)
-	if err != nil {
-		r.differ("policy %s: %v", a.Digest, err)
-		return nil
-	}
-	return r.state.Activate(r.ctx, a.Layer, a.Digest, body, r.root)
-}
-
 func (r *replayer) redecide(d *contract.Decision) error {
 	r.rep.Decisions++
 	ref := r.args[d.CallID]
-	delete(r.args, d.CallID)
+	if d.Verdict != contract.Escalate { // another decision on the call follows
+		delete(r.args, d.CallID)
+	}
 	if ref == nil {
 		r.differ("decision %s: its call was never proposed", d.ID)
 		return nil

@@ -28,9 +28,10 @@ func up(ctx context.Context, c *env) error {
 	power := c.fs.Bool("power", os.Getenv("BINNACLE_DURABILITY") == "power", "fsync every event (durability mode power)")
 	noop := c.fs.Bool("noop", false, "offer tool.noop, for benchmarks and tests")
 	nats := c.fs.String("nats-listen", "", "also listen for NATS clients on host:port")
+	webhook := c.fs.String("approval-webhook", os.Getenv("BINNACLE_APPROVAL_WEBHOOK"), "URL that is told of calls that wait for approval")
 	verbose := c.fs.Bool("v", false, "log debug messages")
 	var policies list
-	c.fs.Var(&policies, "policy", "Rego file of the P1 bundle; may be repeated (default: the built-in bundle)")
+	c.fs.Var(&policies, "policy", "P1 bundle (.tar.gz), or Rego file, which replaces the built-in bundle; may be repeated")
 	if _, err := c.parse(0, 0, "[flags]"); err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func up(ctx context.Context, c *env) error {
 	}
 	debug.SetGCPercent(300) // the heap is small and garbage is plenty
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
-	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats}
+	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Webhook: *webhook}
 	if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
 		kek, err := run.ParseSeed("BINNACLE_VAULT_KEK", v)
 		if err != nil {

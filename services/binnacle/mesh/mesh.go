@@ -48,6 +48,7 @@ type Config struct {
 	Noop       bool     // offer tool.noop, for benchmarks and tests
 	VaultKEK   []byte   // the vault's key-encryption key, 32 bytes; nil = the file made by Init
 	NATSListen string   // also listen for NATS clients on host:port; empty = in process only
+	Webhook    string   // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
 	LLM        llmrouter.Config
 }
 
@@ -199,9 +200,7 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 			return err
 		}
 		if name != "gateway" {
-			if rc.SignSeed, err = ring.Seed(name + ".sign"); err != nil {
-				return err
-			}
+			rc.SignSeed = func() ([]byte, error) { return ring.Seed(name + ".sign") }
 		}
 		g.Go(func() error { return run.Serve(ctx, rc, s, func() { up <- struct{}{} }) })
 	}
@@ -227,6 +226,13 @@ func (m *Mesh) list(cfg Config, dir string, ring *keyring.Ring) (map[string]run.
 			return nil, err
 		}
 	}
+	var webhookKey []byte
+	if cfg.Webhook != "" {
+		var err error
+		if webhookKey, err = ring.Seed("webhook.seed"); err != nil {
+			return nil, err
+		}
+	}
 	sealSeed, err := ring.Seed("vault.seal")
 	if err != nil {
 		return nil, err
@@ -247,7 +253,7 @@ func (m *Mesh) list(cfg Config, dir string, ring *keyring.Ring) (map[string]run.
 	return map[string]run.Service{
 		"audit":  &audit.Service{Config: audit.Config{Dir: filepath.Join(dir, "audit"), Durability: durability}},
 		"policy": &policy.Service{Config: policy.Config{P0File: ring.Path("p0.json"), P1Files: cfg.Policies}},
-		"gateway": &gateway.Service{Config: gateway.Config{Addr: cfg.Addr, TokenKey: tokenKey, Durability: durability, Version: Version,
+		"gateway": &gateway.Service{Config: gateway.Config{Webhook: cfg.Webhook, WebhookKey: webhookKey, Addr: cfg.Addr, TokenKey: tokenKey, Durability: durability, Version: Version,
 			Expect: []string{"audit", "judge", "llm-router", "policy", "session-runner", "vault-broker"}, Listening: func(a string) { m.Addr = a }}},
 		"llm-router": &llmrouter.Service{Config: cfg.LLM},
 		"session-runner": &sessionrunner.Service{Config: sessionrunner.Config{PacksDir: cfg.Packs, StateDir: filepath.Join(dir, "sandbox"),

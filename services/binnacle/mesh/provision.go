@@ -21,10 +21,16 @@ type Provisioner struct {
 	Ring     *keyring.Ring
 	Tenant   string
 	Replicas int
+
+	published int // trust documents of the ring that are on the ledger
 }
 
+// trustPoll is how often the ring is looked at for new trust documents.
+const trustPoll = time.Second
+
 // Run provisions, calls ready, and provisions again whenever the server came
-// back: what it kept in memory is gone then.
+// back: what it kept in memory is gone then. Trust documents that appear in
+// the ring meanwhile are published as they come.
 func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	seed, err := p.Ring.NKey("provision")
 	if err != nil {
@@ -37,23 +43,33 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	defer c.Close()
 	for first := true; ; {
 		_, reconnected := c.Epoch()
-		again := time.After(100 * time.Millisecond)
+		var again <-chan time.Time
 		if err := p.once(ctx, c); err == nil {
-			again = nil
 			if first {
 				first = false
 				ready()
 			}
 		} else if ctx.Err() == nil {
 			slog.Warn("provisioning will be tried again", "err", err)
+			again = time.After(100 * time.Millisecond)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-c.Fatal:
-			return err
-		case <-reconnected:
-		case <-again:
+		for wait := true; wait; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case err := <-c.Fatal:
+				return err
+			case <-reconnected:
+				wait = false
+			case <-again:
+				wait = false
+			case <-time.After(trustPoll):
+				if again == nil {
+					if err := p.publish(ctx, c); err != nil && ctx.Err() == nil {
+						slog.Warn("trust documents not published, will be tried again", "err", err)
+					}
+				}
+			}
 		}
 	}
 }
@@ -64,30 +80,43 @@ func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	if err := bus.Provision(ctx, c.JS, Declarations(), max(p.Replicas, 1)); err != nil {
 		return err
 	}
+	p.published = 0
+	return p.publish(ctx, c)
+}
+
+// publish records the ring's trust documents that are not recorded yet.
+func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
 	docs, err := p.Ring.Trust()
-	if err != nil {
+	if err != nil || len(docs) == p.published {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
 	m := &emit.Emitter{Log: eventlog.JetStream{Conn: c}, Tenant: p.Tenant, Source: "provision/provision-1", Now: time.Now}
 	for i := range docs {
 		if err := publish(ctx, m, &docs[i]); err != nil {
 			return fmt.Errorf("publish key %s: %w", docs[i].KID, err)
 		}
 	}
+	p.published = len(docs)
 	return nil
 }
 
-// publish records a key unless it is recorded.
+// publish records a key, or its end, unless it is recorded.
 func publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey) error {
 	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(m.Tenant, "provision", "trust"), func(h []*contract.Event) (*contract.Event, error) {
 		for _, e := range h {
 			m.See(e.Lamport)
 			var have contract.TrustKey
-			if contract.Decode(e.Data, &have) == nil && have.KID == k.KID {
+			if contract.Decode(e.Data, &have) == nil && have.KID == k.KID && have.Revoked == k.Revoked {
 				return nil, nil
 			}
 		}
-		return m.New("key_published", "trust", contract.Bytes(k), nil), nil
+		name := "key_published"
+		if k.Revoked {
+			name = "key_revoked"
+		}
+		return m.New(name, "trust", contract.Bytes(k), nil), nil
 	})
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -122,8 +123,28 @@ func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *c
 	if len(idem) > maxName {
 		return propose.Request{}, badRequest("Idempotency-Key", "at most 128 characters")
 	}
+	behalf, delegation, err := delegationOf(c.Request().Header)
+	if err != nil {
+		return propose.Request{}, err
+	}
 	return propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.actor, Client: who.client,
-		Session: session, Scopes: who.scopes, Timeout: timeout, TraceCtx: traceContext(c.Request().Header), IdemKey: idem}, nil
+		Session: session, Scopes: who.scopes, Timeout: timeout, TraceCtx: traceContext(c.Request().Header), IdemKey: idem,
+		OnBehalfOf: behalf, Delegation: delegation}, nil
+}
+
+// Delegation headers: for whom the caller acts, and by which delegation. They
+// claim; policy checks.
+const (
+	behalfHeader     = "X-Binnacle-On-Behalf-Of"
+	delegationHeader = "X-Binnacle-Delegation"
+)
+
+func delegationOf(h http.Header) (behalf, delegation string, err error) {
+	behalf, delegation = h.Get(behalfHeader), h.Get(delegationHeader)
+	if len(behalf) > maxName || len(delegation) > maxName {
+		return "", "", badRequest(behalfHeader, "at most 128 characters")
+	}
+	return behalf, delegation, nil
 }
 
 // maxName bounds the names a caller can put into an event.
@@ -154,8 +175,9 @@ func headers(c echo.Context, r propose.Request, verdict string) {
 }
 
 // await proposes and waits. Its error is an *apiError wherever the ledger
-// gave an outcome.
-func (s *Service) await(ctx context.Context, r propose.Request) (*propose.Outcome, []byte, error) {
+// gave an outcome, and an *escalation where the call waits for people and the
+// caller's time is over, or, if async, at once.
+func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	p, err := s.prop.Propose(ctx, r)
 	if err != nil {
 		return nil, nil, proposeError(err)
@@ -164,7 +186,11 @@ func (s *Service) await(ctx context.Context, r propose.Request) (*propose.Outcom
 	began := time.Now()
 	wait, cancel := context.WithTimeout(ctx, r.Timeout+5*time.Second)
 	defer cancel()
-	out, err := p.Wait(wait)
+	out, esc, err := waitFor(wait, p, async)
+	if esc != nil && err != nil {
+		s.metrics.calls.WithLabelValues(r.Kind, "escalated").Inc()
+		return nil, nil, &escalation{r.ID, esc}
+	}
 	if err != nil {
 		s.metrics.calls.WithLabelValues(r.Kind, "none").Inc()
 		if ctx.Err() != nil { // the client left
@@ -185,10 +211,33 @@ func (s *Service) await(ctx context.Context, r propose.Request) (*propose.Outcom
 	return out, body, err
 }
 
+// waitFor waits for the outcome, and tells of an escalation on the way.
+func waitFor(ctx context.Context, p *propose.Pending, async bool) (*propose.Outcome, *contract.Escalated, error) {
+	var esc *contract.Escalated
+	for {
+		select {
+		case out := <-p.Outcome():
+			return &out, esc, nil
+		case err := <-p.Failed():
+			return nil, esc, fmt.Errorf("proposal not recorded: %w", err)
+		case x := <-p.Escalated():
+			if esc = &x; async {
+				return nil, esc, propose.ErrUnknownOutcome
+			}
+		case <-ctx.Done():
+			return nil, esc, errors.Join(propose.ErrUnknownOutcome, ctx.Err())
+		}
+	}
+}
+
 // run awaits a call and names it on the response, whatever came of it.
 func (s *Service) run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, error) {
-	out, output, err := s.await(c.Request().Context(), r)
+	async := strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
+	out, output, err := s.await(c.Request().Context(), r, async)
 	verdict := ""
+	if errors.As(err, new(*escalation)) {
+		verdict = contract.Escalate
+	}
 	if out != nil {
 		verdict = out.Recorded.Receipt.Verdict
 	}
@@ -309,6 +358,10 @@ func (s *Service) respond(c echo.Context, who *caller, kind, tool string, args [
 		return err
 	}
 	out, output, err := s.run(c, r)
+	var esc *escalation
+	if errors.As(err, &esc) {
+		return s.accepted(c, r, esc)
+	}
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ func (s *Service) chat(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	r.Labels = labelsOf(peek.Messages)
 	if peek.Stream {
 		r.Stream = true
 		return s.stream(c, r)
@@ -47,6 +48,30 @@ func (s *Service) chat(c echo.Context) error {
 		return err
 	}
 	return c.JSONBlob(http.StatusOK, output)
+}
+
+// labelUserFile is the data class of files that a caller brings along.
+const labelUserFile = "user_file"
+
+// labelsOf names the data classes in a chat's messages, by the types of their
+// parts, which the caller's own program wrote.
+func labelsOf(messages []json.RawMessage) []string {
+	for _, m := range messages {
+		var msg struct {
+			Content []struct {
+				Type string `json:"type"`
+			} `json:"content"`
+		}
+		if json.Unmarshal(m, &msg) != nil {
+			continue // plain text
+		}
+		for _, part := range msg.Content {
+			if part.Type != "" && part.Type != "text" && part.Type != "refusal" {
+				return []string{labelUserFile}
+			}
+		}
+	}
+	return nil
 }
 
 // stream relays live frames as server-sent events. The outcome on the ledger
@@ -84,6 +109,7 @@ func (s *Service) stream(c echo.Context, r propose.Request) error {
 	}()
 	sse := &sse{c: c, r: r}
 	var out *propose.Outcome
+	var esc *contract.Escalated
 	deadline := time.NewTimer(r.Timeout + 5*time.Second)
 	defer deadline.Stop()
 	got := int64(0)
@@ -104,11 +130,17 @@ func (s *Service) stream(c echo.Context, r propose.Request) error {
 		case o := <-p.Outcome():
 			out = &o
 			deadline.Reset(3 * time.Second) // for frames still on their way
+		case x := <-p.Escalated():
+			esc = &x
 		case err := <-p.Failed():
 			return waitError(r, err)
 		case <-deadline.C:
 			if out != nil {
 				return sse.broken(transient.ErrGap)
+			}
+			if esc != nil {
+				headers(c, r, contract.Escalate)
+				return &escalation{r.ID, esc}
 			}
 			return waitError(r, propose.ErrUnknownOutcome)
 		case <-ctx.Done():

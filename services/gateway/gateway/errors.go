@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 
 	"github.com/labstack/echo/v4"
 
@@ -19,6 +21,7 @@ type apiError struct {
 	Param   string `json:"param,omitempty"` // the field that is wrong
 
 	ReasonCode string `json:"reason_code,omitempty"`
+	Hint       string `json:"hint,omitempty"`
 	CallID     string `json:"call_id,omitempty"`
 	DecisionID string `json:"decision_id,omitempty"`
 	ReceiptID  string `json:"receipt_id,omitempty"`
@@ -50,10 +53,13 @@ func ofOutcome(r *contract.Recorded) *apiError {
 	case contract.Denied:
 		e.Status, e.Type, e.Code = http.StatusForbidden, "permission_error", "denied"
 		e.Message = "denied by policy: " + r.Receipt.ReasonCode
+		e.ofReason(r)
 	case contract.TimedOut:
 		e.Status = http.StatusGatewayTimeout
 	case contract.Cancelled:
-		e.Status = 499
+		if e.Status = 499; r.Effect.ErrorCode == "system_frozen" {
+			e.Status, e.RetryAfter = http.StatusServiceUnavailable, "2"
+		}
 	case contract.Expired:
 		e.Status, e.RetryAfter = http.StatusServiceUnavailable, "2"
 	case contract.Unknown, contract.DeadLettered:
@@ -67,10 +73,45 @@ func ofOutcome(r *contract.Recorded) *apiError {
 	return e
 }
 
+// ofReason says of a denial what the registry of reason codes knows.
+func (e *apiError) ofReason(r *contract.Recorded) {
+	info, ok := contract.Reasons[r.Receipt.ReasonCode]
+	if !ok {
+		return // a bundle's own
+	}
+	e.Status, e.Hint = info.Status, info.Hint
+	e.Message += ": " + info.Meaning
+	if info.Status == http.StatusBadRequest {
+		e.Type = "invalid_request_error"
+	}
+	if info.Status == http.StatusTooManyRequests {
+		e.Type = "rate_limit_error"
+	}
+	if !info.Retryable || info.Status != http.StatusTooManyRequests && info.Status != http.StatusServiceUnavailable {
+		return
+	}
+	e.RetryAfter = "2"
+	var facts struct {
+		Budget struct {
+			RetryAt string `json:"retry_at"`
+		} `json:"budget"`
+	}
+	if r.Decision == nil || json.Unmarshal(r.Decision.Facts, &facts) != nil {
+		return
+	}
+	at, err1 := contract.ParseTime(facts.Budget.RetryAt)
+	now, err2 := contract.ParseTime(r.Decision.Time)
+	if err1 == nil && err2 == nil {
+		e.RetryAfter = strconv.Itoa(int(max(at.Sub(now), 0).Seconds()) + 1)
+	}
+}
+
 func statusOf(code string) int {
 	switch code {
 	case "invalid_input", "unknown_pack":
 		return http.StatusBadRequest
+	case "conflict":
+		return http.StatusConflict
 	case "model_not_found", "session_not_found", "not_found":
 		return http.StatusNotFound
 	case "sandbox_unavailable", "unavailable":
@@ -88,8 +129,11 @@ func (s *Service) fail(err error, c echo.Context) {
 	}
 	var e *apiError
 	var he *echo.HTTPError
+	var esc *escalation
 	switch {
 	case errors.As(err, &e):
+	case errors.As(err, &esc):
+		e = esc.error()
 	case errors.As(err, &he):
 		e = &apiError{Status: he.Code, Type: "invalid_request_error", Code: "http_error", Message: http.StatusText(he.Code)}
 		if he.Code == http.StatusNotFound {

@@ -74,9 +74,19 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 	if err != nil {
 		return toolError("invalid_input", "arguments: "+err.Error(), nil), nil
 	}
+	behalf, delegation, err := delegationOf(req.Extra.Header)
+	if err != nil {
+		return nil, err
+	}
 	client, _ := info.Extra["client"].(string)
 	out, output, err := s.await(ctx, propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args,
-		Actor: info.UserID, Client: client, Session: session, Scopes: info.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(req.Extra.Header)})
+		Actor: info.UserID, Client: client, Session: session, Scopes: info.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(req.Extra.Header),
+		OnBehalfOf: behalf, Delegation: delegation}, false)
+	var esc *escalation
+	if errors.As(err, &esc) {
+		e := esc.error()
+		return toolError(e.Code, e.Message, e), nil
+	}
 	if err != nil {
 		var e *apiError
 		if errors.As(err, &e) {

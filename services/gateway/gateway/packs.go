@@ -20,11 +20,13 @@ type Pack struct {
 	Digest       string       `json:"tool_schema_digest"`
 }
 
-// packs lists what is called as a tool: kinds "tool.…".
+// packs lists what is called as a tool: kinds "tool.…". A tool whose document
+// is not the approved one is left out: what it says of itself must not reach a
+// model before people have read it.
 func (s *Service) packs() []contract.Tool {
 	var out []contract.Tool
 	for _, t := range s.tools.Tools() {
-		if strings.HasPrefix(t.Kind, "tool.") {
+		if strings.HasPrefix(t.Kind, "tool.") && !s.tools.Drifted(&t, contract.Digest(&t)) {
 			out = append(out, t)
 		}
 	}
@@ -54,7 +56,7 @@ func (s *Service) getPack(c echo.Context) error {
 	if _, err := s.auth(c, ""); err != nil {
 		return err
 	}
-	if t, _ := s.tools.Lookup("tool." + c.Param("name")); t != nil {
+	if t, digest := s.tools.Lookup("tool." + c.Param("name")); t != nil && (c.QueryParam("unapproved") == "true" || !s.tools.Drifted(t, digest)) {
 		return c.JSON(http.StatusOK, describe(t))
 	}
 	return notFound("no pack " + c.Param("name"))

@@ -361,13 +361,16 @@ func (s *Service) viewDump(c echo.Context) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
 	defer cancel()
 	if c.Param("service") == "gateway" {
-		return c.JSON(http.StatusOK, map[string]any{"name": "gateway.catalog", "position": s.view.Position(), "dump": string(s.tools.Dump())})
+		return c.JSON(http.StatusOK, map[string]any{"name": "gateway.catalog", "position": s.view.Position(), "dump": string(s.tools.Dump()), "root": s.env.RootKID})
 	}
 	if !contract.Token(c.Param("service")) {
 		return badRequest("service", "no such service")
 	}
 	if c.Param("service") == "audit" {
 		return s.askLines(c, "view", nil)
+	}
+	if c.Param("service") == "policy-budget" {
+		return s.askPolicy(c, "budget_view", nil)
 	}
 	var doc json.RawMessage
 	if err := s.env.Ask(ctx, c.Param("service"), "view", nil, &doc); err != nil {

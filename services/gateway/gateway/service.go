@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -34,6 +35,8 @@ type Config struct {
 	Expect      []string          // services /readyz waits for
 	CallTimeout time.Duration     // how long a caller waits; 0 = 90 s
 	Version     string
+	Webhook     string // is told of calls that wait for approval; empty = nobody
+	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature
 	// Listening, if set, is told the bound address.
 	Listening func(addr string)
 }
@@ -56,7 +59,7 @@ var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: catal
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Readers: []bus.Reader{propose.Reader, toolsReader}}
+	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{notifyWork}, Readers: []bus.Reader{propose.Reader, toolsReader}}
 }
 
 // maxBody bounds a request body; content above it belongs in an artifact.
@@ -93,6 +96,14 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g, inner := errgroup.WithContext(ctx)
 	listening := make(chan struct{})
 	g.Go(func() error { return s.view.Run(inner, 1) })
+	if s.Webhook != "" {
+		if len(s.WebhookKey) < 16 {
+			return errors.New("gateway: the webhook's key has fewer than 16 bytes")
+		}
+		g.Go(func() error {
+			return execute.Consume(inner, env.Conn, notifyWork.Consumer("gateway"), 4, notifyWork.AckWait, s.notify)
+		})
+	}
 	// Outcomes are received until every request has had its answer.
 	outcomes, stopOutcomes := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return s.prop.Run(outcomes, func() { close(listening) }) })
@@ -153,6 +164,15 @@ func (s *Service) routes() *echo.Echo {
 	e.POST("/api/v1/calls", s.call)
 	e.POST("/api/v1/secrets", s.putSecret)
 	e.POST("/api/v1/judgements", s.judgement)
+	e.GET("/api/v1/calls/:id", s.callState)
+
+	e.GET("/api/v1/approvals", s.approvals)
+	e.GET("/api/v1/approvals/:call", s.approval)
+	e.POST("/api/v1/approvals/:call/votes", s.vote)
+	e.GET("/api/v1/policies", s.asked("policies"))
+	e.GET("/api/v1/limits", s.asked("limits"))
+	e.GET("/api/v1/identities", s.asked("identities"))
+	e.GET("/api/v1/trust/keys", s.trustKeys)
 
 	e.GET("/helm/receipts", s.receipts)
 	e.GET("/helm/proofgraph", s.proofgraph)

@@ -25,12 +25,14 @@ const (
 	Tools  = "tools:call"
 	Vault  = "vault:write"
 	Judge  = "judge:run"
+	Admin  = "policy:admin"
 	Audit  = "audit:read"
 	Health = "health:read"
+	Vote   = "approvals:vote"
 )
 
 // All lists every scope.
-var All = []string{Audit, Health, Judge, LLM, Tools, Vault}
+var All = []string{Admin, Audit, Health, Judge, LLM, Tools, Vault, Vote}
 
 // Claims are what a token says.
 type Claims struct {

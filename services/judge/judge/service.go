@@ -29,13 +29,13 @@ type Service struct {
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, execute.Cancels}}
+	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, execute.Control}}
 }
 
 var scoreTool = contract.Tool{
-	Description: "Scores a recorded session against a YAML rubric.", Executor: "judge", Kind: "judge.score", Tool: "judge.score", Version: "v1",
+	Description: "Scores a recorded session against a YAML rubric.", Class: "E0", Executor: "judge", Kind: "judge.score", Tool: "judge.score", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"rubric":{"maxLength":16384,"type":"string"},"session":{"type":"string"}},"required":["rubric","session"],"type":"object"}`),
-	OutputSchema: contract.Raw(`{"type":"object"}`),
+	OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{"valid":{"type":"boolean"}},"required":["valid"],"type":"object"}`),
 }
 
 // Run implements run.Service.
@@ -58,7 +58,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return nil
 		}
 		ready()
-		return env.Executor(4, s.score).Run(ctx)
+		return env.Executor(4, []contract.Tool{scoreTool}, s.score).Run(ctx)
 	})
 	return g.Wait()
 }

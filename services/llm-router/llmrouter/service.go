@@ -46,13 +46,13 @@ type Service struct {
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{execute.Cancels}}
+	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{execute.Control}}
 }
 
 var chatTool = contract.Tool{
-	Description: "OpenAI chat completion by provider/model.", Executor: "llm-router", Kind: "llm.chat", Tool: "llm.chat", Version: "v1",
-	InputSchema:  contract.Raw(`{"properties":{"messages":{"items":{"type":"object"},"minItems":1,"type":"array"},"model":{"pattern":"^[^/]+/.+$","type":"string"},"stream":{"type":"boolean"}},"required":["messages","model"],"type":"object"}`),
-	OutputSchema: contract.Raw(`{"type":"object"}`),
+	Description: "OpenAI chat completion by provider/model.", Class: "E0", Executor: "llm-router", Kind: "llm.chat", Tool: "llm.chat", Version: "v1",
+	InputSchema:  contract.Raw(`{"additionalProperties":true,"properties":{"messages":{"items":{"additionalProperties":true,"type":"object"},"minItems":1,"type":"array"},"model":{"pattern":"^[^/]+/.+$","type":"string"},"stream":{"type":"boolean"}},"required":["messages","model"],"type":"object"}`),
+	OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{"choices":{"items":{"additionalProperties":true,"type":"object"},"type":"array"}},"required":["choices"],"type":"object"}`),
 }
 
 // Run implements run.Service.
@@ -84,7 +84,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		limit = 64
 	}
 	ready()
-	return env.Executor(limit, s.handle).Run(ctx)
+	return env.Executor(limit, []contract.Tool{chatTool}, s.handle).Run(ctx)
 }
 
 func (s *Service) models() []map[string]any {

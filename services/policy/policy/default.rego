@@ -3,25 +3,47 @@ package binnacle.p1
 
 import rego.v1
 
-default answer := {"verdict": "DENY", "reason_code": "DEFAULT_DENY"}
-
-# The first rule that matches answers.
-answer := {"verdict": "DENY", "reason_code": "SCOPE_MISSING"} if {
-	not required_scope in input.scopes
-} else := {"verdict": "ALLOW", "reason_code": "RULE_SCOPED_CALL"} if {
-	some prefix, _ in scope_of
-	startswith(input.kind, prefix)
-}
-
 # What a caller's token must hold, by kind.
 scope_of := {
 	"tool.": "tools:call",
 	"llm.": "llm:call",
 	"vault.": "vault:write",
 	"judge.": "judge:run",
+	"policy.": "policy:admin",
 }
 
-required_scope := scope if {
+required_scope := "approvals:vote" if {
+	input.kind == "policy.vote"
+} else := scope if {
 	some prefix, scope in scope_of
 	startswith(input.kind, prefix)
 }
+
+web if "web" in input.labels
+
+sends if count(input.about.egress_hosts) > 0
+
+# The first rule that matches answers.
+answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
+	not required_scope
+} else := {"verdict": "DENY", "reason_code": "MISSING_REQUIREMENT"} if {
+	not required_scope in input.scopes
+} else := {"verdict": "DENY", "reason_code": "TAINTED_PRIVILEGED_INVOKE_DENY"} if {
+	web
+	startswith(input.kind, "policy.")
+} else := {"verdict": "DENY", "reason_code": "TAINTED_CREDENTIAL_ACCESS_DENY"} if {
+	web
+	count(input.about.secrets) > 0
+} else := {"verdict": "DENY", "reason_code": "TAINTED_INPUT_HIGH_RISK_DENY"} if {
+	web
+	input.about.class == "E4"
+} else := {"verdict": "DENY", "reason_code": "TAINTED_DATA_EGRESS_DENY"} if {
+	"secret" in input.labels
+	sends
+} else := {"verdict": "ESCALATE", "reason_code": "TAINTED_HIGH_RISK_ESCALATE"} if {
+	web
+	sends
+} else := {"verdict": "ESCALATE", "reason_code": "TAINTED_HIGH_RISK_ESCALATE"} if {
+	web
+	input.about.class == "E3"
+} else := {"verdict": "ALLOW", "reason_code": "RULE_SCOPED_CALL"}

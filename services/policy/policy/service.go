@@ -4,37 +4,34 @@
 package policy
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
-	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
-	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
 // Config is the policy service's configuration.
 type Config struct {
-	P0File  string   // signed ceilings, made by `binnacle init`
-	P1Files []string // Rego files; empty = the default bundle
+	P0File  string   // signed ceilings, made by `binnacle init` or `binnacle trust sign`
+	P1Files []string // bundles (.tar.gz), or Rego files, which together replace the built-in bundle; empty = the built-in one
 	Limit   int      // decisions at once; 0 = 32
 }
 
@@ -42,15 +39,26 @@ type Config struct {
 type Service struct {
 	Config
 
-	env      *run.Env
-	recorder *execute.Recorder
-	state    State
-	pending  pending
+	env       *run.Env
+	recorder  *execute.Recorder
+	state     State
+	labels    labels
+	budget    *book
+	unstarted unstarted
+	owners    cache         // of sessions
+	seen      atomic.Uint64 // lamport of the newest event in state
+
+	mu         sync.Mutex
+	freezeAcks map[string][]string // by freeze
 }
 
 var (
-	decideWork   = bus.Work{Name: "decide", Filters: []string{"evt.*.*.*.call_proposed.>"}, AckWait: 10 * time.Second, MaxAckPending: 4096}
-	stateReader  = bus.Reader{Name: "state", Stream: bus.Events, Filters: append([]string{"evt.*.policy.*.policy_activated.>", "evt.*.audit.*.ledger_truncated.>"}, catalog.Filters...)}
+	decideWork  = bus.Work{Name: "decide", Filters: []string{"evt.*.*.*.call_proposed.>"}, AckWait: 10 * time.Second, MaxAckPending: 4096}
+	stateReader = bus.Reader{Name: "state", Stream: bus.Events, Filters: append([]string{
+		"evt.*.policy.*.policy_activated.>", "evt.*.audit.*.ledger_truncated.>", "evt.*.*.*.freeze_acknowledged.>",
+		"evt.*.policy.*.escalated.>", "evt.*.policy.*.approval_recorded.>", "evt.*.policy.*.session_labelled.>",
+		"evt.*.policy.*.*." + govern.KeyIdentity, "evt.*.policy.*.*." + govern.KeyFreeze, "evt.*.policy.*.*." + govern.KeyLimits, "evt.*.policy.*.*." + govern.KeyBreakGlass,
+	}, catalog.Filters...)}
 	startsReader = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters()}
 )
 
@@ -64,25 +72,32 @@ func startsFilters() []string {
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "policy", Slots: 8, Work: []bus.Work{decideWork}, Readers: []bus.Reader{stateReader, startsReader}}
+	return bus.Declaration{Service: "policy", Slots: 8, Work: []bus.Work{decideWork, settleWork, bus.ExecutorWork("policy")},
+		Readers: []bus.Reader{stateReader, startsReader, outcomesReader, execute.Control}}
 }
 
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.recorder = env, env.Recorder()
-	if err := s.activate(ctx); err != nil {
+	s.state.Keys = env.Trust.At
+	s.state.Open = func(c *contract.Content) ([]byte, error) { return env.Blobs.Open(context.Background(), c) }
+	s.labels = labels{env, &s.state}
+	s.budget = newBook(env, s.state.limits)
+	s.freezeAcks = map[string][]string{}
+	if err := catalog.Register(ctx, env.Emit, "policy", tools); err != nil {
+		return err
+	}
+	if err := s.configure(ctx); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	view := follow.New(env.Conn, env.Instance, stateReader, s.applyState)
-	starts := follow.New(env.Conn, env.Instance, startsReader, s.pending.apply)
+	starts := follow.New(env.Conn, env.Instance, startsReader, s.unstarted.apply)
 	starts.Batch = 5000
 	env.ReportFollower("policy.state", view)
 	env.ReportFollower("policy.starts", starts)
 	env.ReportWork(decideWork.Consumer("policy"))
-	env.Box.Serve("view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
-		return reply(map[string]any{"name": "policy.catalog", "position": view.Position(), "dump": string(s.state.Catalog.Dump())})
-	})
+	s.serve(view)
 	g.Go(func() error { return view.Run(ctx, 1) })
 	g.Go(func() error { return starts.Run(ctx, 1) })
 	g.Go(func() error { return s.sweep(ctx, starts) })
@@ -92,6 +107,14 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		}
+		x := env.Executor(16, tools, s.handle)
+		g.Go(func() error { return x.Run(ctx) })
+		g.Go(func() error { return s.budget.run(context.WithoutCancel(ctx), ctx) })
+		g.Go(func() error { return s.budget.follow(ctx) })
+		g.Go(func() error { s.timeouts(ctx); return nil })
+		g.Go(func() error {
+			return execute.Consume(ctx, env.Conn, settleWork.Consumer("policy"), 8, settleWork.AckWait, s.settle)
+		})
 		ready()
 		limit := s.Limit
 		if limit == 0 {
@@ -103,73 +126,63 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 }
 
 //go:embed default.rego
-var defaultRego string
+var defaultRego []byte
 
-// activate records the configured policies where they are not in force yet.
-func (s *Service) activate(ctx context.Context) error {
+// DefaultBundle is the P1 bundle of a fresh mesh.
+func DefaultBundle() ([]byte, error) {
+	return rego.Build(map[string][]byte{"default.rego": defaultRego}, "", nil)
+}
+
+// nameDefault is the bundle that the configuration speaks for. It comes last.
+const (
+	nameDefault       = "default"
+	precedenceDefault = 1000
+)
+
+// configure records the configured policies, where the configuration says
+// something else than it said last. What is configured needs no signature of
+// its own: whoever can change the files can change the program.
+func (s *Service) configure(ctx context.Context) error {
 	p0, err := os.ReadFile(s.P0File)
 	if err != nil {
 		return fmt.Errorf("policy: p0 ceilings: %w; `binnacle init` makes them", err)
 	}
-	if _, err := s.openP0(p0); err != nil {
-		return err
-	}
-	b := rego.Bundle{Modules: map[string]string{"default.rego": defaultRego}}
-	if len(s.P1Files) > 0 {
-		b.Modules = map[string]string{}
-		for _, f := range s.P1Files {
-			body, err := os.ReadFile(f)
-			if err != nil {
-				return fmt.Errorf("policy: p1 bundle: %w", err)
-			}
-			b.Modules[f] = string(body)
+	put := func(layer, name string, precedence int64, body []byte) error {
+		_, _, err := s.activate(ctx, nil, &contract.Activated{Layer: layer, Name: name, Precedence: precedence, Source: "config"}, body, false)
+		if err != nil {
+			return fmt.Errorf("policy: %s %s: %w", layer, name, err)
 		}
+		return nil
 	}
-	raw, err := json.Marshal(b)
-	if err != nil {
+	if err := put("p0", "", 0, p0); err != nil {
 		return err
 	}
-	p1, err := canon.Transform(nil, raw)
-	if err != nil {
-		return err
+	files := map[string][]byte{"default.rego": defaultRego}
+	var n int64
+	for _, f := range s.P1Files {
+		body, err := os.ReadFile(f)
+		if err != nil {
+			return fmt.Errorf("policy: p1 bundle: %w", err)
+		}
+		if name, ok := strings.CutSuffix(filepath.Base(f), ".tar.gz"); ok {
+			n++
+			if err := put("p1", name, 100+n, body); err != nil {
+				return err
+			}
+			continue
+		}
+		delete(files, "default.rego")
+		files["config/"+filepath.Base(f)] = body
 	}
-	if _, err := rego.Compile(ctx, p1); err != nil {
+	b, err := rego.Build(files, "", nil)
+	if err != nil {
 		return fmt.Errorf("policy: %w", err)
 	}
-	if err := s.activateLayer(ctx, "p0", p0); err != nil {
-		return err
-	}
-	return s.activateLayer(ctx, "p1", p1)
+	return put("p1", nameDefault, precedenceDefault, b)
 }
 
-func (s *Service) activateLayer(ctx context.Context, layer string, body []byte) error {
-	digest := sign.Digest(body)
-	content, err := s.env.Blobs.Commit(ctx, body, "application/json")
-	if err != nil {
-		return err
-	}
-	key := "policy-" + layer
-	_, err = handle.Do(ctx, s.env.Emit.Log, bus.AggregateFilter(s.env.Tenant, "policy", key), func(h []*contract.Event) (*contract.Event, error) {
-		if n := len(h); n > 0 {
-			var last contract.Activated
-			if err := contract.Decode(h[n-1].Data, &last); err == nil && last.Digest == digest {
-				return nil, nil
-			}
-		}
-		return s.env.Emit.New("policy_activated", key, contract.Bytes(&contract.Activated{Bundle: content, Digest: digest, Layer: layer}), nil), nil
-	})
-	return err
-}
-
-func (s *Service) openP0(doc []byte) (*guard.Ceilings, error) {
-	root, ok := s.env.Trust.Current("provision", contract.UseRoot)
-	if !ok {
-		return nil, errors.New("policy: the root key is not published")
-	}
-	return openP0(doc, root)
-}
-
-// applyState folds catalog and policy events into the state in force.
+// applyState folds one event into the state in force. A policy that cannot be
+// read stops the service: deciding with another one would be worse.
 func (s *Service) applyState(en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil {
@@ -177,162 +190,26 @@ func (s *Service) applyState(en eventlog.Entry) error {
 		return nil
 	}
 	s.env.Emit.See(e.Lamport)
+	defer func() { s.seen.Store(max(s.seen.Load(), e.Lamport)) }()
 	switch e.Name {
 	case "ledger_truncated":
 		s.env.Log.Error("audit misses history: every call is denied until the ledger is recovered")
-		s.state.truncated.Store(true)
-		return nil
-	case "policy_activated":
-	default:
-		return s.state.Apply(e)
-	}
-	var a contract.Activated
-	if err := contract.Decode(e.Data, &a); err != nil {
-		return err
-	}
-	body, err := s.env.Blobs.Open(context.Background(), &a.Bundle)
-	if err != nil {
-		return fmt.Errorf("policy %s cannot be read: %w", a.Digest, err)
-	}
-	root, _ := s.env.Trust.Current("provision", contract.UseRoot)
-	return s.state.Activate(context.Background(), a.Layer, a.Digest, body, root)
-}
-
-// pending is the view of allowed calls that have not started. It sees every
-// call of the mesh, nearly all of which start at once, so it reads no more
-// than the call's id until a call has waited for a while.
-type pending struct {
-	mu    sync.Mutex
-	calls map[string]waiting
-}
-
-type waiting struct {
-	entry eventlog.Entry
-	since time.Time
-}
-
-func (p *pending) apply(en eventlog.Entry) error {
-	id := contract.PeekCallID(en.Data)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.calls == nil {
-		p.calls = map[string]waiting{}
-	}
-	if strings.Contains(en.Subject, ".effect_started.") {
-		delete(p.calls, id)
-		return nil
-	}
-	en.Data = bytes.Clone(en.Data)
-	p.calls[id] = waiting{en, time.Now()}
-	return nil
-}
-
-// expired takes out the calls whose window was over at now.
-func (p *pending) expired(now time.Time) []*contract.Event {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var out []*contract.Event
-	for id, w := range p.calls {
-		if time.Since(w.since) < time.Second {
-			continue
-		}
-		e, expires, err := readAllowed(w.entry)
-		switch {
-		case err != nil:
-			delete(p.calls, id) // not a decision; the executor refuses it too
-		case now.After(expires):
-			out = append(out, e)
-			delete(p.calls, id)
-		}
-	}
-	return out
-}
-
-func readAllowed(en eventlog.Entry) (*contract.Event, time.Time, error) {
-	e, err := eventlog.Open(en)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	var a contract.Allowed
-	if err := contract.Decode(e.Data, &a); err != nil {
-		return nil, time.Time{}, err
-	}
-	if a.Decision.Intent == nil {
-		return nil, time.Time{}, errors.New("allowed without an intent")
-	}
-	t, err := contract.ParseTime(a.Decision.Intent.Expires)
-	return e, t, err
-}
-
-// sweepGrace is how long after its window an unstarted call is expired; it
-// covers clock differences between services.
-const sweepGrace = 2 * time.Second
-
-func (s *Service) sweep(ctx context.Context, starts *follow.Follower) error {
-	select {
-	case <-starts.Ready():
-	case <-ctx.Done():
-		return nil
-	}
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+	case "freeze_acknowledged":
+		var a contract.FreezeAck
+		if err := contract.Decode(e.Data, &a); err != nil {
 			return nil
-		case <-t.C:
 		}
-		for _, e := range s.pending.expired(s.env.Emit.Now().Add(-sweepGrace)) {
-			if err := s.expire(ctx, e); err != nil {
-				s.env.Log.Warn("expiry not recorded, will be tried again", "call", e.CallID, "err", err)
-				_ = s.pending.put(e)
-			}
-		}
-	}
-}
-
-func (p *pending) put(e *contract.Event) error {
-	b, err := e.Encode()
-	if err != nil {
-		return err
-	}
-	return p.apply(eventlog.Entry{Subject: e.Subject(), Data: b})
-}
-
-// expire claims an allowed call that never started, so that it never will,
-// and records that it expired.
-func (s *Service) expire(ctx context.Context, e *contract.Event) error {
-	var a contract.Allowed
-	if err := contract.Decode(e.Data, &a); err != nil {
-		return err
-	}
-	d := &a.Decision
-	claim := s.env.Emit.New("start_expired", e.Session, contract.Bytes(&contract.Started{CallID: d.CallID, DecisionID: d.ID, IntentID: d.Intent.ID}), e)
-	claim.ID = "s-" + d.CallID
-	b, err := claim.Encode()
-	if err != nil {
-		return err
-	}
-	h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, e.Session, e.CallID, 1)
-	if err != nil || h.Recorded {
-		return err
-	}
-	if h.ClaimedBy == "" {
-		if _, err = s.env.Emit.Log.Append(ctx, claim.Subject(), "claim:"+d.CallID, b); errors.Is(err, eventlog.ErrIDConflict) {
-			return nil // the executor, or another instance of ours, was first
-		} else if err != nil {
-			return err
-		}
-	} else if h.Service() != "policy" {
+		s.mu.Lock()
+		s.freezeAcks[a.FreezeID] = append(s.freezeAcks[a.FreezeID], a.Instance)
+		s.mu.Unlock()
 		return nil
 	}
-	now := s.env.Emit.Time()
-	eff := contract.Effect{CallID: d.CallID, EffectType: d.Kind, Ended: now, ErrorCode: "intent_expired",
-		ErrorMessage: "no executor started the call within its window", InputDigest: d.ArgsDigest, Instance: s.env.Instance,
-		Status: contract.Expired, Tool: d.Tool}
-	err = s.recorder.Record(ctx, claim, d, false, eff, nil)
-	if errors.Is(err, execute.ErrSuperseded) {
-		return nil
-	}
-	return err
+	return s.state.Apply(e)
+}
+
+// acks lists who acknowledged a freeze.
+func (s *Service) acks(id string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.freezeAcks[id])
 }

@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
-
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -20,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
@@ -41,23 +40,23 @@ type Service struct {
 
 	env     *run.Env
 	packs   map[string]pack.Pack // by tool
-	outputs map[string]*jsonschema.Schema
 	runners []sandbox.Runner
 	broken  error // why there is no runner
 }
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{execute.Cancels}}
+	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{execute.Control}}
 }
 
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
-	s.env, s.packs, s.outputs = env, map[string]pack.Pack{}, map[string]*jsonschema.Schema{}
+	s.env, s.packs = env, map[string]pack.Pack{}
 	if err := s.openRunners(ctx); err != nil {
 		return err
 	}
 	var tools []contract.Tool
+	var checker toolschema.Checker
 	if s.Noop {
 		tools = append(tools, noop)
 	}
@@ -67,12 +66,11 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			env.Log.Error("pack left out", "err", p)
 		}
 		for _, p := range packs {
-			out, err := compile(p.Tool.OutputSchema)
-			if err != nil {
+			if err := checker.Valid(&p.Tool); err != nil {
 				env.Log.Error("pack left out", "pack", p.Tool.Tool, "err", err)
 				continue
 			}
-			s.packs[p.Tool.Tool], s.outputs[p.Tool.Tool] = p, out
+			s.packs[p.Tool.Tool] = p
 			tools = append(tools, p.Tool)
 		}
 	}
@@ -83,7 +81,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if limit == 0 {
 		limit = 16
 	}
-	x := env.Executor(limit, s.handle)
+	x := env.Executor(limit, tools, s.handle)
 	x.Secrets = execute.SecretsByBroker(env.Emit, env.Box, env.Instance)
 	x.ReRunable = func(kind string) bool { return s.packs[strings.TrimPrefix(kind, "tool.")].Tool.Rerunnable }
 	ready()
@@ -122,7 +120,7 @@ func (s *Service) openRunners(ctx context.Context) error {
 }
 
 var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: "session-runner", Kind: "tool.noop",
-	InputSchema: contract.Raw(`{"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`), Tool: "noop", Version: "v1"}
+	Class: "E0", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), Tool: "noop", Version: "v1"}
 
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Kind == noop.Kind && s.Noop {
@@ -145,7 +143,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail("sandbox_failed", "the sandbox could not be made: %v", err)
 	}
-	res = s.judge(p, w, out)
+	res = judge(w, out)
 	res.Attestation = &out.Attest
 	res.Usage = &contract.Usage{CPUMillis: out.CPUMillis}
 	return res
@@ -180,7 +178,7 @@ func input(w *execute.Work) ([]byte, error) {
 }
 
 // judge turns how a program ended into a result.
-func (s *Service) judge(p pack.Pack, w *execute.Work, out sandbox.Outcome) execute.Result {
+func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	stderr := string(scrub(out.Stderr, w.Secrets))
 	if len(stderr) > 4096 {
 		stderr = stderr[:4096] + "...(truncated)"
@@ -201,13 +199,6 @@ func (s *Service) judge(p pack.Pack, w *execute.Work, out sandbox.Outcome) execu
 	if err != nil {
 		return execute.Fail("invalid_output", "standard output is not one JSON document: %v", err)
 	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
-	if err == nil {
-		err = s.outputs[p.Tool.Tool].Validate(doc)
-	}
-	if err != nil {
-		return execute.Fail("invalid_output", "output breaks the pack's output_schema")
-	}
 	return execute.Result{Output: body}
 }
 
@@ -227,17 +218,4 @@ func scrub(b []byte, secrets map[string]string) []byte {
 		b = bytes.ReplaceAll(b, c[1:len(c)-1], mark)
 	}
 	return b
-}
-
-func compile(schema contract.Raw) (*jsonschema.Schema, error) {
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
-	if err != nil {
-		return nil, err
-	}
-	c := jsonschema.NewCompiler()
-	c.DefaultDraft(jsonschema.Draft2020)
-	if err := c.AddResource("output.json", doc); err != nil {
-		return nil, err
-	}
-	return c.Compile("output.json")
 }

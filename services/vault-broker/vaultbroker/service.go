@@ -50,13 +50,13 @@ var requests = bus.Work{Name: "requests", Filters: []string{"evt.*.*.*.secret_re
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{execute.Cancels}}
+	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{execute.Control}}
 }
 
 var putTool = contract.Tool{
-	Description: "Stores a secret. The value travels sealed beside the call, never in its arguments.", Executor: "vault-broker", Kind: "vault.put", Tool: "vault.put", Version: "v1",
+	Description: "Stores a secret. The value travels sealed beside the call, never in its arguments.", Class: "E1", Executor: "vault-broker", Kind: "vault.put", Tool: "vault.put", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"name":{"maxLength":64,"minLength":1,"type":"string"}},"required":["name"],"type":"object"}`),
-	OutputSchema: contract.Raw(`{"type":"object"}`),
+	OutputSchema: contract.Raw(`{"properties":{"fingerprint":{"type":"string"},"name":{"type":"string"}},"required":["fingerprint","name"],"type":"object"}`),
 }
 
 // Run implements run.Service.
@@ -73,7 +73,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	env.ReportWork(requests.Consumer("vault-broker"))
-	x := env.Executor(16, s.put)
+	x := env.Executor(16, []contract.Tool{putTool}, s.put)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.Run(ctx) })
 	g.Go(func() error {

@@ -108,6 +108,9 @@ func Init(dir, tenant string) (*Ring, error) {
 	if _, err := r.seed("vault.kek"); err != nil {
 		return nil, err
 	}
+	if _, err := r.seed("webhook.seed"); err != nil {
+		return nil, err
+	}
 	token, err := r.seed("token.seed")
 	if err != nil {
 		return nil, err

@@ -1,5 +1,6 @@
-// Package rego evaluates P1 bundles with OPA, without clock, network,
-// randomness or environment: a bundle that reaches for them does not compile.
+// Package rego opens P1 bundles, in OPA's standard bundle format, and evaluates
+// them without clock, network, randomness or environment: a bundle that
+// reaches for them does not compile.
 package rego
 
 import (
@@ -8,14 +9,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/bundle"
 	"github.com/open-policy-agent/opa/v1/rego"
-	"github.com/open-policy-agent/opa/v1/topdown"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
@@ -26,93 +27,167 @@ const Query = "data.binnacle.p1.answer"
 // Timeout bounds one evaluation; a bundle that takes longer denies.
 const Timeout = 250 * time.Millisecond
 
-// Bundle is a P1 policy: Rego modules by file name. Its canonical JSON is
-// what is activated, hashed and replayed.
-type Bundle struct {
-	Modules map[string]string `json:"modules"`
-}
+// MaxBundle bounds a bundle's file and each file in it, in bytes.
+const MaxBundle = 4 << 20
+
+// impure lists the builtins whose answer does not follow from the input, or
+// whose work cannot be stopped.
+var impure = []string{"http.send", "net.lookup_ip_addr", "opa.runtime", "rand.intn", "time.now_ns", "uuid.rfc4122", "trace", "print",
+	"net.cidr_expand", "numbers.range_step", "strings.render_template", "regex.globs_match"}
 
 // Engine is a compiled bundle.
-type Engine struct{ query rego.PreparedEvalQuery }
+type Engine struct {
+	query   rego.PreparedEvalQuery
+	modules map[string]*ast.Module
+}
 
-// impure lists the builtins whose answer does not follow from the input.
-var impure = []string{"http.send", "net.lookup_ip_addr", "opa.runtime", "rand.intn", "time.now_ns", "uuid.rfc4122", "trace", "print"}
-
-// Compile prepares the bundle in doc.
-func Compile(ctx context.Context, doc []byte) (*Engine, error) {
-	var b Bundle
-	if err := json.Unmarshal(doc, &b); err != nil {
-		return nil, fmt.Errorf("bundle: %w", err)
+func read(doc []byte) (bundle.Bundle, error) {
+	if _, err := Files(doc); err != nil {
+		return bundle.Bundle{}, err
+	}
+	b, err := bundle.NewCustomReader(bundle.NewTarballLoaderWithBaseURL(bytes.NewReader(doc), "")).
+		WithSkipBundleVerification(true).WithSizeLimitBytes(MaxBundle).WithProcessAnnotations(true).WithRegoVersion(ast.RegoV1).Read()
+	if err != nil {
+		return b, fmt.Errorf("bundle: %w", err)
 	}
 	if len(b.Modules) == 0 {
-		return nil, errors.New("bundle: holds no modules")
+		return b, errors.New("bundle: holds no Rego module")
+	}
+	return b, nil
+}
+
+// Compile prepares a bundle: a gzipped tar in OPA's bundle format. Signatures
+// are checked by Verify, not here.
+func Compile(ctx context.Context, doc []byte) (*Engine, error) {
+	b, err := read(doc)
+	if err != nil {
+		return nil, err
 	}
 	caps := ast.CapabilitiesForThisVersion()
 	caps.Builtins = slices.DeleteFunc(caps.Builtins, func(f *ast.Builtin) bool { return slices.Contains(impure, f.Name) || f.IsNondeterministic() })
 	caps.AllowNet = []string{}
-	opts := []func(*rego.Rego){rego.Query(Query), rego.Capabilities(caps), rego.StrictBuiltinErrors(true)}
-	for _, name := range slices.Sorted(maps.Keys(b.Modules)) {
-		opts = append(opts, rego.Module(name, b.Modules[name]))
-	}
-	q, err := rego.New(opts...).PrepareForEval(ctx)
+	schemas := ast.NewSchemaSet()
+	schemas.Put(ast.SchemaRootRef, inputSchema)
+	q, err := rego.New(rego.Query(Query), rego.Capabilities(caps), rego.StrictBuiltinErrors(true), rego.Schemas(schemas), rego.ParsedBundle("p1", &b)).PrepareForEval(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("bundle: %w", err)
 	}
-	return &Engine{q}, nil
+	e := &Engine{query: q, modules: map[string]*ast.Module{}}
+	for _, m := range b.Modules {
+		e.modules[m.Path] = m.Parsed
+	}
+	return e, nil
 }
 
-// Answer evaluates the bundle on facts and args. Every failure is a denial.
-func (e *Engine) Answer(ctx context.Context, facts *guard.Facts, args []byte) guard.Answer {
-	bad := guard.Answer{Verdict: contract.Deny, Reason: guard.ReasonBadPolicy}
-	input, err := input(facts, args)
-	if err != nil {
-		return bad
+// Input is what every bundle is asked with: the facts, beside them the args
+// and what the tool's document says of it.
+type Input struct{ value ast.Value }
+
+// NewInput makes the input of one call.
+func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) (*Input, error) {
+	doc := contract.Bytes(facts.ForRules())
+	doc = append(doc[:len(doc)-1], `,"args":`...)
+	doc = append(append(doc, args...), `,"about":`...)
+	w := canon.Object(doc)
+	w.Str("class", tool.Class)
+	w.Strs("egress_hosts", orEmpty(tool.Egress))
+	w.Str("executor", tool.Executor)
+	w.Strs("labels", orEmpty(tool.Labels))
+	names := []string{}
+	for _, s := range tool.Secrets {
+		names = append(names, s.Name)
 	}
+	w.Strs("secrets", names)
+	doc = append(w.End(), '}')
+	v, err := ast.ValueFromReader(bytes.NewReader(doc))
+	return &Input{v}, err
+}
+
+func orEmpty(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}
+
+// Answer evaluates the bundle. Every failure is a denial; the zero Answer is
+// no opinion.
+func (e *Engine) Answer(ctx context.Context, in *Input) guard.Answer {
+	bad := guard.Answer{Verdict: contract.Deny, Reason: contract.ReasonPrgEvaluationError}
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	rs, err := e.query.Eval(ctx, rego.EvalParsedInput(input))
+	rs, err := e.query.Eval(ctx, rego.EvalParsedInput(in.value))
 	if err != nil {
-		if topdown.IsCancel(err) {
-			return guard.Answer{Verdict: contract.Deny, Reason: "POLICY_TIMEOUT"}
-		}
 		return bad
 	}
 	if len(rs) != 1 || len(rs[0].Expressions) != 1 {
-		return guard.Answer{} // no opinion, which is a denial
+		return guard.Answer{}
 	}
 	m, ok := rs[0].Expressions[0].Value.(map[string]any)
 	if !ok {
 		return bad
 	}
-	a := guard.Answer{}
-	a.Verdict, _ = m["verdict"].(string)
-	a.Reason, _ = m["reason_code"].(string)
-	for k := range m {
-		if k != "verdict" && k != "reason_code" && k != "sandbox" {
-			return bad
-		}
-	}
-	if raw, ok := m["sandbox"]; ok {
-		b, err := json.Marshal(raw)
-		if err != nil {
-			return bad
-		}
-		var s contract.Sandbox
-		if err := json.Unmarshal(b, &s); err != nil {
-			return bad
-		}
-		if s.Tier == "" {
-			s.Tier = "process"
-		}
-		a.Sandbox = &s
+	a, err := answerOf(m)
+	if err != nil {
+		return bad
 	}
 	return a
 }
 
-// input is the facts with the args beside them.
-func input(facts *guard.Facts, args []byte) (ast.Value, error) {
-	doc := contract.Bytes(facts)
-	doc = append(doc[:len(doc)-1], `,"args":`...)
-	doc = append(append(doc, args...), '}')
-	return ast.ValueFromReader(bytes.NewReader(doc))
+// answerOf reads an answer strictly.
+func answerOf(m map[string]any) (guard.Answer, error) {
+	var doc struct {
+		Verdict  string                 `json:"verdict"`
+		Reason   string                 `json:"reason_code"`
+		Sandbox  *contract.Sandbox      `json:"sandbox"`
+		Approval *contract.ApprovalRule `json:"approval"`
+	}
+	if len(m) == 2 { // the common answer, without the detour
+		v, ok1 := m["verdict"].(string)
+		r, ok2 := m["reason_code"].(string)
+		if ok1 && ok2 {
+			return guard.Answer{Verdict: v, Reason: r}, check(v, r)
+		}
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return guard.Answer{}, err
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&doc); err != nil {
+		return guard.Answer{}, err
+	}
+	a := guard.Answer{Verdict: doc.Verdict, Reason: doc.Reason, Sandbox: doc.Sandbox}
+	if doc.Approval != nil {
+		if doc.Approval.Quorum == 0 {
+			doc.Approval.Quorum = 1
+		}
+		if doc.Approval.TimeoutMS == 0 {
+			doc.Approval.TimeoutMS = (5 * time.Minute).Milliseconds()
+		}
+		if err := guard.CheckRule(doc.Approval); err != nil {
+			return a, err
+		}
+		if a.Verdict != contract.Escalate {
+			return a, errors.New("approval belongs to ESCALATE")
+		}
+		a.Approvals = []contract.ApprovalRule{*doc.Approval}
+	}
+	return a, check(a.Verdict, a.Reason)
+}
+
+// check knows which reason codes an answer may carry.
+func check(verdict, reason string) error {
+	if verdict != contract.Allow && verdict != contract.Deny && verdict != contract.Escalate {
+		return fmt.Errorf("verdict %q: want ALLOW, DENY or ESCALATE", verdict)
+	}
+	if info, ok := contract.Reasons[reason]; ok && info.Verdict == verdict {
+		return nil
+	}
+	prefix := map[string]string{contract.Allow: "RULE_", contract.Deny: "DENY_", contract.Escalate: "ESCALATE_"}[verdict]
+	if len(reason) > len(prefix) && reason[:len(prefix)] == prefix && contract.Token(reason) {
+		return nil
+	}
+	return fmt.Errorf("reason_code %q: want one of the registry's for %s, or %s…", reason, verdict, prefix)
 }

@@ -46,7 +46,16 @@ type manifest struct {
 	Pids           int64          `yaml:"pids"`
 	Tier           string         `yaml:"tier"`
 	Rerunnable     bool           `yaml:"rerunnable"`
-	Secrets        []struct {
+	Class          string         `yaml:"class"`        // E0 read-only … E4 irreversible
+	Labels         []string       `yaml:"labels"`       // data classes of its output
+	EgressHosts    []string       `yaml:"egress_hosts"` // hosts it talks to
+	Reserve        struct {       // most that one call uses
+		Cents         int64 `yaml:"cents"`
+		ComputeMillis int64 `yaml:"compute_ms"`
+		EgressBytes   int64 `yaml:"egress_bytes"`
+		Tokens        int64 `yaml:"tokens"`
+	} `yaml:"reserve"`
+	Secrets []struct {
 		Name  string   `yaml:"name"`
 		Hosts []string `yaml:"hosts"`
 	} `yaml:"secrets"`
@@ -62,6 +71,7 @@ const (
 
 var (
 	suffixes  = []string{".pack.yaml", ".helmdeck-pack.yaml"}
+	classRE   = regexp.MustCompile(`^E[0-4]$`)
 	versionRE = regexp.MustCompile(`^v[1-9][0-9]*$`)
 	nameRE    = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 	kinds     = []string{"string", "number", "integer", "boolean", "object", "array"}
@@ -145,16 +155,20 @@ func load(dir, file string) (Pack, error) {
 		Description: m.Description, Executor: "session-runner", Kind: "tool." + name, Pack: p.Digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
 		Sandbox: &contract.Sandbox{CPUMillis: m.CPUMillis, MemoryMiB: m.MemoryMiB, OutputBytes: m.MaxOutputBytes, Pids: m.Pids, Tier: m.Tier, WallMS: m.TimeoutS * 1000},
 	}
+	p.Tool.Class, p.Tool.Labels, p.Tool.Egress = m.Class, m.Labels, m.EgressHosts
+	if r := (contract.Amounts{Cents: m.Reserve.Cents, ComputeMillis: m.Reserve.ComputeMillis, EgressBytes: m.Reserve.EgressBytes, Tokens: m.Reserve.Tokens}); r != (contract.Amounts{}) {
+		p.Tool.Reserve = &r
+	}
 	for _, s := range m.Secrets {
 		if !nameRE.MatchString(s.Name) {
 			return Pack{}, fmt.Errorf("secrets: name %q is not made of [A-Za-z0-9._-]", s.Name)
 		}
 		p.Tool.Secrets = append(p.Tool.Secrets, contract.SecretGrant{Name: s.Name, Hosts: s.Hosts})
 	}
-	if p.Tool.InputSchema, err = jsonSchema(m.InputSchema, true); err != nil {
+	if p.Tool.InputSchema, err = jsonSchema(m.InputSchema); err != nil {
 		return Pack{}, fmt.Errorf("input_schema: %w", err)
 	}
-	if p.Tool.OutputSchema, err = jsonSchema(m.OutputSchema, false); err != nil {
+	if p.Tool.OutputSchema, err = jsonSchema(m.OutputSchema); err != nil {
 		return Pack{}, fmt.Errorf("output_schema: %w", err)
 	}
 	return p, nil
@@ -215,6 +229,10 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 	switch {
 	case !versionRE.MatchString(m.Version):
 		return nil, fmt.Errorf("version: %q is not v1, v2, …", m.Version)
+	case m.Class != "" && !classRE.MatchString(m.Class):
+		return nil, fmt.Errorf("class: %q is not E0, E1, E2, E3 or E4", m.Class)
+	case min(m.Reserve.Cents, m.Reserve.ComputeMillis, m.Reserve.EgressBytes, m.Reserve.Tokens) < 0:
+		return nil, fmt.Errorf("reserve: must not be negative")
 	case m.Tier != "process" && m.Tier != "container":
 		return nil, fmt.Errorf("tier: %q is neither process nor container", m.Tier)
 	}
@@ -222,11 +240,11 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 }
 
 // jsonSchema makes a manifest's schema a JSON Schema 2020-12: the short form
-// (property: type) is written out, and a closed object is assumed for input
-// whose properties are listed.
-func jsonSchema(s map[string]any, closed bool) (contract.Raw, error) {
+// (property: type) is written out. A manifest that says nothing takes, or
+// gives, any object; one that lists properties is closed by pkg/toolschema.
+func jsonSchema(s map[string]any) (contract.Raw, error) {
 	if s == nil {
-		s = map[string]any{}
+		s = map[string]any{"additionalProperties": true}
 	}
 	if _, ok := s["type"]; !ok {
 		s["type"] = "object"
@@ -237,11 +255,12 @@ func jsonSchema(s map[string]any, closed bool) (contract.Raw, error) {
 				if !slices.Contains(kinds, t) {
 					return nil, fmt.Errorf("property %s: type %q is not one of %s", name, t, strings.Join(kinds, ", "))
 				}
-				props[name] = map[string]any{"type": t}
+				p := map[string]any{"type": t}
+				if t == "object" {
+					p["additionalProperties"] = true
+				}
+				props[name] = p
 			}
-		}
-		if _, ok := s["additionalProperties"]; !ok && closed {
-			s["additionalProperties"] = false
 		}
 	}
 	raw, err := json.Marshal(s)

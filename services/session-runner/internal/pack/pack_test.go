@@ -25,7 +25,7 @@ func TestDiscover(t *testing.T) {
 		t.Fatal(packs, problems)
 	}
 	if p := packs[1].Tool; p.Tool != "cmd.upper-case" || p.Version != "v3" || p.Sandbox.WallMS != 5000 ||
-		string(p.InputSchema) != `{"additionalProperties":false,"properties":{"text":{"type":"string"}},"required":["text"],"type":"object"}` {
+		string(p.InputSchema) != `{"properties":{"text":{"type":"string"}},"required":["text"],"type":"object"}` {
 		t.Fatalf("%+v %s", p, p.InputSchema)
 	}
 	if p := packs[0].Tool; string(p.InputSchema) != `{"type":"object"}` || p.Sandbox.WallMS != 60000 || p.Sandbox.OutputBytes != 16<<20 {

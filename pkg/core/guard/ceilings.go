@@ -1,0 +1,145 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+// Ceilings is the P0 layer: what no other layer can exceed.
+type Ceilings struct {
+	Approvals      []KindApproval   `json:"approvals,omitempty"`       // kinds that always need people
+	EgressHosts    []string         `json:"egress_hosts,omitempty"`    // exact, "*.suffix", or "*"
+	ExplicitTools  bool             `json:"explicit_tools,omitempty"`  // no tool runs before policy.approve_tool; else the first digest seen counts as approved
+	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"` // exact, or prefix ending in "*"
+	Limits         []Limit          `json:"limits,omitempty"`          // always in force, beside those set by policy.set_limits
+	MaxCents       int64            `json:"max_cents_per_call"`
+	Sandbox        contract.Sandbox `json:"sandbox"`
+	StartWindowMS  int64            `json:"start_window_ms"`
+}
+
+// Canonical implements canon.Document.
+func (c *Ceilings) Canonical(m *canon.Codec) {
+	canon.List(m, "approvals", &c.Approvals)
+	m.OptStrs("egress_hosts", &c.EgressHosts)
+	m.OptBool("explicit_tools", &c.ExplicitTools)
+	m.OptStrs("forbidden_kinds", &c.ForbiddenKinds)
+	canon.List(m, "limits", &c.Limits)
+	m.Int("max_cents_per_call", &c.MaxCents)
+	m.Doc("sandbox", &c.Sandbox)
+	m.Int("start_window_ms", &c.StartWindowMS)
+}
+
+// KindApproval demands approval for kinds.
+type KindApproval struct {
+	Kinds []string              `json:"kinds"`
+	Rule  contract.ApprovalRule `json:"rule"`
+}
+
+// Canonical implements canon.Document.
+func (k *KindApproval) Canonical(c *canon.Codec) {
+	c.Strs("kinds", &k.Kinds)
+	c.Doc("rule", &k.Rule)
+}
+
+// MaxApprovalTime bounds how long a call may wait for people.
+const MaxApprovalTime = 7 * 24 * time.Hour
+
+// CheckRule reports an approval rule that could not be met.
+func CheckRule(r *contract.ApprovalRule) error {
+	switch {
+	case r.Quorum < 1 || r.Quorum > 16:
+		return errors.New("quorum: want 1 to 16")
+	case r.TimeoutMS < 1 || r.TimeoutMS > MaxApprovalTime.Milliseconds():
+		return fmt.Errorf("timeout_ms: want 1 to %d", MaxApprovalTime.Milliseconds())
+	}
+	return nil
+}
+
+// Validate reports a ceiling document that could not be enforced.
+func (c *Ceilings) Validate() error {
+	switch {
+	case c.StartWindowMS <= 0 || time.Duration(c.StartWindowMS)*time.Millisecond > MaxStartWindow:
+		return fmt.Errorf("start_window_ms: want 1 to %d", MaxStartWindow.Milliseconds())
+	case c.Sandbox.MemoryMiB <= 0 || c.Sandbox.Pids <= 0 || c.Sandbox.WallMS <= 0 || c.Sandbox.CPUMillis <= 0 || c.Sandbox.OutputBytes <= 0:
+		return errors.New("sandbox: every limit must be above zero")
+	case tierRank(c.Sandbox.Tier) < 0:
+		return fmt.Errorf("sandbox.tier %q: want process or container", c.Sandbox.Tier)
+	case c.MaxCents < 0:
+		return errors.New("max_cents_per_call: want 0 or more")
+	}
+	for i := range c.Approvals {
+		a := &c.Approvals[i]
+		if len(a.Kinds) == 0 {
+			return fmt.Errorf("approvals[%d].kinds: name at least one", i)
+		}
+		if err := CheckRule(&a.Rule); err != nil {
+			return fmt.Errorf("approvals[%d].rule.%w", i, err)
+		}
+	}
+	return CheckLimits(c.Limits)
+}
+
+// MatchKind reports whether a pattern, exact or a prefix ending in "*",
+// covers kind.
+func MatchKind(pattern, kind string) bool {
+	prefix, wild := strings.CutSuffix(pattern, "*")
+	return pattern == kind || wild && strings.HasPrefix(kind, prefix)
+}
+
+func matchAny(patterns []string, kind string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return MatchKind(p, kind) })
+}
+
+// MatchHost reports whether a host pattern covers host. A suffix pattern
+// covers whole labels only: "*.a.org" is not "evil-a.org".
+func MatchHost(pattern, host string) bool {
+	suffix, wild := strings.CutPrefix(pattern, "*")
+	return pattern == host || pattern == "*" || wild && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix)
+}
+
+// SignedCeilings is the P0 document as it is kept and activated.
+type SignedCeilings struct {
+	Ceilings Ceilings `json:"ceilings"`
+	KID      string   `json:"kid"` // root key
+	Sig      string   `json:"sig,omitempty"`
+}
+
+// Canonical implements canon.Document; an unset Sig is absent.
+func (x *SignedCeilings) Canonical(c *canon.Codec) {
+	c.Doc("ceilings", &x.Ceilings)
+	c.Str("kid", &x.KID)
+	c.OptStr("sig", &x.Sig)
+}
+
+// SignP0 signs ceilings with the root key.
+func SignP0(root *sign.Key, c Ceilings) []byte {
+	s := SignedCeilings{Ceilings: c, KID: root.KID}
+	s.Sig = root.Sign(sign.DomainP0, contract.Bytes(&s))
+	return contract.Bytes(&s)
+}
+
+// OpenP0 verifies a P0 document. root answers whether a key id was a root key
+// at that lamport, and with which public key.
+func OpenP0(doc []byte, lamport uint64, root KeyAt) (*Ceilings, error) {
+	var s SignedCeilings
+	if err := contract.Decode(doc, &s); err != nil {
+		return nil, fmt.Errorf("p0: %w", err)
+	}
+	public, err := root(s.KID, "provision", contract.UseRoot, lamport)
+	if err != nil {
+		return nil, fmt.Errorf("p0: not signed by a trusted root: %w", err)
+	}
+	body := s
+	body.Sig = ""
+	if err := sign.Verify(public, sign.DomainP0, contract.Bytes(&body), s.Sig); err != nil {
+		return nil, fmt.Errorf("p0: %w", err)
+	}
+	return &s.Ceilings, s.Ceilings.Validate()
+}

@@ -1,0 +1,123 @@
+package guard
+
+import (
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Facts is what a decision is computed from, args excepted. Nothing in here
+// comes from the args: each fact is the ledger's or the envelope's.
+type Facts struct {
+	Actor         string         `json:"actor"`
+	Approvals     []ApprovalFact `json:"approvals,omitempty"` // votes, where the call was escalated before
+	ArgsDigest    string         `json:"args_digest"`
+	BreakGlass    string         `json:"break_glass,omitempty"` // id of the actor's open break-glass grant
+	Budget        *BudgetFact    `json:"budget,omitempty"`      // what the limits said; absent where none applies
+	CatalogDigest string         `json:"catalog_digest"`
+	Client        string         `json:"client"`
+	Deadline      string         `json:"deadline"`
+	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation the call rests on
+	DelegationBad string         `json:"delegation_fault,omitempty"` // reason code why it does not hold
+	Frozen        string         `json:"frozen,omitempty"`           // id of the freeze in force
+	Kind          string         `json:"kind"`
+	Labels        []string       `json:"labels,omitempty"`           // data classes that reached this call by causation
+	Truncated     bool           `json:"ledger_truncated,omitempty"` // audit missed history; nothing is allowed until it is recovered
+	MeshTenant    string         `json:"mesh_tenant,omitempty"`      // set where the call's tenant is not the mesh's
+	Now           string         `json:"now"`
+	OnBehalfOf    string         `json:"on_behalf_of,omitempty"`
+	Parent        string         `json:"parent,omitempty"`
+	ParentLive    bool           `json:"parent_live,omitempty"`
+	Proposed      string         `json:"proposed"`
+	Proposer      string         `json:"proposer"`             // service that proposed
+	Resolution    string         `json:"resolution,omitempty"` // how an escalation was settled
+	Resolved      string         `json:"resolved,omitempty"`   // when
+	ReviewDue     bool           `json:"review_due,omitempty"` // a break-glass use of the actor's waits for its review too long
+	Roles         []string       `json:"roles,omitempty"`      // of the actor
+	Scopes        []string       `json:"scopes"`
+	Session       string         `json:"session"`
+	SessionOwner  string         `json:"session_owner,omitempty"` // set where the session was opened by somebody else
+	Tenant        string         `json:"tenant"`
+	Tool          string         `json:"tool"`
+	ToolPinned    string         `json:"tool_pinned,omitempty"` // the approved digest, where it is not the one in force; "none" where none is
+	ToolDigest    string         `json:"tool_schema_digest"`
+	Unverified    bool           `json:"unverified,omitempty"` // a signature among the args does not verify
+}
+
+// Canonical implements canon.Document.
+func (f *Facts) Canonical(c *canon.Codec) {
+	c.Str("actor", &f.Actor)
+	canon.List(c, "approvals", &f.Approvals)
+	c.Str("args_digest", &f.ArgsDigest)
+	c.OptStr("break_glass", &f.BreakGlass)
+	canon.OptDoc(c, "budget", &f.Budget)
+	c.Str("catalog_digest", &f.CatalogDigest)
+	c.Str("client", &f.Client)
+	c.Str("deadline", &f.Deadline)
+	c.OptStr("delegation", &f.Delegation)
+	c.OptStr("delegation_fault", &f.DelegationBad)
+	c.OptStr("frozen", &f.Frozen)
+	c.Str("kind", &f.Kind)
+	c.OptStrs("labels", &f.Labels)
+	c.OptBool("ledger_truncated", &f.Truncated)
+	c.OptStr("mesh_tenant", &f.MeshTenant)
+	c.Str("now", &f.Now)
+	c.OptStr("on_behalf_of", &f.OnBehalfOf)
+	c.OptStr("parent", &f.Parent)
+	c.OptBool("parent_live", &f.ParentLive)
+	c.Str("proposed", &f.Proposed)
+	c.Str("proposer", &f.Proposer)
+	c.OptStr("resolution", &f.Resolution)
+	c.OptStr("resolved", &f.Resolved)
+	c.OptBool("review_due", &f.ReviewDue)
+	c.OptStrs("roles", &f.Roles)
+	c.Strs("scopes", &f.Scopes)
+	c.Str("session", &f.Session)
+	c.OptStr("session_owner", &f.SessionOwner)
+	c.Str("tenant", &f.Tenant)
+	c.Str("tool", &f.Tool)
+	c.OptStr("tool_pinned", &f.ToolPinned)
+	c.Str("tool_schema_digest", &f.ToolDigest)
+	c.OptBool("unverified", &f.Unverified)
+}
+
+// ForRules is the facts as bundles and overlays see them: without what is
+// known only after they have answered.
+func (f *Facts) ForRules() *Facts {
+	g := *f
+	g.Approvals, g.Budget, g.Resolution, g.Resolved = nil, nil, "", ""
+	return &g
+}
+
+// ApprovalFact is one vote as a decision saw it.
+type ApprovalFact struct {
+	Approver string   `json:"approver"`
+	EventID  string   `json:"event_id"`
+	Roles    []string `json:"roles,omitempty"`
+	Vote     string   `json:"vote"`
+}
+
+// Canonical implements canon.Document.
+func (a *ApprovalFact) Canonical(c *canon.Codec) {
+	c.Str("approver", &a.Approver)
+	c.Str("event_id", &a.EventID)
+	c.OptStrs("roles", &a.Roles)
+	c.Str("vote", &a.Vote)
+}
+
+// BudgetFact is what the limits answered.
+type BudgetFact struct {
+	Accounts []string         `json:"accounts"` // reserved on, or, where refused, the account that is full
+	Amounts  contract.Amounts `json:"amounts"`
+	Escalate bool             `json:"escalate,omitempty"` // the limit asks for approval instead of a denial
+	Refused  string           `json:"refused,omitempty"`  // reason code
+	RetryAt  string           `json:"retry_at,omitempty"` // when the window ends
+}
+
+// Canonical implements canon.Document.
+func (b *BudgetFact) Canonical(c *canon.Codec) {
+	c.Strs("accounts", &b.Accounts)
+	c.Doc("amounts", &b.Amounts)
+	c.OptBool("escalate", &b.Escalate)
+	c.OptStr("refused", &b.Refused)
+	c.OptStr("retry_at", &b.RetryAt)
+}

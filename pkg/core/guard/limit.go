@@ -1,0 +1,102 @@
+package guard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Limit bounds one measure for every subject of a level, per window. Windows
+// are calendar windows in UTC; "concurrent" counts what is reserved and not
+// yet settled; "total" never resets.
+type Limit struct {
+	ID       string `json:"id"`
+	Level    string `json:"level"` // organization, project, environment, agent, session
+	Max      int64  `json:"max"`
+	Measure  string `json:"measure"`             // calls, cents, compute_ms, egress_bytes, risk_points, tokens
+	OnExceed string `json:"on_exceed,omitempty"` // "escalate"; empty = deny
+	Subject  string `json:"subject,omitempty"`   // only this one; empty = each by itself
+	Window   string `json:"window"`              // second, minute, hour, day, month, total, concurrent
+}
+
+// Canonical implements canon.Document.
+func (l *Limit) Canonical(c *canon.Codec) {
+	c.Str("id", &l.ID)
+	c.Str("level", &l.Level)
+	c.Int("max", &l.Max)
+	c.Str("measure", &l.Measure)
+	c.OptStr("on_exceed", &l.OnExceed)
+	c.OptStr("subject", &l.Subject)
+	c.Str("window", &l.Window)
+}
+
+// Limits is the document that policy.set_limits puts in force.
+type Limits struct {
+	Limits []Limit `json:"limits,omitempty"`
+}
+
+// Canonical implements canon.Document.
+func (l *Limits) Canonical(c *canon.Codec) { canon.List(c, "limits", &l.Limits) }
+
+var (
+	levels   = []string{"organization", "project", "environment", "agent", "session"}
+	measures = []string{"calls", "cents", "compute_ms", "egress_bytes", "risk_points", "tokens"}
+	windows  = []string{"second", "minute", "hour", "day", "month", "total", "concurrent"}
+)
+
+// CheckLimits reports limits that could not be enforced.
+func CheckLimits(ls []Limit) error {
+	seen := map[string]bool{}
+	for i, l := range ls {
+		at := func(field, want string) error { return fmt.Errorf("limits[%d].%s: %s", i, field, want) }
+		switch {
+		case !contract.Token(l.ID):
+			return at("id", "want 1 to 128 of [A-Za-z0-9_-]")
+		case seen[l.ID]:
+			return at("id", "is used twice")
+		case !slices.Contains(levels, l.Level):
+			return at("level", "want one of "+strings.Join(levels, ", "))
+		case !slices.Contains(measures, l.Measure):
+			return at("measure", "want one of "+strings.Join(measures, ", "))
+		case !slices.Contains(windows, l.Window):
+			return at("window", "want one of "+strings.Join(windows, ", "))
+		case l.Max < 0 || l.Max > canon.MaxInt:
+			return at("max", "want 0 to 2^53-1")
+		case l.OnExceed != "" && l.OnExceed != "escalate":
+			return at("on_exceed", `want "escalate" or nothing`)
+		}
+		seen[l.ID] = true
+	}
+	return nil
+}
+
+// Accounts names, for a call, the account of each limit that applies to it,
+// or "" where the limit speaks of somebody else. A tenant's id flattens
+// organization, project and environment, joined by "_".
+func (l *Limit) Account(f *Facts) string {
+	parts := strings.SplitN(f.Tenant, "_", 3)
+	subject := map[string]string{"organization": parts[0], "project": strings.Join(parts[:min(2, len(parts))], "_"),
+		"environment": f.Tenant, "agent": f.Actor, "session": f.Session}[l.Level]
+	if l.Subject != "" && l.Subject != subject {
+		return ""
+	}
+	return l.ID + "/" + l.Level + ":" + subject
+}
+
+// RiskPoints weighs an effect class; an unknown one weighs as E3.
+func RiskPoints(class string) int64 {
+	switch class {
+	case "E0":
+		return 0
+	case "E1":
+		return 1
+	case "E2":
+		return 2
+	case "E4":
+		return 10
+	}
+	return 5
+}

@@ -1,0 +1,139 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Overlay is a P2 document: rules for one tenant, session or agent, until it
+// expires. It can only narrow: there is no way to write ALLOW.
+type Overlay struct {
+	Expires string            `json:"expires,omitempty"` // empty = until retired
+	ID      string            `json:"id"`
+	Only    []string          `json:"only_kinds,omitempty"` // if any, other kinds are denied
+	Rules   []OverlayRule     `json:"rules,omitempty"`      // the first that matches answers
+	Sandbox *contract.Sandbox `json:"sandbox,omitempty"`    // ceiling; zero limits say nothing
+	Scope   string            `json:"scope"`                // tenant, session, agent
+	Subject string            `json:"subject"`
+}
+
+// Canonical implements canon.Document.
+func (o *Overlay) Canonical(c *canon.Codec) {
+	c.OptStr("expires", &o.Expires)
+	c.Str("id", &o.ID)
+	c.OptStrs("only_kinds", &o.Only)
+	canon.List(c, "rules", &o.Rules)
+	canon.OptDoc(c, "sandbox", &o.Sandbox)
+	c.Str("scope", &o.Scope)
+	c.Str("subject", &o.Subject)
+}
+
+// OverlayRule answers for the calls it matches.
+type OverlayRule struct {
+	Approval *contract.ApprovalRule `json:"approval,omitempty"` // for ESCALATE
+	Classes  []string               `json:"classes,omitempty"`  // any of these effect classes; empty = all
+	Kinds    []string               `json:"kinds"`
+	Labels   []string               `json:"labels,omitempty"` // all of these; empty = whatever they are
+	Reason   string                 `json:"reason_code"`
+	Verdict  string                 `json:"verdict"` // DENY or ESCALATE
+}
+
+// Canonical implements canon.Document.
+func (r *OverlayRule) Canonical(c *canon.Codec) {
+	canon.OptDoc(c, "approval", &r.Approval)
+	c.OptStrs("classes", &r.Classes)
+	c.Strs("kinds", &r.Kinds)
+	c.OptStrs("labels", &r.Labels)
+	c.Str("reason_code", &r.Reason)
+	c.Str("verdict", &r.Verdict)
+}
+
+// Validate reports an overlay that could not be enforced, or that widens.
+func (o *Overlay) Validate() error {
+	switch {
+	case !contract.Token(o.ID):
+		return errors.New("id: want 1 to 128 of [A-Za-z0-9_-]")
+	case !slices.Contains([]string{"tenant", "session", "agent"}, o.Scope):
+		return errors.New("scope: want tenant, session or agent")
+	case o.Subject == "":
+		return errors.New("subject: name whom the overlay is for")
+	case len(o.Only) == 0 && len(o.Rules) == 0 && o.Sandbox == nil:
+		return errors.New("rules: an overlay without rules, only_kinds and sandbox says nothing")
+	case o.Sandbox != nil && tierRank(o.Sandbox.Tier) < 0:
+		return fmt.Errorf("sandbox.tier %q: want process or container", o.Sandbox.Tier)
+	}
+	if o.Expires != "" {
+		if _, err := contract.ParseTime(o.Expires); err != nil {
+			return fmt.Errorf("expires: %w", err)
+		}
+	}
+	for i := range o.Rules {
+		r := &o.Rules[i]
+		switch {
+		case r.Verdict != contract.Deny && r.Verdict != contract.Escalate:
+			return fmt.Errorf("rules[%d].verdict %q: an overlay may only narrow; want DENY or ESCALATE", i, r.Verdict)
+		case len(r.Kinds) == 0:
+			return fmt.Errorf("rules[%d].kinds: name at least one", i)
+		case r.Reason == "":
+			return fmt.Errorf("rules[%d].reason_code: name one", i)
+		case r.Approval != nil && r.Verdict != contract.Escalate:
+			return fmt.Errorf("rules[%d].approval: belongs to ESCALATE", i)
+		}
+		if r.Approval != nil {
+			if err := CheckRule(r.Approval); err != nil {
+				return fmt.Errorf("rules[%d].approval.%w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Applies reports whether the overlay speaks about a call at its time.
+func (o *Overlay) Applies(f *Facts) bool {
+	if o.Expires != "" && f.Now >= o.Expires { // TimeFormat sorts as time does
+		return false
+	}
+	switch o.Scope {
+	case "tenant":
+		return o.Subject == f.Tenant
+	case "session":
+		return o.Subject == f.Session
+	}
+	return o.Subject == f.Actor
+}
+
+// Answer is the overlay's opinion on a call it applies to.
+func (o *Overlay) Answer(f *Facts, t *contract.Tool) Answer {
+	a := Answer{Sandbox: o.Sandbox}
+	if len(o.Only) > 0 && !matchAny(o.Only, f.Kind) {
+		a.Verdict, a.Reason = contract.Deny, contract.ReasonOverlayNotListed
+		return a
+	}
+	for i := range o.Rules {
+		r := &o.Rules[i]
+		if !matchAny(r.Kinds, f.Kind) || len(r.Classes) > 0 && !slices.Contains(r.Classes, classOf(t)) || !all(r.Labels, f.Labels) {
+			continue
+		}
+		a.Verdict, a.Reason = r.Verdict, r.Reason
+		if r.Approval != nil {
+			a.Approvals = []contract.ApprovalRule{*r.Approval}
+		}
+		return a
+	}
+	return a
+}
+
+func all(want, have []string) bool {
+	return !slices.ContainsFunc(want, func(w string) bool { return !slices.Contains(have, w) })
+}
+
+func classOf(t *contract.Tool) string {
+	if t == nil || t.Class == "" {
+		return "E3"
+	}
+	return t.Class
+}

@@ -1,0 +1,238 @@
+// Package toolschema checks arguments and outputs against a tool's JSON Schema
+// (2020-12), and fills in defaults. A schema stands alone: it may refer to
+// nothing outside itself. An object that does not say what it does with other
+// members takes none: unknown fields are denied.
+package toolschema
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Checker compiles schemas once per digest of the tool document and side. The
+// zero value is ready.
+type Checker struct{ compiled sync.Map }
+
+// Input returns "" where args fit the tool's input schema, else a reason code.
+func (c *Checker) Input(digest string, t *contract.Tool, args []byte) string {
+	s, err := c.compile(digest+" in", t.InputSchema)
+	if err != nil {
+		return contract.ReasonToolSchemaInvalid
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(args))
+	if err != nil {
+		return contract.ReasonSchemaViolation
+	}
+	err = s.Validate(doc)
+	if err == nil {
+		return ""
+	}
+	var v *jsonschema.ValidationError
+	if errors.As(err, &v) && unknownField(v) {
+		return contract.ReasonArgsUnknownField
+	}
+	return contract.ReasonSchemaViolation
+}
+
+// unknownField reports whether all that is wrong are members nobody knows.
+func unknownField(v *jsonschema.ValidationError) bool {
+	if len(v.Causes) == 0 {
+		if _, ok := v.ErrorKind.(*kind.AdditionalProperties); ok {
+			return true
+		}
+		return strings.HasSuffix(v.SchemaURL, "/unevaluatedProperties")
+	}
+	for _, c := range v.Causes {
+		if !unknownField(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// Output says where an output breaks the tool's output schema; the error holds
+// no part of the output.
+func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
+	s, err := c.compile(digest+" out", t.OutputSchema)
+	if err != nil {
+		return err
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(output))
+	if err != nil {
+		return fmt.Errorf("is not one JSON document")
+	}
+	if err := s.Validate(doc); err != nil {
+		v, ok := err.(*jsonschema.ValidationError)
+		for ok && len(v.Causes) > 0 {
+			v = v.Causes[0]
+		}
+		if ok {
+			return fmt.Errorf("breaks the output schema at /%s (%s)", strings.Join(v.InstanceLocation, "/"), strings.Join(v.ErrorKind.KeywordPath(), "/"))
+		}
+		return fmt.Errorf("breaks the output schema")
+	}
+	return nil
+}
+
+// Valid reports whether both schemas of a tool compile.
+func (c *Checker) Valid(t *contract.Tool) error {
+	digest := contract.Digest(t)
+	if _, err := c.compile(digest+" in", t.InputSchema); err != nil {
+		return fmt.Errorf("input_schema: %w", err)
+	}
+	if _, err := c.compile(digest+" out", t.OutputSchema); err != nil {
+		return fmt.Errorf("output_schema: %w", err)
+	}
+	return nil
+}
+
+func (c *Checker) compile(key string, schema []byte) (*jsonschema.Schema, error) {
+	if s, ok := c.compiled.Load(key); ok {
+		return s.(*jsonschema.Schema), nil
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
+	if err != nil {
+		return nil, err
+	}
+	shut(doc, true)
+	comp := jsonschema.NewCompiler()
+	comp.DefaultDraft(jsonschema.Draft2020)
+	comp.AssertFormat()
+	comp.UseLoader(noLoader{})
+	if err := comp.AddResource("tool.json", doc); err != nil {
+		return nil, err
+	}
+	s, err := comp.Compile("tool.json")
+	if err != nil {
+		return nil, err
+	}
+	c.compiled.Store(key, s)
+	return s, nil
+}
+
+// shut closes every place where an instance's members are spelled out but
+// nothing is said of others. Branches (allOf and the like) and definitions see
+// only their own members, so the place that uses them is shut instead.
+func shut(node any, place bool) {
+	m, ok := node.(map[string]any)
+	if !ok {
+		return
+	}
+	_, said := m["additionalProperties"]
+	if _, also := m["unevaluatedProperties"]; place && !said && !also && describesObject(m) {
+		m["unevaluatedProperties"] = false
+	}
+	for _, k := range []string{"properties", "patternProperties", "dependentSchemas"} {
+		if sub, ok := m[k].(map[string]any); ok {
+			for _, v := range sub {
+				shut(v, k != "dependentSchemas")
+			}
+		}
+	}
+	for _, k := range []string{"items", "additionalProperties", "unevaluatedProperties", "contains", "unevaluatedItems"} {
+		shut(m[k], true)
+	}
+	if list, ok := m["prefixItems"].([]any); ok {
+		for _, v := range list {
+			shut(v, true)
+		}
+	}
+	for _, k := range []string{"allOf", "anyOf", "oneOf"} {
+		if list, ok := m[k].([]any); ok {
+			for _, v := range list {
+				shut(v, false)
+			}
+		}
+	}
+	for _, k := range []string{"if", "then", "else", "not"} {
+		shut(m[k], false)
+	}
+	for _, k := range []string{"$defs", "definitions"} {
+		if sub, ok := m[k].(map[string]any); ok {
+			for _, v := range sub {
+				shut(v, false)
+			}
+		}
+	}
+}
+
+func describesObject(m map[string]any) bool {
+	for _, k := range []string{"properties", "patternProperties", "required", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf"} {
+		if _, ok := m[k]; ok {
+			return true
+		}
+	}
+	switch t := m["type"].(type) {
+	case string:
+		return t == "object"
+	case []any:
+		for _, v := range t {
+			if v == "object" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// noLoader refuses every reference outside the document: a schema must not
+// make policy read files or the network.
+type noLoader struct{}
+
+func (noLoader) Load(url string) (any, error) {
+	return nil, fmt.Errorf("reference to %s is not allowed", url)
+}
+
+// Defaults fills in what the args leave out and the schema has a default for,
+// at every level of nested objects. The result is for the executor; the args'
+// digest stays that of what the caller sent.
+func Defaults(schema, args []byte) ([]byte, error) {
+	if !bytes.Contains(schema, []byte(`"default"`)) {
+		return args, nil
+	}
+	var s, a any
+	if err := decode(schema, &s); err != nil {
+		return nil, err
+	}
+	if err := decode(args, &a); err != nil {
+		return nil, err
+	}
+	fill(s, a)
+	return json.Marshal(a)
+}
+
+func decode(b []byte, v *any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+func fill(schema, value any) {
+	s, _ := schema.(map[string]any)
+	switch v := value.(type) {
+	case map[string]any:
+		props, _ := s["properties"].(map[string]any)
+		for name, p := range props {
+			sub, _ := p.(map[string]any)
+			if def, ok := sub["default"]; ok {
+				if _, given := v[name]; !given {
+					v[name] = def
+				}
+			}
+			fill(p, v[name])
+		}
+	case []any:
+		for _, x := range v {
+			fill(s["items"], x)
+		}
+	}
+}

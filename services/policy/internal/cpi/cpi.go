@@ -1,0 +1,340 @@
+// Package cpi checks a stack of policies for consistency before any of it is
+// put in force: structure, references, contradictions, widening and rules that
+// can never speak. It is pure, and conservative: what it cannot show to be
+// reachable or disjoint it takes to overlap.
+package cpi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+// Clause is one rule of a bundle as far as it can be read without running it:
+// it answers for kinds that match Kind when every condition holds.
+type Clause struct {
+	At      string   // file:line
+	Chain   int      // clauses of one chain are tried in order; chains are tried together
+	Conds   []string // normalised text; equal text means equal meaning
+	Kind    string   // exact, or prefix ending in "*"
+	Verdict string   // empty: computed, not written
+	Reason  string
+	Fault   string // why the answer can never be accepted, or empty
+	Sandbox *contract.Sandbox
+}
+
+// Bundle is one P1 bundle's clauses, in order.
+type Bundle struct {
+	Name    string
+	Clauses []Clause
+}
+
+// Stack is what would be in force.
+type Stack struct {
+	P0       *guard.Ceilings
+	Bundles  []Bundle // in order of precedence
+	Overlays []guard.Overlay
+	Limits   []guard.Limit
+	Kinds    []string // the catalog's; empty = unknown, references to kinds are not checked
+}
+
+// Finding is one thing wrong. Errors keep a stack from being activated.
+type Finding struct {
+	Severity string `json:"severity"` // error, warning
+	Check    string `json:"check"`    // structure, reference, contradiction, widening, unreachable
+	Where    string `json:"where"`
+	Message  string `json:"message"`
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("%s: %s: %s: %s", f.Severity, f.Check, f.Where, f.Message)
+}
+
+// Errors picks the findings that forbid activation.
+func Errors(fs []Finding) []Finding {
+	return slices.DeleteFunc(slices.Clone(fs), func(f Finding) bool { return f.Severity != "error" })
+}
+
+// families are the first parts of all kinds there can be.
+var families = []string{"audit.", "judge.", "lab.", "llm.", "policy.", "tool.", "vault.", "work."}
+
+type checker struct {
+	s   *Stack
+	out []Finding
+}
+
+func (c *checker) add(severity, check, where, format string, args ...any) {
+	c.out = append(c.out, Finding{severity, check, where, fmt.Sprintf(format, args...)})
+}
+
+// Validate reports everything wrong with a stack, in the order of its layers.
+func Validate(s *Stack) []Finding {
+	c := &checker{s: s}
+	c.ceilings()
+	for i := range s.Bundles {
+		c.bundle(&s.Bundles[i])
+	}
+	c.between()
+	for i := range s.Overlays {
+		c.overlay(&s.Overlays[i])
+	}
+	c.limits()
+	return c.out
+}
+
+func (c *checker) ceilings() {
+	switch p := c.s.P0; {
+	case p == nil:
+		c.add("error", "structure", "p0", "there are no ceilings: everything is denied")
+	default:
+		if err := p.Validate(); err != nil {
+			c.add("error", "structure", "p0", "%v", err)
+		}
+		for _, k := range p.ForbiddenKinds {
+			c.kind("p0.forbidden_kinds", k)
+		}
+		for i := range p.Approvals {
+			for _, k := range p.Approvals[i].Kinds {
+				c.kind(fmt.Sprintf("p0.approvals[%d]", i), k)
+			}
+		}
+	}
+}
+
+// kind checks that a pattern names something.
+func (c *checker) kind(where, pattern string) {
+	if pattern == "*" {
+		return
+	}
+	text := strings.TrimSuffix(pattern, "*")
+	if !slices.ContainsFunc(families, func(f string) bool {
+		return strings.HasPrefix(text, f) || pattern != text && strings.HasPrefix(f, text)
+	}) {
+		c.add("error", "reference", where, "kind %q belongs to no family of kinds (%s)", pattern, strings.Join(families, " "))
+		return
+	}
+	if len(c.s.Kinds) > 0 && !slices.ContainsFunc(c.s.Kinds, func(k string) bool { return guard.MatchKind(pattern, k) }) {
+		c.add("warning", "reference", where, "kind %q matches nothing in the catalog", pattern)
+	}
+}
+
+func (c *checker) bundle(b *Bundle) {
+	for i := range b.Clauses {
+		x := &b.Clauses[i]
+		where := "p1 " + b.Name + " " + x.At
+		if x.Fault != "" {
+			c.add("error", "structure", where, "%s", x.Fault)
+		}
+		if x.Verdict == "" && x.Fault == "" {
+			c.add("warning", "structure", where, "the answer is computed; it is checked only when it is given")
+		}
+		if x.Kind != "*" {
+			c.kind(where, x.Kind)
+		}
+		c.widens(where, x)
+		for j := range b.Clauses[:i] {
+			y := &b.Clauses[j]
+			switch {
+			case y.Chain == x.Chain && subsumes(y, x):
+				c.add("error", "unreachable", where, "the rule at %s answers before it, always", y.At)
+			case y.Chain != x.Chain && overlap(y, x) && !sameAnswer(y, x):
+				c.add("error", "contradiction", where, "the rule at %s can answer the same call otherwise; join them with else", y.At)
+			}
+		}
+	}
+	if len(b.Clauses) == 0 {
+		c.add("error", "structure", "p1 "+b.Name, "no rule named answer in package binnacle.p1")
+	}
+}
+
+// widens finds rules of P1 that grant what P0 keeps.
+func (c *checker) widens(where string, x *Clause) {
+	p := c.s.P0
+	if p == nil {
+		return
+	}
+	if x.Sandbox != nil {
+		if field := beyond(x.Sandbox, &p.Sandbox); field != "" {
+			c.add("error", "widening", where, "sandbox.%s is above the ceiling", field)
+		}
+	}
+	if x.Verdict == contract.Deny || x.Verdict == "" {
+		return
+	}
+	for _, k := range p.ForbiddenKinds {
+		if covers(k, x.Kind) {
+			c.add("error", "widening", where, "%s for %s, which P0 forbids (%s)", x.Verdict, x.Kind, k)
+		}
+	}
+	for i := range p.Approvals {
+		for _, k := range p.Approvals[i].Kinds {
+			if x.Verdict == contract.Allow && covers(k, x.Kind) {
+				c.add("error", "widening", where, "ALLOW for %s, which P0 lets people decide (%s); write ESCALATE", x.Kind, k)
+			}
+		}
+	}
+}
+
+func beyond(s, ceiling *contract.Sandbox) string {
+	for _, f := range []struct {
+		name   string
+		v, max int64
+	}{{"cpu_millis", s.CPUMillis, ceiling.CPUMillis}, {"memory_mib", s.MemoryMiB, ceiling.MemoryMiB}, {"output_bytes", s.OutputBytes, ceiling.OutputBytes},
+		{"pids", s.Pids, ceiling.Pids}, {"wall_ms", s.WallMS, ceiling.WallMS}} {
+		if f.v > f.max {
+			return f.name
+		}
+	}
+	return ""
+}
+
+// between finds rules of later bundles that an earlier bundle always answers
+// for.
+func (c *checker) between() {
+	for i := range c.s.Bundles {
+		for j := range c.s.Bundles[:i] {
+			before, b := &c.s.Bundles[j], &c.s.Bundles[i]
+			for k := range b.Clauses {
+				x := &b.Clauses[k]
+				for l := range before.Clauses {
+					if y := &before.Clauses[l]; y.Fault == "" && subsumes(y, x) {
+						c.add("warning", "unreachable", "p1 "+b.Name+" "+x.At, "bundle %s answers before it, at %s", before.Name, y.At)
+						break
+					}
+				}
+			}
+		}
+	}
+}
+
+func (c *checker) overlay(o *guard.Overlay) {
+	where := "p2 " + o.ID
+	if err := o.Validate(); err != nil {
+		check := "structure"
+		if strings.Contains(err.Error(), "may only narrow") {
+			check = "widening"
+		}
+		c.add("error", check, where, "%v", err)
+		return
+	}
+	if o.Sandbox != nil && c.s.P0 != nil {
+		if field := beyond(o.Sandbox, &c.s.P0.Sandbox); field != "" {
+			c.add("error", "widening", where, "sandbox.%s is above the ceiling", field)
+		}
+	}
+	for _, k := range o.Only {
+		c.kind(where+" only_kinds", k)
+	}
+	for i := range o.Rules {
+		r := &o.Rules[i]
+		at := fmt.Sprintf("%s rules[%d]", where, i)
+		for _, k := range r.Kinds {
+			c.kind(at, k)
+			if len(o.Only) > 0 && !slices.ContainsFunc(o.Only, func(p string) bool { return meet(p, k) }) {
+				c.add("error", "unreachable", at, "kind %q is not on only_kinds", k)
+			}
+		}
+		if info, ok := contract.Reasons[r.Reason]; ok && info.Verdict != r.Verdict {
+			c.add("error", "reference", at, "reason_code %s belongs to %s", r.Reason, info.Verdict)
+		} else if !ok && !strings.HasPrefix(r.Reason, r.Verdict+"_") {
+			c.add("error", "reference", at, "reason_code %q: want one of the registry's, or %s_…", r.Reason, r.Verdict)
+		}
+		for j := range o.Rules[:i] {
+			y := &o.Rules[j]
+			if !coversAll(y.Kinds, r.Kinds) || !subset(y.Labels, r.Labels) || len(y.Classes) > 0 && (len(r.Classes) == 0 || !subset(r.Classes, y.Classes)) {
+				continue
+			}
+			if y.Verdict != r.Verdict && coversAll(r.Kinds, y.Kinds) && len(y.Labels) == len(r.Labels) && len(y.Classes) == len(r.Classes) {
+				c.add("error", "contradiction", at, "rules[%d] answers the same calls with %s", j, y.Verdict)
+			} else {
+				c.add("error", "unreachable", at, "rules[%d] answers before it, always", j)
+			}
+		}
+	}
+}
+
+// limits finds limits looser than the ceilings' own for the same thing.
+func (c *checker) limits() {
+	if err := guard.CheckLimits(c.s.Limits); err != nil {
+		c.add("error", "structure", "limits", "%v", err)
+	}
+	if c.s.P0 == nil {
+		return
+	}
+	for i := range c.s.Limits {
+		l := &c.s.Limits[i]
+		for j := range c.s.P0.Limits {
+			p := &c.s.P0.Limits[j]
+			if p.Level == l.Level && p.Measure == l.Measure && p.Window == l.Window && (p.Subject == "" || p.Subject == l.Subject) && l.Max > p.Max {
+				c.add("error", "widening", "limits "+l.ID, "max %d is above the ceiling of %d (%s)", l.Max, p.Max, p.ID)
+			}
+		}
+	}
+}
+
+// covers reports whether every kind of b is one of a.
+func covers(a, b string) bool {
+	prefix, wild := strings.CutSuffix(a, "*")
+	return a == b || wild && strings.HasPrefix(strings.TrimSuffix(b, "*"), prefix)
+}
+
+// meet reports whether some kind could match both patterns.
+func meet(a, b string) bool {
+	ta, wa := strings.CutSuffix(a, "*")
+	tb, wb := strings.CutSuffix(b, "*")
+	switch {
+	case wa && wb:
+		return strings.HasPrefix(ta, tb) || strings.HasPrefix(tb, ta)
+	case wa:
+		return strings.HasPrefix(tb, ta)
+	case wb:
+		return strings.HasPrefix(ta, tb)
+	}
+	return ta == tb
+}
+
+func coversAll(a, b []string) bool {
+	return !slices.ContainsFunc(b, func(k string) bool {
+		return !slices.ContainsFunc(a, func(p string) bool { return covers(p, k) })
+	})
+}
+
+func subset(a, b []string) bool {
+	return !slices.ContainsFunc(a, func(x string) bool { return !slices.Contains(b, x) })
+}
+
+// subsumes: whenever x would answer, y does.
+func subsumes(y, x *Clause) bool { return covers(y.Kind, x.Kind) && subset(y.Conds, x.Conds) }
+
+// overlap: some call could make both answer.
+func overlap(y, x *Clause) bool {
+	if !meet(y.Kind, x.Kind) {
+		return false
+	}
+	for _, a := range y.Conds {
+		for _, b := range x.Conds {
+			if a == "not "+b || b == "not "+a || differ(a, b) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// differ: two equations of one thing with different constants.
+func differ(a, b string) bool {
+	la, ra, ok1 := strings.Cut(a, " == ")
+	lb, rb, ok2 := strings.Cut(b, " == ")
+	return ok1 && ok2 && la == lb && ra != rb && constant(ra) && constant(rb)
+}
+
+func constant(s string) bool {
+	return strings.HasPrefix(s, `"`) || s == "true" || s == "false" || s != "" && strings.Trim(s, "0123456789.-") == ""
+}
+
+func sameAnswer(y, x *Clause) bool {
+	return y.Verdict != "" && y.Verdict == x.Verdict && y.Reason == x.Reason && y.Sandbox == nil && x.Sandbox == nil
+}

@@ -1,0 +1,75 @@
+package cpi
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+func ceilings() *guard.Ceilings {
+	return &guard.Ceilings{ForbiddenKinds: []string{"tool.rm*"}, StartWindowMS: 1000, MaxCents: 1,
+		Approvals: []guard.KindApproval{{Kinds: []string{"tool.pay*"}, Rule: contract.ApprovalRule{Quorum: 2, TimeoutMS: 1000}}},
+		Limits:    []guard.Limit{{ID: "day", Level: "agent", Measure: "cents", Max: 100, Window: "day"}},
+		Sandbox:   contract.Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1000, Pids: 8, Tier: "process", WallMS: 1000}}
+}
+
+func allow(kind string, chain int, conds ...string) Clause {
+	return Clause{At: "a.rego:" + kind, Chain: chain, Kind: kind, Conds: conds, Verdict: contract.Allow, Reason: "RULE_A"}
+}
+
+func deny(kind string, chain int, conds ...string) Clause {
+	return Clause{At: "a.rego:" + kind, Chain: chain, Kind: kind, Conds: conds, Verdict: contract.Deny, Reason: "DENY_A"}
+}
+
+func overlay(rules ...guard.OverlayRule) []guard.Overlay {
+	return []guard.Overlay{{ID: "o", Scope: "agent", Subject: "alice", Rules: rules}}
+}
+
+// TestValidate: each case is one stack and what is to be found in it; "" is a
+// sound one. The reference calls a P0 ESCALATE under a lower ALLOW consistent.
+func TestValidate(t *testing.T) {
+	for name, c := range map[string]struct {
+		stack Stack
+		want  string
+	}{
+		"sound":                        {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{deny("tool.x", 0), allow("tool.*", 0)}}}}, ""},
+		"no ceilings":                  {Stack{}, "error: structure: p0"},
+		"empty bundle":                 {Stack{P0: ceilings(), Bundles: []Bundle{{"b", nil}}}, "error: structure: p1 b"},
+		"answer that is none":          {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{{Kind: "tool.x", Fault: "verdict"}}}}}, "error: structure"},
+		"unknown family":               {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tools.x", 0)}}}}, "error: reference"},
+		"kind not in the catalog":      {Stack{P0: ceilings(), Kinds: []string{"tool.y", "tool.rm", "tool.pay"}, Bundles: []Bundle{{"b", []Clause{allow("tool.x", 0)}}}}, "warning: reference"},
+		"behind a catch-all":           {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0), deny("tool.x", 0)}}}}, "error: unreachable"},
+		"behind fewer conditions":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0, "p"), deny("tool.x", 0, "p", "q")}}}}, "error: unreachable"},
+		"behind other conditions":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0, "p"), deny("tool.x", 0, "q")}}}}, ""},
+		"two chains, both":             {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0), deny("tool.x", 1)}}}}, "error: contradiction"},
+		"two chains, other kinds":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.a*", 0), deny("tool.x", 1)}}}}, ""},
+		"two chains, one negated":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0, "p"), deny("tool.*", 1, "not p")}}}}, ""},
+		"two chains, other constants":  {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0, `input.actor == "a"`), deny("tool.*", 1, `input.actor == "b"`)}}}}, ""},
+		"an earlier bundle":            {Stack{P0: ceilings(), Bundles: []Bundle{{"a", []Clause{deny("tool.*", 0)}}, {"b", []Clause{allow("tool.x", 0)}}}}, "warning: unreachable"},
+		"P1 allows the forbidden":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.rmdir", 0)}}}}, "error: widening"},
+		"P1 allows what P0 escalates":  {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.pay", 0)}}}}, "error: widening"},
+		"P1 sandbox above P0":          {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{{Kind: "tool.x", Verdict: contract.Allow, Reason: "RULE_A", Sandbox: &contract.Sandbox{MemoryMiB: 65}}}}}}, "error: widening"},
+		"P2 allows":                    {Stack{P0: ceilings(), Overlays: overlay(guard.OverlayRule{Kinds: []string{"tool.pay"}, Reason: "RULE_A", Verdict: contract.Allow})}, "error: widening"},
+		"P2 narrows":                   {Stack{P0: ceilings(), Overlays: overlay(guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "DENY_A", Verdict: contract.Deny})}, ""},
+		"P2 reason of another verdict": {Stack{P0: ceilings(), Overlays: overlay(guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "APPROVAL_REQUIRED", Verdict: contract.Deny})}, "error: reference"},
+		"P2 contradicts itself": {Stack{P0: ceilings(), Overlays: overlay(guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "DENY_A", Verdict: contract.Deny},
+			guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "ESCALATE_A", Verdict: contract.Escalate})}, "error: contradiction"},
+		"P2 unreachable": {Stack{P0: ceilings(), Overlays: overlay(guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "DENY_A", Verdict: contract.Deny},
+			guard.OverlayRule{Kinds: []string{"tool.x"}, Labels: []string{"web"}, Reason: "DENY_B", Verdict: contract.Deny})}, "error: unreachable"},
+		"P2 not on its list": {Stack{P0: ceilings(), Overlays: []guard.Overlay{{ID: "o", Scope: "tenant", Subject: "t", Only: []string{"llm.*"},
+			Rules: []guard.OverlayRule{{Kinds: []string{"tool.x"}, Reason: "DENY_A", Verdict: contract.Deny}}}}}, "error: unreachable"},
+		"P2 sandbox above P0": {Stack{P0: ceilings(), Overlays: []guard.Overlay{{ID: "o", Scope: "tenant", Subject: "t", Sandbox: &contract.Sandbox{WallMS: 5000, Tier: "process"}}}}, "error: widening"},
+		"limits above P0":     {Stack{P0: ceilings(), Limits: []guard.Limit{{ID: "x", Level: "agent", Measure: "cents", Max: 101, Window: "day"}}}, "error: widening"},
+		"limits below P0":     {Stack{P0: ceilings(), Limits: []guard.Limit{{ID: "x", Level: "agent", Measure: "cents", Max: 99, Window: "day"}}}, ""},
+	} {
+		got := Validate(&c.stack)
+		switch {
+		case c.want == "" && len(got) > 0:
+			t.Errorf("%s: %v", name, got)
+		case c.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0].String(), c.want)):
+			t.Errorf("%s: %v, want %s", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,332 @@
+// Package limit is the account book of budgets, rate limits and concurrency
+// limits. It is pure: Decide says what to record, Evolve folds what was
+// recorded, and whoever appends does so with the expectation that nothing was
+// recorded since, so that no two reservations see the same room.
+package limit
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// State is every account and every open reservation. The zero value is empty.
+type State struct {
+	now      string // the latest time seen; time never goes back
+	accounts map[key]*account
+	open     map[string]events.Reserved // by call
+	changes  int
+}
+
+type key struct{ account, window string }
+
+type account struct{ reserved, committed int64 }
+
+// Request asks to set amounts aside for one call. The limits it falls under
+// follow from Facts.
+type Request struct {
+	CallID  string
+	Facts   *guard.Facts
+	Amounts contract.Amounts
+	Force   bool // people approved going beyond the limits
+}
+
+// Outcome is how a call with a reservation ended.
+type Outcome struct {
+	CallID string
+	Status string
+	Usage  contract.Usage
+}
+
+// Open lists the calls whose reservation is not settled.
+func (s *State) Open() []string { return slices.Sorted(maps.Keys(s.open)) }
+
+// IsOpen reports whether the call holds a reservation.
+func (s *State) IsOpen(call string) bool { _, ok := s.open[call]; return ok }
+
+// Session is the session of an open reservation.
+func (s *State) Session(call string) string { return s.open[call].Session }
+
+// Decide answers the requests in order and settles the outcomes, all in one
+// event, which is empty where nothing changes. Requests see what the
+// settlements beside them free.
+func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, outcomes []Outcome) (events.BudgetChanged, []guard.BudgetFact) {
+	ev := events.BudgetChanged{Now: max(contract.Time(now), s.now)}
+	delta := map[key]int64{}
+	done := map[string]bool{}
+	for _, o := range outcomes {
+		held, ok := s.open[o.CallID]
+		if !ok || done[o.CallID] {
+			continue
+		}
+		done[o.CallID] = true
+		set := events.Settled{CallID: o.CallID, Status: o.Status}
+		for _, c := range held.Charges {
+			delta[key{c.Account, c.Window}] -= c.Amount
+			if n := used(o, c, measureOf(limits, c.Account)); n > 0 && !strings.HasPrefix(c.Window, "concurrent") {
+				set.Charges = append(set.Charges, events.Charge{Account: c.Account, Amount: n, Window: c.Window})
+				delta[key{c.Account, c.Window}] += n
+			}
+		}
+		ev.Settled = append(ev.Settled, set)
+	}
+	t, _ := contract.ParseTime(ev.Now)
+	facts := make([]guard.BudgetFact, len(requests))
+	reserved := map[string]events.Reserved{}
+	for i, r := range requests {
+		held, again := s.open[r.CallID]
+		if !again || done[r.CallID] {
+			held, again = reserved[r.CallID], reserved[r.CallID].CallID != ""
+		}
+		if again { // a second delivery of the proposal
+			facts[i] = guard.BudgetFact{Accounts: accountsOf(held.Charges), Amounts: r.Amounts}
+			continue
+		}
+		charges, refusal := charge(s, limits, t, &r, delta)
+		if refusal != nil {
+			facts[i] = *refusal
+			continue
+		}
+		facts[i] = guard.BudgetFact{Accounts: accountsOf(charges), Amounts: r.Amounts}
+		if len(charges) == 0 {
+			continue
+		}
+		for _, c := range charges {
+			delta[key{c.Account, c.Window}] += c.Amount
+		}
+		res := events.Reserved{CallID: r.CallID, Charges: charges, Session: r.Facts.Session}
+		reserved[r.CallID] = res
+		ev.Reserved = append(ev.Reserved, res)
+	}
+	return ev, facts
+}
+
+func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map[key]int64) ([]events.Charge, *guard.BudgetFact) {
+	var charges []events.Charge
+	for i := range limits {
+		l := &limits[i]
+		acc := l.Account(r.Facts)
+		n := Of(&r.Amounts, l.Measure)
+		if acc == "" || n == 0 {
+			continue
+		}
+		k := key{acc, window(now, l.Window)}
+		have := delta[k]
+		if a := s.accounts[k]; a != nil {
+			have += a.reserved + a.committed
+		}
+		if !r.Force && (have > l.Max || n > l.Max-have) {
+			return nil, refuse(l, acc, r.Amounts, now)
+		}
+		charges = append(charges, events.Charge{Account: acc, Amount: n, Window: k.window})
+	}
+	return charges, nil
+}
+
+func refuse(l *guard.Limit, acc string, a contract.Amounts, now time.Time) *guard.BudgetFact {
+	f := &guard.BudgetFact{Accounts: []string{acc}, Amounts: a, Escalate: l.OnExceed == "escalate", Refused: contract.ReasonBudgetExceeded}
+	rate := l.Measure == "calls" && slices.Contains([]string{"second", "minute", "hour"}, l.Window)
+	switch {
+	case l.Window == "concurrent":
+		f.Refused = contract.ReasonConcurrencyExceeded
+	case rate && f.Escalate:
+		f.Refused = contract.ReasonTemporalIntervention
+	case rate:
+		f.Refused = contract.ReasonTemporalThrottle
+	}
+	if _, end := bounds(now, l.Window); !end.IsZero() {
+		f.RetryAt = contract.Time(end)
+	}
+	return f
+}
+
+// used is what an ended call keeps charged of one reserved amount. A call that
+// never started keeps nothing; one of which nobody knows how it ended keeps
+// all. Tokens and compute are what was reported, the rest is what was reserved
+// where nothing was reported.
+func used(o Outcome, c events.Charge, measure string) int64 {
+	switch o.Status {
+	case contract.Denied, contract.Expired:
+		return 0
+	case contract.Unknown, contract.DeadLettered:
+		return c.Amount
+	}
+	u := o.Usage
+	reported := map[string]int64{"cents": u.Cents, "tokens": u.InputTokens + u.OutputTokens, "compute_ms": u.CPUMillis, "egress_bytes": u.EgressBytes}[measure]
+	if reported > 0 || measure == "tokens" || measure == "compute_ms" {
+		return reported
+	}
+	return c.Amount
+}
+
+func measureOf(limits []guard.Limit, account string) string {
+	id, _, _ := strings.Cut(account, "/")
+	for i := range limits {
+		if limits[i].ID == id {
+			return limits[i].Measure
+		}
+	}
+	return ""
+}
+
+// Of reads one measure of amounts.
+func Of(a *contract.Amounts, measure string) int64 {
+	switch measure {
+	case "calls":
+		return a.Calls
+	case "cents":
+		return a.Cents
+	case "compute_ms":
+		return a.ComputeMillis
+	case "egress_bytes":
+		return a.EgressBytes
+	case "risk_points":
+		return a.Risk
+	}
+	return a.Tokens
+}
+
+func accountsOf(cs []events.Charge) []string {
+	out := make([]string, len(cs))
+	for i := range cs {
+		out[i] = cs[i].Account
+	}
+	return out
+}
+
+// window names the calendar window, in UTC, that t falls into.
+func window(t time.Time, unit string) string {
+	start, _ := bounds(t, unit)
+	if start.IsZero() {
+		return unit
+	}
+	return unit + ":" + contract.Time(start)
+}
+
+// bounds is the window's start and end; both zero where it never ends.
+func bounds(t time.Time, unit string) (start, end time.Time) {
+	t = t.UTC()
+	y, m, d := t.Date()
+	switch unit {
+	case "second":
+		start = t.Truncate(time.Second)
+		return start, start.Add(time.Second)
+	case "minute":
+		start = t.Truncate(time.Minute)
+		return start, start.Add(time.Minute)
+	case "hour":
+		start = t.Truncate(time.Hour)
+		return start, start.Add(time.Hour)
+	case "day":
+		return time.Date(y, m, d, 0, 0, 0, 0, time.UTC), time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC)
+	case "month":
+		return time.Date(y, m, 1, 0, 0, 0, 0, time.UTC), time.Date(y, m+1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	return time.Time{}, time.Time{}
+}
+
+// Evolve folds one recorded change in.
+func Evolve(s *State, ev *events.BudgetChanged) {
+	if s.accounts == nil {
+		s.accounts, s.open = map[key]*account{}, map[string]events.Reserved{}
+	}
+	s.now = max(s.now, ev.Now)
+	at := func(c events.Charge) *account {
+		k := key{c.Account, c.Window}
+		if s.accounts[k] == nil {
+			s.accounts[k] = &account{}
+		}
+		return s.accounts[k]
+	}
+	for _, r := range ev.Reserved {
+		if _, ok := s.open[r.CallID]; ok {
+			continue
+		}
+		s.open[r.CallID] = r
+		for _, c := range r.Charges {
+			at(c).reserved += c.Amount
+		}
+	}
+	for _, x := range ev.Settled {
+		held, ok := s.open[x.CallID]
+		if !ok {
+			continue
+		}
+		delete(s.open, x.CallID)
+		for _, c := range held.Charges {
+			at(c).reserved -= c.Amount
+		}
+		for _, c := range x.Charges {
+			at(c).committed += c.Amount
+		}
+	}
+	if s.changes++; s.changes%pruneEvery == 0 {
+		s.prune()
+	}
+}
+
+// pruneEvery is how many changes pass between two clearings of ended windows.
+const pruneEvery = 1024
+
+func (s *State) prune() {
+	for k, a := range s.accounts {
+		unit, from, timed := strings.Cut(k.window, ":")
+		if a.reserved != 0 {
+			continue
+		}
+		if unit == "concurrent" {
+			delete(s.accounts, k)
+			continue
+		}
+		if start, err := contract.ParseTime(from); timed && err == nil {
+			if _, end := bounds(start, unit); contract.Time(end) <= s.now {
+				delete(s.accounts, k)
+			}
+		}
+	}
+}
+
+// Row is one account as people see it.
+type Row struct {
+	Account   string `json:"account"`
+	Window    string `json:"window"`
+	Reserved  int64  `json:"reserved"`
+	Committed int64  `json:"committed"`
+}
+
+// Rows lists the accounts, sorted.
+func (s *State) Rows() []Row {
+	out := []Row{}
+	for k, a := range s.accounts {
+		out = append(out, Row{k.account, k.window, a.reserved, a.committed})
+	}
+	slices.SortFunc(out, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(a.Account, b.Account), cmp.Compare(a.Window, b.Window))
+	})
+	return out
+}
+
+// Dump is the state's canonical form: sorted JSON lines.
+func (s *State) Dump() []byte {
+	var b []byte
+	for _, r := range s.Rows() {
+		w := canon.Object(b)
+		w.Str("account", r.Account)
+		w.Int("committed", r.Committed)
+		w.Int("reserved", r.Reserved)
+		w.Str("window", r.Window)
+		b = append(w.End(), '\n')
+	}
+	for _, id := range s.Open() {
+		r := s.open[id]
+		b = append(canon.Append(b, &r), '\n')
+	}
+	return b
+}

@@ -1,0 +1,142 @@
+package limit
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
+
+func facts(actor, session string) *guard.Facts {
+	return &guard.Facts{Actor: actor, Session: session, Tenant: "acme_web_prod"}
+}
+
+func ask(id, actor string, cents int64) Request {
+	return Request{CallID: id, Facts: facts(actor, "s-"+actor), Amounts: contract.Amounts{Calls: 1, Cents: cents}}
+}
+
+type book struct {
+	t      *testing.T
+	s      State
+	limits []guard.Limit
+}
+
+// one reserves for one call and returns the refusal.
+func (b *book) one(at time.Time, r Request) string {
+	b.t.Helper()
+	ev, out := Decide(&b.s, b.limits, at, []Request{r}, nil)
+	Evolve(&b.s, &ev)
+	return out[0].Refused
+}
+
+func (b *book) settle(at time.Time, id, status string, u contract.Usage) {
+	ev, _ := Decide(&b.s, b.limits, at, nil, []Outcome{{id, status, u}})
+	Evolve(&b.s, &ev)
+}
+
+func (b *book) want(got, want string) {
+	b.t.Helper()
+	if got != want {
+		b.t.Errorf("refused %q, want %q", got, want)
+	}
+}
+
+// TestWindows: the reference compares days of the month only, so that 3 March
+// to 3 April does not reset. Ours are calendar windows.
+func TestWindows(t *testing.T) {
+	for unit, next := range map[string]time.Time{
+		"second": noon.Add(time.Second), "minute": noon.Add(time.Minute), "hour": noon.Add(time.Hour),
+		"day": noon.AddDate(0, 0, 1), "month": noon.AddDate(0, 1, 0),
+	} {
+		b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "cents", Max: 10, Window: unit}}}
+		b.want(b.one(noon, ask("c1", "a", 10)), "")
+		b.want(b.one(noon, ask("c2", "a", 1)), contract.ReasonBudgetExceeded)
+		b.want(b.one(noon, ask("c3", "b", 10)), "") // another agent
+		b.settle(noon, "c1", contract.Succeeded, contract.Usage{Cents: 10})
+		b.want(b.one(next.Add(-time.Nanosecond).Truncate(time.Millisecond), ask("c4", "a", 1)), map[bool]string{true: contract.ReasonBudgetExceeded}[unit == "second" || unit == "minute" || unit == "hour"])
+		b.want(b.one(next, ask("c5", "a", 9)), "")
+	}
+	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "cents", Max: 10, Window: "month"}}}
+	b.want(b.one(noon, ask("c1", "a", 10)), "")
+	b.want(b.one(noon.AddDate(1, 0, 0), ask("c2", "a", 10)), "") // the same month, a year on
+	// Time going backwards opens no window again.
+	b.want(b.one(noon, ask("c3", "a", 10)), contract.ReasonBudgetExceeded)
+}
+
+func TestSettle(t *testing.T) {
+	limits := []guard.Limit{{ID: "cents", Level: "agent", Measure: "cents", Max: 100, Window: "total"}, {ID: "now", Level: "agent", Measure: "calls", Max: 2, Window: "concurrent"},
+		{ID: "tok", Level: "agent", Measure: "tokens", Max: 1000, Window: "total"}}
+	for status, left := range map[string]int64{contract.Denied: 0, contract.Expired: 0, contract.Unknown: 60, contract.DeadLettered: 60, contract.Succeeded: 7, contract.Failed: 7} {
+		b := &book{t: t, limits: limits}
+		r := ask("c1", "a", 60)
+		r.Amounts.Tokens = 900
+		b.want(b.one(noon, r), "")
+		b.want(b.one(noon, ask("c2", "a", 60)), contract.ReasonBudgetExceeded)
+		b.settle(noon, "c1", status, contract.Usage{Cents: 7, InputTokens: 3})
+		b.settle(noon, "c1", status, contract.Usage{Cents: 7}) // twice is once
+		if rows := b.s.Rows(); rows[0].Committed != left || rows[0].Reserved != 0 || len(b.s.Open()) != 0 {
+			t.Errorf("%s: %+v", status, rows)
+		}
+	}
+	b := &book{t: t, limits: limits}
+	b.want(b.one(noon, ask("c1", "a", 1)), "")
+	b.want(b.one(noon, ask("c1", "a", 1)), "") // a second delivery reserves nothing more
+	b.want(b.one(noon, ask("c2", "a", 1)), "")
+	b.want(b.one(noon, ask("c3", "a", 1)), contract.ReasonConcurrencyExceeded)
+	b.settle(noon, "c1", contract.Succeeded, contract.Usage{})
+	b.want(b.one(noon, ask("c3", "a", 1)), "")
+	b.want(b.one(noon, ask("c4", "a", 101)), contract.ReasonBudgetExceeded)
+	b.want(b.one(noon, Request{CallID: "c5", Facts: facts("a", "s"), Amounts: contract.Amounts{Cents: 1 << 53}}), contract.ReasonBudgetExceeded)
+	forced := ask("c6", "a", 500)
+	forced.Force = true
+	b.want(b.one(noon, forced), "")
+}
+
+// TestBatch: requests of one batch see each other.
+func TestBatch(t *testing.T) {
+	s := State{}
+	limits := []guard.Limit{{ID: "l", Level: "organization", Measure: "cents", Max: 10, Window: "day"}}
+	var rs []Request
+	for i := range 64 {
+		rs = append(rs, ask(fmt.Sprint("c", i), fmt.Sprint("agent", i), 3))
+	}
+	ev, out := Decide(&s, limits, noon, rs, nil)
+	granted := 0
+	for _, o := range out {
+		if o.Refused == "" {
+			granted++
+		} else if o.RetryAt != "2026-03-04T00:00:00.000Z" {
+			t.Error(o)
+		}
+	}
+	if granted != 3 || len(ev.Reserved) != 3 {
+		t.Fatalf("%d granted", granted)
+	}
+}
+
+func TestPrune(t *testing.T) {
+	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 1, Window: "second"}, {ID: "n", Level: "agent", Measure: "calls", Max: 9, Window: "concurrent"}}}
+	for i := range 4 * pruneEvery {
+		id := fmt.Sprint("c", i)
+		at := noon.Add(time.Duration(i) * time.Second)
+		b.want(b.one(at, ask(id, "a", 0)), "")
+		b.settle(at, id, contract.Succeeded, contract.Usage{})
+	}
+	if n := len(b.s.Rows()); n > pruneEvery {
+		t.Errorf("%d accounts are kept", n)
+	}
+}
+
+// TestExceedEscalates: a limit may ask for people instead.
+func TestExceedEscalates(t *testing.T) {
+	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "session", Measure: "calls", Max: 1, Window: "minute", OnExceed: "escalate"}}}
+	b.want(b.one(noon, ask("c1", "a", 0)), "")
+	ev, out := Decide(&b.s, b.limits, noon, []Request{ask("c2", "a", 0)}, nil)
+	if out[0].Refused != contract.ReasonTemporalIntervention || !out[0].Escalate || len(ev.Reserved) != 0 {
+		t.Errorf("%+v", out[0])
+	}
+}

@@ -1,0 +1,118 @@
+package rego
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
+)
+
+// Clauses reads the rules named answer without running them.
+func (e *Engine) Clauses() []cpi.Clause {
+	var out, last []cpi.Clause
+	chain := 0
+	for _, name := range slices.Sorted(maps.Keys(e.modules)) {
+		m := e.modules[name]
+		if m.Package.Path.String() != "data.binnacle.p1" {
+			continue
+		}
+		for _, r := range m.Rules {
+			if string(r.Head.Name) != "answer" {
+				continue
+			}
+			if r.Default {
+				c := clause(r)
+				c.Chain = -1
+				last = append(last, c)
+				continue
+			}
+			for x := r; x != nil; x = x.Else {
+				c := clause(x)
+				c.Chain = chain
+				out = append(out, c)
+			}
+			chain++
+		}
+	}
+	if chain == 1 { // the default stands behind the one chain there is
+		for i := range last {
+			last[i].Chain = 0
+		}
+	}
+	return append(out, last...)
+}
+
+func clause(r *ast.Rule) cpi.Clause {
+	c := cpi.Clause{At: fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row), Kind: "*"}
+	for _, x := range r.Body {
+		text := x.String()
+		if text == "true" {
+			continue
+		}
+		if k := kindOf(x); k != "" && c.Kind == "*" && !x.Negated {
+			c.Kind = k
+			continue
+		}
+		c.Conds = append(c.Conds, normal(x, text))
+	}
+	if r.Head.Value == nil || !ast.IsConstant(r.Head.Value.Value) {
+		return c
+	}
+	v, err := ast.JSON(r.Head.Value.Value)
+	m, ok := v.(map[string]any)
+	if err != nil || !ok {
+		c.Fault = "the answer is not an object with verdict and reason_code"
+		return c
+	}
+	a, err := answerOf(m)
+	if err != nil {
+		c.Fault = err.Error()
+	}
+	c.Verdict, c.Reason, c.Sandbox = a.Verdict, a.Reason, a.Sandbox
+	return c
+}
+
+// kindOf is the pattern that an expression holds input.kind to, or "".
+func kindOf(x *ast.Expr) string {
+	if !x.IsCall() {
+		return ""
+	}
+	ops := x.Operands()
+	if len(ops) != 2 {
+		return ""
+	}
+	text := func(t *ast.Term) (string, bool) { s, ok := t.Value.(ast.String); return string(s), ok }
+	isKind := func(t *ast.Term) bool { return t.String() == "input.kind" }
+	switch x.Operator().String() {
+	case "equal", "eq":
+		if s, ok := text(ops[1]); ok && isKind(ops[0]) {
+			return s
+		}
+		if s, ok := text(ops[0]); ok && isKind(ops[1]) {
+			return s
+		}
+	case "startswith":
+		if s, ok := text(ops[1]); ok && isKind(ops[0]) {
+			return s + "*"
+		}
+	}
+	return ""
+}
+
+// normal spells equations one way, so that they can be compared.
+func normal(x *ast.Expr, text string) string {
+	if x.IsCall() && !x.Negated {
+		if ops := x.Operands(); len(ops) == 2 && (x.Operator().String() == "equal" || x.Operator().String() == "eq") {
+			a, b := ops[0].String(), ops[1].String()
+			if _, ok := ops[0].Value.(ast.Ref); !ok {
+				a, b = b, a
+			}
+			return a + " == " + b
+		}
+	}
+	return text
+}

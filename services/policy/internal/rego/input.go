@@ -1,0 +1,25 @@
+package rego
+
+// inputSchema is what OPA's type checker holds a bundle's references against:
+// a rule that reads a fact that does not exist does not compile. A test
+// compares it with guard.Facts.
+var inputSchema = func() any {
+	str := map[string]any{"type": "string"}
+	strs := map[string]any{"type": "array", "items": str}
+	boolean := map[string]any{"type": "boolean"}
+	props := map[string]any{}
+	for _, k := range []string{"actor", "args_digest", "break_glass", "catalog_digest", "client", "deadline", "delegation", "delegation_fault", "frozen", "kind",
+		"mesh_tenant", "now", "on_behalf_of", "parent", "proposed", "proposer", "session", "session_owner", "tenant", "tool", "tool_pinned", "tool_schema_digest"} {
+		props[k] = str
+	}
+	for _, k := range []string{"labels", "roles", "scopes"} {
+		props[k] = strs
+	}
+	for _, k := range []string{"ledger_truncated", "parent_live", "review_due", "unverified"} {
+		props[k] = boolean
+	}
+	props["args"] = map[string]any{}
+	props["about"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{
+		"class": str, "egress_hosts": strs, "executor": str, "labels": strs, "secrets": strs}}
+	return map[string]any{"type": "object", "additionalProperties": false, "properties": props}
+}()

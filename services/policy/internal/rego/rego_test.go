@@ -1,0 +1,258 @@
+package rego
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+func build(t *testing.T, src string) []byte {
+	t.Helper()
+	b, err := Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\n" + src)}, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func facts() *guard.Facts {
+	return &guard.Facts{Actor: "alice", Client: "-", Kind: "tool.echo", Scopes: []string{"tools:call"}, Tool: "echo", Tenant: "t"}
+}
+
+func ask(t *testing.T, e *Engine, f *guard.Facts, args string) guard.Answer {
+	t.Helper()
+	in, err := NewInput(f, &contract.Tool{}, []byte(args))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.Answer(t.Context(), in)
+}
+
+func TestAnswer(t *testing.T) {
+	for src, want := range map[string]guard.Answer{
+		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"}`:                     {Verdict: "ALLOW", Reason: "RULE_X"},
+		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if input.args.n > 1`: {},
+		`answer := {"verdict": "ALLOW", "reason_code": "BUDGET_EXCEEDED"}`:            {Verdict: "DENY", Reason: "PRG_EVALUATION_ERROR"},
+		`answer := {"verdict": "ALLOW", "reason_code": ""}`:                           {Verdict: "DENY", Reason: "PRG_EVALUATION_ERROR"},
+		`answer := {"verdict": "MAYBE", "reason_code": "RULE_X"}`:                     {Verdict: "DENY", Reason: "PRG_EVALUATION_ERROR"},
+		`answer := "ALLOW"`: {Verdict: "DENY", Reason: "PRG_EVALUATION_ERROR"},
+		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X", "extra": 1}`:                                                             {Verdict: "DENY", Reason: "PRG_EVALUATION_ERROR"},
+		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if 1 / (input.args.n - 1) > 0`:                                           {Verdict: "DENY", Reason: "PRG_EVALUATION_ERROR"},
+		"answer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_X\"}\nanswer := {\"verdict\": \"DENY\", \"reason_code\": \"DENY_X\"}": {Verdict: "DENY", Reason: "PRG_EVALUATION_ERROR"},
+	} {
+		e, err := Compile(t.Context(), build(t, src))
+		if err != nil {
+			t.Errorf("%s: %v", src, err)
+			continue
+		}
+		if got := ask(t, e, facts(), `{"n":1}`); got.Verdict != want.Verdict || got.Reason != want.Reason {
+			t.Errorf("%s: %+v", src, got)
+		}
+	}
+	e, err := Compile(t.Context(), build(t, `answer := {"verdict": "ESCALATE", "reason_code": "ESCALATE_X", "approval": {"roles": ["sec"], "quorum": 2}, "sandbox": {"memory_mib": 8}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := ask(t, e, facts(), `{}`); len(a.Approvals) != 1 || a.Approvals[0].Quorum != 2 || a.Approvals[0].TimeoutMS != 300_000 || a.Sandbox.MemoryMiB != 8 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestRefused: bundles that cannot be trusted to be functions of their input,
+// or that no answer can come from, do not compile.
+func TestRefused(t *testing.T) {
+	for src, word := range map[string]string{
+		`answer := http.send({"url": "http://x", "method": "get"})`:                             "http.send",
+		`answer := time.now_ns()`:                                                               "time.now_ns",
+		`answer := rand.intn("a", 3)`:                                                           "rand.intn",
+		`answer := opa.runtime()`:                                                               "opa.runtime",
+		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if input.no_such_fact`:         "no_such_fact",
+		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if input.about.color == "red"`: "color",
+		"answer := x\nx := answer":                                                              "recurs",
+		`answer := {`:                                                                           "",
+	} {
+		b, err := Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\n" + src)}, "", nil)
+		if err == nil {
+			_, err = Compile(t.Context(), b)
+		}
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v", src, err)
+		}
+	}
+	good := build(t, `answer := {"verdict": "ALLOW", "reason_code": "RULE_X"}`)
+	for n := range len(good) {
+		if _, err := Compile(t.Context(), good[:n]); err == nil {
+			t.Fatalf("a bundle cut after %d of %d bytes is accepted", n, len(good))
+		}
+	}
+	if _, err := Compile(t.Context(), bytes.Repeat([]byte{0x1f}, MaxBundle+1)); err == nil {
+		t.Error("a bundle above the limit is accepted")
+	}
+}
+
+// TestLoops: work without end is stopped, and denies.
+func TestLoops(t *testing.T) {
+	for _, src := range []string{
+		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if count([1 | some i in numbers.range(1, 1000000000); some j in numbers.range(1, 100000000); i * j < 0]) >= 0`,
+		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if { some i in numbers.range(1, 100000); some j in numbers.range(1, 100000); some k in numbers.range(1, 100000); i + j + k == 0 }`,
+		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if { s := concat("", ["a" | some i in numbers.range(1, 100000000)]); contains(s, "b") }`,
+	} {
+		e, err := Compile(t.Context(), build(t, src))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		began := time.Now()
+		a := ask(t, e, facts(), `{}`)
+		if d := time.Since(began); d > 3*time.Second || a.Verdict != "DENY" || a.Reason != contract.ReasonPrgEvaluationError {
+			t.Errorf("%s: %+v after %s", src, a, d)
+		}
+	}
+}
+
+func TestSignature(t *testing.T) {
+	seed := sha256.Sum256([]byte("bundles"))
+	k, err := sign.NewKey(seed[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{"a/p.rego": []byte("package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": data.binnacle.reason}\n"), "binnacle/data.json": []byte(`{"reason":"RULE_DATA"}`)}
+	doc, err := Build(files, k.KID, seed[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Build(files, k.KID, seed[:])
+	if err != nil || !bytes.Equal(doc, again) {
+		t.Error("two builds of the same files differ", err)
+	}
+	known := func(kid string) ([]byte, error) {
+		if kid != k.KID {
+			return nil, errors.New("unknown key")
+		}
+		return k.Public(), nil
+	}
+	if kid, err := Verify(doc, known); err != nil || kid != k.KID {
+		t.Fatal(kid, err)
+	}
+	e, err := Compile(t.Context(), doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := ask(t, e, facts(), "{}"); a.Reason != "RULE_DATA" {
+		t.Errorf("%+v", a)
+	}
+	other := sha256.Sum256([]byte("stranger"))
+	if _, err := Verify(doc, func(string) ([]byte, error) { s, _ := sign.NewKey(other[:]); return s.Public(), nil }); err == nil {
+		t.Error("verified against another key")
+	}
+	unsigned, err := Build(files, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(unsigned, known); !errors.Is(err, ErrUnsigned) {
+		t.Error(err)
+	}
+	// The signature of one bundle on the files of another.
+	signed, err := Files(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(map[string][]byte){
+		"changed rule":  func(f map[string][]byte) { f["a/p.rego"] = append(f["a/p.rego"], "x := 1\n"...) },
+		"changed data":  func(f map[string][]byte) { f["binnacle/data.json"] = []byte(`{"reason":"RULE_OTHER"}`) },
+		"another file":  func(f map[string][]byte) { f["b.rego"] = []byte("package binnacle.p1\nb := 1\n") },
+		"a file is cut": func(f map[string][]byte) { delete(f, "binnacle/data.json") },
+	} {
+		f := maps.Clone(files)
+		f["a/p.rego"] = slices.Clone(f["a/p.rego"])
+		change(f)
+		f[".signatures.json"] = signed[".signatures.json"]
+		forged, err := Build(f, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Verify(forged, known); err == nil {
+			t.Errorf("%s: verified", name)
+		}
+	}
+}
+
+// TestInputSchema: the schema that bundles are checked against knows exactly
+// the facts there are.
+func TestInputSchema(t *testing.T) {
+	f := guard.Facts{}
+	w := canon.Append(nil, &f)
+	_ = w
+	src, err := os.ReadFile("../../../../pkg/core/guard/facts.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body, _ := strings.Cut(string(src), "func (f *Facts) Canonical")
+	body, _, _ = strings.Cut(body, "\n}")
+	known := inputSchema.(map[string]any)["properties"].(map[string]any)
+	n := 2 // args, about
+	for line := range strings.Lines(body) {
+		if _, rest, ok := strings.Cut(line, `"`); ok && strings.Contains(line, "&f.") {
+			name, _, _ := strings.Cut(rest, `"`)
+			if slices.Contains([]string{"approvals", "budget", "resolution", "resolved"}, name) {
+				continue // ForRules
+			}
+			if n++; known[name] == nil {
+				t.Errorf("fact %s is missing in inputSchema", name)
+			}
+		}
+	}
+	if n != len(known) {
+		t.Errorf("inputSchema has %d members, the facts and their company %d", len(known), n)
+	}
+}
+
+// BenchmarkTenRules is a bundle's share of a decision: an ALLOW by the tenth
+// rule.
+func BenchmarkTenRules(b *testing.B) {
+	doc, err := Build(map[string][]byte{"p.rego": []byte(TenRules)}, "", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	e, err := Compile(context.Background(), doc)
+	if err != nil {
+		b.Fatal(err)
+	}
+	f := facts()
+	for b.Loop() {
+		in, err := NewInput(f, &contract.Tool{}, []byte(`{"n":1}`))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if a := e.Answer(context.Background(), in); a.Reason != "RULE_TEN" {
+			b.Fatal(a)
+		}
+	}
+}
+
+// TenRules is a bundle of ten rules, of which the last one allows.
+const TenRules = `package binnacle.p1
+import rego.v1
+answer := {"verdict": "DENY", "reason_code": "DENY_ONE"} if input.kind == "tool.a"
+else := {"verdict": "DENY", "reason_code": "DENY_TWO"} if startswith(input.kind, "vault.")
+else := {"verdict": "DENY", "reason_code": "DENY_THREE"} if "web" in input.labels
+else := {"verdict": "DENY", "reason_code": "DENY_FOUR"} if input.actor == "mallory"
+else := {"verdict": "DENY", "reason_code": "DENY_FIVE"} if input.args.n > 100
+else := {"verdict": "ESCALATE", "reason_code": "ESCALATE_SIX"} if input.kind == "tool.pay"
+else := {"verdict": "DENY", "reason_code": "DENY_SEVEN"} if startswith(input.kind, "lab.")
+else := {"verdict": "DENY", "reason_code": "DENY_EIGHT"} if input.client == "bad"
+else := {"verdict": "DENY", "reason_code": "DENY_NINE"} if not "tools:call" in input.scopes
+else := {"verdict": "ALLOW", "reason_code": "RULE_TEN"} if startswith(input.kind, "tool.")
+`

@@ -1,0 +1,452 @@
+package policy
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+)
+
+func canonical(s string) contract.Raw {
+	b, err := canon.Transform(nil, []byte(s))
+	if err != nil {
+		panic(err) // a literal of ours
+	}
+	return b
+}
+
+func result(effect string, doc any) execute.Result {
+	raw, err := json.Marshal(doc)
+	if err == nil {
+		raw, err = canon.Transform(nil, raw)
+	}
+	if err != nil {
+		return execute.Fail("internal", "%v", err)
+	}
+	return execute.Result{EffectType: effect, Output: raw}
+}
+
+// handle does the calls that govern the mesh.
+func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
+	switch w.Call.Kind {
+	case kindVote:
+		return s.vote(ctx, w)
+	case kindActivate, kindRollback, kindRetire:
+		return s.change(ctx, w)
+	}
+	c := govern.Command{Kind: w.Call.Kind, CallID: w.Call.ID, Actor: w.Event.Actor, Now: s.env.Emit.Now()}
+	if err := json.Unmarshal(w.Args, &c); err != nil {
+		return execute.Fail("invalid_input", "%v", err)
+	}
+	key := govern.Key(c.Kind)
+	var name string
+	var data canon.Document
+	ev, err := handle.Do(ctx, s.env.Emit.Log, bus.AggregateFilter(s.env.Tenant, "policy", key), func(h []*contract.Event) (*contract.Event, error) {
+		var st govern.State
+		for _, e := range h {
+			if err := govern.Evolve(&st, e); err != nil {
+				return nil, err
+			}
+		}
+		var err error
+		if name, data, err = govern.Decide(&st, c); err != nil {
+			return nil, invalid{err}
+		}
+		if c.Kind == "policy.set_limits" {
+			if err := s.validLimits(c.Limits); err != nil {
+				return nil, invalid{err}
+			}
+		}
+		return s.fact(name, key, contract.Bytes(data), w.Event), nil
+	})
+	if res, failed := failure(err); failed {
+		return res
+	}
+	out := map[string]any{"event": ev.ID, "result": json.RawMessage(contract.Bytes(data))}
+	if name == "mesh_frozen" {
+		out["acknowledged"], out["missing"] = s.acknowledged(ctx, "f-"+c.CallID)
+	}
+	s.caughtUp(ctx, ev)
+	return result("policy."+name, out)
+}
+
+// invalid marks an error as the caller's.
+type invalid struct{ error }
+
+func failure(err error) (execute.Result, bool) {
+	var bad invalid
+	switch {
+	case err == nil:
+		return execute.Result{}, false
+	case errors.As(err, &bad):
+		return execute.Fail("invalid_input", "%v", err), true
+	}
+	return execute.Fail("unavailable", "the ledger did not take the change: %v", err), true
+}
+
+// fact makes the event of a governed change: an aggregate's, caused by the
+// call, whose session it does not belong to.
+func (s *Service) fact(name, key string, data []byte, cause *contract.Event) *contract.Event {
+	e := s.env.Emit.New(name, key, data, cause)
+	e.Session, e.CallID, e.Origin = "", "", "-"
+	if cause == nil {
+		e.Origin = "-"
+	}
+	return e
+}
+
+// caughtUp waits a moment until this instance's view holds the change, so that
+// whoever made it finds it in force with their next call, mostly.
+func (s *Service) caughtUp(ctx context.Context, ev *contract.Event) {
+	if ev == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for ctx.Err() == nil && s.seen.Load() < ev.Lamport {
+		sleep(ctx, 2*time.Millisecond)
+	}
+}
+
+// acknowledged waits until every live executor has acknowledged the freeze.
+func (s *Service) acknowledged(ctx context.Context, id string) (acked, missing []string) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		acked = s.acks(id)
+		missing = []string{}
+		for _, service := range bus.Executors {
+			live, err := bus.Live(ctx, s.env.Conn, service)
+			if err != nil && ctx.Err() == nil {
+				s.env.Log.Warn("live executors unknown", "service", service, "err", err)
+			}
+			for _, instance := range live {
+				if !slices.Contains(acked, instance) {
+					missing = append(missing, instance)
+				}
+			}
+		}
+		if len(missing) == 0 && len(acked) > 0 || ctx.Err() != nil {
+			return acked, missing
+		}
+		sleep(ctx, 10*time.Millisecond)
+	}
+}
+
+func (s *Service) validLimits(ls []guard.Limit) error {
+	s.state.mu.RLock()
+	p0 := s.state.stack.p0
+	s.state.mu.RUnlock()
+	st := cpi.Stack{P0: p0, Limits: ls}
+	return refusal(cpi.Validate(&st))
+}
+
+func refusal(fs []cpi.Finding) error {
+	errs := cpi.Errors(fs)
+	if len(errs) == 0 {
+		return nil
+	}
+	lines := make([]string, len(errs))
+	for i := range errs {
+		lines[i] = errs[i].String()
+	}
+	return errors.New(strings.Join(lines, "; "))
+}
+
+// keyPolicies is the one aggregate of all layers: two activations at once are
+// validated one after the other.
+const keyPolicies = "policies"
+
+type changeArgs struct {
+	Layer      string `json:"layer"`
+	Name       string `json:"name"`
+	Precedence int64  `json:"precedence"`
+	Bundle     string `json:"bundle"`
+	Document   string `json:"document"`
+	URL        string `json:"url"`
+	Object     *struct {
+		Commitment string `json:"commitment"`
+		Size       int64  `json:"size"`
+	} `json:"object"`
+}
+
+// change does policy.activate, rollback and retire.
+func (s *Service) change(ctx context.Context, w *execute.Work) execute.Result {
+	var a changeArgs
+	if err := json.Unmarshal(w.Args, &a); err != nil {
+		return execute.Fail("invalid_input", "%v", err)
+	}
+	if (a.Layer == "p0") != (a.Name == "") {
+		return execute.Fail("invalid_input", "name: bundles and overlays have one, the ceilings have none")
+	}
+	act := contract.Activated{Layer: a.Layer, Name: a.Name}
+	var body []byte
+	switch w.Call.Kind {
+	case kindRetire:
+		act.Retired = true
+	case kindActivate:
+		var err error
+		if body, act.Source, err = s.fetch(ctx, &a); err != nil {
+			return execute.Fail("invalid_input", "%v", err)
+		}
+		if a.Layer == "p1" {
+			if act.Precedence = a.Precedence; act.Precedence == 0 {
+				act.Precedence = 500
+			}
+			if _, err := rego.Verify(body, s.bundleKey); err != nil {
+				return execute.Fail("invalid_input", "%v", err)
+			}
+		}
+	}
+	ev, findings, err := s.activate(ctx, w.Event, &act, body, w.Call.Kind == kindRollback)
+	if res, failed := failure(err); failed {
+		return res
+	}
+	s.caughtUp(ctx, ev)
+	return result("policy.policy_activated", map[string]any{"layer": act.Layer, "name": act.Name, "digest": act.Digest, "retired": act.Retired, "changed": ev != nil, "findings": findings})
+}
+
+// bundleKey answers for the key that signed a bundle.
+func (s *Service) bundleKey(kid string) ([]byte, error) {
+	for _, k := range s.env.Trust.Keys() {
+		if k.KID == kid {
+			if !strings.HasPrefix(k.Owner, "bundle:") {
+				return nil, fmt.Errorf("key %s does not sign bundles", kid)
+			}
+			return s.env.Trust.At(kid, k.Owner, contract.UseBundle, s.env.Emit.Tick())
+		}
+	}
+	return nil, fmt.Errorf("key %s is not in the trust registry", kid)
+}
+
+// fetch brings the document to activate: out of the call itself, from the
+// object store, or from an HTTP bundle server.
+func (s *Service) fetch(ctx context.Context, a *changeArgs) (body []byte, source string, err error) {
+	n := 0
+	for _, given := range []bool{a.Bundle != "", a.Document != "", a.URL != "", a.Object != nil} {
+		if given {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return nil, "", errors.New("bundle: give exactly one of bundle, document, object and url")
+	case a.Layer == "p1" && a.Document != "":
+		return nil, "", errors.New("document: a bundle comes as bundle, object or url")
+	case a.Bundle != "":
+		body, err = base64.StdEncoding.DecodeString(a.Bundle)
+		return body, "call", err
+	case a.Document != "":
+		body = []byte(a.Document)
+		if a.Layer == "p2" {
+			body, err = canon.Transform(nil, body)
+		}
+		return body, "call", err
+	case a.Object != nil:
+		c := contract.Content{Commitment: a.Object.Commitment, MediaType: "application/gzip", Size: a.Object.Size, Store: contract.StoreObject}
+		body, err = s.env.Blobs.Open(ctx, &c)
+		return body, "object " + a.Object.Commitment, err
+	}
+	body, err = s.download(ctx, a.URL)
+	return body, "url " + a.URL, err
+}
+
+// download gets a bundle from a server that the ceilings list.
+func (s *Service) download(ctx context.Context, raw string) ([]byte, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+		return nil, errors.New("url: want http:// or https:// without credentials")
+	}
+	s.state.mu.RLock()
+	p0 := s.state.stack.p0
+	s.state.mu.RUnlock()
+	listed := func(host string) bool {
+		return p0 != nil && slices.ContainsFunc(p0.EgressHosts, func(p string) bool { return guard.MatchHost(p, host) })
+	}
+	if !listed(u.Hostname()) {
+		return nil, fmt.Errorf("url: host %s is not in the ceilings' egress_hosts", u.Hostname())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, raw, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if !listed(r.URL.Hostname()) || len(via) > 3 {
+			return errors.New("redirects to a host that is not listed")
+		}
+		return nil
+	}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("url: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("url: the bundle server answers %s", resp.Status)
+	}
+	return io.ReadAll(io.LimitReader(resp.Body, rego.MaxBundle+1))
+}
+
+// activate validates the stack with a in it and records a, unless it is what
+// is in force already. It fills in what a lacks.
+func (s *Service) activate(ctx context.Context, cause *contract.Event, a *contract.Activated, body []byte, rollback bool) (*contract.Event, []cpi.Finding, error) {
+	if body != nil {
+		content, err := s.env.Blobs.Commit(ctx, body, "application/octet-stream")
+		if err != nil {
+			return nil, nil, err
+		}
+		a.Bundle, a.Digest = content, sign.Digest(body)
+	}
+	var findings []cpi.Finding
+	ev, err := handle.Do(ctx, s.env.Emit.Log, bus.AggregateFilter(s.env.Tenant, "policy", keyPolicies), func(h []*contract.Event) (*contract.Event, error) {
+		past, err := activations(h)
+		if err != nil {
+			return nil, err
+		}
+		now, before := inForce(past, a.Layer, a.Name)
+		switch {
+		case rollback && before == nil:
+			return nil, invalid{errors.New("name: there is nothing to go back to")}
+		case rollback:
+			a.Bundle, a.Digest, a.Precedence, a.Source = before.Bundle, before.Digest, before.Precedence, "rollback"
+		case a.Retired && now == nil:
+			return nil, invalid{errors.New("name: no such document is in force")}
+		case a.Retired:
+			a.Bundle, a.Digest, a.Precedence = now.Bundle, now.Digest, now.Precedence
+		case a.Source == "config" && (configured(past, a) || now != nil && now.Digest == a.Digest && now.Precedence == a.Precedence):
+			return nil, nil
+		case now != nil && now.Digest == a.Digest && now.Precedence == a.Precedence:
+			return nil, nil
+		}
+		e := s.fact("policy_activated", keyPolicies, nil, cause)
+		st, err := s.build(append(past, a), e.Lamport)
+		if err != nil {
+			return nil, invalid{err}
+		}
+		findings = st.validate(s.kinds(), s.state.limitsSet())
+		if err := refusal(findings); err != nil {
+			return nil, invalid{err}
+		}
+		e.Data = contract.Bytes(a)
+		return e, nil
+	})
+	if findings == nil {
+		findings = []cpi.Finding{}
+	}
+	return ev, findings, err
+}
+
+func activations(h []*contract.Event) ([]*contract.Activated, error) {
+	var out []*contract.Activated
+	for _, e := range h {
+		var a contract.Activated
+		if err := contract.Decode(e.Data, &a); err != nil {
+			return nil, err
+		}
+		out = append(out, &a)
+	}
+	return out, nil
+}
+
+// inForce finds the document of a layer and name that is in force, and the one
+// before it.
+func inForce(past []*contract.Activated, layer, name string) (now, before *contract.Activated) {
+	for _, x := range past {
+		switch {
+		case x.Layer != layer || x.Name != name:
+		case x.Retired:
+			now, before = nil, now
+		case now == nil || x.Digest != now.Digest:
+			if now != nil {
+				before = now
+			}
+			now = x
+		default:
+			now = x
+		}
+	}
+	return now, before
+}
+
+// configured reports whether the configuration said the same when it last
+// spoke: then what people changed since stays.
+func configured(past []*contract.Activated, a *contract.Activated) bool {
+	for _, x := range slices.Backward(past) {
+		if x.Layer == a.Layer && x.Name == a.Name && x.Source == "config" {
+			return x.Digest == a.Digest && x.Precedence == a.Precedence
+		}
+	}
+	return false
+}
+
+// build compiles the stack that activations come to.
+func (s *Service) build(past []*contract.Activated, lamport uint64) (*stack, error) {
+	var st stack
+	latest := map[string]int{}
+	for i, a := range past {
+		latest[a.Layer+"/"+a.Name] = i
+	}
+	for i, a := range past {
+		if latest[a.Layer+"/"+a.Name] != i || a.Retired {
+			continue
+		}
+		body, err := s.env.Blobs.Open(context.Background(), &a.Bundle)
+		if err != nil {
+			return nil, err
+		}
+		doc, err := compile(a.Layer, body, lamport, s.env.Trust.At)
+		if err != nil {
+			return nil, err
+		}
+		if st, err = st.with(a, doc); err != nil {
+			return nil, err
+		}
+	}
+	return &st, nil
+}
+
+// validate runs the consistency check over the whole stack.
+func (st *stack) validate(kinds []string, limits []guard.Limit) []cpi.Finding {
+	c := cpi.Stack{P0: st.p0, Kinds: kinds, Limits: limits}
+	for _, b := range st.p1 {
+		c.Bundles = append(c.Bundles, cpi.Bundle{Name: b.name, Clauses: b.engine.Clauses()})
+	}
+	for _, o := range st.p2 {
+		c.Overlays = append(c.Overlays, *o.doc)
+	}
+	return cpi.Validate(&c)
+}
+
+func (s *Service) kinds() []string {
+	var out []string
+	for _, t := range s.state.Catalog.Tools() {
+		out = append(out, t.Kind)
+	}
+	return out
+}
+
+func (st *State) limitsSet() []guard.Limit {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.gov.Limits()
+}

@@ -1,0 +1,482 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+)
+
+var checker toolschema.Checker
+
+// State is what decisions are made with: catalog, policies in force, and what
+// people put in force beside them. It is built by folding ledger events, live
+// and in replay alike.
+type State struct {
+	Catalog catalog.Catalog
+	// Open reads a policy document's content; Keys answers for root keys.
+	Open func(*contract.Content) ([]byte, error)
+	Keys guard.KeyAt
+	// Keep retains everything that ever was in force, by digest, for replay.
+	Keep bool
+
+	mu        sync.RWMutex
+	stack     stack
+	gov       govern.State
+	waiting   map[string]*waiting // escalated calls, by call
+	truncated bool                // audit found the ledger shorter than it was
+	labels    bool                // some session or tool carries labels
+
+	kept  map[string]any // by layer and digest: *guard.Ceilings, *rego.Engine, *guard.Overlay
+	tools map[string]*contract.Tool
+}
+
+// stack is the policies in force. It is replaced as a whole, so that a
+// decision sees one stack from beginning to end.
+type stack struct {
+	p0       *guard.Ceilings
+	p0Digest string
+	p1       []bundle  // in order of precedence
+	p2       []overlay // by name
+	history  []*contract.Activated
+}
+
+type bundle struct {
+	name       string
+	precedence int64
+	digest     string
+	engine     *rego.Engine
+}
+
+type overlay struct {
+	name, digest string
+	doc          *guard.Overlay
+}
+
+// waiting is an escalated call that is not settled.
+type waiting struct {
+	event *contract.Event
+	doc   contract.Escalated
+	votes []contract.Approval
+}
+
+// Reads reports whether an event of that name is one that State folds.
+func Reads(name string) bool {
+	switch name {
+	case "tool_registered", "tool_retired", "tool_approved", "policy_activated", "ledger_truncated", "escalated", "approval_recorded",
+		events.SessionLabelledName, events.RoleGrantedName, events.RoleRevokedName, events.DelegationGrantedName, events.DelegationRevokedName,
+		events.MeshFrozenName, events.MeshUnfrozenName, events.LimitsSetName, events.BreakGlassOpenedName, events.BreakGlassReviewedName:
+		return true
+	}
+	return false
+}
+
+// Apply folds one event in. It keeps nothing of e's bytes.
+func (st *State) Apply(e *contract.Event) error {
+	switch e.Name {
+	case "tool_registered", "tool_retired", "tool_approved":
+		if st.Keep && e.Name == "tool_registered" {
+			if err := st.keepTool(e); err != nil {
+				return err
+			}
+		}
+		if err := st.Catalog.Apply(e); err != nil || e.Name != "tool_registered" {
+			return err
+		}
+		for _, t := range st.Catalog.Tools() {
+			if len(t.Labels) > 0 || len(t.Secrets) > 0 {
+				st.markLabelled()
+			}
+		}
+		return nil
+	case events.SessionLabelledName:
+		st.markLabelled()
+		return nil
+	case "policy_activated":
+		var a contract.Activated
+		if err := contract.Decode(e.Data, &a); err != nil {
+			return err
+		}
+		if e.Service() != "policy" {
+			return nil
+		}
+		return st.activate(&a, e.Lamport)
+	case "ledger_truncated":
+		st.mu.Lock()
+		st.truncated = true
+		st.mu.Unlock()
+		return nil
+	case "escalated", "approval_recorded":
+		return st.escalation(e)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return govern.Evolve(&st.gov, e)
+}
+
+// labelled reports whether any session can carry labels: without, nobody needs
+// to look for them.
+func (st *State) labelled() bool {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.labels
+}
+
+func (st *State) markLabelled() {
+	st.mu.Lock()
+	st.labels = true
+	st.mu.Unlock()
+}
+
+func (st *State) keepTool(e *contract.Event) error {
+	var t contract.Tool
+	if err := contract.Decode(e.Data, &t); err != nil {
+		return err
+	}
+	if st.tools == nil {
+		st.tools = map[string]*contract.Tool{}
+	}
+	st.tools[contract.Digest(&t)] = &t
+	return nil
+}
+
+// activate puts a document in force, or takes it out.
+func (st *State) activate(a *contract.Activated, lamport uint64) error {
+	var doc any
+	if !a.Retired {
+		body, err := st.Open(&a.Bundle)
+		if err != nil {
+			return fmt.Errorf("policy %s cannot be read: %w", a.Digest, err)
+		}
+		if doc, err = compile(a.Layer, body, lamport, st.Keys); err != nil {
+			return err
+		}
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	next, err := st.stack.with(a, doc)
+	if err != nil {
+		return err
+	}
+	st.stack = next
+	if st.Keep && doc != nil {
+		if st.kept == nil {
+			st.kept = map[string]any{}
+		}
+		st.kept[a.Layer+a.Digest] = doc
+	}
+	return nil
+}
+
+// compile reads a policy document of a layer.
+func compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, error) {
+	switch layer {
+	case "p0":
+		return guard.OpenP0(body, lamport, keys)
+	case "p1":
+		return rego.Compile(context.Background(), body)
+	case "p2":
+		var o guard.Overlay
+		if err := contract.Decode(body, &o); err != nil {
+			return nil, fmt.Errorf("overlay: %w", err)
+		}
+		return &o, o.Validate()
+	}
+	return nil, fmt.Errorf("policy layer %q is unknown", layer)
+}
+
+// with is the stack after an activation.
+func (s stack) with(a *contract.Activated, doc any) (stack, error) {
+	s.history = append(slices.Clip(s.history), a)
+	s.p1 = slices.DeleteFunc(slices.Clone(s.p1), func(b bundle) bool { return a.Layer == "p1" && b.name == a.Name })
+	s.p2 = slices.DeleteFunc(slices.Clone(s.p2), func(o overlay) bool { return a.Layer == "p2" && o.name == a.Name })
+	if a.Retired {
+		if a.Layer == "p0" {
+			return s, errors.New("the ceilings cannot be retired")
+		}
+		return s, nil
+	}
+	switch d := doc.(type) {
+	case *guard.Ceilings:
+		s.p0, s.p0Digest = d, a.Digest
+	case *rego.Engine:
+		s.p1 = append(s.p1, bundle{a.Name, a.Precedence, a.Digest, d})
+		slices.SortFunc(s.p1, func(x, y bundle) int {
+			return cmp.Or(cmp.Compare(x.precedence, y.precedence), cmp.Compare(x.name, y.name))
+		})
+	case *guard.Overlay:
+		s.p2 = append(s.p2, overlay{a.Name, a.Digest, d})
+		slices.SortFunc(s.p2, func(x, y overlay) int { return cmp.Compare(x.name, y.name) })
+	}
+	return s, nil
+}
+
+// digests names the policies that a decision on f rests on.
+func (s *stack) digests(f *guard.Facts) contract.PolicyDigests {
+	d := contract.PolicyDigests{P0: s.p0Digest}
+	var p1, p2 []string
+	for i := range s.p1 {
+		p1 = append(p1, s.p1[i].digest)
+	}
+	for i := range s.p2 {
+		if s.p2[i].doc.Applies(f) {
+			p2 = append(p2, s.p2[i].digest)
+		}
+	}
+	d.P1, d.P2 = strings.Join(p1, "+"), strings.Join(p2, "+")
+	return d
+}
+
+// inputs gathers what guard.Decide looks at. args nil means they cannot be
+// read.
+func (st *State) inputs(ctx context.Context, callID, idem string, f guard.Facts, args []byte) guard.Inputs {
+	st.mu.RLock()
+	s := st.stack
+	st.mu.RUnlock()
+	tool, digest := st.Catalog.Lookup(f.Kind)
+	if tool != nil && tool.Tool != f.Tool {
+		tool, digest = nil, "none"
+	}
+	f.ToolDigest, f.CatalogDigest = digest, st.Catalog.Digest()
+	if tool != nil {
+		approved, explicit := st.Catalog.Approved(f.Kind)
+		switch {
+		case tool.Executor == "policy":
+		case !explicit && s.p0 != nil && s.p0.ExplicitTools:
+			f.ToolPinned = "none"
+		case approved != digest:
+			f.ToolPinned = approved
+		}
+	}
+	in := guard.Inputs{CallID: callID, IdemKey: idem, Facts: f, Tool: tool, P0: s.p0, Policies: s.digests(&f)}
+	answer(ctx, &in, s.engines(), s.overlays(&f), args)
+	return in
+}
+
+func (s *stack) engines() []*rego.Engine {
+	out := make([]*rego.Engine, len(s.p1))
+	for i := range s.p1 {
+		out[i] = s.p1[i].engine
+	}
+	return out
+}
+
+func (s *stack) overlays(f *guard.Facts) []*guard.Overlay {
+	var out []*guard.Overlay
+	for i := range s.p2 {
+		if s.p2[i].doc.Applies(f) {
+			out = append(out, s.p2[i].doc)
+		}
+	}
+	return out
+}
+
+// answer fills in what schema, bundles and overlays say. Of the bundles, the
+// first with an opinion speaks for the layer.
+func answer(ctx context.Context, in *guard.Inputs, engines []*rego.Engine, overlays []*guard.Overlay, args []byte) {
+	switch {
+	case in.Tool == nil:
+		return
+	case args == nil:
+		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: contract.ReasonArgsUnavailable}
+		return
+	}
+	if reason := checker.Input(in.Facts.ToolDigest, in.Tool, args); reason != "" {
+		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: reason}
+		return
+	}
+	input, err := rego.NewInput(&in.Facts, in.Tool, args)
+	if err != nil {
+		in.P1 = guard.Answer{Verdict: contract.Deny, Reason: contract.ReasonPrgEvaluationError}
+		return
+	}
+	for _, e := range engines {
+		if in.P1 = e.Answer(ctx, input); in.P1.Verdict != "" {
+			break
+		}
+	}
+	for _, o := range overlays {
+		in.P2 = append(in.P2, o.Answer(&in.Facts, in.Tool))
+	}
+}
+
+// Redecide computes a recorded decision again, with the tool document and the
+// policies it names. Keep must have been set before they were applied.
+func (st *State) Redecide(ctx context.Context, d *contract.Decision, args []byte) (verdict, reason, hash string, err error) {
+	in := guard.Inputs{CallID: d.CallID, Policies: d.Policies}
+	if err := contract.Decode(d.Facts, &in.Facts); err != nil {
+		return "", "", "", err
+	}
+	gone := errors.New("a policy it names was never activated")
+	var engines []*rego.Engine
+	var overlays []*guard.Overlay
+	var ok bool
+	if d.Policies.P0 != "" {
+		if in.P0, ok = st.kept["p0"+d.Policies.P0].(*guard.Ceilings); !ok {
+			return "", "", "", gone
+		}
+	}
+	for _, digest := range split(d.Policies.P1) {
+		e, ok := st.kept["p1"+digest].(*rego.Engine)
+		if !ok {
+			return "", "", "", gone
+		}
+		engines = append(engines, e)
+	}
+	for _, digest := range split(d.Policies.P2) {
+		o, ok := st.kept["p2"+digest].(*guard.Overlay)
+		if !ok {
+			return "", "", "", gone
+		}
+		overlays = append(overlays, o)
+	}
+	if in.Facts.ToolDigest != "none" {
+		if in.Tool = st.tools[in.Facts.ToolDigest]; in.Tool == nil {
+			return "", "", "", errors.New("the tool document it names was never registered")
+		}
+	}
+	answer(ctx, &in, engines, overlays, args)
+	verdict, reason, hash = guard.Redecide(in)
+	return verdict, reason, hash, nil
+}
+
+func split(digests string) []string {
+	if digests == "" {
+		return nil
+	}
+	return strings.Split(digests, "+")
+}
+
+// limits are all that are in force: the ceilings' and people's.
+func (st *State) limits() []guard.Limit {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	var out []guard.Limit
+	if st.stack.p0 != nil {
+		for _, l := range st.stack.p0.Limits {
+			l.ID = "p0-" + l.ID // people's ids cannot take their place
+			out = append(out, l)
+		}
+	}
+	return append(out, st.gov.Limits()...)
+}
+
+// govern adds to the facts what people have put in force.
+func (st *State) govern(f *guard.Facts, now time.Time) {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	f.Truncated, f.Frozen = st.truncated, st.gov.Frozen()
+	f.Roles = st.gov.Roles(f.Actor, f.Now)
+	f.BreakGlass, f.ReviewDue = st.gov.BreakGlass(f.Actor, f.Now, contract.Time(now.Add(-govern.ReviewWithin)))
+	if f.OnBehalfOf != "" || f.Delegation != "" {
+		f.DelegationBad = st.gov.Delegation(f.Delegation, f.OnBehalfOf, f.Actor, f.Kind, f.Now)
+	}
+}
+
+func (st *State) escalation(e *contract.Event) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.waiting == nil {
+		st.waiting = map[string]*waiting{}
+	}
+	if e.Name == "escalated" {
+		w := &waiting{event: e}
+		if err := contract.Decode(slices.Clone(e.Data), &w.doc); err != nil {
+			return err
+		}
+		st.waiting[e.CallID] = w
+		return nil
+	}
+	var a contract.Approval
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return err
+	}
+	w := st.waiting[e.CallID]
+	switch {
+	case w == nil:
+	case a.Resolved != "":
+		delete(st.waiting, e.CallID)
+	default:
+		w.votes = append(w.votes, a)
+	}
+	return nil
+}
+
+// escalated returns the escalation of a call that is not settled.
+func (st *State) escalated(call string) *waiting {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.waiting[call]
+}
+
+// overdue lists the escalations whose time was over at now.
+func (st *State) overdue(now string) []*waiting {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	var out []*waiting
+	for _, w := range st.waiting {
+		if w.doc.Expires <= now {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// Dump is the view's canonical form: sorted JSON lines.
+func (st *State) Dump() []byte {
+	b := st.Catalog.Dump()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	for _, x := range st.stack.list() {
+		b = append(canon.Append(b, x), '\n')
+	}
+	b = append(b, st.gov.Dump()...)
+	ids := make([]string, 0, len(st.waiting))
+	for id := range st.waiting {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		w := canon.Object(b)
+		w.Str("escalated", id)
+		w.Int("votes", int64(len(st.waiting[id].votes)))
+		b = append(w.End(), '\n')
+	}
+	return b
+}
+
+// list is the activations in force: p0, bundles by precedence, overlays.
+func (s *stack) list() []*contract.Activated {
+	find := func(layer, name, digest string) *contract.Activated {
+		for _, a := range slices.Backward(s.history) {
+			if a.Layer == layer && a.Name == name && a.Digest == digest && !a.Retired {
+				return a
+			}
+		}
+		return nil
+	}
+	var out []*contract.Activated
+	if s.p0 != nil {
+		out = append(out, find("p0", "", s.p0Digest))
+	}
+	for _, b := range s.p1 {
+		out = append(out, find("p1", b.name, b.digest))
+	}
+	for _, o := range s.p2 {
+		out = append(out, find("p2", o.name, o.digest))
+	}
+	return out
+}

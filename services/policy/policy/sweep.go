@@ -1,0 +1,154 @@
+package policy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+)
+
+// unstarted is the view of allowed calls that have not started. It sees every
+// call of the mesh, nearly all of which start at once, so it reads no more
+// than the call's id until a call has waited for a while.
+type unstarted struct {
+	mu    sync.Mutex
+	calls map[string]held
+}
+
+type held struct {
+	entry eventlog.Entry
+	since time.Time
+}
+
+func (p *unstarted) apply(en eventlog.Entry) error {
+	id := contract.PeekCallID(en.Data)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.calls == nil {
+		p.calls = map[string]held{}
+	}
+	if strings.Contains(en.Subject, ".effect_started.") {
+		delete(p.calls, id)
+		return nil
+	}
+	en.Data = bytes.Clone(en.Data)
+	p.calls[id] = held{en, time.Now()}
+	return nil
+}
+
+// expired takes out the calls whose window was over at now.
+func (p *unstarted) expired(now time.Time) []*contract.Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []*contract.Event
+	for id, w := range p.calls {
+		if time.Since(w.since) < time.Second {
+			continue
+		}
+		e, expires, err := readAllowed(w.entry)
+		switch {
+		case err != nil:
+			delete(p.calls, id) // not a decision; the executor refuses it too
+		case now.After(expires):
+			out = append(out, e)
+			delete(p.calls, id)
+		}
+	}
+	return out
+}
+
+func readAllowed(en eventlog.Entry) (*contract.Event, time.Time, error) {
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	var a contract.Allowed
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return nil, time.Time{}, err
+	}
+	if a.Decision.Intent == nil {
+		return nil, time.Time{}, errors.New("allowed without an intent")
+	}
+	t, err := contract.ParseTime(a.Decision.Intent.Expires)
+	return e, t, err
+}
+
+// sweepGrace is how long after its window an unstarted call is expired; it
+// covers clock differences between services.
+const sweepGrace = 2 * time.Second
+
+func (s *Service) sweep(ctx context.Context, starts *follow.Follower) error {
+	select {
+	case <-starts.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		for _, e := range s.unstarted.expired(s.env.Emit.Now().Add(-sweepGrace)) {
+			if err := s.expire(ctx, e); err != nil {
+				s.env.Log.Warn("expiry not recorded, will be tried again", "call", e.CallID, "err", err)
+				_ = s.unstarted.put(e)
+			}
+		}
+	}
+}
+
+func (p *unstarted) put(e *contract.Event) error {
+	b, err := e.Encode()
+	if err != nil {
+		return err
+	}
+	return p.apply(eventlog.Entry{Subject: e.Subject(), Data: b})
+}
+
+// expire claims an allowed call that never started, so that it never will,
+// and records that it expired.
+func (s *Service) expire(ctx context.Context, e *contract.Event) error {
+	var a contract.Allowed
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return err
+	}
+	d := &a.Decision
+	claim := s.env.Emit.New("start_expired", e.Session, contract.Bytes(&contract.Started{CallID: d.CallID, DecisionID: d.ID, IntentID: d.Intent.ID}), e)
+	claim.ID = "s-" + d.CallID
+	b, err := claim.Encode()
+	if err != nil {
+		return err
+	}
+	h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, e.Session, e.CallID, 1)
+	if err != nil || h.Recorded {
+		return err
+	}
+	if h.ClaimedBy == "" {
+		if _, err = s.env.Emit.Log.Append(ctx, claim.Subject(), "claim:"+d.CallID, b); errors.Is(err, eventlog.ErrIDConflict) {
+			return nil // the executor, or another instance of ours, was first
+		} else if err != nil {
+			return err
+		}
+	} else if h.Service() != "policy" {
+		return nil
+	}
+	now := s.env.Emit.Time()
+	eff := contract.Effect{CallID: d.CallID, EffectType: d.Kind, Ended: now, ErrorCode: "intent_expired",
+		ErrorMessage: "no executor started the call within its window", InputDigest: d.ArgsDigest, Instance: s.env.Instance,
+		Status: contract.Expired, Tool: d.Tool}
+	err = s.recorder.Record(ctx, claim, d, false, eff, nil)
+	if errors.Is(err, execute.ErrSuperseded) {
+		return nil
+	}
+	return err
+}

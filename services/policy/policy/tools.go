@@ -1,0 +1,50 @@
+package policy
+
+import (
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+const (
+	kindVote     = "policy.vote"
+	kindActivate = "policy.activate"
+	kindRollback = "policy.rollback"
+	kindRetire   = "policy.retire"
+)
+
+// tools is what policy itself executes: the calls that govern the mesh.
+var tools = []contract.Tool{
+	tool(kindActivate, "Puts a policy document in force: signed ceilings (p0), a signed OPA bundle (p1), or an overlay (p2). The stack is validated first.",
+		`"layer":{"enum":["p0","p1","p2"]},"name":{"type":"string","pattern":"^[A-Za-z0-9_-]{1,64}$"},"precedence":{"type":"integer","minimum":1,"maximum":9999,"default":500},"bundle":{"type":"string","contentEncoding":"base64","maxLength":5600000},"document":{"type":"string","maxLength":65536},"object":{"type":"object","properties":{"commitment":{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"},"size":{"type":"integer","minimum":1}},"required":["commitment","size"]},"url":{"type":"string","format":"uri","maxLength":2048}`, "layer"),
+	tool(kindRollback, "Puts the document in force again that was before the present one of its layer and name.", `"layer":{"enum":["p0","p1","p2"]},"name":{"type":"string","maxLength":64}`, "layer"),
+	tool(kindRetire, "Takes a bundle or an overlay out of force.", `"layer":{"enum":["p1","p2"]},"name":{"type":"string","minLength":1,"maxLength":64}`, "layer", "name"),
+	tool("policy.approve_tool", "Accepts a tool document by its digest. Another digest of the kind is drift, and denied.",
+		`"kind":{"type":"string","maxLength":128},"digest":{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"}`, "kind", "digest"),
+	tool("policy.set_limits", "Puts budgets, rate limits and concurrency limits in force, all of them, in place of those before.",
+		`"limits":{"type":"array","maxItems":1000,"items":{"type":"object","properties":{"id":{"type":"string"},"level":{"type":"string"},"max":{"type":"integer"},"measure":{"type":"string"},"on_exceed":{"type":"string"},"subject":{"type":"string"},"window":{"type":"string"}},"required":["id","level","max","measure","window"]}}`, "limits"),
+	tool("policy.freeze", "Stops everything: nothing starts, in flight or new, until policy.unfreeze. Answers when every live executor has acknowledged.", `"reason":{"type":"string","minLength":1,"maxLength":1000}`, "reason"),
+	tool(guard.KindUnfreeze, "Ends the freeze.", `"reason":{"type":"string","minLength":1,"maxLength":1000}`, "reason"),
+	tool(kindVote, "Votes on a call that waits for approval, as the caller, or with a ballot signed by the approver's own key.",
+		`"call_id":{"type":"string","maxLength":128},"vote":{"enum":["grant","deny"]},"reason":{"type":"string","minLength":1,"maxLength":1000},"kid":{"type":"string","maxLength":64},"sig":{"type":"string","maxLength":128}`, "call_id", "vote", "reason"),
+	tool("policy.grant_role", "Gives a principal a role, for good or for a time.", `"principal":{"type":"string","minLength":1,"maxLength":128},"role":{"type":"string","maxLength":128},"ttl_ms":{"type":"integer","minimum":1}`, "principal", "role"),
+	tool("policy.revoke_role", "Takes a role away.", `"principal":{"type":"string","minLength":1,"maxLength":128},"role":{"type":"string","maxLength":128}`, "principal", "role"),
+	tool("policy.delegate", "Lets another principal act on the caller's behalf, for some kinds, for a time.",
+		`"delegate":{"type":"string","minLength":1,"maxLength":128},"kinds":{"type":"array","minItems":1,"maxItems":64,"items":{"type":"string","minLength":1,"maxLength":128}},"ttl_ms":{"type":"integer","minimum":1}`, "delegate", "kinds", "ttl_ms"),
+	tool("policy.revoke_delegation", "Ends a delegation.", `"id":{"type":"string","maxLength":128}`, "id"),
+	tool("policy.break_glass", "Lets the caller's escalated calls run without approval for a time. Somebody else must review it.", `"reason":{"type":"string","minLength":1,"maxLength":1000},"ttl_ms":{"type":"integer","minimum":1}`, "reason", "ttl_ms"),
+	tool(guard.KindReview, "Closes a break-glass grant after looking at what was done under it.",
+		`"id":{"type":"string","maxLength":128},"verdict":{"enum":["justified","misused"]},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "verdict", "reason"),
+}
+
+func tool(kind, description, properties string, required ...string) contract.Tool {
+	list := ""
+	for i, r := range required {
+		if i > 0 {
+			list += ","
+		}
+		list += `"` + r + `"`
+	}
+	return contract.Tool{Class: "E2", Description: description, Executor: "policy", Kind: kind, Tool: kind, Version: "v1",
+		InputSchema:  canonical(`{"type":"object","properties":{` + properties + `},"required":[` + list + `]}`),
+		OutputSchema: canonical(`{"type":"object","additionalProperties":true}`)}
+}
