@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
@@ -73,12 +74,12 @@ func Commit(salt, content []byte) string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// NewContent makes a reference to content. Content above InlineMax must be
-// stored by the caller as the object Object(salt, content) before the
+// NewContent makes a reference to content. Content above InlineMax, or that is
+// not text, must be stored by the caller as the object Object(salt, content) before the
 // reference is published. salt is 16 fresh random bytes.
 func NewContent(salt, content []byte, mediaType string) Content {
 	c := Content{Commitment: Commit(salt, content), MediaType: mediaType, Size: int64(len(content)), Store: StoreObject}
-	if len(content) <= InlineMax {
+	if len(content) <= InlineMax && utf8.Valid(content) {
 		c.Store, c.Salt, c.Text = StoreInline, base64.RawURLEncoding.EncodeToString(salt), string(content)
 	}
 	return c

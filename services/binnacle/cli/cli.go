@@ -23,6 +23,7 @@ const (
 	exitNoMesh  = 4 // no mesh answers at the address
 	exitAuth    = 5 // the token is missing or not accepted
 	exitDiffers = 6 // replay found a difference
+	exitPending = 7 // the call waits for approval
 )
 
 const usage = `binnacle runs a verifiable mesh for AI agents and talks to one.
@@ -40,6 +41,15 @@ Use it
   judge       score a recorded session against a rubric
   token       mint a bearer token
 
+Govern it
+  policy      look at policies, put them in force, take them back
+  approvals   list calls that wait for people, grant and deny them
+  freeze      stop everything; unfreeze ends it
+  roles       list, grant and revoke roles
+  delegations let somebody act on your behalf, for a time
+  break-glass run escalated calls without approval, under review
+  trust       make, rotate and revoke keys; sign the ceilings (offline)
+
 Prove it
   events      list or follow the ledger
   replay      rebuild every view and decision from the ledger and compare
@@ -52,7 +62,8 @@ BINNACLE_ADDR (default 127.0.0.1:8080) and --token, BINNACLE_TOKEN or
 data/admin.token. 'binnacle COMMAND --help' lists its flags.
 
 Exit codes: 0 done, 1 failed or does not verify, 2 wrong usage, 3 denied by
-policy, 4 no mesh at the address, 5 token not accepted, 6 replay differs.
+policy, 4 no mesh at the address, 5 token not accepted, 6 replay differs,
+7 the call waits for approval.
 `
 
 // command is one verb.
@@ -60,6 +71,7 @@ type command func(ctx context.Context, c *env) error
 
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
+	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
 	"token": tokenCmd, "events": events, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 

@@ -137,6 +137,9 @@ func indent(raw []byte) string {
 
 func call(ctx context.Context, c *env) error {
 	ses := c.fs.String("session", "", "session id (s-…)")
+	async := c.fs.Bool("async", false, "if the call needs approval, come back at once")
+	behalf := c.fs.String("on-behalf-of", "", "principal you act for")
+	delegation := c.fs.String("delegation", "", "delegation that rests on")
 	pos, err := c.parse(1, 2, "TOOL|KIND [ARGS-JSON]")
 	if err != nil {
 		return err
@@ -148,10 +151,21 @@ func call(ctx context.Context, c *env) error {
 		}
 	}
 	body := map[string]any{"kind": pos[0], "args": args}
-	if prefix, _, _ := strings.Cut(pos[0], "."); !slices.Contains([]string{"tool", "llm", "vault", "judge"}, prefix) {
+	if prefix, _, _ := strings.Cut(pos[0], "."); !slices.Contains([]string{"tool", "llm", "vault", "judge", "policy"}, prefix) {
 		body["kind"], body["tool"] = "tool."+pos[0], pos[0]
 	}
-	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", body, session(*ses))
+	h := session(*ses)
+	if h == nil {
+		h = http.Header{}
+	}
+	if *async {
+		h.Set("Prefer", "respond-async")
+	}
+	if *behalf != "" {
+		h.Set("X-Binnacle-On-Behalf-Of", *behalf)
+		h.Set("X-Binnacle-Delegation", *delegation)
+	}
+	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", body, h)
 	if err != nil {
 		return err
 	}
@@ -164,9 +178,17 @@ func call(ctx context.Context, c *env) error {
 		Output    json.RawMessage `json:"output"`
 		Session   string          `json:"session_id"`
 		ReceiptID string          `json:"receipt_id"`
+		Status    string          `json:"status"`
+		CallID    string          `json:"call_id"`
 	}
 	if err := json.Unmarshal(raw, &doc); err != nil {
 		return err
+	}
+	if doc.Status == "pending_approval" {
+		if *c.json {
+			fmt.Fprintf(c.out, "%s", raw)
+		}
+		return fail(exitPending, "call %s waits for approval; `binnacle approvals list` shows it", doc.CallID)
 	}
 	if *c.json {
 		_, err = c.out.Write(raw)

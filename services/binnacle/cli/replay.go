@@ -149,6 +149,9 @@ type replayer struct {
 	budget   policy.Book
 	args     map[string]*contract.Content // of proposals not yet decided, by call
 	rep      replayReport
+	// each, if set, is handed every decision instead of the comparison; err
+	// says why args cannot be had.
+	each func(d *contract.Decision, args []byte, err error) error
 }
 
 // run reads the ledger up to position to.
@@ -177,6 +180,9 @@ func (r *replayer) run(to uint64) error {
 	if !last.Equal(began) {
 		r.progress(to, to, began)
 	}
+	if r.view == nil {
+		return nil
+	}
 	return r.view.Flush()
 }
 
@@ -197,8 +203,10 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	if err == nil {
 		en.Subject = e.Subject()
 	}
-	if err := r.view.Add(en); err != nil {
-		return err
+	if r.view != nil {
+		if err := r.view.Add(en); err != nil {
+			return err
+		}
 	}
 	if e == nil {
 		return nil // the view raised its alarm
@@ -277,6 +285,9 @@ func (r *replayer) redecide(d *contract.Decision) error {
 		return nil
 	}
 	args, err := r.open(ref)
+	if r.each != nil {
+		return r.each(d, args, err)
+	}
 	if errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted) {
 		r.rep.Erased++
 		return nil

@@ -319,11 +319,11 @@ func (s *Service) activate(ctx context.Context, cause *contract.Event, a *contra
 	}
 	var findings []cpi.Finding
 	ev, err := handle.Do(ctx, s.env.Emit.Log, bus.AggregateFilter(s.env.Tenant, "policy", keyPolicies), func(h []*contract.Event) (*contract.Event, error) {
-		past, err := activations(h)
+		history, err := activations(h)
 		if err != nil {
 			return nil, err
 		}
-		now, before := inForce(past, a.Layer, a.Name)
+		now, before := inForce(history, a.Layer, a.Name)
 		switch {
 		case rollback && before == nil:
 			return nil, invalid{errors.New("name: there is nothing to go back to")}
@@ -333,13 +333,13 @@ func (s *Service) activate(ctx context.Context, cause *contract.Event, a *contra
 			return nil, invalid{errors.New("name: no such document is in force")}
 		case a.Retired:
 			a.Bundle, a.Digest, a.Precedence = now.Bundle, now.Digest, now.Precedence
-		case a.Source == "config" && (configured(past, a) || now != nil && now.Digest == a.Digest && now.Precedence == a.Precedence):
+		case a.Source == "config" && (configured(history, a) || now != nil && now.Digest == a.Digest && now.Precedence == a.Precedence):
 			return nil, nil
 		case now != nil && now.Digest == a.Digest && now.Precedence == a.Precedence:
 			return nil, nil
 		}
 		e := s.fact("policy_activated", keyPolicies, nil, cause)
-		st, err := s.build(append(past, a), e.Lamport)
+		st, err := s.build(history, a, e.Lamport)
 		if err != nil {
 			return nil, invalid{err}
 		}
@@ -356,22 +356,29 @@ func (s *Service) activate(ctx context.Context, cause *contract.Event, a *contra
 	return ev, findings, err
 }
 
-func activations(h []*contract.Event) ([]*contract.Activated, error) {
-	var out []*contract.Activated
+// past is one recorded activation.
+type past struct {
+	*contract.Activated
+	lamport uint64
+}
+
+func activations(h []*contract.Event) ([]past, error) {
+	var out []past
 	for _, e := range h {
 		var a contract.Activated
 		if err := contract.Decode(e.Data, &a); err != nil {
 			return nil, err
 		}
-		out = append(out, &a)
+		out = append(out, past{&a, e.Lamport})
 	}
 	return out, nil
 }
 
 // inForce finds the document of a layer and name that is in force, and the one
 // before it.
-func inForce(past []*contract.Activated, layer, name string) (now, before *contract.Activated) {
-	for _, x := range past {
+func inForce(history []past, layer, name string) (now, before *contract.Activated) {
+	for _, p := range history {
+		x := p.Activated
 		switch {
 		case x.Layer != layer || x.Name != name:
 		case x.Retired:
@@ -390,8 +397,8 @@ func inForce(past []*contract.Activated, layer, name string) (now, before *contr
 
 // configured reports whether the configuration said the same when it last
 // spoke: then what people changed since stays.
-func configured(past []*contract.Activated, a *contract.Activated) bool {
-	for _, x := range slices.Backward(past) {
+func configured(history []past, a *contract.Activated) bool {
+	for _, x := range slices.Backward(history) {
 		if x.Layer == a.Layer && x.Name == a.Name && x.Source == "config" {
 			return x.Digest == a.Digest && x.Precedence == a.Precedence
 		}
@@ -399,14 +406,17 @@ func configured(past []*contract.Activated, a *contract.Activated) bool {
 	return false
 }
 
-// build compiles the stack that activations come to.
-func (s *Service) build(past []*contract.Activated, lamport uint64) (*stack, error) {
+// build compiles the stack that the history and one activation more come to.
+// What is in force was checked at the lamport it was activated at: a root that
+// was revoked since takes nothing back.
+func (s *Service) build(history []past, more *contract.Activated, lamport uint64) (*stack, error) {
 	var st stack
 	latest := map[string]int{}
-	for i, a := range past {
+	all := append(slices.Clip(history), past{more, lamport})
+	for i, a := range all {
 		latest[a.Layer+"/"+a.Name] = i
 	}
-	for i, a := range past {
+	for i, a := range all {
 		if latest[a.Layer+"/"+a.Name] != i || a.Retired {
 			continue
 		}
@@ -414,11 +424,11 @@ func (s *Service) build(past []*contract.Activated, lamport uint64) (*stack, err
 		if err != nil {
 			return nil, err
 		}
-		doc, err := compile(a.Layer, body, lamport, s.env.Trust.At)
+		doc, err := compile(a.Layer, body, a.lamport, s.env.Trust.At)
 		if err != nil {
 			return nil, err
 		}
-		if st, err = st.with(a, doc); err != nil {
+		if st, err = st.with(a.Activated, doc); err != nil {
 			return nil, err
 		}
 	}

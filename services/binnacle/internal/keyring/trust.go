@@ -1,0 +1,191 @@
+package keyring
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+)
+
+// Everything here needs the root seed, and works on files only: it can be done
+// on a machine that no network reaches. The provisioner of a running mesh
+// finds the new trust documents in the ring and publishes them.
+
+// Root reads the root key of the moment from root.seed.
+func (r *Ring) Root() (*sign.Key, error) {
+	seed, err := r.Seed("root.seed")
+	if err != nil {
+		return nil, fmt.Errorf("the root seed is needed here: %w", err)
+	}
+	return sign.NewKey(seed)
+}
+
+// tenant is the tenant that the ring's keys belong to.
+func (r *Ring) tenant() (string, error) {
+	docs, err := r.Trust()
+	if err != nil || len(docs) == 0 {
+		return "", errors.Join(errors.New("trust.jsonl holds no key"), err)
+	}
+	return docs[0].Tenant, nil
+}
+
+// add signs a trust document with the root key and appends it to the ring.
+func (r *Ring) add(root *sign.Key, k contract.TrustKey) error {
+	old, err := os.ReadFile(r.path("trust.jsonl"))
+	if err != nil {
+		return err
+	}
+	signed := trust.Publish(root, k)
+	return r.write("trust.jsonl", append(canon.Append(slices.Clip(old), &signed), '\n'))
+}
+
+// AddKey publishes an Ed25519 key for an approver or for signing bundles.
+// With public nil it makes one, whose seed it keeps in the ring as
+// <name>.seed; an approver better makes their own and brings the public half.
+func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
+	owner := map[string]string{contract.UseApproval: guard.ApproverOwner(name), contract.UseBundle: "bundle:" + name}[use]
+	if owner == "" {
+		return "", fmt.Errorf("use %q: want %s or %s", use, contract.UseApproval, contract.UseBundle)
+	}
+	if !contract.Token(name) {
+		return "", fmt.Errorf("name %q is not made of [A-Za-z0-9_-]", name)
+	}
+	root, err := r.Root()
+	if err != nil {
+		return "", err
+	}
+	tenant, err := r.tenant()
+	if err != nil {
+		return "", err
+	}
+	if public == nil {
+		k, err := r.fresh(use + "-" + name + ".seed")
+		if err != nil {
+			return "", err
+		}
+		public = k.Public()
+	}
+	if len(public) != 32 {
+		return "", errors.New("public key: want 32 bytes of base64")
+	}
+	doc := publicDoc(public, owner, "ed25519", tenant, use)
+	return doc.KID, r.add(root, doc)
+}
+
+// fresh makes a new seed and puts it in the place of the one that was there.
+func (r *Ring) fresh(file string) (*sign.Key, error) {
+	seed := make([]byte, 32)
+	rand.Read(seed)
+	k, err := sign.NewKey(seed)
+	if err != nil {
+		return nil, err
+	}
+	return k, r.write(file, []byte(hex.EncodeToString(seed)+"\n"))
+}
+
+// Rotate gives a service a new signing key. The service takes it up when it is
+// published; the old key stays valid until it is revoked.
+func (r *Ring) Rotate(service string) (kid string, err error) {
+	if len(uses[service]) == 0 {
+		return "", fmt.Errorf("service %q signs nothing", service)
+	}
+	root, err := r.Root()
+	if err != nil {
+		return "", err
+	}
+	tenant, err := r.tenant()
+	if err != nil {
+		return "", err
+	}
+	k, err := r.fresh(service + ".sign")
+	if err != nil {
+		return "", err
+	}
+	return k.KID, r.add(root, publicDoc(k.Public(), service, "ed25519", tenant, uses[service]...))
+}
+
+// RotateRoot makes a new root key, endorsed by the old one, whose seed is kept
+// as root.seed.<kid>. The trust anchor stays the first root.
+func (r *Ring) RotateRoot() (kid string, err error) {
+	old, err := r.Root()
+	if err != nil {
+		return "", err
+	}
+	tenant, err := r.tenant()
+	if err != nil {
+		return "", err
+	}
+	seed, err := os.ReadFile(r.path("root.seed"))
+	if err != nil {
+		return "", err
+	}
+	if err := r.write("root.seed."+old.KID, seed); err != nil {
+		return "", err
+	}
+	k, err := r.fresh("root.seed")
+	if err != nil {
+		return "", err
+	}
+	return k.KID, r.add(old, publicDoc(k.Public(), "provision", "ed25519", tenant, contract.UseRoot))
+}
+
+// Revoke ends a key from the moment its revocation is published. What it
+// signed before stands.
+func (r *Ring) Revoke(kid string) error {
+	root, err := r.Root()
+	if err != nil {
+		return err
+	}
+	docs, err := r.Trust()
+	if err != nil {
+		return err
+	}
+	for _, d := range slices.Backward(docs) {
+		switch {
+		case d.KID != kid:
+		case d.Revoked:
+			return fmt.Errorf("key %s is revoked already", kid)
+		case kid == root.KID:
+			return errors.New("the root of the moment cannot revoke itself; rotate it first")
+		default:
+			d.Revoked, d.Sig = true, ""
+			return r.add(root, d)
+		}
+	}
+	return fmt.Errorf("key %s is not in this ring", kid)
+}
+
+// SignP0 signs ceilings and puts them in the ring as p0.json.
+func (r *Ring) SignP0(c guard.Ceilings) ([]byte, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	root, err := r.Root()
+	if err != nil {
+		return nil, err
+	}
+	doc := guard.SignP0(root, c)
+	return doc, r.write("p0.json", doc)
+}
+
+// PublicKey reads a public key from base64.
+func PublicKey(text string) ([]byte, error) {
+	if text == "" {
+		return nil, nil
+	}
+	b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	if err != nil || len(b) != 32 {
+		return nil, errors.New("public key: want 32 bytes of base64")
+	}
+	return b, nil
+}

@@ -1,0 +1,75 @@
+package rego
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/rego"
+	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/storage/inmem"
+	"github.com/open-policy-agent/opa/v1/tester"
+	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+// Explain is Answer, with the place of the rule that answered.
+func (e *Engine) Explain(ctx context.Context, in *Input) (a guard.Answer, at string) {
+	trace := topdown.NewBufferTracer()
+	rs, err := e.query.Eval(ctx, rego.EvalParsedInput(in.value), rego.EvalQueryTracer(trace))
+	a = e.Answer(ctx, in)
+	if err != nil || len(rs) == 0 {
+		return a, ""
+	}
+	for _, ev := range *trace {
+		if r, ok := ev.Node.(*ast.Rule); ok && ev.Op == topdown.ExitOp && string(r.Head.Name) == "answer" {
+			at = fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row)
+		}
+	}
+	return a, at
+}
+
+// TestResult is one Rego test's end.
+type TestResult struct {
+	Name   string `json:"name"`
+	At     string `json:"at"`
+	Passed bool   `json:"passed"`
+	Error  string `json:"error,omitempty"`
+}
+
+// Test runs the rules named test_… of the files.
+func Test(ctx context.Context, files map[string][]byte) ([]TestResult, error) {
+	modules := map[string]*ast.Module{}
+	for name, src := range files {
+		if !strings.HasSuffix(name, ".rego") {
+			continue
+		}
+		m, err := ast.ParseModuleWithOpts(name, string(src), ast.ParserOptions{RegoVersion: ast.RegoV1})
+		if err != nil {
+			return nil, err
+		}
+		modules[name] = m
+	}
+	store := inmem.New()
+	txn, err := store.NewTransaction(ctx, storage.WriteParams)
+	if err != nil {
+		return nil, err
+	}
+	defer store.Abort(ctx, txn)
+	ch, err := tester.NewRunner().SetStore(store).SetModules(modules).SetTimeout(10*time.Second).RunTests(ctx, txn)
+	if err != nil {
+		return nil, err
+	}
+	var out []TestResult
+	for r := range ch {
+		t := TestResult{Name: r.Name, At: fmt.Sprintf("%s:%d", r.Location.File, r.Location.Row), Passed: !r.Fail && r.Error == nil}
+		if r.Error != nil {
+			t.Error = r.Error.Error()
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
