@@ -67,7 +67,7 @@ func TestTierDemanded(t *testing.T) {
 	rego := filepath.Join(t.TempDir(), "strict.rego")
 	if err := os.WriteFile(rego, []byte(`package binnacle.p1
 import rego.v1
-default answer := {"verdict": "DENY", "reason_code": "DEFAULT_DENY"}
+default answer := {"verdict": "DENY", "reason_code": "DENY_DEFAULT"}
 answer := {"verdict": "ALLOW", "reason_code": "RULE_CONTAINERS_ONLY", "sandbox": {"tier": "container", "memory_mib": 32}} if startswith(input.kind, "tool.")
 `), 0o644); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ answer := {"verdict": "ALLOW", "reason_code": "RULE_CONTAINERS_ONLY", "sandbox":
 	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "sandbox_unavailable") || !strings.Contains(string(r.Body), "BINNACLE_CONTAINERD") {
 		t.Fatalf("%v %+v %s", err, r, r.Body)
 	}
-	if r, err = m.Do(t.Context(), "POST", "/v1/chat/completions", "s-tier", `{"model":"demo/echo","messages":[{"role":"user","content":"x"}]}`); err != nil || r.Status != 403 || !strings.Contains(string(r.Body), "DEFAULT_DENY") {
+	if r, err = m.Do(t.Context(), "POST", "/v1/chat/completions", "s-tier", `{"model":"demo/echo","messages":[{"role":"user","content":"x"}]}`); err != nil || r.Status != 403 || !strings.Contains(string(r.Body), "DENY_DEFAULT") {
 		t.Fatalf("%v %+v %s", err, r, r.Body)
 	}
 	m.StopAll()

@@ -58,6 +58,8 @@ type Options struct {
 	Policies   []string
 	Power      bool
 	Containerd string
+	Packs      string // folder of packs; default bin/packs
+	Webhook    string // told of calls that wait for approval
 	Dir        string // state; default a folder of the test
 }
 
@@ -108,6 +110,13 @@ func base(t testing.TB, name string, o Options) *Mesh {
 	return m
 }
 
+func (m *Mesh) packs() string {
+	if m.opts.Packs != "" {
+		return m.opts.Packs
+	}
+	return filepath.Join(Root(), "bin/packs")
+}
+
 // FreeAddr finds a free loopback port.
 func FreeAddr(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -129,7 +138,10 @@ func One(t testing.TB, o Options) *Mesh {
 // ready. Its token must be there from an earlier start.
 func OneUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "one", o)
-	argv := []string{Bin(t, "binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", filepath.Join(Root(), "bin/packs")}
+	argv := []string{Bin(t, "binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", m.packs()}
+	if o.Webhook != "" {
+		argv = append(argv, "--approval-webhook", o.Webhook)
+	}
 	if o.Noop {
 		argv = append(argv, "--noop")
 	}
@@ -187,7 +199,7 @@ func (m *Mesh) StartService(name, service string) {
 	case "gateway":
 		env = append(env, "BINNACLE_LISTEN="+m.Addr)
 	case "session-runner":
-		env = append(env, "BINNACLE_PACKS="+filepath.Join(Root(), "bin/packs"), "BINNACLE_CONTAINERD="+m.opts.Containerd)
+		env = append(env, "BINNACLE_PACKS="+m.packs(), "BINNACLE_CONTAINERD="+m.opts.Containerd)
 		if m.opts.Noop {
 			env = append(env, "BINNACLE_NOOP=1")
 		}
@@ -339,9 +351,13 @@ func (m *Mesh) Env() []string {
 }
 
 // CLI runs the binnacle command against the mesh.
-func (m *Mesh) CLI(args ...string) (string, error) {
+func (m *Mesh) CLI(args ...string) (string, error) { return m.CLIStdin("", args...) }
+
+// CLIStdin is CLI with something on standard input.
+func (m *Mesh) CLIStdin(stdin string, args ...string) (string, error) {
 	cmd := exec.Command(Bin(m.T, "binnacle"), args...)
 	cmd.Env = append(os.Environ(), m.Env()...)
+	cmd.Stdin = strings.NewReader(stdin)
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	out, err := cmd.Output()

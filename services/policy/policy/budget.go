@@ -228,6 +228,12 @@ func (b *book) follow(ctx context.Context) error {
 	if err != nil {
 		return nil // ctx ended
 	}
+	from := tail + 1 // outcomes lie behind their reservations
+	b.mu.Lock()
+	for _, s := range b.since {
+		from = min(from, s.seq)
+	}
+	b.mu.Unlock()
 	f := follow.New(b.env.Conn, b.env.Instance, outcomesReader, func(en eventlog.Entry) error {
 		b.mu.Lock()
 		open := b.state.IsOpen(contract.PeekCallID(en.Data))
@@ -238,7 +244,7 @@ func (b *book) follow(ctx context.Context) error {
 		return nil
 	})
 	go b.sweep(ctx)
-	return f.Run(ctx, tail+1)
+	return f.Run(ctx, from)
 }
 
 func (b *book) anyOpen() bool {

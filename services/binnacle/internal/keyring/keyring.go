@@ -12,11 +12,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nkeys"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -118,13 +118,10 @@ func Init(dir, tenant string) (*Ring, error) {
 	if err := r.write("token.pub", []byte(hex.EncodeToString(ed25519.NewKeyFromSeed(token).Public().(ed25519.PublicKey))+"\n")); err != nil {
 		return nil, err
 	}
-	var lines []byte
 	for _, d := range docs {
-		signed := trust.Publish(root, d)
-		lines = append(canon.Append(lines, &signed), '\n')
-	}
-	if err := r.write("trust.jsonl", lines); err != nil {
-		return nil, err
+		if err := r.publish(root, d); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.write("p0.json", guard.SignP0(root, DefaultCeilings)); err != nil {
 		return nil, err
@@ -207,17 +204,44 @@ func (r *Ring) NKeyPublic(service string) (string, error) {
 	return kp.PublicKey()
 }
 
-// Trust reads the signed trust documents.
-func (r *Ring) Trust() ([]contract.TrustKey, error) {
-	raw, err := os.ReadFile(r.path("trust.jsonl"))
-	if err != nil {
-		return nil, err
+// trustDir holds the signed trust documents, a file each, numbered in the order
+// they are to be published. A folder can be mounted into a container and still
+// be added to.
+const trustDir = "trust"
+
+// publish signs a trust document with the root key and adds it to the ring.
+func (r *Ring) publish(root *sign.Key, k contract.TrustKey) error {
+	if err := os.MkdirAll(r.path(trustDir), 0o755); err != nil {
+		return err
 	}
+	old, err := os.ReadDir(r.path(trustDir))
+	if err != nil {
+		return err
+	}
+	signed := trust.Publish(root, k)
+	name := fmt.Sprintf("%s/%04d-%s.json", trustDir, len(old)+1, k.KID)
+	if err := r.write(name, contract.Bytes(&signed)); err != nil {
+		return err
+	}
+	return os.Chmod(r.path(name), 0o644)
+}
+
+// Trust reads the signed trust documents, in order.
+func (r *Ring) Trust() ([]contract.TrustKey, error) {
+	files, err := filepath.Glob(r.path(trustDir + "/*.json"))
+	if err != nil || len(files) == 0 {
+		return nil, errors.Join(fmt.Errorf("no trust documents in %s", r.path(trustDir)), err)
+	}
+	slices.Sort(files)
 	var out []contract.TrustKey
-	for line := range strings.Lines(string(raw)) {
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
 		var k contract.TrustKey
-		if err := contract.Decode([]byte(strings.TrimSuffix(line, "\n")), &k); err != nil {
-			return nil, fmt.Errorf("trust.jsonl: %w", err)
+		if err := contract.Decode(raw, &k); err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Base(f), err)
 		}
 		out = append(out, k)
 	}

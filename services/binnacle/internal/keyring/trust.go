@@ -10,11 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
-	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
 // Everything here needs the root seed, and works on files only: it can be done
@@ -34,19 +32,9 @@ func (r *Ring) Root() (*sign.Key, error) {
 func (r *Ring) tenant() (string, error) {
 	docs, err := r.Trust()
 	if err != nil || len(docs) == 0 {
-		return "", errors.Join(errors.New("trust.jsonl holds no key"), err)
+		return "", errors.Join(errors.New("the ring holds no trust document"), err)
 	}
 	return docs[0].Tenant, nil
-}
-
-// add signs a trust document with the root key and appends it to the ring.
-func (r *Ring) add(root *sign.Key, k contract.TrustKey) error {
-	old, err := os.ReadFile(r.path("trust.jsonl"))
-	if err != nil {
-		return err
-	}
-	signed := trust.Publish(root, k)
-	return r.write("trust.jsonl", append(canon.Append(slices.Clip(old), &signed), '\n'))
 }
 
 // AddKey publishes an Ed25519 key for an approver or for signing bundles.
@@ -79,7 +67,7 @@ func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
 		return "", errors.New("public key: want 32 bytes of base64")
 	}
 	doc := publicDoc(public, owner, "ed25519", tenant, use)
-	return doc.KID, r.add(root, doc)
+	return doc.KID, r.publish(root, doc)
 }
 
 // fresh makes a new seed and puts it in the place of the one that was there.
@@ -111,7 +99,7 @@ func (r *Ring) Rotate(service string) (kid string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return k.KID, r.add(root, publicDoc(k.Public(), service, "ed25519", tenant, uses[service]...))
+	return k.KID, r.publish(root, publicDoc(k.Public(), service, "ed25519", tenant, uses[service]...))
 }
 
 // RotateRoot makes a new root key, endorsed by the old one, whose seed is kept
@@ -136,7 +124,7 @@ func (r *Ring) RotateRoot() (kid string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return k.KID, r.add(old, publicDoc(k.Public(), "provision", "ed25519", tenant, contract.UseRoot))
+	return k.KID, r.publish(old, publicDoc(k.Public(), "provision", "ed25519", tenant, contract.UseRoot))
 }
 
 // Revoke ends a key from the moment its revocation is published. What it
@@ -159,7 +147,7 @@ func (r *Ring) Revoke(kid string) error {
 			return errors.New("the root of the moment cannot revoke itself; rotate it first")
 		default:
 			d.Revoked, d.Sig = true, ""
-			return r.add(root, d)
+			return r.publish(root, d)
 		}
 	}
 	return fmt.Errorf("key %s is not in this ring", kid)
