@@ -132,6 +132,7 @@ type Pending struct {
 	escalated chan contract.Escalated
 	p         *Proposer
 	store     chan error
+	stored    chan struct{} // closed when the append has ended
 }
 
 // Propose records the proposal and returns without waiting for its outcome.
@@ -154,7 +155,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	if r.TraceCtx != "" {
 		e.TraceCtx = r.TraceCtx
 	}
-	pend := &Pending{Event: e, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), p: p, store: make(chan error, 1)}
+	pend := &Pending{Event: e, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
 	p.mu.Lock()
 	if p.waiting == nil {
 		p.waiting = map[string]*Pending{}
@@ -162,6 +163,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	p.waiting[r.ID] = pend
 	p.mu.Unlock()
 	go func() { // an outcome implies that the proposal was stored
+		defer close(pend.stored)
 		_, err := p.Emit.Append(context.WithoutCancel(ctx), e)
 		if err != nil {
 			pend.store <- err
@@ -196,8 +198,14 @@ func (c *Pending) Escalated() <-chan contract.Escalated { return c.escalated }
 // Failed is ready when the proposal could not be recorded.
 func (c *Pending) Failed() <-chan error { return c.store }
 
-// Cancel records that the caller no longer wants the call.
+// Cancel records, behind the proposal, that the caller no longer wants the
+// call.
 func (c *Pending) Cancel(ctx context.Context) error {
+	select {
+	case <-c.stored:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	e := c.p.Emit.New("cancel_requested", c.Event.Key, []byte("{}"), c.Event)
 	e.ID = "x-" + c.Event.CallID
 	_, err := c.p.Emit.Append(ctx, e)

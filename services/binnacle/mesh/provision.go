@@ -2,9 +2,13 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -93,12 +97,49 @@ func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	m := &emit.Emitter{Log: eventlog.JetStream{Conn: c}, Tenant: p.Tenant, Source: "provision/provision-1", Now: time.Now}
+	if err := seeAll(ctx, c, m); err != nil {
+		return err
+	}
 	for i := range docs {
 		if err := publish(ctx, m, &docs[i]); err != nil {
 			return fmt.Errorf("publish key %s: %w", docs[i].KID, err)
 		}
 	}
 	p.published = len(docs)
+	return nil
+}
+
+// seeAll moves the clock past every event on the ledger, so that a revocation
+// takes nothing back that was signed before it. The newest checkpoint names
+// the highest lamport below it; what lies above is read.
+func seeAll(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
+	from := uint64(1)
+	s, err := c.JS.Stream(ctx, bus.Checkpoints)
+	if err != nil {
+		return err
+	}
+	if msg, err := s.GetLastMsgForSubject(ctx, "log."+m.Tenant+".checkpoint"); err == nil {
+		var size, lamport uint64
+		for line := range strings.Lines(string(msg.Data)) {
+			_, _ = fmt.Sscanf(line, "lamport %d", &lamport)
+		}
+		lines := strings.SplitN(string(msg.Data), "\n", 3)
+		if len(lines) == 3 {
+			_, _ = fmt.Sscan(lines[1], &size)
+		}
+		m.See(lamport)
+		from = size + 1
+	} else if !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return err
+	}
+	for en, err := range m.Log.Scan(ctx, "evt.>", from) {
+		if err != nil {
+			return err
+		}
+		if e, err := eventlog.Open(en); err == nil {
+			m.See(e.Lamport)
+		}
+	}
 	return nil
 }
 

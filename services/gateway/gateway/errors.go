@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -139,6 +140,8 @@ func (s *Service) fail(err error, c echo.Context) {
 		if he.Code == http.StatusNotFound {
 			e.Code, e.Message = "not_found", "no such path: "+c.Request().Method+" "+c.Request().URL.Path
 		}
+	case errors.Is(err, context.Canceled):
+		return // the client left; nobody reads an answer
 	default:
 		s.env.Log.Error("request failed", "path", c.Path(), "err", err)
 		e = &apiError{Status: http.StatusInternalServerError, Type: "server_error", Code: "internal", Message: "internal error; see the gateway's log"}
