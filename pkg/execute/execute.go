@@ -325,6 +325,9 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 		if errors.Is(err, guard.ErrExpired) {
 			return nil // policy's sweep records the expiry
 		}
+		if md.NumDelivered > maxDeliver { // not a key on its way: it will never verify
+			return errors.Join(errPoison, err)
+		}
 		return err
 	}
 	started, res, err := x.start(runCtx, e, &a, h, md.NumDelivered > maxDeliver)

@@ -354,7 +354,8 @@ func runs(s contract.Sandbox) bool {
 }
 
 // Narrow is the lattice meet of two sandboxes: the smaller of each limit and
-// the stronger tier. A zero limit in b means b says nothing about it.
+// the stronger tier; an unknown tier stays, and nothing satisfies it. A zero
+// limit in b means b says nothing about it.
 func Narrow(a, b contract.Sandbox) contract.Sandbox {
 	lower := func(x, y int64) int64 {
 		if x == 0 || y != 0 && y < x {
@@ -367,7 +368,7 @@ func Narrow(a, b contract.Sandbox) contract.Sandbox {
 	a.OutputBytes = lower(a.OutputBytes, b.OutputBytes)
 	a.Pids = lower(a.Pids, b.Pids)
 	a.WallMS = lower(a.WallMS, b.WallMS)
-	if b.Tier != "" && (tierRank(b.Tier) < 0 || tierRank(b.Tier) > tierRank(a.Tier)) {
+	if b.Tier != "" && (a.Tier == "" || tierRank(a.Tier) >= 0 && (tierRank(b.Tier) < 0 || tierRank(b.Tier) > tierRank(a.Tier))) {
 		a.Tier = b.Tier
 	}
 	return a

@@ -77,7 +77,12 @@ func (s *Service) serve() {
 		}
 		return b.flush()
 	})
-	box.Serve("call", s.call)
+	box.Serve("call", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		return s.eventOf(ctx, raw, reply, "r-", "s-", "d-", "q-", "p-")
+	})
+	box.Serve("proposal", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		return s.eventOf(ctx, raw, reply, "p-")
+	})
 	box.Serve("transcript", s.transcript)
 	box.Serve("evidence", s.evidence)
 	box.Serve("proof", s.proof)
@@ -179,16 +184,16 @@ func (s *Service) graph(ctx context.Context, session string) ([]proofgraph.Node,
 	return nodes, nil
 }
 
-// call answers with the ledger's last word on a call: the newest of its events
-// that there is.
-func (s *Service) call(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+// eventOf answers with the first of a call's events that there is, by the
+// prefixes of their ids.
+func (s *Service) eventOf(ctx context.Context, raw json.RawMessage, reply func(any) error, prefixes ...string) error {
 	q, err := parse[struct {
 		CallID string `json:"call_id"`
 	}](raw)
 	if err != nil {
 		return err
 	}
-	for _, prefix := range []string{"r-", "s-", "d-", "q-", "p-"} {
+	for _, prefix := range prefixes {
 		seq, err := s.view.SeqOf(prefix + q.CallID)
 		if err != nil {
 			return err

@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -127,9 +128,13 @@ func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *c
 	if err != nil {
 		return propose.Request{}, err
 	}
-	return propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.actor, Client: who.client,
+	r := propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.actor, Client: who.client,
 		Session: session, Scopes: who.scopes, Timeout: timeout, TraceCtx: traceContext(c.Request().Header), IdemKey: idem,
-		OnBehalfOf: behalf, Delegation: delegation}, nil
+		OnBehalfOf: behalf, Delegation: delegation}
+	if idem != "" {
+		r.ID = repeatable(s.env.Tenant, who.actor, idem)
+	}
+	return r, nil
 }
 
 // Delegation headers: for whom the caller acts, and by which delegation. They
@@ -178,6 +183,13 @@ func headers(c echo.Context, r propose.Request, verdict string) {
 // gave an outcome, and an *escalation where the call waits for people and the
 // caller's time is over, or, if async, at once.
 func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
+	if r.IdemKey != "" {
+		if e, err := s.lastOf(ctx, r.ID); err != nil {
+			return nil, nil, err
+		} else if e != nil {
+			return s.repeat(ctx, r, e)
+		}
+	}
 	p, err := s.prop.Propose(ctx, r)
 	if err != nil {
 		return nil, nil, proposeError(err)
@@ -190,6 +202,16 @@ func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*pr
 	if esc != nil && err != nil {
 		s.metrics.calls.WithLabelValues(r.Kind, "escalated").Inc()
 		return nil, nil, &escalation{r.ID, esc}
+	}
+	if r.IdemKey != "" && errors.Is(err, eventlog.ErrIDConflict) { // the same key, at the same moment
+		e, err := s.lastOf(ctx, r.ID)
+		if err == nil && e == nil {
+			err = unavailable("the first call under this Idempotency-Key cannot be found now")
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		return s.repeat(ctx, r, e)
 	}
 	if err != nil {
 		s.metrics.calls.WithLabelValues(r.Kind, "none").Inc()

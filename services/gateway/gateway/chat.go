@@ -41,6 +41,11 @@ func (s *Service) chat(c echo.Context) error {
 	r.Labels = labelsOf(peek.Messages)
 	if peek.Stream {
 		r.Stream = true
+		if r.IdemKey != "" {
+			if e, err := s.lastOf(c.Request().Context(), r.ID); err != nil || e != nil {
+				return errors.Join(err, conflict(r, "a stream cannot be repeated; GET /api/v1/calls/"+r.ID+" has its end"))
+			}
+		}
 		return s.stream(c, r)
 	}
 	_, output, err := s.run(c, r)

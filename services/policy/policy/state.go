@@ -294,7 +294,12 @@ func answer(ctx context.Context, in *guard.Inputs, engines []*rego.Engine, overl
 		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: contract.ReasonArgsUnavailable}
 		return
 	}
-	if reason := checker.Input(in.Facts.ToolDigest, in.Tool, args); reason != "" {
+	// One spelling: of a doubled name each reader could take another value.
+	reason := contract.ReasonSchemaViolation
+	if canon.IsCanonical(args) {
+		reason = checker.Input(in.Facts.ToolDigest, in.Tool, args)
+	}
+	if reason != "" {
 		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: reason}
 		return
 	}

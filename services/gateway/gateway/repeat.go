@@ -1,0 +1,99 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+)
+
+// An Idempotency-Key names a call: the caller's retry of it is the same call,
+// whichever gateway it comes to and however long after. The call's id follows
+// from tenant, actor and key, so the ledger itself holds the place: the second
+// proposal finds the first, or loses against it.
+
+// repeatable is the id of the call that an actor's Idempotency-Key names.
+func repeatable(tenant, actor, key string) string {
+	h := sha256.New()
+	for _, s := range []string{"binnacle idempotency v1", tenant, actor, key} {
+		n := sha256.Sum256([]byte(s)) // fixed length: no two splits look alike
+		h.Write(n[:])
+	}
+	return "c-" + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:26]
+}
+
+func conflict(r propose.Request, message string) *apiError {
+	return &apiError{Status: http.StatusConflict, Type: "invalid_request_error", Code: "idempotency_conflict", Param: "Idempotency-Key", Message: message, CallID: r.ID}
+}
+
+// lastOf is the ledger's newest event of a call, or nil where there is none.
+func (s *Service) lastOf(ctx context.Context, call string) (*contract.Event, error) {
+	return s.askEvent(ctx, "call", call)
+}
+
+func (s *Service) askEvent(ctx context.Context, verb, call string) (*contract.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var raw json.RawMessage
+	if err := s.env.Ask(ctx, "audit", verb, map[string]string{"call_id": call}, &raw); err != nil {
+		if cause := errors.Unwrap(err); cause != nil && strings.HasPrefix(cause.Error(), "not found") {
+			return nil, nil
+		}
+		return nil, unavailable("audit does not answer: " + err.Error())
+	}
+	return contract.DecodeEvent(raw)
+}
+
+// repeat answers a call that was made before, once it has ended. The same key
+// with other arguments is a mistake of the caller's.
+func (s *Service) repeat(ctx context.Context, r propose.Request, e *contract.Event) (*propose.Outcome, []byte, error) {
+	first, err := s.askEvent(ctx, "proposal", r.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	var c contract.Call
+	if first == nil || contract.Decode(first.Data, &c) != nil {
+		return nil, nil, unavailable("the first call under this Idempotency-Key cannot be read now")
+	}
+	args, err := s.env.Blobs.Open(ctx, &c.Args)
+	if err != nil || c.Kind != r.Kind || c.Tool != r.Tool || !bytes.Equal(args, r.Args) {
+		return nil, nil, conflict(r, "this key was used for another call; use a new one")
+	}
+	for until := time.Now().Add(r.Timeout); e == nil || e.Name != "effect_recorded"; {
+		if time.Now().After(until) {
+			if e != nil && e.Name == "escalated" {
+				var x contract.Escalated
+				if err := contract.Decode(e.Data, &x); err != nil {
+					return nil, nil, err
+				}
+				return nil, nil, &escalation{r.ID, &x}
+			}
+			return nil, nil, waitError(r, propose.ErrUnknownOutcome)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+		if e, err = s.lastOf(ctx, r.ID); err != nil {
+			return nil, nil, err
+		}
+	}
+	out := &propose.Outcome{Event: e}
+	if err := contract.Decode(e.Data, &out.Recorded); err != nil {
+		return nil, nil, err
+	}
+	if e := ofOutcome(&out.Recorded); e != nil {
+		return out, nil, e
+	}
+	body, err := s.output(ctx, out)
+	return out, body, err
+}

@@ -1,0 +1,481 @@
+package policy
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+)
+
+var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
+
+func key(t testing.TB, name string) *sign.Key {
+	h := sha256.Sum256([]byte(name))
+	k, err := sign.NewKey(h[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// world is a state made of events, as the ledger would give them.
+type world struct {
+	t        testing.TB
+	st       State
+	contents map[string][]byte
+	lamport  uint64
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{t: t, contents: map[string][]byte{}}
+	root := key(t, "root")
+	w.st.Keep = true
+	w.st.Keys = func(kid, owner, use string, _ uint64) ([]byte, error) {
+		if kid != root.KID || use != contract.UseRoot {
+			return nil, errors.New("unknown key")
+		}
+		return root.Public(), nil
+	}
+	w.st.Open = func(c *contract.Content) ([]byte, error) { return w.contents[c.Commitment], nil }
+	return w
+}
+
+func (w *world) event(service, name string, data canon.Document) {
+	w.t.Helper()
+	w.lamport++
+	e := &contract.Event{ID: fmt.Sprint("e-", w.lamport), Source: service + "/" + service + "-1", Name: name, Data: contract.Bytes(data), Lamport: w.lamport}
+	if err := w.st.Apply(e); err != nil {
+		w.t.Fatalf("%s: %v", name, err)
+	}
+}
+
+func (w *world) activate(layer, name string, precedence int64, body []byte) {
+	w.t.Helper()
+	d := sign.Digest(body)
+	w.contents[d] = body
+	w.event("policy", "policy_activated", &contract.Activated{Bundle: contract.Content{Commitment: d}, Digest: d, Layer: layer, Name: name, Precedence: precedence})
+}
+
+func (w *world) rego(name string, precedence int64, src string) {
+	w.t.Helper()
+	b, err := rego.Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\n" + src)}, "", nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.activate("p1", name, precedence, b)
+}
+
+func box() *contract.Sandbox {
+	return &contract.Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 100, Pids: 8, Tier: "process", WallMS: 1000}
+}
+
+func (w *world) tool(name string, change func(*contract.Tool)) {
+	w.t.Helper()
+	t := contract.Tool{Class: "E0", Executor: "session-runner", Kind: "tool." + name, Tool: name, Version: "v1", Sandbox: box(),
+		InputSchema: contract.Raw(`{"properties":{"n":{"type":"integer"}},"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)}
+	if change != nil {
+		change(&t)
+	}
+	w.event("session-runner", "tool_registered", &t)
+}
+
+func (w *world) ceilings(change func(*guard.Ceilings)) {
+	w.t.Helper()
+	c := guard.Ceilings{ForbiddenKinds: []string{"tool.rm"}, EgressHosts: []string{"mail.example"}, MaxCents: 100, Sandbox: *box(), StartWindowMS: 60_000,
+		Approvals: []guard.KindApproval{{Kinds: []string{"tool.pay"}, Rule: contract.ApprovalRule{Quorum: 1, TimeoutMS: 1000}}}}
+	if change != nil {
+		change(&c)
+	}
+	w.activate("p0", "", 0, guard.SignP0(key(w.t, "root"), c))
+}
+
+// usual is a mesh with the built-in bundle and a few tools.
+func usual(t testing.TB) *world {
+	w := newWorld(t)
+	w.ceilings(nil)
+	b, err := DefaultBundle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.activate("p1", "default", 1000, b)
+	for name, change := range map[string]func(*contract.Tool){
+		"echo": nil, "rm": nil, "pay": nil,
+		"fetch": func(t *contract.Tool) { t.Labels = []string{"web"} },
+		"e3":    func(t *contract.Tool) { t.Class = "E3" },
+		"e4":    func(t *contract.Tool) { t.Class = "E4" },
+		"login": func(t *contract.Tool) { t.Secrets = []contract.SecretGrant{{Name: "k"}} },
+		"mail":  func(t *contract.Tool) { t.Egress = []string{"mail.example"} },
+		"evil":  func(t *contract.Tool) { t.Egress = []string{"evil.example"} },
+		"dear":  func(t *contract.Tool) { t.Reserve = &contract.Amounts{Cents: 101} },
+		"bad":   func(t *contract.Tool) { t.InputSchema = contract.Raw(`{"$ref":"https://x.example/s"}`) },
+		"nobox": func(t *contract.Tool) { t.Sandbox.Tier = "cardboard" },
+	} {
+		w.tool(name, change)
+	}
+	w.event("policy", "tool_registered", &contract.Tool{Executor: "policy", Kind: "policy.freeze", Tool: "policy.freeze", Version: "v1", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)})
+	return w
+}
+
+func facts(tool string) guard.Facts {
+	return guard.Facts{Actor: "alice", ArgsDigest: "sha256:a", Client: "-", Deadline: contract.Time(noon.Add(time.Minute)), Kind: "tool." + tool, Now: contract.Time(noon),
+		Proposed: contract.Time(noon), Proposer: "gateway", Scopes: []string{"tools:call", "policy:admin"}, Session: "s-1", Tenant: "t", Tool: tool}
+}
+
+// decide goes the whole way but for the network: people's facts, inputs,
+// limits, verdict.
+func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
+	w.t.Helper()
+	w.st.govern(&f, noon)
+	var raw []byte
+	if args != "" {
+		raw = []byte(args)
+	}
+	in := w.st.inputs(context.Background(), "c-1", "", f, raw)
+	v := guard.Judge(in)
+	if limits := w.st.limits(); v.Verdict == contract.Allow && len(limits) > 0 {
+		var book limit.State
+		spent := events.BudgetChanged{Now: f.Now, Reserved: []events.Reserved{{CallID: "c-0", Session: "s", Charges: []events.Charge{
+			{Account: "rate/agent:alice", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"}, {Account: "ask/agent:bob", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"},
+			{Account: "wide/agent:carol", Amount: 1, Window: "concurrent"}, {Account: "day/agent:dave", Amount: 1, Window: "day:2026-03-03T00:00:00.000Z"}}}}}
+		limit.Evolve(&book, &spent)
+		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: &in.Facts, Amounts: estimate(in.Tool, raw)}}, nil)
+		if len(got[0].Accounts) > 0 {
+			in.Facts.Budget = &got[0]
+		}
+	}
+	d := guard.Decide(in, key(w.t, "policy"))
+	again, why, hash, err := w.st.Redecide(context.Background(), &d, raw)
+	if err != nil || again != d.Verdict || why != d.ReasonCode || hash != d.PolicyHash {
+		w.t.Errorf("decided again: %s %s instead of %s %s: %v", again, why, d.Verdict, d.ReasonCode, err)
+	}
+	return d.Verdict, d.ReasonCode
+}
+
+// TestEveryReason draws every code of the registry out of the real thing: a
+// code that nothing emits has no place there. The reference never emits 9 of
+// its 33.
+func TestEveryReason(t *testing.T) {
+	seen := map[string]string{}
+	try := func(w *world, f guard.Facts, args string) {
+		t.Helper()
+		v, r := w.decide(f, args)
+		seen[r] = v
+	}
+	with := func(tool string, change func(*guard.Facts)) guard.Facts {
+		f := facts(tool)
+		change(&f)
+		return f
+	}
+	w := usual(t)
+	try(w, facts("echo"), `{}`) // RULE_SCOPED_CALL
+	for _, tool := range []string{"rm", "pay", "evil", "dear", "bad", "nobox", "nosuch"} {
+		try(w, facts(tool), `{}`)
+	}
+	try(w, facts("echo"), `{"n":"x"}`)
+	try(w, facts("echo"), `{"m":1}`)
+	try(w, facts("echo"), ``)
+	try(w, with("echo", func(f *guard.Facts) { f.Scopes = nil }), `{}`)
+	try(w, with("t\u0435st", func(*guard.Facts) {}), `{}`)
+	try(w, with("a b", func(*guard.Facts) {}), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.MeshTenant = "other" }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.Proposer = "judge" }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.SessionOwner = "bob" }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.Unverified = true }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.Now = contract.Time(noon.Add(time.Hour)) }), `{}`)
+	for _, c := range []struct{ tool, label string }{{"e4", "web"}, {"login", "web"}, {"mail", "secret"}, {"mail", "web"}, {"e3", "web"}} {
+		try(w, with(c.tool, func(f *guard.Facts) { f.Labels = []string{c.label} }), `{}`)
+	}
+	try(w, with("", func(f *guard.Facts) { f.Kind, f.Tool, f.Labels = "policy.freeze", "policy.freeze", []string{"web"} }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.OnBehalfOf = "dana" }), `{}`)
+	w.event("policy", events.DelegationGrantedName, &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: contract.Time(noon.Add(time.Hour)), ID: "g-1", Kinds: []string{"tool.mail"}})
+	try(w, with("echo", func(f *guard.Facts) { f.OnBehalfOf, f.Delegation = "dana", "g-1" }), `{}`)
+
+	// People: asked for, granted, refused, silent; and glass broken.
+	vote := guard.ApprovalFact{Approver: "bob", EventID: "e", Roles: []string{guard.DefaultRole}, Vote: contract.Grant}
+	for _, resolution := range []string{"granted", "denied", "timed_out"} {
+		try(w, with("pay", func(f *guard.Facts) {
+			f.Resolution, f.Resolved, f.Approvals = resolution, f.Now, []guard.ApprovalFact{vote}
+		}), `{}`)
+	}
+	w.event("policy", events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: "alice", Expires: contract.Time(noon.Add(time.Minute)), ID: "b-1", Reason: "x"})
+	try(w, facts("pay"), `{}`)
+	w = usual(t)
+	w.event("policy", events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: "alice", Expires: contract.Time(noon.Add(-govern.ReviewWithin - time.Hour)), ID: "b-1", Reason: "x"})
+	try(w, facts("echo"), `{}`)
+
+	// Limits.
+	w = usual(t)
+	w.event("policy", events.LimitsSetName, &events.LimitsSet{Limits: contract.Bytes(&guard.Limits{Limits: []guard.Limit{
+		{ID: "rate", Level: "agent", Subject: "alice", Measure: "calls", Max: 1, Window: "minute"}, {ID: "ask", Level: "agent", Subject: "bob", Measure: "calls", Max: 1, Window: "minute", OnExceed: "escalate"},
+		{ID: "wide", Level: "agent", Subject: "carol", Measure: "calls", Max: 1, Window: "concurrent"}, {ID: "day", Level: "agent", Subject: "dave", Measure: "calls", Max: 1, Window: "day"}}})})
+	for _, who := range []string{"alice", "bob", "carol", "dave"} {
+		try(w, with("echo", func(f *guard.Facts) { f.Actor = who }), `{}`)
+	}
+	try(w, with("echo", func(f *guard.Facts) {
+		f.Budget, f.Actor = &guard.BudgetFact{Accounts: []string{}, Refused: contract.ReasonBudgetError}, "erin"
+	}), `{}`)
+
+	// Tools: drifted, and never approved.
+	w = usual(t)
+	w.tool("echo", func(t *contract.Tool) { t.Description = "another" })
+	try(w, facts("echo"), `{}`)
+	w.ceilings(func(c *guard.Ceilings) { c.ExplicitTools = true })
+	try(w, facts("fetch"), `{}`)
+
+	// Policies: none, broken, narrowing; and the mesh frozen, or short of history.
+	w = usual(t)
+	w.activate("p2", "o", 0, contract.Bytes(&guard.Overlay{ID: "o", Scope: "agent", Subject: "alice", Only: []string{"llm.*"}}))
+	try(w, facts("echo"), `{}`)
+	w = newWorld(t)
+	w.ceilings(nil)
+	w.tool("echo", nil)
+	try(w, facts("echo"), `{}`)
+	w.rego("r", 1, `answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if 1 / (count(input.args) - 0) > 0`)
+	try(w, facts("echo"), `{}`)
+	w.event("policy", events.MeshFrozenName, &events.MeshFrozen{ID: "f-1", Reason: "x"})
+	try(w, facts("echo"), `{}`)
+	w.event("audit", "ledger_truncated", &events.MeshUnfrozen{})
+	try(w, facts("echo"), `{}`)
+
+	for code, info := range contract.Reasons {
+		if v, ok := seen[code]; !ok {
+			t.Errorf("nothing emits %s", code)
+		} else if v != info.Verdict {
+			t.Errorf("%s came with %s, the registry says %s", code, v, info.Verdict)
+		}
+	}
+	for code := range seen {
+		if _, ok := contract.Reasons[code]; !ok {
+			t.Errorf("%s is not in the registry", code)
+		}
+	}
+}
+
+// TestPrecedence: of several bundles the first with an opinion speaks; an
+// overlay narrows whatever they say; each decision names them all.
+func TestPrecedence(t *testing.T) {
+	w := usual(t)
+	w.rego("late", 2000, `answer := {"verdict": "DENY", "reason_code": "DENY_LATE"}`)
+	if _, r := w.decide(facts("echo"), `{}`); r != "RULE_SCOPED_CALL" {
+		t.Error(r)
+	}
+	w.rego("early", 10, `answer := {"verdict": "DENY", "reason_code": "DENY_EARLY"} if input.actor == "alice"`)
+	if _, r := w.decide(facts("echo"), `{}`); r != "DENY_EARLY" {
+		t.Error(r)
+	}
+	f := facts("echo")
+	f.Actor = "bob"
+	if _, r := w.decide(f, `{}`); r != "RULE_SCOPED_CALL" {
+		t.Error(r)
+	}
+	w.activate("p2", "o", 0, contract.Bytes(&guard.Overlay{ID: "o", Scope: "session", Subject: "s-1", Expires: contract.Time(noon.Add(time.Second)),
+		Rules: []guard.OverlayRule{{Kinds: []string{"tool.*"}, Reason: "DENY_OVER", Verdict: contract.Deny}}}))
+	if _, r := w.decide(f, `{}`); r != "DENY_OVER" {
+		t.Error(r)
+	}
+	in := w.st.inputs(context.Background(), "c", "", f, []byte(`{}`))
+	if n := strings.Count(in.Policies.P1, "sha256:"); n != 3 || in.Policies.P2 == "" {
+		t.Errorf("%+v", in.Policies)
+	}
+	f.Now = contract.Time(noon.Add(time.Second))
+	if _, r := w.decide(f, `{}`); r != "RULE_SCOPED_CALL" {
+		t.Error("an overlay outlives its expiry:", r)
+	}
+	f.Session = "s-2"
+	if in = w.st.inputs(context.Background(), "c", "", f, []byte(`{}`)); in.Policies.P2 != "" {
+		t.Error("an overlay of another session applies")
+	}
+}
+
+// TestForgedPolicies: only policy activates, and only a root signs ceilings.
+func TestForgedPolicies(t *testing.T) {
+	w := usual(t)
+	forged := guard.SignP0(key(t, "stranger"), guard.Ceilings{MaxCents: 1, Sandbox: *box(), StartWindowMS: 1000})
+	d := sign.Digest(forged)
+	w.contents[d] = forged
+	data := contract.Bytes(&contract.Activated{Bundle: contract.Content{Commitment: d}, Digest: d, Layer: "p0"})
+	if err := w.st.Apply(&contract.Event{ID: "x", Source: "policy/policy-1", Name: "policy_activated", Data: data, Lamport: 99}); err == nil {
+		t.Error("ceilings of a stranger's are in force")
+	}
+	before := w.st.Dump()
+	for _, name := range []string{"policy_activated", events.RoleGrantedName, events.MeshUnfrozenName, "tool_approved"} {
+		body := contract.Bytes(&events.RoleGranted{Principal: "mallory", Role: "approver"})
+		if name == "policy_activated" {
+			body = data
+		}
+		if name == "tool_approved" {
+			body = contract.Bytes(&contract.ToolApproved{Digest: "sha256:x", Kind: "tool.echo"})
+		}
+		if err := w.st.Apply(&contract.Event{ID: "y", Source: "gateway/gw1", Name: name, Data: body, Lamport: 100}); err != nil {
+			t.Error(name, err)
+		}
+	}
+	if string(w.st.Dump()) != string(before) {
+		t.Error("another service's events govern")
+	}
+}
+
+// TestFuzzedProposals decides 10,000 proposals made of noise: none fails, none
+// is allowed that does not fit, and each is decided the same again.
+func TestFuzzedProposals(t *testing.T) {
+	w := usual(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	noise := []string{"", "tool.echo", "tool.", "tool.*", "policy.unfreeze", "tool.echo\x00", "tool.еcho", "TOOL.ECHO", "tool.echo ", "../tool.echo", "tool.echo\u200b", "\xff\xfe", strings.Repeat("a", 4000),
+		"alice", "-", "2026-03-03T12:00:00.000Z", "9999-12-31T23:59:59.999Z", "0000-01-01T00:00:00.000Z", "now", "s-1", "judge", "gateway", "web", "secret", "tools:call", "g-1", "{}", "null"}
+	pick := func() string { return noise[r.IntN(len(noise))] }
+	list := func() []string {
+		var out []string
+		for range r.IntN(4) {
+			out = append(out, pick())
+		}
+		return out
+	}
+	args := func() string {
+		switch r.IntN(8) {
+		case 0:
+			return strings.Repeat(`{"n":`, 200) + "1" + strings.Repeat("}", 200)
+		case 1:
+			return `{"n":1` + strings.Repeat("0", r.IntN(400)) + `}`
+		case 2:
+			return `{"n":1,"n":2}`
+		case 3:
+			return "{\"n\":\"\xff\"}"
+		case 4:
+			return fmt.Sprintf(`{"n":%d}`, r.Int64())
+		case 5:
+			return fmt.Sprintf(`{%q:1}`, strings.ToValidUTF8(pick(), "?"))
+		case 6:
+			return strings.Repeat("[", 5000)
+		}
+		return `{"n":1}`
+	}
+	allowed := 0
+	for range 10_000 {
+		f := facts("echo")
+		for range r.IntN(4) {
+			switch r.IntN(12) {
+			case 0:
+				f.Actor = pick()
+			case 1:
+				f.Kind = pick()
+			case 2:
+				f.Tool = pick()
+			case 3:
+				f.Deadline = pick()
+			case 4:
+				f.Now = pick()
+			case 5:
+				f.Proposed = pick()
+			case 6:
+				f.Scopes = list()
+			case 7:
+				f.Labels = list()
+			case 8:
+				f.OnBehalfOf, f.Delegation = pick(), pick()
+			case 9:
+				f.Session, f.Tenant = pick(), pick()
+			case 10:
+				f.Parent, f.Proposer = pick(), pick()
+			case 11:
+				f.Resolution, f.Resolved = pick(), pick()
+			}
+		}
+		for _, s := range []*string{&f.Actor, &f.Kind, &f.Tool, &f.Deadline, &f.Now, &f.Proposed, &f.Session, &f.Tenant, &f.OnBehalfOf, &f.Delegation, &f.Parent, &f.Proposer, &f.Resolution, &f.Resolved} {
+			*s = strings.ToValidUTF8(*s, "?") // the ledger holds no other text
+		}
+		a := args()
+		v, reason := w.decide(f, a)
+		if v == contract.Allow {
+			if allowed++; f.Kind != "tool.echo" || f.Tool != "echo" || !slices.Contains(f.Scopes, "tools:call") || f.Delegation != "" || f.Proposer != "gateway" || !strings.HasPrefix(a, `{"n":`) || strings.Count(a, `"n"`) != 1 {
+				t.Fatalf("allowed (%s): %+v %.80s", reason, f, a)
+			}
+		}
+	}
+	if allowed == 0 || allowed > 5000 {
+		t.Errorf("%d allowed", allowed)
+	}
+}
+
+// TestTimeBackwards: a clock that jumps back opens no window again, and one
+// that jumps ahead lets nothing start late.
+func TestTimeBackwards(t *testing.T) {
+	w := usual(t)
+	for _, c := range []struct {
+		proposed, now time.Time
+		want          string
+	}{
+		{noon, noon.Add(-time.Hour), "RULE_SCOPED_CALL"}, // our clock is behind the edge's: the window is the proposal's
+		{noon, noon.Add(time.Hour), contract.ReasonProposalExpired},
+		{noon.Add(-time.Hour), noon, contract.ReasonProposalExpired},
+	} {
+		f := facts("echo")
+		f.Proposed, f.Deadline, f.Now = contract.Time(c.proposed), contract.Time(c.proposed.Add(time.Minute)), contract.Time(c.now)
+		if _, r := w.decide(f, `{}`); r != c.want {
+			t.Errorf("proposed %s, decided %s: %s", c.proposed, c.now, r)
+		}
+	}
+}
+
+// TestReplayedState: folding the same events gives the same dump, whatever
+// instance does it.
+func TestReplayedState(t *testing.T) {
+	a, b := usual(t), usual(t)
+	if string(a.st.Catalog.Dump()) == "" || len(a.st.Dump()) == 0 {
+		t.Fatal("empty")
+	}
+	// usual registers tools in map order; the dump must not show it but for
+	// lamports, of which this state has none yet.
+	if string(a.st.Catalog.Dump()) != string(b.st.Catalog.Dump()) {
+		t.Error("the catalogs differ")
+	}
+}
+
+// BenchmarkAllow is the policy CPU of one decision: an ALLOW under three
+// layers, of which the bundle's tenth rule decides, facts to signature.
+func BenchmarkAllow(b *testing.B) {
+	w := newWorld(b)
+	w.ceilings(nil)
+	w.tool("noop", nil)
+	w.rego("ten", 1, `answer := {"verdict": "DENY", "reason_code": "DENY_ONE"} if input.kind == "tool.a"
+else := {"verdict": "DENY", "reason_code": "DENY_TWO"} if startswith(input.kind, "vault.")
+else := {"verdict": "DENY", "reason_code": "DENY_THREE"} if "web" in input.labels
+else := {"verdict": "DENY", "reason_code": "DENY_FOUR"} if input.actor == "mallory"
+else := {"verdict": "DENY", "reason_code": "DENY_FIVE"} if input.args.n > 100
+else := {"verdict": "ESCALATE", "reason_code": "ESCALATE_SIX"} if input.kind == "tool.pay"
+else := {"verdict": "DENY", "reason_code": "DENY_SEVEN"} if startswith(input.kind, "lab.")
+else := {"verdict": "DENY", "reason_code": "DENY_EIGHT"} if input.client == "bad"
+else := {"verdict": "DENY", "reason_code": "DENY_NINE"} if not "tools:call" in input.scopes
+else := {"verdict": "ALLOW", "reason_code": "RULE_TEN"} if startswith(input.kind, "tool.")`)
+	w.activate("p2", "o", 0, contract.Bytes(&guard.Overlay{ID: "o", Scope: "agent", Subject: "alice", Rules: []guard.OverlayRule{{Kinds: []string{"tool.x"}, Reason: "DENY_X", Verdict: contract.Deny}}}))
+	k := key(b, "policy")
+	f := facts("noop")
+	args := []byte(`{"n":1}`)
+	var took []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		w.st.govern(&f, noon)
+		in := w.st.inputs(context.Background(), "c-1", "", f, args)
+		d := guard.Decide(in, k)
+		took = append(took, time.Since(began))
+		if d.ReasonCode != "RULE_TEN" {
+			b.Fatal(d.ReasonCode)
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "p50-us")
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1000, "p99-us")
+}
