@@ -52,7 +52,7 @@ func TestExpiry(t *testing.T) {
 	}()
 	time.Sleep(1500 * time.Millisecond)
 	m.Restart("policy")
-	if r := <-done; r == nil || r.Status != 403 && r.Status != 504 {
+	if r := <-done; r == nil || r.Status != 503 && r.Status != 504 {
 		t.Fatalf("%+v", r)
 	}
 	m.WaitReady()
@@ -167,7 +167,7 @@ func TestTruncated(t *testing.T) {
 	m = harness.OneUnready(t, harness.Options{Noop: true, Dir: dir})
 	for end := time.Now().Add(15 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-trunc", "{}")
-		if err == nil && r.Status == 403 && strings.Contains(string(r.Body), "LEDGER_TRUNCATED") {
+		if err == nil && r.Status == 503 && strings.Contains(string(r.Body), "LEDGER_TRUNCATED") {
 			break
 		}
 		if time.Now().After(end) {

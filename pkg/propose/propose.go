@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,14 +63,14 @@ type Proposer struct {
 
 	follower *follow.Follower
 	mu       sync.Mutex
-	waiting  map[string]*Pending
+	waiting  map[string][]*Pending // by call; a repeated call has several
 }
 
 // Run receives outcomes until ctx ends. Ready is closed when it listens.
 func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	p.mu.Lock()
 	if p.waiting == nil {
-		p.waiting = map[string]*Pending{}
+		p.waiting = map[string][]*Pending{}
 	}
 	p.follower = follow.New(p.Conn, p.Instance, Reader, p.deliver)
 	p.mu.Unlock()
@@ -95,9 +96,9 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 	}
 	p.Emit.See(e.Lamport)
 	p.mu.Lock()
-	pend := p.waiting[e.CallID]
+	pending := slices.Clone(p.waiting[e.CallID])
 	p.mu.Unlock()
-	if pend == nil {
+	if len(pending) == 0 {
 		return nil
 	}
 	if e.Name == "escalated" {
@@ -106,9 +107,11 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 			slog.Error("escalation refused", "seq", en.Seq, "err", err)
 			return nil
 		}
-		select {
-		case pend.escalated <- x:
-		default:
+		for _, pend := range pending {
+			select {
+			case pend.escalated <- x:
+			default:
+			}
 		}
 		return nil
 	}
@@ -117,9 +120,11 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 		slog.Error("outcome refused", "seq", en.Seq, "err", err)
 		return nil
 	}
-	select {
-	case pend.ch <- out:
-	default: // a second outcome: the first counts
+	for _, pend := range pending {
+		select {
+		case pend.ch <- out:
+		default: // a second outcome: the first counts
+		}
 	}
 	return nil
 }
@@ -158,9 +163,9 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	pend := &Pending{Event: e, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
 	p.mu.Lock()
 	if p.waiting == nil {
-		p.waiting = map[string]*Pending{}
+		p.waiting = map[string][]*Pending{}
 	}
-	p.waiting[r.ID] = pend
+	p.waiting[r.ID] = append(p.waiting[r.ID], pend)
 	p.mu.Unlock()
 	go func() { // an outcome implies that the proposal was stored
 		defer close(pend.stored)
@@ -216,7 +221,10 @@ func (c *Pending) Cancel(ctx context.Context) error {
 func (c *Pending) Close() {
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
-	delete(c.p.waiting, c.Event.CallID)
+	left := slices.DeleteFunc(c.p.waiting[c.Event.CallID], func(x *Pending) bool { return x == c })
+	if c.p.waiting[c.Event.CallID] = left; len(left) == 0 {
+		delete(c.p.waiting, c.Event.CallID)
+	}
 }
 
 // Position is the reader's position on the ledger, and its lag in events.

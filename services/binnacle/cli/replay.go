@@ -80,7 +80,7 @@ func replay(ctx context.Context, c *env) error {
 	r.catalogs["gateway"] = &catalog.Catalog{}
 	r.trust.Root = live["gateway"].Root
 	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
-	r.upTo = &policy.State{Keys: r.trust.At, Open: r.open}
+	r.upTo = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
 	began := time.Now()
 	if err := r.run(live["audit"].Position); err != nil {
 		return err
@@ -298,6 +298,8 @@ func (r *replayer) redecide(d *contract.Decision) error {
 	}
 	verdict, reason, hash, err := r.state.Redecide(r.ctx, d, args)
 	switch {
+	case errors.Is(err, contract.ErrErased):
+		r.rep.Erased++
 	case err != nil:
 		r.differ("decision %s: %v", d.ID, err)
 	case verdict != d.Verdict || reason != d.ReasonCode || hash != d.PolicyHash:

@@ -275,7 +275,7 @@ func (s *Service) ledger(c echo.Context) error {
 	if _, err := s.auth(c, token.Audit); err != nil {
 		return err
 	}
-	return s.lines(c, "evt."+s.env.Tenant+".>", false, func(en eventlog.Entry) []byte { return en.Data })
+	return s.lines(c, "evt.>", false, func(en eventlog.Entry) []byte { return en.Data })
 }
 
 func (s *Service) lines(c echo.Context, filter string, forever bool, render func(eventlog.Entry) []byte) error {

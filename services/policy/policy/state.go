@@ -158,11 +158,15 @@ func (st *State) activate(a *contract.Activated, lamport uint64) error {
 	var doc any
 	if !a.Retired {
 		body, err := st.Open(&a.Bundle)
-		if err != nil {
+		switch {
+		case err == nil:
+			if doc, err = compile(a.Layer, body, lamport, st.Keys); err != nil {
+				return err
+			}
+		case st.Keep && gone(err):
+			doc = erased{a.Layer} // what it decided cannot be decided again
+		default:
 			return fmt.Errorf("policy %s cannot be read: %w", a.Digest, err)
-		}
-		if doc, err = compile(a.Layer, body, lamport, st.Keys); err != nil {
-			return err
 		}
 	}
 	st.mu.Lock()
@@ -179,6 +183,13 @@ func (st *State) activate(a *contract.Activated, lamport uint64) error {
 		st.kept[a.Layer+a.Digest] = doc
 	}
 	return nil
+}
+
+// erased stands for a policy document, in replay, whose content is gone.
+type erased struct{ layer string }
+
+func gone(err error) bool {
+	return errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted)
 }
 
 // compile reads a policy document of a layer.
@@ -208,6 +219,9 @@ func (s stack) with(a *contract.Activated, doc any) (stack, error) {
 			return s, errors.New("the ceilings cannot be retired")
 		}
 		return s, nil
+	}
+	if x, ok := doc.(erased); ok {
+		doc = map[string]any{"p0": (*guard.Ceilings)(nil), "p1": (*rego.Engine)(nil), "p2": (*guard.Overlay)(nil)}[x.layer]
 	}
 	switch d := doc.(type) {
 	case *guard.Ceilings:
@@ -325,28 +339,23 @@ func (st *State) Redecide(ctx context.Context, d *contract.Decision, args []byte
 	if err := contract.Decode(d.Facts, &in.Facts); err != nil {
 		return "", "", "", err
 	}
-	gone := errors.New("a policy it names was never activated")
 	var engines []*rego.Engine
 	var overlays []*guard.Overlay
-	var ok bool
-	if d.Policies.P0 != "" {
-		if in.P0, ok = st.kept["p0"+d.Policies.P0].(*guard.Ceilings); !ok {
-			return "", "", "", gone
+	for _, x := range []struct{ layer, digests string }{{"p0", d.Policies.P0}, {"p1", d.Policies.P1}, {"p2", d.Policies.P2}} {
+		for _, digest := range split(x.digests) {
+			switch doc := st.kept[x.layer+digest].(type) {
+			case *guard.Ceilings:
+				in.P0 = doc
+			case *rego.Engine:
+				engines = append(engines, doc)
+			case *guard.Overlay:
+				overlays = append(overlays, doc)
+			case erased:
+				return "", "", "", fmt.Errorf("policy %s: %w", digest, contract.ErrErased)
+			default:
+				return "", "", "", errors.New("a policy it names was never activated")
+			}
 		}
-	}
-	for _, digest := range split(d.Policies.P1) {
-		e, ok := st.kept["p1"+digest].(*rego.Engine)
-		if !ok {
-			return "", "", "", gone
-		}
-		engines = append(engines, e)
-	}
-	for _, digest := range split(d.Policies.P2) {
-		o, ok := st.kept["p2"+digest].(*guard.Overlay)
-		if !ok {
-			return "", "", "", gone
-		}
-		overlays = append(overlays, o)
 	}
 	if in.Facts.ToolDigest != "none" {
 		if in.Tool = st.tools[in.Facts.ToolDigest]; in.Tool == nil {

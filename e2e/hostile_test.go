@@ -1,0 +1,239 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// TestHostileRequests sends 10,000 requests made of noise: the edge answers
+// each with a typed error or an outcome, nothing falls over, and the ledger
+// still proves itself.
+func TestHostileRequests(t *testing.T) {
+	m := harness.Processes(t, harness.Options{Noop: true})
+	kinds := []string{"tool.noop", "tool.nоop", "tool.noop\u200b", "TOOL.NOOP", "tool.*", "tool.", ".", "policy.freeze ", "policy.vote", "policy.activate", "llm.chat", "vault.put", "judge.score",
+		"lab.run", "tool." + strings.Repeat("x", 200), "tool.a/b", "tool.a.>", "evt.default.policy.-.allowed_policy.x", "", "\x00", "\xff\xfe"}
+	bodies := []string{`{}`, `{"n":1}`, `{"n":1,"n":2}`, `{"n":` + strings.Repeat("9", 400) + `}`, `{"n":1e999}`, strings.Repeat(`{"a":`, 3000) + `1` + strings.Repeat(`}`, 3000), `[1]`, `null`, `{"a":"\ud800"}`, "{\"a\":\"\xff\"}", `{"a`, ``,
+		`{"reason":"x","call_id":"c-1","vote":"grant","kid":"k-0","sig":"AAAA"}`, `{"layer":"p0","document":"{}"}`, `{"_trust":"TRUSTED","labels":[]}`, strings.Repeat("[", 100000)}
+	headers := []string{"X-Binnacle-Session", "X-Binnacle-Timeout", "X-Binnacle-On-Behalf-Of", "X-Binnacle-Delegation", "Idempotency-Key", "Traceparent", "Prefer"}
+	values := []string{"", "s-1", "s-x.y", "s-" + strings.Repeat("y", 200), "-1", "1", "alice", "g-1", "respond-async", "00-zz", "s-*", "s->"}
+	var sent, broken atomic.Int64
+	var wg sync.WaitGroup
+	for w := range 32 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(w), 7))
+			for n := sent.Add(1); n <= 10_000; n = sent.Add(1) {
+				path, body := "/api/v1/calls", bodies[r.IntN(len(bodies))]
+				switch r.IntN(4) {
+				case 0:
+					path = "/api/v1/packs/noop"
+				case 1:
+					path = "/v1/chat/completions"
+				default:
+					body = fmt.Sprintf(`{"kind":%q,"args":%s}`, kinds[r.IntN(len(kinds))], body)
+				}
+				h := map[string]string{"X-Binnacle-Timeout": "20"}
+				for range r.IntN(3) {
+					h[headers[r.IntN(len(headers))]] = values[r.IntN(len(values))]
+				}
+				resp, err := m.DoHeader(t.Context(), "POST", path, body, h)
+				if err != nil {
+					if strings.Contains(err.Error(), "invalid header") {
+						continue
+					}
+					t.Error(err)
+					return
+				}
+				if resp.Status >= 500 && resp.Status != 503 && resp.Status != 504 || resp.Status >= 400 && !strings.Contains(string(resp.Body), `"code"`) {
+					if broken.Add(1) < 10 {
+						t.Errorf("%d for %s %.100s %v: %.300s", resp.Status, path, body, h, resp.Body)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if broken.Load() > 0 {
+		t.Fatalf("%d answers without a typed error", broken.Load())
+	}
+	m.WaitReady()
+	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-well", `{}`); err != nil || r.Status != 200 {
+		t.Fatal(err, r)
+	}
+	proves(t, m)
+}
+
+// TestForgedIntents speaks to the bus with stolen identities: a gateway that
+// proposes for another tenant, and a policy that sends intents again, of
+// another tenant, or with another decision's signature. Nothing runs but what
+// was decided, once.
+func TestForgedIntents(t *testing.T) {
+	m := harness.Processes(t, harness.Options{Noop: true})
+	dial := func(service string) *bus.Conn {
+		seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", service+".nkey"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := bus.Connect(bus.Dialer{URL: m.NATS}, []byte(strings.TrimSpace(string(seed))), service+"-stolen", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	for i := range 2 {
+		if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-forge", fmt.Sprintf(`{"n":%d}`, i)); err != nil || r.Status != 200 {
+			t.Fatal(err, r)
+		}
+	}
+	var proposal *contract.Event
+	var allowed []*contract.Event
+	for _, e := range ledger(t, m) {
+		switch {
+		case e.Name == "call_proposed" && e.Session == "s-forge":
+			proposal = e
+		case e.Name == "allowed" && e.Session == "s-forge":
+			allowed = append(allowed, e)
+		}
+	}
+	put := func(c *bus.Conn, e *contract.Event) {
+		t.Helper()
+		b, err := e.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := c.JS.PublishMsg(ctx, &nats.Msg{Subject: e.Subject(), Data: b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	policy, gateway := dial("policy"), dial("gateway")
+
+	// The same intent again, under no message id.
+	put(policy, allowed[0])
+	// The intent in another tenant, and in another session.
+	other := *allowed[0]
+	other.ID, other.Tenant = "d-tenant", "other"
+	put(policy, &other)
+	other = *allowed[0]
+	other.ID, other.Session, other.Key = "d-session", "s-else", "s-else"
+	put(policy, &other)
+	// One decision's signature on the other's body, and an intent of a call
+	// that nobody proposed.
+	var a, b contract.Allowed
+	if err := contract.Decode(allowed[0].Data, &a); err != nil {
+		t.Fatal(err)
+	}
+	if err := contract.Decode(allowed[1].Data, &b); err != nil {
+		t.Fatal(err)
+	}
+	a.Decision.Sig = b.Decision.Sig
+	a.Call.ID, a.Decision.CallID, a.Decision.Intent.CallID = "c-FORGED", "c-FORGED", "c-FORGED"
+	other = *allowed[0]
+	other.ID, other.CallID, other.Data = "d-c-FORGED", "c-FORGED", contract.Bytes(&a)
+	put(policy, &other)
+	// A proposal for a tenant that the mesh does not serve.
+	foreign := *proposal
+	var c contract.Call
+	if err := contract.Decode(proposal.Data, &c); err != nil {
+		t.Fatal(err)
+	}
+	c.ID = "c-FOREIGN"
+	foreign.ID, foreign.CallID, foreign.Tenant, foreign.Data = "p-c-FOREIGN", "c-FOREIGN", "other", contract.Bytes(&c)
+	foreign.Time, c.Deadline = contract.Time(time.Now()), contract.Time(time.Now().Add(time.Minute))
+	foreign.Data = contract.Bytes(&c)
+	put(gateway, &foreign)
+
+	time.Sleep(4 * time.Second) // eight deliveries of what does not verify
+	starts := map[string]int{}
+	denied := false
+	for _, e := range ledger(t, m) {
+		if e.Name == "effect_started" {
+			starts[e.CallID]++
+			if e.Tenant != "default" || e.Session == "s-else" || e.CallID == "c-FORGED" || e.CallID == "c-FOREIGN" {
+				t.Errorf("started: %+v", e)
+			}
+		}
+		denied = denied || e.Name == "effect_recorded" && e.CallID == "c-FOREIGN" && e.Tenant == "other" && strings.Contains(string(e.Data), contract.ReasonTenantIsolation)
+	}
+	for call, n := range starts {
+		if n != 1 {
+			t.Errorf("call %s started %d times", call, n)
+		}
+	}
+	if !denied {
+		t.Error("the foreign tenant's call has no denial")
+	}
+	m.WaitReady()
+	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-forge", `{"n":9}`); err != nil || r.Status != 200 {
+		t.Fatal(err, r)
+	}
+	// The ledger tells: it does not verify any more, and says where.
+	out := filepath.Join(t.TempDir(), "ledger.jsonl")
+	cli(t, m, "export", "--ledger", "--out", out)
+	if s, err := m.CLI("verify", out); err == nil || !strings.Contains(err.Error(), "d-") {
+		t.Errorf("a ledger with forged intents verifies: %s %v", s, err)
+	}
+}
+
+// TestIdempotency: a retry under the same key is the same call, also at the
+// same moment; other arguments under it are refused. The reference runs it
+// again.
+func TestIdempotency(t *testing.T) {
+	m := harness.Processes(t, harness.Options{Noop: true})
+	do := func(key, body string) *harness.Response {
+		r, err := m.DoHeader(t.Context(), "POST", "/api/v1/packs/noop", body, map[string]string{"Idempotency-Key": key, "X-Binnacle-Session": "s-idem"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	var ids sync.Map
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			r := do("once", `{"n":1}`)
+			if r.Status != 200 {
+				t.Errorf("%d %s", r.Status, r.Body)
+			}
+			ids.Store(r.Header.Get("X-Binnacle-Call-Id"), true)
+		})
+	}
+	wg.Wait()
+	do("once", `{"n":1}`)
+	n := 0
+	ids.Range(func(any, any) bool { n++; return true })
+	if n != 1 {
+		t.Errorf("%d calls", n)
+	}
+	if r := do("once", `{"n":2}`); r.Status != 409 || !strings.Contains(string(r.Body), "idempotency_conflict") {
+		t.Errorf("%d %s", r.Status, r.Body)
+	}
+	if r := do("twice", `{"n":1}`); r.Status != 200 || r.Header.Get("X-Binnacle-Call-Id") == "" {
+		t.Errorf("%d %s", r.Status, r.Body)
+	}
+	starts := 0
+	for _, e := range ledger(t, m) {
+		if e.Name == "effect_started" && e.Session == "s-idem" {
+			starts++
+		}
+	}
+	if starts != 2 {
+		t.Errorf("%d effects for two keys", starts)
+	}
+	proves(t, m)
+}

@@ -1,0 +1,179 @@
+package govern
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
+
+type desk struct {
+	t       *testing.T
+	st      State
+	lamport uint64
+}
+
+// do decides a command and folds what it comes to.
+func (d *desk) do(actor string, at time.Duration, kind string, c Command) error {
+	d.t.Helper()
+	c.Kind, c.Actor, c.Now = "policy."+kind, actor, noon.Add(at)
+	if c.CallID == "" {
+		c.CallID = "c-1"
+	}
+	name, data, err := Decide(&d.st, c)
+	if err != nil {
+		return err
+	}
+	d.lamport += 10
+	d.fold(name, data)
+	return nil
+}
+
+func (d *desk) fold(name string, data canon.Document) {
+	d.t.Helper()
+	if err := Evolve(&d.st, &contract.Event{Source: "policy/policy-1", Name: name, Data: contract.Bytes(data), Lamport: d.lamport}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *desk) ok(err error) {
+	d.t.Helper()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *desk) refused(err error, word string) {
+	d.t.Helper()
+	if err == nil || !strings.Contains(err.Error(), word) {
+		d.t.Errorf("%v, want %q", err, word)
+	}
+}
+
+func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
+
+// TestRoles: who held what, now and at any lamport.
+func TestRoles(t *testing.T) {
+	d := &desk{t: t}
+	d.ok(d.do("admin", 0, "grant_role", Command{Principal: "bob", Role: "sec"}))                // lamport 10
+	d.ok(d.do("admin", 0, "grant_role", Command{Principal: "bob", Role: "ops", TTLMS: 60_000})) // 20
+	d.ok(d.do("admin", 0, "revoke_role", Command{Principal: "bob", Role: "sec"}))               // 30
+	d.refused(d.do("admin", 0, "revoke_role", Command{Principal: "bob", Role: "sec"}), "does not hold")
+	d.ok(d.do("admin", 0, "grant_role", Command{Principal: "bob", Role: "sec"})) // 40
+	d.refused(d.do("admin", 0, "grant_role", Command{Principal: "bob", Role: "a b"}), "role: want")
+	if got := strings.Join(d.st.Roles("bob", at(0)), " "); got != "ops sec" {
+		t.Error(got)
+	}
+	if got := strings.Join(d.st.Roles("bob", at(time.Minute)), " "); got != "sec" {
+		t.Error(got)
+	}
+	for lamport, want := range map[uint64]bool{9: false, 10: true, 29: true, 30: false, 39: false, 40: true, 1000: true} {
+		if d.st.RoleAt("bob", "sec", lamport, "") != want {
+			t.Errorf("at lamport %d: not %v", lamport, want)
+		}
+	}
+	if d.st.RoleAt("bob", "ops", 25, at(time.Hour)) {
+		t.Error("a role outlives its time")
+	}
+}
+
+// TestDelegations: scoped, expiring, revocable, and nobody's but the
+// delegator's to give.
+func TestDelegations(t *testing.T) {
+	d := &desk{t: t}
+	d.ok(d.do("dana", 0, "delegate", Command{CallID: "c-a", Delegate: "robot", Kinds: []string{"tool.*"}, TTLMS: 60_000})) // 10
+	for _, c := range []struct {
+		id, from, to, kind string
+		at                 time.Duration
+		want               string
+	}{
+		{"g-c-a", "dana", "robot", "tool.x", 0, ""},
+		{"g-c-a", "dana", "robot", "policy.x", 0, contract.ReasonDelegationScopeViolation},
+		{"g-c-a", "dana", "thief", "tool.x", 0, contract.ReasonDelegationInvalid},
+		{"g-c-a", "admin", "robot", "tool.x", 0, contract.ReasonDelegationInvalid},
+		{"g-c-b", "dana", "robot", "tool.x", 0, contract.ReasonDelegationInvalid},
+		{"", "dana", "robot", "tool.x", 0, contract.ReasonDelegationInvalid},
+		{"g-c-a", "dana", "robot", "tool.x", time.Minute, contract.ReasonDelegationInvalid},
+	} {
+		if got := d.st.Delegation(c.id, c.from, c.to, c.kind, at(c.at)); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+	d.refused(d.do("dana", 0, "delegate", Command{Delegate: "dana", Kinds: []string{"*"}, TTLMS: 1}), "caller itself")
+	d.refused(d.do("dana", 0, "delegate", Command{Delegate: "robot", Kinds: []string{"*"}, TTLMS: MaxDelegation.Milliseconds() + 1}), "ttl_ms")
+	d.ok(d.do("admin", 0, "revoke_delegation", Command{ID: "g-c-a"})) // 20
+	d.refused(d.do("admin", 0, "revoke_delegation", Command{ID: "g-c-a"}), "no such delegation")
+	if d.st.Delegation("g-c-a", "dana", "robot", "tool.x", at(0)) == "" {
+		t.Error("a revoked delegation stands")
+	}
+	if !d.st.DelegationAt("g-c-a", 15, "") || d.st.DelegationAt("g-c-a", 20, "") {
+		t.Error("the past is told wrong")
+	}
+}
+
+func TestFreeze(t *testing.T) {
+	d := &desk{t: t}
+	d.refused(d.do("a", 0, "unfreeze", Command{Reason: "x"}), "not frozen")
+	d.refused(d.do("a", 0, "freeze", Command{Reason: " "}), "reason")
+	d.ok(d.do("a", 0, "freeze", Command{Reason: "x"}))
+	if d.st.Frozen() == "" {
+		t.Error("not frozen")
+	}
+	d.refused(d.do("a", 0, "freeze", Command{Reason: "x"}), "already frozen")
+	d.ok(d.do("a", 0, "unfreeze", Command{Reason: "x"}))
+	if d.st.Frozen() != "" {
+		t.Error("frozen")
+	}
+}
+
+// TestBreakGlass: open for a time, reviewed by somebody else, and not again
+// before that.
+func TestBreakGlass(t *testing.T) {
+	d := &desk{t: t}
+	d.refused(d.do("dana", 0, "break_glass", Command{Reason: "x", TTLMS: MaxBreakGlass.Milliseconds() + 1}), "ttl_ms")
+	d.ok(d.do("dana", 0, "break_glass", Command{Reason: "x", TTLMS: 60_000}))
+	d.refused(d.do("dana", 0, "break_glass", Command{Reason: "x", TTLMS: 1}), "review")
+	look := func(after time.Duration) (string, bool) {
+		return d.st.BreakGlass("dana", at(after), at(after-ReviewWithin))
+	}
+	if id, due := look(0); id != "b-c-1" || due {
+		t.Error(id, due)
+	}
+	if id, due := look(time.Minute); id != "" || due {
+		t.Error("open after its time:", id, due)
+	}
+	if _, due := look(ReviewWithin + 2*time.Minute); !due {
+		t.Error("the review is not overdue")
+	}
+	d.refused(d.do("dana", 0, "review", Command{ID: "b-c-1", Reason: "x", Verdict: "justified"}), "themselves")
+	d.refused(d.do("bob", 0, "review", Command{ID: "b-c-9", Reason: "x", Verdict: "justified"}), "no such")
+	d.ok(d.do("bob", 0, "review", Command{ID: "b-c-1", Reason: "x", Verdict: "misused"}))
+	if id, due := look(0); id != "" || due {
+		t.Error("a reviewed grant is open:", id, due)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	d := &desk{t: t}
+	l := guard.Limit{ID: "a", Level: "agent", Measure: "calls", Window: "day", Max: 1}
+	d.ok(d.do("a", 0, "set_limits", Command{Limits: []guard.Limit{l}}))
+	if len(d.st.Limits()) != 1 {
+		t.Error(d.st.Limits())
+	}
+	for field, spoil := range map[string]func(*guard.Limit){"id": func(l *guard.Limit) { l.ID = "a b" }, "level": func(l *guard.Limit) { l.Level = "world" }, "measure": func(l *guard.Limit) { l.Measure = "fun" },
+		"window": func(l *guard.Limit) { l.Window = "fortnight" }, "max": func(l *guard.Limit) { l.Max = -1 }, "on_exceed": func(l *guard.Limit) { l.OnExceed = "allow" }} {
+		x := l
+		spoil(&x)
+		d.refused(d.do("a", 0, "set_limits", Command{Limits: []guard.Limit{x}}), "limits[0]."+field)
+	}
+	d.refused(d.do("a", 0, "set_limits", Command{Limits: []guard.Limit{l, l}}), "twice")
+	d.ok(d.do("a", 0, "set_limits", Command{}))
+	if len(d.st.Limits()) != 0 {
+		t.Error(d.st.Limits())
+	}
+}
