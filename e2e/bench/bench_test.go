@@ -129,6 +129,8 @@ const span = 4 * time.Second
 
 func TestBench(t *testing.T) {
 	floors(t)
+	rival(t)
+	decisions(t)
 	for _, c := range []struct {
 		name, durability string
 		o                harness.Options

@@ -23,10 +23,13 @@ type Bus struct {
 
 // Start brings up an embedded server for the declarations in a directory of
 // the test, with real identities and permissions.
-func Start(t testing.TB, decls []bus.Declaration) *Bus {
+func Start(t testing.TB, decls []bus.Declaration) *Bus { return StartMode(t, decls, false) }
+
+// StartMode is Start in durability mode power, or process.
+func StartMode(t testing.TB, decls []bus.Declaration, power bool) *Bus {
 	t.Helper()
 	b := &Bus{Decls: decls, seeds: map[string][]byte{}}
-	opts := bus.ServerOptions{StoreDir: t.TempDir(), MaxFile: "4G", ServiceKeys: map[string]string{}}
+	opts := bus.ServerOptions{StoreDir: t.TempDir(), MaxFile: "4G", SyncAlways: power, ServiceKeys: map[string]string{}}
 	opts.ProvisionKey = b.identity(t, "provision")
 	for _, d := range decls {
 		opts.ServiceKeys[d.Service] = b.identity(t, d.Service)

@@ -1,0 +1,147 @@
+//go:build bench
+
+package policy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+)
+
+// TestBenchDecision measures a recorded decision: facts to a signed decision
+// under three layers and ten rules, its signed receipt linked to the chain,
+// and the ledger's acknowledgement; with 1,000 calls of history and with
+// 1,000,000. It writes its rows to BENCH_ROWS for e2e/bench.
+func TestBenchDecision(t *testing.T) {
+	var rows []map[string]any
+	add := func(name, durability, budget string, took []time.Duration) {
+		slices.Sort(took)
+		us := func(q float64) float64 { return float64(took[int(float64(len(took)-1)*q)].Nanoseconds()) / 1000 }
+		fmt.Printf("%-60s %-8s p50 %8.0f us  p99 %8.0f us  (budget %s)\n", name, durability, us(.5), us(.99), budget)
+		rows = append(rows, map[string]any{"name": name, "durability": durability, "clients": 1, "p50_us": us(.5), "p99_us": us(.99), "budget": budget})
+	}
+	add("policy CPU of an ALLOW, three layers, ten rules", "none", "<= 60 us p50", allows(t))
+	for _, mode := range []string{"process", "power"} {
+		b := meshtest.StartMode(t, []bus.Declaration{(&Service{}).Declaration()}, mode == "power")
+		conn := b.Connect(t, "policy")
+		m := &emit.Emitter{Log: eventlog.JetStream{Conn: conn}, Tenant: "t", Source: "policy/policy-1", Now: time.Now}
+		k := key(t, "policy")
+		w := ten(t)
+		r := &execute.Recorder{Emit: m, Key: func() *sign.Key { return k }, Service: "policy"}
+		budget := map[string]string{"process": "<= 220 us p50", "power": "beside the disk's fsync"}[mode]
+		if mode == "power" {
+			add("floor: fsync of 1 KiB", "power", "", fsyncs(t))
+		}
+		add("recorded decision, chain link, 1 client", mode, budget, recorded(t, w, m, r, 2000))
+		if mode == "power" {
+			continue
+		}
+		history(t, b, 1_000_000)
+		add("recorded decision behind 1,000,000 calls", mode, "flat", recorded(t, w, m, r, 2000))
+	}
+	if out := os.Getenv("BENCH_ROWS"); out != "" {
+		j, err := json.Marshal(rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(out, j, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func allows(t *testing.T) []time.Duration {
+	w, k, f := ten(t), key(t, "policy"), facts("noop")
+	var took []time.Duration
+	for range 20_000 {
+		began := time.Now()
+		w.st.govern(&f, noon)
+		d := guard.Decide(w.st.inputs(context.Background(), "c-1", "", f, []byte(`{"n":1}`)), k)
+		if took = append(took, time.Since(began)); d.ReasonCode != "RULE_TEN" {
+			t.Fatal(d.ReasonCode)
+		}
+	}
+	return took
+}
+
+// recorded decides and records n denials, one after the other.
+func recorded(t *testing.T, w *world, m *emit.Emitter, r *execute.Recorder, n int) []time.Duration {
+	k := key(t, "policy")
+	var took []time.Duration
+	for range n {
+		id := emit.NewID("c")
+		f := facts("noop")
+		f.Actor = "mallory" // the fourth rule denies
+		args := []byte(`{"n":1}`)
+		cause := &contract.Event{ID: "p-" + id, Source: "gateway/gw1", Tenant: "t", Actor: f.Actor, Client: "-", Session: "s-1", CallID: id, Origin: "gw1", Lamport: 1}
+		began := time.Now()
+		w.st.govern(&f, noon)
+		in := w.st.inputs(context.Background(), id, "", f, args)
+		in.Lamport = m.Tick()
+		d := guard.Decide(in, k)
+		eff := contract.Effect{CallID: id, EffectType: f.Kind, Ended: m.Time(), ErrorCode: "denied", InputDigest: f.ArgsDigest, Instance: "policy-1", Status: contract.Denied, Tool: f.Tool}
+		if err := r.Record(context.Background(), cause, &d, true, eff, nil); err != nil {
+			t.Fatal(err)
+		}
+		if took = append(took, time.Since(began)); d.ReasonCode != "DENY_FOUR" {
+			t.Fatal(d.ReasonCode)
+		}
+	}
+	return took
+}
+
+// history fills the ledger with the outcomes of n other calls.
+func history(t *testing.T, b *meshtest.Bus, n int) {
+	js, err := jetstream.New(b.Connect(t, "provision").NC, jetstream.WithPublishAsyncMaxPending(20_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := bytes.Repeat([]byte("x"), 400)
+	for i := range n {
+		if _, err := js.PublishAsync(fmt.Sprintf("evt.t.session-runner.-.effect_recorded.s-h%d", i%10_000), body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-time.After(5 * time.Minute):
+		t.Fatal("the history is not stored")
+	}
+}
+
+func fsyncs(t *testing.T) []time.Duration {
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var took []time.Duration
+	for range 500 {
+		began := time.Now()
+		if _, err := f.Write(make([]byte, 1024)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		took = append(took, time.Since(began))
+	}
+	return took
+}
