@@ -1,0 +1,103 @@
+package evidence
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+)
+
+// escalated runs one call that two people approved, one by a key of his own;
+// spoil changes it on its way.
+type escalation struct {
+	votes  []contract.Approval
+	facts  guard.Facts
+	settle bool
+	signer *sign.Key
+}
+
+func (w *world) escalated(spoil func(*escalation)) {
+	bob := key(w.t, "bob")
+	doc := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: bob.KID, Owner: guard.ApproverOwner("bob"), PublicKey: base64.StdEncoding.EncodeToString(bob.Public()), Tenant: "t", Uses: []string{contract.UseApproval}})
+	w.store(w.put("provision", "key_published", "trust", contract.Bytes(&doc), nil))
+	args := contract.NewContent(make([]byte, 16), []byte(`{"n":1}`), "application/json")
+	c := contract.Call{Args: args, Deadline: contract.Time(w.now.Add(time.Minute)), ID: "c-e", Kind: "tool.echo", Scopes: []string{}, Tool: "echo"}
+	p := w.put("gateway", "call_proposed", "s-e", contract.Bytes(&c), nil)
+	p.ID, p.Actor, p.Client, p.Session, p.CallID, p.Origin = "p-c-e", "alice", "test", "s-e", "c-e", "gw1"
+	w.store(p)
+	tool := &contract.Tool{Executor: "session-runner", InputSchema: contract.Raw(`{}`), Kind: "tool.echo", OutputSchema: contract.Raw(`{}`), Tool: "echo", Version: "v1"}
+	rules := []contract.ApprovalRule{{Quorum: 2, TimeoutMS: 60_000}}
+	x := &escalation{settle: true, signer: bob}
+	x.facts = guard.Facts{Actor: "alice", ArgsDigest: args.Commitment, CatalogDigest: "c", Client: "test", Deadline: c.Deadline, Kind: c.Kind, Now: contract.Time(w.now), Proposed: p.Time,
+		Proposer: "gateway", Scopes: c.Scopes, Session: "s-e", Tenant: "t", Tool: "echo", ToolDigest: contract.Digest(tool)}
+	in := guard.Inputs{CallID: "c-e", Facts: x.facts, Tool: tool, P1: guard.Answer{Verdict: contract.Escalate, Reason: "ESCALATE_ASK", Approvals: rules}, P0: &ceilings, Policies: w.pol, Lamport: w.lamport}
+	d := guard.Decide(in, w.keys["policy"])
+	e := w.put("policy", "escalated", "s-e", contract.Bytes(&contract.Escalated{Call: c, Decision: d, Expires: contract.Time(w.now.Add(time.Minute)), Rules: rules}), p)
+	e.ID = d.ID
+	w.store(e)
+	x.votes = []contract.Approval{
+		{Approver: "bob", CallID: "c-e", KID: bob.KID, Reason: "seen", Roles: []string{guard.DefaultRole}, Tenant: "t", Vote: contract.Grant},
+		{Approver: "carol", CallID: "c-e", Reason: "seen", Resolved: "granted", Roles: []string{guard.DefaultRole}, Tenant: "t", Vote: contract.Grant}}
+	spoilVotes := func() {
+		x.votes[0].Sig = x.signer.Sign(sign.DomainApproval, contract.Bytes(guard.BallotOf(&x.votes[0], &d)))
+	}
+	x.facts.Resolution = "granted"
+	for i, id := range []string{"v-0", "v-1"} {
+		x.facts.Approvals = append(x.facts.Approvals, guard.ApprovalFact{Approver: x.votes[i].Approver, EventID: id, Roles: x.votes[i].Roles, Vote: x.votes[i].Vote})
+	}
+	spoilVotes()
+	spoil(x)
+	for i, v := range x.votes {
+		if !x.settle {
+			v.Resolved = ""
+		}
+		ev := w.put("policy", "approval_recorded", "s-e", contract.Bytes(&v), e)
+		ev.ID = []string{"v-0", "v-1"}[i]
+		w.store(ev)
+	}
+	x.facts.Now = contract.Time(w.now)
+	x.facts.Resolved = x.facts.Now
+	in.Facts, in.Lamport = x.facts, w.lamport
+	d = guard.Decide(in, w.keys["policy"])
+	if d.Verdict != contract.Allow {
+		w.t.Fatalf("%s %s", d.Verdict, d.ReasonCode)
+	}
+	a := w.put("policy", "allowed", "s-e", contract.Bytes(&contract.Allowed{Call: c, Decision: d}), p)
+	a.ID, a.Target = d.ID, "session-runner"
+	w.store(a)
+	s := w.put("session-runner", "effect_started", "s-e", contract.Bytes(&contract.Started{CallID: "c-e", DecisionID: d.ID, IntentID: d.Intent.ID}), a)
+	s.ID = "s-c-e"
+	w.store(s)
+	w.record("session-runner", s, &d, false, contract.Effect{CallID: "c-e", EffectType: c.Kind, Ended: contract.Time(w.now), InputDigest: args.Commitment, Instance: "x-1", Tool: "echo", Status: contract.Failed, ErrorCode: "x"}, nil)
+}
+
+// TestEscalation: a pack shows who agreed; votes that were not cast, not
+// signed by their key, or not yet all there, do not verify.
+func TestEscalation(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*escalation)
+		word  string
+	}{
+		"as it was":                {func(*escalation) {}, ""},
+		"a vote nobody cast":       {func(x *escalation) { x.facts.Approvals[1].EventID = "v-9" }, "not recorded"},
+		"a vote of another":        {func(x *escalation) { x.facts.Approvals[1].Approver = "dave" }, "not recorded"},
+		"a role that was not held": {func(x *escalation) { x.votes[1].Roles = []string{"guest"} }, "not recorded"},
+		"a denial counted as yes":  {func(x *escalation) { x.votes[1].Vote = contract.Refuse }, "not recorded"},
+		"a ballot of another key":  {func(x *escalation) { x.votes[0].Sig = key(t, "eve").Sign(sign.DomainApproval, []byte("{}")) }, "vote of bob"},
+		"a ballot with new words":  {func(x *escalation) { x.votes[0].Reason = "changed" }, "vote of bob"},
+		"a key of another":         {func(x *escalation) { x.votes[0].Approver, x.facts.Approvals[0].Approver = "dave", "dave" }, "vote of dave"},
+		"before it was settled":    {func(x *escalation) { x.settle = false }, "before the escalation was settled"},
+	} {
+		w := sample(t, 1)
+		w.escalated(c.spoil)
+		_, err := Verify(build(t, w.source("s-e"), w.keys["audit"]), w.root.KID)
+		if c.word == "" && err != nil || c.word != "" && (err == nil || !strings.Contains(err.Error(), c.word)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
