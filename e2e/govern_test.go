@@ -684,3 +684,50 @@ func TestHotReload(t *testing.T) {
 	}
 	proves(t, m)
 }
+
+// TestTwoAtOnce: two activations that contradict each other, at the same
+// moment: one is in force, the other was refused.
+func TestTwoAtOnce(t *testing.T) {
+	m := harness.Processes(t, harness.Options{Noop: true})
+	m.StartService("policy-b", "policy")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "p.rego"), []byte("package binnacle.p1\n\nimport rego.v1\n\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_X\"} if input.kind == \"tool.noop\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	kid := strings.TrimSpace(cli(t, m, "trust", "add", "bundle", "x"))
+	bundle := filepath.Join(dir, "x.tar.gz")
+	cli(t, m, "policy", "build", dir, "--out", bundle, "--sign", filepath.Join(m.Dir, "keys/bundle-x.seed"))
+	for range 60 {
+		if strings.Contains(cli(t, m, "trust", "list"), kid) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	cli(t, m, "trust", "sign", write(t, "open.json", `{}`))
+	open := filepath.Join(dir, "open.json")
+	if b, err := os.ReadFile(filepath.Join(m.Dir, "keys/p0.json")); err != nil || os.WriteFile(open, b, 0o644) != nil {
+		t.Fatal(err)
+	}
+	cli(t, m, "trust", "sign", write(t, "shut.json", `{"forbidden_kinds":["tool.noop"]}`))
+	shut := filepath.Join(m.Dir, "keys/p0.json")
+	for round := range 8 {
+		var wg sync.WaitGroup
+		var won atomic.Int64
+		for _, args := range [][]string{{"policy", "activate", shut}, {"policy", "activate", bundle, "--name", "x"}} {
+			wg.Go(func() {
+				if out, err := m.CLI(args...); err == nil {
+					won.Add(1)
+				} else if !strings.Contains(err.Error(), "widening") {
+					t.Error(out, err)
+				}
+			})
+		}
+		wg.Wait()
+		if won.Load() != 1 {
+			t.Errorf("round %d: %d of two contradicting activations are in force", round, won.Load())
+		}
+		cli(t, m, "policy", "activate", open)
+		_, _ = m.CLI("policy", "retire", "p1", "x")
+	}
+	proves(t, m)
+}

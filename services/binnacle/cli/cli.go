@@ -45,6 +45,7 @@ Govern it
   policy      look at policies, put them in force, take them back
   approvals   list calls that wait for people, grant and deny them
   freeze      stop everything; unfreeze ends it
+  principals  say who is a person, an agent or a service; suspend them
   roles       list, grant and revoke roles
   delegations let somebody act on your behalf, for a time
   break-glass run escalated calls without approval, under review
@@ -71,7 +72,7 @@ type command func(ctx context.Context, c *env) error
 
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
-	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
+	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
 	"token": tokenCmd, "events": events, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 

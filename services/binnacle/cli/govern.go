@@ -201,14 +201,22 @@ type identities struct {
 		Expires   string   `json:"expires"`
 		From      uint64   `json:"from_lamport"`
 		To        uint64   `json:"to_lamport"`
+		Type      string   `json:"type"`
+		Suspended bool     `json:"suspended"`
 	} `json:"identities"`
 	BreakGlass []json.RawMessage `json:"break_glass"`
 	Frozen     string            `json:"frozen"`
 }
 
-func (c *env) listIdentities(ctx context.Context, kind string) error {
+// listIdentities prints those of a kind, all of history or, with at, as they
+// stood at a lamport.
+func (c *env) listIdentities(ctx context.Context, kind, at string) error {
 	var doc identities
-	if err := c.get(ctx, "/api/v1/identities", &doc); err != nil {
+	path := "/api/v1/identities"
+	if at != "" {
+		path += "?at=" + url.QueryEscape(at)
+	}
+	if err := c.get(ctx, path, &doc); err != nil {
 		return err
 	}
 	return c.print(doc, func() {
@@ -223,16 +231,41 @@ func (c *env) listIdentities(ctx context.Context, kind string) error {
 			if i.Expires != "" {
 				end += ", expires " + i.Expires
 			}
-			if kind == "role" {
+			switch kind {
+			case "principal":
+				if i.Suspended {
+					end = ", suspended" + end
+				}
+				fmt.Fprintf(c.out, "%-20s %-16s since lamport %d%s\n", i.Principal, i.Type, i.From, end)
+			case "role":
 				fmt.Fprintf(c.out, "%-20s %-16s since lamport %d%s\n", i.Principal, i.Role, i.From, end)
-			} else {
+			default:
 				fmt.Fprintf(c.out, "%s  %s for %s: %s, since lamport %d%s\n", i.ID, i.Delegate, i.Principal, strings.Join(i.Kinds, " "), i.From, end)
 			}
 		}
 	})
 }
 
+func principals(ctx context.Context, c *env) error {
+	reason := c.fs.String("reason", "", "why, for suspend")
+	at := c.fs.String("at", "", "lamport, for list")
+	verb, rest, err := c.verb("list [--at LAMPORT] | register WHO person|agent|service | suspend WHO --reason WHY")
+	if err != nil {
+		return err
+	}
+	switch {
+	case verb == "list" && len(rest) == 0:
+		return c.listIdentities(ctx, "principal", *at)
+	case verb == "register" && len(rest) == 2:
+		return c.say(c.governed(ctx, "policy.register_principal", map[string]string{"principal": rest[0], "type": rest[1]}))
+	case verb == "suspend" && len(rest) == 1:
+		return c.say(c.governed(ctx, "policy.suspend_principal", map[string]string{"principal": rest[0], "reason": *reason}))
+	}
+	return fail(exitUsage, "usage: binnacle principals list | register WHO TYPE | suspend WHO")
+}
+
 func roles(ctx context.Context, c *env) error {
+	at := c.fs.String("at", "", "lamport, for list")
 	ttl := c.fs.Duration("ttl", 0, "how long, for grant; 0 = for good")
 	verb, rest, err := c.verb("list | grant WHO ROLE [--ttl D] | revoke WHO ROLE")
 	if err != nil {
@@ -240,7 +273,7 @@ func roles(ctx context.Context, c *env) error {
 	}
 	switch verb {
 	case "list":
-		return c.listIdentities(ctx, "role")
+		return c.listIdentities(ctx, "role", *at)
 	case "grant", "revoke":
 		if err := c.want(rest, 2, verb+" WHO ROLE"); err != nil {
 			return err
@@ -255,6 +288,7 @@ func roles(ctx context.Context, c *env) error {
 }
 
 func delegations(ctx context.Context, c *env) error {
+	at := c.fs.String("at", "", "lamport, for list")
 	ttl := c.fs.Duration("ttl", 24*time.Hour, "how long, for grant")
 	verb, rest, err := c.verb("list | grant DELEGATE KIND… [--ttl D] | revoke ID")
 	if err != nil {
@@ -262,7 +296,7 @@ func delegations(ctx context.Context, c *env) error {
 	}
 	switch {
 	case verb == "list":
-		return c.listIdentities(ctx, "delegation")
+		return c.listIdentities(ctx, "delegation", *at)
 	case verb == "grant" && len(rest) >= 2:
 		return c.say(c.governed(ctx, "policy.delegate", map[string]any{"delegate": rest[0], "kinds": rest[1:], "ttl_ms": ttl.Milliseconds()}))
 	case verb == "revoke" && len(rest) == 1:

@@ -198,19 +198,43 @@ func (s *Service) trustKeys(c echo.Context) error {
 	if _, err := s.auth(c, ""); err != nil {
 		return err
 	}
-	at := uint64(canon.MaxInt)
-	if raw := c.QueryParam("at"); raw != "" {
-		n, err := strconv.ParseUint(raw, 10, 53)
-		if err != nil {
-			return badRequest("at", "want a lamport, a number")
-		}
-		at = n
+	at, err := lamportOf(c)
+	if err != nil {
+		return err
+	}
+	if at == 0 {
+		at = canon.MaxInt
 	}
 	out := []KeyInfo{}
 	for _, k := range s.env.Trust.Keys() {
 		out = append(out, KeyInfo{k.TrustKey, k.Since, k.RevokedSince, k.Since <= at && (k.RevokedSince == 0 || at < k.RevokedSince)})
 	}
 	return c.JSON(http.StatusOK, out)
+}
+
+// lamportOf is the point in the past asked about; 0 = now.
+func lamportOf(c echo.Context) (uint64, error) {
+	raw := c.QueryParam("at")
+	if raw == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(raw, 10, 53)
+	if err != nil || n == 0 {
+		return 0, badRequest("at", "want a lamport, a number above 0")
+	}
+	return n, nil
+}
+
+// identities is GET /api/v1/identities?at=.
+func (s *Service) identities(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	at, err := lamportOf(c)
+	if err != nil {
+		return err
+	}
+	return s.askPolicy(c, "identities", map[string]uint64{"at": at})
 }
 
 // notifyWork tells the webhook of each escalated call, until it says 2xx.

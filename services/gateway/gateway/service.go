@@ -171,7 +171,7 @@ func (s *Service) routes() *echo.Echo {
 	e.POST("/api/v1/approvals/:call/votes", s.vote)
 	e.GET("/api/v1/policies", s.asked("policies"))
 	e.GET("/api/v1/limits", s.asked("limits"))
-	e.GET("/api/v1/identities", s.asked("identities"))
+	e.GET("/api/v1/identities", s.identities)
 	e.GET("/api/v1/trust/keys", s.trustKeys)
 
 	e.GET("/helm/receipts", s.receipts)

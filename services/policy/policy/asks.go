@@ -61,10 +61,20 @@ func (s *Service) serve(view *follow.Follower) {
 		}
 		return reply(map[string]any{"limits": limits, "accounts": s.budget.rows("")})
 	})
-	s.env.Box.Serve("identities", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
+	s.env.Box.Serve("identities", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+		var q struct {
+			At uint64 `json:"at"` // lamport; 0 = all of history
+		}
+		if err := json.Unmarshal(raw, &q); err != nil {
+			return err
+		}
 		s.state.mu.RLock()
 		defer s.state.mu.RUnlock()
-		return reply(map[string]any{"identities": s.state.gov.Identities(), "break_glass": s.state.gov.Grants(), "frozen": s.state.gov.Frozen()})
+		list := s.state.gov.Identities()
+		if q.At > 0 {
+			list = s.state.gov.IdentitiesAt(q.At, "")
+		}
+		return reply(map[string]any{"identities": list, "break_glass": s.state.gov.Grants(), "frozen": s.state.gov.Frozen()})
 	})
 	s.env.Box.Serve("policies", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(s.state.policies(ctx))

@@ -195,6 +195,8 @@ func TestEveryReason(t *testing.T) {
 	try(w, with("echo", func(f *guard.Facts) { f.Proposer = "judge" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.SessionOwner = "bob" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Unverified = true }), `{}`)
+	w.event("policy", events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: "mallory", Reason: "x"})
+	try(w, with("echo", func(f *guard.Facts) { f.Actor = "mallory" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Now = contract.Time(noon.Add(time.Hour)) }), `{}`)
 	for _, c := range []struct{ tool, label string }{{"e4", "web"}, {"login", "web"}, {"mail", "secret"}, {"mail", "web"}, {"e3", "web"}} {
 		try(w, with(c.tool, func(f *guard.Facts) { f.Labels = []string{c.label} }), `{}`)

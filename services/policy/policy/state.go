@@ -77,7 +77,7 @@ type waiting struct {
 func Reads(name string) bool {
 	switch name {
 	case "tool_registered", "tool_retired", "tool_approved", "policy_activated", "ledger_truncated", "escalated", "approval_recorded",
-		events.SessionLabelledName, events.RoleGrantedName, events.RoleRevokedName, events.DelegationGrantedName, events.DelegationRevokedName,
+		events.SessionLabelledName, events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName, events.DelegationGrantedName, events.DelegationRevokedName,
 		events.MeshFrozenName, events.MeshUnfrozenName, events.LimitsSetName, events.BreakGlassOpenedName, events.BreakGlassReviewedName:
 		return true
 	}
@@ -394,6 +394,7 @@ func (st *State) govern(f *guard.Facts, now time.Time) {
 	defer st.mu.RUnlock()
 	f.Truncated, f.Frozen = st.truncated, st.gov.Frozen()
 	f.Roles = st.gov.Roles(f.Actor, f.Now)
+	f.Suspended = st.gov.Suspended(f.Actor) || f.OnBehalfOf != "" && st.gov.Suspended(f.OnBehalfOf)
 	f.BreakGlass, f.ReviewDue = st.gov.BreakGlass(f.Actor, f.Now, contract.Time(now.Add(-govern.ReviewWithin)))
 	if f.OnBehalfOf != "" || f.Delegation != "" {
 		f.DelegationBad = st.gov.Delegation(f.Delegation, f.OnBehalfOf, f.Actor, f.Kind, f.Now)

@@ -26,6 +26,8 @@ var tools = []contract.Tool{
 	tool(guard.KindUnfreeze, "Ends the freeze.", `"reason":{"type":"string","minLength":1,"maxLength":1000}`, "reason"),
 	tool(kindVote, "Votes on a call that waits for approval, as the caller, or with a ballot signed by the approver's own key.",
 		`"call_id":{"type":"string","maxLength":128},"vote":{"enum":["grant","deny"]},"reason":{"type":"string","minLength":1,"maxLength":1000},"kid":{"type":"string","maxLength":64},"sig":{"type":"string","maxLength":128}`, "call_id", "vote", "reason"),
+	tool("policy.register_principal", "Says what a principal is. Only persons vote; registering again lifts a suspension.", `"principal":{"type":"string","minLength":1,"maxLength":128},"type":{"enum":["person","agent","service"]}`, "principal", "type"),
+	tool("policy.suspend_principal", "Denies every call of a principal, whatever tokens it holds.", `"principal":{"type":"string","minLength":1,"maxLength":128},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "principal", "reason"),
 	tool("policy.grant_role", "Gives a principal a role, for good or for a time.", `"principal":{"type":"string","minLength":1,"maxLength":128},"role":{"type":"string","maxLength":128},"ttl_ms":{"type":"integer","minimum":1}`, "principal", "role"),
 	tool("policy.revoke_role", "Takes a role away.", `"principal":{"type":"string","minLength":1,"maxLength":128},"role":{"type":"string","maxLength":128}`, "principal", "role"),
 	tool("policy.delegate", "Lets another principal act on the caller's behalf, for some kinds, for a time.",

@@ -47,7 +47,7 @@ var table = []operation{
 	{"POST", "/api/v1/approvals/{call}/votes", "Votes on it, as the caller or with a signed ballot.", "call policy.vote", nil, gateway.VoteRequest{}, gateway.CallResponse{}},
 	{"GET", "/api/v1/policies", "The policy documents in force, by layer and precedence.", audit, nil, nil, []map[string]any{}},
 	{"GET", "/api/v1/limits", "The limits in force, and what stands on their accounts.", audit, nil, nil, map[string]any{}},
-	{"GET", "/api/v1/identities", "Roles, delegations and break-glass grants, also ended ones, by lamport; and the freeze.", audit, nil, nil, map[string]any{}},
+	{"GET", "/api/v1/identities", "Principals, roles, delegations and break-glass grants, also ended ones, by lamport, or as they stood at one; and the freeze.", audit, []string{"at"}, nil, map[string]any{}},
 	{"GET", "/api/v1/trust/keys", "The trust registry; at=LAMPORT answers for a point in the past.", auth, []string{"at"}, nil, []gateway.KeyInfo{}},
 	{"GET", "/helm/receipts", "Receipts as JSON lines, in ledger order.", audit, []string{"session", "limit", "offset"}, nil, "application/x-ndjson"},
 	{"GET", "/helm/proofgraph", "A session's proof graph.", audit, []string{"session"}, nil, map[string]any{}},

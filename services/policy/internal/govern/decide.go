@@ -21,6 +21,7 @@ type Command struct {
 	Now       time.Time     `json:"-"`
 	Principal string        `json:"principal"`
 	Role      string        `json:"role"`
+	Type      string        `json:"type"`
 	Delegate  string        `json:"delegate"`
 	Kinds     []string      `json:"kinds"`
 	ToolKind  string        `json:"kind"`
@@ -41,7 +42,7 @@ const (
 // Key is the aggregate that a kind's event belongs to.
 func Key(kind string) string {
 	switch kind {
-	case "policy.grant_role", "policy.revoke_role", "policy.delegate", "policy.revoke_delegation":
+	case "policy.register_principal", "policy.suspend_principal", "policy.grant_role", "policy.revoke_role", "policy.delegate", "policy.revoke_delegation":
 		return KeyIdentity
 	case "policy.approve_tool":
 		return KeyTools
@@ -60,6 +61,13 @@ func Decide(s *State, c Command) (name string, data canon.Document, err error) {
 	now := contract.Time(c.Now)
 	until := contract.Time(c.Now.Add(time.Duration(c.TTLMS) * time.Millisecond))
 	switch c.Kind {
+	case "policy.register_principal":
+		return events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: c.Principal, Type: c.Type}, nil
+	case "policy.suspend_principal":
+		if c.Principal == c.Actor {
+			return "", nil, errors.New("principal: nobody suspends themselves")
+		}
+		return events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: c.Principal, Reason: c.Reason}, reason(c)
 	case "policy.grant_role":
 		d := &events.RoleGranted{Principal: c.Principal, Role: c.Role}
 		if c.TTLMS > 0 {

@@ -28,6 +28,7 @@ const (
 // State is the fold. The zero value is empty. It keeps what has ended, so that
 // it can answer for any lamport.
 type State struct {
+	principals  map[string][]life            // by name
 	roles       map[string]map[string][]span // principal, role
 	delegations map[string]*delegation
 	frozen      *events.MeshFrozen
@@ -40,6 +41,27 @@ type State struct {
 type span struct {
 	from, to uint64
 	expires  string
+}
+
+// life is what a principal is from a lamport on.
+type life struct {
+	from      uint64
+	kind      string
+	suspended bool
+}
+
+// TypeOf is what a principal was registered as, or "".
+func (s *State) TypeOf(principal string) string {
+	if l := s.principals[principal]; len(l) > 0 {
+		return l[len(l)-1].kind
+	}
+	return ""
+}
+
+// Suspended reports whether a principal is.
+func (s *State) Suspended(principal string) bool {
+	l := s.principals[principal]
+	return len(l) > 0 && l[len(l)-1].suspended
 }
 
 type delegation struct {
@@ -55,12 +77,25 @@ type grant struct {
 // Evolve folds one event in; events of other names change nothing.
 func Evolve(s *State, e *contract.Event) error {
 	if s.roles == nil {
+		s.principals = map[string][]life{}
 		s.roles, s.delegations, s.grants = map[string]map[string][]span{}, map[string]*delegation{}, map[string]*grant{}
 	}
 	if e.Service() != "policy" {
 		return nil
 	}
 	switch e.Name {
+	case events.PrincipalRegisteredName:
+		var d events.PrincipalRegistered
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		s.principals[d.Principal] = append(s.principals[d.Principal], life{e.Lamport, d.Type, false})
+	case events.PrincipalSuspendedName:
+		var d events.PrincipalSuspended
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		s.principals[d.Principal] = append(s.principals[d.Principal], life{e.Lamport, s.TypeOf(d.Principal), true})
 	case events.RoleGrantedName:
 		var d events.RoleGranted
 		if err := contract.Decode(e.Data, &d); err != nil {
@@ -220,9 +255,11 @@ func (s *State) BreakGlass(actor, now, dueBefore string) (open string, overdue b
 	return open, overdue
 }
 
-// Identity is a role or delegation as people see it.
+// Identity is a principal, role or delegation as people see it.
 type Identity struct {
-	Kind      string   `json:"kind"` // role, delegation
+	Kind      string   `json:"kind"` // principal, role, delegation
+	Type      string   `json:"type,omitempty"`
+	Suspended bool     `json:"suspended,omitempty"`
 	ID        string   `json:"id,omitempty"`
 	Principal string   `json:"principal"`
 	Role      string   `json:"role,omitempty"`
@@ -233,9 +270,25 @@ type Identity struct {
 	To        uint64   `json:"to_lamport,omitempty"`
 }
 
-// Identities lists every role and delegation, also ended ones.
+// IdentitiesAt is Identities as they stood at a lamport, at time now.
+func (s *State) IdentitiesAt(lamport uint64, now string) []Identity {
+	return slices.DeleteFunc(s.Identities(), func(i Identity) bool {
+		return !span{i.From, i.To, i.Expires}.at(lamport, now)
+	})
+}
+
+// Identities lists every principal, role and delegation, also ended ones.
 func (s *State) Identities() []Identity {
 	out := []Identity{}
+	for name, lives := range s.principals {
+		for i, l := range lives {
+			x := Identity{Kind: "principal", Principal: name, Type: l.kind, Suspended: l.suspended, From: l.from}
+			if i+1 < len(lives) {
+				x.To = lives[i+1].from
+			}
+			out = append(out, x)
+		}
+	}
 	for principal, roles := range s.roles {
 		for role, sp := range roles {
 			for _, x := range sp {
@@ -288,7 +341,9 @@ func (s *State) Dump() []byte {
 		w.Strs("kinds", i.Kinds)
 		w.Str("principal", i.Principal)
 		w.Str("role", i.Role)
+		w.Str("suspended", fmt.Sprint(i.Suspended))
 		w.Str("to", fmt.Sprint(i.To))
+		w.Str("type", i.Type)
 		b = append(w.End(), '\n')
 	}
 	for _, g := range s.Grants() {

@@ -1,6 +1,7 @@
 package govern
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,28 @@ func TestRoles(t *testing.T) {
 	}
 	if d.st.RoleAt("bob", "ops", 25, at(time.Hour)) {
 		t.Error("a role outlives its time")
+	}
+}
+
+// TestPrincipals: what somebody is, and was at any lamport.
+func TestPrincipals(t *testing.T) {
+	d := &desk{t: t}
+	d.ok(d.do("admin", 0, "register_principal", Command{Principal: "robot", Type: "agent"})) // 10
+	d.ok(d.do("admin", 0, "suspend_principal", Command{Principal: "robot", Reason: "odd"}))  // 20
+	d.refused(d.do("admin", 0, "suspend_principal", Command{Principal: "admin", Reason: "x"}), "themselves")
+	d.refused(d.do("admin", 0, "suspend_principal", Command{Principal: "bob"}), "reason")
+	if !d.st.Suspended("robot") || d.st.TypeOf("robot") != "agent" || d.st.Suspended("bob") {
+		t.Error("wrong now")
+	}
+	d.ok(d.do("admin", 0, "register_principal", Command{Principal: "robot", Type: "service"})) // 30
+	if d.st.Suspended("robot") {
+		t.Error("the suspension stays")
+	}
+	for lamport, want := range map[uint64]string{15: "agent false", 25: "agent true", 35: "service false"} {
+		got := d.st.IdentitiesAt(lamport, "")
+		if len(got) != 1 || fmt.Sprint(got[0].Type, " ", got[0].Suspended) != want {
+			t.Errorf("at %d: %+v", lamport, got)
+		}
 	}
 }
 

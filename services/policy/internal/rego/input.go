@@ -15,7 +15,7 @@ var inputSchema = func() any {
 	for _, k := range []string{"labels", "roles", "scopes"} {
 		props[k] = strs
 	}
-	for _, k := range []string{"ledger_truncated", "parent_live", "review_due", "unverified"} {
+	for _, k := range []string{"ledger_truncated", "parent_live", "review_due", "suspended", "unverified"} {
 		props[k] = boolean
 	}
 	props["args"] = map[string]any{}
