@@ -71,7 +71,8 @@ func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
 		return fmt.Errorf("is not one JSON document")
 	}
 	if err := s.Validate(doc); err != nil {
-		v, ok := err.(*jsonschema.ValidationError)
+		var v *jsonschema.ValidationError
+		ok := errors.As(err, &v)
 		for ok && len(v.Causes) > 0 {
 			v = v.Causes[0]
 		}

@@ -107,9 +107,6 @@ func failure(err error) (execute.Result, bool) {
 func (s *Service) fact(name, key string, data []byte, cause *contract.Event) *contract.Event {
 	e := s.env.Emit.New(name, key, data, cause)
 	e.Session, e.CallID, e.Origin = "", "", "-"
-	if cause == nil {
-		e.Origin = "-"
-	}
 	return e
 }
 
@@ -436,12 +433,12 @@ func (s *Service) build(history []past, more *contract.Activated, lamport uint64
 }
 
 // validate runs the consistency check over the whole stack.
-func (st *stack) validate(kinds []string, limits []guard.Limit) []cpi.Finding {
-	c := cpi.Stack{P0: st.p0, Kinds: kinds, Limits: limits}
-	for _, b := range st.p1 {
+func (s *stack) validate(kinds []string, limits []guard.Limit) []cpi.Finding {
+	c := cpi.Stack{P0: s.p0, Kinds: kinds, Limits: limits}
+	for _, b := range s.p1 {
 		c.Bundles = append(c.Bundles, cpi.Bundle{Name: b.name, Clauses: b.engine.Clauses()})
 	}
-	for _, o := range st.p2 {
+	for _, o := range s.p2 {
 		c.Overlays = append(c.Overlays, *o.doc)
 	}
 	return cpi.Validate(&c)
