@@ -226,14 +226,26 @@ func TestIdempotency(t *testing.T) {
 	if r := do("twice", `{"n":1}`); r.Status != 200 || r.Header.Get("X-Binnacle-Call-Id") == "" {
 		t.Errorf("%d %s", r.Status, r.Body)
 	}
+	// What was denied never started: its retry is decided anew.
+	o := write(t, "o.json", `{"id":"idem","scope":"session","subject":"s-idem","rules":[{"kinds":["tool.*"],"verdict":"DENY","reason_code":"DENY_NOW"}]}`)
+	cli(t, m, "policy", "activate", o)
+	if r := do("later", `{"n":1}`); r.Status != 403 {
+		t.Errorf("%d %s", r.Status, r.Body)
+	}
+	cli(t, m, "policy", "retire", "p2", "idem")
+	for range 2 {
+		if r := do("later", `{"n":1}`); r.Status != 200 {
+			t.Errorf("%d %s", r.Status, r.Body)
+		}
+	}
 	starts := 0
 	for _, e := range ledger(t, m) {
 		if e.Name == "effect_started" && e.Session == "s-idem" {
 			starts++
 		}
 	}
-	if starts != 2 {
-		t.Errorf("%d effects for two keys", starts)
+	if starts != 3 {
+		t.Errorf("%d effects for three keys", starts)
 	}
 	proves(t, m)
 }

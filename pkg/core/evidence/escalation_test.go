@@ -76,13 +76,14 @@ func (w *world) escalated(spoil func(*escalation)) {
 	w.record("session-runner", s, &d, false, contract.Effect{CallID: "c-e", EffectType: c.Kind, Ended: contract.Time(w.now), InputDigest: args.Commitment, Instance: "x-1", Tool: "echo", Status: contract.Failed, ErrorCode: "x"}, nil)
 }
 
-// TestEscalation: a pack shows who agreed; votes that were not cast, not
-// signed by their key, or not yet all there, do not verify.
-func TestEscalation(t *testing.T) {
-	for name, c := range map[string]struct {
-		spoil func(*escalation)
-		word  string
-	}{
+// spoiled is one way that a call's approvals may not have been.
+type spoiled struct {
+	spoil func(*escalation)
+	word  string // in the verifier's error; empty: it verifies
+}
+
+func escalations(t testing.TB) map[string]spoiled {
+	return map[string]spoiled{
 		"as it was":                {func(*escalation) {}, ""},
 		"a vote nobody cast":       {func(x *escalation) { x.facts.Approvals[1].EventID = "v-9" }, "not recorded"},
 		"a vote of another":        {func(x *escalation) { x.facts.Approvals[1].Approver = "dave" }, "not recorded"},
@@ -92,7 +93,13 @@ func TestEscalation(t *testing.T) {
 		"a ballot with new words":  {func(x *escalation) { x.votes[0].Reason = "changed" }, "vote of bob"},
 		"a key of another":         {func(x *escalation) { x.votes[0].Approver, x.facts.Approvals[0].Approver = "dave", "dave" }, "vote of dave"},
 		"before it was settled":    {func(x *escalation) { x.settle = false }, "before the escalation was settled"},
-	} {
+	}
+}
+
+// TestEscalation: a pack shows who agreed; votes that were not cast, not
+// signed by their key, or not yet all there, do not verify.
+func TestEscalation(t *testing.T) {
+	for name, c := range escalations(t) {
 		w := sample(t, 1)
 		w.escalated(c.spoil)
 		_, err := Verify(build(t, w.source("s-e"), w.keys["audit"]), w.root.KID)

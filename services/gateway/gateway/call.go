@@ -132,7 +132,9 @@ func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *c
 		Session: session, Scopes: who.scopes, Timeout: timeout, TraceCtx: traceContext(c.Request().Header), IdemKey: idem,
 		OnBehalfOf: behalf, Delegation: delegation}
 	if idem != "" {
-		r.ID = repeatable(s.env.Tenant, who.actor, idem)
+		if r.ID, err = s.repeatable(c.Request().Context(), who.actor, idem); err != nil {
+			return r, err
+		}
 	}
 	return r, nil
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,13 +18,34 @@ import (
 
 // An Idempotency-Key names a call: the caller's retry of it is the same call,
 // whichever gateway it comes to and however long after. The call's id follows
-// from tenant, actor and key, so the ledger itself holds the place: the second
-// proposal finds the first, or loses against it.
+// from tenant, actor, key and attempt, so the ledger itself holds the place:
+// the second proposal finds the first, or loses against it. A call that ended
+// denied or expired never started, so its retry is another attempt.
 
-// repeatable is the id of the call that an actor's Idempotency-Key names.
-func repeatable(tenant, actor, key string) string {
+// maxAttempts bounds how often a key is tried again.
+const maxAttempts = 32
+
+// repeatable is the id of the call that an actor's Idempotency-Key names now.
+func (s *Service) repeatable(ctx context.Context, actor, key string) (string, error) {
+	for n := 0; ; n++ {
+		id := attemptID(s.env.Tenant, actor, key, strconv.Itoa(n))
+		e, err := s.lastOf(ctx, id)
+		if err != nil || e == nil || e.Name != "effect_recorded" || n == maxAttempts {
+			return id, err
+		}
+		var rec contract.Recorded
+		if err := contract.Decode(e.Data, &rec); err != nil {
+			return "", err
+		}
+		if rec.Effect.Status != contract.Denied && rec.Effect.Status != contract.Expired {
+			return id, nil
+		}
+	}
+}
+
+func attemptID(parts ...string) string {
 	h := sha256.New()
-	for _, s := range []string{"binnacle idempotency v1", tenant, actor, key} {
+	for _, s := range append([]string{"binnacle idempotency v1"}, parts...) {
 		n := sha256.Sum256([]byte(s)) // fixed length: no two splits look alike
 		h.Write(n[:])
 	}

