@@ -28,7 +28,7 @@ func TestDiscover(t *testing.T) {
 		string(p.InputSchema) != `{"properties":{"text":{"type":"string"}},"required":["text"],"type":"object"}` {
 		t.Fatalf("%+v %s", p, p.InputSchema)
 	}
-	if p := packs[0].Tool; string(p.InputSchema) != `{"type":"object"}` || p.Sandbox.WallMS != 60000 || p.Sandbox.OutputBytes != 16<<20 {
+	if p := packs[0].Tool; string(p.InputSchema) != `{"additionalProperties":true,"type":"object"}` || p.Sandbox.WallMS != 60000 || p.Sandbox.OutputBytes != 16<<20 {
 		t.Fatalf("%+v", p)
 	}
 }
@@ -43,6 +43,8 @@ func TestProblems(t *testing.T) {
 		"bad yaml":      "a: [\n",
 		"bad type":      "input_schema: {properties: {a: text}}\n",
 		"bad env":       "env: [PATH]\n",
+		"bad class":     "class: E9\n",
+		"bad reserve":   "reserve: {cents: -1}\n",
 		"bad tier":      "tier: moon\n",
 		"bad secret":    "secrets: [{name: 'a b'}]\n",
 	} {
