@@ -104,7 +104,7 @@ func base(t testing.TB, name string, o Options) *Mesh {
 		m.StopAll()
 		if t.Failed() {
 			b, _ := os.ReadFile(m.log.Name())
-			t.Logf("mesh log:\n%s", b[max(0, len(b)-12000):])
+			t.Logf("mesh log:\n%s", b[max(0, len(b)-200000):])
 		}
 	})
 	return m
@@ -322,6 +322,17 @@ func (m *Mesh) StopAll() {
 }
 
 // WaitReady waits for /readyz and reads the administrator's token.
+// dump makes every process but the server tell its stacks, into the log, and
+// end.
+func (m *Mesh) dump() {
+	for _, n := range m.Names() {
+		if n != "nats" {
+			m.Signal(n, syscall.SIGQUIT)
+		}
+	}
+	time.Sleep(time.Second)
+}
+
 func (m *Mesh) WaitReady() {
 	m.T.Helper()
 	var last string
@@ -342,6 +353,7 @@ func (m *Mesh) WaitReady() {
 			return
 		}
 	}
+	m.dump()
 	m.T.Fatalf("mesh not ready: %s", last)
 }
 

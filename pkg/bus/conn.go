@@ -150,12 +150,16 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // Tail returns a stream's last sequence, asking until there is an answer.
 func (c *Conn) Tail(ctx context.Context, stream string) (uint64, error) {
-	for {
+	for told := time.Now(); ; {
 		try, cancel := context.WithTimeout(ctx, time.Second)
 		last, err := c.LastSeq(try, stream)
 		cancel()
 		if err == nil {
 			return last, nil
+		}
+		if time.Since(told) > 5*time.Second {
+			told = time.Now()
+			slog.Warn("the stream does not answer, and is asked again", "stream", stream, "err", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -68,10 +68,15 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 		f.position.Store(from - 1)
 	}
 	f.epoch, _ = f.Conn.Epoch()
+	told := time.Now()
 	for {
+		began := time.Now()
 		err := f.round(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if time.Since(began) > patience {
+			told = time.Now() // it did follow for a while
 		}
 		var fatal *applyError
 		if errors.As(err, &fatal) {
@@ -79,6 +84,10 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 		}
 		if err != nil {
 			slog.Debug("follow: again", "consumer", f.Consumer, "err", err)
+			if time.Since(told) > patience {
+				told = time.Now()
+				slog.Warn("a reader does not come up, and tries on", "consumer", f.Consumer, "err", err)
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -87,6 +96,9 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 		}
 	}
 }
+
+// patience is how long a reader may fail before it says so.
+const patience = 5 * time.Second
 
 type applyError struct{ err error }
 

@@ -70,7 +70,11 @@ func (t *Trust) Keys() []trust.Key {
 
 // wait returns when the root and, if named, our own key are published.
 func (t *Trust) wait(ctx context.Context, kid string) {
-	for ctx.Err() == nil {
+	for told := time.Now(); ctx.Err() == nil; {
+		if time.Since(told) > 5*time.Second {
+			told = time.Now()
+			slog.Warn("waits for its key to be published", "kid", kid)
+		}
 		t.mu.RLock()
 		ok := t.reg.Has(t.reg.Root) && (kid == "" || t.reg.Has(kid))
 		t.mu.RUnlock()

@@ -12,6 +12,7 @@ const (
 	UseSeal       = "seal"     // X25519, RFC 9180
 	UseApproval   = "approval" // an approver's own key; Owner is "approver:<principal>"
 	UseBundle     = "bundle"   // signs P1 bundles; Owner is "bundle:<name>"
+	UseWitness    = "witness"  // cosigns checkpoints; Owner is "witness:<name>"
 )
 
 // TrustKey publishes or revokes a key: data of provision.key_published.v1 and

@@ -30,6 +30,7 @@ type Source struct {
 	Checkpoint      []byte // signed note
 	Head            translog.Checkpoint
 	Objects         map[string][]byte // by commitment; absent = erased
+	Cosignatures    []string          // witnesses' lines over the checkpoint; none = no file
 }
 
 // Build renders the pack. The same source and key give the same bytes.
@@ -49,6 +50,9 @@ func Build(src Source, key *sign.Key) ([]byte, error) {
 		pathProofs:     proofLines(slices.Concat(src.System, src.Events)),
 		pathReceipts:   joinLines(d.receipts),
 		pathSystem:     storedLines(src.System),
+	}
+	if len(src.Cosignatures) > 0 {
+		files[pathCosignatures] = []byte(strings.Join(src.Cosignatures, "\n") + "\n")
 	}
 	for commitment, object := range src.Objects {
 		files[contentPath(commitment)] = object

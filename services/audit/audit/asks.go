@@ -86,6 +86,10 @@ func (s *Service) serve() {
 	box.Serve("transcript", s.transcript)
 	box.Serve("evidence", s.evidence)
 	box.Serve("proof", s.proof)
+	box.Serve("checkpoint", s.checkpointNote)
+	box.Serve("consistency", s.consistency)
+	box.Serve("tile", s.tile)
+	box.Serve("cosign", s.cosign)
 	box.Serve("view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
 		b := batcher{reply: reply}
 		if err := s.view.Dump(func(l []byte) error { return b.add(append(json.RawMessage(nil), l...)) }); err != nil {
@@ -279,7 +283,7 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 	if err != nil {
 		return err
 	}
-	note, err := s.covering(ctx, uint64(doc.LastSeq))
+	note, cosigned, err := s.witnessed(ctx, uint64(doc.LastSeq), q.Witnessed)
 	if err != nil {
 		return err
 	}
@@ -291,14 +295,14 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 	if l, err := evidence.Lamport(head); err != nil || !s.holds(key, l) {
 		// The key is younger than that checkpoint: seal under a later one.
 		pos, _ := s.view.Position()
-		if note, err = s.covering(ctx, pos); err != nil {
+		if note, cosigned, err = s.witnessed(ctx, pos, q.Witnessed); err != nil {
 			return err
 		}
 		if head, err = s.note(note); err != nil {
 			return err
 		}
 	}
-	src := evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: note, Head: *head, Objects: map[string][]byte{}}
+	src := evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: note, Head: *head, Objects: map[string][]byte{}, Cosignatures: cosigned}
 	seqs, err := s.view.SystemSeqs(head.Size)
 	if err != nil {
 		return err
@@ -414,4 +418,60 @@ func (s *Service) proof(ctx context.Context, raw json.RawMessage, reply func(any
 		return err
 	}
 	return reply(map[string]any{"index": q.Seq - 1, "leaf": hex.EncodeToString(leaf[:]), "path": evidence.HexPath(path), "checkpoint": strings.TrimSpace(string(note)) + "\n"})
+}
+
+// checkpointNote answers with the newest checkpoint.
+func (s *Service) checkpointNote(_ context.Context, _ json.RawMessage, reply func(any) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.checkpoints) == 0 {
+		return errors.New("not found: no checkpoint is signed yet")
+	}
+	return reply(string(s.checkpoints[len(s.checkpoints)-1].note))
+}
+
+// consistency answers with the proof that one tree is the beginning of another
+// (RFC 6962 section 2.1.2).
+func (s *Service) consistency(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[struct {
+		From uint64 `json:"from"`
+		To   uint64 `json:"to"`
+	}](raw)
+	if err != nil {
+		return err
+	}
+	if pos, _ := s.view.Position(); q.From > q.To || q.To > pos {
+		return fmt.Errorf("not found: no tree of %d leaves begins with %d", q.To, q.From)
+	}
+	proof, err := translog.Consistency(q.From, q.To, s.view.Tree.Node)
+	if err != nil {
+		return err
+	}
+	return reply(map[string]any{"from": q.From, "to": q.To, "path": evidence.HexPath(proof)})
+}
+
+// tile answers with the hashes of a tile of the C2SP tlog-tiles layout: level
+// counts in steps of 8, width hashes from index*256 on.
+func (s *Service) tile(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[struct {
+		Level uint   `json:"level"`
+		Index uint64 `json:"index"`
+		Width uint64 `json:"width"`
+	}](raw)
+	if err != nil {
+		return err
+	}
+	pos, _ := s.view.Position()
+	if q.Level > 5 || q.Width == 0 || q.Width > 256 || (q.Index*256+q.Width)<<(8*q.Level) > pos {
+		return errors.New("not found: the tree does not have this tile")
+	}
+	out := make([]byte, 0, q.Width*32)
+	for i := range q.Width {
+		h, err := s.view.Tree.Node(8*q.Level, q.Index*256+i)
+		if err != nil {
+			return err
+		}
+		out = append(out, h[:]...)
+	}
+	return reply(base64.StdEncoding.EncodeToString(out))
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,8 +48,9 @@ type Service struct {
 
 // point locates a checkpoint in CHECKPOINTS.
 type point struct {
-	size uint64
-	note []byte
+	size     uint64
+	note     []byte
+	cosigned []string // witnesses' lines
 }
 
 var logReader = bus.Reader{Name: "log", Stream: bus.Events, Filters: []string{"evt.>"}}
@@ -155,7 +157,7 @@ func (s *Service) checkpointFile() string { return filepath.Join(s.Dir, "checkpo
 func (s *Service) loadCheckpoints(ctx context.Context) error {
 	seq := uint64(1)
 	for {
-		batch, err := s.env.Conn.GetBatch(ctx, bus.Checkpoints, "log."+s.env.Tenant+".checkpoint", seq, 1000)
+		batch, err := s.env.Conn.GetBatch(ctx, bus.Checkpoints, "log."+s.env.Tenant+".*", seq, 1000)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -165,8 +167,10 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 			continue
 		}
 		for _, m := range batch {
-			if c, err := s.note(m.Data); err == nil {
-				s.checkpoints = append(s.checkpoints, point{c.Size, m.Data})
+			if strings.HasSuffix(m.Header.Get(jetstream.SubjectHeader), ".cosignature") {
+				s.recall(m.Data)
+			} else if c, err := s.note(m.Data); err == nil {
+				s.checkpoints = append(s.checkpoints, point{size: c.Size, note: m.Data})
 			}
 			if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
 				return err
@@ -290,7 +294,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	if _, err := s.env.Conn.JS.Publish(try, "log."+s.env.Tenant+".checkpoint", note); err != nil {
 		return err
 	}
-	s.checkpoints = append(s.checkpoints, point{size, note})
+	s.checkpoints = append(s.checkpoints, point{size: size, note: note})
 	return nil
 }
 
@@ -329,9 +333,10 @@ func writeSynced(path string, b []byte) error {
 
 // Query selects receipts or sessions.
 type Query struct {
-	Session string `json:"session"`
-	Limit   int    `json:"limit"`
-	Offset  int    `json:"offset"`
+	Session   string `json:"session"`
+	Limit     int    `json:"limit"`
+	Offset    int    `json:"offset"`
+	Witnessed int    `json:"witnessed"` // cosignatures demanded of the pack's checkpoint
 }
 
 func parse[T any](raw json.RawMessage) (q T, err error) {

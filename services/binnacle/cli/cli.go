@@ -56,6 +56,7 @@ Prove it
   replay      rebuild every view and decision from the ledger and compare
   export      take a session's evidence, or the whole ledger, away
   verify      check evidence offline
+  witness     follow the log from outside, and cosign what only grew
   version     print versions
 
 Every command takes --json, and finds a running mesh by --addr or
@@ -64,7 +65,7 @@ data/admin.token. 'binnacle COMMAND --help' lists its flags.
 
 Exit codes: 0 done, 1 failed or does not verify, 2 wrong usage, 3 denied by
 policy, 4 no mesh at the address, 5 token not accepted, 6 replay differs,
-7 the call waits for approval.
+7 the call waits for approval, 8 a witness caught a fork.
 `
 
 // command is one verb.
@@ -73,7 +74,7 @@ type command func(ctx context.Context, c *env) error
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
 	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
-	"token": tokenCmd, "events": events, "replay": replay, "export": export, "verify": verify, "version": version,
+	"token": tokenCmd, "witness": witness, "events": events, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 
 // env is one invocation.

@@ -337,7 +337,7 @@ func trustCmd(ctx context.Context, c *env) error {
 	keys := c.fs.String("keys", "", "folder of keys (default DATA/keys)")
 	public := c.fs.String("public", "", "public key in base64, for add; empty = make one")
 	at := c.fs.String("at", "", "lamport, for list")
-	verb, rest, err := c.verb("init | sign CEILINGS.json | list [--at LAMPORT] | add approval|bundle NAME | rotate SERVICE|root | revoke KID")
+	verb, rest, err := c.verb("init | sign CEILINGS.json | list [--at LAMPORT] | add approval|bundle|witness NAME | rotate SERVICE|root | revoke KID")
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
@@ -113,6 +114,7 @@ func events(ctx context.Context, c *env) error {
 func export(ctx context.Context, c *env) error {
 	ses := c.fs.String("session", "", "session to export")
 	out := c.fs.String("out", "", "file to write (default: standard output)")
+	witnessed := c.fs.Int("witnessed", 0, "how many witnesses must have cosigned the pack's checkpoint")
 	whole := c.fs.Bool("ledger", false, "the whole ledger: stored bytes as JSON lines, the checkpoint over them as the last line")
 	if _, err := c.parse(0, 0, "--session S --out pack.tar | --ledger [--out FILE]"); err != nil {
 		return err
@@ -135,7 +137,7 @@ func export(ctx context.Context, c *env) error {
 	if *whole {
 		n, err = c.exportLedger(ctx, w)
 	} else {
-		n, err = c.copyTo(ctx, w, "/api/v1/sessions/"+url.PathEscape(*ses)+"/evidence")
+		n, err = c.copyTo(ctx, w, "/api/v1/sessions/"+url.PathEscape(*ses)+"/evidence?witnessed="+strconv.Itoa(*witnessed))
 	}
 	if err != nil || *out == "" {
 		return err
@@ -187,6 +189,7 @@ func (c *env) exportLedger(ctx context.Context, w io.Writer) (int64, error) {
 // verify checks a pack or an exported ledger offline.
 func verify(_ context.Context, c *env) error {
 	root := c.fs.String("root", os.Getenv("BINNACLE_ROOT"), "key id of the root you trust, or a file holding it (default: DATA/root.kid)")
+	demand := c.fs.String("witnesses", "", "file of the witnesses that must have cosigned: {quorum, witnesses: [{name, public_key}]}")
 	pos, err := c.parse(1, 1, "pack.tar|ledger.jsonl")
 	if err != nil {
 		return err
@@ -204,6 +207,13 @@ func verify(_ context.Context, c *env) error {
 		rep, err = evidence.VerifyLedger(b, kid)
 	} else {
 		rep, err = evidence.Verify(b, kid)
+	}
+	if err == nil && *demand != "" {
+		k, list, bad := witnesses(*demand)
+		if bad != nil {
+			return bad
+		}
+		_, err = evidence.CheckWitnesses(b, k, list)
 	}
 	if err != nil {
 		return fail(exitFailed, "FAILED: %v", err)

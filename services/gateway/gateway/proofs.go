@@ -117,6 +117,8 @@ type Query struct {
 	Session string `json:"session,omitempty"`
 	Limit   int    `json:"limit"`
 	Offset  int    `json:"offset"`
+
+	Witnessed int `json:"witnessed,omitempty"` // cosignatures demanded of a pack's checkpoint
 }
 
 func query(c echo.Context) (Query, error) {
@@ -198,7 +200,15 @@ func (s *Service) evidence(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
 	defer cancel()
-	st, err := s.env.AskStream(ctx, "audit", "evidence", Query{Session: c.Param("id")})
+	q := Query{Session: c.Param("id")}
+	if raw := c.QueryParam("witnessed"); raw != "" {
+		n, err := strconv.Atoi(raw)
+		if err != nil || n < 0 || n > 100 {
+			return badRequest("witnessed", "want a number of witnesses")
+		}
+		q.Witnessed = n
+	}
+	st, err := s.env.AskStream(ctx, "audit", "evidence", q)
 	if err != nil {
 		return unavailable("audit does not answer: " + err.Error())
 	}

@@ -183,6 +183,11 @@ func (s *Service) routes() *echo.Echo {
 	e.GET("/api/v1/ledger", s.ledger)
 	e.GET("/api/v1/ledger/:seq/proof", s.proof)
 	e.GET("/api/v1/contents/:commitment", s.content)
+	e.GET("/log/checkpoint", s.logCheckpoint)
+	e.GET("/log/consistency", s.logConsistency)
+	e.GET("/log/tile/:level/:tile", s.logTile)
+	e.GET("/log/tile/:level/:tile/*", s.logTile)
+	e.POST("/log/cosignatures", s.logCosign)
 	e.GET("/api/v1/views/:service", s.viewDump)
 
 	e.GET("/mcp/v1/capabilities", s.capabilities)

@@ -29,10 +29,11 @@ const (
 	Audit  = "audit:read"
 	Health = "health:read"
 	Vote   = "approvals:vote"
+	Cosign = "log:cosign"
 )
 
 // All lists every scope.
-var All = []string{Admin, Audit, Health, Judge, LLM, Tools, Vault, Vote}
+var All = []string{Admin, Audit, Cosign, Health, Judge, LLM, Tools, Vault, Vote}
 
 // Claims are what a token says.
 type Claims struct {

@@ -123,6 +123,17 @@ func (s *Service) caughtUp(ctx context.Context, ev *contract.Event) {
 	}
 }
 
+// executors are the services that offer anything; the others start nothing.
+func (s *Service) executors() []string {
+	var out []string
+	for _, t := range s.state.Catalog.Tools() {
+		if !slices.Contains(out, t.Executor) {
+			out = append(out, t.Executor)
+		}
+	}
+	return out
+}
+
 // acknowledged waits until every live executor has acknowledged the freeze.
 func (s *Service) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -130,7 +141,7 @@ func (s *Service) acknowledged(ctx context.Context, id string) (acked, missing [
 	for {
 		acked = s.acks(id)
 		missing = []string{}
-		for _, service := range bus.Executors {
+		for _, service := range s.executors() {
 			live, err := bus.Live(ctx, s.env.Conn, service)
 			if err != nil && ctx.Err() == nil {
 				s.env.Log.Warn("live executors unknown", "service", service, "err", err)

@@ -37,13 +37,14 @@ func (r *Ring) tenant() (string, error) {
 	return docs[0].Tenant, nil
 }
 
-// AddKey publishes an Ed25519 key for an approver or for signing bundles.
+// AddKey publishes an Ed25519 key for an approver, for signing bundles, or for a
+// witness.
 // With public nil it makes one, whose seed it keeps in the ring as
 // <name>.seed; an approver better makes their own and brings the public half.
 func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
-	owner := map[string]string{contract.UseApproval: guard.ApproverOwner(name), contract.UseBundle: "bundle:" + name}[use]
+	owner := map[string]string{contract.UseApproval: guard.ApproverOwner(name), contract.UseBundle: "bundle:" + name, contract.UseWitness: "witness:" + name}[use]
 	if owner == "" {
-		return "", fmt.Errorf("use %q: want %s or %s", use, contract.UseApproval, contract.UseBundle)
+		return "", fmt.Errorf("use %q: want %s, %s or %s", use, contract.UseApproval, contract.UseBundle, contract.UseWitness)
 	}
 	if !contract.Token(name) {
 		return "", fmt.Errorf("name %q is not made of [A-Za-z0-9_-]", name)

@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+// TestFork: a log that shows two histories, one that shrinks and one that is
+// another log are caught by the witness that saw the first, with both signed
+// heads as proof. The heads are signed by audit's own key: audit itself lies.
+func TestFork(t *testing.T) {
+	m := harness.One(t, harness.Options{Noop: true})
+	for range 3 {
+		if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-fork", "{}"); err != nil || r.Status != 200 {
+			t.Fatal(err, r)
+		}
+	}
+	raw, err := os.ReadFile(filepath.Join(m.Dir, "keys/audit.sign"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := hex.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	audit, err := sign.NewKey(seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The mesh as the witness is shown it; lie, if set, is the head.
+	target, err := url.Parse("http://" + m.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	lie := ""
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if lie != "" && r.URL.Path == "/log/checkpoint" {
+			_, _ = io.WriteString(w, lie)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	addr := strings.TrimPrefix(srv.URL, "http://")
+	dir := t.TempDir()
+	w1 := filepath.Join(dir, "w1.seed")
+	if err := os.WriteFile(w1, []byte(strings.Repeat("7", 64)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	public := strings.TrimSpace(cli(t, m, "trust", "public", w1))
+	kid := strings.TrimSpace(cli(t, m, "trust", "add", "witness", "w1", "--public", public))
+	for range 60 {
+		if strings.Contains(cli(t, m, "trust", "list"), kid) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	look := func(state string) (string, error) {
+		return m.CLI("witness", "--addr", addr, "--name", "w1", "--key", w1, "--state", filepath.Join(dir, state), "--every", "0")
+	}
+	head, err := m.Do(t.Context(), "GET", "/log/checkpoint", "", "")
+	if err != nil || head.Status != 200 {
+		t.Fatal(err, head)
+	}
+	text, _, _ := strings.Cut(string(head.Body), "\n\n")
+	rows := strings.Split(text, "\n")
+	forge := func(origin, size string, root []byte) string {
+		body := strings.Join(append([]string{origin, size, base64.StdEncoding.EncodeToString(root)}, rows[3:]...), "\n") + "\n"
+		id := sha256.Sum256(append([]byte(origin+"\n\x01"), audit.Public()...))
+		sig := append(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(id[:4])), audit.Raw([]byte(body))...)
+		return fmt.Sprintf("%s\n— %s %s\n", body, origin, base64.StdEncoding.EncodeToString(sig))
+	}
+	other := sha256.Sum256([]byte("another history"))
+	for name, c := range map[string]struct{ lie, word string }{
+		"another history of the same size": {forge(rows[0], rows[1], other[:]), "does not begin"},
+		"a shorter log":                    {forge(rows[0], "2", other[:]), "shrank"},
+		"another log":                      {forge(rows[0]+"-b", rows[1], other[:]), "another log"},
+	} {
+		state := strings.ReplaceAll(name, " ", "-")
+		lie = string(head.Body)
+		if out, err := look(state); err != nil {
+			t.Fatal(name, out, err)
+		}
+		lie = c.lie
+		_, err := look(state)
+		if err == nil || !strings.Contains(err.Error(), "FORK") || !strings.Contains(err.Error(), c.word) || !strings.Contains(err.Error(), "exit status 8") {
+			t.Errorf("%s: %v", name, err)
+		}
+		proofs, _ := filepath.Glob(filepath.Join(dir, state+".fork-*"))
+		if len(proofs) != 1 {
+			t.Errorf("%s: no proof is kept", name)
+			continue
+		}
+		b, err := os.ReadFile(proofs[0])
+		if err != nil || !strings.Contains(string(b), c.lie) || !strings.Contains(string(b), string(head.Body)) {
+			t.Errorf("%s: the proof does not hold both heads (%v)", name, err)
+		}
+		// It stays on the first history, and signs it on.
+		lie = ""
+		if out, err := look(state); err != nil {
+			t.Errorf("%s: %s %v", name, out, err)
+		}
+	}
+	// A head that audit did not sign is no head.
+	lie = strings.Replace(string(head.Body), "\n"+rows[1]+"\n", "\n9999\n", 1)
+	if _, err := look("unsigned"); err == nil || strings.Contains(err.Error(), "FORK") {
+		t.Error("an unsigned head is taken:", err)
+	}
+}

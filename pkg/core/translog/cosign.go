@@ -1,0 +1,66 @@
+package translog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+// A cosignature (C2SP tlog-cosignature, version 1) is a witness's word that, at
+// a time, this checkpoint followed from every earlier one it had seen of the
+// log. Its line stands below the note's text like any signature:
+//
+//	— <name> base64(key id ‖ unix time, 8 bytes ‖ Ed25519 signature)
+//
+// over "cosignature/v1\ntime <unix time>\n" and the note's text.
+
+var errCosignature = errors.New("cosignature: does not verify")
+
+// cosignKeyID differs from a note's key id by its type, 0x04.
+func cosignKeyID(name string, public []byte) uint32 {
+	h := sha256.Sum256(append([]byte(name+"\n\x04"), public...))
+	return binary.BigEndian.Uint32(h[:])
+}
+
+func cosigned(text []byte, unix uint64) []byte {
+	return append(fmt.Appendf(nil, "cosignature/v1\ntime %d\n", unix), text...)
+}
+
+// NoteText is what a signed note's signatures are over, or nil.
+func NoteText(note []byte) []byte {
+	text, _, ok := bytes.Cut(note, []byte("\n\n"))
+	if !ok {
+		return nil
+	}
+	return append(bytes.Clone(text), '\n')
+}
+
+// Cosign makes a witness's signature line over a note, without newline.
+func Cosign(note []byte, name string, key *sign.Key, unix uint64) string {
+	raw := binary.BigEndian.AppendUint32(nil, cosignKeyID(name, key.Public()))
+	raw = binary.BigEndian.AppendUint64(raw, unix)
+	raw = append(raw, key.Raw(cosigned(NoteText(note), unix))...)
+	return "— " + name + " " + base64.StdEncoding.EncodeToString(raw)
+}
+
+// VerifyCosignature checks one line over a note by the named witness's key and
+// returns when it signed, in unix seconds.
+func VerifyCosignature(note []byte, line, name string, public []byte) (unix uint64, err error) {
+	text, ok := strings.CutPrefix(line, "— "+name+" ")
+	raw, err := base64.StdEncoding.Strict().DecodeString(text)
+	body := NoteText(note)
+	if !ok || err != nil || len(raw) != 4+8+64 || body == nil || binary.BigEndian.Uint32(raw) != cosignKeyID(name, public) {
+		return 0, errCosignature
+	}
+	unix = binary.BigEndian.Uint64(raw[4:])
+	if sign.VerifyRaw(public, cosigned(body, unix), raw[12:]) != nil {
+		return 0, errCosignature
+	}
+	return unix, nil
+}

@@ -1,0 +1,108 @@
+package audit
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+)
+
+// A cosignature as it is kept on the checkpoints' stream: the size of the tree,
+// a newline, and the witness's line.
+
+// cosign takes a witness's word on a checkpoint of ours. The witness is known
+// to the trust registry, and its line verifies; nothing else is taken.
+func (s *Service) cosign(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[struct {
+		Size uint64 `json:"size"`
+		Line string `json:"line"`
+	}](raw)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.at(q.Size)
+	if p == nil {
+		return fmt.Errorf("not found: no checkpoint of %d leaves", q.Size)
+	}
+	name, err := s.witnessOf(p.note, q.Line)
+	if err != nil {
+		return err
+	}
+	for _, have := range p.cosigned {
+		if strings.HasPrefix(have, "— "+name+" ") {
+			return reply(map[string]string{"witness": name}) // once is enough
+		}
+	}
+	try, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, err := s.env.Conn.JS.Publish(try, "log."+s.env.Tenant+".cosignature", []byte(strconv.FormatUint(q.Size, 10)+"\n"+q.Line)); err != nil {
+		return err
+	}
+	p.cosigned = append(p.cosigned, q.Line)
+	return reply(map[string]string{"witness": name})
+}
+
+// recall folds a kept cosignature in; checkpoints come before theirs.
+func (s *Service) recall(b []byte) {
+	size, line, ok := strings.Cut(string(b), "\n")
+	n, err := strconv.ParseUint(size, 10, 64)
+	if p := s.at(n); ok && err == nil && p != nil {
+		if _, err := s.witnessOf(p.note, line); err == nil {
+			p.cosigned = append(p.cosigned, line)
+		}
+	}
+}
+
+func (s *Service) at(size uint64) *point {
+	for i := len(s.checkpoints) - 1; i >= 0; i-- {
+		if s.checkpoints[i].size == size {
+			return &s.checkpoints[i]
+		}
+	}
+	return nil
+}
+
+// witnessOf is the witness whose line over a note verifies.
+func (s *Service) witnessOf(note []byte, line string) (string, error) {
+	for _, k := range s.env.Trust.Keys() {
+		name, ok := strings.CutPrefix(k.Owner, "witness:")
+		if !ok || k.RevokedSince != 0 {
+			continue
+		}
+		public, err := base64.StdEncoding.DecodeString(k.PublicKey)
+		if err != nil {
+			continue
+		}
+		if _, err := translog.VerifyCosignature(note, line, name, public); err == nil {
+			_, err = s.env.Trust.At(k.KID, k.Owner, contract.UseWitness, s.env.Emit.Tick())
+			return name, err
+		}
+	}
+	return "", errors.New("not found: no witness of the trust registry signed this")
+}
+
+// witnessed is the first checkpoint of at least size leaves that k witnesses
+// have cosigned, with their lines; k 0 asks for none.
+func (s *Service) witnessed(ctx context.Context, size uint64, k int) ([]byte, []string, error) {
+	note, err := s.covering(ctx, size)
+	if err != nil || k == 0 {
+		return note, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.checkpoints {
+		if p := &s.checkpoints[i]; p.size >= size && len(p.cosigned) >= k {
+			return p.note, p.cosigned, nil
+		}
+	}
+	return nil, nil, fmt.Errorf("not found: no checkpoint above entry %d has %d cosignatures yet", size, k)
+}

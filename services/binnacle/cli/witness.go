@@ -1,0 +1,278 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+)
+
+// exitFork: a witness caught the log with two histories.
+const exitFork = 8
+
+// witness follows a log from outside: it keeps the last tree head it saw,
+// checks that each new one grew from it, and cosigns. It keeps a head before
+// it signs, so it never signs two histories, whatever happens to it.
+func witness(ctx context.Context, c *env) error {
+	name := c.fs.String("name", "", "name of the witness, as in the trust registry")
+	key := c.fs.String("key", "", "file of the witness's own seed, 32 bytes in hex")
+	state := c.fs.String("state", "", "file that keeps the last tree head")
+	root := c.fs.String("root", os.Getenv("BINNACLE_ROOT"), "key id of the root you trust, or a file holding it (default: DATA/root.kid)")
+	every := c.fs.Duration("every", 2*time.Second, "how often to look; 0 = once")
+	if _, err := c.parse(0, 0, "--name NAME --key FILE --state FILE"); err != nil {
+		return err
+	}
+	if *name == "" || *key == "" || *state == "" {
+		return fail(exitUsage, "witness wants --name, --key and --state")
+	}
+	kid, err := c.rootKID(*root)
+	if err != nil {
+		return err
+	}
+	seed, err := keyring.ReadSeed(*key)
+	if err != nil {
+		return err
+	}
+	k, err := sign.NewKey(seed)
+	if err != nil {
+		return err
+	}
+	w := &witnessing{c: c, name: *name, key: k, file: *state, root: kid}
+	for {
+		err := w.look(ctx)
+		var x *exitError
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &x) && x.code == exitFork, err != nil && *every == 0:
+			return err
+		case err != nil:
+			fmt.Fprintln(c.errOut, "binnacle: will look again:", err)
+		}
+		if *every == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(*every):
+		}
+	}
+}
+
+type witnessing struct {
+	c    *env
+	name string
+	key  *sign.Key
+	file string
+	root string
+	keys trust.Registry
+	seen uint64 // of the ledger, for keys
+}
+
+// look takes one step.
+func (w *witnessing) look(ctx context.Context) error {
+	if err := w.learn(ctx); err != nil {
+		return err
+	}
+	var note bytes.Buffer
+	if _, err := w.c.copyTo(ctx, &note, "/log/checkpoint"); err != nil {
+		return err
+	}
+	head, err := w.open(note.Bytes())
+	if err != nil {
+		return err
+	}
+	kept, err := os.ReadFile(w.file)
+	switch {
+	case errors.Is(err, os.ErrNotExist): // trust on first use
+	case err != nil:
+		return err
+	default:
+		last, err := w.open(kept)
+		if err != nil {
+			return fmt.Errorf("the kept head: %w", err)
+		}
+		if bytes.Equal(kept, note.Bytes()) {
+			return nil
+		}
+		if err := w.grown(ctx, last, head, kept, note.Bytes()); err != nil {
+			return err
+		}
+	}
+	if err := keep(w.file, note.Bytes()); err != nil {
+		return err
+	}
+	line := translog.Cosign(note.Bytes(), w.name, w.key, uint64(time.Now().Unix()))
+	resp, err := w.c.request(ctx, http.MethodPost, "/log/cosignatures", map[string]any{"size": head.Size, "line": line}, nil)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	return w.c.print(map[string]any{"witness": w.name, "size": head.Size, "root": hex.EncodeToString(head.Root[:])}, func() {
+		fmt.Fprintf(w.c.out, "cosigned %d leaves, root %s\n", head.Size, hex.EncodeToString(head.Root[:]))
+	})
+}
+
+// grown checks that the log only grew. Two heads that contradict each other
+// are kept beside the state: they prove the fork to anyone.
+func (w *witnessing) grown(ctx context.Context, last, head *translog.Checkpoint, kept, note []byte) error {
+	fork := func(why string) error {
+		proof := w.file + ".fork-" + strconv.FormatUint(head.Size, 10)
+		if err := keep(proof, slices.Concat(kept, []byte("\n"), note)); err != nil {
+			return err
+		}
+		return fail(exitFork, "FORK: %s; both signed heads are in %s", why, proof)
+	}
+	switch {
+	case head.Origin != last.Origin:
+		return fork("the head is another log's: " + head.Origin)
+	case head.Size < last.Size:
+		return fork(fmt.Sprintf("the log shrank from %d to %d leaves", last.Size, head.Size))
+	}
+	var proof struct {
+		Path []string `json:"path"`
+	}
+	if err := w.c.get(ctx, fmt.Sprintf("/log/consistency?from=%d&to=%d", last.Size, head.Size), &proof); err != nil {
+		return err
+	}
+	path := make([]translog.Hash, len(proof.Path))
+	for i, s := range proof.Path {
+		b, err := hex.DecodeString(s)
+		if err != nil || len(b) != 32 {
+			return errors.New("the consistency proof is malformed")
+		}
+		path[i] = translog.Hash(b)
+	}
+	if translog.VerifyConsistency(last.Size, head.Size, last.Root, head.Root, path) != nil {
+		return fork(fmt.Sprintf("the tree of %d leaves does not begin with that of %d", head.Size, last.Size))
+	}
+	return nil
+}
+
+// open reads a head that one of audit's keys signed.
+func (w *witnessing) open(note []byte) (*translog.Checkpoint, error) {
+	for _, k := range w.keys.Keys() {
+		if k.Owner != "audit" || !slices.Contains(k.Uses, contract.UseCheckpoint) {
+			continue
+		}
+		public, err := base64.StdEncoding.DecodeString(k.PublicKey)
+		if err != nil {
+			continue
+		}
+		if head, err := translog.ParseNote(note, public); err == nil {
+			return head, nil
+		}
+	}
+	return nil, errors.New("checkpoint: no key of audit under this root signed it")
+}
+
+// learn folds the key events that are new. Each carries a root's signature, so
+// it does not matter who hands them over.
+func (w *witnessing) learn(ctx context.Context) error {
+	w.keys.Root = w.root
+	type entry struct {
+		Seq   uint64          `json:"seq"`
+		Event json.RawMessage `json:"event"`
+	}
+	var all []entry
+	for _, name := range []string{"key_published", "key_revoked"} {
+		resp, err := w.c.request(ctx, http.MethodGet, "/api/v1/events?type="+name+"&from="+strconv.FormatUint(w.seen+1, 10), nil, nil)
+		if err != nil {
+			return err
+		}
+		d := json.NewDecoder(resp.Body)
+		for {
+			var line entry
+			err := d.Decode(&line)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				resp.Body.Close()
+				return err
+			}
+			all = append(all, line)
+		}
+		resp.Body.Close()
+	}
+	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.Seq, b.Seq) })
+	for _, l := range all {
+		e, err := contract.DecodeEvent(l.Event)
+		if err != nil {
+			return err
+		}
+		var k contract.TrustKey
+		if err := contract.Decode(e.Data, &k); err != nil {
+			return err
+		}
+		if err := w.keys.Apply(k, e.Lamport); err != nil {
+			return err
+		}
+		w.seen = l.Seq
+	}
+	return nil
+}
+
+// keep writes a file so that it is there after a crash.
+func keep(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".head-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// witnesses reads a verifier's policy: how many of which witnesses.
+func witnesses(file string) (k int, list []evidence.Witness, err error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, nil, err
+	}
+	var doc struct {
+		Quorum    int `json:"quorum"`
+		Witnesses []struct {
+			Name      string `json:"name"`
+			PublicKey []byte `json:"public_key"`
+		} `json:"witnesses"`
+	}
+	if err := strictJSON(b, &doc); err != nil {
+		return 0, nil, fail(exitUsage, "%s: want {quorum, witnesses: [{name, public_key}]}: %v", file, err)
+	}
+	if doc.Quorum < 1 || doc.Quorum > len(doc.Witnesses) {
+		return 0, nil, fail(exitUsage, "%s: quorum: want 1 to the number of witnesses", file)
+	}
+	for _, w := range doc.Witnesses {
+		if len(w.PublicKey) != 32 || slices.ContainsFunc(list, func(x evidence.Witness) bool { return x.Name == w.Name || bytes.Equal(x.PublicKey, w.PublicKey) }) {
+			return 0, nil, fail(exitUsage, "%s: witness %s: want a key of 32 bytes in base64, each name and key once", file, w.Name)
+		}
+		list = append(list, evidence.Witness{Name: w.Name, PublicKey: w.PublicKey})
+	}
+	return doc.Quorum, list, nil
+}

@@ -1,0 +1,132 @@
+package gateway
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// The log, for those who follow it from outside: checkpoints, consistency
+// proofs and tiles. The layout of tiles is C2SP tlog-tiles.
+
+func (s *Service) askAudit(c echo.Context, verb string, args, out any) error {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
+	defer cancel()
+	if err := s.env.Ask(ctx, "audit", verb, args, out); err != nil {
+		return askError(errors.Unwrap(err))
+	}
+	return nil
+}
+
+func (s *Service) logCheckpoint(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	var note string
+	if err := s.askAudit(c, "checkpoint", nil, &note); err != nil {
+		return err
+	}
+	return c.Blob(http.StatusOK, "text/plain; charset=utf-8", []byte(note))
+}
+
+func (s *Service) logConsistency(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	q := map[string]uint64{}
+	for _, name := range []string{"from", "to"} {
+		n, err := strconv.ParseUint(c.QueryParam(name), 10, 53)
+		if err != nil {
+			return badRequest(name, "want a tree size")
+		}
+		q[name] = n
+	}
+	var doc json.RawMessage
+	if err := s.askAudit(c, "consistency", q, &doc); err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, doc)
+}
+
+func (s *Service) logTile(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	level, err := strconv.ParseUint(c.Param("level"), 10, 8)
+	path := c.Param("tile")
+	if more := c.Param("*"); more != "" {
+		path += "/" + more
+	}
+	index, width, ok := tilePath(path)
+	if err != nil || !ok {
+		return badRequest("tile", "want /log/tile/<level>/<index in groups of three digits, all but the last with x>[.p/<width>]")
+	}
+	var b64 string
+	if err := s.askAudit(c, "tile", map[string]uint64{"level": level, "index": index, "width": width}, &b64); err != nil {
+		return err
+	}
+	b, err := base64.StdEncoding.DecodeString(b64)
+	if err != nil {
+		return err
+	}
+	if width == 256 { // a full tile never changes
+		c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	return c.Blob(http.StatusOK, "application/octet-stream", b)
+}
+
+// tilePath reads "x001/x234/067" and "x001/x234/067.p/12".
+func tilePath(p string) (index, width uint64, ok bool) {
+	width = 256
+	if i := strings.Index(p, ".p/"); i >= 0 {
+		n, err := strconv.ParseUint(p[i+3:], 10, 16)
+		if err != nil || n == 0 || n > 255 {
+			return 0, 0, false
+		}
+		p, width = p[:i], n
+	}
+	groups := strings.Split(p, "/")
+	for i, g := range groups {
+		last := i == len(groups)-1
+		digits, x := strings.CutPrefix(g, "x")
+		n, err := strconv.ParseUint(digits, 10, 16)
+		if err != nil || len(digits) != 3 || x == last || index > 1<<40 {
+			return 0, 0, false
+		}
+		index = index*1000 + n
+	}
+	return index, width, true
+}
+
+// Cosignature is the body of POST /log/cosignatures.
+type Cosignature struct {
+	Size uint64 `json:"size"` // of the checkpoint
+	Line string `json:"line"` // C2SP tlog-cosignature, without newline
+}
+
+func (s *Service) logCosign(c echo.Context) error {
+	if _, err := s.auth(c, token.Cosign); err != nil {
+		return err
+	}
+	raw, err := body(c)
+	if err != nil {
+		return err
+	}
+	var q Cosignature
+	if err := json.Unmarshal(raw, &q); err != nil || q.Size == 0 || strings.Contains(q.Line, "\n") {
+		return badRequest("body", "want {size, line}")
+	}
+	var doc json.RawMessage
+	if err := s.askAudit(c, "cosign", q, &doc); err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, doc)
+}
