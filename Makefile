@@ -49,6 +49,7 @@ lint: ## golangci-lint with our short list of rules
 gen: ## regenerate types and references
 	cd schemas && go run ./gen
 	cd services/gateway && go run ./internal/openapigen
+	cd services/binnacle && go run ./internal/asyncgen
 
 fix: ## put modules in step, regenerate, format
 	scripts/modules fix

@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -348,21 +346,12 @@ func (c *env) explain(ctx context.Context, call string) error {
 // state that knows every policy and tool up to there. args are nil where they
 // are gone.
 func (c *env) decisions(ctx context.Context, each func(*policy.State, *contract.Decision, []byte) error) error {
-	resp, err := c.request(ctx, http.MethodGet, "/api/v1/ledger?from=1&to=1", nil, nil)
+	to, root, err := c.ledgerEnd(ctx)
 	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	to, err := strconv.ParseUint(resp.Header.Get("X-Binnacle-Ledger-Size"), 10, 64)
-	if err != nil {
-		return fmt.Errorf("the mesh does not tell its ledger's size: %w", err)
-	}
-	var live liveView
-	if err := c.get(ctx, "/api/v1/views/gateway", &live); err != nil {
 		return err
 	}
 	r := &replayer{c: c, ctx: ctx}
-	r.trust.Root = live.Root
+	r.trust.Root = root
 	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
 	r.each = func(d *contract.Decision, args []byte, err error) error {
 		if err != nil {

@@ -59,8 +59,12 @@ const maxDifferences = 20
 // replay rebuilds every view from the first event in a scratch folder and
 // compares it with the live one, and decides every recorded decision again.
 func replay(ctx context.Context, c *env) error {
-	if _, err := c.parse(0, 0, "[--json]"); err != nil {
+	until := c.fs.String("until", "", "show the state as it was behind this sequence, or at this RFC 3339 time, instead")
+	if _, err := c.parse(0, 0, "[--json] [--until SEQ|TIME]"); err != nil {
 		return err
+	}
+	if *until != "" {
+		return c.asItWas(ctx, *until)
 	}
 	live, dump, err := c.liveViews(ctx)
 	if err != nil {
@@ -152,7 +156,11 @@ type replayer struct {
 	// each, if set, is handed every decision instead of the comparison; err
 	// says why args cannot be had.
 	each func(d *contract.Decision, args []byte, err error) error
+	// end, if set, stops the replay before the event it says true of.
+	end func(seq uint64, e *contract.Event) bool
 }
+
+var errEnd = errors.New("as far as was asked")
 
 // run reads the ledger up to position to.
 func (r *replayer) run(to uint64) error {
@@ -169,7 +177,9 @@ func (r *replayer) run(to uint64) error {
 		if err != nil {
 			return fmt.Errorf("the ledger ended at %d of %d: %w", seq-1, to, err)
 		}
-		if err := r.one(seq, line[:len(line)-1]); err != nil {
+		if err := r.one(seq, line[:len(line)-1]); errors.Is(err, errEnd) {
+			break
+		} else if err != nil {
 			return fmt.Errorf("event %d: %w", seq, err)
 		}
 		if r.rep.Events++; time.Since(last) > 200*time.Millisecond {
@@ -202,6 +212,9 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	e, err := contract.DecodeEvent(stored)
 	if err == nil {
 		en.Subject = e.Subject()
+	}
+	if r.end != nil && e != nil && r.end(seq, e) {
+		return errEnd
 	}
 	if r.view != nil {
 		if err := r.view.Add(en); err != nil {
@@ -368,4 +381,71 @@ func (r *replayer) print() {
 	if r.rep.Equal {
 		fmt.Fprintln(r.c.out, "equal")
 	}
+}
+
+// snapshot is the state of a mesh at a point in the past.
+type snapshot struct {
+	Seq    uint64      `json:"seq"`
+	Time   string      `json:"time"` // of the last event that counts
+	Policy []string    `json:"policy_state"`
+	Budget []string    `json:"policy_budget"`
+	Keys   []trust.Key `json:"keys"`
+}
+
+// asItWas replays up to a point and prints what was in force there: tools,
+// policies, what people had decreed, accounts and keys.
+func (c *env) asItWas(ctx context.Context, until string) error {
+	at, err := time.Parse(time.RFC3339, until)
+	seq, numErr := strconv.ParseUint(until, 10, 64)
+	if err != nil && (numErr != nil || seq == 0) {
+		return fail(exitUsage, "--until %q: want a ledger sequence or an RFC 3339 time", until)
+	}
+	limit := contract.Time(at)
+	to, root, err := c.ledgerEnd(ctx)
+	if err != nil {
+		return err
+	}
+	var snap snapshot
+	r := &replayer{c: c, ctx: ctx}
+	r.trust.Root = root
+	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
+	r.live = map[string]liveView{"policy-budget": {Position: to}}
+	r.each = func(*contract.Decision, []byte, error) error { return nil }
+	r.end = func(n uint64, e *contract.Event) bool {
+		if numErr == nil && n > seq || numErr != nil && e.Time > limit {
+			return true
+		}
+		snap.Seq, snap.Time = n, e.Time
+		return false
+	}
+	if err := r.run(to); err != nil {
+		return err
+	}
+	lines := func(b []byte) []string { return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n") }
+	snap.Policy, snap.Budget, snap.Keys = lines(r.state.Dump()), lines(r.budget.Dump()), r.trust.Keys()
+	return c.print(snap, func() {
+		fmt.Fprintf(c.out, "as it was behind %d, %s\n", snap.Seq, snap.Time)
+		for _, l := range append(snap.Policy, snap.Budget...) {
+			fmt.Fprintln(c.out, " ", l)
+		}
+		for _, k := range snap.Keys {
+			fmt.Fprintf(c.out, "  key %s of %s since %d\n", k.KID, k.Owner, k.Since)
+		}
+	})
+}
+
+// ledgerEnd is the ledger's last sequence, and the root it is under.
+func (c *env) ledgerEnd(ctx context.Context) (uint64, string, error) {
+	resp, err := c.request(ctx, http.MethodGet, "/api/v1/ledger?from=1&to=1", nil, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	resp.Body.Close()
+	to, err := strconv.ParseUint(resp.Header.Get("X-Binnacle-Ledger-Size"), 10, 64)
+	if err != nil {
+		return 0, "", fmt.Errorf("the mesh does not tell its ledger's size: %w", err)
+	}
+	var live liveView
+	err = c.get(ctx, "/api/v1/views/gateway", &live)
+	return to, live.Root, err
 }
