@@ -20,7 +20,7 @@ require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
-	github.com/binnacle-mesh/binnacle/schemas v0.0.0 // indirect
+	github.com/binnacle-mesh/binnacle/schemas v0.0.0
 	github.com/binnacle-mesh/binnacle/services/audit v0.0.0
 	github.com/binnacle-mesh/binnacle/services/gateway v0.0.0
 	github.com/binnacle-mesh/binnacle/services/judge v0.0.0
@@ -74,7 +74,7 @@ require (
 	github.com/moby/sys/signal v0.7.0 // indirect
 	github.com/moby/sys/user v0.3.0 // indirect
 	github.com/moby/sys/userns v0.1.0 // indirect
-	github.com/modelcontextprotocol/go-sdk v1.8.0 // indirect
+	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nats.go v1.55.0

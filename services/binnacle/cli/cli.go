@@ -38,6 +38,7 @@ Use it
   chat        one chat completion
   tools       list what can be called
   secret      store a secret
+  mcp         serve MCP on standard input and output
   judge       score a recorded session against a rubric
   token       mint a bearer token
 
@@ -75,7 +76,7 @@ type command func(ctx context.Context, c *env) error
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
 	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
-	"token": tokenCmd, "witness": witness, "why": why, "events": events, "replay": replay, "export": export, "verify": verify, "version": version,
+	"token": tokenCmd, "mcp": mcpServe, "witness": witness, "why": why, "events": events, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 
 // env is one invocation.

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
+)
+
+// mcpServe is an MCP server on standard input and output, for clients that
+// start their servers themselves. It holds no tools: it passes everything to
+// the mesh, where each call is decided and recorded.
+func mcpServe(ctx context.Context, c *env) error {
+	ses := c.fs.String("session", "", "session id (s-…); default: one per run")
+	pos, err := c.parse(1, 1, "serve")
+	if err != nil {
+		return err
+	}
+	if pos[0] != "serve" {
+		return fail(exitUsage, "usage: binnacle mcp serve")
+	}
+	token, err := c.bearer()
+	if err != nil {
+		return err
+	}
+	own := &mcp.Implementation{Name: "binnacle", Version: mesh.Version}
+	upstream, err := mcp.NewClient(own, nil).Connect(ctx, &mcp.StreamableClientTransport{
+		Endpoint: "http://" + *c.addr + "/mcp", HTTPClient: &http.Client{Transport: bearerTransport{token, *ses}}, DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		return fail(exitNoMesh, "no mesh answers at %s (%v); `binnacle up` runs one", *c.addr, err)
+	}
+	defer upstream.Close()
+	srv := mcp.NewServer(own, &mcp.ServerOptions{HasTools: true})
+	// Tools are listed and called at the mesh, also unknown ones: that they
+	// were asked for, and denied, is a fact.
+	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			switch r := req.(type) {
+			case *mcp.ListToolsRequest:
+				return upstream.ListTools(ctx, r.Params)
+			case *mcp.CallToolRequest:
+				return upstream.CallTool(ctx, &mcp.CallToolParams{Name: r.Params.Name, Arguments: r.Params.Arguments})
+			}
+			return next(ctx, method, req)
+		}
+	})
+	if err := srv.Run(ctx, &mcp.StdioTransport{}); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("mcp: %w", err)
+	}
+	return nil
+}
+
+// bearerTransport adds the token, and the session if one is named.
+type bearerTransport struct{ token, session string }
+
+// RoundTrip implements http.RoundTripper.
+func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+t.token)
+	if t.session != "" {
+		r.Header.Set("X-Binnacle-Session", t.session)
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
