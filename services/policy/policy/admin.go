@@ -215,6 +215,15 @@ func (s *Service) change(ctx context.Context, w *execute.Work) execute.Result {
 		if body, act.Source, err = s.fetch(ctx, &a); err != nil {
 			return execute.Fail("invalid_input", "%v", err)
 		}
+		if a.Layer == "p2" {
+			var o guard.Overlay
+			if err := contract.Decode(body, &o); err != nil {
+				return execute.Fail("invalid_input", "document: %v", err)
+			}
+			if o.ID != a.Name {
+				return execute.Fail("invalid_input", "name: want the overlay's id, %s", o.ID)
+			}
+		}
 		if a.Layer == "p1" {
 			if act.Precedence = a.Precedence; act.Precedence == 0 {
 				act.Precedence = 500

@@ -192,10 +192,12 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 // denied: a book that cannot be written allows nothing.
 const maxBudgetTries = 3
 
-// reserve sets aside what an otherwise allowed call may use.
+// reserve sets aside what an otherwise allowed call may use. The calls that
+// govern the mesh are not counted: a full account must not keep people from
+// changing its limit.
 func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) error {
 	limits := s.state.limits()
-	if len(limits) == 0 {
+	if len(limits) == 0 || in.Tool.Executor == "policy" {
 		return nil
 	}
 	r := limit.Request{CallID: p.call.ID, Facts: &in.Facts, Amounts: estimate(in.Tool, p.args), Force: in.Facts.Resolution == "granted"}

@@ -44,7 +44,7 @@ type Stack struct {
 // Finding is one thing wrong. Errors keep a stack from being activated.
 type Finding struct {
 	Severity string `json:"severity"` // error, warning
-	Check    string `json:"check"`    // structure, reference, contradiction, widening, unreachable
+	Check    string `json:"check"`    // structure, reference, contradiction, widening, unreachable, lockout
 	Where    string `json:"where"`
 	Message  string `json:"message"`
 }
@@ -228,6 +228,7 @@ func (c *checker) overlay(o *guard.Overlay) {
 	for _, k := range o.Only {
 		c.kind(where+" only_kinds", k)
 	}
+	c.lockout(where, o)
 	for i := range o.Rules {
 		r := &o.Rules[i]
 		at := fmt.Sprintf("%s rules[%d]", where, i)
@@ -252,6 +253,23 @@ func (c *checker) overlay(o *guard.Overlay) {
 			} else {
 				c.add("error", "unreachable", at, "rules[%d] answers before it, always", j)
 			}
+		}
+	}
+}
+
+// lockout finds overlays that nobody could take back.
+func (c *checker) lockout(where string, o *guard.Overlay) {
+	if o.Scope != "tenant" || o.Expires != "" {
+		return
+	}
+	const retire = "policy.retire"
+	if len(o.Only) > 0 && !slices.ContainsFunc(o.Only, func(k string) bool { return guard.MatchKind(k, retire) }) {
+		c.add("error", "lockout", where, "only_kinds leaves out %s for the whole tenant: nobody could retire it; list it, or set expires", retire)
+	}
+	for i := range o.Rules {
+		r := &o.Rules[i]
+		if r.Verdict == contract.Deny && len(r.Labels) == 0 && slices.ContainsFunc(r.Kinds, func(k string) bool { return guard.MatchKind(k, retire) }) {
+			c.add("error", "lockout", fmt.Sprintf("%s rules[%d]", where, i), "denies %s for the whole tenant: nobody could retire it; leave it out, or set expires", retire)
 		}
 	}
 }
