@@ -238,6 +238,13 @@ func TestIdempotency(t *testing.T) {
 			t.Errorf("%d %s", r.Status, r.Body)
 		}
 	}
+	// Signs that JSON for HTML spells anew reach audit and come back as they are.
+	for range 2 {
+		r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"tool.a.>&<","args":{}}`, map[string]string{"Idempotency-Key": "signs"})
+		if err != nil || r.Status != 400 || !strings.Contains(string(r.Body), "ENVELOPE_INVALID") {
+			t.Errorf("%v %s", err, r.Body)
+		}
+	}
 	starts := 0
 	for _, e := range ledger(t, m) {
 		if e.Name == "effect_started" && e.Session == "s-idem" {

@@ -4,6 +4,7 @@
 package transient
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -156,7 +157,7 @@ func (b *Box) Open(id string) *Stream {
 // Send puts one frame into another instance's mailbox. It is stored on
 // return.
 func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
-	body, err := json.Marshal(f)
+	body, err := encode(f)
 	if err != nil {
 		return err
 	}
@@ -166,7 +167,7 @@ func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
 
 // Ask puts a question to an instance and returns the stream of its answer.
 func (b *Box) Ask(ctx context.Context, to, verb string, args any) (*Stream, error) {
-	raw, err := json.Marshal(args)
+	raw, err := encode(args)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func (b *Box) Ask(ctx context.Context, to, verb string, args any) (*Stream, erro
 		deadline = time.Now().Add(30 * time.Second)
 	}
 	q := Question{ID: emit.NewID("q"), From: b.instance, Verb: verb, Args: raw, Deadline: deadline}
-	body, err := json.Marshal(q)
+	body, err := encode(q)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +211,7 @@ func (b *Box) answer(raw []byte) {
 	defer cancel()
 	n := int64(0)
 	send := func(kind string, doc any) error {
-		body, err := json.Marshal(doc)
+		body, err := encode(doc)
 		if err != nil {
 			return err
 		}
@@ -297,4 +298,16 @@ func (s *Stream) Close() {
 	s.box.mu.Lock()
 	defer s.box.mu.Unlock()
 	delete(s.box.open, s.id)
+}
+
+// encode is JSON that leaves documents inside v as they are: json.Marshal would
+// spell their <, > and & anew, and what was canonical no longer would be.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }

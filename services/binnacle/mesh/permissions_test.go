@@ -154,3 +154,42 @@ func TestPermissions(t *testing.T) {
 		}
 	})
 }
+
+// TestFilters: no two filters of a reader may match one subject. The server
+// refuses only a filter within another; for two that merely meet it counts an
+// event twice as pending, and the reader never learns that it caught up.
+func TestFilters(t *testing.T) {
+	meet := func(a, b string) bool {
+		x, y := strings.Split(a, "."), strings.Split(b, ".")
+		for i := range max(len(x), len(y)) {
+			if i < len(x) && x[i] == ">" || i < len(y) && y[i] == ">" {
+				return true
+			}
+			if i >= len(x) || i >= len(y) || x[i] != y[i] && x[i] != "*" && y[i] != "*" {
+				return false
+			}
+		}
+		return true
+	}
+	if !meet("evt.*.*.*.freeze_acknowledged.>", "evt.*.policy.*.*.freeze") || meet("evt.*.a.>", "evt.*.b.>") {
+		t.Fatal("the test itself is wrong")
+	}
+	for _, d := range Declarations() {
+		lists := map[string][]string{"trust": bus.Trust.Filters}
+		for _, r := range d.Readers {
+			lists[r.Name] = r.Filters
+		}
+		for _, w := range d.Work {
+			lists[w.Name] = w.Filters
+		}
+		for name, filters := range lists {
+			for i, a := range filters {
+				for _, b := range filters[i+1:] {
+					if meet(a, b) {
+						t.Errorf("%s %s: %s and %s match one subject", d.Service, name, a, b)
+					}
+				}
+			}
+		}
+	}
+}

@@ -86,18 +86,15 @@ func (b *book) reserve(ctx context.Context, r limit.Request) (guard.BudgetFact, 
 	}
 }
 
-// run writes the book until work ends; ctx outlives it, so that what is being
-// decided can still be written.
-func (b *book) run(ctx, work context.Context) error {
-	if err := b.read(work); err != nil {
-		if work.Err() != nil {
+// run writes the book until ctx ends; starting ends when there is no use in
+// reading it any more.
+func (b *book) run(ctx, starting context.Context) error {
+	if err := b.read(starting); err != nil {
+		if starting.Err() != nil {
 			return nil
 		}
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	context.AfterFunc(work, func() { time.AfterFunc(10*time.Second, stop) })
 	for {
 		var rs []request
 		var os []limit.Outcome

@@ -24,7 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
-	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
@@ -54,13 +54,21 @@ type Service struct {
 
 var (
 	decideWork  = bus.Work{Name: "decide", Filters: []string{"evt.*.*.*.call_proposed.>"}, AckWait: 10 * time.Second, MaxAckPending: 4096}
-	stateReader = bus.Reader{Name: "state", Stream: bus.Events, Filters: append([]string{
-		"evt.*.policy.*.policy_activated.>", "evt.*.audit.*.ledger_truncated.>", "evt.*.*.*.freeze_acknowledged.>",
-		"evt.*.policy.*.escalated.>", "evt.*.policy.*.approval_recorded.>", "evt.*.policy.*.session_labelled.>",
-		"evt.*.policy.*.*." + govern.KeyIdentity, "evt.*.policy.*.*." + govern.KeyFreeze, "evt.*.policy.*.*." + govern.KeyLimits, "evt.*.policy.*.*." + govern.KeyBreakGlass,
-	}, catalog.Filters...)}
+	stateReader = bus.Reader{Name: "state", Stream: bus.Events, Filters: append(append([]string{
+		"evt.*.audit.*.ledger_truncated.>", "evt.*.*.*.freeze_acknowledged.>",
+	}, ownEvents("policy_activated", "escalated", "approval_recorded", events.SessionLabelledName,
+		events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,
+		events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
+		events.BreakGlassOpenedName, events.BreakGlassReviewedName)...), catalog.Filters...)}
 	startsReader = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters()}
 )
+
+func ownEvents(names ...string) []string {
+	for i, n := range names {
+		names[i] = "evt.*.policy.*." + n + ".>"
+	}
+	return names
+}
 
 func startsFilters() []string {
 	f := []string{"evt.*.*.*.effect_started.>"}
@@ -107,12 +115,15 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		}
-		x := env.Executor(16, tools, s.handle)
-		g.Go(func() error { return x.Run(ctx) })
-		g.Go(func() error { return s.budget.run(context.WithoutCancel(ctx), ctx) })
+		// The book is written until the last that is being decided has ended.
+		writing, stop := context.WithCancel(context.WithoutCancel(ctx))
+		g.Go(func() error { return s.budget.run(writing, ctx) })
 		g.Go(func() error { return s.budget.follow(ctx) })
-		g.Go(func() error { s.timeouts(ctx); return nil })
-		g.Go(func() error {
+		defer stop()
+		work, ctx := errgroup.WithContext(ctx)
+		work.Go(func() error { return env.Executor(16, tools, s.handle).Run(ctx) })
+		work.Go(func() error { s.timeouts(ctx); return nil })
+		work.Go(func() error {
 			return execute.Consume(ctx, env.Conn, settleWork.Consumer("policy"), 8, settleWork.AckWait, s.settle)
 		})
 		ready()
@@ -120,7 +131,10 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		if limit == 0 {
 			limit = 32
 		}
-		return execute.Consume(ctx, env.Conn, decideWork.Consumer("policy"), limit, decideWork.AckWait, s.process)
+		work.Go(func() error {
+			return execute.Consume(ctx, env.Conn, decideWork.Consumer("policy"), limit, decideWork.AckWait, s.process)
+		})
+		return work.Wait()
 	})
 	return g.Wait()
 }
