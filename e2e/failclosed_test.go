@@ -178,4 +178,26 @@ func TestTruncated(t *testing.T) {
 	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "ledger_truncated") {
 		t.Fatalf("%v %+v %s", err, r, r.Body)
 	}
+	// With the root key's word the mesh goes on, as another log.
+	m.StopAll()
+	if out, err := m.CLI("recover"); err == nil {
+		t.Fatalf("recovered without a reason: %s", out)
+	}
+	if out, err := m.CLI("recover", "--reason", "the disk of yesterday came back"); err != nil || !strings.Contains(out, "epoch 2") {
+		t.Fatal(out, err)
+	}
+	m = harness.One(t, harness.Options{Noop: true, Dir: dir})
+	if r := call(m); r.Status != 200 {
+		t.Fatalf("%d %s", r.Status, r.Body)
+	}
+	proves(t, m)
+	if r, err := m.Do(t.Context(), "GET", "/log/checkpoint", "", ""); err != nil || !strings.Contains(string(r.Body), "/epoch-2\n") || !strings.Contains(string(r.Body), "epoch 2\n") {
+		t.Fatalf("%v %s", err, r.Body)
+	}
+	// The word holds for that loss only.
+	m.StopAll()
+	m = harness.One(t, harness.Options{Noop: true, Dir: dir})
+	if r := call(m); r.Status != 200 {
+		t.Fatalf("%d %s", r.Status, r.Body)
+	}
 }

@@ -189,9 +189,45 @@ func Processes(t testing.TB, o Options) *Mesh {
 	return m
 }
 
+// Cluster runs one process per service beside three NATS servers, "nats-1" to
+// "nats-3", with three replicas of everything.
+func Cluster(t testing.TB, o Options) *Mesh {
+	m := base(t, "cluster", o)
+	binnacle := Bin(t, "binnacle")
+	m.run(binnacle, "init", "--data", m.Dir)
+	var addrs, routes []string
+	for range 3 {
+		addrs, routes = append(addrs, FreeAddr(t)), append(routes, FreeAddr(t))
+	}
+	m.NATS = "nats://" + strings.Join(addrs, ",nats://")
+	for i, addr := range addrs {
+		name := fmt.Sprintf("nats-%d", i+1)
+		args := []string{"provision", "--print-config", "--data", m.Dir, "--store", filepath.Join(m.Dir, name), "--nats-listen", addr, "--monitor", "",
+			"--cluster-server", name, "--cluster-listen", routes[i]}
+		for _, r := range routes {
+			args = append(args, "--cluster-route", r)
+		}
+		path := filepath.Join(m.Dir, name+".conf")
+		if err := os.WriteFile(path, m.run(binnacle, args...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m.Start(name, []string{Bin(t, "svc/nats-server"), "-c", path}, nil)
+	}
+	m.Start("provision", []string{binnacle, "provision", "--data", m.Dir, "--nats", m.NATS, "--replicas", "3"}, nil)
+	for _, s := range Services {
+		m.StartService(s, s)
+	}
+	m.WaitReady()
+	return m
+}
+
 // StartService starts another instance of a service under a name of its own.
 func (m *Mesh) StartService(name, service string) {
-	env := []string{"BINNACLE_NATS=" + m.NATS, "BINNACLE_KEYS=" + filepath.Join(m.Dir, "keys"), "BINNACLE_STATE=" + filepath.Join(m.Dir, service)}
+	durability := "process"
+	if m.Name == "cluster" {
+		durability = "replicated"
+	}
+	env := []string{"BINNACLE_NATS=" + m.NATS, "BINNACLE_DURABILITY=" + durability, "BINNACLE_KEYS=" + filepath.Join(m.Dir, "keys"), "BINNACLE_STATE=" + filepath.Join(m.Dir, service)}
 	if err := os.MkdirAll(filepath.Join(m.Dir, service), 0o755); err != nil {
 		m.T.Fatal(err)
 	}
@@ -309,12 +345,12 @@ func (m *Mesh) StopAll() {
 	}
 	var wg sync.WaitGroup
 	for name, p := range procs {
-		if name != "nats" && name != "provision" {
+		if !strings.HasPrefix(name, "nats") && name != "provision" {
 			wg.Go(func() { stop(p) })
 		}
 	}
 	wg.Wait()
-	for _, name := range []string{"provision", "nats"} {
+	for _, name := range []string{"provision", "nats", "nats-1", "nats-2", "nats-3"} {
 		if p := procs[name]; p != nil {
 			stop(p)
 		}
@@ -326,7 +362,7 @@ func (m *Mesh) StopAll() {
 // end.
 func (m *Mesh) dump() {
 	for _, n := range m.Names() {
-		if n != "nats" {
+		if !strings.HasPrefix(n, "nats") {
 			m.Signal(n, syscall.SIGQUIT)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,9 +32,10 @@ type Conn struct {
 	Fatal  chan error
 	prefix string
 
-	mu      sync.Mutex
-	epoch   uint64
-	changed chan struct{}
+	mu       sync.Mutex
+	epoch    uint64
+	changed  chan struct{}
+	replicas map[string]replicas
 }
 
 // Connect dials as the nkey seed's identity. Service identities reach the
@@ -47,7 +49,7 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 	if err != nil {
 		return nil, fmt.Errorf("nats identity of %s: %w", name, err)
 	}
-	c := &Conn{Fatal: make(chan error, 1), prefix: APIPrefix, changed: make(chan struct{})}
+	c := &Conn{Fatal: make(chan error, 1), prefix: APIPrefix, changed: make(chan struct{}), replicas: map[string]replicas{}}
 	opts := []nats.Option{
 		nats.Name(name), nats.Nkey(public, kp.Sign), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.Timeout(2 * time.Second),
@@ -188,6 +190,66 @@ func (c *Conn) Reset(ctx context.Context, stream, consumer string, seq uint64) e
 
 // ErrNotFound is returned when no message matches.
 var ErrNotFound = errors.New("no such message")
+
+// Fresh reads like Get and sees everything that was acknowledged before: of a
+// replicated stream it asks the leader, since a direct read may be answered by a
+// replica that lags.
+func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
+	if alone, err := c.single(ctx, stream); err != nil {
+		return nil, err
+	} else if alone {
+		return c.Get(ctx, stream, req)
+	}
+	var got struct {
+		Message struct {
+			Subject string `json:"subject"`
+			Seq     uint64 `json:"seq"`
+			Data    []byte `json:"data"`
+		} `json:"message"`
+	}
+	err := c.API(ctx, "STREAM.MSG.GET."+stream, req, &got)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeMessageNotFound {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	m := &nats.Msg{Subject: got.Message.Subject, Data: got.Message.Data, Header: nats.Header{}}
+	m.Header.Set(jetstream.SubjectHeader, m.Subject)
+	m.Header.Set(jetstream.SequenceHeader, strconv.FormatUint(got.Message.Seq, 10))
+	return m, nil
+}
+
+// single tells whether the stream has one replica, as it was when the
+// connection was last made.
+func (c *Conn) single(ctx context.Context, stream string) (bool, error) {
+	epoch, _ := c.Epoch()
+	c.mu.Lock()
+	known, ok := c.replicas[stream]
+	c.mu.Unlock()
+	if ok && known.epoch == epoch {
+		return known.n <= 1, nil
+	}
+	var info struct {
+		Config struct {
+			Replicas int `json:"num_replicas"`
+		} `json:"config"`
+	}
+	if err := c.API(ctx, "STREAM.INFO."+stream, nil, &info); err != nil {
+		return false, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.replicas[stream] = replicas{epoch, info.Config.Replicas}
+	return info.Config.Replicas <= 1, nil
+}
+
+// replicas is how many a stream had at an epoch of the connection.
+type replicas struct {
+	epoch uint64
+	n     int
+}
 
 // Get is a direct read: {"seq":n}, {"last_by_subj":s} or
 // {"seq":n,"next_by_subj":s}.

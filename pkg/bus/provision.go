@@ -21,9 +21,9 @@ func streams(replicas int) []jetstream.StreamConfig {
 			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 2 * time.Minute},
 		{Name: Blobs, Subjects: []string{"blob.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
 			MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, AllowDirect: true},
-		{Name: Transient, Subjects: []string{"tmp.>"}, Storage: jetstream.MemoryStorage,
+		{Name: Transient, Subjects: []string{"tmp.>"}, Storage: jetstream.MemoryStorage, Replicas: replicas,
 			MaxAge: time.Minute, MaxBytes: 256 << 20},
-		{Name: Slots, Subjects: []string{"slot.>"}, Storage: jetstream.MemoryStorage,
+		{Name: Slots, Subjects: []string{"slot.>"}, Storage: jetstream.MemoryStorage, Replicas: replicas,
 			MaxAge: SlotTTL, MaxMsgsPerSubject: 1, AllowDirect: true},
 	}
 }
@@ -33,10 +33,13 @@ func streams(replicas int) []jetstream.StreamConfig {
 // times; js belongs to the provisioning identity.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
-		s, err := js.Stream(ctx, want.Name)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			s, err = js.CreateStream(ctx, want)
-		}
+		s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+			s, err := js.Stream(ctx, want.Name)
+			if errors.Is(err, jetstream.ErrStreamNotFound) {
+				s, err = js.CreateStream(ctx, want)
+			}
+			return s, err
+		})
 		if err != nil {
 			return fmt.Errorf("stream %s: %w", want.Name, err)
 		}
@@ -46,37 +49,58 @@ func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration,
 			have.MaxMsgs > 0 && want.Name == Events || have.Retention != want.Retention {
 			return fmt.Errorf("stream %s exists with other settings; a changed ledger is never taken over silently", want.Name)
 		}
+		if have.Replicas != replicas {
+			have.Replicas = replicas
+			if _, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, have) }); err != nil {
+				return fmt.Errorf("stream %s to %d replicas: %w", want.Name, replicas, err)
+			}
+		}
 	}
 	for i := range decls {
-		if err := provisionConsumers(ctx, js, &decls[i]); err != nil {
+		if err := provisionConsumers(ctx, js, &decls[i], replicas); err != nil {
 			return fmt.Errorf("consumers of %s: %w", decls[i].Service, err)
 		}
 	}
 	return nil
 }
 
-func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declaration) error {
+func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declaration, replicas int) error {
 	for i := range d.Work {
 		w := &d.Work[i]
-		_, err := js.CreateConsumer(ctx, Events, jetstream.ConsumerConfig{
+		err := consumer(ctx, js, Events, jetstream.ConsumerConfig{
 			Durable: w.Consumer(d.Service), AckPolicy: jetstream.AckExplicitPolicy, FilterSubjects: w.Filters,
 			AckWait: w.AckWait, MaxDeliver: -1, MaxAckPending: w.MaxAckPending, MaxWaiting: 4096,
 		})
-		if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) {
+		if err != nil {
 			return err
 		}
 	}
 	for _, r := range d.readers() {
 		for n := 1; n <= d.Slots; n++ {
 			instance := d.Instance(n)
-			_, err := js.CreateConsumer(ctx, r.Stream, jetstream.ConsumerConfig{
+			err := consumer(ctx, js, r.Stream, jetstream.ConsumerConfig{
 				Durable: r.Consumer(instance), AckPolicy: jetstream.AckNonePolicy, FilterSubjects: r.filters(instance),
-				DeliverPolicy: jetstream.DeliverAllPolicy, MemoryStorage: true, Replicas: 1,
+				DeliverPolicy: jetstream.DeliverAllPolicy, MemoryStorage: true, Replicas: replicas,
 			})
-			if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) {
+			if err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+func consumer(ctx context.Context, js jetstream.JetStream, stream string, c jetstream.ConsumerConfig) error {
+	_, err := within(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return js.CreateConsumer(ctx, stream, c) })
+	if errors.Is(err, jetstream.ErrConsumerExists) {
+		return nil
+	}
+	return err
+}
+
+// within bounds one request: a cluster that has no leader yet answers nothing.
+func within[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return f(ctx)
 }

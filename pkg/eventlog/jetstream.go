@@ -103,7 +103,7 @@ func (l JetStream) get(ctx context.Context, req map[string]any) (Entry, error) {
 	var last error
 	for range 3 {
 		try, cancel := context.WithTimeout(ctx, attemptTimeout)
-		m, err := l.Conn.Get(try, bus.Events, req)
+		m, err := l.Conn.Fresh(try, bus.Events, req)
 		cancel()
 		if errors.Is(err, bus.ErrNotFound) {
 			return Entry{}, ErrNotFound

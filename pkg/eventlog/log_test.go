@@ -22,3 +22,11 @@ func TestJetStream(t *testing.T) {
 		return eventlog.JetStream{Conn: b.Connect(t, "provision")}
 	})
 }
+
+// TestCluster runs the suite on three servers with three replicas.
+func TestCluster(t *testing.T) {
+	logtest.Run(t, func(t *testing.T) eventlog.Log {
+		c := meshtest.StartCluster(t, []bus.Declaration{{Service: "a", Slots: 1}})
+		return eventlog.JetStream{Conn: c.Connect(t, "provision")}
+	})
+}

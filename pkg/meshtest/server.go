@@ -3,6 +3,9 @@ package meshtest
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +44,92 @@ func StartMode(t testing.TB, decls []bus.Declaration, power bool) *Bus {
 	b.Up(t)
 	t.Cleanup(func() { b.Down() })
 	return b
+}
+
+// Cluster is three embedded servers with three replicas of every stream.
+type Cluster struct {
+	Servers [3]*server.Server
+	seeds   map[string][]byte
+	configs [3]string
+}
+
+// StartCluster brings up a provisioned cluster.
+func StartCluster(t testing.TB, decls []bus.Declaration) *Cluster {
+	t.Helper()
+	b := &Bus{seeds: map[string][]byte{}}
+	keys := map[string]string{}
+	provision := b.identity(t, "provision")
+	for _, d := range decls {
+		keys[d.Service] = b.identity(t, d.Service)
+	}
+	c := &Cluster{seeds: b.seeds}
+	var routes []string
+	for range c.Servers {
+		routes = append(routes, freeAddr(t))
+	}
+	for i := range c.Servers {
+		conf, err := bus.ServerConfig(decls, bus.ServerOptions{StoreDir: t.TempDir(), MaxFile: "4G", Listen: freeAddr(t), ProvisionKey: provision, ServiceKeys: keys,
+			Cluster: &bus.Cluster{Server: fmt.Sprintf("n%d", i+1), Listen: routes[i], Routes: routes, Secret: "of-the-test"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.configs[i] = conf
+		c.Up(t, i)
+	}
+	t.Cleanup(func() {
+		for i := range c.Servers {
+			c.Down(i)
+		}
+	})
+	admin := c.Connect(t, "provision")
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	for {
+		err := bus.Provision(ctx, admin.JS, decls, len(c.Servers))
+		if err == nil {
+			return c
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// Up starts server i, Down stops it. Files stay.
+func (c *Cluster) Up(t testing.TB, i int) {
+	t.Helper()
+	var err error
+	if c.Servers[i], err = embed.Start(c.configs[i]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Down stops server i.
+func (c *Cluster) Down(i int) { c.Servers[i].Shutdown(); c.Servers[i].WaitForShutdown() }
+
+// Connect dials as a service, or as "provision", whichever server is up.
+func (c *Cluster) Connect(t testing.TB, service string) *bus.Conn {
+	t.Helper()
+	var urls []string
+	for _, s := range c.Servers {
+		urls = append(urls, s.ClientURL())
+	}
+	conn, err := bus.Connect(bus.Dialer{URL: strings.Join(urls, ",")}, c.seeds[service], service, service == "provision")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.NC.Close)
+	return conn
+}
+
+func freeAddr(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 // Up starts the server and provisions it; Down stops it. Files stay.

@@ -137,7 +137,8 @@ type Pending struct {
 	escalated chan contract.Escalated
 	p         *Proposer
 	store     chan error
-	stored    chan struct{} // closed when the append has ended
+	stored    chan struct{} // closed when the append has ended, with lost saying how
+	lost      error
 }
 
 // Propose records the proposal and returns without waiting for its outcome.
@@ -170,7 +171,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	go func() { // an outcome implies that the proposal was stored
 		defer close(pend.stored)
 		_, err := p.Emit.Append(context.WithoutCancel(ctx), e)
-		if err != nil {
+		if pend.lost = err; err != nil {
 			pend.store <- err
 		}
 	}()
@@ -204,12 +205,15 @@ func (c *Pending) Escalated() <-chan contract.Escalated { return c.escalated }
 func (c *Pending) Failed() <-chan error { return c.store }
 
 // Cancel records, behind the proposal, that the caller no longer wants the
-// call.
+// call. Where the proposal could not be recorded, there is nothing to cancel.
 func (c *Pending) Cancel(ctx context.Context) error {
 	select {
 	case <-c.stored:
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+	if c.lost != nil {
+		return nil
 	}
 	e := c.p.Emit.New("cancel_requested", c.Event.Key, []byte("{}"), c.Event)
 	e.ID = "x-" + c.Event.CallID

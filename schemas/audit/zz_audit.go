@@ -8,12 +8,14 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // LedgerTruncatedName is the event's name.
 const LedgerTruncatedName = "ledger_truncated"
 
-// LedgerTruncated is the data of audit.ledger_truncated.v1. Audit found the ledger shorter than, or other than, its last checkpoint. Policy denies every call from here on.
+// LedgerTruncated is the data of audit.ledger_truncated.v2. Audit found the ledger shorter than, or other than, its last checkpoint. Policy denies every call from here on, until a log epoch is opened behind that checkpoint.
 type LedgerTruncated struct {
-	Reason string `json:"reason"`
+	Checkpoint string `json:"checkpoint,omitempty"` // Digest of the last checkpoint that audit kept.
+	Reason     string `json:"reason"`
 }
 
 // Canonical implements canon.Document.
 func (d *LedgerTruncated) Canonical(c *canon.Codec) {
+	c.OptStr("checkpoint", &d.Checkpoint)
 	c.Str("reason", &d.Reason)
 }

@@ -139,13 +139,14 @@ func (e *Event) derive(schema, lamport, typ string) (err error) {
 var shared = map[string]bool{
 	"allowed": true, "approval_recorded": true, "call_proposed": true, "cancel_requested": true, "effect_recorded": true,
 	"effect_started": true, "escalated": true, "freeze_acknowledged": true, "key_published": true, "key_revoked": true,
+	"log_epoch_opened": true,
 	"policy_activated": true, "secret_requested": true, "start_expired": true, "tool_approved": true, "tool_registered": true, "tool_retired": true,
 }
 
 // versions are the schema versions written today, where they are not 1. Older
 // versions differ by the absence of members only, and are read as they are.
 var versions = map[string]int{
-	"allowed": 2, "call_proposed": 2, "effect_recorded": 2, "policy_activated": 2, "tool_registered": 2, "tool_retired": 2,
+	"allowed": 2, "call_proposed": 2, "effect_recorded": 2, "ledger_truncated": 2, "policy_activated": 2, "tool_registered": 2, "tool_retired": 2,
 }
 
 // VersionOf is the schema version that an event of this name is written in.

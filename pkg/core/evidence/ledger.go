@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
 // LedgerTrailer is the last line of an exported ledger: the checkpoint that
@@ -56,6 +58,7 @@ func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	}
 	all = all[:len(all)-1]
 	var system [][]byte
+	var epochs []*contract.Event
 	sessions := map[[2]string][]Stored{}
 	contents := map[string][]byte{}
 	nodes := map[[2]uint64]translog.Hash{}
@@ -74,6 +77,8 @@ func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 		switch {
 		case e.Name == "key_published" || e.Name == "key_revoked" || e.Name == "policy_activated":
 			system = append(system, b)
+		case e.Name == "log_epoch_opened":
+			epochs = append(epochs, e)
 		case e.Session != "":
 			k := [2]string{e.Tenant, e.Session}
 			sessions[k] = append(sessions[k], Stored{Bytes: b})
@@ -82,6 +87,14 @@ func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	reg, policies, err := foldSystem(system, rootKID, contents)
 	if err != nil {
 		return nil, err
+	}
+	epoch := int64(1)
+	for _, e := range epochs {
+		l, err := trust.VerifyEpoch(e, reg.At)
+		if err != nil {
+			return nil, fmt.Errorf("event %s: %w", e.ID, err)
+		}
+		epoch = max(epoch, l.Epoch)
 	}
 	var head *translog.Checkpoint
 	err = errors.New("no checkpoint key of audit in the trust registry")
@@ -92,6 +105,9 @@ func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if named := head.Extension("epoch"); named != "" && named != strconv.FormatInt(epoch, 10) {
+		return nil, fmt.Errorf("the checkpoint is of log epoch %s, the ledger in epoch %d", named, epoch)
 	}
 	root, err := translog.Root(uint64(len(all)), get)
 	if err != nil {

@@ -48,7 +48,7 @@ func (n *Node) Canonical(c *canon.Codec) {
 var kinds = map[string]string{
 	"call_proposed": Intent, "secret_requested": Intent,
 	"effect_started": Effect, "effect_recorded": Effect,
-	"key_published": TrustEvent, "key_revoked": TrustEvent, "policy_activated": TrustEvent,
+	"key_published": TrustEvent, "key_revoked": TrustEvent, "log_epoch_opened": TrustEvent, "policy_activated": TrustEvent,
 }
 
 // Of makes the node of one event. prev is the event id of the session's

@@ -18,6 +18,7 @@ import (
 const (
 	DomainApproval = "binnacle approval v1"
 	DomainDecision = "binnacle decision v1"
+	DomainEpoch    = "binnacle log epoch v1"
 	DomainReceipt  = "binnacle receipt v1"
 	DomainTrust    = "binnacle trust v1"
 	DomainP0       = "binnacle p0 v1"

@@ -21,6 +21,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -42,7 +43,8 @@ type Service struct {
 	view *View
 
 	mu          sync.Mutex
-	checkpoints []point // ascending by size
+	checkpoints []point // of this epoch, ascending by size
+	epoch       int64
 	truncated   error
 }
 
@@ -65,6 +67,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if s.Interval == 0 {
 		s.Interval = time.Second
+	}
+	if err := s.enter(ctx); err != nil {
+		return err
 	}
 	var err error
 	if s.view, err = OpenView(s.Dir); err != nil {
@@ -137,6 +142,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 				return nil
 			case <-t.C:
 			}
+			if s.mute() != nil {
+				if err := s.reopened(ctx); err != nil {
+					return err
+				}
+				continue
+			}
 			if err := s.checkpoint(ctx); err != nil {
 				env.Log.Warn("checkpoint not written, will be tried again", "err", err)
 			}
@@ -148,8 +159,15 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 // flushEvery is how old the view may get while nobody asks.
 const flushEvery = 200 * time.Millisecond
 
-// origin names the log.
-func (s *Service) origin() string { return "binnacle/" + s.env.RootKID + "/" + s.env.Tenant }
+// origin names the log. A new epoch is another log: its tree does not grow from
+// the one that a witness remembers.
+func (s *Service) origin() string {
+	o := "binnacle/" + s.env.RootKID + "/" + s.env.Tenant
+	if s.epoch > 1 {
+		o += fmt.Sprintf("/epoch-%d", s.epoch)
+	}
+	return o
+}
 
 func (s *Service) checkpointFile() string { return filepath.Join(s.Dir, "checkpoint") }
 
@@ -169,7 +187,7 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 		for _, m := range batch {
 			if strings.HasSuffix(m.Header.Get(jetstream.SubjectHeader), ".cosignature") {
 				s.recall(m.Data)
-			} else if c, err := s.note(m.Data); err == nil {
+			} else if c, err := s.note(m.Data); err == nil && c.Origin == s.origin() {
 				s.checkpoints = append(s.checkpoints, point{size: c.Size, note: m.Data})
 			}
 			if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
@@ -239,6 +257,9 @@ func (s *Service) alarm(ctx context.Context, why error) error {
 	s.truncated = why
 	s.mu.Unlock()
 	fact := events.LedgerTruncated{Reason: why.Error()}
+	if note, err := os.ReadFile(s.checkpointFile()); err == nil {
+		fact.Checkpoint = sign.Digest(note)
+	}
 	_, err := s.env.Emit.Append(ctx, s.env.Emit.New(events.LedgerTruncatedName, "ledger", contract.Bytes(&fact), nil))
 	return err
 }
@@ -280,7 +301,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 		return err
 	}
 	c := translog.Checkpoint{Origin: s.origin(), Size: size, Root: root, Extensions: []string{
-		"durability " + s.Durability, "epoch 1", fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now())}}
+		"durability " + s.Durability, fmt.Sprintf("epoch %d", s.epoch), fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now())}}
 	key := s.env.SignKey()
 	if _, err := s.env.Trust.At(key.KID, "audit", contract.UseCheckpoint, lamport); err != nil {
 		return nil // a new key, of whose publication the view does not know yet

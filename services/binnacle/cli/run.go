@@ -109,6 +109,10 @@ func provision(ctx context.Context, c *env) error {
 	power := c.fs.Bool("power", false, "fsync every event, in the printed configuration")
 	replicas := c.fs.Int("replicas", 1, "stream replicas")
 	keys := c.fs.String("keys", "", "folder of keys (default DATA/keys)")
+	server := c.fs.String("cluster-server", "", "this server's name in a cluster, in the printed configuration; empty for a server on its own")
+	routes := c.fs.String("cluster-listen", "0.0.0.0:6222", "address for the other servers, in the printed configuration")
+	var peers list
+	c.fs.Var(&peers, "cluster-route", "host:port of a server of the cluster; name all of them")
 	if _, err := c.parse(0, 0, "[flags]"); err != nil {
 		return err
 	}
@@ -120,7 +124,15 @@ func provision(ctx context.Context, c *env) error {
 		return err
 	}
 	if *show {
-		conf, err := mesh.ServerConfig(ring, bus.ServerOptions{StoreDir: *store, Listen: *listen, HTTP: *monitor, SyncAlways: *power})
+		o := bus.ServerOptions{StoreDir: *store, Listen: *listen, HTTP: *monitor, SyncAlways: *power}
+		if *server != "" {
+			secret, err := ring.ClusterSecret()
+			if err != nil {
+				return err
+			}
+			o.Cluster = &bus.Cluster{Server: *server, Listen: *routes, Routes: peers, Secret: secret}
+		}
+		conf, err := mesh.ServerConfig(ring, o)
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ type Provisioner struct {
 	Tenant   string
 	Replicas int
 
-	published int // trust documents of the ring that are on the ledger
+	published int // trust documents and log epochs of the ring that are on the ledger
 }
 
 // trustPoll is how often the ring is looked at for new trust documents.
@@ -91,7 +91,11 @@ func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 // publish records the ring's trust documents that are not recorded yet.
 func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
 	docs, err := p.Ring.Trust()
-	if err != nil || len(docs) == p.published {
+	if err != nil {
+		return err
+	}
+	epochs, err := p.Ring.Epochs()
+	if err != nil || len(docs)+len(epochs) == p.published {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
@@ -105,7 +109,12 @@ func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
 			return fmt.Errorf("publish key %s: %w", docs[i].KID, err)
 		}
 	}
-	p.published = len(docs)
+	for i := range epochs {
+		if err := openEpoch(ctx, m, &epochs[i]); err != nil {
+			return fmt.Errorf("open log epoch %d: %w", epochs[i].Epoch, err)
+		}
+	}
+	p.published = len(docs) + len(epochs)
 	return nil
 }
 
@@ -158,6 +167,21 @@ func publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey) error {
 			name = "key_revoked"
 		}
 		return m.New(name, "trust", contract.Bytes(k), nil), nil
+	})
+	return err
+}
+
+// openEpoch records that the log goes on in a new epoch, unless it is recorded.
+func openEpoch(ctx context.Context, m *emit.Emitter, l *contract.LogEpoch) error {
+	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(m.Tenant, "provision", "log"), func(h []*contract.Event) (*contract.Event, error) {
+		for _, e := range h {
+			m.See(e.Lamport)
+			var have contract.LogEpoch
+			if contract.Decode(e.Data, &have) == nil && have.Epoch >= l.Epoch {
+				return nil, nil
+			}
+		}
+		return m.New("log_epoch_opened", "log", contract.Bytes(l), nil), nil
 	})
 	return err
 }

@@ -185,6 +185,9 @@ func headers(c echo.Context, r propose.Request, verdict string) {
 // gave an outcome, and an *escalation where the call waits for people and the
 // caller's time is over, or, if async, at once.
 func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
+	if s.pulse.down() {
+		return nil, nil, silent(r, "nothing was proposed")
+	}
 	if r.IdemKey != "" {
 		if e, err := s.lastOf(ctx, r.ID); err != nil {
 			return nil, nil, err
@@ -200,7 +203,7 @@ func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*pr
 	began := time.Now()
 	wait, cancel := context.WithTimeout(ctx, r.Timeout+5*time.Second)
 	defer cancel()
-	out, esc, err := waitFor(wait, p, async)
+	out, esc, err := s.waitFor(wait, p, async)
 	if esc != nil && err != nil {
 		s.metrics.calls.WithLabelValues(r.Kind, "escalated").Inc()
 		return nil, nil, &escalation{r.ID, esc}
@@ -217,6 +220,10 @@ func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*pr
 	}
 	if err != nil {
 		s.metrics.calls.WithLabelValues(r.Kind, "none").Inc()
+		if errors.Is(err, errSilent) {
+			s.giveUp(ctx, p, r)
+			return nil, nil, silent(r, "GET /api/v1/calls/"+r.ID+" will tell what became of the call; an Idempotency-Key makes it safe to send again")
+		}
 		if ctx.Err() != nil { // the client left
 			bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
@@ -235,9 +242,14 @@ func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*pr
 	return out, body, err
 }
 
-// waitFor waits for the outcome, and tells of an escalation on the way.
-func waitFor(ctx context.Context, p *propose.Pending, async bool) (*propose.Outcome, *contract.Escalated, error) {
+// waitFor waits for the outcome, and tells of an escalation on the way. It does
+// not wait for a ledger that is silent, nor for queues on it that still are.
+func (s *Service) waitFor(ctx context.Context, p *propose.Pending, async bool) (*propose.Outcome, *contract.Escalated, error) {
 	var esc *contract.Escalated
+	lost := s.pulse.lost()
+	from, _ := s.prop.Position()
+	late := time.NewTimer(unstarted)
+	defer late.Stop()
 	for {
 		select {
 		case out := <-p.Outcome():
@@ -248,6 +260,13 @@ func waitFor(ctx context.Context, p *propose.Pending, async bool) (*propose.Outc
 			if esc = &x; async {
 				return nil, esc, propose.ErrUnknownOutcome
 			}
+		case <-lost:
+			return nil, esc, errSilent
+		case <-late.C:
+			if esc == nil && s.pulse.unsteady() && !s.started(ctx, p.Event, from) {
+				return nil, nil, errSilent
+			}
+			late.Reset(beatEvery)
 		case <-ctx.Done():
 			return nil, esc, errors.Join(propose.ErrUnknownOutcome, ctx.Err())
 		}
@@ -267,6 +286,48 @@ func (s *Service) run(c echo.Context, r propose.Request) (*propose.Outcome, []by
 	}
 	headers(c, r, verdict)
 	return out, output, err
+}
+
+// started tells whether the ledger holds, behind from, more of a call than what
+// was asked for and allowed.
+func (s *Service) started(ctx context.Context, e *contract.Event, from uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, beatWithin)
+	defer cancel()
+	for _, name := range []string{"effect_started", "effect_recorded"} {
+		for en, err := range s.env.Emit.Log.Scan(ctx, "evt."+e.Tenant+".*.*."+name+"."+e.Session, from) {
+			if err != nil {
+				return false
+			}
+			if contract.PeekCallID(en.Data) == e.CallID {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var errSilent = errors.New("the ledger does not answer")
+
+// silent is what callers hear while the ledger has no leader.
+func silent(r propose.Request, what string) *apiError {
+	e := unavailable("the ledger does not answer now; " + what)
+	e.Code, e.CallID, e.RetryAfter = "ledger_unavailable", r.ID, "5"
+	return e
+}
+
+// giveUp cancels, as soon as the ledger answers, a call whose caller was sent
+// away, unless the caller holds a key to come back to it by.
+func (s *Service) giveUp(ctx context.Context, p *propose.Pending, r propose.Request) {
+	if r.IdemKey != "" {
+		return
+	}
+	go func() {
+		later, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		if err := p.Cancel(later); err != nil {
+			s.env.Log.Warn("cancellation not recorded", "call", r.ID, "err", err)
+		}
+	}()
 }
 
 func proposeError(err error) error {

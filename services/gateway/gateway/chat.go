@@ -83,6 +83,9 @@ func labelsOf(messages []json.RawMessage) []string {
 // says how many frames there were; only then is the stream called complete.
 func (s *Service) stream(c echo.Context, r propose.Request) error {
 	ctx := c.Request().Context()
+	if s.pulse.down() {
+		return silent(r, "nothing was proposed")
+	}
 	frames := s.env.Box.Open(r.ID)
 	defer frames.Close()
 	p, err := s.prop.Propose(ctx, r)
@@ -117,6 +120,10 @@ func (s *Service) stream(c echo.Context, r propose.Request) error {
 	var esc *contract.Escalated
 	deadline := time.NewTimer(r.Timeout + 5*time.Second)
 	defer deadline.Stop()
+	lost := s.pulse.lost()
+	from, _ := s.prop.Position()
+	late := time.NewTimer(unstarted)
+	defer late.Stop()
 	got := int64(0)
 	for {
 		if out != nil && (got >= out.Recorded.Effect.Frames || ofOutcome(&out.Recorded) != nil && got == 0) {
@@ -132,6 +139,8 @@ func (s *Service) stream(c echo.Context, r propose.Request) error {
 			if err := sse.frame(a.f.Data); err != nil {
 				return s.abandon(ctx, p, r)
 			}
+			lost = nil // it runs; what is on its way may still come
+			late.Stop()
 		case o := <-p.Outcome():
 			out = &o
 			deadline.Reset(3 * time.Second) // for frames still on their way
@@ -139,6 +148,15 @@ func (s *Service) stream(c echo.Context, r propose.Request) error {
 			esc = &x
 		case err := <-p.Failed():
 			return waitError(r, err)
+		case <-lost:
+			s.giveUp(ctx, p, r)
+			return silent(r, "the call is withdrawn")
+		case <-late.C:
+			if esc == nil && out == nil && s.pulse.unsteady() && !s.started(ctx, p.Event, from) {
+				s.giveUp(ctx, p, r)
+				return silent(r, "the call is withdrawn")
+			}
+			late.Reset(beatEvery)
 		case <-deadline.C:
 			if out != nil {
 				return sse.broken(transient.ErrGap)

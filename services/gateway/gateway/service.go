@@ -50,6 +50,7 @@ type Service struct {
 	tools   catalog.Catalog
 	view    *follow.Follower
 	metrics *metrics
+	pulse   pulse
 
 	verified      sync.Map // digest of a token -> *caller
 	verifiedCount atomic.Int64
@@ -96,6 +97,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g, inner := errgroup.WithContext(ctx)
 	listening := make(chan struct{})
 	g.Go(func() error { return s.view.Run(inner, 1) })
+	g.Go(func() error { s.pulse.run(inner, env.Conn); return nil })
 	if s.Webhook != "" {
 		if len(s.WebhookKey) < 16 {
 			return errors.New("gateway: the webhook's key has fewer than 16 bytes")

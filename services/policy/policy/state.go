@@ -14,7 +14,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
@@ -38,6 +40,7 @@ type State struct {
 	gov       govern.State
 	waiting   map[string]*waiting // escalated calls, by call
 	truncated bool                // audit found the ledger shorter than it was
+	lost      string              // digest of the checkpoint it does not hold any more
 	labels    bool                // some session or tool carries labels
 
 	kept  map[string]any // by layer and digest: *guard.Ceilings, *rego.Engine, *guard.Overlay
@@ -76,7 +79,7 @@ type waiting struct {
 // Reads reports whether an event of that name is one that State folds.
 func Reads(name string) bool {
 	switch name {
-	case "tool_registered", "tool_retired", "tool_approved", "policy_activated", "ledger_truncated", "escalated", "approval_recorded",
+	case "tool_registered", "tool_retired", "tool_approved", "policy_activated", "ledger_truncated", "log_epoch_opened", "escalated", "approval_recorded",
 		events.SessionLabelledName, events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName, events.DelegationGrantedName, events.DelegationRevokedName,
 		events.MeshFrozenName, events.MeshUnfrozenName, events.LimitsSetName, events.BreakGlassOpenedName, events.BreakGlassReviewedName:
 		return true
@@ -115,9 +118,21 @@ func (st *State) Apply(e *contract.Event) error {
 		}
 		return st.activate(&a, e.Lamport)
 	case "ledger_truncated":
+		var l audit.LedgerTruncated
+		if e.Service() != "audit" || contract.Decode(e.Data, &l) != nil {
+			l.Checkpoint = "" // whatever it says, it is an alarm
+		}
 		st.mu.Lock()
-		st.truncated = true
+		st.truncated, st.lost = true, l.Checkpoint
 		st.mu.Unlock()
+		return nil
+	case "log_epoch_opened":
+		l, err := trust.VerifyEpoch(e, st.Keys)
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		if err == nil && l.Checkpoint == st.lost {
+			st.truncated, st.lost = false, ""
+		}
 		return nil
 	case "escalated", "approval_recorded":
 		return st.escalation(e)

@@ -170,6 +170,12 @@ func ReadSeed(path string) ([]byte, error) {
 	return run.ParseSeed(path, string(raw))
 }
 
+// ClusterSecret reads, or makes, what the NATS servers of a cluster share.
+func (r *Ring) ClusterSecret() (string, error) {
+	b, err := r.seed("cluster.secret")
+	return hex.EncodeToString(b), err
+}
+
 func (r *Ring) nkey(service string) ([]byte, error) {
 	b, err := r.NKey(service)
 	if !errors.Is(err, fs.ErrNotExist) {

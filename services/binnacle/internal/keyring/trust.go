@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
 // Everything here needs the root seed, and works on files only: it can be done
@@ -152,6 +154,57 @@ func (r *Ring) Revoke(kid string) error {
 		}
 	}
 	return fmt.Errorf("key %s is not in this ring", kid)
+}
+
+// OpenEpoch lets the log go on as a new one, behind the last checkpoint of the
+// one that lost something.
+func (r *Ring) OpenEpoch(note []byte, reason string) (contract.LogEpoch, error) {
+	root, err := r.Root()
+	if err != nil {
+		return contract.LogEpoch{}, err
+	}
+	tenant, err := r.tenant()
+	if err != nil {
+		return contract.LogEpoch{}, err
+	}
+	epochs, err := r.Epochs()
+	if err != nil {
+		return contract.LogEpoch{}, err
+	}
+	for _, old := range epochs {
+		if old.Checkpoint == sign.Digest(note) {
+			return old, nil
+		}
+	}
+	l := trust.SignEpoch(root, contract.LogEpoch{Checkpoint: sign.Digest(note), Epoch: int64(len(epochs)) + 2, Reason: reason, Tenant: tenant})
+	if err := os.MkdirAll(r.path(epochDir), 0o755); err != nil {
+		return l, err
+	}
+	name := fmt.Sprintf("%s/%04d.json", epochDir, l.Epoch)
+	return l, errors.Join(r.write(name, contract.Bytes(&l)), os.Chmod(r.path(name), 0o644))
+}
+
+// epochDir holds the opened log epochs, a file each.
+const epochDir = "epochs"
+
+// Epochs reads the opened log epochs, in order; the first has no document.
+func (r *Ring) Epochs() ([]contract.LogEpoch, error) {
+	files, err := filepath.Glob(r.path(epochDir + "/*.json"))
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(files)
+	out := make([]contract.LogEpoch, len(files))
+	for i, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		if err := contract.Decode(raw, &out[i]); err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Base(f), err)
+		}
+	}
+	return out, nil
 }
 
 // SignP0 signs ceilings and puts them in the ring as p0.json.

@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+)
+
+// TestCrashReplicated kills, under load, the server that leads the ledger,
+// twice, and then all three at once. Nothing acknowledged is lost, and nobody
+// hangs on an election: callers hear 503 with Retry-After within two seconds.
+func TestCrashReplicated(t *testing.T) {
+	c := &crash{t: t, m: harness.Cluster(t, harness.Options{Noop: true}), acked: map[string]string{}}
+	ctx, stop := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for w := range 8 {
+		callers.Go(func() { c.caller(ctx, w) })
+	}
+	time.Sleep(2 * time.Second)
+	for range 2 {
+		leader := c.leader()
+		p := c.probe(ctx, &callers)
+		c.m.Kill(leader)
+		p.down()
+		c.m.Restart(leader)
+		time.Sleep(3 * time.Second)
+	}
+	for _, s := range []string{"nats-1", "nats-2", "nats-3"} {
+		c.m.Kill(s)
+	}
+	for _, s := range []string{"nats-1", "nats-2", "nats-3"} {
+		c.m.Restart(s)
+	}
+	c.m.WaitReady()
+	time.Sleep(2 * time.Second)
+	stop()
+	callers.Wait()
+	c.m.WaitReady()
+	c.settle()
+	c.check()
+}
+
+// leader is the process that leads the ledger's stream.
+func (c *crash) leader() string {
+	l, done := c.ledger()
+	defer done()
+	var info struct {
+		Cluster struct {
+			Leader   string `json:"leader"`
+			Replicas []struct {
+				Name string `json:"name"`
+			} `json:"replicas"`
+		} `json:"cluster"`
+	}
+	if err := l.Conn.API(c.t.Context(), "STREAM.INFO."+bus.Events, nil, &info); err != nil {
+		c.t.Fatal(err)
+	}
+	if info.Cluster.Leader == "" || len(info.Cluster.Replicas) != 2 {
+		c.t.Fatalf("the ledger is not led by one of three: %+v", info.Cluster)
+	}
+	return info.Cluster.Leader
+}
+
+// probe asks every 100 ms and keeps how long each answer took.
+type probe struct {
+	c    *crash
+	mu   sync.Mutex
+	took []time.Duration
+	told int // 503 with Retry-After
+
+	toldAt, well time.Time
+	over         chan struct{}
+}
+
+func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
+	p := &probe{c: c, over: make(chan struct{})}
+	wg.Go(func() {
+		var asks sync.WaitGroup
+		defer asks.Wait()
+		for {
+			asks.Go(func() {
+				began := time.Now()
+				r, err := c.m.Do(context.WithoutCancel(ctx), "POST", "/api/v1/packs/noop", "", "{}")
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				took := time.Since(began)
+				if p.took = append(p.took, took); took > 2*time.Second+slack {
+					c.t.Errorf("an answer took %v: %d %s", took, r.Status, r.Body)
+				}
+				switch {
+				case err != nil:
+					c.t.Error(err)
+				case r.Status == 503 && r.Header.Get("Retry-After") != "":
+					p.told++
+					p.toldAt = time.Now()
+				case r.Status == 200:
+					p.well = time.Now()
+				default:
+					c.t.Errorf("%d %s", r.Status, r.Body)
+				}
+			})
+			select {
+			case <-p.over:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	})
+	return p
+}
+
+// down waits until the mesh takes calls again, and judges what was heard
+// meanwhile.
+func (p *probe) down() {
+	killed := time.Now()
+	defer close(p.over)
+	for end := killed.Add(60 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		p.mu.Lock()
+		well := p.told > 0 && p.well.After(p.toldAt) || p.well.Sub(killed) > 12*time.Second
+		p.mu.Unlock()
+		if well {
+			break
+		}
+		if time.Now().After(end) {
+			p.c.t.Fatal("no call succeeded within 60 s of the leader's end")
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	slow := slices.Max(p.took)
+	fmt.Printf("leader killed: calls again after %v, %d told 503, slowest answer %v\n", time.Since(killed).Round(time.Millisecond), p.told, slow.Round(time.Millisecond))
+}
+
+// slack is for two busy cores.
+const slack = 300 * time.Millisecond

@@ -1,0 +1,33 @@
+package trust
+
+import (
+	"errors"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+// SignEpoch signs the opening of a log epoch with the root key.
+func SignEpoch(root *sign.Key, l contract.LogEpoch) contract.LogEpoch {
+	l.SignerKID, l.Sig = root.KID, ""
+	l.Sig = root.Sign(sign.DomainEpoch, contract.Bytes(&l))
+	return l
+}
+
+// VerifyEpoch checks that e opens a log epoch by the word of a key that is a
+// root at its lamport.
+func VerifyEpoch(e *contract.Event, keyAt func(kid, owner, use string, lamport uint64) ([]byte, error)) (l contract.LogEpoch, err error) {
+	if err := contract.Decode(e.Data, &l); err != nil {
+		return l, err
+	}
+	if e.Service() != "provision" || l.Tenant != e.Tenant || l.Epoch < 2 {
+		return l, errors.New("not the opening of a log epoch of this mesh")
+	}
+	public, err := keyAt(l.SignerKID, "provision", contract.UseRoot, e.Lamport)
+	if err != nil {
+		return l, err
+	}
+	body := l
+	body.Sig = ""
+	return l, sign.Verify(public, sign.DomainEpoch, contract.Bytes(&body), l.Sig)
+}

@@ -1,0 +1,85 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// opened is the newest epoch that the root key opened on the ledger; the first
+// needs no opening.
+func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
+	en, err := s.env.Emit.Log.Last(ctx, "evt."+s.env.Tenant+".provision.*.log_epoch_opened.log")
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return contract.LogEpoch{Epoch: 1}, nil
+	}
+	if err != nil {
+		return contract.LogEpoch{}, err
+	}
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return contract.LogEpoch{}, err
+	}
+	return trust.VerifyEpoch(e, s.env.Trust.At)
+}
+
+// closes tells whether the epoch was opened behind the checkpoint kept here.
+func (s *Service) closes(l *contract.LogEpoch) (bool, error) {
+	note, err := os.ReadFile(s.checkpointFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && sign.Digest(note) == l.Checkpoint, err
+}
+
+// enter finds out in which epoch the log is. Where it is a new one, what was
+// kept of the old one is set aside under its number.
+func (s *Service) enter(ctx context.Context) error {
+	l, err := s.opened(ctx)
+	if err != nil {
+		return fmt.Errorf("log epoch: %w", err)
+	}
+	s.epoch = l.Epoch
+	closes, err := s.closes(&l)
+	if err != nil || !closes {
+		return err
+	}
+	old := filepath.Join(s.Dir, fmt.Sprintf("epoch-%d", l.Epoch-1))
+	if err := os.MkdirAll(old, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"tree", "view.db", "checkpoint"} { // the checkpoint last: it says that this is to do
+		if err := os.Rename(filepath.Join(s.Dir, name), filepath.Join(old, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	s.env.Log.Info("the log goes on in a new epoch", "epoch", l.Epoch, "reason", l.Reason)
+	return nil
+}
+
+// reopened ends a service that waits in a truncated log once its epoch was
+// closed: it is to start anew.
+func (s *Service) reopened(ctx context.Context) error {
+	l, err := s.opened(ctx)
+	if err != nil {
+		return nil // asked again
+	}
+	if closes, err := s.closes(&l); err == nil && closes {
+		return fmt.Errorf("log epoch %d was opened; start audit again", l.Epoch)
+	}
+	return nil
+}
+
+// mute is why no checkpoint is signed, or nil.
+func (s *Service) mute() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.truncated
+}
