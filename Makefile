@@ -30,6 +30,7 @@ services: build ## build every service as a program of its own, and the NATS ser
 packs: ## build the sample packs
 	@mkdir -p $(BIN)/packs
 	for p in $(PACKS); do go build -ldflags '-s -w' -o $(BIN)/packs/$$p ./examples/packs/$$p && cp examples/packs/$$p/*.yaml $(BIN)/packs/ || exit 1; done
+	GOOS=wasip1 GOARCH=wasm go build -ldflags '-s -w' -o $(BIN)/packs/spin-wasi.wasm ./examples/packs/spin
 
 test: ## install what the tests need, then run everything
 	scripts/test

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -76,6 +77,12 @@ func main() {
 		say(strings.Join(names, ","))
 	case "env":
 		say(strings.Join(os.Environ(), ","))
+	case "clock":
+		a := time.Now()
+		time.Sleep(time.Hour)
+		say(fmt.Sprint(a.UTC().Format(time.RFC3339), " ", time.Since(a).Round(time.Minute)))
+	case "random":
+		say(rand.Text())
 	case "id":
 		say(fmt.Sprint(os.Getuid(), " ", os.Getppid()))
 	case "exit":

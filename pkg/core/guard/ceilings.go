@@ -70,7 +70,7 @@ func (c *Ceilings) Validate() error {
 	case c.Sandbox.MemoryMiB <= 0 || c.Sandbox.Pids <= 0 || c.Sandbox.WallMS <= 0 || c.Sandbox.CPUMillis <= 0 || c.Sandbox.OutputBytes <= 0:
 		return errors.New("sandbox: every limit must be above zero")
 	case tierRank(c.Sandbox.Tier) < 0:
-		return fmt.Errorf("sandbox.tier %q: want process or container", c.Sandbox.Tier)
+		return fmt.Errorf("sandbox.tier %q: want process, wasi or container", c.Sandbox.Tier)
 	case c.MaxCents < 0:
 		return errors.New("max_cents_per_call: want 0 or more")
 	}

@@ -380,8 +380,10 @@ func tierRank(t string) int {
 	switch t {
 	case "process":
 		return 0
-	case "container":
+	case "wasi":
 		return 1
+	case "container":
+		return 2
 	}
 	return -1
 }

@@ -64,7 +64,7 @@ func (o *Overlay) Validate() error {
 	case len(o.Only) == 0 && len(o.Rules) == 0 && o.Sandbox == nil:
 		return errors.New("rules: an overlay without rules, only_kinds and sandbox says nothing")
 	case o.Sandbox != nil && tierRank(o.Sandbox.Tier) < 0:
-		return fmt.Errorf("sandbox.tier %q: want process or container", o.Sandbox.Tier)
+		return fmt.Errorf("sandbox.tier %q: want process, wasi or container", o.Sandbox.Tier)
 	}
 	if o.Expires != "" {
 		if _, err := contract.ParseTime(o.Expires); err != nil {

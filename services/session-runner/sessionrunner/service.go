@@ -5,6 +5,7 @@ package sessionrunner
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
 
 // Config is the session-runner's configuration.
@@ -41,6 +43,7 @@ type Service struct {
 	env     *run.Env
 	packs   map[string]pack.Pack // by tool
 	runners []sandbox.Runner
+	wasi    *wasi.Runner
 	broken  error // why there is no runner
 }
 
@@ -52,6 +55,10 @@ func (*Service) Declaration() bus.Declaration {
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.packs = env, map[string]pack.Pack{}
+	var err error
+	if s.wasi, err = wasi.Open(ctx, filepath.Join(s.StateDir, "wasi-cache")); err != nil {
+		return fmt.Errorf("wasi: %w", err)
+	}
 	if err := s.openRunners(ctx); err != nil {
 		return err
 	}
@@ -131,7 +138,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail("unknown_pack", "this instance has no pack %s", w.Call.Tool)
 	}
 	limits := *w.Intent.Sandbox
-	r, res := s.runner(limits.Tier)
+	r, res := s.runner(p.Tool.Sandbox.Tier, limits.Tier)
 	if r == nil {
 		return res
 	}
@@ -139,7 +146,12 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail("internal", "%v", err)
 	}
-	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Path, Digest: p.Digest, Env: p.Env, Stdin: stdin, Limits: limits})
+	at, err := contract.ParseTime(w.Intent.NotBefore)
+	if err != nil {
+		return execute.Fail("internal", "%v", err)
+	}
+	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Path, Digest: p.Digest, Env: p.Env, Stdin: stdin, Limits: limits,
+		Time: at, Seed: sha256.Sum256(contract.Bytes(w.Intent))})
 	if err != nil {
 		return execute.Fail("sandbox_failed", "the sandbox could not be made: %v", err)
 	}
@@ -149,7 +161,15 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return res
 }
 
-func (s *Service) runner(tier string) (sandbox.Runner, execute.Result) {
+// runner finds one that gives the demanded tier. A program of tier wasi runs in
+// no other.
+func (s *Service) runner(own, tier string) (sandbox.Runner, execute.Result) {
+	if own == s.wasi.Tier() {
+		if guard.TierSatisfies(own, tier) {
+			return s.wasi, execute.Result{}
+		}
+		return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded, and a WebAssembly program runs in tier wasi only: build it for this host", tier)
+	}
 	for _, r := range s.runners {
 		if guard.TierSatisfies(r.Tier(), tier) {
 			return r, execute.Result{}

@@ -87,7 +87,7 @@ func Discover(dir string) (packs []Pack, problems []error) {
 	byName := map[string][]Pack{}
 	for _, en := range entries {
 		info, err := en.Info()
-		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || isManifest(en.Name()) {
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 && !isWASM(en.Name()) || isManifest(en.Name()) {
 			continue
 		}
 		p, err := load(dir, en.Name())
@@ -107,6 +107,8 @@ func Discover(dir string) (packs []Pack, problems []error) {
 	slices.SortFunc(packs, func(a, b Pack) int { return strings.Compare(a.Tool.Tool, b.Tool.Tool) })
 	return packs, problems
 }
+
+func isWASM(name string) bool { return filepath.Ext(name) == ".wasm" }
 
 func isManifest(name string) bool {
 	return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(name, s) })
@@ -219,7 +221,9 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 		m.Description = "Runs " + base + "."
 	}
 	if m.Tier == "" {
-		m.Tier = "process"
+		if m.Tier = "process"; isWASM(file) {
+			m.Tier = "wasi"
+		}
 	}
 	for _, e := range m.Env {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
@@ -233,8 +237,10 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 		return nil, fmt.Errorf("class: %q is not E0, E1, E2, E3 or E4", m.Class)
 	case min(m.Reserve.Cents, m.Reserve.ComputeMillis, m.Reserve.EgressBytes, m.Reserve.Tokens) < 0:
 		return nil, fmt.Errorf("reserve: must not be negative")
-	case m.Tier != "process" && m.Tier != "container":
-		return nil, fmt.Errorf("tier: %q is neither process nor container", m.Tier)
+	case !slices.Contains([]string{"process", "container", "wasi"}, m.Tier):
+		return nil, fmt.Errorf("tier: %q is not process, wasi or container", m.Tier)
+	case (m.Tier == "wasi") != isWASM(file):
+		return nil, fmt.Errorf("tier: %q does not go with %s: tier wasi runs .wasm files, and nothing else does", m.Tier, file)
 	}
 	return m, nil
 }

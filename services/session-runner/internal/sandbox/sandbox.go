@@ -6,6 +6,7 @@ package sandbox
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
@@ -18,6 +19,8 @@ type Spec struct {
 	Env     []string
 	Stdin   []byte
 	Limits  contract.Sandbox
+	Time    time.Time // of the intent; what a deterministic tier's clock starts at
+	Seed    [32]byte  // from the intent; what its randomness follows from
 }
 
 // Outcome is how the program ended.

@@ -1,0 +1,213 @@
+// Package wasi runs one WebAssembly program (WASI preview 1) in tier "wasi":
+// it holds standard input, output and error, and nothing else: no files, no
+// sockets, no arguments. Its clock and its randomness follow from the intent,
+// so that the same intent runs the same way again.
+package wasi
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/experimental"
+	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
+	"github.com/tetratelabs/wazero/sys"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
+)
+
+// Runner implements sandbox.Runner.
+type Runner struct {
+	runtime wazero.Runtime
+
+	mu       sync.Mutex
+	compiled map[string]*program // by digest
+}
+
+type program struct {
+	once   sync.Once
+	module wazero.CompiledModule
+	err    error
+}
+
+// Open makes a runner. Compiled programs are kept in cacheDir.
+func Open(ctx context.Context, cacheDir string) (*Runner, error) {
+	cache, err := wazero.NewCompilationCacheWithDir(cacheDir)
+	if err != nil {
+		return nil, err
+	}
+	// Without this an endless loop could never be stopped.
+	cfg := wazero.NewRuntimeConfig().WithCompilationCache(cache).WithCloseOnContextDone(true)
+	r := &Runner{runtime: wazero.NewRuntimeWithConfig(ctx, cfg), compiled: map[string]*program{}}
+	_, err = wasi_snapshot_preview1.Instantiate(ctx, r.runtime)
+	return r, err
+}
+
+// Tier implements sandbox.Runner.
+func (*Runner) Tier() string { return "wasi" }
+
+// program compiles once per digest, after checking that the file still has it.
+func (r *Runner) program(ctx context.Context, path, digest string) (wazero.CompiledModule, error) {
+	r.mu.Lock()
+	p := r.compiled[digest]
+	if p == nil {
+		p = &program{}
+		r.compiled[digest] = p
+	}
+	r.mu.Unlock()
+	p.once.Do(func() {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			p.err = err
+			return
+		}
+		if sum := sha256.Sum256(body); fmt.Sprintf("sha256:%x", sum) != digest {
+			p.err = fmt.Errorf("%s changed since it was registered", path)
+			return
+		}
+		p.module, p.err = r.runtime.CompileModule(context.WithoutCancel(ctx), body)
+	})
+	return p.module, p.err
+}
+
+// Run implements sandbox.Runner.
+func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
+	module, err := r.program(ctx, s.Program, s.Digest)
+	if err != nil {
+		return sandbox.Outcome{}, err
+	}
+	run, cancel := context.WithTimeout(ctx, time.Duration(s.Limits.WallMS)*time.Millisecond)
+	defer cancel()
+	mem := &memory{max: uint64(s.Limits.MemoryMiB) << 20}
+	stdout := &stopping{Capped: sandbox.Capped{Max: s.Limits.OutputBytes}, stop: cancel}
+	stderr := &sandbox.Capped{Max: sandbox.StderrMax}
+	err = r.start(run, mem, module, config(s, stdout, stderr))
+	out := sandbox.Outcome{Stdout: stdout.Buf, Stderr: stderr.Buf, Overflow: stdout.Over, OOM: err != nil && mem.refused,
+		Attest: contract.Attestation{Enforced: []string{"no_files", "no_network", "no_arguments", "memory", "output_bytes", "wall_clock", "deterministic_clock", "deterministic_randomness"},
+			ImageDigest: s.Digest, Limits: s.Limits, Tier: "wasi"}}
+	var exit *sys.ExitError
+	switch {
+	case err == nil:
+	case run.Err() != nil && stdout.Over:
+		out.Exit = 0 // it was stopped for what it wrote
+	case errors.Is(run.Err(), context.DeadlineExceeded):
+		out.Exit, out.TimedOut = -1, true
+	case errors.As(err, &exit):
+		out.Exit = int(exit.ExitCode())
+	default: // a trap
+		out.Exit = -1
+		out.Stderr = append(out.Stderr, strings.TrimSpace(err.Error())...)
+	}
+	return out, nil
+}
+
+// start runs the program to its end.
+func (r *Runner) start(ctx context.Context, mem *memory, module wazero.CompiledModule, cfg wazero.ModuleConfig) (err error) {
+	defer func() { // a memory that starts above the limit has no error of its own
+		if p := recover(); p != nil {
+			if !mem.refused {
+				panic(p)
+			}
+			err = errors.New("the program's memory starts above its limit")
+		}
+	}()
+	mod, err := r.runtime.InstantiateModule(experimental.WithMemoryAllocator(ctx, mem), module, cfg)
+	if mod != nil {
+		_ = mod.Close(context.WithoutCancel(ctx))
+	}
+	return err
+}
+
+func config(s sandbox.Spec, stdout *stopping, stderr *sandbox.Capped) wazero.ModuleConfig {
+	clock := &clock{at: s.Time}
+	cfg := wazero.NewModuleConfig().WithName("").WithArgs("main").
+		WithStdin(bytes.NewReader(s.Stdin)).WithStdout(stdout).WithStderr(stderr).
+		WithRandSource(rand.NewChaCha8(s.Seed)).
+		WithWalltime(clock.wall, sys.ClockResolution(tick)).WithNanotime(clock.nano, sys.ClockResolution(tick)).
+		WithNanosleep(clock.sleep)
+	for _, e := range s.Env {
+		k, v, _ := strings.Cut(e, "=")
+		cfg = cfg.WithEnv(k, v)
+	}
+	return cfg
+}
+
+// tick is how far the clock goes on with each look at it.
+const tick = time.Microsecond
+
+// clock starts at the intent's time and goes on only by being looked at, and by
+// sleeping, which takes no time.
+type clock struct{ at, began time.Time }
+
+func (c *clock) next() time.Time {
+	if c.began.IsZero() {
+		c.began = c.at
+	}
+	c.at = c.at.Add(tick)
+	return c.at
+}
+
+func (c *clock) wall() (sec int64, nsec int32) {
+	t := c.next()
+	return t.Unix(), int32(t.Nanosecond())
+}
+
+func (c *clock) nano() int64 { t := c.next(); return t.Sub(c.began).Nanoseconds() }
+
+func (c *clock) sleep(ns int64) {
+	c.next()
+	c.at = c.at.Add(time.Duration(max(ns, 0)))
+}
+
+// stopping ends a program that writes more than it may.
+type stopping struct {
+	sandbox.Capped
+	stop context.CancelFunc
+}
+
+// Write implements io.Writer.
+func (w *stopping) Write(p []byte) (int, error) {
+	n, err := w.Capped.Write(p)
+	if w.Over {
+		w.stop()
+		return 0, errors.New("output limit")
+	}
+	return n, err
+}
+
+// memory refuses to grow above its limit, and remembers that it did.
+type memory struct {
+	max     uint64
+	refused bool
+	buf     []byte
+}
+
+// Allocate implements experimental.MemoryAllocator.
+func (m *memory) Allocate(_, _ uint64) experimental.LinearMemory { return m }
+
+// Reallocate implements experimental.LinearMemory.
+func (m *memory) Reallocate(size uint64) []byte {
+	if size > m.max {
+		m.refused = true
+		return nil
+	}
+	if size > uint64(cap(m.buf)) {
+		grown := make([]byte, size, min(max(size, uint64(cap(m.buf))*2), m.max))
+		copy(grown, m.buf)
+		m.buf = grown
+	}
+	m.buf = m.buf[:size]
+	return m.buf
+}
+
+// Free implements experimental.LinearMemory.
+func (m *memory) Free() { m.buf = nil }
