@@ -144,9 +144,10 @@ var shared = map[string]bool{
 }
 
 // versions are the schema versions written today, where they are not 1. Older
-// versions differ by the absence of members only, and are read as they are.
+// versions differ by the absence of members and values only, and are read as
+// they are.
 var versions = map[string]int{
-	"allowed": 2, "call_proposed": 2, "effect_recorded": 2, "ledger_truncated": 2, "policy_activated": 2, "tool_registered": 2, "tool_retired": 2,
+	"allowed": 3, "call_proposed": 2, "effect_recorded": 3, "escalated": 2, "ledger_truncated": 2, "policy_activated": 2, "tool_registered": 3, "tool_retired": 3,
 }
 
 // VersionOf is the schema version that an event of this name is written in.

@@ -56,7 +56,7 @@ func (*Service) Declaration() bus.Declaration {
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.packs = env, map[string]pack.Pack{}
 	var err error
-	if s.wasi, err = wasi.Open(ctx, filepath.Join(s.StateDir, "wasi-cache")); err != nil {
+	if s.wasi, err = wasi.Open(ctx); err != nil {
 		return fmt.Errorf("wasi: %w", err)
 	}
 	if err := s.openRunners(ctx); err != nil {

@@ -39,16 +39,12 @@ type program struct {
 	err    error
 }
 
-// Open makes a runner. Compiled programs are kept in cacheDir.
-func Open(ctx context.Context, cacheDir string) (*Runner, error) {
-	cache, err := wazero.NewCompilationCacheWithDir(cacheDir)
-	if err != nil {
-		return nil, err
-	}
+// Open makes a runner. It keeps what it compiled for as long as it lives.
+func Open(ctx context.Context) (*Runner, error) {
 	// Without this an endless loop could never be stopped.
-	cfg := wazero.NewRuntimeConfig().WithCompilationCache(cache).WithCloseOnContextDone(true)
+	cfg := wazero.NewRuntimeConfig().WithCloseOnContextDone(true)
 	r := &Runner{runtime: wazero.NewRuntimeWithConfig(ctx, cfg), compiled: map[string]*program{}}
-	_, err = wasi_snapshot_preview1.Instantiate(ctx, r.runtime)
+	_, err := wasi_snapshot_preview1.Instantiate(ctx, r.runtime)
 	return r, err
 }
 

@@ -40,7 +40,7 @@ func digestOf(t *testing.T, path string) string {
 // open files and sockets, and what each of them gets.
 func TestHostile(t *testing.T) {
 	path, digest := spin(t)
-	r, err := Open(t.Context(), t.TempDir())
+	r, err := Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestHostile(t *testing.T) {
 
 // TestModules: files that are no program, or not the one that was registered.
 func TestModules(t *testing.T) {
-	r, err := Open(t.Context(), t.TempDir())
+	r, err := Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
