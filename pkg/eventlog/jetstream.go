@@ -81,7 +81,7 @@ func (l JetStream) publish(ctx context.Context, subject, id string, data []byte,
 			return ack, nil
 		}
 		var api *jetstream.APIError
-		if errors.As(err, &api) && api.ErrorCode != 10008 { // 10008: no quorum for now
+		if errors.As(err, &api) && !passing(api.ErrorCode) {
 			return nil, err
 		}
 		last = err
@@ -93,6 +93,11 @@ func (l JetStream) publish(ctx context.Context, subject, id string, data []byte,
 	}
 	return nil, fmt.Errorf("ledger: append of %s: %w", id, last)
 }
+
+// passing tells of an answer that another attempt may change: no quorum for
+// now (10008), or the same id on its way from somebody else (10158; only a
+// replicated stream says so).
+func passing(code jetstream.ErrorCode) bool { return code == 10008 || code == 10158 }
 
 func entry(m *nats.Msg) (Entry, error) {
 	seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)

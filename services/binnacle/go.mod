@@ -8,7 +8,10 @@ require (
 	golang.org/x/sync v0.24.0
 )
 
-require golang.org/x/mod v0.42.0 // indirect
+require (
+	github.com/tetratelabs/wazero v1.12.0 // indirect
+	golang.org/x/mod v0.42.0 // indirect
+)
 
 require (
 	github.com/AdaLogics/go-fuzz-headers v0.0.0-20230811130428-ced1acdcaa24 // indirect
@@ -120,6 +123,8 @@ require (
 	google.golang.org/grpc v1.84.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
+
+replace github.com/binnacle-mesh/binnacle/examples/packs => ../../examples/packs
 
 replace github.com/binnacle-mesh/binnacle/pkg => ../../pkg
 

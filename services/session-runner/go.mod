@@ -73,6 +73,8 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
+replace github.com/binnacle-mesh/binnacle/examples/packs => ../../examples/packs
+
 replace github.com/binnacle-mesh/binnacle/pkg => ../../pkg
 
 replace github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core

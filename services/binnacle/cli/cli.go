@@ -39,6 +39,7 @@ Use it
   tools       list what can be called
   secret      store a secret
   mcp         serve MCP on standard input and output
+  proxy       stand between an OpenAI client and its provider
   judge       score a recorded session against a rubric
   token       mint a bearer token
 
@@ -77,7 +78,7 @@ type command func(ctx context.Context, c *env) error
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
 	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
-	"token": tokenCmd, "mcp": mcpServe, "witness": witness, "recover": recoverLog, "why": why, "events": events, "replay": replay, "export": export, "verify": verify, "version": version,
+	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 
 // env is one invocation.

@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/openai"
@@ -27,6 +28,8 @@ import (
 type Config struct {
 	Upstreams []UpstreamConfig `json:"upstreams"`
 	Limit     int              `json:"limit"` // calls at once; 0 = 64
+	// Functions that clients of a proxy may be told to call; others are denied.
+	ClientTools []ClientTool `json:"client_tools"`
 }
 
 // UpstreamConfig is one OpenAI-compatible provider.
@@ -76,7 +79,19 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		s.upstreams[u.Name] = up
 	}
 	env.Box.Serve("models", func(_ context.Context, _ json.RawMessage, reply func(any) error) error { return reply(s.models()) })
-	if err := catalog.Register(ctx, env.Emit, "llm-router", []contract.Tool{chatTool}); err != nil {
+	tools := []contract.Tool{chatTool, forwardTool}
+	var checker toolschema.Checker
+	for i := range s.ClientTools {
+		t, err := s.ClientTools[i].tool()
+		if err == nil {
+			err = checker.Valid(&t)
+		}
+		if err != nil {
+			return fmt.Errorf("client_tools[%d]: %w", i, err)
+		}
+		tools = append(tools, t)
+	}
+	if err := catalog.Register(ctx, env.Emit, "llm-router", tools); err != nil {
 		return err
 	}
 	limit := s.Limit
@@ -84,7 +99,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		limit = 64
 	}
 	ready()
-	return env.Executor(limit, []contract.Tool{chatTool}, s.handle).Run(ctx)
+	return env.Executor(limit, tools, s.handle).Run(ctx)
 }
 
 func (s *Service) models() []map[string]any {
@@ -98,6 +113,9 @@ func (s *Service) models() []map[string]any {
 }
 
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
+	if w.Call.Kind != chatTool.Kind {
+		return release()
+	}
 	var req struct {
 		Model         string `json:"model"`
 		StreamOptions struct {

@@ -1,0 +1,127 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// Mesh is the gateway that is asked, and the token to ask with.
+type Mesh struct {
+	URL    string // http://host:port
+	Token  string
+	Client *http.Client
+}
+
+const sessionHeader = "X-Binnacle-Session"
+
+// asker asks for one request and all that follows from it.
+type asker struct {
+	mesh           Mesh
+	session, trace string
+
+	mu       sync.Mutex
+	receipts []string // of the tool calls decided, in their order
+}
+
+// verdict is what the mesh says.
+type verdict struct {
+	Allowed             bool
+	Status              int
+	Code, Message       string
+	CallID, ReceiptID   string
+	Verdict, RetryAfter string
+	body                []byte
+}
+
+func undecided(format string, args ...any) *verdict {
+	return &verdict{Status: http.StatusServiceUnavailable, Code: "mesh_unavailable", Message: fmt.Sprintf(format, args...), RetryAfter: "2"}
+}
+
+// decide proposes a call and waits for its outcome. Whatever is not an outcome
+// that allows is a refusal.
+func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
+	body, err := json.Marshal(map[string]any{"kind": kind, "tool": kind, "args": args})
+	if err != nil {
+		return undecided("the arguments are not JSON")
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.mesh.URL+"/api/v1/calls", bytes.NewReader(body))
+	if err != nil {
+		return undecided("the mesh's address cannot be used")
+	}
+	req.Header = http.Header{"Authorization": {"Bearer " + a.mesh.Token}, "Content-Type": {"application/json"}, sessionHeader: {a.session}, "Prefer": {"respond-async"}}
+	if a.trace != "" {
+		req.Header.Set("Traceparent", a.trace)
+	}
+	resp, err := a.mesh.Client.Do(req)
+	if err != nil {
+		return undecided("no mesh answers: nothing is passed on")
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return undecided("the mesh's answer was cut off")
+	}
+	v := &verdict{Status: resp.StatusCode, body: raw, CallID: resp.Header.Get("X-Binnacle-Call-Id"), ReceiptID: resp.Header.Get("X-Binnacle-Receipt-Id"),
+		Verdict: resp.Header.Get("X-Binnacle-Verdict"), RetryAfter: resp.Header.Get("Retry-After")}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		v.Allowed = v.Verdict == "ALLOW" && v.ReceiptID != ""
+		if !v.Allowed {
+			return undecided("what answers at the mesh's address is not a mesh")
+		}
+		return v
+	case http.StatusAccepted:
+		v.Status, v.Code, v.body = http.StatusForbidden, "approval_required", nil
+		v.Message = "waits for approval as call " + v.CallID + "; send it again once it is granted"
+		return v
+	}
+	var doc struct {
+		Error struct{ Message, Code string }
+	}
+	if json.Unmarshal(raw, &doc) != nil || doc.Error.Message == "" {
+		return undecided("the mesh answered %s", resp.Status)
+	}
+	v.Code, v.Message = doc.Error.Code, doc.Error.Message
+	return v
+}
+
+// write answers a client whose request is not passed on.
+func (v *verdict) write(w http.ResponseWriter) {
+	if v.RetryAfter != "" {
+		w.Header().Set("Retry-After", v.RetryAfter)
+	}
+	if v.body == nil {
+		kind := "permission_error"
+		if v.Status >= 500 {
+			kind = "server_error"
+		}
+		refuse(w, &problem{v.Status, kind, v.Code, v.Message})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(v.Status)
+	_, _ = w.Write(v.body)
+}
+
+func (v *verdict) headers(h http.Header, session string) {
+	h.Set(sessionHeader, session)
+	for k, val := range map[string]string{"X-Binnacle-Call-Id": v.CallID, "X-Binnacle-Receipt-Id": v.ReceiptID, "X-Binnacle-Verdict": v.Verdict} {
+		if val != "" {
+			h.Set(k, val)
+		}
+	}
+}
+
+// headers names the receipts of the tool calls, where they are known before
+// the answer begins.
+func (a *asker) headers(h http.Header) {
+	if len(a.receipts) > 0 {
+		h.Set("X-Binnacle-Tool-Receipts", strings.Join(a.receipts, ", "))
+	}
+}

@@ -1,0 +1,155 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// object is a JSON object whose members keep their order and their bytes.
+// What two parsers could read in two ways is refused: doubled members, and
+// members that a lax parser would take for one that is looked at here.
+type object struct {
+	keys []string
+	vals map[string]json.RawMessage
+}
+
+var looked = []string{"choices", "message", "delta", "tool_calls", "function_call", "finish_reason", "index", "model", "stream", "tools"}
+
+func parse(b []byte) (*object, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	if t, err := d.Token(); err != nil {
+		return nil, errors.New("not JSON")
+	} else if t != json.Delim('{') {
+		return nil, errors.New("not a JSON object")
+	}
+	o := &object{vals: map[string]json.RawMessage{}}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, errors.New("not JSON")
+		}
+		key := t.(string)
+		if _, twice := o.vals[key]; twice {
+			return nil, fmt.Errorf("member %q stands there twice", key)
+		}
+		for _, k := range looked {
+			if k != key && strings.EqualFold(k, key) {
+				return nil, fmt.Errorf("member %q can be taken for %q", key, k)
+			}
+		}
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return nil, errors.New("not JSON")
+		}
+		o.set(key, raw)
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, errors.New("not JSON")
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something stands behind the JSON document")
+	}
+	return o, nil
+}
+
+func (o *object) set(key string, v json.RawMessage) {
+	if _, ok := o.vals[key]; !ok {
+		o.keys = append(o.keys, key)
+	}
+	o.vals[key] = v
+}
+
+func (o *object) put(key string, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings and our own structs
+	}
+	o.set(key, b)
+}
+
+func (o *object) del(key string) {
+	delete(o.vals, key)
+	o.keys = slices.DeleteFunc(o.keys, func(k string) bool { return k == key })
+}
+
+// has tells whether there is such a member that is not null.
+func (o *object) has(key string) bool {
+	v, ok := o.vals[key]
+	return ok && string(v) != "null"
+}
+
+// get reads a member; an absent one, or null, leaves v as it is.
+func (o *object) get(key string, v any) error {
+	if !o.has(key) {
+		return nil
+	}
+	return json.Unmarshal(o.vals[key], v)
+}
+
+// sub reads a member that is an object; nil if there is none.
+func (o *object) sub(key string) (*object, error) {
+	if !o.has(key) {
+		return nil, nil
+	}
+	s, err := parse(o.vals[key])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return s, nil
+}
+
+// list reads a member that is a list of objects.
+func (o *object) list(key string) ([]*object, error) {
+	var raw []json.RawMessage
+	if err := o.get(key, &raw); err != nil {
+		return nil, fmt.Errorf("%s: not a list", key)
+	}
+	out := make([]*object, len(raw))
+	for i, r := range raw {
+		var err error
+		if out[i], err = parse(r); err != nil {
+			return nil, fmt.Errorf("%s[%d]: %w", key, i, err)
+		}
+	}
+	return out, nil
+}
+
+func (o *object) putList(key string, list []*object) {
+	b := []byte{'['}
+	for i, x := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = x.append(b)
+	}
+	o.set(key, append(b, ']'))
+}
+
+func (o *object) append(b []byte) []byte {
+	b = append(b, '{')
+	for i, k := range o.keys {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		key, err := json.Marshal(k)
+		if err != nil {
+			panic(err) // a string
+		}
+		b = append(append(append(b, key...), ':'), o.vals[k]...)
+	}
+	return append(b, '}')
+}
+
+// clone is a copy whose members can be set without changing the original's.
+func (o *object) clone() *object {
+	c := &object{keys: slices.Clone(o.keys), vals: map[string]json.RawMessage{}}
+	for k, v := range o.vals {
+		c.vals[k] = v
+	}
+	return c
+}

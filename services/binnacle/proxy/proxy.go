@@ -1,0 +1,252 @@
+// Package proxy is the sidecar between an OpenAI client and its provider: one
+// changed base_url, and what the provider answers is governed before the
+// client sees it. The proxy holds no authority and decides nothing; it asks a
+// mesh twice:
+//
+//   - kind llm.forward: may this request go to this upstream? Asked before it
+//     is sent.
+//   - kind client.<function>, once for each tool call of the answer, with the
+//     call's own arguments: may the client be told to make it?
+//
+// A tool call that is not allowed, or cannot be decided now, is withheld and
+// takes the form of a refusal. The client's API key passes through and is
+// neither kept nor recorded.
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+)
+
+// Proxy is the sidecar's http.Handler.
+type Proxy struct {
+	Upstream *url.URL // the provider's base URL, "…/v1"
+	Mesh     Mesh
+	Session  string // of requests that name none; empty = one per request
+	Log      *slog.Logger
+
+	client *http.Client
+}
+
+// Limits of what the proxy holds in memory.
+const (
+	maxBody  = 32 << 20 // a request, or a plain answer
+	maxHeld  = 4 << 20  // tool calls of one answer, while they are held
+	maxCalls = 128      // tool calls of one answer
+)
+
+// sent are the paths that carry something to the upstream, below /v1.
+var sent = map[string]bool{"/chat/completions": true, "/completions": true, "/embeddings": true}
+
+// New makes a proxy.
+func New(upstream *url.URL, mesh Mesh, session string, log *slog.Logger) *Proxy {
+	t := &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true}
+	return &Proxy{Upstream: upstream, Mesh: mesh, Session: session, Log: log, client: &http.Client{
+		Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// ServeHTTP implements http.Handler. What could carry a tool call past the
+// mesh is not served.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := strings.TrimPrefix(r.URL.Path, "/v1")
+	switch {
+	case r.Method == http.MethodGet && r.URL.Path == "/healthz":
+		_, _ = io.WriteString(w, "{\"status\":\"ok\"}\n")
+	case r.Method == http.MethodGet && path == "/models":
+		if resp := p.send(w, r, path, nil); resp != nil {
+			defer resp.Body.Close()
+			p.copy(w, resp)
+		}
+	case r.Method == http.MethodPost && sent[path]:
+		p.forward(w, r, path)
+	default:
+		refuse(w, &problem{http.StatusNotFound, "invalid_request_error", "not_governed",
+			fmt.Sprintf("%s %s is not passed on: the proxy governs POST /v1/chat/completions, /v1/completions and /v1/embeddings, and reads GET /v1/models", r.Method, r.URL.Path)})
+	}
+}
+
+// forwardArgs are the arguments of kind llm.forward.
+type forwardArgs struct {
+	Model    string   `json:"model"`
+	Request  string   `json:"request_digest"` // sha256 of the body as it was sent
+	Stream   bool     `json:"stream"`
+	Tools    []string `json:"tools"` // functions the client offers the model
+	Upstream string   `json:"upstream"`
+}
+
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		refuse(w, &problem{http.StatusRequestEntityTooLarge, "invalid_request_error", "invalid_input", fmt.Sprintf("body: at most %d bytes", maxBody)})
+		return
+	}
+	args, err := p.describe(body)
+	if err != nil {
+		refuse(w, &problem{http.StatusBadRequest, "invalid_request_error", "invalid_input", "body: " + err.Error()})
+		return
+	}
+	session := r.Header.Get(sessionHeader)
+	if session == "" {
+		session = p.Session
+	}
+	if session == "" {
+		session = emit.NewID("s")
+	}
+	ask := asker{mesh: p.Mesh, session: session, trace: r.Header.Get("Traceparent")}
+	v := ask.decide(r.Context(), "llm.forward", args)
+	v.headers(w.Header(), session)
+	if !v.Allowed {
+		v.write(w)
+		return
+	}
+	resp := p.send(w, r, path, body)
+	if resp == nil {
+		return
+	}
+	defer resp.Body.Close()
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	switch {
+	case resp.StatusCode != http.StatusOK || path != "/chat/completions":
+		p.copy(w, resp)
+	case kind == "text/event-stream":
+		p.stream(w, resp, &ask, r.Context())
+	default:
+		p.plain(w, resp, &ask, r.Context())
+	}
+}
+
+// describe says of a request what the ledger will hold.
+func (p *Proxy) describe(body []byte) (*forwardArgs, error) {
+	doc, err := parse(body)
+	if err != nil {
+		return nil, err
+	}
+	a := &forwardArgs{Request: fmt.Sprintf("sha256:%x", sha256.Sum256(body)), Upstream: p.Upstream.Host, Tools: []string{}}
+	if err := doc.get("model", &a.Model); err != nil || a.Model == "" {
+		return nil, errors.New("model: want a string")
+	}
+	if err := doc.get("stream", &a.Stream); err != nil {
+		return nil, errors.New("stream: want true or false")
+	}
+	var tools []struct {
+		Function struct{ Name string }
+		Custom   struct{ Name string }
+	}
+	if err := doc.get("tools", &tools); err != nil {
+		return nil, errors.New("tools: want a list of tools")
+	}
+	for _, t := range tools {
+		a.Tools = append(a.Tools, t.Function.Name+t.Custom.Name)
+	}
+	return a, nil
+}
+
+// hop are the headers that belong to one connection (RFC 9110 §7.6.1).
+var hop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// send passes the request on. It answers the client itself, and returns nil,
+// where the upstream gives no response.
+func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body []byte) *http.Response {
+	u := *p.Upstream
+	u.Path, u.RawQuery = strings.TrimSuffix(u.Path, "/")+path, r.URL.RawQuery
+	req, err := http.NewRequestWithContext(r.Context(), r.Method, u.String(), bytes.NewReader(body))
+	if err != nil {
+		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_unreachable", "the upstream's URL cannot be used"})
+		return nil
+	}
+	req.Header = r.Header.Clone()
+	for _, h := range append(strings.Split(r.Header.Get("Connection"), ","), hop...) {
+		req.Header.Del(strings.TrimSpace(h))
+	}
+	for h := range req.Header {
+		if strings.HasPrefix(h, "X-Binnacle-") {
+			req.Header.Del(h)
+		}
+	}
+	// What comes back must be readable here.
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := p.client.Do(req)
+	if err != nil {
+		if r.Context().Err() == nil {
+			p.Log.Warn("no answer from the upstream", "host", u.Host, "err", err)
+			refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_unreachable", "the upstream " + u.Host + " gave no answer"})
+		}
+		return nil
+	}
+	return resp
+}
+
+// copy passes an answer on that holds no tool calls.
+func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
+	head(w, resp)
+	w.WriteHeader(resp.StatusCode)
+	rc := http.NewResponseController(w)
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := resp.Body.Read(buf)
+		if _, werr := w.Write(buf[:n]); werr != nil || err != nil {
+			if err != nil && err != io.EOF {
+				panic(http.ErrAbortHandler) // the client must not take the part for the whole
+			}
+			return
+		}
+		_ = rc.Flush()
+	}
+}
+
+func head(w http.ResponseWriter, resp *http.Response) {
+	for k, v := range resp.Header {
+		w.Header()[k] = v
+	}
+	for _, h := range append(hop, "Content-Length") {
+		w.Header().Del(h)
+	}
+}
+
+// plain governs a chat completion that came in one piece.
+func (p *Proxy) plain(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err == nil && len(body) > maxBody {
+		err = fmt.Errorf("more than %d bytes", maxBody)
+	}
+	var out []byte
+	if err == nil {
+		out, err = governed(ctx, body, ask)
+	}
+	if err != nil {
+		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_malformed", "the upstream's answer is not a chat completion: " + err.Error()})
+		return
+	}
+	head(w, resp)
+	ask.headers(w.Header())
+	_, _ = w.Write(out)
+}
+
+// problem is an error of the proxy's own, in OpenAI's shape.
+type problem struct {
+	status              int
+	kind, code, message string
+}
+
+func refuse(w http.ResponseWriter, p *problem) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(p.status)
+	_ = json.NewEncoder(w).Encode(p.document())
+}
+
+func (p *problem) document() any {
+	return map[string]any{"error": map[string]string{"message": p.message, "type": p.kind, "code": p.code}}
+}

@@ -1,0 +1,338 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// stand is a proxy between a scripted upstream and a mesh that allows the
+// functions "ok…" and denies all others.
+type stand struct {
+	*httptest.Server
+	mu    sync.Mutex
+	asked []string // kind and arguments, sorted by arrival
+	mesh  *httptest.Server
+}
+
+func newStand(t *testing.T, upstream http.HandlerFunc) *stand {
+	s := &stand{}
+	up := httptest.NewServer(upstream)
+	t.Cleanup(up.Close)
+	s.mesh = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var req struct {
+			Kind string
+			Args json.RawMessage
+		}
+		if err := json.NewDecoder(r.Body).Decode(&req); err != nil || r.URL.Path != "/api/v1/calls" || r.Header.Get("Authorization") != "Bearer mesh-token" {
+			t.Errorf("asked badly: %v %s", err, r.URL)
+		}
+		s.mu.Lock()
+		s.asked = append(s.asked, req.Kind+" "+string(req.Args))
+		id := fmt.Sprint("c-", len(s.asked))
+		s.mu.Unlock()
+		w.Header().Set("X-Binnacle-Call-Id", id)
+		w.Header().Set("X-Binnacle-Receipt-Id", "r-"+id)
+		w.Header().Set("Content-Type", "application/json")
+		if req.Kind == "llm.forward" || strings.HasPrefix(req.Kind, "client.ok") {
+			w.Header().Set("X-Binnacle-Verdict", "ALLOW")
+			_, _ = io.WriteString(w, `{"output":{"released":true}}`)
+			return
+		}
+		w.Header().Set("X-Binnacle-Verdict", "DENY")
+		w.WriteHeader(403)
+		_, _ = io.WriteString(w, `{"error":{"message":"denied by policy: UNKNOWN_TOOL","code":"denied"}}`)
+	}))
+	t.Cleanup(s.mesh.Close)
+	u, err := url.Parse(up.URL + "/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Server = httptest.NewServer(New(u, Mesh{URL: s.mesh.URL, Token: "mesh-token", Client: &http.Client{}}, "", slog.New(slog.DiscardHandler)))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *stand) post(t *testing.T, path, body string) (int, string, http.Header) {
+	t.Helper()
+	req, err := http.NewRequest("POST", s.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer sk-client")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body) // a cut stream is looked at as far as it came
+	return resp.StatusCode, string(b), resp.Header
+}
+
+const ask = `{"model":"m","messages":[{"role":"user","content":"go"}],"tools":[{"type":"function","function":{"name":"ok"}}]}`
+
+func answering(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		kind := "application/json"
+		if strings.HasPrefix(body, "data:") || strings.HasPrefix(body, ":") {
+			kind = "text/event-stream; charset=utf-8"
+		}
+		w.Header().Set("Content-Type", kind)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func completion(message, finish string) string {
+	return `{"id":"x","object":"chat.completion","big":12345678901234567890,"choices":[{"index":0,"message":` + message + `,"finish_reason":"` + finish + `"}],"usage":{"total_tokens":3}}`
+}
+
+func call(name, args string) string {
+	a, _ := json.Marshal(args)
+	return `{"id":"call_` + name + `","type":"function","function":{"name":"` + name + `","arguments":` + string(a) + `}}`
+}
+
+func TestPlain(t *testing.T) {
+	for name, c := range map[string]struct{ message, want string }{
+		"text":    {`{"role":"assistant","content":"hi"}`, completion(`{"role":"assistant","content":"hi"}`, "stop")},
+		"allowed": {`{"role":"assistant","content":null,"tool_calls":[` + call("ok", `{"a":1}`) + `]}`, completion(`{"role":"assistant","content":null,"tool_calls":[`+call("ok", `{"a":1}`)+`]}`, "tool_calls")},
+		"denied": {`{"role":"assistant","content":null,"tool_calls":[` + call("rm", `{}`) + `]}`,
+			completion(`{"role":"assistant","content":null,"refusal":"The call of tool \"rm\" was refused: denied by policy: UNKNOWN_TOOL (receipt r-c-2)"}`, "stop")},
+		"older": {`{"role":"assistant","function_call":{"name":"rm","arguments":"{}"}}`,
+			completion(`{"role":"assistant","refusal":"The call of tool \"rm\" was refused: denied by policy: UNKNOWN_TOOL (receipt r-c-2)"}`, "stop")},
+		"older, allowed": {`{"role":"assistant","function_call":{"name":"ok","arguments":"{}"}}`, completion(`{"role":"assistant","function_call":{"name":"ok","arguments":"{}"}}`, "function_call")},
+		"doubled argument": {`{"role":"assistant","tool_calls":[` + call("ok", `{"a":1,"a":2}`) + `]}`,
+			completion(`{"role":"assistant","refusal":"The call of tool \"ok\" was refused: its arguments are not one JSON object"}`, "stop")},
+		"unknown type": {`{"role":"assistant","tool_calls":[{"id":"1","type":"shell","shell":{"command":"rm"}}]}`,
+			completion(`{"role":"assistant","refusal":"The call of tool \"\" was refused: tool calls of type \"shell\" are not known"}`, "stop")},
+		"custom": {`{"role":"assistant","tool_calls":[{"id":"1","type":"custom","custom":{"name":"ok","input":"x y"}}]}`,
+			completion(`{"role":"assistant","tool_calls":[{"id":"1","type":"custom","custom":{"name":"ok","input":"x y"}}]}`, "tool_calls")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			finish := "stop"
+			if strings.Contains(c.message, "tool_calls") {
+				finish = "tool_calls"
+			} else if strings.Contains(c.message, "function_call") {
+				finish = "function_call"
+			}
+			s := newStand(t, answering(completion(c.message, finish)))
+			status, got, _ := s.post(t, "/v1/chat/completions", ask)
+			if status != 200 || got != c.want {
+				t.Errorf("%d\n got %s\nwant %s\nasked %q", status, got, c.want, s.asked)
+			}
+		})
+	}
+}
+
+// TestMixed: of several calls the allowed ones stay whole, in their order.
+func TestMixed(t *testing.T) {
+	s := newStand(t, answering(completion(`{"tool_calls":[`+call("ok1", `{"b":2,"a":1}`)+`,`+call("rm", `{}`)+`,`+call("ok2", ``)+`]}`, "tool_calls")))
+	_, got, h := s.post(t, "/v1/chat/completions", ask)
+	if !strings.Contains(got, `"tool_calls":[`+call("ok1", `{"b":2,"a":1}`)+`,`+call("ok2", ``)+`]`) || !strings.Contains(got, `"refusal":"The call of tool \"rm\"`) || !strings.Contains(got, `"finish_reason":"tool_calls"`) {
+		t.Error(got)
+	}
+	if strings.Count(h.Get("X-Binnacle-Tool-Receipts"), "r-c-") != 3 || !strings.HasPrefix(h.Get("X-Binnacle-Session"), "s-") {
+		t.Error(h)
+	}
+	if a := strings.Join(s.asked, "\n"); !strings.HasPrefix(a, `llm.forward {"model":"m","request_digest":"sha256:`) || !strings.Contains(a, `"tools":["ok"]`) || !strings.Contains(a, `client.ok1 {"a":1,"b":2}`) || !strings.Contains(a, `client.ok2 {}`) {
+		t.Error(a)
+	}
+}
+
+func chunk(delta, finish string) string {
+	if finish == "" {
+		finish = "null"
+	}
+	return `data: {"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":` + delta + `,"finish_reason":` + finish + `}]}` + "\n\n"
+}
+
+func TestStream(t *testing.T) {
+	role := chunk(`{"role":"assistant","content":""}`, "")
+	part := func(i int, id, name, args string) string {
+		f := map[string]any{"arguments": args}
+		d := map[string]any{"index": i, "function": f}
+		if id != "" {
+			d["id"], d["type"], f["name"] = id, "function", name
+		}
+		b, _ := json.Marshal(map[string]any{"tool_calls": []any{d}})
+		return chunk(string(b), "")
+	}
+	const done = "data: [DONE]\n\n"
+	for name, c := range map[string]struct{ in, out string }{
+		"text":    {role + chunk(`{"content":"hi"}`, "") + chunk(`{}`, `"stop"`) + done, role + chunk(`{"content":"hi"}`, "") + chunk(`{}`, `"stop"`) + done},
+		"framing": {": hello\r\n\r\nevent: x\r\ndata: {\"choices\":\r\ndata: []}\r\n\r\ndata: [DONE]\r\n\r\n", "data: {\"choices\":[]}\n\n" + done},
+		"allowed": {role + part(0, "a", "ok", `{"x"`) + part(0, "", "", `:1}`) + chunk(`{}`, `"tool_calls"`) + done,
+			role + chunk(`{"tool_calls":[{"id":"a","type":"function","function":{"name":"ok","arguments":"{\"x\":1}"},"index":0}]}`, "") + chunk(`{}`, `"tool_calls"`) + done},
+		"denied": {role + part(0, "a", "rm", `{}`) + chunk(`{}`, `"tool_calls"`) + done,
+			role + chunk(`{"refusal":"The call of tool \"rm\" was refused: denied by policy: UNKNOWN_TOOL (receipt r-c-2)"}`, "") + chunk(`{}`, `"stop"`) + done},
+		"with text and the end": {chunk(`{"role":"assistant","content":"so","tool_calls":[{"index":0,"id":"a","function":{"name":"ok","arguments":"{}"}}]}`, `"tool_calls"`) + done,
+			chunk(`{"tool_calls":[{"id":"a","type":"function","function":{"name":"ok","arguments":"{}"},"index":0}]}`, "") + chunk(`{"role":"assistant","content":"so"}`, `"tool_calls"`) + done},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t, answering(c.in))
+			status, got, _ := s.post(t, "/v1/chat/completions", ask)
+			if status != 200 || got != c.out {
+				t.Errorf("%d\n got %s\nwant %s", status, got, c.out)
+			}
+		})
+	}
+	t.Run("mixed", func(t *testing.T) {
+		s := newStand(t, answering(part(0, "a", "rm", `{}`)+part(1, "b", "ok", `{`)+part(2, "c", "ok2", `{}`)+part(1, "", "", `}`)+chunk(`{}`, `"tool_calls"`)+done))
+		_, got, _ := s.post(t, "/v1/chat/completions", ask)
+		if !strings.Contains(got, `"tool_calls":[{"id":"b","type":"function","function":{"name":"ok","arguments":"{}"},"index":0},{"id":"c","type":"function","function":{"name":"ok2","arguments":"{}"},"index":1}]`) ||
+			!strings.Contains(got, `"refusal":"The call of tool \"rm\"`) || strings.Contains(got, `"id":"a"`) {
+			t.Error(got)
+		}
+	})
+}
+
+// TestHeld: no byte of a tool call is sent before it is decided.
+func TestHeld(t *testing.T) {
+	gate := make(chan struct{})
+	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, chunk(`{"content":"first"}`, "")+chunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"ok","arguments":"{}"}}]}`, ""))
+		_ = http.NewResponseController(w).Flush()
+		<-gate
+		_, _ = io.WriteString(w, chunk(`{}`, `"tool_calls"`)+"data: [DONE]\n\n")
+	})
+	resp, err := http.Post(s.URL+"/v1/chat/completions", "application/json", strings.NewReader(ask))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	buf := make([]byte, 4096)
+	n, err := resp.Body.Read(buf)
+	if got := string(buf[:n]); err != nil || !strings.Contains(got, "first") || strings.Contains(got, "tool_calls\":[") {
+		t.Fatalf("%v %s", err, got)
+	}
+	close(gate)
+	rest, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(rest), `"id":"a"`) {
+		t.Fatalf("%v %s", err, rest)
+	}
+}
+
+// TestHostile: an upstream that tries to get a tool call past the mesh.
+func TestHostile(t *testing.T) {
+	rm := call("rm", `{}`)
+	for name, body := range map[string]string{
+		"other case":               completion(`{"Tool_Calls":[`+rm+`]}`, "tool_calls"),
+		"folded":                   completion("{\"tool_call\u017f\":["+rm+"]}", "tool_calls"),
+		"twice":                    completion(`{"tool_calls":[],"tool_calls":[`+rm+`]}`, "tool_calls"),
+		"escaped":                  completion(`{"tool\u005fcalls":[`+rm+`]}`, "tool_calls"),
+		"two documents":            completion(`{"content":"x"}`, "stop") + completion(`{"tool_calls":[`+rm+`]}`, "tool_calls"),
+		"not a list":               completion(`{"tool_calls":`+rm+`}`, "tool_calls"),
+		"index a string":           completion(`{"tool_calls":[{"index":"0","function":{"name":"rm"}}]}`, "tool_calls"),
+		"choices twice":            `{"choices":[],"choices":[{"message":{"tool_calls":[` + rm + `]}}]}`,
+		"a delta as well":          `{"choices":[{"message":{},"delta":{"tool_calls":[` + rm + `]}}]}`,
+		"message in a chunk":       `data: {"choices":[{"message":{"tool_calls":[` + rm + `]}}]}` + "\n\n",
+		"chunk, other case":        `data: {"choices":[{"delta":{"TOOL_CALLS":[` + rm + `]}}]}` + "\n\n",
+		"chunk over two lines":     "data: {\"choices\":[{\"delta\":{\"tool_calls\":\ndata: [" + rm + "]},\"finish_reason\":\"tool_calls\"}]}\n\n",
+		"never ends":               chunk(`{"tool_calls":[`+strings.TrimSuffix(rm, "}")+`,"index":0}]}`, ""),
+		"done before it ends":      chunk(`{"tool_calls":[`+strings.TrimSuffix(rm, "}")+`,"index":0}]}`, "") + "data: [DONE]\n\n",
+		"no empty line at the end": `data: {"choices":[{"delta":{"tool_calls":[` + rm + `]},"finish_reason":"tool_calls"}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t, answering(body))
+			_, got, _ := s.post(t, "/v1/chat/completions", ask)
+			if strings.Contains(got, "call_rm") || strings.Contains(strings.ToLower(got), `"tool_calls":[{`) {
+				t.Errorf("it got through: %s", got)
+			}
+		})
+	}
+}
+
+// TestNothingPasses where no mesh answers, or where nothing is governed.
+func TestNothingPasses(t *testing.T) {
+	reached := false
+	s := newStand(t, func(w http.ResponseWriter, r *http.Request) { reached = true; answering("{}")(w, r) })
+	for path, want := range map[string]int{"/v1/responses": 404, "/v1/assistants": 404, "/v1/chat/completions/x": 404, "/v1//chat/completions": 404} {
+		if status, got, _ := s.post(t, path, ask); status != want || !strings.Contains(got, "not_governed") {
+			t.Errorf("%s: %d %s", path, status, got)
+		}
+	}
+	for _, body := range []string{"", "[]", `{"model":1}`, `{"model":"a","model":"b"}`, `{"model":"a","Model":"b"}`, `{"model":"a","stream":"yes"}`, `{"model":"a"} {}`} {
+		if status, got, _ := s.post(t, "/v1/chat/completions", body); status != 400 || !strings.Contains(got, "invalid_input") {
+			t.Errorf("%q: %d %s", body, status, got)
+		}
+	}
+	s.mesh.Close()
+	if status, got, _ := s.post(t, "/v1/chat/completions", ask); status != 503 || !strings.Contains(got, "mesh_unavailable") {
+		t.Errorf("%d %s", status, got)
+	}
+	if reached {
+		t.Error("the upstream was reached")
+	}
+}
+
+// TestPassedOn: the client's key goes to the upstream, what is ours does not,
+// and an answer that is no success comes back as it is.
+func TestPassedOn(t *testing.T) {
+	s := newStand(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		if r.Header.Get("Authorization") != "Bearer sk-client" || r.Header.Get("X-Binnacle-Session") != "" || !bytes.Equal(b, []byte(ask)) || r.URL.Path != "/v1/chat/completions" {
+			t.Errorf("%v %s %s", r.Header, r.URL, b)
+		}
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(429)
+		_, _ = io.WriteString(w, `{"error":{"message":"slow down"}}`)
+	})
+	status, got, h := s.post(t, "/v1/chat/completions", ask)
+	if status != 429 || got != `{"error":{"message":"slow down"}}` || h.Get("Retry-After") != "7" || h.Get("X-Binnacle-Receipt-Id") != "r-c-1" {
+		t.Errorf("%d %s %v", status, got, h)
+	}
+}
+
+// TestCut: what the upstream breaks off does not look whole.
+func TestCut(t *testing.T) {
+	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, chunk(`{"content":"hi"}`, ""))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	resp, err := http.Post(s.URL+"/v1/chat/completions", "application/json", strings.NewReader(ask))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("it looks whole: %s", b)
+	}
+}
+
+func FuzzGoverned(f *testing.F) {
+	f.Add([]byte(completion(`{"tool_calls":[`+call("rm", `{}`)+`]}`, "tool_calls")))
+	mesh := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403) }))
+	f.Cleanup(mesh.Close)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		out, err := governed(t.Context(), body, &asker{mesh: Mesh{URL: mesh.URL, Client: http.DefaultClient}})
+		if err != nil {
+			return
+		}
+		var doc struct { // as lax a client as there is: Go's matches names by case folding
+			Choices []struct {
+				Message struct {
+					ToolCalls    []any `json:"tool_calls"`
+					FunctionCall any   `json:"function_call"`
+				}
+			}
+		}
+		if err := json.Unmarshal(out, &doc); err != nil {
+			return
+		}
+		for _, c := range doc.Choices {
+			if len(c.Message.ToolCalls) > 0 || c.Message.FunctionCall != nil {
+				t.Errorf("%s became %s", body, out)
+			}
+		}
+	})
+}

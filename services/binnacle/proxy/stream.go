@@ -1,0 +1,263 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+)
+
+// stream governs a streamed chat completion. Text passes at once; the deltas
+// of tool calls are held until the choice they belong to ends, are decided
+// whole, and then follow as one delta, or as a refusal.
+func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
+	head(w, resp)
+	w.WriteHeader(http.StatusOK)
+	s := &stream{w: w, rc: http.NewResponseController(w), ask: ask, held: map[int]*held{}}
+	err := events(resp.Body, func(data []byte) error { return s.chunk(ctx, data) })
+	if err == nil && s.holds() {
+		err = errors.New("it ended before its tool calls did")
+	}
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case errors.Is(err, errUpstreamCut):
+		panic(http.ErrAbortHandler) // as it was cut here, so there
+	default:
+		b, _ := json.Marshal((&problem{0, "server_error", "upstream_malformed", "the upstream's stream is not one of chat completion chunks: " + err.Error()}).document())
+		s.write(b)
+	}
+}
+
+type stream struct {
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	ask  *asker
+	held map[int]*held // by choice
+	size int
+}
+
+// held are the tool calls of one choice, by index, in order of appearance.
+type held struct {
+	order []int
+	calls map[int]*toolCall
+}
+
+func (s *stream) holds() bool {
+	for _, h := range s.held {
+		if len(h.order) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *stream) write(data []byte) {
+	_, _ = s.w.Write(append(append([]byte("data: "), data...), "\n\n"...))
+	_ = s.rc.Flush()
+}
+
+// chunk passes on what one event holds beside tool calls.
+func (s *stream) chunk(ctx context.Context, data []byte) error {
+	if string(data) == "[DONE]" {
+		if s.holds() {
+			return errors.New("it ended before its tool calls did")
+		}
+		s.write(data)
+		return nil
+	}
+	doc, err := parse(data)
+	if err != nil {
+		return err
+	}
+	choices, err := doc.list("choices")
+	if err != nil {
+		return err
+	}
+	rest := choices[:0:0]
+	for _, c := range choices {
+		keep, err := s.choice(ctx, doc, c)
+		if err != nil {
+			return err
+		}
+		if keep {
+			rest = append(rest, c)
+		}
+	}
+	if len(choices) > 0 && len(rest) == 0 && !doc.has("usage") {
+		return nil
+	}
+	if len(choices) > 0 {
+		doc.putList("choices", rest)
+	}
+	s.write(doc.append(nil))
+	return nil
+}
+
+// choice takes the tool calls out of one choice of a chunk, and tells whether
+// anything is left of it. Where the choice ends, they are decided first.
+func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err error) {
+	index := 0
+	if err := c.get("index", &index); err != nil {
+		return false, errors.New("index: not a number")
+	}
+	if c.has("message") {
+		return false, errors.New("a chunk holds a message")
+	}
+	delta, err := c.sub("delta")
+	if err != nil {
+		return false, err
+	}
+	took := false
+	if delta != nil {
+		found, err := take(delta)
+		if err != nil {
+			return false, err
+		}
+		took = len(found) > 0
+		for i := range found {
+			if err := s.hold(index, &found[i]); err != nil {
+				return false, err
+			}
+		}
+		c.set("delta", delta.append(nil))
+	}
+	if !c.has("finish_reason") {
+		return !took || len(delta.keys) > 0, nil
+	}
+	h := s.held[index]
+	if h == nil {
+		return true, nil
+	}
+	delete(s.held, index)
+	var calls []*toolCall
+	for _, i := range h.order {
+		calls = append(calls, h.calls[i])
+	}
+	allowed, refusal := s.ask.govern(ctx, calls)
+	s.release(doc, index, allowed, refusal)
+	if len(allowed) == 0 {
+		c.put("finish_reason", "stop")
+	}
+	return true, nil
+}
+
+func (s *stream) hold(choice int, f *fields) error {
+	h := s.held[choice]
+	if h == nil {
+		h = &held{calls: map[int]*toolCall{}}
+		s.held[choice] = h
+	}
+	i := 0
+	if f.Index != nil {
+		i = *f.Index
+	}
+	s.size += len(f.ID) + len(f.Function.Name) + len(f.Function.Args) + len(f.Custom.Name) + len(f.Custom.Input)
+	if s.size > maxHeld {
+		return fmt.Errorf("its tool calls hold more than %d bytes", maxHeld)
+	}
+	t := h.calls[i]
+	if t == nil {
+		if len(h.order) > maxCalls {
+			return fmt.Errorf("it holds more than %d tool calls", maxCalls)
+		}
+		h.order, h.calls[i] = append(h.order, i), f.whole()
+		return nil
+	}
+	if t.id == "" {
+		t.id = f.ID
+	}
+	t.add(f)
+	return nil
+}
+
+// release writes what was decided as chunks of their own, like doc's.
+func (s *stream) release(doc *object, index int, allowed []*toolCall, refusal string) {
+	delta := &object{vals: map[string]json.RawMessage{}}
+	var list []*object
+	for _, t := range allowed {
+		if t.kind == "" {
+			delta.put("function_call", t.document())
+		} else {
+			list = append(list, t.at(len(list)))
+		}
+	}
+	if len(list) > 0 {
+		delta.putList("tool_calls", list)
+	}
+	if refusal != "" {
+		delta.put("refusal", refusal)
+	}
+	choice := &object{vals: map[string]json.RawMessage{}}
+	choice.put("index", index)
+	choice.set("delta", delta.append(nil))
+	choice.put("finish_reason", nil)
+	out := doc.clone()
+	out.del("usage")
+	out.putList("choices", []*object{choice})
+	s.write(out.append(nil))
+}
+
+var errUpstreamCut = errors.New("the upstream broke the stream off")
+
+// events reads a stream of server-sent events (WHATWG HTML §9.2) and hands on
+// the data of each.
+func events(r io.Reader, each func([]byte) error) error {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(make([]byte, 64<<10), maxHeld)
+	sc.Split(lines)
+	var data []byte
+	some := false
+	for sc.Scan() {
+		line := sc.Bytes()
+		if len(line) == 0 {
+			if some {
+				if err := each(data); err != nil {
+					return err
+				}
+			}
+			data, some = nil, false
+			continue
+		}
+		value, ok := bytes.CutPrefix(line, []byte("data:"))
+		if !ok {
+			continue // comments, ids, names
+		}
+		value = bytes.TrimPrefix(value, []byte(" "))
+		if some {
+			data = append(data, '\n')
+		}
+		if data, some = append(data, value...), true; len(data) > maxHeld {
+			return fmt.Errorf("one event holds more than %d bytes", maxHeld)
+		}
+	}
+	if err := sc.Err(); err != nil {
+		if errors.Is(err, bufio.ErrTooLong) {
+			return err
+		}
+		return errUpstreamCut
+	}
+	return nil // an event without its empty line is dropped, as the standard says
+}
+
+// lines splits at \n, \r and \r\n.
+func lines(b []byte, end bool) (int, []byte, error) {
+	i := slices.IndexFunc(b, func(c byte) bool { return c == '\n' || c == '\r' })
+	switch {
+	case i < 0 && end && len(b) > 0:
+		return len(b), b, nil
+	case i < 0:
+		return 0, nil, nil
+	case b[i] == '\n':
+		return i + 1, b[:i], nil
+	case i+1 < len(b) && b[i+1] == '\n':
+		return i + 2, b[:i], nil
+	case i+1 < len(b) || end:
+		return i + 1, b[:i], nil
+	}
+	return 0, nil, nil // \r at the end: what follows decides
+}

@@ -1,0 +1,62 @@
+package llmrouter
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+)
+
+// Releases are calls whose effect happens outside the mesh, in a proxy that
+// asked for leave: a request that goes to a provider (llm.forward), and a tool
+// call that a client is told to make (client.<function>). What is recorded is
+// that leave was given, for exactly these arguments.
+var released = contract.Raw(`{"additionalProperties":false,"properties":{"released":{"const":true}},"required":["released"],"type":"object"}`)
+
+var forwardTool = contract.Tool{
+	Description: "A request that a proxy passes on to a provider.", Class: "E0", Executor: "llm-router", Kind: "llm.forward", Tool: "llm.forward", Version: "v1",
+	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"model":{"minLength":1,"type":"string"},"request_digest":{"pattern":"^sha256:[0-9a-f]{64}$","type":"string"},"stream":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"},"upstream":{"minLength":1,"type":"string"}},"required":["model","request_digest","stream","tools","upstream"],"type":"object"}`),
+	OutputSchema: released,
+}
+
+// ClientTool declares a function that clients run themselves, in the shape of
+// OpenAI's tools, with what policy needs to know of it beside that.
+type ClientTool struct {
+	Type     string `json:"type"` // "function", or "custom": takes {"input": text}
+	Function struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Parameters  json.RawMessage `json:"parameters"` // JSON Schema; absent = no arguments
+		Strict      bool            `json:"strict"`     // of no meaning here: arguments are always checked
+	} `json:"function"`
+	Class  string   `json:"class,omitempty"`        // E0 read-only … E4 irreversible; empty = E3
+	Egress []string `json:"egress_hosts,omitempty"` // hosts it talks to
+	Labels []string `json:"labels,omitempty"`       // data classes its results carry
+}
+
+func (d *ClientTool) tool() (contract.Tool, error) {
+	f := &d.Function
+	if !contract.Token(f.Name) {
+		return contract.Tool{}, fmt.Errorf("function.name: %q is not made of [A-Za-z0-9_-]", f.Name)
+	}
+	in := []byte(`{"properties":{},"type":"object"}`)
+	switch {
+	case d.Type == "custom":
+		in = []byte(`{"properties":{"input":{"type":"string"}},"required":["input"],"type":"object"}`)
+	case d.Type != "function":
+		return contract.Tool{}, fmt.Errorf("type: want function or custom, not %q", d.Type)
+	case len(f.Parameters) > 0:
+		var err error
+		if in, err = canon.Transform(nil, f.Parameters); err != nil {
+			return contract.Tool{}, fmt.Errorf("%s: parameters: %w", f.Name, err)
+		}
+	}
+	return contract.Tool{Description: f.Description, Class: d.Class, Egress: d.Egress, Executor: "llm-router", InputSchema: in, Kind: "client." + f.Name,
+		Labels: d.Labels, OutputSchema: released, Tool: "client." + f.Name, Version: "v1"}, nil
+}
+
+func release() execute.Result {
+	return execute.Result{EffectType: "release", Output: []byte(`{"released":true}`)}
+}
