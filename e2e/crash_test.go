@@ -84,12 +84,14 @@ func (c *crash) caller(ctx context.Context, w int) {
 			}
 		}
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Second)
-		c.one(try, path, session, body)
+		if c.one(try, path, session, body) == 503 {
+			time.Sleep(100 * time.Millisecond) // Retry-After says longer
+		}
 		cancel()
 	}
 }
 
-func (c *crash) one(ctx context.Context, path, session, body string) {
+func (c *crash) one(ctx context.Context, path, session, body string) (status int) {
 	r, err := c.m.Do(ctx, "POST", path, session, body)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +99,7 @@ func (c *crash) one(ctx context.Context, path, session, body string) {
 	if err != nil || r.Status == 0 {
 		c.unsure++
 		time.Sleep(20 * time.Millisecond)
-		return
+		return 0
 	}
 	id := r.Header.Get("X-Binnacle-Call-Id")
 	switch {
@@ -120,6 +122,7 @@ func (c *crash) one(ctx context.Context, path, session, body string) {
 			c.unsure++
 		}
 	}
+	return r.Status
 }
 
 // steps stops a service at a step by SIGSTOP, drives one call up to there,

@@ -40,7 +40,9 @@ func NewLLM(t testing.TB) (*LLM, string) {
 	if err := os.WriteFile(keyFile, []byte(l.Key+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	doc, err := json.Marshal(map[string]any{"upstreams": []any{map[string]any{"name": "fixture", "base_url": l.URL + "/v1", "api_key_file": keyFile, "models": []string{"good"}}}})
+	doc, err := json.Marshal(map[string]any{"upstreams": []any{map[string]any{"name": "fixture", "base_url": l.URL + "/v1", "api_key_file": keyFile, "models": []string{"good"}}},
+		"client_tools": []any{map[string]any{"type": "function", "class": "E0", "function": map[string]any{"name": "upper", "parameters": map[string]any{"type": "object",
+			"properties": map[string]any{"text": map[string]string{"type": "string"}}, "required": []string{"text"}}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +60,11 @@ type chatRequest struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
 	} `json:"messages"`
-	Tools []json.RawMessage `json:"tools"`
+	Tools []struct {
+		Function struct {
+			Name string `json:"name"`
+		} `json:"function"`
+	} `json:"tools"`
 }
 
 func (l *LLM) chat(w http.ResponseWriter, r *http.Request) {
@@ -98,7 +104,11 @@ func (l *LLM) chat(w http.ResponseWriter, r *http.Request) {
 	finish := "stop"
 	if len(req.Tools) > 0 {
 		message["content"], finish = nil, "tool_calls"
-		message["tool_calls"] = []any{map[string]any{"id": "call_1", "type": "function", "function": map[string]string{"name": "upper", "arguments": `{"text":"x"}`}}}
+		var calls []any
+		for i, t := range req.Tools { // every tool it is offered, it calls
+			calls = append(calls, map[string]any{"id": fmt.Sprint("call_", i+1), "type": "function", "function": map[string]string{"name": t.Function.Name, "arguments": `{"text":"x"}`}})
+		}
+		message["tool_calls"] = calls
 	}
 	if !req.Stream {
 		w.Header().Set("Content-Type", "application/json")
@@ -123,9 +133,11 @@ func (l *LLM) stream(w http.ResponseWriter, req chatRequest, text, finish string
 	}
 	chunk(map[string]any{"role": "assistant", "content": ""}, nil)
 	if len(req.Tools) > 0 {
-		chunk(map[string]any{"tool_calls": []any{map[string]any{"index": 0, "id": "call_1", "type": "function", "function": map[string]string{"name": "upper", "arguments": ""}}}}, nil)
-		for _, part := range []string{`{"te`, `xt":"x"}`} {
-			chunk(map[string]any{"tool_calls": []any{map[string]any{"index": 0, "function": map[string]string{"arguments": part}}}}, nil)
+		for i, t := range req.Tools {
+			chunk(map[string]any{"tool_calls": []any{map[string]any{"index": i, "id": fmt.Sprint("call_", i+1), "type": "function", "function": map[string]string{"name": t.Function.Name, "arguments": ""}}}}, nil)
+			for _, part := range []string{`{"te`, `xt":"x"}`} {
+				chunk(map[string]any{"tool_calls": []any{map[string]any{"index": i, "function": map[string]string{"arguments": part}}}}, nil)
+			}
 		}
 	} else {
 		for i, word := range strings.SplitAfter(text, " ") {

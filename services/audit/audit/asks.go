@@ -90,6 +90,7 @@ func (s *Service) serve() {
 	box.Serve("consistency", s.consistency)
 	box.Serve("tile", s.tile)
 	box.Serve("cosign", s.cosign)
+	box.Serve("search", s.search)
 	box.Serve("view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
 		b := batcher{reply: reply}
 		if err := s.view.Dump(func(l []byte) error { return b.add(append(json.RawMessage(nil), l...)) }); err != nil {

@@ -13,9 +13,11 @@ import (
 	"sync"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
@@ -40,7 +42,9 @@ var (
 	bIDs      = []byte("ids")      // event id -> seq
 	bSystem   = []byte("system")   // seq -> name
 	bAlarms   = []byte("alarms")   // seq -> what is wrong with the entry
-	buckets   = [][]byte{bMeta, bSessions, bEvents, bReceipts, bIDs, bSystem, bAlarms}
+	bTimes    = []byte("times")    // second -> first seq
+	bSearch   = []byte("search")   // facet=value\x00seq -> distances of further seqs
+	buckets   = [][]byte{bMeta, bSessions, bEvents, bReceipts, bIDs, bSystem, bAlarms, bTimes, bSearch}
 )
 
 // OpenView opens or creates the view in dir. A file that cannot be read is
@@ -74,14 +78,24 @@ func openDB(path string) (*bbolt.DB, error) {
 		return nil, err
 	}
 	return db, db.Update(func(tx *bbolt.Tx) error {
+		if b := tx.Bucket(bMeta); b != nil && getUint(tx, "layout") != layout {
+			for _, name := range buckets { // an earlier layout: built anew from the ledger
+				if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {
+					return err
+				}
+			}
+		}
 		for _, b := range buckets {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
 				return err
 			}
 		}
-		return nil
+		return putUint(tx, "layout", layout)
 	})
 }
+
+// layout counts the versions of what the buckets hold.
+const layout = 2
 
 // Close closes the files.
 func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) }
@@ -112,7 +126,10 @@ func (v *View) Flush() error {
 		return nil
 	}
 	err := v.db.Update(func(tx *bbolt.Tx) error {
-		w := writer{tx: tx, sessions: map[string]*Session{}}
+		w := writer{tx: tx, sessions: map[string]*Session{}, postings: map[string]*posting{}}
+		if k, _ := tx.Bucket(bTimes).Cursor().Last(); k != nil {
+			w.second = int64(binary.BigEndian.Uint64(k))
+		}
 		pos, lamport := getUint(tx, "position"), getUint(tx, "lamport")
 		for _, en := range v.pending {
 			if en.Seq != pos+1 {
@@ -170,6 +187,8 @@ func (s *Session) Canonical(c *canon.Codec) {
 type writer struct {
 	tx       *bbolt.Tx
 	sessions map[string]*Session
+	postings map[string]*posting // by term
+	second   int64               // of the newest event
 }
 
 func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
@@ -187,11 +206,23 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	if err := w.tx.Bucket(bIDs).Put([]byte(e.ID), key(en.Seq)); err != nil {
 		return 0, err
 	}
+	if err := w.clock(e, en.Seq); err != nil {
+		return 0, err
+	}
+	var rec *contract.Recorded
 	switch e.Name {
+	case "effect_recorded":
+		rec = &contract.Recorded{}
+		if err := contract.Decode(e.Data, rec); err != nil {
+			return alarm(err.Error())
+		}
 	case "key_published", "key_revoked", "policy_activated":
 		if err := w.tx.Bucket(bSystem).Put(key(en.Seq), canon.AppendString(nil, e.Name)); err != nil {
 			return 0, err
 		}
+	}
+	for _, t := range terms(e, rec) {
+		w.post(t, en.Seq)
 	}
 	if e.Session == "" {
 		return e.Lamport, nil
@@ -209,13 +240,9 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	if err := w.tx.Bucket(bEvents).Put(append([]byte(id+"\x00"), key(en.Seq)...), canon.AppendString(nil, e.Name)); err != nil {
 		return 0, err
 	}
-	if e.Name == "effect_recorded" {
-		var r contract.Recorded
-		if err := contract.Decode(e.Data, &r); err != nil {
-			return alarm(err.Error())
-		}
-		s.Receipts, s.Lamport, s.Tip = s.Receipts+1, r.Receipt.Lamport, contract.Digest(&r.Receipt)
-		if err := w.tx.Bucket(bReceipts).Put(key(en.Seq), contract.Bytes(&r.Receipt)); err != nil {
+	if rec != nil {
+		s.Receipts, s.Lamport, s.Tip = s.Receipts+1, rec.Receipt.Lamport, contract.Digest(&rec.Receipt)
+		if err := w.tx.Bucket(bReceipts).Put(key(en.Seq), contract.Bytes(&rec.Receipt)); err != nil {
 			return 0, err
 		}
 	}
@@ -242,7 +269,7 @@ func (w *writer) flush() error {
 			return err
 		}
 	}
-	return nil
+	return w.flushPostings()
 }
 
 func key(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
@@ -283,12 +310,15 @@ func (v *View) Dump(line func([]byte) error) error {
 		if err := line(fmt.Appendf(nil, `{"root":"%x"}`, root)); err != nil {
 			return err
 		}
-		for _, name := range buckets[1:] {
+		if err := dumpSearch(tx, line); err != nil {
+			return err
+		}
+		for _, name := range buckets[1 : len(buckets)-1] {
 			if err := tx.Bucket(name).ForEach(func(k, val []byte) error {
 				w := canon.Object(nil)
 				w.Str("bucket", string(name))
 				w.Str("key", printable(name, k))
-				if string(name) == string(bIDs) {
+				if string(name) == string(bIDs) || string(name) == string(bTimes) {
 					w.Int("value", int64(binary.BigEndian.Uint64(val)))
 				} else {
 					w.Raw("value", val)
@@ -302,9 +332,33 @@ func (v *View) Dump(line func([]byte) error) error {
 	})
 }
 
+// dumpSearch writes what each term's chunks hold together: how they are cut
+// follows from when the view was flushed.
+func dumpSearch(tx *bbolt.Tx, line func([]byte) error) error {
+	c := tx.Bucket(bSearch).Cursor()
+	for k, _ := c.First(); k != nil; {
+		term := string(k[:len(k)-9])
+		list := seqs(tx, term, 0, 1<<63)
+		var b []byte
+		for _, n := range list {
+			b = binary.BigEndian.AppendUint64(b, n)
+		}
+		w := canon.Object(nil)
+		w.Str("bucket", "search")
+		w.Int("count", int64(len(list)))
+		w.Str("key", term)
+		w.Str("seqs", sign.Digest(b))
+		if err := line(w.End()); err != nil {
+			return err
+		}
+		k, _ = c.Seek([]byte(term + "\x01"))
+	}
+	return nil
+}
+
 func printable(bucket, k []byte) string {
 	switch string(bucket) {
-	case "receipts", "system", "alarms":
+	case "receipts", "system", "alarms", "times":
 		return fmt.Sprintf("%020d", binary.BigEndian.Uint64(k))
 	case "events":
 		return fmt.Sprintf("%s/%020d", k[:len(k)-9], binary.BigEndian.Uint64(k[len(k)-8:]))

@@ -55,6 +55,7 @@ Govern it
 
 Prove it
   events      list or follow the ledger
+  search      find events by what they are about
   why         tell how a call came to its end, from intent to effect
   replay      rebuild every view and decision from the ledger and compare
   export      take a session's evidence, or the whole ledger, away
@@ -78,7 +79,7 @@ type command func(ctx context.Context, c *env) error
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
 	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
-	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "replay": replay, "export": export, "verify": verify, "version": version,
+	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 
 // env is one invocation.

@@ -85,7 +85,46 @@ func events(ctx context.Context, c *env) error {
 		return err
 	}
 	defer resp.Body.Close()
-	sc := bufio.NewScanner(resp.Body)
+	return c.printEvents(ctx, resp.Body)
+}
+
+// search finds events by what they are about.
+func search(ctx context.Context, c *env) error {
+	limit := c.fs.Int("limit", 50, "at most so many events, 1 to 1000")
+	since := c.fs.String("since", "", "not before this RFC 3339 time")
+	until := c.fs.String("until", "", "before this RFC 3339 time")
+	before := c.fs.Uint64("before", 0, "only events before this sequence, to go on from an earlier answer")
+	pos, err := c.parse(0, -1, "FACET=VALUE… (actor call client event reason service session status tool verdict)")
+	if err != nil {
+		return err
+	}
+	q := url.Values{"limit": {strconv.Itoa(*limit)}}
+	for _, p := range pos {
+		facet, value, ok := strings.Cut(p, "=")
+		if !ok {
+			return fail(exitUsage, "%q is not FACET=VALUE", p)
+		}
+		q.Add(facet, value)
+	}
+	for k, v := range map[string]string{"since": *since, "until": *until} {
+		if v != "" {
+			q.Set(k, v)
+		}
+	}
+	if *before > 0 {
+		q.Set("before", strconv.FormatUint(*before, 10))
+	}
+	resp, err := c.request(ctx, http.MethodGet, "/api/v1/search?"+q.Encode(), nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return c.printEvents(ctx, resp.Body)
+}
+
+// printEvents prints lines {event, seq}.
+func (c *env) printEvents(ctx context.Context, r io.Reader) error {
+	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)
 	for sc.Scan() {
 		if *c.json {

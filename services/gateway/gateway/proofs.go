@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -147,6 +148,52 @@ func (s *Service) receipts(c echo.Context) error {
 		return err
 	}
 	return s.askLines(c, "receipts", q)
+}
+
+// facets are what search takes beside since, until, before and limit. A facet
+// that nobody knows is refused here: audit's index would find nothing by it.
+var facets = []string{"actor", "call", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
+
+// search finds events by audit's index, newest first.
+func (s *Service) search(c echo.Context) error {
+	if _, err := s.auth(c, token.Audit); err != nil {
+		return err
+	}
+	q := struct {
+		Terms  map[string]string `json:"terms"`
+		Since  string            `json:"since,omitempty"`
+		Until  string            `json:"until,omitempty"`
+		Before uint64            `json:"before,omitempty"`
+		Limit  int               `json:"limit"`
+	}{Terms: map[string]string{}, Limit: 50}
+	for name, values := range c.QueryParams() {
+		v := values[0]
+		var err error
+		switch {
+		case len(values) > 1 || v == "":
+			err = errors.New("want one value")
+		case slices.Contains(facets, name):
+			q.Terms[name] = v
+		case name == "since":
+			q.Since = v
+			_, err = time.Parse(time.RFC3339, v)
+		case name == "until":
+			q.Until = v
+			_, err = time.Parse(time.RFC3339, v)
+		case name == "before":
+			q.Before, err = strconv.ParseUint(v, 10, 53)
+		case name == "limit":
+			if q.Limit, err = strconv.Atoi(v); err == nil && (q.Limit < 1 || q.Limit > 1000) {
+				err = errors.New("want 1 to 1000")
+			}
+		default:
+			err = errors.New("search knows " + strings.Join(facets, ", ") + ", since, until, before and limit")
+		}
+		if err != nil {
+			return badRequest(name, err.Error())
+		}
+	}
+	return s.askLines(c, "search", q)
 }
 
 func (s *Service) proofgraph(c echo.Context) error {

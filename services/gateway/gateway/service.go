@@ -182,6 +182,7 @@ func (s *Service) routes() *echo.Echo {
 	e.GET("/api/v1/proofgraph/sessions/:id/receipts", s.sessionReceipts)
 	e.GET("/api/v1/sessions/:id/evidence", s.evidence)
 	e.GET("/api/v1/events", s.events)
+	e.GET("/api/v1/search", s.search)
 	e.GET("/api/v1/ledger", s.ledger)
 	e.GET("/api/v1/ledger/:seq/proof", s.proof)
 	e.GET("/api/v1/contents/:commitment", s.content)

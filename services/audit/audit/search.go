@@ -1,0 +1,270 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+	"unicode"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// The search index is an inverted one: for each term, "facet=value", the
+// sequences of the events that have it. They are appended in chunks, one per
+// term and transaction: key term\x00first sequence, value the distances of the
+// others as varints. Times are kept to the second, to find where to begin.
+
+// Facets are what can be searched for.
+var Facets = []string{"actor", "call", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
+
+// maxFacet bounds a value in the index: longer ones cannot be searched for.
+const maxFacet = 200
+
+// terms are what an event can be found by.
+func terms(e *contract.Event, r *contract.Recorded) []string {
+	var out []string
+	add := func(facet, v string) {
+		if v != "" && len(v) <= maxFacet && !strings.ContainsFunc(v, unicode.IsControl) {
+			out = append(out, facet+"="+v)
+		}
+	}
+	add("actor", e.Actor)
+	add("call", e.CallID)
+	add("client", e.Client)
+	add("event", e.Name)
+	add("service", e.Service())
+	add("session", e.Session)
+	if r != nil {
+		add("reason", r.Receipt.ReasonCode)
+		add("status", r.Effect.Status)
+		add("tool", r.Effect.Tool)
+		add("verdict", r.Receipt.Verdict)
+	}
+	return out
+}
+
+// posting gathers one transaction's sequences of a term.
+type posting struct {
+	first, last uint64
+	more        []byte
+}
+
+func (w *writer) post(term string, seq uint64) {
+	p := w.postings[term]
+	if p == nil {
+		w.postings[term] = &posting{first: seq, last: seq}
+		return
+	}
+	p.more = binary.AppendUvarint(p.more, seq-p.last)
+	p.last = seq
+}
+
+// clock notes the first event of each second.
+func (w *writer) clock(e *contract.Event, seq uint64) error {
+	t, err := contract.ParseTime(e.Time)
+	if err != nil || t.Unix() <= w.second {
+		return nil
+	}
+	w.second = t.Unix()
+	return w.tx.Bucket(bTimes).Put(key(uint64(w.second)), key(seq))
+}
+
+// flushPostings writes in the order of the keys, which is what makes it fast.
+func (w *writer) flushPostings() error {
+	b := w.tx.Bucket(bSearch)
+	list := make([]string, 0, len(w.postings))
+	for t := range w.postings {
+		list = append(list, t)
+	}
+	slices.Sort(list)
+	for _, t := range list {
+		p := w.postings[t]
+		if err := b.Put(append([]byte(t+"\x00"), key(p.first)...), p.more); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chunks calls each with a term's chunks in ascending order, beginning with the
+// one that may hold from.
+func chunks(tx *bbolt.Tx, term string, from uint64, each func(first uint64, more []byte) bool) {
+	prefix := []byte(term + "\x00")
+	c := tx.Bucket(bSearch).Cursor()
+	at := append(slices.Clone(prefix), key(from)...)
+	k, v := c.Seek(at)
+	switch {
+	case k == nil:
+		k, v = c.Last()
+	case !bytes.Equal(k, at):
+		k, v = c.Prev()
+	}
+	if !bytes.HasPrefix(k, prefix) {
+		k, v = c.Seek(prefix)
+	}
+	for ; bytes.HasPrefix(k, prefix); k, v = c.Next() {
+		if !each(binary.BigEndian.Uint64(k[len(prefix):]), v) {
+			return
+		}
+	}
+}
+
+// seqs lists a term's sequences from from up to to, ascending.
+func seqs(tx *bbolt.Tx, term string, from, to uint64) []uint64 {
+	var out []uint64
+	add := func(n uint64) bool {
+		if n >= from && n <= to {
+			out = append(out, n)
+		}
+		return n <= to
+	}
+	chunks(tx, term, from, func(n uint64, more []byte) bool {
+		ok := add(n)
+		for ok && len(more) > 0 {
+			d, size := binary.Uvarint(more)
+			if size <= 0 {
+				return false
+			}
+			n, more = n+d, more[size:]
+			ok = add(n)
+		}
+		return ok
+	})
+	return out
+}
+
+// SearchQuery asks for events that have every term.
+type SearchQuery struct {
+	Terms  map[string]string `json:"terms"`
+	Since  string            `json:"since,omitempty"` // RFC 3339; inclusive
+	Until  string            `json:"until,omitempty"` // exclusive
+	Before uint64            `json:"before,omitempty"`
+	Limit  int               `json:"limit"`
+}
+
+// Search finds the newest sequences that match, newest first, and tells from
+// where on to ask for more; 0 = that is all.
+func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
+	from, to := uint64(1), uint64(0)
+	err = v.db.View(func(tx *bbolt.Tx) error {
+		to = getUint(tx, "position")
+		if q.Before > 0 {
+			to = min(to, q.Before-1)
+		}
+		if q.Since != "" {
+			t, err := time.Parse(time.RFC3339, q.Since)
+			if err != nil {
+				return fmt.Errorf("since: %w", err)
+			}
+			if from = atSecond(tx, t.Unix()); from == 0 {
+				return nil // nothing is that young
+			}
+		}
+		if q.Until != "" {
+			t, err := time.Parse(time.RFC3339, q.Until)
+			if err != nil {
+				return fmt.Errorf("until: %w", err)
+			}
+			if end := atSecond(tx, t.Unix()+1); end > 0 {
+				to = min(to, end-1)
+			}
+		}
+		var lists [][]uint64
+		for facet, value := range q.Terms {
+			if !slices.Contains(Facets, facet) {
+				return fmt.Errorf("facet %q is none of %v", facet, Facets)
+			}
+			lists = append(lists, seqs(tx, facet+"="+value, from, to))
+		}
+		sort.Slice(lists, func(i, j int) bool { return len(lists[i]) < len(lists[j]) })
+		if len(lists) == 0 {
+			for n := to; n >= from && n > 0 && len(found) <= q.Limit; n-- {
+				found = append(found, n)
+			}
+			return nil
+		}
+		for i := len(lists[0]) - 1; i >= 0 && len(found) <= q.Limit; i-- {
+			n := lists[0][i]
+			in := true
+			for _, l := range lists[1:] {
+				if _, ok := slices.BinarySearch(l, n); !ok {
+					in = false
+					break
+				}
+			}
+			if in {
+				found = append(found, n)
+			}
+		}
+		return nil
+	})
+	if len(found) > q.Limit {
+		found = found[:q.Limit]
+		next = found[q.Limit-1]
+	}
+	return found, next, err
+}
+
+// atSecond is the first sequence of that second or a later one; 0 if none.
+func atSecond(tx *bbolt.Tx, unix int64) uint64 {
+	_, v := tx.Bucket(bTimes).Cursor().Seek(key(uint64(max(unix, 0))))
+	if len(v) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(v)
+}
+
+// search answers with lines {event, seq}, newest first. Seconds are as fine as
+// the index is, so the times are looked at once more.
+func (s *Service) search(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[SearchQuery](raw)
+	if err != nil {
+		return err
+	}
+	q.Limit = min(max(q.Limit, 1), 1000)
+	b, left := batcher{reply: reply}, q.Limit
+	for more := true; more && left > 0; {
+		found, next, err := s.view.Search(q)
+		if err != nil {
+			return err
+		}
+		entries, err := s.entries(ctx, found)
+		if err != nil {
+			return err
+		}
+		for _, en := range entries {
+			e, err := eventlog.Open(en)
+			if err != nil || left == 0 || q.Since != "" && !notBefore(e.Time, q.Since) || q.Until != "" && notBefore(e.Time, q.Until) {
+				continue
+			}
+			w := canon.Object(nil)
+			w.Raw("event", en.Data)
+			w.Int("seq", int64(en.Seq))
+			if err := b.add(w.End()); err != nil {
+				return err
+			}
+			left--
+		}
+		q.Before, more = next, next > 0
+	}
+	return b.flush()
+}
+
+func notBefore(at, bound string) bool {
+	t, err := contract.ParseTime(at)
+	if err != nil {
+		return false
+	}
+	b, err := time.Parse(time.RFC3339, bound)
+	return err == nil && !t.Before(b)
+}

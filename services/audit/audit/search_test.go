@@ -1,0 +1,92 @@
+package audit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"go.etcd.io/bbolt"
+)
+
+// TestSearch compares the index, cut into chunks anyhow, with a plain scan.
+func TestSearch(t *testing.T) {
+	db, err := openDB(filepath.Join(t.TempDir(), "view.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	v := &View{db: db}
+	rng := rand.New(rand.NewPCG(1, 2))
+	have := map[string][]uint64{}
+	const n = 3000
+	for seq := uint64(1); seq <= n; {
+		err := db.Update(func(tx *bbolt.Tx) error {
+			w := writer{tx: tx, postings: map[string]*posting{}}
+			for range 1 + rng.IntN(40) {
+				for _, term := range []string{"actor=" + fmt.Sprint(rng.IntN(3)), "tool=" + fmt.Sprint(rng.IntN(30)), "tool=x"[:5+rng.IntN(2)]} {
+					if l := have[term]; len(l) == 0 || l[len(l)-1] != seq {
+						have[term] = append(l, seq)
+						w.post(term, seq)
+					}
+				}
+				if err := tx.Bucket(bTimes).Put(key(1000+seq/100), key(max(1, seq/100*100))); err != nil {
+					return err
+				}
+				seq++
+			}
+			return w.flushPostings()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Update(func(tx *bbolt.Tx) error { return putUint(tx, "position", seq-1) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 500 {
+		q := SearchQuery{Terms: map[string]string{}, Limit: 1 + rng.IntN(50), Before: uint64(rng.IntN(n + 500))}
+		if rng.IntN(4) > 0 {
+			q.Terms["actor"] = fmt.Sprint(rng.IntN(4))
+		}
+		if rng.IntN(2) > 0 {
+			q.Terms["tool"] = fmt.Sprint(rng.IntN(30))
+		}
+		var want []uint64
+		_ = db.View(func(tx *bbolt.Tx) error {
+			to := getUint(tx, "position")
+			if q.Before > 0 {
+				to = min(to, q.Before-1)
+			}
+			for s := to; s > 0; s-- {
+				in := true
+				for f, val := range q.Terms {
+					in = in && slices.Contains(have[f+"="+val], s)
+				}
+				if in {
+					want = append(want, s)
+				}
+			}
+			return nil
+		})
+		var got []uint64
+		for {
+			found, next, err := v.Search(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, found...)
+			if next == 0 {
+				break
+			}
+			q.Before = next
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v: got %d, want %d:\n%v\n%v", q, len(got), len(want), got, want)
+		}
+	}
+	if _, _, err := v.Search(SearchQuery{Terms: map[string]string{"colour": "red"}, Limit: 1}); err == nil {
+		t.Error("an unknown facet finds something")
+	}
+}
