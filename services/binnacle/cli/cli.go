@@ -60,6 +60,7 @@ Prove it
   replay      rebuild every view and decision from the ledger and compare
   export      take a session's evidence, or the whole ledger, away
   verify      check evidence offline
+  conform     drive an endpoint through the conformance gates
   recover     go on after the ledger lost something, in a new log epoch
   witness     follow the log from outside, and cosign what only grew
   version     print versions
@@ -79,7 +80,7 @@ type command func(ctx context.Context, c *env) error
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
 	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
-	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "replay": replay, "export": export, "verify": verify, "version": version,
+	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "conform": conformCmd, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 
 // env is one invocation.

@@ -1,0 +1,351 @@
+// Package conform drives a live endpoint through the gates of
+// schemas/conformance/http and says of each whether it holds. It knows the
+// endpoint by its HTTP surface alone; it can be anyone's.
+package conform
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/schemas"
+)
+
+// Levels, each holding the gates of those before it too.
+var Levels = []string{"L1", "L2", "L3"}
+
+// Target is what is driven, and with what.
+type Target struct {
+	Endpoint string          // http(s)://host:port
+	Token    string          // may call Tool and Model, and read the ledger
+	Root     string          // key id of the root that is trusted; L2 and L3
+	Tool     string          // a tool that is allowed
+	Args     json.RawMessage // its arguments
+	Model    string          // a model that is allowed
+}
+
+// Result is what came of one gate.
+type Result struct {
+	Level  string `json:"level"`
+	Gate   string `json:"gate"`
+	Claim  string `json:"claim"`
+	Pass   bool   `json:"pass"`
+	Detail string `json:"detail,omitempty"` // the first thing that is wrong
+	MS     int64  `json:"ms"`
+}
+
+// gate is one entry of a vector file.
+type gate struct {
+	Gate  string `json:"gate"`
+	Claim string `json:"claim"`
+	Steps []step `json:"steps"`
+}
+
+// step is either a request with what is expected of its answer, or a check by
+// name, which proofs.go makes. "{{name}}" stands for a value: tool, model, run
+// (of this run alone), session:<name> (a session of this run), or what an
+// earlier step saved. The string "{{args}}" as a whole is the tool's arguments.
+type step struct {
+	Check   string `json:"check"`
+	Request struct {
+		Method  string            `json:"method"`
+		Path    string            `json:"path"`
+		Auth    string            `json:"auth"` // "none", "wrong"; otherwise the token
+		Session string            `json:"session"`
+		Headers map[string]string `json:"headers"`
+		Body    json.RawMessage   `json:"body"`
+		Raw     string            `json:"raw"` // a body that need not be JSON
+	} `json:"request"`
+	Expect struct {
+		Status  int               `json:"status"`
+		Headers map[string]string `json:"headers"` // regular expressions (RE2)
+		Body    map[string]string `json:"body"`    // JSON Pointer → regular expression
+		Text    string            `json:"text"`    // regular expression over the whole body
+		Not     string            `json:"not"`     // one that must not match
+	} `json:"expect"`
+	Save map[string]string `json:"save"` // header → name
+}
+
+// Gates lists the gates up to a level, by level.
+func gates(level string) (map[string][]gate, error) {
+	if !slices.Contains(Levels, level) {
+		return nil, fmt.Errorf("level %q is none of %v", level, Levels)
+	}
+	out := map[string][]gate{}
+	for _, l := range Levels {
+		b, err := schemas.Conformance.ReadFile(path.Join("conformance/http", strings.ToLower(l)+".json"))
+		if err != nil {
+			return nil, err
+		}
+		d := json.NewDecoder(bytes.NewReader(b))
+		d.DisallowUnknownFields()
+		var list []gate
+		if err := d.Decode(&list); err != nil {
+			return nil, fmt.Errorf("%s: %w", l, err)
+		}
+		if out[l] = list; l == level {
+			break
+		}
+	}
+	return out, nil
+}
+
+// Names lists the gates of all levels.
+func Names() ([]string, error) {
+	all, err := gates("L3")
+	var out []string
+	for _, l := range Levels {
+		for _, g := range all[l] {
+			out = append(out, g.Gate)
+		}
+	}
+	return out, err
+}
+
+// Run drives the endpoint through every gate up to the level; each result is
+// told as soon as it is there. A gate that fails does not stop the others.
+func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
+	all, err := gates(level)
+	if err != nil {
+		return err
+	}
+	id := make([]byte, 8)
+	if _, err := rand.Read(id); err != nil {
+		return err
+	}
+	p := &probe{Target: t, client: &http.Client{Timeout: 60 * time.Second}, vars: map[string]string{"tool": t.Tool, "model": t.Model, "run": hex.EncodeToString(id)}, sessions: map[string][]string{}}
+	for _, l := range Levels {
+		for _, g := range all[l] {
+			began := time.Now()
+			err := p.gate(ctx, g)
+			r := Result{Level: l, Gate: g.Gate, Claim: g.Claim, Pass: err == nil, MS: time.Since(began).Milliseconds()}
+			if err != nil {
+				r.Detail = err.Error()
+			}
+			tell(r)
+		}
+	}
+	return ctx.Err()
+}
+
+// probe is one run.
+type probe struct {
+	Target
+	client   *http.Client
+	vars     map[string]string
+	sessions map[string][]string // receipts handed out, by session id
+}
+
+func (p *probe) gate(ctx context.Context, g gate) error {
+	for i, s := range g.Steps {
+		var err error
+		if s.Check != "" {
+			check, ok := checks[s.Check]
+			if !ok {
+				return fmt.Errorf("this runner does not know the check %q", s.Check)
+			}
+			err = check(ctx, p)
+		} else {
+			err = p.step(ctx, &s)
+		}
+		if err != nil {
+			return fmt.Errorf("step %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+var variable = regexp.MustCompile(`\{\{([a-z:-]+)\}\}`)
+
+// fill puts values in; quote is how they are written there.
+func (p *probe) fill(s string, quote func(string) string) string {
+	return variable.ReplaceAllStringFunc(s, func(m string) string {
+		name := m[2 : len(m)-2]
+		if ses, ok := strings.CutPrefix(name, "session:"); ok {
+			return quote(p.session(ses))
+		}
+		return quote(p.vars[name])
+	})
+}
+
+func (p *probe) session(name string) string { return "s-conform-" + name + "-" + p.vars["run"] }
+
+func plain(s string) string { return s }
+
+func inJSON(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a string
+	}
+	return string(b[1 : len(b)-1])
+}
+
+func (p *probe) step(ctx context.Context, s *step) error {
+	q := &s.Request
+	body := []byte(q.Raw)
+	if len(q.Body) > 0 {
+		body = []byte(p.fill(strings.ReplaceAll(string(q.Body), `"{{args}}"`, string(p.Args)), inJSON))
+	}
+	h := http.Header{}
+	for k, v := range q.Headers {
+		h.Set(k, p.fill(v, plain))
+	}
+	if q.Session != "" {
+		h.Set("X-Binnacle-Session", p.session(q.Session))
+	}
+	switch q.Auth {
+	case "none":
+	case "wrong":
+		h.Set("Authorization", "Bearer wrong")
+	default:
+		h.Set("Authorization", "Bearer "+p.Token)
+	}
+	what := q.Method + " " + q.Path
+	resp, got, err := p.do(ctx, q.Method, p.fill(q.Path, plain), h, body)
+	if err != nil {
+		return err
+	}
+	if q.Session != "" && resp.Header.Get("X-Binnacle-Receipt-Id") != "" {
+		ses := p.session(q.Session)
+		if id := resp.Header.Get("X-Binnacle-Receipt-Id"); !slices.Contains(p.sessions[ses], id) {
+			p.sessions[ses] = append(p.sessions[ses], id)
+		}
+	}
+	for header, name := range s.Save {
+		p.vars[name] = resp.Header.Get(header)
+	}
+	return p.expect(what, s, resp, got)
+}
+
+func (p *probe) expect(what string, s *step, resp *http.Response, got []byte) error {
+	e := &s.Expect
+	if resp.StatusCode != e.Status {
+		return fmt.Errorf("%s: status %d, want %d: %s", what, resp.StatusCode, e.Status, short(got))
+	}
+	match := func(where, expr, v string) error {
+		re, err := regexp.Compile(p.fill(expr, regexp.QuoteMeta))
+		if err != nil {
+			return err
+		}
+		if !re.MatchString(v) {
+			return fmt.Errorf("%s: %s is %q, want %s", what, where, short([]byte(v)), re)
+		}
+		return nil
+	}
+	for _, name := range sorted(e.Headers) {
+		if err := match("header "+name, e.Headers[name], resp.Header.Get(name)); err != nil {
+			return err
+		}
+	}
+	if len(e.Body) > 0 {
+		var doc any
+		if err := json.Unmarshal(got, &doc); err != nil {
+			return fmt.Errorf("%s: the body is not JSON: %s", what, short(got))
+		}
+		for _, pointer := range sorted(e.Body) {
+			v, err := at(doc, pointer)
+			if err != nil {
+				return fmt.Errorf("%s: %w: %s", what, err, short(got))
+			}
+			if err := match(pointer, e.Body[pointer], v); err != nil {
+				return err
+			}
+		}
+	}
+	if e.Text != "" {
+		if err := match("the body", e.Text, string(got)); err != nil {
+			return err
+		}
+	}
+	if e.Not != "" {
+		if re, err := regexp.Compile(p.fill(e.Not, regexp.QuoteMeta)); err != nil || re.Match(got) {
+			return fmt.Errorf("%s: the body holds %s: %s", what, e.Not, short(got))
+		}
+	}
+	return nil
+}
+
+// do sends one request and reads the whole answer.
+func (p *probe) do(ctx context.Context, method, path string, h http.Header, body []byte) (*http.Response, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, p.Endpoint+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header = h
+	if len(body) > 0 {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s %s: no answer: %w", method, path, err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s %s: the answer was cut off: %w", method, path, err)
+	}
+	return resp, got, nil
+}
+
+// read gets something with the token; anything but 200 is an error.
+func (p *probe) read(ctx context.Context, path string) ([]byte, error) {
+	resp, got, err := p.do(ctx, http.MethodGet, path, http.Header{"Authorization": {"Bearer " + p.Token}}, nil)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: status %d: %s", path, resp.StatusCode, short(got))
+	}
+	return got, err
+}
+
+// at follows a JSON Pointer (RFC 6901) and returns what is there as text.
+func at(doc any, pointer string) (string, error) {
+	for _, tok := range strings.Split(pointer, "/")[1:] {
+		tok = strings.NewReplacer("~1", "/", "~0", "~").Replace(tok)
+		switch d := doc.(type) {
+		case map[string]any:
+			v, ok := d[tok]
+			if !ok {
+				return "", fmt.Errorf("no member %s", pointer)
+			}
+			doc = v
+		case []any:
+			i := 0
+			if _, err := fmt.Sscanf(tok, "%d", &i); err != nil || i < 0 || i >= len(d) {
+				return "", fmt.Errorf("no member %s", pointer)
+			}
+			doc = d[i]
+		default:
+			return "", fmt.Errorf("no member %s", pointer)
+		}
+	}
+	if s, ok := doc.(string); ok {
+		return s, nil
+	}
+	b, err := json.Marshal(doc)
+	return string(b), err
+}
+
+func sorted(m map[string]string) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func short(b []byte) string {
+	if len(b) > 300 {
+		return string(b[:300]) + "…"
+	}
+	return string(b)
+}

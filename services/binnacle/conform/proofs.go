@@ -1,0 +1,533 @@
+package conform
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+)
+
+// checks are the gates that take more than one answer to judge. All of them
+// look at the session "main", which L1's gates fill.
+var checks = map[string]func(context.Context, *probe) error{
+	"receipts": checkReceipts, "receipt-chain": checkChain, "receipt-signatures": checkSignatures, "sessions": checkSessions, "proofgraph": checkGraph,
+	"checkpoint": checkCheckpoint, "inclusion": checkInclusion, "consistency": checkConsistency, "tiles": checkTiles, "ledger": checkLedger,
+	"evidence": checkEvidence, "completeness": checkCompleteness,
+}
+
+func documents(b []byte, each func([]byte) error) error {
+	for line := range bytes.Lines(b) {
+		if err := each(bytes.TrimSuffix(line, []byte("\n"))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receipts reads the session's, as the HELM surface lists them.
+func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
+	if len(p.sessions[p.session("main")]) < 3 {
+		return nil, errors.New("the calls of L1 left fewer than three receipts")
+	}
+	b, err := p.read(ctx, "/helm/receipts?session="+p.session("main"))
+	if err != nil {
+		return nil, err
+	}
+	var out []contract.Receipt
+	err = documents(b, func(line []byte) error {
+		var r contract.Receipt
+		if err := contract.Decode(line, &r); err != nil {
+			return fmt.Errorf("receipt %d: %w", len(out)+1, err)
+		}
+		out = append(out, r)
+		return nil
+	})
+	return out, err
+}
+
+func checkReceipts(ctx context.Context, p *probe) error {
+	list, err := p.receipts(ctx)
+	if err != nil {
+		return err
+	}
+	var got []string
+	for _, r := range list {
+		got = append(got, r.ID)
+	}
+	want := slices.Clone(p.sessions[p.session("main")])
+	for i, id := range want {
+		if !slices.Contains(got, id) {
+			return fmt.Errorf("receipt %s was handed out and is not listed", id)
+		}
+		if i >= len(got) || got[i] != id {
+			return fmt.Errorf("receipt %s is not at its place", id)
+		}
+	}
+	denied := 0
+	for _, r := range list {
+		if r.Verdict == contract.Deny {
+			denied++
+		}
+	}
+	if denied < 2 {
+		return fmt.Errorf("%d receipts of denials, want the 2 that L1 provoked", denied)
+	}
+	return nil
+}
+
+func checkChain(ctx context.Context, p *probe) error {
+	list, err := p.receipts(ctx)
+	if err != nil {
+		return err
+	}
+	tip := receipt.Genesis(list[0].Tenant, p.session("main"))
+	for i := range list {
+		if err := receipt.CheckLink(tip, &list[i]); err != nil {
+			return err
+		}
+		tip = receipt.TipOf(&list[i])
+	}
+	return nil
+}
+
+// keys folds the endpoint's key events under the trusted root.
+func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
+	if p.Root == "" {
+		return nil, errors.New("no trusted root: name its key id")
+	}
+	type published struct {
+		Seq   uint64          `json:"seq"`
+		Event json.RawMessage `json:"event"`
+	}
+	var all []published
+	for _, name := range []string{"key_published", "key_revoked"} {
+		b, err := p.read(ctx, "/api/v1/events?type="+name)
+		if err != nil {
+			return nil, err
+		}
+		if err := documents(b, func(line []byte) error {
+			var x published
+			if err := json.Unmarshal(line, &x); err != nil {
+				return err
+			}
+			all = append(all, x)
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(all, func(a, b published) int { return int(a.Seq) - int(b.Seq) })
+	reg := &trust.Registry{Root: p.Root}
+	for _, x := range all {
+		e, err := contract.DecodeEvent(x.Event)
+		if err != nil {
+			return nil, err
+		}
+		var k contract.TrustKey
+		if err := contract.Decode(e.Data, &k); err != nil {
+			return nil, err
+		}
+		if err := reg.Apply(k, e.Lamport); err != nil {
+			return nil, err
+		}
+	}
+	return reg, nil
+}
+
+func checkSignatures(ctx context.Context, p *probe) error {
+	reg, err := p.keys(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := p.receipts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		pub, err := reg.At(r.KID, r.Executor, contract.UseReceipt, uint64(r.Lamport))
+		if err != nil {
+			return fmt.Errorf("receipt %s: %w", r.ID, err)
+		}
+		body := r
+		body.Sig = ""
+		if err := sign.Verify(pub, sign.DomainReceipt, contract.Bytes(&body), r.Sig); err != nil {
+			return fmt.Errorf("receipt %s: %w", r.ID, err)
+		}
+	}
+	return nil
+}
+
+func checkSessions(ctx context.Context, p *probe) error {
+	list, err := p.receipts(ctx)
+	if err != nil {
+		return err
+	}
+	const page = 1000
+	for offset := 0; ; offset += page {
+		b, err := p.read(ctx, fmt.Sprintf("/api/v1/proofgraph/sessions?limit=%d&offset=%d", page, offset))
+		if err != nil {
+			return err
+		}
+		var sessions []struct {
+			ID       string `json:"session_id"`
+			Receipts int    `json:"receipt_count"`
+			Tip      string `json:"tip"`
+		}
+		if err := json.Unmarshal(b, &sessions); err != nil {
+			return err
+		}
+		for _, s := range sessions {
+			if s.ID != p.session("main") {
+				continue
+			}
+			if tip := receipt.TipOf(&list[len(list)-1]); s.Receipts != len(list) || s.Tip != tip.Digest {
+				return fmt.Errorf("session %s: listed with %d receipts and tip %s, has %d and %s", s.ID, s.Receipts, s.Tip, len(list), tip.Digest)
+			}
+			return nil
+		}
+		if len(sessions) < page {
+			return fmt.Errorf("session %s is not listed", p.session("main"))
+		}
+	}
+}
+
+func checkGraph(ctx context.Context, p *probe) error {
+	list, err := p.receipts(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := p.read(ctx, "/helm/proofgraph?session="+p.session("main"))
+	if err != nil {
+		return err
+	}
+	var doc struct {
+		Digest string            `json:"digest"`
+		Nodes  []json.RawMessage `json:"nodes"`
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		return err
+	}
+	clock, kinds := map[string]int64{}, map[string]int{}
+	var nodes []proofgraph.Node
+	for _, raw := range doc.Nodes {
+		raw, err := canon.Transform(nil, raw)
+		if err != nil {
+			return err
+		}
+		var n proofgraph.Node
+		if err := contract.Decode(raw, &n); err != nil {
+			return err
+		}
+		for _, parent := range n.Parents {
+			at, ok := clock[parent]
+			if !ok {
+				return fmt.Errorf("node %s: its parent %s does not come before it", n.ID, parent)
+			}
+			if at >= n.Lamport {
+				return fmt.Errorf("node %s: its clock is not behind its parent's", n.ID)
+			}
+		}
+		clock[n.ID] = n.Lamport
+		kinds[n.Kind]++
+		nodes = append(nodes, n)
+	}
+	if got := proofgraph.Digest(nodes); got != doc.Digest {
+		return fmt.Errorf("the nodes have digest %s, the graph says %s", got, doc.Digest)
+	}
+	if kinds[proofgraph.Intent] < len(list) || kinds[proofgraph.Effect] < len(list) || kinds[proofgraph.Attestation] == 0 {
+		return fmt.Errorf("%v for %d calls", kinds, len(list))
+	}
+	return nil
+}
+
+// head reads the newest checkpoint and checks who signed it.
+func (p *probe) head(ctx context.Context) (*translog.Checkpoint, []byte, error) {
+	note, err := p.read(ctx, "/log/checkpoint")
+	if err != nil {
+		return nil, nil, err
+	}
+	head, err := p.open(ctx, note)
+	return head, note, err
+}
+
+func (p *probe) open(ctx context.Context, note []byte) (*translog.Checkpoint, error) {
+	reg, err := p.keys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, public := range reg.Publics("audit", contract.UseCheckpoint, canon.MaxInt) {
+		if head, err := translog.ParseNote(note, public); err == nil {
+			return head, nil
+		}
+	}
+	return nil, errors.New("checkpoint: no key of audit under this root signed it")
+}
+
+// entry is the session's last event as the ledger holds it.
+func (p *probe) entry(ctx context.Context) (seq uint64, stored []byte, err error) {
+	b, err := p.read(ctx, "/api/v1/events?session="+p.session("main"))
+	if err != nil {
+		return 0, nil, err
+	}
+	err = documents(b, func(line []byte) error {
+		var x struct {
+			Seq   uint64          `json:"seq"`
+			Event json.RawMessage `json:"event"`
+		}
+		if err := json.Unmarshal(line, &x); err != nil {
+			return err
+		}
+		seq, stored = x.Seq, x.Event
+		return nil
+	})
+	if err == nil && seq == 0 {
+		err = errors.New("the session has no events")
+	}
+	return seq, stored, err
+}
+
+func checkCheckpoint(ctx context.Context, p *probe) error {
+	seq, _, err := p.entry(ctx)
+	if err != nil {
+		return err
+	}
+	// A proof is given under a checkpoint that covers the event: it may have
+	// to be signed first.
+	if _, err := p.read(ctx, fmt.Sprintf("/api/v1/ledger/%d/proof", seq)); err != nil {
+		return err
+	}
+	head, _, err := p.head(ctx)
+	if err != nil {
+		return err
+	}
+	if head.Size < seq {
+		return fmt.Errorf("it covers %d entries, the session's last is %d", head.Size, seq)
+	}
+	return nil
+}
+
+func hashes(path []string) ([]translog.Hash, error) {
+	out := make([]translog.Hash, len(path))
+	for i, s := range path {
+		b, err := hex.DecodeString(s)
+		if err != nil || len(b) != 32 {
+			return nil, errors.New("the proof is not made of SHA-256 hashes")
+		}
+		out[i] = translog.Hash(b)
+	}
+	return out, nil
+}
+
+func checkInclusion(ctx context.Context, p *probe) error {
+	seq, stored, err := p.entry(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := p.read(ctx, fmt.Sprintf("/api/v1/ledger/%d/proof", seq))
+	if err != nil {
+		return err
+	}
+	var proof struct {
+		Index      uint64   `json:"index"`
+		Leaf       string   `json:"leaf"`
+		Path       []string `json:"path"`
+		Checkpoint string   `json:"checkpoint"`
+	}
+	if err := json.Unmarshal(b, &proof); err != nil {
+		return err
+	}
+	head, err := p.open(ctx, []byte(proof.Checkpoint))
+	if err != nil {
+		return err
+	}
+	path, err := hashes(proof.Path)
+	if err != nil {
+		return err
+	}
+	leaf := translog.LeafHash(stored)
+	if proof.Index != seq-1 || proof.Leaf != hex.EncodeToString(leaf[:]) {
+		return fmt.Errorf("event %d: the proof is about another leaf", seq)
+	}
+	return translog.VerifyInclusion(proof.Index, head.Size, leaf, path, head.Root)
+}
+
+func checkConsistency(ctx context.Context, p *probe) error {
+	before, _, err := p.head(ctx)
+	if err != nil {
+		return err
+	}
+	h := http.Header{"Authorization": {"Bearer " + p.Token}, "X-Binnacle-Session": {p.session("grow")}}
+	if resp, got, err := p.do(ctx, http.MethodPost, "/api/v1/packs/"+p.Tool, h, p.Args); err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("a call that makes the log grow: %w %s", err, short(got))
+	}
+	if _, err := p.read(ctx, fmt.Sprintf("/api/v1/ledger/%d/proof", before.Size+1)); err != nil {
+		return err
+	}
+	after, _, err := p.head(ctx)
+	if err != nil {
+		return err
+	}
+	if after.Origin != before.Origin || after.Size <= before.Size {
+		return fmt.Errorf("from %d entries of %s it came to %d of %s", before.Size, before.Origin, after.Size, after.Origin)
+	}
+	b, err := p.read(ctx, fmt.Sprintf("/log/consistency?from=%d&to=%d", before.Size, after.Size))
+	if err != nil {
+		return err
+	}
+	var proof struct {
+		Path []string `json:"path"`
+	}
+	if err := json.Unmarshal(b, &proof); err != nil {
+		return err
+	}
+	path, err := hashes(proof.Path)
+	if err != nil {
+		return err
+	}
+	return translog.VerifyConsistency(before.Size, after.Size, before.Root, after.Root, path)
+}
+
+// tile reads hashes of the C2SP tlog-tiles layout.
+func (p *probe) tile(ctx context.Context, level uint, index, width uint64) ([]byte, error) {
+	name := fmt.Sprintf("%03d", index%1000)
+	for n := index / 1000; n > 0; n /= 1000 {
+		name = fmt.Sprintf("x%03d/%s", n%1000, name)
+	}
+	if width < 256 {
+		name += ".p/" + strconv.FormatUint(width, 10)
+	}
+	b, err := p.read(ctx, fmt.Sprintf("/log/tile/%d/%s", level, name))
+	if err == nil && uint64(len(b)) != width*32 {
+		err = fmt.Errorf("tile %d/%s has %d bytes, want %d", level, name, len(b), width*32)
+	}
+	return b, err
+}
+
+// checkTiles takes every node it needs from tiles, as a stranger would.
+func checkTiles(ctx context.Context, p *probe) error {
+	head, _, err := p.head(ctx)
+	if err != nil {
+		return err
+	}
+	seen := map[string][]byte{}
+	node := func(level uint, index uint64) (translog.Hash, error) {
+		return p.node(ctx, seen, head.Size, level, index)
+	}
+	root, err := translog.Root(head.Size, node)
+	if err != nil {
+		return err
+	}
+	if root != head.Root {
+		return fmt.Errorf("the tiles of %d leaves have root %x, the checkpoint says %x", head.Size, root, head.Root)
+	}
+	return nil
+}
+
+// node is a node of the tree: one that a tile holds, or the root of two below.
+func (p *probe) node(ctx context.Context, seen map[string][]byte, size uint64, level uint, index uint64) (h translog.Hash, err error) {
+	if level%8 != 0 {
+		l, err := p.node(ctx, seen, size, level-1, index*2)
+		if err != nil {
+			return h, err
+		}
+		r, err := p.node(ctx, seen, size, level-1, index*2+1)
+		return translog.NodeHash(l, r), err
+	}
+	tile := index / 256
+	width := min(size>>level-tile*256, 256)
+	key := fmt.Sprint(level, "/", tile)
+	if seen[key] == nil {
+		if seen[key], err = p.tile(ctx, level/8, tile, width); err != nil {
+			return h, err
+		}
+	}
+	return translog.Hash(seen[key][(index%256)*32 : (index%256+1)*32]), nil
+}
+
+func checkLedger(ctx context.Context, p *probe) error {
+	head, _, err := p.head(ctx)
+	if err != nil {
+		return err
+	}
+	tile := (head.Size - 1) / 256
+	width := head.Size - tile*256
+	b, err := p.read(ctx, fmt.Sprintf("/api/v1/ledger?from=%d&to=%d", tile*256+1, head.Size))
+	if err != nil {
+		return err
+	}
+	want, err := p.tile(ctx, 0, tile, width)
+	if err != nil {
+		return err
+	}
+	n := uint64(0)
+	if err := documents(b, func(line []byte) error {
+		if n >= width {
+			return fmt.Errorf("more than %d entries", width)
+		}
+		leaf := translog.LeafHash(line)
+		if !bytes.Equal(leaf[:], want[n*32:(n+1)*32]) {
+			return fmt.Errorf("entry %d is not the one the tree holds", tile*256+n+1)
+		}
+		n++
+		return nil
+	}); err != nil {
+		return err
+	}
+	if n != width {
+		return fmt.Errorf("%d entries, want %d", n, width)
+	}
+	return nil
+}
+
+func checkEvidence(ctx context.Context, p *probe) error {
+	pack, err := p.read(ctx, "/api/v1/sessions/"+p.session("main")+"/evidence")
+	if err != nil {
+		return err
+	}
+	rep, err := evidence.Verify(pack, p.Root)
+	if err != nil {
+		return err
+	}
+	if rep.Session != p.session("main") {
+		return fmt.Errorf("the pack is about session %s", rep.Session)
+	}
+	return nil
+}
+
+func checkCompleteness(ctx context.Context, p *probe) error {
+	list, err := p.receipts(ctx)
+	if err != nil {
+		return err
+	}
+	pack, err := p.read(ctx, "/api/v1/sessions/"+p.session("main")+"/evidence")
+	if err != nil {
+		return err
+	}
+	again, err := p.read(ctx, "/api/v1/sessions/"+p.session("main")+"/evidence")
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(pack, again) {
+		return errors.New("taken twice, the pack has other bytes")
+	}
+	for _, r := range list {
+		if !bytes.Contains(pack, append(contract.Bytes(&r), '\n')) {
+			return fmt.Errorf("receipt %s is not in the pack", r.ID)
+		}
+	}
+	return nil
+}
