@@ -203,8 +203,10 @@ function open(c, files) {
 
 // root of an inclusion proof, RFC 6962 section 2.1.1 as RFC 9162 section
 // 2.1.3.2 computes it.
+const leafOf = (bytes) => sha(Buffer.from([0]), bytes)
+
 function rootOf(leaf, index, size, path) {
-  let fn = BigInt(index), sn = BigInt(size) - 1n, r = sha(Buffer.from([0]), leaf)
+  let fn = BigInt(index), sn = BigInt(size) - 1n, r = leaf
   need(fn <= sn, 'proof: index beyond the tree')
   for (const p of path) {
     need(sn > 0n, 'proof: too long')
@@ -244,7 +246,8 @@ export function verify(pack, rootKID) {
   const get = (p) => files.get(p) ?? fail(`${p} is missing`)
   const m = read(get('manifest.json'), 'manifest.json')
   shape(m, 'manifest.json', { events: 'i', files: list({ path: 's', sha256: 's', size: 'i' }), format: 's', graph_digest: 's', kid: 's', lamport: 'i', origin: 's', receipts: 'i', root_hash: 's', session: 's', sig: 's?', tenant: 's', tip_digest: 's', tree_size: 'i' })
-  need(m.format === 'binnacle-evidence-pack/v1', 'manifest.json: format')
+  const redactedFormat = m.format === 'binnacle-redacted-pack/v1'
+  need(redactedFormat || m.format === 'binnacle-evidence-pack/v1', 'manifest.json: format')
   const rest = [...files.keys()].filter((p) => p !== 'manifest.json' && p !== 'attestation.dsse.json')
   need(canonical(m.files) === canonical(rest.map((p) => ({ path: p, sha256: sha(files.get(p)).toString('hex'), size: files.get(p).length }))), 'manifest.json: files')
 
@@ -280,7 +283,20 @@ export function verify(pack, rootKID) {
   const head = note(get('checkpoint'), pubs)
   need(head.origin === m.origin && head.size === m.tree_size && head.root.toString('hex') === m.root_hash && head.lamport === m.lamport, 'checkpoint: is not the one the manifest names')
   const stored = lines(get('events.jsonl'), 'events.jsonl')
-  const leaves = [...system, ...stored], proofs = lines(get('proofs.jsonl'), 'proofs.jsonl')
+  const named = lines(files.get('leaves.jsonl'), 'leaves.jsonl').map((b) => { const r = read(b, 'leaves.jsonl'); shape(r, 'leaves.jsonl', { id: 's', leaf: 's' }); return r })
+  need(redactedFormat === named.length > 0, 'leaves.jsonl: does not belong to the format')
+  let redacted = 0
+  const shown = stored.map((bytes) => {
+    const r = named[redacted], e = r && event(bytes)
+    if (!r || e.id !== r.id) return leafOf(bytes)
+    const c = { call_proposed: e.data.args, allowed: e.data.call?.args, escalated: e.data.call?.args, effect_recorded: e.data.output }[e.name]
+    need(c && c.store === 'inline' && !('salt' in c), `event ${e.id}: nothing is withheld from it`)
+    need(/^[0-9a-f]{64}$/.test(r.leaf), 'leaves.jsonl: leaf')
+    redacted++
+    return Buffer.from(r.leaf, 'hex')
+  })
+  need(redacted === named.length, 'leaves.jsonl: names events that are not there')
+  const leaves = [...system.map(leafOf), ...shown], proofs = lines(get('proofs.jsonl'), 'proofs.jsonl')
   need(proofs.length === leaves.length, 'proofs.jsonl: count')
   let before = -1
   proofs.forEach((bytes, i) => {
@@ -402,7 +418,7 @@ export function verify(pack, rootKID) {
   const erased = contents.filter((c) => open(c, files) === null).length
   for (const [p, b] of files) if (p.startsWith('contents/')) need(sha(b).toString('hex') === p.slice(9), `${p}: does not match its name`)
   return { tenant: m.tenant, session: m.session, origin: head.origin, tree_size: m.tree_size, root_hash: m.root_hash, events: events.length, decisions: decisions.length, receipts: receipts.length,
-    open_calls: [...calls.values()].filter((c) => !c.recorded).length, erased }
+    open_calls: [...calls.values()].filter((c) => !c.recorded).length, erased, redacted }
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {

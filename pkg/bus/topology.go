@@ -98,6 +98,9 @@ func ExecutorWork(executor string) Work {
 	return Work{Name: "work", Filters: []string{AllowedFilter(executor)}, AckWait: 10 * time.Second, MaxAckPending: 4096}
 }
 
+// SessionFilter selects the events that have the session as their key.
+func SessionFilter(tenant, session string) string { return "evt." + tenant + ".*.*.*." + session }
+
 // ChainFilter is the one spelling of the receipt chain's expectation.
 func ChainFilter(tenant, session string) string {
 	return "evt." + tenant + ".*.*.effect_recorded." + session

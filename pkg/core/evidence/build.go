@@ -16,10 +16,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Stored is one ledger entry as it lies there.
+// Stored is one ledger entry as it lies there, or, with a leaf hash, what is
+// shown of it.
 type Stored struct {
 	Bytes []byte
 	Proof Proof
+	leaf  *translog.Hash // of the stored bytes, where Bytes are redacted
 }
 
 // Source is what a pack is built from. Events are the session's, System the
@@ -51,6 +53,10 @@ func Build(src Source, key *sign.Key) ([]byte, error) {
 		pathReceipts:   joinLines(d.receipts),
 		pathSystem:     storedLines(src.System),
 	}
+	format := Format
+	if b := leafLines(src.Events, d.events); len(b) > 0 {
+		files[pathLeaves], format = b, FormatRedacted
+	}
 	if len(src.Cosignatures) > 0 {
 		files[pathCosignatures] = []byte(strings.Join(src.Cosignatures, "\n") + "\n")
 	}
@@ -62,7 +68,7 @@ func Build(src Source, key *sign.Key) ([]byte, error) {
 		return nil, err
 	}
 	m := Manifest{
-		Events: int64(len(src.Events)), Format: Format, Graph: proofgraph.Digest(d.nodes), KID: key.KID, Lamport: lamport,
+		Events: int64(len(src.Events)), Format: format, Graph: proofgraph.Digest(d.nodes), KID: key.KID, Lamport: lamport,
 		Origin: src.Head.Origin, Receipts: int64(len(d.receipts)), RootHash: hex.EncodeToString(src.Head.Root[:]),
 		Session: src.Session, Tenant: src.Tenant, TipDigest: d.tip.Digest, TreeSize: int64(src.Head.Size),
 	}

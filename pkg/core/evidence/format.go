@@ -22,8 +22,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Format is the manifest's format member.
-const Format = "binnacle-evidence-pack/v1"
+// Format is the manifest's format member; FormatRedacted is that of a pack from
+// which payloads were withheld.
+const (
+	Format         = "binnacle-evidence-pack/v1"
+	FormatRedacted = "binnacle-redacted-pack/v1"
+)
 
 // Paths inside the tar, which is sorted by path.
 const (
@@ -33,6 +37,7 @@ const (
 	pathEvents      = "events.jsonl"
 	pathManifest    = "manifest.json"
 	pathGraph       = "proofgraph.jsonl"
+	pathLeaves      = "leaves.jsonl" // of redacted events
 	pathProofs      = "proofs.jsonl"
 	pathReceipts    = "receipts.jsonl"
 	pathSystem      = "system.jsonl" // trust and policy events, in ledger order
@@ -99,6 +104,19 @@ type Proof struct {
 func (p *Proof) Canonical(c *canon.Codec) {
 	c.Int("index", &p.Index)
 	c.Strs("path", &p.Path)
+}
+
+// redaction names an event whose payloads are withheld, and the leaf hash of
+// its stored bytes.
+type redaction struct {
+	ID   string `json:"id"`
+	Leaf string `json:"leaf"` // hex
+}
+
+// Canonical implements canon.Document.
+func (r *redaction) Canonical(c *canon.Codec) {
+	c.Str("id", &r.ID)
+	c.Str("leaf", &r.Leaf)
 }
 
 // HexPath renders hashes for Proof.Path.

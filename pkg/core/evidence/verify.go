@@ -30,7 +30,8 @@ type Report struct {
 	Decisions int    `json:"decisions"`
 	Receipts  int    `json:"receipts"`
 	Open      int    `json:"open_calls"` // proposed, without an outcome below the checkpoint
-	Erased    int    `json:"erased"`     // contents no longer there; their commitments stand
+	Erased    int    `json:"erased"`     // contents no longer there, or withheld; their commitments stand
+	Redacted  int    `json:"redacted"`   // events shown without payloads: their leaf hashes are audit's word
 }
 
 // Verify checks everything in the pack against rootKID, the key id of the
@@ -63,7 +64,15 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pathEvents, err)
 	}
-	head, err := checkLog(m, files, slices.Concat(system, events), len(system), reg)
+	leaves, redacted, err := leavesOf(m, files, events)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", pathLeaves, err)
+	}
+	systemLeaves := make([]translog.Hash, len(system))
+	for i, b := range system {
+		systemLeaves[i] = translog.LeafHash(b)
+	}
+	head, err := checkLog(m, files, slices.Concat(systemLeaves, leaves), len(system), reg)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +85,7 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 		return nil, fmt.Errorf("%s: %w", pathEvents, err)
 	}
 	rep := &Report{Tenant: m.Tenant, Session: m.Session, Origin: head.Origin, TreeSize: m.TreeSize, RootHash: m.RootHash,
-		Events: len(events), Decisions: len(d.decisions), Receipts: len(d.receipts)}
+		Events: len(events), Decisions: len(d.decisions), Receipts: len(d.receipts), Redacted: redacted}
 	if rep.Open, err = checkCalls(m, d, reg, policies); err != nil {
 		return nil, fmt.Errorf("%s: %w", pathEvents, err)
 	}
@@ -90,8 +99,8 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 }
 
 func checkFiles(m *Manifest, files map[string][]byte) error {
-	if m.Format != Format {
-		return fmt.Errorf("%s: format %q is not %s", pathManifest, m.Format, Format)
+	if m.Format != Format && m.Format != FormatRedacted {
+		return fmt.Errorf("%s: format %q is neither %s nor %s", pathManifest, m.Format, Format, FormatRedacted)
 	}
 	if len(m.Files)+2 != len(files) {
 		return fmt.Errorf("%s: lists %d files, the pack holds %d", pathManifest, len(m.Files), len(files)-2)
@@ -177,8 +186,8 @@ func checkSeals(m *Manifest, preimage []byte, files map[string][]byte, reg *trus
 }
 
 // checkLog verifies the checkpoint and every event's place under it. The
-// first nSystem events and the rest must each be in ledger order.
-func checkLog(m *Manifest, files map[string][]byte, events [][]byte, nSystem int, reg *trust.Registry) (*translog.Checkpoint, error) {
+// first nSystem leaves and the rest must each be in ledger order.
+func checkLog(m *Manifest, files map[string][]byte, leaves []translog.Hash, nSystem int, reg *trust.Registry) (*translog.Checkpoint, error) {
 	var head *translog.Checkpoint
 	err := errors.New("no checkpoint key of audit in the trust registry")
 	for _, pub := range reg.Publics("audit", contract.UseCheckpoint, uint64(m.Lamport)) {
@@ -200,8 +209,8 @@ func checkLog(m *Manifest, files map[string][]byte, events [][]byte, nSystem int
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pathProofs, err)
 	}
-	if len(proofs) != len(events) {
-		return nil, fmt.Errorf("%s: %d proofs for %d events", pathProofs, len(proofs), len(events))
+	if len(proofs) != len(leaves) {
+		return nil, fmt.Errorf("%s: %d proofs for %d events", pathProofs, len(proofs), len(leaves))
 	}
 	last := int64(-1)
 	for i, b := range proofs {
@@ -220,7 +229,7 @@ func checkLog(m *Manifest, files map[string][]byte, events [][]byte, nSystem int
 		if err != nil {
 			return nil, fmt.Errorf("%s: line %d: %w", pathProofs, i+1, err)
 		}
-		if err := translog.VerifyInclusion(uint64(p.Index), head.Size, translog.LeafHash(events[i]), path, head.Root); err != nil {
+		if err := translog.VerifyInclusion(uint64(p.Index), head.Size, leaves[i], path, head.Root); err != nil {
 			return nil, fmt.Errorf("%s: line %d: %w", pathProofs, i+1, err)
 		}
 	}
@@ -471,8 +480,11 @@ func (r *Report) String() string {
 	if r.Open > 0 {
 		s += fmt.Sprintf("  open      %d calls had no outcome when the checkpoint was taken\n", r.Open)
 	}
+	if r.Redacted > 0 {
+		s += fmt.Sprintf("  redacted  %d events are shown without their payloads; which leaf is theirs is audit's word\n", r.Redacted)
+	}
 	if r.Erased > 0 {
-		s += fmt.Sprintf("  erased    %d contents are gone; their commitments stand\n", r.Erased)
+		s += fmt.Sprintf("  erased    %d contents are gone or withheld; their commitments stand\n", r.Erased)
 	}
 	return s
 }

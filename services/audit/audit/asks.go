@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
@@ -143,10 +145,36 @@ const readers = 16
 
 // entries reads the ledger at the given sequences.
 func (s *Service) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, error) {
+	return s.entriesNear(ctx, "", seqs)
+}
+
+// entriesNear reads them in one go where they lie under one filter: what that
+// does not bring is read one by one.
+func (s *Service) entriesNear(ctx context.Context, filter string, seqs []uint64) ([]eventlog.Entry, error) {
 	out := make([]eventlog.Entry, len(seqs))
+	if filter != "" && len(seqs) > readers {
+		i := 0
+		for en, err := range s.env.Emit.Log.Scan(ctx, filter, seqs[0]) {
+			if err != nil {
+				return nil, err
+			}
+			for i < len(seqs) && seqs[i] < en.Seq {
+				i++
+			}
+			if i == len(seqs) {
+				break
+			}
+			if seqs[i] == en.Seq {
+				out[i] = en
+			}
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readers)
 	for i, n := range seqs {
+		if out[i].Seq == n {
+			continue
+		}
 		g.Go(func() (err error) {
 			if out[i], err = s.env.Emit.Log.Get(ctx, n); err != nil {
 				return fmt.Errorf("ledger entry %d: %w", n, err)
@@ -165,7 +193,7 @@ func (s *Service) sessionEntries(ctx context.Context, session string, size uint6
 	if err != nil {
 		return nil, err
 	}
-	return s.entries(ctx, seqs)
+	return s.entriesNear(ctx, bus.SessionFilter(s.env.Tenant, session), seqs)
 }
 
 func (s *Service) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
@@ -308,14 +336,22 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 	if err != nil {
 		return err
 	}
-	if src.System, err = s.stored(ctx, seqs, head.Size, src.Objects); err != nil {
+	if src.System, err = s.stored(ctx, "", seqs, head.Size, src.Objects); err != nil {
 		return err
 	}
 	if seqs, err = s.view.EventSeqs(s.env.Tenant, q.Session, head.Size); err != nil {
 		return err
 	}
-	if src.Events, err = s.stored(ctx, seqs, head.Size, src.Objects); err != nil {
+	if src.Events, err = s.stored(ctx, bus.SessionFilter(s.env.Tenant, q.Session), seqs, head.Size, src.Objects); err != nil {
 		return err
+	}
+	if q.Redact != "" {
+		show := func(call, part string) bool {
+			return q.Redact != "all" && q.Redact != part || slices.Contains(q.Disclose, call)
+		}
+		if err := evidence.Redact(&src, show); err != nil {
+			return err
+		}
 	}
 	pack, err := evidence.Build(src, key)
 	if err != nil {
@@ -337,8 +373,8 @@ func (s *Service) holds(key *sign.Key, lamport uint64) bool {
 }
 
 // stored reads entries with their proofs and collects their objects.
-func (s *Service) stored(ctx context.Context, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
-	entries, err := s.entries(ctx, seqs)
+func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
+	entries, err := s.entriesNear(ctx, filter, seqs)
 	if err != nil {
 		return nil, err
 	}

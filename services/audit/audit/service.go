@@ -358,6 +358,9 @@ type Query struct {
 	Limit     int    `json:"limit"`
 	Offset    int    `json:"offset"`
 	Witnessed int    `json:"witnessed"` // cosignatures demanded of the pack's checkpoint
+
+	Redact   string   `json:"redact"`   // "args", "output" or "all": payloads to withhold from a pack
+	Disclose []string `json:"disclose"` // calls whose payloads are shown all the same
 }
 
 func parse[T any](raw json.RawMessage) (q T, err error) {

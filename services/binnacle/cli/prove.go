@@ -154,6 +154,9 @@ func export(ctx context.Context, c *env) error {
 	ses := c.fs.String("session", "", "session to export")
 	out := c.fs.String("out", "", "file to write (default: standard output)")
 	witnessed := c.fs.Int("witnessed", 0, "how many witnesses must have cosigned the pack's checkpoint")
+	redact := c.fs.String("redact", "", "withhold payloads: args, output or all; their commitments stay")
+	var disclose list
+	c.fs.Var(&disclose, "disclose", "with --redact: show the payloads of this call (repeatable)")
 	whole := c.fs.Bool("ledger", false, "the whole ledger: stored bytes as JSON lines, the checkpoint over them as the last line")
 	if _, err := c.parse(0, 0, "--session S --out pack.tar | --ledger [--out FILE]"); err != nil {
 		return err
@@ -176,7 +179,12 @@ func export(ctx context.Context, c *env) error {
 	if *whole {
 		n, err = c.exportLedger(ctx, w)
 	} else {
-		n, err = c.copyTo(ctx, w, "/api/v1/sessions/"+url.PathEscape(*ses)+"/evidence?witnessed="+strconv.Itoa(*witnessed))
+		q := url.Values{"witnessed": {strconv.Itoa(*witnessed)}}
+		if *redact != "" || len(disclose) > 0 {
+			q.Set("redact", *redact)
+			q.Set("disclose", strings.Join(disclose, ","))
+		}
+		n, err = c.copyTo(ctx, w, "/api/v1/sessions/"+url.PathEscape(*ses)+"/evidence?"+q.Encode())
 	}
 	if err != nil || *out == "" {
 		return err

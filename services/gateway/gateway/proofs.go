@@ -120,6 +120,9 @@ type Query struct {
 	Offset  int    `json:"offset"`
 
 	Witnessed int `json:"witnessed,omitempty"` // cosignatures demanded of a pack's checkpoint
+
+	Redact   string   `json:"redact,omitempty"`
+	Disclose []string `json:"disclose,omitempty"`
 }
 
 func query(c echo.Context) (Query, error) {
@@ -254,6 +257,15 @@ func (s *Service) evidence(c echo.Context) error {
 			return badRequest("witnessed", "want a number of witnesses")
 		}
 		q.Witnessed = n
+	}
+	if q.Redact = c.QueryParam("redact"); !slices.Contains([]string{"", "args", "output", "all"}, q.Redact) {
+		return badRequest("redact", "want args, output or all")
+	}
+	if raw := c.QueryParam("disclose"); raw != "" {
+		if q.Redact == "" {
+			return badRequest("disclose", "is an exception from redact")
+		}
+		q.Disclose = strings.Split(raw, ",")
 	}
 	st, err := s.env.AskStream(ctx, "audit", "evidence", q)
 	if err != nil {
