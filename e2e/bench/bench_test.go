@@ -127,10 +127,33 @@ func post(url, token, session string, body []byte) ([]byte, error) {
 
 const span = 4 * time.Second
 
+// TestBench measures part by part; -run TestBench/<part> measures one and
+// leaves bench.json as it is.
 func TestBench(t *testing.T) {
-	floors(t)
-	rival(t)
-	decisions(t)
+	ran := 0
+	parts := []struct {
+		name string
+		f    func(*testing.T)
+	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"proofs", proofs}, {"proxy", proxied}}
+	for _, p := range parts {
+		t.Run(p.name, func(t *testing.T) { ran++; p.f(t) })
+	}
+	if t.Failed() || ran < len(parts) {
+		return
+	}
+	b, err := json.MarshalIndent(rows, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(harness.Root(), "bench.json")
+	if err := os.WriteFile(out, append(b, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("\nwritten to bench.json")
+}
+
+// topologies measures calls on each way to run the mesh.
+func topologies(t *testing.T) {
 	for _, c := range []struct {
 		name, durability string
 		o                harness.Options
@@ -174,15 +197,6 @@ func TestBench(t *testing.T) {
 			}
 		})
 	}
-	b, err := json.MarshalIndent(rows, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := filepath.Join(harness.Root(), "bench.json")
-	if err := os.WriteFile(out, append(b, '\n'), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Println("\nwritten to bench.json")
 }
 
 // floors measures what the mesh stands on.

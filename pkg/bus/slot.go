@@ -49,7 +49,7 @@ func (s *Slot) take(ctx context.Context) error {
 		s.seq = 0
 	case err != nil:
 		return err
-	case string(m.Data) == slotFree:
+	case string(m.Data) == slotFree, string(m.Data) == s.Instance+" "+s.nonce: // ours, if the answer to a renewal came late
 		if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &s.seq); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ package transient
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ import (
 type Frame struct {
 	Kind string          `json:"kind"`
 	N    int64           `json:"n,omitempty"`
-	Data json.RawMessage `json:"data,omitempty"`
+	Data json.RawMessage `json:"data,omitempty"` // of a binary frame, its bytes
 }
 
 // Frame kinds.
@@ -48,7 +49,8 @@ type Question struct {
 	Deadline time.Time       `json:"deadline"`
 }
 
-// Handler answers a question by calling reply any number of times.
+// Handler answers a question by calling reply any number of times. Bytes go as
+// they are; everything else as JSON.
 type Handler func(ctx context.Context, args json.RawMessage, reply func(any) error) error
 
 // Box is an instance's mailbox.
@@ -99,7 +101,9 @@ func (b *Box) Run(ctx context.Context) error {
 func (b *Box) deliver(en eventlog.Entry) error {
 	var f Frame
 	id := en.Subject[strings.LastIndexByte(en.Subject, '.')+1:]
-	if err := json.Unmarshal(en.Data, &f); err != nil {
+	if n, body, ok := cutBinary(en.Data); ok {
+		f = Frame{Kind: Data, N: n, Data: body}
+	} else if err := json.Unmarshal(en.Data, &f); err != nil {
 		slog.Warn("transient: not a frame", "subject", en.Subject)
 		return nil
 	}
@@ -161,8 +165,28 @@ func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.conn.JS.Publish(ctx, "tmp."+b.tenant+"."+b.service+"."+to+"."+id, body)
+	return b.put(ctx, to, id, body)
+}
+
+func (b *Box) put(ctx context.Context, to, id string, body []byte) error {
+	_, err := b.conn.JS.Publish(ctx, "tmp."+b.tenant+"."+b.service+"."+to+"."+id, body)
 	return err
+}
+
+// A binary data frame is NUL, which begins no JSON, the number, and the bytes.
+func binaryFrame(n int64, raw []byte) []byte {
+	return append(binary.AppendUvarint(append(make([]byte, 0, len(raw)+11), 0), uint64(n)), raw...)
+}
+
+func cutBinary(b []byte) (n int64, body []byte, ok bool) {
+	if len(b) == 0 || b[0] != 0 {
+		return 0, nil, false
+	}
+	v, size := binary.Uvarint(b[1:])
+	if size <= 0 {
+		return 0, nil, false
+	}
+	return int64(v), bytes.Clone(b[1+size:]), true
 }
 
 // Ask puts a question to an instance and returns the stream of its answer.
@@ -211,11 +235,14 @@ func (b *Box) answer(raw []byte) {
 	defer cancel()
 	n := int64(0)
 	send := func(kind string, doc any) error {
+		n++
+		if raw, ok := doc.([]byte); ok {
+			return b.put(ctx, q.From, q.ID, binaryFrame(n, raw))
+		}
 		body, err := encode(doc)
 		if err != nil {
 			return err
 		}
-		n++
 		return b.Send(ctx, q.From, q.ID, Frame{Kind: kind, N: n, Data: body})
 	}
 	b.mu.Lock()

@@ -68,7 +68,7 @@ func Build(src Source, key *sign.Key) ([]byte, error) {
 		return nil, err
 	}
 	m := Manifest{
-		Events: int64(len(src.Events)), Format: format, Graph: proofgraph.Digest(d.nodes), KID: key.KID, Lamport: lamport,
+		Events: int64(len(src.Events)), Format: format, Graph: sign.Digest(files[pathGraph]), KID: key.KID, Lamport: lamport,
 		Origin: src.Head.Origin, Receipts: int64(len(d.receipts)), RootHash: hex.EncodeToString(src.Head.Root[:]),
 		Session: src.Session, Tenant: src.Tenant, TipDigest: d.tip.Digest, TreeSize: int64(src.Head.Size),
 	}
@@ -87,7 +87,11 @@ func contentPath(commitment string) string {
 }
 
 func storedLines(events []Stored) []byte {
-	var b []byte
+	n := 0
+	for _, e := range events {
+		n += len(e.Bytes) + 1
+	}
+	b := make([]byte, 0, n)
 	for _, e := range events {
 		b = append(append(b, e.Bytes...), '\n')
 	}
@@ -95,7 +99,11 @@ func storedLines(events []Stored) []byte {
 }
 
 func proofLines(events []Stored) []byte {
-	var b []byte
+	n := 0
+	for i := range events {
+		n += 40 + 67*len(events[i].Proof.Path)
+	}
+	b := make([]byte, 0, n)
 	for i := range events {
 		b = append(canon.Append(b, &events[i].Proof), '\n')
 	}

@@ -188,7 +188,12 @@ func writeTar(files map[string][]byte) ([]byte, error) {
 		paths = append(paths, p)
 	}
 	slices.Sort(paths)
+	size := 1024
+	for _, f := range files {
+		size += 1024 + len(f)
+	}
 	var b bytes.Buffer
+	b.Grow(size)
 	w := tar.NewWriter(&b)
 	for _, p := range paths {
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: p, Size: int64(len(files[p])), Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
@@ -248,7 +253,11 @@ func lines(b []byte) ([][]byte, error) {
 }
 
 func joinLines(l [][]byte) []byte {
-	var b []byte
+	n := 0
+	for _, x := range l {
+		n += len(x) + 1
+	}
+	b := make([]byte, 0, n)
 	for _, x := range l {
 		b = append(append(b, x...), '\n')
 	}

@@ -75,7 +75,7 @@ func Digest(nodes []Node) string { return sign.Digest(Lines(nodes)) }
 
 // Lines renders nodes as canonical JSON lines.
 func Lines(nodes []Node) []byte {
-	var b []byte
+	b := make([]byte, 0, 300*len(nodes))
 	for i := range nodes {
 		b = append(canon.Append(b, &nodes[i]), '\n')
 	}

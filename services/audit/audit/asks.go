@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/klauspost/compress/s2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -302,7 +304,7 @@ func (s *Service) transcript(ctx context.Context, raw json.RawMessage, reply fun
 	return reply(turns)
 }
 
-// evidence answers with a session's pack in base64 parts.
+// evidence answers with a session's pack, compressed (S2), in binary frames.
 func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 	q, err := parse[Query](raw)
 	if err != nil {
@@ -357,15 +359,17 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 	if err != nil {
 		return err
 	}
-	for len(pack) > 0 {
-		n := min(len(pack), 384<<10)
-		if err := reply(base64.StdEncoding.EncodeToString(pack[:n])); err != nil {
-			return err
-		}
-		pack = pack[n:]
-	}
-	return nil
+	// Compressed: what goes over TRANSIENT takes memory from everybody.
+	w := bufio.NewWriterSize(replyWriter(reply), 512<<10)
+	z := s2.NewWriter(w, s2.WriterConcurrency(1))
+	_, err = z.Write(pack)
+	return errors.Join(err, z.Close(), w.Flush())
 }
+
+// replyWriter sends what is written as binary frames.
+type replyWriter func(any) error
+
+func (r replyWriter) Write(b []byte) (int, error) { return len(b), r(b) }
 
 func (s *Service) holds(key *sign.Key, lamport uint64) bool {
 	_, err := s.env.Trust.At(key.KID, "audit", contract.UseManifest, lamport)

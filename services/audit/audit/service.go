@@ -32,7 +32,7 @@ import (
 type Config struct {
 	Dir        string        // holds the view and the last checkpoint
 	Durability string        // named in checkpoints
-	Interval   time.Duration // between checkpoints while the log grows; 0 = 1 s
+	Interval   time.Duration // between checkpoints while the log grows; 0 = half a second
 }
 
 // Service implements run.Service.
@@ -66,7 +66,7 @@ func (*Service) Declaration() bus.Declaration {
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if s.Interval == 0 {
-		s.Interval = time.Second
+		s.Interval = 500 * time.Millisecond
 	}
 	if err := s.enter(ctx); err != nil {
 		return err

@@ -3,16 +3,17 @@ package gateway
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/klauspost/compress/s2"
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -272,25 +273,46 @@ func (s *Service) evidence(c echo.Context) error {
 		return unavailable("audit does not answer: " + err.Error())
 	}
 	defer st.Close()
-	var pack []byte
-	for {
-		f, err := st.Next(ctx)
-		if errors.Is(err, transient.ErrEnd) {
-			return c.Blob(http.StatusOK, "application/x-tar", pack)
-		}
-		if err != nil {
-			return askError(err)
-		}
-		var part string
-		if err := json.Unmarshal(f.Data, &part); err != nil {
-			return err
-		}
-		raw, err := base64.StdEncoding.DecodeString(part)
-		if err != nil {
-			return err
-		}
-		pack = append(pack, raw...)
+	f := &frames{ctx: ctx, st: st}
+	if _, err := f.Peek(); err != nil {
+		return askError(err)
 	}
+	c.Response().Header().Set("Content-Type", "application/x-tar")
+	c.Response().WriteHeader(http.StatusOK)
+	if _, err := io.Copy(c.Response(), s2.NewReader(f)); err != nil {
+		panic(http.ErrAbortHandler) // half a pack must not be taken for a whole one
+	}
+	return nil
+}
+
+// frames reads the bytes of an answer's binary frames.
+type frames struct {
+	ctx  context.Context
+	st   *transient.Stream
+	left []byte
+}
+
+// Peek waits for the first bytes.
+func (f *frames) Peek() ([]byte, error) {
+	for len(f.left) == 0 {
+		fr, err := f.st.Next(f.ctx)
+		if errors.Is(err, transient.ErrEnd) {
+			return nil, io.EOF
+		}
+		if err != nil {
+			return nil, err
+		}
+		f.left = fr.Data
+	}
+	return f.left, nil
+}
+
+// Read implements io.Reader.
+func (f *frames) Read(b []byte) (int, error) {
+	left, err := f.Peek()
+	n := copy(b, left)
+	f.left = f.left[n:]
+	return n, err
 }
 
 func (s *Service) proof(c echo.Context) error {
