@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/s2"
 	"golang.org/x/sync/errgroup"
@@ -383,26 +385,57 @@ func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size
 		return nil, err
 	}
 	out := make([]evidence.Stored, len(entries))
-	for i, en := range entries {
-		path, err := translog.Inclusion(en.Seq-1, size, s.view.Tree.Node)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = evidence.Stored{Bytes: en.Data, Proof: evidence.Proof{Index: int64(en.Seq - 1), Path: evidence.HexPath(path)}}
-		for _, c := range contents(en) {
-			if c.Store != contract.StoreObject {
-				continue
+	var mu sync.Mutex // guards objects
+	g, ctx := errgroup.WithContext(ctx)
+	part := len(entries)/runtime.GOMAXPROCS(0) + 1
+	for lo := 0; lo < len(entries); lo += part {
+		g.Go(func() error {
+			node := remember(s.view.Tree.Node)
+			for i := lo; i < min(lo+part, len(entries)); i++ {
+				en := entries[i]
+				path, err := translog.Inclusion(en.Seq-1, size, node)
+				if err != nil {
+					return err
+				}
+				out[i] = evidence.Stored{Bytes: en.Data, Proof: evidence.Proof{Index: int64(en.Seq - 1), Path: evidence.HexPath(path)}}
+				for _, c := range contents(en) {
+					if c.Store != contract.StoreObject {
+						continue
+					}
+					object, err := s.env.Blobs.Object(ctx, &c)
+					if err != nil {
+						return err
+					}
+					if object != nil {
+						mu.Lock()
+						objects[c.Commitment] = object
+						mu.Unlock()
+					}
+				}
 			}
-			object, err := s.env.Blobs.Object(ctx, &c)
-			if err != nil {
-				return nil, err
-			}
-			if object != nil {
-				objects[c.Commitment] = object
-			}
-		}
+			return nil
+		})
 	}
-	return out, nil
+	return out, g.Wait()
+}
+
+// remember keeps the nodes that the proofs of neighbours share.
+func remember(get translog.Nodes) translog.Nodes {
+	type at struct {
+		level uint
+		index uint64
+	}
+	seen := map[at]translog.Hash{}
+	return func(level uint, index uint64) (translog.Hash, error) {
+		if h, ok := seen[at{level, index}]; ok {
+			return h, nil
+		}
+		h, err := get(level, index)
+		if err == nil {
+			seen[at{level, index}] = h
+		}
+		return h, err
+	}
 }
 
 // contents lists the content references of an event.
