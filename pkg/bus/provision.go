@@ -66,12 +66,7 @@ func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration,
 
 func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declaration, replicas int) error {
 	for i := range d.Work {
-		w := &d.Work[i]
-		err := consumer(ctx, js, Events, jetstream.ConsumerConfig{
-			Durable: w.Consumer(d.Service), AckPolicy: jetstream.AckExplicitPolicy, FilterSubjects: w.Filters,
-			AckWait: w.AckWait, MaxDeliver: -1, MaxAckPending: w.MaxAckPending, MaxWaiting: 4096,
-		})
-		if err != nil {
+		if err := consumer(ctx, js, Events, d.Work[i].config(d.Service)); err != nil {
 			return err
 		}
 	}
@@ -88,6 +83,20 @@ func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declarat
 		}
 	}
 	return nil
+}
+
+func (w *Work) config(service string) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{Durable: w.Consumer(service), AckPolicy: jetstream.AckExplicitPolicy, FilterSubjects: w.Filters,
+		AckWait: w.AckWait, MaxDeliver: -1, MaxAckPending: w.MaxAckPending, MaxWaiting: 4096}
+}
+
+// BeginWork makes the consumer of a kind of work on a restored ledger: what
+// lies before seq was done already.
+func BeginWork(ctx context.Context, js jetstream.JetStream, w *Work, service string, seq uint64) error {
+	c := w.config(service)
+	c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq
+	_, err := js.CreateConsumer(ctx, Events, c)
+	return err
 }
 
 func consumer(ctx context.Context, js jetstream.JetStream, stream string, c jetstream.ConsumerConfig) error {

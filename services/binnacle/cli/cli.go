@@ -32,6 +32,7 @@ Run it
   up          run the whole mesh in one process
   init        make the keys of a mesh
   provision   keep an external NATS server as the mesh needs it
+  backup      take a whole mesh away in one file; restore puts it back
 
 Use it
   call        propose a call and print its output
@@ -80,7 +81,7 @@ type command func(ctx context.Context, c *env) error
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
 	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
-	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "conform": conformCmd, "replay": replay, "export": export, "verify": verify, "version": version,
+	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "conform": conformCmd, "backup": backupCmd, "restore": restore, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 
 // env is one invocation.

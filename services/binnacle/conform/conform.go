@@ -76,7 +76,7 @@ type step struct {
 	Save map[string]string `json:"save"` // header → name
 }
 
-// Gates lists the gates up to a level, by level.
+// gates lists the gates up to a level, by level.
 func gates(level string) (map[string][]gate, error) {
 	if !slices.Contains(Levels, level) {
 		return nil, fmt.Errorf("level %q is none of %v", level, Levels)
@@ -98,18 +98,6 @@ func gates(level string) (map[string][]gate, error) {
 		}
 	}
 	return out, nil
-}
-
-// Names lists the gates of all levels.
-func Names() ([]string, error) {
-	all, err := gates("L3")
-	var out []string
-	for _, l := range Levels {
-		for _, g := range all[l] {
-			out = append(out, g.Gate)
-		}
-	}
-	return out, err
 }
 
 // Run drives the endpoint through every gate up to the level; each result is

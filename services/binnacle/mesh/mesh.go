@@ -71,6 +71,7 @@ type Mesh struct {
 	done   chan struct{}
 	err    error
 	server *server.Server
+	lock   *os.File
 }
 
 // ServerConfig renders the NATS configuration for the keys in a ring.
@@ -115,16 +116,21 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
+	l, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
 	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: filepath.Join(dir, "nats"), SyncAlways: cfg.Power, Listen: cfg.NATSListen})
 	if err != nil {
 		return nil, err
 	}
 	srv, err := embed.Start(conf)
 	if err != nil {
+		l.Close()
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	m := &Mesh{Token: adminToken, RootKID: ring.RootKID, stop: cancel, done: make(chan struct{}), server: srv}
+	m := &Mesh{Token: adminToken, RootKID: ring.RootKID, stop: cancel, done: make(chan struct{}), server: srv, lock: l}
 	ready := make(chan struct{})
 	go m.run(ctx, cfg, dir, ring, ready)
 	select {
@@ -180,6 +186,7 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 	m.err = errors.Join(m.err, <-prov)
 	m.server.Shutdown()
 	m.server.WaitForShutdown()
+	m.lock.Close()
 }
 
 func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, d bus.Dialer, provisioned, ready chan struct{}) error {

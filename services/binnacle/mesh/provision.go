@@ -36,11 +36,7 @@ const trustPoll = time.Second
 // back: what it kept in memory is gone then. Trust documents that appear in
 // the ring meanwhile are published as they come.
 func (p *Provisioner) Run(ctx context.Context, ready func()) error {
-	seed, err := p.Ring.NKey("provision")
-	if err != nil {
-		return err
-	}
-	c, err := bus.Connect(p.Dialer, seed, "provision", true)
+	c, err := Provisioning(p.Dialer, p.Ring)
 	if err != nil {
 		return err
 	}

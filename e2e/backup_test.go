@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// TestBackup takes a mesh away, of one process while it is stopped, of several
+// while it works, and puts it back as another one: every fact, proof, content
+// and secret is there, and it goes on.
+func TestBackup(t *testing.T) {
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, harness.Options{Noop: true})
+			call := func(m *harness.Mesh, tool, session, body string) *harness.Response {
+				t.Helper()
+				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+tool, session, body)
+				if err != nil || r.Status != 200 {
+					t.Fatal(tool, err, r)
+				}
+				return r
+			}
+			big := strings.Repeat("heave ", 5000) // an object of its own
+			for range 20 {
+				call(m, "noop", "s-kept", `{"n":1}`)
+			}
+			call(m, "cmd.upper", "s-kept", fmt.Sprintf(`{"text":%q}`, big))
+			if out, err := m.CLIStdin("hunter22", "secret", "put", "demo-api-key"); err != nil {
+				t.Fatal(out, err)
+			}
+			call(m, "cmd.secretlen", "s-kept", `{}`)
+			pack := filepath.Join(t.TempDir(), "p.tar")
+			if out, err := m.CLI("export", "--session", "s-kept", "--out", pack); err != nil {
+				t.Fatal(out, err)
+			}
+			file := filepath.Join(t.TempDir(), "mesh.backup")
+			args := []string{"backup", "--out", file}
+			if name == "one" {
+				if out, err := m.CLI(args...); err == nil || !strings.Contains(out+err.Error(), "a mesh runs on this folder") {
+					t.Fatal("a running mesh's store was opened a second time", out, err)
+				}
+				m.StopAll()
+			} else {
+				args = append(args, "--nats", m.NATS, "--vault", filepath.Join(m.Dir, "vault-broker"))
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			if name != "one" {
+				for i := range 4 {
+					wg.Go(func() {
+						for ctx.Err() == nil {
+							_, _ = m.Do(t.Context(), "POST", "/api/v1/packs/noop", fmt.Sprint("s-busy-", i), "{}")
+						}
+					})
+				}
+			}
+			out, err := m.CLI(args...)
+			stop()
+			wg.Wait()
+			if err != nil {
+				t.Fatal(out, err)
+			}
+			t.Log(out)
+			m.StopAll()
+
+			dir := filepath.Join(t.TempDir(), "again")
+			out, err = m.CLI("restore", "--in", file, "--data", dir)
+			if err != nil {
+				t.Fatal(out, err)
+			}
+			t.Log(out)
+			if out, err := m.CLI("restore", "--in", file, "--data", dir); err == nil || !strings.Contains(out+err.Error(), "exists") {
+				t.Fatal("restored over a mesh", out, err)
+			}
+			again := harness.One(t, harness.Options{Noop: true, Dir: dir})
+			fresh := filepath.Join(t.TempDir(), "q.tar")
+			if out, err := again.CLI("export", "--session", "s-kept", "--out", fresh); err != nil {
+				t.Fatal(out, err)
+			}
+			a, err1 := os.ReadFile(pack)
+			b, err2 := os.ReadFile(fresh)
+			if err1 != nil || err2 != nil || !bytes.Equal(a, b) {
+				t.Errorf("the pack of the restored mesh has other bytes (%v %v)", err1, err2)
+			}
+			r := call(again, "cmd.secretlen", "s-kept", `{}`) // its session goes on, with the secret it needs
+			if !strings.Contains(string(r.Body), `"length":8`) {
+				t.Errorf("%s", r.Body)
+			}
+			if out, err := again.CLI("replay"); err != nil {
+				t.Error(out, err)
+			}
+			ledger := filepath.Join(t.TempDir(), "l.jsonl")
+			if out, err := again.CLI("export", "--ledger", "--out", ledger); err != nil {
+				t.Fatal(out, err)
+			}
+			if out, err := again.CLI("verify", ledger); err != nil {
+				t.Error(out, err)
+			}
+		})
+	}
+}
