@@ -30,7 +30,6 @@ require (
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
 	github.com/binnacle-mesh/binnacle/schemas v0.0.0
-	github.com/binnacle-mesh/binnacle/services/binnacle v0.0.0
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nats-io/nkeys v0.4.16 // indirect
@@ -40,26 +39,8 @@ require (
 	golang.org/x/tools v0.52.0 // indirect
 )
 
-replace github.com/binnacle-mesh/binnacle/examples/packs => ../examples/packs
-
 replace github.com/binnacle-mesh/binnacle/pkg => ../pkg
 
 replace github.com/binnacle-mesh/binnacle/pkg/core => ../pkg/core
 
 replace github.com/binnacle-mesh/binnacle/schemas => ../schemas
-
-replace github.com/binnacle-mesh/binnacle/services/audit => ../services/audit
-
-replace github.com/binnacle-mesh/binnacle/services/binnacle => ../services/binnacle
-
-replace github.com/binnacle-mesh/binnacle/services/gateway => ../services/gateway
-
-replace github.com/binnacle-mesh/binnacle/services/judge => ../services/judge
-
-replace github.com/binnacle-mesh/binnacle/services/llm-router => ../services/llm-router
-
-replace github.com/binnacle-mesh/binnacle/services/policy => ../services/policy
-
-replace github.com/binnacle-mesh/binnacle/services/session-runner => ../services/session-runner
-
-replace github.com/binnacle-mesh/binnacle/services/vault-broker => ../services/vault-broker

@@ -25,10 +25,16 @@ const slotFree = "free"
 // AcquireSlot takes the lowest free slot of the service, waiting until the
 // bus is provisioned and one is free.
 func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
+	nonce := rand.Text()
 	for {
 		for n := 1; n <= d.Slots; n++ {
-			s := &Slot{Instance: d.Instance(n), conn: c, subject: fmt.Sprintf("slot.%s.%d", d.Service, n), nonce: rand.Text()}
-			if s.take(ctx) == nil {
+			s := &Slot{Instance: d.Instance(n), conn: c, subject: fmt.Sprintf("slot.%s.%d", d.Service, n), nonce: nonce}
+			err := s.take(ctx)
+			// No answer in time does not mean that it was not taken.
+			for i := 0; i < 3 && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil; i++ {
+				err = s.take(ctx)
+			}
+			if err == nil {
 				return s, nil
 			}
 		}
@@ -49,7 +55,7 @@ func (s *Slot) take(ctx context.Context) error {
 		s.seq = 0
 	case err != nil:
 		return err
-	case string(m.Data) == slotFree, string(m.Data) == s.Instance+" "+s.nonce: // ours, if the answer to a renewal came late
+	case string(m.Data) == slotFree, string(m.Data) == s.Instance+" "+s.nonce: // ours, if the answer came late
 		if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &s.seq); err != nil {
 			return err
 		}
