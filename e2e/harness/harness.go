@@ -61,6 +61,7 @@ type Options struct {
 	Packs      string // folder of packs; default bin/packs
 	Webhook    string // told of calls that wait for approval
 	Dir        string // state; default a folder of the test
+	Mirror     bool   // keep a mirror of the ledger (one process per service)
 }
 
 // Mesh is a running mesh.
@@ -181,7 +182,11 @@ func Processes(t testing.TB, o Options) *Mesh {
 		t.Fatal(err)
 	}
 	m.Start("nats", []string{Bin(t, "svc/nats-server"), "-c", path}, nil)
-	m.Start("provision", []string{binnacle, "provision", "--data", m.Dir, "--nats", m.NATS}, nil)
+	argv := []string{binnacle, "provision", "--data", m.Dir, "--nats", m.NATS}
+	if o.Mirror {
+		argv = append(argv, "--mirror")
+	}
+	m.Start("provision", argv, nil)
 	for _, s := range Services {
 		m.StartService(s, s)
 	}

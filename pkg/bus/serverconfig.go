@@ -16,6 +16,7 @@ type ServerOptions struct {
 	ProvisionKey string            // public nkey of the provisioning identity
 	ServiceKeys  map[string]string // public nkey by service
 	Cluster      *Cluster          // nil for a server on its own
+	Mirror       *MirrorKeys       // nil without the account of the mirrors
 }
 
 // Cluster is what a server needs to be one of several.
@@ -24,6 +25,12 @@ type Cluster struct {
 	Listen string   // "host:port" for the other servers
 	Routes []string // "host:port" of every server
 	Secret string   // that the servers share
+}
+
+// MirrorKeys are the public nkeys of the identities in account MIRROR.
+type MirrorKeys struct {
+	Keeper  string // makes the mirrors
+	Auditor string // reads them, and nothing else
 }
 
 // ServerConfig renders the NATS server configuration. The embedded server
@@ -77,8 +84,39 @@ func ServerConfig(decls []Declaration, o ServerOptions) (string, error) {
 			p("      { service: %q, accounts: [%q]%s }", g.subject, account(decls[i].Service), stream)
 		}
 	}
+	if o.Mirror != nil {
+		// The server itself asks for these on behalf of a mirror: a consumer on
+		// the two origins, which delivers under one prefix alone.
+		for _, origin := range []string{Checkpoints, Events} {
+			p("      { service: %q, accounts: [MIRROR], response_type: stream }", "$JS.API.CONSUMER.CREATE."+origin+".>")
+			p("      { service: %q, accounts: [MIRROR], response_type: stream }", "$JS.API.CONSUMER.CREATE."+origin)
+		}
+		p("      { service: %q, accounts: [MIRROR], response_type: stream }", "$JS.FC.>")
+		p("      { stream: %q, accounts: [MIRROR] }", mirrorDeliver+".>")
+	}
 	p("    ]")
 	p("  }")
+	if o.Mirror != nil {
+		p("  MIRROR: {")
+		p("    jetstream: enabled")
+		p("    users: [")
+		p("      { nkey: %s, permissions: { publish: [%q, %q, %q, %q], subscribe: [%q] } }", o.Mirror.Keeper,
+			"$JS.API.STREAM.CREATE."+MirrorCheckpoints, "$JS.API.STREAM.CREATE."+MirrorEvents, "$JS.API.STREAM.INFO.>", "$JS.API.INFO", "_INBOX.>")
+		p("      { nkey: %s, permissions: { publish: [%q, %q, %q], subscribe: [%q] } }", o.Mirror.Auditor,
+			"$JS.API.DIRECT.GET.>", "$JS.API.STREAM.INFO.>", "$JS.API.INFO", "_INBOX.>")
+		p("    ]")
+		p("    imports: [")
+		for _, origin := range []string{Checkpoints, Events} {
+			for _, more := range []string{"", ".>"} {
+				s := "CONSUMER.CREATE." + origin + more
+				p("      { service: { account: MESH, subject: %q }, to: %q }", "$JS.API."+s, APIPrefix+"."+s)
+			}
+		}
+		p("      { service: { account: MESH, subject: %q } }", "$JS.FC.>")
+		p("      { stream: { account: MESH, subject: %q } }", mirrorDeliver+".>")
+		p("    ]")
+		p("  }")
+	}
 	for i := range decls {
 		d := &decls[i]
 		key, ok := o.ServiceKeys[d.Service]

@@ -30,12 +30,13 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 		for n := 1; n <= d.Slots; n++ {
 			s := &Slot{Instance: d.Instance(n), conn: c, subject: fmt.Sprintf("slot.%s.%d", d.Service, n), nonce: nonce}
 			err := s.take(ctx)
-			// No answer in time does not mean that it was not taken.
-			for i := 0; i < 3 && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil; i++ {
-				err = s.take(ctx)
-			}
 			if err == nil {
 				return s, nil
+			}
+			// The next one only where this is another's: no answer can mean that
+			// the bus is not provisioned yet, or that this one was taken.
+			if !errors.Is(err, errOccupied) && !conflict(err) {
+				break
 			}
 		}
 		select {
@@ -46,8 +47,10 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	}
 }
 
+var errOccupied = errors.New("occupied")
+
 func (s *Slot) take(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	m, err := s.conn.Get(ctx, Slots, map[string]any{"last_by_subj": s.subject})
 	switch {
@@ -60,7 +63,7 @@ func (s *Slot) take(ctx context.Context) error {
 			return err
 		}
 	default:
-		return errors.New("occupied")
+		return errOccupied
 	}
 	return s.put(ctx, s.nonce)
 }
@@ -94,7 +97,7 @@ func (s *Slot) Keep(ctx context.Context) error {
 			err := s.put(try, s.nonce)
 			if conflict(err) { // expired, or NATS lost its memory: take it again if nobody has
 				err = s.take(try)
-				if err != nil && err.Error() == "occupied" {
+				if errors.Is(err, errOccupied) {
 					cancel()
 					return fmt.Errorf("slot %s was taken by another instance", s.Instance)
 				}

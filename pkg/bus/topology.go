@@ -24,6 +24,20 @@ const (
 	Slots       = "SLOTS"       // slot.>, instance leases
 )
 
+// Mirrors of the ledger and its checkpoints, in the account MIRROR. The
+// provisioning identity has no rights there, so what it could do to the
+// originals it cannot do to these.
+const (
+	MirrorEvents      = "MIRROR_EVENTS"
+	MirrorCheckpoints = "MIRROR_CHECKPOINTS"
+)
+
+// mirrorOf maps a mirror to its origin.
+var mirrorOf = map[string]string{MirrorEvents: Events, MirrorCheckpoints: Checkpoints}
+
+// mirrorDeliver is where the server delivers what it mirrors.
+const mirrorDeliver = "mirror.deliver"
+
 // APIPrefix is where a service account finds the JetStream API.
 const APIPrefix = "mesh.API"
 

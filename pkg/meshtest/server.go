@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,7 @@ func StartMode(t testing.TB, decls []bus.Declaration, power bool) *Bus {
 	b := &Bus{Decls: decls, seeds: map[string][]byte{}}
 	opts := bus.ServerOptions{StoreDir: t.TempDir(), MaxFile: "4G", SyncAlways: power, ServiceKeys: map[string]string{}}
 	opts.ProvisionKey = b.identity(t, "provision")
+	opts.Mirror = &bus.MirrorKeys{Keeper: b.identity(t, "mirror"), Auditor: b.identity(t, "auditor")}
 	for _, d := range decls {
 		opts.ServiceKeys[d.Service] = b.identity(t, d.Service)
 	}
@@ -167,7 +169,7 @@ func (b *Bus) Seed(service string) []byte { return b.seeds[service] }
 // Connect dials as a service, or as "provision".
 func (b *Bus) Connect(t testing.TB, service string) *bus.Conn {
 	t.Helper()
-	c, err := bus.Connect(bus.Dialer{Server: b.Server}, b.seeds[service], service, service == "provision")
+	c, err := bus.Connect(bus.Dialer{Server: b.Server}, b.seeds[service], service, slices.Contains([]string{"provision", "mirror", "auditor"}, service))
 	if err != nil {
 		t.Fatal(err)
 	}

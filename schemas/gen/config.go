@@ -27,6 +27,7 @@ var settings = map[string]string{
 	"BINNACLE_LLM":              "JSON file naming LLM upstreams",
 	"BINNACLE_LOG":              "debug for more words",
 	"BINNACLE_NATS":             "NATS server",
+	"BINNACLE_MIRROR":           "1 keeps a mirror of the ledger in an account of its own",
 	"BINNACLE_NOOP":             "1 offers tool.noop, for benchmarks and tests",
 	"BINNACLE_PACKS":            "folder of packs",
 	"BINNACLE_POLICY":           "P1 bundles (.tar.gz), or Rego files, which together replace the built-in bundle; comma-separated",

@@ -494,12 +494,22 @@ func (s *Service) proof(ctx context.Context, raw json.RawMessage, reply func(any
 	return reply(map[string]any{"index": q.Seq - 1, "leaf": hex.EncodeToString(leaf[:]), "path": evidence.HexPath(path), "checkpoint": strings.TrimSpace(string(note)) + "\n"})
 }
 
-// checkpointNote answers with the newest checkpoint.
-func (s *Service) checkpointNote(_ context.Context, _ json.RawMessage, reply func(any) error) error {
+// checkpointNote answers with the newest checkpoint, or with the one that
+// witnesses are to cosign.
+func (s *Service) checkpointNote(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[struct {
+		Witness bool `json:"witness"`
+	}](raw)
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.checkpoints) == 0 {
 		return errors.New("not found: no checkpoint is signed yet")
+	}
+	if q.Witness {
+		return reply(string(s.forWitnesses().note))
 	}
 	return reply(string(s.checkpoints[len(s.checkpoints)-1].note))
 }

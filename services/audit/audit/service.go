@@ -46,6 +46,8 @@ type Service struct {
 	checkpoints []point // of this epoch, ascending by size
 	epoch       int64
 	truncated   error
+	target      uint64 // size of the checkpoint held out to witnesses
+	targetSince time.Time
 }
 
 // point locates a checkpoint in CHECKPOINTS.

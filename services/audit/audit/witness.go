@@ -51,6 +51,34 @@ func (s *Service) cosign(ctx context.Context, raw json.RawMessage, reply func(an
 	return reply(map[string]string{"witness": name})
 }
 
+// meeting is how long one checkpoint is held out to witnesses.
+const meeting = time.Minute
+
+// forWitnesses is the checkpoint that witnesses are to look at now: the same one
+// for each, until all have cosigned it or a minute has passed. Each comes when
+// it likes; without this, no two would ever cosign the same. It never goes back.
+func (s *Service) forWitnesses() *point {
+	if len(s.checkpoints) == 0 {
+		return nil
+	}
+	if p := s.at(s.target); p != nil && time.Since(s.targetSince) < meeting && len(p.cosigned) < s.witnesses() {
+		return p
+	}
+	p := &s.checkpoints[len(s.checkpoints)-1]
+	s.target, s.targetSince = p.size, time.Now()
+	return p
+}
+
+// witnesses counts those that are known and not revoked.
+func (s *Service) witnesses() (n int) {
+	for _, k := range s.env.Trust.Keys() {
+		if strings.HasPrefix(k.Owner, "witness:") && k.RevokedSince == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // recall folds a kept cosignature in; checkpoints come before theirs.
 func (s *Service) recall(b []byte) {
 	size, line, ok := strings.Cut(string(b), "\n")

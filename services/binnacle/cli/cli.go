@@ -60,7 +60,8 @@ Prove it
   why         tell how a call came to its end, from intent to effect
   replay      rebuild every view and decision from the ledger and compare
   export      take a session's evidence, or the whole ledger, away
-  verify      check evidence offline
+  archive     keep the ledger as a folder of sealed segments
+  verify      check evidence, an exported ledger or an archive offline
   conform     drive an endpoint through the conformance gates
   recover     go on after the ledger lost something, in a new log epoch
   witness     follow the log from outside, and cosign what only grew
@@ -81,7 +82,7 @@ type command func(ctx context.Context, c *env) error
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
 	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
-	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "conform": conformCmd, "backup": backupCmd, "restore": restore, "replay": replay, "export": export, "verify": verify, "version": version,
+	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "conform": conformCmd, "backup": backupCmd, "restore": restore, "archive": archiveCmd, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 
 // env is one invocation.

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/archive"
 )
 
 // printStream prints a chat stream's text as it comes. It fails unless the
@@ -158,6 +159,7 @@ func export(ctx context.Context, c *env) error {
 	var disclose list
 	c.fs.Var(&disclose, "disclose", "with --redact: show the payloads of this call (repeatable)")
 	whole := c.fs.Bool("ledger", false, "the whole ledger: stored bytes as JSON lines, the checkpoint over them as the last line")
+	from := c.sourceFlags()
 	if _, err := c.parse(0, 0, "--session S --out pack.tar | --ledger [--out FILE]"); err != nil {
 		return err
 	}
@@ -177,7 +179,12 @@ func export(ctx context.Context, c *env) error {
 	var n int64
 	var err error
 	if *whole {
-		n, err = c.exportLedger(ctx, w)
+		src, stop, e := from.open(ctx)
+		if e != nil {
+			return e
+		}
+		defer stop()
+		n, err = exportLedger(w, src)
 	} else {
 		q := url.Values{"witnessed": {strconv.Itoa(*witnessed)}}
 		if *redact != "" || len(disclose) > 0 {
@@ -204,28 +211,18 @@ func (c *env) copyTo(ctx context.Context, w io.Writer, path string) (int64, erro
 	return io.Copy(w, resp.Body)
 }
 
-func (c *env) exportLedger(ctx context.Context, w io.Writer) (int64, error) {
-	resp, err := c.request(ctx, http.MethodGet, "/api/v1/ledger?from=1&to=1", nil, nil)
+// exportLedger writes the lines that a checkpoint covers, and the checkpoint.
+func exportLedger(w io.Writer, src *ledgerSource) (int64, error) {
+	r, err := src.read(1, src.size)
 	if err != nil {
 		return 0, err
 	}
-	size := resp.Header.Get("X-Binnacle-Ledger-Size")
-	resp.Body.Close()
-	var proof struct {
-		Checkpoint string `json:"checkpoint"`
-	}
-	if err := c.get(ctx, "/api/v1/ledger/"+size+"/proof", &proof); err != nil {
-		return 0, err
-	}
-	lines := strings.SplitN(proof.Checkpoint, "\n", 3)
-	if len(lines) < 3 {
-		return 0, fail(exitFailed, "the mesh answered with a malformed checkpoint")
-	}
-	n, err := c.copyTo(ctx, w, "/api/v1/ledger?to="+lines[1])
+	defer r.Close()
+	n, err := io.Copy(w, r)
 	if err != nil {
 		return n, err
 	}
-	last, err := evidence.LedgerTrailer(proof.Checkpoint)
+	last, err := evidence.LedgerTrailer(src.note)
 	if err != nil {
 		return n, err
 	}
@@ -237,13 +234,20 @@ func (c *env) exportLedger(ctx context.Context, w io.Writer) (int64, error) {
 func verify(_ context.Context, c *env) error {
 	root := c.fs.String("root", os.Getenv("BINNACLE_ROOT"), "key id of the root you trust, or a file holding it (default: DATA/root.kid)")
 	demand := c.fs.String("witnesses", "", "file of the witnesses that must have cosigned: {quorum, witnesses: [{name, public_key}]}")
-	pos, err := c.parse(1, 1, "pack.tar|ledger.jsonl")
+	pos, err := c.parse(1, 1, "pack.tar|ledger.jsonl|archive/")
 	if err != nil {
 		return err
 	}
 	kid, err := c.rootKID(*root)
 	if err != nil {
 		return err
+	}
+	if st, err := os.Stat(pos[0]); err == nil && st.IsDir() {
+		rep, err := archive.Verify(pos[0], kid)
+		if err != nil {
+			return fail(exitFailed, "FAILED: %v", err)
+		}
+		return c.print(rep, func() { fmt.Fprint(c.out, rep) })
 	}
 	b, err := os.ReadFile(pos[0])
 	if err != nil {

@@ -28,6 +28,7 @@ func up(ctx context.Context, c *env) error {
 	power := c.fs.Bool("power", os.Getenv("BINNACLE_DURABILITY") == "power", "fsync every event (durability mode power)")
 	noop := c.fs.Bool("noop", false, "offer tool.noop, for benchmarks and tests")
 	nats := c.fs.String("nats-listen", "", "also listen for NATS clients on host:port")
+	mirror := c.fs.Bool("mirror", os.Getenv("BINNACLE_MIRROR") != "", "keep a mirror of the ledger in an account of its own")
 	webhook := c.fs.String("approval-webhook", os.Getenv("BINNACLE_APPROVAL_WEBHOOK"), "URL that is told of calls that wait for approval")
 	verbose := c.fs.Bool("v", false, "log debug messages")
 	var policies list
@@ -44,7 +45,7 @@ func up(ctx context.Context, c *env) error {
 	}
 	debug.SetGCPercent(300) // the heap is small and garbage is plenty
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
-	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Webhook: *webhook}
+	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Mirror: *mirror, Webhook: *webhook}
 	if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
 		kek, err := run.ParseSeed("BINNACLE_VAULT_KEK", v)
 		if err != nil {
@@ -108,6 +109,7 @@ func provision(ctx context.Context, c *env) error {
 	monitor := c.fs.String("monitor", "0.0.0.0:8222", "monitoring address in the printed configuration; empty for none")
 	power := c.fs.Bool("power", false, "fsync every event, in the printed configuration")
 	replicas := c.fs.Int("replicas", 1, "stream replicas")
+	mirror := c.fs.Bool("mirror", os.Getenv("BINNACLE_MIRROR") != "", "keep a mirror of the ledger in an account of its own")
 	keys := c.fs.String("keys", "", "folder of keys (default DATA/keys)")
 	server := c.fs.String("cluster-server", "", "this server's name in a cluster, in the printed configuration; empty for a server on its own")
 	routes := c.fs.String("cluster-listen", "0.0.0.0:6222", "address for the other servers, in the printed configuration")
@@ -139,7 +141,7 @@ func provision(ctx context.Context, c *env) error {
 		_, err = fmt.Fprint(c.out, conf)
 		return err
 	}
-	p := mesh.Provisioner{Dialer: bus.Dialer{URL: *url}, Ring: ring, Tenant: "default", Replicas: *replicas}
+	p := mesh.Provisioner{Dialer: bus.Dialer{URL: *url}, Ring: ring, Tenant: "default", Replicas: *replicas, Mirror: *mirror}
 	return p.Run(ctx, func() { fmt.Fprintln(c.out, "provisioned") })
 }
 

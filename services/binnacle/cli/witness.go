@@ -94,7 +94,7 @@ func (w *witnessing) look(ctx context.Context) error {
 		return err
 	}
 	var note bytes.Buffer
-	if _, err := w.c.copyTo(ctx, &note, "/log/checkpoint"); err != nil {
+	if _, err := w.c.copyTo(ctx, &note, "/log/checkpoint?witness=true"); err != nil {
 		return err
 	}
 	head, err := w.open(note.Bytes())

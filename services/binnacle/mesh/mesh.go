@@ -47,6 +47,7 @@ type Config struct {
 	Power      bool     // fsync every event: survives power loss, costs an fsync each
 	Noop       bool     // offer tool.noop, for benchmarks and tests
 	VaultKEK   []byte   // the vault's key-encryption key, 32 bytes; nil = the file made by Init
+	Mirror     bool     // keep a mirror of the ledger in an account of its own
 	NATSListen string   // also listen for NATS clients on host:port; empty = in process only
 	Webhook    string   // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
 	LLM        llmrouter.Config
@@ -85,6 +86,16 @@ func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 		if o.ServiceKeys[s], err = ring.NKeyPublic(s); err != nil {
 			return "", err
 		}
+	}
+	if err := ring.MirrorNKeys(); err != nil {
+		return "", err
+	}
+	o.Mirror = &bus.MirrorKeys{}
+	if o.Mirror.Keeper, err = ring.NKeyPublic("mirror"); err != nil {
+		return "", err
+	}
+	if o.Mirror.Auditor, err = ring.NKeyPublic("auditor"); err != nil {
+		return "", err
 	}
 	if o.MaxFile == "" {
 		o.MaxFile = "1T"
@@ -179,7 +190,7 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 	prov := make(chan error, 1)
 	provisioned := make(chan struct{})
 	go func() {
-		prov <- (&Provisioner{Dialer: d, Ring: ring, Tenant: cfg.Tenant}).Run(base, func() { close(provisioned) })
+		prov <- (&Provisioner{Dialer: d, Ring: ring, Tenant: cfg.Tenant, Mirror: cfg.Mirror}).Run(base, func() { close(provisioned) })
 	}()
 	m.err = m.services(ctx, cfg, dir, ring, d, provisioned, ready)
 	stopBase()

@@ -72,3 +72,12 @@ func Provisioning(d bus.Dialer, ring *keyring.Ring) (*bus.Conn, error) {
 	}
 	return bus.Connect(d, seed, "provision", true)
 }
+
+// Keeper connects as the identity that makes the mirrors.
+func Keeper(d bus.Dialer, ring *keyring.Ring) (*bus.Conn, error) {
+	seed, err := ring.NKey("mirror")
+	if err != nil {
+		return nil, err
+	}
+	return bus.Connect(d, seed, "mirror", true)
+}

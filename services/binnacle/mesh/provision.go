@@ -25,6 +25,7 @@ type Provisioner struct {
 	Ring     *keyring.Ring
 	Tenant   string
 	Replicas int
+	Mirror   bool // keep the mirrors too
 
 	published int // trust documents and log epochs of the ring that are on the ledger
 }
@@ -79,6 +80,16 @@ func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	defer cancel()
 	if err := bus.Provision(ctx, c.JS, Declarations(), max(p.Replicas, 1)); err != nil {
 		return err
+	}
+	if p.Mirror {
+		k, err := Keeper(p.Dialer, p.Ring)
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		if err := bus.Mirror(ctx, k, max(p.Replicas, 1)); err != nil {
+			return err
+		}
 	}
 	p.published = 0
 	return p.publish(ctx, c)

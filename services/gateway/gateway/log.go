@@ -31,7 +31,7 @@ func (s *Service) logCheckpoint(c echo.Context) error {
 		return err
 	}
 	var note string
-	if err := s.askAudit(c, "checkpoint", nil, &note); err != nil {
+	if err := s.askAudit(c, "checkpoint", map[string]bool{"witness": c.QueryParam("witness") == "true"}, &note); err != nil {
 		return err
 	}
 	return c.Blob(http.StatusOK, "text/plain; charset=utf-8", []byte(note))

@@ -176,6 +176,17 @@ func (r *Ring) ClusterSecret() (string, error) {
 	return hex.EncodeToString(b), err
 }
 
+// MirrorNKeys reads, or makes, the identities of the mirrors' account:
+// "mirror", which makes them, and "auditor", which reads them.
+func (r *Ring) MirrorNKeys() error {
+	for _, name := range []string{"mirror", "auditor"} {
+		if _, err := r.nkey(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (r *Ring) nkey(service string) ([]byte, error) {
 	b, err := r.NKey(service)
 	if !errors.Is(err, fs.ErrNotExist) {

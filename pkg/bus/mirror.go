@@ -1,0 +1,27 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Mirror makes the mirrors, unless they are there: copies that the server keeps
+// by itself under the same sequences, also of what the origin loses later. c
+// belongs to the keeper.
+func Mirror(ctx context.Context, c *Conn, replicas int) error {
+	for name, origin := range mirrorOf {
+		_, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+			return c.JS.CreateStream(ctx, jetstream.StreamConfig{
+				Name: name, Storage: jetstream.FileStorage, Replicas: replicas, DenyDelete: true, DenyPurge: true, AllowDirect: true,
+				Mirror: &jetstream.StreamSource{Name: origin, External: &jetstream.ExternalStream{APIPrefix: APIPrefix, DeliverPrefix: mirrorDeliver}},
+			})
+		})
+		if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			return fmt.Errorf("mirror %s: %w", name, err)
+		}
+	}
+	return nil
+}
