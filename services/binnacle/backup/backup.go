@@ -78,7 +78,9 @@ func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, 
 					Stream uint64 `json:"stream_seq"`
 				} `json:"ack_floor"`
 			}
-			if err := c.API(ctx, "CONSUMER.INFO."+bus.Events+"."+name, nil, &info); err != nil {
+			err := c.API(ctx, "CONSUMER.INFO."+bus.Events+"."+name, nil, &info)
+			var api *jetstream.APIError
+			if err != nil && !(errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeConsumerNotFound) { // of a later release than the mesh
 				return nil, fmt.Errorf("consumer %s: %w", name, err)
 			}
 			ix.Floors[name] = info.Floor.Stream

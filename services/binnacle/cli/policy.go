@@ -415,7 +415,7 @@ func (c *env) activate(ctx context.Context, rest []string, f *policyFlags) error
 // the catalog holds now.
 func (c *env) approveTool(ctx context.Context, rest []string) error {
 	kind, digest := rest[0], ""
-	if !strings.Contains(kind, ".") || !slices.Contains([]string{"tool", "llm", "vault", "judge"}, strings.SplitN(kind, ".", 2)[0]) {
+	if !strings.Contains(kind, ".") || !slices.Contains([]string{"tool", "llm", "client", "vault", "judge"}, strings.SplitN(kind, ".", 2)[0]) {
 		kind = "tool." + kind
 	}
 	if len(rest) == 2 {

@@ -56,7 +56,12 @@ func (s *Service) getPack(c echo.Context) error {
 	if _, err := s.auth(c, ""); err != nil {
 		return err
 	}
-	if t, digest := s.tools.Lookup("tool." + c.Param("name")); t != nil && (c.QueryParam("unapproved") == "true" || !s.tools.Drifted(t, digest)) {
+	name, unapproved := c.Param("name"), c.QueryParam("unapproved") == "true"
+	t, digest := s.tools.Lookup("tool." + name)
+	if t == nil && unapproved { // people approve tools that are no packs, too
+		t, digest = s.tools.Lookup(name)
+	}
+	if t != nil && (unapproved || !s.tools.Drifted(t, digest)) {
 		return c.JSON(http.StatusOK, describe(t))
 	}
 	return notFound("no pack " + c.Param("name"))

@@ -3,6 +3,7 @@
 package keyring
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/base64"
@@ -243,24 +244,33 @@ func (r *Ring) publish(root *sign.Key, k contract.TrustKey) error {
 	return os.Chmod(r.path(name), 0o644)
 }
 
-// Trust reads the signed trust documents, in order.
+// Trust reads the signed trust documents, in order. Release 0.1 kept them in
+// one file, trust.jsonl; what came later lies behind them.
 func (r *Ring) Trust() ([]contract.TrustKey, error) {
 	files, err := filepath.Glob(r.path(trustDir + "/*.json"))
-	if err != nil || len(files) == 0 {
-		return nil, errors.Join(fmt.Errorf("no trust documents in %s", r.path(trustDir)), err)
+	if err != nil {
+		return nil, err
 	}
 	slices.Sort(files)
+	if _, err := os.Stat(r.path("trust.jsonl")); err == nil {
+		files = append([]string{r.path("trust.jsonl")}, files...)
+	}
 	var out []contract.TrustKey
 	for _, f := range files {
 		raw, err := os.ReadFile(f)
 		if err != nil {
 			return nil, err
 		}
-		var k contract.TrustKey
-		if err := contract.Decode(raw, &k); err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Base(f), err)
+		for line := range bytes.Lines(raw) {
+			var k contract.TrustKey
+			if err := contract.Decode(bytes.TrimSpace(line), &k); err != nil {
+				return nil, fmt.Errorf("%s: %w", filepath.Base(f), err)
+			}
+			out = append(out, k)
 		}
-		out = append(out, k)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no trust documents in %s", r.path(trustDir))
 	}
 	return out, nil
 }

@@ -42,6 +42,10 @@ type Engine struct {
 }
 
 func read(doc []byte) (bundle.Bundle, error) {
+	doc, err := upgraded(doc)
+	if err != nil {
+		return bundle.Bundle{}, err
+	}
 	if _, err := Files(doc); err != nil {
 		return bundle.Bundle{}, err
 	}
@@ -54,6 +58,25 @@ func read(doc []byte) (bundle.Bundle, error) {
 		return b, errors.New("bundle: holds no Rego module")
 	}
 	return b, nil
+}
+
+// upgraded is the same policy in today's form. Release 0.1 recorded Rego modules
+// as one JSON document, {"modules": {name: text}}.
+func upgraded(doc []byte) ([]byte, error) {
+	if len(doc) == 0 || doc[0] != '{' {
+		return doc, nil
+	}
+	var old struct {
+		Modules map[string]string `json:"modules"`
+	}
+	if err := json.Unmarshal(doc, &old); err != nil || len(old.Modules) == 0 {
+		return nil, errors.New("bundle: neither a gzipped tar nor a bundle of release 0.1")
+	}
+	files := map[string][]byte{}
+	for name, text := range old.Modules {
+		files[name] = []byte(text)
+	}
+	return Build(files, "", nil)
 }
 
 // Compile prepares a bundle: a gzipped tar in OPA's bundle format. Signatures
