@@ -58,14 +58,14 @@ func TestProxy(t *testing.T) {
 				}
 				got[e.Event.Data.Effect.Tool+" "+e.Event.Data.Effect.Status]++
 			}
-			if want := map[string]int{"llm.forward succeeded": 6, "client.upper succeeded": 2, "client.rm denied": 3, "client.mkfs denied": 1}; !maps.Equal(got, want) {
+			if want := map[string]int{"llm.forward succeeded": 10, "client.upper succeeded": 4, "client.rm denied": 5, "client.mkfs denied": 1}; !maps.Equal(got, want) {
 				t.Errorf("the ledger holds %v, want %v", got, want)
 			}
 			pack := filepath.Join(t.TempDir(), "p.tar")
 			if out, err := m.CLI("export", "--session", "s-proxy", "--out", pack); err != nil {
 				t.Fatal(out, err)
 			}
-			if out, err := m.CLI("verify", pack); err != nil || !strings.Contains(out, "receipts  12") {
+			if out, err := m.CLI("verify", pack); err != nil || !strings.Contains(out, "receipts  20") {
 				t.Fatal(out, err)
 			}
 			leaks(t, m, llm.Key)

@@ -44,6 +44,9 @@ func TestCrashReplicated(t *testing.T) {
 	c.m.WaitReady()
 	c.settle()
 	c.check()
+	if out, err := c.m.CLI("conform", "--level", "L3"); err != nil {
+		t.Error(out, err)
+	}
 }
 
 // leader is the process that leads the ledger's stream.

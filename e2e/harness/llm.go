@@ -33,6 +33,7 @@ func NewLLM(t testing.TB) (*LLM, string) {
 	l := &LLM{Key: "sk-fixture-0123456789"}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", l.chat)
+	mux.HandleFunc("POST /v1/responses", l.responses)
 	l.Server = httptest.NewServer(mux)
 	t.Cleanup(l.Close)
 	dir := t.TempDir()
@@ -161,4 +162,75 @@ func wireError(w http.ResponseWriter, status int, message, code string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": message, "type": "invalid_request_error", "param": nil, "code": code}})
+}
+
+// responses speaks the Responses API: it calls every function it is offered.
+func (l *LLM) responses(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Authorization") != "Bearer "+l.Key {
+		wireError(w, 401, "Incorrect API key provided", "invalid_api_key")
+		return
+	}
+	var req struct {
+		Model, Input string
+		Stream       bool
+		Tools        []struct{ Name string }
+	}
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
+		wireError(w, 400, err.Error(), "invalid_json")
+		return
+	}
+	items := []any{}
+	for i, t := range req.Tools {
+		items = append(items, map[string]any{"type": "function_call", "id": fmt.Sprint("fc_", i+1), "call_id": fmt.Sprint("call_", i+1), "name": t.Name, "arguments": `{"text":"x"}`, "status": "completed"})
+	}
+	if len(items) == 0 {
+		items = append(items, map[string]any{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+			"content": []any{map[string]any{"type": "output_text", "text": "You said: " + req.Input, "annotations": []any{}}}})
+	}
+	whole := func(status string, output []any) map[string]any {
+		return map[string]any{"id": "resp_1", "object": "response", "created_at": 1700000000, "model": req.Model, "status": status, "output": output,
+			"tools": []any{}, "parallel_tool_calls": true, "usage": map[string]any{"input_tokens": 5, "output_tokens": 7, "total_tokens": 12}}
+	}
+	if !req.Stream {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(whole("completed", items))
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	n := 0
+	send := func(kind string, doc map[string]any) {
+		doc["type"], doc["sequence_number"] = kind, n
+		n++
+		b, _ := json.Marshal(doc)
+		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, b)
+		w.(http.Flusher).Flush()
+	}
+	send("response.created", map[string]any{"response": whole("in_progress", []any{})})
+	for i, it := range items {
+		item := it.(map[string]any)
+		begun := map[string]any{}
+		for k, v := range item {
+			begun[k] = v
+		}
+		begun["status"] = "in_progress"
+		id := item["id"]
+		if item["type"] == "message" {
+			begun["content"] = []any{}
+			part := item["content"].([]any)[0].(map[string]any)
+			send("response.output_item.added", map[string]any{"output_index": i, "item": begun})
+			send("response.content_part.added", map[string]any{"output_index": i, "content_index": 0, "item_id": id, "part": map[string]any{"type": "output_text", "text": "", "annotations": []any{}}})
+			send("response.output_text.delta", map[string]any{"output_index": i, "content_index": 0, "item_id": id, "delta": part["text"]})
+			send("response.output_text.done", map[string]any{"output_index": i, "content_index": 0, "item_id": id, "text": part["text"]})
+			send("response.content_part.done", map[string]any{"output_index": i, "content_index": 0, "item_id": id, "part": part})
+		} else {
+			begun["arguments"] = ""
+			send("response.output_item.added", map[string]any{"output_index": i, "item": begun})
+			for _, d := range []string{`{"te`, `xt":"x"}`} {
+				send("response.function_call_arguments.delta", map[string]any{"output_index": i, "item_id": id, "delta": d})
+			}
+			send("response.function_call_arguments.done", map[string]any{"output_index": i, "item_id": id, "arguments": item["arguments"]})
+		}
+		send("response.output_item.done", map[string]any{"output_index": i, "item": item})
+	}
+	send("response.completed", map[string]any{"response": whole("completed", items)})
 }

@@ -42,5 +42,15 @@ assert.equal(refused.finish_reason, 'stop')
 assert.equal(refused.message.tool_calls, undefined)
 assert.match(refused.message.refusal, /"rm" was refused/)
 
-await assert.rejects(client.responses.create({ model, input: 'go' }), (e) => e.status === 404 && e.code === 'not_governed')
+// The same by the Responses API.
+const functions = (...names) => names.map((name) => ({ type: 'function', name, parameters: { type: 'object', properties: { text: { type: 'string' } } }, strict: false }))
+assert.equal((await client.responses.create({ model, input: 'go' })).output_text, 'You said: go')
+const output = (r) => r.output.map((i) => (i.type === 'message' ? i.content[0].refusal ?? i.content[0].text : `${i.name} ${i.arguments}`))
+const expected = [/^The call of tool "rm" was refused/, /^upper {"text":"x"}$/]
+const whole = output(await client.responses.create({ model, input: 'go', tools: functions('rm', 'upper') }))
+expected.forEach((e, i) => assert.match(whole[i], e))
+const live = output(await client.responses.stream({ model, input: 'go', tools: functions('rm', 'upper') }).finalResponse())
+expected.forEach((e, i) => assert.match(live[i], e))
+assert.equal((await client.responses.stream({ model, input: 'go' }).finalResponse()).output_text, 'You said: go')
+await assert.rejects(client.responses.retrieve('resp_1'), (e) => e.status === 404 && e.code === 'not_governed')
 console.log('openai sdk behind the proxy ok')

@@ -25,7 +25,12 @@ func CheckWitnesses(pack []byte, k int, witnesses []Witness) (names []string, er
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range witnesses {
+	for i, w := range witnesses {
+		for _, other := range witnesses[:i] {
+			if other.Name == w.Name || string(other.PublicKey) == string(w.PublicKey) {
+				return nil, fmt.Errorf("witnesses: %s and %s are one: each name and each key counts once", other.Name, w.Name)
+			}
+		}
 		for line := range strings.Lines(string(files[pathCosignatures])) {
 			if _, err := translog.VerifyCosignature(files[pathCheckpoint], strings.TrimSuffix(line, "\n"), w.Name, w.PublicKey); err == nil {
 				names = append(names, w.Name)

@@ -2,6 +2,7 @@ package translog
 
 import (
 	"encoding/hex"
+	"fmt"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -155,5 +156,60 @@ func TestNote(t *testing.T) {
 		if _, err := ParseNote(bad, key.Public()); err == nil {
 			t.Fatalf("byte %d flipped and accepted", i)
 		}
+	}
+}
+
+// TestDuplicateLeaves: a tree that repeats its last leaf is another tree
+// (CVE-2012-2459 is what happens where it is not), and neither an inner node
+// passes for a leaf, nor a leaf for two.
+func TestDuplicateLeaves(t *testing.T) {
+	leaf := func(s string) Hash { return LeafHash([]byte(s)) }
+	roots := map[Hash]int{}
+	for n := 1; n <= 40; n++ {
+		for _, repeat := range []int{0, 1, 2, 3} {
+			m := mem{}
+			i := uint64(0)
+			for j := range n {
+				m.add(t, i, leaf(fmt.Sprint("e", j)))
+				i++
+			}
+			for range repeat {
+				m.add(t, i, leaf(fmt.Sprint("e", n-1)))
+				i++
+			}
+			root, err := Root(i, m.get)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if repeat == 0 {
+				roots[root] = n
+				continue
+			}
+			if was, ok := roots[root]; ok {
+				t.Fatalf("%d leaves and %d repeats have the root of %d leaves", n, repeat, was)
+			}
+			// Where the leaf is not, no proof puts it.
+			first, err := Inclusion(uint64(n-1), i, m.get)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if VerifyInclusion(uint64(n-1), i, leaf(fmt.Sprint("e", n-1)), first, root) != nil {
+				t.Fatal("a true proof does not verify")
+			}
+			for index := range i + 4 {
+				if (index < uint64(n-1) || index >= i) && VerifyInclusion(index, i, leaf(fmt.Sprint("e", n-1)), first, root) == nil {
+					t.Errorf("%d leaves, %d repeats: the proof of %d verifies at %d", n, repeat, n-1, index)
+				}
+			}
+		}
+	}
+	a, b, c, d := leaf("a"), leaf("b"), leaf("c"), leaf("d")
+	l, r := NodeHash(a, b), NodeHash(c, d)
+	root := NodeHash(l, r)
+	if LeafHash(append(a[:], b[:]...)) == l {
+		t.Error("an entry made of two hashes has the hash of a node")
+	}
+	if VerifyInclusion(0, 4, l, []Hash{r}, root) == nil {
+		t.Error("an inner node passes for a leaf")
 	}
 }

@@ -18,7 +18,8 @@ type object struct {
 	vals map[string]json.RawMessage
 }
 
-var looked = []string{"choices", "message", "delta", "tool_calls", "function_call", "finish_reason", "index", "model", "stream", "tools"}
+var looked = []string{"choices", "message", "delta", "tool_calls", "function_call", "finish_reason", "index", "model", "stream", "tools",
+	"output", "response", "item", "output_index", "type", "name", "arguments", "input", "call_id"}
 
 func parse(b []byte) (*object, error) {
 	d := json.NewDecoder(bytes.NewReader(b))

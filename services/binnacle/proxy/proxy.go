@@ -15,6 +15,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -49,7 +50,7 @@ const (
 )
 
 // sent are the paths that carry something to the upstream, below /v1.
-var sent = map[string]bool{"/chat/completions": true, "/completions": true, "/embeddings": true}
+var sent = map[string]bool{"/chat/completions": true, "/responses": true, "/completions": true, "/embeddings": true}
 
 // New makes a proxy.
 func New(upstream *url.URL, mesh Mesh, session string, log *slog.Logger) *Proxy {
@@ -74,7 +75,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.forward(w, r, path)
 	default:
 		refuse(w, &problem{http.StatusNotFound, "invalid_request_error", "not_governed",
-			fmt.Sprintf("%s %s is not passed on: the proxy governs POST /v1/chat/completions, /v1/completions and /v1/embeddings, and reads GET /v1/models", r.Method, r.URL.Path)})
+			fmt.Sprintf("%s %s is not passed on: the proxy governs POST /v1/chat/completions, /v1/responses, /v1/completions and /v1/embeddings, and reads GET /v1/models", r.Method, r.URL.Path)})
 	}
 }
 
@@ -119,12 +120,16 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	defer resp.Body.Close()
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
-	case resp.StatusCode != http.StatusOK || path != "/chat/completions":
+	case resp.StatusCode != http.StatusOK || path != "/chat/completions" && path != "/responses":
 		p.copy(w, resp)
+	case kind == "text/event-stream" && path == "/responses":
+		p.responses(w, resp, &ask, r.Context())
 	case kind == "text/event-stream":
 		p.stream(w, resp, &ask, r.Context())
+	case path == "/responses":
+		p.plain(w, resp, &ask, r.Context(), governedResponse)
 	default:
-		p.plain(w, resp, &ask, r.Context())
+		p.plain(w, resp, &ask, r.Context(), governed)
 	}
 }
 
@@ -141,15 +146,16 @@ func (p *Proxy) describe(body []byte) (*forwardArgs, error) {
 	if err := doc.get("stream", &a.Stream); err != nil {
 		return nil, errors.New("stream: want true or false")
 	}
-	var tools []struct {
-		Function struct{ Name string }
-		Custom   struct{ Name string }
+	var tools []struct { // chat completions nest the name, responses do not
+		Type, Name string
+		Function   struct{ Name string }
+		Custom     struct{ Name string }
 	}
 	if err := doc.get("tools", &tools); err != nil {
 		return nil, errors.New("tools: want a list of tools")
 	}
 	for _, t := range tools {
-		a.Tools = append(a.Tools, t.Function.Name+t.Custom.Name)
+		a.Tools = append(a.Tools, cmp.Or(t.Function.Name, t.Custom.Name, t.Name, t.Type))
 	}
 	return a, nil
 }
@@ -216,18 +222,18 @@ func head(w http.ResponseWriter, resp *http.Response) {
 	}
 }
 
-// plain governs a chat completion that came in one piece.
-func (p *Proxy) plain(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
+// plain governs an answer that came in one piece.
+func (p *Proxy) plain(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context, govern func(context.Context, []byte, *asker) ([]byte, error)) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err == nil && len(body) > maxBody {
 		err = fmt.Errorf("more than %d bytes", maxBody)
 	}
 	var out []byte
 	if err == nil {
-		out, err = governed(ctx, body, ask)
+		out, err = govern(ctx, body, ask)
 	}
 	if err != nil {
-		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_malformed", "the upstream's answer is not a chat completion: " + err.Error()})
+		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_malformed", "the upstream's answer is not one of this API: " + err.Error()})
 		return
 	}
 	head(w, resp)

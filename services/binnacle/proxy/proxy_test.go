@@ -254,7 +254,7 @@ func TestHostile(t *testing.T) {
 func TestNothingPasses(t *testing.T) {
 	reached := false
 	s := newStand(t, func(w http.ResponseWriter, r *http.Request) { reached = true; answering("{}")(w, r) })
-	for path, want := range map[string]int{"/v1/responses": 404, "/v1/assistants": 404, "/v1/chat/completions/x": 404, "/v1//chat/completions": 404} {
+	for path, want := range map[string]int{"/v1/responses/resp_1": 404, "/v1/responses/resp_1/cancel": 404, "/v1/assistants": 404, "/v1/chat/completions/x": 404, "/v1//chat/completions": 404} {
 		if status, got, _ := s.post(t, path, ask); status != want || !strings.Contains(got, "not_governed") {
 			t.Errorf("%s: %d %s", path, status, got)
 		}

@@ -1,0 +1,57 @@
+package evidence
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+)
+
+// TestWitnesses: k of n count, each once; one that is down, that signed
+// something else, or that signed twice, adds nothing.
+func TestWitnesses(t *testing.T) {
+	w := sample(t, 2)
+	src := w.source("s-a")
+	other := src.Head
+	other.Size++
+	sign := func(name string, c *translog.Checkpoint, unix uint64) string {
+		return translog.Cosign(c.Sign(w.keys["audit"]), name, key(t, name), unix)
+	}
+	all := func(names ...string) (out []Witness) {
+		for _, n := range names {
+			out = append(out, Witness{n, key(t, n).Public()})
+		}
+		return out
+	}
+	one, again, two := sign("w1", &src.Head, 100), sign("w1", &src.Head, 200), sign("w2", &src.Head, 100)
+	for name, c := range map[string]struct {
+		lines []string
+		k     int
+		list  []Witness
+		word  string // in the error; empty: they suffice
+	}{
+		"both":                     {[]string{one, two}, 2, all("w1", "w2"), ""},
+		"two of three, one down":   {[]string{one, two}, 2, all("w1", "w3", "w2"), ""},
+		"down":                     {[]string{one}, 2, all("w1", "w2"), "1 of the 2"},
+		"signed twice":             {[]string{one, again}, 2, all("w1", "w2"), "1 of the 2"},
+		"the same line twice":      {[]string{one, one}, 2, all("w1", "w2"), "1 of the 2"},
+		"over another head":        {[]string{one, sign("w2", &other, 100)}, 2, all("w1", "w2"), "1 of the 2"},
+		"under another's name":     {[]string{one, strings.Replace(two, "w2", "w3", 1)}, 2, all("w1", "w3"), "1 of the 2"},
+		"by a key nobody named":    {[]string{one, two}, 2, append(all("w1"), Witness{"w2", key(t, "eve").Public()}), "1 of the 2"},
+		"one named twice":          {[]string{one}, 2, all("w1", "w1"), "are one"},
+		"one key under two names":  {[]string{one}, 2, append(all("w1"), Witness{"w2", key(t, "w1").Public()}), "are one"},
+		"not a line":               {[]string{one, "— w2 !!!"}, 2, all("w1", "w2"), "1 of the 2"},
+		"nobody is asked for":      {nil, 0, nil, ""},
+		"asked for and none there": {nil, 1, all("w1"), "0 of the 1"},
+	} {
+		src.Cosignatures = c.lines
+		pack := build(t, src, w.keys["audit"])
+		if _, err := Verify(pack, w.root.KID); err != nil {
+			t.Fatal(name, err)
+		}
+		_, err := CheckWitnesses(pack, c.k, c.list)
+		if (err == nil) != (c.word == "") || err != nil && !strings.Contains(err.Error(), c.word) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// The Responses API: an answer is a list of output items, a tool call is one of
+// them, and a stream tells of each item as it is made and of the whole at the
+// end.
+
+// passing are the items that ask nothing of the client: text, and what the
+// provider has done itself.
+var passing = map[string]bool{"message": true, "reasoning": true, "compaction": true, "file_search_call": true, "web_search_call": true,
+	"code_interpreter_call": true, "image_generation_call": true, "mcp_call": true, "mcp_list_tools": true}
+
+// itemCall reads an output item that is a tool call; nil where it asks nothing
+// of the client. A type that is not known is a call that will be refused.
+func itemCall(item *object) (*toolCall, error) {
+	var f struct {
+		Type, Name, Input string
+		CallID            string `json:"call_id"`
+		Args              string `json:"arguments"`
+	}
+	for _, m := range []struct {
+		name string
+		v    *string
+	}{{"type", &f.Type}, {"name", &f.Name}, {"input", &f.Input}, {"call_id", &f.CallID}, {"arguments", &f.Args}} {
+		if m.name != "type" && passing[f.Type] {
+			return nil, nil
+		}
+		if err := item.get(m.name, m.v); err != nil {
+			return nil, fmt.Errorf("%s: not a string", m.name)
+		}
+	}
+	switch f.Type {
+	case "function_call":
+		return &toolCall{id: f.CallID, kind: "function", name: f.Name, args: f.Args}, nil
+	case "custom_tool_call":
+		return &toolCall{id: f.CallID, kind: "custom", name: f.Name, args: f.Input}, nil
+	}
+	return &toolCall{id: f.CallID, kind: f.Type + " item", name: f.Name}, nil
+}
+
+// item is the call as an output item, made of what was decided.
+func (t *toolCall) item(id string) *object {
+	doc := map[string]string{"id": id, "call_id": t.id, "name": t.name, "status": "completed"}
+	if t.kind == "custom" {
+		doc["type"], doc["input"] = "custom_tool_call", t.args
+	} else {
+		doc["type"], doc["arguments"] = "function_call", t.args
+	}
+	return made(doc)
+}
+
+func made(v any) *object {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings
+	}
+	o, err := parse(b)
+	if err != nil {
+		panic(err) // written above
+	}
+	return o
+}
+
+// refusalItem is the message that stands in for a call.
+func refusalItem(id, refusal string) *object {
+	return made(map[string]any{"id": id, "type": "message", "role": "assistant", "status": "completed",
+		"content": []any{map[string]string{"type": "refusal", "refusal": refusal}}})
+}
+
+// settled remembers what became of each call of an answer, since a stream tells
+// of it twice.
+type settled map[toolCall]struct {
+	allowed bool
+	refusal string
+}
+
+// settle decides the calls that are not decided yet, all at once.
+func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
+	var open []*toolCall
+	for _, t := range calls {
+		if _, known := s[*t]; !known {
+			open = append(open, t)
+		}
+	}
+	// govern joins refusals; each call wants its own.
+	type out struct {
+		t       *toolCall
+		allowed bool
+		refusal string
+	}
+	done := make(chan out)
+	for _, t := range open {
+		go func() {
+			allowed, refusal := ask.govern(ctx, []*toolCall{t})
+			done <- out{t, len(allowed) == 1, refusal}
+		}()
+	}
+	for range open {
+		o := <-done
+		s[*o.t] = struct {
+			allowed bool
+			refusal string
+		}{o.allowed, o.refusal}
+	}
+}
+
+// output governs the items of a response object.
+func (s settled) output(ctx context.Context, doc *object, ask *asker) error {
+	items, err := doc.list("output")
+	if err != nil {
+		return err
+	}
+	if len(items) > maxCalls*2 {
+		return fmt.Errorf("output: more than %d items", maxCalls*2)
+	}
+	found := make([]*toolCall, len(items))
+	var calls []*toolCall
+	for i, it := range items {
+		if found[i], err = itemCall(it); err != nil {
+			return fmt.Errorf("output[%d]: %w", i, err)
+		}
+		if found[i] != nil {
+			calls = append(calls, found[i])
+		}
+	}
+	s.settle(ctx, ask, calls)
+	for i, t := range found {
+		if t == nil {
+			continue
+		}
+		var id string
+		if err := items[i].get("id", &id); err != nil {
+			return fmt.Errorf("output[%d]: id: not a string", i)
+		}
+		if v := s[*t]; v.allowed {
+			items[i] = t.item(id)
+		} else {
+			items[i] = refusalItem(id, v.refusal)
+		}
+	}
+	if doc.has("output") {
+		doc.putList("output", items)
+	}
+	return nil
+}
+
+// governedResponse is a response with the tool calls that are allowed.
+func governedResponse(ctx context.Context, body []byte, ask *asker) ([]byte, error) {
+	doc, err := parse(body)
+	if err != nil {
+		return nil, err
+	}
+	if err := (settled{}).output(ctx, doc, ask); err != nil {
+		return nil, err
+	}
+	return doc.append(nil), nil
+}
+
+// responseStream governs a streamed response.
+type responseStream struct {
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	ask  *asker
+	said settled
+	held map[int]bool // output items that wait for their end
+	n    int          // events written
+}
+
+func (p *Proxy) responses(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
+	head(w, resp)
+	w.WriteHeader(http.StatusOK)
+	s := &responseStream{w: w, rc: http.NewResponseController(w), ask: ask, said: settled{}, held: map[int]bool{}}
+	err := events(resp.Body, func(data []byte) error { return s.event(ctx, data) })
+	if err == nil && len(s.held) > 0 {
+		err = errors.New("it ended before its tool calls did")
+	}
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case errors.Is(err, errUpstreamCut):
+		panic(http.ErrAbortHandler)
+	default:
+		s.write(made(map[string]string{"type": "error", "code": "upstream_malformed", "message": "the upstream's stream is not one of response events: " + err.Error()}))
+	}
+}
+
+// write sends an event under a number of its own: some of the upstream's are
+// left out, and others put in.
+func (s *responseStream) write(e *object) {
+	var kind string
+	_ = e.get("type", &kind)
+	e.put("sequence_number", s.n)
+	s.n++
+	_, _ = fmt.Fprintf(s.w, "event: %s\ndata: %s\n\n", strings.NewReplacer("\n", "", "\r", "").Replace(kind), e.append(nil))
+	_ = s.rc.Flush()
+}
+
+func (s *responseStream) event(ctx context.Context, data []byte) error {
+	if string(data) == "[DONE]" {
+		return nil
+	}
+	e, err := parse(data)
+	if err != nil {
+		return err
+	}
+	var kind string
+	var index int
+	if e.get("type", &kind) != nil || e.get("output_index", &index) != nil {
+		return errors.New("an event without a type, or whose output_index is no number")
+	}
+	if e.has("response") {
+		r, err := e.sub("response")
+		if err != nil {
+			return err
+		}
+		if err := s.said.output(ctx, r, s.ask); err != nil {
+			return err
+		}
+		e.set("response", r.append(nil))
+	}
+	if e.has("item") {
+		return s.item(ctx, e, kind, index)
+	}
+	// Pieces of a call come with it, when it is whole, or not at all.
+	if s.held[index] && e.has("output_index") || strings.HasPrefix(kind, "response.function_call_arguments") || strings.HasPrefix(kind, "response.custom_tool_call_input") {
+		return nil
+	}
+	s.write(e)
+	return nil
+}
+
+func (s *responseStream) item(ctx context.Context, e *object, kind string, index int) error {
+	it, err := e.sub("item")
+	if err != nil {
+		return err
+	}
+	t, err := itemCall(it)
+	if err != nil {
+		return err
+	}
+	if t == nil {
+		s.write(e)
+		return nil
+	}
+	if kind != "response.output_item.done" {
+		if s.held[index] = true; len(s.held) > maxCalls {
+			return fmt.Errorf("it holds more than %d tool calls", maxCalls)
+		}
+		return nil
+	}
+	delete(s.held, index)
+	s.said.settle(ctx, s.ask, []*toolCall{t})
+	var id string
+	if err := it.get("id", &id); err != nil {
+		return errors.New("id: not a string")
+	}
+	tell := func(kind string, more map[string]any) {
+		doc := map[string]any{"type": kind, "output_index": index}
+		for k, v := range more {
+			doc[k] = v
+		}
+		s.write(made(doc))
+	}
+	v := s.said[*t]
+	if v.allowed {
+		whole := t.item(id)
+		empty := t.item(id)
+		empty.put("status", "in_progress")
+		piece, full := "response.function_call_arguments", "arguments"
+		if t.kind == "custom" {
+			piece, full = "response.custom_tool_call_input", "input"
+		}
+		empty.put(full, "")
+		tell("response.output_item.added", map[string]any{"item": json.RawMessage(empty.append(nil))})
+		tell(piece+".delta", map[string]any{"item_id": id, "delta": t.args})
+		tell(piece+".done", map[string]any{"item_id": id, full: t.args, "name": t.name})
+		tell("response.output_item.done", map[string]any{"item": json.RawMessage(whole.append(nil))})
+		return nil
+	}
+	whole := refusalItem(id, v.refusal)
+	empty := refusalItem(id, "")
+	empty.put("status", "in_progress")
+	empty.put("content", []any{})
+	part := func(text string) map[string]any {
+		return map[string]any{"item_id": id, "content_index": 0, "part": map[string]string{"type": "refusal", "refusal": text}}
+	}
+	tell("response.output_item.added", map[string]any{"item": json.RawMessage(empty.append(nil))})
+	tell("response.content_part.added", part(""))
+	tell("response.refusal.delta", map[string]any{"item_id": id, "content_index": 0, "delta": v.refusal})
+	tell("response.refusal.done", map[string]any{"item_id": id, "content_index": 0, "refusal": v.refusal})
+	tell("response.content_part.done", part(v.refusal))
+	tell("response.output_item.done", map[string]any{"item": json.RawMessage(whole.append(nil))})
+	return nil
+}
