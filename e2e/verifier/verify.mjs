@@ -220,6 +220,27 @@ function rootOf(leaf, index, size, path) {
   return r
 }
 
+// grows checks a consistency proof as RFC 9162 section 2.1.4.2 does.
+function grows(old, head, path) {
+  const at = (ok) => need(ok, 'consistency.json: the log did not grow from there')
+  if (old.size === head.size) return at(path.length === 0 && old.root.equals(head.root))
+  let first = BigInt(old.size), p = [...path]
+  if ((first & (first - 1n)) === 0n) p.unshift(old.root)
+  at(p.length > 0)
+  let fn = first - 1n, sn = BigInt(head.size) - 1n
+  while (fn & 1n) { fn >>= 1n; sn >>= 1n }
+  let fr = p[0], sr = p[0]
+  for (const c of p.slice(1)) {
+    at(sn !== 0n)
+    if ((fn & 1n) || fn === sn) {
+      fr = sha(Buffer.from([1]), c, fr); sr = sha(Buffer.from([1]), c, sr)
+      if (!(fn & 1n)) while (fn !== 0n && !(fn & 1n)) { fn >>= 1n; sn >>= 1n }
+    } else sr = sha(Buffer.from([1]), sr, c)
+    fn >>= 1n; sn >>= 1n
+  }
+  at(sn === 0n && fr.equals(old.root) && sr.equals(head.root))
+}
+
 function note(bytes, pubs) {
   const all = utf8.decode(bytes)
   const cut = all.indexOf('\n\n')
@@ -282,6 +303,15 @@ export function verify(pack, rootKID) {
   const pubs = [...reg.keys.values()].filter((k) => k.owner === 'audit' && k.uses.includes('checkpoint') && k.since <= m.lamport && !(k.revoked && k.revoked <= m.lamport)).map((k) => k.pub)
   const head = note(get('checkpoint'), pubs)
   need(head.origin === m.origin && head.size === m.tree_size && head.root.toString('hex') === m.root_hash && head.lamport === m.lamport, 'checkpoint: is not the one the manifest names')
+  let grown = 0
+  if (files.has('consistency.json')) {
+    const g = read(files.get('consistency.json'), 'consistency.json')
+    shape(g, 'consistency.json', { from: 's', path: 'l' })
+    const old = note(Buffer.from(g.from), pubs)
+    need(old.origin === head.origin && old.size > 0 && old.size <= head.size && g.path.every((h) => /^[0-9a-f]{64}$/.test(h)), 'consistency.json: not an earlier checkpoint of this log')
+    grows(old, head, g.path.map((h) => Buffer.from(h, 'hex')))
+    grown = old.size
+  }
   const stored = lines(get('events.jsonl'), 'events.jsonl')
   const named = lines(files.get('leaves.jsonl'), 'leaves.jsonl').map((b) => { const r = read(b, 'leaves.jsonl'); shape(r, 'leaves.jsonl', { id: 's', leaf: 's' }); return r })
   need(redactedFormat === named.length > 0, 'leaves.jsonl: does not belong to the format')
@@ -418,7 +448,7 @@ export function verify(pack, rootKID) {
   const erased = contents.filter((c) => open(c, files) === null).length
   for (const [p, b] of files) if (p.startsWith('contents/')) need(sha(b).toString('hex') === p.slice(9), `${p}: does not match its name`)
   return { tenant: m.tenant, session: m.session, origin: head.origin, tree_size: m.tree_size, root_hash: m.root_hash, events: events.length, decisions: decisions.length, receipts: receipts.length,
-    open_calls: [...calls.values()].filter((c) => !c.recorded).length, erased, redacted }
+    open_calls: [...calls.values()].filter((c) => !c.recorded).length, erased, grown_from: grown, redacted }
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {

@@ -33,6 +33,8 @@ type Source struct {
 	Head            translog.Checkpoint
 	Objects         map[string][]byte // by commitment; absent = erased
 	Cosignatures    []string          // witnesses' lines over the checkpoint; none = no file
+	Earlier         []byte            // signed note of an earlier checkpoint; none = no file
+	Growth          []translog.Hash   // consistency proof from there to Head
 }
 
 // Build renders the pack. The same source and key give the same bytes.
@@ -59,6 +61,9 @@ func Build(src Source, key *sign.Key) ([]byte, error) {
 	}
 	if len(src.Cosignatures) > 0 {
 		files[pathCosignatures] = []byte(strings.Join(src.Cosignatures, "\n") + "\n")
+	}
+	if src.Earlier != nil {
+		files[pathConsistency] = contract.Bytes(&growth{From: string(src.Earlier), Path: HexPath(src.Growth)})
 	}
 	for commitment, object := range src.Objects {
 		files[contentPath(commitment)] = object

@@ -33,6 +33,7 @@ const (
 const (
 	pathAttestation = "attestation.dsse.json"
 	pathCheckpoint  = "checkpoint"
+	pathConsistency = "consistency.json" // that the log grew from an earlier checkpoint
 	pathDecisions   = "decisions.jsonl"
 	pathEvents      = "events.jsonl"
 	pathManifest    = "manifest.json"
@@ -104,6 +105,19 @@ type Proof struct {
 func (p *Proof) Canonical(c *canon.Codec) {
 	c.Int("index", &p.Index)
 	c.Strs("path", &p.Path)
+}
+
+// growth proves that the log of an earlier checkpoint is the beginning of the
+// pack's.
+type growth struct {
+	From string   `json:"from"` // the earlier checkpoint, a signed note
+	Path []string `json:"path"` // hex; RFC 6962 section 2.1.2
+}
+
+// Canonical implements canon.Document.
+func (g *growth) Canonical(c *canon.Codec) {
+	c.Str("from", &g.From)
+	c.Strs("path", &g.Path)
 }
 
 // redaction names an event whose payloads are withheld, and the leaf hash of

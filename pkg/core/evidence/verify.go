@@ -31,6 +31,7 @@ type Report struct {
 	Receipts  int    `json:"receipts"`
 	Open      int    `json:"open_calls"` // proposed, without an outcome below the checkpoint
 	Erased    int    `json:"erased"`     // contents no longer there, or withheld; their commitments stand
+	GrownFrom int64  `json:"grown_from"` // size of the earlier checkpoint that this one is proven to extend; 0 = none
 	Redacted  int    `json:"redacted"`   // events shown without payloads: their leaf hashes are audit's word
 }
 
@@ -76,6 +77,10 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	grown, err := checkGrowth(files, head, reg, uint64(m.Lamport))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", pathConsistency, err)
+	}
 	stored := make([]Stored, len(events))
 	for i, b := range events {
 		stored[i] = Stored{Bytes: b}
@@ -85,7 +90,7 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 		return nil, fmt.Errorf("%s: %w", pathEvents, err)
 	}
 	rep := &Report{Tenant: m.Tenant, Session: m.Session, Origin: head.Origin, TreeSize: m.TreeSize, RootHash: m.RootHash,
-		Events: len(events), Decisions: len(d.decisions), Receipts: len(d.receipts), Redacted: redacted}
+		Events: len(events), Decisions: len(d.decisions), Receipts: len(d.receipts), GrownFrom: grown, Redacted: redacted}
 	if rep.Open, err = checkCalls(m, d, reg, policies); err != nil {
 		return nil, fmt.Errorf("%s: %w", pathEvents, err)
 	}
@@ -188,13 +193,7 @@ func checkSeals(m *Manifest, preimage []byte, files map[string][]byte, reg *trus
 // checkLog verifies the checkpoint and every event's place under it. The
 // first nSystem leaves and the rest must each be in ledger order.
 func checkLog(m *Manifest, files map[string][]byte, leaves []translog.Hash, nSystem int, reg *trust.Registry) (*translog.Checkpoint, error) {
-	var head *translog.Checkpoint
-	err := errors.New("no checkpoint key of audit in the trust registry")
-	for _, pub := range reg.Publics("audit", contract.UseCheckpoint, uint64(m.Lamport)) {
-		if head, err = translog.ParseNote(files[pathCheckpoint], pub); err == nil {
-			break
-		}
-	}
+	head, err := openNote(files[pathCheckpoint], reg, uint64(m.Lamport))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pathCheckpoint, err)
 	}
@@ -234,6 +233,60 @@ func checkLog(m *Manifest, files map[string][]byte, leaves []translog.Hash, nSys
 		}
 	}
 	return head, nil
+}
+
+// openNote reads a checkpoint that one of audit's keys signed.
+func openNote(note []byte, reg *trust.Registry, lamport uint64) (head *translog.Checkpoint, err error) {
+	err = errors.New("no checkpoint key of audit in the trust registry")
+	for _, pub := range reg.Publics("audit", contract.UseCheckpoint, lamport) {
+		if head, err = translog.ParseNote(note, pub); err == nil {
+			break
+		}
+	}
+	return head, err
+}
+
+// checkGrowth verifies that the checkpoint extends the earlier one that the
+// pack names, if it names one, and returns that one's size.
+func checkGrowth(files map[string][]byte, head *translog.Checkpoint, reg *trust.Registry, lamport uint64) (size int64, err error) {
+	b, ok := files[pathConsistency]
+	if !ok {
+		return 0, nil
+	}
+	var g growth
+	if err := contract.Decode(b, &g); err != nil {
+		return 0, err
+	}
+	earlier, err := openNote([]byte(g.From), reg, lamport)
+	if err != nil {
+		return 0, err
+	}
+	path, err := parsePath(g.Path)
+	if err != nil {
+		return 0, err
+	}
+	if earlier.Origin != head.Origin || earlier.Size == 0 || earlier.Size > head.Size {
+		return 0, fmt.Errorf("a tree of %d leaves of %s does not begin with one of %d of %s", head.Size, head.Origin, earlier.Size, earlier.Origin)
+	}
+	return int64(earlier.Size), translog.VerifyConsistency(earlier.Size, head.Size, earlier.Root, head.Root, path)
+}
+
+// CheckKept reports an error unless the pack's checkpoint is proven to extend
+// the one kept, a signed note that the reader saw earlier. Verify comes first.
+func CheckKept(pack, kept []byte) error {
+	files, err := readTar(pack)
+	if err != nil {
+		return err
+	}
+	text := func(note []byte) string { return string(translog.NoteText(note)) }
+	if text(kept) == text(files[pathCheckpoint]) {
+		return nil
+	}
+	var g growth
+	if err := contract.Decode(files[pathConsistency], &g); err != nil || text([]byte(g.From)) != text(kept) {
+		return errors.New("it does not prove that its log grew from the checkpoint kept")
+	}
+	return nil
 }
 
 // callState follows one call through the ledger.
@@ -479,6 +532,9 @@ func (r *Report) String() string {
 		r.Session, r.Tenant, r.Origin, r.TreeSize, r.RootHash, r.Events, r.Decisions, r.Receipts)
 	if r.Open > 0 {
 		s += fmt.Sprintf("  open      %d calls had no outcome when the checkpoint was taken\n", r.Open)
+	}
+	if r.GrownFrom > 0 {
+		s += fmt.Sprintf("  grown     from the checkpoint over %d events\n", r.GrownFrom)
 	}
 	if r.Redacted > 0 {
 		s += fmt.Sprintf("  redacted  %d events are shown without their payloads; which leaf is theirs is audit's word\n", r.Redacted)

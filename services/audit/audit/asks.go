@@ -316,7 +316,7 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 	if err != nil {
 		return err
 	}
-	note, cosigned, err := s.witnessed(ctx, uint64(doc.LastSeq), q.Witnessed)
+	note, cosigned, err := s.witnessed(ctx, max(uint64(doc.LastSeq), q.From), q.Witnessed)
 	if err != nil {
 		return err
 	}
@@ -336,6 +336,19 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 		}
 	}
 	src := evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: note, Head: *head, Objects: map[string][]byte{}, Cosignatures: cosigned}
+	if q.From > 0 {
+		s.mu.Lock()
+		if p := s.at(q.From); p != nil {
+			src.Earlier = p.note
+		}
+		s.mu.Unlock()
+		if src.Earlier == nil {
+			return fmt.Errorf("not found: no checkpoint of %d leaves was signed", q.From)
+		}
+		if src.Growth, err = translog.Consistency(q.From, head.Size, s.view.Tree.Node); err != nil {
+			return err
+		}
+	}
 	seqs, err := s.view.SystemSeqs(head.Size)
 	if err != nil {
 		return err

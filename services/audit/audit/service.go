@@ -361,6 +361,7 @@ type Query struct {
 	Offset    int    `json:"offset"`
 	Witnessed int    `json:"witnessed"` // cosignatures demanded of the pack's checkpoint
 
+	From     uint64   `json:"from"`     // size of an earlier checkpoint that the pack is to prove growth from
 	Redact   string   `json:"redact"`   // "args", "output" or "all": payloads to withhold from a pack
 	Disclose []string `json:"disclose"` // calls whose payloads are shown all the same
 }

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"archive/tar"
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -155,6 +157,7 @@ func export(ctx context.Context, c *env) error {
 	ses := c.fs.String("session", "", "session to export")
 	out := c.fs.String("out", "", "file to write (default: standard output)")
 	witnessed := c.fs.Int("witnessed", 0, "how many witnesses must have cosigned the pack's checkpoint")
+	kept := c.fs.String("kept", "", "checkpoint kept from earlier, or a pack with one: prove that the log grew from there")
 	redact := c.fs.String("redact", "", "withhold payloads: args, output or all; their commitments stay")
 	var disclose list
 	c.fs.Var(&disclose, "disclose", "with --redact: show the payloads of this call (repeatable)")
@@ -187,6 +190,13 @@ func export(ctx context.Context, c *env) error {
 		n, err = exportLedger(w, src)
 	} else {
 		q := url.Values{"witnessed": {strconv.Itoa(*witnessed)}}
+		if *kept != "" {
+			note, err := keptNote(*kept)
+			if err != nil {
+				return err
+			}
+			q.Set("from", strings.SplitN(string(note), "\n", 3)[1])
+		}
 		if *redact != "" || len(disclose) > 0 {
 			q.Set("redact", *redact)
 			q.Set("disclose", strings.Join(disclose, ","))
@@ -234,6 +244,7 @@ func exportLedger(w io.Writer, src *ledgerSource) (int64, error) {
 func verify(_ context.Context, c *env) error {
 	root := c.fs.String("root", os.Getenv("BINNACLE_ROOT"), "key id of the root you trust, or a file holding it (default: DATA/root.kid)")
 	demand := c.fs.String("witnesses", "", "file of the witnesses that must have cosigned: {quorum, witnesses: [{name, public_key}]}")
+	kept := c.fs.String("kept", "", "checkpoint kept from earlier, or a pack with one: the pack must prove that its log grew from there")
 	pos, err := c.parse(1, 1, "pack.tar|ledger.jsonl|archive/")
 	if err != nil {
 		return err
@@ -266,10 +277,43 @@ func verify(_ context.Context, c *env) error {
 		}
 		_, err = evidence.CheckWitnesses(b, k, list)
 	}
+	if err == nil && *kept != "" {
+		note, bad := keptNote(*kept)
+		if bad != nil {
+			return bad
+		}
+		err = evidence.CheckKept(b, note)
+	}
 	if err != nil {
 		return fail(exitFailed, "FAILED: %v", err)
 	}
 	return c.print(rep, func() { fmt.Fprint(c.out, rep) })
+}
+
+// keptNote reads a checkpoint from a file of its own, or from a pack.
+func keptNote(file string) ([]byte, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > 262 && string(b[257:262]) == "ustar" {
+		for r := tar.NewReader(bytes.NewReader(b)); ; {
+			h, err := r.Next()
+			if err != nil {
+				return nil, fail(exitUsage, "%s: holds no checkpoint", file)
+			}
+			if h.Name == "checkpoint" {
+				if b, err = io.ReadAll(r); err != nil {
+					return nil, err
+				}
+				break
+			}
+		}
+	}
+	if !strings.HasPrefix(string(b), "binnacle/") || strings.Count(string(b), "\n") < 4 {
+		return nil, fail(exitUsage, "%s: not a checkpoint", file)
+	}
+	return b, nil
 }
 
 func (c *env) rootKID(v string) (string, error) {

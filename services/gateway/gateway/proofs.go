@@ -122,6 +122,7 @@ type Query struct {
 
 	Witnessed int `json:"witnessed,omitempty"` // cosignatures demanded of a pack's checkpoint
 
+	From     uint64   `json:"from,omitempty"` // size of an earlier checkpoint
 	Redact   string   `json:"redact,omitempty"`
 	Disclose []string `json:"disclose,omitempty"`
 }
@@ -258,6 +259,13 @@ func (s *Service) evidence(c echo.Context) error {
 			return badRequest("witnessed", "want a number of witnesses")
 		}
 		q.Witnessed = n
+	}
+	if raw := c.QueryParam("from"); raw != "" {
+		n, err := strconv.ParseUint(raw, 10, 53)
+		if err != nil || n == 0 {
+			return badRequest("from", "want the size of an earlier checkpoint")
+		}
+		q.From = n
 	}
 	if q.Redact = c.QueryParam("redact"); !slices.Contains([]string{"", "args", "output", "all"}, q.Redact) {
 		return badRequest("redact", "want args, output or all")

@@ -53,7 +53,7 @@ var table = []operation{
 	{"GET", "/helm/proofgraph", "A session's proof graph.", audit, []string{"session"}, nil, map[string]any{}},
 	{"GET", "/api/v1/proofgraph/sessions", "Sessions with their chain tips.", audit, []string{"limit", "offset"}, nil, []map[string]any{}},
 	{"GET", "/api/v1/proofgraph/sessions/{id}/receipts", "A session's receipts.", audit, nil, nil, []map[string]any{}},
-	{"GET", "/api/v1/sessions/{id}/evidence", "A session's evidence pack; witnessed=K seals it under a checkpoint that K witnesses cosigned; redact=args|output|all withholds payloads, but not those of the calls in disclose=ID,….", audit, []string{"witnessed", "redact", "disclose"}, nil, "application/x-tar"},
+	{"GET", "/api/v1/sessions/{id}/evidence", "A session's evidence pack; witnessed=K seals it under a checkpoint that K witnesses cosigned; redact=args|output|all withholds payloads, but not those of the calls in disclose=ID,…; from=SIZE proves that the log grew from the checkpoint of that size.", audit, []string{"witnessed", "from", "redact", "disclose"}, nil, "application/x-tar"},
 	{"GET", "/api/v1/events", "Events as JSON lines {event, seq}; follow=true goes on for ever.", audit, []string{"session", "type", "since", "from", "to", "follow"}, nil, "application/x-ndjson"},
 	{"GET", "/api/v1/search", "Events that have all of these, newest first, as JSON lines {event, seq}; before=SEQ of the last line goes on.", audit, []string{"actor", "call", "client", "event", "reason", "service", "session", "status", "tool", "verdict", "since", "until", "before", "limit"}, nil, "application/x-ndjson"},
 	{"GET", "/api/v1/ledger", "Stored bytes, one event a line.", audit, []string{"from", "to"}, nil, "application/x-ndjson"},
