@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 )
 
 // The Responses API: an answer is a list of output items, a tool call is one of
@@ -75,12 +76,15 @@ func refusalItem(id, refusal string) *object {
 		"content": []any{map[string]string{"type": "refusal", "refusal": refusal}}})
 }
 
-// settled remembers what became of each call of an answer, since a stream tells
-// of it twice.
-type settled map[toolCall]struct {
+// fate is what became of a call.
+type fate struct {
 	allowed bool
 	refusal string
 }
+
+// settled remembers the fates of an answer's calls, since a stream tells of each
+// twice.
+type settled map[toolCall]fate
 
 // settle decides the calls that are not decided yet, all at once.
 func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
@@ -90,25 +94,17 @@ func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
 			open = append(open, t)
 		}
 	}
-	// govern joins refusals; each call wants its own.
-	type out struct {
-		t       *toolCall
-		allowed bool
-		refusal string
-	}
-	done := make(chan out)
-	for _, t := range open {
-		go func() {
+	fates := make([]fate, len(open))
+	var wg sync.WaitGroup
+	for i, t := range open {
+		wg.Go(func() { // one by one, since each wants a refusal of its own
 			allowed, refusal := ask.govern(ctx, []*toolCall{t})
-			done <- out{t, len(allowed) == 1, refusal}
-		}()
+			fates[i] = fate{len(allowed) == 1, refusal}
+		})
 	}
-	for range open {
-		o := <-done
-		s[*o.t] = struct {
-			allowed bool
-			refusal string
-		}{o.allowed, o.refusal}
+	wg.Wait()
+	for i, t := range open {
+		s[*t] = fates[i]
 	}
 }
 
