@@ -295,7 +295,11 @@ func (c *crash) check() {
 	}
 	fmt.Printf("crash test: %d calls sent, %d acknowledged, %d without an answer; outcomes %v; acknowledged and missing %d, told otherwise %d, two outcomes %d; ledger of %d events verified, %d receipts, %d open\n",
 		c.sent, len(c.acked), c.unsure, outcomes, missing, differ, twice.Load(), rep.TreeSize, rep.Receipts, rep.Open)
-	if len(c.acked) < 1000 {
+	least := 1000
+	if c.m.Name == "cluster" {
+		least = 300 // eight callers, and no leader half of the time
+	}
+	if len(c.acked) < least {
 		c.t.Errorf("only %d calls were acknowledged; the load was no load", len(c.acked))
 	}
 }

@@ -5,6 +5,10 @@
 // is reset to the sequence behind the last one applied, and a jump in its own
 // numbering counts as a disturbance. (An ordered consumer does the same by
 // creating a new consumer each time, a right no service holds.)
+//
+// Requests for messages that were sent before a reset stay good at the server,
+// and what it delivers for them must not go nowhere: a gap is mended under the
+// same subscription, whose numbering then begins anew at 1.
 package follow
 
 import (
@@ -138,48 +142,114 @@ func (f *Follower) round(ctx context.Context) error {
 	if batch == 0 {
 		batch = 500
 	}
-	broken := make(chan error, 1)
-	fail := func(err error) {
-		select {
-		case broken <- err:
-		default:
-		}
-	}
-	var expect uint64 = 1
-	dead := false
-	cc, err := cons.Consume(func(m jetstream.Msg) {
-		if dead {
-			return
-		}
-		md, err := m.Metadata()
-		if err != nil || md.Sequence.Consumer != expect {
-			dead = true
-			fail(errGap)
-			return
-		}
-		expect++
-		if err := f.Apply(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()}); err != nil {
-			dead = true
-			fail(&applyError{err})
-			return
-		}
-		f.position.Store(md.Sequence.Stream)
-		f.pending.Store(md.NumPending)
-		if md.NumPending == 0 {
-			f.caught()
-		}
-	}, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { fail(err) }))
+	r := &reading{f: f, expect: 1, broken: make(chan error, 1), gap: make(chan struct{}, 1)}
+	cc, err := cons.Consume(r.take, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(5*time.Second),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { r.fail(err) }))
 	if err != nil {
 		return err
 	}
 	defer func() { cc.Stop(); <-cc.Closed() }()
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-broken:
-		return err
-	case <-reconnected:
-		return errors.New("reconnected")
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-r.broken:
+			return err
+		case <-reconnected:
+			return errors.New("reconnected")
+		case <-r.gap:
+			if err := r.mend(ctx); err != nil {
+				return err
+			}
+		case <-time.After(time.Second):
+			if r.stuck() {
+				if err := r.mend(ctx); err != nil {
+					return err
+				}
+			}
+		}
 	}
+}
+
+// reading is one subscription and where it stands.
+type reading struct {
+	f      *Follower
+	broken chan error
+	gap    chan struct{}
+
+	mu      sync.Mutex
+	expect  uint64 // number of the next delivery
+	skipped bool   // since the reset, deliveries came that are not of its numbering
+	halted  bool   // nothing is taken until the gap is mended
+	mended  int    // in a row, without a delivery between
+}
+
+func (r *reading) fail(err error) {
+	select {
+	case r.broken <- err:
+	default:
+	}
+}
+
+func (r *reading) take(m jetstream.Msg) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.halted {
+		return
+	}
+	md, err := m.Metadata()
+	if err != nil {
+		r.halted = true
+		r.fail(err)
+		return
+	}
+	if r.expect == 1 && (md.Sequence.Consumer != 1 || md.Sequence.Stream <= r.f.position.Load()) {
+		r.skipped = true // still of the numbering before
+		return
+	}
+	if md.Sequence.Consumer != r.expect {
+		r.halted = true
+		r.gap <- struct{}{}
+		return
+	}
+	r.expect++
+	r.mended = 0
+	if err := r.f.Apply(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()}); err != nil {
+		r.halted = true
+		r.fail(&applyError{err})
+		return
+	}
+	r.f.position.Store(md.Sequence.Stream)
+	r.f.pending.Store(md.NumPending)
+	if md.NumPending == 0 {
+		r.f.caught()
+	}
+}
+
+// stuck reports that deliveries come, but not the first of the numbering.
+func (r *reading) stuck() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.expect == 1 && r.skipped && !r.halted
+}
+
+// mends is how often a gap is mended in place before the subscription is given
+// up.
+const mends = 20
+
+// mend resets the consumer behind what was applied. Deliveries of the new
+// numbering may come before the server's answer does.
+func (r *reading) mend(ctx context.Context) error {
+	r.mu.Lock()
+	r.expect, r.skipped, r.halted = 1, false, false
+	r.mended++
+	n := r.mended
+	r.mu.Unlock()
+	if n > mends {
+		return errGap
+	}
+	slog.Debug("follow: gap", "consumer", r.f.Consumer)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return r.f.Conn.Reset(ctx, r.f.Stream, r.f.Consumer, r.f.position.Load()+1)
 }

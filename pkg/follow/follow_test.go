@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
@@ -83,4 +85,63 @@ func TestApplyError(t *testing.T) {
 	if err := f.Run(ctx, 1); err == nil || err.Error() != "no" {
 		t.Fatal(err)
 	}
+}
+
+// TestStolen: deliveries that go to requests nobody listens to any more are
+// missed, and come again.
+func TestStolen(t *testing.T) {
+	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
+	b := meshtest.Start(t, []bus.Declaration{d})
+	c := b.Connect(t, "a")
+	var next atomic.Uint64
+	f := follow.New(c, d.Instance(1), reader, func(en eventlog.Entry) error {
+		if want := next.Add(1); en.Seq != want {
+			return fmt.Errorf("got %d, want %d", en.Seq, want)
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx, 1) }()
+	<-f.Ready()
+	thief := b.Connect(t, "a")
+	stolen := 0
+	inbox := thief.NC.NewInbox()
+	if _, err := thief.NC.Subscribe(inbox, func(m *nats.Msg) {
+		if len(m.Data) > 0 {
+			stolen++
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const n = 3000
+	log := eventlog.JetStream{Conn: c}
+	for i := range n {
+		if i%300 == 0 { // ten requests of thirty messages each, that stay open
+			req := bus.APIPrefix + ".CONSUMER.MSG.NEXT." + bus.Events + "." + reader.Consumer(d.Instance(1))
+			if err := thief.NC.PublishRequest(req, inbox, []byte(`{"batch":30,"expires":20000000000}`)); err != nil {
+				t.Fatal(err)
+			}
+			if err := thief.NC.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := log.Append(ctx, "evt.t.a.-.x.k", fmt.Sprint(i), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for next.Load() < n {
+		select {
+		case err := <-done:
+			t.Fatalf("stopped at %d: %v", next.Load(), err)
+		case <-ctx.Done():
+			t.Fatalf("at %d of %d", next.Load(), n)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	if err := thief.NC.Flush(); err != nil || stolen == 0 {
+		t.Fatal("nothing was stolen", err)
+	}
+	t.Logf("%d deliveries were stolen", stolen)
 }
