@@ -77,13 +77,12 @@ func TestArchive(t *testing.T) {
 			t.Errorf("%s: %s %v", what, out, err)
 		}
 	}
-	for i, s := range after.Segments {
+	for _, s := range after.Segments {
 		bad("segment missing", fmt.Sprintf("%d of %d segments verify", len(after.Segments)-1, len(after.Segments)), func(d string) {
 			if err := os.Remove(filepath.Join(d, s.File)); err != nil {
 				t.Fatal(err)
 			}
 		})
-		_ = i
 	}
 	bad("two missing", after.Segments[0].File+" is missing", func(d string) {
 		_ = os.Remove(filepath.Join(d, after.Segments[0].File))

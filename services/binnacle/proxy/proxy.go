@@ -120,7 +120,9 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	defer resp.Body.Close()
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
-	case resp.StatusCode != http.StatusOK || path != "/chat/completions" && path != "/responses":
+	case resp.StatusCode/100 == 3: // clients follow it, past the proxy
+		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_malformed", "the upstream answers with a redirection, which is not passed on"})
+	case resp.StatusCode/100 != 2 || path != "/chat/completions" && path != "/responses":
 		p.copy(w, resp)
 	case kind == "text/event-stream" && path == "/responses":
 		p.responses(w, resp, &ask, r.Context())
@@ -215,7 +217,9 @@ func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 
 func head(w http.ResponseWriter, resp *http.Response) {
 	for k, v := range resp.Header {
-		w.Header()[k] = v
+		if !strings.HasPrefix(k, "X-Binnacle-") { // ours say what the mesh said
+			w.Header()[k] = v
+		}
 	}
 	for _, h := range append(hop, "Content-Length") {
 		w.Header().Del(h)
@@ -238,6 +242,7 @@ func (p *Proxy) plain(w http.ResponseWriter, resp *http.Response, ask *asker, ct
 	}
 	head(w, resp)
 	ask.headers(w.Header())
+	w.WriteHeader(resp.StatusCode)
 	_, _ = w.Write(out)
 }
 

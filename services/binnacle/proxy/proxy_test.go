@@ -250,6 +250,34 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestWaysAround: statuses that clients take for success, redirections they
+// follow, and headers that are the mesh's.
+func TestWaysAround(t *testing.T) {
+	body := completion(`{"tool_calls":[`+call("rm", `{}`)+`]}`, "tool_calls")
+	for _, status := range []int{200, 201, 202, 203, 206, 226} {
+		s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("X-Binnacle-Receipt-Id", "r-forged")
+			w.Header().Set("X-Binnacle-Verdict", "ALLOW")
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		})
+		got, text, h := s.post(t, "/v1/chat/completions", ask)
+		if got != status || strings.Contains(text, "call_rm") || h.Get("X-Binnacle-Receipt-Id") != "r-c-1" {
+			t.Errorf("%d: %d %s %v", status, got, text, h)
+		}
+	}
+	for _, status := range []int{301, 302, 307, 308} {
+		s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "http://elsewhere.invalid/")
+			w.WriteHeader(status)
+		})
+		if got, text, h := s.post(t, "/v1/chat/completions", ask); got != 502 || h.Get("Location") != "" || !strings.Contains(text, "redirection") {
+			t.Errorf("%d: %d %s %v", status, got, text, h)
+		}
+	}
+}
+
 // TestNothingPasses where no mesh answers, or where nothing is governed.
 func TestNothingPasses(t *testing.T) {
 	reached := false

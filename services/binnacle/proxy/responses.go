@@ -172,7 +172,7 @@ type responseStream struct {
 
 func (p *Proxy) responses(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
 	head(w, resp)
-	w.WriteHeader(http.StatusOK)
+	w.WriteHeader(resp.StatusCode)
 	s := &responseStream{w: w, rc: http.NewResponseController(w), ask: ask, said: settled{}, held: map[int]bool{}}
 	err := events(resp.Body, func(data []byte) error { return s.event(ctx, data) })
 	if err == nil && len(s.held) > 0 {

@@ -17,7 +17,7 @@ import (
 // whole, and then follow as one delta, or as a refusal.
 func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
 	head(w, resp)
-	w.WriteHeader(http.StatusOK)
+	w.WriteHeader(resp.StatusCode)
 	s := &stream{w: w, rc: http.NewResponseController(w), ask: ask, held: map[int]*held{}}
 	err := events(resp.Body, func(data []byte) error { return s.chunk(ctx, data) })
 	if err == nil && s.holds() {
