@@ -47,6 +47,7 @@ type Follower struct {
 	ready    chan struct{}
 	once     sync.Once
 	epoch    uint64 // of the last round; touched only by Run
+	failed   int    // rounds in a row that did not come up; touched only by Run
 }
 
 // New makes the follower of one of an instance's readers.
@@ -117,8 +118,11 @@ func (f *Follower) caught() {
 }
 
 func (f *Follower) round(ctx context.Context) error {
-	setup, cancel := context.WithTimeout(ctx, 2*time.Second)
+	// What is asked while the bus is being provisioned, or elects, may get no
+	// answer at all: ask again soon, but leave a slow bus its time.
+	setup, cancel := context.WithTimeout(ctx, min(500*time.Millisecond<<min(f.failed, 3), 4*time.Second))
 	defer cancel()
+	f.failed++
 	epoch, reconnected := f.Conn.Epoch()
 	if f.Restart != nil && epoch != f.epoch {
 		from, err := f.Restart(setup)
@@ -135,6 +139,7 @@ func (f *Follower) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	f.failed = 0
 	if cons.CachedInfo().NumPending == 0 {
 		f.caught()
 	}
