@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -37,8 +38,17 @@ type Source struct {
 	Growth          []translog.Hash   // consistency proof from there to Head
 }
 
-// Build renders the pack. The same source and key give the same bytes.
-func Build(src Source, key *sign.Key) ([]byte, error) {
+// Build writes the pack. The same source and key give the same bytes.
+func Build(to io.Writer, src Source, key *sign.Key) error {
+	files, err := render(&src, key)
+	if err != nil {
+		return err
+	}
+	return renderTar(to, files)
+}
+
+// render makes the pack's files.
+func render(src *Source, key *sign.Key) (map[string][]byte, error) {
 	if len(src.Events) == 0 {
 		return nil, fmt.Errorf("session %q has no events", src.Session)
 	}
@@ -84,7 +94,7 @@ func Build(src Source, key *sign.Key) ([]byte, error) {
 	m.Sig = key.Sign(sign.DomainManifest, contract.Bytes(&m))
 	files[pathManifest] = contract.Bytes(&m)
 	files[pathAttestation] = attestation(&m, base64.StdEncoding.EncodeToString(key.Raw(pae(statement(&m)))))
-	return writeTar(files)
+	return files, nil
 }
 
 func contentPath(commitment string) string {

@@ -193,9 +193,15 @@ func (w *world) source(session string) Source {
 	return src
 }
 
+func bytesOf(src Source, k *sign.Key) ([]byte, error) {
+	var b bytes.Buffer
+	err := Build(&b, src, k)
+	return b.Bytes(), err
+}
+
 func build(t testing.TB, src Source, k *sign.Key) []byte {
 	t.Helper()
-	pack, err := Build(src, k)
+	pack, err := bytesOf(src, k)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +322,7 @@ func TestTampering(t *testing.T) {
 			src := w.source("s-a")
 			objects := len(src.Objects)
 			change(&src)
-			pack, err := Build(src, w.keys["audit"])
+			pack, err := bytesOf(src, w.keys["audit"])
 			if err != nil || name == "changed content object" && objects == 0 {
 				continue // what is not even consistent cannot be built
 			}

@@ -194,41 +194,59 @@ func pae(body []byte) []byte {
 	return slices.Concat(fmt.Appendf(nil, "DSSEv1 %d %s %d ", len(payloadType), payloadType, len(body)), body)
 }
 
-// writeTar renders files deterministically: sorted by path, USTAR, mode 0644,
+// renderTar renders files deterministically: sorted by path, USTAR, mode 0644,
 // no owner, time zero.
-func writeTar(files map[string][]byte) ([]byte, error) {
+func renderTar(to io.Writer, files map[string][]byte) error {
 	paths := make([]string, 0, len(files))
 	for p := range files {
 		paths = append(paths, p)
 	}
 	slices.Sort(paths)
+	w := tar.NewWriter(to)
+	for _, p := range paths {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: p, Size: int64(len(files[p])), Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
+		if err := w.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := w.Write(files[p]); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+func writeTar(files map[string][]byte) ([]byte, error) {
 	size := 1024
 	for _, f := range files {
 		size += 1024 + len(f)
 	}
 	var b bytes.Buffer
 	b.Grow(size)
-	w := tar.NewWriter(&b)
-	for _, p := range paths {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: p, Size: int64(len(files[p])), Mode: 0o644, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
-		if err := w.WriteHeader(h); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(files[p]); err != nil {
-			return nil, err
-		}
+	err := renderTar(&b, files)
+	return b.Bytes(), err
+}
+
+// sameTar is an io.Writer that finds whether what is written are these bytes.
+type sameTar struct {
+	want []byte
+	ok   bool
+}
+
+// Write implements io.Writer.
+func (s *sameTar) Write(b []byte) (int, error) {
+	s.ok = s.ok && bytes.HasPrefix(s.want, b)
+	if s.ok {
+		s.want = s.want[len(b):]
 	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
+	return len(b), nil
 }
 
 // readTar accepts exactly what writeTar writes: every byte of the archive is
 // compared with a fresh rendering of what was read.
 func readTar(b []byte) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	r := tar.NewReader(bytes.NewReader(b))
+	in := bytes.NewReader(b)
+	r := tar.NewReader(in)
 	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -240,17 +258,20 @@ func readTar(b []byte) (map[string][]byte, error) {
 		if _, dup := files[h.Name]; dup {
 			return nil, fmt.Errorf("tar: %s occurs twice", h.Name)
 		}
-		body, err := io.ReadAll(r)
-		if err != nil {
+		if h.Size < 0 || h.Size > int64(in.Len()) {
+			return nil, fmt.Errorf("tar: %s: ends before its %d bytes", h.Name, h.Size)
+		}
+		body := make([]byte, h.Size)
+		if _, err := io.ReadFull(r, body); err != nil {
 			return nil, fmt.Errorf("tar: %s: %w", h.Name, err)
 		}
 		files[h.Name] = body
 	}
-	again, err := writeTar(files)
-	if err != nil {
+	same := &sameTar{want: b, ok: true}
+	if err := renderTar(same, files); err != nil {
 		return nil, fmt.Errorf("tar: %w", err)
 	}
-	if !bytes.Equal(again, b) {
+	if !same.ok || len(same.want) > 0 {
 		return nil, errors.New("tar: headers, order or padding are not the deterministic form")
 	}
 	return files, nil

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -370,15 +371,10 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 			return err
 		}
 	}
-	pack, err := evidence.Build(src, key)
-	if err != nil {
-		return err
-	}
 	// Compressed: what goes over TRANSIENT takes memory from everybody.
 	w := bufio.NewWriterSize(replyWriter(reply), 512<<10)
-	z := s2.NewWriter(w, s2.WriterConcurrency(1))
-	_, err = z.Write(pack)
-	return errors.Join(err, z.Close(), w.Flush())
+	z := s2.NewWriter(w, s2.WriterConcurrency(2))
+	return errors.Join(evidence.Build(z, src, key), z.Close(), w.Flush())
 }
 
 // replyWriter sends what is written as binary frames.
@@ -411,6 +407,9 @@ func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size
 					return err
 				}
 				out[i] = evidence.Stored{Bytes: en.Data, Proof: evidence.Proof{Index: int64(en.Seq - 1), Path: evidence.HexPath(path)}}
+				if !bytes.Contains(en.Data, objectStore) {
+					continue
+				}
 				for _, c := range contents(en) {
 					if c.Store != contract.StoreObject {
 						continue
@@ -431,6 +430,9 @@ func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size
 	}
 	return out, g.Wait()
 }
+
+// objectStore is in every event that refers to an object.
+var objectStore = []byte(`"store":"` + contract.StoreObject + `"`)
 
 // remember keeps the nodes that the proofs of neighbours share.
 func remember(get translog.Nodes) translog.Nodes {
