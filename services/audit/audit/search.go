@@ -25,7 +25,7 @@ import (
 // others as varints. Times are kept to the second, to find where to begin.
 
 // Facets are what can be searched for.
-var Facets = []string{"actor", "call", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
+var Facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
 // maxFacet bounds a value in the index: longer ones cannot be searched for.
 const maxFacet = 200
@@ -39,7 +39,6 @@ func terms(e *contract.Event, r *contract.Recorded) []string {
 		}
 	}
 	add("actor", e.Actor)
-	add("call", e.CallID)
 	add("client", e.Client)
 	add("event", e.Name)
 	add("service", e.Service())

@@ -97,7 +97,7 @@ func search(ctx context.Context, c *env) error {
 	since := c.fs.String("since", "", "not before this RFC 3339 time")
 	until := c.fs.String("until", "", "before this RFC 3339 time")
 	before := c.fs.Uint64("before", 0, "only events before this sequence, to go on from an earlier answer")
-	pos, err := c.parse(0, -1, "FACET=VALUE… (actor call client event reason service session status tool verdict)")
+	pos, err := c.parse(0, -1, "FACET=VALUE… (actor client event reason service session status tool verdict)")
 	if err != nil {
 		return err
 	}

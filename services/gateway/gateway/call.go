@@ -188,6 +188,7 @@ func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*pr
 	if s.pulse.down() {
 		return nil, nil, silent(r, "nothing was proposed")
 	}
+	defer s.pulse.watch()()
 	if r.IdemKey != "" {
 		if e, err := s.lastOf(ctx, r.ID); err != nil {
 			return nil, nil, err

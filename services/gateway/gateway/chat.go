@@ -86,6 +86,7 @@ func (s *Service) stream(c echo.Context, r propose.Request) error {
 	if s.pulse.down() {
 		return silent(r, "nothing was proposed")
 	}
+	defer s.pulse.watch()()
 	frames := s.env.Box.Open(r.ID)
 	defer frames.Close()
 	p, err := s.prop.Propose(ctx, r)

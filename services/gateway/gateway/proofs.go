@@ -157,7 +157,7 @@ func (s *Service) receipts(c echo.Context) error {
 
 // facets are what search takes beside since, until, before and limit. A facet
 // that nobody knows is refused here: audit's index would find nothing by it.
-var facets = []string{"actor", "call", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
+var facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
 // search finds events by audit's index, newest first.
 func (s *Service) search(c echo.Context) error {

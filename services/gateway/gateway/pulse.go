@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -23,6 +24,14 @@ type pulse struct {
 	missed int
 	gone   chan struct{}
 	back   time.Time // when it last answered again
+
+	callers atomic.Int64 // that wait; without any, a ledger that was well is let be
+}
+
+// watch has the pulse felt until the caller calls what it returns.
+func (p *pulse) watch() (done func()) {
+	p.callers.Add(1)
+	return func() { p.callers.Add(-1) }
 }
 
 // run feels the pulse until ctx ends.
@@ -30,16 +39,24 @@ func (p *pulse) run(ctx context.Context, conn *bus.Conn) {
 	t := time.NewTicker(beatEvery)
 	defer t.Stop()
 	for {
-		try, cancel := context.WithTimeout(ctx, beatWithin)
-		_, err := conn.LastSeq(try, bus.Events)
-		cancel()
-		p.beat(err == nil)
+		if p.callers.Load() > 0 || !p.well() {
+			try, cancel := context.WithTimeout(ctx, beatWithin)
+			_, err := conn.LastSeq(try, bus.Events)
+			cancel()
+			p.beat(err == nil)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
 	}
+}
+
+func (p *pulse) well() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.missed == 0
 }
 
 func (p *pulse) beat(ok bool) {

@@ -55,7 +55,7 @@ var table = []operation{
 	{"GET", "/api/v1/proofgraph/sessions/{id}/receipts", "A session's receipts.", audit, nil, nil, []map[string]any{}},
 	{"GET", "/api/v1/sessions/{id}/evidence", "A session's evidence pack; witnessed=K seals it under a checkpoint that K witnesses cosigned; redact=args|output|all withholds payloads, but not those of the calls in disclose=ID,…; from=SIZE proves that the log grew from the checkpoint of that size.", audit, []string{"witnessed", "from", "redact", "disclose"}, nil, "application/x-tar"},
 	{"GET", "/api/v1/events", "Events as JSON lines {event, seq}; follow=true goes on for ever.", audit, []string{"session", "type", "since", "from", "to", "follow"}, nil, "application/x-ndjson"},
-	{"GET", "/api/v1/search", "Events that have all of these, newest first, as JSON lines {event, seq}; before=SEQ of the last line goes on.", audit, []string{"actor", "call", "client", "event", "reason", "service", "session", "status", "tool", "verdict", "since", "until", "before", "limit"}, nil, "application/x-ndjson"},
+	{"GET", "/api/v1/search", "Events that have all of these, newest first, as JSON lines {event, seq}; before=SEQ of the last line goes on.", audit, []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict", "since", "until", "before", "limit"}, nil, "application/x-ndjson"},
 	{"GET", "/api/v1/ledger", "Stored bytes, one event a line.", audit, []string{"from", "to"}, nil, "application/x-ndjson"},
 	{"GET", "/api/v1/ledger/{seq}/proof", "Leaf hash, inclusion proof and the checkpoint it leads to.", audit, nil, nil, map[string]any{}},
 	{"GET", "/api/v1/contents/{commitment}", "A content object: 16 bytes of salt, then the content.", audit, []string{"size"}, nil, "application/octet-stream"},
