@@ -105,7 +105,7 @@ func base(t testing.TB, name string, o Options) *Mesh {
 		m.StopAll()
 		if t.Failed() {
 			b, _ := os.ReadFile(m.log.Name())
-			t.Logf("mesh log:\n%s", b[max(0, len(b)-200000):])
+			t.Logf("mesh log:\n%s", b[max(0, len(b)-4000000):])
 		}
 	})
 	return m
@@ -365,13 +365,23 @@ func (m *Mesh) StopAll() {
 // WaitReady waits for /readyz and reads the administrator's token.
 // dump makes every process but the server tell its stacks, into the log, and
 // end.
-func (m *Mesh) dump() {
-	for _, n := range m.Names() {
-		if !strings.HasPrefix(n, "nats") {
+func (m *Mesh) dump(readyz string) {
+	var doc struct {
+		Services map[string][]struct {
+			OK bool `json:"ok"`
+		} `json:"services"`
+	}
+	_ = json.Unmarshal([]byte(readyz), &doc)
+	for _, n := range m.Names() { // one after the other, or they write over each other
+		well := strings.HasPrefix(n, "nats")
+		for _, i := range doc.Services[n] {
+			well = well || i.OK
+		}
+		if !well {
 			m.Signal(n, syscall.SIGQUIT)
+			time.Sleep(time.Second)
 		}
 	}
-	time.Sleep(time.Second)
 }
 
 func (m *Mesh) WaitReady() {
@@ -394,7 +404,7 @@ func (m *Mesh) WaitReady() {
 			return
 		}
 	}
-	m.dump()
+	m.dump(last)
 	m.T.Fatalf("mesh not ready: %s", last)
 }
 

@@ -147,7 +147,7 @@ func (f *Follower) round(ctx context.Context) error {
 	if batch == 0 {
 		batch = 500
 	}
-	r := &reading{f: f, expect: 1, broken: make(chan error, 1), gap: make(chan struct{}, 1)}
+	r := &reading{f: f, expect: 1, reset: time.Now(), patience: 3 * time.Second, broken: make(chan error, 1), gap: make(chan struct{}, 1)}
 	cc, err := cons.Consume(r.take, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(5*time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { r.fail(err) }))
 	if err != nil {
@@ -167,7 +167,7 @@ func (f *Follower) round(ctx context.Context) error {
 				return err
 			}
 		case <-time.After(time.Second):
-			if r.stuck() {
+			if r.stuck() || r.silent() {
 				if err := r.mend(ctx); err != nil {
 					return err
 				}
@@ -187,6 +187,9 @@ type reading struct {
 	skipped bool   // since the reset, deliveries came that are not of its numbering
 	halted  bool   // nothing is taken until the gap is mended
 	mended  int    // in a row, without a delivery between
+
+	reset    time.Time     // when the consumer was last reset
+	patience time.Duration // with its silence since
 }
 
 func (r *reading) fail(err error) {
@@ -238,6 +241,21 @@ func (r *reading) stuck() bool {
 	return r.expect == 1 && r.skipped && !r.halted
 }
 
+// silent reports that nothing at all came since the reset, for longer than the
+// time before: a consumer that is reset while its server comes up may deliver
+// nothing until it is reset again. Most have nothing to deliver; the waits
+// double.
+func (r *reading) silent() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.expect > 1 || r.halted || time.Since(r.reset) < r.patience {
+		return false
+	}
+	r.patience = min(2*r.patience, time.Minute)
+	r.mended = 0
+	return true
+}
+
 // mends is how often a gap is mended in place before the subscription is given
 // up.
 const mends = 20
@@ -246,7 +264,7 @@ const mends = 20
 // numbering may come before the server's answer does.
 func (r *reading) mend(ctx context.Context) error {
 	r.mu.Lock()
-	r.expect, r.skipped, r.halted = 1, false, false
+	r.expect, r.skipped, r.halted, r.reset = 1, false, false, time.Now()
 	r.mended++
 	n := r.mended
 	r.mu.Unlock()
