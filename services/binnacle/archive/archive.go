@@ -19,10 +19,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // IndexFile is the index's name in the folder.
@@ -52,11 +52,12 @@ type Ledger func(from, to uint64) (io.ReadCloser, error)
 
 // Add brings the archive in dir up to the checkpoint, beginning it if it is not
 // there. Full segments that it holds are not read again.
-func Add(dir string, segment uint64, note string, ledger Ledger) (*Index, error) {
-	size, err := sizeOf(note)
+func Add(dir string, segment uint64, note string, read Ledger) (*Index, error) {
+	head, err := ledger.ReadHead([]byte(note))
 	if err != nil {
 		return nil, err
 	}
+	size := head.Size
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -80,7 +81,7 @@ func Add(dir string, segment uint64, note string, ledger Ledger) (*Index, error)
 		}
 	}
 	for from := uint64(len(ix.Segments))*segment + 1; from <= size; from += segment {
-		s, err := write(dir, from, min(from+segment-1, size), ledger)
+		s, err := write(dir, from, min(from+segment-1, size), read)
 		if err != nil {
 			return nil, err
 		}
@@ -107,17 +108,8 @@ func Add(dir string, segment uint64, note string, ledger Ledger) (*Index, error)
 	return ix, nil
 }
 
-func sizeOf(note string) (n uint64, err error) {
-	lines := strings.SplitN(note, "\n", 3)
-	if len(lines) < 3 {
-		return 0, errors.New("the checkpoint is malformed")
-	}
-	_, err = fmt.Sscan(lines[1], &n)
-	return n, err
-}
-
-func write(dir string, from, to uint64, ledger Ledger) (*Segment, error) {
-	r, err := ledger(from, to)
+func write(dir string, from, to uint64, read Ledger) (*Segment, error) {
+	r, err := read(from, to)
 	if err != nil {
 		return nil, err
 	}
@@ -152,8 +144,7 @@ func replace(name string, b []byte) error {
 
 // rootOf is the Merkle root over lines.
 func rootOf(r io.Reader) (root translog.Hash, n uint64, err error) {
-	nodes := [64][]translog.Hash{}
-	get := func(level uint, i uint64) (translog.Hash, error) { return nodes[level][i], nil }
+	var t ledger.Tree
 	b := bufio.NewReaderSize(r, 1<<20)
 	for {
 		line, err := b.ReadBytes('\n')
@@ -161,18 +152,14 @@ func rootOf(r io.Reader) (root translog.Hash, n uint64, err error) {
 			break
 		}
 		if err != nil {
-			return root, n, err
+			return root, t.Size, err
 		}
-		if err := translog.Append(n, translog.LeafHash(line[:len(line)-1]), get, func(level uint, _ uint64, h translog.Hash) error {
-			nodes[level] = append(nodes[level], h)
-			return nil
-		}); err != nil {
-			return root, n, err
+		if err := t.Add(line[:len(line)-1]); err != nil {
+			return root, t.Size, err
 		}
-		n++
 	}
-	root, err = translog.Root(n, get)
-	return root, n, err
+	root, err = t.Root()
+	return root, t.Size, err
 }
 
 // Open reads an archive's index.
@@ -193,10 +180,11 @@ func Open(dir string) (*Index, error) {
 // commits checks that the segments named follow one another without a gap and
 // that their roots are those of the checkpoint's tree.
 func (ix *Index) commits() error {
-	size, err := sizeOf(ix.Checkpoint)
+	head, err := ledger.ReadHead([]byte(ix.Checkpoint))
 	if err != nil {
 		return err
 	}
+	size := head.Size
 	if ix.Segment == 0 || ix.Segment&(ix.Segment-1) != 0 {
 		return fmt.Errorf("%s: segments of %d events", IndexFile, ix.Segment)
 	}
@@ -219,7 +207,7 @@ func (ix *Index) commits() error {
 	if len(roots) > 0 {
 		root = fold(roots)
 	}
-	if c := (&translog.Checkpoint{Root: root}); strings.Split(string(c.Text()), "\n")[2] != strings.Split(ix.Checkpoint, "\n")[2] {
+	if root != head.Root {
 		return fmt.Errorf("%s: its segments do not have the checkpoint's root", IndexFile)
 	}
 	return nil

@@ -8,7 +8,6 @@ package backup
 import (
 	"archive/tar"
 	"bufio"
-	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -20,14 +19,13 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // format is the index's format member.
@@ -157,11 +155,12 @@ func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, 
 				break
 			}
 			if stream == bus.Checkpoints {
-				covers, ok := sizeOf(msg.Data)
-				if ok && covers > size {
-					continue
+				if head, err := ledger.ReadHead(msg.Data); err == nil { // the others are cosignatures
+					if head.Size > size {
+						continue
+					}
+					r.Size = max(r.Size, head.Size)
 				}
-				r.Size = max(r.Size, covers)
 			}
 			if err := enc.Encode(msg); err != nil {
 				return 0, err
@@ -184,17 +183,6 @@ func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, 
 	}
 	_, err = io.Copy(t, f)
 	return n, err
-}
-
-// sizeOf reads the size of a checkpoint; what is none, such as a cosignature,
-// is not ok.
-func sizeOf(note []byte) (size uint64, ok bool) {
-	lines := strings.SplitN(string(note), "\n", 4)
-	if len(lines) < 4 || !strings.HasPrefix(lines[0], "binnacle/") {
-		return 0, false
-	}
-	size, err := strconv.ParseUint(lines[1], 10, 64)
-	return size, err == nil
 }
 
 func takeFolder(t *tar.Writer, name, dir string) error {
@@ -309,12 +297,13 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 		return nil, errors.Join(fmt.Errorf("the bus holds %d events already: a backup is restored onto an empty one", last), err)
 	}
 	r := &Report{}
-	var log tree
+	var log ledger.Tree
 	var newest []byte
+	var head ledger.Head
 	var err error
 	if r.Checkpoints, err = each(spool, bus.Checkpoints, func(m *message) error {
-		if covers, ok := sizeOf(m.Data); ok && covers >= r.Size {
-			r.Size, newest = covers, m.Data
+		if h, err := ledger.ReadHead(m.Data); err == nil && h.Size >= r.Size {
+			r.Size, newest, head = h.Size, m.Data, h
 		}
 		return nil
 	}); err != nil {
@@ -322,12 +311,16 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 	}
 	p := &publisher{c: c, ids: map[string]bool{}}
 	if r.Events, err = each(spool, bus.Events, func(m *message) error {
-		if err := log.add(m.Data); err != nil {
+		if err := log.Add(m.Data); err != nil {
 			return err
 		}
-		if log.size == r.Size {
-			if err := log.matches(newest); err != nil {
+		if log.Size == r.Size {
+			root, err := log.Root()
+			if err != nil {
 				return err
+			}
+			if root != head.Root {
+				return fmt.Errorf("the first %d events do not have the root that the checkpoint over them names", log.Size)
 			}
 		}
 		return p.put(ctx, m, true)
@@ -434,34 +427,5 @@ func (p *publisher) settle(ctx context.Context) error {
 		}
 	}
 	p.pending = p.pending[:0]
-	return nil
-}
-
-// tree computes roots while the ledger passes by.
-type tree struct {
-	size  uint64
-	nodes [64][]translog.Hash
-}
-
-func (t *tree) node(level uint, i uint64) (translog.Hash, error) { return t.nodes[level][i], nil }
-
-func (t *tree) add(entry []byte) error {
-	err := translog.Append(t.size, translog.LeafHash(entry), t.node, func(level uint, _ uint64, h translog.Hash) error {
-		t.nodes[level] = append(t.nodes[level], h)
-		return nil
-	})
-	t.size++
-	return err
-}
-
-func (t *tree) matches(note []byte) error {
-	root, err := translog.Root(t.size, t.node)
-	if err != nil {
-		return err
-	}
-	c := translog.Checkpoint{Root: root}
-	if want := bytes.SplitN(c.Text(), []byte("\n"), 4)[2]; !bytes.Equal(bytes.SplitN(note, []byte("\n"), 4)[2], want) {
-		return fmt.Errorf("the first %d events do not have the root that the checkpoint over them names", t.size)
-	}
 	return nil
 }

@@ -9,13 +9,13 @@ import (
 	"net/http"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/archive"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // ledgerSource is a ledger up to a checkpoint.
@@ -66,12 +66,11 @@ func (c *env) meshLedger(ctx context.Context) (*ledgerSource, error) {
 		}
 		return resp.Body, nil
 	}}
-	if lines := strings.SplitN(src.note, "\n", 3); len(lines) == 3 {
-		src.size, err = strconv.ParseUint(lines[1], 10, 64)
+	head, err := ledger.ReadHead([]byte(src.note))
+	if err != nil {
+		return nil, fail(exitFailed, "the mesh answered with what is %v", err)
 	}
-	if err != nil || src.size == 0 {
-		return nil, fail(exitFailed, "the mesh answered with a malformed checkpoint")
-	}
+	src.size = head.Size
 	return src, nil
 }
 
@@ -105,9 +104,8 @@ func (f *sourceFlags) mirror(ctx context.Context) (*ledgerSource, func(), error)
 			break
 		}
 		for _, m := range batch {
-			lines := strings.SplitN(string(m.Data), "\n", 3)
-			if n, err := strconv.ParseUint(lines[min(1, len(lines)-1)], 10, 64); err == nil && n <= last && n >= src.size {
-				src.size, src.note = n, string(m.Data)
+			if head, err := ledger.ReadHead(m.Data); err == nil && head.Size <= last && head.Size >= src.size {
+				src.size, src.note = head.Size, string(m.Data)
 			}
 			if n, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64); err == nil {
 				seq = n + 1

@@ -17,6 +17,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/archive"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // printStream prints a chat stream's text as it comes. It fails unless the
@@ -195,7 +196,11 @@ func export(ctx context.Context, c *env) error {
 			if err != nil {
 				return err
 			}
-			q.Set("from", strings.SplitN(string(note), "\n", 3)[1])
+			head, err := ledger.ReadHead(note)
+			if err != nil {
+				return err
+			}
+			q.Set("from", strconv.FormatUint(head.Size, 10))
 		}
 		if *redact != "" || len(disclose) > 0 {
 			q.Set("redact", *redact)
@@ -310,8 +315,8 @@ func keptNote(file string) ([]byte, error) {
 			}
 		}
 	}
-	if !strings.HasPrefix(string(b), "binnacle/") || strings.Count(string(b), "\n") < 4 {
-		return nil, fail(exitUsage, "%s: not a checkpoint", file)
+	if _, err := ledger.ReadHead(b); err != nil {
+		return nil, fail(exitUsage, "%s: %v", file, err)
 	}
 	return b, nil
 }

@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // recoverLog opens a new log epoch: the ledger lost something that a checkpoint
@@ -34,9 +34,9 @@ func recoverLog(_ context.Context, c *env) error {
 	if err != nil {
 		return err
 	}
-	lines := strings.SplitN(string(note), "\n", 3)
-	if len(lines) < 3 || !strings.HasPrefix(lines[0], "binnacle/") {
-		return fail(exitFailed, "%s is not a checkpoint of a mesh", *checkpoint)
+	head, err := ledger.ReadHead(note)
+	if err != nil {
+		return fail(exitFailed, "%s: %v", *checkpoint, err)
 	}
 	ring, err := keyring.Open(filepath.Join(*c.data, "keys"))
 	if err != nil {
@@ -46,7 +46,7 @@ func recoverLog(_ context.Context, c *env) error {
 	if err != nil {
 		return err
 	}
-	return c.print(map[string]any{"epoch": l.Epoch, "closed": lines[0], "closed_size": lines[1], "checkpoint": l.Checkpoint}, func() {
-		fmt.Fprintf(c.out, "epoch %d is open behind %s, which had %s events\nStart the mesh (or audit) again. Keep the old checkpoint and what evidence you have: it still verifies.\n", l.Epoch, lines[0], lines[1])
+	return c.print(map[string]any{"epoch": l.Epoch, "closed": head.Origin, "closed_size": head.Size, "checkpoint": l.Checkpoint}, func() {
+		fmt.Fprintf(c.out, "epoch %d is open behind %s, which had %d events\nStart the mesh (or audit) again. Keep the old checkpoint and what evidence you have: it still verifies.\n", l.Epoch, head.Origin, head.Size)
 	})
 }

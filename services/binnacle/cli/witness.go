@@ -23,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // exitFork: a witness caught the log with two histories.
@@ -154,13 +155,9 @@ func (w *witnessing) grown(ctx context.Context, last, head *translog.Checkpoint,
 	if err := w.c.get(ctx, fmt.Sprintf("/log/consistency?from=%d&to=%d", last.Size, head.Size), &proof); err != nil {
 		return err
 	}
-	path := make([]translog.Hash, len(proof.Path))
-	for i, s := range proof.Path {
-		b, err := hex.DecodeString(s)
-		if err != nil || len(b) != 32 {
-			return errors.New("the consistency proof is malformed")
-		}
-		path[i] = translog.Hash(b)
+	path, err := ledger.Path(proof.Path)
+	if err != nil {
+		return err
 	}
 	if translog.VerifyConsistency(last.Size, head.Size, last.Root, head.Root, path) != nil {
 		return fork(fmt.Sprintf("the tree of %d leaves does not begin with that of %d", head.Size, last.Size))

@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // checks are the gates that take more than one answer to judge. All of them
@@ -320,18 +321,6 @@ func checkCheckpoint(ctx context.Context, p *probe) error {
 	return nil
 }
 
-func hashes(path []string) ([]translog.Hash, error) {
-	out := make([]translog.Hash, len(path))
-	for i, s := range path {
-		b, err := hex.DecodeString(s)
-		if err != nil || len(b) != 32 {
-			return nil, errors.New("the proof is not made of SHA-256 hashes")
-		}
-		out[i] = translog.Hash(b)
-	}
-	return out, nil
-}
-
 func checkInclusion(ctx context.Context, p *probe) error {
 	seq, stored, err := p.entry(ctx)
 	if err != nil {
@@ -354,7 +343,7 @@ func checkInclusion(ctx context.Context, p *probe) error {
 	if err != nil {
 		return err
 	}
-	path, err := hashes(proof.Path)
+	path, err := ledger.Path(proof.Path)
 	if err != nil {
 		return err
 	}
@@ -394,7 +383,7 @@ func checkConsistency(ctx context.Context, p *probe) error {
 	if err := json.Unmarshal(b, &proof); err != nil {
 		return err
 	}
-	path, err := hashes(proof.Path)
+	path, err := ledger.Path(proof.Path)
 	if err != nil {
 		return err
 	}

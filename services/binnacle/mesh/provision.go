@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // Provisioner keeps the bus as declared: streams, consumers, published keys.
@@ -135,16 +136,14 @@ func seeAll(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 		return err
 	}
 	if msg, err := s.GetLastMsgForSubject(ctx, "log."+m.Tenant+".checkpoint"); err == nil {
-		var size, lamport uint64
+		var lamport uint64
 		for line := range strings.Lines(string(msg.Data)) {
 			_, _ = fmt.Sscanf(line, "lamport %d", &lamport)
 		}
-		lines := strings.SplitN(string(msg.Data), "\n", 3)
-		if len(lines) == 3 {
-			_, _ = fmt.Sscan(lines[1], &size)
+		if head, err := ledger.ReadHead(msg.Data); err == nil {
+			m.See(lamport)
+			from = head.Size + 1
 		}
-		m.See(lamport)
-		from = size + 1
 	} else if !errors.Is(err, jetstream.ErrMsgNotFound) {
 		return err
 	}
