@@ -50,7 +50,7 @@ func TestUpstream(t *testing.T) {
 			for model, want := range map[string]struct {
 				status int
 				code   string
-			}{"limited": {502, "rate_limited"}, "broken": {502, "upstream_error"}, "missing": {404, "model_not_found"}} {
+			}{"limited": {429, "rate_limit_exceeded"}, "broken": {502, "server_error"}, "missing": {404, "model_not_found"}} {
 				r = chat("s-up", `{"model":"fixture/`+model+`"`+msg+`}`)
 				if r.Status != want.status || !strings.Contains(string(r.Body), want.code) {
 					t.Errorf("%s: %d %s", model, r.Status, r.Body)
@@ -61,7 +61,7 @@ func TestUpstream(t *testing.T) {
 			if err != nil || !strings.Contains(out, `You said: which way`) {
 				t.Fatal(out, err)
 			}
-			if out, err = m.CLI("events", "list", "--session", "s-up", "--type", "attempt_finished"); err != nil || strings.Count(out, "attempt_finished") != 8 {
+			if out, err = m.CLI("events", "list", "--session", "s-up", "--type", "attempt_finished"); err != nil || strings.Count(out, "attempt_finished") != 9 {
 				t.Fatalf("attempts: %s %v", out, err)
 			}
 			leaks(t, m, llm.Key)

@@ -54,7 +54,8 @@ func Bin(t testing.TB, name string) string {
 // Options of a mesh.
 type Options struct {
 	Noop       bool
-	LLM        string // upstreams document
+	LLM        string // llm document
+	Capture    string // plain, hashed, off; empty = plain
 	Policies   []string
 	Power      bool
 	Containerd string
@@ -66,6 +67,7 @@ type Options struct {
 
 // Mesh is a running mesh.
 type Mesh struct {
+	secrets bool // of the llm document are in the vault
 	T     testing.TB
 	Name  string // topology
 	Addr  string
@@ -151,6 +153,9 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 	}
 	if o.LLM != "" {
 		argv = append(argv, "--llm", o.LLM)
+	}
+	if o.Capture != "" {
+		argv = append(argv, "--capture", o.Capture)
 	}
 	if o.Containerd != "" {
 		argv = append(argv, "--containerd", o.Containerd)
@@ -238,7 +243,7 @@ func (m *Mesh) StartService(name, service string) {
 	}
 	switch service {
 	case "gateway":
-		env = append(env, "BINNACLE_LISTEN="+m.Addr)
+		env = append(env, "BINNACLE_LISTEN="+m.Addr, "BINNACLE_CAPTURE="+m.opts.Capture)
 	case "session-runner":
 		env = append(env, "BINNACLE_PACKS="+m.packs(), "BINNACLE_CONTAINERD="+m.opts.Containerd)
 		if m.opts.Noop {
@@ -401,11 +406,33 @@ func (m *Mesh) WaitReady() {
 				m.T.Fatal(err)
 			}
 			m.Token = strings.TrimSpace(string(tok))
+			m.putSecrets()
 			return
 		}
 	}
 	m.dump(last)
 	m.T.Fatalf("mesh not ready: %s", last)
+}
+
+// putSecrets puts the secrets that the llm document speaks of into the vault, once.
+func (m *Mesh) putSecrets() {
+	if m.opts.LLM == "" || m.secrets {
+		return
+	}
+	m.secrets = true
+	b, err := os.ReadFile(secretsFile(m.opts.LLM))
+	if err != nil {
+		m.T.Fatal(err)
+	}
+	var values map[string]string
+	if err := json.Unmarshal(b, &values); err != nil {
+		m.T.Fatal(err)
+	}
+	for name, v := range values {
+		if out, err := m.CLIStdin(v, "secret", "put", name); err != nil {
+			m.T.Fatal(out, err)
+		}
+	}
 }
 
 // Env is what a command needs to find the mesh.

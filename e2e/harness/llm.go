@@ -37,11 +37,7 @@ func NewLLM(t testing.TB) (*LLM, string) {
 	l.Server = httptest.NewServer(mux)
 	t.Cleanup(l.Close)
 	dir := t.TempDir()
-	keyFile := filepath.Join(dir, "key")
-	if err := os.WriteFile(keyFile, []byte(l.Key+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	doc, err := json.Marshal(map[string]any{"upstreams": []any{map[string]any{"name": "fixture", "base_url": l.URL + "/v1", "api_key_file": keyFile, "models": []string{"good"}}},
+	doc, err := json.Marshal(map[string]any{"providers": []any{map[string]any{"name": "fixture", "base_url": l.URL + "/v1", "secrets": []string{"llm.fixture"}, "models": []string{"good"}}},
 		"client_tools": []any{map[string]any{"type": "function", "class": "E0", "function": map[string]any{"name": "upper", "parameters": map[string]any{"type": "object",
 			"properties": map[string]any{"text": map[string]string{"type": "string"}}, "required": []string{"text"}}}}}})
 	if err != nil {
@@ -51,7 +47,23 @@ func NewLLM(t testing.TB) (*LLM, string) {
 	if err := os.WriteFile(path, doc, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	WriteSecrets(t, path, map[string]string{"llm.fixture": l.Key})
 	return l, path
+}
+
+// secretsFile is where the values of a document's secrets stand in tests; a mesh
+// that is started with the document gets them into its vault.
+func secretsFile(doc string) string { return doc + ".secrets" }
+
+// WriteSecrets names the values of the secrets that an llm document speaks of.
+func WriteSecrets(t testing.TB, doc string, values map[string]string) {
+	b, err := json.Marshal(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(secretsFile(doc), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 type chatRequest struct {

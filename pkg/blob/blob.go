@@ -40,13 +40,33 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
 	}
+	c, object := Refer(content, mediaType)
+	return c, s.Put(ctx, &c, object)
+}
+
+// Refer makes a reference to content under a fresh salt, and the object that
+// must be Put for it; nil where the content lies in the reference.
+func Refer(content []byte, mediaType string) (c contract.Content, object []byte) {
 	salt := make([]byte, contract.SaltSize)
 	rand.Read(salt)
-	c := contract.NewContent(salt, content, mediaType)
-	if c.Store != contract.StoreObject {
-		return c, nil
+	c = contract.NewContent(salt, content, mediaType)
+	if c.Store == contract.StoreObject {
+		object = contract.Object(salt, content)
 	}
-	object := contract.Object(salt, content)
+	return c, object
+}
+
+// Withheld refers to content that is kept nowhere: the commitment stands under
+// a salt that only the returned object has, and the content counts as erased.
+func Withheld(content []byte, mediaType string) (c contract.Content, object []byte) {
+	salt := make([]byte, contract.SaltSize)
+	rand.Read(salt)
+	return contract.Content{Commitment: contract.Commit(salt, content), MediaType: mediaType, Size: int64(len(content)), Store: contract.StoreWithheld},
+		contract.Object(salt, content)
+}
+
+// Put stores the object of a reference; nil needs no storing.
+func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) error {
 	for n := 0; n*chunk < len(object); n++ {
 		part := object[n*chunk : min((n+1)*chunk, len(object))]
 		_, err := s.Conn.JS.Publish(ctx, s.subject(c.Commitment, n), part)
@@ -55,10 +75,10 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 			err = nil // the name is taken: it is this content, or readers will say so
 		}
 		if err != nil {
-			return contract.Content{}, fmt.Errorf("store content: %w", err)
+			return fmt.Errorf("store content: %w", err)
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // Object returns the stored object, nil if it is gone.

@@ -36,6 +36,27 @@ func (l JetStream) Append(ctx context.Context, subject, id string, data []byte) 
 	return l.own(ctx, ack.Sequence, subject, data)
 }
 
+// Start implements Log.
+func (l JetStream) Start(subject, id string, data []byte) func(context.Context) (uint64, error) {
+	f, err := l.Conn.JS.PublishMsgAsync(&nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
+	return func(ctx context.Context) (uint64, error) {
+		if err == nil {
+			try, cancel := context.WithTimeout(ctx, attemptTimeout)
+			defer cancel()
+			select {
+			case ack := <-f.Ok():
+				if !ack.Duplicate {
+					return ack.Sequence, nil
+				}
+				return l.own(ctx, ack.Sequence, subject, data)
+			case <-f.Err():
+			case <-try.Done():
+			}
+		}
+		return l.Append(ctx, subject, id, data)
+	}
+}
+
 // own resolves a duplicate answer by reading what is stored there.
 func (l JetStream) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
 	en, err := l.Get(ctx, seq)

@@ -34,6 +34,10 @@ type Log interface {
 	// Append stores data once under subject. A resend of the same bytes under
 	// the same id answers the first sequence; other bytes get ErrIDConflict.
 	Append(ctx context.Context, subject, id string, data []byte) (seq uint64, err error)
+	// Start begins an Append and returns at once; wait tells how it went. What
+	// one goroutine starts and appends lies in the ledger in that order, unless
+	// an attempt had to be repeated.
+	Start(subject, id string, data []byte) (wait func(context.Context) (seq uint64, err error))
 	// AppendExpect stores data if the last event matching filter has sequence
 	// expect (0: there is none), else ErrConflict. A resend after a lost
 	// answer finds its own event and answers its sequence.

@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -38,14 +39,23 @@ type Work struct {
 	Event    *contract.Event // the allowed event
 	Call     *contract.Call
 	Intent   *contract.ExecutionIntent
+	Facts    contract.Raw      // what the decision was taken from
 	Args     []byte            // JSON, with the defaults of the tool's input schema filled in
 	Secrets  map[string]string // by name, as the intent permits
 	Instance string
+	// Body reads what the caller brought beside the args, checked against its
+	// commitment.
+	Body func(ctx context.Context) ([]byte, error)
+	// Secret fetches a secret that the intent permits by a pattern ("llm.*").
+	Secret func(ctx context.Context, name string) (string, error)
 	// Frame sends one live frame to the waiting instance; it is lossy and
 	// counted, and the caller learns the count from the outcome.
-	Frame func(ctx context.Context, data json.RawMessage) error
-	// Fact appends a fact about the running call, caused by its start.
-	Fact func(ctx context.Context, name string, data []byte) error
+	Frame func(data []byte) error
+	// Fact records a fact about the running call, caused by its start. It is on
+	// the ledger, before the outcome, when the call's work is acknowledged.
+	Fact func(name string, data []byte)
+
+	facts []func(context.Context) (uint64, error)
 }
 
 // Result is what a handler says came of it. Status defaults to succeeded, or
@@ -56,11 +66,13 @@ type Result struct {
 	ErrorMessage string
 	EffectType   string
 	Output       []byte // canonical JSON, or nil
+	Withhold     bool   // the ledger gets the output's commitment alone
 	Artifacts    []string
 	Attestation  *contract.Attestation
 	Usage        *contract.Usage
 
-	sent int64 // frames
+	sent  int64 // frames
+	facts []func(context.Context) (uint64, error)
 }
 
 // Fail is a failed result with a typed code.
@@ -73,7 +85,7 @@ func Fail(code, format string, args ...any) Result {
 type Handler func(ctx context.Context, w *Work) Result
 
 // Secrets fetches what an intent permits; nil for executors without.
-type Secrets func(ctx context.Context, started *contract.Event, a *contract.Allowed) (map[string]string, error)
+type Secrets func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error)
 
 // Executor runs a service's share of the allowed calls.
 type Executor struct {
@@ -416,23 +428,42 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 			return Fail("args_unavailable", "the defaults of the input schema cannot be filled in: %v", err)
 		}
 	}
-	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Args: args, Instance: x.Instance}
-	if len(a.Decision.Intent.Secrets) > 0 {
+	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Args: args, Instance: x.Instance}
+	var names []string // those by pattern are fetched when they are needed
+	for _, g := range a.Decision.Intent.Secrets {
+		if !g.Pattern() {
+			names = append(names, g.Name)
+		}
+	}
+	if len(names) > 0 {
 		if x.Secrets == nil {
 			return Fail("secrets_unsupported", "executor %s cannot receive secrets", x.Service)
 		}
-		if w.Secrets, err = x.Secrets(ctx, claim, a); err != nil {
+		if w.Secrets, err = x.Secrets(ctx, claim, a, names); err != nil {
 			return Fail("secret_refused", "%v", err)
 		}
 	}
 	frames := int64(0)
-	w.Frame = func(ctx context.Context, data json.RawMessage) error {
+	w.Frame = func(data []byte) error {
 		frames++
-		return x.Box.Send(ctx, claim.Origin, a.Call.ID, transient.Frame{Kind: transient.Data, N: frames, Data: data})
+		return x.Box.Post(claim.Origin, a.Call.ID, frames, data)
 	}
-	w.Fact = func(ctx context.Context, name string, data []byte) error {
-		_, err := x.Emit.Append(ctx, x.Emit.New(name, claim.Session, data, claim))
-		return err
+	w.Fact = func(name string, data []byte) {
+		e := x.Emit.New(name, claim.Session, data, claim)
+		b, err := e.Encode()
+		if err != nil {
+			w.facts = append(w.facts, func(context.Context) (uint64, error) { return 0, err })
+			return
+		}
+		w.facts = append(w.facts, x.Emit.Log.Start(e.Subject(), e.ID, b))
+	}
+	w.Body = func(ctx context.Context) ([]byte, error) { return x.body(ctx, claim, &a.Call) }
+	w.Secret = func(ctx context.Context, name string) (string, error) {
+		if x.Secrets == nil {
+			return "", errors.New("executor " + x.Service + " cannot receive secrets")
+		}
+		m, err := x.Secrets(ctx, claim, a, []string{name})
+		return m[name], err
 	}
 	if x.frozen.Load() != nil && a.Call.Kind != guard.KindUnfreeze { // args and secrets took their time
 		return Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
@@ -447,8 +478,47 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 				Usage: res.Usage, Attestation: res.Attestation}
 		}
 	}
-	res.sent = frames
+	res.sent, res.facts = frames, w.facts
 	return res
+}
+
+// bodyWait is how long a stored body may come behind its proposal.
+const bodyWait = 2 * time.Second
+
+// body reads a call's body from where it is kept or, where it is kept nowhere,
+// from the instance that proposed.
+func (x *Executor) body(ctx context.Context, claim *contract.Event, c *contract.Call) ([]byte, error) {
+	if c.Body == nil {
+		return nil, errors.New("the call has no body")
+	}
+	ctx, cancel := context.WithTimeout(ctx, bodyWait)
+	defer cancel()
+	if c.Body.Store != contract.StoreWithheld {
+		for {
+			b, err := x.Blobs.Open(ctx, c.Body)
+			if !errors.Is(err, contract.ErrErased) || ctx.Err() != nil {
+				return b, err
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	in, err := x.Box.Ask(ctx, claim.Origin, propose.BodyVerb, map[string]string{"call_id": c.ID})
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	var body []byte
+	for {
+		f, err := in.Next(ctx)
+		if errors.Is(err, transient.ErrEnd) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the instance that proposed does not hand the body over: %w", err)
+		}
+		body = append(body, f.Data...)
+	}
+	return c.Body.Open(body)
 }
 
 func (x *Executor) tool(kind string) *contract.Tool {
@@ -475,7 +545,10 @@ func (x *Executor) finish(ctx context.Context, started, e *contract.Event, a *co
 		}
 	}
 	var out *contract.Content
-	if res.Output != nil {
+	if res.Output != nil && res.Withhold {
+		c, _ := blob.Withheld(res.Output, "application/json")
+		out, eff.OutputDigest = &c, c.Commitment
+	} else if res.Output != nil {
 		c, err := x.Blobs.Commit(ctx, res.Output, "application/json")
 		switch {
 		case errors.Is(err, blob.ErrTooLarge):
@@ -489,7 +562,12 @@ func (x *Executor) finish(ctx context.Context, started, e *contract.Event, a *co
 	err := x.Recorder.Record(ctx, started, &a.Decision, false, eff, out)
 	if errors.Is(err, ErrSuperseded) {
 		slog.Warn("outcome superseded", "call", a.Call.ID)
-		return nil
+		err = nil
+	}
+	for _, wait := range res.facts {
+		if _, lost := wait(ctx); lost != nil {
+			slog.Error("a fact about a call was not recorded", "call", a.Call.ID, "err", lost)
+		}
 	}
 	return err
 }

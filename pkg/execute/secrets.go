@@ -47,15 +47,12 @@ type SealedSecrets struct {
 // SecretsByBroker asks the vault-broker: the request is on the ledger, the
 // values come sealed to a key made for this call, through the mailbox.
 func SecretsByBroker(m *emit.Emitter, box *transient.Box, instance string) Secrets {
-	return func(ctx context.Context, started *contract.Event, a *contract.Allowed) (map[string]string, error) {
+	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()
 		if err != nil {
 			return nil, err
 		}
-		req := SecretRequest{CallID: a.Call.ID, DecisionID: a.Decision.ID, Recipient: key.Public(), To: instance}
-		for _, g := range a.Decision.Intent.Secrets {
-			req.Names = append(req.Names, g.Name)
-		}
+		req := SecretRequest{CallID: a.Call.ID, DecisionID: a.Decision.ID, Names: names, Recipient: key.Public(), To: instance}
 		in := box.Open("secret-" + a.Call.ID)
 		defer in.Close()
 		if _, err := m.Append(ctx, m.New("secret_requested", started.Session, contract.Bytes(&req), started)); err != nil {

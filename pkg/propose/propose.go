@@ -4,6 +4,7 @@ package propose
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
 // Reader is the one consumer an instance that proposes holds on the ledger.
@@ -39,9 +41,19 @@ type Request struct {
 	TraceCtx string
 	Parent   *contract.Event // proposal this call is nested in, or nil
 
+	Body *Body // what the caller brought beside the args, or nil
+
 	Labels     []string // data classes the proposing service saw in what the caller brought
 	OnBehalfOf string   // principal the actor says it acts for
 	Delegation string   // id of the delegation that rests on
+}
+
+// Body is what a call brings beside its args. Where it is not stored, the
+// instance that proposed hands it to the executor that asks.
+type Body struct {
+	Content contract.Content
+	Object  []byte // to be stored for Content; nil where there is nothing to store
+	Carried []byte // salt and content, for an executor that asks; nil where Content is kept
 }
 
 // NewCallID is a fresh call id.
@@ -65,6 +77,42 @@ type Proposer struct {
 	mu       sync.Mutex
 	waiting  map[string][]*Pending // by call; a repeated call has several
 }
+
+// ServeBodies answers executors that ask for the body of a call that waits
+// here, in binary parts.
+func (p *Proposer) ServeBodies(box *transient.Box) {
+	box.Serve(BodyVerb, func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+		var q struct {
+			CallID string `json:"call_id"`
+		}
+		if err := json.Unmarshal(raw, &q); err != nil {
+			return err
+		}
+		var body []byte
+		p.mu.Lock()
+		for _, w := range p.waiting[q.CallID] {
+			body = w.body
+		}
+		p.mu.Unlock()
+		if body == nil {
+			return errors.New("no such call waits here")
+		}
+		for len(body) > 0 {
+			n := min(len(body), bodyPart)
+			if err := reply(body[:n:n]); err != nil {
+				return err
+			}
+			body = body[n:]
+		}
+		return nil
+	})
+}
+
+// BodyVerb is the question that ServeBodies answers: {call_id}.
+const (
+	BodyVerb = "body"
+	bodyPart = 512 << 10
+)
 
 // Run receives outcomes until ctx ends. Ready is closed when it listens.
 func (p *Proposer) Run(ctx context.Context, ready func()) error {
@@ -136,6 +184,7 @@ type Pending struct {
 	ch        chan Outcome
 	escalated chan contract.Escalated
 	p         *Proposer
+	body      []byte
 	store     chan error
 	stored    chan struct{} // closed when the append has ended, with lost saying how
 	lost      error
@@ -150,6 +199,9 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	}
 	c := contract.Call{Args: args, Deadline: contract.Time(p.Emit.Now().Add(r.Timeout)), ID: r.ID, IdemKey: r.IdemKey,
 		Kind: r.Kind, Scopes: r.Scopes, Stream: r.Stream, Tool: r.Tool, Labels: r.Labels, OnBehalfOf: r.OnBehalfOf, Delegation: r.Delegation}
+	if r.Body != nil {
+		c.Body = &r.Body.Content
+	}
 	if c.Scopes == nil {
 		c.Scopes = []string{}
 	}
@@ -162,6 +214,9 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 		e.TraceCtx = r.TraceCtx
 	}
 	pend := &Pending{Event: e, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
+	if r.Body != nil {
+		pend.body = r.Body.Carried
+	}
 	p.mu.Lock()
 	if p.waiting == nil {
 		p.waiting = map[string][]*Pending{}
@@ -170,7 +225,16 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	p.mu.Unlock()
 	go func() { // an outcome implies that the proposal was stored
 		defer close(pend.stored)
-		_, err := p.Emit.Append(context.WithoutCancel(ctx), e)
+		ctx := context.WithoutCancel(ctx)
+		if r.Body != nil && r.Body.Object != nil {
+			// Beside the proposal: whoever needs the content waits for it.
+			go func() {
+				if err := p.Blobs.Put(ctx, c.Body, r.Body.Object); err != nil {
+					slog.Error("a call's body was not stored", "call", r.ID, "err", err)
+				}
+			}()
+		}
+		_, err := p.Emit.Append(ctx, e)
 		if pend.lost = err; err != nil {
 			pend.store <- err
 		}

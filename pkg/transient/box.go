@@ -173,6 +173,12 @@ func (b *Box) put(ctx context.Context, to, id string, body []byte) error {
 	return err
 }
 
+// Post puts one binary frame into another instance's mailbox without waiting
+// until it is stored. The reader sees a gap where one is lost.
+func (b *Box) Post(to, id string, n int64, data []byte) error {
+	return b.conn.NC.Publish("tmp."+b.tenant+"."+b.service+"."+to+"."+id, binaryFrame(n, data))
+}
+
 // A binary data frame is NUL, which begins no JSON, the number, and the bytes.
 func binaryFrame(n int64, raw []byte) []byte {
 	return append(binary.AppendUvarint(append(make([]byte, 0, len(raw)+11), 0), uint64(n)), raw...)
@@ -315,6 +321,21 @@ func (s *Stream) Next(ctx context.Context) (Frame, error) {
 		case <-s.wake:
 		}
 	}
+}
+
+// Wake is ready when frames may have come; Try takes them.
+func (s *Stream) Wake() <-chan struct{} { return s.wake }
+
+// Try is Next without waiting; ok is false where no frame is there.
+func (s *Stream) Try() (f Frame, ok bool, err error) {
+	s.box.mu.Lock()
+	none := len(s.frames) == 0
+	s.box.mu.Unlock()
+	if none {
+		return Frame{}, false, nil
+	}
+	f, err = s.Next(context.Background())
+	return f, err == nil, err
 }
 
 // Received is the number of frames taken so far.

@@ -238,7 +238,7 @@ func goName(k string) string {
 	var out string
 	for part := range strings.SplitSeq(k, "_") {
 		switch part {
-		case "id", "ms", "http":
+		case "id", "ms", "http", "api", "usd":
 			out += strings.ToUpper(part)
 		default:
 			out += strings.ToUpper(part[:1]) + part[1:]

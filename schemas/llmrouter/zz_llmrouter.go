@@ -8,32 +8,62 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // AttemptFinishedName is the event's name.
 const AttemptFinishedName = "attempt_finished"
 
-// AttemptFinished is the data of llm-router.attempt_finished.v1. One attempt at a provider: who was asked, how it went, what it cost in time and tokens.
+// AttemptFinished is the data of llm-router.attempt_finished.v2. One attempt at a provider: who was asked, by what rule, how it went, what it cost in time, tokens and money.
 type AttemptFinished struct {
-	Attempt      int64  `json:"attempt"`                 // counted from 1 within the call
-	ErrorCode    string `json:"error_code,omitempty"`    // absent on success
-	FirstByteMS  int64  `json:"first_byte_ms,omitempty"` // request sent to first byte of the answer
-	HTTPStatus   int64  `json:"http_status,omitempty"`   // absent where no answer came
-	InputTokens  int64  `json:"input_tokens,omitempty"`
-	LatencyMS    int64  `json:"latency_ms"` // request sent to last byte
-	Model        string `json:"model"`      // as the provider was asked for it
-	OutputTokens int64  `json:"output_tokens,omitempty"`
-	Provider     string `json:"provider"`
-	Status       string `json:"status"`
-	Streamed     bool   `json:"streamed,omitempty"`
+	API               string   `json:"api,omitempty"`                // kind of the call
+	Attempt           int64    `json:"attempt"`                      // counted from 1 within the call
+	CacheWriteTokens  int64    `json:"cache_write_tokens,omitempty"` // part of input_tokens that was written into a prompt cache
+	CachedTokens      int64    `json:"cached_tokens,omitempty"`      // part of input_tokens that a prompt cache held
+	ErrorCode         string   `json:"error_code,omitempty"`         // absent on success
+	Estimated         bool     `json:"estimated,omitempty"`          // the provider did not say what was used; it is estimated from what passed
+	FirstByteMS       int64    `json:"first_byte_ms,omitempty"`      // request sent to first byte of the answer
+	HTTPStatus        int64    `json:"http_status,omitempty"`        // absent where no answer came
+	InputTokens       int64    `json:"input_tokens,omitempty"`
+	Key               string   `json:"key,omitempty"` // virtual key that the caller showed
+	LatencyMS         int64    `json:"latency_ms"`    // request sent to last byte
+	Model             string   `json:"model"`         // as the provider was asked for it
+	OutputTokens      int64    `json:"output_tokens,omitempty"`
+	PriceVersion      string   `json:"price_version,omitempty"` // version of the price table that usd_micros follows; absent where it has no price for the model
+	Provider          string   `json:"provider"`
+	ProviderKey       string   `json:"provider_key,omitempty"`        // name of the secret that was used
+	ProviderRequestID string   `json:"provider_request_id,omitempty"` // request id the provider answered with
+	ReasoningTokens   int64    `json:"reasoning_tokens,omitempty"`    // part of output_tokens
+	Requested         string   `json:"requested,omitempty"`           // model as the caller named it
+	ResponseID        string   `json:"response_id,omitempty"`         // id of the answer, as the caller saw it
+	RetryAfterMS      int64    `json:"retry_after_ms,omitempty"`      // how long the provider asked to be left alone
+	Rule              string   `json:"rule,omitempty"`                // why this model: fallback:<primary>, virtual:<name>, hedge:<first>, cache; absent for the first choice
+	Status            string   `json:"status"`
+	Streamed          bool     `json:"streamed,omitempty"`
+	Tags              []string `json:"tags,omitempty"`       // of the virtual key
+	USDMicros         int64    `json:"usd_micros,omitempty"` // cost in millionths of a US dollar
 }
 
 // Canonical implements canon.Document.
 func (d *AttemptFinished) Canonical(c *canon.Codec) {
+	c.OptStr("api", &d.API)
 	c.Int("attempt", &d.Attempt)
+	c.OptInt("cache_write_tokens", &d.CacheWriteTokens)
+	c.OptInt("cached_tokens", &d.CachedTokens)
 	c.OptStr("error_code", &d.ErrorCode)
+	c.OptBool("estimated", &d.Estimated)
 	c.OptInt("first_byte_ms", &d.FirstByteMS)
 	c.OptInt("http_status", &d.HTTPStatus)
 	c.OptInt("input_tokens", &d.InputTokens)
+	c.OptStr("key", &d.Key)
 	c.Int("latency_ms", &d.LatencyMS)
 	c.Str("model", &d.Model)
 	c.OptInt("output_tokens", &d.OutputTokens)
+	c.OptStr("price_version", &d.PriceVersion)
 	c.Str("provider", &d.Provider)
+	c.OptStr("provider_key", &d.ProviderKey)
+	c.OptStr("provider_request_id", &d.ProviderRequestID)
+	c.OptInt("reasoning_tokens", &d.ReasoningTokens)
+	c.OptStr("requested", &d.Requested)
+	c.OptStr("response_id", &d.ResponseID)
+	c.OptInt("retry_after_ms", &d.RetryAfterMS)
+	c.OptStr("rule", &d.Rule)
 	c.Str("status", &d.Status)
 	c.OptBool("streamed", &d.Streamed)
+	c.OptStrs("tags", &d.Tags)
+	c.OptInt("usd_micros", &d.USDMicros)
 }

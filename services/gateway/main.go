@@ -16,7 +16,8 @@ import (
 var version = "dev"
 
 // Environment: BINNACLE_LISTEN (0.0.0.0:8080), BINNACLE_DURABILITY,
-// BINNACLE_EXPECT (services /readyz waits for), BINNACLE_APPROVAL_WEBHOOK.
+// BINNACLE_EXPECT (services /readyz waits for), BINNACLE_APPROVAL_WEBHOOK,
+// BINNACLE_CAPTURE (plain, hashed or off).
 // Keys: token.pub, and webhook.seed for a webhook.
 func main() {
 	run.Main("gateway", func(keys run.Keys) (run.Service, error) {
@@ -35,7 +36,7 @@ func main() {
 				return nil, err
 			}
 		}
-		return &gateway.Service{Config: gateway.Config{Webhook: webhook, WebhookKey: webhookKey, Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: version,
+		return &gateway.Service{Config: gateway.Config{Capture: os.Getenv("BINNACLE_CAPTURE"), Webhook: webhook, WebhookKey: webhookKey, Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: version,
 			Durability: run.Getenv("BINNACLE_DURABILITY", "process"),
 			Expect:     strings.Split(run.Getenv("BINNACLE_EXPECT", "audit,judge,llm-router,policy,session-runner,vault-broker"), ","),
 			Listening: func(addr string) {

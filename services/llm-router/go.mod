@@ -3,17 +3,24 @@ module github.com/binnacle-mesh/binnacle/services/llm-router
 go 1.26.0
 
 require (
-	github.com/binnacle-mesh/binnacle/pkg v0.0.0
-	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
-	github.com/binnacle-mesh/binnacle/schemas v0.0.0
+	github.com/aws/aws-sdk-go-v2 v1.47.7
+	github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream v1.7.26
+	github.com/tidwall/gjson v1.20.0
+	github.com/tidwall/sjson v1.2.5
 )
 
 require (
+	github.com/aws/smithy-go v1.28.8 // indirect
+	github.com/binnacle-mesh/binnacle/pkg v0.0.0
+	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
+	github.com/binnacle-mesh/binnacle/schemas v0.0.0
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/nats-io/nats.go v1.55.0 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
+	github.com/tidwall/match v1.1.1 // indirect
+	github.com/tidwall/pretty v1.2.0 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect

@@ -1,12 +1,17 @@
 package contract
 
-import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
+import (
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+)
 
 // Call is a proposal: data of <service>.call_proposed.v1. Who calls stands in
 // the envelope; nothing in here grants authority except Scopes, which the
 // edge copied from the verified token.
 type Call struct {
 	Args          Content  `json:"args"`
+	Body          *Content `json:"body,omitempty"`       // what the caller brought beside the args, which name its commitment; policy does not see it
 	Deadline      string   `json:"deadline"`             // when the caller stops waiting
 	Delegation    string   `json:"delegation,omitempty"` // id of the delegation OnBehalfOf rests on
 	ID            string   `json:"id"`
@@ -24,6 +29,7 @@ type Call struct {
 // Canonical implements canon.Document.
 func (x *Call) Canonical(c *canon.Codec) {
 	c.Doc("args", &x.Args)
+	canon.OptDoc(c, "body", &x.Body)
 	c.Str("deadline", &x.Deadline)
 	c.OptStr("delegation", &x.Delegation)
 	c.Str("id", &x.ID)
@@ -36,6 +42,14 @@ func (x *Call) Canonical(c *canon.Codec) {
 	c.Strs("scopes", &x.Scopes)
 	c.OptBool("stream", &x.Stream)
 	c.Str("tool", &x.Tool)
+}
+
+// Contents lists what the call refers to.
+func (x *Call) Contents() []Content {
+	if x.Body == nil {
+		return []Content{x.Args}
+	}
+	return []Content{x.Args, *x.Body}
 }
 
 // Tool is what an executor declares it can do: data of
@@ -108,6 +122,18 @@ func (t *Tool) Canonical(c *canon.Codec) {
 type SecretGrant struct {
 	Hosts []string `json:"hosts,omitempty"`
 	Name  string   `json:"name"`
+}
+
+// Pattern reports whether the grant names several secrets ("llm.*"), which the
+// executor fetches one by one, for its own use.
+func (s *SecretGrant) Pattern() bool { return strings.HasSuffix(s.Name, ".*") }
+
+// Permits reports whether the grant covers a secret.
+func (s *SecretGrant) Permits(name string) bool {
+	if s.Pattern() {
+		return strings.HasPrefix(name, strings.TrimSuffix(s.Name, "*"))
+	}
+	return s.Name == name
 }
 
 // Canonical implements canon.Document.

@@ -16,8 +16,9 @@ const InlineMax = 16 << 10
 
 // Where content lies.
 const (
-	StoreInline = "inline" // Salt and Text are in the reference itself
-	StoreObject = "object" // salt ‖ bytes is the object named by the commitment
+	StoreInline   = "inline"   // Salt and Text are in the reference itself
+	StoreObject   = "object"   // salt ‖ bytes is the object named by the commitment
+	StoreWithheld = "withheld" // nowhere; the commitment alone was recorded
 )
 
 // Content refers to bytes without giving them away: Commitment is
@@ -111,7 +112,7 @@ func (c *Content) Open(object []byte) ([]byte, error) {
 			return nil, fmt.Errorf("content salt: %w", err)
 		}
 		body = []byte(c.Text)
-	case StoreObject:
+	case StoreObject, StoreWithheld:
 		if object == nil {
 			return nil, ErrErased
 		}

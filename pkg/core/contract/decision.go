@@ -95,6 +95,7 @@ type ExecutionIntent struct {
 	IdemKey    string        `json:"idempotency_key"`
 	Kind       string        `json:"kind"`
 	NotBefore  string        `json:"not_before"`
+	Obliged    []string      `json:"obligations,omitempty"` // what the executor must do on the way; one that it does not know it must refuse
 	Sandbox    *Sandbox      `json:"sandbox,omitempty"`
 	Secrets    []SecretGrant `json:"secrets,omitempty"`
 	Tool       string        `json:"tool"`
@@ -108,6 +109,7 @@ type Amounts struct {
 	EgressBytes   int64 `json:"egress_bytes,omitempty"`
 	Risk          int64 `json:"risk_points,omitempty"`
 	Tokens        int64 `json:"tokens,omitempty"`
+	USDMicros     int64 `json:"usd_micros,omitempty"` // millionths of a US dollar
 }
 
 // Canonical implements canon.Document.
@@ -118,6 +120,7 @@ func (a *Amounts) Canonical(c *canon.Codec) {
 	c.OptInt("egress_bytes", &a.EgressBytes)
 	c.OptInt("risk_points", &a.Risk)
 	c.OptInt("tokens", &a.Tokens)
+	c.OptInt("usd_micros", &a.USDMicros)
 }
 
 // Reservation is what was set aside for one call, and on which accounts.
@@ -145,6 +148,7 @@ func (i *ExecutionIntent) Canonical(c *canon.Codec) {
 	c.Str("idempotency_key", &i.IdemKey)
 	c.Str("kind", &i.Kind)
 	c.Str("not_before", &i.NotBefore)
+	c.OptStrs("obligations", &i.Obliged)
 	canon.OptDoc(c, "sandbox", &i.Sandbox)
 	canon.List(c, "secrets", &i.Secrets)
 	c.Str("tool", &i.Tool)

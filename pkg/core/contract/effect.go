@@ -50,21 +50,27 @@ type Effect struct {
 
 // Usage is what the effect consumed.
 type Usage struct {
-	Cents        int64 `json:"cents,omitempty"`
-	CPUMillis    int64 `json:"cpu_ms,omitempty"`
-	EgressBytes  int64 `json:"egress_bytes,omitempty"`
-	InputTokens  int64 `json:"input_tokens,omitempty"`
-	OutputTokens int64 `json:"output_tokens,omitempty"`
-	WallMS       int64 `json:"wall_ms,omitempty"`
+	CachedTokens    int64 `json:"cached_tokens,omitempty"` // part of InputTokens that a prompt cache held
+	Cents           int64 `json:"cents,omitempty"`
+	CPUMillis       int64 `json:"cpu_ms,omitempty"`
+	EgressBytes     int64 `json:"egress_bytes,omitempty"`
+	InputTokens     int64 `json:"input_tokens,omitempty"`
+	OutputTokens    int64 `json:"output_tokens,omitempty"`
+	ReasoningTokens int64 `json:"reasoning_tokens,omitempty"` // part of OutputTokens
+	USDMicros       int64 `json:"usd_micros,omitempty"`       // millionths of a US dollar
+	WallMS          int64 `json:"wall_ms,omitempty"`
 }
 
 // Canonical implements canon.Document.
 func (u *Usage) Canonical(c *canon.Codec) {
+	c.OptInt("cached_tokens", &u.CachedTokens)
 	c.OptInt("cents", &u.Cents)
 	c.OptInt("cpu_ms", &u.CPUMillis)
 	c.OptInt("egress_bytes", &u.EgressBytes)
 	c.OptInt("input_tokens", &u.InputTokens)
 	c.OptInt("output_tokens", &u.OutputTokens)
+	c.OptInt("reasoning_tokens", &u.ReasoningTokens)
+	c.OptInt("usd_micros", &u.USDMicros)
 	c.OptInt("wall_ms", &u.WallMS)
 }
 

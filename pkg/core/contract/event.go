@@ -147,7 +147,7 @@ var shared = map[string]bool{
 // versions differ by the absence of members and values only, and are read as
 // they are.
 var versions = map[string]int{
-	"allowed": 3, "call_proposed": 2, "effect_recorded": 3, "escalated": 2, "ledger_truncated": 2, "policy_activated": 2, "tool_registered": 3, "tool_retired": 3,
+	"allowed": 4, "attempt_finished": 2, "call_proposed": 3, "effect_recorded": 4, "escalated": 3, "ledger_truncated": 2, "policy_activated": 2, "tool_registered": 4, "tool_retired": 4,
 }
 
 // VersionOf is the schema version that an event of this name is written in.

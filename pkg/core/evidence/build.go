@@ -161,21 +161,21 @@ func derive(tenant, session string, events []Stored) (*derived, error) {
 			if err := contract.Decode(e.Data, &c); err != nil {
 				return nil, fmt.Errorf("event %s: %w", e.ID, err)
 			}
-			d.contents = append(d.contents, c.Args)
+			d.contents = append(d.contents, c.Contents()...)
 		case "allowed":
 			var a contract.Allowed
 			if err := contract.Decode(e.Data, &a); err != nil {
 				return nil, fmt.Errorf("event %s: %w", e.ID, err)
 			}
 			d.decisions = append(d.decisions, contract.Bytes(&a.Decision))
-			d.contents = append(d.contents, a.Call.Args)
+			d.contents = append(d.contents, a.Call.Contents()...)
 		case "escalated":
 			var x contract.Escalated
 			if err := contract.Decode(e.Data, &x); err != nil {
 				return nil, fmt.Errorf("event %s: %w", e.ID, err)
 			}
 			d.decisions = append(d.decisions, contract.Bytes(&x.Decision))
-			d.contents = append(d.contents, x.Call.Args)
+			d.contents = append(d.contents, x.Call.Contents()...)
 		case "effect_recorded":
 			var r contract.Recorded
 			if err := contract.Decode(e.Data, &r); err != nil {

@@ -61,15 +61,15 @@ func withhold(e *contract.Event, take func(c *contract.Content, part string) boo
 	case "call_proposed":
 		var c contract.Call
 		doc, err = &c, contract.Decode(e.Data, &c)
-		changed = err == nil && take(&c.Args, PartArgs)
+		changed = err == nil && payloads(&c, take)
 	case "allowed":
 		var a contract.Allowed
 		doc, err = &a, contract.Decode(e.Data, &a)
-		changed = err == nil && take(&a.Call.Args, PartArgs)
+		changed = err == nil && payloads(&a.Call, take)
 	case "escalated":
 		var x contract.Escalated
 		doc, err = &x, contract.Decode(e.Data, &x)
-		changed = err == nil && take(&x.Call.Args, PartArgs)
+		changed = err == nil && payloads(&x.Call, take)
 	case "effect_recorded":
 		var r contract.Recorded
 		doc, err = &r, contract.Decode(e.Data, &r)
@@ -82,6 +82,12 @@ func withhold(e *contract.Event, take func(c *contract.Content, part string) boo
 		e.Data = contract.Bytes(doc)
 	}
 	return changed, nil
+}
+
+// payloads hands a call's args and body to take; the body is the args' part.
+func payloads(c *contract.Call, take func(*contract.Content, string) bool) bool {
+	args := take(&c.Args, PartArgs)
+	return c.Body != nil && take(c.Body, PartArgs) || args
 }
 
 func leafLines(stored []Stored, events []*contract.Event) []byte {

@@ -19,6 +19,7 @@ type Facts struct {
 	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation the call rests on
 	DelegationBad string         `json:"delegation_fault,omitempty"` // reason code why it does not hold
 	Frozen        string         `json:"frozen,omitempty"`           // id of the freeze in force
+	Key           *KeyFact       `json:"key,omitempty"`              // the virtual key that was shown
 	Kind          string         `json:"kind"`
 	Labels        []string       `json:"labels,omitempty"`           // data classes that reached this call by causation
 	Truncated     bool           `json:"ledger_truncated,omitempty"` // audit missed history; nothing is allowed until it is recovered
@@ -57,6 +58,7 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptStr("delegation", &f.Delegation)
 	c.OptStr("delegation_fault", &f.DelegationBad)
 	c.OptStr("frozen", &f.Frozen)
+	canon.OptDoc(c, "key", &f.Key)
 	c.Str("kind", &f.Kind)
 	c.OptStrs("labels", &f.Labels)
 	c.OptBool("ledger_truncated", &f.Truncated)
@@ -88,6 +90,22 @@ func (f *Facts) ForRules() *Facts {
 	g := *f
 	g.Approvals, g.Budget, g.Resolution, g.Resolved = nil, nil, "", ""
 	return &g
+}
+
+// KeyFact is a virtual key as it stood at the decision.
+type KeyFact struct {
+	Fault  string   `json:"fault,omitempty"` // reason code why it does not hold
+	ID     string   `json:"id"`
+	Models []string `json:"models,omitempty"` // patterns; empty = every model
+	Tags   []string `json:"tags,omitempty"`
+}
+
+// Canonical implements canon.Document.
+func (k *KeyFact) Canonical(c *canon.Codec) {
+	c.OptStr("fault", &k.Fault)
+	c.Str("id", &k.ID)
+	c.OptStrs("models", &k.Models)
+	c.OptStrs("tags", &k.Tags)
 }
 
 // ApprovalFact is one vote as a decision saw it.

@@ -30,6 +30,7 @@ type Answer struct {
 	Reason    string
 	Approvals []contract.ApprovalRule // what ESCALATE asks for; all of them must be met
 	Sandbox   *contract.Sandbox       // narrows; nil leaves the tool's own request
+	Obliged   []string                // what the executor must do on the way
 }
 
 // Inputs is everything Decide looks at.
@@ -142,6 +143,8 @@ func gate(in *Inputs) string {
 		return contract.ReasonProvenanceFailure
 	case f.Suspended:
 		return contract.ReasonPrincipalSuspended
+	case f.Key != nil && f.Key.Fault != "":
+		return f.Key.Fault
 	case f.SessionOwner != "":
 		return contract.ReasonIdentityIsolationViolation
 	case f.ToolPinned == "none":
@@ -286,6 +289,7 @@ func Combine(layers ...Answer) Answer {
 		if a.Verdict == contract.Escalate {
 			out.Approvals = append(slices.Clip(out.Approvals), a.Approvals...)
 		}
+		out.Obliged = append(slices.Clip(out.Obliged), a.Obliged...)
 		if rank(a.Verdict) > rank(out.Verdict) {
 			out.Verdict, out.Reason = a.Verdict, a.Reason
 		}
@@ -324,7 +328,7 @@ func mint(in Inputs, v Answer) *contract.ExecutionIntent {
 	i := &contract.ExecutionIntent{
 		ArgsDigest: in.Facts.ArgsDigest, CallID: in.CallID, Egress: in.Tool.Egress, Executor: in.Tool.Executor, Expires: contract.Time(until),
 		ID: "i-" + in.CallID, IdemKey: in.IdemKey, Kind: in.Facts.Kind, NotBefore: contract.Time(from),
-		Secrets: in.Tool.Secrets, Tool: in.Facts.Tool,
+		Obliged: v.Obliged, Secrets: in.Tool.Secrets, Tool: in.Facts.Tool,
 	}
 	if in.Facts.Resolved != "" {
 		i.Deadline = contract.Time(deadline)

@@ -285,6 +285,9 @@ func (s *Service) transcript(ctx context.Context, raw json.RawMessage, reply fun
 				return err
 			}
 			t.Kind, t.Tool, content = c.Kind, c.Tool, &c.Args
+			if c.Body != nil {
+				content = c.Body
+			}
 		case "effect_recorded":
 			var r contract.Recorded
 			if err := contract.Decode(e.Data, &r); err != nil {
@@ -463,7 +466,7 @@ func contents(en eventlog.Entry) []contract.Content {
 	case "call_proposed":
 		var c contract.Call
 		if contract.Decode(e.Data, &c) == nil {
-			return []contract.Content{c.Args}
+			return c.Contents()
 		}
 	case "effect_recorded":
 		var r contract.Recorded

@@ -24,7 +24,8 @@ func up(ctx context.Context, c *env) error {
 	listen := c.fs.String("listen", "", "same as --addr")
 	packs := c.fs.String("packs", envOr("BINNACLE_PACKS", ""), "folder of packs")
 	containerd := c.fs.String("containerd", os.Getenv("BINNACLE_CONTAINERD"), "containerd socket, for tier container")
-	llm := c.fs.String("llm", os.Getenv("BINNACLE_LLM"), "JSON file naming LLM upstreams")
+	llm := c.fs.String("llm", os.Getenv("BINNACLE_LLM"), "JSON file naming LLM providers, routes and prices")
+	capture := c.fs.String("capture", envOr("BINNACLE_CAPTURE", "plain"), "how much of prompts and answers the ledger keeps: plain, hashed or off")
 	power := c.fs.Bool("power", os.Getenv("BINNACLE_DURABILITY") == "power", "fsync every event (durability mode power)")
 	noop := c.fs.Bool("noop", false, "offer tool.noop, for benchmarks and tests")
 	nats := c.fs.String("nats-listen", "", "also listen for NATS clients on host:port")
@@ -45,7 +46,7 @@ func up(ctx context.Context, c *env) error {
 	}
 	debug.SetGCPercent(300) // the heap is small and garbage is plenty
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
-	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Mirror: *mirror, Webhook: *webhook}
+	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Mirror: *mirror, Webhook: *webhook, Capture: *capture}
 	if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
 		kek, err := run.ParseSeed("BINNACLE_VAULT_KEK", v)
 		if err != nil {
@@ -76,7 +77,7 @@ func up(ctx context.Context, c *env) error {
 	return m.Err()
 }
 
-// ReadLLM reads the upstreams document strictly.
+// ReadLLM reads the llm document strictly.
 func ReadLLM(b []byte) (cfg llmrouter.Config, err error) {
 	err = strictJSON(b, &cfg)
 	return cfg, err

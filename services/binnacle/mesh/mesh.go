@@ -50,6 +50,7 @@ type Config struct {
 	Mirror     bool     // keep a mirror of the ledger in an account of its own
 	NATSListen string   // also listen for NATS clients on host:port; empty = in process only
 	Webhook    string   // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
+	Capture    string   // how much of prompts and answers the ledger keeps: plain, hashed or off; empty = plain
 	LLM        llmrouter.Config
 }
 
@@ -271,7 +272,7 @@ func (m *Mesh) list(cfg Config, dir string, ring *keyring.Ring) (map[string]run.
 	return map[string]run.Service{
 		"audit":  &audit.Service{Config: audit.Config{Dir: filepath.Join(dir, "audit"), Durability: durability}},
 		"policy": &policy.Service{Config: policy.Config{P0File: ring.Path("p0.json"), P1Files: cfg.Policies}},
-		"gateway": &gateway.Service{Config: gateway.Config{Webhook: cfg.Webhook, WebhookKey: webhookKey, Addr: cfg.Addr, TokenKey: tokenKey, Durability: durability, Version: Version,
+		"gateway": &gateway.Service{Config: gateway.Config{Capture: cfg.Capture, Webhook: cfg.Webhook, WebhookKey: webhookKey, Addr: cfg.Addr, TokenKey: tokenKey, Durability: durability, Version: Version,
 			Expect: []string{"audit", "judge", "llm-router", "policy", "session-runner", "vault-broker"}, Listening: func(a string) { m.Addr = a }}},
 		"llm-router": &llmrouter.Service{Config: cfg.LLM},
 		"session-runner": &sessionrunner.Service{Config: sessionrunner.Config{PacksDir: cfg.Packs, StateDir: filepath.Join(dir, "sandbox"),

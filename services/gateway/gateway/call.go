@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -62,6 +63,9 @@ const maxKnown = 10000
 // auth verifies the bearer token; scope, if named, must be held.
 func (s *Service) auth(c echo.Context, scope string) (*caller, error) {
 	raw, ok := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
+	if v := c.Request().Header.Get("X-Api-Key"); !ok && v != "" { // as Anthropic's clients send it
+		raw, ok = v, true
+	}
 	if !ok {
 		return nil, &apiError{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_missing",
 			Message: "send Authorization: Bearer <token>; `binnacle token create` makes one"}
@@ -174,6 +178,8 @@ func headers(c echo.Context, r propose.Request, verdict string) {
 	h := c.Response().Header()
 	h.Set(sessionHeader, r.Session)
 	h.Set("X-Binnacle-Call-Id", r.ID)
+	h.Set("X-Request-Id", r.ID)
+	h.Set("Request-Id", r.ID)
 	h.Set("X-Binnacle-Decision-Id", "d-"+r.ID)
 	h.Set("X-Binnacle-Receipt-Id", receipt.ID(r.ID))
 	if verdict != "" {
@@ -349,7 +355,7 @@ func waitError(r propose.Request, err error) error {
 }
 
 func (s *Service) output(ctx context.Context, out *propose.Outcome) ([]byte, error) {
-	if out.Recorded.Output == nil {
+	if out.Recorded.Output == nil || out.Recorded.Output.Store == contract.StoreWithheld {
 		return []byte("{}"), nil
 	}
 	body, err := s.env.Blobs.Open(ctx, out.Recorded.Output)
@@ -434,6 +440,14 @@ func (s *Service) call(c echo.Context) error {
 	if req.Args[0] != '{' {
 		return badRequest("args", "args must be a JSON object")
 	}
+	if slices.Contains(llm.Kinds, req.Kind) { // args are the request itself
+		r, err := s.llmRequest(c, req.Kind, req.Args, who)
+		if err != nil {
+			return err
+		}
+		r.Stream = false
+		return s.answer(c, r)
+	}
 	return s.respond(c, who, req.Kind, req.Tool, req.Args)
 }
 
@@ -443,6 +457,10 @@ func (s *Service) respond(c echo.Context, who *caller, kind, tool string, args [
 	if err != nil {
 		return err
 	}
+	return s.answer(c, r)
+}
+
+func (s *Service) answer(c echo.Context, r propose.Request) error {
 	out, output, err := s.run(c, r)
 	var esc *escalation
 	if errors.As(err, &esc) {
@@ -452,7 +470,7 @@ func (s *Service) respond(c echo.Context, who *caller, kind, tool string, args [
 		return err
 	}
 	eff := &out.Recorded.Effect
-	resp := CallResponse{CallID: r.ID, ReceiptID: out.Recorded.Receipt.ID, Session: r.Session, Tool: tool, Output: output, Instance: eff.Instance, Sandbox: eff.Attestation}
+	resp := CallResponse{CallID: r.ID, ReceiptID: out.Recorded.Receipt.ID, Session: r.Session, Tool: r.Tool, Output: output, Instance: eff.Instance, Sandbox: eff.Attestation}
 	if eff.Usage != nil {
 		resp.WallMS = eff.Usage.WallMS
 	}

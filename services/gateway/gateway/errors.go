@@ -152,5 +152,6 @@ func (s *Service) fail(err error, c echo.Context) {
 	if e.Status == http.StatusUnauthorized {
 		c.Response().Header().Set("WWW-Authenticate", "Bearer")
 	}
-	_ = c.JSON(e.Status, map[string]any{"error": e})
+	kind, _ := c.Get(shapeKey).(string)
+	_ = c.JSON(e.Status, e.doc(kind))
 }

@@ -74,6 +74,33 @@ func (s *Service) askEvent(ctx context.Context, verb, call string) (*contract.Ev
 	return contract.DecodeEvent(raw)
 }
 
+// same tells whether a recorded call is the one that r proposes. Of a request to a
+// language model the summaries are compared, and the requests where the ledger
+// keeps them.
+func (s *Service) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
+	args, err := s.env.Blobs.Open(ctx, &c.Args)
+	if err != nil || c.Kind != r.Kind || c.Tool != r.Tool {
+		return false, err
+	}
+	if c.Body == nil || r.Body == nil {
+		return bytes.Equal(args, r.Args), nil
+	}
+	first, err1 := llmArgs(args)
+	now, err2 := llmArgs(r.Args)
+	if err1 != nil || err2 != nil {
+		return false, errors.Join(err1, err2)
+	}
+	if first.Body = now.Body; !bytes.Equal(contract.Bytes(first), contract.Bytes(now)) {
+		return false, nil
+	}
+	body, err := s.env.Blobs.Open(ctx, c.Body)
+	if errors.Is(err, contract.ErrErased) {
+		return true, nil
+	}
+	again, err2 := r.Body.Content.Open(r.Body.Object)
+	return err == nil && err2 == nil && bytes.Equal(body, again), errors.Join(err, err2)
+}
+
 // repeat answers a call that was made before, once it has ended. The same key
 // with other arguments is a mistake of the caller's.
 func (s *Service) repeat(ctx context.Context, r propose.Request, e *contract.Event) (*propose.Outcome, []byte, error) {
@@ -85,8 +112,7 @@ func (s *Service) repeat(ctx context.Context, r propose.Request, e *contract.Eve
 	if first == nil || contract.Decode(first.Data, &c) != nil {
 		return nil, nil, unavailable("the first call under this Idempotency-Key cannot be read now")
 	}
-	args, err := s.env.Blobs.Open(ctx, &c.Args)
-	if err != nil || c.Kind != r.Kind || c.Tool != r.Tool || !bytes.Equal(args, r.Args) {
+	if same, err := s.same(ctx, &c, r); err != nil || !same {
 		return nil, nil, conflict(r, "this key was used for another call; use a new one")
 	}
 	for until := time.Now().Add(r.Timeout); e == nil || e.Name != "effect_recorded"; {

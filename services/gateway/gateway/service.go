@@ -23,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
@@ -35,6 +36,7 @@ type Config struct {
 	Expect      []string          // services /readyz waits for
 	CallTimeout time.Duration     // how long a caller waits; 0 = 90 s
 	Version     string
+	Capture     string // how much of prompts and answers the ledger keeps: plain, hashed or off; empty = plain
 	Webhook     string // is told of calls that wait for approval; empty = nobody
 	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature
 	// Listening, if set, is told the bound address.
@@ -72,8 +74,15 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.CallTimeout == 0 {
 		s.CallTimeout = 90 * time.Second
 	}
+	if s.Capture == "" {
+		s.Capture = llm.CapturePlain
+	}
+	if s.Capture != llm.CapturePlain && s.Capture != llm.CaptureHashed && s.Capture != llm.CaptureOff {
+		return fmt.Errorf("gateway: capture %q: want plain, hashed or off", s.Capture)
+	}
 	s.metrics = newMetrics()
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
+	s.prop.ServeBodies(env.Box)
 	s.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {
 		e, err := eventlog.Open(en)
 		if err != nil {
@@ -158,8 +167,14 @@ func (s *Service) routes() *echo.Echo {
 	e.GET("/metrics", s.metrics.handler(s))
 	e.GET("/openapi.json", openapi)
 
-	e.POST("/v1/chat/completions", s.chat)
+	e.POST("/v1/chat/completions", s.llm(llm.Chat))
+	e.POST("/v1/completions", s.llm(llm.Completions))
+	e.POST("/v1/embeddings", s.llm(llm.Embeddings))
+	e.POST("/v1/messages", s.llm(llm.Messages))
+	e.POST("/v1/messages/count_tokens", s.llm(llm.CountTokens))
+	e.POST("/v1/responses", s.llm(llm.Responses))
 	e.GET("/v1/models", s.models)
+	e.GET("/v1/models/*", s.models)
 	e.GET("/api/v1/packs", s.listPacks)
 	e.GET("/api/v1/packs/:name", s.getPack)
 	e.POST("/api/v1/packs/:name", s.runPack)

@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/judge/internal/verdict"
@@ -42,6 +43,7 @@ var scoreTool = contract.Tool{
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
+	s.prop.ServeBodies(env.Box)
 	if err := catalog.Register(ctx, env.Emit, "judge", []contract.Tool{scoreTool}); err != nil {
 		return err
 	}
@@ -123,12 +125,16 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 	if err != nil {
 		return "", err
 	}
-	args, err := canon.Transform(nil, raw)
+	args, labels, err := llm.Peek(llm.Chat, raw)
 	if err != nil {
 		return "", err
 	}
-	p, err := s.prop.Propose(ctx, propose.Request{ID: propose.NewCallID(), Kind: "llm.chat", Tool: "llm.chat", Args: args, Actor: w.Event.Actor, Client: w.Event.Client,
-		Session: session, Scopes: w.Call.Scopes, Timeout: 60 * time.Second, Parent: w.Event})
+	args.Capture = llm.CapturePlain // a judgement without its grounds would be none
+	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Actor: w.Event.Actor, Client: w.Event.Client,
+		Session: session, Scopes: w.Call.Scopes, Timeout: 60 * time.Second, Parent: w.Event}
+	llm.Request(&req, args, raw, labels)
+	req.Stream = false // the outcome is all it reads
+	p, err := s.prop.Propose(ctx, req)
 	if err != nil {
 		return "", err
 	}

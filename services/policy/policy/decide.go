@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
@@ -225,17 +225,9 @@ func estimate(t *contract.Tool, args []byte) contract.Amounts {
 	if t.Sandbox != nil && a.ComputeMillis == 0 {
 		a.ComputeMillis = t.Sandbox.WallMS * t.Sandbox.CPUMillis / 1000
 	}
-	if t.Kind == "llm.chat" && a.Tokens == 0 {
-		var q struct {
-			Max  int64 `json:"max_tokens"`
-			Max2 int64 `json:"max_completion_tokens"`
-		}
-		_ = json.Unmarshal(args, &q)
-		out := max(q.Max, q.Max2)
-		if out <= 0 || out > 1<<20 {
-			out = 4096
-		}
-		a.Tokens = int64(len(args))/3 + out
+	var q llm.Args
+	if slices.Contains(llm.Kinds, t.Kind) && a.Tokens == 0 && contract.Decode(args, &q) == nil {
+		a.Tokens = q.Hold
 	}
 	return a
 }

@@ -46,7 +46,7 @@ func (l *labels) reaching(ctx context.Context, e *contract.Event, c *contract.Ca
 // session it is nested in, which sees its output too.
 func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) error {
 	brings := append(slices.Clone(t.Labels), p.facts.Labels...)
-	if len(t.Secrets) > 0 {
+	if slices.ContainsFunc(t.Secrets, func(g contract.SecretGrant) bool { return !g.Pattern() }) { // the others stay with the executor
 		brings = append(brings, labelSecret)
 	}
 	if len(brings) == 0 {

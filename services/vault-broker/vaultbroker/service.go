@@ -198,7 +198,7 @@ func (s *Service) check(ctx context.Context, e *contract.Event, req *execute.Sec
 	}
 	values = map[string]string{}
 	for _, name := range req.Names {
-		if !slices.ContainsFunc(a.Decision.Intent.Secrets, func(g contract.SecretGrant) bool { return g.Name == name }) {
+		if !slices.ContainsFunc(a.Decision.Intent.Secrets, func(g contract.SecretGrant) bool { return g.Permits(name) }) {
 			return nil, nil, "the intent does not permit secret " + name, nil
 		}
 		v, err := s.store.Get(name)

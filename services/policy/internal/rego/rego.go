@@ -118,7 +118,9 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) (*Input, err
 	w.Strs("labels", orEmpty(tool.Labels))
 	names := []string{}
 	for _, s := range tool.Secrets {
-		names = append(names, s.Name)
+		if !s.Pattern() { // what stays with the executor reaches no tool
+			names = append(names, s.Name)
+		}
 	}
 	w.Strs("secrets", names)
 	doc = append(w.End(), '}')

@@ -1,0 +1,393 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+)
+
+// llm makes the handler of an API of language models. The request passes as it
+// is; its summary is what is proposed.
+func (s *Service) llm(kind string) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		c.Set(shapeKey, kind)
+		who, err := s.auth(c, "")
+		if err != nil {
+			return err
+		}
+		body, err := io.ReadAll(c.Request().Body) // whole: what is streamed through breaks in front of fast answers
+		if err != nil {
+			var he *echo.HTTPError
+			if errors.As(err, &he) {
+				return he
+			}
+			return badRequest("body", "the request body could not be read")
+		}
+		r, err := s.llmRequest(c, kind, body, who)
+		if err != nil {
+			return err
+		}
+		if r.IdemKey != "" {
+			done, err := s.repeated(c, r)
+			if done || err != nil {
+				return err
+			}
+		}
+		return s.relay(c, r)
+	}
+}
+
+// llmRequest makes the proposal of a request to a language model.
+func (s *Service) llmRequest(c echo.Context, kind string, body []byte, who *caller) (propose.Request, error) {
+	args, labels, err := llm.Peek(kind, body)
+	var fe *llm.FieldError
+	if errors.As(err, &fe) {
+		return propose.Request{}, badRequest(fe.Field, fe.Error())
+	}
+	if err != nil {
+		return propose.Request{}, err
+	}
+	h := c.Request().Header
+	args.Capture = s.Capture
+	for _, v := range h.Values("Anthropic-Beta") {
+		for b := range strings.SplitSeq(v, ",") {
+			if b = strings.TrimSpace(b); b != "" && len(b) <= maxName && len(args.Beta) < 32 {
+				args.Beta = append(args.Beta, b)
+			}
+		}
+	}
+	switch v := h.Get(cacheHeader); v {
+	case "":
+	case "use":
+		args.Cache = v
+	default:
+		return propose.Request{}, badRequest(cacheHeader, `want "use"`)
+	}
+	r, err := s.request(c, kind, kind, nil, who)
+	if err != nil {
+		return r, err
+	}
+	llm.Request(&r, args, body, labels)
+	return r, nil
+}
+
+// cacheHeader asks for an answer that was kept, where there is one.
+const cacheHeader = "X-Binnacle-Cache"
+
+// repeated answers a request whose Idempotency-Key was used before.
+func (s *Service) repeated(c echo.Context, r propose.Request) (bool, error) {
+	e, err := s.lastOf(c.Request().Context(), r.ID)
+	if err != nil || e == nil {
+		return false, err
+	}
+	args, err := llmArgs(r.Args)
+	if err != nil {
+		return false, err
+	}
+	if args.Stream {
+		return true, conflict(r, "a stream cannot be repeated; GET /api/v1/calls/"+r.ID+" has its end")
+	}
+	out, body, err := s.repeat(c.Request().Context(), r, e)
+	verdict := ""
+	if out != nil {
+		verdict = out.Recorded.Receipt.Verdict
+	}
+	headers(c, r, verdict)
+	if err != nil {
+		return true, err
+	}
+	return true, c.JSONBlob(http.StatusOK, body)
+}
+
+func llmArgs(raw []byte) (*llm.Args, error) {
+	var a llm.Args
+	return &a, contract.Decode(raw, &a)
+}
+
+// relay takes a call's frames to the caller: a plain answer once the outcome is
+// on the ledger, a stream as it comes, with its end held until then.
+func (s *Service) relay(c echo.Context, r propose.Request) error {
+	ctx := c.Request().Context()
+	if s.pulse.down() {
+		return silent(r, "nothing was proposed")
+	}
+	defer s.pulse.watch()()
+	frames := s.env.Box.Open(r.ID)
+	defer frames.Close()
+	p, err := s.prop.Propose(ctx, r)
+	if err != nil {
+		return proposeError(err)
+	}
+	defer p.Close()
+	began := time.Now()
+
+	a := &answering{s: s, c: c, r: r}
+	async := strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
+	var out *propose.Outcome
+	var esc *contract.Escalated
+	deadline := time.NewTimer(r.Timeout + 5*time.Second)
+	defer deadline.Stop()
+	lost := s.pulse.lost()
+	from, _ := s.prop.Position()
+	late := time.NewTimer(unstarted)
+	defer late.Stop()
+	for {
+		if out != nil && a.got >= out.Recorded.Effect.Frames {
+			s.metrics.observe(r.Kind, out.Recorded.Effect.Status, time.Since(began))
+			return a.end(&out.Recorded)
+		}
+		select {
+		case <-frames.Wake():
+			for {
+				f, ok, err := frames.Try()
+				if err != nil {
+					return a.broken(err)
+				}
+				if !ok {
+					break
+				}
+				if err := a.frame(f); err != nil {
+					return s.abandon(ctx, p, r)
+				}
+				lost = nil // it runs; what is on its way may still come
+				late.Stop()
+			}
+		case o := <-p.Outcome():
+			out = &o
+			deadline.Reset(3 * time.Second) // for frames still on their way
+		case x := <-p.Escalated():
+			if esc = &x; async {
+				headers(c, r, contract.Escalate)
+				return &escalation{r.ID, esc}
+			}
+		case err := <-p.Failed():
+			if r.IdemKey != "" && errors.Is(err, eventlog.ErrIDConflict) { // the same key, at the same moment
+				if done, err := s.repeated(c, r); done || err != nil {
+					return err
+				}
+			}
+			return waitError(r, err)
+		case <-lost:
+			s.giveUp(ctx, p, r)
+			return silent(r, "the call is withdrawn")
+		case <-late.C:
+			if esc == nil && out == nil && s.pulse.unsteady() && !s.started(ctx, p.Event, from) {
+				s.giveUp(ctx, p, r)
+				return silent(r, "the call is withdrawn")
+			}
+			late.Reset(beatEvery)
+		case <-deadline.C:
+			if out != nil {
+				return a.broken(transient.ErrGap)
+			}
+			if esc != nil {
+				headers(c, r, contract.Escalate)
+				return &escalation{r.ID, esc}
+			}
+			return waitError(r, propose.ErrUnknownOutcome)
+		case <-ctx.Done():
+			return s.abandon(ctx, p, r)
+		}
+	}
+}
+
+// abandon records that the client left.
+func (s *Service) abandon(ctx context.Context, p *propose.Pending, r propose.Request) error {
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := p.Cancel(bye); err != nil {
+		s.env.Log.Warn("cancellation not recorded", "call", r.ID, "err", err)
+	}
+	return nil
+}
+
+// answering writes one answer.
+type answering struct {
+	s     *Service
+	c     echo.Context
+	r     propose.Request
+	head  *llm.Head
+	body  []byte // of a plain answer, or the held end of a stream
+	open  bool   // a stream that has begun
+	got   int64  // frames
+	taken int64  // bytes written or kept
+	told  int64  // of them told to the sender
+	n     int64  // credits sent
+}
+
+func (a *answering) streams() bool {
+	return a.head != nil && a.head.Status == http.StatusOK && a.head.Headers["Content-Type"] == "text/event-stream"
+}
+
+func (a *answering) frame(t transient.Frame) error {
+	f, err := llm.ParseFrame(t.Data)
+	if err != nil {
+		return err
+	}
+	a.got++
+	if f.Head != nil {
+		a.head = f.Head
+	}
+	if f.Final || !a.streams() {
+		a.body = append(a.body, f.Data...)
+	} else if err := a.write(f.Data); err != nil {
+		return err
+	}
+	a.taken += int64(len(f.Data))
+	if a.taken-a.told >= llm.Window/2 && a.head != nil {
+		a.told = a.taken
+		a.n++
+		return a.s.env.Box.Post(a.head.Instance, llm.CreditID(a.r.ID), a.n, fmt.Appendf(nil, "%d", a.taken))
+	}
+	return nil
+}
+
+// begin writes the response's head.
+func (a *answering) begin(verdict string) http.Header {
+	headers(a.c, a.r, verdict)
+	h := a.c.Response().Header()
+	if a.head != nil {
+		for k, v := range a.head.Headers {
+			h.Set(k, v)
+		}
+	}
+	return h
+}
+
+func (a *answering) write(data []byte) error {
+	resp := a.c.Response()
+	if !a.open {
+		a.open = true
+		h := a.begin(contract.Allow) // frames come only from an allowed call
+		h.Set("Cache-Control", "no-cache")
+		resp.WriteHeader(http.StatusOK)
+	}
+	if _, err := resp.Write(data); err != nil {
+		return err
+	}
+	resp.Flush()
+	return nil
+}
+
+// end closes the answer, now that its outcome is on the ledger.
+func (a *answering) end(r *contract.Recorded) error {
+	e := ofOutcome(r)
+	switch {
+	case e == nil && a.streams():
+		return a.write(a.body)
+	case e == nil && a.head == nil: // answered without a frame
+		return a.broken(transient.ErrGap)
+	case a.open:
+		return a.fail(e)
+	case a.head != nil && a.head.Status != http.StatusOK && r.Effect.Status == contract.Failed:
+		h := a.begin(r.Receipt.Verdict)
+		if a.head.Fault == nil {
+			h.Set("Content-Type", "application/json")
+			return a.c.Blob(a.head.Status, "application/json", a.body)
+		}
+		e.Status, e.Param, e.Message, e.Code = a.head.Status, a.head.Fault.Param, a.head.Fault.Message, a.head.Fault.Code
+		e.Type = typeOf(e.Status)
+		return e
+	case e != nil:
+		headers(a.c, a.r, r.Receipt.Verdict)
+		return e
+	}
+	a.begin(r.Receipt.Verdict)
+	return a.c.Blob(http.StatusOK, "application/json", a.body)
+}
+
+// fail ends a stream that has begun with an error, in the words of its API, and
+// never as if it were complete.
+func (a *answering) fail(e *apiError) error { return a.write(e.event(a.r.Kind)) }
+
+// broken ends an answer that lost frames.
+func (a *answering) broken(err error) error {
+	msg := "the live stream broke; what was recorded is on the ledger under the receipt id"
+	if !errors.Is(err, transient.ErrGap) {
+		msg = err.Error()
+	}
+	e := &apiError{Status: http.StatusBadGateway, Type: "server_error", Code: "stream_broken", Message: msg, CallID: a.r.ID, ReceiptID: "r-" + a.r.ID}
+	if !a.open {
+		headers(a.c, a.r, contract.Allow)
+		return e
+	}
+	return a.fail(e)
+}
+
+// models is GET /v1/models. Providers are asked for what they offer by a call of
+// its own, at most every few minutes.
+func (s *Service) models(c echo.Context) error {
+	who, err := s.auth(c, "")
+	if err != nil {
+		return err
+	}
+	type list struct {
+		Data  []map[string]any `json:"data"`
+		Stale bool             `json:"stale"`
+	}
+	ask := func() (l list, err error) {
+		ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
+		defer cancel()
+		if err = s.env.Ask(ctx, "llm-router", "models", nil, &l); err != nil {
+			err = unavailable("the llm-router does not answer: " + err.Error())
+		}
+		return l, err
+	}
+	l, err := ask()
+	if err != nil {
+		return err
+	}
+	if l.Stale && slices.Contains(who.scopes, "llm:call") {
+		r, err := s.request(c, "llm.models", "llm.models", []byte("{}"), who)
+		if err != nil {
+			return err
+		}
+		if _, _, err := s.run(c, r); err == nil { // else the list is what it was
+			if l, err = ask(); err != nil {
+				return err
+			}
+		}
+	}
+	if c.Request().Header.Get("Anthropic-Version") != "" {
+		return c.JSON(http.StatusOK, anthropicModels(l.Data))
+	}
+	if id := c.Param("*"); id != "" {
+		for _, m := range l.Data {
+			if m["id"] == id {
+				return c.JSON(http.StatusOK, m)
+			}
+		}
+		e := notFound("no model " + id + "; GET /v1/models lists what there is")
+		e.Code, e.Param = "model_not_found", "model"
+		return e
+	}
+	return c.JSON(http.StatusOK, map[string]any{"object": "list", "data": l.Data})
+}
+
+// anthropicModels is the list in the shape of Anthropic's API.
+func anthropicModels(data []map[string]any) map[string]any {
+	out := []map[string]any{}
+	first, last := "", ""
+	for _, m := range data {
+		id, _ := m["id"].(string)
+		if first == "" {
+			first = id
+		}
+		last = id
+		out = append(out, map[string]any{"type": "model", "id": id, "display_name": id, "created_at": "1970-01-01T00:00:00Z"})
+	}
+	return map[string]any{"data": out, "has_more": false, "first_id": first, "last_id": last}
+}

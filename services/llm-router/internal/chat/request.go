@@ -1,0 +1,514 @@
+// Package chat is OpenAI's chat completions API, as a server reads and writes
+// it and as a client does.
+// Source: https://platform.openai.com/docs/api-reference/chat
+package chat
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+)
+
+type toolCall struct {
+	Index    *int   `json:"index,omitempty"`
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"`
+	Function *struct {
+		Name      string `json:"name,omitempty"`
+		Arguments string `json:"arguments"`
+	} `json:"function,omitempty"`
+	Custom *struct {
+		Name  string `json:"name"`
+		Input string `json:"input"`
+	} `json:"custom,omitempty"`
+	Extra *extraContent `json:"extra_content,omitempty"`
+}
+
+// extraContent is where Google's compatible endpoint keeps thought signatures.
+type extraContent struct {
+	Google struct {
+		Signature string `json:"thought_signature,omitempty"`
+	} `json:"google"`
+}
+
+type message struct {
+	Role       string          `json:"role"`
+	Name       string          `json:"name,omitempty"`
+	Content    json.RawMessage `json:"content"`
+	Refusal    string          `json:"refusal,omitempty"`
+	Reasoning  string          `json:"reasoning_content,omitempty"`
+	Reasoning2 string          `json:"reasoning,omitempty"`
+	Details    []detail        `json:"reasoning_details,omitempty"`
+	ToolCalls  []toolCall      `json:"tool_calls,omitempty"`
+	ToolCallID string          `json:"tool_call_id,omitempty"`
+	Cache      json.RawMessage `json:"cache_control,omitempty"`
+}
+
+// detail is how signed thinking travels through chat completions (OpenRouter's
+// reasoning_details).
+type detail struct {
+	Type      string `json:"type"` // reasoning.text, reasoning.encrypted
+	Text      string `json:"text,omitempty"`
+	Data      string `json:"data,omitempty"`
+	Signature string `json:"signature,omitempty"`
+}
+
+type part struct {
+	Type     string          `json:"type"`
+	Text     string          `json:"text,omitempty"`
+	Refusal  string          `json:"refusal,omitempty"`
+	ImageURL *imageURL       `json:"image_url,omitempty"`
+	Audio    *audio          `json:"input_audio,omitempty"`
+	File     *file           `json:"file,omitempty"`
+	Cache    json.RawMessage `json:"cache_control,omitempty"`
+}
+
+type imageURL struct {
+	URL    string `json:"url"`
+	Detail string `json:"detail,omitempty"`
+}
+
+type audio struct {
+	Data   string `json:"data"`
+	Format string `json:"format"`
+}
+
+type file struct {
+	Data string `json:"file_data,omitempty"`
+	ID   string `json:"file_id,omitempty"`
+	Name string `json:"filename,omitempty"`
+}
+
+// ParseRequest reads a request.
+func ParseRequest(body []byte) (*ir.Request, error) {
+	m, err := ir.Split(body)
+	if err != nil {
+		return nil, err
+	}
+	r := &ir.Request{}
+	var msgs []message
+	var tools []struct {
+		Type     string          `json:"type"`
+		Function json.RawMessage `json:"function"`
+		Custom   json.RawMessage `json:"custom"`
+		Cache    json.RawMessage `json:"cache_control"`
+	}
+	var choice, stop, format json.RawMessage
+	var max1, max2 int64
+	var options struct{}
+	if err := m.TakeAll("model", &r.Model, "stream", &r.Stream, "stream_options", &options, "messages", &msgs, "tools", &tools, "tool_choice", &choice, "parallel_tool_calls", &r.Parallel,
+		"max_tokens", &max1, "max_completion_tokens", &max2, "temperature", &r.Temperature, "top_p", &r.TopP, "top_k", &r.TopK, "stop", &stop, "seed", &r.Seed, "n", &r.N,
+		"presence_penalty", &r.PresencePenalty, "frequency_penalty", &r.FrequencyPenalty, "logprobs", &r.LogProbs, "top_logprobs", &r.TopLogProbs,
+		"response_format", &format, "reasoning_effort", &r.Effort, "user", &r.User, "metadata", &r.Metadata, "prompt_cache_key", &r.CacheKey); err != nil {
+		return nil, err
+	}
+	if r.MaxTokens = max1; max2 > 0 {
+		r.MaxTokens = max2
+	}
+	if len(stop) > 0 {
+		var one string
+		if json.Unmarshal(stop, &one) == nil {
+			r.Stop = []string{one}
+		} else if err := json.Unmarshal(stop, &r.Stop); err != nil {
+			return nil, fmt.Errorf("stop: %w", err)
+		}
+	}
+	for i, t := range tools {
+		d := ir.ToolDef{Cache: t.Cache}
+		var f struct {
+			Name        string          `json:"name"`
+			Description string          `json:"description"`
+			Parameters  json.RawMessage `json:"parameters"`
+			Strict      *bool           `json:"strict"`
+			Format      json.RawMessage `json:"format"`
+		}
+		raw := t.Function
+		if t.Type == "custom" {
+			raw = t.Custom
+		}
+		if err := json.Unmarshal(raw, &f); err != nil {
+			return nil, fmt.Errorf("tools[%d]: %w", i, err)
+		}
+		d.Name, d.Description, d.Schema, d.Strict = f.Name, f.Description, f.Parameters, f.Strict
+		if t.Type == "custom" {
+			if d.Custom = f.Format; len(f.Format) == 0 {
+				d.Custom = json.RawMessage("null")
+			}
+		}
+		r.Tools = append(r.Tools, d)
+	}
+	if r.Choice, err = parseChoice(choice); err != nil {
+		return nil, err
+	}
+	if err := parseFormat(format, r); err != nil {
+		return nil, err
+	}
+	for i := range msgs {
+		x, err := parseMessage(&msgs[i])
+		if err != nil {
+			return nil, fmt.Errorf("messages[%d]: %w", i, err)
+		}
+		r.Messages = append(r.Messages, x)
+	}
+	r.Extra = m
+	return r, nil
+}
+
+func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	var mode string
+	if json.Unmarshal(raw, &mode) == nil {
+		return &ir.Choice{Mode: mode}, nil
+	}
+	var c struct {
+		Function struct {
+			Name string `json:"name"`
+		} `json:"function"`
+		Custom struct {
+			Name string `json:"name"`
+		} `json:"custom"`
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return nil, fmt.Errorf("tool_choice: %w", err)
+	}
+	return &ir.Choice{Mode: "tool", Name: c.Function.Name + c.Custom.Name}, nil
+}
+
+func parseFormat(raw json.RawMessage, r *ir.Request) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	var f struct {
+		Type   string `json:"type"`
+		Schema struct {
+			Name        string          `json:"name"`
+			Description string          `json:"description"`
+			Schema      json.RawMessage `json:"schema"`
+			Strict      *bool           `json:"strict"`
+		} `json:"json_schema"`
+	}
+	if err := json.Unmarshal(raw, &f); err != nil {
+		return fmt.Errorf("response_format: %w", err)
+	}
+	if f.Type != "text" {
+		r.Format = &ir.Format{Type: f.Type, Name: f.Schema.Name, Description: f.Schema.Description, Schema: f.Schema.Schema, Strict: f.Schema.Strict}
+	}
+	return nil
+}
+
+func parseMessage(m *message) (ir.Message, error) {
+	out := ir.Message{Role: m.Role, Name: m.Name}
+	switch m.Role {
+	case "developer":
+		out.Role = ir.System
+	case "function":
+		out.Role = ir.Tool
+	case ir.System, ir.User, ir.Assistant, ir.Tool:
+	default:
+		return out, fmt.Errorf("role: %q is unknown", m.Role)
+	}
+	for _, d := range m.Details {
+		out.Parts = append(out.Parts, ir.Part{Type: ir.Thinking, Text: d.Text, Signature: d.Signature, Redacted: d.Data})
+	}
+	if t := m.Reasoning + m.Reasoning2; t != "" && len(m.Details) == 0 {
+		out.Parts = append(out.Parts, ir.Part{Type: ir.Thinking, Text: t})
+	}
+	parts, err := parseContent(m.Content)
+	if err != nil {
+		return out, err
+	}
+	if len(m.Cache) > 0 && len(parts) > 0 {
+		parts[len(parts)-1].Cache = m.Cache
+	}
+	if out.Role == ir.Tool {
+		id := m.ToolCallID
+		out.Parts = []ir.Part{{Type: ir.ToolResult, ID: id, Name: m.Name, Parts: parts, Cache: m.Cache}}
+		return out, nil
+	}
+	out.Parts = append(out.Parts, parts...)
+	if m.Refusal != "" {
+		out.Parts = append(out.Parts, ir.Part{Type: ir.Refusal, Text: m.Refusal})
+	}
+	for i := range m.ToolCalls {
+		out.Parts = append(out.Parts, callOf(&m.ToolCalls[i]))
+	}
+	return out, nil
+}
+
+func callOf(c *toolCall) ir.Part {
+	p := ir.Part{Type: ir.ToolCall, ID: c.ID}
+	if c.Function != nil {
+		p.Name, p.Args = c.Function.Name, c.Function.Arguments
+	}
+	if c.Custom != nil {
+		p.Name, p.Args, p.Custom = c.Custom.Name, c.Custom.Input, true
+	}
+	if c.Extra != nil {
+		p.Signature = c.Extra.Google.Signature
+	}
+	return p
+}
+
+func parseContent(raw json.RawMessage) ([]ir.Part, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return []ir.Part{{Type: ir.Text, Text: text}}, nil
+	}
+	var parts []part
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return nil, fmt.Errorf("content: %w", err)
+	}
+	var out []ir.Part
+	for i, p := range parts {
+		x := ir.Part{Type: ir.Text, Text: p.Text, Cache: p.Cache}
+		switch {
+		case p.Type == "text":
+		case p.Type == "refusal":
+			x.Type, x.Text = ir.Refusal, p.Refusal
+		case p.Type == "image_url" && p.ImageURL != nil:
+			x.Type, x.Media = ir.Image, ir.FromURL(p.ImageURL.URL)
+			x.Media.Detail = p.ImageURL.Detail
+		case p.Type == "input_audio" && p.Audio != nil:
+			x.Type, x.Media = ir.Audio, &ir.Media{Data: p.Audio.Data, MIME: "audio/" + p.Audio.Format}
+		case p.Type == "file" && p.File != nil:
+			x.Type = ir.File
+			x.Media = ir.FromURL(p.File.Data)
+			x.Media.ID, x.Media.Name = p.File.ID, p.File.Name
+		default:
+			return nil, fmt.Errorf("content[%d].type: %q is unknown", i, p.Type)
+		}
+		out = append(out, x)
+	}
+	return out, nil
+}
+
+// BuildRequest writes a request.
+func BuildRequest(r *ir.Request) ([]byte, error) {
+	o := ir.Obj{}
+	for k, v := range r.Extra {
+		o[k] = v
+	}
+	o["model"] = r.Model
+	msgs := []ir.Obj{}
+	for _, m := range r.Messages {
+		msgs = append(msgs, buildMessages(&m)...)
+	}
+	o["messages"] = msgs
+	if r.Stream {
+		o["stream"] = true
+		o["stream_options"] = map[string]bool{"include_usage": true}
+	}
+	var tools []ir.Obj
+	for _, t := range r.Tools {
+		if len(t.Hosted) > 0 {
+			continue // another API's own tool: this provider cannot run it
+		}
+		f := ir.Obj{"name": ir.FlatName(t.Namespace, t.Name)}
+		f.Put("description", t.Description)
+		x := ir.Obj{"type": "function", "function": f}
+		if len(t.Custom) > 0 {
+			x = ir.Obj{"type": "custom", "custom": f}
+			if string(t.Custom) != "null" {
+				f["format"] = t.Custom
+			}
+		} else {
+			f.Put("parameters", t.Schema)
+			f.Put("strict", t.Strict)
+		}
+		x.Put("cache_control", t.Cache)
+		tools = append(tools, x)
+	}
+	if len(tools) > 0 {
+		o["tools"] = tools
+		o.Put("parallel_tool_calls", r.Parallel)
+		if c := r.Choice; c != nil {
+			if o["tool_choice"] = c.Mode; c.Mode == "tool" {
+				o["tool_choice"] = ir.Obj{"type": "function", "function": ir.Obj{"name": c.Name}}
+			}
+		}
+	}
+	o.Put("max_completion_tokens", r.MaxTokens)
+	o.Put("temperature", r.Temperature)
+	o.Put("top_p", r.TopP)
+	o.Put("top_k", r.TopK)
+	o.Put("stop", r.Stop)
+	o.Put("seed", r.Seed)
+	o.Put("n", r.N)
+	o.Put("presence_penalty", r.PresencePenalty)
+	o.Put("frequency_penalty", r.FrequencyPenalty)
+	o.Put("logprobs", r.LogProbs)
+	o.Put("top_logprobs", r.TopLogProbs)
+	o.Put("reasoning_effort", r.Effort)
+	o.Put("user", r.User)
+	o.Put("metadata", r.Metadata)
+	o.Put("prompt_cache_key", r.CacheKey)
+	if f := r.Format; f != nil {
+		x := ir.Obj{"type": f.Type}
+		if f.Type == "json_schema" {
+			s := ir.Obj{"name": f.Name}
+			s.Put("description", f.Description)
+			s.Put("schema", f.Schema)
+			s.Put("strict", f.Strict)
+			x["json_schema"] = s
+		}
+		o["response_format"] = x
+	}
+	return o.Bytes()
+}
+
+// buildMessages spells one message; results of several calls are a message each.
+func buildMessages(m *ir.Message) []ir.Obj {
+	var out []ir.Obj
+	o := ir.Obj{"role": m.Role}
+	o.Put("name", m.Name)
+	var rest []ir.Part
+	for _, p := range m.Parts {
+		if p.Type != ir.ToolResult {
+			rest = append(rest, p)
+			continue
+		}
+		text, others := flat(p.Parts)
+		if p.IsError && text == "" {
+			text = "error"
+		}
+		x := ir.Obj{"role": "tool", "tool_call_id": p.ID, "content": text}
+		x.Put("cache_control", p.Cache)
+		out = append(out, x)
+		rest = append(rest, others...) // files cannot stand in a result: they follow as the user's
+	}
+	if m.Role == ir.Assistant {
+		assistant(o, m.Parts)
+		return append(out, o)
+	}
+	if len(rest) == 0 {
+		return out
+	}
+	if m.Role == ir.Tool {
+		o["role"] = ir.User
+	}
+	o["content"] = buildContent(rest)
+	return append(out, o)
+}
+
+// flat splits a result into its text and the rest.
+func flat(parts []ir.Part) (text string, rest []ir.Part) {
+	for _, p := range parts {
+		if p.Type == ir.Text {
+			text += p.Text
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	return text, rest
+}
+
+// assistant fills in what a model said.
+func assistant(o ir.Obj, parts []ir.Part) {
+	var text, thinking, refusal string
+	var calls []toolCall
+	var details []detail
+	var content []ir.Part
+	cached := false
+	for _, p := range parts {
+		switch p.Type {
+		case ir.Thinking:
+			thinking += p.Text
+			if p.Signature != "" {
+				details = append(details, detail{Type: "reasoning.text", Text: p.Text, Signature: p.Signature})
+			}
+			if p.Redacted != "" {
+				details = append(details, detail{Type: "reasoning.encrypted", Data: p.Redacted})
+			}
+		case ir.Refusal:
+			refusal += p.Text
+		case ir.ToolCall:
+			calls = append(calls, callFor(&p))
+		default:
+			text += p.Text
+			content = append(content, p)
+			cached = cached || len(p.Cache) > 0 || p.Type != ir.Text
+		}
+	}
+	o["content"] = nil
+	if cached {
+		o["content"] = buildContent(content)
+	} else if text != "" || len(calls) == 0 && refusal == "" {
+		o["content"] = text
+	}
+	o.Put("reasoning_content", thinking)
+	if len(details) > 0 {
+		o["reasoning_details"] = details
+	}
+	if refusal != "" {
+		o["refusal"] = refusal
+	}
+	if len(calls) > 0 {
+		o["tool_calls"] = calls
+	}
+}
+
+func callFor(p *ir.Part) toolCall {
+	c := toolCall{ID: p.ID, Type: "function"}
+	if p.Custom {
+		c.Type = "custom"
+		c.Custom = &struct {
+			Name  string `json:"name"`
+			Input string `json:"input"`
+		}{p.Name, p.Args}
+		return c
+	}
+	args := p.Args
+	if args == "" {
+		args = "{}"
+	}
+	c.Function = &struct {
+		Name      string `json:"name,omitempty"`
+		Arguments string `json:"arguments"`
+	}{ir.FlatName(p.Namespace, p.Name), args}
+	if p.Signature != "" {
+		c.Extra = &extraContent{}
+		c.Extra.Google.Signature = p.Signature
+	}
+	return c
+}
+
+func buildContent(parts []ir.Part) any {
+	if len(parts) == 1 && parts[0].Type == ir.Text && len(parts[0].Cache) == 0 {
+		return parts[0].Text
+	}
+	out := []part{}
+	for _, p := range parts {
+		x := part{Type: "text", Text: p.Text, Cache: p.Cache}
+		switch p.Type {
+		case ir.Refusal:
+			x = part{Type: "refusal", Refusal: p.Text}
+		case ir.Image:
+			x.Type, x.ImageURL = "image_url", &imageURL{p.Media.DataURL(), p.Media.Detail}
+		case ir.Audio:
+			x.Type, x.Audio = "input_audio", &audio{p.Media.Data, after(p.Media.MIME)}
+		case ir.File:
+			x.Type, x.File = "file", &file{ID: p.Media.ID, Name: p.Media.Name}
+			if u := p.Media.DataURL(); u != "" {
+				x.File.Data = u
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// after is a MIME type's second half.
+func after(mime string) string {
+	for i := range len(mime) {
+		if mime[i] == '/' {
+			return mime[i+1:]
+		}
+	}
+	return mime
+}

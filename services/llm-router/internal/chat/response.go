@@ -1,0 +1,336 @@
+package chat
+
+import (
+	"encoding/json"
+	"errors"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+)
+
+type usage struct {
+	In      int64    `json:"prompt_tokens"`
+	Out     int64    `json:"completion_tokens"`
+	Total   int64    `json:"total_tokens"`
+	InMore  *inMore  `json:"prompt_tokens_details,omitempty"`
+	OutMore *outMore `json:"completion_tokens_details,omitempty"`
+}
+
+type inMore struct {
+	Cached int64 `json:"cached_tokens"`
+	Write  int64 `json:"cache_write_tokens,omitempty"`
+}
+
+type outMore struct {
+	Reasoning int64 `json:"reasoning_tokens"`
+}
+
+func (u *usage) ir() ir.Usage {
+	if u == nil {
+		return ir.Usage{}
+	}
+	x := ir.Usage{In: u.In, Out: u.Out, Known: true}
+	if u.InMore != nil {
+		x.Cached, x.CacheWrite = u.InMore.Cached, u.InMore.Write
+	}
+	if u.OutMore != nil {
+		x.Reasoning = u.OutMore.Reasoning
+	}
+	return x
+}
+
+func usageOf(u ir.Usage) *usage {
+	return &usage{In: u.In, Out: u.Out, Total: u.In + u.Out, InMore: &inMore{u.Cached, u.CacheWrite}, OutMore: &outMore{u.Reasoning}}
+}
+
+// Usage reads what a response or a chunk says was used.
+func Usage(doc []byte) ir.Usage {
+	var d struct {
+		Usage *usage `json:"usage"`
+	}
+	if json.Unmarshal(doc, &d) != nil {
+		return ir.Usage{}
+	}
+	return d.Usage.ir()
+}
+
+var finishIn = map[string]string{"stop": ir.Stop, "length": ir.Length, "tool_calls": ir.ToolCalls, "function_call": ir.ToolCalls, "content_filter": ir.Filtered}
+
+func finish(s string) string {
+	if f, ok := finishIn[s]; ok {
+		return f
+	}
+	return s
+}
+
+func finishOut(s string) string {
+	if s == ir.Paused || s == "" {
+		return "stop"
+	}
+	return s
+}
+
+// ParseResponse reads a completion.
+func ParseResponse(body []byte) (*ir.Response, error) {
+	var d struct {
+		ID      string `json:"id"`
+		Model   string `json:"model"`
+		Created int64  `json:"created"`
+		Choices []struct {
+			Index    int             `json:"index"`
+			Message  message         `json:"message"`
+			Finish   string          `json:"finish_reason"`
+			LogProbs json.RawMessage `json:"logprobs"`
+		} `json:"choices"`
+		Usage *usage `json:"usage"`
+	}
+	if err := json.Unmarshal(body, &d); err != nil {
+		return nil, err
+	}
+	if len(d.Choices) == 0 {
+		return nil, errors.New("the completion holds no choice")
+	}
+	r := &ir.Response{ID: d.ID, Model: d.Model, Created: d.Created, Usage: d.Usage.ir()}
+	for _, c := range d.Choices {
+		c.Message.Role = ir.Assistant
+		m, err := parseMessage(&c.Message)
+		if err != nil {
+			return nil, err
+		}
+		r.Choices = append(r.Choices, ir.Answer{Parts: m.Parts, Finish: finish(c.Finish), LogProbs: c.LogProbs})
+	}
+	return r, nil
+}
+
+// BuildResponse writes a completion; model is the name the caller used.
+func BuildResponse(r *ir.Response, model string) ([]byte, error) {
+	choices := []ir.Obj{}
+	for i, a := range r.Choices {
+		m := ir.Obj{"role": "assistant", "refusal": nil}
+		assistant(m, a.Parts)
+		c := ir.Obj{"index": i, "message": m, "finish_reason": finishOut(a.Finish), "logprobs": nil}
+		if len(a.LogProbs) > 0 {
+			c["logprobs"] = a.LogProbs
+		}
+		choices = append(choices, c)
+	}
+	return ir.Obj{"id": r.ID, "object": "chat.completion", "created": r.Created, "model": model, "choices": choices, "usage": usageOf(r.Usage)}.Bytes()
+}
+
+type chunk struct {
+	ID      string `json:"id"`
+	Model   string `json:"model"`
+	Choices []struct {
+		Index int `json:"index"`
+		Delta struct {
+			Content    string     `json:"content"`
+			Refusal    string     `json:"refusal"`
+			Reasoning  string     `json:"reasoning_content"`
+			Reasoning2 string     `json:"reasoning"`
+			Details    []detail   `json:"reasoning_details"`
+			ToolCalls  []toolCall `json:"tool_calls"`
+		} `json:"delta"`
+		Text     string          `json:"text"` // of the older completions API, whose streams are read here too
+		Finish   *string         `json:"finish_reason"`
+		LogProbs json.RawMessage `json:"logprobs"`
+	} `json:"choices"`
+	Usage *usage          `json:"usage"`
+	Error json.RawMessage `json:"error"`
+}
+
+// Decoder reads a stream of chunks.
+type Decoder struct {
+	begun bool
+	calls map[[2]int]bool
+	done  bool
+}
+
+// Done reports whether the stream said that it is complete.
+func (d *Decoder) Done() bool { return d.done }
+
+// Event reads one server-sent event.
+func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
+	if string(data) == "[DONE]" {
+		d.done = true
+		return nil, nil
+	}
+	var c chunk
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, err
+	}
+	if len(c.Error) > 0 && string(c.Error) != "null" {
+		return nil, ParseFault(0, data)
+	}
+	var out []ir.Event
+	if !d.begun {
+		d.begun = true
+		d.calls = map[[2]int]bool{}
+		out = append(out, ir.Event{Kind: ir.Begin, ID: c.ID, Model: c.Model})
+	}
+	for _, ch := range c.Choices {
+		delta := func(typ, text string) {
+			if text != "" {
+				out = append(out, ir.Event{Kind: ir.Delta, Choice: ch.Index, Part: ir.Part{Type: typ, Text: text}, LogProbs: ch.LogProbs})
+			}
+		}
+		if len(ch.Delta.Details) > 0 {
+			for _, t := range ch.Delta.Details {
+				if t.Text != "" || t.Data != "" {
+					out = append(out, ir.Event{Kind: ir.Delta, Choice: ch.Index, Part: ir.Part{Type: ir.Thinking, Text: t.Text, Redacted: t.Data}})
+				}
+				if t.Signature != "" {
+					out = append(out, ir.Event{Kind: ir.Signed, Choice: ch.Index, Part: ir.Part{Signature: t.Signature}})
+				}
+			}
+		} else {
+			delta(ir.Thinking, ch.Delta.Reasoning+ch.Delta.Reasoning2)
+		}
+		delta(ir.Text, ch.Delta.Content+ch.Text)
+		delta(ir.Refusal, ch.Delta.Refusal)
+		for i := range ch.Delta.ToolCalls {
+			t := &ch.Delta.ToolCalls[i]
+			n := i
+			if t.Index != nil {
+				n = *t.Index
+			}
+			p := callOf(t)
+			args := p.Args
+			p.Args = ""
+			if at := [2]int{ch.Index, n}; !d.calls[at] {
+				d.calls[at] = true
+				out = append(out, ir.Event{Kind: ir.CallBegin, Choice: ch.Index, Index: n, Part: p})
+			}
+			if args != "" {
+				out = append(out, ir.Event{Kind: ir.CallArgs, Choice: ch.Index, Index: n, Part: ir.Part{Args: args}})
+			}
+		}
+		if ch.Finish != nil && *ch.Finish != "" {
+			out = append(out, ir.Event{Kind: ir.End, Choice: ch.Index, Finish: finish(*ch.Finish)})
+		}
+	}
+	if c.Usage != nil {
+		out = append(out, ir.Event{Kind: ir.Used, Usage: c.Usage.ir()})
+	}
+	return out, nil
+}
+
+// Encoder writes a stream of chunks.
+type Encoder struct {
+	ID      string
+	Model   string // as the caller named it
+	Created int64
+	Usage   bool // the caller asked for usage
+
+	begun map[int]bool
+	used  ir.Usage
+}
+
+func (e *Encoder) chunk(b []byte, choices any, usage any) []byte {
+	o := ir.Obj{"id": e.ID, "object": "chat.completion.chunk", "created": e.Created, "model": e.Model, "choices": choices}
+	if e.Usage {
+		o["usage"] = usage
+	}
+	doc, err := json.Marshal(o)
+	if err != nil {
+		return b
+	}
+	return append(append(append(b, "data: "...), doc...), "\n\n"...)
+}
+
+// Encode writes what one event comes to.
+func (e *Encoder) Encode(ev *ir.Event) []byte {
+	if e.begun == nil {
+		e.begun = map[int]bool{}
+	}
+	var b []byte
+	delta := func(d ir.Obj, finish any) {
+		if !e.begun[ev.Choice] {
+			e.begun[ev.Choice] = true
+			if _, ok := d["content"]; !ok && finish == nil {
+				d["content"] = nil
+			}
+			d["role"] = "assistant"
+		}
+		var lp any
+		if len(ev.LogProbs) > 0 {
+			lp = ev.LogProbs
+		}
+		b = e.chunk(b, []ir.Obj{{"index": ev.Choice, "delta": d, "logprobs": lp, "finish_reason": finish}}, nil)
+	}
+	switch ev.Kind {
+	case ir.Begin:
+		if ev.ID != "" {
+			e.ID = ev.ID
+		}
+		delta(ir.Obj{"content": ""}, nil)
+	case ir.Delta:
+		switch ev.Part.Type {
+		case ir.Thinking:
+			d := ir.Obj{"reasoning_content": ev.Part.Text}
+			if ev.Part.Redacted != "" {
+				d = ir.Obj{"reasoning_details": []detail{{Type: "reasoning.encrypted", Data: ev.Part.Redacted}}}
+			}
+			delta(d, nil)
+		case ir.Refusal:
+			delta(ir.Obj{"refusal": ev.Part.Text}, nil)
+		default:
+			delta(ir.Obj{"content": ev.Part.Text}, nil)
+		}
+	case ir.Signed:
+		delta(ir.Obj{"reasoning_details": []detail{{Type: "reasoning.text", Signature: ev.Part.Signature}}}, nil)
+	case ir.CallBegin:
+		p := ev.Part
+		c := callFor(&p)
+		if c.Function != nil {
+			c.Function.Arguments = ""
+		}
+		c.Index = &ev.Index
+		delta(ir.Obj{"tool_calls": []toolCall{c}}, nil)
+	case ir.CallArgs:
+		c := toolCall{Index: &ev.Index}
+		c.Function = &struct {
+			Name      string `json:"name,omitempty"`
+			Arguments string `json:"arguments"`
+		}{Arguments: ev.Part.Args}
+		delta(ir.Obj{"tool_calls": []toolCall{c}}, nil)
+	case ir.End:
+		delta(ir.Obj{}, finishOut(ev.Finish))
+	case ir.Used:
+		e.used.Merge(ev.Usage)
+	}
+	return b
+}
+
+// Finish writes the end of a complete stream.
+func (e *Encoder) Finish() []byte {
+	var b []byte
+	if e.Usage {
+		b = e.chunk(b, []any{}, usageOf(e.used))
+	}
+	return append(b, "data: [DONE]\n\n"...)
+}
+
+// ParseFault reads an error response.
+func ParseFault(status int, body []byte) *ir.Fault {
+	var d struct {
+		Error json.RawMessage `json:"error"`
+	}
+	f := &ir.Fault{Status: status}
+	if json.Unmarshal(body, &d) != nil || len(d.Error) == 0 {
+		return f
+	}
+	var e struct {
+		Message string          `json:"message"`
+		Type    string          `json:"type"`
+		Param   string          `json:"param"`
+		Code    json.RawMessage `json:"code"`
+	}
+	if json.Unmarshal(d.Error, &e) != nil {
+		_ = json.Unmarshal(d.Error, &f.Message) // some send plain text
+		return f
+	}
+	f.Message, f.Type, f.Param = e.Message, e.Type, e.Param
+	if json.Unmarshal(e.Code, &f.Code) != nil {
+		f.Code = string(e.Code) // a number
+	}
+	return f
+}

@@ -1,0 +1,344 @@
+// Package ir is what a request to a language model, its answer and its stream
+// mean, whatever API spells them. A dialect reads its wire into these values and
+// writes them; a pair of dialects is a translation. It is pure.
+package ir
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// Roles of messages.
+const (
+	System    = "system"
+	User      = "user"
+	Assistant = "assistant"
+	Tool      = "tool" // results of tool calls
+)
+
+// Types of parts.
+const (
+	Text       = "text"
+	Image      = "image"
+	Audio      = "audio"
+	File       = "file"
+	Refusal    = "refusal"
+	Thinking   = "thinking"
+	ToolCall   = "tool_call"
+	ToolResult = "tool_result"
+)
+
+// Finish reasons.
+const (
+	Stop      = "stop"
+	Length    = "length"
+	ToolCalls = "tool_calls"
+	Filtered  = "content_filter"
+	Paused    = "pause"
+)
+
+// Request is one request.
+type Request struct {
+	Model    string
+	Stream   bool
+	Messages []Message
+	Tools    []ToolDef
+	Choice   *Choice // nil = the provider's default
+	Parallel *bool   // several tool calls in one turn
+
+	MaxTokens        int64 // 0 = not bounded
+	Temperature      *float64
+	TopP             *float64
+	TopK             *int64
+	Stop             []string
+	Seed             *int64
+	N                int64 // answers; 0 = 1
+	PresencePenalty  *float64
+	FrequencyPenalty *float64
+	LogProbs         *bool
+	TopLogProbs      *int64
+	Format           *Format
+	Effort           string // reasoning effort: none, minimal, low, medium, high, xhigh
+	ThinkingBudget   int64  // tokens for thinking, 0 = not said
+	User             string
+	Metadata         map[string]string
+	CacheKey         string // prompt_cache_key
+
+	// Extra holds members that the dialect does not know; they go to the
+	// provider as they are.
+	Extra map[string]json.RawMessage
+}
+
+// Message is one turn, or the results of a turn's tool calls.
+type Message struct {
+	Role  string
+	Name  string
+	Parts []Part
+}
+
+// Part is a piece of content.
+type Part struct {
+	Type  string
+	Text  string // text, refusal, thinking
+	Media *Media // image, audio, file
+
+	ID        string // tool call, or the call a result answers
+	Name      string // of the tool; Namespace, if any, apart
+	Namespace string
+	Args      string // JSON text of a tool call's arguments; of a custom tool, plain text
+	Custom    bool   // a custom tool: takes text
+	Parts     []Part // of a result
+	IsError   bool   // of a result
+
+	Signature string          // provider's seal on thinking or on a tool call
+	Redacted  string          // thinking that only the provider can read
+	Cache     json.RawMessage // cache_control as Anthropic spells it
+}
+
+// Media is a file: by URL, by bytes, or by the provider's id.
+type Media struct {
+	URL    string
+	Data   string // base64
+	MIME   string
+	Detail string
+	Name   string
+	ID     string
+}
+
+// DataURL spells media as a URL.
+func (m *Media) DataURL() string {
+	if m.Data == "" {
+		return m.URL
+	}
+	return "data:" + m.MIME + ";base64," + m.Data
+}
+
+// FromURL reads a URL; a data URL gives its bytes.
+func FromURL(url string) *Media {
+	if rest, ok := strings.CutPrefix(url, "data:"); ok {
+		if head, data, ok := strings.Cut(rest, ","); ok {
+			if mime, ok := strings.CutSuffix(head, ";base64"); ok {
+				return &Media{MIME: mime, Data: data}
+			}
+		}
+	}
+	return &Media{URL: url}
+}
+
+// ToolDef is a tool that is offered.
+type ToolDef struct {
+	Name        string
+	Namespace   string
+	Description string
+	Schema      json.RawMessage
+	Strict      *bool
+	Custom      json.RawMessage // format of a custom tool; "null" where it has none
+	Cache       json.RawMessage
+	Hosted      json.RawMessage // a provider's own tool, as it was spelled
+}
+
+// Choice says whether and which tool the model must call.
+type Choice struct {
+	Mode string // auto, none, required, tool
+	Name string // of the tool, for mode tool
+}
+
+// Format asks for an answer of a form.
+type Format struct {
+	Type        string // json_object, json_schema
+	Name        string
+	Description string
+	Schema      json.RawMessage
+	Strict      *bool
+}
+
+// Response is one answer.
+type Response struct {
+	ID      string
+	Model   string
+	Created int64
+	Choices []Answer
+	Usage   Usage
+}
+
+// Answer is one of the answers that were asked for.
+type Answer struct {
+	Parts    []Part
+	Finish   string
+	StopSeq  string // the stop sequence that was met
+	LogProbs json.RawMessage
+}
+
+// Usage is what was used. In counts everything that went in, also what a cache
+// held.
+type Usage struct {
+	In, Out    int64
+	Cached     int64 // part of In
+	CacheWrite int64 // part of In
+	Reasoning  int64 // part of Out
+	Known      bool  // the provider said so
+}
+
+// Merge takes over what u says.
+func (u *Usage) Merge(n Usage) {
+	set := func(a *int64, b int64) {
+		if b > 0 {
+			*a = b
+		}
+	}
+	set(&u.In, n.In)
+	set(&u.Out, n.Out)
+	set(&u.Cached, n.Cached)
+	set(&u.CacheWrite, n.CacheWrite)
+	set(&u.Reasoning, n.Reasoning)
+	u.Known = u.Known || n.Known
+}
+
+// Events of a stream.
+const (
+	Begin     = "begin"      // ID, Model
+	Delta     = "delta"      // Part.Type text, refusal, thinking; Part.Text
+	Signed    = "signed"     // Signature of the thinking before
+	CallBegin = "call_begin" // Part.ID, Name
+	CallArgs  = "call_args"  // Part.Args
+	End       = "end"        // Finish
+	Used      = "used"       // Usage
+)
+
+// Event is one step of a stream.
+type Event struct {
+	Kind     string
+	Choice   int
+	Index    int // of the tool call within its choice
+	Part     Part
+	Finish   string
+	StopSeq  string
+	Usage    Usage
+	ID       string
+	Model    string
+	LogProbs json.RawMessage
+}
+
+// Content tells an event that a caller can see from one that only frames.
+func (e *Event) Content() bool {
+	return e.Kind == Delta && e.Part.Text != "" || e.Kind == CallBegin || e.Kind == CallArgs
+}
+
+// Collect puts events together into the response they spell.
+type Collect struct {
+	R     Response
+	calls map[[2]int]int // choice and index to part
+}
+
+// Add takes one event.
+func (c *Collect) Add(e *Event) {
+	if e.ID != "" {
+		c.R.ID = e.ID
+	}
+	if e.Model != "" {
+		c.R.Model = e.Model
+	}
+	if e.Kind == Used {
+		c.R.Usage.Merge(e.Usage)
+		return
+	}
+	if e.Kind == Begin {
+		return
+	}
+	for len(c.R.Choices) <= e.Choice && e.Choice < 128 {
+		c.R.Choices = append(c.R.Choices, Answer{})
+	}
+	if e.Choice >= len(c.R.Choices) {
+		return
+	}
+	a := &c.R.Choices[e.Choice]
+	switch e.Kind {
+	case Delta:
+		if n := len(a.Parts); n > 0 && a.Parts[n-1].Type == e.Part.Type && e.Part.Redacted == "" && a.Parts[n-1].Signature == "" {
+			a.Parts[n-1].Text += e.Part.Text
+			return
+		}
+		a.Parts = append(a.Parts, e.Part)
+	case Signed:
+		if n := len(a.Parts); n > 0 {
+			a.Parts[n-1].Signature += e.Part.Signature
+		}
+	case CallBegin:
+		if c.calls == nil {
+			c.calls = map[[2]int]int{}
+		}
+		c.calls[[2]int{e.Choice, e.Index}] = len(a.Parts)
+		p := e.Part
+		p.Type = ToolCall
+		a.Parts = append(a.Parts, p)
+	case CallArgs:
+		if i, ok := c.calls[[2]int{e.Choice, e.Index}]; ok {
+			a.Parts[i].Args += e.Part.Args
+		}
+	case End:
+		a.Finish, a.StopSeq = e.Finish, e.StopSeq
+	}
+}
+
+// Object is a tool call's arguments as a JSON object, whatever came.
+func Object(args string) json.RawMessage {
+	if s := strings.TrimSpace(args); strings.HasPrefix(s, "{") && json.Valid([]byte(s)) {
+		return json.RawMessage(s)
+	}
+	if strings.TrimSpace(args) == "" {
+		return json.RawMessage("{}")
+	}
+	b, _ := json.Marshal(map[string]string{"input": args})
+	return b
+}
+
+// PlainText joins the text of parts.
+func PlainText(parts []Part) string {
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Type == Text || p.Type == Refusal {
+			b.WriteString(p.Text)
+		}
+	}
+	return b.String()
+}
+
+// flatJoint stands between namespace and name where an API has no namespaces.
+const flatJoint = "__"
+
+// FlatName is a tool's name for an API without namespaces.
+func FlatName(namespace, name string) string {
+	if namespace == "" {
+		return name
+	}
+	return namespace + flatJoint + name
+}
+
+// Unflatten gives a tool call the namespace that the request offered its tool
+// in, and says whether that is a custom one.
+func (r *Request) Unflatten(p *Part) {
+	if r == nil {
+		return
+	}
+	for i := range r.Tools {
+		t := &r.Tools[i]
+		if FlatName(t.Namespace, t.Name) == p.Name {
+			p.Namespace, p.Name = t.Namespace, t.Name
+			p.Custom = p.Custom || len(t.Custom) > 0
+			return
+		}
+	}
+}
+
+// Fault is an error that a provider sent in its own words, as a response or in
+// the middle of a stream.
+type Fault struct {
+	Status  int    // HTTP status; in a stream, the one it stands for, or 0
+	Type    string // provider's type
+	Code    string // provider's code
+	Param   string
+	Message string
+	RetryMS int64 // asked for in the body; 0 = not
+}
+
+func (f *Fault) Error() string { return f.Message }

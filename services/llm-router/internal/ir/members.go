@@ -1,0 +1,92 @@
+package ir
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Members is an object whose members are taken one by one; what is left is
+// what the reader does not know.
+type Members map[string]json.RawMessage
+
+// Split reads an object.
+func Split(doc []byte) (Members, error) {
+	var m Members
+	if err := json.Unmarshal(doc, &m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Take reads a member into v, if it is there and not null, and removes it.
+func (m Members) Take(name string, v any) error {
+	raw, ok := m[name]
+	if !ok {
+		return nil
+	}
+	delete(m, name)
+	if string(raw) == "null" {
+		return nil
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// TakeAll takes members by pairs of name and destination.
+func (m Members) TakeAll(pairs ...any) error {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if err := m.Take(pairs[i].(string), pairs[i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Object is a document under construction: members without a value stay out.
+type Obj map[string]any
+
+// Put sets a member unless v is a zero value that means "not said".
+func (o Obj) Put(name string, v any) {
+	switch t := v.(type) {
+	case nil:
+		return
+	case string:
+		if t == "" {
+			return
+		}
+	case int64:
+		if t == 0 {
+			return
+		}
+	case *float64:
+		if t == nil {
+			return
+		}
+	case *int64:
+		if t == nil {
+			return
+		}
+	case *bool:
+		if t == nil {
+			return
+		}
+	case []string:
+		if len(t) == 0 {
+			return
+		}
+	case map[string]string:
+		if len(t) == 0 {
+			return
+		}
+	case json.RawMessage:
+		if len(t) == 0 {
+			return
+		}
+	}
+	o[name] = v
+}
+
+// Bytes is the document's JSON.
+func (o Obj) Bytes() ([]byte, error) { return json.Marshal(o) }

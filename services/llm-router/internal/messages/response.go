@@ -1,0 +1,366 @@
+package messages
+
+import (
+	"encoding/json"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+)
+
+// usage counts apart what a cache held and what was written into one: input
+// tokens are neither.
+type usage struct {
+	In         int64 `json:"input_tokens"`
+	CacheWrite int64 `json:"cache_creation_input_tokens"`
+	CacheRead  int64 `json:"cache_read_input_tokens"`
+	Out        int64 `json:"output_tokens"`
+}
+
+func (u *usage) ir() ir.Usage {
+	if u == nil {
+		return ir.Usage{}
+	}
+	return ir.Usage{In: u.In + u.CacheRead + u.CacheWrite, Cached: u.CacheRead, CacheWrite: u.CacheWrite, Out: u.Out, Known: true}
+}
+
+func usageOf(u ir.Usage) *usage {
+	return &usage{In: u.In - u.Cached - u.CacheWrite, CacheRead: u.Cached, CacheWrite: u.CacheWrite, Out: u.Out}
+}
+
+// Usage reads what a response says was used.
+func Usage(doc []byte) ir.Usage {
+	var d struct {
+		Usage *usage `json:"usage"`
+	}
+	if json.Unmarshal(doc, &d) != nil {
+		return ir.Usage{}
+	}
+	return d.Usage.ir()
+}
+
+func finish(s string) string {
+	switch s {
+	case "end_turn", "stop_sequence":
+		return ir.Stop
+	case "max_tokens", "model_context_window_exceeded":
+		return ir.Length
+	case "tool_use":
+		return ir.ToolCalls
+	case "refusal":
+		return ir.Filtered
+	case "pause_turn":
+		return ir.Paused
+	}
+	return s
+}
+
+func finishOut(s, stopSeq string) string {
+	switch s {
+	case ir.Stop, "":
+		if stopSeq != "" {
+			return "stop_sequence"
+		}
+		return "end_turn"
+	case ir.Length:
+		return "max_tokens"
+	case ir.ToolCalls:
+		return "tool_use"
+	case ir.Filtered:
+		return "refusal"
+	case ir.Paused:
+		return "pause_turn"
+	}
+	return s
+}
+
+// ParseResponse reads a message.
+func ParseResponse(body []byte) (*ir.Response, error) {
+	var d struct {
+		ID      string          `json:"id"`
+		Model   string          `json:"model"`
+		Content json.RawMessage `json:"content"`
+		Stop    string          `json:"stop_reason"`
+		StopSeq string          `json:"stop_sequence"`
+		Usage   *usage          `json:"usage"`
+	}
+	if err := json.Unmarshal(body, &d); err != nil {
+		return nil, err
+	}
+	parts, err := parseContent(d.Content)
+	if err != nil {
+		return nil, err
+	}
+	return &ir.Response{ID: d.ID, Model: d.Model, Usage: d.Usage.ir(), Choices: []ir.Answer{{Parts: parts, Finish: finish(d.Stop), StopSeq: d.StopSeq}}}, nil
+}
+
+// BuildResponse writes a message; model is the name the caller used.
+func BuildResponse(r *ir.Response, model string) ([]byte, error) {
+	var a ir.Answer
+	if len(r.Choices) > 0 {
+		a = r.Choices[0]
+	}
+	content, err := buildBlocks(visible(a.Parts))
+	if err != nil {
+		return nil, err
+	}
+	if content == nil {
+		content = []block{}
+	}
+	o := ir.Obj{"id": r.ID, "type": "message", "role": "assistant", "model": model, "content": content, "stop_reason": finishOut(a.Finish, a.StopSeq),
+		"stop_sequence": nil, "usage": usageOf(r.Usage)}
+	o.Put("stop_sequence", a.StopSeq)
+	return o.Bytes()
+}
+
+// visible gives thinking without a seal an empty one: an answer may show it,
+// only a request may not bring it back.
+func visible(parts []ir.Part) []ir.Part {
+	out := make([]ir.Part, len(parts))
+	copy(out, parts)
+	for i := range out {
+		if out[i].Type == ir.Thinking && out[i].Signature == "" && out[i].Redacted == "" {
+			out[i].Signature = unsigned
+		}
+	}
+	return out
+}
+
+// unsigned stands where a provider without seals thought aloud.
+const unsigned = "unsigned"
+
+type event struct {
+	Type    string `json:"type"`
+	Index   int    `json:"index"`
+	Message *struct {
+		ID    string `json:"id"`
+		Model string `json:"model"`
+		Usage *usage `json:"usage"`
+	} `json:"message"`
+	Block *block `json:"content_block"`
+	Delta *struct {
+		Type      string `json:"type"`
+		Text      string `json:"text"`
+		JSON      string `json:"partial_json"`
+		Thinking  string `json:"thinking"`
+		Signature string `json:"signature"`
+		Stop      string `json:"stop_reason"`
+		StopSeq   string `json:"stop_sequence"`
+	} `json:"delta"`
+	Usage *struct {
+		In         *int64 `json:"input_tokens"`
+		CacheWrite *int64 `json:"cache_creation_input_tokens"`
+		CacheRead  *int64 `json:"cache_read_input_tokens"`
+		Out        int64  `json:"output_tokens"`
+	} `json:"usage"`
+}
+
+// Decoder reads a stream of events.
+type Decoder struct {
+	calls map[int]int // block to tool call
+	used  usage
+	done  bool
+}
+
+// Done reports whether the stream said that it is complete.
+func (d *Decoder) Done() bool { return d.done }
+
+// Event reads one server-sent event.
+func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
+	var e event
+	if err := json.Unmarshal(data, &e); err != nil {
+		return nil, err
+	}
+	switch e.Type {
+	case "error":
+		return nil, ParseFault(0, data)
+	case "message_start":
+		d.calls = map[int]int{}
+		if e.Message == nil {
+			return nil, nil
+		}
+		out := []ir.Event{{Kind: ir.Begin, ID: e.Message.ID, Model: e.Message.Model}}
+		if e.Message.Usage != nil {
+			d.used = *e.Message.Usage
+			out = append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
+		}
+		return out, nil
+	case "content_block_start":
+		if e.Block == nil {
+			return nil, nil
+		}
+		p, err := parseBlock(e.Block)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case p.Type == ir.ToolCall:
+			n := len(d.calls)
+			d.calls[e.Index] = n
+			p.Args = ""
+			return []ir.Event{{Kind: ir.CallBegin, Index: n, Part: p}}, nil
+		case p.Text != "" || p.Redacted != "":
+			return []ir.Event{{Kind: ir.Delta, Part: p}}, nil
+		}
+	case "content_block_delta":
+		if e.Delta == nil {
+			return nil, nil
+		}
+		switch e.Delta.Type {
+		case "text_delta":
+			return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: e.Delta.Text}}}, nil
+		case "thinking_delta":
+			return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Thinking, Text: e.Delta.Thinking}}}, nil
+		case "signature_delta":
+			return []ir.Event{{Kind: ir.Signed, Part: ir.Part{Signature: e.Delta.Signature}}}, nil
+		case "input_json_delta":
+			if n, ok := d.calls[e.Index]; ok && e.Delta.JSON != "" {
+				return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: e.Delta.JSON}}}, nil
+			}
+		}
+	case "message_delta":
+		var out []ir.Event
+		if e.Delta != nil && e.Delta.Stop != "" {
+			out = append(out, ir.Event{Kind: ir.End, Finish: finish(e.Delta.Stop), StopSeq: e.Delta.StopSeq})
+		}
+		if u := e.Usage; u != nil {
+			for to, v := range map[*int64]*int64{&d.used.In: u.In, &d.used.CacheRead: u.CacheRead, &d.used.CacheWrite: u.CacheWrite} {
+				if v != nil {
+					*to = *v
+				}
+			}
+			d.used.Out = u.Out
+			out = append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
+		}
+		return out, nil
+	case "message_stop":
+		d.done = true
+	}
+	return nil, nil
+}
+
+// Encoder writes a stream of events.
+type Encoder struct {
+	ID    string
+	Model string // as the caller named it
+
+	begun   bool
+	open    string // type of the open block: text, thinking, tool_use
+	index   int    // of the open block, or of the next
+	call    int
+	used    ir.Usage
+	finish  string
+	stopSeq string
+}
+
+func event1(b []byte, name string, o ir.Obj) []byte {
+	o["type"] = name
+	doc, err := json.Marshal(o)
+	if err != nil {
+		return b
+	}
+	b = append(append(append(b, "event: "...), name...), "\ndata: "...)
+	return append(append(b, doc...), "\n\n"...)
+}
+
+func (e *Encoder) start(b []byte) []byte {
+	if e.begun {
+		return b
+	}
+	e.begun = true
+	return event1(b, "message_start", ir.Obj{"message": ir.Obj{"id": e.ID, "type": "message", "role": "assistant", "model": e.Model, "content": []any{}, "stop_reason": nil,
+		"stop_sequence": nil, "usage": usageOf(e.used)}})
+}
+
+func (e *Encoder) stop(b []byte) []byte {
+	if e.open == "" {
+		return b
+	}
+	e.open = ""
+	b = event1(b, "content_block_stop", ir.Obj{"index": e.index})
+	e.index++
+	return b
+}
+
+func (e *Encoder) block(b []byte, typ string, begun ir.Obj) []byte {
+	if e.open == typ && typ != "tool_use" {
+		return b
+	}
+	b = e.stop(b)
+	e.open = typ
+	begun["type"] = typ
+	return event1(b, "content_block_start", ir.Obj{"index": e.index, "content_block": begun})
+}
+
+func (e *Encoder) delta(b []byte, d ir.Obj) []byte {
+	return event1(b, "content_block_delta", ir.Obj{"index": e.index, "delta": d})
+}
+
+// Encode writes what one event comes to. This API has one answer: those beside
+// the first are left out.
+func (e *Encoder) Encode(ev *ir.Event) []byte {
+	if ev.Choice > 0 {
+		return nil
+	}
+	var b []byte
+	switch ev.Kind {
+	case ir.Used:
+		e.used.Merge(ev.Usage)
+		return nil
+	case ir.Begin:
+		if ev.ID != "" {
+			e.ID = ev.ID
+		}
+		return nil // held until there is something to show, so that usage stands in it
+	case ir.Delta:
+		b = e.start(b)
+		switch {
+		case ev.Part.Redacted != "":
+			b = e.stop(e.block(b, "redacted_thinking", ir.Obj{"data": ev.Part.Redacted}))
+		case ev.Part.Type == ir.Thinking:
+			b = e.delta(e.block(b, "thinking", ir.Obj{"thinking": "", "signature": ""}), ir.Obj{"type": "thinking_delta", "thinking": ev.Part.Text})
+		default:
+			b = e.delta(e.block(b, "text", ir.Obj{"text": ""}), ir.Obj{"type": "text_delta", "text": ev.Part.Text})
+		}
+	case ir.Signed:
+		if e.open == "thinking" {
+			b = e.delta(b, ir.Obj{"type": "signature_delta", "signature": ev.Part.Signature})
+		}
+	case ir.CallBegin:
+		b = e.block(e.start(b), "tool_use", ir.Obj{"id": ev.Part.ID, "name": ir.FlatName(ev.Part.Namespace, ev.Part.Name), "input": ir.Obj{}})
+		e.call = ev.Index
+	case ir.CallArgs:
+		if e.open == "tool_use" && e.call == ev.Index {
+			b = e.delta(b, ir.Obj{"type": "input_json_delta", "partial_json": ev.Part.Args})
+		}
+	case ir.End:
+		e.finish, e.stopSeq = ev.Finish, ev.StopSeq
+	}
+	return b
+}
+
+// Finish writes the end of a complete stream.
+func (e *Encoder) Finish() []byte {
+	b := e.stop(e.start(nil))
+	d := ir.Obj{"stop_reason": finishOut(e.finish, e.stopSeq), "stop_sequence": nil}
+	d.Put("stop_sequence", e.stopSeq)
+	b = event1(b, "message_delta", ir.Obj{"delta": d, "usage": usageOf(e.used)})
+	return event1(b, "message_stop", ir.Obj{})
+}
+
+// status is the HTTP status an error type stands for.
+var status = map[string]int{"invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403, "not_found_error": 404,
+	"request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
+
+// ParseFault reads an error response, or an error in a stream.
+func ParseFault(code int, body []byte) *ir.Fault {
+	var d struct {
+		Error struct {
+			Type    string `json:"type"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	_ = json.Unmarshal(body, &d)
+	if code == 0 {
+		code = status[d.Error.Type]
+	}
+	return &ir.Fault{Status: code, Type: d.Error.Type, Message: d.Error.Message}
+}

@@ -1,0 +1,425 @@
+// Package responses is OpenAI's responses API, as a server reads and writes it
+// and as a client does.
+// Source: https://platform.openai.com/docs/api-reference/responses
+package responses
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+)
+
+type content struct {
+	Type     string          `json:"type"`
+	Text     string          `json:"text"`
+	Refusal  string          `json:"refusal"`
+	ImageURL string          `json:"image_url"`
+	Detail   string          `json:"detail"`
+	FileID   string          `json:"file_id"`
+	FileURL  string          `json:"file_url"`
+	FileData string          `json:"file_data"`
+	Filename string          `json:"filename"`
+	Audio    *audio          `json:"input_audio"`
+	Cache    json.RawMessage `json:"cache_control"`
+}
+
+type audio struct {
+	Data   string `json:"data"`
+	Format string `json:"format"`
+}
+
+type item struct {
+	Type      string          `json:"type"`
+	ID        string          `json:"id"`
+	Role      string          `json:"role"`
+	Content   json.RawMessage `json:"content"`
+	CallID    string          `json:"call_id"`
+	Name      string          `json:"name"`
+	Namespace string          `json:"namespace"`
+	Arguments string          `json:"arguments"`
+	Input     string          `json:"input"`
+	Output    json.RawMessage `json:"output"`
+	Summary   []content       `json:"summary"`
+	Encrypted string          `json:"encrypted_content"`
+}
+
+type tool struct {
+	Type        string            `json:"type"`
+	Name        string            `json:"name"`
+	Description string            `json:"description"`
+	Parameters  json.RawMessage   `json:"parameters"`
+	Strict      *bool             `json:"strict"`
+	Format      json.RawMessage   `json:"format"`
+	Tools       []json.RawMessage `json:"tools"`
+}
+
+// ParseRequest reads a request.
+func ParseRequest(body []byte) (*ir.Request, error) {
+	m, err := ir.Split(body)
+	if err != nil {
+		return nil, err
+	}
+	r := &ir.Request{}
+	var instructions string
+	var input, choice json.RawMessage
+	var tools []json.RawMessage
+	var reasoning struct {
+		Effort string `json:"effort"`
+	}
+	var text struct {
+		Format struct {
+			Type        string          `json:"type"`
+			Name        string          `json:"name"`
+			Description string          `json:"description"`
+			Schema      json.RawMessage `json:"schema"`
+			Strict      *bool           `json:"strict"`
+		} `json:"format"`
+	}
+	var previous string
+	var ignored any
+	if err := m.TakeAll("model", &r.Model, "stream", &r.Stream, "instructions", &instructions, "input", &input, "tools", &tools, "tool_choice", &choice,
+		"parallel_tool_calls", &r.Parallel, "max_output_tokens", &r.MaxTokens, "temperature", &r.Temperature, "top_p", &r.TopP, "top_logprobs", &r.TopLogProbs,
+		"reasoning", &reasoning, "text", &text, "user", &r.User, "metadata", &r.Metadata, "prompt_cache_key", &r.CacheKey, "previous_response_id", &previous,
+		"store", &ignored, "include", &ignored, "truncation", &ignored, "background", &ignored, "stream_options", &ignored, "conversation", &ignored, "client_metadata", &ignored); err != nil {
+		return nil, err
+	}
+	r.Effort = reasoning.Effort
+	if f := text.Format; f.Type != "" && f.Type != "text" {
+		r.Format = &ir.Format{Type: f.Type, Name: f.Name, Description: f.Description, Schema: f.Schema, Strict: f.Strict}
+	}
+	if instructions != "" {
+		r.Messages = append(r.Messages, ir.Message{Role: ir.System, Parts: []ir.Part{{Type: ir.Text, Text: instructions}}})
+	}
+	msgs, err := ParseInput(input)
+	if err != nil {
+		return nil, err
+	}
+	r.Messages = append(r.Messages, msgs...)
+	for i, raw := range tools {
+		ds, err := parseTool(raw, "")
+		if err != nil {
+			return nil, fmt.Errorf("tools[%d]: %w", i, err)
+		}
+		r.Tools = append(r.Tools, ds...)
+	}
+	if r.Choice, err = parseChoice(choice); err != nil {
+		return nil, err
+	}
+	r.Extra = m
+	return r, nil
+}
+
+func parseTool(raw json.RawMessage, namespace string) ([]ir.ToolDef, error) {
+	var t tool
+	if err := json.Unmarshal(raw, &t); err != nil {
+		return nil, err
+	}
+	d := ir.ToolDef{Name: t.Name, Namespace: namespace, Description: t.Description, Schema: t.Parameters, Strict: t.Strict}
+	switch t.Type {
+	case "function":
+	case "custom":
+		if d.Custom = t.Format; len(t.Format) == 0 {
+			d.Custom = json.RawMessage("null")
+		}
+	case "namespace":
+		var out []ir.ToolDef
+		for _, inner := range t.Tools {
+			ds, err := parseTool(inner, t.Name)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, ds...)
+		}
+		return out, nil
+	default:
+		d.Hosted = raw
+	}
+	return []ir.ToolDef{d}, nil
+}
+
+func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	var mode string
+	if json.Unmarshal(raw, &mode) == nil {
+		return &ir.Choice{Mode: mode}, nil
+	}
+	var c struct {
+		Type string `json:"type"`
+		Mode string `json:"mode"`
+		Name string `json:"name"`
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return nil, fmt.Errorf("tool_choice: %w", err)
+	}
+	if c.Type == "allowed_tools" {
+		return &ir.Choice{Mode: c.Mode}, nil
+	}
+	return &ir.Choice{Mode: "tool", Name: c.Name}, nil
+}
+
+// ParseInput reads an input: text, or items.
+func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return []ir.Message{{Role: ir.User, Parts: []ir.Part{{Type: ir.Text, Text: text}}}}, nil
+	}
+	var items []item
+	if err := json.Unmarshal(raw, &items); err != nil {
+		return nil, fmt.Errorf("input: %w", err)
+	}
+	var out []ir.Message
+	// Items of one turn of the model are one message.
+	add := func(role string, parts ...ir.Part) {
+		if n := len(out); n > 0 && out[n-1].Role == role && role != ir.User && role != ir.System {
+			out[n-1].Parts = append(out[n-1].Parts, parts...)
+			return
+		}
+		out = append(out, ir.Message{Role: role, Parts: parts})
+	}
+	for i := range items {
+		it := &items[i]
+		switch it.Type {
+		case "message", "":
+			parts, err := parseContent(it.Content)
+			if err != nil {
+				return nil, fmt.Errorf("input[%d]: %w", i, err)
+			}
+			role := it.Role
+			switch role {
+			case "developer":
+				role = ir.System
+			case ir.System, ir.User, ir.Assistant:
+			default:
+				return nil, fmt.Errorf("input[%d].role: %q is unknown", i, role)
+			}
+			add(role, parts...)
+		case "function_call":
+			add(ir.Assistant, ir.Part{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Arguments})
+		case "custom_tool_call":
+			add(ir.Assistant, ir.Part{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Input, Custom: true})
+		case "function_call_output", "custom_tool_call_output":
+			parts, err := parseContent(it.Output)
+			if err != nil {
+				return nil, fmt.Errorf("input[%d].output: %w", i, err)
+			}
+			add(ir.Tool, ir.Part{Type: ir.ToolResult, ID: it.CallID, Parts: parts})
+		case "reasoning":
+			p := ir.Part{Type: ir.Thinking, Signature: it.Encrypted}
+			for _, s := range it.Summary {
+				p.Text += s.Text
+			}
+			add(ir.Assistant, p)
+		default:
+			return nil, fmt.Errorf("input[%d].type: %q cannot be translated for this provider", i, it.Type)
+		}
+	}
+	return out, nil
+}
+
+func parseContent(raw json.RawMessage) ([]ir.Part, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return []ir.Part{{Type: ir.Text, Text: text}}, nil
+	}
+	var list []content
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf("content: %w", err)
+	}
+	var out []ir.Part
+	for i, c := range list {
+		p := ir.Part{Type: ir.Text, Text: c.Text, Cache: c.Cache}
+		switch c.Type {
+		case "input_text", "output_text", "text", "summary_text":
+		case "refusal":
+			p.Type, p.Text = ir.Refusal, c.Refusal
+		case "input_image":
+			p.Type, p.Media = ir.Image, ir.FromURL(c.ImageURL)
+			p.Media.Detail, p.Media.ID = c.Detail, c.FileID
+		case "input_file":
+			p.Type, p.Media = ir.File, ir.FromURL(c.FileData)
+			if c.FileURL != "" {
+				p.Media.URL = c.FileURL
+			}
+			p.Media.ID, p.Media.Name = c.FileID, c.Filename
+		case "input_audio":
+			if c.Audio == nil {
+				return nil, fmt.Errorf("content[%d].input_audio: missing", i)
+			}
+			p.Type, p.Media = ir.Audio, &ir.Media{Data: c.Audio.Data, MIME: "audio/" + c.Audio.Format}
+		default:
+			return nil, fmt.Errorf("content[%d].type: %q is unknown", i, c.Type)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// BuildRequest writes a request; nothing is stored at the provider.
+func BuildRequest(r *ir.Request) ([]byte, error) {
+	o := ir.Obj{}
+	for k, v := range r.Extra {
+		o[k] = v
+	}
+	o["model"], o["store"] = r.Model, false
+	if r.Stream {
+		o["stream"] = true
+	}
+	items := []ir.Obj{}
+	for _, m := range r.Messages {
+		items = append(items, buildItems(&m)...)
+	}
+	o["input"] = items
+	var tools []any
+	byNamespace := map[string]ir.Obj{}
+	for _, t := range r.Tools {
+		var x any
+		switch {
+		case len(t.Hosted) > 0:
+			continue
+		case len(t.Custom) > 0:
+			c := ir.Obj{"type": "custom", "name": t.Name}
+			c.Put("description", t.Description)
+			if string(t.Custom) != "null" {
+				c["format"] = t.Custom
+			}
+			x = c
+		default:
+			f := ir.Obj{"type": "function", "name": t.Name, "strict": false}
+			f.Put("description", t.Description)
+			f.Put("parameters", t.Schema)
+			f.Put("strict", t.Strict)
+			x = f
+		}
+		if t.Namespace == "" {
+			tools = append(tools, x)
+			continue
+		}
+		ns := byNamespace[t.Namespace]
+		if ns == nil {
+			ns = ir.Obj{"type": "namespace", "name": t.Namespace, "tools": []any{}}
+			byNamespace[t.Namespace] = ns
+			tools = append(tools, ns)
+		}
+		ns["tools"] = append(ns["tools"].([]any), x)
+	}
+	if len(tools) > 0 {
+		o["tools"] = tools
+		o.Put("parallel_tool_calls", r.Parallel)
+		if c := r.Choice; c != nil {
+			if o["tool_choice"] = c.Mode; c.Mode == "tool" {
+				o["tool_choice"] = ir.Obj{"type": "function", "name": c.Name}
+			}
+		}
+	}
+	o.Put("max_output_tokens", r.MaxTokens)
+	o.Put("temperature", r.Temperature)
+	o.Put("top_p", r.TopP)
+	o.Put("top_logprobs", r.TopLogProbs)
+	o.Put("user", r.User)
+	o.Put("metadata", r.Metadata)
+	o.Put("prompt_cache_key", r.CacheKey)
+	if r.Effort != "" {
+		o["reasoning"] = ir.Obj{"effort": r.Effort}
+	}
+	if f := r.Format; f != nil {
+		x := ir.Obj{"type": f.Type}
+		x.Put("name", f.Name)
+		x.Put("description", f.Description)
+		x.Put("schema", f.Schema)
+		x.Put("strict", f.Strict)
+		o["text"] = ir.Obj{"format": x}
+	}
+	return o.Bytes()
+}
+
+func buildItems(m *ir.Message) []ir.Obj {
+	var out []ir.Obj
+	var run []ir.Obj // content of the message being built
+	flush := func() {
+		if len(run) > 0 {
+			role := m.Role
+			if role == ir.Tool {
+				role = ir.User
+			}
+			out = append(out, ir.Obj{"type": "message", "role": role, "content": run})
+			run = nil
+		}
+	}
+	for _, p := range m.Parts {
+		switch p.Type {
+		case ir.ToolCall:
+			flush()
+			x := ir.Obj{"type": "function_call", "call_id": p.ID, "name": p.Name, "arguments": p.Args}
+			if p.Custom {
+				x = ir.Obj{"type": "custom_tool_call", "call_id": p.ID, "name": p.Name, "input": p.Args}
+			}
+			x.Put("namespace", p.Namespace)
+			out = append(out, x)
+		case ir.ToolResult:
+			flush()
+			x := ir.Obj{"type": "function_call_output", "call_id": p.ID, "output": ir.PlainText(p.Parts)}
+			for _, q := range p.Parts {
+				if q.Type != ir.Text {
+					x["output"] = buildContent(p.Parts, ir.User)
+				}
+			}
+			out = append(out, x)
+		case ir.Thinking:
+			if p.Signature == "" {
+				continue
+			}
+			flush()
+			out = append(out, ir.Obj{"type": "reasoning", "summary": []ir.Obj{{"type": "summary_text", "text": p.Text}}, "encrypted_content": p.Signature})
+		default:
+			run = append(run, buildContent([]ir.Part{p}, m.Role)...)
+		}
+	}
+	flush()
+	return out
+}
+
+func buildContent(parts []ir.Part, role string) []ir.Obj {
+	out := []ir.Obj{}
+	for _, p := range parts {
+		x := ir.Obj{"type": "input_text", "text": p.Text}
+		switch p.Type {
+		case ir.Refusal:
+			x = ir.Obj{"type": "refusal", "refusal": p.Text}
+		case ir.Image:
+			x = ir.Obj{"type": "input_image"}
+			x.Put("image_url", p.Media.DataURL())
+			x.Put("detail", p.Media.Detail)
+			x.Put("file_id", p.Media.ID)
+		case ir.File:
+			x = ir.Obj{"type": "input_file"}
+			x.Put("file_id", p.Media.ID)
+			x.Put("filename", p.Media.Name)
+			if p.Media.Data != "" {
+				x["file_data"] = p.Media.DataURL()
+			} else {
+				x.Put("file_url", p.Media.URL)
+			}
+		case ir.Audio:
+			mime := p.Media.MIME
+			if len(mime) > len("audio/") {
+				mime = mime[len("audio/"):]
+			}
+			x = ir.Obj{"type": "input_audio", "input_audio": audio{p.Media.Data, mime}}
+		default:
+			if role == ir.Assistant {
+				x["type"], x["annotations"] = "output_text", []any{}
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}

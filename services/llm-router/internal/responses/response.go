@@ -1,0 +1,508 @@
+package responses
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+)
+
+type usage struct {
+	In     int64 `json:"input_tokens"`
+	InMore struct {
+		Cached int64 `json:"cached_tokens"`
+	} `json:"input_tokens_details"`
+	Out     int64 `json:"output_tokens"`
+	OutMore struct {
+		Reasoning int64 `json:"reasoning_tokens"`
+	} `json:"output_tokens_details"`
+	Total int64 `json:"total_tokens"`
+}
+
+func (u *usage) ir() ir.Usage {
+	if u == nil {
+		return ir.Usage{}
+	}
+	return ir.Usage{In: u.In, Out: u.Out, Cached: u.InMore.Cached, Reasoning: u.OutMore.Reasoning, Known: true}
+}
+
+func usageOf(u ir.Usage) *usage {
+	x := &usage{In: u.In, Out: u.Out, Total: u.In + u.Out}
+	x.InMore.Cached, x.OutMore.Reasoning = u.Cached, u.Reasoning
+	return x
+}
+
+// Usage reads what a response says was used.
+func Usage(doc []byte) ir.Usage {
+	var d struct {
+		Usage *usage `json:"usage"`
+	}
+	if json.Unmarshal(doc, &d) != nil {
+		return ir.Usage{}
+	}
+	return d.Usage.ir()
+}
+
+type response struct {
+	ID         string            `json:"id"`
+	Model      string            `json:"model"`
+	Created    int64             `json:"created_at"`
+	Status     string            `json:"status"`
+	Output     []json.RawMessage `json:"output"`
+	Usage      *usage            `json:"usage"`
+	Incomplete *struct {
+		Reason string `json:"reason"`
+	} `json:"incomplete_details"`
+	Error *struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// ParseResponse reads a response.
+func ParseResponse(body []byte) (*ir.Response, error) {
+	var d response
+	if err := json.Unmarshal(body, &d); err != nil {
+		return nil, err
+	}
+	if d.Error != nil {
+		return nil, &ir.Fault{Code: d.Error.Code, Message: d.Error.Message}
+	}
+	a := ir.Answer{Finish: d.finish()}
+	for i, raw := range d.Output {
+		parts, err := parseOutput(raw)
+		if err != nil {
+			return nil, fmt.Errorf("output[%d]: %w", i, err)
+		}
+		for _, p := range parts {
+			if p.Type == ir.ToolCall && a.Finish == ir.Stop {
+				a.Finish = ir.ToolCalls
+			}
+		}
+		a.Parts = append(a.Parts, parts...)
+	}
+	return &ir.Response{ID: d.ID, Model: d.Model, Created: d.Created, Usage: d.Usage.ir(), Choices: []ir.Answer{a}}, nil
+}
+
+func (d *response) finish() string {
+	if d.Incomplete != nil {
+		if d.Incomplete.Reason == "content_filter" {
+			return ir.Filtered
+		}
+		return ir.Length
+	}
+	return ir.Stop
+}
+
+// ParseOutput reads the output items of a stored response as the turn they are.
+func ParseOutput(body []byte) ([]ir.Message, error) {
+	r, err := ParseResponse(body)
+	if err != nil {
+		return nil, err
+	}
+	return []ir.Message{{Role: ir.Assistant, Parts: r.Choices[0].Parts}}, nil
+}
+
+func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
+	var it item
+	if err := json.Unmarshal(raw, &it); err != nil {
+		return nil, err
+	}
+	switch it.Type {
+	case "message":
+		return parseContent(it.Content)
+	case "function_call":
+		return []ir.Part{{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Arguments}}, nil
+	case "custom_tool_call":
+		return []ir.Part{{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Input, Custom: true}}, nil
+	case "reasoning":
+		p := ir.Part{Type: ir.Thinking, Signature: it.Encrypted}
+		for _, s := range it.Summary {
+			p.Text += s.Text
+		}
+		return []ir.Part{p}, nil
+	}
+	return nil, nil // a provider's own tool at work: nothing that another API could show
+}
+
+// Frame is what a response repeats of its request.
+type Frame struct {
+	ID       string
+	Model    string // as the caller named it
+	Created  int64
+	Request  *ir.Request
+	Previous string
+	Store    bool
+}
+
+func (f *Frame) doc(status string, output []ir.Obj, u any, incomplete any) ir.Obj {
+	o := ir.Obj{"id": f.ID, "object": "response", "created_at": f.Created, "status": status, "background": false, "error": nil, "incomplete_details": incomplete,
+		"instructions": nil, "max_output_tokens": nil, "model": f.Model, "output": output, "parallel_tool_calls": true, "previous_response_id": nil,
+		"reasoning": ir.Obj{"effort": nil, "summary": nil}, "store": f.Store, "temperature": nil, "text": ir.Obj{"format": ir.Obj{"type": "text"}},
+		"tool_choice": "auto", "tools": []any{}, "top_p": nil, "truncation": "disabled", "usage": u, "user": nil, "metadata": ir.Obj{}}
+	o.Put("previous_response_id", f.Previous)
+	if r := f.Request; r != nil {
+		o.Put("max_output_tokens", r.MaxTokens)
+		o.Put("parallel_tool_calls", r.Parallel)
+		o.Put("temperature", r.Temperature)
+		o.Put("top_p", r.TopP)
+		o.Put("metadata", r.Metadata)
+		if r.Effort != "" {
+			o["reasoning"] = ir.Obj{"effort": r.Effort, "summary": nil}
+		}
+	}
+	return o
+}
+
+// BuildResponse writes a response.
+func BuildResponse(r *ir.Response, f *Frame) ([]byte, error) {
+	var a ir.Answer
+	if len(r.Choices) > 0 {
+		a = r.Choices[0]
+	}
+	output := []ir.Obj{}
+	for i := 0; i < len(a.Parts); i++ {
+		var run []ir.Part
+		for ; i < len(a.Parts) && said(&a.Parts[i]); i++ {
+			run = append(run, a.Parts[i])
+		}
+		if len(run) > 0 {
+			output = append(output, messageItem(f.itemID("msg", len(output)), "completed", buildContent(run, ir.Assistant)))
+			i--
+			continue
+		}
+		p := a.Parts[i]
+		f.Request.Unflatten(&p)
+		output = append(output, f.item(&p, len(output), "completed"))
+	}
+	status, incomplete := ending(a.Finish)
+	return f.doc(status, output, usageOf(r.Usage), incomplete).Bytes()
+}
+
+func said(p *ir.Part) bool { return p.Type == ir.Text || p.Type == ir.Refusal }
+
+func ending(finish string) (status string, incomplete any) {
+	switch finish {
+	case ir.Length:
+		return "incomplete", ir.Obj{"reason": "max_output_tokens"}
+	case ir.Filtered:
+		return "incomplete", ir.Obj{"reason": "content_filter"}
+	}
+	return "completed", nil
+}
+
+func (f *Frame) itemID(prefix string, n int) string { return fmt.Sprintf("%s_%s_%d", prefix, f.ID, n) }
+
+func messageItem(id, status string, content []ir.Obj) ir.Obj {
+	return ir.Obj{"type": "message", "id": id, "role": "assistant", "status": status, "content": content}
+}
+
+// item spells a tool call or thinking.
+func (f *Frame) item(p *ir.Part, n int, status string) ir.Obj {
+	switch {
+	case p.Type == ir.Thinking:
+		o := ir.Obj{"type": "reasoning", "id": f.itemID("rs", n), "summary": []ir.Obj{}}
+		if p.Text != "" {
+			o["summary"] = []ir.Obj{{"type": "summary_text", "text": p.Text}}
+		}
+		o.Put("encrypted_content", p.Signature)
+		return o
+	case p.Custom:
+		o := ir.Obj{"type": "custom_tool_call", "id": f.itemID("ctc", n), "call_id": p.ID, "name": p.Name, "input": customInput(p.Args), "status": status}
+		o.Put("namespace", p.Namespace)
+		return o
+	}
+	o := ir.Obj{"type": "function_call", "id": f.itemID("fc", n), "call_id": p.ID, "name": p.Name, "arguments": p.Args, "status": status}
+	o.Put("namespace", p.Namespace)
+	return o
+}
+
+// customInput is a custom tool's text where the provider only knows functions.
+func customInput(args string) string {
+	var d struct {
+		Input *string `json:"input"`
+	}
+	if json.Unmarshal([]byte(args), &d) == nil && d.Input != nil {
+		return *d.Input
+	}
+	return args
+}
+
+// Decoder reads a stream of events.
+type Decoder struct {
+	calls map[int]int // output index to tool call
+	ended bool
+	done  bool
+	delta map[int]bool // calls whose arguments came in deltas
+}
+
+// Done reports whether the stream said that it is complete.
+func (d *Decoder) Done() bool { return d.done }
+
+// Event reads one server-sent event.
+func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
+	var e struct {
+		Type     string          `json:"type"`
+		Response json.RawMessage `json:"response"`
+		Index    int             `json:"output_index"`
+		Item     json.RawMessage `json:"item"`
+		Delta    json.RawMessage `json:"delta"`
+		Code     string          `json:"code"`
+		Message  string          `json:"message"`
+	}
+	if err := json.Unmarshal(data, &e); err != nil {
+		return nil, err
+	}
+	text := func() string {
+		var s string
+		_ = json.Unmarshal(e.Delta, &s)
+		return s
+	}
+	switch e.Type {
+	case "error":
+		return nil, &ir.Fault{Code: e.Code, Message: e.Message}
+	case "response.created":
+		d.calls, d.delta = map[int]int{}, map[int]bool{}
+		var r response
+		if err := json.Unmarshal(e.Response, &r); err != nil {
+			return nil, err
+		}
+		return []ir.Event{{Kind: ir.Begin, ID: r.ID, Model: r.Model}}, nil
+	case "response.output_text.delta":
+		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: text()}}}, nil
+	case "response.refusal.delta":
+		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Refusal, Text: text()}}}, nil
+	case "response.reasoning_summary_text.delta", "response.reasoning_text.delta":
+		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Thinking, Text: text()}}}, nil
+	case "response.output_item.added":
+		parts, err := parseOutput(e.Item)
+		if err != nil || len(parts) == 0 || parts[0].Type != ir.ToolCall {
+			return nil, err
+		}
+		n := len(d.calls)
+		d.calls[e.Index] = n
+		parts[0].Args = ""
+		return []ir.Event{{Kind: ir.CallBegin, Index: n, Part: parts[0]}}, nil
+	case "response.function_call_arguments.delta", "response.custom_tool_call_input.delta":
+		if n, ok := d.calls[e.Index]; ok {
+			d.delta[n] = true
+			return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: text()}}}, nil
+		}
+	case "response.output_item.done":
+		parts, err := parseOutput(e.Item)
+		if err != nil || len(parts) == 0 {
+			return nil, err
+		}
+		if p := parts[0]; p.Type == ir.Thinking && p.Signature != "" {
+			return []ir.Event{{Kind: ir.Signed, Part: ir.Part{Signature: p.Signature}}}, nil
+		}
+		if n, ok := d.calls[e.Index]; ok && !d.delta[n] && parts[0].Args != "" {
+			return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: parts[0].Args}}}, nil
+		}
+	case "response.completed", "response.incomplete", "response.failed":
+		d.done = true
+		var r response
+		if err := json.Unmarshal(e.Response, &r); err != nil {
+			return nil, err
+		}
+		if r.Error != nil || e.Type == "response.failed" {
+			f := &ir.Fault{Message: "the response failed"}
+			if r.Error != nil {
+				f.Code, f.Message = r.Error.Code, r.Error.Message
+			}
+			return nil, f
+		}
+		fin := r.finish()
+		if fin == ir.Stop && len(d.calls) > 0 {
+			fin = ir.ToolCalls
+		}
+		return []ir.Event{{Kind: ir.End, Finish: fin}, {Kind: ir.Used, Usage: r.Usage.ir()}}, nil
+	}
+	return nil, nil
+}
+
+// Encoder writes a stream of events.
+type Encoder struct {
+	Frame
+
+	seq    int
+	begun  bool
+	output []ir.Obj
+	open   string // type of the open item: message, reasoning, call
+	part   string // of the open message: text, refusal
+	text   string // said in the open part
+	call   ir.Part
+	index  int // of the open call
+	used   ir.Usage
+	finish string
+	pieces []ir.Obj // finished parts of the open message
+}
+
+func (e *Encoder) event(b []byte, name string, o ir.Obj) []byte {
+	o["type"], o["sequence_number"] = name, e.seq
+	e.seq++
+	doc, err := json.Marshal(o)
+	if err != nil {
+		return b
+	}
+	b = append(append(append(b, "event: "...), name...), "\ndata: "...)
+	return append(append(b, doc...), "\n\n"...)
+}
+
+func (e *Encoder) start(b []byte) []byte {
+	if e.begun {
+		return b
+	}
+	e.begun = true
+	e.output = []ir.Obj{}
+	b = e.event(b, "response.created", ir.Obj{"response": e.doc("in_progress", e.output, nil, nil)})
+	return e.event(b, "response.in_progress", ir.Obj{"response": e.doc("in_progress", e.output, nil, nil)})
+}
+
+func (e *Encoder) id(prefix string) string { return e.itemID(prefix, len(e.output)) }
+
+// close ends the open item.
+func (e *Encoder) close(b []byte) []byte {
+	at := len(e.output)
+	var done ir.Obj
+	switch e.open {
+	case "":
+		return b
+	case "message":
+		b = e.closePart(b)
+		done = messageItem(e.id("msg"), "completed", e.pieces)
+		e.pieces = nil
+	case "reasoning":
+		id := e.id("rs")
+		b = e.event(b, "response.reasoning_summary_text.done", ir.Obj{"item_id": id, "output_index": at, "summary_index": 0, "text": e.text})
+		b = e.event(b, "response.reasoning_summary_part.done", ir.Obj{"item_id": id, "output_index": at, "summary_index": 0, "part": ir.Obj{"type": "summary_text", "text": e.text}})
+		done = e.item(&ir.Part{Type: ir.Thinking, Text: e.text, Signature: e.call.Signature}, at, "completed")
+	case "call":
+		done = e.item(&e.call, at, "completed")
+		if e.call.Custom {
+			in := done["input"]
+			b = e.event(b, "response.custom_tool_call_input.delta", ir.Obj{"item_id": done["id"], "output_index": at, "delta": in})
+			b = e.event(b, "response.custom_tool_call_input.done", ir.Obj{"item_id": done["id"], "output_index": at, "input": in})
+		} else {
+			b = e.event(b, "response.function_call_arguments.done", ir.Obj{"item_id": done["id"], "output_index": at, "name": e.call.Name, "arguments": e.call.Args})
+		}
+	}
+	b = e.event(b, "response.output_item.done", ir.Obj{"output_index": at, "item": done})
+	e.output = append(e.output, done)
+	e.open, e.text, e.call = "", "", ir.Part{}
+	return b
+}
+
+func (e *Encoder) closePart(b []byte) []byte {
+	if e.part == "" {
+		return b
+	}
+	at := ir.Obj{"item_id": e.id("msg"), "output_index": len(e.output), "content_index": len(e.pieces)}
+	with := func(k string, v any) ir.Obj {
+		o := ir.Obj{k: v}
+		for n, x := range at {
+			o[n] = x
+		}
+		return o
+	}
+	p := ir.Part{Type: e.part, Text: e.text}
+	piece := buildContent([]ir.Part{p}, ir.Assistant)[0]
+	if e.part == ir.Refusal {
+		b = e.event(b, "response.refusal.done", with("refusal", e.text))
+	} else {
+		o := with("text", e.text)
+		o["logprobs"] = []any{}
+		b = e.event(b, "response.output_text.done", o)
+	}
+	b = e.event(b, "response.content_part.done", with("part", piece))
+	e.pieces = append(e.pieces, piece)
+	e.part, e.text = "", ""
+	return b
+}
+
+func (e *Encoder) openItem(b []byte, kind string, added ir.Obj) []byte {
+	b = e.close(e.start(b))
+	e.open = kind
+	return e.event(b, "response.output_item.added", ir.Obj{"output_index": len(e.output), "item": added})
+}
+
+// Encode writes what one event comes to; answers beside the first are left out.
+func (e *Encoder) Encode(ev *ir.Event) []byte {
+	if ev.Choice > 0 {
+		return nil
+	}
+	var b []byte
+	at := len(e.output)
+	switch ev.Kind {
+	case ir.Begin:
+		return e.start(nil)
+	case ir.Used:
+		e.used.Merge(ev.Usage)
+	case ir.Signed:
+		if e.open == "reasoning" {
+			e.call.Signature += ev.Part.Signature
+		}
+	case ir.Delta:
+		if ev.Part.Type == ir.Thinking {
+			if e.open != "reasoning" {
+				b = e.openItem(b, "reasoning", ir.Obj{"type": "reasoning", "id": e.idAfterClose("rs"), "summary": []any{}})
+				at = len(e.output)
+				b = e.event(b, "response.reasoning_summary_part.added", ir.Obj{"item_id": e.id("rs"), "output_index": at, "summary_index": 0, "part": ir.Obj{"type": "summary_text", "text": ""}})
+			}
+			e.text += ev.Part.Text
+			return e.event(b, "response.reasoning_summary_text.delta", ir.Obj{"item_id": e.id("rs"), "output_index": at, "summary_index": 0, "delta": ev.Part.Text})
+		}
+		if e.open != "message" {
+			b = e.openItem(b, "message", messageItem(e.idAfterClose("msg"), "in_progress", []ir.Obj{}))
+			at = len(e.output)
+		}
+		if e.part != ev.Part.Type {
+			b = e.closePart(b)
+			e.part = ev.Part.Type
+			empty := buildContent([]ir.Part{{Type: e.part}}, ir.Assistant)[0]
+			b = e.event(b, "response.content_part.added", ir.Obj{"item_id": e.id("msg"), "output_index": at, "content_index": len(e.pieces), "part": empty})
+		}
+		e.text += ev.Part.Text
+		o := ir.Obj{"item_id": e.id("msg"), "output_index": at, "content_index": len(e.pieces), "delta": ev.Part.Text}
+		if e.part == ir.Refusal {
+			return e.event(b, "response.refusal.delta", o)
+		}
+		o["logprobs"] = []any{}
+		return e.event(b, "response.output_text.delta", o)
+	case ir.CallBegin:
+		p := ev.Part
+		p.Type = ir.ToolCall
+		e.Request.Unflatten(&p)
+		b = e.close(e.start(b))
+		b = e.openItem(b, "call", e.item(&p, len(e.output), "in_progress"))
+		e.call, e.index = p, ev.Index
+	case ir.CallArgs:
+		if e.open != "call" || e.index != ev.Index {
+			return nil
+		}
+		e.call.Args += ev.Part.Args
+		if e.call.Custom {
+			return nil // its text is known when it is whole
+		}
+		return e.event(b, "response.function_call_arguments.delta", ir.Obj{"item_id": e.id("fc"), "output_index": at, "delta": ev.Part.Args})
+	case ir.End:
+		e.finish = ev.Finish
+	}
+	return b
+}
+
+// idAfterClose is the next item's id, once the open one is closed.
+func (e *Encoder) idAfterClose(prefix string) string {
+	n := len(e.output)
+	if e.open != "" {
+		n++
+	}
+	return e.itemID(prefix, n)
+}
+
+// Finish writes the end of a complete stream.
+func (e *Encoder) Finish() []byte {
+	b := e.close(e.start(nil))
+	status, incomplete := ending(e.finish)
+	return e.event(b, "response."+status, ir.Obj{"response": e.doc(status, e.output, usageOf(e.used), incomplete)})
+}

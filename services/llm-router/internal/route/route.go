@@ -1,0 +1,322 @@
+// Package route decides where a request goes: aliases, virtual models, fallback
+// rules, keys, circuit breakers, prices. It is pure: time and chance come in as
+// values.
+package route
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+)
+
+// Triggers of a fallback: how an attempt failed.
+const (
+	RateLimit = "rate_limit"
+	Timeout   = "timeout"
+	Error     = "error"
+)
+
+// Rule says what to try where a model fails.
+type Rule struct {
+	Primary   string   `json:"primary"`            // as asked for: provider/model, alias or virtual model
+	Fallbacks []string `json:"fallbacks"`          // in order
+	Triggers  []string `json:"triggers,omitempty"` // rate_limit, timeout, error; empty = any
+}
+
+// Virtual is a model that stands for others.
+type Virtual struct {
+	Name     string   `json:"name"`
+	Strategy string   `json:"strategy,omitempty"` // order (default), weighted, cost, latency
+	Sticky   bool     `json:"sticky,omitempty"`   // a session keeps its target, for the sake of prompt caches
+	Targets  []Target `json:"targets"`
+}
+
+// Target is one of the models a virtual one stands for.
+type Target struct {
+	Model  string   `json:"model"`
+	Weight int64    `json:"weight,omitempty"` // of strategy weighted; 0 = 1
+	Tags   []string `json:"tags,omitempty"`   // chosen only for requests that carry one of them
+}
+
+// Price is what a model costs, in millionths of a US dollar per million tokens.
+type Price struct {
+	Model      string `json:"model"`
+	Input      int64  `json:"input"`
+	Cached     int64  `json:"cached_input,omitempty"` // read from a prompt cache; 0 = as Input
+	CacheWrite int64  `json:"cache_write,omitempty"`  // written into one; 0 = as Input
+	Output     int64  `json:"output"`
+}
+
+// Prices is the price table.
+type Prices struct {
+	Version string  `json:"version,omitempty"`
+	Models  []Price `json:"models,omitempty"`
+}
+
+// Table is the routing configuration.
+type Table struct {
+	Aliases   map[string]string `json:"aliases,omitempty"`
+	Virtual   []Virtual         `json:"virtual,omitempty"`
+	Fallbacks []Rule            `json:"fallbacks,omitempty"`
+	Prices    Prices            `json:"prices"`
+}
+
+// Check reports a table that could not be followed; has tells of providers.
+func (t *Table) Check(has func(provider string) bool) error {
+	known := func(id string) bool {
+		p, m, ok := strings.Cut(id, "/")
+		return ok && m != "" && has(p)
+	}
+	for a, to := range t.Aliases {
+		if strings.Contains(a, "/") || a == "" {
+			return fmt.Errorf("aliases: %q: a name without a slash", a)
+		}
+		if !known(to) && t.virtual(to) == nil {
+			return fmt.Errorf("aliases.%s: %q is neither provider/model nor a virtual model", a, to)
+		}
+	}
+	for i, v := range t.Virtual {
+		at := fmt.Sprintf("virtual[%d]", i)
+		if v.Name == "" || strings.Contains(v.Name, "/") || t.Aliases[v.Name] != "" {
+			return fmt.Errorf("%s.name: want a name of its own without a slash", at)
+		}
+		if !slices.Contains([]string{"", "order", "weighted", "cost", "latency"}, v.Strategy) {
+			return fmt.Errorf("%s.strategy: want order, weighted, cost or latency", at)
+		}
+		if len(v.Targets) == 0 {
+			return fmt.Errorf("%s.targets: name at least one", at)
+		}
+		for j, x := range v.Targets {
+			if !known(x.Model) {
+				return fmt.Errorf("%s.targets[%d].model: %q is no provider/model", at, j, x.Model)
+			}
+			if x.Weight < 0 {
+				return fmt.Errorf("%s.targets[%d].weight: want 1 or more", at, j)
+			}
+		}
+	}
+	for i, r := range t.Fallbacks {
+		for _, f := range append([]string{r.Primary}, r.Fallbacks...) {
+			if !known(f) && t.virtual(f) == nil && t.Aliases[f] == "" {
+				return fmt.Errorf("fallbacks[%d]: %q is no model", i, f)
+			}
+		}
+		for _, x := range r.Triggers {
+			if x != RateLimit && x != Timeout && x != Error {
+				return fmt.Errorf("fallbacks[%d].triggers: %q: want rate_limit, timeout or error", i, x)
+			}
+		}
+	}
+	for i, p := range t.Prices.Models {
+		if p.Input < 0 || p.Output < 0 || p.Cached < 0 || p.CacheWrite < 0 {
+			return fmt.Errorf("prices.models[%d]: a price is 0 or more", i)
+		}
+	}
+	if len(t.Prices.Models) > 0 && t.Prices.Version == "" {
+		return fmt.Errorf("prices.version: name the table, e.g. 2026-11-01")
+	}
+	return nil
+}
+
+func (t *Table) virtual(name string) *Virtual {
+	for i := range t.Virtual {
+		if t.Virtual[i].Name == name {
+			return &t.Virtual[i]
+		}
+	}
+	return nil
+}
+
+// Candidate is a place to try.
+type Candidate struct {
+	Provider, Model string
+	Rule            string   // "fallback:<primary>" or "virtual:<name>", where it is not the first
+	Triggers        []string // how the one before must have failed; empty = any
+}
+
+// ID is provider/model.
+func (c *Candidate) ID() string { return c.Provider + "/" + c.Model }
+
+// Query is what a plan may depend on.
+type Query struct {
+	Session string
+	Tags    []string
+	Chance  uint64
+	Latency func(id string) int64 // smoothed, in microseconds; 0 = not known
+}
+
+// Plan returns the candidates for a model as the caller names it, in order. No
+// candidate: nobody offers it.
+func (t *Table) Plan(want string, q Query, has func(provider string) bool) []Candidate {
+	out := t.resolve(want, q, nil, has)
+	name := want
+	for _, r := range t.Fallbacks {
+		if r.Primary != name && r.Primary != t.Aliases[name] {
+			continue
+		}
+		for _, f := range r.Fallbacks {
+			for i, c := range t.resolve(f, q, r.Triggers, has) {
+				if i == 0 || c.Rule == "" {
+					c.Rule = "fallback:" + r.Primary
+				}
+				if !slices.ContainsFunc(out, func(x Candidate) bool { return x.ID() == c.ID() }) {
+					out = append(out, c)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (t *Table) resolve(want string, q Query, triggers []string, has func(string) bool) []Candidate {
+	if to := t.Aliases[want]; to != "" {
+		want = to
+	}
+	if v := t.virtual(want); v != nil {
+		var out []Candidate
+		for i, x := range v.order(t, q) {
+			p, m, _ := strings.Cut(x.Model, "/")
+			c := Candidate{Provider: p, Model: m, Triggers: triggers}
+			if i > 0 {
+				c.Rule, c.Triggers = "virtual:"+v.Name, nil
+			}
+			out = append(out, c)
+		}
+		return out
+	}
+	p, m, ok := strings.Cut(want, "/")
+	if !ok || p == "" || m == "" || !has(p) {
+		return nil
+	}
+	return []Candidate{{Provider: p, Model: m, Triggers: triggers}}
+}
+
+// order is the targets that fit, the one to try first in front.
+func (v *Virtual) order(t *Table, q Query) []Target {
+	var fit, rest []Target
+	for _, x := range v.Targets {
+		tagged := slices.ContainsFunc(x.Tags, func(s string) bool { return slices.Contains(q.Tags, s) })
+		switch {
+		case len(q.Tags) > 0 && tagged:
+			fit = append(fit, x)
+		case len(x.Tags) == 0:
+			rest = append(rest, x)
+		}
+	}
+	if len(fit) == 0 {
+		fit = rest
+	}
+	switch v.Strategy {
+	case "cost":
+		slices.SortStableFunc(fit, func(a, b Target) int { return int(t.weigh(a.Model) - t.weigh(b.Model)) })
+	case "latency":
+		if q.Latency != nil {
+			slices.SortStableFunc(fit, func(a, b Target) int { return int(q.Latency(a.Model) - q.Latency(b.Model)) })
+		}
+	case "weighted":
+		at := q.Chance
+		if v.Sticky && q.Session != "" {
+			h := fnv.New64a()
+			h.Write([]byte(v.Name + "\x00" + q.Session))
+			at = h.Sum64()
+		}
+		total := int64(0)
+		for _, x := range fit {
+			total += max(x.Weight, 1)
+		}
+		if total > 0 {
+			n := int64(at % uint64(total))
+			for i, x := range fit {
+				if n -= max(x.Weight, 1); n < 0 {
+					return append([]Target{x}, append(slices.Clone(fit[:i]), fit[i+1:]...)...)
+				}
+			}
+		}
+	}
+	return fit
+}
+
+// weigh orders by price; what has none comes last.
+func (t *Table) weigh(id string) int64 {
+	p := t.price(id)
+	if p == nil {
+		return 1 << 60
+	}
+	return p.Input + p.Output
+}
+
+func (t *Table) price(id string) *Price {
+	for i := range t.Prices.Models {
+		if t.Prices.Models[i].Model == id {
+			return &t.Prices.Models[i]
+		}
+	}
+	return nil
+}
+
+// Cost is what tokens cost at a model, in millionths of a US dollar, rounded up;
+// ok is false where the table has no price for it. cached and written are parts
+// of in.
+func (t *Table) Cost(id string, in, cached, written, out int64) (micros int64, ok bool) {
+	p := t.price(id)
+	if p == nil {
+		return 0, false
+	}
+	or := func(a, b int64) int64 {
+		if a == 0 {
+			return b
+		}
+		return a
+	}
+	sum := (in-cached-written)*p.Input + cached*or(p.Cached, p.Input) + written*or(p.CacheWrite, p.Input) + out*p.Output
+	return (sum + 999_999) / 1_000_000, true
+}
+
+// Ceiling is the dearest that a model as the caller names it can be: over
+// everything a plan for it may come to. ok is false where one has no price.
+func (t *Table) Ceiling(want string, has func(string) bool) (p Price, ok bool) {
+	ids := []string{}
+	add := func(name string) {
+		if to := t.Aliases[name]; to != "" {
+			name = to
+		}
+		if v := t.virtual(name); v != nil {
+			for _, x := range v.Targets {
+				ids = append(ids, x.Model)
+			}
+			return
+		}
+		ids = append(ids, name)
+	}
+	add(want)
+	for _, r := range t.Fallbacks {
+		if r.Primary == want || r.Primary == t.Aliases[want] {
+			for _, f := range r.Fallbacks {
+				add(f)
+			}
+		}
+	}
+	p.Model = want
+	for _, id := range ids {
+		x := t.price(id)
+		if x == nil {
+			return p, false
+		}
+		p.Input, p.Output = max(p.Input, x.Input, x.CacheWrite), max(p.Output, x.Output)
+	}
+	return p, true
+}
+
+// Names lists the names beside provider/model.
+func (t *Table) Names() []string {
+	var out []string
+	for a := range t.Aliases {
+		out = append(out, a)
+	}
+	for i := range t.Virtual {
+		out = append(out, t.Virtual[i].Name)
+	}
+	slices.Sort(out)
+	return out
+}

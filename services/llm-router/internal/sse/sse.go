@@ -1,0 +1,77 @@
+// Package sse reads server-sent events (WHATWG HTML, 9.2) and keeps their bytes.
+package sse
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+)
+
+// MaxEvent bounds one event, in bytes.
+const MaxEvent = 16 << 20
+
+// ErrTooLarge is returned for an event above MaxEvent.
+var ErrTooLarge = errors.New("an event of the stream is larger than 16 MiB")
+
+// Event is one event. Its slices are valid until the next read.
+type Event struct {
+	Name string
+	Data []byte // lines of data joined by newlines
+	Raw  []byte // all bytes of the event with the blank line behind it
+}
+
+// Reader reads events.
+type Reader struct {
+	r    *bufio.Reader
+	raw  []byte
+	data []byte
+}
+
+// NewReader reads from r.
+func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 16<<10)} }
+
+// Next returns the next event that has data. io.EOF: the stream ended between
+// two events; io.ErrUnexpectedEOF: inside one.
+func (s *Reader) Next() (Event, error) {
+	s.raw, s.data = s.raw[:0], s.data[:0]
+	name, lines := "", 0
+	for {
+		start := len(s.raw)
+		for {
+			part, err := s.r.ReadSlice('\n')
+			s.raw = append(s.raw, part...)
+			if len(s.raw) > MaxEvent {
+				return Event{}, ErrTooLarge
+			}
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, bufio.ErrBufferFull) {
+				if errors.Is(err, io.EOF) && (lines > 0 || len(bytes.TrimSpace(s.raw)) > 0) {
+					err = io.ErrUnexpectedEOF
+				}
+				return Event{}, err
+			}
+		}
+		line := bytes.TrimRight(s.raw[start:], "\r\n")
+		if len(line) == 0 {
+			if lines > 0 {
+				return Event{Name: name, Data: s.data, Raw: s.raw}, nil
+			}
+			s.raw = s.raw[:0]
+			continue
+		}
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "data":
+			if lines++; lines > 1 {
+				s.data = append(s.data, '\n')
+			}
+			s.data = append(s.data, value...)
+		case "event":
+			name = string(value)
+		}
+	}
+}

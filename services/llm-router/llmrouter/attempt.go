@@ -1,0 +1,482 @@
+package llmrouter
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fair"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/gemini"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
+)
+
+// attempt is one request to one provider.
+type attempt struct {
+	c      *call
+	up     *upstream // nil: the demo
+	cand   route.Candidate
+	wire   string
+	ans    answer
+	began  time.Time
+	ev     events.AttemptFinished
+	usage  ir.Usage
+	said   int // bytes of text that passed
+	output []byte
+	inject bool // usage in the stream was asked for by us, not by the caller
+}
+
+// attempt asks one candidate and records what came of it. nil is success.
+func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *provider.Failure {
+	if rule == "" {
+		rule = cand.Rule
+	}
+	a := &attempt{c: c, cand: cand, up: c.s.providers[cand.Provider], began: time.Now()}
+	a.ev = events.AttemptFinished{API: c.w.Call.Kind, Model: cand.Model, Provider: cand.Provider, Requested: c.args.Model, Rule: rule, Status: "succeeded",
+		Streamed: c.args.Stream, Key: c.key.id, Tags: c.key.tags}
+	a.ans = answer{kind: c.w.Call.Kind, id: idPrefix[c.w.Call.Kind] + strings.TrimPrefix(c.w.Call.ID, "c-"), model: c.args.Model, created: c.now.Unix(), usage: c.args.Usage}
+	err := a.run(ctx)
+	if errors.Is(err, errLost) || ctx.Err() != nil && err != nil {
+		a.ev.Status = "cancelled"
+	}
+	var f *provider.Failure
+	if err != nil && !errors.As(err, &f) {
+		f = &provider.Failure{Code: codeFor(ctx, err), Message: err.Error()}
+	}
+	if f != nil {
+		if a.ev.Status == "succeeded" {
+			a.ev.Status = "failed"
+		}
+		a.ev.ErrorCode, a.ev.HTTPStatus, a.ev.RetryAfterMS = f.Code, int64(f.Status), f.Retry.Milliseconds()
+	}
+	a.record(ctx, f)
+	return f
+}
+
+func codeFor(ctx context.Context, err error) string {
+	switch {
+	case errors.Is(err, errStalled):
+		return "client_stalled"
+	case errors.Is(err, errLost):
+		return "hedged"
+	case ctx.Err() != nil:
+		return "cancelled"
+	case errors.Is(err, fair.ErrFull):
+		return "provider_unavailable"
+	}
+	return "internal"
+}
+
+// record puts the attempt on the ledger and its usage on the call's account.
+func (a *attempt) record(ctx context.Context, f *provider.Failure) {
+	c := a.c
+	passed := a.said > 0 || a.ev.Status == "cancelled" && a.ev.HTTPStatus > 0
+	if !a.usage.Known && (passed || f == nil) {
+		c.estimate(&a.usage, a.said)
+		a.ev.Estimated = true
+	}
+	u := &a.usage
+	a.ev.InputTokens, a.ev.OutputTokens, a.ev.CachedTokens, a.ev.CacheWriteTokens, a.ev.ReasoningTokens = u.In, u.Out, u.Cached, u.CacheWrite, u.Reasoning
+	if cost, ok := c.s.Cost(a.cand.ID(), u.In, u.Cached, u.CacheWrite, u.Out); ok {
+		a.ev.USDMicros, a.ev.PriceVersion = cost, c.s.Prices.Version
+	}
+	a.ev.LatencyMS = time.Since(a.began).Milliseconds()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tries++
+	a.ev.Attempt = c.tries
+	c.usage.InputTokens += u.In
+	c.usage.OutputTokens += u.Out
+	c.usage.CachedTokens += u.Cached
+	c.usage.ReasoningTokens += u.Reasoning
+	c.usage.USDMicros += a.ev.USDMicros
+	c.usage.Cents = (c.usage.USDMicros + 9999) / 10000
+	if len(a.output) > 0 && (f == nil || c.out.claimedBy(a)) {
+		c.output = a.output
+	}
+	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&a.ev))
+}
+
+func (a *attempt) run(ctx context.Context) error {
+	if a.up == nil {
+		return a.demo()
+	}
+	c, up := a.c, a.up
+	if a.wire = wireFor(up.Provider, c.w.Call.Kind); a.wire == "" {
+		return a.unsupported()
+	}
+	req := provider.Call{Wire: a.wire, Model: a.cand.Model, Stream: c.args.Stream, Beta: c.args.Beta, Trace: c.w.Event.TraceCtx}
+	var err error
+	if req.Body, err = a.request(); err != nil {
+		var f *provider.Failure
+		if errors.As(err, &f) {
+			return f
+		}
+		return &provider.Failure{Code: "upstream_refused", Status: http.StatusBadRequest, Message: "the request cannot be translated for provider " + up.Name + ": " + err.Error()}
+	}
+	name, rests := up.keys.pick(time.Now(), a.cand.Model)
+	if rests != nil {
+		return rests
+	}
+	told := false
+	defer func() {
+		if !told {
+			up.keys.report(name, (*route.Breaker).Undecided)
+		}
+	}()
+	if err := up.gate.Enter(ctx, c.w.Event.Actor); err != nil {
+		return err
+	}
+	defer up.gate.Leave()
+	if a.ev.ProviderKey = name; name != "" {
+		if req.Key, err = c.s.keys.get(ctx, c.w, name); err != nil {
+			return &provider.Failure{Code: "credential_missing", Message: "the key of provider " + up.Name + " cannot be had: " + err.Error()}
+		}
+	}
+	a.began = time.Now()
+	res, err := up.Do(ctx, &req)
+	if err != nil {
+		var f *provider.Failure
+		if errors.As(err, &f) && ctx.Err() == nil {
+			told = true
+			a.judge(name, req.Key, f)
+		}
+		return err
+	}
+	defer res.Close()
+	a.ev.HTTPStatus, a.ev.FirstByteMS, a.ev.ProviderRequestID = int64(res.Status), res.First.Milliseconds(), requestID(res.Headers)
+	c.s.latency.add(a.cand.ID(), res.First)
+	head := &llm.Head{Status: http.StatusOK, Headers: map[string]string{"X-Binnacle-Model": a.cand.ID()}}
+	passHeaders(head.Headers, res.Headers)
+	if c.args.Stream {
+		err = a.stream(ctx, res, head)
+	} else {
+		err = a.plain(res, head)
+	}
+	var f *provider.Failure
+	switch {
+	case ctx.Err() != nil || errors.Is(err, errStalled) || errors.Is(err, errLost):
+	case err == nil:
+		told = true
+		up.keys.report(name, (*route.Breaker).Success)
+	case errors.As(err, &f):
+		told = true
+		a.judge(name, req.Key, f)
+	}
+	return err
+}
+
+// judge tells the key's breaker of a failure that speaks about the provider or
+// the key, not about the request.
+func (a *attempt) judge(name, value string, f *provider.Failure) {
+	b := a.up.keys
+	switch f.Code {
+	case "rate_limited":
+		b.rest(name, a.cand.Model, time.Now().Add(max(f.Retry, time.Second)))
+	case "credential_invalid":
+		a.c.s.keys.refused(name, value)
+		b.report(name, func(x *route.Breaker) { x.Failure(time.Now()) })
+	case "upstream_timeout", "upstream_unreachable", "upstream_cut", "upstream_malformed", "upstream_error":
+		b.report(name, func(x *route.Breaker) { x.Failure(time.Now()) })
+	default:
+		b.report(name, (*route.Breaker).Success)
+	}
+}
+
+func (a *attempt) unsupported() error {
+	return &provider.Failure{Code: "unsupported", Status: http.StatusBadRequest, Message: "provider " + a.cand.Provider + " does not offer " + a.c.w.Call.Kind}
+}
+
+// request is the body for the provider: the caller's own with the model's name
+// changed in place, or its translation.
+func (a *attempt) request() ([]byte, error) {
+	c := a.c
+	if a.wire == native[c.w.Call.Kind] {
+		body, err := rename(c.body, a.cand.Model)
+		if err == nil && a.wire == provider.Chat && c.args.Stream && !c.args.Usage {
+			a.inject = true // what is not counted cannot be billed
+			body, err = sjson.SetBytes(body, "stream_options.include_usage", true)
+		}
+		return body, err
+	}
+	if a.wire == provider.GeminiEmbed {
+		return embeddings(c.body, a.cand.Model)
+	}
+	r, err := parseRequest(c.w.Call.Kind, c.body)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.history(r); err != nil {
+		return nil, err
+	}
+	a.ans.request, a.ans.prev = r, c.args.Previous
+	if v := gjson.GetBytes(c.body, "store"); c.w.Call.Kind == llm.Responses {
+		a.ans.store = !v.Exists() || v.Bool()
+	}
+	r.Model = a.cand.Model
+	return buildRequest(a.wire, r)
+}
+
+// rename replaces the model's name and nothing else.
+func rename(body []byte, model string) ([]byte, error) {
+	var at gjson.Result
+	gjson.ParseBytes(body).ForEach(func(k, v gjson.Result) bool {
+		if k.String() == "model" {
+			at = v
+			return false
+		}
+		return true
+	})
+	if at.Index == 0 {
+		return sjson.SetBytes(body, "model", model)
+	}
+	name, err := json.Marshal(model)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, 0, len(body)+len(name)+64)
+	out = append(append(out, body[:at.Index]...), name...)
+	return append(out, body[at.Index+len(at.Raw):]...), nil
+}
+
+// plain takes a plain answer to the caller.
+func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
+	body := res.Body
+	head.Headers["Content-Type"] = "application/json"
+	if !gjson.ValidBytes(body) {
+		return a.up.Malformed("did not answer with one JSON document")
+	}
+	switch {
+	case a.wire == native[a.c.w.Call.Kind]:
+		a.usage = usageOf(a.wire, body)
+		a.ev.ResponseID = responseID(body)
+	case a.wire == provider.GeminiEmbed:
+		vectors, err := gemini.ParseEmbeddings(body)
+		if err != nil {
+			return a.up.Malformed("sent an answer that cannot be read: " + err.Error())
+		}
+		if body, err = embeddingsAnswer(a.c.body, a.c.args.Model, vectors); err != nil {
+			return err
+		}
+	default:
+		r, err := parseResponse(a.wire, body, strings.TrimPrefix(a.c.w.Call.ID, "c-"))
+		if err != nil {
+			return a.up.Malformed("sent an answer that cannot be read: " + err.Error())
+		}
+		a.usage = r.Usage
+		if body, err = a.ans.build(r); err != nil {
+			return err
+		}
+		a.ev.ResponseID = responseID(body)
+	}
+	a.said = len(body)
+	a.output = body
+	return a.send(head, body)
+}
+
+func (a *attempt) send(head *llm.Head, body []byte) error {
+	if err := a.c.out.claim(a, head); err != nil {
+		return err
+	}
+	return a.c.out.finish(body)
+}
+
+// stream takes a stream to the caller. Until its first content nothing is shown,
+// so that another candidate can still answer.
+func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.Head) error {
+	same := a.wire == native[a.c.w.Call.Kind]
+	dec := newDecoder(a.wire, strings.TrimPrefix(a.c.w.Call.ID, "c-"))
+	var enc encoder
+	if !same {
+		enc = a.ans.encoder()
+	}
+	head.Headers["Content-Type"] = "text/event-stream"
+	var sum ir.Collect
+	var held, final []byte
+	shown := false
+	keep := func() { // what passed is recorded, also of a stream that breaks
+		if a.output == nil && shown {
+			sum.R.Usage = a.usage
+			a.output, _ = a.ans.build(&sum.R)
+		}
+	}
+	defer keep()
+	for !dec.Done() || enc != nil && a.wire == provider.Gemini {
+		e, err := res.Next()
+		if err != nil {
+			if dec.Done() {
+				break
+			}
+			var fault *ir.Fault
+			if errors.As(err, &fault) {
+				return a.up.Said(fault)
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return a.up.Cut(ctx, err)
+		}
+		steps, err := dec.Event(e.Name, e.Data)
+		if err != nil {
+			var fault *ir.Fault
+			if errors.As(err, &fault) {
+				return a.up.Said(fault)
+			}
+			return a.up.Malformed("sent an event that cannot be read")
+		}
+		var bytes []byte
+		content := false
+		for i := range steps {
+			st := &steps[i]
+			if st.Kind == ir.Used {
+				a.usage.Merge(st.Usage)
+			}
+			if st.Content() {
+				content = true
+				a.said += len(st.Part.Text) + len(st.Part.Args)
+			}
+			sum.Add(st)
+			if enc != nil {
+				bytes = append(bytes, enc.Encode(st)...)
+			}
+		}
+		if same {
+			bytes = a.edit(e.Raw, steps)
+			if a.ev.ResponseID == "" {
+				a.ev.ResponseID = responseID(e.Data)
+			}
+			if done, ok := whole(e.Data); ok {
+				a.output = done
+			}
+		}
+		if dec.Done() && same {
+			final = append(final, bytes...)
+			break
+		}
+		if content && !shown {
+			if err := a.c.out.claim(a, head); err != nil {
+				return err
+			}
+			shown = true
+			bytes = append(held, bytes...)
+		}
+		if !shown {
+			held = append(held, bytes...)
+			continue
+		}
+		if err := a.c.out.write(bytes); err != nil {
+			return err
+		}
+	}
+	if !shown { // complete, and without content
+		if err := a.c.out.claim(a, head); err != nil {
+			return err
+		}
+		shown = true
+		final = append(held, final...)
+	}
+	if enc != nil {
+		final = append(final, enc.Finish()...)
+		a.ev.ResponseID = a.ans.id
+	}
+	keep()
+	return a.c.out.finish(final)
+}
+
+// whole is the response that the last event of a responses stream holds.
+func whole(data []byte) ([]byte, bool) {
+	if !bytes.Contains(data, []byte(`"response.completed"`)) && !bytes.Contains(data, []byte(`"response.incomplete"`)) {
+		return nil, false
+	}
+	d := gjson.GetBytes(data, "response")
+	t := gjson.GetBytes(data, "type").Str
+	return []byte(d.Raw), d.IsObject() && (t == "response.completed" || t == "response.incomplete")
+}
+
+var usageNull = []byte(`,"usage":null`)
+
+// edit takes out of a chunk what is there only because we asked for usage.
+func (a *attempt) edit(raw []byte, steps []ir.Event) []byte {
+	if !a.inject {
+		return raw
+	}
+	if len(steps) > 0 && steps[len(steps)-1].Kind == ir.Used {
+		only := true
+		for i := range steps[:len(steps)-1] {
+			only = only && steps[i].Kind == ir.Begin
+		}
+		if only {
+			return nil // the chunk that holds usage and nothing else
+		}
+	}
+	// Within text a quote is escaped, so this is a member and nothing else.
+	return bytes.ReplaceAll(raw, usageNull, nil)
+}
+
+// demo answers by itself.
+func (a *attempt) demo() error {
+	c := a.c
+	if a.cand.Model != demo.Model {
+		return &provider.Failure{Code: "model_not_found", Status: http.StatusNotFound, Message: "the demo has one model, demo/" + demo.Model}
+	}
+	switch c.w.Call.Kind {
+	case llm.Chat, llm.Responses, llm.Messages:
+	default:
+		return a.unsupported()
+	}
+	r, err := parseRequest(c.w.Call.Kind, c.body)
+	if err == nil {
+		err = c.history(r)
+	}
+	if err != nil {
+		return &provider.Failure{Code: "upstream_refused", Status: http.StatusBadRequest, Message: err.Error()}
+	}
+	a.ans.request, a.ans.prev, a.ans.store = r, c.args.Previous, true
+	a.ans.id = strings.Replace(a.ans.id, "-", "-demo-", 1)
+	head := &llm.Head{Status: http.StatusOK, Headers: map[string]string{"X-Binnacle-Model": a.cand.ID(), "Content-Type": "application/json"}}
+	var sum ir.Collect
+	var enc encoder
+	if c.args.Stream {
+		head.Headers["Content-Type"] = "text/event-stream"
+		enc = a.ans.encoder()
+	}
+	if err := c.out.claim(a, head); err != nil {
+		return err
+	}
+	a.ev.HTTPStatus = http.StatusOK
+	for _, e := range demo.Answer(a.ans.id, r) {
+		sum.Add(&e)
+		if e.Kind == ir.Used {
+			a.usage.Merge(e.Usage)
+		}
+		if e.Content() {
+			a.said += len(e.Part.Text)
+		}
+		if enc != nil {
+			if err := c.out.write(enc.Encode(&e)); err != nil {
+				return err
+			}
+		}
+	}
+	sum.R.Usage = a.usage
+	if a.output, err = a.ans.build(&sum.R); err != nil {
+		return err
+	}
+	a.ev.ResponseID = a.ans.id
+	if enc != nil {
+		return c.out.finish(enc.Finish())
+	}
+	return c.out.finish(a.output)
+}

@@ -1,0 +1,279 @@
+package llmrouter
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
+)
+
+// call is one request to a language model on its way through providers.
+type call struct {
+	s    *Service
+	w    *execute.Work
+	args llm.Args
+	body []byte
+	out  *out
+	now  time.Time // of the claim: what is ours in an answer follows from it
+	key  struct {
+		id   string
+		tags []string
+	}
+
+	mu     sync.Mutex // attempts may run beside each other
+	tries  int64
+	usage  contract.Usage
+	output []byte // what the ledger gets
+}
+
+// call takes one request to its answer.
+func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
+	c := &call{s: s, w: w}
+	if err := contract.Decode(w.Args, &c.args); err != nil {
+		return execute.Fail("invalid_input", "args: %v", err)
+	}
+	if w.Call.Body == nil || w.Call.Body.Commitment != c.args.Body {
+		return execute.Fail("invalid_input", "body: is not the one that the args name")
+	}
+	for _, o := range w.Intent.Obliged {
+		return execute.Fail("obligation_unknown", "this executor does not know how to %s", o)
+	}
+	var err error
+	if c.body, err = w.Body(ctx); err != nil {
+		return execute.Fail("args_unavailable", "the request cannot be read: %v", err)
+	}
+	if c.now, err = contract.ParseTime(w.Event.Time); err != nil {
+		return execute.Fail("internal", "%v", err)
+	}
+	c.key.id = gjson.GetBytes(w.Facts, "key.id").Str
+	for _, t := range gjson.GetBytes(w.Facts, "key.tags").Array() {
+		c.key.tags = append(c.key.tags, t.Str)
+	}
+	c.out = newOut(ctx, w, s.env.Box)
+	defer c.out.close()
+	plan := s.Plan(c.args.Model, route.Query{Session: w.Event.Session, Tags: c.key.tags, Chance: rand.Uint64(), Latency: s.latency.of}, s.has)
+	if len(plan) == 0 {
+		return c.failed(&provider.Failure{Code: "model_not_found", Status: http.StatusNotFound,
+			Message: "no provider offers model " + strconv.Quote(c.args.Model) + "; GET /v1/models lists what there is"})
+	}
+	f := c.follow(ctx, plan)
+	if f == nil {
+		return c.result()
+	}
+	return c.failed(f)
+}
+
+func (c *call) result() execute.Result {
+	r := execute.Result{EffectType: c.w.Call.Kind, Usage: &c.usage, Withhold: c.args.Capture != llm.CapturePlain}
+	if len(c.output) > 0 {
+		r.Output = c.output
+	}
+	return r
+}
+
+// failed ends the call with an error, which the caller gets in its own API's
+// shape, or behind what it has got already.
+func (c *call) failed(f *provider.Failure) execute.Result {
+	r := c.result()
+	r.Status, r.ErrorCode, r.ErrorMessage = contract.Failed, f.Code, f.Message
+	if c.out.begun() || !c.w.Call.Stream {
+		return r
+	}
+	h := &llm.Head{Status: statusOf(f), Headers: map[string]string{}}
+	if f.Retry > 0 {
+		h.Headers["Retry-After"] = strconv.Itoa(int(math.Ceil(f.Retry.Seconds())))
+	}
+	var data []byte
+	if len(f.Body) > 0 && f.Code != "credential_invalid" && gjson.ValidBytes(f.Body) {
+		data = f.Body
+		passHeaders(h.Headers, f.Headers)
+	} else {
+		h.Fault = &llm.Fault{Code: f.Code, Message: f.Message}
+		if f.Fault != nil && f.Code != "credential_invalid" {
+			h.Fault.Param, h.Fault.Message = f.Fault.Param, f.Fault.Message
+		}
+	}
+	if c.out.claim(&attempt{}, h) == nil {
+		_ = c.out.finish(data)
+	}
+	return r
+}
+
+// statusOf is the HTTP status for the caller. What is wrong between us and a
+// provider is no fault of the caller's.
+func statusOf(f *provider.Failure) int {
+	switch f.Code {
+	case "rate_limited":
+		return http.StatusTooManyRequests
+	case "model_not_found":
+		return http.StatusNotFound
+	case "upstream_timeout":
+		return http.StatusGatewayTimeout
+	case "provider_unavailable":
+		return http.StatusServiceUnavailable
+	case "upstream_refused", "unsupported":
+		if f.Status >= 400 && f.Status < 500 {
+			return f.Status
+		}
+	case "upstream_error":
+		if f.Status == http.StatusServiceUnavailable || f.Status == 529 {
+			return http.StatusServiceUnavailable
+		}
+	}
+	return http.StatusBadGateway
+}
+
+// passHeaders takes over what a provider says about rates and requests.
+func passHeaders(to map[string]string, from http.Header) {
+	for k, v := range from {
+		l := strings.ToLower(k)
+		if len(v) > 0 && (strings.HasPrefix(l, "x-ratelimit-") || strings.HasPrefix(l, "anthropic-ratelimit-") || l == "retry-after" || l == "retry-after-ms" || l == "openai-processing-ms") {
+			to[k] = v[0]
+		}
+	}
+	if id := requestID(from); id != "" {
+		to["X-Provider-Request-Id"] = id
+	}
+}
+
+func requestID(h http.Header) string {
+	for _, k := range []string{"X-Request-Id", "Request-Id", "Apim-Request-Id", "X-Amzn-Requestid"} {
+		if v := h.Get(k); v != "" {
+			return v[:min(len(v), 200)]
+		}
+	}
+	return ""
+}
+
+// trigger classifies how an attempt failed.
+func trigger(f *provider.Failure) string {
+	switch f.Code {
+	case "rate_limited":
+		return route.RateLimit
+	case "upstream_timeout":
+		return route.Timeout
+	}
+	return route.Error
+}
+
+// again reports whether the same candidate may be asked once more.
+func again(f *provider.Failure) bool {
+	switch f.Code {
+	case "rate_limited", "upstream_timeout", "upstream_unreachable", "upstream_cut", "upstream_malformed", "upstream_error":
+		return true
+	}
+	return f.Code == "credential_invalid" && f.Status == http.StatusUnauthorized // a key that was rotated meanwhile
+}
+
+// follow tries the candidates of a plan in order; nil is success.
+func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Failure {
+	var last *provider.Failure
+	for i := 0; i < len(plan); i++ {
+		if last != nil && len(plan[i].Triggers) > 0 && !slices.Contains(plan[i].Triggers, trigger(last)) {
+			return last
+		}
+		for try := 1; ; try++ {
+			f, used := c.race(ctx, plan, i)
+			if f == nil {
+				return nil
+			}
+			last = f
+			if c.out.begun() || ctx.Err() != nil {
+				return last
+			}
+			i = used
+			if try >= c.s.Retry.Attempts || !again(f) || !c.backoff(ctx, try, f.Retry) {
+				break
+			}
+		}
+	}
+	return last
+}
+
+// backoff waits before another try: as long as the provider asks, else for a
+// random time below a bound that doubles. False: that would be too long.
+func (c *call) backoff(ctx context.Context, try int, asked time.Duration) bool {
+	longest := time.Duration(c.s.Retry.MaxMS) * time.Millisecond
+	wait := min(time.Duration(c.s.Retry.BaseMS)*time.Millisecond<<(try-1), longest)
+	wait = time.Duration(rand.Int64N(int64(wait) + 1))
+	if asked > longest {
+		return false
+	}
+	if asked > 0 {
+		wait += asked
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait):
+		return true
+	}
+}
+
+// race asks a candidate, and the next one too where the first stays silent for
+// longer than the hedge allows. It returns how the last of them failed, and
+// which candidate that was.
+func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provider.Failure, int) {
+	hedge := time.Duration(c.s.HedgeMS) * time.Millisecond
+	if hedge == 0 || i+1 >= len(plan) {
+		return c.attempt(ctx, plan[i], ""), i
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type end struct {
+		f *provider.Failure
+		i int
+	}
+	ends := make(chan end, 2)
+	start := func(i int, rule string) { go func() { ends <- end{c.attempt(ctx, plan[i], rule), i} }() }
+	start(i, "")
+	timer := time.NewTimer(hedge)
+	defer timer.Stop()
+	for running := 1; ; {
+		select {
+		case <-timer.C:
+			if !c.out.begun() {
+				start(i+1, "hedge:"+plan[i].ID())
+				running++
+			}
+		case e := <-ends:
+			running--
+			if e.f == nil || running == 0 {
+				cancel()
+				for ; running > 0; running-- {
+					<-ends
+				}
+				return e.f, e.i
+			}
+		}
+	}
+}
+
+// estimate fills in usage that the provider did not report.
+func (c *call) estimate(u *ir.Usage, said int) {
+	u.In = max(u.In, int64(len(c.body))/4)
+	u.Out = max(u.Out, int64(said+3)/4)
+}
+
+// history puts the conversation that a request continues in front of it.
+func (c *call) history(r *ir.Request) error {
+	if c.args.Previous == "" {
+		return nil
+	}
+	return fmt.Errorf("previous_response_id: %s is not kept here", c.args.Previous)
+}

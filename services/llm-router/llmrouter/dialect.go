@@ -1,0 +1,176 @@
+package llmrouter
+
+import (
+	"fmt"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/bedrock"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/chat"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/gemini"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/messages"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
+)
+
+// decoder reads a provider's stream; encoder writes the caller's.
+type (
+	decoder interface {
+		Event(name string, data []byte) ([]ir.Event, error)
+		Done() bool
+	}
+	encoder interface {
+		Encode(*ir.Event) []byte
+		Finish() []byte
+	}
+)
+
+// native is the wire that takes a call's body as it is.
+var native = map[string]string{llm.Chat: provider.Chat, llm.Responses: provider.Responses, llm.Messages: provider.Messages, llm.CountTokens: provider.CountTokens,
+	llm.Embeddings: provider.Embeddings, llm.Completions: provider.Completions}
+
+// wireFor is the API in which a provider is asked for a call of a kind: the
+// caller's own where the provider offers it, else one that it is translated to.
+func wireFor(p *provider.Provider, kind string) string {
+	if w := native[kind]; p.Speaks(w) {
+		return w
+	}
+	switch kind {
+	case llm.Chat, llm.Responses, llm.Messages:
+		for _, w := range []string{provider.Chat, provider.Messages, provider.Gemini, provider.Converse, provider.Responses} {
+			if p.Speaks(w) {
+				return w
+			}
+		}
+	case llm.Embeddings:
+		if p.Speaks(provider.GeminiEmbed) {
+			return provider.GeminiEmbed
+		}
+	}
+	return ""
+}
+
+func parseRequest(kind string, body []byte) (*ir.Request, error) {
+	switch kind {
+	case llm.Chat:
+		return chat.ParseRequest(body)
+	case llm.Responses:
+		return responses.ParseRequest(body)
+	}
+	return messages.ParseRequest(body)
+}
+
+func buildRequest(wire string, r *ir.Request) ([]byte, error) {
+	switch wire {
+	case provider.Chat:
+		return chat.BuildRequest(r)
+	case provider.Responses:
+		return responses.BuildRequest(r)
+	case provider.Messages:
+		return messages.BuildRequest(r)
+	case provider.Gemini:
+		return gemini.BuildRequest(r)
+	case provider.Converse:
+		return bedrock.BuildRequest(r)
+	}
+	return nil, fmt.Errorf("no translation to %s", wire)
+}
+
+func parseResponse(wire string, body []byte, callID string) (*ir.Response, error) {
+	switch wire {
+	case provider.Chat:
+		return chat.ParseResponse(body)
+	case provider.Responses:
+		return responses.ParseResponse(body)
+	case provider.Messages:
+		return messages.ParseResponse(body)
+	case provider.Gemini:
+		return gemini.ParseResponse(body, callID)
+	}
+	return bedrock.ParseResponse(body)
+}
+
+func newDecoder(wire, callID string) decoder {
+	switch wire {
+	case provider.Responses:
+		return &responses.Decoder{}
+	case provider.Messages:
+		return &messages.Decoder{}
+	case provider.Gemini:
+		return &gemini.Decoder{CallID: callID}
+	case provider.Converse:
+		return &bedrock.Decoder{}
+	}
+	return &chat.Decoder{}
+}
+
+// usageOf reads what a plain answer says was used.
+func usageOf(wire string, body []byte) ir.Usage {
+	switch wire {
+	case provider.Responses:
+		return responses.Usage(body)
+	case provider.Messages:
+		return messages.Usage(body)
+	case provider.CountTokens:
+		return ir.Usage{Known: true}
+	}
+	return chat.Usage(body) // embeddings and completions count alike
+}
+
+// answer is how one call's answer is spelled to its caller.
+type answer struct {
+	kind    string
+	id      string // of the answer, where it is ours to name
+	model   string // as the caller named it
+	created int64
+	usage   bool
+	request *ir.Request // nil where nothing is translated
+	prev    string
+	store   bool
+}
+
+func (a *answer) frame() responses.Frame {
+	return responses.Frame{ID: a.id, Model: a.model, Created: a.created, Request: a.request, Previous: a.prev, Store: a.store}
+}
+
+func (a *answer) encoder() encoder {
+	switch a.kind {
+	case llm.Responses:
+		return &responses.Encoder{Frame: a.frame()}
+	case llm.Messages:
+		return &messages.Encoder{ID: a.id, Model: a.model}
+	}
+	return &chat.Encoder{ID: a.id, Model: a.model, Created: a.created, Usage: a.usage}
+}
+
+func (a *answer) build(r *ir.Response) ([]byte, error) {
+	if r.ID == "" || a.kind == llm.Responses {
+		r.ID = a.id
+	}
+	if r.Created == 0 {
+		r.Created = a.created
+	}
+	switch a.kind {
+	case llm.Responses:
+		f := a.frame()
+		return responses.BuildResponse(r, &f)
+	case llm.Messages:
+		return messages.BuildResponse(r, a.model)
+	}
+	return chat.BuildResponse(r, a.model)
+}
+
+// prefix of the ids that each API gives its answers.
+var idPrefix = map[string]string{llm.Chat: "chatcmpl-", llm.Responses: "resp_", llm.Messages: "msg_", llm.Completions: "cmpl-"}
+
+// responseID is the id of an answer as its document or first event spells it.
+func responseID(doc []byte) string {
+	for _, path := range []string{"id", "response.id", "message.id"} {
+		if v := gjson.GetBytes(doc, path); v.Type == gjson.String {
+			return v.Str
+		}
+	}
+	return ""
+}

@@ -1,0 +1,52 @@
+package llmrouter
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/gemini"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+)
+
+// embeddings translates OpenAI's request for Gemini.
+func embeddings(body []byte, model string) ([]byte, error) {
+	in := gjson.GetBytes(body, "input")
+	var texts []string
+	if in.Type == gjson.String {
+		texts = []string{in.Str}
+	}
+	for _, v := range in.Array() {
+		if in.IsArray() {
+			if v.Type != gjson.String {
+				return nil, errors.New("input: this provider takes text, not tokens")
+			}
+			texts = append(texts, v.Str)
+		}
+	}
+	return gemini.BuildEmbeddings(model, texts, gjson.GetBytes(body, "dimensions").Int())
+}
+
+// embeddingsAnswer spells vectors as OpenAI does: as numbers, or, as its clients
+// ask by default, as base64 of little-endian float32.
+func embeddingsAnswer(request []byte, model string, vectors [][]float32) ([]byte, error) {
+	asText := gjson.GetBytes(request, "encoding_format").Str == "base64"
+	data := []ir.Obj{}
+	for i, v := range vectors {
+		var e any = v
+		if asText {
+			raw := make([]byte, 0, 4*len(v))
+			for _, f := range v {
+				raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(f))
+			}
+			e = base64.StdEncoding.EncodeToString(raw)
+		}
+		data = append(data, ir.Obj{"object": "embedding", "index": i, "embedding": e})
+	}
+	n := len(request) / 4
+	return json.Marshal(ir.Obj{"object": "list", "model": model, "data": data, "usage": ir.Obj{"prompt_tokens": n, "total_tokens": n}})
+}

@@ -1,0 +1,147 @@
+package llmrouter
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
+)
+
+// keyring keeps provider keys for a short while, so that not every call fetches
+// one. The values come from the vault-broker, sealed, under the decision of the
+// call that needed them.
+type keyring struct {
+	mu   sync.Mutex
+	held map[string]heldKey
+}
+
+type heldKey struct {
+	value string
+	until time.Time
+}
+
+// keyLife is how long a fetched key is used: a new value in the vault is in use
+// that soon, or as soon as the provider refuses the old one.
+const keyLife = 30 * time.Second
+
+func (k *keyring) get(ctx context.Context, w *execute.Work, name string) (string, error) {
+	k.mu.Lock()
+	h, ok := k.held[name]
+	k.mu.Unlock()
+	if ok && time.Now().Before(h.until) {
+		return h.value, nil
+	}
+	v, err := w.Secret(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held == nil {
+		k.held = map[string]heldKey{}
+	}
+	k.held[name] = heldKey{v, time.Now().Add(keyLife)}
+	return v, nil
+}
+
+// refused forgets a value that the provider does not take.
+func (k *keyring) refused(name, value string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held[name].value == value {
+		delete(k.held, name)
+	}
+}
+
+// rotation takes a provider's keys in turn and passes over those that rest: for
+// one model after a rate limit, altogether while their breaker is open.
+type rotation struct {
+	mu    sync.Mutex
+	names []string
+	next  int
+	state map[string]*route.Breaker
+	rests map[[2]string]time.Time // key and model
+}
+
+func newRotation(names []string) *rotation {
+	if len(names) == 0 {
+		names = []string{""} // needs none, and has a breaker all the same
+	}
+	r := &rotation{names: names, state: map[string]*route.Breaker{}, rests: map[[2]string]time.Time{}}
+	for _, n := range names {
+		r.state[n] = &route.Breaker{}
+	}
+	return r
+}
+
+// pick returns the next usable key for a model, or why there is none.
+func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limited, broken := time.Time{}, time.Time{}
+	sooner := func(a *time.Time, b time.Time) {
+		if a.IsZero() || b.Before(*a) {
+			*a = b
+		}
+	}
+	for range r.names {
+		n := r.names[r.next%len(r.names)]
+		r.next++
+		if until := r.rests[[2]string{n, model}]; now.Before(until) {
+			sooner(&limited, until)
+			continue
+		}
+		if r.state[n].Allow(now) {
+			return n, nil
+		}
+		if until := r.state[n].Open(now); until.IsZero() {
+			sooner(&broken, now.Add(time.Second)) // somebody tries it now
+		} else {
+			sooner(&broken, until)
+		}
+	}
+	if !limited.IsZero() {
+		return "", &provider.Failure{Code: "rate_limited", Status: http.StatusTooManyRequests, Retry: limited.Sub(now), Message: "every key of the provider is at its rate limit for model " + model}
+	}
+	return "", &provider.Failure{Code: "provider_unavailable", Retry: broken.Sub(now), Message: "the provider is left alone for a while after it failed"}
+}
+
+// rest keeps a key away from a model for a while.
+func (r *rotation) rest(name, model string, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.rests) > 4096 {
+		clear(r.rests)
+	}
+	r.rests[[2]string{name, model}] = until
+	r.state[name].Undecided()
+}
+
+func (r *rotation) report(name string, f func(*route.Breaker)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f(r.state[name])
+}
+
+// latencies keeps a smoothed time to the first byte per provider/model, in
+// microseconds.
+type latencies struct{ m sync.Map }
+
+func (l *latencies) of(id string) int64 {
+	if v, ok := l.m.Load(id); ok {
+		return v.(int64)
+	}
+	return 0
+}
+
+func (l *latencies) add(id string, d time.Duration) {
+	us := d.Microseconds()
+	if old := l.of(id); old > 0 {
+		us = old + (us-old)/5
+	}
+	l.m.Store(id, max(us, 1))
+}

@@ -1,0 +1,99 @@
+package llmrouter
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
+)
+
+// modelList is what providers said they offer, by provider.
+type modelList struct {
+	mu    sync.Mutex
+	lists map[string][]string
+	at    time.Time
+}
+
+// listLife is how long the lists are good.
+const listLife = 5 * time.Minute
+
+func (l *modelList) stale() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.at) > listLife
+}
+
+// discover asks every provider what it offers. It is a call of its own, since
+// asking takes the provider's key.
+func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, up := range s.providers {
+		wg.Go(func() {
+			var key string
+			var err error
+			if len(up.Secrets) > 0 {
+				key, err = s.keys.get(ctx, w, up.Secrets[0])
+			}
+			var models []string
+			if err == nil {
+				models, err = up.List(ctx, key)
+			}
+			if err != nil {
+				s.env.Log.Warn("provider does not list its models", "provider", up.Name, "err", err)
+				return
+			}
+			s.models.mu.Lock()
+			defer s.models.mu.Unlock()
+			if s.models.lists == nil {
+				s.models.lists = map[string][]string{}
+			}
+			s.models.lists[up.Name] = models
+		})
+	}
+	wg.Wait()
+	s.models.mu.Lock()
+	s.models.at = time.Now()
+	s.models.mu.Unlock()
+	c := canon.Object(nil)
+	c.Int("models", int64(len(s.list())))
+	return execute.Result{EffectType: "llm.models", Output: c.End()}
+}
+
+// Model is one model as GET /v1/models lists it.
+type model struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+// list is every model that a request can name: the demo, aliases and virtual
+// models, and what the providers offer.
+func (s *Service) list() []model {
+	out := []model{{ID: demo.Provider + "/" + demo.Model, OwnedBy: demo.Fingerprint}}
+	for _, n := range s.Names() {
+		out = append(out, model{ID: n, OwnedBy: "binnacle"})
+	}
+	s.models.mu.Lock()
+	defer s.models.mu.Unlock()
+	for _, c := range s.Providers {
+		seen := map[string]bool{}
+		for _, list := range [][]string{c.Models, s.models.lists[c.Name]} {
+			for _, m := range list {
+				if !seen[m] {
+					seen[m] = true
+					out = append(out, model{ID: c.Name + "/" + m, OwnedBy: c.Name})
+				}
+			}
+		}
+	}
+	for i := range out {
+		out[i].Object = "model"
+	}
+	return out
+}

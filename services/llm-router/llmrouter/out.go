@@ -1,0 +1,180 @@
+package llmrouter
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+)
+
+// out is the way of a call's answer to its caller: frames to the instance that
+// waits. The first goes at once, later ones are gathered for as long as the one
+// before is younger than frameEvery, since the cost is per message. What the
+// caller has not taken yet is bounded by llm.Window; whoever writes beyond waits,
+// and with it the provider.
+type out struct {
+	ctx     context.Context
+	w       *execute.Work
+	credits *transient.Stream // nil: nobody waits for frames
+
+	mu       sync.Mutex
+	claimed  *attempt
+	head     *llm.Head
+	held     []byte
+	last     time.Time
+	timer    *time.Timer
+	sent     int64
+	credited int64
+	err      error
+}
+
+const (
+	frameEvery = 10 * time.Millisecond
+	maxFrame   = 512 << 10
+	// stallAfter is how long a caller may take nothing of what waits for it.
+	stallAfter = 60 * time.Second
+)
+
+var (
+	errStalled = errors.New("the caller stopped reading")
+	errLost    = errors.New("another attempt answered first")
+)
+
+func newOut(ctx context.Context, w *execute.Work, box *transient.Box) *out {
+	o := &out{ctx: ctx, w: w}
+	if w.Call.Stream {
+		o.credits = box.Open(llm.CreditID(w.Call.ID))
+	}
+	return o
+}
+
+// claim makes a the attempt that answers; of several only the first may.
+func (o *out) claim(a *attempt, h *llm.Head) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.claimed != nil && o.claimed != a {
+		return errLost
+	}
+	if o.claimed == nil {
+		o.claimed = a
+		h.Instance = o.w.Instance
+		o.head = h
+	}
+	return nil
+}
+
+// claimedBy reports whether a is the attempt that answers.
+func (o *out) claimedBy(a *attempt) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.claimed == a
+}
+
+// begun reports whether some attempt answers.
+func (o *out) begun() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.claimed != nil
+}
+
+// write sends bytes on, soon.
+func (o *out) write(b []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.credits == nil || len(b) == 0 {
+		return o.err
+	}
+	o.held = append(o.held, b...)
+	wait := frameEvery - time.Since(o.last)
+	switch {
+	case o.head != nil || wait <= 0 || len(o.held) >= maxFrame:
+		o.flush(false)
+	case o.timer == nil:
+		o.timer = time.AfterFunc(wait, func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.timer = nil
+			if len(o.held) > 0 {
+				o.flush(false)
+			}
+		})
+	}
+	return o.err
+}
+
+// finish sends what is held, and b as the end, which the caller sees once the
+// outcome is on the ledger.
+func (o *out) finish(b []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.credits == nil {
+		return o.err
+	}
+	if len(o.held) > 0 {
+		o.flush(false)
+	}
+	o.held = b
+	o.flush(true)
+	return o.err
+}
+
+// flush sends what is held. The lock is held.
+func (o *out) flush(final bool) {
+	for o.err == nil {
+		f := llm.Frame{Head: o.head, Data: o.held[:min(len(o.held), maxFrame)]}
+		o.held = o.held[len(f.Data):]
+		f.Final = final && len(o.held) == 0
+		var b []byte
+		if b, o.err = f.Append(nil); o.err == nil {
+			o.err = o.admit(int64(len(f.Data)))
+		}
+		if o.err == nil {
+			o.err = o.w.Frame(b)
+		}
+		o.head, o.last = nil, time.Now()
+		if len(o.held) == 0 {
+			break
+		}
+	}
+	o.held = nil
+}
+
+// admit waits until n more bytes fit into the window.
+func (o *out) admit(n int64) error {
+	o.sent += n
+	for o.sent-o.credited > llm.Window {
+		ctx, cancel := context.WithTimeout(o.ctx, stallAfter)
+		f, err := o.credits.Next(ctx)
+		cancel()
+		if err != nil {
+			if o.ctx.Err() != nil {
+				return o.ctx.Err()
+			}
+			return errStalled
+		}
+		if o.credited, err = strconv.ParseInt(string(f.Data), 10, 64); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close ends the way, whether or not it was used.
+func (o *out) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+	if len(o.held) > 0 {
+		o.flush(false)
+	}
+	if o.credits != nil {
+		o.credits.Close()
+	}
+}
