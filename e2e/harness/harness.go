@@ -68,12 +68,12 @@ type Options struct {
 // Mesh is a running mesh.
 type Mesh struct {
 	secrets bool // of the llm document are in the vault
-	T     testing.TB
-	Name  string // topology
-	Addr  string
-	Dir   string
-	Token string
-	NATS  string // URL, where the topology has one
+	T       testing.TB
+	Name    string // topology
+	Addr    string
+	Dir     string
+	Token   string
+	NATS    string // URL, where the topology has one
 
 	opts  Options
 	mu    sync.Mutex

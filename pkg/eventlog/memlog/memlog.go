@@ -43,6 +43,12 @@ func (l *Log) store(subject, id string, data []byte) (uint64, error) {
 	return seq, nil
 }
 
+// Start implements eventlog.Log.
+func (l *Log) Start(subject, id string, data []byte) func(context.Context) (uint64, error) {
+	seq, err := l.Append(context.Background(), subject, id, data)
+	return func(context.Context) (uint64, error) { return seq, err }
+}
+
 // AppendExpect implements eventlog.Log.
 func (l *Log) AppendExpect(_ context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
 	l.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -364,7 +365,7 @@ func (s *Service) models(c echo.Context) error {
 	if c.Request().Header.Get("Anthropic-Version") != "" {
 		return c.JSON(http.StatusOK, anthropicModels(l.Data))
 	}
-	if id := c.Param("*"); id != "" {
+	if id, err := url.PathUnescape(c.Param("*")); err == nil && id != "" {
 		for _, m := range l.Data {
 			if m["id"] == id {
 				return c.JSON(http.StatusOK, m)

@@ -152,6 +152,9 @@ func (a *attempt) run(ctx context.Context) error {
 		if errors.As(err, &f) && ctx.Err() == nil {
 			told = true
 			a.judge(name, req.Key, f)
+			if a.wire != native[c.w.Call.Kind] {
+				f.Body = nil // said in another API's words
+			}
 		}
 		return err
 	}

@@ -68,8 +68,13 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	defer c.out.close()
 	plan := s.Plan(c.args.Model, route.Query{Session: w.Event.Session, Tags: c.key.tags, Chance: rand.Uint64(), Latency: s.latency.of}, s.has)
 	if len(plan) == 0 {
-		return c.failed(&provider.Failure{Code: "model_not_found", Status: http.StatusNotFound,
-			Message: "no provider offers model " + strconv.Quote(c.args.Model) + "; GET /v1/models lists what there is"})
+		p, m, ok := strings.Cut(c.args.Model, "/")
+		if !ok || p == "" || m == "" {
+			return c.failed(&provider.Failure{Code: "invalid_input", Fault: &ir.Fault{Param: "model", Message: "model: want provider/model, an alias or a virtual model; GET /v1/models lists them"},
+				Message: "model: " + strconv.Quote(c.args.Model) + " is none that is configured here"})
+		}
+		return c.failed(&provider.Failure{Code: "model_not_found", Fault: &ir.Fault{Param: "model", Message: "no provider " + strconv.Quote(p) + "; GET /v1/models lists what there is"},
+			Message: "no provider " + strconv.Quote(p)})
 	}
 	f := c.follow(ctx, plan)
 	if f == nil {
@@ -99,9 +104,9 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 		h.Headers["Retry-After"] = strconv.Itoa(int(math.Ceil(f.Retry.Seconds())))
 	}
 	var data []byte
+	passHeaders(h.Headers, f.Headers)
 	if len(f.Body) > 0 && f.Code != "credential_invalid" && gjson.ValidBytes(f.Body) {
 		data = f.Body
-		passHeaders(h.Headers, f.Headers)
 	} else {
 		h.Fault = &llm.Fault{Code: f.Code, Message: f.Message}
 		if f.Fault != nil && f.Code != "credential_invalid" {
@@ -124,6 +129,8 @@ func statusOf(f *provider.Failure) int {
 		return http.StatusNotFound
 	case "upstream_timeout":
 		return http.StatusGatewayTimeout
+	case "invalid_input":
+		return http.StatusBadRequest
 	case "provider_unavailable":
 		return http.StatusServiceUnavailable
 	case "upstream_refused", "unsupported":

@@ -67,13 +67,13 @@ type rotation struct {
 	rests map[[2]string]time.Time // key and model
 }
 
-func newRotation(names []string) *rotation {
+func newRotation(names []string, b route.Break) *rotation {
 	if len(names) == 0 {
 		names = []string{""} // needs none, and has a breaker all the same
 	}
 	r := &rotation{names: names, state: map[string]*route.Breaker{}, rests: map[[2]string]time.Time{}}
 	for _, n := range names {
-		r.state[n] = &route.Breaker{}
+		r.state[n] = &route.Breaker{Break: b}
 	}
 	return r
 }

@@ -26,9 +26,10 @@ import (
 type Config struct {
 	Providers []provider.Config `json:"providers"`
 	route.Table
-	Retry   Retry `json:"retry"`
-	HedgeMS int64 `json:"hedge_ms,omitempty"` // a second candidate is asked where the first is silent for so long; 0 = never
-	Limit   int   `json:"limit,omitempty"`    // calls at once; 0 = 4096
+	Retry   Retry       `json:"retry"`
+	Breaker route.Break `json:"breaker"`            // of each provider key
+	HedgeMS int64       `json:"hedge_ms,omitempty"` // a second candidate is asked where the first is silent for so long; 0 = never
+	Limit   int         `json:"limit,omitempty"`    // calls at once; 0 = 4096
 	// Functions that clients of a proxy may be told to call; others are denied.
 	ClientTools []ClientTool `json:"client_tools"`
 }
@@ -136,7 +137,7 @@ func (s *Service) configure() error {
 		if err != nil {
 			return fmt.Errorf("providers[%d].%w", i, err)
 		}
-		s.providers[c.Name] = &upstream{Provider: p, gate: fair.New(p.Limit), keys: newRotation(p.Secrets)}
+		s.providers[c.Name] = &upstream{Provider: p, gate: fair.New(p.Limit), keys: newRotation(p.Secrets, s.Breaker)}
 	}
 	if s.Retry.Attempts == 0 {
 		s.Retry.Attempts = 2

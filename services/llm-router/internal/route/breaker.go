@@ -2,19 +2,20 @@ package route
 
 import "time"
 
+// Break says when a breaker opens, and for how long.
+type Break struct {
+	Failures int   `json:"failures,omitempty"` // in a row; 0 = 5
+	OpenMS   int64 `json:"open_ms,omitempty"`  // 0 = 10000
+}
+
 // Breaker keeps callers away from what keeps failing. The zero value is closed.
 // It is not safe for concurrent use.
 type Breaker struct {
+	Break
 	fails int
 	until time.Time // open until; zero = closed
 	probe bool      // one caller is trying
 }
-
-// Circuit breaker: so many failures in a row open it for so long.
-const (
-	breakAfter = 5
-	breakFor   = 10 * time.Second
-)
 
 // Allow reports whether a caller may try now. While it is open one caller at a
 // time may, once its time is over.
@@ -38,7 +39,7 @@ func (b *Breaker) Open(now time.Time) time.Time {
 }
 
 // Success closes it.
-func (b *Breaker) Success() { *b = Breaker{} }
+func (b *Breaker) Success() { *b = Breaker{Break: b.Break} }
 
 // Undecided says that an attempt ended without telling anything about the
 // provider, as when the caller left.
@@ -47,7 +48,14 @@ func (b *Breaker) Undecided() { b.probe = false }
 // Failure counts one.
 func (b *Breaker) Failure(now time.Time) {
 	b.probe = false
-	if b.fails++; b.fails >= breakAfter {
-		b.until = now.Add(breakFor)
+	failures, open := b.Failures, time.Duration(b.OpenMS)*time.Millisecond
+	if failures == 0 {
+		failures = 5
+	}
+	if open == 0 {
+		open = 10 * time.Second
+	}
+	if b.fails++; b.fails >= failures {
+		b.until = now.Add(open)
 	}
 }

@@ -19,6 +19,7 @@ var inputSchema = func() any {
 		props[k] = boolean
 	}
 	props["args"] = map[string]any{}
+	props["key"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{"fault": str, "id": str, "models": strs, "tags": strs}}
 	props["about"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{
 		"class": str, "egress_hosts": strs, "executor": str, "labels": strs, "secrets": strs}}
 	return map[string]any{"type": "object", "additionalProperties": false, "properties": props}

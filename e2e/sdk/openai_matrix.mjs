@@ -1,0 +1,169 @@
+// The official openai SDK through the mesh, against every provider's wire: tool
+// loop, structured output, streaming, images, reasoning, errors, cancellation.
+import assert from 'node:assert/strict'
+import OpenAI from 'openai'
+
+const client = new OpenAI({ baseURL: process.env.URL + '/v1', apiKey: process.env.BINNACLE_TOKEN, maxRetries: 0 })
+const providers = ['openai', 'azure', 'openrouter', 'ollama', 'vllm', 'anthropic', 'gemini', 'bedrock']
+const say = (content) => [{ role: 'user', content }]
+const tools = [{ type: 'function', function: { name: 'upper', description: 'Upper-cases', parameters: { type: 'object', properties: { text: { type: 'string' } }, required: ['text'] } } }]
+const png = 'data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='
+
+async function collect(stream) {
+  const out = { text: '', think: '', calls: [], finish: null, usage: null, ids: new Set(), n: 0 }
+  for await (const c of stream) {
+    out.n++
+    out.ids.add(c.id)
+    out.usage = c.usage ?? out.usage
+    const ch = c.choices[0]
+    if (!ch) continue
+    out.text += ch.delta.content ?? ''
+    out.think += ch.delta.reasoning_content ?? ''
+    out.finish = ch.finish_reason ?? out.finish
+    for (const t of ch.delta.tool_calls ?? []) {
+      const have = (out.calls[t.index] ??= { id: '', type: 'function', function: { name: '', arguments: '' } })
+      if (t.id) have.id = t.id
+      if (t.extra_content) have.extra_content = t.extra_content
+      have.function.name += t.function?.name ?? ''
+      have.function.arguments += t.function?.arguments ?? ''
+    }
+  }
+  return out
+}
+
+for (const p of providers) {
+  const at = (m) => `${p}/${m}`
+  try {
+    // plain
+    const plain = await client.chat.completions.create({ model: at('m-good'), messages: [{ role: 'system', content: 'be brief' }, ...say('hello there')], temperature: 0.5, max_tokens: 100, stop: ['END'] })
+    assert.equal(plain.choices[0].message.content, 'You said: hello there')
+    assert.equal(plain.choices[0].finish_reason, 'stop')
+    assert.equal(plain.object, 'chat.completion')
+    assert.deepEqual([plain.usage.prompt_tokens, plain.usage.completion_tokens, plain.usage.prompt_tokens_details.cached_tokens], [25, 12, 5], JSON.stringify(plain.usage))
+    // stream, with usage and without
+    const s = await collect(await client.chat.completions.create({ model: at('m-good'), messages: say('hello there'), stream: true, stream_options: { include_usage: true } }))
+    assert.equal(s.text, 'You said: hello there')
+    assert.equal(s.finish, 'stop')
+    assert.equal(s.usage.completion_tokens, 12)
+    assert.equal(s.ids.size, 1)
+    const without = await collect(await client.chat.completions.create({ model: at('m-good'), messages: say('hello there'), stream: true }))
+    assert.equal(without.text, 'You said: hello there')
+    assert.equal(without.usage, null)
+    // tool loop, two tools at once, plain and streamed
+    const two = [...tools, { type: 'function', function: { name: 'lower', parameters: { type: 'object', properties: { text: { type: 'string' } } } } }]
+    for (const model of ['m-good', 'm-think']) {
+      for (const stream of [false, true]) {
+        const messages = say('shout')
+        let m, finish
+        if (stream) {
+          const r = await collect(await client.chat.completions.create({ model: at(model), messages, tools: two, stream }))
+          m = { role: 'assistant', content: r.text || null, tool_calls: r.calls }
+          finish = r.finish
+        } else {
+          const r = await client.chat.completions.create({ model: at(model), messages, tools: two, tool_choice: 'auto', parallel_tool_calls: true })
+          m = r.choices[0].message
+          finish = r.choices[0].finish_reason
+        }
+        assert.equal(finish, 'tool_calls')
+        assert.deepEqual(m.tool_calls.map((c) => c.function.name), ['upper', 'lower'])
+        for (const c of m.tool_calls) assert.deepEqual(JSON.parse(c.function.arguments), { text: 'x' })
+        const answered = [...messages, m, ...m.tool_calls.map((c, i) => ({ role: 'tool', tool_call_id: c.id, content: 'R' + i }))]
+        const end = await client.chat.completions.create({ model: at(model), messages: answered, tools: two })
+        assert.equal(end.choices[0].message.content, 'The tool said: R0, R1', `${model} ${stream}`)
+      }
+    }
+    // reasoning
+    const t = await collect(await client.chat.completions.create({ model: at('m-think'), messages: say('why'), stream: true, reasoning_effort: 'low' }))
+    assert.equal(t.think, 'Let me think about it.')
+    // structured output
+    if (p !== 'bedrock') {
+      const j = await client.chat.completions.create({ model: at('m-json'), messages: say('yes?'), response_format: { type: 'json_schema', json_schema: { name: 'a', strict: true, schema: { type: 'object', properties: { answer: { type: 'string' } }, required: ['answer'], additionalProperties: false } } } })
+      assert.deepEqual(JSON.parse(j.choices[0].message.content), { answer: 'yes' })
+    }
+    // images
+    const img = await client.chat.completions.create({ model: at('m-good'), messages: [{ role: 'user', content: [{ type: 'text', text: 'what is it' }, { type: 'image_url', image_url: { url: png } }] }] })
+    assert.equal(img.choices[0].message.content, 'You said: what is it (with 1 image)')
+    // errors
+    await assert.rejects(client.chat.completions.create({ model: at('m-limited'), messages: say('x') }), (e) => e instanceof OpenAI.RateLimitError && e.headers.get('retry-after') === '3')
+    await assert.rejects(client.chat.completions.create({ model: at('m-missing'), messages: say('x') }), (e) => e.status === 404)
+    await assert.rejects(client.chat.completions.create({ model: at('m-broken'), messages: say('x') }), (e) => e.status === 502)
+    // a stream that the provider breaks off ends in an error, with what came before
+    for (const broken of ['cut', 'fault', 'garbage']) {
+      let text = ''
+      await assert.rejects(async () => {
+        for await (const c of await client.chat.completions.create({ model: at('m-' + broken), messages: say('one two three four'), stream: true })) text += c.choices[0]?.delta?.content ?? ''
+      }, `${broken}`)
+      assert.ok(text.startsWith('You said'), `${broken}: ${text}`)
+    }
+    // cancellation
+    const stream = await client.chat.completions.create({ model: at('m-pace'), messages: say('x'), stream: true })
+    for await (const c of stream) if (c.choices[0]?.delta?.content) break
+    stream.controller.abort()
+  } catch (e) {
+    console.error('chat through', p)
+    throw e
+  }
+  // responses
+  try {
+    const rtools = [{ type: 'function', name: 'upper', parameters: { type: 'object', properties: { text: { type: 'string' } }, required: ['text'], additionalProperties: false }, strict: true }]
+    const r = await client.responses.create({ model: at('m-good'), input: 'hello there', instructions: 'be brief' })
+    assert.equal(r.output_text, 'You said: hello there')
+    assert.equal(r.status, 'completed')
+    assert.equal(r.usage.input_tokens, 25)
+    const events = []
+    let done
+    for await (const e of await client.responses.create({ model: at('m-good'), input: 'hello there', stream: true })) {
+      assert.equal(e.sequence_number, events.length, 'sequence numbers')
+      events.push(e.type)
+      if (e.type === 'response.completed') done = e.response
+    }
+    assert.equal(events[0], 'response.created')
+    assert.ok(events.includes('response.output_text.delta'))
+    assert.equal(done.output.find((o) => o.type === 'message').content[0].text, 'You said: hello there')
+    for (const stream of [false, true]) {
+      let first
+      if (stream) first = await client.responses.stream({ model: at('m-good'), input: [{ role: 'user', content: 'shout' }], tools: rtools }).finalResponse()
+      else first = await client.responses.create({ model: at('m-good'), input: [{ role: 'user', content: 'shout' }], tools: rtools })
+      const call = first.output.find((o) => o.type === 'function_call')
+      assert.equal(call.name, 'upper')
+      assert.deepEqual(JSON.parse(call.arguments), { text: 'x' })
+      const second = await client.responses.create({ model: at('m-good'), tools: rtools, input: [{ role: 'user', content: 'shout' }, ...first.output.map(({ parsed_arguments, ...o }) => o), { type: 'function_call_output', call_id: call.call_id, output: 'X' }] })
+      assert.equal(second.output_text, 'The tool said: X')
+    }
+    let text = ''
+    await assert.rejects(async () => {
+      for await (const e of await client.responses.create({ model: at('m-cut'), input: 'one two three four', stream: true })) {
+        if (e.type === 'response.output_text.delta') text += e.delta
+        assert.notEqual(e.type, 'response.completed')
+      }
+    })
+    assert.ok(text.startsWith('You said'))
+    await assert.rejects(client.responses.create({ model: at('m-limited'), input: 'x' }), (e) => e.status === 429)
+  } catch (e) {
+    console.error('responses through', p)
+    throw e
+  }
+}
+
+// embeddings: numbers and base64 (the SDK's default), also translated
+for (const model of ['openai/e-good', 'azure/e-good', 'vllm/e-good', 'gemini/e-good']) {
+  const e = await client.embeddings.create({ model, input: 'hello' })
+  assert.deepEqual(e.data[0].embedding, [0.25, -1, 3], model)
+  const f = await client.embeddings.create({ model, input: ['hello'], encoding_format: 'float' })
+  assert.deepEqual(f.data[0].embedding, [0.25, -1, 3], model)
+}
+await assert.rejects(client.embeddings.create({ model: 'anthropic/e', input: 'x' }), (e) => e.status === 400)
+
+// completions
+const done = await client.completions.create({ model: 'vllm/m-good', prompt: 'hello' })
+assert.equal(done.choices[0].text, 'You said: hello')
+let text = ''
+for await (const c of await client.completions.create({ model: 'vllm/m-good', prompt: 'hello', stream: true })) text += c.choices[0].text
+assert.equal(text, 'You said: hello')
+
+// models: what is configured and what providers list themselves
+const ids = (await client.models.list()).data.map((m) => m.id)
+for (const id of ['demo/echo', 'vllm/local', 'openai/listed-live', 'anthropic/claude-listed', 'gemini/gemini-listed']) assert.ok(ids.includes(id), `${id} not in ${ids}`)
+assert.equal((await client.models.retrieve('vllm/local')).id, 'vllm/local')
+await assert.rejects(client.models.retrieve('vllm/none'), (e) => e.status === 404)
+console.log('openai matrix ok')
