@@ -29,6 +29,7 @@ import (
 //
 //	good        an answer; a call of every tool offered, where tools are, until results come
 //	think       the same, with thinking before it
+//	agent       calls the tool "upper" alone, however it is prefixed
 //	json        an object, where the request asks for a schema
 //	cut         a stream that breaks off after some words
 //	early       a stream that breaks off after its lifecycle frames, before any content
@@ -155,10 +156,10 @@ func (p *Providers) see(r *http.Request, provider, model string, body []byte) (n
 	return n
 }
 
-func (p *Providers) finished(n int) {
+func (p *Providers) finished(r *http.Request, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.seen[n].done = true
+	p.seen[n].done = r.Context().Err() == nil
 }
 
 // ask is a request as every wire means it.
@@ -190,6 +191,9 @@ func (a *ask) reply() reply {
 		text += fmt.Sprintf(" (with %d image)", a.images)
 	}
 	r := reply{in: 25}
+	if a.behave() == "agent" {
+		a.tools = slices.DeleteFunc(a.tools, func(t string) bool { return !strings.Contains(t, "upper") })
+	}
 	switch {
 	case len(a.results) > 0:
 		text = "The tool said: " + strings.Join(a.results, ", ")
@@ -368,7 +372,7 @@ func (p *Providers) openaiCall(w http.ResponseWriter, r *http.Request, name, dep
 		q.Model = deployment
 	}
 	n := p.see(r, name, q.Model, body)
-	defer p.finished(n)
+	defer p.finished(r, n)
 	if q.Unknown != nil {
 		wireError(w, 400, "Unrecognized request argument supplied: refuse_me", "unknown_parameter")
 		return
@@ -693,7 +697,7 @@ func (p *Providers) anthropic(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n := p.see(r, "anthropic", q.Model, body)
-	defer p.finished(n)
+	defer p.finished(r, n)
 	if strings.HasSuffix(r.URL.Path, "/count_tokens") {
 		jsonOut(w, 200, map[string]int{"input_tokens": 42})
 		return
@@ -857,7 +861,7 @@ func (p *Providers) gemini(w http.ResponseWriter, r *http.Request) {
 	model, verb, _ := strings.Cut(rest, ":")
 	body, _ := io.ReadAll(r.Body)
 	n := p.see(r, "gemini", model, body)
-	defer p.finished(n)
+	defer p.finished(r, n)
 	if verb == "batchEmbedContents" {
 		jsonOut(w, 200, map[string]any{"embeddings": []any{map[string]any{"values": []float32{0.25, -1, 3}}}})
 		return
@@ -1005,7 +1009,7 @@ func (p *Providers) bedrock(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/bedrock/model/"), "/")
 	model, verb := parts[0], parts[len(parts)-1]
 	n := p.see(r, "bedrock", model, body)
-	defer p.finished(n)
+	defer p.finished(r, n)
 	if bad := known(body, "messages", "system", "inferenceConfig", "toolConfig", "additionalModelRequestFields", "guardrailConfig"); bad != "" {
 		fail(400, "ValidationException", bad)
 		return
