@@ -231,6 +231,16 @@ func Cluster(t testing.TB, o Options) *Mesh {
 	return m
 }
 
+// StartGateway starts another gateway and returns its address once it answers.
+func (m *Mesh) StartGateway(name string) string {
+	first := m.Addr
+	m.Addr = FreeAddr(m.T)
+	defer func() { m.Addr = first }()
+	m.StartService(name, "gateway")
+	m.WaitReady()
+	return m.Addr
+}
+
 // StartService starts another instance of a service under a name of its own.
 func (m *Mesh) StartService(name, service string) {
 	durability := "process"

@@ -67,3 +67,32 @@ func (d *AttemptFinished) Canonical(c *canon.Codec) {
 	c.OptStrs("tags", &d.Tags)
 	c.OptInt("usd_micros", &d.USDMicros)
 }
+
+// PricesPublishedName is the event's name.
+const PricesPublishedName = "prices_published"
+
+// PricesPublished is the data of llm-router.prices_published.v1. What a model as callers name it can cost at most, over all that routing can come to.
+type PricesPublished struct {
+	Models  []ModelPrice `json:"models"`
+	Version string       `json:"version"` // of the price table
+}
+
+// Canonical implements canon.Document.
+func (d *PricesPublished) Canonical(c *canon.Codec) {
+	canon.List(c, "models", &d.Models)
+	c.Str("version", &d.Version)
+}
+
+// ModelPrice
+type ModelPrice struct {
+	Input  int64  `json:"input"`  // millionths of a US dollar per million tokens
+	Model  string `json:"model"`  // as callers name it
+	Output int64  `json:"output"` // the same for what comes out
+}
+
+// Canonical implements canon.Document.
+func (d *ModelPrice) Canonical(c *canon.Codec) {
+	c.Int("input", &d.Input)
+	c.Str("model", &d.Model)
+	c.Int("output", &d.Output)
+}

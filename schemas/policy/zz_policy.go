@@ -257,3 +257,55 @@ func (d *SessionLabelled) Canonical(c *canon.Codec) {
 	c.Strs("labels", &d.Labels)
 	c.Str("session", &d.Session)
 }
+
+// VirtualKeyCreatedName is the event's name.
+const VirtualKeyCreatedName = "virtual_key_created"
+
+// VirtualKeyCreated is the data of policy.virtual_key_created.v1. A virtual key exists from here on. The key itself is nowhere; its digest is here.
+type VirtualKeyCreated struct {
+	Actor           string   `json:"actor"`                       // who calls with it
+	BudgetUSDMicros int64    `json:"budget_usd_micros,omitempty"` // most that may be spent with it per window, in millionths of a US dollar; 0 = not bounded
+	BudgetWindow    string   `json:"budget_window,omitempty"`     // day, month or total
+	Cache           bool     `json:"cache,omitempty"`             // answers kept from before will do
+	Concurrent      int64    `json:"concurrent,omitempty"`        // calls at once; 0 = not bounded
+	Digest          string   `json:"digest"`                      // sha256 of the key
+	Expires         string   `json:"expires,omitempty"`           // absent: never
+	ID              string   `json:"id"`                          // name of the key
+	Models          []string `json:"models,omitempty"`            // patterns of models; none = every model
+	RateCalls       int64    `json:"rate_calls,omitempty"`        // calls per window; 0 = not bounded
+	RateWindow      string   `json:"rate_window,omitempty"`       // second, minute or hour
+	Scopes          []string `json:"scopes"`                      // what it may be used for
+	Tags            []string `json:"tags,omitempty"`              // carried by every call, for routing and for spend
+}
+
+// Canonical implements canon.Document.
+func (d *VirtualKeyCreated) Canonical(c *canon.Codec) {
+	c.Str("actor", &d.Actor)
+	c.OptInt("budget_usd_micros", &d.BudgetUSDMicros)
+	c.OptStr("budget_window", &d.BudgetWindow)
+	c.OptBool("cache", &d.Cache)
+	c.OptInt("concurrent", &d.Concurrent)
+	c.Str("digest", &d.Digest)
+	c.OptStr("expires", &d.Expires)
+	c.Str("id", &d.ID)
+	c.OptStrs("models", &d.Models)
+	c.OptInt("rate_calls", &d.RateCalls)
+	c.OptStr("rate_window", &d.RateWindow)
+	c.Strs("scopes", &d.Scopes)
+	c.OptStrs("tags", &d.Tags)
+}
+
+// VirtualKeyRevokedName is the event's name.
+const VirtualKeyRevokedName = "virtual_key_revoked"
+
+// VirtualKeyRevoked is the data of policy.virtual_key_revoked.v1. A virtual key ends here.
+type VirtualKeyRevoked struct {
+	ID     string `json:"id"`     // name of the key
+	Reason string `json:"reason"` // why
+}
+
+// Canonical implements canon.Document.
+func (d *VirtualKeyRevoked) Canonical(c *canon.Codec) {
+	c.Str("id", &d.ID)
+	c.Str("reason", &d.Reason)
+}

@@ -23,6 +23,7 @@ require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/binnacle-mesh/binnacle/pkg v0.0.0
 	github.com/binnacle-mesh/binnacle/pkg/core v0.0.0
+	github.com/binnacle-mesh/binnacle/schemas v0.0.0
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/klauspost/compress v1.20.3
@@ -53,3 +54,5 @@ require (
 replace github.com/binnacle-mesh/binnacle/pkg => ../../pkg
 
 replace github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core
+
+replace github.com/binnacle-mesh/binnacle/schemas => ../../schemas

@@ -44,6 +44,10 @@ func (x *Call) Canonical(c *canon.Codec) {
 	c.Str("tool", &x.Tool)
 }
 
+// KeyClient begins the client of an event whose caller showed a virtual key; the
+// key's id follows.
+const KeyClient = "key/"
+
 // Contents lists what the call refers to.
 func (x *Call) Contents() []Content {
 	if x.Body == nil {

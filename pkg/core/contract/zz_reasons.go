@@ -47,6 +47,9 @@ const (
 	ReasonApproved                    = "APPROVED"
 	ReasonBreakGlass                  = "BREAK_GLASS"
 	ReasonRuleScopedCall              = "RULE_SCOPED_CALL"
+	ReasonKeyInvalid                  = "KEY_INVALID"
+	ReasonModelNotAllowed             = "MODEL_NOT_ALLOWED"
+	ReasonPriceUnknown                = "PRICE_UNKNOWN"
 )
 
 // ReasonInfo is what the registry says about a reason code.
@@ -103,4 +106,7 @@ var Reasons = map[string]ReasonInfo{
 	ReasonApproved:                    {"ALLOW", 200, false, "The call was escalated, and every approval it needs was given.", ""},
 	ReasonBreakGlass:                  {"ALLOW", 200, false, "The call needs approval, and runs under an open break-glass grant instead. It must be reviewed.", ""},
 	ReasonRuleScopedCall:              {"ALLOW", 200, false, "The built-in bundle: the caller holds the scope for this kind.", ""},
+	ReasonKeyInvalid:                  {"DENY", 401, false, "The virtual key is unknown, revoked or expired.", "`binnacle key list` shows what became of it; `binnacle key create` makes another."},
+	ReasonModelNotAllowed:             {"DENY", 403, false, "The virtual key does not cover this model.", "`binnacle key list` shows the models it covers."},
+	ReasonPriceUnknown:                {"DENY", 403, false, "A budget in money applies, and nobody knows what this model costs.", "Add the model to prices.models of the llm document; a price of 0 is a price."},
 }

@@ -14,9 +14,9 @@ import (
 // yet settled; "total" never resets.
 type Limit struct {
 	ID       string `json:"id"`
-	Level    string `json:"level"` // organization, project, environment, agent, session
+	Level    string `json:"level"` // organization, project, environment, agent, session, key
 	Max      int64  `json:"max"`
-	Measure  string `json:"measure"`             // calls, cents, compute_ms, egress_bytes, risk_points, tokens
+	Measure  string `json:"measure"`             // calls, cents, compute_ms, egress_bytes, risk_points, tokens, usd_micros
 	OnExceed string `json:"on_exceed,omitempty"` // "escalate"; empty = deny
 	Subject  string `json:"subject,omitempty"`   // only this one; empty = each by itself
 	Window   string `json:"window"`              // second, minute, hour, day, month, total, concurrent
@@ -42,10 +42,13 @@ type Limits struct {
 func (l *Limits) Canonical(c *canon.Codec) { canon.List(c, "limits", &l.Limits) }
 
 var (
-	levels   = []string{"organization", "project", "environment", "agent", "session"}
-	measures = []string{"calls", "cents", "compute_ms", "egress_bytes", "risk_points", "tokens"}
+	levels   = []string{"organization", "project", "environment", "agent", "session", "key"}
+	measures = []string{"calls", "cents", "compute_ms", "egress_bytes", "risk_points", "tokens", "usd_micros"}
 	windows  = []string{"second", "minute", "hour", "day", "month", "total", "concurrent"}
 )
+
+// KeyLimit begins the ids of limits that virtual keys bring along.
+const KeyLimit = "key_"
 
 // CheckLimits reports limits that could not be enforced.
 func CheckLimits(ls []Limit) error {
@@ -55,6 +58,8 @@ func CheckLimits(ls []Limit) error {
 		switch {
 		case !contract.Token(l.ID):
 			return at("id", "want 1 to 128 of [A-Za-z0-9_-]")
+		case strings.HasPrefix(l.ID, KeyLimit):
+			return at("id", "begins with "+KeyLimit+", which belongs to the limits of virtual keys")
 		case seen[l.ID]:
 			return at("id", "is used twice")
 		case !slices.Contains(levels, l.Level):
@@ -78,8 +83,15 @@ func CheckLimits(ls []Limit) error {
 // organization, project and environment, joined by "_".
 func (l *Limit) Account(f *Facts) string {
 	parts := strings.SplitN(f.Tenant, "_", 3)
+	key := ""
+	if f.Key != nil {
+		key = f.Key.ID
+	}
+	if l.Level == "key" && key == "" {
+		return ""
+	}
 	subject := map[string]string{"organization": parts[0], "project": strings.Join(parts[:min(2, len(parts))], "_"),
-		"environment": f.Tenant, "agent": f.Actor, "session": f.Session}[l.Level]
+		"environment": f.Tenant, "agent": f.Actor, "session": f.Session, "key": key}[l.Level]
 	if l.Subject != "" && l.Subject != subject {
 		return ""
 	}

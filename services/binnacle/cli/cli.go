@@ -43,6 +43,8 @@ Use it
   proxy       stand between an OpenAI client and its provider
   judge       score a recorded session against a rubric
   token       mint a bearer token
+  key         make, list and revoke virtual keys
+  llm         how models did, and what they cost
 
 Govern it
   policy      look at policies, put them in force, take them back
@@ -81,7 +83,7 @@ type command func(ctx context.Context, c *env) error
 
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
-	"policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
+	"key": keyCmd, "llm": llmCmd, "policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
 	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "conform": conformCmd, "backup": backupCmd, "restore": restore, "archive": archiveCmd, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 

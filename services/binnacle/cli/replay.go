@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
 
@@ -98,6 +99,7 @@ func replay(ctx context.Context, c *env) error {
 	r.compare("audit.view", live["audit"].Position, dump, rebuilt.Bytes())
 	r.compare("gateway.catalog", live["gateway"].Position, []byte(live["gateway"].Dump), r.catalogs["gateway"].Dump())
 	r.compare("policy.state", live["policy"].Position, []byte(live["policy"].Dump), r.upTo.Dump())
+	r.compare("llm.usage", live["llm-router"].Position, []byte(live["llm-router"].Dump), []byte(r.usage.Digest()))
 	r.compare("policy.budget", live["policy-budget"].Position, []byte(live["policy-budget"].Dump), r.budget.Dump())
 	r.rep.Equal = len(r.rep.Differences) == 0
 	for _, v := range r.rep.Views {
@@ -116,7 +118,7 @@ func replay(ctx context.Context, c *env) error {
 // rebuilt one is taken to exactly there.
 func (c *env) liveViews(ctx context.Context) (map[string]liveView, []byte, error) {
 	out := map[string]liveView{}
-	for _, s := range []string{"gateway", "policy", "policy-budget"} {
+	for _, s := range []string{"gateway", "policy", "policy-budget", "llm-router"} {
 		var v liveView
 		if err := c.get(ctx, "/api/v1/views/"+s, &v); err != nil {
 			return nil, nil, err
@@ -151,6 +153,7 @@ type replayer struct {
 	upTo     *policy.State // as it was at the live view's position
 	trust    trust.Registry
 	budget   policy.Book
+	usage    llmrouter.Usage
 	args     map[string]*contract.Content // of proposals not yet decided, by call
 	rep      replayReport
 	// each, if set, is handed every decision instead of the comparison; err
@@ -245,6 +248,11 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 			return r.budget.Apply(e)
 		}
 		return nil
+	}
+	if seq <= r.live["llm-router"].Position {
+		if err := r.usage.Apply(e); err != nil {
+			return err
+		}
 	}
 	if policy.Reads(e.Name) {
 		if err := r.state.Apply(e); err != nil {

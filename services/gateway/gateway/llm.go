@@ -71,11 +71,14 @@ func (s *Service) llmRequest(c echo.Context, kind string, body []byte, who *call
 		}
 	}
 	switch v := h.Get(cacheHeader); v {
-	case "":
+	case "", "no":
+		if who.cache && v == "" {
+			args.Cache = "use"
+		}
 	case "use":
 		args.Cache = v
 	default:
-		return propose.Request{}, badRequest(cacheHeader, `want "use"`)
+		return propose.Request{}, badRequest(cacheHeader, `want "use" or "no"`)
 	}
 	r, err := s.request(c, kind, kind, nil, who)
 	if err != nil {

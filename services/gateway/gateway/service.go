@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
 // Config is the gateway's configuration.
@@ -50,6 +52,7 @@ type Service struct {
 	env     *run.Env
 	prop    *propose.Proposer
 	tools   catalog.Catalog
+	keys    virtualKeys
 	view    *follow.Follower
 	metrics *metrics
 	pulse   pulse
@@ -58,7 +61,7 @@ type Service struct {
 	verifiedCount atomic.Int64
 }
 
-var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: catalog.Filters}
+var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), keyFilters...)}
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
@@ -90,6 +93,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return nil
 		}
 		env.Emit.See(e.Lamport)
+		if e.Name == events.VirtualKeyCreatedName || e.Name == events.VirtualKeyRevokedName {
+			return s.keys.apply(e)
+		}
 		return s.tools.Apply(e)
 	})
 	env.ReportFollower("gateway.catalog", s.view)
@@ -180,6 +186,10 @@ func (s *Service) routes() *echo.Echo {
 	e.POST("/api/v1/packs/:name", s.runPack)
 	e.POST("/api/v1/calls", s.call)
 	e.POST("/api/v1/secrets", s.putSecret)
+	e.GET("/api/v1/llm/stats", s.usageOf("stats"))
+	e.GET("/api/v1/llm/spend", s.usageOf("spend"))
+	e.POST("/api/v1/keys", s.createKey)
+	e.GET("/api/v1/keys", s.listKeys)
 	e.POST("/api/v1/judgements", s.judgement)
 	e.GET("/api/v1/calls/:id", s.callState)
 

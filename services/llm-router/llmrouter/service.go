@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -50,6 +52,7 @@ type Service struct {
 	keys      keyring
 	models    modelList
 	latency   latencies
+	usage     Usage
 }
 
 // upstream is a provider and what is known of its state.
@@ -61,7 +64,7 @@ type upstream struct {
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{execute.Control}}
+	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{execute.Control, attemptsReader}}
 }
 
 // argsSchema is the schema of llm.Args; TestSchema compares them.
@@ -113,14 +116,23 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := catalog.Register(ctx, env.Emit, "llm-router", tools); err != nil {
 		return err
 	}
+	if err := s.publish(ctx, env); err != nil {
+		return err
+	}
 	limit := s.Limit
 	if limit == 0 {
 		limit = 4096
 	}
 	x := env.Executor(limit, tools, s.handle)
 	x.Secrets = execute.SecretsByBroker(env.Emit, env.Box, env.Instance)
-	ready()
-	return x.Run(ctx)
+	view := s.serveUsage(env)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return view.Run(ctx, 1) })
+	g.Go(func() error {
+		ready()
+		return x.Run(ctx)
+	})
+	return g.Wait()
 }
 
 func (s *Service) configure() error {

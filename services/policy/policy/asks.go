@@ -61,6 +61,11 @@ func (s *Service) serve(view *follow.Follower) {
 		}
 		return reply(map[string]any{"limits": limits, "accounts": s.budget.rows("")})
 	})
+	s.env.Box.Serve("keys", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
+		s.state.mu.RLock()
+		defer s.state.mu.RUnlock()
+		return reply(s.state.gov.Keys())
+	})
 	s.env.Box.Serve("identities", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 		var q struct {
 			At uint64 `json:"at"` // lamport; 0 = all of history

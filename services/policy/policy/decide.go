@@ -14,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
@@ -96,6 +97,12 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 	if p.args, err = s.env.Blobs.Open(ctx, &c.Args); err != nil && !errors.Is(err, contract.ErrErased) {
 		s.env.Log.Warn("args unreadable", "call", c.ID, "err", err)
 	}
+	model := ""
+	var q llm.Args
+	if slices.Contains(llm.Kinds, c.Kind) && contract.Decode(p.args, &q) == nil {
+		model = q.Model
+	}
+	f.Key = s.state.key(e.Client, e.Actor, f.Now, model)
 	if c.Kind == kindVote {
 		f.Unverified = !s.verifies(p.args)
 	}
@@ -200,7 +207,16 @@ func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) er
 	if len(limits) == 0 || in.Tool.Executor == "policy" {
 		return nil
 	}
-	r := limit.Request{CallID: p.call.ID, Facts: &in.Facts, Amounts: estimate(in.Tool, p.args), Force: in.Facts.Resolution == "granted"}
+	r := limit.Request{CallID: p.call.ID, Facts: &in.Facts, Amounts: estimate(in.Tool, p.args, s.state.price), Force: in.Facts.Resolution == "granted"}
+	if r.Amounts.USDMicros < 0 {
+		r.Amounts.USDMicros = 0
+		for i := range limits {
+			if acc := limits[i].Account(&in.Facts); limits[i].Measure == "usd_micros" && acc != "" && !r.Force {
+				in.Facts.Budget = &guard.BudgetFact{Accounts: []string{acc}, Amounts: r.Amounts, Refused: contract.ReasonPriceUnknown}
+				return nil
+			}
+		}
+	}
 	b, err := s.budget.reserve(ctx, r)
 	switch {
 	case err == nil && len(b.Accounts) == 0:
@@ -215,8 +231,9 @@ func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) er
 	return nil
 }
 
-// estimate is the most that a call can use, by its tool's document and args.
-func estimate(t *contract.Tool, args []byte) contract.Amounts {
+// estimate is the most that a call can use, by its tool's document and args. It
+// costs -1 where nobody knows the model's price.
+func estimate(t *contract.Tool, args []byte, price func(model string) (llmrouter.ModelPrice, bool)) contract.Amounts {
 	a := contract.Amounts{}
 	if t.Reserve != nil {
 		a = *t.Reserve
@@ -227,7 +244,10 @@ func estimate(t *contract.Tool, args []byte) contract.Amounts {
 	}
 	var q llm.Args
 	if slices.Contains(llm.Kinds, t.Kind) && a.Tokens == 0 && contract.Decode(args, &q) == nil {
-		a.Tokens = q.Hold
+		a.Tokens, a.USDMicros = q.Hold, -1
+		if m, ok := price(q.Model); ok {
+			a.USDMicros = (q.In*m.Input + (q.Hold-q.In)*m.Output + 999_999) / 1_000_000
+		}
 	}
 	return a
 }

@@ -152,7 +152,7 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 			{Account: "rate/agent:alice", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"}, {Account: "ask/agent:bob", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"},
 			{Account: "wide/agent:carol", Amount: 1, Window: "concurrent"}, {Account: "day/agent:dave", Amount: 1, Window: "day:2026-03-03T00:00:00.000Z"}}}}}
 		limit.Evolve(&book, &spent)
-		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: &in.Facts, Amounts: estimate(in.Tool, raw)}}, nil)
+		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: &in.Facts, Amounts: estimate(in.Tool, raw, w.st.price)}}, nil)
 		if len(got[0].Accounts) > 0 {
 			in.Facts.Budget = &got[0]
 		}
@@ -229,6 +229,23 @@ func TestEveryReason(t *testing.T) {
 	}
 	try(w, with("echo", func(f *guard.Facts) {
 		f.Budget, f.Actor = &guard.BudgetFact{Accounts: []string{}, Refused: contract.ReasonBudgetError}, "erin"
+	}), `{}`)
+
+	// Virtual keys.
+	w = usual(t)
+	w.event("policy", events.VirtualKeyCreatedName, &events.VirtualKeyCreated{Actor: "alice", Digest: "sha256:x", ID: "k1", Models: []string{"openai/*"}, Scopes: []string{"llm:call"}})
+	for _, model := range []string{"openai/good", "vllm/local"} {
+		f := facts("echo")
+		f.Key = w.st.key("key/k1", "alice", f.Now, model)
+		try(w, f, `{}`)
+	}
+	if f := w.st.key("key/k1", "bob", contract.Time(noon), ""); f.Fault != contract.ReasonKeyInvalid {
+		t.Error("another's key works")
+	}
+	w.event("policy", events.VirtualKeyRevokedName, &events.VirtualKeyRevoked{ID: "k1", Reason: "x"})
+	try(w, with("echo", func(f *guard.Facts) { f.Key = w.st.key("key/k1", "alice", f.Now, "") }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) {
+		f.Budget = &guard.BudgetFact{Accounts: []string{}, Refused: contract.ReasonPriceUnknown}
 	}), `{}`)
 
 	// Tools: drifted, and never approved.

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
@@ -55,11 +56,11 @@ type Service struct {
 var (
 	decideWork  = bus.Work{Name: "decide", Filters: []string{"evt.*.*.*.call_proposed.>"}, AckWait: 10 * time.Second, MaxAckPending: 4096}
 	stateReader = bus.Reader{Name: "state", Stream: bus.Events, Filters: append(append([]string{
-		"evt.*.audit.*.ledger_truncated.>", "evt.*.provision.*.log_epoch_opened.>", "evt.*.*.*.freeze_acknowledged.>",
+		"evt.*.audit.*.ledger_truncated.>", "evt.*.provision.*.log_epoch_opened.>", "evt.*.*.*.freeze_acknowledged.>", "evt.*.llm-router.*." + llmrouter.PricesPublishedName + ".>",
 	}, ownEvents("policy_activated", "escalated", "approval_recorded", events.SessionLabelledName,
 		events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,
 		events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
-		events.BreakGlassOpenedName, events.BreakGlassReviewedName)...), catalog.Filters...)}
+		events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName)...), catalog.Filters...)}
 	startsReader = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters()}
 )
 

@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
@@ -42,6 +43,7 @@ type State struct {
 	truncated bool                // audit found the ledger shorter than it was
 	lost      string              // digest of the checkpoint it does not hold any more
 	labels    bool                // some session or tool carries labels
+	prices    llmrouter.PricesPublished
 
 	kept  map[string]any // by layer and digest: *guard.Ceilings, *rego.Engine, *guard.Overlay
 	tools map[string]*contract.Tool
@@ -81,7 +83,8 @@ func Reads(name string) bool {
 	switch name {
 	case "tool_registered", "tool_retired", "tool_approved", "policy_activated", "ledger_truncated", "log_epoch_opened", "escalated", "approval_recorded",
 		events.SessionLabelledName, events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName, events.DelegationGrantedName, events.DelegationRevokedName,
-		events.MeshFrozenName, events.MeshUnfrozenName, events.LimitsSetName, events.BreakGlassOpenedName, events.BreakGlassReviewedName:
+		events.MeshFrozenName, events.MeshUnfrozenName, events.LimitsSetName, events.BreakGlassOpenedName, events.BreakGlassReviewedName,
+		events.VirtualKeyCreatedName, events.VirtualKeyRevokedName, llmrouter.PricesPublishedName:
 		return true
 	}
 	return false
@@ -136,6 +139,15 @@ func (st *State) Apply(e *contract.Event) error {
 		return nil
 	case "escalated", "approval_recorded":
 		return st.escalation(e)
+	case llmrouter.PricesPublishedName:
+		var p llmrouter.PricesPublished
+		if err := contract.Decode(e.Data, &p); err != nil || e.Service() != "llm-router" {
+			return err
+		}
+		st.mu.Lock()
+		st.prices = p
+		st.mu.Unlock()
+		return nil
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -400,7 +412,30 @@ func (st *State) limits() []guard.Limit {
 			out = append(out, l)
 		}
 	}
-	return append(out, st.gov.Limits()...)
+	return append(append(out, st.gov.Limits()...), st.gov.KeyLimits()...)
+}
+
+// price is the most that a model, as callers name it, costs; ok is false where
+// nobody has said.
+func (st *State) price(model string) (p llmrouter.ModelPrice, ok bool) {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	i, ok := slices.BinarySearchFunc(st.prices.Models, model, func(m llmrouter.ModelPrice, name string) int { return cmp.Compare(m.Model, name) })
+	if ok {
+		p = st.prices.Models[i]
+	}
+	return p, ok
+}
+
+// key is the virtual key behind a client's name, or nil.
+func (st *State) key(client, actor, now, model string) *guard.KeyFact {
+	id, ok := strings.CutPrefix(client, contract.KeyClient)
+	if !ok {
+		return nil
+	}
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.gov.Key(id, actor, now, model)
 }
 
 // govern adds to the facts what people have put in force.
@@ -474,6 +509,9 @@ func (st *State) Dump() []byte {
 		b = append(canon.Append(b, x), '\n')
 	}
 	b = append(b, st.gov.Dump()...)
+	if st.prices.Version != "" {
+		b = append(canon.Append(b, &st.prices), '\n')
+	}
 	ids := make([]string, 0, len(st.waiting))
 	for id := range st.waiting {
 		ids = append(ids, id)

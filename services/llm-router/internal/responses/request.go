@@ -154,7 +154,7 @@ func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return nil, fmt.Errorf("tool_choice: %w", err)
 	}
-	if c.Type == "allowed_tools" {
+	if c.Mode != "" { // a subset of the tools
 		return &ir.Choice{Mode: c.Mode}, nil
 	}
 	return &ir.Choice{Mode: "tool", Name: c.Name}, nil

@@ -3,6 +3,7 @@ package govern
 import (
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"time"
 
@@ -31,6 +32,17 @@ type Command struct {
 	Verdict   string        `json:"verdict"`
 	TTLMS     int64         `json:"ttl_ms"`
 	Limits    []guard.Limit `json:"limits"`
+
+	Owner        string   `json:"actor"` // of a virtual key
+	Scopes       []string `json:"scopes"`
+	Models       []string `json:"models"`
+	Tags         []string `json:"tags"`
+	Budget       int64    `json:"budget_usd_micros"`
+	BudgetWindow string   `json:"budget_window"`
+	Rate         int64    `json:"rate_calls"`
+	RateWindow   string   `json:"rate_window"`
+	Concurrent   int64    `json:"concurrent"`
+	Cache        bool     `json:"cache"`
 }
 
 // Longest lives.
@@ -50,6 +62,8 @@ func Key(kind string) string {
 		return KeyFreeze
 	case "policy.set_limits":
 		return KeyLimits
+	case "policy.create_key", "policy.revoke_key":
+		return KeyKeys
 	case "policy.break_glass", guard.KindReview:
 		return KeyBreakGlass
 	}
@@ -113,6 +127,26 @@ func Decide(s *State, c Command) (name string, data canon.Document, err error) {
 			return "", nil, err
 		}
 		return events.LimitsSetName, &events.LimitsSet{Limits: contract.Bytes(&guard.Limits{Limits: c.Limits})}, nil
+	case "policy.create_key":
+		if s.keys[c.ID] != nil {
+			return "", nil, fmt.Errorf("id: there is a key %s already, or was", c.ID)
+		}
+		for _, p := range c.Models {
+			if _, err := path.Match(p, ""); err != nil {
+				return "", nil, fmt.Errorf("models: %q is no pattern", p)
+			}
+		}
+		k := &events.VirtualKeyCreated{Actor: c.Owner, BudgetUSDMicros: c.Budget, BudgetWindow: c.BudgetWindow, Cache: c.Cache, Concurrent: c.Concurrent, Digest: c.Digest,
+			ID: c.ID, Models: c.Models, RateCalls: c.Rate, RateWindow: c.RateWindow, Scopes: c.Scopes, Tags: c.Tags}
+		if c.TTLMS > 0 {
+			k.Expires = until
+		}
+		return events.VirtualKeyCreatedName, k, nil
+	case "policy.revoke_key":
+		if k := s.keys[c.ID]; k == nil || k.revoked != "" {
+			return "", nil, errors.New("id: no such key stands")
+		}
+		return events.VirtualKeyRevokedName, &events.VirtualKeyRevoked{ID: c.ID, Reason: c.Reason}, reason(c)
 	case "policy.break_glass":
 		if d := time.Duration(c.TTLMS) * time.Millisecond; d <= 0 || d > MaxBreakGlass {
 			return "", nil, fmt.Errorf("ttl_ms: want 1 to %d", MaxBreakGlass.Milliseconds())

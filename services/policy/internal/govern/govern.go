@@ -23,6 +23,7 @@ const (
 	KeyFreeze     = "freeze"
 	KeyLimits     = "limits"
 	KeyBreakGlass = "break-glass"
+	KeyKeys       = "keys"
 )
 
 // State is the fold. The zero value is empty. It keeps what has ended, so that
@@ -35,6 +36,7 @@ type State struct {
 	grants      map[string]*grant
 	limits      []guard.Limit
 	limitsDoc   []byte
+	keys        map[string]*virtualKey
 }
 
 // span is a life by lamport; to 0 = not ended. Expires ends it by time.
@@ -78,6 +80,7 @@ type grant struct {
 func Evolve(s *State, e *contract.Event) error {
 	if s.roles == nil {
 		s.principals = map[string][]life{}
+		s.keys = map[string]*virtualKey{}
 		s.roles, s.delegations, s.grants = map[string]map[string][]span{}, map[string]*delegation{}, map[string]*grant{}
 	}
 	if e.Service() != "policy" {
@@ -125,6 +128,20 @@ func Evolve(s *State, e *contract.Event) error {
 		}
 		if g := s.delegations[d.ID]; g != nil && g.to == 0 {
 			g.to = e.Lamport
+		}
+	case events.VirtualKeyCreatedName:
+		k := &virtualKey{}
+		if err := contract.Decode(e.Data, &k.VirtualKeyCreated); err != nil {
+			return err
+		}
+		s.keys[k.ID] = k
+	case events.VirtualKeyRevokedName:
+		var d events.VirtualKeyRevoked
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		if k := s.keys[d.ID]; k != nil {
+			k.revoked = d.Reason
 		}
 	case events.MeshFrozenName:
 		var d events.MeshFrozen
@@ -353,6 +370,7 @@ func (s *State) Dump() []byte {
 		w.Str("reviewer", g.Reviewer)
 		b = append(w.End(), '\n')
 	}
+	b = s.dumpKeys(b)
 	w := canon.Object(b)
 	w.Str("frozen", s.Frozen())
 	if s.limitsDoc != nil {

@@ -159,8 +159,8 @@ func used(o Outcome, c events.Charge, measure string) int64 {
 		return c.Amount
 	}
 	u := o.Usage
-	reported := map[string]int64{"cents": u.Cents, "tokens": u.InputTokens + u.OutputTokens, "compute_ms": u.CPUMillis, "egress_bytes": u.EgressBytes}[measure]
-	if reported > 0 || measure == "tokens" || measure == "compute_ms" {
+	reported := map[string]int64{"cents": u.Cents, "tokens": u.InputTokens + u.OutputTokens, "compute_ms": u.CPUMillis, "egress_bytes": u.EgressBytes, "usd_micros": u.USDMicros}[measure]
+	if reported > 0 || measure == "tokens" || measure == "usd_micros" || measure == "compute_ms" {
 		return reported
 	}
 	return c.Amount
@@ -189,6 +189,8 @@ func Of(a *contract.Amounts, measure string) int64 {
 		return a.EgressBytes
 	case "risk_points":
 		return a.Risk
+	case "usd_micros":
+		return a.USDMicros
 	}
 	return a.Tokens
 }

@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// TestVirtualKeys: what a key may do, for how long, and how much; and that the
+// key itself is nowhere but with its holder.
+func TestVirtualKeys(t *testing.T) {
+	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/m-good", "input": 1000000, "output": 1000000}}}})
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, harness.Options{LLM: doc})
+			create := func(args ...string) string {
+				t.Helper()
+				out, err := m.CLI(append([]string{"key", "create"}, args...)...)
+				if err != nil {
+					t.Fatal(out, err)
+				}
+				return strings.TrimSpace(out)
+			}
+			chat := func(key, model string) (int, string) {
+				t.Helper()
+				r := post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", map[string]string{"Authorization": "Bearer " + key}, fmt.Sprintf(`{"model":%q,"max_tokens":100,"messages":[{"role":"user","content":"hi"}]}`, model))
+				return r.StatusCode, all(t, r)
+			}
+			key := create("team", "--actor", "robot", "--model", "openai/*", "--model", "demo/echo", "--tag", "prod", "--tag", "eu")
+			if status, body := chat(key, "openai/m-good"); status != 200 {
+				t.Fatalf("%d %s", status, body)
+			}
+			if status, body := chat(key, "vllm/m-good"); status != 403 || !strings.Contains(body, "MODEL_NOT_ALLOWED") {
+				t.Errorf("another model: %d %s", status, body)
+			}
+			if status, _ := chat("bk-nosuchkey", "openai/m-good"); status != 401 {
+				t.Errorf("unknown key: %d", status)
+			}
+			if r := post(t.Context(), t, "http://"+m.Addr+"/api/v1/packs/cmd.upper", map[string]string{"Authorization": "Bearer " + key}, `{"text":"x"}`); r.StatusCode != 403 {
+				t.Errorf("a key without the scope runs packs: %d", r.StatusCode)
+			}
+			rated := create("rated", "--actor", "robot", "--rate", "2", "--rate-window", "hour")
+			for i, want := range []int{200, 200, 429} {
+				if status, body := chat(rated, "demo/echo"); status != want {
+					t.Errorf("call %d of a key rated 2 an hour: %d %s", i, status, body)
+				}
+			}
+			// 28 micro-dollars each at most 100 + input; the budget holds for a few.
+			spent := create("small", "--actor", "robot", "--budget", "0.0003")
+			ok := 0
+			for range 12 {
+				status, body := chat(spent, "openai/m-good")
+				if status == 200 {
+					ok++
+				} else if status != 429 || !strings.Contains(body, "BUDGET_EXCEEDED") {
+					t.Errorf("budget: %d %s", status, body)
+				}
+			}
+			if ok == 0 || ok > 8 {
+				t.Errorf("%d calls of a key with a budget for a few", ok)
+			}
+			if status, body := chat(spent, "ollama/m-good"); status != 403 || !strings.Contains(body, "PRICE_UNKNOWN") {
+				t.Errorf("a model without a price: %d %s", status, body)
+			}
+			if status, _ := chat(spent, "demo/echo"); status != 200 {
+				t.Error("the demo costs nothing")
+			}
+			// A window, a tag, a key: what was spent.
+			var rows []struct {
+				By    map[string]string `json:"by"`
+				Spent int64             `json:"usd_micros"`
+				Calls int64             `json:"attempts"`
+			}
+			eventually(t, "the view has seen the calls", 5*time.Second, func() bool {
+				out, err := m.CLI("llm", "spend", "--by", "key,model", "--json")
+				if err != nil {
+					t.Fatal(out, err)
+				}
+				if err := json.Unmarshal([]byte(out), &rows); err != nil {
+					t.Fatal(err, out)
+				}
+				for _, r := range rows {
+					if r.By["key"] == "small" && r.By["model"] == "openai/m-good" {
+						return r.Calls == int64(ok) && r.Spent == int64(ok)*34 // 25 in and 9 out
+					}
+				}
+				return false
+			})
+			out, err := m.CLI("llm", "spend", "--by", "tag", "--json")
+			if err != nil || !strings.Contains(out, `"tag":"prod"`) || !strings.Contains(out, `"tag":"eu"`) {
+				t.Errorf("by tag: %s %v", out, err)
+			}
+			if out, err = m.CLI("llm", "stats"); err != nil || !strings.Contains(out, "openai/m-good") || !strings.Contains(out, "100.0%") {
+				t.Errorf("stats: %s %v", out, err)
+			}
+			short := create("short", "--actor", "robot", "--ttl", "400ms")
+			time.Sleep(500 * time.Millisecond)
+			if status, body := chat(short, "demo/echo"); status != 401 || !strings.Contains(body, "KEY_INVALID") {
+				t.Errorf("expired: %d %s", status, body)
+			}
+			if out, err := m.CLI("key", "revoke", "team", "--reason", "left"); err != nil {
+				t.Fatal(out, err)
+			}
+			eventually(t, "the revoked key is refused", 2*time.Second, func() bool { s, _ := chat(key, "demo/echo"); return s == 401 })
+			if out, err := m.CLI("key", "list"); err != nil || !strings.Contains(out, "revoked: left") {
+				t.Errorf("list: %s %v", out, err)
+			}
+			leaks(t, m, key)
+			for _, v := range p.Keys {
+				leaks(t, m, v)
+			}
+			if out, err := m.CLI("replay"); err != nil {
+				t.Fatal(out, err)
+			}
+		})
+	}
+}
+
+// TestBudgetExact: 64 callers at three gateways share a budget for ten calls,
+// and exactly ten are let through; a gateway that dies takes nothing with it.
+func TestBudgetExact(t *testing.T) {
+	_, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/x-pace", "input": 1000000, "output": 1000000}}}})
+	m := harness.Processes(t, harness.Options{LLM: doc})
+	addrs := []string{m.Addr}
+	for _, name := range []string{"gateway-b", "gateway-c"} {
+		addrs = append(addrs, m.StartGateway(name))
+	}
+	const body = `{"model":"openai/x-pace","max_tokens":1000,"stream":true,"messages":[{"role":"user","content":"count"}]}`
+	hold := len(body)/3 + 1 + 1000
+	out, err := m.CLI("key", "create", "ten", "--actor", "robot", "--budget", fmt.Sprintf("%.6f", float64(10*hold)/1e6))
+	if err != nil {
+		t.Fatal(out, err)
+	}
+	key := map[string]string{"Authorization": "Bearer " + strings.TrimSpace(out)}
+	for _, a := range addrs {
+		eventually(t, "the key is known at "+a, 5*time.Second, func() bool {
+			return post(t.Context(), t, "http://"+a+"/v1/chat/completions", key, `{"model":"demo/echo","messages":[{"role":"user","content":"x"}]}`).StatusCode == 200
+		})
+	}
+	var admitted, refused atomic.Int64
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for i := range 64 {
+		wg.Go(func() {
+			r := post(ctx, t, "http://"+addrs[i%3]+"/v1/chat/completions", key, body)
+			if r == nil {
+				return
+			}
+			switch r.StatusCode {
+			case 200:
+				admitted.Add(1)
+				buf := make([]byte, 1024)
+				_, _ = r.Body.Read(buf)
+			case 429:
+				refused.Add(1)
+			default:
+				t.Errorf("status %d", r.StatusCode)
+			}
+		})
+	}
+	wg.Wait()
+	if admitted.Load() != 10 || refused.Load() != 54 {
+		t.Fatalf("%d admitted, %d refused", admitted.Load(), refused.Load())
+	}
+	m.Kill("gateway-c") // whose callers are gone with it
+	cancel()
+	eventually(t, "nothing stays reserved", 20*time.Second, func() bool {
+		out, err := m.CLI("policy", "limits", "--json")
+		if err != nil {
+			t.Fatal(out, err)
+		}
+		var doc struct {
+			Accounts []struct {
+				Account             string
+				Reserved, Committed int64
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &doc); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range doc.Accounts {
+			if strings.HasPrefix(a.Account, "key_ten_budget") {
+				return a.Reserved == 0 && a.Committed > 0 && a.Committed <= int64(10*hold)
+			}
+		}
+		return false
+	})
+	if out, err := m.CLI("replay"); err != nil {
+		t.Fatal(out, err)
+	}
+}

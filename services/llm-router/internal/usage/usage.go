@@ -1,0 +1,311 @@
+// Package usage is the view of attempts: how models did and what they cost, over
+// any window. It is pure; folding the ledger again gives the same.
+package usage
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+)
+
+// State is the fold. The zero value is empty.
+type State struct {
+	cells  map[cell]*sum
+	newest string            // minute of the newest event
+	ids    map[string]string // call by id of the answer
+	order  []string
+}
+
+// cell is one minute of one model, for one caller.
+type cell struct{ minute, provider, model, key, actor, tags string }
+
+type sum struct {
+	attempts, ok, cancelled        int64
+	errors                         map[string]int64
+	in, out, cached, reason, micro int64
+	latency, first                 hist
+}
+
+// hist counts durations in milliseconds in buckets that grow by a twentieth, so
+// that a percentile is within 2.5 % of what it would be exactly.
+type hist map[int]int64
+
+const growth = 1.05
+
+func bucket(ms int64) int {
+	if ms <= 0 {
+		return 0
+	}
+	return 1 + int(math.Log(float64(ms))/math.Log(growth))
+}
+
+func (h hist) add(o hist) {
+	for b, n := range o {
+		h[b] += n
+	}
+}
+
+// at is the value that the given part of what was counted does not exceed.
+func (h hist) at(part float64) int64 {
+	total := int64(0)
+	for _, n := range h {
+		total += n
+	}
+	want := int64(math.Ceil(part * float64(total)))
+	for _, b := range slices.Sorted(maps.Keys(h)) {
+		if want -= h[b]; want <= 0 {
+			if b == 0 {
+				return 0
+			}
+			return int64(math.Round(math.Pow(growth, float64(b)-0.5)))
+		}
+	}
+	return 0
+}
+
+const minuteFormat = "2006-01-02T15:04"
+
+// keepIDs bounds how many answers can be found by their id.
+const keepIDs = 200_000
+
+// Apply folds one attempt in.
+func (s *State) Apply(e *contract.Event) error {
+	if e.Name != events.AttemptFinishedName || e.Service() != "llm-router" {
+		return nil
+	}
+	var a events.AttemptFinished
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return err
+	}
+	if s.cells == nil {
+		s.cells, s.ids = map[cell]*sum{}, map[string]string{}
+	}
+	tags := slices.Clone(a.Tags)
+	slices.Sort(tags)
+	k := cell{e.Time[:len(minuteFormat)], a.Provider, a.Model, a.Key, e.Actor, strings.Join(tags, "\x00")}
+	s.newest = max(s.newest, k.minute)
+	c := s.cells[k]
+	if c == nil {
+		c = &sum{errors: map[string]int64{}, latency: hist{}, first: hist{}}
+		s.cells[k] = c
+	}
+	c.attempts++
+	switch a.Status {
+	case "succeeded":
+		c.ok++
+		c.latency[bucket(a.LatencyMS)]++
+		c.first[bucket(a.FirstByteMS)]++
+	case "cancelled":
+		c.cancelled++
+	default:
+		c.errors[a.ErrorCode]++
+	}
+	c.in += a.InputTokens
+	c.out += a.OutputTokens
+	c.cached += a.CachedTokens
+	c.reason += a.ReasoningTokens
+	c.micro += a.USDMicros
+	if a.ResponseID != "" && a.Status == "succeeded" {
+		if _, ok := s.ids[a.ResponseID]; !ok {
+			s.order = append(s.order, a.ResponseID)
+		}
+		s.ids[a.ResponseID] = e.CallID
+		if len(s.order) > keepIDs {
+			delete(s.ids, s.order[0])
+			s.order = s.order[1:]
+		}
+	}
+	return nil
+}
+
+// Call is the call whose answer had an id, or "".
+func (s *State) Call(responseID string) string { return s.ids[responseID] }
+
+// Quantiles of a duration in milliseconds.
+type Quantiles struct {
+	P50 int64 `json:"p50"`
+	P95 int64 `json:"p95"`
+	P99 int64 `json:"p99"`
+}
+
+func (h hist) quantiles() Quantiles { return Quantiles{h.at(.50), h.at(.95), h.at(.99)} }
+
+// Stats is how a model did.
+type Stats struct {
+	Provider    string           `json:"provider"`
+	Model       string           `json:"model"`
+	Attempts    int64            `json:"attempts"`
+	Succeeded   int64            `json:"succeeded"`
+	Cancelled   int64            `json:"cancelled"`
+	Errors      map[string]int64 `json:"errors"`
+	SuccessRate float64          `json:"success_rate"` // of the attempts that were not cancelled
+	LatencyMS   Quantiles        `json:"latency_ms"`   // to the last byte, of those that succeeded
+	FirstMS     Quantiles        `json:"first_byte_ms"`
+}
+
+// Stats of each provider and model, of attempts that ended in [from, to), by
+// whole minutes; a zero time is no bound.
+func (s *State) Stats(from, to time.Time) []Stats {
+	type key struct{ provider, model string }
+	all := map[key]*sum{}
+	for k, c := range s.within(from, to) {
+		at := key{k.provider, k.model}
+		if all[at] == nil {
+			all[at] = &sum{errors: map[string]int64{}, latency: hist{}, first: hist{}}
+		}
+		all[at].merge(c)
+	}
+	out := []Stats{}
+	for k, c := range all {
+		st := Stats{Provider: k.provider, Model: k.model, Attempts: c.attempts, Succeeded: c.ok, Cancelled: c.cancelled, Errors: c.errors, LatencyMS: c.latency.quantiles(), FirstMS: c.first.quantiles()}
+		if n := c.attempts - c.cancelled; n > 0 {
+			st.SuccessRate = float64(c.ok) / float64(n)
+		}
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b Stats) int {
+		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
+	})
+	return out
+}
+
+func (c *sum) merge(o *sum) {
+	c.attempts += o.attempts
+	c.ok += o.ok
+	c.cancelled += o.cancelled
+	c.in += o.in
+	c.out += o.out
+	c.cached += o.cached
+	c.reason += o.reason
+	c.micro += o.micro
+	for e, n := range o.errors {
+		c.errors[e] += n
+	}
+	c.latency.add(o.latency)
+	c.first.add(o.first)
+}
+
+func (s *State) within(from, to time.Time) func(func(cell, *sum) bool) {
+	lo, hi := "", "~"
+	if !from.IsZero() {
+		lo = from.UTC().Format(minuteFormat)
+	}
+	if !to.IsZero() {
+		hi = to.UTC().Format(minuteFormat)
+	}
+	return func(yield func(cell, *sum) bool) {
+		for k, c := range s.cells {
+			if k.minute >= lo && k.minute < hi && !yield(k, c) {
+				return
+			}
+		}
+	}
+}
+
+// Spend is what was used, by some of what a call is known by.
+type Spend struct {
+	By              map[string]string `json:"by"`
+	Attempts        int64             `json:"attempts"`
+	InputTokens     int64             `json:"input_tokens"`
+	OutputTokens    int64             `json:"output_tokens"`
+	CachedTokens    int64             `json:"cached_tokens"`
+	ReasoningTokens int64             `json:"reasoning_tokens"`
+	USDMicros       int64             `json:"usd_micros"`
+}
+
+// Dimensions that spend can be split by. A call with several tags counts under
+// each.
+var Dimensions = []string{"actor", "day", "key", "model", "provider", "tag"}
+
+// Spend in [from, to), split by dimensions.
+func (s *State) Spend(from, to time.Time, by []string) ([]Spend, error) {
+	for _, d := range by {
+		if !slices.Contains(Dimensions, d) {
+			return nil, fmt.Errorf("by: %q: want some of %s", d, strings.Join(Dimensions, ", "))
+		}
+	}
+	all := map[string]*Spend{}
+	for k, c := range s.within(from, to) {
+		tags := []string{""}
+		if slices.Contains(by, "tag") && k.tags != "" {
+			tags = strings.Split(k.tags, "\x00")
+		}
+		for _, tag := range tags {
+			values := map[string]string{"actor": k.actor, "day": k.minute[:10], "key": k.key, "model": k.provider + "/" + k.model, "provider": k.provider, "tag": tag}
+			x := Spend{By: map[string]string{}}
+			var at []string
+			for _, d := range by {
+				x.By[d] = values[d]
+				at = append(at, values[d])
+			}
+			id := strings.Join(at, "\x00")
+			if all[id] == nil {
+				all[id] = &x
+			}
+			o := all[id]
+			o.Attempts += c.attempts
+			o.InputTokens += c.in
+			o.OutputTokens += c.out
+			o.CachedTokens += c.cached
+			o.ReasoningTokens += c.reason
+			o.USDMicros += c.micro
+		}
+	}
+	out := []Spend{}
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, *all[id])
+	}
+	return out, nil
+}
+
+// Dump is the state's canonical form: sorted JSON lines.
+func (s *State) Dump() []byte {
+	var lines []string
+	for k, c := range s.cells {
+		w := canon.Object(nil)
+		w.Str("at", k.minute)
+		w.Int("attempts", c.attempts)
+		w.Int("cached", c.cached)
+		w.Int("cancelled", c.cancelled)
+		w.Raw("errors", counts(c.errors))
+		w.Raw("first", counts(c.first))
+		w.Int("in", c.in)
+		w.Str("key", k.key)
+		w.Raw("latency", counts(c.latency))
+		w.Str("model", k.provider+"/"+k.model)
+		w.Int("ok", c.ok)
+		w.Int("out", c.out)
+		w.Int("reasoning", c.reason)
+		w.Str("tags", strings.ReplaceAll(k.tags, "\x00", ","))
+		w.Int("usd_micros", c.micro)
+		w.Str("who", k.actor)
+		lines = append(lines, string(w.End()))
+	}
+	for id, call := range s.ids {
+		w := canon.Object(nil)
+		w.Str("answer", id)
+		w.Str("call", call)
+		lines = append(lines, string(w.End()))
+	}
+	slices.Sort(lines)
+	if len(lines) == 0 {
+		return nil
+	}
+	return []byte(strings.Join(lines, "\n") + "\n")
+}
+
+func counts[K cmp.Ordered](m map[K]int64) []byte {
+	w := canon.Object(nil)
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		w.Int(fmt.Sprint(k), m[k])
+	}
+	return w.End()
+}
