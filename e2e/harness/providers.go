@@ -19,6 +19,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -40,6 +41,7 @@ import (
 //	broken      an internal error
 //	slow        first byte after 400 ms
 //	pace        a word every 20 ms, 200 of them
+//	flood       4 KiB at a time, 16 MiB in all
 //	hang        nothing at all, until the caller leaves
 //	flaky       broken the first time, good the second
 type Providers struct {
@@ -49,6 +51,7 @@ type Providers struct {
 	mu    sync.Mutex
 	seen  []Seen
 	flaky map[string]int
+	flood atomic.Int64
 	down  map[string]bool
 }
 
@@ -112,6 +115,9 @@ func NewProviders(t testing.TB, more map[string]any) (*Providers, string) {
 	WriteSecrets(t, path, p.Keys)
 	return p, path
 }
+
+// Flooded is how many bytes the flood has written so far.
+func (p *Providers) Flooded() int64 { return p.flood.Load() }
 
 // Requests is what came for a model; "" for all.
 func (p *Providers) Requests(model string) []Seen {
@@ -535,6 +541,16 @@ func (p *Providers) chatWire(w http.ResponseWriter, r *http.Request, a *ask) {
 	}
 	if re.think != "" {
 		delta(map[string]any{"reasoning_content": re.think}, nil)
+	}
+	if a.behave() == "flood" {
+		word := strings.Repeat("x", 4<<10)
+		for range 4 << 10 {
+			if r.Context().Err() != nil {
+				return
+			}
+			delta(map[string]any{"content": word}, nil)
+			p.flood.Add(int64(len(word)))
+		}
 	}
 	for i, word := range re.words {
 		if s.stopAt(a, i, func() {

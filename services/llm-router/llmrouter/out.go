@@ -35,7 +35,7 @@ type out struct {
 
 const (
 	frameEvery = 10 * time.Millisecond
-	maxFrame   = 512 << 10
+	maxFrame   = llm.Window / 4
 	// stallAfter is how long a caller may take nothing of what waits for it.
 	stallAfter = 60 * time.Second
 )

@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// TestSlowClient: who does not read holds back the provider, not the mesh's
+// memory; and whoever reads on loses nothing.
+func TestSlowClient(t *testing.T) {
+	p, doc := harness.NewProviders(t, nil)
+	m := harness.One(t, harness.Options{LLM: doc})
+	r := post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, "s-slow"), `{"model":"vllm/m-flood","stream":true,"messages":[{"role":"user","content":"x"}]}`)
+	br := bufio.NewReader(r.Body)
+	if _, err := br.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	held := p.Flooded()
+	time.Sleep(500 * time.Millisecond)
+	// What lies in socket buffers on both sides and in the window may have come.
+	if now := p.Flooded(); now != held || now > 12<<20 {
+		t.Fatalf("the provider went on: %d bytes, then %d", held, now)
+	}
+	rest, err := io.ReadAll(br)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(rest), strings.Repeat("x", 4<<10)); n < 4<<10-1 || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
+		t.Fatalf("%d chunks of %d, end %q", n, 4<<10, rest[max(0, len(rest)-80):])
+	}
+	if o := outcomes(t, m, "s-slow")[0]["effect"].(map[string]any); o["status"] != "succeeded" {
+		t.Fatalf("%v", o)
+	}
+}
+
+// TestKilledMidStream: an llm-router or a gateway dies while tokens flow.
+func TestKilledMidStream(t *testing.T) {
+	_, doc := harness.NewProviders(t, nil)
+	m := harness.Processes(t, harness.Options{LLM: doc})
+	begin := func(session string) *bufio.Reader {
+		t.Helper()
+		r := post(context.Background(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, session), `{"model":"vllm/m-pace","stream":true,"messages":[{"role":"user","content":"x"}]}`)
+		br := bufio.NewReader(r.Body)
+		for {
+			line, err := br.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(line, "word") {
+				return br
+			}
+		}
+	}
+	br := begin("s-kill-router")
+	m.Kill("llm-router")
+	m.Restart("llm-router")
+	rest, err := io.ReadAll(br)
+	if err != nil || strings.Contains(string(rest), "[DONE]") || !strings.Contains(string(rest), `"error"`) || !strings.Contains(string(rest), "r-c-") {
+		t.Fatalf("the caller of a killed llm-router: %v %q", err, rest[max(0, len(rest)-400):])
+	}
+	if o := outcomes(t, m, "s-kill-router")[0]["effect"].(map[string]any); o["status"] != "unknown" || o["error_code"] != "executor_lost" {
+		t.Fatalf("%v", o)
+	}
+	br = begin("s-kill-gateway")
+	m.Kill("gateway")
+	if rest, err := io.ReadAll(br); err == nil && strings.Contains(string(rest), "[DONE]") {
+		t.Fatal("a stream of a killed gateway ended as if complete")
+	}
+	m.Restart("gateway")
+	m.WaitReady()
+	eventually(t, "the call has its outcome", 20*time.Second, func() bool { return len(outcomes(t, m, "s-kill-gateway")) == 1 })
+	if o := outcomes(t, m, "s-kill-gateway")[0]["effect"].(map[string]any); o["usage"] == nil || fmt.Sprint(o["status"]) == "unknown" {
+		t.Fatalf("%v", o)
+	}
+	if out, err := m.CLI("replay"); err != nil {
+		t.Fatal(out, err)
+	}
+}
+
+// TestCapture: what of prompts and answers the ledger keeps is the operator's
+// choice, and decisions are taken again without them.
+func TestCapture(t *testing.T) {
+	_, doc := harness.NewProviders(t, nil)
+	for _, mode := range []string{"plain", "hashed", "off"} {
+		for name, start := range harness.Topologies {
+			t.Run(mode+"/"+name, func(t *testing.T) {
+				m := start(t, harness.Options{LLM: doc, Capture: mode})
+				const secret = "the quick brown fox"
+				big := strings.Repeat("lorem ", 20000) // beyond what fits into an event, and into one message
+				for _, body := range []string{`{"model":"openai/m-good","messages":[{"role":"user","content":"` + secret + `"}]}`, `{"model":"openai/m-good","stream":true,"messages":[{"role":"user","content":"` + secret + `"}]}`,
+					`{"model":"openai/m-good","messages":[{"role":"user","content":"` + secret + strings.Repeat(big, 10) + `"}]}`} {
+					r := post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, "s-capture"), body)
+					if text := all(t, r); r.StatusCode != 200 || !strings.Contains(text, "quick") {
+						t.Fatalf("%d %.300s", r.StatusCode, text)
+					}
+				}
+				out, err := m.CLI("events", "list", "--session", "s-capture", "--json")
+				if err != nil {
+					t.Fatal(out, err)
+				}
+				if kept := strings.Contains(out, secret); kept != (mode == "plain") {
+					t.Fatalf("the ledger holds the prompt: %v", kept)
+				}
+				if hashed := strings.Contains(out, `\"digest\":\"sha256:`); hashed != (mode == "hashed") {
+					t.Fatalf("the ledger holds the digest: %v", hashed)
+				}
+				if mode != "plain" {
+					leaks(t, m, secret)
+				}
+				pack := t.TempDir() + "/p.tar"
+				if out, err := m.CLI("export", "--session", "s-capture", "--out", pack); err != nil {
+					t.Fatal(out, err)
+				}
+				if out, err := m.CLI("verify", pack); err != nil {
+					t.Fatal(out, err)
+				}
+				if out, err := m.CLI("replay"); err != nil || !strings.Contains(out, "equal") && !strings.Contains(out, "same") && out == "" {
+					t.Fatal(out, err)
+				}
+			})
+		}
+	}
+}
