@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
@@ -28,6 +29,15 @@ func TestSDKs(t *testing.T) {
 	m := harness.One(t, harness.Options{LLM: doc})
 	for _, program := range []string{"openai_matrix.mjs", "anthropic_matrix.mjs", "ai_matrix.mjs"} {
 		t.Run(program, func(t *testing.T) { sdk(t, m, program) })
+	}
+	// A continued conversation reached the provider whole.
+	whole := false
+	for _, r := range p.Requests("anthropic/m-good") {
+		text := string(r.Body)
+		whole = whole || strings.Contains(text, "my name is Ada") && strings.Contains(text, "what is my name") && strings.Contains(text, "and again") && strings.Contains(text, "You said: my name is Ada")
+	}
+	if !whole {
+		t.Error("no request holds the conversation it continues")
 	}
 	for _, v := range p.Keys {
 		leaks(t, m, v)

@@ -145,6 +145,21 @@ for (const p of providers) {
   }
 }
 
+// stored responses: fetched by id, continued by id, and nobody else's
+for (const model of ['anthropic/m-good', 'demo/echo', 'gemini/m-good']) {
+  const one = await client.responses.create({ model, input: 'my name is Ada', instructions: 'be kind' })
+  const again = await client.responses.retrieve(one.id)
+  assert.deepEqual(again.output, one.output)
+  const two = await client.responses.create({ model, input: 'what is my name', previous_response_id: one.id })
+  assert.equal(two.previous_response_id, one.id)
+  let three
+  for await (const e of await client.responses.create({ model, input: 'and again', previous_response_id: two.id, stream: true })) if (e.type === 'response.completed') three = e.response
+  assert.ok((await client.responses.retrieve(three.id)).output.length > 0)
+  const unstored = await client.responses.create({ model, input: 'x', store: false })
+  await assert.rejects(client.responses.retrieve(unstored.id), (e) => e.status === 404)
+}
+await assert.rejects(client.responses.create({ model: 'anthropic/m-good', input: 'x', previous_response_id: 'resp_nobody' }), (e) => e.status === 400)
+
 // embeddings: numbers and base64 (the SDK's default), also translated
 for (const model of ['openai/e-good', 'azure/e-good', 'vllm/e-good', 'gemini/e-good']) {
   const e = await client.embeddings.create({ model, input: 'hello' })

@@ -78,6 +78,9 @@ func (a *Args) Canonical(c *canon.Codec) {
 	c.Strs("tools", &a.Tools)
 }
 
+// Stored reports whether a response may be fetched and continued by its id.
+func (a *Args) Stored() bool { return gjson.GetBytes(a.Params, "store").Raw != "false" }
+
 // FieldError says which member of a request is wrong, and how.
 type FieldError struct{ Field, Problem string }
 

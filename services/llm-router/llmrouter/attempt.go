@@ -111,7 +111,7 @@ func (a *attempt) record(ctx context.Context, f *provider.Failure) {
 
 func (a *attempt) run(ctx context.Context) error {
 	if a.up == nil {
-		return a.demo()
+		return a.demo(ctx)
 	}
 	c, up := a.c, a.up
 	if a.wire = wireFor(up.Provider, c.w.Call.Kind); a.wire == "" {
@@ -119,7 +119,7 @@ func (a *attempt) run(ctx context.Context) error {
 	}
 	req := provider.Call{Wire: a.wire, Model: a.cand.Model, Stream: c.args.Stream, Beta: c.args.Beta, Trace: c.w.Event.TraceCtx}
 	var err error
-	if req.Body, err = a.request(); err != nil {
+	if req.Body, err = a.request(ctx); err != nil {
 		var f *provider.Failure
 		if errors.As(err, &f) {
 			return f
@@ -204,7 +204,7 @@ func (a *attempt) unsupported() error {
 
 // request is the body for the provider: the caller's own with the model's name
 // changed in place, or its translation.
-func (a *attempt) request() ([]byte, error) {
+func (a *attempt) request(ctx context.Context) ([]byte, error) {
 	c := a.c
 	if a.wire == native[c.w.Call.Kind] {
 		body, err := rename(c.body, a.cand.Model)
@@ -221,7 +221,7 @@ func (a *attempt) request() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.history(r); err != nil {
+	if err := c.history(ctx, r); err != nil {
 		return nil, err
 	}
 	a.ans.request, a.ans.prev = r, c.args.Previous
@@ -429,7 +429,7 @@ func (a *attempt) edit(raw []byte, steps []ir.Event) []byte {
 }
 
 // demo answers by itself.
-func (a *attempt) demo() error {
+func (a *attempt) demo(ctx context.Context) error {
 	c := a.c
 	if a.cand.Model != demo.Model {
 		return &provider.Failure{Code: "model_not_found", Status: http.StatusNotFound, Message: "the demo has one model, demo/" + demo.Model}
@@ -441,7 +441,7 @@ func (a *attempt) demo() error {
 	}
 	r, err := parseRequest(c.w.Call.Kind, c.body)
 	if err == nil {
-		err = c.history(r)
+		err = c.history(ctx, r)
 	}
 	if err != nil {
 		return &provider.Failure{Code: "upstream_refused", Status: http.StatusBadRequest, Message: err.Error()}

@@ -2,7 +2,6 @@ package llmrouter
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -275,12 +274,4 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 func (c *call) estimate(u *ir.Usage, said int) {
 	u.In = max(u.In, int64(len(c.body))/4)
 	u.Out = max(u.Out, int64(said+3)/4)
-}
-
-// history puts the conversation that a request continues in front of it.
-func (c *call) history(r *ir.Request) error {
-	if c.args.Previous == "" {
-		return nil
-	}
-	return fmt.Errorf("previous_response_id: %s is not kept here", c.args.Previous)
 }

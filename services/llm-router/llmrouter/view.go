@@ -32,6 +32,13 @@ func (u *Usage) Apply(e *contract.Event) error {
 	return u.state.Apply(e)
 }
 
+// call is the call whose answer had an id, or "".
+func (u *Usage) call(responseID string) string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.state.Call(responseID)
+}
+
 // Digest is the SHA-256 of the view's canonical form.
 func (u *Usage) Digest() string {
 	u.mu.Lock()
@@ -97,9 +104,7 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 		if err := json.Unmarshal(raw, &q); err != nil {
 			return err
 		}
-		s.usage.mu.Lock()
-		defer s.usage.mu.Unlock()
-		return reply(s.usage.state.Call(q.ID))
+		return reply(s.usage.call(q.ID))
 	})
 	return view
 }

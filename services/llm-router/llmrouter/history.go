@@ -1,0 +1,117 @@
+package llmrouter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
+)
+
+// maxHistory bounds how many responses one can stand upon.
+const maxHistory = 256
+
+// history puts the conversation that a request continues in front of it. Stored
+// responses are what the ledger holds of them: whoever made one can go on from
+// it, as long as its content is kept.
+func (c *call) history(ctx context.Context, r *ir.Request) error {
+	var before []ir.Message
+	at := c.args.Previous
+	for n := 0; at != ""; n++ {
+		if n == maxHistory {
+			return fmt.Errorf("previous_response_id: more than %d responses stand behind it", maxHistory)
+		}
+		turn, previous, err := c.stored(ctx, at)
+		if err != nil {
+			return fmt.Errorf("previous_response_id: %s: %w", at, err)
+		}
+		before = append(turn, before...)
+		at = previous
+	}
+	if len(before) == 0 {
+		return nil
+	}
+	n := 0 // instructions stay in front; those of earlier responses are not carried over
+	if gjson.GetBytes(c.body, "instructions").Str != "" {
+		n = 1
+	}
+	r.Messages = slices.Concat(r.Messages[:n], before, r.Messages[n:])
+	return nil
+}
+
+var errNotStored = errors.New("no such response is stored")
+
+// stored reads one response of this caller's: what went in, what came out, and
+// the one before it.
+func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	callID := ""
+	for end := time.Now().Add(time.Second); callID == "" && time.Now().Before(end); {
+		if callID = c.s.usage.call(id); callID == "" {
+			time.Sleep(5 * time.Millisecond) // the view may be a moment behind the caller
+		}
+	}
+	if callID == "" {
+		return nil, "", errNotStored
+	}
+	var call contract.Call
+	if err := c.event(ctx, "proposal", callID, &call); err != nil {
+		return nil, "", err
+	}
+	var rec contract.Recorded
+	if err := c.event(ctx, "call", callID, &rec); err != nil {
+		return nil, "", err
+	}
+	rawArgs, err := c.s.env.Blobs.Open(ctx, &call.Args)
+	if err != nil {
+		return nil, "", err
+	}
+	var args llm.Args
+	if err := contract.Decode(rawArgs, &args); err != nil {
+		return nil, "", err
+	}
+	if call.Kind != llm.Responses || rec.Output == nil || !args.Stored() {
+		return nil, "", errNotStored
+	}
+	body, err := c.s.env.Blobs.Open(ctx, call.Body)
+	if err != nil {
+		return nil, "", err
+	}
+	output, err := c.s.env.Blobs.Open(ctx, rec.Output)
+	if err != nil {
+		return nil, "", err
+	}
+	in, err := responses.ParseInput([]byte(gjson.GetBytes(body, "input").Raw))
+	if err != nil {
+		return nil, "", err
+	}
+	out, err := responses.ParseOutput(output)
+	return append(in, out...), args.Previous, err
+}
+
+// event reads what the ledger says of a call of this caller's; audit keeps the
+// index.
+func (c *call) event(ctx context.Context, verb, callID string, data canon.Document) error {
+	var raw json.RawMessage
+	if err := c.s.env.Ask(ctx, "audit", verb, map[string]string{"call_id": callID}, &raw); err != nil {
+		return err
+	}
+	e, err := contract.DecodeEvent(raw)
+	if err != nil {
+		return err
+	}
+	if e.Actor != c.w.Event.Actor {
+		return errNotStored // another's response does not exist
+	}
+	return contract.Decode(e.Data, data)
+}
