@@ -44,6 +44,16 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 	return c, s.Put(ctx, &c, object)
 }
 
+// Keep stores content as an object, whatever its size.
+func (s *Store) Keep(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
+	if len(content) > MaxSize {
+		return contract.Content{}, ErrTooLarge
+	}
+	c, object := Withheld(content, mediaType)
+	c.Store = contract.StoreObject
+	return c, s.Put(ctx, &c, object)
+}
+
 // Refer makes a reference to content under a fresh salt, and the object that
 // must be Put for it; nil where the content lies in the reference.
 func Refer(content []byte, mediaType string) (c contract.Content, object []byte) {

@@ -96,3 +96,26 @@ func (d *ModelPrice) Canonical(c *canon.Codec) {
 	c.Str("model", &d.Model)
 	c.Int("output", &d.Output)
 }
+
+// ResponseCachedName is the event's name.
+const ResponseCachedName = "response_cached"
+
+// ResponseCached is the data of llm-router.response_cached.v1. An answer is kept, for requests that are the same and whose caller takes one from before.
+type ResponseCached struct {
+	Commitment string `json:"commitment"` // of the stored answer
+	Expires    string `json:"expires"`    // until when
+	Key        string `json:"key"`        // digest of request, kind and whom it is kept for
+	MediaType  string `json:"media_type"` // of the answer
+	Model      string `json:"model"`      // provider/model that gave it
+	Size       int64  `json:"size"`       // bytes
+}
+
+// Canonical implements canon.Document.
+func (d *ResponseCached) Canonical(c *canon.Codec) {
+	c.Str("commitment", &d.Commitment)
+	c.Str("expires", &d.Expires)
+	c.Str("key", &d.Key)
+	c.Str("media_type", &d.MediaType)
+	c.Str("model", &d.Model)
+	c.Int("size", &d.Size)
+}

@@ -65,6 +65,12 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	c.out = newOut(ctx, w, s.env.Box)
 	defer c.out.close()
+	if c.args.Cache == "use" {
+		if r, hit := c.cached(ctx); hit {
+			return r
+		}
+		c.out.tee = &[]byte{}
+	}
 	plan := s.Plan(c.args.Model, route.Query{Session: w.Event.Session, Tags: c.key.tags, Chance: rand.Uint64(), Latency: s.latency.of}, s.has)
 	if len(plan) == 0 {
 		p, m, ok := strings.Cut(c.args.Model, "/")
@@ -77,6 +83,9 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	f := c.follow(ctx, plan)
 	if f == nil {
+		if c.out.tee != nil {
+			c.keep(ctx, *c.out.tee, c.out.said)
+		}
 		return c.result()
 	}
 	return c.failed(f)

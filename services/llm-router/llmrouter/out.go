@@ -23,6 +23,8 @@ type out struct {
 	credits *transient.Stream // nil: nobody waits for frames
 
 	mu       sync.Mutex
+	tee      *[]byte // gets what is sent, where it is to be kept
+	said     *llm.Head
 	claimed  *attempt
 	head     *llm.Head
 	held     []byte
@@ -63,7 +65,10 @@ func (o *out) claim(a *attempt, h *llm.Head) error {
 	if o.claimed == nil {
 		o.claimed = a
 		h.Instance = o.w.Instance
-		o.head = h
+		if o.tee != nil {
+			h.Headers["X-Binnacle-Cache"] = "miss"
+		}
+		o.head, o.said = h, h
 	}
 	return nil
 }
@@ -86,6 +91,9 @@ func (o *out) begun() bool {
 func (o *out) write(b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.tee != nil {
+		*o.tee = append(*o.tee, b...)
+	}
 	if o.credits == nil || len(b) == 0 {
 		return o.err
 	}
@@ -112,6 +120,9 @@ func (o *out) write(b []byte) error {
 func (o *out) finish(b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.tee != nil {
+		*o.tee = append(*o.tee, b...)
+	}
 	if o.credits == nil {
 		return o.err
 	}

@@ -29,7 +29,8 @@ type Config struct {
 	Providers []provider.Config `json:"providers"`
 	route.Table
 	Retry   Retry       `json:"retry"`
-	Breaker route.Break `json:"breaker"`            // of each provider key
+	Breaker route.Break `json:"breaker"` // of each provider key
+	Cache   CacheConfig `json:"cache"`
 	HedgeMS int64       `json:"hedge_ms,omitempty"` // a second candidate is asked where the first is silent for so long; 0 = never
 	Limit   int         `json:"limit,omitempty"`    // calls at once; 0 = 4096
 	// Functions that clients of a proxy may be told to call; others are denied.
@@ -53,6 +54,7 @@ type Service struct {
 	models    modelList
 	latency   latencies
 	usage     Usage
+	cache     cache
 }
 
 // upstream is a provider and what is known of its state.
@@ -159,6 +161,9 @@ func (s *Service) configure() error {
 	}
 	if s.Retry.MaxMS == 0 {
 		s.Retry.MaxMS = 5000
+	}
+	if st := s.Cache.Store; st != "" && st != "memory" && st != "object" {
+		return fmt.Errorf("cache.store: %q: want memory or object", st)
 	}
 	return s.Check(s.has)
 }

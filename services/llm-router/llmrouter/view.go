@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
 
-var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: []string{"evt.*.llm-router.*." + events.AttemptFinishedName + ".>"}}
+var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: []string{"evt.*.llm-router.*." + events.AttemptFinishedName + ".>", "evt.*.llm-router.*." + events.ResponseCachedName + ".>"}}
 
 // Usage is the view of attempts, also for replay.
 type Usage struct {
@@ -63,6 +63,9 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 			return nil
 		}
 		env.Emit.See(e.Lamport)
+		if e.Name == events.ResponseCachedName {
+			return s.applyCached(e)
+		}
 		return s.usage.Apply(e)
 	})
 	env.ReportFollower("llm.usage", view)

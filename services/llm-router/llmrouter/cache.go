@@ -1,0 +1,164 @@
+package llmrouter
+
+import (
+	"container/list"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+)
+
+// CacheConfig says where answers are kept for requests that are the same, byte
+// for byte, and whose caller takes one from before.
+type CacheConfig struct {
+	Store string `json:"store,omitempty"`  // memory (default): of this instance; object: of the mesh, and across restarts
+	TTLMS int64  `json:"ttl_ms,omitempty"` // 0 = 1 hour
+	MaxMB int64  `json:"max_mb,omitempty"` // of memory; 0 = 64
+}
+
+// cache is what is kept. The zero value is empty.
+type cache struct {
+	mu   sync.Mutex
+	by   map[string]*list.Element
+	ages list.List // newest in front
+	size int64
+}
+
+type kept struct {
+	key, media, model string
+	until             time.Time
+	body              []byte            // in memory
+	stored            *contract.Content // or in the object store
+}
+
+func (c *cache) get(key string, now time.Time) *kept {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	el := c.by[key]
+	if el == nil {
+		return nil
+	}
+	k := el.Value.(*kept)
+	if now.After(k.until) {
+		c.drop(el)
+		return nil
+	}
+	c.ages.MoveToFront(el)
+	return k
+}
+
+func (c *cache) drop(el *list.Element) {
+	k := c.ages.Remove(el).(*kept)
+	delete(c.by, k.key)
+	c.size -= int64(len(k.body)) + entrySize
+}
+
+// entrySize stands for what an entry takes beside its body.
+const entrySize = 512
+
+func (c *cache) put(k *kept, limit int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.by == nil {
+		c.by = map[string]*list.Element{}
+	}
+	if old := c.by[k.key]; old != nil {
+		c.drop(old)
+	}
+	c.by[k.key] = c.ages.PushFront(k)
+	c.size += int64(len(k.body)) + entrySize
+	for c.size > limit && c.ages.Len() > 1 {
+		c.drop(c.ages.Back())
+	}
+}
+
+// cacheKey names a request of one caller's: nobody is answered with what was
+// said to another.
+func (c *call) cacheKey() string {
+	h := sha256.New()
+	for _, s := range []string{c.w.Call.Kind, c.w.Event.Actor, c.key.id, string(c.body)} {
+		n := sha256.Sum256([]byte(s))
+		h.Write(n[:])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (s *Service) cacheLimit() int64 {
+	if s.Cache.MaxMB > 0 {
+		return s.Cache.MaxMB << 20
+	}
+	return 64 << 20
+}
+
+// cached answers a call with what is kept; false: nothing is.
+func (c *call) cached(ctx context.Context) (execute.Result, bool) {
+	k := c.s.cache.get(c.cacheKey(), time.Now())
+	if k == nil {
+		return execute.Result{}, false
+	}
+	body := k.body
+	if k.stored != nil {
+		var err error
+		if body, err = c.s.env.Blobs.Open(ctx, k.stored); err != nil {
+			return execute.Result{}, false
+		}
+	}
+	head := &llm.Head{Status: http.StatusOK, Headers: map[string]string{"X-Binnacle-Cache": "hit", "X-Binnacle-Model": k.model, "Content-Type": k.media}}
+	if err := c.out.claim(&attempt{}, head); err != nil {
+		return execute.Result{}, false
+	}
+	if err := c.out.finish(body); err != nil {
+		return execute.Fail("client_stalled", "%v", err), true
+	}
+	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, Key: c.key.id, Model: k.model, Provider: "cache", Requested: c.args.Model,
+		Rule: "cache", Status: "succeeded", Streamed: c.args.Stream, Tags: c.key.tags}))
+	if k.media == "application/json" {
+		c.output = body
+	}
+	r := c.result()
+	r.EffectType = "llm.cache_hit"
+	return r, true
+}
+
+// keep keeps an answer that was given whole.
+func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
+	ttl := time.Duration(c.s.Cache.TTLMS) * time.Millisecond
+	if ttl == 0 {
+		ttl = time.Hour
+	}
+	k := &kept{key: c.cacheKey(), media: head.Headers["Content-Type"], model: head.Headers["X-Binnacle-Model"], until: time.Now().Add(ttl)}
+	if c.s.Cache.Store != "object" || c.args.Capture != llm.CapturePlain { // what the ledger must not hold, no store does
+		k.body = body
+		c.s.cache.put(k, c.s.cacheLimit())
+		return
+	}
+	stored, err := c.s.env.Blobs.Keep(ctx, body, k.media)
+	if err != nil {
+		c.s.env.Log.Warn("an answer was not kept", "call", c.w.Call.ID, "err", err)
+		return
+	}
+	c.w.Fact(events.ResponseCachedName, contract.Bytes(&events.ResponseCached{Commitment: stored.Commitment, Expires: contract.Time(k.until), Key: k.key, MediaType: k.media, Model: k.model, Size: stored.Size}))
+}
+
+// applyCached folds one response_cached event in: an answer in the object store
+// is every instance's.
+func (s *Service) applyCached(e *contract.Event) error {
+	var d events.ResponseCached
+	if err := contract.Decode(e.Data, &d); err != nil {
+		return err
+	}
+	until, err := contract.ParseTime(d.Expires)
+	if err != nil || time.Now().After(until) {
+		return err
+	}
+	s.cache.put(&kept{key: d.Key, media: d.MediaType, model: d.Model, until: until,
+		stored: &contract.Content{Commitment: d.Commitment, MediaType: d.MediaType, Size: d.Size, Store: contract.StoreObject}}, s.cacheLimit())
+	return nil
+}
