@@ -16,6 +16,7 @@ type AttemptFinished struct {
 	CachedTokens      int64    `json:"cached_tokens,omitempty"`      // part of input_tokens that a prompt cache held
 	ErrorCode         string   `json:"error_code,omitempty"`         // absent on success
 	Estimated         bool     `json:"estimated,omitempty"`          // the provider did not say what was used; it is estimated from what passed
+	Findings          []string `json:"findings,omitempty"`           // what the content guards saw: prompt or output, class, how often
 	FirstByteMS       int64    `json:"first_byte_ms,omitempty"`      // request sent to first byte of the answer
 	HTTPStatus        int64    `json:"http_status,omitempty"`        // absent where no answer came
 	InputTokens       int64    `json:"input_tokens,omitempty"`
@@ -46,6 +47,7 @@ func (d *AttemptFinished) Canonical(c *canon.Codec) {
 	c.OptInt("cached_tokens", &d.CachedTokens)
 	c.OptStr("error_code", &d.ErrorCode)
 	c.OptBool("estimated", &d.Estimated)
+	c.OptStrs("findings", &d.Findings)
 	c.OptInt("first_byte_ms", &d.FirstByteMS)
 	c.OptInt("http_status", &d.HTTPStatus)
 	c.OptInt("input_tokens", &d.InputTokens)

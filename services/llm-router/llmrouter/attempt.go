@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
 // attempt is one request to one provider.
@@ -35,7 +36,8 @@ type attempt struct {
 	usage  ir.Usage
 	said   int // bytes of text that passed
 	output []byte
-	inject bool // usage in the stream was asked for by us, not by the caller
+	seen   scan.Seen // in the answer
+	inject bool      // usage in the stream was asked for by us, not by the caller
 }
 
 // attempt asks one candidate and records what came of it. nil is success.
@@ -43,7 +45,7 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 	if rule == "" {
 		rule = cand.Rule
 	}
-	a := &attempt{c: c, cand: cand, up: c.s.providers[cand.Provider], began: time.Now()}
+	a := &attempt{c: c, seen: scan.Seen{}, cand: cand, up: c.s.providers[cand.Provider], began: time.Now()}
 	a.ev = events.AttemptFinished{API: c.w.Call.Kind, Model: cand.Model, Provider: cand.Provider, Requested: c.args.Model, Rule: rule, Status: "succeeded",
 		Streamed: c.args.Stream, Key: c.key.id, Tags: c.key.tags}
 	a.ans = answer{kind: c.w.Call.Kind, id: idPrefix[c.w.Call.Kind] + strings.TrimPrefix(c.w.Call.ID, "c-"), model: c.args.Model, created: c.now.Unix(), usage: c.args.Usage}
@@ -106,6 +108,7 @@ func (a *attempt) record(ctx context.Context, f *provider.Failure) {
 	if len(a.output) > 0 && (f == nil || c.out.claimedBy(a)) {
 		c.output = a.output
 	}
+	a.ev.Findings = append(c.inPrompt.List("prompt."), a.seen.List("output.")...)
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&a.ev))
 }
 
@@ -186,6 +189,8 @@ func (a *attempt) run(ctx context.Context) error {
 func (a *attempt) judge(name, value string, f *provider.Failure) {
 	b := a.up.keys
 	switch f.Code {
+	case "content_blocked":
+		b.report(name, (*route.Breaker).Success)
 	case "rate_limited":
 		b.rest(name, a.cand.Model, time.Now().Add(max(f.Retry, time.Second)))
 	case "credential_invalid":
@@ -284,6 +289,12 @@ func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 		}
 		a.ev.ResponseID = responseID(body)
 	}
+	if len(a.c.reply) > 0 {
+		var blocked string
+		if body, blocked = a.c.reply.JSON(body, a.seen); blocked != "" {
+			return contentBlocked("answer", blocked)
+		}
+	}
 	a.said = len(body)
 	a.output = body
 	return a.send(head, body)
@@ -300,6 +311,13 @@ func (a *attempt) send(head *llm.Head, body []byte) error {
 // so that another candidate can still answer.
 func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.Head) error {
 	same := a.wire == native[a.c.w.Call.Kind]
+	var guarded *filter
+	if len(a.c.reply) > 0 {
+		if !spelled[a.c.w.Call.Kind] {
+			return &provider.Failure{Code: "unsupported", Status: http.StatusBadRequest, Message: "stream: answers of " + a.c.w.Call.Kind + " are guarded here, and cannot be while they stream"}
+		}
+		same, guarded = false, &filter{g: a.c.reply, seen: a.seen}
+	}
 	dec := newDecoder(a.wire, strings.TrimPrefix(a.c.w.Call.ID, "c-"))
 	var enc encoder
 	if !same {
@@ -338,6 +356,17 @@ func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.He
 				return a.up.Said(fault)
 			}
 			return a.up.Malformed("sent an event that cannot be read")
+		}
+		if guarded != nil {
+			var shown []ir.Event
+			for _, st := range steps {
+				more, blocked := guarded.step(st)
+				if blocked != "" {
+					return contentBlocked("answer", blocked)
+				}
+				shown = append(shown, more...)
+			}
+			steps = shown
 		}
 		var bytes []byte
 		content := false
@@ -455,11 +484,24 @@ func (a *attempt) demo(ctx context.Context) error {
 		head.Headers["Content-Type"] = "text/event-stream"
 		enc = a.ans.encoder()
 	}
+	a.ev.HTTPStatus = http.StatusOK
+	steps := demo.Answer(a.ans.id, r)
+	if len(c.reply) > 0 {
+		f := filter{g: c.reply, seen: a.seen}
+		var shown []ir.Event
+		for _, e := range steps {
+			more, blocked := f.step(e)
+			if blocked != "" {
+				return contentBlocked("answer", blocked)
+			}
+			shown = append(shown, more...)
+		}
+		steps = shown
+	}
 	if err := c.out.claim(a, head); err != nil {
 		return err
 	}
-	a.ev.HTTPStatus = http.StatusOK
-	for _, e := range demo.Answer(a.ans.id, r) {
+	for _, e := range steps {
 		sum.Add(&e)
 		if e.Kind == ir.Used {
 			a.usage.Merge(e.Usage)

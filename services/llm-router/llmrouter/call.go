@@ -16,9 +16,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
 // call is one request to a language model on its way through providers.
@@ -33,6 +35,10 @@ type call struct {
 		id   string
 		tags []string
 	}
+
+	prompt, reply scan.Guard
+	inPrompt      scan.Seen
+	withheld      []string // tools
 
 	mu     sync.Mutex // attempts may run beside each other
 	tries  int64
@@ -49,8 +55,9 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Body == nil || w.Call.Body.Commitment != c.args.Body {
 		return execute.Fail("invalid_input", "body: is not the one that the args name")
 	}
-	for _, o := range w.Intent.Obliged {
-		return execute.Fail("obligation_unknown", "this executor does not know how to %s", o)
+	c.inPrompt = scan.Seen{}
+	if err := c.oblige(); err != nil {
+		return execute.Fail("obligation_unknown", "obligation: %v", err)
 	}
 	var err error
 	if c.body, err = w.Body(ctx); err != nil {
@@ -65,6 +72,10 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	c.out = newOut(ctx, w, s.env.Box)
 	defer c.out.close()
+	if f := c.clean(); f != nil {
+		c.refused(f)
+		return c.failed(f)
+	}
 	if c.args.Cache == "use" {
 		if r, hit := c.cached(ctx); hit {
 			return r
@@ -89,6 +100,12 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 		return c.result()
 	}
 	return c.failed(f)
+}
+
+// refused records a request that no provider was asked with.
+func (c *call) refused(f *provider.Failure) {
+	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, ErrorCode: f.Code, Findings: c.inPrompt.List("prompt."), Key: c.key.id, Model: c.args.Model,
+		Provider: "none", Requested: c.args.Model, Status: "failed", Streamed: c.args.Stream, Tags: c.key.tags}))
 }
 
 func (c *call) result() execute.Result {
@@ -137,7 +154,7 @@ func statusOf(f *provider.Failure) int {
 		return http.StatusNotFound
 	case "upstream_timeout":
 		return http.StatusGatewayTimeout
-	case "invalid_input":
+	case "invalid_input", "content_blocked":
 		return http.StatusBadRequest
 	case "provider_unavailable":
 		return http.StatusServiceUnavailable
@@ -208,7 +225,7 @@ func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Fai
 				return nil
 			}
 			last = f
-			if c.out.begun() || ctx.Err() != nil {
+			if c.out.begun() || ctx.Err() != nil || f.Code == "content_blocked" {
 				return last
 			}
 			i = used

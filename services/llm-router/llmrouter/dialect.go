@@ -31,6 +31,9 @@ type (
 var native = map[string]string{llm.Chat: provider.Chat, llm.Responses: provider.Responses, llm.Messages: provider.Messages, llm.CountTokens: provider.CountTokens,
 	llm.Embeddings: provider.Embeddings, llm.Completions: provider.Completions}
 
+// spelled are the kinds whose streams we can write ourselves.
+var spelled = map[string]bool{llm.Chat: true, llm.Responses: true, llm.Messages: true}
+
 // wireFor is the API in which a provider is asked for a call of a kind: the
 // caller's own where the provider offers it, else one that it is translated to.
 func wireFor(p *provider.Provider, kind string) string {

@@ -30,6 +30,7 @@ type Config struct {
 	route.Table
 	Retry   Retry       `json:"retry"`
 	Breaker route.Break `json:"breaker"` // of each provider key
+	Guards  Guards      `json:"guards"`
 	Cache   CacheConfig `json:"cache"`
 	HedgeMS int64       `json:"hedge_ms,omitempty"` // a second candidate is asked where the first is silent for so long; 0 = never
 	Limit   int         `json:"limit,omitempty"`    // calls at once; 0 = 4096
@@ -161,6 +162,11 @@ func (s *Service) configure() error {
 	}
 	if s.Retry.MaxMS == 0 {
 		s.Retry.MaxMS = 5000
+	}
+	for side, m := range map[string]map[string]string{"prompt": s.Guards.Prompt, "output": s.Guards.Output} {
+		if _, err := guardOf(m); err != nil {
+			return fmt.Errorf("guards.%s: %w", side, err)
+		}
 	}
 	if st := s.Cache.Store; st != "" && st != "memory" && st != "object" {
 		return fmt.Errorf("cache.store: %q: want memory or object", st)

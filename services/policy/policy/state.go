@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
@@ -356,6 +357,10 @@ func answer(ctx context.Context, in *guard.Inputs, engines []*rego.Engine, overl
 	}
 	for _, o := range overlays {
 		in.P2 = append(in.P2, o.Answer(&in.Facts, in.Tool))
+	}
+	var q llm.Args
+	if slices.Contains(llm.Kinds, in.Facts.Kind) && contract.Decode(args, &q) == nil && len(q.Tools) > 0 {
+		in.P2 = append(in.P2, guard.Offers(q.Tools, in.P0, overlays))
 	}
 }
 

@@ -166,6 +166,7 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 		Reason   string                 `json:"reason_code"`
 		Sandbox  *contract.Sandbox      `json:"sandbox"`
 		Approval *contract.ApprovalRule `json:"approval"`
+		Obliged  []string               `json:"obligations"`
 	}
 	if len(m) == 2 { // the common answer, without the detour
 		v, ok1 := m["verdict"].(string)
@@ -183,7 +184,12 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 	if err := d.Decode(&doc); err != nil {
 		return guard.Answer{}, err
 	}
-	a := guard.Answer{Verdict: doc.Verdict, Reason: doc.Reason, Sandbox: doc.Sandbox}
+	a := guard.Answer{Verdict: doc.Verdict, Reason: doc.Reason, Sandbox: doc.Sandbox, Obliged: doc.Obliged}
+	for _, o := range a.Obliged {
+		if err := guard.CheckObligation(o); err != nil {
+			return a, err
+		}
+	}
 	if doc.Approval != nil {
 		if doc.Approval.Quorum == 0 {
 			doc.Approval.Quorum = 1

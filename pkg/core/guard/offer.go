@@ -1,0 +1,73 @@
+package guard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Obligations are what an executor must do on the way to a permitted effect.
+// Each is a verb and what it is about.
+const (
+	ObligeWithhold = "tool.withhold:"  // take an offered tool out of a request
+	ObligeFlag     = "content.flag:"   // say on the ledger where a class of content occurs
+	ObligeRedact   = "content.redact:" // take it out
+	ObligeBlock    = "content.block:"  // end the call where it occurs
+)
+
+// CheckObligation reports one that no executor knows.
+func CheckObligation(o string) error {
+	for _, verb := range []string{ObligeWithhold, ObligeFlag, ObligeRedact, ObligeBlock} {
+		if what, ok := strings.CutPrefix(o, verb); ok && what != "" && len(o) <= 256 {
+			return nil
+		}
+	}
+	return fmt.Errorf("obligation %q: want tool.withhold:NAME, or content.flag, content.redact or content.block with a class, pii, secret or all", o)
+}
+
+// Offers is what ceilings and overlays say about the tools that a request offers
+// to a model: one whose call they would deny is withheld. A tool is known by its
+// name as it is offered, and by its last part where that carries the name of a
+// server in front.
+func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
+	var a Answer
+	for _, t := range tools {
+		for _, kind := range kindsOf(t) {
+			denied := p0 != nil && matchAny(p0.ForbiddenKinds, kind)
+			for _, o := range overlays {
+				denied = denied || o.denies(kind)
+			}
+			if denied {
+				if ob := ObligeWithhold + t; !slices.Contains(a.Obliged, ob) {
+					a.Obliged = append(a.Obliged, ob)
+				}
+			}
+		}
+	}
+	return a
+}
+
+// kindsOf are the kinds that a call of an offered tool can be.
+func kindsOf(tool string) []string {
+	names := []string{tool}
+	for _, joint := range []string{"__", "."} {
+		if i := strings.LastIndex(tool, joint); i >= 0 {
+			names = append(names, tool[i+len(joint):])
+		}
+	}
+	var out []string
+	for _, n := range names {
+		out = append(out, "client."+n, "tool."+n, "tool."+strings.Replace(n, "_", ".", 1))
+	}
+	return out
+}
+
+// denies reports whether the overlay denies every call of a kind, whatever its
+// labels.
+func (o *Overlay) denies(kind string) bool {
+	return slices.ContainsFunc(o.Rules, func(r OverlayRule) bool {
+		return r.Verdict == contract.Deny && len(r.Classes) == 0 && len(r.Labels) == 0 && matchAny(r.Kinds, kind)
+	})
+}

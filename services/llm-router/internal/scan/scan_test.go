@@ -1,0 +1,92 @@
+package scan
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+var samples = map[string]string{
+	"email": "ada.lovelace+x@mail.example.org", "credit_card": "4111 1111 1111 1111", "iban": "DE89 3704 0044 0532 0130 00", "us_ssn": "078-05-1120", "phone": "+49 (30) 901820-55",
+	"aws_key": "AKIAIOSFODNN7EXAMPLE", "github_token": "ghp_" + strings.Repeat("a1B2", 9), "api_key": "sk-proj-" + strings.Repeat("x9", 14),
+	"jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U", "slack_token": "xoxb-123456789012-abcdefghijkl",
+	"private_key": "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nabc\n-----END RSA PRIVATE KEY-----",
+}
+
+func TestFind(t *testing.T) {
+	for class := range Classes {
+		s, ok := samples[class]
+		if !ok {
+			t.Errorf("no sample of %s", class)
+			continue
+		}
+		for _, around := range [][2]string{{"", ""}, {"it is ", ", yes."}, {"(", ")"}, {"x=", "\n"}} {
+			text := around[0] + s + around[1]
+			f := Find([]byte(text))
+			if len(f) != 1 || f[0].Class != class || text[f[0].Start:f[0].End] != s {
+				t.Errorf("%s in %q: %v", class, text, f)
+			}
+		}
+	}
+	for _, clean := range []string{"an @ sign", "user@localhost", "4111 1111 1111 1112", "1234567890123456", "version 1.2.3-4", "2026-11-21 20:30", "AKIAshort", "sk-", "skate-board", "0000000000000000",
+		"GB00 WEST 1234 5698 7654 3x", "c-ANQOXDD3G2AAWIMQQCOQKIHFX3", "eyJhbGciOiJ", "room 12-34-56", "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----"} {
+		if f := Find([]byte(clean)); len(f) != 0 {
+			t.Errorf("%q: %v", clean, f)
+		}
+	}
+}
+
+// TestStream: however a text is cut, what comes out is what comes out whole.
+func TestStream(t *testing.T) {
+	g := Guard{}
+	if err := g.Add("all", Redact); err != nil {
+		t.Fatal(err)
+	}
+	var text string
+	for _, s := range samples {
+		text += "before " + s + " after, and 12 apples.\n"
+	}
+	whole, _ := g.Text([]byte(text), Seen{})
+	for _, s := range samples {
+		if strings.Contains(string(whole), s) {
+			t.Fatalf("%s is still there", s)
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		var st Stream
+		out, seen := "", Seen{}
+		for i := 0; i < len(text); {
+			n := min(1+r.IntN(12), len(text)-i)
+			o, _ := st.Next(g, text[i:i+n], seen)
+			out += o
+			i += n
+		}
+		o, _ := st.End(g, seen)
+		if out += o; out != string(whole) {
+			t.Fatalf("cut up:\n%s\nwhole:\n%s", out, whole)
+		}
+	}
+}
+
+func FuzzJSON(f *testing.F) {
+	f.Add([]byte(`{"a":"x ada@example.org \" y","b":[1,4111111111111111,"4111111111111111"]}`))
+	g := Guard{}
+	_ = g.Add("all", Redact)
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		out, _ := g.JSON(doc, Seen{})
+		if again, _ := g.JSON(out, Seen{}); string(again) != string(out) {
+			return // what is left when something is taken out may look like something else
+		}
+	})
+}
+
+func BenchmarkJSON(b *testing.B) {
+	doc := []byte(`{"messages":[{"role":"user","content":"` + strings.Repeat("The quick brown fox jumps over the lazy dog. 12 apples at 3.50, see file_name.go:123. ", 1000) + `"}]}`)
+	g := Guard{}
+	_ = g.Add("all", Flag)
+	b.SetBytes(int64(len(doc)))
+	for b.Loop() {
+		g.JSON(doc, Seen{})
+	}
+}

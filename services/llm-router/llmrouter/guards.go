@@ -1,0 +1,219 @@
+package llmrouter
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
+)
+
+// Guards says what to do with what is found in prompts and in answers: class,
+// pii, secret or all, to flag, redact or block. Policy may oblige to more.
+type Guards struct {
+	Prompt map[string]string `json:"prompt,omitempty"`
+	Output map[string]string `json:"output,omitempty"`
+}
+
+// guardOf reads one side of the configuration.
+func guardOf(m map[string]string) (scan.Guard, error) {
+	g := scan.Guard{}
+	for what, action := range m {
+		if err := g.Add(what, action); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// oblige takes up what policy demands. An obligation that is not known here ends
+// the call.
+func (c *call) oblige() error {
+	var err error
+	if c.prompt, err = guardOf(c.s.Guards.Prompt); err != nil {
+		return err
+	}
+	if c.reply, err = guardOf(c.s.Guards.Output); err != nil {
+		return err
+	}
+	for _, o := range c.w.Intent.Obliged {
+		verb, what, _ := strings.Cut(o, ":")
+		switch verb + ":" {
+		case guard.ObligeWithhold:
+			c.withheld = append(c.withheld, what)
+		case guard.ObligeFlag, guard.ObligeRedact, guard.ObligeBlock:
+			action := strings.TrimPrefix(verb, "content.")
+			if err := c.prompt.Add(what, action); err != nil {
+				return err
+			}
+			if err := c.reply.Add(what, action); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("%q is not known here", o)
+		}
+	}
+	return nil
+}
+
+// clean makes of the caller's request what may leave: tools withheld, content
+// guarded.
+func (c *call) clean() *provider.Failure {
+	if len(c.withheld) > 0 {
+		body, err := withhold(c.body, c.withheld)
+		if err != nil {
+			return &provider.Failure{Code: "invalid_input", Message: "tools: cannot be withheld: " + err.Error()}
+		}
+		c.body = body
+	}
+	if len(c.prompt) == 0 {
+		return nil
+	}
+	body, blocked := c.prompt.JSON(c.body, c.inPrompt)
+	if blocked != "" {
+		return contentBlocked("prompt", blocked)
+	}
+	c.body = body
+	return nil
+}
+
+func contentBlocked(where, class string) *provider.Failure {
+	return &provider.Failure{Code: "content_blocked", Message: "the " + where + " holds content of class " + class + ", which is blocked here"}
+}
+
+// withhold takes tools out of a request.
+func withhold(body []byte, names []string) ([]byte, error) {
+	root := gjson.ParseBytes(body)
+	gone := func(n string) bool { return slices.Contains(names, n) }
+	nameOf := func(t gjson.Result) string {
+		for _, path := range []string{"function.name", "custom.name", "name", "type"} {
+			if v := t.Get(path); v.Exists() {
+				return v.String()
+			}
+		}
+		return ""
+	}
+	var err error
+	for _, field := range []string{"tools", "functions"} {
+		list := root.Get(field)
+		if !list.IsArray() {
+			continue
+		}
+		var left []string
+		for _, t := range list.Array() {
+			if t.Get("type").Str == "namespace" {
+				var inner []string
+				for _, in := range t.Get("tools").Array() {
+					if !gone(t.Get("name").Str + "." + nameOf(in)) {
+						inner = append(inner, in.Raw)
+					}
+				}
+				if len(inner) > 0 {
+					raw, e := sjson.SetRaw(t.Raw, "tools", "["+strings.Join(inner, ",")+"]")
+					if e != nil {
+						return nil, e
+					}
+					left = append(left, raw)
+				}
+				continue
+			}
+			if !gone(nameOf(t)) {
+				left = append(left, t.Raw)
+			}
+		}
+		if len(left) > 0 {
+			body, err = sjson.SetRawBytes(body, field, []byte("["+strings.Join(left, ",")+"]"))
+		} else {
+			for _, f := range []string{field, "tool_choice", "parallel_tool_calls", "function_call"} {
+				if body, err = sjson.DeleteBytes(body, f); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, path := range []string{"tool_choice.function.name", "tool_choice.name", "function_call.name"} {
+		if gone(gjson.GetBytes(body, path).Str) {
+			if body, err = sjson.DeleteBytes(body, strings.SplitN(path, ".", 2)[0]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return body, nil
+}
+
+// filter guards a stream: text is shown once it cannot be part of a finding any
+// more.
+type filter struct {
+	g    scan.Guard
+	seen scan.Seen
+	at   map[lane]*scan.Stream
+	last map[int]lane // lane that a choice speaks in
+}
+
+// lane is a run of text that belongs together.
+type lane struct {
+	choice, call int // call -1: not a tool's
+	typ          string
+}
+
+func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
+	if f.at == nil {
+		f.at, f.last = map[lane]*scan.Stream{}, map[int]lane{}
+	}
+	l := lane{e.Choice, -1, e.Part.Type}
+	switch e.Kind {
+	case ir.Delta:
+	case ir.CallArgs:
+		l = lane{e.Choice, e.Index, ""}
+	case ir.CallBegin, ir.End, ir.Signed:
+		out, blocked = f.flush(e.Choice)
+		return append(out, e), blocked
+	default:
+		return []ir.Event{e}, ""
+	}
+	if last, ok := f.last[e.Choice]; ok && last != l {
+		if out, blocked = f.flush(e.Choice); blocked != "" {
+			return out, blocked
+		}
+	}
+	f.last[e.Choice] = l
+	s := f.at[l]
+	if s == nil {
+		s = &scan.Stream{}
+		f.at[l] = s
+	}
+	piece := &e.Part.Text
+	if e.Kind == ir.CallArgs {
+		piece = &e.Part.Args
+	}
+	if *piece, blocked = s.Next(f.g, *piece, f.seen); *piece != "" {
+		out = append(out, e)
+	}
+	return out, blocked
+}
+
+// flush shows what a choice's lane still holds.
+func (f *filter) flush(choice int) ([]ir.Event, string) {
+	l, ok := f.last[choice]
+	if !ok {
+		return nil, ""
+	}
+	delete(f.last, choice)
+	text, blocked := f.at[l].End(f.g, f.seen)
+	if text == "" {
+		return nil, blocked
+	}
+	if l.call >= 0 {
+		return []ir.Event{{Kind: ir.CallArgs, Choice: choice, Index: l.call, Part: ir.Part{Args: text}}}, blocked
+	}
+	return []ir.Event{{Kind: ir.Delta, Choice: choice, Part: ir.Part{Type: l.typ, Text: text}}}, blocked
+}
