@@ -54,8 +54,9 @@ func Bin(t testing.TB, name string) string {
 // Options of a mesh.
 type Options struct {
 	Noop       bool
-	LLM        string // llm document
-	Capture    string // plain, hashed, off; empty = plain
+	LLM        string   // llm document
+	Env        []string // of every process
+	Capture    string   // plain, hashed, off; empty = plain
 	Policies   []string
 	Power      bool
 	Containerd string
@@ -284,7 +285,7 @@ func (m *Mesh) Start(name string, argv, env []string) {
 	m.T.Helper()
 	p := &Proc{argv: argv, env: env, done: make(chan struct{})}
 	p.cmd = exec.Command(argv[0], argv[1:]...)
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.Dir}, env...)
+	p.cmd.Env = append(append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.Dir}, m.opts.Env...), env...)
 	p.cmd.Stdout, p.cmd.Stderr = m.log, m.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {

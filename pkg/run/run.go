@@ -23,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
@@ -60,6 +61,7 @@ type Env struct {
 	Blobs    *blob.Store
 	Box      *transient.Box
 	Log      *slog.Logger
+	Tracer   *tracing.Tracer
 
 	key    atomic.Pointer[sign.Key]
 	mu     sync.Mutex
@@ -218,6 +220,14 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	env.Box.Serve("health", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(env.Health(ctx))
 	})
+	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance); err != nil {
+		return fmt.Errorf("%s: tracing: %w", slot.Instance, err)
+	}
+	defer func() {
+		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		env.Tracer.Close(bye)
+	}()
 	var takesWork atomic.Bool
 	env.Report(func(context.Context) Health { return Health{Name: "service", OK: takesWork.Load()} })
 	if cfg.SignSeed != nil {

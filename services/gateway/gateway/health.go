@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -129,6 +130,9 @@ type metrics struct {
 	latency  *prometheus.HistogramVec
 	requests *prometheus.CounterVec
 	lag      *prometheus.GaugeVec
+	attempts *prometheus.GaugeVec
+	tokens   *prometheus.GaugeVec
+	spent    *prometheus.GaugeVec
 }
 
 func newMetrics() *metrics {
@@ -139,7 +143,11 @@ func newMetrics() *metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_http_requests_total", Help: "Requests by route and status."}, []string{"route", "status"}),
 		lag:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_lag_events", Help: "Events waiting, by instance and view or durable."}, []string{"instance", "part"}),
 	}
-	m.reg.MustRegister(m.calls, m.latency, m.requests, m.lag)
+	// What the ledger holds of attempts, read from the view: it goes on across restarts.
+	m.attempts = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_llm_attempts", Help: "Attempts at providers, by outcome: succeeded, cancelled, or an error code."}, []string{"provider", "model", "outcome"})
+	m.tokens = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_llm_tokens", Help: "Tokens used, by type: input, output, cached, reasoning."}, []string{"provider", "model", "type"})
+	m.spent = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_llm_usd_micros", Help: "Money spent, in millionths of a US dollar."}, []string{"provider", "model"})
+	m.reg.MustRegister(m.attempts, m.tokens, m.spent, m.calls, m.latency, m.requests, m.lag)
 	return m
 }
 
@@ -169,6 +177,29 @@ func (m *metrics) middleware(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// models brings the figures of models up to date.
+func (m *metrics) models(ctx context.Context, s *Service) {
+	var stats []ModelStats
+	var spend []Spend
+	if s.env.Ask(ctx, "llm-router", "stats", map[string]any{}, &stats) != nil || s.env.Ask(ctx, "llm-router", "spend", map[string]any{"by": []string{"provider", "model"}}, &spend) != nil {
+		return // what was said last stands
+	}
+	for _, x := range stats {
+		m.attempts.WithLabelValues(x.Provider, x.Model, "succeeded").Set(float64(x.Succeeded))
+		m.attempts.WithLabelValues(x.Provider, x.Model, "cancelled").Set(float64(x.Cancelled))
+		for code, n := range x.Errors {
+			m.attempts.WithLabelValues(x.Provider, x.Model, code).Set(float64(n))
+		}
+	}
+	for _, x := range spend {
+		model := strings.TrimPrefix(x.By["model"], x.By["provider"]+"/")
+		for kind, n := range map[string]int64{"input": x.InputTokens, "output": x.OutputTokens, "cached": x.CachedTokens, "reasoning": x.ReasoningTokens} {
+			m.tokens.WithLabelValues(x.By["provider"], model, kind).Set(float64(n))
+		}
+		m.spent.WithLabelValues(x.By["provider"], model).Set(float64(x.USDMicros))
+	}
+}
+
 func (m *metrics) handler(s *Service) echo.HandlerFunc {
 	h := promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
 	return func(c echo.Context) error {
@@ -181,6 +212,7 @@ func (m *metrics) handler(s *Service) echo.HandlerFunc {
 				}
 			}
 		}
+		m.models(ctx, s)
 		h.ServeHTTP(c.Response(), c.Request())
 		return nil
 	}

@@ -12,11 +12,14 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
@@ -129,6 +132,17 @@ func (s *Service) relay(c echo.Context, r propose.Request) error {
 		return silent(r, "nothing was proposed")
 	}
 	defer s.pulse.watch()()
+	args, err := llmArgs(r.Args)
+	if err != nil {
+		return err
+	}
+	span := s.env.Tracer.Start(r.TraceCtx, "POST "+c.Path(), trace.SpanKindServer, attribute.String("http.request.method", "POST"), attribute.String("http.route", c.Path()),
+		attribute.String("gen_ai.operation.name", operation(r.Kind)), attribute.String("gen_ai.request.model", args.Model), attribute.String("gen_ai.conversation.id", r.Session), attribute.String("binnacle.call.id", r.ID))
+	r.TraceCtx = tracing.Context(span, r.TraceCtx)
+	defer func() {
+		span.SetAttributes(attribute.Int("http.response.status_code", c.Response().Status))
+		span.End()
+	}()
 	frames := s.env.Box.Open(r.ID)
 	defer frames.Close()
 	p, err := s.prop.Propose(ctx, r)
@@ -206,6 +220,17 @@ func (s *Service) relay(c echo.Context, r propose.Request) error {
 			return s.abandon(ctx, p, r)
 		}
 	}
+}
+
+// operation is the name OpenTelemetry gives to what a kind does.
+func operation(kind string) string {
+	switch kind {
+	case llm.Embeddings:
+		return "embeddings"
+	case llm.Completions:
+		return "text_completion"
+	}
+	return "chat"
 }
 
 // abandon records that the client left.

@@ -11,9 +11,13 @@ import (
 
 	"github.com/tidwall/gjson"
 	"github.com/tidwall/sjson"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fair"
@@ -37,6 +41,7 @@ type attempt struct {
 	said   int // bytes of text that passed
 	output []byte
 	seen   scan.Seen // in the answer
+	trace  string    // context for the provider
 	inject bool      // usage in the stream was asked for by us, not by the caller
 }
 
@@ -49,6 +54,18 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 	a.ev = events.AttemptFinished{API: c.w.Call.Kind, Model: cand.Model, Provider: cand.Provider, Requested: c.args.Model, Rule: rule, Status: "succeeded",
 		Streamed: c.args.Stream, Key: c.key.id, Tags: c.key.tags}
 	a.ans = answer{kind: c.w.Call.Kind, id: idPrefix[c.w.Call.Kind] + strings.TrimPrefix(c.w.Call.ID, "c-"), model: c.args.Model, created: c.now.Unix(), usage: c.args.Usage}
+	op := map[string]string{llm.Embeddings: "embeddings", llm.Completions: "text_completion"}[c.w.Call.Kind]
+	if op == "" {
+		op = "chat"
+	}
+	attrs := []attribute.KeyValue{attribute.String("gen_ai.operation.name", op), attribute.String("gen_ai.provider.name", a.providerName()), attribute.String("gen_ai.request.model", cand.Model),
+		attribute.String("gen_ai.conversation.id", c.w.Event.Session), attribute.String("binnacle.call.id", c.w.Call.ID), attribute.Bool("gen_ai.request.stream", c.args.Stream)}
+	if v := gjson.GetBytes(c.args.Params, "temperature"); v.Exists() {
+		attrs = append(attrs, attribute.Float64("gen_ai.request.temperature", v.Num))
+	}
+	span := c.s.env.Tracer.Start(c.w.Event.TraceCtx, op+" "+cand.Model, trace.SpanKindClient, attrs...)
+	defer span.End()
+	a.trace = tracing.Context(span, c.w.Event.TraceCtx)
 	err := a.run(ctx)
 	if errors.Is(err, errLost) || ctx.Err() != nil && err != nil {
 		a.ev.Status = "cancelled"
@@ -63,7 +80,13 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 		}
 		a.ev.ErrorCode, a.ev.HTTPStatus, a.ev.RetryAfterMS = f.Code, int64(f.Status), f.Retry.Milliseconds()
 	}
-	a.record(ctx, f)
+	a.record(f)
+	span.SetAttributes(attribute.Int64("gen_ai.usage.input_tokens", a.ev.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", a.ev.OutputTokens),
+		attribute.String("gen_ai.response.id", a.ev.ResponseID), attribute.Int64("http.response.status_code", a.ev.HTTPStatus))
+	if f != nil {
+		span.SetAttributes(attribute.String("error.type", f.Code))
+		span.SetStatus(codes.Error, f.Code)
+	}
 	return f
 }
 
@@ -81,8 +104,19 @@ func codeFor(ctx context.Context, err error) string {
 	return "internal"
 }
 
+// providerName is the provider as OpenTelemetry names it, by its kind.
+func (a *attempt) providerName() string {
+	if a.up == nil {
+		return "binnacle.demo"
+	}
+	if n := map[string]string{"azure": "azure.ai.openai", "bedrock": "aws.bedrock", "gemini": "gcp.gemini", "compatible": a.up.Name}[a.up.Kind]; n != "" {
+		return n
+	}
+	return a.up.Kind
+}
+
 // record puts the attempt on the ledger and its usage on the call's account.
-func (a *attempt) record(ctx context.Context, f *provider.Failure) {
+func (a *attempt) record(f *provider.Failure) {
 	c := a.c
 	passed := a.said > 0 || a.ev.Status == "cancelled" && a.ev.HTTPStatus > 0
 	if !a.usage.Known && (passed || f == nil) {
@@ -120,7 +154,7 @@ func (a *attempt) run(ctx context.Context) error {
 	if a.wire = wireFor(up.Provider, c.w.Call.Kind); a.wire == "" {
 		return a.unsupported()
 	}
-	req := provider.Call{Wire: a.wire, Model: a.cand.Model, Stream: c.args.Stream, Beta: c.args.Beta, Trace: c.w.Event.TraceCtx}
+	req := provider.Call{Wire: a.wire, Model: a.cand.Model, Stream: c.args.Stream, Beta: c.args.Beta, Trace: a.trace}
 	var err error
 	if req.Body, err = a.request(ctx); err != nil {
 		var f *provider.Failure

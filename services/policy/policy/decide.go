@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -53,6 +55,8 @@ func (s *Service) propose(ctx context.Context, m jetstream.Msg) error {
 		return nil
 	}
 	s.env.Emit.See(p.event.Lamport)
+	span := s.env.Tracer.Start(p.event.TraceCtx, "decide "+p.call.Kind, trace.SpanKindConsumer, attribute.String("binnacle.call.id", p.call.ID))
+	defer span.End()
 	if p.retries > 0 {
 		if done, err := s.answered(ctx, p.event, md.Sequence.Stream, "escalated"); err != nil || done {
 			return err

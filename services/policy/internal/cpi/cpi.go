@@ -59,7 +59,7 @@ func Errors(fs []Finding) []Finding {
 }
 
 // families are the first parts of all kinds there can be.
-var families = []string{"audit.", "judge.", "lab.", "llm.", "policy.", "tool.", "vault.", "work."}
+var families = []string{"audit.", "client.", "judge.", "lab.", "llm.", "policy.", "tool.", "vault.", "work."}
 
 type checker struct {
 	s   *Stack

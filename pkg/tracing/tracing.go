@@ -1,0 +1,69 @@
+// Package tracing exports OpenTelemetry spans, where OTEL_EXPORTER_OTLP_ENDPOINT
+// names a collector, and reads and writes the W3C trace context that events
+// carry. Names and attributes follow OpenTelemetry's GenAI conventions. Nothing
+// of a prompt, an answer or a key is ever an attribute.
+package tracing
+
+import (
+	"context"
+	"os"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+)
+
+// Tracer makes spans of one instance. Its zero value makes none.
+type Tracer struct {
+	t    trace.Tracer
+	stop func(context.Context) error
+}
+
+// New makes the tracer of an instance. Spans are sent in batches, in the
+// background; a collector that does not answer costs spans, never a call.
+func New(ctx context.Context, service, instance string) (*Tracer, error) {
+	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
+		return &Tracer{}, nil
+	}
+	x, err := otlptracehttp.New(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := sdk.NewTracerProvider(sdk.WithBatcher(x), sdk.WithResource(resource.NewSchemaless(
+		attribute.String("service.name", "binnacle-"+service), attribute.String("service.instance.id", instance))))
+	return &Tracer{p.Tracer("binnacle"), p.Shutdown}, nil
+}
+
+// Close sends what is left.
+func (t *Tracer) Close(ctx context.Context) {
+	if t != nil && t.stop != nil {
+		_ = t.stop(ctx)
+	}
+}
+
+// On reports whether spans go anywhere.
+func (t *Tracer) On() bool { return t != nil && t.t != nil }
+
+// Start begins a span below a trace context; an empty one begins a trace.
+func (t *Tracer) Start(parent, name string, kind trace.SpanKind, attrs ...attribute.KeyValue) trace.Span {
+	if !t.On() {
+		return noop.Span{}
+	}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": parent})
+	_, span := t.t.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attrs...))
+	return span
+}
+
+// Context is the W3C trace context of a span, or otherwise where it has none.
+func Context(s trace.Span, otherwise string) string {
+	c := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(trace.ContextWithSpan(context.Background(), s), c)
+	if v := c["traceparent"]; v != "" {
+		return v
+	}
+	return otherwise
+}
