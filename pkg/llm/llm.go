@@ -201,7 +201,7 @@ func (p *peek) member(name string, v gjson.Result) {
 		return
 	}
 	raw, err := canon.Transform(nil, []byte(v.Raw))
-	if err != nil { // beyond what a canonical number or text can be
+	if err != nil || v.Type == gjson.Number && len(v.Raw) > 16 { // beyond what a canonical number or text can be
 		raw = canon.AppendString(nil, strings.ToValidUTF8(v.Raw, "?"))
 	}
 	p.params = append(p.params, string(canon.AppendString(nil, name))+":"+string(raw))
