@@ -51,6 +51,7 @@ gen: ## regenerate types and references
 	cd schemas && go run ./gen
 	cd services/gateway && go run ./internal/openapigen
 	cd services/binnacle && go run ./internal/asyncgen
+	cd services/llm-router && go run ./internal/confgen
 
 fix: ## put modules in step, regenerate, format
 	scripts/modules fix

@@ -17,8 +17,8 @@ import (
 // Guards says what to do with what is found in prompts and in answers: class,
 // pii, secret or all, to flag, redact or block. Policy may oblige to more.
 type Guards struct {
-	Prompt map[string]string `json:"prompt,omitempty"`
-	Output map[string]string `json:"output,omitempty"`
+	Prompt map[string]string `json:"prompt,omitempty"` // class (email, phone, credit_card, iban, us_ssn, aws_key, github_token, api_key, jwt, private_key, slack_token), pii, secret or all, to flag, redact or block
+	Output map[string]string `json:"output,omitempty"` // the same for what models answer
 }
 
 // guardOf reads one side of the configuration.

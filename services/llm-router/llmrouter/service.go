@@ -26,12 +26,12 @@ import (
 
 // Config is the llm-router's configuration.
 type Config struct {
-	Providers []provider.Config `json:"providers"`
+	Providers []provider.Config `json:"providers"` // of language models; demo is always there
 	route.Table
-	Retry   Retry       `json:"retry"`
-	Breaker route.Break `json:"breaker"` // of each provider key
-	Guards  Guards      `json:"guards"`
-	Cache   CacheConfig `json:"cache"`
+	Retry   Retry       `json:"retry"`              // of a candidate, before the next is tried
+	Breaker route.Break `json:"breaker"`            // of each provider key
+	Guards  Guards      `json:"guards"`             // what is done with personal data and secrets in prompts and answers
+	Cache   CacheConfig `json:"cache"`              // of answers, for keys and requests that ask for it
 	HedgeMS int64       `json:"hedge_ms,omitempty"` // a second candidate is asked where the first is silent for so long; 0 = never
 	Limit   int         `json:"limit,omitempty"`    // calls at once; 0 = 4096
 	// Functions that clients of a proxy may be told to call; others are denied.

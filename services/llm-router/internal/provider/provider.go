@@ -46,18 +46,18 @@ const (
 
 // Config is one provider.
 type Config struct {
-	Name       string            `json:"name"` // first part of "provider/model"
-	Kind       string            `json:"kind,omitempty"`
-	BaseURL    string            `json:"base_url,omitempty"`
-	APIs       []string          `json:"apis,omitempty"`        // offered, where not the kind's own
-	APIVersion string            `json:"api_version,omitempty"` // azure
-	Region     string            `json:"region,omitempty"`      // bedrock
-	Secrets    []string          `json:"secrets,omitempty"`     // names in the vault, used in turn; each begins with "llm."
-	Models     []string          `json:"models,omitempty"`      // listed besides what the provider lists itself
-	Limit      int               `json:"limit,omitempty"`       // requests at once; 0 = 256
-	FirstMS    int64             `json:"first_byte_ms,omitempty"`
-	IdleMS     int64             `json:"idle_ms,omitempty"` // longest silence within a stream
-	Headers    map[string]string `json:"headers,omitempty"` // sent along; nothing secret
+	Name       string            `json:"name"`                    // first part of "provider/model"
+	Kind       string            `json:"kind,omitempty"`          // openai, anthropic, gemini, azure, bedrock, openrouter, ollama, or compatible (default): any server with OpenAI's API
+	BaseURL    string            `json:"base_url,omitempty"`      // where its API begins; known for openai, anthropic, gemini, openrouter, ollama and bedrock
+	APIs       []string          `json:"apis,omitempty"`          // chat, responses, messages, count_tokens, embeddings, completions: what it offers, where that is not what its kind does
+	APIVersion string            `json:"api_version,omitempty"`   // of azure; empty = 2024-10-21
+	Region     string            `json:"region,omitempty"`        // of bedrock, e.g. us-east-1
+	Secrets    []string          `json:"secrets,omitempty"`       // names in the vault, used in turn; each begins with "llm."
+	Models     []string          `json:"models,omitempty"`        // listed besides what the provider lists itself
+	Limit      int               `json:"limit,omitempty"`         // requests at once; 0 = 256
+	FirstMS    int64             `json:"first_byte_ms,omitempty"` // longest wait for the first byte; 0 = 120000
+	IdleMS     int64             `json:"idle_ms,omitempty"`       // longest silence within an answer; 0 = 120000
+	Headers    map[string]string `json:"headers,omitempty"`       // sent along; nothing secret
 }
 
 type kind struct {

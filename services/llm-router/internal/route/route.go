@@ -26,7 +26,7 @@ type Rule struct {
 
 // Virtual is a model that stands for others.
 type Virtual struct {
-	Name     string   `json:"name"`
+	Name     string   `json:"name"`               // without a slash
 	Strategy string   `json:"strategy,omitempty"` // order (default), weighted, cost, latency
 	Sticky   bool     `json:"sticky,omitempty"`   // a session keeps its target, for the sake of prompt caches
 	Targets  []Target `json:"targets"`
@@ -34,32 +34,32 @@ type Virtual struct {
 
 // Target is one of the models a virtual one stands for.
 type Target struct {
-	Model  string   `json:"model"`
+	Model  string   `json:"model"`            // provider/model
 	Weight int64    `json:"weight,omitempty"` // of strategy weighted; 0 = 1
 	Tags   []string `json:"tags,omitempty"`   // chosen only for requests that carry one of them
 }
 
 // Price is what a model costs, in millionths of a US dollar per million tokens.
 type Price struct {
-	Model      string `json:"model"`
-	Input      int64  `json:"input"`
+	Model      string `json:"model"`                  // provider/model
+	Input      int64  `json:"input"`                  // what goes in
 	Cached     int64  `json:"cached_input,omitempty"` // read from a prompt cache; 0 = as Input
 	CacheWrite int64  `json:"cache_write,omitempty"`  // written into one; 0 = as Input
-	Output     int64  `json:"output"`
+	Output     int64  `json:"output"`                 // what comes out
 }
 
 // Prices is the price table.
 type Prices struct {
-	Version string  `json:"version,omitempty"`
+	Version string  `json:"version,omitempty"` // named by every attempt that it priced
 	Models  []Price `json:"models,omitempty"`
 }
 
 // Table is the routing configuration.
 type Table struct {
-	Aliases   map[string]string `json:"aliases,omitempty"`
-	Virtual   []Virtual         `json:"virtual,omitempty"`
-	Fallbacks []Rule            `json:"fallbacks,omitempty"`
-	Prices    Prices            `json:"prices"`
+	Aliases   map[string]string `json:"aliases,omitempty"`   // name without a slash to provider/model, or to a virtual model
+	Virtual   []Virtual         `json:"virtual,omitempty"`   // models that stand for others; those not chosen are tried behind the one that is
+	Fallbacks []Rule            `json:"fallbacks,omitempty"` // what to try where a model fails before its first content
+	Prices    Prices            `json:"prices"`              // what models cost, in millionths of a US dollar per million tokens
 }
 
 // Check reports a table that could not be followed; has tells of providers.
