@@ -2,9 +2,12 @@ package mesh
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -59,4 +62,58 @@ func BenchmarkGovernedNoop(b *testing.B) {
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "calls/s")
 		})
 	}
+}
+
+// BenchmarkLLM is a request to a model, under a token and under a virtual key
+// with a budget, in one process with a provider that answers at once.
+func BenchmarkLLM(b *testing.B) {
+	answer := []byte(`{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}`)
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer)
+	}))
+	defer up.Close()
+	cfg := Config{Dir: b.TempDir(), Addr: "127.0.0.1:0"}
+	if err := json.Unmarshal(fmt.Appendf(nil, `{"providers":[{"name":"mock","base_url":%q}],"prices":{"version":"1","models":[{"model":"mock/m","input":1,"output":1}]}}`, up.URL), &cfg.LLM); err != nil {
+		b.Fatal(err)
+	}
+	m, err := Start(b.Context(), cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Stop()
+	post := func(path, token, body string) []byte {
+		req, err := http.NewRequest(http.MethodPost, "http://"+m.Addr+path, strings.NewReader(body))
+		if err != nil {
+			b.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("X-Binnacle-Session", "s-bench-llm")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer resp.Body.Close()
+		out, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			b.Fatalf("status %d: %s %v", resp.StatusCode, out, err)
+		}
+		return out
+	}
+	const chat = `{"model":"mock/m","messages":[{"role":"user","content":"say hi"}]}`
+	b.Run("token", func(b *testing.B) {
+		for b.Loop() {
+			post("/v1/chat/completions", m.Token, chat)
+		}
+	})
+	var key struct{ Key string }
+	if err := json.Unmarshal(post("/api/v1/keys", m.Token, `{"id":"bench","actor":"admin","budget_usd_micros":1000000000,"budget_window":"total"}`), &key); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("key", func(b *testing.B) {
+		for b.Loop() {
+			post("/v1/chat/completions", key.Key, chat)
+		}
+	})
 }

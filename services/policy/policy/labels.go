@@ -46,7 +46,7 @@ func (l *labels) reaching(ctx context.Context, e *contract.Event, c *contract.Ca
 // session it is nested in, which sees its output too.
 func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) error {
 	brings := append(slices.Clone(t.Labels), p.facts.Labels...)
-	if slices.ContainsFunc(t.Secrets, func(g contract.SecretGrant) bool { return !g.Pattern() }) { // the others stay with the executor
+	if tainting(t) {
 		brings = append(brings, labelSecret)
 	}
 	if len(brings) == 0 {
@@ -63,6 +63,12 @@ func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) erro
 		}
 	}
 	return nil
+}
+
+// tainting reports whether a secret reaches the tool itself. One that is granted
+// by a pattern stays with the executor.
+func tainting(t *contract.Tool) bool {
+	return slices.ContainsFunc(t.Secrets, func(g contract.SecretGrant) bool { return !g.Pattern() })
 }
 
 func (l *labels) add(ctx context.Context, p *proposal, session string, brings []string) error {

@@ -104,7 +104,7 @@ func (st *State) Apply(e *contract.Event) error {
 			return err
 		}
 		for _, t := range st.Catalog.Tools() {
-			if len(t.Labels) > 0 || len(t.Secrets) > 0 {
+			if len(t.Labels) > 0 || tainting(&t) {
 				st.markLabelled()
 			}
 		}

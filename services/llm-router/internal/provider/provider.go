@@ -453,7 +453,7 @@ type frames struct {
 func (f *frames) Next() (sse.Event, error) {
 	if f.d == nil {
 		f.d = eventstream.NewDecoder()
-		f.buf = make([]byte, 0, 16<<10)
+		f.buf = make([]byte, 0, 4<<10)
 	}
 	m, err := f.d.Decode(f.r, f.buf)
 	if err != nil {

@@ -29,7 +29,7 @@ type Reader struct {
 }
 
 // NewReader reads from r.
-func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 16<<10)} }
+func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
 // Next returns the next event that has data. io.EOF: the stream ended between
 // two events; io.ErrUnexpectedEOF: inside one.
