@@ -113,7 +113,22 @@ type Executor struct {
 // recorded as dead_lettered.
 const maxDeliver = 8
 
-var errCancelled = errors.New("cancelled by the caller")
+var (
+	errCancelled = errors.New("cancelled by the caller")
+	errStopped   = errors.New("the executor is stopped")
+)
+
+// grace is how long running calls may go on once the executor is told to stop;
+// then they end with an outcome that says so.
+const grace = 5 * time.Second
+
+func (x *Executor) stopAll() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, stop := range x.running {
+		stop(errStopped)
+	}
+}
 
 // Run works until ctx ends, then finishes what is running.
 func (x *Executor) Run(ctx context.Context) error {
@@ -128,7 +143,16 @@ func (x *Executor) Run(ctx context.Context) error {
 	control := follow.New(x.Conn, x.Instance, Control, func(en eventlog.Entry) error { return x.control(ctx, en) })
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { _ = control.Run(ctx, last+1) })
+	controlled, release := context.WithCancel(context.WithoutCancel(ctx)) // as long as anything runs
+	defer release()
+	wg.Go(func() { _ = control.Run(controlled, last+1) })
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-controlled.Done():
+		case <-time.After(grace):
+			x.stopAll()
+		}
+	})()
 	work := bus.ExecutorWork(x.Service)
 	return Consume(ctx, x.Conn, work.Consumer(x.Service), x.Limit, work.AckWait, x.process)
 }
@@ -410,6 +434,8 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		switch {
 		case errors.Is(context.Cause(ctx), errCancelled) && res.Status != contract.Succeeded:
 			res.Status, res.ErrorCode, res.ErrorMessage = contract.Cancelled, "cancelled", "cancelled by the caller"
+		case errors.Is(context.Cause(ctx), errStopped) && res.Status != contract.Succeeded:
+			res.Status, res.ErrorCode, res.ErrorMessage = contract.Failed, "executor_stopped", "the executor was stopped before the call had ended"
 		case ctx.Err() != nil && res.Status != contract.Succeeded && res.Status != contract.TimedOut:
 			res.Status, res.ErrorCode, res.ErrorMessage = contract.TimedOut, "timeout", "the call's deadline passed"
 		}

@@ -81,6 +81,10 @@ func (a *Args) Canonical(c *canon.Codec) {
 // Stored reports whether a response may be fetched and continued by its id.
 func (a *Args) Stored() bool { return gjson.GetBytes(a.Params, "store").Raw != "false" }
 
+// Schema is the JSON Schema of Args, in canonical form. Decoding into Args is as
+// strict as it is; TestSchema compares them.
+const Schema = `{"additionalProperties":false,"properties":{"beta":{"items":{"type":"string"},"type":"array"},"body":{"type":"string"},"bytes":{"type":"integer"},"cache":{"enum":["use"]},"capture":{"enum":["plain","hashed","off"]},"digest":{"type":"string"},"fields":{"items":{"type":"string"},"type":"array"},"hold_input":{"type":"integer"},"hold_tokens":{"type":"integer"},"messages":{"type":"integer"},"model":{"minLength":1,"type":"string"},"params":{"additionalProperties":true,"type":"object"},"previous":{"type":"string"},"stream":{"type":"boolean"},"stream_usage":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"}},"required":["body","bytes","capture","fields","hold_input","hold_tokens","messages","model","params","tools"],"type":"object"}`
+
 // FieldError says which member of a request is wrong, and how.
 type FieldError struct{ Field, Problem string }
 

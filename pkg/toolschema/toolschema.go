@@ -62,6 +62,9 @@ func unknownField(v *jsonschema.ValidationError) bool {
 // Output says where an output breaks the tool's output schema; the error holds
 // no part of the output.
 func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
+	if string(t.OutputSchema) == "{}" {
+		return nil // it says nothing, and whoever gave it has read it
+	}
 	s, err := c.compile(digest+" out", t.OutputSchema)
 	if err != nil {
 		return err

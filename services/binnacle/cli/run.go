@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -44,7 +45,7 @@ func up(ctx context.Context, c *env) error {
 	if *verbose {
 		level = slog.LevelDebug
 	}
-	debug.SetGCPercent(300) // the heap is small and garbage is plenty
+	go collect(ctx)
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
 	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Mirror: *mirror, Webhook: *webhook, Capture: *capture}
 	if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
@@ -75,6 +76,21 @@ func up(ctx context.Context, c *env) error {
 			mesh.Version, time.Since(began).Milliseconds(), m.Addr, filepath.Join(*c.data, "admin.token"), m.RootKID)
 	}
 	return m.Err()
+}
+
+// collect keeps garbage collection rare while the heap is small, and memory in
+// bounds while it is not: what may pile up is some 96 MiB, or 40 % of what lives.
+func collect(ctx context.Context) {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	for {
+		metrics.Read(live)
+		debug.SetGCPercent(int(min(max(100*(96<<20)/max(live[0].Value.Uint64(), 1<<20), 40), 300)))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(2 * time.Second):
+		}
+	}
 }
 
 // ReadLLM reads the llm document strictly.

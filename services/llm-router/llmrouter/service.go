@@ -70,15 +70,12 @@ func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{execute.Control, attemptsReader}}
 }
 
-// argsSchema is the schema of llm.Args; TestSchema compares them.
-const argsSchema = `{"additionalProperties":false,"properties":{"beta":{"items":{"type":"string"},"type":"array"},"body":{"type":"string"},"bytes":{"type":"integer"},"cache":{"enum":["use"]},"capture":{"enum":["plain","hashed","off"]},"digest":{"type":"string"},"fields":{"items":{"type":"string"},"type":"array"},"hold_input":{"type":"integer"},"hold_tokens":{"type":"integer"},"messages":{"type":"integer"},"model":{"minLength":1,"type":"string"},"params":{"additionalProperties":true,"type":"object"},"previous":{"type":"string"},"stream":{"type":"boolean"},"stream_usage":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"}},"required":["body","bytes","capture","fields","hold_input","hold_tokens","messages","model","params","tools"],"type":"object"}`
-
 // ProviderKeys is the grant under which provider keys are fetched.
 const providerKeys = "llm.*"
 
 func llmTool(kind, description string) contract.Tool {
 	return contract.Tool{Description: description, Class: "E0", Executor: "llm-router", Kind: kind, Tool: kind, Version: "v2",
-		InputSchema: contract.Raw(argsSchema), OutputSchema: contract.Raw(`{}`), Secrets: []contract.SecretGrant{{Name: providerKeys}}}
+		InputSchema: contract.Raw(llm.Schema), OutputSchema: contract.Raw(`{}`), Secrets: []contract.SecretGrant{{Name: providerKeys}}}
 }
 
 var llmTools = []contract.Tool{

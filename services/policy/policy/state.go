@@ -338,7 +338,12 @@ func answer(ctx context.Context, in *guard.Inputs, engines []*rego.Engine, overl
 	}
 	// One spelling: of a doubled name each reader could take another value.
 	reason := contract.ReasonSchemaViolation
-	if canon.IsCanonical(args) {
+	switch {
+	case string(in.Tool.InputSchema) == llm.Schema:
+		if contract.Decode(args, new(llm.Args)) == nil { // as strict, and canonical
+			reason = ""
+		}
+	case canon.IsCanonical(args):
 		reason = checker.Input(in.Facts.ToolDigest, in.Tool, args)
 	}
 	if reason != "" {
