@@ -364,3 +364,33 @@ func TestRouting(t *testing.T) {
 		t.Fatal(out, err)
 	}
 }
+
+// TestHedge: a provider that stays silent is overtaken by the next, whose answer
+// is the only one that is shown; the loser is let go and recorded.
+func TestHedge(t *testing.T) {
+	p, doc := harness.NewProviders(t, map[string]any{"hedge_ms": 100, "fallbacks": []any{
+		map[string]any{"primary": "openai/h-hang", "fallbacks": []string{"anthropic/h-good"}}, map[string]any{"primary": "openai/h-slow", "fallbacks": []string{"anthropic/h-hang"}}}})
+	m := harness.One(t, harness.Options{LLM: doc})
+	for i, c := range []struct{ primary, winner, loser string }{{"openai/h-hang", "anthropic/h-good", "openai/h-hang"}, {"openai/h-slow", "openai/h-slow", "anthropic/h-hang"}} {
+		for _, stream := range []bool{false, true} {
+			session := fmt.Sprintf("s-hedge-%d-%v", i, stream)
+			n := len(p.Requests(c.loser))
+			r := post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, session), fmt.Sprintf(`{"model":%q,"stream":%v,"messages":[{"role":"user","content":"hi"}]}`, c.primary, stream))
+			body := all(t, r)
+			if r.StatusCode != 200 || r.Header.Get("X-Binnacle-Model") != c.winner || strings.Contains(body, `"error"`) {
+				t.Fatalf("%s: %d %s %s", c.primary, r.StatusCode, r.Header.Get("X-Binnacle-Model"), body)
+			}
+			eventually(t, "the loser is let go", 2*time.Second, func() bool { seen := p.Requests(c.loser); return len(seen) > n && !seen[len(seen)-1].Gone.IsZero() })
+			var got []string
+			for _, a := range recorded(t, m, session, "attempt_finished") {
+				got = append(got, fmt.Sprint(a["provider"], " ", a["status"]))
+			}
+			if len(got) != 2 || !strings.Contains(strings.Join(got, ","), "succeeded") || !strings.Contains(strings.Join(got, ","), "cancelled") {
+				t.Errorf("attempts %v", got)
+			}
+			if o := outcomes(t, m, session)[0]["effect"].(map[string]any); o["status"] != "succeeded" {
+				t.Errorf("%v", o)
+			}
+		}
+	}
+}

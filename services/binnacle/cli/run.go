@@ -79,12 +79,12 @@ func up(ctx context.Context, c *env) error {
 }
 
 // collect keeps garbage collection rare while the heap is small, and memory in
-// bounds while it is not: what may pile up is some 96 MiB, or 40 % of what lives.
+// bounds while it is not: what may pile up is some 96 MiB, or a quarter of what lives.
 func collect(ctx context.Context) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	for {
 		metrics.Read(live)
-		debug.SetGCPercent(int(min(max(100*(96<<20)/max(live[0].Value.Uint64(), 1<<20), 40), 300)))
+		debug.SetGCPercent(int(min(max(100*(96<<20)/max(live[0].Value.Uint64(), 1<<20), 25), 300)))
 		select {
 		case <-ctx.Done():
 			return

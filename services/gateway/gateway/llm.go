@@ -1,10 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -32,7 +32,9 @@ func (s *Service) llm(kind string) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		body, err := io.ReadAll(c.Request().Body) // whole: what is streamed through breaks in front of fast answers
+		var buf bytes.Buffer // whole: what is streamed through breaks in front of fast answers
+		buf.Grow(int(min(max(c.Request().ContentLength, 0), 1<<20)) + bytes.MinRead)
+		_, err = buf.ReadFrom(c.Request().Body)
 		if err != nil {
 			var he *echo.HTTPError
 			if errors.As(err, &he) {
@@ -40,7 +42,7 @@ func (s *Service) llm(kind string) echo.HandlerFunc {
 			}
 			return badRequest("body", "the request body could not be read")
 		}
-		r, err := s.llmRequest(c, kind, body, who)
+		r, err := s.llmRequest(c, kind, buf.Bytes(), who)
 		if err != nil {
 			return err
 		}

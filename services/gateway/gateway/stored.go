@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -35,6 +36,10 @@ func (s *Service) response(c echo.Context) error {
 		return err
 	}
 	last, err := s.lastOf(ctx, call)
+	for err == nil && last != nil && last.Name != "effect_recorded" && ctx.Err() == nil { // audit may be a moment behind
+		time.Sleep(5 * time.Millisecond)
+		last, err = s.lastOf(ctx, call)
+	}
 	if err != nil {
 		return err
 	}

@@ -154,6 +154,9 @@ func (a *attempt) run(ctx context.Context) error {
 	if a.wire = wireFor(up.Provider, c.w.Call.Kind); a.wire == "" {
 		return a.unsupported()
 	}
+	if a.wire == wireEstimate {
+		return a.count()
+	}
 	req := provider.Call{Wire: a.wire, Model: a.cand.Model, Stream: c.args.Stream, Beta: c.args.Beta, Trace: a.trace}
 	var err error
 	if req.Body, err = a.request(ctx); err != nil {
@@ -239,6 +242,17 @@ func (a *attempt) judge(name, value string, f *provider.Failure) {
 
 func (a *attempt) unsupported() error {
 	return &provider.Failure{Code: "unsupported", Status: http.StatusBadRequest, Message: "provider " + a.cand.Provider + " does not offer " + a.c.w.Call.Kind}
+}
+
+// count answers a request to count tokens by an estimate.
+func (a *attempt) count() error {
+	a.usage.Known = true
+	doc, err := json.Marshal(map[string]int{"input_tokens": len(a.c.body)/4 + 1})
+	if err != nil {
+		return err
+	}
+	a.output, a.ev.Estimated = doc, true
+	return a.send(&llm.Head{Status: http.StatusOK, Headers: map[string]string{"Content-Type": "application/json", "X-Binnacle-Model": a.cand.ID()}}, doc)
 }
 
 // request is the body for the provider: the caller's own with the model's name

@@ -34,6 +34,10 @@ var native = map[string]string{llm.Chat: provider.Chat, llm.Responses: provider.
 // spelled are the kinds whose streams we can write ourselves.
 var spelled = map[string]bool{llm.Chat: true, llm.Responses: true, llm.Messages: true}
 
+// wireEstimate stands for no request at all: tokens are estimated here, at four
+// bytes each, where a provider cannot count them.
+const wireEstimate = "estimate"
+
 // wireFor is the API in which a provider is asked for a call of a kind: the
 // caller's own where the provider offers it, else one that it is translated to.
 func wireFor(p *provider.Provider, kind string) string {
@@ -47,6 +51,8 @@ func wireFor(p *provider.Provider, kind string) string {
 				return w
 			}
 		}
+	case llm.CountTokens:
+		return wireEstimate
 	case llm.Embeddings:
 		if p.Speaks(provider.GeminiEmbed) {
 			return provider.GeminiEmbed

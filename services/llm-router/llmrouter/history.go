@@ -53,7 +53,7 @@ var errNotStored = errors.New("no such response is stored")
 // stored reads one response of this caller's: what went in, what came out, and
 // the one before it.
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	callID := ""
 	for end := time.Now().Add(time.Second); callID == "" && time.Now().Before(end); {
@@ -65,11 +65,11 @@ func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previo
 		return nil, "", errNotStored
 	}
 	var call contract.Call
-	if err := c.event(ctx, "proposal", callID, &call); err != nil {
+	if err := c.event(ctx, "proposal", "call_proposed", callID, &call); err != nil {
 		return nil, "", err
 	}
 	var rec contract.Recorded
-	if err := c.event(ctx, "call", callID, &rec); err != nil {
+	if err := c.event(ctx, "call", "effect_recorded", callID, &rec); err != nil {
 		return nil, "", err
 	}
 	rawArgs, err := c.s.env.Blobs.Open(ctx, &call.Args)
@@ -100,18 +100,27 @@ func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previo
 }
 
 // event reads what the ledger says of a call of this caller's; audit keeps the
-// index.
-func (c *call) event(ctx context.Context, verb, callID string, data canon.Document) error {
-	var raw json.RawMessage
-	if err := c.s.env.Ask(ctx, "audit", verb, map[string]string{"call_id": callID}, &raw); err != nil {
-		return err
+// index, and may be a moment behind.
+func (c *call) event(ctx context.Context, verb, name, callID string, data canon.Document) error {
+	for {
+		var raw json.RawMessage
+		if err := c.s.env.Ask(ctx, "audit", verb, map[string]string{"call_id": callID}, &raw); err != nil {
+			return err
+		}
+		e, err := contract.DecodeEvent(raw)
+		if err != nil {
+			return err
+		}
+		if e.Actor != c.w.Event.Actor {
+			return errNotStored // another's response does not exist
+		}
+		if e.Name == name {
+			return contract.Decode(e.Data, data)
+		}
+		select {
+		case <-ctx.Done():
+			return errNotStored // it has not ended
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
-	e, err := contract.DecodeEvent(raw)
-	if err != nil {
-		return err
-	}
-	if e.Actor != c.w.Event.Actor {
-		return errNotStored // another's response does not exist
-	}
-	return contract.Decode(e.Data, data)
 }
