@@ -26,6 +26,7 @@ var ErrTooLarge = fmt.Errorf("content is larger than %d MiB", MaxSize>>20)
 
 // Store reads and writes content of one tenant.
 type Store struct {
+	Keys   Keys // opens what is encrypted; nil where the service may not
 	Conn   *bus.Conn
 	Tenant string
 }
@@ -97,6 +98,9 @@ func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error)
 		return nil, nil
 	}
 	size := int(c.Size) + contract.SaltSize
+	if c.Encryption != nil {
+		size += tagSize
+	}
 	if c.Size < 0 || c.Size > MaxSize {
 		return nil, ErrTooLarge
 	}
@@ -120,6 +124,14 @@ func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.Object(ctx, c)
 	if err != nil {
 		return nil, err
+	}
+	return s.OpenObject(ctx, c, object)
+}
+
+// OpenObject is Open with the stored object in hand.
+func (s *Store) OpenObject(ctx context.Context, c *contract.Content, object []byte) ([]byte, error) {
+	if c.Encryption != nil {
+		return s.unseal(ctx, c, object)
 	}
 	return c.Open(object)
 }

@@ -66,6 +66,7 @@ type Result struct {
 	ErrorMessage string
 	EffectType   string
 	Output       []byte // canonical JSON, or nil
+	Encrypt      bool   // the ledger gets the output under the tenant's key
 	Withhold     bool   // the ledger gets the output's commitment alone
 	Artifacts    []string
 	Attestation  *contract.Attestation
@@ -575,7 +576,11 @@ func (x *Executor) finish(ctx context.Context, started, e *contract.Event, a *co
 		c, _ := blob.Withheld(res.Output, "application/json")
 		out, eff.OutputDigest = &c, c.Commitment
 	} else if res.Output != nil {
-		c, err := x.Blobs.Commit(ctx, res.Output, "application/json")
+		commit := x.Blobs.Commit
+		if res.Encrypt {
+			commit = x.Blobs.CommitSealed
+		}
+		c, err := commit(ctx, res.Output, "application/json")
 		switch {
 		case errors.Is(err, blob.ErrTooLarge):
 			eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Failed, "invalid_output", err.Error()

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 
@@ -11,24 +12,35 @@ import (
 
 // Attach makes a the summary of a call whose body is the request, kept as
 // a.Capture says, and returns that body.
-func (a *Args) Attach(body []byte) *propose.Body {
+func (a *Args) Attach(ctx context.Context, s *blob.Store, body []byte) (*propose.Body, error) {
+	const media = "application/json"
 	var b propose.Body
-	if a.Capture == CapturePlain {
-		b.Content, b.Object = blob.Refer(body, "application/json")
-	} else {
-		b.Content, b.Carried = blob.Withheld(body, "application/json")
+	switch a.Capture {
+	case CapturePlain:
+		b.Content, b.Object = blob.Refer(body, media)
+	case CaptureEncrypted:
+		var err error
+		if b.Content, b.Object, err = s.Seal(ctx, body, media); err != nil {
+			return nil, err
+		}
+	default:
+		b.Content, b.Carried = blob.Withheld(body, media)
 	}
 	if a.Capture == CaptureHashed {
 		sum := sha256.Sum256(body)
 		a.Digest = "sha256:" + hex.EncodeToString(sum[:])
 	}
 	a.Body = b.Content.Commitment
-	return &b
+	return &b, nil
 }
 
 // Request makes the proposal of a call to a language model of its parts: args,
 // body and the data classes that the body brings.
-func Request(r *propose.Request, a *Args, body []byte, labels []string) {
-	r.Body = a.Attach(body)
-	r.Args, r.Labels, r.Stream = contract.Bytes(a), labels, true
+func Request(ctx context.Context, s *blob.Store, r *propose.Request, a *Args, body []byte, labels []string) error {
+	b, err := a.Attach(ctx, s, body)
+	if err != nil {
+		return err
+	}
+	r.Body, r.Args, r.Labels, r.Stream = b, contract.Bytes(a), labels, true
+	return nil
 }

@@ -29,9 +29,10 @@ var Kinds = []string{Chat, Completions, CountTokens, Embeddings, Messages, Respo
 
 // How much of prompts and answers the ledger keeps.
 const (
-	CapturePlain  = "plain"  // the content, until it is erased
-	CaptureHashed = "hashed" // its SHA-256, so that who holds the content can show it
-	CaptureOff    = "off"    // a commitment under a salt that nobody keeps
+	CapturePlain     = "plain"     // the content
+	CaptureEncrypted = "encrypted" // the content under the tenant's key: destroying that erases it
+	CaptureHashed    = "hashed"    // its SHA-256, so that who holds the content can show it
+	CaptureOff       = "off"       // a commitment under a salt that nobody keeps
 )
 
 // Args is the summary. Its members follow from the request alone, but for
@@ -83,7 +84,7 @@ func (a *Args) Stored() bool { return gjson.GetBytes(a.Params, "store").Raw != "
 
 // Schema is the JSON Schema of Args, in canonical form. Decoding into Args is as
 // strict as it is; TestSchema compares them.
-const Schema = `{"additionalProperties":false,"properties":{"beta":{"items":{"type":"string"},"type":"array"},"body":{"type":"string"},"bytes":{"type":"integer"},"cache":{"enum":["use"]},"capture":{"enum":["plain","hashed","off"]},"digest":{"type":"string"},"fields":{"items":{"type":"string"},"type":"array"},"hold_input":{"type":"integer"},"hold_tokens":{"type":"integer"},"messages":{"type":"integer"},"model":{"minLength":1,"type":"string"},"params":{"additionalProperties":true,"type":"object"},"previous":{"type":"string"},"stream":{"type":"boolean"},"stream_usage":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"}},"required":["body","bytes","capture","fields","hold_input","hold_tokens","messages","model","params","tools"],"type":"object"}`
+const Schema = `{"additionalProperties":false,"properties":{"beta":{"items":{"type":"string"},"type":"array"},"body":{"type":"string"},"bytes":{"type":"integer"},"cache":{"enum":["use"]},"capture":{"enum":["plain","encrypted","hashed","off"]},"digest":{"type":"string"},"fields":{"items":{"type":"string"},"type":"array"},"hold_input":{"type":"integer"},"hold_tokens":{"type":"integer"},"messages":{"type":"integer"},"model":{"minLength":1,"type":"string"},"params":{"additionalProperties":true,"type":"object"},"previous":{"type":"string"},"stream":{"type":"boolean"},"stream_usage":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"}},"required":["body","bytes","capture","fields","hold_input","hold_tokens","messages","model","params","tools"],"type":"object"}`
 
 // FieldError says which member of a request is wrong, and how.
 type FieldError struct{ Field, Problem string }

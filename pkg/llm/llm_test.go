@@ -25,8 +25,10 @@ func TestPeek(t *testing.T) {
 	if a.In != int64(len(body))/3+1 || a.Hold != a.In+200 {
 		t.Errorf("hold %d of %d", a.In, a.Hold)
 	}
-	a.Attach([]byte(body))
 	a.Capture = CapturePlain
+	if _, err := a.Attach(t.Context(), nil, []byte(body)); err != nil {
+		t.Fatal(err)
+	}
 	var b Args
 	if err := contract.Decode(contract.Bytes(a), &b); err != nil || string(contract.Bytes(&b)) != string(contract.Bytes(a)) {
 		t.Errorf("the summary does not read back: %v", err)
@@ -52,7 +54,10 @@ func FuzzPeek(f *testing.F) {
 				continue
 			}
 			a.Capture = CaptureOff
-			p := a.Attach(body)
+			p, err := a.Attach(t.Context(), nil, body)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if got, err := p.Content.Open(p.Carried); err != nil || string(got) != string(body) {
 				t.Fatalf("the body does not open: %v", err)
 			}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
@@ -217,6 +219,9 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	env.Trust.see = env.Emit.See
 	env.Blobs = &blob.Store{Conn: conn, Tenant: cfg.Tenant}
 	env.Box = transient.NewBox(conn, cfg.Tenant, d.Service, slot.Instance)
+	if slices.Contains(contentkeys.Readers, d.Service) {
+		env.Blobs.Keys = &contentkeys.Ring{Ask: env.Ask}
+	}
 	env.Box.Serve("health", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(env.Health(ctx))
 	})

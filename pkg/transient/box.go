@@ -108,7 +108,7 @@ func (b *Box) deliver(en eventlog.Entry) error {
 		return nil
 	}
 	if f.Kind == ask {
-		go b.answer(f.Data)
+		go b.answer(serviceOf(en.Subject), f.Data)
 		return nil
 	}
 	b.mu.Lock()
@@ -232,12 +232,27 @@ func (b *Box) AskOne(ctx context.Context, to, verb string, args, out any) error 
 	return json.Unmarshal(f.Data, out)
 }
 
-func (b *Box) answer(raw []byte) {
+// serviceOf is the service that published a subject: permissions hold it to its
+// own token.
+func serviceOf(subject string) string {
+	parts := strings.SplitN(subject, ".", 4)
+	if len(parts) < 4 {
+		return ""
+	}
+	return parts[2]
+}
+
+type fromKey struct{}
+
+// From is the service whose question a handler answers.
+func From(ctx context.Context) string { s, _ := ctx.Value(fromKey{}).(string); return s }
+
+func (b *Box) answer(from string, raw []byte) {
 	var q Question
 	if json.Unmarshal(raw, &q) != nil {
 		return
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), q.Deadline)
+	ctx, cancel := context.WithDeadline(context.WithValue(context.Background(), fromKey{}, from), q.Deadline)
 	defer cancel()
 	n := int64(0)
 	send := func(kind string, doc any) error {

@@ -101,3 +101,15 @@ func TestGap(t *testing.T) {
 		t.Fatal(f, err)
 	}
 }
+
+// TestFrom: who asks is what the server let it publish as, whatever it says.
+func TestFrom(t *testing.T) {
+	a, b := boxes(t)
+	b.Serve("who", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error { return reply(transient.From(ctx)) })
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var who string
+	if err := a.AskOne(ctx, "b-1", "who", map[string]string{"from": "b", "From": "b-1"}, &who); err != nil || who != "a" {
+		t.Fatal(who, err)
+	}
+}

@@ -25,7 +25,7 @@ var settings = map[string]string{
 	"BINNACLE_KEYS":             "folder of the service's own key files",
 	"BINNACLE_LISTEN":           "the gateway's listen address",
 	"BINNACLE_LLM":              "JSON file naming LLM providers, routes and prices",
-	"BINNACLE_CAPTURE":          "how much of prompts and answers the ledger keeps: `plain`, `hashed` or `off`",
+	"BINNACLE_CAPTURE":          "how much of prompts and answers the ledger keeps: `plain`, `encrypted`, `hashed` or `off`",
 	"BINNACLE_LOG":              "debug for more words",
 	"BINNACLE_NATS":             "NATS server",
 	"BINNACLE_MIRROR":           "1 keeps a mirror of the ledger in an account of its own",

@@ -17,7 +17,7 @@ var version = "dev"
 
 // Environment: BINNACLE_LISTEN (0.0.0.0:8080), BINNACLE_DURABILITY,
 // BINNACLE_EXPECT (services /readyz waits for), BINNACLE_APPROVAL_WEBHOOK,
-// BINNACLE_CAPTURE (plain, hashed or off).
+// BINNACLE_CAPTURE (plain, encrypted, hashed or off).
 // Keys: token.pub, and webhook.seed for a webhook.
 func main() {
 	run.Main("gateway", func(keys run.Keys) (run.Service, error) {

@@ -265,12 +265,17 @@ func tools(ctx context.Context, c *env) error {
 // secret stores a secret read from standard input, so that it is in no
 // process listing and no shell history.
 func secret(ctx context.Context, c *env) error {
-	pos, err := c.parse(2, 2, "put NAME < FILE")
+	pos, err := c.parse(1, 2, "put NAME < FILE | rotate-content-key | destroy-content-key ID")
 	if err != nil {
 		return err
 	}
-	if pos[0] != "put" {
-		return fail(exitUsage, "usage: binnacle secret put NAME < FILE")
+	switch {
+	case pos[0] == "rotate-content-key" && len(pos) == 1:
+		return c.say(c.governed(ctx, "vault.rotate_content_key", map[string]string{}))
+	case pos[0] == "destroy-content-key" && len(pos) == 2:
+		return c.say(c.governed(ctx, "vault.destroy_content_key", map[string]string{"id": pos[1]}))
+	case pos[0] != "put" || len(pos) != 2:
+		return fail(exitUsage, "usage: binnacle secret put NAME < FILE | rotate-content-key | destroy-content-key ID")
 	}
 	value, err := io.ReadAll(io.LimitReader(c.in, 64<<10+1))
 	if err != nil {

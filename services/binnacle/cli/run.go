@@ -26,7 +26,7 @@ func up(ctx context.Context, c *env) error {
 	packs := c.fs.String("packs", envOr("BINNACLE_PACKS", ""), "folder of packs")
 	containerd := c.fs.String("containerd", os.Getenv("BINNACLE_CONTAINERD"), "containerd socket, for tier container")
 	llm := c.fs.String("llm", os.Getenv("BINNACLE_LLM"), "JSON file naming LLM providers, routes and prices")
-	capture := c.fs.String("capture", envOr("BINNACLE_CAPTURE", "plain"), "how much of prompts and answers the ledger keeps: plain, hashed or off")
+	capture := c.fs.String("capture", envOr("BINNACLE_CAPTURE", "plain"), "how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off")
 	power := c.fs.Bool("power", os.Getenv("BINNACLE_DURABILITY") == "power", "fsync every event (durability mode power)")
 	noop := c.fs.Bool("noop", false, "offer tool.noop, for benchmarks and tests")
 	nats := c.fs.String("nats-listen", "", "also listen for NATS clients on host:port")

@@ -50,7 +50,7 @@ type Config struct {
 	Mirror     bool     // keep a mirror of the ledger in an account of its own
 	NATSListen string   // also listen for NATS clients on host:port; empty = in process only
 	Webhook    string   // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
-	Capture    string   // how much of prompts and answers the ledger keeps: plain, hashed or off; empty = plain
+	Capture    string   // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
 	LLM        llmrouter.Config
 }
 

@@ -89,7 +89,9 @@ func (s *Service) llmRequest(c echo.Context, kind string, body []byte, who *call
 	if err != nil {
 		return r, err
 	}
-	llm.Request(&r, args, body, labels)
+	if err := llm.Request(c.Request().Context(), s.env.Blobs, &r, args, body, labels); err != nil {
+		return r, unavailable("the request cannot be encrypted now: " + err.Error())
+	}
 	return r, nil
 }
 

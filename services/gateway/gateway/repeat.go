@@ -97,7 +97,7 @@ func (s *Service) same(ctx context.Context, c *contract.Call, r propose.Request)
 	if errors.Is(err, contract.ErrErased) {
 		return true, nil
 	}
-	again, err2 := r.Body.Content.Open(r.Body.Object)
+	again, err2 := s.env.Blobs.OpenObject(ctx, &r.Body.Content, r.Body.Object)
 	return err == nil && err2 == nil && bytes.Equal(body, again), errors.Join(err, err2)
 }
 

@@ -38,7 +38,7 @@ type Config struct {
 	Expect      []string          // services /readyz waits for
 	CallTimeout time.Duration     // how long a caller waits; 0 = 90 s
 	Version     string
-	Capture     string // how much of prompts and answers the ledger keeps: plain, hashed or off; empty = plain
+	Capture     string // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
 	Webhook     string // is told of calls that wait for approval; empty = nobody
 	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature
 	// Listening, if set, is told the bound address.
@@ -80,8 +80,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.Capture == "" {
 		s.Capture = llm.CapturePlain
 	}
-	if s.Capture != llm.CapturePlain && s.Capture != llm.CaptureHashed && s.Capture != llm.CaptureOff {
-		return fmt.Errorf("gateway: capture %q: want plain, hashed or off", s.Capture)
+	if !slices.Contains([]string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed, llm.CaptureOff}, s.Capture) {
+		return fmt.Errorf("gateway: capture %q: want plain, encrypted, hashed or off", s.Capture)
 	}
 	s.metrics = newMetrics()
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}

@@ -132,7 +132,9 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 	args.Capture = llm.CapturePlain // a judgement without its grounds would be none
 	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Actor: w.Event.Actor, Client: w.Event.Client,
 		Session: session, Scopes: w.Call.Scopes, Timeout: 60 * time.Second, Parent: w.Event}
-	llm.Request(&req, args, raw, labels)
+	if err := llm.Request(ctx, s.env.Blobs, &req, args, raw, labels); err != nil {
+		return "", err
+	}
 	req.Stream = false // the outcome is all it reads
 	p, err := s.prop.Propose(ctx, req)
 	if err != nil {

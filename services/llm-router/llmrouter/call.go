@@ -109,7 +109,8 @@ func (c *call) refused(f *provider.Failure) {
 }
 
 func (c *call) result() execute.Result {
-	r := execute.Result{EffectType: c.w.Call.Kind, Usage: &c.usage, Withhold: c.args.Capture != llm.CapturePlain}
+	r := execute.Result{EffectType: c.w.Call.Kind, Usage: &c.usage, Encrypt: c.args.Capture == llm.CaptureEncrypted,
+		Withhold: c.args.Capture == llm.CaptureHashed || c.args.Capture == llm.CaptureOff}
 	if len(c.output) > 0 {
 		r.Output = c.output
 	}

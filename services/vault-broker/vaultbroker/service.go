@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -44,6 +45,8 @@ type Service struct {
 	env   *run.Env
 	store *store.Store
 	key   *seal.Key
+
+	contentMu sync.Mutex
 }
 
 var requests = bus.Work{Name: "requests", Filters: []string{"evt.*.*.*.secret_requested.>"}, AckWait: 5 * time.Second, MaxAckPending: 1024}
@@ -59,6 +62,8 @@ var putTool = contract.Tool{
 	OutputSchema: contract.Raw(`{"properties":{"fingerprint":{"type":"string"},"name":{"type":"string"}},"required":["fingerprint","name"],"type":"object"}`),
 }
 
+func tools() []contract.Tool { return append([]contract.Tool{putTool}, contentTools...) }
+
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
@@ -69,11 +74,17 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.store, err = store.Open(filepath.Join(s.Dir, "secrets.json"), s.KEK); err != nil {
 		return fmt.Errorf("vault: %w", err)
 	}
-	if err := catalog.Register(ctx, env.Emit, "vault-broker", []contract.Tool{putTool}); err != nil {
+	if err := catalog.Register(ctx, env.Emit, "vault-broker", tools()); err != nil {
 		return err
 	}
 	env.ReportWork(requests.Consumer("vault-broker"))
-	x := env.Executor(16, []contract.Tool{putTool}, s.put)
+	s.serveContentKeys()
+	x := env.Executor(16, tools(), func(ctx context.Context, w *execute.Work) execute.Result {
+		if w.Call.Kind == putTool.Kind {
+			return s.put(ctx, w)
+		}
+		return s.content(w)
+	})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.Run(ctx) })
 	g.Go(func() error {

@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 )
 
@@ -121,6 +123,20 @@ func (s *Store) Get(name string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.get(name)
+}
+
+// Names lists the names with a prefix, sorted.
+func (s *Store) Names(prefix string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for n := range s.data {
+		if strings.HasPrefix(n, prefix) {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 func (s *Store) get(name string) ([]byte, error) {

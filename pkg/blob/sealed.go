@@ -1,0 +1,107 @@
+package blob
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Keys are the tenant's content keys. A key that was destroyed answers
+// contract.ErrErased.
+type Keys interface {
+	Current(ctx context.Context) (id string, key []byte, err error)
+	Key(ctx context.Context, id string) ([]byte, error)
+}
+
+const (
+	algorithm = "A256GCM" // JOSE's name (RFC 7518, 5.1)
+	tagSize   = 16
+)
+
+// Seal refers to content encrypted under the tenant's current key, and returns
+// the object that must be Put for it; nil where it lies in the reference.
+func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (contract.Content, []byte, error) {
+	if s.Keys == nil {
+		return contract.Content{}, nil, errors.New("this service holds no content keys")
+	}
+	if len(content) > MaxSize {
+		return contract.Content{}, nil, ErrTooLarge
+	}
+	id, key, err := s.Keys.Current(ctx)
+	if err != nil {
+		return contract.Content{}, nil, fmt.Errorf("content key: %w", err)
+	}
+	g, err := aead(key)
+	if err != nil {
+		return contract.Content{}, nil, err
+	}
+	salt, nonce := make([]byte, contract.SaltSize), make([]byte, g.NonceSize())
+	rand.Read(salt)
+	rand.Read(nonce)
+	c := contract.Content{Commitment: contract.Commit(salt, content), MediaType: mediaType, Size: int64(len(content)), Store: contract.StoreObject,
+		Encryption: &contract.Encryption{Algorithm: algorithm, KeyID: id, Nonce: base64.RawURLEncoding.EncodeToString(nonce)}}
+	object := g.Seal(nil, nonce, contract.Object(salt, content), []byte(c.Commitment))
+	if len(content) <= contract.InlineMax {
+		c.Store, c.Text = contract.StoreInline, base64.RawURLEncoding.EncodeToString(object)
+		return c, nil, nil
+	}
+	return c, object, nil
+}
+
+// CommitSealed is Commit under the tenant's current key.
+func (s *Store) CommitSealed(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
+	c, object, err := s.Seal(ctx, content, mediaType)
+	if err != nil {
+		return c, err
+	}
+	return c, s.Put(ctx, &c, object)
+}
+
+func aead(key []byte) (cipher.AEAD, error) {
+	b, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(b)
+}
+
+// unseal opens what Seal made. Content whose key is destroyed is erased.
+func (s *Store) unseal(ctx context.Context, c *contract.Content, object []byte) ([]byte, error) {
+	if s.Keys == nil || c.Encryption.Algorithm != algorithm {
+		return nil, contract.ErrEncrypted
+	}
+	if c.Store == contract.StoreInline {
+		var err error
+		if object, err = base64.RawURLEncoding.Strict().DecodeString(c.Text); err != nil {
+			return nil, fmt.Errorf("content: %w", err)
+		}
+	}
+	if object == nil {
+		return nil, contract.ErrErased
+	}
+	key, err := s.Keys.Key(ctx, c.Encryption.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	g, err := aead(key)
+	if err != nil {
+		return nil, err
+	}
+	nonce, err := base64.RawURLEncoding.Strict().DecodeString(c.Encryption.Nonce)
+	if err != nil || len(nonce) != g.NonceSize() {
+		return nil, errors.New("content: its nonce is malformed")
+	}
+	plain, err := g.Open(nil, nonce, object, []byte(c.Commitment))
+	if err != nil {
+		return nil, errors.New("content does not open under its key")
+	}
+	bare := *c
+	bare.Encryption, bare.Store, bare.Text = nil, contract.StoreObject, ""
+	return bare.Open(plain)
+}

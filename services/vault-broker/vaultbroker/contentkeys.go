@@ -1,0 +1,138 @@
+package vaultbroker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
+)
+
+const (
+	kindRotate  = "vault.rotate_content_key"
+	kindDestroy = "vault.destroy_content_key"
+
+	// contentPrefix begins the names of content keys in the store. No secret's
+	// name holds a slash.
+	contentPrefix = "content-key/"
+)
+
+var contentTools = []contract.Tool{
+	{Description: "Makes a new content key; what is recorded from now on is encrypted under it.", Class: "E1", Executor: "vault-broker", Kind: kindRotate, Tool: kindRotate, Version: "v1",
+		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
+	{Description: "Destroys a content key: what was encrypted under it is erased for ever, and every proof still holds.", Class: "E4", Executor: "vault-broker", Kind: kindDestroy, Tool: kindDestroy, Version: "v1",
+		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"id":{"pattern":"^tk-[0-9]{6}$","type":"string"}},"required":["id"],"type":"object"}`),
+		OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
+}
+
+// serveContentKeys answers the services that may hold content keys.
+func (s *Service) serveContentKeys() {
+	s.env.Box.Serve(contentkeys.Verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		if !slices.Contains(contentkeys.Readers, transient.From(ctx)) {
+			return errors.New("content keys are not for " + transient.From(ctx))
+		}
+		var q struct {
+			Recipient string `json:"recipient"`
+		}
+		if err := json.Unmarshal(raw, &q); err != nil {
+			return err
+		}
+		k, err := s.contentKeys()
+		if err != nil {
+			return errors.New("the content keys cannot be read")
+		}
+		plain, err := json.Marshal(k)
+		if err != nil {
+			return err
+		}
+		sealed, err := seal.To(q.Recipient, contentkeys.Info, plain)
+		if err != nil {
+			return err
+		}
+		return reply(contentkeys.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
+	})
+}
+
+// contentKeys reads all of them; where there is none yet, the first is made.
+func (s *Service) contentKeys() (contentkeys.Keys, error) {
+	s.contentMu.Lock()
+	defer s.contentMu.Unlock()
+	k := contentkeys.Keys{Keys: map[string][]byte{}}
+	for _, name := range s.store.Names(contentPrefix) { // sorted: the newest is last
+		v, err := s.store.Get(name)
+		if err != nil {
+			return k, err
+		}
+		id := strings.TrimPrefix(name, contentPrefix)
+		if len(v) == contentKeySize { // the place of a destroyed one stays taken
+			k.Keys[id], k.Current = v, id
+		}
+	}
+	if k.Current == "" {
+		id, key, err := s.newContentKey()
+		if err != nil {
+			return k, err
+		}
+		k.Keys[id], k.Current = key, id
+	}
+	return k, nil
+}
+
+const contentKeySize = 32
+
+// newContentKey makes the next key. The lock is held.
+func (s *Service) newContentKey() (string, []byte, error) {
+	n := 1
+	if names := s.store.Names(contentPrefix); len(names) > 0 {
+		if _, err := fmt.Sscanf(strings.TrimPrefix(names[len(names)-1], contentPrefix), "tk-%d", &n); err != nil {
+			return "", nil, err
+		}
+		n++
+	}
+	id, key := fmt.Sprintf("tk-%06d", n), make([]byte, contentKeySize)
+	rand.Read(key)
+	return id, key, s.store.Put(contentPrefix+id, key)
+}
+
+// content does the two calls that change content keys.
+func (s *Service) content(w *execute.Work) execute.Result {
+	s.contentMu.Lock()
+	defer s.contentMu.Unlock()
+	effect, id := "content_key.made", ""
+	if w.Call.Kind == kindRotate {
+		var err error
+		if id, _, err = s.newContentKey(); err != nil {
+			return execute.Fail("internal", "the store could not be written")
+		}
+	} else {
+		var args struct {
+			ID string `json:"id"`
+		}
+		if err := json.Unmarshal(w.Args, &args); err != nil {
+			return execute.Fail("invalid_input", "%v", err)
+		}
+		effect, id = "content_key.destroyed", args.ID
+		v, err := s.store.Get(contentPrefix + id)
+		if errors.Is(err, store.ErrNotFound) || err == nil && len(v) != contentKeySize {
+			return execute.Fail("not_found", "id: no content key %s stands", id)
+		}
+		// An empty value in its place: ids are never given twice.
+		if err != nil || s.store.Put(contentPrefix+id, []byte{}) != nil {
+			return execute.Fail("internal", "the store could not be written")
+		}
+	}
+	c := canon.Object(nil)
+	c.Str("id", id)
+	return execute.Result{EffectType: effect, Output: c.End()}
+}
