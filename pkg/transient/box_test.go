@@ -105,7 +105,9 @@ func TestGap(t *testing.T) {
 // TestFrom: who asks is what the server let it publish as, whatever it says.
 func TestFrom(t *testing.T) {
 	a, b := boxes(t)
-	b.Serve("who", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error { return reply(transient.From(ctx)) })
+	b.Serve("who", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
+		return reply(transient.From(ctx))
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	var who string

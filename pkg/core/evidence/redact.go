@@ -129,7 +129,7 @@ func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []t
 				}
 				missing := false
 				if _, err := withhold(e, func(c *contract.Content, _ string) bool {
-					missing = c.Store == contract.StoreInline && c.Salt == ""
+					missing = missing || c.Store == contract.StoreInline && c.Salt == "" && c.Encryption == nil
 					return false
 				}); err != nil {
 					return nil, 0, err

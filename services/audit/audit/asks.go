@@ -414,7 +414,7 @@ func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size
 					continue
 				}
 				for _, c := range contents(en) {
-					if c.Store != contract.StoreObject {
+					if c.Store != contract.StoreObject || c.Encryption != nil { // ciphertext cannot be held against its commitment
 						continue
 					}
 					object, err := s.env.Blobs.Object(ctx, &c)
