@@ -89,11 +89,18 @@ func (s *Service) llmRequest(c echo.Context, kind string, body []byte, who *call
 	if err != nil {
 		return r, err
 	}
+	if h.Get(timeoutHeader) == "" {
+		r.Timeout = llmTimeout
+	}
 	if err := llm.Request(c.Request().Context(), s.env.Blobs, &r, args, body, labels); err != nil {
 		return r, unavailable("the request cannot be encrypted now: " + err.Error())
 	}
 	return r, nil
 }
+
+// llmTimeout is how long a request to a model may take where its caller does not
+// say: models think for minutes.
+const llmTimeout = 10 * time.Minute
 
 // cacheHeader asks for an answer that was kept, where there is one.
 const cacheHeader = "X-Binnacle-Cache"
@@ -195,6 +202,7 @@ func (s *Service) relay(c echo.Context, r propose.Request) error {
 				headers(c, r, contract.Escalate)
 				return &escalation{r.ID, esc}
 			}
+			deadline.Reset(min(r.Timeout, s.CallTimeout)) // people are not waited for as long as models
 		case err := <-p.Failed():
 			if r.IdemKey != "" && errors.Is(err, eventlog.ErrIDConflict) { // the same key, at the same moment
 				if done, err := s.repeated(c, r); done || err != nil {

@@ -78,7 +78,10 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 		if a.ev.Status == "succeeded" {
 			a.ev.Status = "failed"
 		}
-		a.ev.ErrorCode, a.ev.HTTPStatus, a.ev.RetryAfterMS = f.Code, int64(f.Status), f.Retry.Milliseconds()
+		a.ev.ErrorCode, a.ev.RetryAfterMS = f.Code, f.Retry.Milliseconds()
+		if f.Status > 0 {
+			a.ev.HTTPStatus = int64(f.Status)
+		}
 	}
 	a.record(f)
 	span.SetAttributes(attribute.Int64("gen_ai.usage.input_tokens", a.ev.InputTokens), attribute.Int64("gen_ai.usage.output_tokens", a.ev.OutputTokens),
