@@ -1,0 +1,144 @@
+package route
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func table() *Table {
+	return &Table{
+		Aliases: map[string]string{"fast": "a/small", "any": "mixed"},
+		Virtual: []Virtual{
+			{Name: "mixed", Strategy: "order", Targets: []Target{{Model: "a/big"}, {Model: "b/big"}}},
+			{Name: "near", Strategy: "cost", Targets: []Target{{Model: "a/eu", Tags: []string{"eu"}}, {Model: "b/eu", Tags: []string{"eu", "cheap"}}, {Model: "c/us", Tags: []string{"us"}}, {Model: "a/small"}}},
+		},
+		Fallbacks: []Rule{{Primary: "fast", Fallbacks: []string{"b/small", "mixed"}, Triggers: []string{Timeout}}, {Primary: "a/big", Fallbacks: []string{"c/big"}}},
+		Prices:    Prices{Version: "1", Models: []Price{{Model: "a/eu", Input: 10, Output: 10}, {Model: "b/eu", Input: 1, Output: 1}, {Model: "a/small", Input: 3, Output: 9, Cached: 1, CacheWrite: 4}, {Model: "b/small", Input: 5, Output: 2}}},
+	}
+}
+
+func has(p string) bool { return strings.Contains("abc", p) }
+
+func plan(t *Table, want string, q Query) string {
+	var out []string
+	for _, c := range t.Plan(want, q, has) {
+		s := c.ID()
+		if c.Rule != "" {
+			s += "<" + c.Rule
+		}
+		if len(c.Triggers) > 0 {
+			s += "?" + strings.Join(c.Triggers, ",")
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestPlan(t *testing.T) {
+	tb := table()
+	if err := tb.Check(has); err != nil {
+		t.Fatal(err)
+	}
+	for want, expect := range map[string]string{
+		"a/x":     "a/x",
+		"z/x":     "",
+		"a/":      "",
+		"nothing": "",
+		"fast":    "a/small b/small<fallback:fast?timeout a/big<fallback:fast?timeout b/big<virtual:mixed",
+		"any":     "a/big b/big<virtual:mixed",
+		"a/big":   "a/big c/big<fallback:a/big",
+		"near":    "a/small",
+	} {
+		if got := plan(tb, want, Query{}); got != expect {
+			t.Errorf("%s:\n got %s\nwant %s", want, got, expect)
+		}
+	}
+	// A tag chooses among the targets that carry it; without one, those without.
+	for tags, expect := range map[string]string{"eu": "b/eu a/eu<virtual:near", "us": "c/us", "cheap": "b/eu", "other": "a/small"} {
+		if got := plan(tb, "near", Query{Tags: []string{tags}}); got != expect {
+			t.Errorf("tag %s: %s, want %s", tags, got, expect)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for field, change := range map[string]func(*Table){
+		"aliases":               func(t *Table) { t.Aliases["x/y"] = "a/b" },
+		"aliases.gone":          func(t *Table) { t.Aliases["gone"] = "z/b" },
+		"virtual[0].strategy":   func(t *Table) { t.Virtual[0].Strategy = "best" },
+		"virtual[0].targets":    func(t *Table) { t.Virtual[0].Targets = nil },
+		"virtual[1].targets[0]": func(t *Table) { t.Virtual[1].Targets[0].Model = "x" },
+		"virtual[1].name":       func(t *Table) { t.Virtual[1].Name = "fast" },
+		"fallbacks[0]":          func(t *Table) { t.Fallbacks[0].Fallbacks = []string{"zzz"} },
+		"fallbacks[1].triggers": func(t *Table) { t.Fallbacks[1].Triggers = []string{"sometimes"} },
+		"prices.models[2]":      func(t *Table) { t.Prices.Models[2].Output = -1 },
+		"prices.version":        func(t *Table) { t.Prices.Version = "" },
+	} {
+		tb := table()
+		change(tb)
+		if err := tb.Check(has); err == nil || !strings.HasPrefix(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func TestCost(t *testing.T) {
+	tb := table()
+	// 100 in, of which 50 cached and 10 written: 40*3 + 50*1 + 10*4 + 20*9 = 390 millionths of a millionth's price.
+	if c, ok := tb.Cost("a/small", 100_000_000, 50_000_000, 10_000_000, 20_000_000); !ok || c != 390 {
+		t.Errorf("cost %d %v", c, ok)
+	}
+	if c, ok := tb.Cost("a/small", 1, 0, 0, 0); !ok || c != 1 {
+		t.Errorf("a part of a millionth is one: %d", c)
+	}
+	if _, ok := tb.Cost("c/x", 1, 0, 0, 1); ok {
+		t.Error("a model without a price has a cost")
+	}
+	// Of an alias, the dearest of all that it may come to; without a price of one, none.
+	if _, ok := tb.Ceiling("fast", has); ok {
+		t.Error("mixed has no price, so fast has none")
+	}
+	tb.Fallbacks[0].Fallbacks = []string{"b/small"}
+	if p, ok := tb.Ceiling("fast", has); !ok || p.Input != 5 || p.Output != 9 {
+		t.Errorf("ceiling %+v %v", p, ok)
+	}
+}
+
+func TestBreaker(t *testing.T) {
+	now := time.Unix(1000, 0)
+	b := Breaker{Break: Break{Failures: 3, OpenMS: 1000}}
+	fail := func() { b.Failure(now) }
+	fail()
+	fail()
+	b.Success()
+	fail()
+	fail()
+	if !b.Allow(now) {
+		t.Fatal("open after two")
+	}
+	fail()
+	if b.Allow(now.Add(999*time.Millisecond)) || b.Open(now).IsZero() {
+		t.Fatal("closed after three")
+	}
+	now = now.Add(time.Second)
+	if !b.Allow(now) || b.Allow(now) {
+		t.Fatal("not exactly one may try")
+	}
+	b.Undecided()
+	if !b.Allow(now) {
+		t.Fatal("the place of one who left is lost")
+	}
+	fail()
+	if b.Allow(now) {
+		t.Fatal("closed after the one that tried failed")
+	}
+	now = now.Add(time.Second)
+	if !b.Allow(now) {
+		t.Fatal("nobody may try again")
+	}
+	b.Success()
+	if !b.Allow(now) || !b.Allow(now) {
+		t.Fatal("still open")
+	}
+}

@@ -1,0 +1,61 @@
+package usage
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+)
+
+func attempt(at time.Time, a events.AttemptFinished) *contract.Event {
+	return &contract.Event{Name: events.AttemptFinishedName, Source: "llm-router/llm-router-1", Actor: "alice", CallID: "c-" + a.ResponseID, Time: contract.Time(at), Data: contract.Bytes(&a)}
+}
+
+func TestView(t *testing.T) {
+	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	var s, again State
+	for i := range 1000 {
+		a := events.AttemptFinished{Provider: "p", Model: "m", Status: "succeeded", LatencyMS: int64(i + 1), FirstByteMS: 5, InputTokens: 10, OutputTokens: 2, USDMicros: 3, Key: "k", Tags: []string{"y", "x"}, ResponseID: fmt.Sprint("r", i)}
+		if i%10 == 0 {
+			a.Status, a.ErrorCode = "failed", "upstream_error"
+		}
+		if i%50 == 1 {
+			a.Status = "cancelled"
+		}
+		e := attempt(noon.Add(time.Duration(i)*time.Second), a)
+		if err := s.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+		if err := again.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if string(s.Dump()) != string(again.Dump()) || len(s.Dump()) == 0 {
+		t.Fatal("folding again gives something else")
+	}
+	st := s.Stats(time.Time{}, time.Time{})[0]
+	if st.Attempts != 1000 || st.Errors["upstream_error"] != 100 || st.Cancelled != 20 || st.Succeeded != 880 || math.Abs(st.SuccessRate-880.0/980) > 1e-9 {
+		t.Errorf("%+v", st)
+	}
+	for want, got := range map[float64]int64{500: st.LatencyMS.P50, 950: st.LatencyMS.P95, 990: st.LatencyMS.P99, 5: st.FirstMS.P50} {
+		if math.Abs(float64(got)-want) > want*0.04+1 {
+			t.Errorf("quantile %d, want about %v", got, want)
+		}
+	}
+	if st := s.Stats(noon.Add(time.Minute), noon.Add(2*time.Minute))[0]; st.Attempts != 60 {
+		t.Errorf("one minute of a call a second: %d", st.Attempts)
+	}
+	rows, err := s.Spend(time.Time{}, time.Time{}, []string{"tag"})
+	if err != nil || len(rows) != 2 || rows[0].By["tag"] != "x" || rows[0].USDMicros != 3000 || rows[1].InputTokens != 10000 {
+		t.Errorf("%+v %v", rows, err)
+	}
+	if _, err := s.Spend(time.Time{}, time.Time{}, []string{"colour"}); err == nil {
+		t.Error("an unknown dimension is taken")
+	}
+	if s.Call("r5") != "c-r5" || s.Call("r0") != "" {
+		t.Error("answers are not found by their id, or failed ones are")
+	}
+}
