@@ -83,24 +83,10 @@ type rivalAt struct {
 // ways: direct, nginx, a bare Go reverse proxy, and gateways that record nothing.
 func edge(t *testing.T) {
 	up := mock(t)
-	doc := filepath.Join(t.TempDir(), "llm.json")
-	b, err := json.Marshal(map[string]any{"providers": []any{map[string]any{"name": "mock", "base_url": up.URL + "/v1", "limit": 8192}},
-		"prices": map[string]any{"version": "bench", "models": []any{map[string]any{"model": "mock/m", "input": 1, "output": 1}, map[string]any{"model": "mock/pace", "input": 1, "output": 1}, map[string]any{"model": "mock/slow", "input": 1, "output": 1}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(doc, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	harness.WriteSecrets(t, doc, nil)
-	m := harness.One(t, harness.Options{LLM: doc})
-	out, err := m.CLI("key", "create", "bench", "--actor", "bench", "--budget", "1000000")
-	if err != nil {
-		t.Fatal(out, err)
-	}
+	m, key := fresh(t, up.URL)
 	ways := []rivalAt{{name: "direct", base: up.URL, model: "m"}}
 	ways = append(ways, nginx(t, up.URL), goProxy(t, up.URL), portkey(t, up.URL))
-	ways = append(ways, rivalAt{name: "binnacle: decided, budgeted, signed, durable", base: "http://" + m.Addr, token: strings.TrimSpace(out), model: "mock/m", pid: m.PID("binnacle")})
+	ways = append(ways, rivalAt{name: "binnacle: decided, budgeted, signed, durable", base: "http://" + m.Addr, token: key, model: "mock/m", pid: m.PID("binnacle")})
 	small := func(w *rivalAt, stream bool) []byte {
 		return fmt.Appendf(nil, `{"model":%q,"stream":%v,"messages":[{"role":"user","content":"say hi"}]}`, w.model, stream)
 	}
@@ -153,9 +139,35 @@ func edge(t *testing.T) {
 			add(r)
 		}
 	}
-	ours := &ways[len(ways)-1]
-	paced(t, ours)
-	open(t, m, ours)
+}
+
+// streams measures many streams at once, on a mesh that has done nothing before.
+func streams(t *testing.T) {
+	up := mock(t)
+	m, key := fresh(t, up.URL)
+	w := &rivalAt{base: "http://" + m.Addr, token: key, pid: m.PID("binnacle")}
+	paced(t, w)
+	open(t, m, w)
+}
+
+// fresh starts a mesh in front of the mock and makes a virtual key with a budget.
+func fresh(t *testing.T, up string) (*harness.Mesh, string) {
+	doc := filepath.Join(t.TempDir(), "llm.json")
+	b, err := json.Marshal(map[string]any{"providers": []any{map[string]any{"name": "mock", "base_url": up + "/v1", "limit": 8192}},
+		"prices": map[string]any{"version": "bench", "models": []any{map[string]any{"model": "mock/m", "input": 1, "output": 1}, map[string]any{"model": "mock/pace", "input": 1, "output": 1}, map[string]any{"model": "mock/slow", "input": 1, "output": 1}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(doc, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	harness.WriteSecrets(t, doc, nil)
+	m := harness.One(t, harness.Options{LLM: doc})
+	out, err := m.CLI("key", "create", "bench", "--actor", "bench", "--budget", "1000000")
+	if err != nil {
+		t.Fatal(out, err)
+	}
+	return m, strings.TrimSpace(out)
 }
 
 // timed sends one request and returns the time to its first byte or to its end.

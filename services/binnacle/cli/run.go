@@ -79,12 +79,15 @@ func up(ctx context.Context, c *env) error {
 }
 
 // collect keeps garbage collection rare while the heap is small, and memory in
-// bounds while it is not: what may pile up is some 96 MiB, or a quarter of what lives.
+// bounds while it is not: what may pile up is some 160 MiB, and less where that
+// would take the process above 480 MiB.
 func collect(ctx context.Context) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	for {
 		metrics.Read(live)
-		debug.SetGCPercent(int(min(max(100*(96<<20)/max(live[0].Value.Uint64(), 1<<20), 25), 300)))
+		n := max(int64(live[0].Value.Uint64()), 1<<20)
+		debug.SetGCPercent(int(min(max(100*(160<<20)/n, 40), 300)))
+		debug.SetMemoryLimit(max(480<<20, n*3/2+128<<20))
 		select {
 		case <-ctx.Done():
 			return
