@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
 
@@ -92,7 +93,7 @@ func llmCmd(ctx context.Context, c *env) error {
 	q := url.Values{"from": {time.Now().Add(-*since).UTC().Format(time.RFC3339)}}
 	switch verb {
 	case "stats":
-		var rows []gateway.ModelStats
+		var rows []llm.ModelStats
 		if err := c.get(ctx, "/api/v1/llm/stats?"+q.Encode(), &rows); err != nil {
 			return err
 		}
@@ -104,7 +105,7 @@ func llmCmd(ctx context.Context, c *env) error {
 		})
 	case "spend":
 		q.Set("by", *by)
-		var rows []gateway.Spend
+		var rows []llm.Spend
 		if err := c.get(ctx, "/api/v1/llm/spend?"+q.Encode(), &rows); err != nil {
 			return err
 		}

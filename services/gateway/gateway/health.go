@@ -15,6 +15,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
@@ -179,8 +180,8 @@ func (m *metrics) middleware(next echo.HandlerFunc) echo.HandlerFunc {
 
 // models brings the figures of models up to date.
 func (m *metrics) models(ctx context.Context, s *Service) {
-	var stats []ModelStats
-	var spend []Spend
+	var stats []llm.ModelStats
+	var spend []llm.Spend
 	if s.env.Ask(ctx, "llm-router", "stats", map[string]any{}, &stats) != nil || s.env.Ask(ctx, "llm-router", "spend", map[string]any{"by": []string{"provider", "model"}}, &spend) != nil {
 		return // what was said last stands
 	}

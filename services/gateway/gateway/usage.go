@@ -12,37 +12,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Quantiles of a duration in milliseconds.
-type Quantiles struct {
-	P50 int64 `json:"p50"`
-	P95 int64 `json:"p95"`
-	P99 int64 `json:"p99"`
-}
-
-// ModelStats is how a model of a provider did.
-type ModelStats struct {
-	Provider    string           `json:"provider"`
-	Model       string           `json:"model"`
-	Attempts    int64            `json:"attempts"`
-	Succeeded   int64            `json:"succeeded"`
-	Cancelled   int64            `json:"cancelled"`
-	Errors      map[string]int64 `json:"errors"`
-	SuccessRate float64          `json:"success_rate"` // of the attempts that were not cancelled
-	LatencyMS   Quantiles        `json:"latency_ms"`   // to the last byte, of those that succeeded
-	FirstMS     Quantiles        `json:"first_byte_ms"`
-}
-
-// Spend is what was used, by some of what a call is known by.
-type Spend struct {
-	By              map[string]string `json:"by"`
-	Attempts        int64             `json:"attempts"`
-	InputTokens     int64             `json:"input_tokens"`
-	OutputTokens    int64             `json:"output_tokens"`
-	CachedTokens    int64             `json:"cached_tokens"`
-	ReasoningTokens int64             `json:"reasoning_tokens"`
-	USDMicros       int64             `json:"usd_micros"`
-}
-
 // usageOf is GET /api/v1/llm/stats and /spend: the window stands in from and to
 // (RFC 3339), what to split spend by in by.
 func (s *Service) usageOf(verb string) echo.HandlerFunc {

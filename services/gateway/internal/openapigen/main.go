@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
 
@@ -46,8 +47,8 @@ var table = []operation{
 	{"GET", "/api/v1/packs/{name}", "One pack with its schemas.", auth, nil, nil, gateway.Pack{}},
 	{"POST", "/api/v1/packs/{name}", "Runs a pack; the body is its input.", "call tool.<name>", nil, map[string]any{}, gateway.CallResponse{}},
 	{"POST", "/api/v1/calls", "Proposes any call.", "call <kind>", nil, gateway.CallRequest{}, gateway.CallResponse{}},
-	{"GET", "/api/v1/llm/stats", "How models did in a window: success rates, percentiles of latency.", audit, []string{"from", "to"}, nil, []gateway.ModelStats{}},
-	{"GET", "/api/v1/llm/spend", "Tokens and money in a window, by key, model, tag, day, actor or provider.", audit, []string{"from", "to", "by"}, nil, []gateway.Spend{}},
+	{"GET", "/api/v1/llm/stats", "How models did in a window: success rates, percentiles of latency.", audit, []string{"from", "to"}, nil, []llm.ModelStats{}},
+	{"GET", "/api/v1/llm/spend", "Tokens and money in a window, by key, model, tag, day, actor or provider.", audit, []string{"from", "to", "by"}, nil, []llm.Spend{}},
 	{"POST", "/api/v1/keys", "Makes a virtual key and shows it, this once. The ledger has its digest.", "policy:admin, and call policy.create_key", nil, gateway.KeyRequest{}, gateway.KeyResponse{}},
 	{"GET", "/api/v1/keys", "Virtual keys: what they may be used for, and what became of them.", "policy:admin", nil, nil, []map[string]any{}},
 	{"POST", "/api/v1/secrets", "Stores a secret. The value travels sealed to the vault-broker and never reaches the ledger.", "vault:write, and call vault.put", nil, gateway.SecretRequest{}, map[string]string{}},

@@ -107,7 +107,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		}
 		schema := t.Schema
 		if len(t.Custom) > 0 {
-			schema = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)
+			schema = ir.CustomSchema
 		}
 		if len(schema) == 0 {
 			schema = json.RawMessage(`{"type":"object","properties":{}}`)

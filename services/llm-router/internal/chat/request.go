@@ -252,40 +252,26 @@ func callOf(c *toolCall) ir.Part {
 	return p
 }
 
-func parseContent(raw json.RawMessage) ([]ir.Part, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil
+func parseContent(raw json.RawMessage) ([]ir.Part, error) { return ir.Content(raw, parsePart) }
+
+func parsePart(p *part) (ir.Part, error) {
+	x := ir.Part{Type: ir.Text, Text: p.Text, Cache: p.Cache}
+	switch {
+	case p.Type == "text":
+	case p.Type == "refusal":
+		x.Type, x.Text = ir.Refusal, p.Refusal
+	case p.Type == "image_url" && p.ImageURL != nil:
+		x.Type, x.Media = ir.Image, ir.FromURL(p.ImageURL.URL)
+		x.Media.Detail = p.ImageURL.Detail
+	case p.Type == "input_audio" && p.Audio != nil:
+		x.Type, x.Media = ir.Audio, &ir.Media{Data: p.Audio.Data, MIME: "audio/" + p.Audio.Format}
+	case p.Type == "file" && p.File != nil:
+		x.Type, x.Media = ir.File, ir.FromURL(p.File.Data)
+		x.Media.ID, x.Media.Name = p.File.ID, p.File.Name
+	default:
+		return x, fmt.Errorf("type: %q is unknown", p.Type)
 	}
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		return []ir.Part{{Type: ir.Text, Text: text}}, nil
-	}
-	var parts []part
-	if err := json.Unmarshal(raw, &parts); err != nil {
-		return nil, fmt.Errorf("content: %w", err)
-	}
-	var out []ir.Part
-	for i, p := range parts {
-		x := ir.Part{Type: ir.Text, Text: p.Text, Cache: p.Cache}
-		switch {
-		case p.Type == "text":
-		case p.Type == "refusal":
-			x.Type, x.Text = ir.Refusal, p.Refusal
-		case p.Type == "image_url" && p.ImageURL != nil:
-			x.Type, x.Media = ir.Image, ir.FromURL(p.ImageURL.URL)
-			x.Media.Detail = p.ImageURL.Detail
-		case p.Type == "input_audio" && p.Audio != nil:
-			x.Type, x.Media = ir.Audio, &ir.Media{Data: p.Audio.Data, MIME: "audio/" + p.Audio.Format}
-		case p.Type == "file" && p.File != nil:
-			x.Type = ir.File
-			x.Media = ir.FromURL(p.File.Data)
-			x.Media.ID, x.Media.Name = p.File.ID, p.File.Name
-		default:
-			return nil, fmt.Errorf("content[%d].type: %q is unknown", i, p.Type)
-		}
-		out = append(out, x)
-	}
-	return out, nil
+	return x, nil
 }
 
 // BuildRequest writes a request.

@@ -93,7 +93,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		d.Put("description", t.Description)
 		schema := t.Schema
 		if len(t.Custom) > 0 {
-			schema = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)
+			schema = ir.CustomSchema
 		}
 		d.Put("parametersJsonSchema", schema)
 		decls = append(decls, d)

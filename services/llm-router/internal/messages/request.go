@@ -135,28 +135,7 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 	return r, nil
 }
 
-func parseContent(raw json.RawMessage) ([]ir.Part, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil
-	}
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		return []ir.Part{{Type: ir.Text, Text: text}}, nil
-	}
-	var blocks []block
-	if err := json.Unmarshal(raw, &blocks); err != nil {
-		return nil, fmt.Errorf("content: %w", err)
-	}
-	var out []ir.Part
-	for i := range blocks {
-		p, err := parseBlock(&blocks[i])
-		if err != nil {
-			return nil, fmt.Errorf("content[%d]: %w", i, err)
-		}
-		out = append(out, p)
-	}
-	return out, nil
-}
+func parseContent(raw json.RawMessage) ([]ir.Part, error) { return ir.Content(raw, parseBlock) }
 
 func str(s *string) string {
 	if s == nil {
@@ -198,8 +177,7 @@ func parseBlock(b *block) (ir.Part, error) {
 // defaultMax is what is asked for where the caller's API needs no bound.
 const defaultMax = 8192
 
-// BuildRequest writes a request. extra is whether members of another API's
-// request that this dialect does not know are passed on.
+// BuildRequest writes a request.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := ir.Obj{}
 	for k, v := range r.Extra {
@@ -249,7 +227,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 			}
 		case len(t.Custom) > 0:
 			tools = append(tools, tool{Name: ir.FlatName(t.Namespace, t.Name), Description: t.Description, Cache: t.Cache,
-				Schema: json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)})
+				Schema: ir.CustomSchema})
 		default:
 			schema := t.Schema
 			if len(schema) == 0 {

@@ -251,22 +251,12 @@ type Encoder struct {
 	stopSeq string
 }
 
-func event1(b []byte, name string, o ir.Obj) []byte {
-	o["type"] = name
-	doc, err := json.Marshal(o)
-	if err != nil {
-		return b
-	}
-	b = append(append(append(b, "event: "...), name...), "\ndata: "...)
-	return append(append(b, doc...), "\n\n"...)
-}
-
 func (e *Encoder) start(b []byte) []byte {
 	if e.begun {
 		return b
 	}
 	e.begun = true
-	return event1(b, "message_start", ir.Obj{"message": ir.Obj{"id": e.ID, "type": "message", "role": "assistant", "model": e.Model, "content": []any{}, "stop_reason": nil,
+	return ir.AppendEvent(b, "message_start", ir.Obj{"message": ir.Obj{"id": e.ID, "type": "message", "role": "assistant", "model": e.Model, "content": []any{}, "stop_reason": nil,
 		"stop_sequence": nil, "usage": usageOf(e.used)}})
 }
 
@@ -275,7 +265,7 @@ func (e *Encoder) stop(b []byte) []byte {
 		return b
 	}
 	e.open = ""
-	b = event1(b, "content_block_stop", ir.Obj{"index": e.index})
+	b = ir.AppendEvent(b, "content_block_stop", ir.Obj{"index": e.index})
 	e.index++
 	return b
 }
@@ -287,11 +277,11 @@ func (e *Encoder) block(b []byte, typ string, begun ir.Obj) []byte {
 	b = e.stop(b)
 	e.open = typ
 	begun["type"] = typ
-	return event1(b, "content_block_start", ir.Obj{"index": e.index, "content_block": begun})
+	return ir.AppendEvent(b, "content_block_start", ir.Obj{"index": e.index, "content_block": begun})
 }
 
 func (e *Encoder) delta(b []byte, d ir.Obj) []byte {
-	return event1(b, "content_block_delta", ir.Obj{"index": e.index, "delta": d})
+	return ir.AppendEvent(b, "content_block_delta", ir.Obj{"index": e.index, "delta": d})
 }
 
 // Encode writes what one event comes to. This API has one answer: those beside
@@ -342,8 +332,8 @@ func (e *Encoder) Finish() []byte {
 	b := e.stop(e.start(nil))
 	d := ir.Obj{"stop_reason": finishOut(e.finish, e.stopSeq), "stop_sequence": nil}
 	d.Put("stop_sequence", e.stopSeq)
-	b = event1(b, "message_delta", ir.Obj{"delta": d, "usage": usageOf(e.used)})
-	return event1(b, "message_stop", ir.Obj{})
+	b = ir.AppendEvent(b, "message_delta", ir.Obj{"delta": d, "usage": usageOf(e.used)})
+	return ir.AppendEvent(b, "message_stop", ir.Obj{})
 }
 
 // status is the HTTP status an error type stands for.

@@ -5,6 +5,7 @@ package responses
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
@@ -222,45 +223,32 @@ func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 	return out, nil
 }
 
-func parseContent(raw json.RawMessage) ([]ir.Part, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil
-	}
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		return []ir.Part{{Type: ir.Text, Text: text}}, nil
-	}
-	var list []content
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("content: %w", err)
-	}
-	var out []ir.Part
-	for i, c := range list {
-		p := ir.Part{Type: ir.Text, Text: c.Text, Cache: c.Cache}
-		switch c.Type {
-		case "input_text", "output_text", "text", "summary_text":
-		case "refusal":
-			p.Type, p.Text = ir.Refusal, c.Refusal
-		case "input_image":
-			p.Type, p.Media = ir.Image, ir.FromURL(c.ImageURL)
-			p.Media.Detail, p.Media.ID = c.Detail, c.FileID
-		case "input_file":
-			p.Type, p.Media = ir.File, ir.FromURL(c.FileData)
-			if c.FileURL != "" {
-				p.Media.URL = c.FileURL
-			}
-			p.Media.ID, p.Media.Name = c.FileID, c.Filename
-		case "input_audio":
-			if c.Audio == nil {
-				return nil, fmt.Errorf("content[%d].input_audio: missing", i)
-			}
-			p.Type, p.Media = ir.Audio, &ir.Media{Data: c.Audio.Data, MIME: "audio/" + c.Audio.Format}
-		default:
-			return nil, fmt.Errorf("content[%d].type: %q is unknown", i, c.Type)
+func parseContent(raw json.RawMessage) ([]ir.Part, error) { return ir.Content(raw, parsePart) }
+
+func parsePart(c *content) (ir.Part, error) {
+	p := ir.Part{Type: ir.Text, Text: c.Text, Cache: c.Cache}
+	switch c.Type {
+	case "input_text", "output_text", "text", "summary_text":
+	case "refusal":
+		p.Type, p.Text = ir.Refusal, c.Refusal
+	case "input_image":
+		p.Type, p.Media = ir.Image, ir.FromURL(c.ImageURL)
+		p.Media.Detail, p.Media.ID = c.Detail, c.FileID
+	case "input_file":
+		p.Type, p.Media = ir.File, ir.FromURL(c.FileData)
+		if c.FileURL != "" {
+			p.Media.URL = c.FileURL
 		}
-		out = append(out, p)
+		p.Media.ID, p.Media.Name = c.FileID, c.Filename
+	case "input_audio":
+		if c.Audio == nil {
+			return p, errors.New("input_audio: missing")
+		}
+		p.Type, p.Media = ir.Audio, &ir.Media{Data: c.Audio.Data, MIME: "audio/" + c.Audio.Format}
+	default:
+		return p, fmt.Errorf("type: %q is unknown", c.Type)
 	}
-	return out, nil
+	return p, nil
 }
 
 // BuildRequest writes a request; nothing is stored at the provider.

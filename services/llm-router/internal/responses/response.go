@@ -339,14 +339,9 @@ type Encoder struct {
 }
 
 func (e *Encoder) event(b []byte, name string, o ir.Obj) []byte {
-	o["type"], o["sequence_number"] = name, e.seq
+	o["sequence_number"] = e.seq
 	e.seq++
-	doc, err := json.Marshal(o)
-	if err != nil {
-		return b
-	}
-	b = append(append(append(b, "event: "...), name...), "\ndata: "...)
-	return append(append(b, doc...), "\n\n"...)
+	return ir.AppendEvent(b, name, o)
 }
 
 func (e *Encoder) start(b []byte) []byte {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
@@ -129,31 +130,11 @@ func (s *State) Apply(e *contract.Event) error {
 // Call is the call whose answer had an id, or "".
 func (s *State) Call(responseID string) string { return s.ids[responseID] }
 
-// Quantiles of a duration in milliseconds.
-type Quantiles struct {
-	P50 int64 `json:"p50"`
-	P95 int64 `json:"p95"`
-	P99 int64 `json:"p99"`
-}
-
-func (h hist) quantiles() Quantiles { return Quantiles{h.at(.50), h.at(.95), h.at(.99)} }
-
-// Stats is how a model did.
-type Stats struct {
-	Provider    string           `json:"provider"`
-	Model       string           `json:"model"`
-	Attempts    int64            `json:"attempts"`
-	Succeeded   int64            `json:"succeeded"`
-	Cancelled   int64            `json:"cancelled"`
-	Errors      map[string]int64 `json:"errors"`
-	SuccessRate float64          `json:"success_rate"` // of the attempts that were not cancelled
-	LatencyMS   Quantiles        `json:"latency_ms"`   // to the last byte, of those that succeeded
-	FirstMS     Quantiles        `json:"first_byte_ms"`
-}
+func (h hist) quantiles() llm.Quantiles { return llm.Quantiles{P50: h.at(.50), P95: h.at(.95), P99: h.at(.99)} }
 
 // Stats of each provider and model, of attempts that ended in [from, to), by
 // whole minutes; a zero time is no bound.
-func (s *State) Stats(from, to time.Time) []Stats {
+func (s *State) Stats(from, to time.Time) []llm.ModelStats {
 	type key struct{ provider, model string }
 	all := map[key]*sum{}
 	for k, c := range s.within(from, to) {
@@ -163,15 +144,15 @@ func (s *State) Stats(from, to time.Time) []Stats {
 		}
 		all[at].merge(c)
 	}
-	out := []Stats{}
+	out := []llm.ModelStats{}
 	for k, c := range all {
-		st := Stats{Provider: k.provider, Model: k.model, Attempts: c.attempts, Succeeded: c.ok, Cancelled: c.cancelled, Errors: c.errors, LatencyMS: c.latency.quantiles(), FirstMS: c.first.quantiles()}
+		st := llm.ModelStats{Provider: k.provider, Model: k.model, Attempts: c.attempts, Succeeded: c.ok, Cancelled: c.cancelled, Errors: c.errors, LatencyMS: c.latency.quantiles(), FirstMS: c.first.quantiles()}
 		if n := c.attempts - c.cancelled; n > 0 {
 			st.SuccessRate = float64(c.ok) / float64(n)
 		}
 		out = append(out, st)
 	}
-	slices.SortFunc(out, func(a, b Stats) int {
+	slices.SortFunc(out, func(a, b llm.ModelStats) int {
 		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
 	})
 	return out
@@ -210,29 +191,18 @@ func (s *State) within(from, to time.Time) func(func(cell, *sum) bool) {
 	}
 }
 
-// Spend is what was used, by some of what a call is known by.
-type Spend struct {
-	By              map[string]string `json:"by"`
-	Attempts        int64             `json:"attempts"`
-	InputTokens     int64             `json:"input_tokens"`
-	OutputTokens    int64             `json:"output_tokens"`
-	CachedTokens    int64             `json:"cached_tokens"`
-	ReasoningTokens int64             `json:"reasoning_tokens"`
-	USDMicros       int64             `json:"usd_micros"`
-}
-
 // Dimensions that spend can be split by. A call with several tags counts under
 // each.
 var Dimensions = []string{"actor", "day", "key", "model", "provider", "tag"}
 
 // Spend in [from, to), split by dimensions.
-func (s *State) Spend(from, to time.Time, by []string) ([]Spend, error) {
+func (s *State) Spend(from, to time.Time, by []string) ([]llm.Spend, error) {
 	for _, d := range by {
 		if !slices.Contains(Dimensions, d) {
 			return nil, fmt.Errorf("by: %q: want some of %s", d, strings.Join(Dimensions, ", "))
 		}
 	}
-	all := map[string]*Spend{}
+	all := map[string]*llm.Spend{}
 	for k, c := range s.within(from, to) {
 		tags := []string{""}
 		if slices.Contains(by, "tag") && k.tags != "" {
@@ -240,7 +210,7 @@ func (s *State) Spend(from, to time.Time, by []string) ([]Spend, error) {
 		}
 		for _, tag := range tags {
 			values := map[string]string{"actor": k.actor, "day": k.minute[:10], "key": k.key, "model": k.provider + "/" + k.model, "provider": k.provider, "tag": tag}
-			x := Spend{By: map[string]string{}}
+			x := llm.Spend{By: map[string]string{}}
 			var at []string
 			for _, d := range by {
 				x.By[d] = values[d]
@@ -259,7 +229,7 @@ func (s *State) Spend(from, to time.Time, by []string) ([]Spend, error) {
 			o.USDMicros += c.micro
 		}
 	}
-	out := []Spend{}
+	out := []llm.Spend{}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		out = append(out, *all[id])
 	}

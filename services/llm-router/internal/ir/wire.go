@@ -1,0 +1,46 @@
+package ir
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Content reads content that is text, or a list of parts that read reads one by
+// one. null is none.
+func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return []Part{{Type: Text, Text: text}}, nil
+	}
+	var list []T
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf("content: %w", err)
+	}
+	var out []Part
+	for i := range list {
+		p, err := read(&list[i])
+		if err != nil {
+			return nil, fmt.Errorf("content[%d].%w", i, err)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// AppendEvent writes a server-sent event whose name is its document's type too.
+func AppendEvent(b []byte, name string, o Obj) []byte {
+	o["type"] = name
+	doc, err := json.Marshal(o)
+	if err != nil {
+		return b
+	}
+	b = append(append(append(b, "event: "...), name...), "\ndata: "...)
+	return append(append(b, doc...), "\n\n"...)
+}
+
+// CustomSchema is the schema of a custom tool, which takes text, where an API
+// knows functions only.
+var CustomSchema = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)
