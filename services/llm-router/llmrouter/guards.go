@@ -1,6 +1,7 @@
 package llmrouter
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -157,6 +158,7 @@ type filter struct {
 	seen scan.Seen
 	at   map[lane]*scan.Stream
 	last map[int]lane // lane that a choice speaks in
+	args map[lane]string
 }
 
 // lane is a run of text that belongs together.
@@ -167,7 +169,7 @@ type lane struct {
 
 func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 	if f.at == nil {
-		f.at, f.last = map[lane]*scan.Stream{}, map[int]lane{}
+		f.at, f.last, f.args = map[lane]*scan.Stream{}, map[int]lane{}, map[lane]string{}
 	}
 	l := lane{e.Choice, -1, e.Part.Type}
 	switch e.Kind {
@@ -191,11 +193,11 @@ func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 		s = &scan.Stream{}
 		f.at[l] = s
 	}
-	piece := &e.Part.Text
-	if e.Kind == ir.CallArgs {
-		piece = &e.Part.Args
+	if e.Kind == ir.CallArgs { // a document: it is guarded when it is whole
+		f.args[l] += e.Part.Args
+		return out, ""
 	}
-	if *piece, blocked = s.Next(f.g, *piece, f.seen); *piece != "" {
+	if e.Part.Text, blocked = s.Next(f.g, e.Part.Text, f.seen); e.Part.Text != "" {
 		out = append(out, e)
 	}
 	return out, blocked
@@ -208,12 +210,18 @@ func (f *filter) flush(choice int) ([]ir.Event, string) {
 		return nil, ""
 	}
 	delete(f.last, choice)
+	if l.call >= 0 {
+		guarded := f.g.Text
+		if args := []byte(f.args[l]); json.Valid(args) {
+			guarded = f.g.JSON
+		}
+		args, blocked := guarded([]byte(f.args[l]), f.seen)
+		delete(f.args, l)
+		return []ir.Event{{Kind: ir.CallArgs, Choice: choice, Index: l.call, Part: ir.Part{Args: string(args)}}}, blocked
+	}
 	text, blocked := f.at[l].End(f.g, f.seen)
 	if text == "" {
 		return nil, blocked
-	}
-	if l.call >= 0 {
-		return []ir.Event{{Kind: ir.CallArgs, Choice: choice, Index: l.call, Part: ir.Part{Args: text}}}, blocked
 	}
 	return []ir.Event{{Kind: ir.Delta, Choice: choice, Part: ir.Part{Type: l.typ, Text: text}}}, blocked
 }

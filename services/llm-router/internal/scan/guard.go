@@ -2,9 +2,12 @@ package scan
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
 // Actions on what is found, weakest first.
@@ -81,29 +84,37 @@ func (g Guard) Text(text []byte, seen Seen) (out []byte, blocked string) {
 }
 
 // JSON applies the guard to every string of a document, names of members
-// included, and leaves all else as it is.
+// included, and leaves all else as it is. What is looked at is what a string
+// says, not how it is escaped.
 func (g Guard) JSON(doc []byte, seen Seen) (out []byte, blocked string) {
 	at := 0
 	for i := 0; i < len(doc); i++ {
 		if doc[i] != '"' {
 			continue
 		}
-		end := i + 1
+		end, escaped := i+1, false
 		for end < len(doc) && doc[end] != '"' {
 			if doc[end] == '\\' {
+				escaped = true
 				end++
 			}
 			end++
 		}
-		if end > len(doc) {
+		if end >= len(doc) {
 			break
 		}
-		s := doc[i+1 : min(end, len(doc))]
-		if t, b := g.Text(s, seen); b != "" {
+		text := doc[i+1 : end]
+		if escaped {
+			var said string
+			if json.Unmarshal(doc[i:end+1], &said) == nil {
+				text = []byte(said)
+			}
+		}
+		if t, b := g.Text(text, seen); b != "" {
 			blocked = b
-		} else if !bytes.Equal(t, s) {
-			out = append(append(out, doc[at:i+1]...), t...)
-			at = end
+		} else if !bytes.Equal(t, text) {
+			out = canon.AppendString(append(out, doc[at:i]...), string(t))
+			at = end + 1
 		}
 		i = end
 	}

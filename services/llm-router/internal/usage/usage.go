@@ -130,7 +130,9 @@ func (s *State) Apply(e *contract.Event) error {
 // Call is the call whose answer had an id, or "".
 func (s *State) Call(responseID string) string { return s.ids[responseID] }
 
-func (h hist) quantiles() llm.Quantiles { return llm.Quantiles{P50: h.at(.50), P95: h.at(.95), P99: h.at(.99)} }
+func (h hist) quantiles() llm.Quantiles {
+	return llm.Quantiles{P50: h.at(.50), P95: h.at(.95), P99: h.at(.99)}
+}
 
 // Stats of each provider and model, of attempts that ended in [from, to), by
 // whole minutes; a zero time is no bound.
