@@ -70,7 +70,7 @@ func Open(en Entry) (*contract.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.Subject() != en.Subject {
+	if !e.Under(en.Subject) {
 		return nil, errors.New("subject " + en.Subject + " is not the one of its body, " + e.Subject())
 	}
 	return e, nil

@@ -386,7 +386,7 @@ const hexDigits = "0123456789abcdef"
 // AppendString appends s as a canonical JSON string. s must be valid UTF-8;
 // invalid bytes are replaced by U+FFFD, so callers validate first.
 func AppendString(dst []byte, s string) []byte {
-	dst = append(dst, '"')
+	dst = append(slices.Grow(dst, len(s)+2), '"')
 	start := 0
 	for i := 0; i < len(s); {
 		c := s[i]

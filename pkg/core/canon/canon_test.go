@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // RFC 8785 §3.2.2 and §3.2.3 samples.
@@ -113,4 +114,35 @@ func BenchmarkTransform1KiB(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// one is a document of one string.
+type one struct{ v string }
+
+func (o *one) Canonical(c *Codec) { c.Str("v", &o.v) }
+
+// FuzzReadString holds Read to accept the one canonical spelling of each string
+// and nothing else.
+func FuzzReadString(f *testing.F) {
+	for _, s := range []string{`plain`, `a\"b`, `\\`, `\u0001`, `\u001f`, `\u001F`, `\u000a`, `\n`, `\/`, `\ud83d\ude00`, "\xff", `\`, `\u00`, "tab\there", `\u0020`, "é\\n", `\"`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		raw := []byte(`{"v":"` + s + `"}`)
+		var got one
+		err := Read(raw, &got)
+		var members map[string]any
+		if want := IsCanonical(raw) && json.Unmarshal(raw, &members) == nil && len(members) == 1; (err == nil) != want {
+			t.Fatalf("%s: %v, want accepted: %v", raw, err, want)
+		}
+		if err == nil && string(Append(nil, &got)) != string(raw) {
+			t.Fatalf("%s is read as %q", raw, got.v)
+		}
+		var back one
+		if utf8.ValidString(s) {
+			if err := Read(Append(nil, &one{s}), &back); err != nil || back.v != s {
+				t.Fatalf("%q comes back as %q, %v", s, back.v, err)
+			}
+		}
+	})
 }

@@ -32,6 +32,31 @@ func Read(b []byte, d Document) error {
 	return c.err
 }
 
+// Members shows f each member of a canonical object as it is spelled, names in
+// their quotes; both alias doc.
+func Members(doc []byte, f func(name, value []byte)) error {
+	c := Codec{reading: true, in: doc}
+	c.expect('{')
+	for first := true; c.err == nil && c.pos < len(doc) && doc[c.pos] != '}'; first = false {
+		if !first {
+			c.expect(',')
+		}
+		from := c.pos
+		c.skip()
+		to := c.pos
+		c.expect(':')
+		value := c.pos
+		if c.skip(); c.err == nil && value < c.pos {
+			f(doc[from:to], doc[value:c.pos])
+		}
+	}
+	c.expect('}')
+	if c.err == nil && c.pos != len(doc) {
+		c.fail("data after the document")
+	}
+	return c.err
+}
+
 // Codec is one pass over a document, writing or reading.
 type Codec struct {
 	w       Writer
@@ -324,17 +349,80 @@ func (c *Codec) str() string {
 // escaped reads a string that holds escapes, and checks that they are the
 // ones RFC 8785 writes.
 func (c *Codec) escaped(from int) string {
-	p := parser{src: c.in, pos: from - 1}
-	s, err := p.str()
-	if err != nil {
-		c.Fail(err)
+	in, end := c.in, from
+	for ; end < len(in) && in[end] != '"'; end++ {
+		if in[end] == '\\' {
+			end++
+		}
+	}
+	if end >= len(in) {
+		c.fail("unterminated string")
 		return ""
 	}
-	if string(AppendString(nil, s)) != string(c.in[from-1:p.pos]) {
-		c.fail("string is not in canonical form")
+	out := make([]byte, 0, end-from)
+	start := from // of what is still to be copied
+	for p := from; p < end; p++ {
+		if in[p] < 0x20 {
+			c.pos = p
+			c.fail("control character in string")
+			return ""
+		}
+		if in[p] != '\\' {
+			continue
+		}
+		out = append(out, in[start:p]...)
+		b, n := unescape(in[p+1 : end])
+		if n == 0 {
+			c.pos = p
+			c.fail("string is not in canonical form")
+			return ""
+		}
+		out = append(out, b)
+		p += n
+		start = p + 1
 	}
-	c.pos = p.pos
-	return s
+	out = append(out, in[start:end]...)
+	c.pos = end + 1
+	if !utf8.Valid(out) {
+		c.fail("invalid UTF-8")
+	}
+	return string(out)
+}
+
+// unescape reads what stands behind a backslash: the byte it means, and its
+// length, which is 0 where RFC 8785 would have written something else.
+func unescape(in []byte) (b byte, n int) {
+	switch in[0] {
+	case '"', '\\':
+		return in[0], 1
+	case 'b':
+		return '\b', 1
+	case 't':
+		return '\t', 1
+	case 'n':
+		return '\n', 1
+	case 'f':
+		return '\f', 1
+	case 'r':
+		return '\r', 1
+	case 'u':
+		if len(in) < 5 {
+			return 0, 0
+		}
+		hi, lo := in[3]-'0', in[4]-'0'
+		if in[4] >= 'a' && in[4] <= 'f' {
+			lo = in[4] - 'a' + 10
+		}
+		if in[1] != '0' || in[2] != '0' || hi > 1 || lo > 15 || lo > 9 && in[4] < 'a' {
+			return 0, 0
+		}
+		b = hi<<4 | lo
+		if b == '\b' || b == '\t' || b == '\n' || b == '\f' || b == '\r' {
+			return 0, 0
+		}
+		return b, 5
+	}
+	return 0, 0
 }
 
 var errInt = errors.New("json: integer outside ±(2^53 − 1) or not in canonical form")

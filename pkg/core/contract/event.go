@@ -28,11 +28,25 @@ func Time(t time.Time) string { return t.UTC().Format(TimeFormat) }
 
 // ParseTime reads TimeFormat and nothing else.
 func ParseTime(s string) (time.Time, error) {
-	t, err := time.Parse(TimeFormat, s)
-	if err == nil && Time(t) != s {
-		err = fmt.Errorf("time %q is not in the form %s", s, TimeFormat)
+	at := func(from, n int) (v int) {
+		for _, c := range []byte(s[from : from+n]) {
+			if c < '0' || c > '9' {
+				return -1 << 30
+			}
+			v = v*10 + int(c-'0')
+		}
+		return v
 	}
-	return t, err
+	if len(s) == len(TimeFormat) && s[4] == '-' && s[7] == '-' && s[10] == 'T' && s[13] == ':' && s[16] == ':' && s[19] == '.' && s[23] == 'Z' {
+		year, month, day, hour, minute, second, ms := at(0, 4), at(5, 2), at(8, 2), at(11, 2), at(14, 2), at(17, 2), at(20, 3)
+		if year >= 0 && hour >= 0 && hour < 24 && minute >= 0 && minute < 60 && second >= 0 && second < 60 && ms >= 0 {
+			t := time.Date(year, time.Month(month), day, hour, minute, second, ms*1e6, time.UTC)
+			if y, m, d := t.Date(); y == year && int(m) == month && d == day { // Date moves what is no day of the calendar
+				return t, nil
+			}
+		}
+	}
+	return time.Time{}, fmt.Errorf("time %q is not in the form %s", s, TimeFormat)
 }
 
 // Event is one ledger entry: CloudEvents 1.0 in structured JSON form, with
@@ -75,6 +89,15 @@ func (e *Event) Subject() string {
 		name += "_" + e.Target
 	}
 	return "evt." + e.Tenant + "." + e.Service() + "." + e.Origin + "." + name + "." + e.Key
+}
+
+// Under reports whether subject is the one that the event must lie under.
+func (e *Event) Under(subject string) bool {
+	sep := ""
+	if e.Target != "" {
+		sep = "_"
+	}
+	return is(subject, "evt.", e.Tenant, ".", e.Service(), ".", e.Origin, ".", e.Name, sep, e.Target, ".", e.Key)
 }
 
 // Encode returns the canonical bytes. It fails when a token would break the
@@ -128,7 +151,8 @@ func (e *Event) derive(schema, lamport, typ string) (err error) {
 	if e.Lamport, err = strconv.ParseUint(lamport, 10, 64); err != nil {
 		return fmt.Errorf("lamport %q", lamport)
 	}
-	if typ != e.Type() || schema != e.dataSchema() || lamport != strconv.FormatUint(e.Lamport, 10) {
+	if !is(typ, "dev.binnacle.", e.Service(), ".", e.Name, ".v", strconv.Itoa(e.Version)) ||
+		!is(schema, "urn:binnacle:event:", e.schemaOwner(), ":", e.Name, ":v", strconv.Itoa(e.Version)) || lamport != strconv.FormatUint(e.Lamport, 10) {
 		return errors.New("type, dataschema or lamport is not in its one spelling")
 	}
 	return nil
@@ -153,12 +177,27 @@ var versions = map[string]int{
 // VersionOf is the schema version that an event of this name is written in.
 func VersionOf(name string) int { return max(versions[name], 1) }
 
-func (e *Event) dataSchema() string {
-	owner := e.Service()
+func (e *Event) schemaOwner() string {
 	if shared[e.Name] {
-		owner = "mesh"
+		return "mesh"
 	}
-	return "urn:binnacle:event:" + owner + ":" + e.Name + ":v" + strconv.Itoa(e.Version)
+	return e.Service()
+}
+
+func (e *Event) dataSchema() string {
+	return "urn:binnacle:event:" + e.schemaOwner() + ":" + e.Name + ":v" + strconv.Itoa(e.Version)
+}
+
+// is reports whether s is the parts, one behind the other.
+func is(s string, parts ...string) bool {
+	for _, p := range parts {
+		rest, ok := strings.CutPrefix(s, p)
+		if !ok {
+			return false
+		}
+		s = rest
+	}
+	return s == ""
 }
 
 func (e *Event) check() error {
@@ -221,7 +260,7 @@ func DecodeEvent(b []byte) (*Event, error) {
 }
 
 // Bytes returns d's canonical bytes.
-func Bytes(d canon.Document) []byte { return canon.Append(nil, d) }
+func Bytes(d canon.Document) []byte { return canon.Append(make([]byte, 0, 2<<10), d) }
 
 // Digest is the SHA-256 of d's canonical bytes.
 func Digest(d canon.Document) string { return sign.Digest(Bytes(d)) }

@@ -131,13 +131,12 @@ func (v *View) Flush() error {
 			w.second = int64(binary.BigEndian.Uint64(k))
 		}
 		pos, lamport := getUint(tx, "position"), getUint(tx, "lamport")
+		from, leaves := pos, make([]translog.Hash, 0, len(v.pending))
 		for _, en := range v.pending {
 			if en.Seq != pos+1 {
 				return fmt.Errorf("ledger has a hole: %d follows %d", en.Seq, pos)
 			}
-			if err := v.Tree.Append(pos, translog.LeafHash(en.Data)); err != nil {
-				return err
-			}
+			leaves = append(leaves, translog.LeafHash(en.Data))
 			pos = en.Seq
 			l, err := w.apply(en)
 			if err != nil {
@@ -145,7 +144,7 @@ func (v *View) Flush() error {
 			}
 			lamport = max(lamport, l)
 		}
-		if err := w.flush(); err != nil {
+		if err := errors.Join(v.Tree.Extend(from, leaves), w.flush()); err != nil {
 			return err
 		}
 		return errors.Join(putUint(tx, "position", pos), putUint(tx, "lamport", lamport))

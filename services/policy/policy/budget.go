@@ -27,6 +27,9 @@ const (
 	budgetKey = "budget"
 	// maxBatch bounds what one append reserves and settles.
 	maxBatch = 256
+	// linger is how long settlements wait for a reservation to be written with
+	// them. Until then they hold back too much, never too little.
+	linger = 5 * time.Millisecond
 	// takeOver is how long a reservation may stay open before any instance
 	// looks for its call's outcome; the one that saw it comes first.
 	takeOver = 3 * time.Second
@@ -56,7 +59,7 @@ type openSince struct {
 
 type request struct {
 	limit.Request
-	answer chan<- answered
+	early, answer chan answered
 }
 
 type answered struct {
@@ -70,20 +73,32 @@ func newBook(env *run.Env, limits func() []guard.Limit) *book {
 
 func (b *book) filter() string { return bus.AggregateFilter(b.env.Tenant, "policy", budgetKey) }
 
-// reserve returns once the reservation, or that it is refused, is certain.
-func (b *book) reserve(ctx context.Context, r limit.Request) (guard.BudgetFact, error) {
-	ch := make(chan answered, 1)
+// reserve sets aside what a call may use. What it returns is certain where it
+// refuses. Where it grants, it is on its way to the ledger, and certain once
+// final has returned the same.
+func (b *book) reserve(ctx context.Context, r limit.Request) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
+	q := request{r, make(chan answered, 1), make(chan answered, 1)}
 	select {
-	case b.requests <- request{r, ch}:
+	case b.requests <- q:
 	case <-ctx.Done():
-		return guard.BudgetFact{}, ctx.Err()
+		return fact, nil, ctx.Err()
 	}
+	var a answered
 	select {
-	case a := <-ch:
-		return a.fact, a.err
+	case a = <-q.early:
+		return a.fact, func() (guard.BudgetFact, error) {
+			select {
+			case a := <-q.answer:
+				return a.fact, a.err
+			case <-ctx.Done():
+				return guard.BudgetFact{}, ctx.Err()
+			}
+		}, nil
+	case a = <-q.answer:
 	case <-ctx.Done():
-		return guard.BudgetFact{}, ctx.Err()
+		a.err = ctx.Err()
 	}
+	return a.fact, func() (guard.BudgetFact, error) { return a.fact, nil }, a.err
 }
 
 // run writes the book until ctx ends; starting ends when there is no use in
@@ -105,6 +120,11 @@ func (b *book) run(ctx, starting context.Context) error {
 			rs = append(rs, r)
 		case o := <-b.outcomes:
 			os = append(os, o)
+			select {
+			case r := <-b.requests:
+				rs = append(rs, r)
+			case <-time.After(linger):
+			}
 		}
 		for more := true; more && len(rs)+len(os) < maxBatch; {
 			select {
@@ -135,11 +155,16 @@ func (b *book) write(ctx context.Context, rs []request, os []limit.Outcome) ([]g
 	for i := range rs {
 		asks[i] = rs[i].Request
 	}
-	for {
+	for first := true; ; first = false {
 		b.mu.Lock()
 		ev, facts := limit.Decide(&b.state, b.limits(), b.env.Emit.Now(), asks, os)
 		last := b.last
 		b.mu.Unlock()
+		for i := range rs {
+			if first && facts[i].Refused == "" {
+				rs[i].early <- answered{fact: facts[i]}
+			}
+		}
 		if len(ev.Reserved) == 0 && len(ev.Settled) == 0 {
 			// Nothing to write, but the answer must rest on the book as it is.
 			behind, err := b.behind(ctx, last)

@@ -39,6 +39,10 @@ type proposal struct {
 	facts   guard.Facts
 	args    []byte // nil: cannot be read
 	retries uint64
+
+	again    bool   // not the first try: labels are read from the ledger
+	guess    bool   // labels are what this instance knew
+	labelled uint64 // sequence of the event that gave the session its labels
 }
 
 func (s *Service) propose(ctx context.Context, m jetstream.Msg) error {
@@ -61,11 +65,17 @@ func (s *Service) propose(ctx context.Context, m jetstream.Msg) error {
 		if done, err := s.answered(ctx, p.event, md.Sequence.Stream, "escalated"); err != nil || done {
 			return err
 		}
+		p.again = true
 	}
-	if err := s.gather(ctx, &p); err != nil {
-		return err
+	for {
+		if err = s.gather(ctx, &p); err == nil {
+			err = s.decide(ctx, &p)
+		}
+		if !errors.Is(err, errMoved) || p.again {
+			return err
+		}
+		p.again = true
 	}
-	return s.decide(ctx, &p)
 }
 
 // gather collects the facts of a call. None of them is taken from its args.
@@ -95,7 +105,7 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 	if owner != e.Actor {
 		f.SessionOwner = owner
 	}
-	if f.Labels, err = s.labels.reaching(ctx, e, c); err != nil {
+	if f.Labels, err = s.labels.reaching(ctx, p); err != nil {
 		return err
 	}
 	if p.args, err = s.env.Blobs.Open(ctx, &c.Args); err != nil && !errors.Is(err, contract.ErrErased) {
@@ -158,8 +168,10 @@ func (c *cache) put(k string, v any) {
 func (s *Service) decide(ctx context.Context, p *proposal) error {
 	in := s.state.inputs(ctx, p.call.ID, p.call.IdemKey, p.facts, p.args)
 	v := guard.Judge(in)
+	reserved := certain
 	if v.Verdict == contract.Allow {
-		if err := s.reserve(ctx, p, &in); err != nil {
+		var err error
+		if reserved, err = s.reserve(ctx, p, &in); err != nil {
 			return err
 		}
 		v = guard.Judge(in)
@@ -168,6 +180,8 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 		if err := s.labels.spread(ctx, p, in.Tool); err != nil {
 			return err
 		}
+	} else if err := s.labels.stands(ctx, p); err != nil {
+		return err
 	}
 	in.Lamport = s.env.Emit.Tick()
 	d := guard.Decide(in, s.env.SignKey())
@@ -192,9 +206,23 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 		return err
 	}
 	ev.ID = d.ID
-	_, err := s.env.Emit.Append(ctx, ev)
-	if errors.Is(err, eventlog.ErrIDConflict) {
+	b, err := ev.Encode()
+	if err != nil {
+		return err
+	}
+	if err := reserved(); err != nil { // it took as long as the signature
+		return err
+	}
+	if d.Verdict == contract.Allow && p.guess {
+		_, err = s.env.Emit.Log.AppendExpect(ctx, ev.Subject(), ev.ID, b, labelFilter(p.event.Tenant, p.event.Session), p.labelled)
+	} else {
+		_, err = s.env.Emit.Log.Append(ctx, ev.Subject(), ev.ID, b)
+	}
+	switch {
+	case errors.Is(err, eventlog.ErrIDConflict):
 		return nil // decided by the delivery before this one
+	case errors.Is(err, eventlog.ErrConflict):
+		return errMoved
 	}
 	return err
 }
@@ -203,13 +231,14 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 // denied: a book that cannot be written allows nothing.
 const maxBudgetTries = 3
 
-// reserve sets aside what an otherwise allowed call may use. The calls that
-// govern the mesh are not counted: a full account must not keep people from
-// changing its limit.
-func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) error {
+// reserve sets aside what an otherwise allowed call may use, and says so in its
+// facts; certain returns once that is on the ledger. The calls that govern the
+// mesh are not counted: a full account must not keep people from changing its
+// limit.
+func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) (reserved func() error, err error) {
 	limits := s.state.limits()
 	if len(limits) == 0 || in.Tool.Executor == "policy" {
-		return nil
+		return certain, nil
 	}
 	r := limit.Request{CallID: p.call.ID, Facts: &in.Facts, Amounts: estimate(in.Tool, p.args, s.state.price), Force: in.Facts.Resolution == "granted"}
 	if r.Amounts.USDMicros < 0 {
@@ -217,23 +246,38 @@ func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) er
 		for i := range limits {
 			if acc := limits[i].Account(&in.Facts); limits[i].Measure == "usd_micros" && acc != "" && !r.Force {
 				in.Facts.Budget = &guard.BudgetFact{Accounts: []string{acc}, Amounts: r.Amounts, Refused: contract.ReasonPriceUnknown}
-				return nil
+				return certain, nil
 			}
 		}
 	}
-	b, err := s.budget.reserve(ctx, r)
+	b, final, err := s.budget.reserve(ctx, r)
+	if err == nil && p.retries > 0 { // something failed before: not a step without certainty
+		b, err = final()
+	}
 	switch {
-	case err == nil && len(b.Accounts) == 0:
-		return nil // no limit speaks of this call
 	case err == nil:
-		in.Facts.Budget = &b
-		return nil
+		if len(b.Accounts) > 0 { // else no limit speaks of this call
+			in.Facts.Budget = &b
+		}
+		if p.retries > 0 {
+			return certain, nil
+		}
+		return func() error {
+			now, err := final()
+			if err == nil && (now.Refused != "" || !slices.Equal(now.Accounts, b.Accounts)) {
+				err = errMoved
+			}
+			return err
+		}, nil
 	case p.retries < maxBudgetTries:
-		return err
+		return nil, err
 	}
 	in.Facts.Budget = &guard.BudgetFact{Accounts: []string{}, Amounts: r.Amounts, Refused: contract.ReasonBudgetError}
-	return nil
+	return certain, nil
 }
+
+// certain is a reservation that nothing has to be waited for.
+func certain() error { return nil }
 
 // estimate is the most that a call can use, by its tool's document and args. It
 // costs -1 where nobody knows the model's price.

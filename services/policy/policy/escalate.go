@@ -238,7 +238,7 @@ func (s *Service) proposed(ctx context.Context, vote *contract.Event) (*proposal
 		if err != nil || e.CallID != vote.CallID {
 			continue
 		}
-		p := &proposal{event: e}
+		p := &proposal{event: e, again: true}
 		return p, contract.Decode(e.Data, &p.call)
 	}
 	return nil, errors.New("the proposal of call " + vote.CallID + " is not on the ledger")

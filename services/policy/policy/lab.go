@@ -263,10 +263,7 @@ func (st *State) Explain(ctx context.Context, d *contract.Decision, args []byte)
 		s.Verdict, s.Reason = contract.Deny, reason
 	}
 	out = append(out, s)
-	input, err := rego.NewInput(&in.Facts, in.Tool, args)
-	if err != nil {
-		return nil, err
-	}
+	input := rego.NewInput(&in.Facts, in.Tool, args)
 	for _, digest := range split(d.Policies.P1) {
 		e, ok := st.kept["p1"+digest].(*rego.Engine)
 		if !ok {

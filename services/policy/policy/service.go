@@ -90,7 +90,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.recorder = env, env.Recorder()
 	s.state.Keys = env.Trust.At
 	s.state.Open = func(c *contract.Content) ([]byte, error) { return env.Blobs.Open(context.Background(), c) }
-	s.labels = labels{env, &s.state}
+	s.labels.env, s.labels.st = env, &s.state
 	s.budget = newBook(env, s.state.limits)
 	s.freezeAcks = map[string][]string{}
 	if err := catalog.Register(ctx, env.Emit, "policy", tools); err != nil {

@@ -350,11 +350,7 @@ func answer(ctx context.Context, in *guard.Inputs, engines []*rego.Engine, overl
 		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: reason}
 		return
 	}
-	input, err := rego.NewInput(&in.Facts, in.Tool, args)
-	if err != nil {
-		in.P1 = guard.Answer{Verdict: contract.Deny, Reason: contract.ReasonPrgEvaluationError}
-		return
-	}
+	input := rego.NewInput(&in.Facts, in.Tool, args)
 	for _, e := range engines {
 		if in.P1 = e.Answer(ctx, input); in.P1.Verdict != "" {
 			break

@@ -40,13 +40,40 @@ func (t *Tree) Close() error {
 	return nil
 }
 
-// Append sets leaf n, counted from 0, of a tree of n leaves. Setting it again
-// after a crash rewrites the same bytes.
-func (t *Tree) Append(n uint64, leaf translog.Hash) error {
-	return translog.Append(n, leaf, t.Node, func(level uint, index uint64, h translog.Hash) error {
-		_, err := t.levels[level].WriteAt(h[:], int64(index)*32)
-		return err
-	})
+// Extend sets the leaves from leaf n on, counted from 0, of a tree of n leaves,
+// with one write per level. Setting them again after a crash rewrites the same
+// bytes.
+func (t *Tree) Extend(n uint64, leaves []translog.Hash) error {
+	var added [48]struct {
+		from  uint64
+		bytes []byte
+	}
+	node := func(level uint, index uint64) (h translog.Hash, err error) {
+		a := &added[level]
+		if a.bytes == nil || index < a.from {
+			return t.Node(level, index)
+		}
+		copy(h[:], a.bytes[(index-a.from)*32:])
+		return h, nil
+	}
+	for i, leaf := range leaves {
+		if err := translog.Append(n+uint64(i), leaf, node, func(level uint, index uint64, h translog.Hash) error {
+			a := &added[level]
+			if a.bytes == nil {
+				a.from = index
+			}
+			a.bytes = append(a.bytes, h[:]...) // the nodes of a level come in order
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	for level, a := range added {
+		if _, err := t.levels[level].WriteAt(a.bytes, int64(a.from)*32); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Node implements translog.Nodes.

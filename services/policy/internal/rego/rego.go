@@ -39,6 +39,7 @@ var impure = []string{"http.send", "net.lookup_ip_addr", "opa.runtime", "rand.in
 type Engine struct {
 	query   rego.PreparedEvalQuery
 	modules map[string]*ast.Module
+	memo    memo
 }
 
 func read(doc []byte) (bundle.Bundle, error) {
@@ -99,15 +100,19 @@ func Compile(ctx context.Context, doc []byte) (*Engine, error) {
 	for _, m := range b.Modules {
 		e.modules[m.Path] = m.Parsed
 	}
+	e.memo.reads, e.memo.ok = readsOf(e.modules)
 	return e, nil
 }
 
 // Input is what every bundle is asked with: the facts, beside them the args
 // and what the tool's document says of it.
-type Input struct{ value ast.Value }
+type Input struct {
+	doc   []byte
+	value ast.Value // of doc, once a bundle has to be run
+}
 
-// NewInput makes the input of one call.
-func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) (*Input, error) {
+// NewInput makes the input of one call; args are canonical.
+func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	doc := contract.Bytes(facts.ForRules())
 	doc = append(doc[:len(doc)-1], `,"args":`...)
 	doc = append(append(doc, args...), `,"about":`...)
@@ -123,9 +128,14 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) (*Input, err
 		}
 	}
 	w.Strs("secrets", names)
-	doc = append(w.End(), '}')
-	v, err := ast.ValueFromReader(bytes.NewReader(doc))
-	return &Input{v}, err
+	return &Input{doc: append(w.End(), '}')}
+}
+
+func (in *Input) parsed() (v ast.Value, err error) {
+	if in.value == nil {
+		in.value, err = ast.ValueFromReader(bytes.NewReader(in.doc))
+	}
+	return in.value, err
 }
 
 func orEmpty(s []string) []string {
@@ -135,28 +145,37 @@ func orEmpty(s []string) []string {
 	return s
 }
 
-// Answer evaluates the bundle. Every failure is a denial; the zero Answer is
+// Answer is the bundle's answer. Every failure is a denial; the zero Answer is
 // no opinion.
 func (e *Engine) Answer(ctx context.Context, in *Input) guard.Answer {
-	bad := guard.Answer{Verdict: contract.Deny, Reason: contract.ReasonPrgEvaluationError}
+	a, key, ok := e.memo.get(in.doc)
+	if ok {
+		return a
+	}
+	a, err := e.run(ctx, in)
+	if err != nil {
+		return guard.Answer{Verdict: contract.Deny, Reason: contract.ReasonPrgEvaluationError}
+	}
+	e.memo.put(key, a)
+	return a
+}
+
+func (e *Engine) run(ctx context.Context, in *Input) (a guard.Answer, err error) {
+	v, err := in.parsed()
+	if err != nil {
+		return a, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	rs, err := e.query.Eval(ctx, rego.EvalParsedInput(in.value))
-	if err != nil {
-		return bad
-	}
-	if len(rs) != 1 || len(rs[0].Expressions) != 1 {
-		return guard.Answer{}
+	rs, err := e.query.Eval(ctx, rego.EvalParsedInput(v))
+	if err != nil || len(rs) != 1 || len(rs[0].Expressions) != 1 {
+		return a, err
 	}
 	m, ok := rs[0].Expressions[0].Value.(map[string]any)
 	if !ok {
-		return bad
+		return a, errors.New("the answer is not an object")
 	}
-	a, err := answerOf(m)
-	if err != nil {
-		return bad
-	}
-	return a
+	return answerOf(m)
 }
 
 // answerOf reads an answer strictly.

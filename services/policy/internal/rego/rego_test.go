@@ -33,11 +33,7 @@ func facts() *guard.Facts {
 
 func ask(t *testing.T, e *Engine, f *guard.Facts, args string) guard.Answer {
 	t.Helper()
-	in, err := NewInput(f, &contract.Tool{}, []byte(args))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e.Answer(t.Context(), in)
+	return e.Answer(t.Context(), NewInput(f, &contract.Tool{}, []byte(args)))
 }
 
 func TestAnswer(t *testing.T) {
@@ -219,8 +215,63 @@ func TestInputSchema(t *testing.T) {
 	}
 }
 
+// TestMemo compares what is kept with what an evaluation says, for bundles that
+// look at their input in every way there is.
+func TestMemo(t *testing.T) {
+	const no = `answer := {"verdict": "DENY", "reason_code": "DENY_X"} if not `
+	yes := "\nelse := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_X\"}"
+	for src, kept := range map[string]bool{
+		no + `input.actor == "alice"` + yes:                                                       true,
+		no + `input.args.n == 1` + yes:                                                            true,
+		no + `input["args"]["n"] == 1` + yes:                                                      true,
+		no + `input.args.deep.n == 1` + yes:                                                       true,
+		no + `count(input.args) == 2` + yes:                                                       true,
+		no + `some_n` + yes + "\nsome_n if { some k; input.args[k] == 1 }":                        true,
+		no + `1 in object.get(input, ["args", "list"], [])` + yes:                                 false,
+		no + `input[concat("", ["ac", "tor"])] == "alice"` + yes:                                  false,
+		no + `f(input)` + yes + "\nf(x) if x.actor == \"alice\"":                                  false,
+		no + `held` + yes + "\nheld if { x := input; x.actor == \"alice\" }":                      false,
+		no + `held` + yes + "\nheld if { [p, v] := walk(input); v == 1 }":                         false,
+		no + `held with input as {"actor": "x"}` + yes + "\nheld if input.actor":                  false,
+		no + `held with input.actor as input.client` + yes + "\nheld if input.actor == \"alice\"": true,
+		no + `count([x | x := input.args.list[_]; x == input.args.n]) > 0` + yes:                  true,
+		no + `input.args["q\"uote"] == 1` + yes:                                                   true,
+	} {
+		e, err := Compile(t.Context(), build(t, src))
+		if err != nil {
+			t.Errorf("%s: %v", src, err)
+			continue
+		}
+		if e.memo.ok != kept {
+			t.Errorf("%s: answers are kept: %v", src, e.memo.ok)
+		}
+		for range 2 {
+			for _, actor := range []string{"alice", "bob"} {
+				for _, client := range []string{"alice", "-"} {
+					for _, args := range []string{`{}`, `{"n":1}`, `{"n":2}`, `{"deep":{"n":1},"n":2}`, `{"deep":{"n":2},"n":2}`, `{"deep":[],"n":{"n":1}}`, `{"list":[1,2],"n":1}`,
+						`{"list":[1,2],"n":3}`, `{"m":1}`, `{"q\"uote":1}`, `{"q\"uote":2}`, `{"n":"1"}`} {
+						f := facts()
+						f.Actor, f.Client = actor, client
+						in := NewInput(f, &contract.Tool{}, []byte(args))
+						want, err := e.run(t.Context(), in)
+						if err != nil {
+							t.Fatal(src, err)
+						}
+						if got := e.Answer(t.Context(), in); got.Verdict != want.Verdict || got.Reason != want.Reason {
+							t.Errorf("%s\n%s, %s, %s: kept %v, evaluated %v", src, actor, client, args, got, want)
+						}
+					}
+				}
+			}
+		}
+		if kept && len(e.memo.kept) == 0 {
+			t.Errorf("%s: nothing was kept", src)
+		}
+	}
+}
+
 // BenchmarkTenRules is a bundle's share of a decision: an ALLOW by the tenth
-// rule.
+// rule, evaluated, and kept from a call that differs in nothing it looks at.
 func BenchmarkTenRules(b *testing.B) {
 	doc, err := Build(map[string][]byte{"p.rego": []byte(TenRules)}, "", nil)
 	if err != nil {
@@ -230,15 +281,24 @@ func BenchmarkTenRules(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	f := facts()
-	for b.Loop() {
-		in, err := NewInput(f, &contract.Tool{}, []byte(`{"n":1}`))
-		if err != nil {
-			b.Fatal(err)
-		}
-		if a := e.Answer(context.Background(), in); a.Reason != "RULE_TEN" {
-			b.Fatal(a)
-		}
+	for name, ask := range map[string]func(*Input) guard.Answer{
+		"evaluated": func(in *Input) guard.Answer {
+			a, err := e.run(context.Background(), in)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return a
+		},
+		"kept": func(in *Input) guard.Answer { return e.Answer(context.Background(), in) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			f := facts()
+			for b.Loop() {
+				if a := ask(NewInput(f, &contract.Tool{}, []byte(`{"n":1}`))); a.Reason != "RULE_TEN" {
+					b.Fatal(a)
+				}
+			}
+		})
 	}
 }
 

@@ -18,9 +18,13 @@ import (
 
 // Explain is Answer, with the place of the rule that answered.
 func (e *Engine) Explain(ctx context.Context, in *Input) (a guard.Answer, at string) {
-	trace := topdown.NewBufferTracer()
-	rs, err := e.query.Eval(ctx, rego.EvalParsedInput(in.value), rego.EvalQueryTracer(trace))
 	a = e.Answer(ctx, in)
+	v, err := in.parsed()
+	if err != nil {
+		return a, ""
+	}
+	trace := topdown.NewBufferTracer()
+	rs, err := e.query.Eval(ctx, rego.EvalParsedInput(v), rego.EvalQueryTracer(trace))
 	if err != nil || len(rs) == 0 {
 		return a, ""
 	}
