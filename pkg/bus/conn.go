@@ -188,6 +188,12 @@ func (c *Conn) Reset(ctx context.Context, stream, consumer string, seq uint64) e
 	return c.API(ctx, "CONSUMER.RESET."+stream+"."+consumer, map[string]uint64{"seq": max(seq, 1)}, nil)
 }
 
+// Next asks a pull consumer for up to n of the messages that are there now. They
+// come to inbox, and behind them a status message where they are fewer.
+func (c *Conn) Next(stream, consumer, inbox string, n int) error {
+	return c.NC.PublishRequest(c.prefix+".CONSUMER.MSG.NEXT."+stream+"."+consumer, inbox, fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, n))
+}
+
 // ErrNotFound is returned when no message matches.
 var ErrNotFound = errors.New("no such message")
 
@@ -219,6 +225,18 @@ func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*n
 	m.Header.Set(jetstream.SubjectHeader, m.Subject)
 	m.Header.Set(jetstream.SequenceHeader, strconv.FormatUint(got.Message.Seq, 10))
 	return m, nil
+}
+
+// Last is the sequence of the newest message matching filter; 0: there is none.
+func (c *Conn) Last(ctx context.Context, stream, filter string) (uint64, error) {
+	m, err := c.Fresh(ctx, stream, map[string]any{"last_by_subj": filter})
+	if errors.Is(err, ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
 }
 
 // single tells whether the stream has one replica, as it was when the
@@ -279,7 +297,8 @@ func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, 
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	inbox := c.NC.NewInbox()
-	sub, err := c.NC.SubscribeSync(inbox)
+	msgs := make(chan *nats.Msg, n+1)
+	sub, err := c.NC.ChanSubscribe(inbox, msgs)
 	if err != nil {
 		return nil, err
 	}
@@ -293,9 +312,11 @@ func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, 
 	}
 	var out []*nats.Msg
 	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return nil, err
+		var m *nats.Msg
+		select {
+		case m = <-msgs:
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":

@@ -74,7 +74,7 @@ func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declarat
 		for n := 1; n <= d.Slots; n++ {
 			instance := d.Instance(n)
 			err := consumer(ctx, js, r.Stream, jetstream.ConsumerConfig{
-				Durable: r.Consumer(instance), AckPolicy: jetstream.AckNonePolicy, FilterSubjects: r.filters(instance),
+				Durable: r.Consumer(instance), AckPolicy: jetstream.AckNonePolicy, FilterSubjects: r.FiltersOf(instance),
 				DeliverPolicy: jetstream.DeliverAllPolicy, MemoryStorage: true, Replicas: replicas,
 			})
 			if err != nil {

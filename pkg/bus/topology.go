@@ -89,7 +89,8 @@ func (d *Declaration) readers() []Reader {
 // Consumer names a reader's consumer.
 func (r *Reader) Consumer(instance string) string { return instance + "-" + r.Name }
 
-func (r *Reader) filters(instance string) []string {
+// FiltersOf is what an instance's consumer selects.
+func (r *Reader) FiltersOf(instance string) []string {
 	out := make([]string, len(r.Filters))
 	for i, f := range r.Filters {
 		out[i] = strings.ReplaceAll(f, "{instance}", instance)

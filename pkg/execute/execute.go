@@ -22,7 +22,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
-	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -158,86 +157,6 @@ func (x *Executor) Run(ctx context.Context) error {
 	return Consume(ctx, x.Conn, work.Consumer(x.Service), x.Limit, work.AckWait, x.process)
 }
 
-// Consume pulls a durable's messages and hands at most limit of them at once
-// to process, which must ack each. Heartbeats are sent meanwhile. It returns
-// when ctx ended and all of them are done.
-func Consume(ctx context.Context, c *bus.Conn, consumer string, limit int, ackWait time.Duration, process func(context.Context, jetstream.Msg)) error {
-	slots := make(chan struct{}, limit)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for ctx.Err() == nil {
-		broken := make(chan struct{}, 1)
-		setup, cancel := context.WithTimeout(ctx, 2*time.Second)
-		cons, err := c.JS.Consumer(setup, bus.Events, consumer)
-		cancel()
-		if err == nil {
-			var cc jetstream.ConsumeContext
-			cc, err = cons.Consume(func(m jetstream.Msg) {
-				select {
-				case slots <- struct{}{}:
-				case <-ctx.Done():
-					_ = m.Nak()
-					return
-				}
-				wg.Go(func() {
-					defer func() { <-slots }()
-					stop := beat(m, ackWait/3)
-					defer stop()
-					process(context.WithoutCancel(ctx), m)
-				})
-			}, jetstream.PullMaxMessages(limit), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
-				jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-					slog.Debug("consume", "consumer", consumer, "err", err)
-					if !errors.Is(err, jetstream.ErrNoHeartbeat) {
-						select {
-						case broken <- struct{}{}:
-						default:
-						}
-					}
-				}))
-			if err == nil {
-				select {
-				case <-ctx.Done():
-				case <-broken:
-				}
-				cc.Drain()
-				select {
-				case <-cc.Closed():
-				case <-time.After(2 * time.Second):
-				}
-				continue
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	return nil
-}
-
-// beat tells the server every so often that a message is still in work.
-func beat(m jetstream.Msg, every time.Duration) (stop func()) {
-	var mu sync.Mutex
-	var t *time.Timer
-	mu.Lock()
-	defer mu.Unlock()
-	t = time.AfterFunc(every, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if t != nil {
-			_ = m.InProgress()
-			t.Reset(every)
-		}
-	})
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		t.Stop()
-		t = nil
-	}
-}
-
 // thaw learns whether the mesh is frozen, before any work is taken.
 func (x *Executor) thaw(ctx context.Context) error {
 	var newest eventlog.Entry
@@ -358,6 +277,7 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 			return nil
 		}
 	}
+	body := x.fetch(runCtx, &a.Call)
 	if err := guard.CheckIntent(&a, e.Tenant, e.Session, x.Service, x.Emit.Now(), x.Keys); err != nil && h.ClaimedBy == "" {
 		if errors.Is(err, guard.ErrExpired) {
 			return nil // policy's sweep records the expiry
@@ -367,7 +287,7 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 		}
 		return err
 	}
-	started, res, err := x.start(runCtx, e, &a, h, md.NumDelivered > maxDeliver)
+	started, res, err := x.start(runCtx, e, &a, h, md.NumDelivered > maxDeliver, body)
 	if err != nil || started == nil {
 		return err
 	}
@@ -376,7 +296,7 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 
 // start claims the call and runs it. A nil event means that another party
 // ends the call.
-func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.Allowed, h History, dead bool) (*contract.Event, Result, error) {
+func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.Allowed, h History, dead bool, body bodyReader) (*contract.Event, Result, error) {
 	claim := x.Emit.New("effect_started", e.Session, contract.Bytes(&contract.Started{CallID: a.Call.ID, DecisionID: a.Decision.ID, IntentID: a.Decision.Intent.ID}), e)
 	claim.ID = "s-" + a.Call.ID
 	rerun := h.ClaimedBy != "" && x.ReRunable != nil && x.ReRunable(a.Call.Kind)
@@ -400,20 +320,20 @@ func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.All
 		} else if dead {
 			return claim, Result{Status: contract.DeadLettered, ErrorCode: "dead_lettered", ErrorMessage: "handed back too often"}, nil
 		} else {
-			return claim, x.run(ctx, claim, a), nil
+			return claim, x.run(ctx, claim, a, body), nil
 		}
 	}
 	if h.Service() != x.Service {
 		return nil, Result{}, nil // policy expired it and records that
 	}
 	if rerun {
-		return claim, x.run(ctx, claim, a), nil
+		return claim, x.run(ctx, claim, a, body), nil
 	}
 	return claim, Result{Status: contract.Unknown, ErrorCode: "executor_lost",
 		ErrorMessage: "the executor that started this call (" + h.ClaimedBy + ") did not record how it ended"}, nil
 }
 
-func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed) (res Result) {
+func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed, body bodyReader) (res Result) {
 	if x.frozen.Load() != nil && a.Call.Kind != guard.KindUnfreeze {
 		return Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
 	}
@@ -484,7 +404,9 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		}
 		w.facts = append(w.facts, x.Emit.Log.Start(e.Subject(), e.ID, b))
 	}
-	w.Body = func(ctx context.Context) ([]byte, error) { return x.body(ctx, claim, &a.Call) }
+	if w.Body = body; body == nil {
+		w.Body = func(ctx context.Context) ([]byte, error) { return x.body(ctx, claim.Origin, &a.Call) }
+	}
 	w.Secret = func(ctx context.Context, name string) (string, error) {
 		if x.Secrets == nil {
 			return "", errors.New("executor " + x.Service + " cannot receive secrets")
@@ -507,45 +429,6 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 	}
 	res.sent, res.facts = frames, w.facts
 	return res
-}
-
-// bodyWait is how long a stored body may come behind its proposal.
-const bodyWait = 2 * time.Second
-
-// body reads a call's body from where it is kept or, where it is kept nowhere,
-// from the instance that proposed.
-func (x *Executor) body(ctx context.Context, claim *contract.Event, c *contract.Call) ([]byte, error) {
-	if c.Body == nil {
-		return nil, errors.New("the call has no body")
-	}
-	ctx, cancel := context.WithTimeout(ctx, bodyWait)
-	defer cancel()
-	if c.Body.Store != contract.StoreWithheld {
-		for {
-			b, err := x.Blobs.Open(ctx, c.Body)
-			if !errors.Is(err, contract.ErrErased) || ctx.Err() != nil {
-				return b, err
-			}
-			time.Sleep(2 * time.Millisecond)
-		}
-	}
-	in, err := x.Box.Ask(ctx, claim.Origin, propose.BodyVerb, map[string]string{"call_id": c.ID})
-	if err != nil {
-		return nil, err
-	}
-	defer in.Close()
-	var body []byte
-	for {
-		f, err := in.Next(ctx)
-		if errors.Is(err, transient.ErrEnd) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("the instance that proposed does not hand the body over: %w", err)
-		}
-		body = append(body, f.Data...)
-	}
-	return c.Body.Open(body)
 }
 
 func (x *Executor) tool(kind string) *contract.Tool {

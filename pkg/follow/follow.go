@@ -38,13 +38,18 @@ type Follower struct {
 	// Caught is called, from the same goroutine as Apply, when nothing more
 	// is pending for now. Optional.
 	Caught func()
+	// Every, where set, lets the follower ask for what is new every so often
+	// instead of hearing of it at once; see Poll.
+	Every time.Duration
 	// Restart, where set, gives the sequence to go on from after the
 	// connection was made again, for streams that do not outlive a server.
 	Restart func(context.Context) (uint64, error)
 
+	filters  []string
 	position atomic.Uint64
 	pending  atomic.Uint64
 	ready    chan struct{}
+	polls    chan chan struct{} // answered by closing
 	once     sync.Once
 	epoch    uint64 // of the last round; touched only by Run
 	failed   int    // rounds in a row that did not come up; touched only by Run
@@ -52,7 +57,7 @@ type Follower struct {
 
 // New makes the follower of one of an instance's readers.
 func New(c *bus.Conn, instance string, r bus.Reader, apply func(eventlog.Entry) error) *Follower {
-	return &Follower{Conn: c, Stream: r.Stream, Consumer: r.Consumer(instance), Apply: apply, ready: make(chan struct{})}
+	return &Follower{Conn: c, Stream: r.Stream, Consumer: r.Consumer(instance), filters: r.FiltersOf(instance), Apply: apply, ready: make(chan struct{}), polls: make(chan chan struct{})}
 }
 
 // Ready is closed when the follower has first caught up.
@@ -65,7 +70,10 @@ func (f *Follower) Position() uint64 { return f.position.Load() }
 // Pending is the lag in events.
 func (f *Follower) Pending() uint64 { return f.pending.Load() }
 
-var errGap = errors.New("gap in delivery")
+var (
+	errGap         = errors.New("gap in delivery")
+	errReconnected = errors.New("reconnected")
+)
 
 // Run follows from sequence from until ctx ends or Apply fails.
 func (f *Follower) Run(ctx context.Context, from uint64) error {
@@ -148,7 +156,17 @@ func (f *Follower) round(ctx context.Context) error {
 		batch = 500
 	}
 	r := &reading{f: f, expect: 1, reset: time.Now(), patience: 3 * time.Second, broken: make(chan error, 1), gap: make(chan struct{}, 1)}
-	cc, err := cons.Consume(r.take, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(5*time.Second),
+	if f.Every > 0 {
+		return f.polled(ctx, r, batch, reconnected)
+	}
+	cc, err := cons.Consume(func(m jetstream.Msg) {
+		md, err := m.Metadata()
+		if err != nil {
+			r.fail(err)
+			return
+		}
+		r.take(m.Subject(), m.Data(), delivery{md.Sequence.Consumer, md.Sequence.Stream, md.NumPending})
+	}, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(5*time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { r.fail(err) }))
 	if err != nil {
 		return err
@@ -161,7 +179,7 @@ func (f *Follower) round(ctx context.Context) error {
 		case err := <-r.broken:
 			return err
 		case <-reconnected:
-			return errors.New("reconnected")
+			return errReconnected
 		case <-r.gap:
 			if err := r.mend(ctx); err != nil {
 				return err
@@ -199,37 +217,35 @@ func (r *reading) fail(err error) {
 	}
 }
 
-func (r *reading) take(m jetstream.Msg) {
+// delivery says where a message stands: in the consumer's numbering, on the
+// stream, and how many match behind it.
+type delivery struct{ consumer, stream, pending uint64 }
+
+func (r *reading) take(subject string, data []byte, d delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.halted {
 		return
 	}
-	md, err := m.Metadata()
-	if err != nil {
-		r.halted = true
-		r.fail(err)
-		return
-	}
-	if r.expect == 1 && (md.Sequence.Consumer != 1 || md.Sequence.Stream <= r.f.position.Load()) {
+	if r.expect == 1 && (d.consumer != 1 || d.stream <= r.f.position.Load()) {
 		r.skipped = true // still of the numbering before
 		return
 	}
-	if md.Sequence.Consumer != r.expect {
+	if d.consumer != r.expect {
 		r.halted = true
 		r.gap <- struct{}{}
 		return
 	}
 	r.expect++
 	r.mended = 0
-	if err := r.f.Apply(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()}); err != nil {
+	if err := r.f.Apply(eventlog.Entry{Seq: d.stream, Subject: subject, Data: data}); err != nil {
 		r.halted = true
 		r.fail(&applyError{err})
 		return
 	}
-	r.f.position.Store(md.Sequence.Stream)
-	r.f.pending.Store(md.NumPending)
-	if md.NumPending == 0 {
+	r.f.position.Store(d.stream)
+	r.f.pending.Store(d.pending)
+	if d.pending == 0 && r.f.Every == 0 {
 		r.f.caught()
 	}
 }

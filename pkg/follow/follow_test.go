@@ -3,6 +3,7 @@ package follow_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,7 +20,16 @@ var reader = bus.Reader{Name: "all", Stream: bus.Events, Filters: []string{"evt.
 
 // TestRestart: a follower sees every event once and in order, although the
 // server, whose consumers live in memory, is restarted under it.
-func TestRestart(t *testing.T) {
+func TestRestart(t *testing.T) { bothWays(t, testRestart) }
+
+// bothWays runs a test with a follower that hears of each event, and with one
+// that asks.
+func bothWays(t *testing.T, f func(*testing.T, time.Duration)) {
+	t.Run("at once", func(t *testing.T) { f(t, 0) })
+	t.Run("every so often", func(t *testing.T) { f(t, 20*time.Millisecond) })
+}
+
+func testRestart(t *testing.T, every time.Duration) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
 	b := meshtest.Start(t, []bus.Declaration{d})
 	// The in-process dialer is bound to one server, so the follower lives
@@ -45,6 +55,7 @@ func TestRestart(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		f := follow.New(b.Connect(t, "a"), d.Instance(1), reader, apply)
+		f.Every = every
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx, next.Load()+1) }()
 		for next.Load() < until {
@@ -89,7 +100,9 @@ func TestApplyError(t *testing.T) {
 
 // TestStolen: deliveries that go to requests nobody listens to any more are
 // missed, and come again.
-func TestStolen(t *testing.T) {
+func TestStolen(t *testing.T) { bothWays(t, testStolen) }
+
+func testStolen(t *testing.T, every time.Duration) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
 	b := meshtest.Start(t, []bus.Declaration{d})
 	c := b.Connect(t, "a")
@@ -100,6 +113,7 @@ func TestStolen(t *testing.T) {
 		}
 		return nil
 	})
+	f.Every = every
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
@@ -144,4 +158,45 @@ func TestStolen(t *testing.T) {
 		t.Fatal("nothing was stolen", err)
 	}
 	t.Logf("%d deliveries were stolen", stolen)
+}
+
+// TestPoll: what was on the ledger when Poll was called is applied when it
+// returns, whoever else asks and however much there is.
+func TestPoll(t *testing.T) {
+	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
+	b := meshtest.Start(t, []bus.Declaration{d})
+	c := b.Connect(t, "a")
+	f := follow.New(c, d.Instance(1), reader, func(eventlog.Entry) error { return nil })
+	f.Every, f.Batch = time.Hour, 7
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx, 1) }()
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			log := eventlog.JetStream{Conn: c}
+			for i := range 50 {
+				seq, err := log.Append(ctx, "evt.t.a.-.x.k", fmt.Sprint(w, "-", i), []byte("x"))
+				if err == nil {
+					err = f.Poll(ctx)
+				}
+				if at := f.Position(); err != nil || at < seq {
+					t.Errorf("at %d after %d was appended: %v", at, seq, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.Down()
+	try, stop := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer stop()
+	if err := f.Poll(try); err == nil {
+		t.Error("Poll is content without a server")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }

@@ -223,9 +223,11 @@ func (p *peek) content(name string, v gjson.Result) {
 	}
 	v.ForEach(func(_, m gjson.Result) bool {
 		p.a.Messages++
-		p.part(m)
-		if c := m.Get("content"); c.IsArray() {
-			c.ForEach(func(_, part gjson.Result) bool { p.part(part); return true })
+		if m.IsObject() {
+			p.part(m.Get("type"))
+			for _, t := range m.Get("content.#.type").Array() { // texts are passed over as they are
+				p.part(t)
+			}
 		}
 		return true
 	})
@@ -238,8 +240,8 @@ const labelUserFile = "user_file"
 // files are the types of parts that bring a file, in the three APIs.
 var files = map[string]bool{"image_url": true, "input_audio": true, "file": true, "input_image": true, "input_file": true, "image": true, "document": true}
 
-func (p *peek) part(v gjson.Result) {
-	if v.IsObject() && files[v.Get("type").Str] && len(p.labels) == 0 {
+func (p *peek) part(typ gjson.Result) {
+	if files[typ.Str] && len(p.labels) == 0 {
 		p.labels = []string{labelUserFile}
 	}
 }

@@ -120,7 +120,10 @@ func (v *Env) Report(f func(context.Context) Health) {
 
 // ReportFollower registers a view's health.
 func (v *Env) ReportFollower(name string, f *follow.Follower) {
-	v.Report(func(context.Context) Health {
+	v.Report(func(ctx context.Context) Health {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_ = f.Poll(try) // else the position says where it is
 		select {
 		case <-f.Ready():
 			return Health{Name: name, OK: true, Position: f.Position(), Lag: f.Pending()}

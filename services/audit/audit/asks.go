@@ -107,13 +107,14 @@ func (s *Service) serve() {
 	})
 }
 
-// fresh registers questions whose answers hold everything received so far.
+// fresh registers questions whose answers hold everything that was on the ledger
+// when they were asked.
 type fresh struct{ s *Service }
 
 // Serve registers one.
 func (f fresh) Serve(verb string, h transient.Handler) {
 	f.s.env.Box.Serve(verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		if err := f.s.view.Flush(); err != nil {
+		if err := f.s.catchUp(ctx); err != nil {
 			return err
 		}
 		return h(ctx, raw, reply)

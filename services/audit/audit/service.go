@@ -41,6 +41,7 @@ type Service struct {
 
 	env  *run.Env
 	view *View
+	log  *follow.Follower // feeds the view
 
 	mu          sync.Mutex
 	checkpoints []point // of this epoch, ascending by size
@@ -89,8 +90,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		}
 	}
 	f := follow.New(env.Conn, env.Instance, logReader, s.view.Add)
-	f.Batch = 5000
-	env.Report(func(context.Context) run.Health {
+	f.Batch, f.Every, s.log = 5000, flushEvery, f
+	env.Report(func(ctx context.Context) run.Health {
+		s.poll(ctx)
 		h := run.Health{Name: "audit.view", OK: true, Position: f.Position(), Lag: f.Pending()}
 		select {
 		case <-f.Ready():
@@ -160,6 +162,20 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 
 // flushEvery is how old the view may get while nobody asks.
 const flushEvery = 200 * time.Millisecond
+
+// poll hears what is on the ledger now. Where the bus does not answer, the view
+// stays where it is, and its position says so.
+func (s *Service) poll(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_ = s.log.Poll(ctx)
+}
+
+// catchUp brings the view to where the ledger is.
+func (s *Service) catchUp(ctx context.Context) error {
+	s.poll(ctx)
+	return s.view.Flush()
+}
 
 // origin names the log. A new epoch is another log: its tree does not grow from
 // the one that a witness remembers.
@@ -291,7 +307,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	if s.truncated != nil {
 		return s.truncated
 	}
-	if err := s.view.Flush(); err != nil {
+	if err := s.catchUp(ctx); err != nil {
 		return err
 	}
 	size, lamport := s.view.Position()

@@ -290,14 +290,7 @@ func (a *attempt) request(ctx context.Context) ([]byte, error) {
 
 // rename replaces the model's name and nothing else.
 func rename(body []byte, model string) ([]byte, error) {
-	var at gjson.Result
-	gjson.ParseBytes(body).ForEach(func(k, v gjson.Result) bool {
-		if k.String() == "model" {
-			at = v
-			return false
-		}
-		return true
-	})
+	at := gjson.GetBytes(body, "model")
 	if at.Index == 0 {
 		return sjson.SetBytes(body, "model", model)
 	}

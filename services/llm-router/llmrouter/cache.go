@@ -99,7 +99,11 @@ func (s *Service) cacheLimit() int64 {
 
 // cached answers a call with what is kept; false: nothing is.
 func (c *call) cached(ctx context.Context) (execute.Result, bool) {
-	k := c.s.cache.get(c.cacheKey(), time.Now())
+	key := c.cacheKey()
+	k := c.s.cache.get(key, time.Now())
+	if k == nil && c.s.Cache.Store == "object" && c.s.view.Poll(ctx) == nil { // others keep too
+		k = c.s.cache.get(key, time.Now())
+	}
 	if k == nil {
 		return execute.Result{}, false
 	}

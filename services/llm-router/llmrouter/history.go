@@ -55,11 +55,9 @@ var errNotStored = errors.New("no such response is stored")
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	callID := ""
-	for end := time.Now().Add(time.Second); callID == "" && time.Now().Before(end); {
-		if callID = c.s.usage.call(id); callID == "" {
-			time.Sleep(5 * time.Millisecond) // the view may be a moment behind the caller
-		}
+	callID, err := c.s.callOf(ctx, id)
+	if err != nil {
+		return nil, "", err
 	}
 	if callID == "" {
 		return nil, "", errNotStored

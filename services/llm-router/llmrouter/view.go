@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
@@ -54,6 +55,19 @@ type window struct {
 	By   []string  `json:"by"`
 }
 
+// callOf is the call whose answer had an id, or "". Attempts may be on the ledger
+// a moment after their call's outcome.
+func (s *Service) callOf(ctx context.Context, responseID string) (call string, err error) {
+	for end := time.Now().Add(time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if call = s.usage.call(responseID); call != "" || time.Now().After(end) {
+			return call, nil
+		}
+		if err := s.view.Poll(ctx); err != nil {
+			return "", err
+		}
+	}
+}
+
 // serveUsage answers what models did and cost.
 func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 	view := follow.New(env.Conn, env.Instance, attemptsReader, func(en eventlog.Entry) error {
@@ -68,8 +82,17 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 		}
 		return s.usage.Apply(e)
 	})
+	view.Every, s.view = 500*time.Millisecond, view
 	env.ReportFollower("llm.usage", view)
-	env.Box.Serve("view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
+	serve := func(verb string, h transient.Handler) { // answers hold all that was on the ledger when they were asked
+		env.Box.Serve(verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+			if err := view.Poll(ctx); err != nil {
+				return err
+			}
+			return h(ctx, raw, reply)
+		})
+	}
+	serve("view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
 		for { // position and digest together or not at all
 			at := view.Position()
 			digest := s.usage.Digest()
@@ -78,7 +101,7 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 			}
 		}
 	})
-	env.Box.Serve("stats", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+	serve("stats", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 		var q window
 		if err := json.Unmarshal(raw, &q); err != nil {
 			return err
@@ -87,7 +110,7 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 		defer s.usage.mu.Unlock()
 		return reply(s.usage.state.Stats(q.From, q.To))
 	})
-	env.Box.Serve("spend", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+	serve("spend", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 		var q window
 		if err := json.Unmarshal(raw, &q); err != nil {
 			return err
@@ -100,16 +123,16 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 		}
 		return reply(rows)
 	})
-	env.Box.Serve("response_call", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+	serve("response_call", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		var q struct {
 			ID string `json:"id"`
 		}
 		if err := json.Unmarshal(raw, &q); err != nil {
 			return err
 		}
-		call := s.usage.call(q.ID)
-		for end := time.Now().Add(300 * time.Millisecond); call == "" && time.Now().Before(end); call = s.usage.call(q.ID) {
-			time.Sleep(5 * time.Millisecond) // the view may be a moment behind whoever made it
+		call, err := s.callOf(ctx, q.ID)
+		if err != nil {
+			return err
 		}
 		return reply(call)
 	})

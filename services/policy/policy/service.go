@@ -102,7 +102,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	view := follow.New(env.Conn, env.Instance, stateReader, s.applyState)
 	starts := follow.New(env.Conn, env.Instance, startsReader, s.unstarted.apply)
-	starts.Batch = 5000
+	starts.Batch, starts.Every = 5000, 500*time.Millisecond
 	env.ReportFollower("policy.state", view)
 	env.ReportFollower("policy.starts", starts)
 	env.ReportWork(decideWork.Consumer("policy"))

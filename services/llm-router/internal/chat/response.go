@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
@@ -44,13 +46,11 @@ func usageOf(u ir.Usage) *usage {
 
 // Usage reads what a response or a chunk says was used.
 func Usage(doc []byte) ir.Usage {
-	var d struct {
-		Usage *usage `json:"usage"`
-	}
-	if json.Unmarshal(doc, &d) != nil {
+	var u *usage
+	if raw := gjson.GetBytes(doc, "usage"); !raw.IsObject() || json.Unmarshal([]byte(raw.Raw), &u) != nil {
 		return ir.Usage{}
 	}
-	return d.Usage.ir()
+	return u.ir()
 }
 
 var finishIn = map[string]string{"stop": ir.Stop, "length": ir.Length, "tool_calls": ir.ToolCalls, "function_call": ir.ToolCalls, "content_filter": ir.Filtered}
