@@ -16,9 +16,31 @@ import (
 // to process, which must ack each. Heartbeats are sent meanwhile. It returns
 // when ctx ended and all of them are done.
 func Consume(ctx context.Context, c *bus.Conn, consumer string, limit int, ackWait time.Duration, process func(context.Context, jetstream.Msg)) error {
-	slots := make(chan struct{}, limit)
+	slots, idle := make(chan struct{}, limit), make(chan jetstream.Msg)
+	var told acks
+	defer told.flush()
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	// Whoever is done waits a while for more: a goroutine that has done a call
+	// has the stack that a call needs.
+	worker := func(m jetstream.Msg) {
+		rest := time.NewTimer(restFor)
+		defer rest.Stop()
+		for {
+			stop := beat(m, ackWait/3)
+			process(context.WithoutCancel(ctx), acked{m, &told})
+			stop()
+			<-slots
+			rest.Reset(restFor)
+			select {
+			case m = <-idle:
+			case <-rest.C:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
 	for ctx.Err() == nil {
 		broken := make(chan struct{}, 1)
 		setup, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -33,12 +55,11 @@ func Consume(ctx context.Context, c *bus.Conn, consumer string, limit int, ackWa
 					_ = m.Nak()
 					return
 				}
-				wg.Go(func() {
-					defer func() { <-slots }()
-					stop := beat(m, ackWait/3)
-					defer stop()
-					process(context.WithoutCancel(ctx), m)
-				})
+				select {
+				case idle <- m:
+				default:
+					wg.Go(func() { worker(m) })
+				}
 			}, jetstream.PullMaxMessages(limit), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
 				jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 					slog.Debug("consume", "consumer", consumer, "err", err)
@@ -69,6 +90,47 @@ func Consume(ctx context.Context, c *bus.Conn, consumer string, limit int, ackWa
 	}
 	return nil
 }
+
+// acks are told to the server a few at a time: each by itself wakes half a dozen
+// goroutines. Work that comes again because its ack was lost is recognised as
+// done in any case.
+type acks struct {
+	mu   sync.Mutex
+	done []jetstream.Msg
+}
+
+const ackEvery = 10 * time.Millisecond
+
+type acked struct {
+	jetstream.Msg
+	acks *acks
+}
+
+// Ack says that the message is done, soon.
+func (m acked) Ack() error {
+	a := m.acks
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done = append(a.done, m.Msg); len(a.done) == 1 {
+		time.AfterFunc(ackEvery, a.flush)
+	}
+	return nil
+}
+
+func (a *acks) flush() {
+	a.mu.Lock()
+	done := a.done
+	a.done = nil
+	a.mu.Unlock()
+	for _, m := range done {
+		if err := m.Ack(); err != nil {
+			slog.Debug("ack lost", "subject", m.Subject(), "err", err)
+		}
+	}
+}
+
+// restFor is how long a worker waits for more.
+const restFor = time.Second
 
 // beat tells the server every so often that a message is still in work.
 func beat(m jetstream.Msg, every time.Duration) (stop func()) {

@@ -433,8 +433,10 @@ func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.He
 			if a.ev.ResponseID == "" {
 				a.ev.ResponseID = responseID(e.Data)
 			}
-			if done, ok := whole(e.Data); ok {
-				a.output = done
+			if a.wire == provider.Responses {
+				if done, ok := whole(e.Data); ok {
+					a.output = done
+				}
 			}
 		}
 		if dec.Done() && same {

@@ -37,7 +37,8 @@ type proposal struct {
 	event   *contract.Event
 	call    contract.Call
 	facts   guard.Facts
-	args    []byte // nil: cannot be read
+	args    []byte    // nil: cannot be read
+	model   *llm.Args // what the args say, where they are a request's to a model
 	retries uint64
 
 	again    bool   // not the first try: labels are read from the ledger
@@ -112,15 +113,23 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 		s.env.Log.Warn("args unreadable", "call", c.ID, "err", err)
 	}
 	model := ""
-	var q llm.Args
-	if slices.Contains(llm.Kinds, c.Kind) && contract.Decode(p.args, &q) == nil {
-		model = q.Model
+	if p.model = llmArgs(c.Kind, p.args); p.model != nil {
+		model = p.model.Model
 	}
 	f.Key = s.state.key(e.Client, e.Actor, f.Now, model)
 	if c.Kind == kindVote {
 		f.Unverified = !s.verifies(p.args)
 	}
 	return nil
+}
+
+// llmArgs reads the args of a request to a model; nil: of none.
+func llmArgs(kind string, args []byte) *llm.Args {
+	var q llm.Args
+	if !slices.Contains(llm.Kinds, kind) || contract.Decode(args, &q) != nil {
+		return nil
+	}
+	return &q
 }
 
 // owner is who opened the session: the actor of its first proposal, which
@@ -240,7 +249,7 @@ func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) (r
 	if len(limits) == 0 || in.Tool.Executor == "policy" {
 		return certain, nil
 	}
-	r := limit.Request{CallID: p.call.ID, Facts: &in.Facts, Amounts: estimate(in.Tool, p.args, s.state.price), Force: in.Facts.Resolution == "granted"}
+	r := limit.Request{CallID: p.call.ID, Facts: &in.Facts, Amounts: estimate(in.Tool, p.model, s.state.price), Force: in.Facts.Resolution == "granted"}
 	if r.Amounts.USDMicros < 0 {
 		r.Amounts.USDMicros = 0
 		for i := range limits {
@@ -281,7 +290,7 @@ func certain() error { return nil }
 
 // estimate is the most that a call can use, by its tool's document and args. It
 // costs -1 where nobody knows the model's price.
-func estimate(t *contract.Tool, args []byte, price func(model string) (llmrouter.ModelPrice, bool)) contract.Amounts {
+func estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter.ModelPrice, bool)) contract.Amounts {
 	a := contract.Amounts{}
 	if t.Reserve != nil {
 		a = *t.Reserve
@@ -290,8 +299,7 @@ func estimate(t *contract.Tool, args []byte, price func(model string) (llmrouter
 	if t.Sandbox != nil && a.ComputeMillis == 0 {
 		a.ComputeMillis = t.Sandbox.WallMS * t.Sandbox.CPUMillis / 1000
 	}
-	var q llm.Args
-	if slices.Contains(llm.Kinds, t.Kind) && a.Tokens == 0 && contract.Decode(args, &q) == nil {
+	if q != nil && a.Tokens == 0 {
 		a.Tokens, a.USDMicros = q.Hold, -1
 		if m, ok := price(q.Model); ok {
 			a.USDMicros = (q.In*m.Input + (q.Hold-q.In)*m.Output + 999_999) / 1_000_000

@@ -338,9 +338,10 @@ func answer(ctx context.Context, in *guard.Inputs, engines []*rego.Engine, overl
 	}
 	// One spelling: of a doubled name each reader could take another value.
 	reason := contract.ReasonSchemaViolation
+	q := llmArgs(in.Facts.Kind, args)
 	switch {
 	case string(in.Tool.InputSchema) == llm.Schema:
-		if contract.Decode(args, new(llm.Args)) == nil { // as strict, and canonical
+		if q != nil { // as strict, and canonical
 			reason = ""
 		}
 	case canon.IsCanonical(args):
@@ -359,8 +360,7 @@ func answer(ctx context.Context, in *guard.Inputs, engines []*rego.Engine, overl
 	for _, o := range overlays {
 		in.P2 = append(in.P2, o.Answer(&in.Facts, in.Tool))
 	}
-	var q llm.Args
-	if slices.Contains(llm.Kinds, in.Facts.Kind) && contract.Decode(args, &q) == nil && len(q.Tools) > 0 {
+	if q != nil && len(q.Tools) > 0 {
 		in.P2 = append(in.P2, guard.Offers(q.Tools, in.P0, overlays))
 	}
 }
