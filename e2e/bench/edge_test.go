@@ -85,7 +85,7 @@ func edge(t *testing.T) {
 	up := mock(t)
 	m, key := fresh(t, up.URL)
 	ways := []rivalAt{{name: "direct", base: up.URL, model: "m"}}
-	ways = append(ways, nginx(t, up.URL), goProxy(t, up.URL), portkey(t, up.URL))
+	ways = append(ways, nginx(t, up.URL), goProxy(t, up.URL), bifrost(t, up.URL), portkey(t, up.URL))
 	ways = append(ways, rivalAt{name: "binnacle: decided, budgeted, signed, durable", base: "http://" + m.Addr, token: key, model: "mock/m", pid: m.PID("binnacle")})
 	small := func(w *rivalAt, stream bool) []byte {
 		return fmt.Appendf(nil, `{"model":%q,"stream":%v,"messages":[{"role":"user","content":"say hi"}]}`, w.model, stream)
@@ -288,6 +288,12 @@ server { listen %s reuseport; keepalive_requests 1000000; location / { proxy_pas
 func goProxy(t *testing.T, up string) rivalAt {
 	addr := harness.FreeAddr(t)
 	return rivalAt{name: "net/http reverse proxy", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "goproxy"), addr, up))}
+}
+
+// bifrost is the core of Bifrost, a library, behind HTTP.
+func bifrost(t *testing.T, up string) rivalAt {
+	addr := harness.FreeAddr(t)
+	return rivalAt{name: "Bifrost core 1.5.22 (records nothing)", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "bifrost"), addr, up))}
 }
 
 func portkey(t *testing.T, up string) rivalAt {

@@ -125,7 +125,7 @@ func usageOf(wire string, body []byte) ir.Usage {
 	case provider.CountTokens:
 		return ir.Usage{Known: true}
 	}
-	return chat.Usage(body) // embeddings and completions count alike
+	return chat.Usage([]byte(gjson.GetBytes(body, "usage").Raw)) // embeddings and completions count alike
 }
 
 // answer is how one call's answer is spelled to its caller.

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
@@ -44,10 +42,10 @@ func usageOf(u ir.Usage) *usage {
 	return &usage{In: u.In, Out: u.Out, Total: u.In + u.Out, InMore: &inMore{u.Cached, u.CacheWrite}, OutMore: &outMore{u.Reasoning}}
 }
 
-// Usage reads what a response or a chunk says was used.
-func Usage(doc []byte) ir.Usage {
+// Usage reads the member of a response that says what was used.
+func Usage(member []byte) ir.Usage {
 	var u *usage
-	if raw := gjson.GetBytes(doc, "usage"); !raw.IsObject() || json.Unmarshal([]byte(raw.Raw), &u) != nil {
+	if json.Unmarshal(member, &u) != nil {
 		return ir.Usage{}
 	}
 	return u.ir()
