@@ -37,7 +37,7 @@ func mock(t *testing.T) *httptest.Server {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		head := body[:min(len(body), 300)]
-		if !bytes.Contains(head, []byte(`"stream":true`)) {
+		if !bytes.Contains(head, []byte(`"stream":true`)) && !bytes.Contains(head, []byte(`"stream": true`)) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = w.Write(answer)
 			return
@@ -106,32 +106,40 @@ func edge(t *testing.T) {
 		{"JSON, 80 kB", 1, "added p50 <= 1400 us", big, false},
 		{"first chunk of 20", 1, "added p50 <= 1200 us", func(w *rivalAt) []byte { return small(w, true) }, true},
 	} {
-		base := 0.0
+		took := make([]measured, len(ways))
+		for round := range rounds {
+			for i := range ways {
+				w := &ways[i]
+				body := p.body(w)
+				call := func(c int) (time.Duration, error) { return timed(w, fmt.Sprintf("s-edge-%d", c), body, p.first) }
+				for range warm { // also in later rounds: memory that lies idle is taken from it
+					if _, err := call(0); err != nil {
+						t.Fatalf("%s: %v", w.name, err)
+					}
+				}
+				cpu := w.cpu(t)
+				var mu sync.Mutex
+				var lat []time.Duration
+				if _, _, err := load(p.clients, span/2, func(c int) error {
+					d, err := call(c)
+					mu.Lock()
+					lat = append(lat, d)
+					mu.Unlock()
+					return err
+				}); err != nil {
+					t.Fatalf("%s: %v", w.name, err)
+				}
+				slices.Sort(lat)
+				m := &took[i]
+				m.p50, m.p99, m.rate = append(m.p50, us(lat, .5)), append(m.p99, us(lat, .99)), append(m.rate, float64(len(lat))/(span/2).Seconds())
+				m.added, m.cpu = append(m.added, m.p50[round]-took[0].p50[round]), append(m.cpu, float64(w.cpu(t)-cpu)/float64(len(lat)))
+			}
+		}
 		for i := range ways {
-			w := &ways[i]
-			body := p.body(w)
-			call := func(c int) (time.Duration, error) { return timed(w, fmt.Sprintf("s-edge-%d", c), body, p.first) }
-			if _, err := call(0); err != nil {
-				t.Fatalf("%s: %v", w.name, err)
-			}
-			cpu := w.cpu(t)
-			var mu sync.Mutex
-			var lat []time.Duration
-			if _, _, err := load(p.clients, span, func(c int) error {
-				d, err := call(c)
-				mu.Lock()
-				lat = append(lat, d)
-				mu.Unlock()
-				return err
-			}); err != nil {
-				t.Fatalf("%s: %v", w.name, err)
-			}
-			slices.Sort(lat)
-			r := row{Name: "edge, " + p.name + ": " + w.name, Durability: "none", Clients: p.clients, P50us: us(lat, .5), P99us: us(lat, .99), PerSecond: float64(len(lat)) / span.Seconds()}
-			if i == 0 {
-				base = r.P50us
-			} else {
-				r.Value = fmt.Sprintf("added p50 %.0f us, %.0f us CPU per call", r.P50us-base, float64(w.cpu(t)-cpu)/float64(len(lat)))
+			w, m := &ways[i], &took[i]
+			r := row{Name: "edge, " + p.name + ": " + w.name, Durability: "none", Clients: p.clients, P50us: median(m.p50), P99us: median(m.p99), PerSecond: median(m.rate)}
+			if i > 0 {
+				r.Value = fmt.Sprintf("added p50 %.0f us, %.0f us CPU per call", median(m.added), median(m.cpu))
 			}
 			if w.model != "m" {
 				r.Durability, r.Budget = "process", p.budget
@@ -139,6 +147,21 @@ func edge(t *testing.T) {
 			add(r)
 		}
 	}
+}
+
+// Each way is warmed and measured in turn, several times over: the machine is
+// shared, and its moods last for minutes.
+const (
+	rounds = 3
+	warm   = 300
+)
+
+// measured is one way's figures, by round.
+type measured struct{ p50, p99, rate, added, cpu []float64 }
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
 }
 
 // streams measures many streams at once, on a mesh that has done nothing before.
