@@ -45,6 +45,9 @@ func (f *Follower) Poll(ctx context.Context) error {
 	return nil
 }
 
+// maxRest is how many times Every a follower rests at most when nothing comes.
+const maxRest = 8
+
 // answerWithin is how long a request for messages may stay unanswered.
 const answerWithin = 5 * time.Second
 
@@ -80,6 +83,7 @@ func (f *Follower) polled(ctx context.Context, r *reading, batch int, reconnecte
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return err
 	}
+	rest := f.Every
 	var waiting []chan struct{}
 	defer func() { // they ask again in the next round, with their own patience
 		for _, w := range waiting {
@@ -92,6 +96,7 @@ func (f *Follower) polled(ctx context.Context, r *reading, batch int, reconnecte
 		}
 	}()
 	for {
+		before := f.Position()
 		for more := true; more; {
 			left = batch
 			if err := f.Conn.Next(f.Stream, f.Consumer, inbox, batch); err != nil {
@@ -136,12 +141,15 @@ func (f *Follower) polled(ctx context.Context, r *reading, batch int, reconnecte
 			close(w)
 		}
 		waiting = waiting[:0]
+		if rest = min(2*rest, maxRest*f.Every); f.Position() > before {
+			rest = f.Every
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-reconnected:
 			return errReconnected
-		case <-time.After(f.Every):
+		case <-time.After(rest):
 		case w := <-f.polls:
 			waiting = append(waiting, w)
 		}

@@ -90,7 +90,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		}
 	}
 	f := follow.New(env.Conn, env.Instance, logReader, s.view.Add)
-	f.Batch, f.Every, s.log = 5000, flushEvery, f
+	f.Batch, f.Every, s.log = 5000, s.Interval, f
 	env.Report(func(ctx context.Context) run.Health {
 		s.poll(ctx)
 		h := run.Health{Name: "audit.view", OK: true, Position: f.Position(), Lag: f.Pending()}
@@ -109,20 +109,6 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.serve()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Run(ctx, pos+1) })
-	g.Go(func() error {
-		t := time.NewTicker(flushEvery)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return s.view.Flush()
-			case <-t.C:
-				if err := s.view.Flush(); err != nil {
-					return err
-				}
-			}
-		}
-	})
 	g.Go(func() error {
 		select {
 		case <-f.Ready():
@@ -147,6 +133,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			case <-t.C:
 			}
 			if s.mute() != nil {
+				if err := s.catchUp(ctx); err != nil {
+					return err
+				}
 				if err := s.reopened(ctx); err != nil {
 					return err
 				}
@@ -157,11 +146,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			}
 		}
 	})
-	return g.Wait()
+	return errors.Join(g.Wait(), s.view.Flush())
 }
-
-// flushEvery is how old the view may get while nobody asks.
-const flushEvery = 200 * time.Millisecond
 
 // poll hears what is on the ledger now. Where the bus does not answer, the view
 // stays where it is, and its position says so.
