@@ -150,6 +150,8 @@ for (const model of ['anthropic/m-good', 'demo/echo', 'gemini/m-good']) {
   const one = await client.responses.create({ model, input: 'my name is Ada', instructions: 'be kind' })
   const again = await client.responses.retrieve(one.id)
   assert.deepEqual(again.output, one.output)
+  const [said] = (await client.responses.inputItems.list(one.id)).data
+  assert.deepEqual([said.type, said.role, said.content], ['message', 'user', [{ type: 'input_text', text: 'my name is Ada' }]])
   const two = await client.responses.create({ model, input: 'what is my name', previous_response_id: one.id })
   assert.equal(two.previous_response_id, one.id)
   let three
@@ -159,6 +161,15 @@ for (const model of ['anthropic/m-good', 'demo/echo', 'gemini/m-good']) {
   await assert.rejects(client.responses.retrieve(unstored.id), (e) => e.status === 404)
 }
 await assert.rejects(client.responses.create({ model: 'anthropic/m-good', input: 'x', previous_response_id: 'resp_nobody' }), (e) => e.status === 400)
+{ // input items: by page, in both orders
+  const turns = ['one', 'two', 'three'].map((content, i) => ({ role: i % 2 ? 'assistant' : 'user', content }))
+  const r = await client.responses.create({ model: 'demo/echo', input: turns })
+  const texts = async (q) => { const out = []; for await (const it of client.responses.inputItems.list(r.id, q)) out.push(it.content[0].text); return out }
+  assert.deepEqual(await texts({ order: 'asc', limit: 2 }), ['one', 'two', 'three'])
+  assert.deepEqual(await texts({ limit: 1 }), ['three', 'two', 'one'])
+  await assert.rejects(client.responses.inputItems.list(r.id, { limit: 0 }), (e) => e.status === 400 && e.param === 'limit')
+  await assert.rejects(client.responses.inputItems.list('resp_nobody'), (e) => e.status === 404)
+}
 
 // embeddings: numbers and base64 (the SDK's default), also translated
 for (const model of ['openai/e-good', 'azure/e-good', 'vllm/e-good', 'gemini/e-good']) {

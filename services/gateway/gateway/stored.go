@@ -1,9 +1,15 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -15,52 +21,162 @@ import (
 // response is GET /v1/responses/:id. A stored response is what the ledger holds
 // of it; it is its maker's alone.
 func (s *Service) response(c echo.Context) error {
+	_, rec, err := s.stored(c)
+	if err != nil {
+		return err
+	}
+	body, err := s.readStored(c, rec.Output)
+	if err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, body)
+}
+
+// inputItems is GET /v1/responses/:id/input_items: what went into a stored
+// response, newest first unless asked otherwise.
+func (s *Service) inputItems(c echo.Context) error {
+	call, _, err := s.stored(c)
+	if err != nil {
+		return err
+	}
+	limit := 20
+	if v := c.QueryParam("limit"); v != "" {
+		if limit, err = strconv.Atoi(v); err != nil || limit < 1 || limit > 100 {
+			return badRequest("limit", "want 1 to 100")
+		}
+	}
+	order := c.QueryParam("order")
+	if order != "" && order != "asc" && order != "desc" {
+		return badRequest("order", `want "asc" or "desc"`)
+	}
+	body, err := s.readStored(c, call.Body)
+	if err != nil {
+		return err
+	}
+	items, err := itemsOf(body, strings.TrimPrefix(call.ID, "c-"))
+	if err != nil {
+		return err
+	}
+	if order != "asc" {
+		slices.Reverse(items)
+	}
+	if after := c.QueryParam("after"); after != "" {
+		i := slices.IndexFunc(items, func(it map[string]any) bool { return it["id"] == after })
+		if i < 0 {
+			return badRequest("after", "no item of this response has the id "+after)
+		}
+		items = items[i+1:]
+	}
+	out := map[string]any{"object": "list", "has_more": len(items) > limit, "first_id": nil, "last_id": nil}
+	items = items[:min(limit, len(items))]
+	if out["data"] = items; len(items) > 0 {
+		out["first_id"], out["last_id"] = items[0]["id"], items[len(items)-1]["id"]
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// itemsOf spells the input of a request as items with ids: text is one message,
+// and a message's text one part of it.
+func itemsOf(body []byte, call string) ([]map[string]any, error) {
+	var q struct {
+		Input json.RawMessage `json:"input"`
+	}
+	if err := json.Unmarshal(body, &q); err != nil {
+		return nil, err
+	}
+	items := []map[string]any{}
+	var text string
+	if json.Unmarshal(q.Input, &text) == nil {
+		items = append(items, map[string]any{"role": "user", "content": text})
+	} else if len(q.Input) > 0 { // without, a stored prompt or conversation was the input
+		d := json.NewDecoder(bytes.NewReader(q.Input))
+		d.UseNumber()
+		if err := d.Decode(&items); err != nil {
+			return nil, err
+		}
+	}
+	for i, it := range items {
+		if it["type"] == nil && it["role"] != nil {
+			it["type"] = "message"
+		}
+		if text, ok := it["content"].(string); ok && it["type"] == "message" {
+			part := "input_text"
+			if it["role"] == "assistant" {
+				part = "output_text"
+			}
+			it["content"] = []any{map[string]any{"type": part, "text": text}}
+		}
+		if it["type"] == "message" && it["status"] == nil {
+			it["status"] = "completed"
+		}
+		if it["id"] == nil {
+			it["id"] = fmt.Sprintf("item_%s_%d", call, i)
+		}
+	}
+	return items, nil
+}
+
+// stored finds the call of the response that a request names, as its maker.
+func (s *Service) stored(c echo.Context) (*contract.Call, *contract.Recorded, error) {
 	c.Set(shapeKey, llm.Responses)
 	who, err := s.auth(c, "")
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	id := c.Param("id")
-	none := notFound("no response " + id + " is stored")
+	none := noResponse(c)
 	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
 	defer cancel()
 	var call string
-	if err := s.env.Ask(ctx, "llm-router", "response_call", map[string]string{"id": id}, &call); err != nil {
-		return unavailable("the llm-router does not answer: " + err.Error())
+	if err := s.env.Ask(ctx, "llm-router", "response_call", map[string]string{"id": c.Param("id")}, &call); err != nil {
+		return nil, nil, unavailable("the llm-router does not answer: " + err.Error())
 	}
 	if call == "" {
-		return none
+		return nil, nil, none
 	}
 	first, err := s.askEvent(ctx, "proposal", call)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	last, err := s.lastOf(ctx, call)
-	for err == nil && last != nil && last.Name != "effect_recorded" && ctx.Err() == nil { // audit may be a moment behind
+	for err == nil && last != nil && last.Name != "effect_recorded" && ctx.Err() == nil { // it is about to be
 		time.Sleep(5 * time.Millisecond)
 		last, err = s.lastOf(ctx, call)
 	}
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	var p contract.Call
 	var rec contract.Recorded
-	if first == nil || last == nil || first.Actor != who.actor || contract.Decode(first.Data, &p) != nil || contract.Decode(last.Data, &rec) != nil || rec.Output == nil || p.Kind != llm.Responses {
-		return none
+	if first == nil || last == nil || first.Actor != who.actor || contract.Decode(first.Data, &p) != nil || contract.Decode(last.Data, &rec) != nil || p.Kind != llm.Responses {
+		return nil, nil, none
 	}
 	raw, err := s.env.Blobs.Open(ctx, &p.Args)
 	if err != nil {
-		return unavailable("the ledger does not answer: " + err.Error())
+		return nil, nil, unavailable("the ledger does not answer: " + err.Error())
 	}
 	if args, err := llmArgs(raw); err != nil || !args.Stored() {
-		return none
+		return nil, nil, none
 	}
-	body, err := s.env.Blobs.Open(ctx, rec.Output)
+	return &p, &rec, nil
+}
+
+func noResponse(c echo.Context) *apiError {
+	return notFound("no response " + c.Param("id") + " is stored")
+}
+
+// readStored reads what the ledger holds of a response; none, where that is nothing.
+func (s *Service) readStored(c echo.Context, ref *contract.Content) ([]byte, error) {
+	if ref == nil {
+		return nil, noResponse(c)
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
+	defer cancel()
+	body, err := s.env.Blobs.Open(ctx, ref)
 	if errors.Is(err, contract.ErrErased) {
-		return none
+		return nil, noResponse(c)
 	}
 	if err != nil {
-		return unavailable("the response cannot be read now: " + err.Error())
+		return nil, unavailable("the response cannot be read now: " + err.Error())
 	}
-	return c.JSONBlob(http.StatusOK, body)
+	return body, nil
 }
