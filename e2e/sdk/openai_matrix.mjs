@@ -169,6 +169,12 @@ await assert.rejects(client.responses.create({ model: 'anthropic/m-good', input:
   assert.deepEqual(await texts({ limit: 1 }), ['three', 'two', 'one'])
   await assert.rejects(client.responses.inputItems.list(r.id, { limit: 0 }), (e) => e.status === 400 && e.param === 'limit')
   await assert.rejects(client.responses.inputItems.list('resp_nobody'), (e) => e.status === 404)
+  // let go, it is neither served nor continued, and cannot be let go again
+  await client.responses.delete(r.id)
+  for (const again of [() => client.responses.retrieve(r.id), () => client.responses.inputItems.list(r.id), () => client.responses.delete(r.id)]) {
+    await assert.rejects(again(), (e) => e.status === 404)
+  }
+  await assert.rejects(client.responses.create({ model: 'demo/echo', input: 'on', previous_response_id: r.id }), (e) => e.status === 400)
 }
 
 // embeddings: numbers and base64 (the SDK's default), also translated

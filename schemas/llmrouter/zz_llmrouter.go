@@ -121,3 +121,18 @@ func (d *ResponseCached) Canonical(c *canon.Codec) {
 	c.Str("model", &d.Model)
 	c.Int("size", &d.Size)
 }
+
+// ResponseDeletedName is the event's name.
+const ResponseDeletedName = "response_deleted"
+
+// ResponseDeleted is the data of llm-router.response_deleted.v1. A stored response is served no more, nor continued. What the ledger holds of it stays.
+type ResponseDeleted struct {
+	ResponseCall string `json:"response_call"` // call that it answered
+	ResponseID   string `json:"response_id"`   // as its caller knows it
+}
+
+// Canonical implements canon.Document.
+func (d *ResponseDeleted) Canonical(c *canon.Codec) {
+	c.Str("response_call", &d.ResponseCall)
+	c.Str("response_id", &d.ResponseID)
+}

@@ -180,6 +180,7 @@ func (s *Service) routes() *echo.Echo {
 	e.POST("/v1/messages/count_tokens", s.llm(llm.CountTokens))
 	e.POST("/v1/responses", s.llm(llm.Responses))
 	e.GET("/v1/responses/:id", s.response)
+	e.DELETE("/v1/responses/:id", s.deleteResponse)
 	e.GET("/v1/responses/:id/input_items", s.inputItems)
 	e.GET("/v1/models", s.models)
 	e.GET("/v1/models/*", s.models)

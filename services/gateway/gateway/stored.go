@@ -14,6 +14,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
@@ -73,6 +74,29 @@ func (s *Service) inputItems(c echo.Context) error {
 		out["first_id"], out["last_id"] = items[0]["id"], items[len(items)-1]["id"]
 	}
 	return c.JSON(http.StatusOK, out)
+}
+
+// deleteResponse is DELETE /v1/responses/:id, a governed call: what the ledger
+// holds of the response stays, but nobody is served it any more.
+func (s *Service) deleteResponse(c echo.Context) error {
+	if _, _, err := s.stored(c); err != nil {
+		return err
+	}
+	who, err := s.auth(c, "")
+	if err != nil {
+		return err
+	}
+	w := canon.Object(nil)
+	w.Str("id", c.Param("id"))
+	r, err := s.request(c, "llm.delete_response", "llm.delete_response", w.End(), who)
+	if err != nil {
+		return err
+	}
+	_, output, err := s.run(c, r)
+	if err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, output)
 }
 
 // itemsOf spells the input of a request as items with ids: text is one message,

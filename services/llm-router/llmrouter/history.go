@@ -12,7 +12,9 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
@@ -55,10 +57,11 @@ var errNotStored = errors.New("no such response is stored")
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	callID, err := c.s.callOf(ctx, id)
+	a, err := c.s.answer(ctx, id)
 	if err != nil {
 		return nil, "", err
 	}
+	callID := a.Call
 	if callID == "" {
 		return nil, "", errNotStored
 	}
@@ -121,4 +124,29 @@ func (c *call) event(ctx context.Context, verb, name, callID string, data canon.
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// kindDelete lets a stored response go: it is served no more, nor continued.
+const kindDelete = "llm.delete_response"
+
+func (s *Service) deleteResponse(ctx context.Context, w *execute.Work) execute.Result {
+	var q struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(w.Args, &q); err != nil {
+		return execute.Fail("invalid_input", "%v", err)
+	}
+	a, err := s.answer(ctx, q.ID)
+	if err != nil {
+		return execute.Fail("unavailable", "%v", err)
+	}
+	if a.Call == "" || a.Actor != w.Event.Actor { // another's response does not exist
+		return execute.Fail("not_found", "no response %s is stored", q.ID)
+	}
+	w.Fact(events.ResponseDeletedName, contract.Bytes(&events.ResponseDeleted{ResponseCall: a.Call, ResponseID: q.ID}))
+	out := canon.Object(nil)
+	out.Raw("deleted", []byte("true"))
+	out.Str("id", q.ID)
+	out.Str("object", "response")
+	return execute.Result{EffectType: "response.delete", Output: out.End()}
 }

@@ -90,6 +90,9 @@ var llmTools = []contract.Tool{
 	{Description: "Asks every provider which models it offers.", Class: "E0", Executor: "llm-router", Kind: kindModels, Tool: kindModels, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`),
 		Secrets: []contract.SecretGrant{{Name: providerKeys}}},
+	{Description: "Lets a stored response of the caller's go.", Class: "E1", Executor: "llm-router", Kind: kindDelete, Tool: kindDelete, Version: "v1",
+		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"id":{"minLength":1,"type":"string"}},"required":["id"],"type":"object"}`),
+		OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`)},
 }
 
 const kindModels = "llm.models"
@@ -179,8 +182,11 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if slices.Contains(llm.Kinds, w.Call.Kind) {
 		return s.call(ctx, w)
 	}
-	if w.Call.Kind == kindModels {
+	switch w.Call.Kind {
+	case kindModels:
 		return s.discover(ctx, w)
+	case kindDelete:
+		return s.deleteResponse(ctx, w)
 	}
 	return release()
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
 
-var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: []string{"evt.*.llm-router.*." + events.AttemptFinishedName + ".>", "evt.*.llm-router.*." + events.ResponseCachedName + ".>"}}
+var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: []string{"evt.*.llm-router.*." + events.AttemptFinishedName + ".>", "evt.*.llm-router.*." + events.ResponseCachedName + ".>", "evt.*.llm-router.*." + events.ResponseDeletedName + ".>"}}
 
 // Usage is the view of attempts, also for replay.
 type Usage struct {
@@ -33,11 +33,10 @@ func (u *Usage) Apply(e *contract.Event) error {
 	return u.state.Apply(e)
 }
 
-// call is the call whose answer had an id, or "".
-func (u *Usage) call(responseID string) string {
+func (u *Usage) answer(id string) usage.Answer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.state.Call(responseID)
+	return u.state.Answer(id)
 }
 
 // Digest is the SHA-256 of the view's canonical form.
@@ -55,17 +54,11 @@ type window struct {
 	By   []string  `json:"by"`
 }
 
-// callOf is the call whose answer had an id, or "". Attempts may be on the ledger
-// a moment after their call's outcome.
-func (s *Service) callOf(ctx context.Context, responseID string) (call string, err error) {
-	for end := time.Now().Add(time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if call = s.usage.call(responseID); call != "" || time.Now().After(end) {
-			return call, nil
-		}
-		if err := s.view.Poll(ctx); err != nil {
-			return "", err
-		}
-	}
+// answer finds what was answered under an id. An attempt lies on the ledger
+// before its call's outcome.
+func (s *Service) answer(ctx context.Context, id string) (usage.Answer, error) {
+	err := s.view.Poll(ctx)
+	return s.usage.answer(id), err
 }
 
 // serveUsage answers what models did and cost.
@@ -130,11 +123,11 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 		if err := json.Unmarshal(raw, &q); err != nil {
 			return err
 		}
-		call, err := s.callOf(ctx, q.ID)
+		a, err := s.answer(ctx, q.ID)
 		if err != nil {
 			return err
 		}
-		return reply(call)
+		return reply(a.Call)
 	})
 	return view
 }

@@ -37,6 +37,7 @@ var table = []operation{
 	{"POST", "/v1/chat/completions", "OpenAI chat completion, plain or streamed. model is provider/model, an alias or a virtual model.", "call llm.chat", nil, map[string]any{}, map[string]any{}},
 	{"POST", "/v1/responses", "OpenAI response, plain or streamed.", "call llm.responses", nil, map[string]any{}, map[string]any{}},
 	{"GET", "/v1/responses/{id}", "A stored response of the caller's.", auth, nil, nil, map[string]any{}},
+	{"DELETE", "/v1/responses/{id}", "Lets a stored response of the caller's go: it is served and continued no more. What the ledger holds of it stays.", "call llm.delete_response", nil, nil, map[string]any{}},
 	{"GET", "/v1/responses/{id}/input_items", "What went into a stored response of the caller's, newest first.", auth, []string{"limit", "order", "after"}, nil, map[string]any{}},
 	{"POST", "/v1/messages", "Anthropic message, plain or streamed. The token may stand in X-Api-Key.", "call llm.messages", nil, map[string]any{}, map[string]any{}},
 	{"POST", "/v1/messages/count_tokens", "Counts the tokens of an Anthropic message.", "call llm.count_tokens", nil, map[string]any{}, map[string]any{}},

@@ -21,9 +21,12 @@ import (
 type State struct {
 	cells  map[cell]*sum
 	newest string            // minute of the newest event
-	ids    map[string]string // call by id of the answer
+	ids    map[string]Answer // by id
 	order  []string
 }
+
+// Answer is what an answer's id stands for.
+type Answer struct{ Call, Actor string }
 
 // cell is one minute of one model, for one caller.
 type cell struct{ minute, provider, model, key, actor, tags string }
@@ -77,8 +80,19 @@ const minuteFormat = "2006-01-02T15:04"
 // keepIDs bounds how many answers can be found by their id.
 const keepIDs = 200_000
 
-// Apply folds one attempt in.
+// Apply folds one attempt in, or the deletion of an answer by whoever it was
+// given to.
 func (s *State) Apply(e *contract.Event) error {
+	if e.Name == events.ResponseDeletedName && e.Service() == "llm-router" {
+		var d events.ResponseDeleted
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		if s.ids[d.ResponseID].Actor == e.Actor {
+			s.ids[d.ResponseID] = Answer{}
+		}
+		return nil
+	}
 	if e.Name != events.AttemptFinishedName || e.Service() != "llm-router" {
 		return nil
 	}
@@ -87,7 +101,7 @@ func (s *State) Apply(e *contract.Event) error {
 		return err
 	}
 	if s.cells == nil {
-		s.cells, s.ids = map[cell]*sum{}, map[string]string{}
+		s.cells, s.ids = map[cell]*sum{}, map[string]Answer{}
 	}
 	tags := slices.Clone(a.Tags)
 	slices.Sort(tags)
@@ -118,7 +132,7 @@ func (s *State) Apply(e *contract.Event) error {
 		if _, ok := s.ids[a.ResponseID]; !ok {
 			s.order = append(s.order, a.ResponseID)
 		}
-		s.ids[a.ResponseID] = e.CallID
+		s.ids[a.ResponseID] = Answer{e.CallID, e.Actor}
 		if len(s.order) > keepIDs {
 			delete(s.ids, s.order[0])
 			s.order = s.order[1:]
@@ -127,8 +141,8 @@ func (s *State) Apply(e *contract.Event) error {
 	return nil
 }
 
-// Call is the call whose answer had an id, or "".
-func (s *State) Call(responseID string) string { return s.ids[responseID] }
+// Answer finds an answer by its id; the zero Answer: there is none.
+func (s *State) Answer(id string) Answer { return s.ids[id] }
 
 func (h hist) quantiles() llm.Quantiles {
 	return llm.Quantiles{P50: h.at(.50), P95: h.at(.95), P99: h.at(.99)}
@@ -261,10 +275,11 @@ func (s *State) Dump() []byte {
 		w.Str("who", k.actor)
 		lines = append(lines, string(w.End()))
 	}
-	for id, call := range s.ids {
+	for id, a := range s.ids {
 		w := canon.Object(nil)
 		w.Str("answer", id)
-		w.Str("call", call)
+		w.Str("call", a.Call)
+		w.Str("who", a.Actor)
 		lines = append(lines, string(w.End()))
 	}
 	slices.Sort(lines)

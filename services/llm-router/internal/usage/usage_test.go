@@ -55,7 +55,15 @@ func TestView(t *testing.T) {
 	if _, err := s.Spend(time.Time{}, time.Time{}, []string{"colour"}); err == nil {
 		t.Error("an unknown dimension is taken")
 	}
-	if s.Call("r5") != "c-r5" || s.Call("r0") != "" {
+	if s.Answer("r5").Call != "c-r5" || s.Answer("r0").Call != "" {
 		t.Error("answers are not found by their id, or failed ones are")
+	}
+	deletion := func(actor string) *contract.Event {
+		return &contract.Event{Name: events.ResponseDeletedName, Source: "llm-router/llm-router-1", Actor: actor, Time: contract.Time(noon), Data: contract.Bytes(&events.ResponseDeleted{ResponseCall: "c-r5", ResponseID: "r5"})}
+	}
+	for _, d := range []struct{ actor, left string }{{"somebody-else", "c-r5"}, {"alice", ""}} {
+		if err := s.Apply(deletion(d.actor)); err != nil || s.Answer("r5").Call != d.left {
+			t.Errorf("deleted by %s: %q is left, want %q (%v)", d.actor, s.Answer("r5").Call, d.left, err)
+		}
 	}
 }
