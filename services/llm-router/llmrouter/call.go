@@ -70,7 +70,7 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	for _, t := range gjson.GetBytes(w.Facts, "key.tags").Array() {
 		c.key.tags = append(c.key.tags, t.Str)
 	}
-	c.out = newOut(ctx, w, s.env.Box)
+	c.out = newOut(ctx, w, s.env.Box, &s.under)
 	defer c.out.close()
 	if f := c.clean(); f != nil {
 		c.refused(f)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
@@ -13,14 +14,15 @@ import (
 )
 
 // out is the way of a call's answer to its caller: frames to the instance that
-// waits. The first goes at once, later ones are gathered for as long as the one
-// before is younger than frameEvery, since the cost is per message. What the
+// waits. The first goes at once, later ones are gathered for a moment, since the
+// cost is per message; the moment grows with the calls under way. What the
 // caller has not taken yet is bounded by llm.Window; whoever writes beyond waits,
 // and with it the provider.
 type out struct {
 	ctx     context.Context
 	w       *execute.Work
 	credits *transient.Stream // nil: nobody waits for frames
+	under   *atomic.Int64     // calls under way
 
 	mu       sync.Mutex
 	tee      *[]byte // gets what is sent, where it is to be kept
@@ -35,9 +37,19 @@ type out struct {
 	err      error
 }
 
+// Between two frames of a call lie 10 ms for up to a hundred calls under way, and
+// 50 ms for five hundred and more: what nobody sees keeps many streams even.
 const (
-	frameEvery = 10 * time.Millisecond
-	maxFrame   = llm.Window / 4
+	minGather = 10 * time.Millisecond
+	maxGather = 50 * time.Millisecond
+)
+
+func gather(calls int64) time.Duration {
+	return min(max(time.Duration(calls)*minGather/100, minGather), maxGather)
+}
+
+const (
+	maxFrame = llm.Window / 4
 	// stallAfter is how long a caller may take nothing of what waits for it.
 	stallAfter = 60 * time.Second
 )
@@ -47,8 +59,9 @@ var (
 	errLost    = errors.New("another attempt answered first")
 )
 
-func newOut(ctx context.Context, w *execute.Work, box *transient.Box) *out {
-	o := &out{ctx: ctx, w: w}
+func newOut(ctx context.Context, w *execute.Work, box *transient.Box, under *atomic.Int64) *out {
+	o := &out{ctx: ctx, w: w, under: under}
+	under.Add(1)
 	if w.Call.Stream {
 		o.credits = box.Open(llm.CreditID(w.Call.ID))
 	}
@@ -98,7 +111,7 @@ func (o *out) write(b []byte) error {
 		return o.err
 	}
 	o.held = append(o.held, b...)
-	wait := frameEvery - time.Since(o.last)
+	wait := gather(o.under.Load()) - time.Since(o.last)
 	switch {
 	case o.head != nil || wait <= 0 || len(o.held) >= maxFrame:
 		o.flush(false)
@@ -177,6 +190,7 @@ func (o *out) admit(n int64) error {
 
 // close ends the way, whether or not it was used.
 func (o *out) close() {
+	o.under.Add(-1)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.timer != nil {

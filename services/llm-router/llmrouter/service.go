@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -58,6 +59,7 @@ type Service struct {
 	usage     Usage
 	view      *follow.Follower // feeds usage, and the cache
 	cache     cache
+	under     atomic.Int64 // calls under way
 }
 
 // upstream is a provider and what is known of its state.
