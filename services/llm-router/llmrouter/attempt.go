@@ -373,8 +373,9 @@ func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.He
 	shown := false
 	keep := func() { // what passed is recorded, also of a stream that breaks
 		if a.output == nil && shown {
-			sum.R.Usage = a.usage
-			a.output, _ = a.ans.build(&sum.R)
+			r := sum.Response()
+			r.Usage = a.usage
+			a.output, _ = a.ans.build(r)
 		}
 	}
 	defer keep()
@@ -561,8 +562,9 @@ func (a *attempt) demo(ctx context.Context) error {
 			}
 		}
 	}
-	sum.R.Usage = a.usage
-	if a.output, err = a.ans.build(&sum.R); err != nil {
+	answer := sum.Response()
+	answer.Usage = a.usage
+	if a.output, err = a.ans.build(answer); err != nil {
 		return err
 	}
 	a.ev.ResponseID = a.ans.id

@@ -131,7 +131,7 @@ func TestAnswers(t *testing.T) {
 		if !dec.Done() {
 			t.Errorf("%s: the stream does not say that it is complete", kind)
 		}
-		check(kind+" stream", &sum.R)
+		check(kind+" stream", sum.Response())
 	}
 }
 

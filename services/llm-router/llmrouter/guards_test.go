@@ -30,7 +30,7 @@ func TestFilter(t *testing.T) {
 				sum.Add(&steps[i])
 			}
 		}
-		p := sum.R.Choices[0].Parts
+		p := sum.Response().Choices[0].Parts
 		if len(p) != 3 || p[0].Text != "mail to [redacted:email]" || p[1].Args != `{"to":"x\n[redacted:email]","n":1}` || p[2].Args != "{}" || f.seen["email"] != 2 {
 			t.Fatalf("cut at %d: %+v", cut, p)
 		}

@@ -226,36 +226,65 @@ func (e *Event) Content() bool {
 
 // Collect puts events together into the response they spell.
 type Collect struct {
-	R     Response
-	calls map[[2]int]int // choice and index to part
+	r     Response
+	calls map[[2]int]int              // choice and index to part
+	grows map[[2]int]*strings.Builder // by choice and part: its text or args
+}
+
+// Response is what the events spell so far.
+func (c *Collect) Response() *Response {
+	for at, b := range c.grows {
+		if p := &c.r.Choices[at[0]].Parts[at[1]]; p.Type == ToolCall {
+			p.Args = b.String()
+		} else {
+			p.Text = b.String()
+		}
+	}
+	return &c.r
+}
+
+// grow appends to the text or args of a part; a long answer comes in thousands
+// of pieces.
+func (c *Collect) grow(choice, part int, before, more string) {
+	at := [2]int{choice, part}
+	b := c.grows[at]
+	if b == nil {
+		if c.grows == nil {
+			c.grows = map[[2]int]*strings.Builder{}
+		}
+		b = &strings.Builder{}
+		b.WriteString(before)
+		c.grows[at] = b
+	}
+	b.WriteString(more)
 }
 
 // Add takes one event.
 func (c *Collect) Add(e *Event) {
 	if e.ID != "" {
-		c.R.ID = e.ID
+		c.r.ID = e.ID
 	}
 	if e.Model != "" {
-		c.R.Model = e.Model
+		c.r.Model = e.Model
 	}
 	if e.Kind == Used {
-		c.R.Usage.Merge(e.Usage)
+		c.r.Usage.Merge(e.Usage)
 		return
 	}
 	if e.Kind == Begin {
 		return
 	}
-	for len(c.R.Choices) <= e.Choice && e.Choice < 128 {
-		c.R.Choices = append(c.R.Choices, Answer{})
+	for len(c.r.Choices) <= e.Choice && e.Choice < 128 {
+		c.r.Choices = append(c.r.Choices, Answer{})
 	}
-	if e.Choice >= len(c.R.Choices) {
+	if e.Choice >= len(c.r.Choices) {
 		return
 	}
-	a := &c.R.Choices[e.Choice]
+	a := &c.r.Choices[e.Choice]
 	switch e.Kind {
 	case Delta:
 		if n := len(a.Parts); n > 0 && a.Parts[n-1].Type == e.Part.Type && e.Part.Redacted == "" && a.Parts[n-1].Signature == "" {
-			a.Parts[n-1].Text += e.Part.Text
+			c.grow(e.Choice, n-1, a.Parts[n-1].Text, e.Part.Text)
 			return
 		}
 		a.Parts = append(a.Parts, e.Part)
@@ -273,7 +302,7 @@ func (c *Collect) Add(e *Event) {
 		a.Parts = append(a.Parts, p)
 	case CallArgs:
 		if i, ok := c.calls[[2]int{e.Choice, e.Index}]; ok {
-			a.Parts[i].Args += e.Part.Args
+			c.grow(e.Choice, i, a.Parts[i].Args, e.Part.Args)
 		}
 	case End:
 		a.Finish, a.StopSeq = e.Finish, e.StopSeq
