@@ -158,7 +158,7 @@ type filter struct {
 	seen scan.Seen
 	at   map[lane]*scan.Stream
 	last map[int]lane // lane that a choice speaks in
-	args map[lane]string
+	args map[lane][]byte
 }
 
 // lane is a run of text that belongs together.
@@ -169,7 +169,7 @@ type lane struct {
 
 func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 	if f.at == nil {
-		f.at, f.last, f.args = map[lane]*scan.Stream{}, map[int]lane{}, map[lane]string{}
+		f.at, f.last, f.args = map[lane]*scan.Stream{}, map[int]lane{}, map[lane][]byte{}
 	}
 	l := lane{e.Choice, -1, e.Part.Type}
 	switch e.Kind {
@@ -194,7 +194,7 @@ func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 		f.at[l] = s
 	}
 	if e.Kind == ir.CallArgs { // a document: it is guarded when it is whole
-		f.args[l] += e.Part.Args
+		f.args[l] = append(f.args[l], e.Part.Args...)
 		return out, ""
 	}
 	if e.Part.Text, blocked = s.Next(f.g, e.Part.Text, f.seen); e.Part.Text != "" {
@@ -212,10 +212,10 @@ func (f *filter) flush(choice int) ([]ir.Event, string) {
 	delete(f.last, choice)
 	if l.call >= 0 {
 		guarded := f.g.Text
-		if args := []byte(f.args[l]); json.Valid(args) {
+		if json.Valid(f.args[l]) {
 			guarded = f.g.JSON
 		}
-		args, blocked := guarded([]byte(f.args[l]), f.seen)
+		args, blocked := guarded(f.args[l], f.seen)
 		delete(f.args, l)
 		return []ir.Event{{Kind: ir.CallArgs, Choice: choice, Index: l.call, Part: ir.Part{Args: string(args)}}}, blocked
 	}
