@@ -147,6 +147,29 @@ func edge(t *testing.T) {
 			add(r)
 		}
 	}
+	w := &ways[len(ways)-1]
+	beyond(t, w, small(w, false), small(w, true))
+}
+
+// beyond measures what a stream of 20 chunks costs beside a plain answer, which
+// is decided and recorded alike.
+func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
+	var more []float64
+	for range 2*rounds + 1 {
+		cost := func(body []byte, first bool) float64 {
+			n := 0
+			cpu := w.cpu(t)
+			for end := time.Now().Add(span / 4); time.Now().Before(end); n++ {
+				if _, err := timed(w, "s-edge-0", body, first); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return float64(w.cpu(t)-cpu) / float64(n)
+		}
+		p := cost(plain, false)
+		more = append(more, cost(streamed, true)-p)
+	}
+	add(row{Name: "edge, 20 chunks beyond the decision", Durability: "process", Clients: 1, Value: fmt.Sprintf("%.0f us CPU per stream", median(more)), Budget: "<= 400 us"})
 }
 
 // Each way is warmed and measured in turn, several times over: the machine is
