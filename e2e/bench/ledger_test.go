@@ -1,0 +1,113 @@
+//go:build bench
+
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+)
+
+// ledgerOnly measures what the ledger asks of a budgeted call to a model: its six
+// appends, of the sizes they have, and the three deliveries it waits for, between
+// three accounts. Nothing is parsed, decided, signed, indexed or sent to a
+// provider.
+func ledgerOnly(t *testing.T) {
+	asks := bus.Declaration{Service: "asks", Slots: 1, Readers: []bus.Reader{{Name: "outcomes", Stream: bus.Events, Filters: []string{"evt.*.*.{instance}.effect_recorded.>"}}}}
+	work := func(service, filter string) bus.Declaration {
+		return bus.Declaration{Service: service, Slots: 1, Work: []bus.Work{{Name: "work", Filters: []string{filter}, AckWait: 10 * time.Second, MaxAckPending: 4096}}}
+	}
+	decides, does := work("decides", "evt.*.*.*.call_proposed.>"), work("does", "evt.*.decides.*.allowed_does.>")
+	b := meshtest.Start(t, []bus.Declaration{asks, decides, does})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	body := func(n int) []byte { return bytes.Repeat([]byte("x"), n) }
+	var ids atomic.Int64
+	id := func() string { return strconv.FormatInt(ids.Add(1), 10) }
+	fail := func(err error) {
+		if err != nil && ctx.Err() == nil {
+			t.Error(err)
+			cancel()
+		}
+	}
+	serve := func(service string, f func(*bus.Conn, eventlog.JetStream)) {
+		c := b.Connect(t, service)
+		f(c, eventlog.JetStream{Conn: c})
+	}
+	var mu sync.Mutex // of both
+	var book, chain uint64
+	expect := func(log eventlog.JetStream, subject string, n int, filter string, last *uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		me := id()
+		var err error
+		*last, err = log.AppendExpect(ctx, subject, me, append(body(n), me...), filter, *last)
+		fail(err)
+	}
+	serve("decides", func(c *bus.Conn, log eventlog.JetStream) {
+		go execute.Consume(ctx, c, decides.Work[0].Consumer("decides"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
+			expect(log, "evt.t.decides.-.budget_changed.budget", 750, bus.AggregateFilter("t", "decides", "budget"), &book)
+			_, err := log.Append(ctx, "evt.t.decides."+asks.Instance(1)+".allowed_does.s-1", id(), body(3684))
+			fail(err)
+			_ = m.Ack()
+		})
+	})
+	serve("does", func(c *bus.Conn, log eventlog.JetStream) {
+		go execute.Consume(ctx, c, does.Work[0].Consumer("does"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
+			to := "evt.t.does." + asks.Instance(1)
+			_, err := log.Append(ctx, to+".effect_started.s-1", id(), body(669))
+			fail(err)
+			fact := log.Start(to+".attempt_finished.s-1", id(), body(795))
+			expect(log, to+".effect_recorded.s-1", 2801, bus.ChainFilter("t", "s-1"), &chain)
+			_, err = fact(ctx)
+			fail(err)
+			_ = m.Ack()
+		})
+	})
+	outcome := make(chan struct{}, 1)
+	serve("asks", func(c *bus.Conn, log eventlog.JetStream) {
+		f := follow.New(c, asks.Instance(1), asks.Readers[0], func(eventlog.Entry) error { outcome <- struct{}{}; return nil })
+		go f.Run(ctx, 1)
+		<-f.Ready()
+		var took []time.Duration
+		var before, after syscall.Rusage
+		for end := time.Now().Add(time.Hour); time.Now().Before(end); {
+			if len(took) == warm {
+				fail(syscall.Getrusage(syscall.RUSAGE_SELF, &before))
+				end = time.Now().Add(span)
+			}
+			began := time.Now()
+			go func() {
+				_, err := log.Append(ctx, "evt.t.asks."+asks.Instance(1)+".call_proposed.s-1", id(), body(1331))
+				fail(err)
+			}()
+			select {
+			case <-outcome:
+			case <-ctx.Done():
+				return
+			}
+			took = append(took, time.Since(began))
+		}
+		fail(syscall.Getrusage(syscall.RUSAGE_SELF, &after))
+		took = took[warm:]
+		cpu := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+		slices.Sort(took)
+		add(row{Name: "floor: the ledger's part of a call to a model", Durability: "process", Clients: 1, P50us: us(took, .5), P99us: us(took, .99),
+			Value: fmt.Sprintf("%d us CPU per call", (cpu / time.Duration(len(took))).Microseconds())})
+	})
+}
