@@ -28,8 +28,10 @@ func (f *Follower) Poll(ctx context.Context) error {
 		}
 		last = max(last, n)
 	}
-	// The consumer may learn of a message after its writer did.
-	for f.Position() < last {
+	for first := true; f.Position() < last; first = false {
+		if !first { // the consumer learns of a message a moment after its writer
+			time.Sleep(time.Millisecond)
+		}
 		done := make(chan struct{})
 		select {
 		case f.polls <- done:
