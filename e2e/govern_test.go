@@ -376,6 +376,13 @@ func TestLabels(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	// A policy service that knows of no labels yet finds them before it allows.
+	m.Kill("binnacle")
+	m.Restart("binnacle")
+	m.WaitReady()
+	want(call("s-web", "shout"), "TAINTED_INPUT_HIGH_RISK_DENY")
+	want(call("s-secret", "send"), "TAINTED_DATA_EGRESS_DENY")
+	want(call("s-clean", "shout"), "ok")
 	proves(t, m)
 }
 

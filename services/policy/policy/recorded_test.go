@@ -70,7 +70,8 @@ func TestBenchDecision(t *testing.T) {
 func allows(t *testing.T) []time.Duration {
 	w, k, f := ten(t), key(t, "policy"), facts("noop")
 	var took []time.Duration
-	for range 20_000 {
+	for i := range 20_000 {
+		f.Client = fmt.Sprint("c", i) // a rule reads it, so that nothing is answered from what is kept
 		began := time.Now()
 		w.st.govern(&f, noon)
 		d := guard.Decide(w.st.inputs(context.Background(), "c-1", "", f, []byte(`{"n":1}`)), k)
@@ -88,7 +89,7 @@ func recorded(t *testing.T, w *world, m *emit.Emitter, r *execute.Recorder, n in
 	for range n {
 		id := emit.NewID("c")
 		f := facts("noop")
-		f.Actor = "mallory" // the fourth rule denies
+		f.Actor, f.Client = "mallory", id // the fourth rule denies; another reads what no call had before
 		args := []byte(`{"n":1}`)
 		cause := &contract.Event{ID: "p-" + id, Source: "gateway/gw1", Tenant: "t", Actor: f.Actor, Client: "-", Session: "s-1", CallID: id, Origin: "gw1", Lamport: 1}
 		began := time.Now()
