@@ -34,6 +34,7 @@ type Conn struct {
 
 	mu       sync.Mutex
 	epoch    uint64
+	made     time.Time
 	changed  chan struct{}
 	replicas map[string]replicas
 }
@@ -49,7 +50,7 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 	if err != nil {
 		return nil, fmt.Errorf("nats identity of %s: %w", name, err)
 	}
-	c := &Conn{Fatal: make(chan error, 1), prefix: APIPrefix, changed: make(chan struct{}), replicas: map[string]replicas{}}
+	c := &Conn{made: time.Now(), Fatal: make(chan error, 1), prefix: APIPrefix, changed: make(chan struct{}), replicas: map[string]replicas{}}
 	opts := []nats.Option{
 		nats.Name(name), nats.Nkey(public, kp.Sign), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond), nats.Timeout(2 * time.Second),
@@ -99,8 +100,16 @@ func (c *Conn) reconnected() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.epoch++
+	c.made = time.Now()
 	close(c.changed)
 	c.changed = make(chan struct{})
+}
+
+// Made is when the connection was last made.
+func (c *Conn) Made() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.made
 }
 
 // Close ends the connection after flushing what is buffered.

@@ -62,7 +62,9 @@ func (s *Service) propose(ctx context.Context, m jetstream.Msg) error {
 	s.env.Emit.See(p.event.Lamport)
 	span := s.env.Tracer.Start(p.event.TraceCtx, "decide "+p.call.Kind, trace.SpanKindConsumer, attribute.String("binnacle.call.id", p.call.ID))
 	defer span.End()
-	if p.retries > 0 {
+	// A server that died may have forgotten that it delivered this before, so what
+	// is older than the connection is looked up too.
+	if p.retries > 0 || md.Timestamp.Before(s.env.Conn.Made().Add(clockSkew)) {
 		if done, err := s.answered(ctx, p.event, md.Sequence.Stream, "escalated"); err != nil || done {
 			return err
 		}
@@ -78,6 +80,9 @@ func (s *Service) propose(ctx context.Context, m jetstream.Msg) error {
 		p.again = true
 	}
 }
+
+// clockSkew is how far the server's clock may be ahead of ours.
+const clockSkew = time.Second
 
 // gather collects the facts of a call. None of them is taken from its args.
 func (s *Service) gather(ctx context.Context, p *proposal) error {
