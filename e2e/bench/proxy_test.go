@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
 // history is how many requests the proxy has seen when it is measured again.
@@ -19,7 +20,7 @@ const history = 100_000
 func proxied(t *testing.T) {
 	llm, doc := harness.NewLLM(t)
 	m := harness.One(t, harness.Options{LLM: doc})
-	addr := harness.FreeAddr(t)
+	addr := ports.Free(t)
 	m.Start("proxy", []string{harness.Bin(t, "binnacle"), "proxy", "--upstream", llm.URL + "/v1", "--listen", addr}, append(m.Env(), "HOME="+os.TempDir()))
 	text := []byte(`{"model":"good","messages":[{"role":"user","content":"x"}]}`)
 	tool := []byte(`{"model":"good","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"upper"}}]}`)

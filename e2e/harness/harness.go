@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
 // Services of the mesh, in no particular order.
@@ -103,7 +104,7 @@ func base(t testing.TB, name string, o Options) *Mesh {
 	if m.log, err = os.OpenFile(filepath.Join(m.Dir, "mesh.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m.Addr = FreeAddr(t)
+	m.Addr = ports.Free(t)
 	t.Cleanup(func() {
 		m.StopAll()
 		if t.Failed() {
@@ -119,16 +120,6 @@ func (m *Mesh) packs() string {
 		return m.opts.Packs
 	}
 	return filepath.Join(Root(), "bin/packs")
-}
-
-// FreeAddr finds a free loopback port.
-func FreeAddr(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // One runs the whole mesh in one process.
@@ -176,7 +167,7 @@ func Processes(t testing.TB, o Options) *Mesh {
 	m := base(t, "processes", o)
 	binnacle := Bin(t, "binnacle")
 	m.run(binnacle, "init", "--data", m.Dir)
-	natsAddr := FreeAddr(t)
+	natsAddr := ports.Free(t)
 	m.NATS = "nats://" + natsAddr
 	args := []string{"provision", "--print-config", "--data", m.Dir, "--store", filepath.Join(m.Dir, "nats"), "--nats-listen", natsAddr, "--monitor", ""}
 	if o.Power {
@@ -208,7 +199,7 @@ func Cluster(t testing.TB, o Options) *Mesh {
 	m.run(binnacle, "init", "--data", m.Dir)
 	var addrs, routes []string
 	for range 3 {
-		addrs, routes = append(addrs, FreeAddr(t)), append(routes, FreeAddr(t))
+		addrs, routes = append(addrs, ports.Free(t)), append(routes, ports.Free(t))
 	}
 	m.NATS = "nats://" + strings.Join(addrs, ",nats://")
 	for i, addr := range addrs {
@@ -235,7 +226,7 @@ func Cluster(t testing.TB, o Options) *Mesh {
 // StartGateway starts another gateway and returns its address once it answers.
 func (m *Mesh) StartGateway(name string) string {
 	first := m.Addr
-	m.Addr = FreeAddr(m.T)
+	m.Addr = ports.Free(m.T)
 	defer func() { m.Addr = first }()
 	m.StartService(name, "gateway")
 	m.WaitReady()

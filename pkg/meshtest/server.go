@@ -4,7 +4,6 @@ package meshtest
 import (
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
 // Bus is an embedded, provisioned server.
@@ -67,10 +67,10 @@ func StartCluster(t testing.TB, decls []bus.Declaration) *Cluster {
 	c := &Cluster{seeds: b.seeds}
 	var routes []string
 	for range c.Servers {
-		routes = append(routes, freeAddr(t))
+		routes = append(routes, ports.Free(t))
 	}
 	for i := range c.Servers {
-		conf, err := bus.ServerConfig(decls, bus.ServerOptions{StoreDir: t.TempDir(), MaxFile: "4G", Listen: freeAddr(t), ProvisionKey: provision, ServiceKeys: keys,
+		conf, err := bus.ServerConfig(decls, bus.ServerOptions{StoreDir: t.TempDir(), MaxFile: "4G", Listen: ports.Free(t), ProvisionKey: provision, ServiceKeys: keys,
 			Cluster: &bus.Cluster{Server: fmt.Sprintf("n%d", i+1), Listen: routes[i], Routes: routes, Secret: "of-the-test"}})
 		if err != nil {
 			t.Fatal(err)
@@ -123,15 +123,6 @@ func (c *Cluster) Connect(t testing.TB, service string) *bus.Conn {
 	}
 	t.Cleanup(conn.NC.Close)
 	return conn
-}
-
-func freeAddr(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // Up starts the server and provisions it; Down stops it. Files stay.
