@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"slices"
 )
 
 // Head is what is known of an answer when its first bytes go out.
@@ -24,54 +25,52 @@ type Fault struct {
 
 // Frame is one piece of an answer on its way to the caller.
 type Frame struct {
-	Head  *Head // in the first frame only
-	Final bool  // to be shown only once the outcome is on the ledger
-	Data  []byte
+	Head *Head // in the first frame only
+	Data []byte
+	End  []byte // comes behind Data, to be shown only once the outcome is on the ledger
 }
 
-const (
-	flagHead  = 1
-	flagFinal = 2
-)
-
-// Append writes the frame behind b.
+// Append writes the frame behind b: the head as JSON, and Data, each behind its
+// length, then End.
 func (f *Frame) Append(b []byte) ([]byte, error) {
-	flags := byte(0)
-	if f.Final {
-		flags |= flagFinal
+	var head []byte
+	if f.Head != nil {
+		var err error
+		if head, err = json.Marshal(f.Head); err != nil {
+			return nil, err
+		}
 	}
-	if f.Head == nil {
-		return append(append(b, flags), f.Data...), nil
-	}
-	head, err := json.Marshal(f.Head)
+	b = slices.Grow(b, len(head)+len(f.Data)+len(f.End)+2*binary.MaxVarintLen32)
+	b = append(binary.AppendUvarint(b, uint64(len(head))), head...)
+	b = append(binary.AppendUvarint(b, uint64(len(f.Data))), f.Data...)
+	return append(b, f.End...), nil
+}
+
+// ParseFrame reads a frame; Data and End point into b.
+func ParseFrame(b []byte) (*Frame, error) {
+	head, b, err := cut(b)
 	if err != nil {
 		return nil, err
 	}
-	b = binary.AppendUvarint(append(b, flags|flagHead), uint64(len(head)))
-	return append(append(b, head...), f.Data...), nil
-}
-
-// ParseFrame reads a frame; Data points into b.
-func ParseFrame(b []byte) (*Frame, error) {
-	if len(b) == 0 {
-		return nil, errors.New("llm: empty frame")
-	}
-	f := &Frame{Final: b[0]&flagFinal != 0}
-	withHead := b[0]&flagHead != 0
-	b = b[1:]
-	if withHead {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return nil, errors.New("llm: frame's head is cut")
-		}
+	f := &Frame{}
+	if len(head) > 0 {
 		f.Head = &Head{}
-		if err := json.Unmarshal(b[size:size+int(n)], f.Head); err != nil {
+		if err := json.Unmarshal(head, f.Head); err != nil {
 			return nil, err
 		}
-		b = b[size+int(n):]
 	}
-	f.Data = b
-	return f, nil
+	f.Data, f.End, err = cut(b)
+	return f, err
+}
+
+// cut takes what stands behind its length off b.
+func cut(b []byte) (part, rest []byte, err error) {
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)-size) {
+		return nil, nil, errors.New("llm: a frame is cut")
+	}
+	b = b[size:]
+	return b[:n], b[n:], nil
 }
 
 // Window is how many bytes may be on their way to a caller that does not read:

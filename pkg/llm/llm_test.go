@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -70,12 +71,20 @@ func FuzzPeek(f *testing.F) {
 }
 
 func FuzzFrame(f *testing.F) {
-	f.Add([]byte{1, 2, '{', '}', 'x'})
+	f.Add([]byte{2, '{', '}', 1, 'x', 'y'})
+	f.Add([]byte{0, 0})
+	f.Add([]byte{0, 9, 'x'})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if x, err := ParseFrame(b); err == nil {
-			if _, err := x.Append(nil); err != nil {
-				t.Fatal(err)
-			}
+		x, err := ParseFrame(b)
+		if err != nil {
+			return
+		}
+		b, err = x.Append(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if y, err := ParseFrame(b); err != nil || !reflect.DeepEqual(x, y) {
+			t.Fatalf("%v became %v, %v", x, y, err)
 		}
 	})
 }

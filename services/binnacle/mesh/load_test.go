@@ -68,8 +68,17 @@ func BenchmarkGovernedNoop(b *testing.B) {
 // with a budget, in one process with a provider that answers at once.
 func BenchmarkLLM(b *testing.B) {
 	answer := []byte(`{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}`)
+	chunk := []byte(`data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"sixteen bytes ok"},"logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
+		if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte(`"stream":true`)) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range 20 {
+				_, _ = w.Write(chunk)
+				w.(http.Flusher).Flush()
+			}
+			_, _ = io.WriteString(w, "data: [DONE]\n\n")
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(answer)
 	}))
@@ -114,6 +123,11 @@ func BenchmarkLLM(b *testing.B) {
 	b.Run("key", func(b *testing.B) {
 		for b.Loop() {
 			post("/v1/chat/completions", key.Key, chat)
+		}
+	})
+	b.Run("stream", func(b *testing.B) {
+		for b.Loop() {
+			post("/v1/chat/completions", key.Key, `{"stream":true,`+chat[1:])
 		}
 	})
 }

@@ -282,12 +282,15 @@ func (a *answering) frame(t transient.Frame) error {
 	if f.Head != nil {
 		a.head = f.Head
 	}
-	if f.Final || !a.streams() {
+	if !a.streams() {
 		a.body = append(a.body, f.Data...)
-	} else if err := a.write(f.Data); err != nil {
-		return err
+	} else if len(f.Data) > 0 {
+		if err := a.write(f.Data); err != nil {
+			return err
+		}
 	}
-	a.taken += int64(len(f.Data))
+	a.body = append(a.body, f.End...)
+	a.taken += int64(len(f.Data) + len(f.End))
 	if a.taken-a.told >= llm.Window/2 && a.head != nil {
 		a.told = a.taken
 		a.n++

@@ -114,54 +114,50 @@ func (o *out) write(b []byte) error {
 	wait := gather(o.under.Load()) - time.Since(o.last)
 	switch {
 	case o.head != nil || wait <= 0 || len(o.held) >= maxFrame:
-		o.flush(false)
+		o.flush(nil)
 	case o.timer == nil:
 		o.timer = time.AfterFunc(wait, func() {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.timer = nil
 			if len(o.held) > 0 {
-				o.flush(false)
+				o.flush(nil)
 			}
 		})
 	}
 	return o.err
 }
 
-// finish sends what is held, and b as the end, which the caller sees once the
+// finish sends what is held, and end behind it, which the caller sees once the
 // outcome is on the ledger.
-func (o *out) finish(b []byte) error {
+func (o *out) finish(end []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.tee != nil {
-		*o.tee = append(*o.tee, b...)
+		*o.tee = append(*o.tee, end...)
 	}
-	if o.credits == nil {
-		return o.err
+	if o.credits != nil {
+		o.flush(end)
 	}
-	if len(o.held) > 0 {
-		o.flush(false)
-	}
-	o.held = b
-	o.flush(true)
 	return o.err
 }
 
-// flush sends what is held. The lock is held.
-func (o *out) flush(final bool) {
+// flush sends what is held, and end. The lock is held.
+func (o *out) flush(end []byte) {
 	for o.err == nil {
 		f := llm.Frame{Head: o.head, Data: o.held[:min(len(o.held), maxFrame)]}
 		o.held = o.held[len(f.Data):]
-		f.Final = final && len(o.held) == 0
+		f.End = end[:min(len(end), maxFrame-len(f.Data))]
+		end = end[len(f.End):]
 		var b []byte
 		if b, o.err = f.Append(nil); o.err == nil {
-			o.err = o.admit(int64(len(f.Data)))
+			o.err = o.admit(int64(len(f.Data) + len(f.End)))
 		}
 		if o.err == nil {
 			o.err = o.w.Frame(b)
 		}
 		o.head, o.last = nil, time.Now()
-		if len(o.held) == 0 {
+		if len(o.held)+len(end) == 0 {
 			break
 		}
 	}
@@ -197,7 +193,7 @@ func (o *out) close() {
 		o.timer.Stop()
 	}
 	if len(o.held) > 0 {
-		o.flush(false)
+		o.flush(nil)
 	}
 	if o.credits != nil {
 		o.credits.Close()
