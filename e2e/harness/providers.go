@@ -20,6 +20,7 @@ import (
 // depends on the last part of the model's name:
 //
 //	good        an answer; a call of every tool offered, where tools are, until results come
+//	braid       the same, with the pieces of the calls braided, where the wire is chat
 //	think       the same, with thinking before it
 //	agent       calls the tool "upper" alone, however it is prefixed
 //	json        an object, where the request asks for a schema

@@ -246,13 +246,26 @@ func (p *Providers) chatWire(w http.ResponseWriter, r *http.Request, a *ask) {
 		}
 		delta(map[string]any{"content": word}, nil)
 	}
+	var pieces [][]any // of tool calls
 	for i := range re.calls {
 		c := call(i, "")
 		c["index"] = i
-		delta(map[string]any{"tool_calls": []any{c}}, nil)
+		pieces = append(pieces, []any{c})
 		for _, part := range []string{toolArgs[:4], toolArgs[4:]} {
-			delta(map[string]any{"tool_calls": []any{map[string]any{"index": i, "function": map[string]string{"arguments": part}}}}, nil)
+			pieces = append(pieces, []any{map[string]any{"index": i, "function": map[string]string{"arguments": part}}})
 		}
+	}
+	if n := len(pieces); a.behave() == "braid" {
+		braided := make([][]any, 0, n)
+		for first := range 3 {
+			for i := first; i < n; i += 3 {
+				braided = append(braided, pieces[i])
+			}
+		}
+		pieces = braided
+	}
+	for _, piece := range pieces {
+		delta(map[string]any{"tool_calls": piece}, nil)
 	}
 	delta(map[string]any{}, finish)
 	if a.usage {

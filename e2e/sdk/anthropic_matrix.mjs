@@ -29,6 +29,8 @@ for (const p of ['anthropic', 'openai', 'azure', 'openrouter', 'ollama', 'vllm',
         assert.equal(end.content.find((b) => b.type === 'text').text, 'The tool said: X')
       }
     }
+    const braided = await client.messages.stream(base('braid', 'shout', { tools: [...tools, { ...tools[0], name: 'lower' }] })).finalMessage()
+    assert.deepEqual(braided.content.filter((b) => b.type === 'tool_use').map((b) => [b.name, b.input]), [['upper', { text: 'x' }], ['lower', { text: 'x' }]])
     const img = await client.messages.create(base('good', [{ type: 'text', text: 'what is it' }, { type: 'image', source: { type: 'base64', media_type: 'image/png', data } }]))
     assert.equal(img.content[0].text, 'You said: what is it (with 1 image)')
     await assert.rejects(client.messages.create(base('limited', 'x')), (e) => e instanceof Anthropic.RateLimitError && e.headers.get('retry-after') === '3' && e.error.error.type === 'rate_limit_error')

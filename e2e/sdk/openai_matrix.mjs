@@ -130,6 +130,8 @@ for (const p of providers) {
       const second = await client.responses.create({ model: at('m-good'), tools: rtools, input: [{ role: 'user', content: 'shout' }, ...first.output.map(({ parsed_arguments, ...o }) => o), { type: 'function_call_output', call_id: call.call_id, output: 'X' }] })
       assert.equal(second.output_text, 'The tool said: X')
     }
+    const braided = await client.responses.stream({ model: at('m-braid'), input: [{ role: 'user', content: 'shout' }], tools: [...rtools, { ...rtools[0], name: 'lower' }] }).finalResponse()
+    assert.deepEqual(braided.output.filter((o) => o.type === 'function_call').map((o) => [o.name, JSON.parse(o.arguments)]), [['upper', { text: 'x' }], ['lower', { text: 'x' }]])
     let text = ''
     await assert.rejects(async () => {
       for await (const e of await client.responses.create({ model: at('m-cut'), input: 'one two three four', stream: true })) {

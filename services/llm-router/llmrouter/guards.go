@@ -154,11 +154,12 @@ func withhold(body []byte, names []string) ([]byte, error) {
 // filter guards a stream: text is shown once it cannot be part of a finding any
 // more.
 type filter struct {
-	g    scan.Guard
-	seen scan.Seen
-	at   map[lane]*scan.Stream
-	last map[int]lane // lane that a choice speaks in
-	args map[lane][]byte
+	g      scan.Guard
+	seen   scan.Seen
+	joined bool // the caller puts a choice's text together, whatever came between
+	at     map[lane]*scan.Stream
+	last   map[int]lane // lane that a choice speaks in
+	args   map[lane][]byte
 }
 
 // lane is a run of text that belongs together.
@@ -172,18 +173,18 @@ func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 		f.at, f.last, f.args = map[lane]*scan.Stream{}, map[int]lane{}, map[lane][]byte{}
 	}
 	l := lane{e.Choice, -1, e.Part.Type}
-	switch e.Kind {
-	case ir.Delta:
-	case ir.CallArgs:
+	switch {
+	case e.Kind == ir.Delta && e.Part.Redacted == "":
+	case e.Kind == ir.CallArgs:
 		l = lane{e.Choice, e.Index, ""}
-	case ir.CallBegin, ir.End, ir.Signed:
-		out, blocked = f.flush(e.Choice)
+	case e.Kind == ir.Delta || e.Kind == ir.CallBegin || e.Kind == ir.End || e.Kind == ir.Signed:
+		out, blocked = f.flush(e.Choice, e.Kind == ir.End)
 		return append(out, e), blocked
 	default:
 		return []ir.Event{e}, ""
 	}
 	if last, ok := f.last[e.Choice]; ok && last != l {
-		if out, blocked = f.flush(e.Choice); blocked != "" {
+		if out, blocked = f.flush(e.Choice, false); blocked != "" {
 			return out, blocked
 		}
 	}
@@ -203,25 +204,37 @@ func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 	return out, blocked
 }
 
-// flush shows what a choice's lane still holds.
-func (f *filter) flush(choice int) ([]ir.Event, string) {
-	l, ok := f.last[choice]
-	if !ok {
-		return nil, ""
+// flush shows what the lane that a choice spoke in still holds; at the end, what
+// all of them hold.
+func (f *filter) flush(choice int, end bool) (out []ir.Event, blocked string) {
+	var over []lane
+	if l, ok := f.last[choice]; ok && (l.call >= 0 || !f.joined) {
+		over = append(over, l)
+		delete(f.last, choice)
 	}
-	delete(f.last, choice)
-	if l.call >= 0 {
-		guarded := f.g.Text
-		if json.Valid(f.args[l]) {
-			guarded = f.g.JSON
+	if end && f.joined {
+		over = append(over, lane{choice, -1, ir.Thinking}, lane{choice, -1, ir.Text}, lane{choice, -1, ir.Refusal})
+	}
+	for _, l := range over {
+		e := ir.Event{Kind: ir.Delta, Choice: choice, Part: ir.Part{Type: l.typ}}
+		if s := f.at[l]; l.call < 0 && s != nil {
+			e.Part.Text, blocked = s.End(f.g, f.seen)
+		} else if l.call >= 0 {
+			guarded := f.g.Text
+			if json.Valid(f.args[l]) {
+				guarded = f.g.JSON
+			}
+			var args []byte
+			args, blocked = guarded(f.args[l], f.seen)
+			delete(f.args, l)
+			e = ir.Event{Kind: ir.CallArgs, Choice: choice, Index: l.call, Part: ir.Part{Args: string(args)}}
 		}
-		args, blocked := guarded(f.args[l], f.seen)
-		delete(f.args, l)
-		return []ir.Event{{Kind: ir.CallArgs, Choice: choice, Index: l.call, Part: ir.Part{Args: string(args)}}}, blocked
+		if blocked != "" {
+			return out, blocked
+		}
+		if e.Kind == ir.CallArgs || e.Part.Text != "" {
+			out = append(out, e)
+		}
 	}
-	text, blocked := f.at[l].End(f.g, f.seen)
-	if text == "" {
-		return nil, blocked
-	}
-	return []ir.Event{{Kind: ir.Delta, Choice: choice, Part: ir.Part{Type: l.typ, Text: text}}}, blocked
+	return out, ""
 }

@@ -36,3 +36,27 @@ func TestFilter(t *testing.T) {
 		}
 	}
 }
+
+// TestFilterJoined: what a caller puts together is guarded as one, whatever came
+// between.
+func TestFilterJoined(t *testing.T) {
+	g := scan.Guard{}
+	if err := g.Add("email", scan.Redact); err != nil {
+		t.Fatal(err)
+	}
+	f := filter{g: g, seen: scan.Seen{}, joined: true}
+	text := func(typ, s string) ir.Event { return ir.Event{Kind: ir.Delta, Part: ir.Part{Type: typ, Text: s}} }
+	spelled := map[string]string{}
+	for _, e := range []ir.Event{text(ir.Text, "mail to bob@exa"), {Kind: ir.CallBegin}, {Kind: ir.CallArgs, Part: ir.Part{Args: "{}"}}, text(ir.Thinking, "is it ada@exa"), text(ir.Text, "mple.org"), text(ir.Thinking, "mple.org?"), {Kind: ir.End}} {
+		steps, blocked := f.step(e)
+		if blocked != "" {
+			t.Fatal(blocked)
+		}
+		for _, e := range steps {
+			spelled[e.Part.Type] += e.Part.Text + e.Part.Args
+		}
+	}
+	if spelled[ir.Text] != "mail to [redacted:email]" || spelled[ir.Thinking] != "is it [redacted:email]?" || spelled[""] != "{}" {
+		t.Errorf("%q", spelled)
+	}
+}

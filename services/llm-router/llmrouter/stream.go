@@ -1,0 +1,221 @@
+package llmrouter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+)
+
+// stream is a provider's stream on its way to the caller. Until its first
+// content nothing is shown, so that another candidate can still answer.
+type stream struct {
+	*attempt
+	head  *llm.Head
+	dec   decoder
+	enc   encoder // nil: events pass as the provider wrote them
+	guard *filter // nil: nothing is guarded; else there is an encoder
+	turns ir.Turns
+	sum   ir.Collect
+	held  []byte // what came before the first content
+	shown bool   // there was content
+	ended bool   // the provider said why it ended
+}
+
+func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.Head) error {
+	head.Headers["Content-Type"] = "text/event-stream"
+	s := &stream{attempt: a, head: head, dec: newDecoder(a.wire, strings.TrimPrefix(a.c.w.Call.ID, "c-"))}
+	if len(a.c.reply) > 0 {
+		if !spelled[a.c.w.Call.Kind] {
+			return &provider.Failure{Code: "unsupported", Status: http.StatusBadRequest, Message: "stream: answers of " + a.c.w.Call.Kind + " are guarded here, and cannot be while they stream"}
+		}
+		s.guard = &filter{g: a.c.reply, seen: a.seen, joined: a.c.w.Call.Kind == llm.Chat}
+	}
+	if s.guard != nil || a.wire != native[a.c.w.Call.Kind] {
+		s.enc = a.ans.encoder()
+	}
+	defer s.keep()
+	for !s.dec.Done() || s.enc != nil && a.wire == provider.Gemini {
+		b, err := s.next(ctx, res)
+		if errors.Is(err, errEnd) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if s.dec.Done() && s.enc == nil {
+			return s.finish(b)
+		}
+		if !s.shown {
+			s.held = append(s.held, b...)
+		} else if err := a.c.out.write(b); err != nil {
+			return err
+		}
+	}
+	var end []byte
+	if !s.ended {
+		var err error
+		if _, end, err = s.take([]ir.Event{{Kind: ir.End}}); err != nil {
+			return err
+		}
+	}
+	return s.finish(append(end, s.enc.Finish()...))
+}
+
+// errEnd: the provider said what there is to say.
+var errEnd = errors.New("end")
+
+// next reads an event and returns what it comes to for the caller. The first
+// content claims the answer.
+func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error) {
+	e, err := res.Next()
+	var said []ir.Event
+	if err == nil {
+		said, err = s.dec.Event(e.Name, e.Data)
+		if err != nil && !errors.As(err, new(*ir.Fault)) {
+			return nil, s.up.Malformed("sent an event that cannot be read")
+		}
+	}
+	if err != nil {
+		var fault *ir.Fault
+		switch {
+		case errors.As(err, &fault):
+			return nil, s.up.Said(fault)
+		case s.dec.Done():
+			return nil, errEnd
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		}
+		return nil, s.up.Cut(ctx, err)
+	}
+	content, b, err := s.take(said)
+	if err != nil {
+		return nil, err
+	}
+	if s.enc == nil {
+		b = s.edit(e.Raw, said)
+		if s.ev.ResponseID == "" {
+			s.ev.ResponseID = responseID(e.Data)
+		}
+		if s.wire == provider.Responses {
+			if done, ok := whole(e.Data); ok {
+				s.output = done
+			}
+		}
+	}
+	if content && !s.shown {
+		if err := s.c.out.claim(s.attempt, s.head); err != nil {
+			return nil, err
+		}
+		s.shown = true
+		b, s.held = append(s.held, b...), nil
+	}
+	return b, nil
+}
+
+// take notes what the provider said and, where it is not passed on as it is,
+// spells it for the caller.
+func (s *stream) take(said []ir.Event) (content bool, b []byte, err error) {
+	if s.enc != nil {
+		if said, err = s.ordered(said); err != nil {
+			return false, nil, err
+		}
+	}
+	for i := range said {
+		e := &said[i]
+		switch {
+		case e.Kind == ir.Used:
+			s.usage.Merge(e.Usage)
+		case e.Kind == ir.End:
+			s.ended = true
+		case e.Content():
+			content = true
+			s.said += len(e.Part.Text) + len(e.Part.Args)
+		}
+		s.sum.Add(e)
+		if s.enc != nil {
+			b = append(b, s.enc.Encode(e)...)
+		}
+	}
+	return content, b, nil
+}
+
+// ordered puts events in turns, and guards them.
+func (s *stream) ordered(said []ir.Event) (out []ir.Event, err error) {
+	for _, e := range said {
+		for _, e := range s.turns.Put(e) {
+			if s.guard == nil {
+				out = append(out, e)
+				continue
+			}
+			more, blocked := s.guard.step(e)
+			if blocked != "" {
+				return nil, contentBlocked("answer", blocked)
+			}
+			out = append(out, more...)
+		}
+	}
+	return out, nil
+}
+
+// finish sends the end of a complete stream.
+func (s *stream) finish(end []byte) error {
+	if !s.shown { // complete, and without content
+		if err := s.c.out.claim(s.attempt, s.head); err != nil {
+			return err
+		}
+		s.shown = true
+		end = append(s.held, end...)
+	}
+	if s.enc != nil {
+		s.ev.ResponseID = s.ans.id
+	}
+	s.keep()
+	return s.c.out.finish(end)
+}
+
+// keep makes of what passed what is recorded, also of a stream that breaks.
+func (s *stream) keep() {
+	if s.output == nil && s.shown {
+		r := s.sum.Response()
+		r.Usage = s.usage
+		s.output, _ = s.ans.build(r)
+	}
+}
+
+// whole is the response that the last event of a responses stream holds.
+func whole(data []byte) ([]byte, bool) {
+	if !bytes.Contains(data, []byte(`"response.completed"`)) && !bytes.Contains(data, []byte(`"response.incomplete"`)) {
+		return nil, false
+	}
+	d := gjson.GetBytes(data, "response")
+	t := gjson.GetBytes(data, "type").Str
+	return []byte(d.Raw), d.IsObject() && (t == "response.completed" || t == "response.incomplete")
+}
+
+var usageNull = []byte(`,"usage":null`)
+
+// edit takes out of a chunk what is there only because we asked for usage.
+func (a *attempt) edit(raw []byte, steps []ir.Event) []byte {
+	if !a.inject {
+		return raw
+	}
+	if len(steps) > 0 && steps[len(steps)-1].Kind == ir.Used {
+		only := true
+		for i := range steps[:len(steps)-1] {
+			only = only && steps[i].Kind == ir.Begin
+		}
+		if only {
+			return nil // the chunk that holds usage and nothing else
+		}
+	}
+	// Within text a quote is escaped, so this is a member and nothing else.
+	return bytes.ReplaceAll(raw, usageNull, nil)
+}
