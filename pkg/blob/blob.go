@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -31,8 +32,16 @@ type Store struct {
 	Tenant string
 }
 
-func (s *Store) subject(commitment string, n int) string {
-	return fmt.Sprintf("blob.%s.payloads.%s.%d", s.Tenant, strings.TrimPrefix(commitment, "sha256:"), n)
+// shelf is where objects lie.
+type shelf struct{ stream, prefix string }
+
+var (
+	evidence = shelf{bus.Blobs, "blob"}
+	cache    = shelf{bus.Cache, "cache"}
+)
+
+func (s *Store) subject(at shelf, commitment string, n int) string {
+	return fmt.Sprintf("%s.%s.payloads.%s.%d", at.prefix, s.Tenant, strings.TrimPrefix(commitment, "sha256:"), n)
 }
 
 // Commit makes a reference to content under a fresh salt. When it returns,
@@ -45,14 +54,25 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 	return c, s.Put(ctx, &c, object)
 }
 
-// Keep stores content as an object, whatever its size.
-func (s *Store) Keep(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
+// Keep stores content beside the evidence, as an object whatever its size, which
+// goes by itself after ttl, at the earliest after a second. Kept returns it.
+func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl time.Duration) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
 	}
 	c, object := Withheld(content, mediaType)
 	c.Store = contract.StoreObject
-	return c, s.Put(ctx, &c, object)
+	return c, s.put(ctx, cache, &c, object, jetstream.WithMsgTTL(max(ttl, time.Second)))
+}
+
+// Kept returns what Keep stored, checked against its commitment, or
+// contract.ErrErased.
+func (s *Store) Kept(ctx context.Context, c *contract.Content) ([]byte, error) {
+	object, err := s.object(ctx, cache, c)
+	if err != nil {
+		return nil, err
+	}
+	return c.Open(object)
 }
 
 // Refer makes a reference to content under a fresh salt, and the object that
@@ -78,9 +98,13 @@ func Withheld(content []byte, mediaType string) (c contract.Content, object []by
 
 // Put stores the object of a reference; nil needs no storing.
 func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) error {
+	return s.put(ctx, evidence, c, object)
+}
+
+func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object []byte, opts ...jetstream.PublishOpt) error {
 	for n := 0; n*chunk < len(object); n++ {
 		part := object[n*chunk : min((n+1)*chunk, len(object))]
-		_, err := s.Conn.JS.Publish(ctx, s.subject(c.Commitment, n), part)
+		_, err := s.Conn.JS.Publish(ctx, s.subject(at, c.Commitment, n), part, opts...)
 		var api *jetstream.APIError
 		if errors.As(err, &api) && api.ErrorCode == 10077 {
 			err = nil // the name is taken: it is this content, or readers will say so
@@ -94,6 +118,10 @@ func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) err
 
 // Object returns the stored object, nil if it is gone.
 func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error) {
+	return s.object(ctx, evidence, c)
+}
+
+func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]byte, error) {
 	if c.Store != contract.StoreObject {
 		return nil, nil
 	}
@@ -106,7 +134,7 @@ func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error)
 	}
 	object := make([]byte, 0, size)
 	for n := 0; len(object) < size; n++ {
-		m, err := s.Conn.Get(ctx, bus.Blobs, map[string]any{"last_by_subj": s.subject(c.Commitment, n)})
+		m, err := s.Conn.Get(ctx, at.stream, map[string]any{"last_by_subj": s.subject(at, c.Commitment, n)})
 		if errors.Is(err, bus.ErrNotFound) {
 			return nil, nil
 		}

@@ -21,6 +21,8 @@ func streams(replicas int) []jetstream.StreamConfig {
 			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 2 * time.Minute},
 		{Name: Blobs, Subjects: []string{"blob.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
 			MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, AllowDirect: true},
+		{Name: Cache, Subjects: []string{"cache.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+			MaxBytes: 1 << 30, AllowMsgTTL: true, AllowDirect: true},
 		{Name: Transient, Subjects: []string{"tmp.>"}, Storage: jetstream.MemoryStorage, Replicas: replicas,
 			MaxAge: time.Minute, MaxBytes: 256 << 20},
 		{Name: Slots, Subjects: []string{"slot.>"}, Storage: jetstream.MemoryStorage, Replicas: replicas,

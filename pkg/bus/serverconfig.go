@@ -174,6 +174,9 @@ func grants(d *Declaration) []grant {
 	if d.Logs {
 		g = append(g, grant{subject: "log.>"}, grant{subject: "$JS.API.DIRECT.GET." + Checkpoints, streamed: true})
 	}
+	if d.Caches {
+		g = append(g, grant{subject: "cache.>"}, grant{subject: "$JS.API.DIRECT.GET." + Cache})
+	}
 	for i := range d.Work {
 		c := d.Work[i].Consumer(d.Service)
 		g = append(g, grant{subject: "$JS.API.CONSUMER.MSG.NEXT." + Events + "." + c, streamed: true},

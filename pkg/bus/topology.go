@@ -21,6 +21,7 @@ const (
 	Transient   = "TRANSIENT"   // tmp.>, frames, asks, sealed secrets; loss must never lose a fact
 	Checkpoints = "CHECKPOINTS" // log.>, signed tree heads
 	Blobs       = "BLOBS"       // blob.>, content by commitment; the server refuses a second write
+	Cache       = "CACHE"       // cache.>, answers that are kept for a time; no evidence
 	Slots       = "SLOTS"       // slot.>, instance leases
 )
 
@@ -49,6 +50,7 @@ type Declaration struct {
 	Work    []Work   // durables shared by all instances
 	Readers []Reader // one consumer per instance and reader
 	Logs    bool     // may publish checkpoints
+	Caches  bool     // may keep answers
 }
 
 // Work is a durable pull consumer on EVENTS with explicit ack.

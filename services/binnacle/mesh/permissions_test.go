@@ -72,8 +72,11 @@ func TestPermissions(t *testing.T) {
 			if !d.Logs {
 				refused("publish a checkpoint", "log.t.checkpoint", []byte("x"))
 			}
+			if !d.Caches {
+				refused("keep an answer", "cache.t.payloads.x.0", []byte("x"))
+			}
 			for _, prefix := range []string{bus.APIPrefix, "$JS.API"} {
-				for _, s := range []string{bus.Events, bus.Checkpoints, bus.Blobs} {
+				for _, s := range []string{bus.Events, bus.Checkpoints, bus.Blobs, bus.Cache} {
 					refused("purge", prefix+".STREAM.PURGE."+s, nil)
 					refused("delete a stream", prefix+".STREAM.DELETE."+s, nil)
 					refused("delete a message", prefix+".STREAM.MSG.DELETE."+s, []byte(`{"seq":1}`))

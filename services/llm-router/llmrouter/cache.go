@@ -18,7 +18,7 @@ import (
 // CacheConfig says where answers are kept for requests that are the same, byte
 // for byte, and whose caller takes one from before.
 type CacheConfig struct {
-	Store string `json:"store,omitempty"`  // memory (default): of this instance; object: of the mesh, and across restarts
+	Store string `json:"store,omitempty"`  // memory (default): of this instance; object: of the mesh, and across restarts, at most 1 GiB
 	TTLMS int64  `json:"ttl_ms,omitempty"` // 0 = 1 hour
 	MaxMB int64  `json:"max_mb,omitempty"` // of memory; 0 = 64
 }
@@ -110,7 +110,7 @@ func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 	body := k.body
 	if k.stored != nil {
 		var err error
-		if body, err = c.s.env.Blobs.Open(ctx, k.stored); err != nil {
+		if body, err = c.s.env.Blobs.Kept(ctx, k.stored); err != nil {
 			return execute.Result{}, false
 		}
 	}
@@ -143,7 +143,7 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 		c.s.cache.put(k, c.s.cacheLimit())
 		return
 	}
-	stored, err := c.s.env.Blobs.Keep(ctx, body, k.media)
+	stored, err := c.s.env.Blobs.Keep(ctx, body, k.media, ttl)
 	if err != nil {
 		c.s.env.Log.Warn("an answer was not kept", "call", c.w.Call.ID, "err", err)
 		return

@@ -71,7 +71,7 @@ type upstream struct {
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{execute.Control, attemptsReader}}
+	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{execute.Control, attemptsReader}, Caches: true}
 }
 
 // ProviderKeys is the grant under which provider keys are fetched.

@@ -1,0 +1,60 @@
+package blob_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+)
+
+// TestKeep: what is kept for a time goes by itself, and takes no evidence along.
+func TestKeep(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1, Caches: true}})
+	s := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "t"}
+	ctx := t.Context()
+	content := bytes.Repeat([]byte("kept "), 200_000) // two messages
+	proof, err := s.Commit(ctx, content, "text/plain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := s.Keep(ctx, content, "text/plain", time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Kept(ctx, &kept); err != nil || !bytes.Equal(got, content) {
+		t.Fatalf("%d bytes, %v", len(got), err)
+	}
+	if _, err := s.Open(ctx, &kept); !errors.Is(err, contract.ErrErased) {
+		t.Errorf("it lies among the evidence: %v", err)
+	}
+	admin := b.Connect(t, "provision")
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		st, err := admin.JS.Stream(ctx, bus.Cache)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.CachedInfo().State.Msgs == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d messages are still there", st.CachedInfo().State.Msgs)
+		}
+	}
+	if _, err := s.Kept(ctx, &kept); !errors.Is(err, contract.ErrErased) {
+		t.Error(err)
+	}
+	if got, err := s.Open(ctx, &proof); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("evidence: %d bytes, %v", len(got), err)
+	}
+	var refused *jetstream.APIError
+	if _, err := s.Conn.JS.Publish(ctx, "blob.t.payloads.x.0", content[:10], jetstream.WithMsgTTL(time.Second)); !errors.As(err, &refused) {
+		t.Errorf("evidence that goes by itself: %v", err)
+	}
+}
