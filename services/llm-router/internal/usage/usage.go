@@ -19,17 +19,20 @@ import (
 
 // State is the fold. The zero value is empty.
 type State struct {
-	cells  map[cell]*sum
-	newest string            // minute of the newest event
-	ids    map[string]Answer // by id
+	cells  map[string]map[cell]*sum // by the minute they begin with
+	newest string                   // hour of the newest attempt
+	hourly string                   // cells that begin before hold an hour
+	daily  string                   // and before this, a day
+	ids    map[string]Answer        // by id
 	order  []string
 }
 
 // Answer is what an answer's id stands for.
 type Answer struct{ Call, Actor string }
 
-// cell is one minute of one model, for one caller.
-type cell struct{ minute, provider, model, key, actor, tags string }
+// cell is a minute of one model, for one caller; of what is older, an hour or a
+// day.
+type cell struct{ provider, model, key, actor, tags string }
 
 type sum struct {
 	attempts, ok, cancelled        int64
@@ -75,7 +78,62 @@ func (h hist) at(part float64) int64 {
 	return 0
 }
 
-const minuteFormat = "2006-01-02T15:04"
+const (
+	minuteFormat = "2006-01-02T15:04"
+	hourFormat   = "2006-01-02T15"
+	dayFormat    = "2006-01-02"
+)
+
+// Minutes are told apart for two days and hours for sixty, before the newest
+// attempt, so that the view grows by what is new and not by how long it was.
+const (
+	byMinute = 48 * time.Hour
+	byHour   = 60 * 24 * time.Hour
+)
+
+// begin is where the cell begins that a minute lies in.
+func (s *State) begin(minute string) string {
+	switch {
+	case minute < s.daily:
+		return minute[:len(dayFormat)] + "T00:00"
+	case minute < s.hourly:
+		return minute[:len(hourFormat)] + ":00"
+	}
+	return minute
+}
+
+// advance notes how late it is, and puts together what is old by now.
+func (s *State) advance(hour string) error {
+	if hour <= s.newest {
+		return nil
+	}
+	t, err := time.Parse(hourFormat, hour)
+	if err != nil {
+		return err
+	}
+	s.newest, s.hourly, s.daily = hour, t.Add(-byMinute).Format(minuteFormat), t.Add(-byHour).Format(dayFormat)
+	for at, cells := range s.cells {
+		if to := s.begin(at); to != at {
+			delete(s.cells, at)
+			for k, c := range cells {
+				s.cell(to, k).merge(c)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *State) cell(at string, k cell) *sum {
+	if s.cells[at] == nil {
+		s.cells[at] = map[cell]*sum{}
+	}
+	c := s.cells[at][k]
+	if c == nil {
+		c = &sum{errors: map[string]int64{}, latency: hist{}, first: hist{}}
+		s.cells[at][k] = c
+	}
+	return c
+}
 
 // keepIDs bounds how many answers can be found by their id.
 const keepIDs = 200_000
@@ -101,17 +159,14 @@ func (s *State) Apply(e *contract.Event) error {
 		return err
 	}
 	if s.cells == nil {
-		s.cells, s.ids = map[cell]*sum{}, map[string]Answer{}
+		s.cells, s.ids = map[string]map[cell]*sum{}, map[string]Answer{}
 	}
 	tags := slices.Clone(a.Tags)
 	slices.Sort(tags)
-	k := cell{e.Time[:len(minuteFormat)], a.Provider, a.Model, a.Key, e.Actor, strings.Join(tags, "\x00")}
-	s.newest = max(s.newest, k.minute)
-	c := s.cells[k]
-	if c == nil {
-		c = &sum{errors: map[string]int64{}, latency: hist{}, first: hist{}}
-		s.cells[k] = c
+	if err := s.advance(e.Time[:len(hourFormat)]); err != nil {
+		return err
 	}
+	c := s.cell(s.begin(e.Time[:len(minuteFormat)]), cell{a.Provider, a.Model, a.Key, e.Actor, strings.Join(tags, "\x00")})
 	c.attempts++
 	switch a.Status {
 	case "succeeded":
@@ -149,7 +204,8 @@ func (h hist) quantiles() llm.Quantiles {
 }
 
 // Stats of each provider and model, of attempts that ended in [from, to), by
-// whole minutes; a zero time is no bound.
+// whole minutes and, where they are old, by whole hours or days (in UTC): what
+// begins in the window counts. A zero time is no bound.
 func (s *State) Stats(from, to time.Time) []llm.ModelStats {
 	type key struct{ provider, model string }
 	all := map[key]*sum{}
@@ -190,7 +246,13 @@ func (c *sum) merge(o *sum) {
 	c.first.add(o.first)
 }
 
-func (s *State) within(from, to time.Time) func(func(cell, *sum) bool) {
+// begun is a cell with the minute it begins with.
+type begun struct {
+	at string
+	cell
+}
+
+func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 	lo, hi := "", "~"
 	if !from.IsZero() {
 		lo = from.UTC().Format(minuteFormat)
@@ -198,10 +260,15 @@ func (s *State) within(from, to time.Time) func(func(cell, *sum) bool) {
 	if !to.IsZero() {
 		hi = to.UTC().Format(minuteFormat)
 	}
-	return func(yield func(cell, *sum) bool) {
-		for k, c := range s.cells {
-			if k.minute >= lo && k.minute < hi && !yield(k, c) {
-				return
+	return func(yield func(begun, *sum) bool) {
+		for at, cells := range s.cells {
+			if at < lo || at >= hi {
+				continue
+			}
+			for k, c := range cells {
+				if !yield(begun{at, k}, c) {
+					return
+				}
 			}
 		}
 	}
@@ -225,7 +292,7 @@ func (s *State) Spend(from, to time.Time, by []string) ([]llm.Spend, error) {
 			tags = strings.Split(k.tags, "\x00")
 		}
 		for _, tag := range tags {
-			values := map[string]string{"actor": k.actor, "day": k.minute[:10], "key": k.key, "model": k.provider + "/" + k.model, "provider": k.provider, "tag": tag}
+			values := map[string]string{"actor": k.actor, "day": k.at[:len(dayFormat)], "key": k.key, "model": k.provider + "/" + k.model, "provider": k.provider, "tag": tag}
 			x := llm.Spend{By: map[string]string{}}
 			var at []string
 			for _, d := range by {
@@ -255,9 +322,9 @@ func (s *State) Spend(from, to time.Time, by []string) ([]llm.Spend, error) {
 // Dump is the state's canonical form: sorted JSON lines.
 func (s *State) Dump() []byte {
 	var lines []string
-	for k, c := range s.cells {
+	for k, c := range s.within(time.Time{}, time.Time{}) {
 		w := canon.Object(nil)
-		w.Str("at", k.minute)
+		w.Str("at", k.at)
 		w.Int("attempts", c.attempts)
 		w.Int("cached", c.cached)
 		w.Int("cancelled", c.cancelled)

@@ -67,3 +67,43 @@ func TestView(t *testing.T) {
 		}
 	}
 }
+
+// TestThinning: the view grows by what is new; sums stay exact, days too.
+func TestThinning(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var s, again State
+	const days = 100
+	for m := 0; m < days*24*60; m += 7 {
+		e := attempt(start.Add(time.Duration(m)*time.Minute), events.AttemptFinished{Provider: "p", Model: "m", Status: "succeeded", LatencyMS: 10, USDMicros: 3})
+		if m%91 == 0 && m > 70*24*60 { // one that comes late
+			e.Time = contract.Time(start)
+		}
+		for _, v := range []*State{&s, &again} {
+			if err := v.Apply(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if string(s.Dump()) != string(again.Dump()) {
+		t.Error("folding again gives something else")
+	}
+	if most := 48*60/7 + 61*24 + 40 + 60; len(s.cells) > most {
+		t.Errorf("%d cells, want at most %d", len(s.cells), most)
+	}
+	rows, err := s.Spend(start.AddDate(0, 0, 3), start.AddDate(0, 0, 98), []string{"day"})
+	if err != nil || len(rows) != 95 {
+		t.Fatalf("%d days, %v", len(rows), err)
+	}
+	for _, r := range rows {
+		if r.By["day"] < "2026-03-10" && (r.Attempts < 205 || r.Attempts > 206 || r.USDMicros != 3*r.Attempts) {
+			t.Errorf("%+v", r)
+		}
+	}
+	if all := s.Stats(time.Time{}, time.Time{})[0]; all.Attempts != (days*24*60+6)/7 {
+		t.Errorf("%d attempts", all.Attempts)
+	}
+	end := start.AddDate(0, 0, days)
+	if st := s.Stats(end.Add(-70*time.Minute), end); st[0].Attempts > 10 || st[0].Attempts < 8 {
+		t.Errorf("the last 70 minutes: %d", st[0].Attempts)
+	}
+}
