@@ -39,7 +39,11 @@ func (p *Providers) anthropic(w http.ResponseWriter, r *http.Request) {
 			Name   string
 			Schema json.RawMessage `json:"input_schema"`
 		}
-		Output *struct{ Type string } `json:"output_format"`
+		Output      struct{ Format *struct{ Type string } } `json:"output_config"`
+		Thinking    struct{ Type, Display string }
+		Temperature *float64
+		TopP        *float64 `json:"top_p"`
+		TopK        *int64   `json:"top_k"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
 		fail(400, "invalid_request_error", err.Error())
@@ -51,7 +55,7 @@ func (p *Providers) anthropic(w http.ResponseWriter, r *http.Request) {
 		jsonOut(w, 200, map[string]int{"input_tokens": 42})
 		return
 	}
-	if bad := known(body, "model", "messages", "max_tokens", "system", "stream", "temperature", "top_p", "top_k", "stop_sequences", "tools", "tool_choice", "thinking", "metadata", "service_tier", "output_format", "output_config", "context_management", "container", "mcp_servers"); bad != "" {
+	if bad := known(body, "model", "messages", "max_tokens", "system", "stream", "temperature", "top_p", "top_k", "stop_sequences", "tools", "tool_choice", "thinking", "metadata", "service_tier", "output_config", "context_management", "container", "mcp_servers"); bad != "" {
 		fail(400, "invalid_request_error", bad)
 		return
 	}
@@ -59,7 +63,16 @@ func (p *Providers) anthropic(w http.ResponseWriter, r *http.Request) {
 		fail(400, "invalid_request_error", "max_tokens: Field required")
 		return
 	}
-	a := &ask{model: q.Model, stream: q.Stream, schema: q.Output != nil}
+	newest := strings.Contains(q.Model, "claude-opus-5-5")
+	if newest && (q.Temperature != nil || q.TopP != nil || q.TopK != nil) {
+		fail(400, "invalid_request_error", "temperature, top_p and top_k are not supported by this model")
+		return
+	}
+	if newest && q.Thinking.Type != "" && q.Thinking.Type != "adaptive" {
+		fail(400, "invalid_request_error", "thinking.type: this model supports 'adaptive' alone")
+		return
+	}
+	a := &ask{model: q.Model, stream: q.Stream, schema: q.Output.Format != nil}
 	for _, t := range q.Tools {
 		a.tools = append(a.tools, t.Name)
 	}
@@ -128,7 +141,11 @@ func (p *Providers) anthropic(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	re := a.reply()
-	use := map[string]int{"input_tokens": re.in - 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 5, "output_tokens": re.out}
+	details := map[string]int{"thinking_tokens": len(re.think)}
+	if newest && q.Thinking.Display != "summarized" {
+		re.think = ""
+	}
+	use := map[string]any{"input_tokens": re.in - 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 5, "output_tokens": re.out, "output_tokens_details": details}
 	stop := "end_turn"
 	if len(re.calls) > 0 {
 		stop = "tool_use"
@@ -188,6 +205,6 @@ func (p *Providers) anthropic(w http.ResponseWriter, r *http.Request) {
 		block(map[string]any{"type": "tool_use", "id": fmt.Sprint("toolu_", i+1), "name": c, "input": map[string]any{}},
 			map[string]any{"type": "input_json_delta", "partial_json": ""}, map[string]any{"type": "input_json_delta", "partial_json": toolArgs[:4]}, map[string]any{"type": "input_json_delta", "partial_json": toolArgs[4:]})
 	}
-	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": stop, "stop_sequence": nil}, "usage": map[string]int{"output_tokens": re.out}})
+	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": stop, "stop_sequence": nil}, "usage": map[string]any{"output_tokens": re.out, "output_tokens_details": details}})
 	send("message_stop", map[string]any{})
 }

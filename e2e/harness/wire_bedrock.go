@@ -11,6 +11,7 @@ import (
 	"hash/crc32"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"sort"
 	"strings"
@@ -31,13 +32,14 @@ func (p *Providers) bedrock(w http.ResponseWriter, r *http.Request) {
 	model, verb := parts[0], parts[len(parts)-1]
 	n := p.see(r, "bedrock", model, body)
 	defer p.finished(r, n)
-	if bad := known(body, "messages", "system", "inferenceConfig", "toolConfig", "additionalModelRequestFields", "guardrailConfig"); bad != "" {
+	if bad := known(body, "messages", "system", "inferenceConfig", "toolConfig", "additionalModelRequestFields", "guardrailConfig", "outputConfig"); bad != "" {
 		fail(400, "ValidationException", bad)
 		return
 	}
 	type block struct {
 		Text       *string
 		Image      *struct{ Format string }
+		Document   *struct{ Format, Name string }
 		ToolUse    *struct{ ToolUseId, Name string }
 		ToolResult *struct {
 			ToolUseId string
@@ -49,7 +51,15 @@ func (p *Providers) bedrock(w http.ResponseWriter, r *http.Request) {
 			Role    string
 			Content []block
 		}
-		ToolConfig struct {
+		OutputConfig struct {
+			TextFormat *struct {
+				Type      string
+				Structure struct{ JSONSchema struct{ Schema string } }
+			}
+		}
+		InferenceConfig struct{ Temperature, TopP *float64 }
+		More            struct{ Thinking struct{ Type string } } `json:"additionalModelRequestFields"`
+		ToolConfig      struct {
 			Tools []struct {
 				ToolSpec *struct {
 					Name        string
@@ -62,13 +72,23 @@ func (p *Providers) bedrock(w http.ResponseWriter, r *http.Request) {
 		fail(400, "ValidationException", err.Error())
 		return
 	}
+	if strings.Contains(model, "claude-opus-5-5") && (q.InferenceConfig.Temperature != nil || q.InferenceConfig.TopP != nil || q.More.Thinking.Type == "enabled") {
+		fail(400, "ValidationException", "The model returned the following errors: this model takes no temperature, top_p or budget of thinking")
+		return
+	}
 	a := &ask{model: model, stream: verb == "converse-stream"}
+	if f := q.OutputConfig.TextFormat; f != nil {
+		if a.schema = f.Type == "json_schema" && json.Valid([]byte(f.Structure.JSONSchema.Schema)); !a.schema {
+			fail(400, "ValidationException", "outputConfig.textFormat: not a JSON schema")
+			return
+		}
+	}
 	for _, t := range q.ToolConfig.Tools {
 		if t.ToolSpec != nil {
 			a.tools = append(a.tools, t.ToolSpec.Name)
 		}
 	}
-	calls := map[string]bool{}
+	calls, files := map[string]bool{}, map[string]bool{}
 	for _, m := range q.Messages {
 		if m.Role == "user" {
 			a.last, a.images, a.results = "", 0, nil
@@ -89,6 +109,12 @@ func (p *Providers) bedrock(w http.ResponseWriter, r *http.Request) {
 				a.results = append(a.results, text)
 			case b.Image != nil:
 				a.images++
+			case b.Document != nil:
+				if !documentName.MatchString(b.Document.Name) || files[b.Document.Name] {
+					fail(400, "ValidationException", "The document file name can only contain alphanumeric characters, whitespace characters, hyphens, parentheses, and square brackets, and must be unique: "+b.Document.Name)
+					return
+				}
+				files[b.Document.Name] = true
 			case b.Text != nil && m.Role == "user":
 				a.last += *b.Text
 			}
@@ -251,3 +277,5 @@ func signedV4(r *http.Request, body []byte) string {
 	}
 	return ""
 }
+
+var documentName = regexp.MustCompile(`^[A-Za-z0-9()\[\]-]+( [A-Za-z0-9()\[\]-]+)*$`)

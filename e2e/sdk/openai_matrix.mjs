@@ -76,13 +76,25 @@ for (const p of providers) {
     const t = await collect(await client.chat.completions.create({ model: at('m-think'), messages: say('why'), stream: true, reasoning_effort: 'low' }))
     assert.equal(t.think, 'Let me think about it.')
     // structured output
-    if (p !== 'bedrock') {
+    {
       const j = await client.chat.completions.create({ model: at('m-json'), messages: say('yes?'), response_format: { type: 'json_schema', json_schema: { name: 'a', strict: true, schema: { type: 'object', properties: { answer: { type: 'string' } }, required: ['answer'], additionalProperties: false } } } })
       assert.deepEqual(JSON.parse(j.choices[0].message.content), { answer: 'yes' })
     }
     // images
     const img = await client.chat.completions.create({ model: at('m-good'), messages: [{ role: 'user', content: [{ type: 'text', text: 'what is it' }, { type: 'image_url', image_url: { url: png } }] }] })
     assert.equal(img.choices[0].message.content, 'You said: what is it (with 1 image)')
+    // files, named as people do
+    const pdf = { type: 'file', file: { filename: 'Q3 report (v1.2).pdf', file_data: 'data:application/pdf;base64,QUJD' } }
+    const read = await client.chat.completions.create({ model: at('m-good'), messages: [{ role: 'user', content: [{ type: 'text', text: 'read' }, pdf, pdf] }] })
+    assert.ok(read.choices[0].message.content.startsWith('You said: read'))
+    // what an answer would lack is refused, and what newer models do not take is left out
+    if (p === 'anthropic' || p === 'bedrock') {
+      await assert.rejects(client.chat.completions.create({ model: at('m-good'), messages: say('x'), n: 2 }), (e) => e.status === 400 && /n: this provider gives one answer/.test(e.message))
+      await assert.rejects(client.chat.completions.create({ model: at('m-good'), messages: say('x'), logprobs: true }), (e) => e.status === 400 && /logprobs/.test(e.message))
+      const now = await client.chat.completions.create({ model: at('claude-opus-5-5-think'), messages: say('why'), temperature: 0.3, top_p: 0.9, reasoning_effort: 'high', safety_identifier: 'u', service_tier: 'flex' })
+      assert.equal(now.choices[0].message.reasoning_content, 'Let me think about it.')
+      if (p === 'anthropic') assert.ok(now.usage.completion_tokens_details.reasoning_tokens > 0, JSON.stringify(now.usage))
+    }
     // errors
     await assert.rejects(client.chat.completions.create({ model: at('m-limited'), messages: say('x') }), (e) => e instanceof OpenAI.RateLimitError && e.headers.get('retry-after') === '3')
     await assert.rejects(client.chat.completions.create({ model: at('m-missing'), messages: say('x') }), (e) => e.status === 404)

@@ -72,6 +72,9 @@ func parseRequest(kind string, body []byte) (*ir.Request, error) {
 }
 
 func buildRequest(wire string, r *ir.Request) ([]byte, error) {
+	if err := fit(wire, r); err != nil {
+		return nil, err
+	}
 	switch wire {
 	case provider.Chat:
 		return chat.BuildRequest(r)
@@ -85,6 +88,28 @@ func buildRequest(wire string, r *ir.Request) ([]byte, error) {
 		return bedrock.BuildRequest(r)
 	}
 	return nil, fmt.Errorf("no translation to %s", wire)
+}
+
+// openAIOnly are members that say how OpenAI is to bill, keep or hasten a request;
+// to others they say nothing.
+var openAIOnly = []string{"prediction", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"}
+
+// fit refuses what a wire cannot say and what the answer would lack, and takes
+// out what says nothing there.
+func fit(wire string, r *ir.Request) error {
+	several := wire == provider.Chat || wire == provider.Gemini
+	if r.N > 1 && !several {
+		return fmt.Errorf("n: this provider gives one answer to a request")
+	}
+	if r.LogProbs != nil && *r.LogProbs && !several && wire != provider.Responses {
+		return fmt.Errorf("logprobs: this provider does not tell probabilities")
+	}
+	if wire != provider.Chat && wire != provider.Responses {
+		for _, m := range openAIOnly {
+			delete(r.Extra, m)
+		}
+	}
+	return nil
 }
 
 func parseResponse(wire string, body []byte, callID string) (*ir.Response, error) {

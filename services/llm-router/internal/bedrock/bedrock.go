@@ -6,9 +6,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/claude"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/messages"
 )
 
 type media struct {
@@ -60,8 +63,9 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		Content []block `json:"content"`
 	}
 	var msgs []message
+	files := names{}
 	for _, m := range r.Messages {
-		blocks, err := buildBlocks(m.Parts)
+		blocks, err := buildBlocks(m.Parts, files)
 		if err != nil {
 			return nil, err
 		}
@@ -85,20 +89,40 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	}
 	c := ir.Obj{}
 	c.Put("maxTokens", r.MaxTokens)
-	c.Put("temperature", r.Temperature)
-	c.Put("topP", r.TopP)
 	c.Put("stopSequences", r.Stop)
-	if len(c) > 0 {
-		o["inferenceConfig"] = c
-	}
-	more.Put("top_k", r.TopK)
-	if r.ThinkingBudget > 0 {
-		more["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": r.ThinkingBudget}
+	output := ir.Obj{}
+	sampling := true
+	if m, is := claude.Of(r.Model); is {
+		effort, budget := messages.Thinking(m, r)
+		switch sampling = m.Sampling && effort == "" && budget == 0; {
+		case effort != "":
+			more["thinking"] = ir.Obj{"type": "adaptive", "display": "summarized"}
+			output["effort"] = effort
+		case budget > 0:
+			more["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": budget}
+		}
 	} else {
 		more.Put("reasoning_effort", r.Effort)
 	}
+	if sampling {
+		c.Put("temperature", r.Temperature)
+		c.Put("topP", r.TopP)
+		more.Put("top_k", r.TopK)
+	}
+	if len(c) > 0 {
+		o["inferenceConfig"] = c
+	}
 	if len(more) > 0 {
 		o["additionalModelRequestFields"] = more
+	}
+	if f := r.Format; f != nil && len(f.Schema) > 0 {
+		schema := ir.Obj{"schema": string(f.Schema)}
+		schema.Put("name", f.Name)
+		schema.Put("description", f.Description)
+		output["textFormat"] = ir.Obj{"type": "json_schema", "structure": ir.Obj{"jsonSchema": schema}}
+	}
+	if len(output) > 0 {
+		o["outputConfig"] = output
 	}
 	var tools []ir.Obj
 	for _, t := range r.Tools {
@@ -136,7 +160,26 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-func buildBlocks(parts []ir.Part) ([]block, error) {
+// names are those that files have in one request: the API wants each once, and
+// in few characters.
+type names map[string]int
+
+var unnamable = regexp.MustCompile(`[^A-Za-z0-9()\[\]-]+`)
+
+func (n names) name(file string) string {
+	if i := strings.LastIndexByte(file, '.'); i > 0 {
+		file = file[:i]
+	}
+	if file = strings.TrimSpace(unnamable.ReplaceAllString(file, " ")); file == "" {
+		file = "document"
+	}
+	if n[file]++; n[file] > 1 {
+		return n.name(fmt.Sprintf("%s (%d)", file, n[file]))
+	}
+	return file
+}
+
+func buildBlocks(parts []ir.Part, files names) ([]block, error) {
 	var out []block
 	for _, p := range parts {
 		var b block
@@ -156,9 +199,7 @@ func buildBlocks(parts []ir.Part) ([]block, error) {
 				m.Name = ""
 				b.Image = m
 			} else {
-				if m.Name == "" {
-					m.Name = "document"
-				}
+				m.Name = files.name(m.Name)
 				b.Document = m
 			}
 		case ir.ToolCall:
@@ -168,7 +209,7 @@ func buildBlocks(parts []ir.Part) ([]block, error) {
 				Input json.RawMessage `json:"input,omitempty"`
 			}{p.ID, ir.FlatName(p.Namespace, p.Name), ir.Object(p.Args)}
 		case ir.ToolResult:
-			inner, err := buildBlocks(p.Parts)
+			inner, err := buildBlocks(p.Parts, files)
 			if err != nil {
 				return nil, err
 			}

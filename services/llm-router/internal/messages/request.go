@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/claude"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
@@ -48,9 +49,6 @@ type tool struct {
 	Strict      *bool           `json:"strict,omitempty"`
 	Cache       json.RawMessage `json:"cache_control,omitempty"`
 }
-
-// effortBudget is how many tokens of thinking an effort comes to, and back.
-var effortBudget = map[string]int64{"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
 
 // ParseRequest reads a request.
 func ParseRequest(body []byte) (*ir.Request, error) {
@@ -260,29 +258,49 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	if limit == 0 {
 		limit = defaultMax
 	}
-	budget := r.ThinkingBudget
-	if budget == 0 && r.Effort != "" {
-		budget = effortBudget[r.Effort]
-	}
-	if budget > 0 {
+	output := ir.Obj{}
+	m, known := claude.Of(r.Model)
+	effort, budget := Thinking(m, r)
+	switch {
+	case effort != "":
+		o["thinking"] = ir.Obj{"type": "adaptive", "display": "summarized"}
+		output["effort"] = effort
+	case budget > 0:
 		if limit <= budget {
 			limit = budget + defaultMax
 		}
 		o["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": budget}
-	} else {
+	case m.Sampling || !known:
 		o.Put("temperature", clamp(r.Temperature))
+		o.Put("top_p", r.TopP)
 		o.Put("top_k", r.TopK)
 	}
 	o["max_tokens"] = limit
-	o.Put("top_p", r.TopP)
 	o.Put("stop_sequences", r.Stop)
 	if r.User != "" {
 		o["metadata"] = ir.Obj{"user_id": r.User}
 	}
 	if f := r.Format; f != nil && len(f.Schema) > 0 {
-		o["output_format"] = ir.Obj{"type": "json_schema", "schema": f.Schema}
+		output["format"] = ir.Obj{"type": "json_schema", "schema": f.Schema}
+	}
+	if len(output) > 0 {
+		o["output_config"] = output
 	}
 	return o.Bytes()
+}
+
+// Thinking is how much of it a request asks for: an effort where the model thinks
+// by one, else a budget of tokens.
+func Thinking(m claude.Model, r *ir.Request) (effort string, budget int64) {
+	switch {
+	case r.ThinkingBudget > 0 && (m.Budget || !m.Adaptive):
+		return "", r.ThinkingBudget
+	case r.ThinkingBudget > 0:
+		return m.Effort(claude.EffortOf(r.ThinkingBudget)), 0
+	case m.Adaptive:
+		return m.Effort(r.Effort), 0
+	}
+	return "", claude.Budget(r.Effort)
 }
 
 // clamp: this API's temperature ends at 1.

@@ -13,17 +13,30 @@ type usage struct {
 	CacheWrite int64 `json:"cache_creation_input_tokens"`
 	CacheRead  int64 `json:"cache_read_input_tokens"`
 	Out        int64 `json:"output_tokens"`
+	OutMore    *more `json:"output_tokens_details,omitempty"`
+}
+
+type more struct {
+	Thinking int64 `json:"thinking_tokens"`
 }
 
 func (u *usage) ir() ir.Usage {
 	if u == nil {
 		return ir.Usage{}
 	}
-	return ir.Usage{In: u.In + u.CacheRead + u.CacheWrite, Cached: u.CacheRead, CacheWrite: u.CacheWrite, Out: u.Out, Known: true}
+	x := ir.Usage{In: u.In + u.CacheRead + u.CacheWrite, Cached: u.CacheRead, CacheWrite: u.CacheWrite, Out: u.Out, Known: true}
+	if u.OutMore != nil {
+		x.Reasoning = u.OutMore.Thinking
+	}
+	return x
 }
 
 func usageOf(u ir.Usage) *usage {
-	return &usage{In: u.In - u.Cached - u.CacheWrite, CacheRead: u.Cached, CacheWrite: u.CacheWrite, Out: u.Out}
+	x := &usage{In: u.In - u.Cached - u.CacheWrite, CacheRead: u.Cached, CacheWrite: u.CacheWrite, Out: u.Out}
+	if u.Reasoning > 0 {
+		x.OutMore = &more{u.Reasoning}
+	}
+	return x
 }
 
 // Usage reads what a response says was used.
@@ -150,6 +163,7 @@ type event struct {
 		CacheWrite *int64 `json:"cache_creation_input_tokens"`
 		CacheRead  *int64 `json:"cache_read_input_tokens"`
 		Out        int64  `json:"output_tokens"`
+		OutMore    *more  `json:"output_tokens_details"`
 	} `json:"usage"`
 }
 
@@ -227,7 +241,9 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 					*to = *v
 				}
 			}
-			d.used.Out = u.Out
+			if d.used.Out = u.Out; u.OutMore != nil {
+				d.used.OutMore = u.OutMore
+			}
 			out = append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
 		}
 		return out, nil

@@ -1,0 +1,83 @@
+// Package claude knows what Claude models take, by generation, whoever serves
+// them. Sources: https://platform.claude.com/docs/en/build-with-claude/thinking
+// and effort.
+package claude
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Model is what one takes.
+type Model struct {
+	Adaptive bool // thinks as much as an effort says
+	Budget   bool // thinks within a budget of tokens
+	Sampling bool // takes temperature, top_p and top_k
+	xhigh    bool
+}
+
+// generation is in a name like claude-opus-4-6-v1: its family, 4 and 6; a date
+// is no part of it.
+var generation = regexp.MustCompile(`claude-([a-z]+)-(\d{1,2})(?:[-.](\d{1,2}))?(?:\D|$)`)
+
+// Of tells by a model's name; false: it is no Claude. Names without a known
+// generation are taken for the newest.
+func Of(name string) (Model, bool) {
+	_, rest, ok := strings.Cut(name, "claude-")
+	if !ok {
+		return Model{}, false
+	}
+	if rest != "" && rest[0] >= '0' && rest[0] <= '3' || strings.HasPrefix(rest, "instant") {
+		return Model{Budget: true, Sampling: true}, true // claude-3-7-sonnet and before
+	}
+	g := generation.FindStringSubmatch(name)
+	if g == nil {
+		return Model{Adaptive: true, xhigh: true}, true
+	}
+	major, _ := strconv.Atoi(g[2])
+	minor, _ := strconv.Atoi(g[3])
+	v := major*100 + minor
+	return Model{Adaptive: v >= 406, Budget: v < 505 && g[1] != "fable" && g[1] != "mythos", Sampling: v <= 406, xhigh: v >= 407}, true
+}
+
+// Effort is a reasoning effort as these models name it; empty: none.
+func (m Model) Effort(effort string) string {
+	switch effort {
+	case "minimal":
+		return "low"
+	case "low", "medium", "high":
+		return effort
+	case "xhigh":
+		if m.xhigh {
+			return effort
+		}
+		return "high"
+	}
+	return ""
+}
+
+var budgets = []struct {
+	effort string
+	tokens int64
+}{{"minimal", 1024}, {"low", 2048}, {"medium", 8192}, {"high", 16384}, {"xhigh", 32768}}
+
+// Budget is how many tokens of thinking an effort comes to; 0: none.
+func Budget(effort string) int64 {
+	for _, b := range budgets {
+		if b.effort == effort {
+			return b.tokens
+		}
+	}
+	return 0
+}
+
+// EffortOf is the least effort that a budget of tokens is enough for.
+func EffortOf(budget int64) string {
+	for _, b := range budgets {
+		if budget <= b.tokens {
+			return b.effort
+		}
+	}
+	return "xhigh"
+}
