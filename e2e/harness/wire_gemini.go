@@ -51,10 +51,20 @@ func (p *Providers) gemini(w http.ResponseWriter, r *http.Request) {
 		}
 		GenerationConfig struct {
 			ResponseMimeType string
+			ResponseLogprobs bool
+			ThinkingConfig   struct {
+				ThinkingBudget *int
+				ThinkingLevel  string
+			}
 		}
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
 		fail(400, "INVALID_ARGUMENT", err.Error())
+		return
+	}
+	third, thinks := strings.Contains(model, "gemini-3"), q.GenerationConfig.ThinkingConfig
+	if third && thinks.ThinkingBudget != nil || !third && thinks.ThinkingLevel != "" {
+		fail(400, "INVALID_ARGUMENT", "Thinking level is not supported for this model, or thinking budget is not")
 		return
 	}
 	a := &ask{model: model, stream: verb == "streamGenerateContent", schema: q.GenerationConfig.ResponseMimeType == "application/json"}
@@ -67,7 +77,14 @@ func (p *Providers) gemini(w http.ResponseWriter, r *http.Request) {
 		if c.Role == "user" {
 			a.last, a.images, a.results = "", 0, nil
 		}
+		signed := !third
 		for _, part := range c.Parts {
+			if part.FunctionCall != nil {
+				if signed = signed || part.ThoughtSignature == "sig-gemini" || part.ThoughtSignature == "skip_thought_signature_validator"; !signed {
+					fail(400, "INVALID_ARGUMENT", "Function call is missing a thought_signature in functionCall parts.")
+					return
+				}
+			}
 			switch {
 			case part.FunctionResponse != nil:
 				if part.FunctionResponse.Name == "" || part.FunctionResponse.Response[0] != '{' {
@@ -80,7 +97,7 @@ func (p *Providers) gemini(w http.ResponseWriter, r *http.Request) {
 					o.Output = string(part.FunctionResponse.Response)
 				}
 				a.results = append(a.results, o.Output)
-			case part.FunctionCall != nil && a.behave() == "think" && part.ThoughtSignature != "sig-gemini":
+			case part.FunctionCall != nil && !third && a.behave() == "think" && part.ThoughtSignature != "sig-gemini":
 				fail(400, "INVALID_ARGUMENT", "Function call is missing a thought_signature")
 				return
 			case part.InlineData != nil:
@@ -114,6 +131,10 @@ func (p *Providers) gemini(w http.ResponseWriter, r *http.Request) {
 		c := map[string]any{"content": map[string]any{"role": "model", "parts": parts}, "index": 0}
 		if fin != "" {
 			c["finishReason"] = fin
+		}
+		if q.GenerationConfig.ResponseLogprobs {
+			t := map[string]any{"token": "Hi", "tokenId": 7, "logProbability": -0.25}
+			c["logprobsResult"] = map[string]any{"chosenCandidates": []any{t}, "topCandidates": []any{map[string]any{"candidates": []any{t}}}}
 		}
 		return map[string]any{"candidates": []any{c}, "usageMetadata": use, "modelVersion": model, "responseId": "gem-1"}
 	}

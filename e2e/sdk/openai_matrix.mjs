@@ -95,6 +95,12 @@ for (const p of providers) {
       assert.equal(now.choices[0].message.reasoning_content, 'Let me think about it.')
       if (p === 'anthropic') assert.ok(now.usage.completion_tokens_details.reasoning_tokens > 0, JSON.stringify(now.usage))
     }
+    if (p === 'gemini') {
+      const sure = await client.chat.completions.create({ model: at('m-good'), messages: say('x'), logprobs: true, top_logprobs: 1 })
+      assert.deepEqual(sure.choices[0].logprobs.content, [{ token: 'Hi', logprob: -0.25, bytes: [72, 105], top_logprobs: [{ token: 'Hi', logprob: -0.25, bytes: [72, 105] }] }])
+      const now = await client.chat.completions.create({ model: at('gemini-3-pro-think'), messages: say('why'), reasoning_effort: 'high' })
+      assert.equal(now.choices[0].message.reasoning_content, 'Let me think about it.')
+    }
     // errors
     await assert.rejects(client.chat.completions.create({ model: at('m-limited'), messages: say('x') }), (e) => e instanceof OpenAI.RateLimitError && e.headers.get('retry-after') === '3')
     await assert.rejects(client.chat.completions.create({ model: at('m-missing'), messages: say('x') }), (e) => e.status === 404)

@@ -53,7 +53,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	for k, v := range r.Extra {
 		o[k] = v
 	}
-	names := map[string]string{} // of tool calls by id: results go by name here
+	w := writer{names: map[string]string{}, signs: third(r.Model)}
 	var contents []content
 	var system []part
 	add := func(role string, parts []part) {
@@ -67,7 +67,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		contents = append(contents, content{role, parts})
 	}
 	for _, m := range r.Messages {
-		parts, err := buildParts(m.Parts, names)
+		parts, err := w.parts(m.Parts)
 		if err != nil {
 			return nil, err
 		}
@@ -124,11 +124,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		g["responseMimeType"] = "application/json"
 		g.Put("responseJsonSchema", f.Schema)
 	}
-	budget := r.ThinkingBudget
-	if b, ok := effortBudget[r.Effort]; ok && budget == 0 {
-		g["thinkingConfig"] = ir.Obj{"thinkingBudget": b, "includeThoughts": b > 0}
-	} else if budget > 0 {
-		g["thinkingConfig"] = ir.Obj{"thinkingBudget": budget, "includeThoughts": true}
+	if t := thinking(r); t != nil {
+		g["thinkingConfig"] = t
 	}
 	if len(g) > 0 {
 		o["generationConfig"] = g
@@ -136,8 +133,15 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-func buildParts(parts []ir.Part, names map[string]string) ([]part, error) {
+// writer writes the parts of one request.
+type writer struct {
+	names map[string]string // of tool calls by id: results go by name here
+	signs bool              // calls are signed: the first of a turn must be
+}
+
+func (w *writer) parts(parts []ir.Part) ([]part, error) {
 	var out []part
+	signed := !w.signs
 	for _, p := range parts {
 		switch p.Type {
 		case ir.Text, ir.Refusal:
@@ -155,10 +159,15 @@ func buildParts(parts []ir.Part, names map[string]string) ([]part, error) {
 			out = append(out, part{File: &blob{MIME: p.Media.MIME, URI: uri}})
 		case ir.ToolCall:
 			name := ir.FlatName(p.Namespace, p.Name)
-			names[p.ID] = name
-			out = append(out, part{Call: &call{Name: name, Args: ir.Object(p.Args)}, Signature: p.Signature})
+			w.names[p.ID] = name
+			x := part{Call: &call{Name: name, Args: ir.Object(p.Args)}, Signature: p.Signature}
+			if x.Signature == "" && !signed {
+				x.Signature = unsigned
+			}
+			signed = true
+			out = append(out, x)
 		case ir.ToolResult:
-			name := names[p.ID]
+			name := w.names[p.ID]
 			if name == "" {
 				name = p.Name
 			}
@@ -174,7 +183,7 @@ func buildParts(parts []ir.Part, names map[string]string) ([]part, error) {
 			out = append(out, part{Result: &outcome{Name: name, Response: resp}})
 			for _, q := range p.Parts {
 				if q.Media != nil {
-					more, err := buildParts([]ir.Part{q}, names)
+					more, err := w.parts([]ir.Part{q})
 					if err != nil {
 						return nil, err
 					}
@@ -195,6 +204,7 @@ type response struct {
 		Index   int     `json:"index"`
 		Content content `json:"content"`
 		Finish  string  `json:"finishReason"`
+		Tokens  *tokens `json:"logprobsResult"`
 	} `json:"candidates"`
 	Feedback *struct {
 		Block string `json:"blockReason"`
@@ -207,6 +217,50 @@ type response struct {
 		Cached    int64 `json:"cachedContentTokenCount"`
 	} `json:"usageMetadata"`
 	Error json.RawMessage `json:"error"`
+}
+
+// tokens is how probable each token of an answer was, beside others.
+type tokens struct {
+	Chosen []token `json:"chosenCandidates"`
+	Top    []struct {
+		Candidates []token `json:"candidates"`
+	} `json:"topCandidates"`
+}
+
+type token struct {
+	Text string  `json:"token"`
+	Log  float64 `json:"logProbability"`
+}
+
+func (t *token) openAI() ir.Obj {
+	bytes := []int{}
+	for _, b := range []byte(t.Text) {
+		bytes = append(bytes, int(b))
+	}
+	return ir.Obj{"token": t.Text, "logprob": t.Log, "bytes": bytes}
+}
+
+// logProbs is the same in OpenAI's shape; nil: nothing was told.
+func (t *tokens) logProbs() json.RawMessage {
+	if t == nil || len(t.Chosen) == 0 {
+		return nil
+	}
+	content := []ir.Obj{}
+	for i := range t.Chosen {
+		o, top := t.Chosen[i].openAI(), []ir.Obj{}
+		if i < len(t.Top) {
+			for _, c := range t.Top[i].Candidates {
+				top = append(top, c.openAI())
+			}
+		}
+		o["top_logprobs"] = top
+		content = append(content, o)
+	}
+	doc, err := ir.Obj{"content": content, "refusal": nil}.Bytes()
+	if err != nil {
+		return nil
+	}
+	return doc
 }
 
 func (r *response) usage() ir.Usage {
@@ -260,7 +314,7 @@ func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	out := &ir.Response{ID: d.ID, Model: d.Model, Usage: d.usage()}
 	n := 0
 	for _, c := range d.Candidates {
-		a := ir.Answer{Finish: finish(c.Finish)}
+		a := ir.Answer{Finish: finish(c.Finish), LogProbs: c.Tokens.logProbs()}
 		for i := range c.Content.Parts {
 			p := parse(&c.Content.Parts[i], fmt.Sprintf("call_%s_%d", id, n))
 			if p.Type == ir.ToolCall {
@@ -328,7 +382,7 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 				d.calls++
 				d.asked[c.Index] = true
 			case p.Text != "":
-				out = append(out, ir.Event{Kind: ir.Delta, Choice: c.Index, Part: p})
+				out = append(out, ir.Event{Kind: ir.Delta, Choice: c.Index, Part: p, LogProbs: c.Tokens.logProbs()})
 			}
 		}
 		if c.Finish != "" {
