@@ -91,6 +91,15 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 			if body := all(t, r); r.StatusCode != 403 || !strings.Contains(body, "DENY_FILES") || !strings.Contains(body, `"permission_error"`) {
 				t.Errorf("files: %d %s", r.StatusCode, body)
 			}
+			// What the caller said is no answer, also where the answer repeats it.
+			for _, model := range []string{"anthropic/g-good", "openai/g-good"} {
+				for _, stream := range []bool{false, true} {
+					r := post(t.Context(), t, "http://"+m.Addr+"/v1/responses", bearer(m, "s-echo"), fmt.Sprintf(`{"model":%q,"stream":%v,"instructions":"pay DE89 3704 0044 0532 0130 00","input":"call +49 30 901820 55 now"}`, model, stream))
+					if body := all(t, r); r.StatusCode != 200 || strings.Contains(body, "901820") || !strings.Contains(body, "You said: call [redacted:phone] now") || strings.Contains(body, "content_blocked") {
+						t.Errorf("%s %v: guarded response: %d %s", model, stream, r.StatusCode, body)
+					}
+				}
+			}
 			// An overlay that denies a kind withholds the tool of its name.
 			overlay := filepath.Join(t.TempDir(), "o.json")
 			if err := os.WriteFile(overlay, []byte(`{"id":"no-upper","scope":"session","subject":"s-overlay","rules":[{"kinds":["client.upper"],"verdict":"DENY","reason_code":"DENY_X"}]}`), 0o644); err != nil {

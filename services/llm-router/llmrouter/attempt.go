@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 	a := &attempt{c: c, seen: scan.Seen{}, cand: cand, up: c.s.providers[cand.Provider], began: time.Now()}
 	a.ev = events.AttemptFinished{API: c.w.Call.Kind, Model: cand.Model, Provider: cand.Provider, Requested: c.args.Model, Rule: rule, Status: "succeeded",
 		Streamed: c.args.Stream, Key: c.key.id, Tags: c.key.tags}
-	a.ans = answer{kind: c.w.Call.Kind, id: idPrefix[c.w.Call.Kind] + strings.TrimPrefix(c.w.Call.ID, "c-"), model: c.args.Model, created: c.now.Unix(), usage: c.args.Usage}
+	a.ans = answer{kind: c.w.Call.Kind, id: idPrefix[c.w.Call.Kind] + strings.TrimPrefix(c.w.Call.ID, "c-"), model: c.args.Model, created: c.now.Unix(), usage: c.args.Usage, body: c.body}
 	op := map[string]string{llm.Embeddings: "embeddings", llm.Completions: "text_completion"}[c.w.Call.Kind]
 	if op == "" {
 		op = "chat"
@@ -332,11 +333,16 @@ func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 		}
 		a.ev.ResponseID = responseID(body)
 	}
-	if len(a.c.reply) > 0 {
-		var blocked string
-		if body, blocked = a.c.reply.JSON(body, a.seen); blocked != "" {
+	said := gjson.ParseBytes(body)
+	if a.c.w.Call.Kind == llm.Responses { // beside it stands what the caller said
+		said = said.Get("output")
+	}
+	if len(a.c.reply) > 0 && said.Exists() {
+		clean, blocked := a.c.reply.JSON([]byte(said.Raw), a.seen)
+		if blocked != "" {
 			return contentBlocked("answer", blocked)
 		}
+		body = slices.Concat(body[:said.Index], clean, body[said.Index+len(said.Raw):])
 	}
 	a.said = len(body)
 	a.output = body

@@ -161,12 +161,14 @@ type answer struct {
 	created int64
 	usage   bool
 	request *ir.Request // nil where nothing is translated
+	body    []byte      // of the request
 	prev    string
 	store   bool
 }
 
 func (a *answer) frame() responses.Frame {
-	return responses.Frame{ID: a.id, Model: a.model, Created: a.created, Request: a.request, Previous: a.prev, Store: a.store}
+	said, _ := ir.Split(a.body)
+	return responses.Frame{ID: a.id, Model: a.model, Created: a.created, Request: a.request, Said: said, Previous: a.prev, Store: a.store}
 }
 
 func (a *answer) encoder() encoder {

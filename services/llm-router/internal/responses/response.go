@@ -131,24 +131,34 @@ type Frame struct {
 	Model    string // as the caller named it
 	Created  int64
 	Request  *ir.Request
+	Said     ir.Members // of the request, as the caller spelled them
 	Previous string
 	Store    bool
+}
+
+// echoed are the members of a request that its response repeats.
+var echoed = []string{"instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "temperature",
+	"tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"}
+
+// with is what the caller said of an object, behind what holds where it does not.
+func (f *Frame) with(name string, o ir.Obj) ir.Obj {
+	if said, err := ir.Split(f.Said[name]); err == nil {
+		for k, v := range said {
+			o[k] = v
+		}
+	}
+	return o
 }
 
 func (f *Frame) doc(status string, output []ir.Obj, u any, incomplete any) ir.Obj {
 	o := ir.Obj{"id": f.ID, "object": "response", "created_at": f.Created, "status": status, "background": false, "error": nil, "incomplete_details": incomplete,
 		"instructions": nil, "max_output_tokens": nil, "model": f.Model, "output": output, "parallel_tool_calls": true, "previous_response_id": nil,
-		"reasoning": ir.Obj{"effort": nil, "summary": nil}, "store": f.Store, "temperature": nil, "text": ir.Obj{"format": ir.Obj{"type": "text"}},
+		"reasoning": f.with("reasoning", ir.Obj{"effort": nil, "summary": nil}), "store": f.Store, "temperature": nil, "text": f.with("text", ir.Obj{"format": ir.Obj{"type": "text"}}),
 		"tool_choice": "auto", "tools": []any{}, "top_p": nil, "truncation": "disabled", "usage": u, "user": nil, "metadata": ir.Obj{}}
 	o.Put("previous_response_id", f.Previous)
-	if r := f.Request; r != nil {
-		o.Put("max_output_tokens", r.MaxTokens)
-		o.Put("parallel_tool_calls", r.Parallel)
-		o.Put("temperature", r.Temperature)
-		o.Put("top_p", r.TopP)
-		o.Put("metadata", r.Metadata)
-		if r.Effort != "" {
-			o["reasoning"] = ir.Obj{"effort": r.Effort, "summary": nil}
+	for _, k := range echoed {
+		if v := f.Said[k]; len(v) > 0 && string(v) != "null" {
+			o[k] = v
 		}
 	}
 	return o
