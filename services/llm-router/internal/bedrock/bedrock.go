@@ -87,23 +87,30 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	if len(system) > 0 {
 		o["system"] = system
 	}
-	c := ir.Obj{}
-	c.Put("maxTokens", r.MaxTokens)
-	c.Put("stopSequences", r.Stop)
-	output := ir.Obj{}
-	sampling := true
+	c, output := ir.Obj{}, ir.Obj{}
+	sampling, limit := true, r.MaxTokens
 	if m, is := claude.Of(r.Model); is {
 		effort, budget := messages.Thinking(m, r)
 		switch sampling = m.Sampling && effort == "" && budget == 0; {
 		case effort != "":
 			more["thinking"] = ir.Obj{"type": "adaptive", "display": "summarized"}
 			output["effort"] = effort
-		case budget > 0:
+		case budget > 0: // counts towards the limit
 			more["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": budget}
+			if limit <= budget {
+				limit = budget + 4096
+			}
 		}
-	} else {
-		more.Put("reasoning_effort", r.Effort)
+	} else if effort := m.Effort(r.Effort); effort != "" {
+		switch {
+		case strings.Contains(r.Model, "openai."):
+			more["reasoning_effort"] = effort
+		case strings.Contains(r.Model, "amazon.nova"):
+			more["reasoningConfig"] = ir.Obj{"type": "enabled", "maxReasoningEffort": effort}
+		}
 	}
+	c.Put("maxTokens", limit)
+	c.Put("stopSequences", r.Stop)
 	if sampling {
 		c.Put("temperature", r.Temperature)
 		c.Put("topP", r.TopP)
