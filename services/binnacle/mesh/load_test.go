@@ -125,6 +125,12 @@ func BenchmarkLLM(b *testing.B) {
 			post("/v1/chat/completions", key.Key, chat)
 		}
 	})
+	long := strings.Replace(chat, "say hi", strings.Repeat("The quick brown fox jumps over the lazy dog. ", 1780), 1)
+	b.Run("80kB", func(b *testing.B) {
+		for b.Loop() {
+			post("/v1/chat/completions", key.Key, long)
+		}
+	})
 	b.Run("stream", func(b *testing.B) {
 		for b.Loop() {
 			post("/v1/chat/completions", key.Key, `{"stream":true,`+chat[1:])
