@@ -46,6 +46,25 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
+// TestEndless: a stream without an end does not fill memory; it ends in an error,
+// and what passed is on the ledger.
+func TestEndless(t *testing.T) {
+	p, doc := harness.NewProviders(t, nil)
+	m := harness.One(t, harness.Options{LLM: doc})
+	r := post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, "s-endless"), `{"model":"vllm/m-endless","stream":true,"messages":[{"role":"user","content":"x"}]}`)
+	body := all(t, r)
+	if end := body[max(0, len(body)-600):]; !strings.Contains(end, "24 MiB") || strings.Contains(end, "[DONE]") {
+		t.Fatalf("%d bytes, end %q", len(body), end)
+	}
+	if n := p.Flooded(); n > 64<<20 {
+		t.Errorf("the provider sent %d bytes", n)
+	}
+	o := outcomes(t, m, "s-endless")[0]
+	if e := o["effect"].(map[string]any); e["status"] != "failed" || e["error_code"] != "upstream_malformed" || e["output_digest"] == nil {
+		t.Fatalf("%v", e)
+	}
+}
+
 // TestKilledMidStream: an llm-router or a gateway dies while tokens flow.
 func TestKilledMidStream(t *testing.T) {
 	_, doc := harness.NewProviders(t, nil)

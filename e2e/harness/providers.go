@@ -34,6 +34,7 @@ import (
 //	slow        first byte after 400 ms
 //	pace        a word every 20 ms, 200 of them
 //	flood       4 KiB at a time, 16 MiB in all
+//	endless     the same, for ever
 //	hang        nothing at all, until the caller leaves
 //	flaky       broken the first time, good the second
 type Providers struct {

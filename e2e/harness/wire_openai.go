@@ -228,9 +228,9 @@ func (p *Providers) chatWire(w http.ResponseWriter, r *http.Request, a *ask) {
 	if re.think != "" {
 		delta(map[string]any{"reasoning_content": re.think}, nil)
 	}
-	if a.behave() == "flood" {
+	if b := a.behave(); b == "flood" || b == "endless" {
 		word := strings.Repeat("x", 4<<10)
-		for range 4 << 10 {
+		for n := 0; n < 4<<10 || b == "endless"; n++ {
 			if r.Context().Err() != nil {
 				return
 			}

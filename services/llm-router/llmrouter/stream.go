@@ -25,6 +25,7 @@ type stream struct {
 	turns ir.Turns
 	sum   ir.Collect
 	held  []byte // what came before the first content
+	size  int    // what is kept so far, in bytes
 	shown bool   // there was content
 	ended bool   // the provider said why it ended
 }
@@ -69,6 +70,13 @@ func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.He
 	return s.finish(append(end, s.enc.Finish()...))
 }
 
+// maxStreamed bounds a stream, in bytes of text and arguments and a little for each
+// event: what passed is kept in memory until it is recorded, as one document.
+const (
+	maxStreamed = 24 << 20
+	eventSize   = 32
+)
+
 // errEnd: the provider said what there is to say.
 var errEnd = errors.New("end")
 
@@ -94,6 +102,12 @@ func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error)
 			return nil, ctx.Err()
 		}
 		return nil, s.up.Cut(ctx, err)
+	}
+	for i := range said {
+		s.size += eventSize + len(said[i].Part.Text) + len(said[i].Part.Args)
+	}
+	if s.size+len(s.held) > maxStreamed {
+		return nil, s.up.Malformed("sent an answer above 24 MiB")
 	}
 	content, b, err := s.take(said)
 	if err != nil {
