@@ -221,29 +221,11 @@ func (p *peek) content(name string, v gjson.Result) {
 		p.err = bad(name, "want a list, or text where the API takes it")
 		return
 	}
-	v.ForEach(func(_, m gjson.Result) bool {
-		p.a.Messages++
-		if m.IsObject() {
-			p.part(m.Get("type"))
-			for _, t := range m.Get("content.#.type").Array() { // texts are passed over as they are
-				p.part(t)
-			}
-		}
-		return true
-	})
-	p.some = p.some || p.a.Messages > 0
-}
-
-// labelUserFile is the data class of files that a caller brings along.
-const labelUserFile = "user_file"
-
-// files are the types of parts that bring a file, in the three APIs.
-var files = map[string]bool{"image_url": true, "input_audio": true, "file": true, "input_image": true, "input_file": true, "image": true, "document": true}
-
-func (p *peek) part(typ gjson.Result) {
-	if files[typ.Str] && len(p.labels) == 0 {
+	var file bool
+	if p.a.Messages, file, p.err = look(name, v.Raw); file {
 		p.labels = []string{labelUserFile}
 	}
+	p.some = p.some || p.a.Messages > 0
 }
 
 // tools names what is offered: a function by its name, a function in a

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
@@ -43,6 +45,89 @@ func TestPeek(t *testing.T) {
 		if field == "" && err != nil || field != "" && (fe == nil || fe.Field != field) {
 			t.Errorf("%.80s: %v, want field %q", body, err, field)
 		}
+	}
+}
+
+// TestFiles: a file is seen wherever it stands, and one that readers might see
+// differently is refused.
+func TestFiles(t *testing.T) {
+	const file = `{"type":"im\u0061ge","source":{}}`
+	for messages, want := range map[string]string{
+		`[{"role":"user","content":"x"}]`:                                                "",
+		`[{"role":"user","content":[{"type":"text","text":"image"}]}]`:                   "",
+		`[{"role":"user","content":[` + file + `]}]`:                                     "user_file",
+		`[{"type":"input_image"}]`:                                                       "user_file",
+		`[{"role":"user","content":[{"type":"tool_result","content":[` + file + `]}]}]`:  "user_file",
+		`[{"type":"function_call_output","output":[{"type":"input_file"}]}]`:             "user_file",
+		`[{"role":"user","content":"x","content":[` + file + `]}]`:                       "refused",
+		`[{"role":"user","content":"x","Content":[` + file + `]}]`:                       "refused",
+		`[{"role":"user","content":[{"type":"text","type":"image"}]}]`:                   "refused",
+		`[{"role":"user","content":[{"type":"tool_result","content":[],"content":[]}]}]`: "refused",
+	} {
+		_, labels, err := Peek(Chat, []byte(`{"model":"m","messages":`+messages+`}`))
+		got := strings.Join(labels, ",")
+		if err != nil {
+			got = "refused"
+		}
+		if got != want {
+			t.Errorf("%s: %s %v, want %s", messages, got, err, want)
+		}
+	}
+}
+
+// FuzzLook compares with a reader that takes the document apart level by level.
+func FuzzLook(f *testing.F) {
+	f.Add([]byte(`[{"type":"x","content":[{"type":"image"},{"content":[{"type":"file"}]}]},7,"a",[{"type":"image"}],{"a":{"type":"image","type":1}}]`))
+	f.Add([]byte(`[{"content":"\\\\\"","output":[[{"type":"image"}]]}, {"TYPE":"fi\u006ce"} ]`))
+	f.Add([]byte(` [ ] `))
+	f.Fuzz(func(t *testing.T, list []byte) {
+		v := gjson.ParseBytes(list)
+		if !gjson.ValidBytes(list) || !v.IsArray() {
+			return
+		}
+		n, file, err := look("x", string(list))
+		var want int64
+		var wantFile, wantErr bool
+		var part func(m gjson.Result)
+		part = func(m gjson.Result) {
+			seen := [3]bool{}
+			if !m.IsObject() {
+				return
+			}
+			m.ForEach(func(k, v gjson.Result) bool {
+				at := slices.IndexFunc(telling, func(s string) bool { return strings.EqualFold(s, k.Str) })
+				if at < 0 || len(k.Raw) > 64 {
+					return true
+				}
+				wantErr = wantErr || seen[at]
+				seen[at] = true
+				if v.Type == gjson.String && at == 0 {
+					wantFile = wantFile || files[v.Str]
+				}
+				if at > 0 && v.IsArray() {
+					v.ForEach(func(_, in gjson.Result) bool { part(in); return true })
+				}
+				return true
+			})
+		}
+		v.ForEach(func(_, m gjson.Result) bool { want++; part(m); return true })
+		if (err != nil) != wantErr || err == nil && (n != want || file != wantFile) {
+			t.Fatalf("%s: %d %v %v, want %d %v %v", list, n, file, err, want, wantFile, wantErr)
+		}
+	})
+}
+
+func BenchmarkPeek(b *testing.B) {
+	long := strings.Repeat("The quick brown fox jumps over the lazy dog.\\n", 1780)
+	for name, content := range map[string]string{"text": `"` + long + `"`, "parts": `[{"type":"text","text":"` + long + `"}]`} {
+		body := []byte(`{"model":"m","messages":[{"role":"user","content":` + content + `}]}`)
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if _, _, err := Peek(Chat, body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 
