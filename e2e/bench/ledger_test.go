@@ -5,6 +5,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -23,11 +24,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// ledgerOnly measures what the ledger asks of a budgeted call to a model: its six
+// ledgerOnly is the floor of the calls that edge measures.
+func ledgerOnly(t *testing.T) {
+	for _, request := range []int{0, 80 << 10} {
+		ledgerPart(t, request)
+	}
+}
+
+// ledgerPart measures what the ledger asks of a budgeted call to a model: its six
 // appends, of the sizes they have, and the three deliveries it waits for, between
 // three accounts. Nothing is parsed, decided, signed, indexed or sent to a
-// provider.
-func ledgerOnly(t *testing.T) {
+// provider. With a request above what an event holds, that is stored and read back
+// besides, as early as in a call.
+func ledgerPart(t *testing.T, request int) {
 	asks := bus.Declaration{Service: "asks", Slots: 1, Readers: []bus.Reader{{Name: "outcomes", Stream: bus.Events, Filters: []string{"evt.*.*.{instance}.effect_recorded.>"}}}}
 	work := func(service, filter string) bus.Declaration {
 		return bus.Declaration{Service: service, Slots: 1, Work: []bus.Work{{Name: "work", Filters: []string{filter}, AckWait: 10 * time.Second, MaxAckPending: 4096}}}
@@ -67,11 +76,25 @@ func ledgerOnly(t *testing.T) {
 			_ = m.Ack()
 		})
 	})
+	var stored atomic.Pointer[string] // where this call's request is
 	serve("does", func(c *bus.Conn, log eventlog.JetStream) {
 		go execute.Consume(ctx, c, does.Work[0].Consumer("does"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
 			to := "evt.t.does." + asks.Instance(1)
+			read := make(chan struct{})
+			go func() {
+				defer close(read)
+				for at := stored.Load(); at != nil; time.Sleep(2 * time.Millisecond) {
+					if m, err := c.Get(ctx, bus.Blobs, map[string]any{"last_by_subj": *at}); err == nil && len(m.Data) == request {
+						return
+					} else if !errors.Is(err, bus.ErrNotFound) {
+						fail(err)
+						return
+					}
+				}
+			}()
 			_, err := log.Append(ctx, to+".effect_started.s-1", id(), body(669))
 			fail(err)
+			<-read
 			fact := log.Start(to+".attempt_finished.s-1", id(), body(795))
 			expect(log, to+".effect_recorded.s-1", 2801, bus.ChainFilter("t", "s-1"), &chain)
 			_, err = fact(ctx)
@@ -92,6 +115,16 @@ func ledgerOnly(t *testing.T) {
 				end = time.Now().Add(span)
 			}
 			began := time.Now()
+			put := make(chan struct{})
+			go func() {
+				defer close(put)
+				if request > 0 {
+					at := "blob.t.payloads." + id() + ".0"
+					stored.Store(&at)
+					_, err := c.JS.Publish(ctx, at, body(request))
+					fail(err)
+				}
+			}()
 			go func() {
 				_, err := log.Append(ctx, "evt.t.asks."+asks.Instance(1)+".call_proposed.s-1", id(), body(1331))
 				fail(err)
@@ -101,13 +134,14 @@ func ledgerOnly(t *testing.T) {
 			case <-ctx.Done():
 				return
 			}
+			<-put
 			took = append(took, time.Since(began))
 		}
 		fail(syscall.Getrusage(syscall.RUSAGE_SELF, &after))
 		took = took[warm:]
 		cpu := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
 		slices.Sort(took)
-		add(row{Name: "floor: the ledger's part of a call to a model", Durability: "process", Clients: 1, P50us: us(took, .5), P99us: us(took, .99),
+		add(row{Name: fmt.Sprintf("floor: the ledger's part of a call to a model, request of %d B", max(request, 1331)), Durability: "process", Clients: 1, P50us: us(took, .5), P99us: us(took, .99),
 			Value: fmt.Sprintf("%d us CPU per call", (cpu / time.Duration(len(took))).Microseconds())})
 	})
 }
