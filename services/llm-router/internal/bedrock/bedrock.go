@@ -11,7 +11,6 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/claude"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/messages"
 )
 
 type media struct {
@@ -90,7 +89,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	c, output := ir.Obj{}, ir.Obj{}
 	sampling, limit := true, r.MaxTokens
 	if m, is := claude.Of(r.Model); is {
-		effort, budget := messages.Thinking(m, r)
+		effort, budget := m.Thinking(r.Effort, r.ThinkingBudget)
 		switch sampling = m.Sampling && effort == "" && budget == 0; {
 		case effort != "":
 			more["thinking"] = ir.Obj{"type": "adaptive", "display": "summarized"}

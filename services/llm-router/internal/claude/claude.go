@@ -62,18 +62,28 @@ var budgets = []struct {
 	tokens int64
 }{{"minimal", 1024}, {"low", 2048}, {"medium", 8192}, {"high", 16384}, {"xhigh", 32768}}
 
-// Budget is how many tokens of thinking an effort comes to; 0: none.
-func Budget(effort string) int64 {
+// Thinking is how a model is told what a request asks for, by an effort or by a
+// budget of tokens that goes before it: an effort where the model thinks by one,
+// else a budget; neither: it is not told.
+func (m Model) Thinking(effort string, budget int64) (string, int64) {
+	switch {
+	case budget > 0 && (m.Budget || !m.Adaptive):
+		return "", budget
+	case budget > 0:
+		return m.Effort(effortOf(budget)), 0
+	case m.Adaptive:
+		return m.Effort(effort), 0
+	}
 	for _, b := range budgets {
 		if b.effort == effort {
-			return b.tokens
+			return "", b.tokens
 		}
 	}
-	return 0
+	return "", 0
 }
 
-// EffortOf is the least effort that a budget of tokens is enough for.
-func EffortOf(budget int64) string {
+// effortOf is the least effort that a budget of tokens is enough for.
+func effortOf(budget int64) string {
 	for _, b := range budgets {
 		if budget <= b.tokens {
 			return b.effort

@@ -1,6 +1,9 @@
 package claude
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 func TestOf(t *testing.T) {
 	budget, both := Model{Budget: true, Sampling: true}, Model{Adaptive: true, Budget: true}
@@ -31,7 +34,20 @@ func TestOf(t *testing.T) {
 	if new.Effort("xhigh") != "xhigh" || old.Effort("xhigh") != "high" || old.Effort("minimal") != "low" || old.Effort("none") != "" {
 		t.Error("efforts")
 	}
-	if EffortOf(1024) != "minimal" || EffortOf(5000) != "medium" || EffortOf(1<<20) != "xhigh" || Budget("medium") != 8192 || Budget("none") != 0 {
-		t.Error("budgets")
+	for _, c := range []struct {
+		model  string
+		effort string
+		budget int64
+		want   string
+	}{
+		{"claude-opus-4-1", "medium", 0, " 8192"}, {"claude-opus-4-1", "none", 0, " 0"}, {"claude-opus-4-1", "low", 5000, " 5000"},
+		{"claude-opus-4-6", "", 5000, " 5000"}, {"claude-opus-4-6", "medium", 0, "medium 0"}, {"claude-opus-5-5", "", 1024, "low 0"},
+		{"claude-opus-5-5", "", 5000, "medium 0"}, {"claude-opus-5-5", "", 1 << 20, "xhigh 0"}, {"claude-opus-5-5", "none", 0, " 0"},
+	} {
+		m, _ := Of(c.model)
+		effort, budget := m.Thinking(c.effort, c.budget)
+		if got := fmt.Sprint(effort, " ", budget); got != c.want {
+			t.Errorf("%s %q %d: %q, want %q", c.model, c.effort, c.budget, got, c.want)
+		}
 	}
 }

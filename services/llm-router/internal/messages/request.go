@@ -260,7 +260,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	}
 	output := ir.Obj{}
 	m, known := claude.Of(r.Model)
-	effort, budget := Thinking(m, r)
+	effort, budget := m.Thinking(r.Effort, r.ThinkingBudget)
 	switch {
 	case effort != "":
 		o["thinking"] = ir.Obj{"type": "adaptive", "display": "summarized"}
@@ -287,20 +287,6 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		o["output_config"] = output
 	}
 	return o.Bytes()
-}
-
-// Thinking is how much of it a request asks for: an effort where the model thinks
-// by one, else a budget of tokens.
-func Thinking(m claude.Model, r *ir.Request) (effort string, budget int64) {
-	switch {
-	case r.ThinkingBudget > 0 && (m.Budget || !m.Adaptive):
-		return "", r.ThinkingBudget
-	case r.ThinkingBudget > 0:
-		return m.Effort(claude.EffortOf(r.ThinkingBudget)), 0
-	case m.Adaptive:
-		return m.Effort(r.Effort), 0
-	}
-	return "", claude.Budget(r.Effort)
 }
 
 // clamp: this API's temperature ends at 1.
