@@ -134,7 +134,7 @@ func TestBench(t *testing.T) {
 	parts := []struct {
 		name string
 		f    func(*testing.T)
-	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"streams", streams}}
+	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) { ran++; p.f(t) })
 	}

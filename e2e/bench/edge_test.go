@@ -198,7 +198,7 @@ func streams(t *testing.T) {
 }
 
 // fresh starts a mesh in front of the mock and makes a virtual key with a budget.
-func fresh(t *testing.T, up string) (*harness.Mesh, string) {
+func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
 	doc := filepath.Join(t.TempDir(), "llm.json")
 	b, err := json.Marshal(map[string]any{"providers": []any{map[string]any{"name": "mock", "base_url": up + "/v1", "limit": 8192}},
 		"prices": map[string]any{"version": "bench", "models": []any{map[string]any{"model": "mock/m", "input": 1, "output": 1}, map[string]any{"model": "mock/pace", "input": 1, "output": 1}, map[string]any{"model": "mock/slow", "input": 1, "output": 1}}}})
@@ -209,7 +209,7 @@ func fresh(t *testing.T, up string) (*harness.Mesh, string) {
 		t.Fatal(err)
 	}
 	harness.WriteSecrets(t, doc, nil)
-	m := harness.One(t, harness.Options{LLM: doc})
+	m := harness.One(t, harness.Options{LLM: doc, Env: env})
 	out, err := m.CLI("key", "create", "bench", "--actor", "bench", "--budget", "1000000")
 	if err != nil {
 		t.Fatal(out, err)
