@@ -162,6 +162,15 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 	return m
 }
 
+// Attach uses a mesh that is running already and is not ended by the test: addr
+// is its gateway's address, dir its state folder.
+func Attach(t testing.TB, addr, dir string) *Mesh {
+	t.Helper()
+	m := &Mesh{T: t, Name: "running", Addr: addr, Dir: dir, procs: map[string]*Proc{}}
+	m.WaitReady()
+	return m
+}
+
 // Processes runs one process per service beside a NATS server of its own.
 func Processes(t testing.TB, o Options) *Mesh {
 	m := base(t, "processes", o)

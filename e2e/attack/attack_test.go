@@ -1,0 +1,63 @@
+// Package attack runs attacks from outside against a running mesh. Each attack
+// worked once; each must fail now, on every topology, and leave the mesh
+// healthy. docs/reference/known-failures.md lists them.
+package attack
+
+import (
+	"net/http"
+	"os"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// An attack fails t if it succeeds. Attacks of one topology share the mesh and
+// run in order of registration, so each uses names of its own.
+type attack struct {
+	name string
+	run  func(*testing.T, *harness.Mesh)
+}
+
+var attacks []attack
+
+// register adds an attack; call it from a package-level declaration:
+//
+//	var _ = register("nested body", func(t *testing.T, m *harness.Mesh) { … })
+func register(name string, run func(*testing.T, *harness.Mesh)) bool {
+	attacks = append(attacks, attack{name, run})
+	return true
+}
+
+func runAll(t *testing.T, m *harness.Mesh) {
+	for _, a := range attacks {
+		t.Run(a.name, func(t *testing.T) {
+			a.run(t, m)
+			r, err := http.Get("http://" + m.Addr + "/healthz")
+			if err != nil {
+				t.Fatalf("the mesh does not answer after the attack: %v", err)
+			}
+			r.Body.Close()
+			if r.StatusCode != http.StatusOK {
+				t.Fatalf("/healthz answers %d after the attack", r.StatusCode)
+			}
+		})
+	}
+}
+
+func TestOneProcess(t *testing.T) { runAll(t, harness.One(t, options)) }
+
+func TestProcessPerService(t *testing.T) { runAll(t, harness.Processes(t, options)) }
+
+func TestCompose(t *testing.T) { runAll(t, harness.Compose(t, options)) }
+
+var options = harness.Options{Noop: true}
+
+// TestRunning attacks a mesh that is running already: e2e/attack/run starts it
+// with ATTACK_ADDR and ATTACK_DATA. Without them there is nothing to attack.
+func TestRunning(t *testing.T) {
+	addr, dir := os.Getenv("ATTACK_ADDR"), os.Getenv("ATTACK_DATA")
+	if addr == "" {
+		return
+	}
+	runAll(t, harness.Attach(t, addr, dir))
+}

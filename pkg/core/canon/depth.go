@@ -1,0 +1,52 @@
+package canon
+
+import "bytes"
+
+// CheckDepth returns an error if JSON in src nests objects and arrays deeper
+// than MaxDepth. It neither recurses nor allocates, and reads src once, so it
+// is safe to run on input of any size and shape before a parser that recurses
+// sees it. It does not check that src is JSON: of input that is not, it may
+// accept what a strict parser rejects, but never nesting above MaxDepth that a
+// parser of JSON would follow.
+func CheckDepth(src []byte) error {
+	depth := 0
+	for i := 0; i < len(src); i++ {
+		switch src[i] {
+		case '[', '{':
+			if depth++; depth > MaxDepth {
+				return &Error{i, "nesting deeper than 128"}
+			}
+		case ']', '}':
+			if depth > 0 {
+				depth--
+			}
+		case '"':
+			end := stringEnd(src, i+1)
+			if end < 0 {
+				return nil // the string never ends; every parser stops here
+			}
+			i = end
+		}
+	}
+	return nil
+}
+
+// stringEnd returns the index of the quote that ends the string whose first
+// byte is at i, or -1.
+func stringEnd(src []byte, i int) int {
+	for {
+		n := bytes.IndexByte(src[i:], '"')
+		if n < 0 {
+			return -1
+		}
+		end := i + n
+		slashes := 0
+		for end-slashes > i && src[end-1-slashes] == '\\' {
+			slashes++
+		}
+		if slashes%2 == 0 {
+			return end
+		}
+		i = end + 1
+	}
+}
