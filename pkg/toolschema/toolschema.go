@@ -22,9 +22,29 @@ import (
 // zero value is ready.
 type Checker struct{ compiled sync.Map }
 
+// Rules is how a release read the schemas of tools. Recorded decisions are
+// taken again by the rules they were taken by.
+type Rules int
+
+const (
+	// Closed: an object that does not say what it does with other members takes
+	// none, and formats are checked. Since release 0.2.
+	Closed Rules = iota
+	// Open: what a schema does not mention is permitted. Release 0.1.
+	Open
+)
+
 // Input returns "" where args fit the tool's input schema, else a reason code.
 func (c *Checker) Input(digest string, t *contract.Tool, args []byte) string {
-	s, err := c.compile(digest+" in", t.InputSchema)
+	return c.InputBy(Closed, digest, t, args)
+}
+
+// InputBy is Input by the rules of a release.
+func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte) string {
+	if r == Open {
+		return c.open(digest, t, args)
+	}
+	s, err := c.compile(digest+" in", t.InputSchema, Closed)
 	if err != nil {
 		return contract.ReasonToolSchemaInvalid
 	}
@@ -41,6 +61,27 @@ func (c *Checker) Input(digest string, t *contract.Tool, args []byte) string {
 		return contract.ReasonArgsUnknownField
 	}
 	return contract.ReasonSchemaViolation
+}
+
+// open is the check of release 0.1, with its reason codes: a violation with an
+// unknown member anywhere in it counts as an unknown member.
+func (c *Checker) open(digest string, t *contract.Tool, args []byte) string {
+	const mismatch = "ARGS_SCHEMA_MISMATCH"
+	s, err := c.compile(digest+" in 0.1", t.InputSchema, Open)
+	if err != nil {
+		return contract.ReasonToolSchemaInvalid
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(args))
+	if err != nil {
+		return mismatch
+	}
+	if err = s.Validate(doc); err == nil {
+		return ""
+	}
+	if text := err.Error(); strings.Contains(text, "additional properties") || strings.Contains(text, "unevaluated") {
+		return contract.ReasonArgsUnknownField
+	}
+	return mismatch
 }
 
 // unknownField reports whether all that is wrong are members nobody knows.
@@ -65,7 +106,7 @@ func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
 	if string(t.OutputSchema) == "{}" {
 		return nil // it says nothing, and whoever gave it has read it
 	}
-	s, err := c.compile(digest+" out", t.OutputSchema)
+	s, err := c.compile(digest+" out", t.OutputSchema, Closed)
 	if err != nil {
 		return err
 	}
@@ -90,16 +131,16 @@ func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
 // Valid reports whether both schemas of a tool compile.
 func (c *Checker) Valid(t *contract.Tool) error {
 	digest := contract.Digest(t)
-	if _, err := c.compile(digest+" in", t.InputSchema); err != nil {
+	if _, err := c.compile(digest+" in", t.InputSchema, Closed); err != nil {
 		return fmt.Errorf("input_schema: %w", err)
 	}
-	if _, err := c.compile(digest+" out", t.OutputSchema); err != nil {
+	if _, err := c.compile(digest+" out", t.OutputSchema, Closed); err != nil {
 		return fmt.Errorf("output_schema: %w", err)
 	}
 	return nil
 }
 
-func (c *Checker) compile(key string, schema []byte) (*jsonschema.Schema, error) {
+func (c *Checker) compile(key string, schema []byte, r Rules) (*jsonschema.Schema, error) {
 	if s, ok := c.compiled.Load(key); ok {
 		return s.(*jsonschema.Schema), nil
 	}
@@ -107,10 +148,12 @@ func (c *Checker) compile(key string, schema []byte) (*jsonschema.Schema, error)
 	if err != nil {
 		return nil, err
 	}
-	shut(doc, true)
 	comp := jsonschema.NewCompiler()
 	comp.DefaultDraft(jsonschema.Draft2020)
-	comp.AssertFormat()
+	if r == Closed {
+		shut(doc, true)
+		comp.AssertFormat()
+	}
 	comp.UseLoader(noLoader{})
 	if err := comp.AddResource("tool.json", doc); err != nil {
 		return nil, err

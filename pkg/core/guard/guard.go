@@ -96,25 +96,37 @@ func policyHash(d *contract.Decision) string {
 // Judge is the verdict alone. The gates stand in order; the first that fails
 // answers. Behind them the layers are joined, and last come what people and
 // limits said.
-func Judge(in Inputs) Answer {
-	if reason := gate(&in); reason != "" {
-		return Answer{Verdict: contract.Deny, Reason: reason}
+func Judge(in Inputs) Answer { return judge(&in, nil) }
+
+// judge passes to note, if set, what each part answers.
+func judge(in *Inputs, note func(part string, a Answer)) Answer {
+	said := func(part string, a Answer) Answer {
+		if note != nil {
+			note(part, a)
+		}
+		return a
 	}
-	layers := append([]Answer{in.Schema, p0Approvals(&in), orDeny(in.P1)}, in.P2...)
-	v := Combine(layers...)
-	if v.Verdict != contract.Deny && in.Tool.Sandbox != nil && !runs(narrowed(&in, v)) {
-		return Answer{Verdict: contract.Deny, Reason: contract.ReasonSandboxViolation}
+	if reason := gate(in); reason != "" {
+		return said(PartGates, Answer{Verdict: contract.Deny, Reason: reason})
+	}
+	said(PartGates, Answer{})
+	v := Combine(append([]Answer{in.Schema, said(PartCeilings, p0Approvals(in)), orDeny(in.P1)}, in.P2...)...)
+	if v.Verdict != contract.Deny && in.Tool.Sandbox != nil && !runs(narrowed(in, v)) {
+		return said(PartSandbox, Answer{Verdict: contract.Deny, Reason: contract.ReasonSandboxViolation})
 	}
 	b := in.Facts.Budget
-	if v.Verdict != contract.Deny && b != nil && b.Refused != "" {
-		over := Answer{Verdict: contract.Deny, Reason: b.Refused}
-		if b.Escalate {
+	if v.Verdict != contract.Deny && b != nil {
+		over := Answer{}
+		if b.Refused != "" {
+			over = Answer{Verdict: contract.Deny, Reason: b.Refused}
+		}
+		if b.Refused != "" && b.Escalate {
 			over.Verdict = contract.Escalate
 		}
-		v = Combine(over, v)
+		v = Combine(said(PartLimits, over), v)
 	}
 	if v.Verdict == contract.Escalate {
-		return settle(&in, v)
+		return said(PartPeople, settle(in, v))
 	}
 	return v
 }

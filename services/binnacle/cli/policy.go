@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -235,21 +236,49 @@ func (c *env) diff(ctx context.Context, paths []string) error {
 	})
 }
 
-// change is one recorded call whose verdict a candidate would change.
+// change is one recorded call whose verdict would be another one.
 type change struct {
-	CallID string `json:"call_id"`
-	Actor  string `json:"actor"`
-	Kind   string `json:"kind"`
-	Was    string `json:"was"`
-	Would  string `json:"would"`
+	CallID string         `json:"call_id"`
+	Actor  string         `json:"actor"`
+	Kind   string         `json:"kind"`
+	Was    policy.Opinion `json:"was"`
+	Now    policy.Opinion `json:"now"`
+	Would  policy.Opinion `json:"would"`
 }
 
-// simulate decides every recorded call again with the candidate in place.
-func (c *env) simulate(ctx context.Context, path string, f *policyFlags) error {
-	w, err := c.inForce(ctx)
-	if err != nil {
-		return err
+// simulation is what a candidate would change, apart from what has changed
+// since the calls were recorded.
+type simulation struct {
+	Calls     int      `json:"calls"`
+	Same      int      `json:"same"`
+	Skipped   int      `json:"not_redecidable"`
+	Candidate []change `json:"by_candidate"` // now and would differ
+	Since     []change `json:"since"`        // was and now differ
+}
+
+func (s *simulation) add(d *contract.Decision, now, would policy.Opinion) {
+	x := change{d.CallID, d.Actor, d.Kind, policy.Opinion{Verdict: d.Verdict, Reason: d.ReasonCode}, now, would}
+	since, candidate := differs(x.Was, x.Now), differs(x.Now, x.Would)
+	if since {
+		s.Since = append(s.Since, x)
 	}
+	if candidate {
+		s.Candidate = append(s.Candidate, x)
+	}
+	if !since && !candidate {
+		s.Same++
+	}
+}
+
+// differs reports whether two opinions are two decisions: of permissions, which
+// rule gave them does not count.
+func differs(a, b policy.Opinion) bool {
+	return a.Verdict != b.Verdict || a.Verdict == contract.Deny && a.Reason != b.Reason
+}
+
+// simulate decides every recorded call again, under what is in force and with
+// the candidate in place.
+func (c *env) simulate(ctx context.Context, path string, f *policyFlags) error {
 	d, err := policy.ReadDocument(path)
 	if err != nil {
 		return fail(exitFailed, "%v", err)
@@ -258,40 +287,44 @@ func (c *env) simulate(ctx context.Context, path string, f *policyFlags) error {
 		d.Name = *f.name
 	}
 	d.Precedence = *f.precedence
-	if err := w.Put(d); err != nil {
+	now, err := c.decisions(ctx, func(*policy.State, *contract.Event, *contract.Decision, []byte) error { return nil })
+	if err != nil {
+		return err
+	}
+	sim, err := policy.NewSimulation(now, d, time.Now())
+	if err != nil {
 		return fail(exitFailed, "%v", err)
 	}
-	rep := struct {
-		Calls   int      `json:"calls"`
-		Same    int      `json:"same"`
-		Skipped int      `json:"not_redecidable"`
-		Changes []change `json:"changes"`
-	}{Changes: []change{}}
-	err = c.decisions(ctx, func(st *policy.State, d *contract.Decision, args []byte) error {
+	rep := simulation{Candidate: []change{}, Since: []change{}}
+	_, err = c.decisions(ctx, func(_ *policy.State, _ *contract.Event, d *contract.Decision, args []byte) error {
 		rep.Calls++
 		if args == nil {
 			rep.Skipped++
 			return nil
 		}
-		verdict, reason, err := st.Simulate(ctx, d, args, w)
-		if err != nil {
-			return err
+		now, would, err := sim.Decide(ctx, d, args)
+		if err == nil {
+			rep.add(d, now, would)
 		}
-		if verdict == d.Verdict && (verdict != contract.Deny || reason == d.ReasonCode) {
-			rep.Same++
-			return nil
-		}
-		rep.Changes = append(rep.Changes, change{d.CallID, d.Actor, d.Kind, d.Verdict + " " + d.ReasonCode, verdict + " " + reason})
-		return nil
+		return err
 	})
 	if err != nil {
 		return err
 	}
 	return c.print(rep, func() {
-		for _, x := range rep.Changes {
-			fmt.Fprintf(c.out, "%s  %-16s %-24s %s -> %s\n", x.CallID, x.Actor, x.Kind, x.Was, x.Would)
+		group := func(title string, list []change, of func(*change) (from, to policy.Opinion)) {
+			if len(list) > 0 {
+				fmt.Fprintln(c.out, title)
+			}
+			for i := range list {
+				from, to := of(&list[i])
+				fmt.Fprintf(c.out, "  %s  %-16s %-24s %s %s -> %s %s\n", list[i].CallID, list[i].Actor, list[i].Kind, from.Verdict, from.Reason, to.Verdict, to.Reason)
+			}
 		}
-		fmt.Fprintf(c.out, "%d recorded decisions, %d stay, %d change, %d cannot be decided again\n", rep.Calls, rep.Same, len(rep.Changes), rep.Skipped)
+		group("changed by the candidate:", rep.Candidate, func(x *change) (a, b policy.Opinion) { return x.Now, x.Would })
+		group("changed since they were recorded, with or without it:", rep.Since, func(x *change) (a, b policy.Opinion) { return x.Was, x.Now })
+		fmt.Fprintf(c.out, "%d recorded decisions: %d stay, the candidate changes %d, %d have changed since, %d cannot be decided again\n",
+			rep.Calls, rep.Same, len(rep.Candidate), len(rep.Since), rep.Skipped)
 	})
 }
 
@@ -299,14 +332,14 @@ func (c *env) simulate(ctx context.Context, path string, f *policyFlags) error {
 func (c *env) explain(ctx context.Context, call string) error {
 	type explained struct {
 		Decision *contract.Decision `json:"decision"`
-		Steps    []policy.Step      `json:"steps"`
+		Steps    []guard.Step       `json:"steps"`
 	}
 	found := []explained{}
-	err := c.decisions(ctx, func(st *policy.State, d *contract.Decision, args []byte) error {
+	_, err := c.decisions(ctx, func(st *policy.State, e *contract.Event, d *contract.Decision, args []byte) error {
 		if d.CallID != call {
 			return nil
 		}
-		steps, err := st.Explain(ctx, d, args)
+		steps, err := st.Explain(ctx, e, d, args)
 		if err != nil {
 			return err
 		}
@@ -325,15 +358,11 @@ func (c *env) explain(ctx context.Context, call string) error {
 			d := x.Decision
 			fmt.Fprintf(c.out, "%s  %s by %s: %s %s\n  facts %s\n", d.CallID, d.Kind, d.Actor, d.Verdict, d.ReasonCode, d.Facts)
 			for _, s := range x.Steps {
-				said := strings.TrimSpace(s.Verdict + " " + s.Reason)
-				if said == "" {
-					said = "nothing against it"
-				}
 				at := ""
 				if s.At != "" {
 					at = "  at " + s.At
 				}
-				fmt.Fprintf(c.out, "  %-16s %s%s\n", s.Layer, said, at)
+				fmt.Fprintf(c.out, "  %-16s %s%s\n", strings.TrimSpace(s.Part+" "+s.Name), opinion(s), at)
 			}
 			if info, ok := contract.Reasons[d.ReasonCode]; ok {
 				fmt.Fprintf(c.out, "  %s %s\n", info.Meaning, info.Hint)
@@ -342,24 +371,32 @@ func (c *env) explain(ctx context.Context, call string) error {
 	})
 }
 
-// decisions walks the ledger and hands each recorded decision on, with the
-// state that knows every policy and tool up to there. args are nil where they
-// are gone.
-func (c *env) decisions(ctx context.Context, each func(*policy.State, *contract.Decision, []byte) error) error {
+// opinion is what a step of a decision answered, in words.
+func opinion(s guard.Step) string {
+	if s.Verdict == "" {
+		return "no objection"
+	}
+	return s.Verdict + " " + s.Reason
+}
+
+// decisions reads the ledger and passes each recorded decision on, with its
+// event and the state that knows every policy and tool up to there, which it
+// returns as it is at the end. args are nil where they are gone.
+func (c *env) decisions(ctx context.Context, each func(*policy.State, *contract.Event, *contract.Decision, []byte) error) (*policy.State, error) {
 	to, root, err := c.ledgerEnd(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r := &replayer{c: c, ctx: ctx}
 	r.trust.Root = root
 	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
-	r.each = func(d *contract.Decision, args []byte, err error) error {
+	r.each = func(e *contract.Event, d *contract.Decision, args []byte, err error) error {
 		if err != nil {
 			args = nil
 		}
-		return each(r.state, d, args)
+		return each(r.state, e, d, args)
 	}
-	return r.run(to)
+	return r.state, r.run(to)
 }
 
 func (c *env) show(ctx context.Context) error {

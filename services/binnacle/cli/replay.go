@@ -158,7 +158,7 @@ type replayer struct {
 	rep      replayReport
 	// each, if set, is handed every decision instead of the comparison; err
 	// says why args cannot be had.
-	each func(d *contract.Decision, args []byte, err error) error
+	each func(e *contract.Event, d *contract.Decision, args []byte, err error) error
 	// end, if set, stops the replay before the event it says true of.
 	end func(seq uint64, e *contract.Event) bool
 }
@@ -276,26 +276,28 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 		if err := contract.Decode(e.Data, &a); err != nil {
 			return err
 		}
-		return r.redecide(&a.Decision)
+		return r.redecide(e, &a.Decision)
 	case "escalated":
 		var x contract.Escalated
 		if err := contract.Decode(e.Data, &x); err != nil {
 			return err
 		}
-		return r.redecide(&x.Decision)
+		return r.redecide(e, &x.Decision)
 	case "effect_recorded":
 		var rec contract.Recorded
 		if err := contract.Decode(e.Data, &rec); err != nil {
 			return err
 		}
 		if rec.Decision != nil {
-			return r.redecide(rec.Decision)
+			return r.redecide(e, rec.Decision)
 		}
 	}
 	return nil
 }
 
-func (r *replayer) redecide(d *contract.Decision) error {
+// redecide compares a decision that e records with the one that its facts and
+// the policies of its time come to.
+func (r *replayer) redecide(e *contract.Event, d *contract.Decision) error {
 	r.rep.Decisions++
 	ref := r.args[d.CallID]
 	if d.Verdict != contract.Escalate { // another decision on the call follows
@@ -307,7 +309,7 @@ func (r *replayer) redecide(d *contract.Decision) error {
 	}
 	args, err := r.open(ref)
 	if r.each != nil {
-		return r.each(d, args, err)
+		return r.each(e, d, args, err)
 	}
 	if errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted) {
 		r.rep.Erased++
@@ -317,7 +319,7 @@ func (r *replayer) redecide(d *contract.Decision) error {
 		r.differ("decision %s: %v", d.ID, err)
 		return nil
 	}
-	verdict, reason, hash, err := r.state.Redecide(r.ctx, d, args)
+	verdict, reason, hash, err := r.state.Redecide(r.ctx, e, d, args)
 	switch {
 	case errors.Is(err, contract.ErrErased):
 		r.rep.Erased++
@@ -418,7 +420,7 @@ func (c *env) asItWas(ctx context.Context, until string) error {
 	r.trust.Root = root
 	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
 	r.live = map[string]liveView{"policy-budget": {Position: to}}
-	r.each = func(*contract.Decision, []byte, error) error { return nil }
+	r.each = func(*contract.Event, *contract.Decision, []byte, error) error { return nil }
 	r.end = func(n uint64, e *contract.Event) bool {
 		if numErr == nil && n > seq || numErr != nil && e.Time > limit {
 			return true

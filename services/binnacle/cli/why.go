@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
@@ -21,7 +22,7 @@ type story struct {
 	CallID string        `json:"call_id"`
 	Nodes  []chapter     `json:"nodes"` // in ledger order
 	Edges  [][2]string   `json:"edges"` // from parent to child, by event id
-	Rules  []policy.Step `json:"rules"` // what each layer said to the last decision
+	Rules  []guard.Step `json:"rules"` // what each layer said to the last decision
 }
 
 // chapter is one event of it.
@@ -108,9 +109,9 @@ func (c *env) tell(ctx context.Context, call string) (*story, error) {
 	if err := lines.Err(); err != nil {
 		return nil, err
 	}
-	err = c.decisions(ctx, func(st *policy.State, d *contract.Decision, args []byte) error {
+	_, err = c.decisions(ctx, func(st *policy.State, e *contract.Event, d *contract.Decision, args []byte) (err error) {
 		if d.CallID == call {
-			s.Rules, err = st.Explain(ctx, d, args)
+			s.Rules, err = st.Explain(ctx, e, d, args)
 		}
 		return err
 	})
@@ -163,11 +164,7 @@ func (s *story) text() string {
 		fmt.Fprintf(&b, "  %6d  %s  %-11s %-18s %s\n", n.Seq, n.Time, n.Kind, n.Name, n.Says)
 		if n.Name == "call_proposed" {
 			for _, r := range s.Rules {
-				said := strings.TrimSpace(r.Verdict + " " + r.Reason)
-				if said == "" {
-					said = "nothing against it"
-				}
-				fmt.Fprintf(&b, "            %-20s %s  %s\n", r.Layer, said, r.At)
+				fmt.Fprintf(&b, "            %-20s %s  %s\n", strings.TrimSpace(r.Part+" "+r.Name), opinion(r), r.At)
 			}
 		}
 	}

@@ -3,13 +3,13 @@ package policy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -199,97 +199,95 @@ func Test(ctx context.Context, path string) ([]rego.TestResult, error) {
 	return rego.Test(ctx, files)
 }
 
-// Simulate decides a recorded call again under the bundles and overlays of a
-// candidate stack; the facts and the ceilings stay the recorded ones unless
-// the candidate has ceilings of its own.
-func (st *State) Simulate(ctx context.Context, d *contract.Decision, args []byte, w *Workbench) (verdict, reason string, err error) {
-	in := guard.Inputs{CallID: d.CallID, Policies: d.Policies, P0: w.st.p0}
-	if err := contract.Decode(d.Facts, &in.Facts); err != nil {
-		return "", "", err
-	}
-	if in.Tool, err = st.recorded(&in.Facts); err != nil {
-		return "", "", err
-	}
-	answer(ctx, &in, w.st.engines(), w.st.overlays(&in.Facts), args)
-	verdict, reason, _ = guard.Redecide(in)
-	return verdict, reason, nil
+// Simulation decides recorded calls again: with what is in force now, and with a
+// candidate beside it. What differs between the record and now has changed
+// since; what differs between now and the candidate is the candidate's doing.
+type Simulation struct {
+	now             *State
+	force, proposed stack
 }
 
-func (st *State) recorded(f *guard.Facts) (*contract.Tool, error) {
-	if f.ToolDigest == "none" {
-		return nil, nil
-	}
-	if t := st.tools[f.ToolDigest]; t != nil {
-		return t, nil
-	}
-	return nil, errors.New("the tool document it names was never registered")
-}
-
-// Step is one layer's part in a decision.
-type Step struct {
-	Layer   string `json:"layer"`
-	Digest  string `json:"digest,omitempty"`
-	Verdict string `json:"verdict,omitempty"` // empty: no opinion
-	Reason  string `json:"reason_code,omitempty"`
-	At      string `json:"at,omitempty"` // the rule that answered
-}
-
-// Explain takes a recorded decision apart: what each layer said. Keep must
-// have been set.
-func (st *State) Explain(ctx context.Context, d *contract.Decision, args []byte) ([]Step, error) {
-	in := guard.Inputs{CallID: d.CallID, Policies: d.Policies}
-	if err := contract.Decode(d.Facts, &in.Facts); err != nil {
+// NewSimulation places a candidate among what is in force in now, a state at the
+// end of the ledger. Overlays that have expired at the time at are left out.
+func NewSimulation(now *State, candidate *Document, at time.Time) (*Simulation, error) {
+	now.mu.RLock()
+	w := &Workbench{st: now.stack}
+	now.mu.RUnlock()
+	w.st.p2 = slices.DeleteFunc(slices.Clone(w.st.p2), func(o overlay) bool {
+		return o.doc != nil && o.doc.Expires != "" && o.doc.Expires <= contract.Time(at)
+	})
+	s := &Simulation{now: now, force: w.st}
+	if err := w.Put(candidate); err != nil {
 		return nil, err
 	}
-	var err error
-	if in.Tool, err = st.recorded(&in.Facts); err != nil {
+	s.proposed = w.st
+	return s, nil
+}
+
+// Opinion is a verdict and why.
+type Opinion struct {
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason_code"`
+}
+
+// Decide decides a recorded call under what is in force now and under the
+// candidate. Tools, their approvals, policies, roles and suspensions are
+// today's; what the call itself brought, its time, its labels and what its
+// limits and its approvers said stay as they were recorded.
+func (s *Simulation) Decide(ctx context.Context, d *contract.Decision, args []byte) (now, would Opinion, err error) {
+	var f guard.Facts
+	if err := contract.Decode(d.Facts, &f); err != nil {
+		return now, would, err
+	}
+	s.now.mu.RLock()
+	f.Roles = s.now.gov.Roles(f.Actor, f.Now)
+	f.Suspended = s.now.gov.Suspended(f.Actor) || f.OnBehalfOf != "" && s.now.gov.Suspended(f.OnBehalfOf)
+	s.now.mu.RUnlock()
+	of := func(st *stack) Opinion {
+		a := guard.Judge(s.now.under(ctx, st, d.CallID, "", f, args))
+		return Opinion{a.Verdict, a.Reason}
+	}
+	return of(&s.force), of(&s.proposed), nil
+}
+
+// Explain takes a recorded decision apart, by the functions that decide: what
+// each part answered, and last what they come to. Keep must have been set.
+func (st *State) Explain(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) ([]guard.Step, error) {
+	in, docs, err := st.recall(d)
+	if err != nil {
 		return nil, err
 	}
-	in.P0, _ = st.kept["p0"+d.Policies.P0].(*guard.Ceilings)
-	out := []Step{{Layer: "gates and p0", Digest: d.Policies.P0, Verdict: d.Verdict, Reason: d.ReasonCode}}
-	// What the gates say shows with every layer allowing.
-	open := in
-	open.P1 = guard.Answer{Verdict: contract.Allow, Reason: "RULE_OPEN"}
-	gates := guard.Judge(open)
-	if out[0].Verdict, out[0].Reason = gates.Verdict, gates.Reason; gates.Reason == "RULE_OPEN" {
-		out[0].Verdict, out[0].Reason = "", ""
-	}
-	if in.Tool == nil || args == nil {
-		return out, nil
-	}
-	reason := checker.Input(in.Facts.ToolDigest, in.Tool, args)
-	s := Step{Layer: "input schema", Digest: in.Facts.ToolDigest}
-	if reason != "" {
-		s.Verdict, s.Reason = contract.Deny, reason
-	}
-	out = append(out, s)
-	input := rego.NewInput(&in.Facts, in.Tool, args)
-	for _, digest := range split(d.Policies.P1) {
-		e, ok := st.kept["p1"+digest].(*rego.Engine)
-		if !ok {
-			return nil, errors.New("a policy it names was never activated")
-		}
-		a, at := e.Explain(ctx, input)
-		out = append(out, Step{Layer: "p1", Digest: digest, Verdict: a.Verdict, Reason: a.Reason, At: at})
-		if a.Verdict != "" {
-			break
+	var layers []guard.Step
+	answer(ctx, &in, docs, args, rulesOf(e), func(s guard.Step) { layers = append(layers, s) })
+	st.named(layers, d)
+	v, steps := guard.Explain(in, layers)
+	for i := range steps {
+		switch steps[i].Part {
+		case guard.PartCeilings:
+			steps[i].Digest = d.Policies.P0
+		case guard.PartLimits:
+			steps[i].Name = strings.Join(in.Facts.Budget.Accounts, " ")
+		case guard.PartPeople:
+			steps[i].Name = in.Facts.Resolution
 		}
 	}
-	for _, digest := range split(d.Policies.P2) {
-		if o, ok := st.kept["p2"+digest].(*guard.Overlay); ok {
-			a := o.Answer(&in.Facts, in.Tool)
-			out = append(out, Step{Layer: "p2 " + o.ID, Digest: digest, Verdict: a.Verdict, Reason: a.Reason})
+	return append(steps, guard.Step{Part: PartDecision, Verdict: v.Verdict, Reason: v.Reason}), nil
+}
+
+// PartDecision is the last step of an explanation.
+const PartDecision = "decision"
+
+// named adds the digests of their documents to the steps of a decision.
+func (st *State) named(steps []guard.Step, d *contract.Decision) {
+	p1, p2 := split(d.Policies.P1), split(d.Policies.P2)
+	for i := range steps {
+		switch s := &steps[i]; {
+		case s.Part == guard.PartSchema:
+			s.Digest = d.ToolDigest
+		case s.Part == guard.PartRules && len(p1) > 0:
+			s.Digest, p1 = p1[0], p1[1:]
+		case s.Part == guard.PartOverlay && len(p2) > 0:
+			s.Digest, p2 = p2[0], p2[1:]
 		}
 	}
-	if b := in.Facts.Budget; b != nil {
-		s := Step{Layer: "limits " + strings.Join(b.Accounts, " ")}
-		if b.Refused != "" {
-			s.Verdict, s.Reason = contract.Deny, b.Refused
-		}
-		out = append(out, s)
-	}
-	if in.Facts.Resolution != "" {
-		out = append(out, Step{Layer: "approvals", Reason: in.Facts.Resolution})
-	}
-	return append(out, Step{Layer: "decision", Verdict: d.Verdict, Reason: d.ReasonCode}), nil
 }

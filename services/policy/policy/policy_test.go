@@ -158,11 +158,32 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 		}
 	}
 	d := guard.Decide(in, key(w.t, "policy"))
-	again, why, hash, err := w.st.Redecide(context.Background(), &d, raw)
+	e := &contract.Event{Name: "allowed", Version: contract.VersionOf("allowed")}
+	again, why, hash, err := w.st.Redecide(context.Background(), e, &d, raw)
 	if err != nil || again != d.Verdict || why != d.ReasonCode || hash != d.PolicyHash {
 		w.t.Errorf("decided again: %s %s instead of %s %s: %v", again, why, d.Verdict, d.ReasonCode, err)
 	}
+	w.explains(e, &d, raw)
 	return d.Verdict, d.ReasonCode
+}
+
+// explains checks that an explanation ends in the decision, and that a part of it
+// answered so.
+func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
+	w.t.Helper()
+	steps, err := w.st.Explain(context.Background(), e, d, args)
+	if err != nil || len(steps) < 2 {
+		w.t.Errorf("%s: explained by %v, %v", d.ReasonCode, steps, err)
+		return
+	}
+	last := steps[len(steps)-1]
+	if last.Part != PartDecision || last.Verdict != d.Verdict || last.Reason != d.ReasonCode {
+		w.t.Errorf("decided %s %s, explained %+v", d.Verdict, d.ReasonCode, steps)
+	}
+	if !slices.ContainsFunc(steps[:len(steps)-1], func(s guard.Step) bool { return s.Verdict == d.Verdict && s.Reason == d.ReasonCode }) &&
+		d.ReasonCode != contract.ReasonNoPolicyDefined { // what no part names is denied
+		w.t.Errorf("no part of %+v answered %s %s", steps, d.Verdict, d.ReasonCode)
+	}
 }
 
 // TestEveryReason draws every code of the registry out of the real thing: a

@@ -288,6 +288,12 @@ func (st *State) inputs(ctx context.Context, callID, idem string, f guard.Facts,
 	st.mu.RLock()
 	s := st.stack
 	st.mu.RUnlock()
+	return st.under(ctx, &s, callID, idem, f, args)
+}
+
+// under is inputs under a stack that need not be the one in force.
+func (st *State) under(ctx context.Context, s *stack, callID, idem string, f guard.Facts, args []byte) guard.Inputs {
+	f.ToolPinned = ""
 	tool, digest := st.Catalog.Lookup(f.Kind)
 	if tool != nil && tool.Tool != f.Tool {
 		tool, digest = nil, "none"
@@ -304,7 +310,7 @@ func (st *State) inputs(ctx context.Context, callID, idem string, f guard.Facts,
 		}
 	}
 	in := guard.Inputs{CallID: callID, IdemKey: idem, Facts: f, Tool: tool, P0: s.p0, Policies: s.digests(&f)}
-	answer(ctx, &in, s.engines(), s.overlays(&f), args)
+	answer(ctx, &in, documents{s.engines(), s.overlays(&f)}, args, toolschema.Closed, nil)
 	return in
 }
 
@@ -326,78 +332,119 @@ func (s *stack) overlays(f *guard.Facts) []*guard.Overlay {
 	return out
 }
 
+// documents are the compiled policies that a decision rests on, beside the
+// ceilings.
+type documents struct {
+	engines  []*rego.Engine // in order of precedence
+	overlays []*guard.Overlay
+}
+
 // answer fills in what schema, bundles and overlays say. Of the bundles, the
-// first with an opinion speaks for the layer.
-func answer(ctx context.Context, in *guard.Inputs, engines []*rego.Engine, overlays []*guard.Overlay, args []byte) {
-	switch {
-	case in.Tool == nil:
-		return
-	case args == nil:
-		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: contract.ReasonArgsUnavailable}
+// first with an opinion speaks for the layer. It passes each answer to note, if
+// set, in the order of the documents. Every decision is taken by it and
+// guard.Judge: live, in replay, in simulations and where one is explained.
+func answer(ctx context.Context, in *guard.Inputs, docs documents, args []byte, rules toolschema.Rules, note func(guard.Step)) {
+	if in.Tool == nil {
 		return
 	}
+	said := func(part, name, at string, a guard.Answer) guard.Answer {
+		if note != nil {
+			note(guard.Step{Part: part, Name: name, Verdict: a.Verdict, Reason: a.Reason, At: at})
+		}
+		return a
+	}
+	q := llmArgs(in.Facts.Kind, args)
+	if in.Schema = said(guard.PartSchema, "", "", fits(in, q, args, rules)); in.Schema.Verdict != "" {
+		return
+	}
+	input := rego.NewInput(&in.Facts, in.Tool, args)
+	for _, e := range docs.engines {
+		at := ""
+		if in.P1 = e.Answer(ctx, input); note != nil {
+			at = e.At(ctx, input)
+		}
+		if said(guard.PartRules, "", at, in.P1).Verdict != "" {
+			break
+		}
+	}
+	for _, o := range docs.overlays {
+		in.P2 = append(in.P2, said(guard.PartOverlay, o.ID, "", o.Answer(&in.Facts, in.Tool)))
+	}
+	if q != nil && len(q.Tools) > 0 {
+		in.P2 = append(in.P2, guard.Offers(q.Tools, in.P0, docs.overlays))
+	}
+}
+
+// fits is the input schema's answer. q is set where args are a request's to a
+// model.
+func fits(in *guard.Inputs, q *llm.Args, args []byte, rules toolschema.Rules) guard.Answer {
 	// One spelling: of a doubled name each reader could take another value.
 	reason := contract.ReasonSchemaViolation
-	q := llmArgs(in.Facts.Kind, args)
 	switch {
+	case args == nil:
+		reason = contract.ReasonArgsUnavailable
 	case string(in.Tool.InputSchema) == llm.Schema:
 		if q != nil { // as strict, and canonical
 			reason = ""
 		}
-	case canon.IsCanonical(args):
-		reason = checker.Input(in.Facts.ToolDigest, in.Tool, args)
+	case rules != toolschema.Closed || canon.IsCanonical(args):
+		reason = checker.InputBy(rules, in.Facts.ToolDigest, in.Tool, args)
 	}
-	if reason != "" {
-		in.Schema = guard.Answer{Verdict: contract.Deny, Reason: reason}
-		return
+	if reason == "" {
+		return guard.Answer{}
 	}
-	input := rego.NewInput(&in.Facts, in.Tool, args)
-	for _, e := range engines {
-		if in.P1 = e.Answer(ctx, input); in.P1.Verdict != "" {
-			break
-		}
-	}
-	for _, o := range overlays {
-		in.P2 = append(in.P2, o.Answer(&in.Facts, in.Tool))
-	}
-	if q != nil && len(q.Tools) > 0 {
-		in.P2 = append(in.P2, guard.Offers(q.Tools, in.P0, overlays))
-	}
+	return guard.Answer{Verdict: contract.Deny, Reason: reason}
 }
 
-// Redecide computes a recorded decision again, with the tool document and the
-// policies it names. Keep must have been set before they were applied.
-func (st *State) Redecide(ctx context.Context, d *contract.Decision, args []byte) (verdict, reason, hash string, err error) {
-	in := guard.Inputs{CallID: d.CallID, Policies: d.Policies}
-	if err := contract.Decode(d.Facts, &in.Facts); err != nil {
+// rulesOf is how the release that recorded a decision read schemas. The first
+// versions of the events that hold decisions are release 0.1's.
+func rulesOf(e *contract.Event) toolschema.Rules {
+	if e.Version == 1 && (e.Name == "allowed" || e.Name == "effect_recorded") {
+		return toolschema.Open
+	}
+	return toolschema.Closed
+}
+
+// Redecide computes a decision again that e recorded, with the tool document and
+// the policies it names. Keep must have been set before they were applied.
+func (st *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) (verdict, reason, hash string, err error) {
+	in, docs, err := st.recall(d)
+	if err != nil {
 		return "", "", "", err
 	}
-	var engines []*rego.Engine
-	var overlays []*guard.Overlay
+	answer(ctx, &in, docs, args, rulesOf(e), nil)
+	verdict, reason, hash = guard.Redecide(in)
+	return verdict, reason, hash, nil
+}
+
+// recall is what a recorded decision was taken from, without its args.
+func (st *State) recall(d *contract.Decision) (in guard.Inputs, docs documents, err error) {
+	in = guard.Inputs{CallID: d.CallID, Policies: d.Policies}
+	if err := contract.Decode(d.Facts, &in.Facts); err != nil {
+		return in, docs, err
+	}
 	for _, x := range []struct{ layer, digests string }{{"p0", d.Policies.P0}, {"p1", d.Policies.P1}, {"p2", d.Policies.P2}} {
 		for _, digest := range split(x.digests) {
 			switch doc := st.kept[x.layer+digest].(type) {
 			case *guard.Ceilings:
 				in.P0 = doc
 			case *rego.Engine:
-				engines = append(engines, doc)
+				docs.engines = append(docs.engines, doc)
 			case *guard.Overlay:
-				overlays = append(overlays, doc)
+				docs.overlays = append(docs.overlays, doc)
 			case erased:
-				return "", "", "", fmt.Errorf("policy %s: %w", digest, contract.ErrErased)
+				return in, docs, fmt.Errorf("policy %s: %w", digest, contract.ErrErased)
 			default:
-				return "", "", "", errors.New("a policy it names was never activated")
+				return in, docs, errors.New("a policy it names was never activated")
 			}
 		}
 	}
 	if in.Facts.ToolDigest != "none" {
 		if in.Tool = st.tools[in.Facts.ToolDigest]; in.Tool == nil {
-			return "", "", "", errors.New("the tool document it names was never registered")
+			return in, docs, errors.New("the tool document it names was never registered")
 		}
 	}
-	answer(ctx, &in, engines, overlays, args)
-	verdict, reason, hash = guard.Redecide(in)
-	return verdict, reason, hash, nil
+	return in, docs, nil
 }
 
 func split(digests string) []string {

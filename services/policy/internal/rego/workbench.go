@@ -12,28 +12,26 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/tester"
 	"github.com/open-policy-agent/opa/v1/topdown"
-
-	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// Explain is Answer, with the place of the rule that answered.
-func (e *Engine) Explain(ctx context.Context, in *Input) (a guard.Answer, at string) {
-	a = e.Answer(ctx, in)
+// At is the place of the rule that answers an input, or "" where none does or
+// the evaluation fails. It says nothing of the answer, which is Answer's.
+func (e *Engine) At(ctx context.Context, in *Input) (at string) {
 	v, err := in.parsed()
 	if err != nil {
-		return a, ""
+		return ""
 	}
 	trace := topdown.NewBufferTracer()
 	rs, err := e.query.Eval(ctx, rego.EvalParsedInput(v), rego.EvalQueryTracer(trace))
 	if err != nil || len(rs) == 0 {
-		return a, ""
+		return ""
 	}
 	for _, ev := range *trace {
 		if r, ok := ev.Node.(*ast.Rule); ok && ev.Op == topdown.ExitOp && string(r.Head.Name) == "answer" {
 			at = fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row)
 		}
 	}
-	return a, at
+	return at
 }
 
 // TestResult is one Rego test's end.
