@@ -19,9 +19,9 @@ import (
 
 // story is a call from intent to effect, as the ledger tells it.
 type story struct {
-	CallID string        `json:"call_id"`
-	Nodes  []chapter     `json:"nodes"` // in ledger order
-	Edges  [][2]string   `json:"edges"` // from parent to child, by event id
+	CallID string       `json:"call_id"`
+	Nodes  []chapter    `json:"nodes"` // in ledger order
+	Edges  [][2]string  `json:"edges"` // from parent to child, by event id
 	Rules  []guard.Step `json:"rules"` // what each layer said to the last decision
 }
 
