@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -12,8 +14,11 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -123,5 +128,55 @@ func TestFork(t *testing.T) {
 	lie = strings.Replace(string(head.Body), "\n"+rows[1]+"\n", "\n9999\n", 1)
 	if _, err := look("unsigned"); err == nil || strings.Contains(err.Error(), "FORK") {
 		t.Error("an unsigned head is taken:", err)
+	}
+}
+
+// TestWitnessRetries: a cosignature that the mesh did not take is sent again,
+// although the head is stored already, and the witness says what it waits for.
+func TestWitnessRetries(t *testing.T) {
+	m := harness.One(t, harness.Options{Noop: true})
+	target, err := url.Parse("http://" + m.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	var posts, taken atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			if posts.Add(1) <= 2 {
+				http.Error(w, `{"error":{"code":"ledger_unavailable","message":"not now"}}`, http.StatusServiceUnavailable)
+				return
+			}
+			taken.Add(1)
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	dir := t.TempDir()
+	seed := filepath.Join(dir, "w1.seed")
+	if err := os.WriteFile(seed, []byte(strings.Repeat("7", 64)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	public := strings.TrimSpace(cli(t, m, "trust", "public", seed))
+	cli(t, m, "trust", "add", "witness", "w1", "--public", public)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, harness.Bin(t, "binnacle"), "witness", "--addr", strings.TrimPrefix(srv.URL, "http://"),
+		"--name", "w1", "--key", seed, "--state", filepath.Join(dir, "head"), "--every", "100ms")
+	cmd.Env = append(os.Environ(), m.Env()...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for taken.Load() == 0 && ctx.Err() == nil {
+		time.Sleep(50 * time.Millisecond)
+	}
+	time.Sleep(500 * time.Millisecond)
+	cancel()
+	_ = cmd.Wait()
+	if !strings.Contains(out.String(), "cosigned") || !strings.Contains(errOut.String(), "waiting, next try in 100ms: the cosignature of") || !strings.Contains(errOut.String(), "answers again") {
+		t.Fatalf("%s\n%s", out.String(), errOut.String())
 	}
 }

@@ -156,10 +156,15 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 		argv = append(argv, "--policy", p)
 	}
 	m.Start("binnacle", argv, nil)
+	m.readToken()
+	return m
+}
+
+// readToken takes the administrator's token of an earlier start, if there is one.
+func (m *Mesh) readToken() {
 	if tok, err := os.ReadFile(filepath.Join(m.Dir, "admin.token")); err == nil {
 		m.Token = strings.TrimSpace(string(tok))
 	}
-	return m
 }
 
 // Attach uses a mesh that is running already and is not ended by the test: addr
@@ -173,6 +178,14 @@ func Attach(t testing.TB, addr, dir string) *Mesh {
 
 // Processes runs one process per service beside a NATS server of its own.
 func Processes(t testing.TB, o Options) *Mesh {
+	m := ProcessesUnready(t, o)
+	m.WaitReady()
+	return m
+}
+
+// ProcessesUnready does not wait for /readyz, for a mesh that is not to become
+// ready. Its token must be there from an earlier start.
+func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "processes", o)
 	binnacle := Bin(t, "binnacle")
 	m.run(binnacle, "init", "--data", m.Dir)
@@ -196,7 +209,7 @@ func Processes(t testing.TB, o Options) *Mesh {
 	for _, s := range Services {
 		m.StartService(s, s)
 	}
-	m.WaitReady()
+	m.readToken()
 	return m
 }
 

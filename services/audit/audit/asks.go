@@ -517,10 +517,18 @@ func (s *Service) proof(ctx context.Context, raw json.RawMessage, reply func(any
 // witnesses are to cosign.
 func (s *Service) checkpointNote(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 	q, err := parse[struct {
-		Witness bool `json:"witness"`
+		Witness bool  `json:"witness"`
+		Epoch   int64 `json:"epoch"` // a closed epoch; 0 is the open one
 	}](raw)
 	if err != nil {
 		return err
+	}
+	if q.Epoch != 0 {
+		note, err := s.closedNote(q.Epoch)
+		if err != nil {
+			return err
+		}
+		return reply(string(note))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -537,16 +545,27 @@ func (s *Service) checkpointNote(_ context.Context, raw json.RawMessage, reply f
 // (RFC 6962 section 2.1.2).
 func (s *Service) consistency(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 	q, err := parse[struct {
-		From uint64 `json:"from"`
-		To   uint64 `json:"to"`
+		From  uint64 `json:"from"`
+		To    uint64 `json:"to"`
+		Epoch int64  `json:"epoch"` // a closed epoch; 0 is the open one
 	}](raw)
 	if err != nil {
 		return err
 	}
-	if pos, _ := s.view.Position(); q.From > q.To || q.To > pos {
+	node := s.view.Tree.Node
+	size, _ := s.view.Position()
+	if q.Epoch != 0 {
+		t, n, err := s.closedTree(q.Epoch)
+		if err != nil {
+			return err
+		}
+		defer t.Close()
+		node, size = t.Node, n
+	}
+	if q.From > q.To || q.To > size {
 		return fmt.Errorf("not found: no tree of %d leaves begins with %d", q.To, q.From)
 	}
-	proof, err := translog.Consistency(q.From, q.To, s.view.Tree.Node)
+	proof, err := translog.Consistency(q.From, q.To, node)
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,10 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
 // opened is the newest epoch that the root key opened on the ledger; the first
@@ -51,7 +53,7 @@ func (s *Service) enter(ctx context.Context) error {
 	if err != nil || !closes {
 		return err
 	}
-	old := filepath.Join(s.Dir, fmt.Sprintf("epoch-%d", l.Epoch-1))
+	old := s.epochDir(l.Epoch - 1)
 	if err := os.MkdirAll(old, 0o755); err != nil {
 		return err
 	}
@@ -62,6 +64,40 @@ func (s *Service) enter(ctx context.Context) error {
 	}
 	s.env.Log.Info("the log goes on in a new epoch", "epoch", l.Epoch, "reason", l.Reason)
 	return nil
+}
+
+// epochDir is where what was signed in a closed epoch is stored.
+func (s *Service) epochDir(n int64) string { return filepath.Join(s.Dir, fmt.Sprintf("epoch-%d", n)) }
+
+// closedNote is the last checkpoint of a closed epoch.
+func (s *Service) closedNote(n int64) ([]byte, error) {
+	note, err := os.ReadFile(filepath.Join(s.epochDir(n), "checkpoint"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("not found: no epoch %d of the log was closed", n)
+	}
+	return note, err
+}
+
+// closedTree is the tree of a closed epoch, and the size of its last checkpoint,
+// up to which it proves. The caller closes it.
+func (s *Service) closedTree(n int64) (*tree.Tree, uint64, error) {
+	note, err := s.closedNote(n)
+	if err != nil {
+		return nil, 0, err
+	}
+	c, err := s.note(note)
+	if err != nil {
+		return nil, 0, err
+	}
+	t, err := tree.Open(filepath.Join(s.epochDir(n), "tree"))
+	if err != nil {
+		return nil, 0, err
+	}
+	if root, err := translog.Root(c.Size, t.Node); err != nil || root != c.Root {
+		t.Close()
+		return nil, 0, fmt.Errorf("not found: the tree of epoch %d was lost with its ledger", n)
+	}
+	return t, c.Size, nil
 }
 
 // reopened ends a service that waits in a truncated log once its epoch was

@@ -57,6 +57,7 @@ func witness(ctx context.Context, c *env) error {
 		return err
 	}
 	w := &witnessing{c: c, name: *name, key: k, file: *state, root: kid}
+	waiting := ""
 	for {
 		err := w.look(ctx)
 		var x *exitError
@@ -65,8 +66,12 @@ func witness(ctx context.Context, c *env) error {
 			return nil
 		case errors.As(err, &x) && x.code == exitFork, err != nil && *every == 0:
 			return err
-		case err != nil:
-			fmt.Fprintln(c.errOut, "binnacle: will look again:", err)
+		case err != nil && err.Error() != waiting: // once for each reason, not once for each try
+			waiting = err.Error()
+			fmt.Fprintf(c.errOut, "binnacle: waiting, next try in %s: %s\n", *every, waiting)
+		case err == nil && waiting != "":
+			waiting = ""
+			fmt.Fprintln(c.errOut, "binnacle: the log answers again")
 		}
 		if *every == 0 {
 			return nil
@@ -87,19 +92,23 @@ type witnessing struct {
 	root string
 	keys trust.Registry
 	seen uint64 // of the ledger, for keys
+	sent []byte // the head whose cosignature the mesh has taken
 }
 
-// look takes one step.
+// look takes one step: it checks the newest head against the stored one, stores
+// it, and sends the cosignature. A head that is stored already is sent again
+// where no response said that the mesh took it.
 func (w *witnessing) look(ctx context.Context) error {
-	if err := w.learn(ctx); err != nil {
-		return err
-	}
 	var note bytes.Buffer
 	if _, err := w.c.copyTo(ctx, &note, "/log/checkpoint?witness=true"); err != nil {
-		return err
+		return fmt.Errorf("the newest checkpoint: %w", err)
+	}
+	if err := w.learn(ctx); err != nil {
+		return fmt.Errorf("the mesh's keys: %w", err)
 	}
 	head, err := w.open(note.Bytes())
 	if err != nil {
+		w.keys, w.seen = trust.Registry{}, 0 // a ledger that was restored may have published its keys anew
 		return err
 	}
 	kept, err := os.ReadFile(w.file)
@@ -110,12 +119,15 @@ func (w *witnessing) look(ctx context.Context) error {
 	default:
 		last, err := w.open(kept)
 		if err != nil {
-			return fmt.Errorf("the kept head: %w", err)
+			return fmt.Errorf("the stored head: %w", err)
 		}
 		if bytes.Equal(kept, note.Bytes()) {
-			return nil
+			if bytes.Equal(w.sent, kept) {
+				return nil
+			}
+			break
 		}
-		if err := w.grown(ctx, last, head, kept, note.Bytes()); err != nil {
+		if err := w.follows(ctx, last, head, kept, note.Bytes()); err != nil {
 			return err
 		}
 	}
@@ -125,42 +137,63 @@ func (w *witnessing) look(ctx context.Context) error {
 	line := translog.Cosign(note.Bytes(), w.name, w.key, uint64(time.Now().Unix()))
 	resp, err := w.c.request(ctx, http.MethodPost, "/log/cosignatures", map[string]any{"size": head.Size, "line": line}, nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("the cosignature of %d leaves: %w", head.Size, err)
 	}
 	resp.Body.Close()
+	w.sent = note.Bytes()
 	return w.c.print(map[string]any{"witness": w.name, "size": head.Size, "root": hex.EncodeToString(head.Root[:])}, func() {
 		fmt.Fprintf(w.c.out, "cosigned %d leaves, root %s\n", head.Size, hex.EncodeToString(head.Root[:]))
 	})
 }
 
-// grown checks that the log only grew. Two heads that contradict each other
-// are kept beside the state: they prove the fork to anyone.
-func (w *witnessing) grown(ctx context.Context, last, head *translog.Checkpoint, kept, note []byte) error {
-	fork := func(why string) error {
-		proof := w.file + ".fork-" + strconv.FormatUint(head.Size, 10)
-		if err := keep(proof, slices.Concat(kept, []byte("\n"), note)); err != nil {
-			return err
-		}
-		return fail(exitFork, "FORK: %s; both signed heads are in %s", why, proof)
+// errFork is returned for two heads that no proof joins.
+type errFork string
+
+func (e errFork) Error() string { return string(e) }
+
+// follows checks that head continues last: the same log grown, or a log that
+// signed epochs of the root key lead to. Two heads that contradict each other
+// are stored beside the state: they prove the fork to anyone.
+func (w *witnessing) follows(ctx context.Context, last, head *translog.Checkpoint, kept, note []byte) error {
+	var err error
+	if head.Origin == last.Origin {
+		err = w.grown(ctx, last, head, 0)
+	} else {
+		err = w.reopened(ctx, last, head, kept)
 	}
-	switch {
-	case head.Origin != last.Origin:
-		return fork("the head is another log's: " + head.Origin)
-	case head.Size < last.Size:
-		return fork(fmt.Sprintf("the log shrank from %d to %d leaves", last.Size, head.Size))
+	var fork errFork
+	if !errors.As(err, &fork) {
+		return err
+	}
+	proof := w.file + ".fork-" + strconv.FormatUint(head.Size, 10)
+	if err := keep(proof, slices.Concat(kept, []byte("\n"), note)); err != nil {
+		return err
+	}
+	return fail(exitFork, "FORK: %s; both signed heads are in %s", fork, proof)
+}
+
+// grown checks that the tree of last is the beginning of that of head. Both are
+// of the log's epoch; 0 is the one that is open.
+func (w *witnessing) grown(ctx context.Context, last, head *translog.Checkpoint, epoch int64) error {
+	if head.Size < last.Size {
+		return errFork(fmt.Sprintf("the log shrank from %d to %d leaves", last.Size, head.Size))
+	}
+	path := fmt.Sprintf("/log/consistency?from=%d&to=%d", last.Size, head.Size)
+	if epoch != 0 {
+		path += fmt.Sprintf("&epoch=%d", epoch)
 	}
 	var proof struct {
 		Path []string `json:"path"`
 	}
-	if err := w.c.get(ctx, fmt.Sprintf("/log/consistency?from=%d&to=%d", last.Size, head.Size), &proof); err != nil {
-		return err
+	if err := w.c.get(ctx, path, &proof); err != nil {
+		return fmt.Errorf("the consistency proof: %w", err)
 	}
-	path, err := ledger.Path(proof.Path)
+	hashes, err := ledger.Path(proof.Path)
 	if err != nil {
 		return err
 	}
-	if translog.VerifyConsistency(last.Size, head.Size, last.Root, head.Root, path) != nil {
-		return fork(fmt.Sprintf("the tree of %d leaves does not begin with that of %d", head.Size, last.Size))
+	if translog.VerifyConsistency(last.Size, head.Size, last.Root, head.Root, hashes) != nil {
+		return errFork(fmt.Sprintf("the tree of %d leaves does not begin with that of %d", head.Size, last.Size))
 	}
 	return nil
 }

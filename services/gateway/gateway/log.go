@@ -30,18 +30,40 @@ func (s *Service) logCheckpoint(c echo.Context) error {
 	if _, err := s.auth(c, token.Audit); err != nil {
 		return err
 	}
+	epoch, err := epochOf(c)
+	if err != nil {
+		return err
+	}
 	var note string
-	if err := s.askAudit(c, "checkpoint", map[string]bool{"witness": c.QueryParam("witness") == "true"}, &note); err != nil {
+	if err := s.askAudit(c, "checkpoint", map[string]any{"witness": c.QueryParam("witness") == "true", "epoch": epoch}, &note); err != nil {
 		return err
 	}
 	return c.Blob(http.StatusOK, "text/plain; charset=utf-8", []byte(note))
+}
+
+// epochOf is the closed epoch of the log that a request is about; 0 is the one
+// that is open.
+func epochOf(c echo.Context) (uint64, error) {
+	raw := c.QueryParam("epoch")
+	if raw == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(raw, 10, 31)
+	if err != nil || n == 0 {
+		return 0, badRequest("epoch", "want the number of a closed epoch, from 1")
+	}
+	return n, nil
 }
 
 func (s *Service) logConsistency(c echo.Context) error {
 	if _, err := s.auth(c, token.Audit); err != nil {
 		return err
 	}
-	q := map[string]uint64{}
+	epoch, err := epochOf(c)
+	if err != nil {
+		return err
+	}
+	q := map[string]uint64{"epoch": epoch}
 	for _, name := range []string{"from", "to"} {
 		n, err := strconv.ParseUint(c.QueryParam(name), 10, 53)
 		if err != nil {

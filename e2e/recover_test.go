@@ -1,0 +1,208 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+// TestRecover: a healthy ledger is not recovered; after a true loss the root
+// key opens an epoch, and a witness that saw the lost history follows it. An
+// epoch that no root key opened is a fork.
+func TestRecover(t *testing.T) {
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) { recoverOn(t, start) })
+	}
+}
+
+func recoverOn(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh) {
+	dir, own := t.TempDir(), t.TempDir()
+	o := harness.Options{Noop: true, Dir: dir}
+	m := start(t, o)
+	calls := func(n int) {
+		t.Helper()
+		for range n {
+			if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-recover", "{}"); err != nil || r.Status != 200 {
+				t.Fatal(err, r)
+			}
+		}
+		time.Sleep(1200 * time.Millisecond) // a checkpoint is signed
+	}
+	// recover stops what the command must not run beside.
+	recover := func() (string, error) {
+		args := []string{"recover", "--reason", "a disk came back from yesterday"}
+		if m.NATS != "" {
+			args = append(args, "--nats", m.NATS)
+		} else {
+			m.StopAll()
+		}
+		return m.CLI(args...)
+	}
+	calls(2)
+	out, err := recover()
+	if err == nil || !strings.Contains(err.Error(), "nothing to recover from") {
+		t.Fatalf("a healthy ledger was recovered: %s %v", out, err)
+	}
+	if out, err := m.CLI("recover"); err == nil || !strings.Contains(err.Error(), "--reason") {
+		t.Fatal("recovered without a reason:", out, err)
+	}
+	if m.NATS == "" {
+		m = start(t, o)
+		if out, err := m.CLI("recover", "--reason", "beside a running mesh"); err == nil || !strings.Contains(err.Error(), "stop it first") {
+			t.Fatal("recovered beside a running mesh:", out, err)
+		}
+	}
+	w1 := filepath.Join(own, "w1.seed")
+	if err := os.WriteFile(w1, []byte(strings.Repeat("7", 64)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	public := strings.TrimSpace(cli(t, m, "trust", "public", w1))
+	kid := strings.TrimSpace(cli(t, m, "trust", "add", "witness", "w1", "--public", public))
+	for range 100 {
+		if strings.Contains(cli(t, m, "trust", "list"), kid) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	state := filepath.Join(own, "w1.head")
+	look := func(addr string) (string, error) {
+		return m.CLI("witness", "--addr", addr, "--name", "w1", "--key", w1, "--state", state, "--every", "0")
+	}
+	calls(1)
+	m.StopAll()
+	backup := filepath.Join(own, "nats")
+	copyTree(t, filepath.Join(dir, "nats"), backup)
+	m = start(t, o)
+	calls(5)
+	if out, err := look(m.Addr); err != nil || !strings.Contains(out, "cosigned") {
+		t.Fatal(out, err)
+	}
+	seen, err := os.ReadFile(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls(5) // the checkpoint that closes the epoch is a later one
+	m.StopAll()
+	if err := os.RemoveAll(filepath.Join(dir, "nats")); err != nil {
+		t.Fatal(err)
+	}
+	copyTree(t, backup, filepath.Join(dir, "nats"))
+	if m.NATS == "" {
+		m = harness.OneUnready(t, o)
+	} else {
+		m = harness.ProcessesUnready(t, o)
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-recover", "{}")
+		if err == nil && r.Status == 503 && strings.Contains(string(r.Body), "LEDGER_TRUNCATED") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("calls are still taken: %v %+v", err, r)
+		}
+	}
+	if out, err = recover(); err != nil || !strings.Contains(out, "epoch 2") || !strings.Contains(out, "the ledger") {
+		t.Fatal(out, err)
+	}
+	if m.NATS == "" {
+		m = start(t, o)
+	} else { // the mesh runs on; audit alone starts again, once the epoch is on the ledger
+		for end := time.Now().Add(30 * time.Second); !strings.Contains(cli(t, m, "events", "list", "--type", "log_epoch_opened"), "log_epoch_opened"); time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the epoch is not on the ledger")
+			}
+		}
+		m.Kill("audit")
+		m.Restart("audit")
+		m.WaitReady()
+	}
+	calls(2)
+	forgedEpoch(t, m, look)
+	if now, err := os.ReadFile(state); err != nil || string(now) != string(seen) {
+		t.Fatalf("the witness took a forged epoch (%v)", err)
+	}
+	if out, err = look(m.Addr); err != nil || !strings.Contains(out, "cosigned") {
+		t.Fatalf("the witness does not follow the epoch: %s %v", out, err)
+	}
+	if now, err := os.ReadFile(state); err != nil || !strings.Contains(string(now), "/epoch-2\n") {
+		t.Fatalf("%v %s", err, now)
+	}
+	if old, err := os.ReadFile(state + ".epoch-1"); err != nil || string(old) != string(seen) {
+		t.Fatalf("the head of the closed epoch is not stored: %v %s", err, old)
+	}
+	// The recovered ledger is healthy again.
+	if out, err = recover(); err == nil || !strings.Contains(err.Error(), "nothing to recover from") {
+		t.Fatalf("recovered twice: %s %v", out, err)
+	}
+}
+
+// forgedEpoch shows the witness heads of epochs that no root key opened, signed
+// by audit's own key.
+func forgedEpoch(t *testing.T, m *harness.Mesh, look func(addr string) (string, error)) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(m.Dir, "keys/audit.sign"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := hex.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	audit, err := sign.NewKey(seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, err := m.Do(t.Context(), "GET", "/log/checkpoint", "", "")
+	if err != nil || head.Status != 200 {
+		t.Fatal(err, head)
+	}
+	text, _, _ := strings.Cut(string(head.Body), "\n\n")
+	rows := strings.Split(text, "\n")
+	base, _, _ := strings.Cut(rows[0], "/epoch-")
+	target, err := url.Parse("http://" + m.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	lie := ""
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/log/checkpoint" && r.URL.Query().Get("epoch") == "" {
+			_, _ = io.WriteString(w, lie)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	for _, origin := range []string{base + "/epoch-3", base + "/epoch-02", base + "/epoch-2/epoch-3", base + "-b/epoch-2"} {
+		body := strings.Join(append([]string{origin}, rows[1:]...), "\n") + "\n"
+		id := sha256.Sum256(append([]byte(origin+"\n\x01"), audit.Public()...))
+		sig := append(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(id[:4])), audit.Raw([]byte(body))...)
+		lie = fmt.Sprintf("%s\n— %s %s\n", body, origin, base64.StdEncoding.EncodeToString(sig))
+		if out, err := look(strings.TrimPrefix(srv.URL, "http://")); err == nil || !strings.Contains(err.Error(), "FORK") {
+			t.Errorf("%s: %s %v", origin, out, err)
+		}
+	}
+}
+
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+		t.Fatal(string(out), err)
+	}
+}

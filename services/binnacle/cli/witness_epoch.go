@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+)
+
+// epochOf splits a log's origin into the mesh's and the number of the epoch,
+// which the first epoch does not name.
+func epochOf(origin string) (base string, epoch int64) {
+	base, number, named := strings.Cut(origin, "/epoch-")
+	if !named {
+		return origin, 1
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 2 || number != strconv.FormatInt(n, 10) {
+		return origin, 0
+	}
+	return base, n
+}
+
+// reopened checks that the root key opened every epoch between two heads, each
+// after a checkpoint of the one before, and that the stored head is in the
+// history that the first of those checkpoints closes. So a witness follows a
+// true recovery, and whatever else changes a log's name is a fork.
+func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoint, kept []byte) error {
+	base, from := epochOf(last.Origin)
+	now, to := epochOf(head.Origin)
+	if now != base || to <= from || from == 0 {
+		return errFork("the head is another log's: " + head.Origin)
+	}
+	epochs, err := w.epochs(ctx)
+	if err != nil {
+		return err
+	}
+	for n := from + 1; n <= to; n++ {
+		l, ok := epochs[n]
+		if !ok {
+			return errFork(fmt.Sprintf("the head is of epoch %d, and no root key opened epoch %d", to, n))
+		}
+		if n > from+1 {
+			continue // no head of the epochs between was cosigned here
+		}
+		if err := w.closed(ctx, last, kept, &l); err != nil {
+			return err
+		}
+		if err := keep(w.file+".epoch-"+strconv.FormatInt(from, 10), kept); err != nil {
+			return err
+		}
+		fmt.Fprintf(w.c.errOut, "binnacle: epoch %d of the log was opened by the root key: %s\n", n, l.Reason)
+	}
+	return nil
+}
+
+// closed checks that the stored head is in the history that an epoch's opening
+// closes: it is the checkpoint that the root key named, or that one grew from it.
+func (w *witnessing) closed(ctx context.Context, last *translog.Checkpoint, kept []byte, l *contract.LogEpoch) error {
+	if sign.Digest(kept) == l.Checkpoint {
+		return nil
+	}
+	var note bytes.Buffer
+	if _, err := w.c.copyTo(ctx, &note, fmt.Sprintf("/log/checkpoint?epoch=%d", l.Epoch-1)); err != nil {
+		return fmt.Errorf("the checkpoint that closed epoch %d: %w", l.Epoch-1, err)
+	}
+	if sign.Digest(note.Bytes()) != l.Checkpoint {
+		return fmt.Errorf("the checkpoint that closed epoch %d is not the one that the root key named", l.Epoch-1)
+	}
+	end, err := w.open(note.Bytes())
+	if err != nil {
+		return err
+	}
+	if end.Origin != last.Origin {
+		return errFork(fmt.Sprintf("epoch %d was opened after another log: %s", l.Epoch, end.Origin))
+	}
+	return w.grown(ctx, last, end, l.Epoch-1)
+}
+
+// epochs are the openings on the ledger that a root key signed, by number. The
+// first that is on the ledger counts.
+func (w *witnessing) epochs(ctx context.Context) (map[int64]contract.LogEpoch, error) {
+	resp, err := w.c.request(ctx, http.MethodGet, "/api/v1/events?type=log_epoch_opened", nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("the log's epochs: %w", err)
+	}
+	defer resp.Body.Close()
+	out := map[int64]contract.LogEpoch{}
+	for d := json.NewDecoder(resp.Body); ; {
+		var line struct {
+			Event json.RawMessage `json:"event"`
+		}
+		if err := d.Decode(&line); errors.Is(err, io.EOF) {
+			return out, nil
+		} else if err != nil {
+			return nil, err
+		}
+		e, err := contract.DecodeEvent(line.Event)
+		if err != nil {
+			return nil, err
+		}
+		l, err := trust.VerifyEpoch(e, w.keys.At)
+		if err != nil {
+			continue // not the root key's word
+		}
+		if _, ok := out[l.Epoch]; !ok {
+			out[l.Epoch] = l
+		}
+	}
+}
