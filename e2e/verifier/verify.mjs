@@ -54,7 +54,7 @@ const list = (members) => opt((v, what) => { need(Array.isArray(v) && v.length >
 const content = { commitment: 's', encryption: opt(of({ algorithm: 's', key_id: 's', nonce: 's' })), media_type: 's', salt: 's?', size: 'i', store: 's', text: 's?' }
 const sandbox = { cpu_millis: 'i', memory_mib: 'i', output_bytes: 'i', pids: 'i', tier: 's', wall_ms: 'i' }
 const amounts = { calls: 'i?', cents: 'i?', compute_ms: 'i?', egress_bytes: 'i?', risk_points: 'i?', tokens: 'i?', usd_micros: 'i?' }
-const call = { args: of(content), body: opt(of(content)), deadline: 's', delegation: 's?', id: 's', idempotency_key: 's?', kind: 's', labels: 'l?', on_behalf_of: 's?', parent: 's?', parent_session: 's?', scopes: 'l', stream: 'b?', tool: 's' }
+const call = { args: of(content), body: opt(of(content)), deadline: 's', delegation: 's?', id: 's', idempotency_key: 's?', kind: 's', labels: 'l?', on_behalf_of: 's?', parent: 's?', parent_session: 's?', requested_session: 's?', scopes: 'l', session_name: 's?', stream: 'b?', token: 's?', tool: 's' }
 const intent = { args_digest: 's', budget: opt(of({ accounts: 'l', amounts: of(amounts) })), call_id: 's', deadline: 's?', egress_hosts: 'l?', executor: 's', expires: 's', id: 's', idempotency_key: 's', kind: 's', not_before: 's', obligations: 'l?',
   sandbox: opt(of(sandbox)), secrets: list({ hosts: 'l?', name: 's' }), tool: 's' }
 const decision = { actor: 's', args_digest: 's', call_id: 's', catalog_digest: 's', client: 's', facts: 'o', facts_digest: 's', id: 's', intent: opt(of(intent)), kid: 's', kind: 's', lamport: 'i',

@@ -20,7 +20,7 @@ const module = "github.com/binnacle-mesh/binnacle/pkg/core"
 var allowed = map[string][]string{
 	"canon":               {"errors", "fmt", "math", "slices", "strconv", "unicode/utf16", "unicode/utf8"},
 	"sign":                {"crypto/ed25519", "crypto/sha256", "encoding/base64", "encoding/hex", "errors", "fmt"},
-	"contract":            {"bytes", "crypto/sha256", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "strconv", "strings", "time", "unicode/utf8"},
+	"contract":            {"bytes", "crypto/sha256", "encoding/base32", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "strconv", "strings", "time", "unicode/utf8"},
 	"guard":               {"errors", "fmt", "slices", "strings", "time"},
 	"receipt":             {"fmt"},
 	"proofgraph":          {"slices"},

@@ -105,13 +105,14 @@ func (d *Settled) Canonical(c *canon.Codec) {
 // DelegationGrantedName is the event's name.
 const DelegationGrantedName = "delegation_granted"
 
-// DelegationGranted is the data of policy.delegation_granted.v1. One principal may act on behalf of another, for the kinds named, until it expires.
+// DelegationGranted is the data of policy.delegation_granted.v2. One principal may act on behalf of another, for the kinds named, until it expires.
 type DelegationGranted struct {
 	Delegate  string   `json:"delegate"`
 	Delegator string   `json:"delegator"`
 	Expires   string   `json:"expires"`
 	ID        string   `json:"id"`
-	Kinds     []string `json:"kinds"` // exact, or a prefix ending in *
+	Kinds     []string `json:"kinds"`            // exact, or a prefix ending in *
+	Scopes    []string `json:"scopes,omitempty"` // of the delegator's credential; the delegate acts with no others
 }
 
 // Canonical implements canon.Document.
@@ -121,6 +122,7 @@ func (d *DelegationGranted) Canonical(c *canon.Codec) {
 	c.Str("expires", &d.Expires)
 	c.Str("id", &d.ID)
 	c.Strs("kinds", &d.Kinds)
+	c.OptStrs("scopes", &d.Scopes)
 }
 
 // DelegationRevokedName is the event's name.
@@ -194,6 +196,21 @@ func (d *PrincipalRegistered) Canonical(c *canon.Codec) {
 	c.Str("type", &d.Type)
 }
 
+// PrincipalResumedName is the event's name.
+const PrincipalResumedName = "principal_resumed"
+
+// PrincipalResumed is the data of policy.principal_resumed.v1. A suspension ends. The principal is what it was registered as.
+type PrincipalResumed struct {
+	Principal string `json:"principal"`
+	Reason    string `json:"reason"`
+}
+
+// Canonical implements canon.Document.
+func (d *PrincipalResumed) Canonical(c *canon.Codec) {
+	c.Str("principal", &d.Principal)
+	c.Str("reason", &d.Reason)
+}
+
 // PrincipalSuspendedName is the event's name.
 const PrincipalSuspendedName = "principal_suspended"
 
@@ -241,6 +258,40 @@ func (d *RoleRevoked) Canonical(c *canon.Codec) {
 	c.Str("role", &d.Role)
 }
 
+// SessionGrantRevokedName is the event's name.
+const SessionGrantRevokedName = "session_grant_revoked"
+
+// SessionGrantRevoked is the data of policy.session_grant_revoked.v1. A session grant ends.
+type SessionGrantRevoked struct {
+	Principal string `json:"principal"`
+	Session   string `json:"session"` // id
+}
+
+// Canonical implements canon.Document.
+func (d *SessionGrantRevoked) Canonical(c *canon.Codec) {
+	c.Str("principal", &d.Principal)
+	c.Str("session", &d.Session)
+}
+
+// SessionGrantedName is the event's name.
+const SessionGrantedName = "session_granted"
+
+// SessionGranted is the data of policy.session_granted.v1. The owner of a session lets another principal make calls in it.
+type SessionGranted struct {
+	Expires   string `json:"expires"`
+	Owner     string `json:"owner"`
+	Principal string `json:"principal"` // who may make calls in it
+	Session   string `json:"session"`   // id
+}
+
+// Canonical implements canon.Document.
+func (d *SessionGranted) Canonical(c *canon.Codec) {
+	c.Str("expires", &d.Expires)
+	c.Str("owner", &d.Owner)
+	c.Str("principal", &d.Principal)
+	c.Str("session", &d.Session)
+}
+
 // SessionLabelledName is the event's name.
 const SessionLabelledName = "session_labelled"
 
@@ -258,10 +309,65 @@ func (d *SessionLabelled) Canonical(c *canon.Codec) {
 	c.Str("session", &d.Session)
 }
 
+// TokenRevokedName is the event's name.
+const TokenRevokedName = "token_revoked"
+
+// TokenRevoked is the data of policy.token_revoked.v1. A bearer token, or all that a principal's authority gave before, ends here: tokens issued until then, virtual keys made by it or for it, delegations, consents and session grants.
+type TokenRevoked struct {
+	Before    string `json:"before,omitempty"`    // tokens of the principal issued at or before this time
+	ID        string `json:"id,omitempty"`        // of the token (jti)
+	Principal string `json:"principal,omitempty"` // instead of id
+	Reason    string `json:"reason"`
+}
+
+// Canonical implements canon.Document.
+func (d *TokenRevoked) Canonical(c *canon.Codec) {
+	c.OptStr("before", &d.Before)
+	c.OptStr("id", &d.ID)
+	c.OptStr("principal", &d.Principal)
+	c.Str("reason", &d.Reason)
+}
+
+// VirtualKeyConsentWithdrawnName is the event's name.
+const VirtualKeyConsentWithdrawnName = "virtual_key_consent_withdrawn"
+
+// VirtualKeyConsentWithdrawn is the data of policy.virtual_key_consent_withdrawn.v1. A principal takes its consent back. The key made under it ends.
+type VirtualKeyConsentWithdrawn struct {
+	ID        string `json:"id"` // of the key
+	Principal string `json:"principal"`
+}
+
+// Canonical implements canon.Document.
+func (d *VirtualKeyConsentWithdrawn) Canonical(c *canon.Codec) {
+	c.Str("id", &d.ID)
+	c.Str("principal", &d.Principal)
+}
+
+// VirtualKeyConsentedName is the event's name.
+const VirtualKeyConsentedName = "virtual_key_consented"
+
+// VirtualKeyConsented is the data of policy.virtual_key_consented.v1. A principal agrees that another makes a virtual key that calls as it.
+type VirtualKeyConsented struct {
+	Expires   string   `json:"expires"`   // the key must be made before
+	ID        string   `json:"id"`        // of the key to be
+	Maker     string   `json:"maker"`     // who may make it
+	Principal string   `json:"principal"` // who agrees: the key's actor
+	Scopes    []string `json:"scopes"`    // the most that the key may be used for
+}
+
+// Canonical implements canon.Document.
+func (d *VirtualKeyConsented) Canonical(c *canon.Codec) {
+	c.Str("expires", &d.Expires)
+	c.Str("id", &d.ID)
+	c.Str("maker", &d.Maker)
+	c.Str("principal", &d.Principal)
+	c.Strs("scopes", &d.Scopes)
+}
+
 // VirtualKeyCreatedName is the event's name.
 const VirtualKeyCreatedName = "virtual_key_created"
 
-// VirtualKeyCreated is the data of policy.virtual_key_created.v1. A virtual key exists from here on. The key itself is nowhere; its digest is here.
+// VirtualKeyCreated is the data of policy.virtual_key_created.v2. A virtual key exists from here on. The key itself is nowhere; its digest is here.
 type VirtualKeyCreated struct {
 	Actor           string   `json:"actor"`                       // who calls with it
 	BudgetUSDMicros int64    `json:"budget_usd_micros,omitempty"` // most that may be spent with it per window, in millionths of a US dollar; 0 = not bounded
@@ -271,6 +377,7 @@ type VirtualKeyCreated struct {
 	Digest          string   `json:"digest"`                      // sha256 of the key
 	Expires         string   `json:"expires,omitempty"`           // absent: never
 	ID              string   `json:"id"`                          // name of the key
+	Maker           string   `json:"maker,omitempty"`             // who made it; the key holds no longer than its maker
 	Models          []string `json:"models,omitempty"`            // patterns of models; none = every model
 	RateCalls       int64    `json:"rate_calls,omitempty"`        // calls per window; 0 = not bounded
 	RateWindow      string   `json:"rate_window,omitempty"`       // second, minute or hour
@@ -288,6 +395,7 @@ func (d *VirtualKeyCreated) Canonical(c *canon.Codec) {
 	c.Str("digest", &d.Digest)
 	c.OptStr("expires", &d.Expires)
 	c.Str("id", &d.ID)
+	c.OptStr("maker", &d.Maker)
 	c.OptStrs("models", &d.Models)
 	c.OptInt("rate_calls", &d.RateCalls)
 	c.OptStr("rate_window", &d.RateWindow)

@@ -21,8 +21,11 @@ type Call struct {
 	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal the actor says it acts for; policy checks
 	Parent        string   `json:"parent,omitempty"`       // live call this one is nested in
 	ParentSession string   `json:"parent_session,omitempty"`
+	Requested     string   `json:"requested_session,omitempty"` // digest of a session id that the caller named and may not use; policy denies
 	Scopes        []string `json:"scopes"`
-	Stream        bool     `json:"stream,omitempty"` // caller reads transient frames
+	SessionName   string   `json:"session_name,omitempty"` // the caller's own name for the session
+	Stream        bool     `json:"stream,omitempty"`       // caller reads transient frames
+	Token         string   `json:"token,omitempty"`        // id (jti) of the bearer token that the caller showed
 	Tool          string   `json:"tool"`
 }
 
@@ -39,8 +42,11 @@ func (x *Call) Canonical(c *canon.Codec) {
 	c.OptStr("on_behalf_of", &x.OnBehalfOf)
 	c.OptStr("parent", &x.Parent)
 	c.OptStr("parent_session", &x.ParentSession)
+	c.OptStr("requested_session", &x.Requested)
 	c.Strs("scopes", &x.Scopes)
+	c.OptStr("session_name", &x.SessionName)
 	c.OptBool("stream", &x.Stream)
+	c.OptStr("token", &x.Token)
 	c.Str("tool", &x.Tool)
 }
 

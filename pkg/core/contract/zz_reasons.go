@@ -48,6 +48,8 @@ const (
 	ReasonBreakGlass                  = "BREAK_GLASS"
 	ReasonRuleScopedCall              = "RULE_SCOPED_CALL"
 	ReasonKeyInvalid                  = "KEY_INVALID"
+	ReasonKeyNotInPerson              = "KEY_NOT_IN_PERSON"
+	ReasonCredentialRevoked           = "CREDENTIAL_REVOKED"
 	ReasonModelNotAllowed             = "MODEL_NOT_ALLOWED"
 	ReasonPriceUnknown                = "PRICE_UNKNOWN"
 )
@@ -79,7 +81,7 @@ var Reasons = map[string]ReasonInfo{
 	ReasonTenantIsolation:             {"DENY", 403, false, "The call belongs to a tenant that this mesh does not serve.", "Use a token of this mesh's tenant."},
 	ReasonSystemFrozen:                {"DENY", 503, true, "The mesh is frozen: nothing starts.", "`binnacle unfreeze` ends it."},
 	ReasonDataEgressBlocked:           {"DENY", 403, false, "The tool talks to a host that the P0 ceilings do not list.", "Add the host to egress_hosts offline, and sign the ceilings."},
-	ReasonIdentityIsolationViolation:  {"DENY", 403, false, "The session was opened by another principal.", "Use a session of your own."},
+	ReasonIdentityIsolationViolation:  {"DENY", 403, false, "The session is not the caller's and was not granted to it, or does not exist.", "Use a name of your own for the session, or ask its owner for `binnacle session grant`."},
 	ReasonApprovalRequired:            {"ESCALATE", 403, true, "The call waits for people.", "`binnacle approvals list` shows it; GET /api/v1/calls/ID tells how it stands."},
 	ReasonApprovalTimeout:             {"DENY", 403, true, "Nobody approved in time.", "Propose the call again, and tell an approver."},
 	ReasonDelegationInvalid:           {"DENY", 403, false, "The delegation does not exist, has ended, was revoked, or is for somebody else.", "`binnacle delegations list` shows what stands."},
@@ -102,11 +104,13 @@ var Reasons = map[string]ReasonInfo{
 	ReasonBreakGlassReviewDue:         {"DENY", 403, false, "A break-glass use of this actor waits too long for its review.", "Somebody else reviews it: `binnacle break-glass review ID`."},
 	ReasonConcurrencyExceeded:         {"DENY", 429, true, "As many calls as the limit permits are running.", "Try again when one has ended."},
 	ReasonOverlayNotListed:            {"DENY", 403, false, "An overlay lists what this tenant, session or agent may call, and this kind is not on it.", "`binnacle policy show` prints the overlays in force."},
-	ReasonPrincipalSuspended:          {"DENY", 403, false, "The caller, or whom it acts for, is suspended.", "Registering the principal again lifts it: `binnacle principals register NAME TYPE`."},
+	ReasonPrincipalSuspended:          {"DENY", 403, false, "The caller, or whom it acts for, is suspended.", "`binnacle principals resume NAME --reason WHY` lifts it."},
 	ReasonApproved:                    {"ALLOW", 200, false, "The call was escalated, and every approval it needs was given.", ""},
 	ReasonBreakGlass:                  {"ALLOW", 200, false, "The call needs approval, and runs under an open break-glass grant instead. It must be reviewed.", ""},
 	ReasonRuleScopedCall:              {"ALLOW", 200, false, "The built-in bundle: the caller holds the scope for this kind.", ""},
-	ReasonKeyInvalid:                  {"DENY", 401, false, "The virtual key is unknown, revoked or expired.", "`binnacle key list` shows what became of it; `binnacle key create` makes another."},
+	ReasonKeyInvalid:                  {"DENY", 401, false, "The virtual key is unknown, revoked or expired, or its maker's authority has ended.", "`binnacle key list` shows what became of it; `binnacle key create` makes another."},
+	ReasonKeyNotInPerson:              {"DENY", 403, false, "A virtual key was shown for an act that a principal does in person: voting, consenting, delegating, making keys, saying who is who.", "Use a bearer token of your own."},
+	ReasonCredentialRevoked:           {"DENY", 401, false, "The token that the caller showed was revoked, by its id or with all of its principal's.", "Mint another with `binnacle token create`, once whoever revoked it agrees."},
 	ReasonModelNotAllowed:             {"DENY", 403, false, "The virtual key does not cover this model.", "`binnacle key list` shows the models it covers."},
 	ReasonPriceUnknown:                {"DENY", 403, false, "A budget in money applies, and nobody knows what this model costs.", "Add the model to prices.models of the llm document; a price of 0 is a price."},
 }

@@ -2,14 +2,15 @@ package guard
 
 // Parts of a decision, in the order in which they answer.
 const (
-	PartGates    = "gates"
-	PartSchema   = "input schema"
-	PartCeilings = "p0"
-	PartRules    = "p1"
-	PartOverlay  = "p2"
-	PartSandbox  = "sandbox"
-	PartLimits   = "limits"
-	PartPeople   = "approvals"
+	PartGates       = "gates"
+	PartSchema      = "input schema"
+	PartCeilings    = "p0"
+	PartRules       = "p1"
+	PartOverlay     = "p2"
+	PartDualControl = "dual control"
+	PartSandbox     = "sandbox"
+	PartLimits      = "limits"
+	PartPeople      = "approvals"
 )
 
 // Step is what one part of a decision answered.

@@ -18,6 +18,8 @@ type Facts struct {
 	Deadline      string         `json:"deadline"`
 	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation the call rests on
 	DelegationBad string         `json:"delegation_fault,omitempty"` // reason code why it does not hold
+	Delegator     *DelegatorFact `json:"delegator,omitempty"`        // what OnBehalfOf holds; the rules must allow the call to both
+	DualControl   bool           `json:"dual_control,omitempty"`     // a second person must approve
 	Frozen        string         `json:"frozen,omitempty"`           // id of the freeze in force
 	Key           *KeyFact       `json:"key,omitempty"`              // the virtual key that was shown
 	Kind          string         `json:"kind"`
@@ -29,13 +31,16 @@ type Facts struct {
 	Parent        string         `json:"parent,omitempty"`
 	ParentLive    bool           `json:"parent_live,omitempty"`
 	Proposed      string         `json:"proposed"`
-	Proposer      string         `json:"proposer"`             // service that proposed
-	Resolution    string         `json:"resolution,omitempty"` // how an escalation was settled
-	Resolved      string         `json:"resolved,omitempty"`   // when
-	ReviewDue     bool           `json:"review_due,omitempty"` // a break-glass use of the actor's waits for its review too long
-	Roles         []string       `json:"roles,omitempty"`      // of the actor
+	Proposer      string         `json:"proposer"`                    // service that proposed
+	Requested     string         `json:"requested_session,omitempty"` // digest of a session id that the caller named and may not use
+	Resolution    string         `json:"resolution,omitempty"`        // how an escalation was settled
+	Resolved      string         `json:"resolved,omitempty"`          // when
+	ReviewDue     bool           `json:"review_due,omitempty"`        // a break-glass use of the actor's waits for its review too long
+	Revoked       bool           `json:"revoked,omitempty"`           // the caller's credential was
+	Roles         []string       `json:"roles,omitempty"`             // of the actor
 	Scopes        []string       `json:"scopes"`
 	Session       string         `json:"session"`
+	SessionName   string         `json:"session_name,omitempty"`  // the caller's own name for the session
 	SessionOwner  string         `json:"session_owner,omitempty"` // set where the session was opened by somebody else
 	Suspended     bool           `json:"suspended,omitempty"`     // the actor, or whom it acts for, is
 	Tenant        string         `json:"tenant"`
@@ -57,6 +62,8 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.Str("deadline", &f.Deadline)
 	c.OptStr("delegation", &f.Delegation)
 	c.OptStr("delegation_fault", &f.DelegationBad)
+	canon.OptDoc(c, "delegator", &f.Delegator)
+	c.OptBool("dual_control", &f.DualControl)
 	c.OptStr("frozen", &f.Frozen)
 	canon.OptDoc(c, "key", &f.Key)
 	c.Str("kind", &f.Kind)
@@ -69,12 +76,15 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptBool("parent_live", &f.ParentLive)
 	c.Str("proposed", &f.Proposed)
 	c.Str("proposer", &f.Proposer)
+	c.OptStr("requested_session", &f.Requested)
 	c.OptStr("resolution", &f.Resolution)
 	c.OptStr("resolved", &f.Resolved)
 	c.OptBool("review_due", &f.ReviewDue)
+	c.OptBool("revoked", &f.Revoked)
 	c.OptStrs("roles", &f.Roles)
 	c.Strs("scopes", &f.Scopes)
 	c.Str("session", &f.Session)
+	c.OptStr("session_name", &f.SessionName)
 	c.OptStr("session_owner", &f.SessionOwner)
 	c.OptBool("suspended", &f.Suspended)
 	c.Str("tenant", &f.Tenant)
@@ -90,6 +100,19 @@ func (f *Facts) ForRules() *Facts {
 	g := *f
 	g.Approvals, g.Budget, g.Resolution, g.Resolved = nil, nil, "", ""
 	return &g
+}
+
+// DelegatorFact is what the principal that a call is done for holds: its roles
+// now, and the scopes of the credential that it delegated under.
+type DelegatorFact struct {
+	Roles  []string `json:"roles,omitempty"`
+	Scopes []string `json:"scopes,omitempty"`
+}
+
+// Canonical implements canon.Document.
+func (d *DelegatorFact) Canonical(c *canon.Codec) {
+	c.OptStrs("roles", &d.Roles)
+	c.OptStrs("scopes", &d.Scopes)
 }
 
 // KeyFact is a virtual key as it stood at the decision.

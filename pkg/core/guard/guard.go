@@ -110,7 +110,11 @@ func judge(in *Inputs, note func(part string, a Answer)) Answer {
 		return said(PartGates, Answer{Verdict: contract.Deny, Reason: reason})
 	}
 	said(PartGates, Answer{})
-	v := Combine(append([]Answer{in.Schema, said(PartCeilings, p0Approvals(in)), orDeny(in.P1)}, in.P2...)...)
+	layers := append([]Answer{in.Schema, said(PartCeilings, p0Approvals(in)), orDeny(in.P1)}, in.P2...)
+	if in.Facts.DualControl {
+		layers = append(layers, said(PartDualControl, dualControl))
+	}
+	v := Combine(layers...)
 	if v.Verdict != contract.Deny && in.Tool.Sandbox != nil && !runs(narrowed(in, v)) {
 		return said(PartSandbox, Answer{Verdict: contract.Deny, Reason: contract.ReasonSandboxViolation})
 	}
@@ -155,9 +159,11 @@ func gate(in *Inputs) string {
 		return contract.ReasonProvenanceFailure
 	case f.Suspended:
 		return contract.ReasonPrincipalSuspended
+	case f.Revoked:
+		return contract.ReasonCredentialRevoked
 	case f.Key != nil && f.Key.Fault != "":
 		return f.Key.Fault
-	case f.SessionOwner != "":
+	case f.SessionOwner != "" || f.Requested != "":
 		return contract.ReasonIdentityIsolationViolation
 	case f.ToolPinned == "none":
 		return contract.ReasonToolNotApproved
@@ -211,6 +217,10 @@ func p0Approvals(in *Inputs) Answer {
 	return a
 }
 
+// dualControl asks for a second person, who has a day to approve.
+var dualControl = Answer{Verdict: contract.Escalate, Reason: contract.ReasonApprovalRequired,
+	Approvals: []contract.ApprovalRule{{Quorum: 1, TimeoutMS: (24 * time.Hour).Milliseconds()}}}
+
 // defaultApproval is asked for where an ESCALATE names nobody.
 var defaultApproval = contract.ApprovalRule{Quorum: 1, TimeoutMS: (5 * time.Minute).Milliseconds()}
 
@@ -229,7 +239,7 @@ func settle(in *Inputs, v Answer) Answer {
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonApproved
 	case f.Resolution == "granted": // the policies ask for more now than they did
 		return Answer{Verdict: contract.Deny, Reason: contract.ReasonApprovalDenied}
-	case f.BreakGlass != "":
+	case f.BreakGlass != "" && !f.DualControl: // who is a person outlives an emergency
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonBreakGlass
 	}
 	return v

@@ -216,6 +216,8 @@ func TestEveryReason(t *testing.T) {
 	try(w, with("echo", func(f *guard.Facts) { f.Proposer = "judge" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.SessionOwner = "bob" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Unverified = true }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.Revoked = true }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.Key = &guard.KeyFact{ID: "k", Fault: contract.ReasonKeyNotInPerson} }), `{}`)
 	w.event("policy", events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: "mallory", Reason: "x"})
 	try(w, with("echo", func(f *guard.Facts) { f.Actor = "mallory" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Now = contract.Time(noon.Add(time.Hour)) }), `{}`)
