@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -70,12 +69,24 @@ func (s *Service) verify(raw string) (*caller, error) {
 
 const maxKnown = 10000
 
-// auth verifies the bearer token; scope, if named, must be held.
+// auth verifies the bearer token, once for a request; scope, if named, must be
+// held.
 func (s *Service) auth(c echo.Context, scope string) (*caller, error) {
-	raw, ok := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
-	if v := c.Request().Header.Get("X-Api-Key"); !ok && v != "" { // as Anthropic's clients send it
-		raw, ok = v, true
+	who, ok := c.Get(callerKey).(*caller)
+	if !ok {
+		var err error
+		if who, err = s.authenticate(c); err != nil {
+			return nil, err
+		}
 	}
+	if scope != "" && !slices.Contains(who.scopes, scope) {
+		return nil, scopeMissing(scope)
+	}
+	return who, nil
+}
+
+func (s *Service) authenticate(c echo.Context) (*caller, error) {
+	raw, ok := credential(c.Request().Header)
 	if !ok {
 		return nil, &apiError{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_missing",
 			Message: "send Authorization: Bearer <token>; `binnacle token create` makes one"}
@@ -84,10 +95,18 @@ func (s *Service) auth(c echo.Context, scope string) (*caller, error) {
 	if err != nil {
 		return nil, &apiError{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_invalid", Message: "the bearer token is not valid: " + err.Error()}
 	}
-	if scope != "" && !slices.Contains(who.scopes, scope) {
-		return nil, &apiError{Status: http.StatusForbidden, Type: "permission_error", Code: "scope_missing", Message: "the token lacks scope " + scope}
-	}
 	return who, nil
+}
+
+// credential is the token or key that a request carries: in Authorization,
+// whose scheme is case-insensitive (RFC 9110 §11.1), or in X-Api-Key, as
+// Anthropic's clients send it.
+func credential(h http.Header) (string, bool) {
+	if scheme, raw, ok := strings.Cut(h.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(raw), true
+	}
+	raw := h.Get("X-Api-Key")
+	return raw, raw != ""
 }
 
 // Session header of requests and responses.
@@ -377,14 +396,7 @@ func (s *Service) output(ctx context.Context, out *propose.Outcome) ([]byte, err
 
 // body reads a JSON object and canonicalises it. Empty means {}.
 func body(c echo.Context) ([]byte, error) {
-	raw, err := io.ReadAll(c.Request().Body)
-	if err != nil {
-		var he *echo.HTTPError
-		if errors.As(err, &he) {
-			return nil, he
-		}
-		return nil, badRequest("body", "the request body could not be read")
-	}
+	raw := rawBody(c)
 	if len(raw) == 0 {
 		return []byte("{}"), nil
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -25,8 +24,8 @@ func (s *Service) capabilities(c echo.Context) error {
 
 // ExecuteRequest is the body of POST /mcp/v1/execute.
 type ExecuteRequest struct {
-	Method string         `json:"method"`
-	Params map[string]any `json:"params"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"` // an object
 }
 
 // execute is POST /mcp/v1/execute of the HELM HTTP surface: {method, params}.
@@ -39,16 +38,12 @@ func (s *Service) execute(c echo.Context) error {
 	if err := json.Unmarshal(raw, &req); err != nil || req.Method == "" {
 		return badRequest("method", "want {method, params}")
 	}
-	if req.Params == nil {
-		req.Params = map[string]any{}
+	args := []byte("{}")
+	if len(req.Params) > 0 && string(req.Params) != "null" {
+		args = req.Params // canonical, as a part of the body
 	}
-	enc, err := json.Marshal(req.Params)
-	if err != nil {
-		return err
-	}
-	args, err := canon.Transform(nil, enc)
-	if err != nil {
-		return badRequest("params", err.Error())
+	if args[0] != '{' {
+		return badRequest("/params", "want an object")
 	}
 	r, err := s.request(c, "tool."+req.Method, req.Method, args, who)
 	if err != nil {

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,17 +31,7 @@ func (s *Service) llm(kind string) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		var buf bytes.Buffer // whole: what is streamed through breaks in front of fast answers
-		buf.Grow(int(min(max(c.Request().ContentLength, 0), 1<<20)) + bytes.MinRead)
-		_, err = buf.ReadFrom(c.Request().Body)
-		if err != nil {
-			var he *echo.HTTPError
-			if errors.As(err, &he) {
-				return he
-			}
-			return badRequest("body", "the request body could not be read")
-		}
-		r, err := s.llmRequest(c, kind, buf.Bytes(), who)
+		r, err := s.llmRequest(c, kind, rawBody(c), who)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -20,22 +21,41 @@ import (
 // 2025-11-25). The sessionless wire of 2026-07-28 gets a second, stateless
 // handler beside this one, chosen by the request's protocol version; nothing
 // below depends on which of the two a tool call came through.
-func (s *Service) mcpHandler() http.Handler {
-	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.mcpServer() },
-		&mcp.StreamableHTTPOptions{SessionTimeout: 30 * time.Minute})
-	verifier := func(_ context.Context, raw string, _ *http.Request) (*auth.TokenInfo, error) {
-		k, err := s.verify(raw)
+func (s *Service) mcpHandler() echo.HandlerFunc {
+	h := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
+		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: maxBody + 1})
+	// The caller was verified before the body was read; here the SDK is given
+	// what came of it. Its sessions are bound to the credential.
+	verifier := func(ctx context.Context, raw string, _ *http.Request) (*auth.TokenInfo, error) {
+		who, err := s.verify(raw)
 		if err != nil {
 			return nil, errors.Join(auth.ErrInvalidToken, err)
 		}
-		return &auth.TokenInfo{Scopes: k.scopes, Expiration: k.until, UserID: k.actor, Extra: map[string]any{"client": k.client}}, nil
+		return &auth.TokenInfo{Expiration: who.until, UserID: digestOf(raw), Extra: map[string]any{callerKey: who}}, nil
 	}
-	return auth.RequireBearerToken(verifier, nil)(h)
+	checked := auth.RequireBearerToken(verifier, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h) // virtual keys may have no end
+	return func(c echo.Context) error {
+		who, err := s.auth(c, "")
+		if err != nil {
+			return err
+		}
+		r := c.Request()
+		raw, _ := credential(r.Header)
+		x, err := s.mcps.enter(r.Header.Get("Mcp-Session-Id"), who.actor, raw, time.Now(), s.mcpServer)
+		if err != nil {
+			return err
+		}
+		defer func() { s.mcps.leave(x, time.Now()) }()
+		r = r.WithContext(context.WithValue(r.Context(), mcpKey{}, x))
+		r.Header.Set("Authorization", "Bearer "+raw)
+		checked.ServeHTTP(c.Response(), r)
+		return nil
+	}
 }
 
 // mcpServer is one MCP session's server, with the catalog as it is now.
-func (s *Service) mcpServer() *mcp.Server {
-	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, nil)
+func (s *Service) mcpServer(id string) *mcp.Server {
+	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{GetSessionID: func() string { return id }})
 	for _, t := range s.packs() {
 		srv.AddTool(&mcp.Tool{Name: t.Tool, Description: t.Description, InputSchema: json.RawMessage(t.InputSchema), OutputSchema: json.RawMessage(t.OutputSchema)}, s.mcpCall)
 	}
@@ -59,6 +79,10 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 	if info == nil {
 		return nil, errors.New("no verified caller")
 	}
+	who, ok := info.Extra[callerKey].(*caller)
+	if !ok {
+		return nil, errors.New("no verified caller")
+	}
 	session, err := sessionOf(req.Extra.Header)
 	if err != nil {
 		return nil, err
@@ -78,9 +102,8 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 	if err != nil {
 		return nil, err
 	}
-	client, _ := info.Extra["client"].(string)
 	out, output, err := s.await(ctx, propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args,
-		Actor: info.UserID, Client: client, Session: session, Scopes: info.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(req.Extra.Header),
+		Actor: who.actor, Client: who.client, Session: session, Scopes: who.scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(req.Extra.Header),
 		OnBehalfOf: behalf, Delegation: delegation}, false)
 	var esc *escalation
 	if errors.As(err, &esc) {

@@ -15,8 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/labstack/echo/v4"
-	"github.com/labstack/echo/v4/middleware"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -39,6 +37,7 @@ type Config struct {
 	CallTimeout time.Duration     // how long a caller waits; 0 = 90 s
 	Version     string
 	Capture     string // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
+	Bodies      BodyLimits
 	Webhook     string // is told of calls that wait for approval; empty = nobody
 	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature
 	// Listening, if set, is told the bound address.
@@ -56,6 +55,8 @@ type Service struct {
 	view    *follow.Follower
 	metrics *metrics
 	pulse   pulse
+	bodies  bodies
+	mcps    mcpSessions
 
 	verified      sync.Map // digest of a token -> *caller
 	verifiedCount atomic.Int64
@@ -67,9 +68,6 @@ var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: appen
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{notifyWork}, Readers: []bus.Reader{propose.Reader, toolsReader}}
 }
-
-// maxBody bounds a request body; content above it belongs in an artifact.
-const maxBody = "16M"
 
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
@@ -108,11 +106,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w; set another address with --addr", s.Addr, err)
 	}
-	srv := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	srv := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: maxHeader, IdleTimeout: 2 * time.Minute}
 	g, inner := errgroup.WithContext(ctx)
 	listening := make(chan struct{})
 	g.Go(func() error { return s.view.Run(inner, 1) })
 	g.Go(func() error { s.pulse.run(inner, env.Conn); return nil })
+	g.Go(func() error { s.keepSessions(inner); return nil })
 	if s.Webhook != "" {
 		if len(s.WebhookKey) < 16 {
 			return errors.New("gateway: the webhook's key has fewer than 16 bytes")
@@ -152,78 +151,4 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	})
 	return g.Wait()
-}
-
-// routes is the whole HTTP surface; a test compares it with the OpenAPI
-// document.
-func (s *Service) routes() *echo.Echo {
-	e := echo.New()
-	e.HideBanner, e.HidePort = true, true
-	e.HTTPErrorHandler = s.fail
-	e.Use(middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, DisablePrintStack: true,
-		LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
-			s.env.Log.Error("request panicked", "err", err, "stack", string(stack))
-			return err
-		}}))
-	e.Use(middleware.BodyLimit(maxBody))
-	e.Use(s.metrics.middleware)
-
-	e.GET("/healthz", s.healthz)
-	e.GET("/readyz", s.readyz)
-	e.GET("/metrics", s.metrics.handler(s))
-	e.GET("/openapi.json", openapi)
-
-	e.POST("/v1/chat/completions", s.llm(llm.Chat))
-	e.POST("/v1/completions", s.llm(llm.Completions))
-	e.POST("/v1/embeddings", s.llm(llm.Embeddings))
-	e.POST("/v1/messages", s.llm(llm.Messages))
-	e.POST("/v1/messages/count_tokens", s.llm(llm.CountTokens))
-	e.POST("/v1/responses", s.llm(llm.Responses))
-	e.GET("/v1/responses/:id", s.response)
-	e.DELETE("/v1/responses/:id", s.deleteResponse)
-	e.GET("/v1/responses/:id/input_items", s.inputItems)
-	e.GET("/v1/models", s.models)
-	e.GET("/v1/models/*", s.models)
-	e.GET("/api/v1/packs", s.listPacks)
-	e.GET("/api/v1/packs/:name", s.getPack)
-	e.POST("/api/v1/packs/:name", s.runPack)
-	e.POST("/api/v1/calls", s.call)
-	e.POST("/api/v1/secrets", s.putSecret)
-	e.GET("/api/v1/llm/stats", s.usageOf("stats"))
-	e.GET("/api/v1/llm/spend", s.usageOf("spend"))
-	e.POST("/api/v1/keys", s.createKey)
-	e.GET("/api/v1/keys", s.listKeys)
-	e.POST("/api/v1/judgements", s.judgement)
-	e.GET("/api/v1/calls/:id", s.callState)
-
-	e.GET("/api/v1/approvals", s.approvals)
-	e.GET("/api/v1/approvals/:call", s.approval)
-	e.POST("/api/v1/approvals/:call/votes", s.vote)
-	e.GET("/api/v1/policies", s.asked("policies"))
-	e.GET("/api/v1/limits", s.asked("limits"))
-	e.GET("/api/v1/identities", s.identities)
-	e.GET("/api/v1/trust/keys", s.trustKeys)
-
-	e.GET("/helm/receipts", s.receipts)
-	e.GET("/helm/proofgraph", s.proofgraph)
-	e.GET("/api/v1/proofgraph/sessions", s.sessions)
-	e.GET("/api/v1/proofgraph/sessions/:id/receipts", s.sessionReceipts)
-	e.GET("/api/v1/sessions/:id/evidence", s.evidence)
-	e.GET("/api/v1/events", s.events)
-	e.GET("/api/v1/search", s.search)
-	e.GET("/api/v1/ledger", s.ledger)
-	e.GET("/api/v1/ledger/:seq/proof", s.proof)
-	e.GET("/api/v1/contents/:commitment", s.content)
-	e.GET("/log/checkpoint", s.logCheckpoint)
-	e.GET("/log/consistency", s.logConsistency)
-	e.GET("/log/tile/:level/:tile", s.logTile)
-	e.GET("/log/tile/:level/:tile/*", s.logTile)
-	e.POST("/log/cosignatures", s.logCosign)
-	e.GET("/api/v1/views/:service", s.viewDump)
-
-	e.GET("/mcp/v1/capabilities", s.capabilities)
-	e.POST("/mcp/v1/execute", s.execute)
-	mcp := echo.WrapHandler(s.mcpHandler())
-	e.Match([]string{http.MethodGet, http.MethodPost, http.MethodDelete}, "/mcp", mcp)
-	return e
 }
