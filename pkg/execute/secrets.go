@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -14,10 +15,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// SecretRequest is the data of <executor>.secret_requested.v1.
+// SecretRequest is the data of <executor>.secret_requested.v2. Version 1 has no
+// inbox and is refused.
 type SecretRequest struct {
 	CallID     string   `json:"call_id"`
 	DecisionID string   `json:"decision_id"`
+	Inbox      string   `json:"inbox"` // id of this request alone, under which the sealed values are sent
 	Names      []string `json:"names"`
 	Recipient  string   `json:"recipient"` // ephemeral X25519 public key, base64
 	To         string   `json:"to"`        // instance whose mailbox gets the sealed values
@@ -27,16 +30,36 @@ type SecretRequest struct {
 func (r *SecretRequest) Canonical(c *canon.Codec) {
 	c.Str("call_id", &r.CallID)
 	c.Str("decision_id", &r.DecisionID)
+	c.OptStr("inbox", &r.Inbox)
 	c.Strs("names", &r.Names)
 	c.Str("recipient", &r.Recipient)
 	c.Str("to", &r.To)
 }
 
-// SecretInfo binds sealed values to their call.
-func SecretInfo(decisionID string) string { return "binnacle secret v1 " + decisionID }
+// SecretInfo binds sealed values to the request that they answer: its tenant,
+// decision, inbox and names. The answer to one request does not open as the
+// answer to another, of the same call or not.
+func SecretInfo(tenant string, r *SecretRequest) string {
+	return sealInfo("binnacle secret v2", append([]string{tenant, r.DecisionID, r.Inbox}, r.Names...)...)
+}
 
 // PutSecretInfo binds a sealed value to the call that stores it.
 func PutSecretInfo(callID string) string { return "binnacle secret put v1 " + callID }
+
+// sealInfo joins the parts that a seal is bound to; quoting keeps one list of
+// parts from being spelled as another.
+func sealInfo(purpose string, parts ...string) string {
+	return fmt.Sprintf("%s %q", purpose, parts)
+}
+
+// secretInbox begins the ids of inboxes for sealed values.
+const secretInbox = "secret"
+
+// ValidInbox reports whether id can be the inbox of a request for secrets, and
+// of nothing else.
+func ValidInbox(id string) bool {
+	return strings.HasPrefix(id, secretInbox+"-") && len(id) <= 64 && contract.Token(id)
+}
 
 // SealedSecrets is the frame the broker sends: values sealed, or why not.
 type SealedSecrets struct {
@@ -45,15 +68,15 @@ type SealedSecrets struct {
 }
 
 // SecretsByBroker asks the vault-broker: the request is on the ledger, the
-// values come sealed to a key made for this call, through the mailbox.
+// values come sealed to a key made for this request, to an inbox of its own.
 func SecretsByBroker(m *emit.Emitter, box *transient.Box, instance string) Secrets {
 	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()
 		if err != nil {
 			return nil, err
 		}
-		req := SecretRequest{CallID: a.Call.ID, DecisionID: a.Decision.ID, Names: names, Recipient: key.Public(), To: instance}
-		in := box.Open("secret-" + a.Call.ID)
+		req := SecretRequest{CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(secretInbox), Names: names, Recipient: key.Public(), To: instance}
+		in := box.Open(req.Inbox)
 		defer in.Close()
 		if _, err := m.Append(ctx, m.New("secret_requested", started.Session, contract.Bytes(&req), started)); err != nil {
 			return nil, err
@@ -73,11 +96,19 @@ func SecretsByBroker(m *emit.Emitter, box *transient.Box, instance string) Secre
 		if err != nil {
 			return nil, err
 		}
-		plain, err := key.Open(SecretInfo(a.Decision.ID), raw)
+		plain, err := key.Open(SecretInfo(started.Tenant, &req), raw)
 		if err != nil {
 			return nil, err
 		}
 		var out map[string]string
-		return out, json.Unmarshal(plain, &out)
+		if err := json.Unmarshal(plain, &out); err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if _, ok := out[name]; !ok {
+				return nil, fmt.Errorf("the vault-broker's answer lacks secret %s", name)
+			}
+		}
+		return out, nil
 	}
 }

@@ -153,7 +153,7 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 	}
 	s.env.Emit.See(e.Lamport)
 	var req execute.SecretRequest
-	if err := contract.Decode(e.Data, &req); err != nil || req.CallID != e.CallID {
+	if err := contract.Decode(e.Data, &req); err != nil || req.CallID != e.CallID || !execute.ValidInbox(req.Inbox) {
 		s.env.Log.Error("not a secret request", "subject", m.Subject())
 		return nil
 	}
@@ -170,7 +170,7 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 		if err != nil {
 			return err
 		}
-		sealed, err := seal.To(req.Recipient, execute.SecretInfo(req.DecisionID), plain)
+		sealed, err := seal.To(req.Recipient, execute.SecretInfo(e.Tenant, &req), plain)
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 	if err != nil {
 		return err
 	}
-	return s.env.Box.Send(ctx, req.To, "secret-"+req.CallID, transient.Frame{Kind: transient.Sealed, Data: body})
+	return s.env.Box.Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
 }
 
 // check looks the decision up on the ledger: a request proves nothing.

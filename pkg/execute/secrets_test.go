@@ -1,0 +1,116 @@
+package execute_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+)
+
+// TestSecretsAtOnce: several secrets fetched at once for one call come each to
+// the request that wanted it, in whatever order the broker answers.
+func TestSecretsAtOnce(t *testing.T) {
+	const n = 5
+	m := meshtest.Start(t, []bus.Declaration{{Service: "llm-router", Slots: 1}, {Service: "vault-broker", Slots: 1}})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	connect := func(service string) (*transient.Box, *emit.Emitter) {
+		c := m.Connect(t, service)
+		b := transient.NewBox(c, "t", service, service+"-1")
+		go b.Run(ctx)
+		<-b.Ready()
+		return b, &emit.Emitter{Log: eventlog.JetStream{Conn: c}, Tenant: "t", Source: service + "/" + service + "-1", Now: time.Now}
+	}
+	router, e := connect("llm-router")
+	broker, log := connect("vault-broker")
+	fetch := execute.SecretsByBroker(e, router, "llm-router-1")
+	started := e.New("effect_started", "s-x", []byte("{}"), nil)
+	started.Session, started.CallID = "s-x", "c-x"
+	a := &contract.Allowed{Call: contract.Call{ID: "c-x"}, Decision: contract.Decision{ID: "d-c-x"}}
+
+	var g errgroup.Group
+	for i := range n {
+		g.Go(func() error {
+			name := fmt.Sprintf("llm.%d", i)
+			got, err := fetch(ctx, started, a, []string{name})
+			if err == nil && got[name] != "value of "+name {
+				err = fmt.Errorf("%s: got %v", name, got)
+			}
+			return err
+		})
+	}
+	var reqs []execute.SecretRequest
+	for len(reqs) < n && ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+		reqs = reqs[:0]
+		for en, err := range log.Log.Scan(ctx, "evt.t.llm-router.*.secret_requested.s-x", 1) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			ev, err := eventlog.Open(en)
+			var r execute.SecretRequest
+			if err == nil {
+				err = contract.Decode(ev.Data, &r)
+			}
+			if err != nil || !execute.ValidInbox(r.Inbox) {
+				t.Fatal(r, err)
+			}
+			reqs = append(reqs, r)
+		}
+	}
+	slices.Reverse(reqs)
+	for _, r := range reqs {
+		plain, _ := json.Marshal(map[string]string{r.Names[0]: "value of " + r.Names[0]})
+		sealed, err := seal.To(r.Recipient, execute.SecretInfo("t", &r), plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := json.Marshal(execute.SealedSecrets{Sealed: base64.StdEncoding.EncodeToString(sealed)})
+		if err := broker.Send(ctx, r.To, r.Inbox, transient.Frame{Kind: transient.Sealed, Data: body}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSecretSeal: what answers one request opens as the answer to no other.
+func TestSecretSeal(t *testing.T) {
+	k, err := seal.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := execute.SecretRequest{DecisionID: "d", Inbox: "secret-A", Names: []string{"a", "b"}}
+	sealed, err := seal.To(k.Public(), execute.SecretInfo("t", &base), []byte("v"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Open(execute.SecretInfo("t", &base), sealed); err != nil {
+		t.Fatal(err)
+	}
+	for what, info := range map[string]string{
+		"tenant":   execute.SecretInfo("u", &base),
+		"decision": execute.SecretInfo("t", &execute.SecretRequest{DecisionID: "e", Inbox: "secret-A", Names: []string{"a", "b"}}),
+		"inbox":    execute.SecretInfo("t", &execute.SecretRequest{DecisionID: "d", Inbox: "secret-B", Names: []string{"a", "b"}}),
+		"names":    execute.SecretInfo("t", &execute.SecretRequest{DecisionID: "d", Inbox: "secret-A", Names: []string{"a b"}}),
+	} {
+		if _, err := k.Open(info, sealed); err == nil {
+			t.Errorf("opens under another %s", what)
+		}
+	}
+}
