@@ -199,6 +199,10 @@ func (v *Env) live(ctx context.Context, service string) (string, error) {
 	return names[0], nil
 }
 
+// KeysView is the query for a service's view of the key registry, in canonical
+// form with its position: {name, position, dump}.
+const KeysView = "keys_view"
+
 // Serve runs one instance of a service until ctx ends. It retries until its
 // streams exist, so services start in any order.
 func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
@@ -227,6 +231,9 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	}
 	env.Box.Serve("health", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(env.Health(ctx))
+	})
+	env.Box.Serve(KeysView, func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
+		return reply(env.Trust.dump())
 	})
 	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance); err != nil {
 		return fmt.Errorf("%s: tracing: %w", slot.Instance, err)

@@ -15,7 +15,15 @@ import (
 type Trust struct {
 	mu  sync.RWMutex
 	reg trust.Registry
+	at  uint64 // sequence last applied
 	see func(lamport uint64)
+}
+
+// dump is the view's canonical form, and the sequence that it was last changed by.
+func (t *Trust) dump() map[string]any {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return map[string]any{"name": "keys", "position": t.at, "dump": string(t.reg.Dump())}
 }
 
 func (t *Trust) apply(en eventlog.Entry) error {
@@ -31,6 +39,7 @@ func (t *Trust) apply(en eventlog.Entry) error {
 	t.see(e.Lamport) // what we sign must come after the key that signs it
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.at = en.Seq
 	if err := t.reg.Apply(k, e.Lamport); err != nil {
 		slog.Error("trust event refused", "seq", en.Seq, "err", err)
 	}

@@ -7,8 +7,10 @@ import (
 	"encoding/base64"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
@@ -125,6 +127,19 @@ type Key struct {
 	contract.TrustKey
 	Since        uint64 `json:"since_lamport"`
 	RevokedSince uint64 `json:"revoked_since_lamport,omitempty"`
+}
+
+// Dump is the registry's canonical form: a JSON line for each key, oldest first.
+func (r *Registry) Dump() []byte {
+	var b []byte
+	for _, k := range r.Keys() {
+		w := canon.Object(b)
+		w.Raw("key", contract.Bytes(&k.TrustKey))
+		w.Str("revoked_since", strconv.FormatUint(k.RevokedSince, 10))
+		w.Str("since", strconv.FormatUint(k.Since, 10))
+		b = append(w.End(), '\n')
+	}
+	return b
 }
 
 // Keys lists every key, oldest first.

@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
@@ -44,6 +45,8 @@ type viewResult struct {
 	Lines    int    `json:"lines"`
 	Equal    bool   `json:"equal"`
 	Where    string `json:"where,omitempty"` // the first line that differs
+	// NotCompared is why there was nothing to compare with: the service does not run.
+	NotCompared string `json:"not_compared,omitempty"`
 }
 
 // liveView is a service's view as it stands.
@@ -52,6 +55,8 @@ type liveView struct {
 	Position uint64 `json:"position"`
 	Dump     string `json:"dump"`
 	Root     string `json:"root,omitempty"` // trust anchor, with the gateway's
+
+	missing string // why there is none
 }
 
 // maxDifferences bounds how many differences are listed.
@@ -83,6 +88,10 @@ func replay(ctx context.Context, c *env) error {
 	defer view.Close()
 	r := &replayer{c: c, ctx: ctx, view: view, catalogs: map[string]*catalog.Catalog{}, live: live}
 	r.catalogs["gateway"] = &catalog.Catalog{}
+	r.keys = map[string]*trust.Registry{}
+	for _, s := range keyring.Services {
+		r.keys[s] = &trust.Registry{Root: live["gateway"].Root}
+	}
 	r.trust.Root = live["gateway"].Root
 	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
 	r.upTo = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
@@ -101,6 +110,15 @@ func replay(ctx context.Context, c *env) error {
 	r.compare("policy.state", live["policy"].Position, []byte(live["policy"].Dump), r.upTo.Dump())
 	r.compare("llm.usage", live["llm-router"].Position, []byte(live["llm-router"].Dump), []byte(r.usage.Digest()))
 	r.compare("policy.budget", live["policy-budget"].Position, []byte(live["policy-budget"].Dump), r.budget.Dump())
+	_, starts := r.starts.Dump()
+	r.compare("policy.starts", live["policy-starts"].Position, []byte(live["policy-starts"].Dump), starts)
+	for _, s := range keyring.Services {
+		if v := live["keys-"+s]; v.missing != "" {
+			r.rep.Views = append(r.rep.Views, viewResult{Name: "keys." + s, NotCompared: v.missing, Equal: true})
+		} else {
+			r.compare("keys."+s, v.Position, []byte(v.Dump), r.keys[s].Dump())
+		}
+	}
 	r.rep.Equal = len(r.rep.Differences) == 0
 	for _, v := range r.rep.Views {
 		r.rep.Equal = r.rep.Equal && v.Equal
@@ -118,10 +136,17 @@ func replay(ctx context.Context, c *env) error {
 // rebuilt one is taken to exactly there.
 func (c *env) liveViews(ctx context.Context) (map[string]liveView, []byte, error) {
 	out := map[string]liveView{}
-	for _, s := range []string{"gateway", "policy", "policy-budget", "llm-router"} {
+	views := []string{"gateway", "policy", "policy-budget", "policy-starts", "llm-router"}
+	for _, s := range keyring.Services {
+		views = append(views, "keys-"+s)
+	}
+	for _, s := range views {
 		var v liveView
 		if err := c.get(ctx, "/api/v1/views/"+s, &v); err != nil {
-			return nil, nil, err
+			if !strings.HasPrefix(s, "keys-") { // an executor may be down; what decides may not
+				return nil, nil, err
+			}
+			v.missing = err.Error()
 		}
 		out[s] = v
 	}
@@ -152,7 +177,9 @@ type replayer struct {
 	state    *policy.State // with everything that ever was in force
 	upTo     *policy.State // as it was at the live view's position
 	trust    trust.Registry
+	keys     map[string]*trust.Registry // as each service's live view has them
 	budget   policy.Book
+	starts   policy.Unstarted
 	usage    llmrouter.Usage
 	args     map[string]*contract.Content // of proposals not yet decided, by call
 	rep      replayReport
@@ -241,6 +268,11 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 			if err := r.trust.Apply(k, e.Lamport); err != nil {
 				r.differ("key %s: %v", k.KID, err)
 			}
+			for s, reg := range r.keys {
+				if seq <= r.live["keys-"+s].Position {
+					_ = reg.Apply(k, e.Lamport) // services refuse what the registry refuses, and go on
+				}
+			}
 		}
 		return nil
 	case "budget_changed":
@@ -251,6 +283,11 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	}
 	if seq <= r.live["llm-router"].Position {
 		if err := r.usage.Apply(e); err != nil {
+			return err
+		}
+	}
+	if policy.UnstartedReads(e.Name) && seq <= r.live["policy-starts"].Position {
+		if err := r.starts.Apply(en); err != nil {
 			return err
 		}
 	}
@@ -381,6 +418,9 @@ func (r *replayer) print() {
 		state := "equal"
 		if !v.Equal {
 			state = "DIFFERS at " + v.Where
+		}
+		if v.NotCompared != "" {
+			state = "not compared: " + v.NotCompared
 		}
 		fmt.Fprintf(r.c.out, "  view %-18s at %-8d %6d lines  %s\n", v.Name, v.Position, v.Lines, state)
 	}

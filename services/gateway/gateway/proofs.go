@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -470,6 +471,18 @@ func (s *Service) viewDump(c echo.Context) error {
 	}
 	if c.Param("service") == "policy-budget" {
 		return s.askPolicy(c, "budget_view", nil)
+	}
+	if c.Param("service") == "policy-starts" {
+		return s.askPolicy(c, "starts_view", nil)
+	}
+	if owner, ok := strings.CutPrefix(c.Param("service"), "keys-"); ok {
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		var doc json.RawMessage
+		if err := s.env.Ask(short, owner, run.KeysView, nil, &doc); err != nil {
+			return unavailable(err.Error())
+		}
+		return c.JSONBlob(http.StatusOK, doc)
 	}
 	var doc json.RawMessage
 	if err := s.env.Ask(ctx, c.Param("service"), "view", nil, &doc); err != nil {

@@ -31,6 +31,10 @@ func (s *Service) serve(view *follow.Follower) {
 		}
 		return reply(doc)
 	})
+	s.env.Box.Serve("starts_view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
+		at, dump := s.unstarted.Dump()
+		return reply(map[string]any{"name": "policy.starts", "position": at, "dump": string(dump)})
+	})
 	s.env.Box.Serve("approvals", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(s.state.approvals())
 	})

@@ -45,7 +45,7 @@ type Service struct {
 	state     State
 	labels    labels
 	budget    *book
-	unstarted unstarted
+	unstarted Unstarted
 	owners    cache         // of sessions
 	seen      atomic.Uint64 // lamport of the newest event in state
 
@@ -72,7 +72,7 @@ func ownEvents(names ...string) []string {
 }
 
 func startsFilters() []string {
-	f := []string{"evt.*.*.*.effect_started.>"}
+	f := []string{"evt.*.*.*.effect_started.>", "evt.*.policy.*.start_expired.>"}
 	for _, x := range bus.Executors {
 		f = append(f, bus.AllowedFilter(x))
 	}
@@ -101,7 +101,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	view := follow.New(env.Conn, env.Instance, stateReader, s.applyState)
-	starts := follow.New(env.Conn, env.Instance, startsReader, s.unstarted.apply)
+	starts := follow.New(env.Conn, env.Instance, startsReader, s.unstarted.Apply)
 	starts.Batch, starts.Every = 5000, 500*time.Millisecond
 	env.ReportFollower("policy.state", view)
 	env.ReportFollower("policy.starts", starts)

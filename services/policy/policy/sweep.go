@@ -1,11 +1,8 @@
 package policy
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -13,72 +10,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 )
-
-// unstarted is the view of allowed calls that have not started. It sees every
-// call of the mesh, nearly all of which start at once, so it reads no more
-// than the call's id until a call has waited for a while.
-type unstarted struct {
-	mu    sync.Mutex
-	calls map[string]held
-}
-
-type held struct {
-	entry eventlog.Entry
-	since time.Time
-}
-
-func (p *unstarted) apply(en eventlog.Entry) error {
-	id := contract.PeekCallID(en.Data)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.calls == nil {
-		p.calls = map[string]held{}
-	}
-	if strings.Contains(en.Subject, ".effect_started.") {
-		delete(p.calls, id)
-		return nil
-	}
-	en.Data = bytes.Clone(en.Data)
-	p.calls[id] = held{en, time.Now()}
-	return nil
-}
-
-// expired takes out the calls whose window was over at now.
-func (p *unstarted) expired(now time.Time) []*contract.Event {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var out []*contract.Event
-	for id, w := range p.calls {
-		if time.Since(w.since) < time.Second {
-			continue
-		}
-		e, expires, err := readAllowed(w.entry)
-		switch {
-		case err != nil:
-			delete(p.calls, id) // not a decision; the executor refuses it too
-		case now.After(expires):
-			out = append(out, e)
-			delete(p.calls, id)
-		}
-	}
-	return out
-}
-
-func readAllowed(en eventlog.Entry) (*contract.Event, time.Time, error) {
-	e, err := eventlog.Open(en)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	var a contract.Allowed
-	if err := contract.Decode(e.Data, &a); err != nil {
-		return nil, time.Time{}, err
-	}
-	if a.Decision.Intent == nil {
-		return nil, time.Time{}, errors.New("allowed without an intent")
-	}
-	t, err := contract.ParseTime(a.Decision.Intent.Expires)
-	return e, t, err
-}
 
 // sweepGrace is how long after its window an unstarted call is expired; it
 // covers clock differences between services.
@@ -101,18 +32,9 @@ func (s *Service) sweep(ctx context.Context, starts *follow.Follower) error {
 		for _, e := range s.unstarted.expired(s.env.Emit.Now().Add(-sweepGrace)) {
 			if err := s.expire(ctx, e); err != nil {
 				s.env.Log.Warn("expiry not recorded, will be tried again", "call", e.CallID, "err", err)
-				_ = s.unstarted.put(e)
 			}
 		}
 	}
-}
-
-func (p *unstarted) put(e *contract.Event) error {
-	b, err := e.Encode()
-	if err != nil {
-		return err
-	}
-	return p.apply(eventlog.Entry{Subject: e.Subject(), Data: b})
 }
 
 // expire claims an allowed call that never started, so that it never will,
