@@ -26,6 +26,7 @@ services: build ## build every service as a program of its own, and the NATS ser
 	@mkdir -p $(BIN)/svc
 	for s in $(SERVICES); do go build -ldflags '$(LDFLAGS)' -o $(BIN)/svc/$$s ./services/$$s || exit 1; done
 	go build -ldflags '-s -w' -o $(BIN)/svc/nats-server ./deploy/nats
+	go build -ldflags '-s -w' -o $(BIN)/svc/balancer ./deploy/balancer
 
 packs: ## build the sample packs
 	@mkdir -p $(BIN)/packs

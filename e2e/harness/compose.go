@@ -2,15 +2,34 @@ package harness
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// Compose runs docker-compose.yaml as a project of the test's own.
+// project is the compose project of tests; one runs at a time on a machine.
+const project = "binnacle-e2e"
+
+// Compose runs docker-compose.yaml as a project of the test's own, from the
+// programs in bin. Options work as on the other topologies: they become files of
+// the configuration folder, m.Dir/config, which is what a user of compose edits
+// (config/README.md).
+//
+// Servers of the test stay on 127.0.0.1. Where the llm document, the webhook or a
+// variable of Env names http://127.0.0.1:PORT, the mesh is given the host's
+// address on a network of the test instead, and a relay listens there for the
+// containers; so NewLLM and NewProviders serve a mesh on compose too.
+//
+// m.Dir holds the ring of keys (keys/, admin.token), m.NATS is the server's
+// address as the host sees it, and m.CLI("trust", …) distributes what it changes
+// to the volumes of the services, which are m.Dir/volumes/SERVICE. ComposeCLI
+// runs what a user would type.
 func Compose(t testing.TB, o Options) *Mesh {
 	t.Helper()
 	if out, err := exec.Command("docker", "version").CombinedOutput(); err != nil {
@@ -20,48 +39,185 @@ func Compose(t testing.TB, o Options) *Mesh {
 		t.Fatalf("docker compose v2 is missing; `make test` builds it as a plugin (%s)", bytes.TrimSpace(out))
 	}
 	m := base(t, "compose", o)
+	m.configure()
 	// Volumes and FIFOs outlive a test that was killed: start from nothing.
-	m.compose("down", "-v", "--remove-orphans")
+	m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
 	t.Cleanup(func() {
 		if t.Failed() {
 			cmd := m.composeCmd("docker", "compose", "logs", "--no-color", "--tail", "60")
 			cmd.Stdout, cmd.Stderr = m.log, m.log
 			_ = cmd.Run()
 		}
-		m.compose("down", "-v", "--remove-orphans")
+		m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
 	})
 	cmd := m.composeCmd(filepath.Join(Root(), "scripts/compose"), "up")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("compose up: %v\n%s", err, out)
 	}
+	m.volumes()
+	m.NATS = "nats://" + m.containerAddr("nats") + ":4222"
 	m.WaitReady()
 	return m
+}
+
+// configure writes the configuration folder, and the compose file that joins
+// services to the test's network where they are to reach servers of the test.
+func (m *Mesh) configure() {
+	m.T.Helper()
+	dir := filepath.Join(m.Dir, "config")
+	for _, s := range []string{"gateway", "llm-router", "nats", "policy", "session-runner"} {
+		if err := os.MkdirAll(filepath.Join(dir, s), 0o755); err != nil {
+			m.T.Fatal(err)
+		}
+	}
+	o := m.opts
+	var reach []string // services that are to reach servers of the test
+	env := slices.Clone(o.Env)
+	add := func(name, value string) {
+		if value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	flag := func(name, value string, on bool) {
+		if on {
+			add(name, value)
+		}
+	}
+	flag("BINNACLE_NOOP", "1", o.Noop)
+	flag("BINNACLE_MIRROR", "1", o.Mirror)
+	flag("BINNACLE_DURABILITY", "power", o.Power)
+	add("BINNACLE_CAPTURE", o.Capture)
+	if add("BINNACLE_APPROVAL_WEBHOOK", o.Webhook); o.Webhook != "" {
+		reach = append(reach, "gateway")
+	}
+	if loopback.MatchString(strings.Join(o.Env, "\n")) {
+		reach = Services
+	}
+	m.write(filepath.Join(dir, "mesh.env"), m.reachable([]byte(strings.Join(env, "\n")+"\n")))
+	if o.LLM != "" {
+		m.write(filepath.Join(dir, "llm-router/llm.json"), m.reachable(m.read(o.LLM)))
+		reach = append(reach, "llm-router")
+	}
+	for i, p := range o.Policies {
+		m.write(filepath.Join(dir, "policy", fmt.Sprintf("%02d-%s", i, filepath.Base(p))), m.read(p))
+	}
+	if o.Packs != "" {
+		if err := os.CopyFS(filepath.Join(dir, "session-runner/packs"), os.DirFS(o.Packs)); err != nil {
+			m.T.Fatal(err)
+		}
+	}
+	if len(reach) == 0 {
+		return
+	}
+	slices.Sort(reach)
+	more := "networks:\n  test: { external: true, name: " + testNetwork + " }\nservices:\n"
+	for _, s := range slices.Compact(reach) {
+		more += "  " + s + ": { networks: [test] }\n"
+	}
+	m.write(m.override(), []byte(more))
+}
+
+// override is the compose file that is merged with the mesh's own, if it exists.
+func (m *Mesh) override() string { return filepath.Join(m.Dir, "compose.test.yaml") }
+
+var loopback = regexp.MustCompile(`127\.0\.0\.1:(\d+)`)
+
+// reachable puts the host's address on the test's network in the place of the
+// loopback address, and starts a relay for each port.
+func (m *Mesh) reachable(doc []byte) []byte {
+	if !loopback.Match(doc) {
+		return doc
+	}
+	host := testHost(m.T)
+	return loopback.ReplaceAllFunc(doc, func(addr []byte) []byte {
+		_, port, _ := strings.Cut(string(addr), ":")
+		relay(m.T, host+":"+port, string(addr))
+		return []byte(host + ":" + port)
+	})
+}
+
+func (m *Mesh) read(path string) []byte {
+	m.T.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		m.T.Fatal(err)
+	}
+	return b
+}
+
+func (m *Mesh) write(path string, b []byte) {
+	m.T.Helper()
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		m.T.Fatal(err)
+	}
+}
+
+// containerAddr is a container's address on the internal network, which the host
+// can reach.
+func (m *Mesh) containerAddr(service string) string {
+	m.T.Helper()
+	out, err := exec.Command("docker", "inspect", "-f", `{{(index .NetworkSettings.Networks "`+project+`_mesh").IPAddress}}`, project+"-"+service+"-1").CombinedOutput()
+	if err != nil {
+		m.T.Fatalf("docker inspect: %v\n%s", err, out)
+	}
+	return strings.TrimSpace(string(out))
 }
 
 func (m *Mesh) composeCmd(argv ...string) *exec.Cmd {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = Root()
 	_, port, _ := strings.Cut(m.Addr, ":")
-	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME=binnacle-e2e", "BINNACLE_PORT="+port, "BINNACLE_COMPOSE_STATE="+m.Dir)
-	if m.opts.Noop {
-		cmd.Env = append(cmd.Env, "BINNACLE_NOOP=1")
+	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+project, "COMPOSE_PROGRESS=plain", "BINNACLE_PORT="+port, "BINNACLE_COMPOSE_STATE="+m.Dir, "BINNACLE_COMPOSE_CONFIG="+filepath.Join(m.Dir, "config"))
+	if _, err := os.Stat(m.override()); err == nil {
+		cmd.Env = append(cmd.Env, "COMPOSE_FILE=docker-compose.yaml:"+m.override())
 	}
 	return cmd
+}
+
+// ComposeCLI runs one docker compose command of the mesh and returns what it
+// printed on standard output.
+func (m *Mesh) ComposeCLI(args ...string) (string, error) {
+	cmd := m.composeCmd(append([]string{"docker", "compose"}, args...)...)
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("docker compose %s: %w: %s", strings.Join(args, " "), err, errOut.String())
+	}
+	return string(out), err
 }
 
 // compose runs one command, again if need be: the engine may refuse to remove
 // a network whose last container has only just gone.
 func (m *Mesh) compose(args ...string) {
 	m.T.Helper()
-	var out []byte
 	var err error
 	for range 4 {
-		if out, err = m.composeCmd(append([]string{"docker", "compose"}, args...)...).CombinedOutput(); err == nil {
+		if _, err = m.ComposeCLI(args...); err == nil {
 			return
 		}
 		time.Sleep(time.Second)
 	}
-	m.T.Fatalf("docker compose %v: %v\n%s", args, err, out)
+	m.T.Fatal(err)
+}
+
+// volumes makes m.Dir/volumes, in which each service's volume of keys has its
+// name, so that the command line on this machine distributes to them.
+func (m *Mesh) volumes() {
+	m.T.Helper()
+	dir := filepath.Join(m.Dir, "volumes")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		m.T.Fatal(err)
+	}
+	for _, s := range append([]string{"nats", "provision"}, Services...) {
+		out, err := exec.Command("docker", "volume", "inspect", "-f", "{{.Mountpoint}}", project+"_keys-"+s).Output()
+		if err != nil {
+			m.T.Fatalf("docker volume inspect: %v", err)
+		}
+		if err := os.Symlink(strings.TrimSpace(string(out)), filepath.Join(dir, s)); err != nil {
+			m.T.Fatal(err)
+		}
+	}
 }
 
 // Scale sets how many instances of services run, e.g. "policy=3".

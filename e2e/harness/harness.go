@@ -461,7 +461,11 @@ func (m *Mesh) putSecrets() {
 
 // Env is what a command needs to find the mesh.
 func (m *Mesh) Env() []string {
-	return []string{"BINNACLE_ADDR=" + m.Addr, "BINNACLE_TOKEN=" + m.Token, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
+	env := []string{"BINNACLE_ADDR=" + m.Addr, "BINNACLE_TOKEN=" + m.Token, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
+	if m.Name == "compose" {
+		env = append(env, "BINNACLE_DISTRIBUTE="+filepath.Join(m.Dir, "volumes"))
+	}
+	return env
 }
 
 // CLI runs the binnacle command against the mesh.

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -59,10 +60,41 @@ func Getenv(name, def string) string {
 	return def
 }
 
+// ConfigFile is the path that an environment variable names; where it is empty,
+// the file or folder of that name in the configuration folder (BINNACLE_CONFIG,
+// /config); "" where there is neither.
+func ConfigFile(env, name string) string {
+	if v := os.Getenv(env); v != "" {
+		return v
+	}
+	path := filepath.Join(Getenv("BINNACLE_CONFIG", "/config"), name)
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
+}
+
+// ConfigFiles is like ConfigFile for a comma-separated list; where the variable
+// is empty, it is the files of the configuration folder with one of the endings,
+// by name.
+func ConfigFiles(env string, endings ...string) []string {
+	if v := os.Getenv(env); v != "" {
+		return strings.Split(v, ",")
+	}
+	var out []string
+	for _, e := range endings {
+		found, _ := filepath.Glob(filepath.Join(Getenv("BINNACLE_CONFIG", "/config"), "*"+e)) // the pattern is well-formed
+		out = append(out, found...)
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Main runs one service as a process of its own and does not return. It reads
 //
 //	BINNACLE_NATS    NATS server (nats://127.0.0.1:4222)
 //	BINNACLE_KEYS    folder of key files (/run/secrets)
+//	BINNACLE_CONFIG  folder of configuration files (/config)
 //	BINNACLE_TENANT  environment id (default)
 //	BINNACLE_LOG     debug for more words
 //
@@ -71,7 +103,7 @@ func Getenv(name, def string) string {
 // back work, flush, exit 0.
 func Main(service string, build func(Keys) (Service, error)) {
 	if len(os.Args) == 2 && os.Args[1] == "health" {
-		os.Exit(askHealth(service))
+		os.Exit(AskHealth(service))
 	}
 	level := slog.LevelInfo
 	if os.Getenv("BINNACLE_LOG") == "debug" {
@@ -108,7 +140,7 @@ func serveProcess(ctx context.Context, service string, build func(Keys) (Service
 		return err
 	}
 	var ready atomic.Bool
-	go answerHealth(service, &ready)
+	go AnswerHealth(service, ready.Load)
 	defer ready.Store(false)
 	return Serve(ctx, cfg, s, func() {
 		ready.Store(true)
@@ -120,7 +152,9 @@ func serveProcess(ctx context.Context, service string, build func(Keys) (Service
 // container's health check finds its own service without a port or a file.
 func healthSocket(service string) string { return "@binnacle-health-" + service }
 
-func answerHealth(service string, ready *atomic.Bool) {
+// AnswerHealth answers health checks of this host, or container, for as long as
+// the process runs.
+func AnswerHealth(service string, ready func() bool) {
 	l, err := net.Listen("unix", healthSocket(service))
 	if err != nil {
 		return // another instance on this host answers
@@ -130,14 +164,16 @@ func answerHealth(service string, ready *atomic.Bool) {
 		if err != nil {
 			return
 		}
-		if ready.Load() {
+		if ready() {
 			_, _ = io.WriteString(c, "ok")
 		}
 		c.Close()
 	}
 }
 
-func askHealth(service string) int {
+// AskHealth returns the exit code of a health check: 0 when the service runs on
+// this host and takes work.
+func AskHealth(service string) int {
 	c, err := net.DialTimeout("unix", healthSocket(service), time.Second)
 	if err != nil {
 		return 1

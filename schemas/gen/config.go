@@ -17,16 +17,19 @@ var settings = map[string]string{
 	"BINNACLE_ADDR":             "address of the mesh's gateway, for the command line",
 	"BINNACLE_ADDR_FILE":        "file that the gateway writes its bound address to",
 	"BINNACLE_APPROVAL_WEBHOOK": "URL that is told of calls that wait for approval; the body is signed under keys/webhook.seed",
-	"BINNACLE_CONTAINERD":       "containerd socket for tier container; empty = tier process",
+	"BINNACLE_CONFIG":           "folder of the service's configuration files",
+	"BINNACLE_CONTAINERD":       "containerd socket for tier container; `auto` = /run/containerd/containerd.sock if there is one; empty = tier process",
+	"BINNACLE_DISTRIBUTE":       "folder with one folder per service, and `nats`, that `init` and `trust` copy each service's own keys to",
+	"BINNACLE_GATEWAYS":         "host:port of the gateways; the name is resolved to all of its addresses",
 	"BINNACLE_DATA":             "state folder, for the command line and `up`",
 	"BINNACLE_DURABILITY":       "durability mode that is named: process, power or replicated; `up` takes power as --power",
 	"BINNACLE_EXPECT":           "services /readyz waits for, comma-separated",
 	"BINNACLE_FIFO":             "folder of FIFOs that containerd and the session-runner see under one path",
 	"BINNACLE_KEYS":             "folder of the service's own key files",
-	"BINNACLE_LISTEN":           "the gateway's listen address",
+	"BINNACLE_LISTEN":           "listen address",
 	"BINNACLE_LLM":              "JSON file naming LLM providers, routes and prices",
 	"BINNACLE_CAPTURE":          "how much of prompts and answers the ledger keeps: `plain`, `encrypted`, `hashed` or `off`",
-	"BINNACLE_LOG":              "debug for more words",
+	"BINNACLE_LOG":              "`debug` logs debug messages",
 	"BINNACLE_NATS":             "NATS server",
 	"BINNACLE_MIRROR":           "1 keeps a mirror of the ledger in an account of its own",
 	"BINNACLE_NOOP":             "1 offers tool.noop, for benchmarks and tests",
@@ -39,7 +42,7 @@ var settings = map[string]string{
 	"BINNACLE_TOKEN":            "bearer token, for the command line",
 }
 
-var readsEnv = regexp.MustCompile(`(?:Getenv|envOr)\("(BINNACLE_[A-Z_]+)"(?:, "([^"]*)")?\)`)
+var readsEnv = regexp.MustCompile(`(?:[gG]etenv|envOr|ConfigFiles?)\("(BINNACLE_[A-Z_]+)"(?:, "([^"]*)")?`)
 
 // configPage writes docs/reference/configuration.md from the code that reads
 // the environment.
@@ -47,7 +50,7 @@ func configPage() error {
 	type use struct{ who, def string }
 	uses := map[string][]use{}
 	var files []string
-	for _, pattern := range []string{"../services/*/main.go", "../services/binnacle/cli/*.go", "../pkg/run/main.go", "../pkg/core/cmd/*/main.go"} {
+	for _, pattern := range []string{"../services/*/main.go", "../deploy/*/main.go", "../services/binnacle/cli/*.go", "../pkg/run/main.go", "../pkg/core/cmd/*/main.go"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return err

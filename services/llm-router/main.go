@@ -11,11 +11,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
 
-// Environment: BINNACLE_LLM (JSON file naming upstreams; optional).
+// Environment: BINNACLE_LLM (JSON file naming providers; optional; else llm.json
+// of the configuration folder).
 func main() {
 	run.Main("llm-router", func(run.Keys) (run.Service, error) {
 		s := &llmrouter.Service{}
-		if f := os.Getenv("BINNACLE_LLM"); f != "" {
+		if f := run.ConfigFile("BINNACLE_LLM", "llm.json"); f != "" {
 			b, err := os.ReadFile(f)
 			if err != nil {
 				return nil, err

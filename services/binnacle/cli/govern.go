@@ -2,13 +2,10 @@ package cli
 
 import (
 	"context"
-	"crypto/ed25519"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -330,106 +327,4 @@ func breakGlass(ctx context.Context, c *env) error {
 		})
 	}
 	return fail(exitUsage, "usage: binnacle break-glass open|review|list")
-}
-
-// trustCmd works on the ring's files, offline, except list.
-func trustCmd(ctx context.Context, c *env) error {
-	keys := c.fs.String("keys", "", "folder of keys (default DATA/keys)")
-	public := c.fs.String("public", "", "public key in base64, for add; empty = make one")
-	at := c.fs.String("at", "", "lamport, for list")
-	verb, rest, err := c.verb("init | sign CEILINGS.json | list [--at LAMPORT] | add approval|bundle|witness NAME | rotate SERVICE|root | revoke KID")
-	if err != nil {
-		return err
-	}
-	if verb == "list" {
-		return c.listKeys(ctx, *at)
-	}
-	if verb == "init" {
-		return initKeys(ctx, c)
-	}
-	if *keys == "" {
-		*keys = *c.data + "/keys"
-	}
-	ring, err := keyring.Open(*keys)
-	if err != nil {
-		return err
-	}
-	switch {
-	case verb == "sign" && len(rest) == 1:
-		b, err := os.ReadFile(rest[0])
-		if err != nil {
-			return err
-		}
-		ceilings := keyring.DefaultCeilings
-		if err := strictJSON(b, &ceilings); err != nil {
-			return fail(exitUsage, "%s: %v", rest[0], err)
-		}
-		doc, err := ring.SignP0(ceilings)
-		if err != nil {
-			return fail(exitUsage, "%s: %v", rest[0], err)
-		}
-		digest := sign.Digest(doc)
-		return c.print(map[string]string{"file": ring.Path("p0.json"), "digest": digest}, func() {
-			fmt.Fprintf(c.out, "signed %s\n%s\nput it in force with `binnacle policy activate --layer p0 %s`, or by restarting policy\n", ring.Path("p0.json"), digest, ring.Path("p0.json"))
-		})
-	case verb == "add" && len(rest) == 2:
-		pub, err := keyring.PublicKey(*public)
-		if err != nil {
-			return fail(exitUsage, "%v", err)
-		}
-		kid, err := ring.AddKey(rest[0], rest[1], pub)
-		return c.kid(kid, err)
-	case verb == "rotate" && len(rest) == 1 && rest[0] == "root":
-		kid, err := ring.RotateRoot()
-		return c.kid(kid, err)
-	case verb == "rotate" && len(rest) == 1:
-		kid, err := ring.Rotate(rest[0])
-		return c.kid(kid, err)
-	case verb == "revoke" && len(rest) == 1:
-		return c.kid(rest[0], ring.Revoke(rest[0]))
-	case verb == "public" && len(rest) == 1:
-		seed, err := keyring.ReadSeed(rest[0])
-		if err != nil {
-			return err
-		}
-		pub := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
-		fmt.Fprintln(c.out, base64.StdEncoding.EncodeToString(pub))
-		return nil
-	}
-	return fail(exitUsage, "usage: binnacle trust init | sign FILE | list | add approval|bundle NAME | rotate SERVICE|root | revoke KID | public SEEDFILE")
-}
-
-func (c *env) kid(kid string, err error) error {
-	if err != nil {
-		return err
-	}
-	return c.print(map[string]string{"kid": kid}, func() { fmt.Fprintln(c.out, kid) })
-}
-
-func (c *env) listKeys(ctx context.Context, at string) error {
-	path := "/api/v1/trust/keys"
-	if at != "" {
-		path += "?at=" + url.QueryEscape(at)
-	}
-	var keys []struct {
-		KID          string   `json:"kid"`
-		Owner        string   `json:"owner"`
-		Uses         []string `json:"uses"`
-		SignerKID    string   `json:"signer_kid"`
-		Since        uint64   `json:"since_lamport"`
-		RevokedSince uint64   `json:"revoked_since_lamport,omitempty"`
-		Valid        bool     `json:"valid"`
-	}
-	if err := c.get(ctx, path, &keys); err != nil {
-		return err
-	}
-	return c.print(keys, func() {
-		for _, k := range keys {
-			state := "valid"
-			if !k.Valid {
-				state = "not valid"
-			}
-			fmt.Fprintf(c.out, "%s  %-20s %-32s since %-8d %s\n", k.KID, k.Owner, strings.Join(k.Uses, ","), k.Since, state)
-		}
-	})
 }

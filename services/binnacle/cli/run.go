@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -104,9 +106,14 @@ func ReadLLM(b []byte) (cfg llmrouter.Config, err error) {
 
 // initKeys makes the keys of a mesh, and prints nothing secret.
 func initKeys(_ context.Context, c *env) error {
-	if _, err := c.parse(0, 0, ""); err != nil {
+	to := distributeFlag(c.fs)
+	if _, err := c.parse(0, 0, "[flags]"); err != nil {
 		return err
 	}
+	return makeKeys(c, *to)
+}
+
+func makeKeys(c *env, to string) error {
 	ring, err := mesh.Init(*c.data, "default")
 	if err != nil {
 		return err
@@ -114,19 +121,43 @@ func initKeys(_ context.Context, c *env) error {
 	if _, err := mesh.AdminToken(*c.data, ring, "default"); err != nil {
 		return err
 	}
+	if err := distribute(ring, to); err != nil {
+		return err
+	}
 	return c.print(map[string]string{"data": *c.data, "root": ring.RootKID}, func() {
 		fmt.Fprintf(c.out, "keys are in %s\nroot %s\n", filepath.Join(*c.data, "keys"), ring.RootKID)
 	})
 }
+
+func distributeFlag(fs *flag.FlagSet) *string {
+	return fs.String("distribute", os.Getenv("BINNACLE_DISTRIBUTE"), "folder with one folder per service, and nats: each receives its own keys, or the server's configuration")
+}
+
+// distribute copies every service's keys, and the NATS server's configuration,
+// to the folders that hold one service's each.
+func distribute(ring *keyring.Ring, to string) error {
+	if to == "" {
+		return nil
+	}
+	return mesh.Distribute(ring, to, bus.ServerOptions{StoreDir: natsStore, Listen: natsListen, HTTP: natsMonitor, SyncAlways: os.Getenv("BINNACLE_DURABILITY") == "power"})
+}
+
+// Where an external NATS server keeps its store and listens, unless flags say
+// otherwise.
+const (
+	natsStore   = "/data"
+	natsListen  = "0.0.0.0:4222"
+	natsMonitor = "127.0.0.1:8222"
+)
 
 // provision keeps an external server as declared, or prints its
 // configuration.
 func provision(ctx context.Context, c *env) error {
 	show := c.fs.Bool("print-config", false, "print the NATS server's configuration and exit")
 	url := c.fs.String("nats", envOr("BINNACLE_NATS", "nats://127.0.0.1:4222"), "NATS server")
-	store := c.fs.String("store", "/data", "store directory in the printed configuration")
-	listen := c.fs.String("nats-listen", "0.0.0.0:4222", "listen address in the printed configuration")
-	monitor := c.fs.String("monitor", "0.0.0.0:8222", "monitoring address in the printed configuration; empty for none")
+	store := c.fs.String("store", natsStore, "store directory in the printed configuration")
+	listen := c.fs.String("nats-listen", natsListen, "listen address in the printed configuration")
+	monitor := c.fs.String("monitor", natsMonitor, "monitoring address in the printed configuration; empty for none")
 	power := c.fs.Bool("power", false, "fsync every event, in the printed configuration")
 	replicas := c.fs.Int("replicas", 1, "stream replicas")
 	mirror := c.fs.Bool("mirror", os.Getenv("BINNACLE_MIRROR") != "", "keep a mirror of the ledger in an account of its own")
@@ -135,8 +166,18 @@ func provision(ctx context.Context, c *env) error {
 	routes := c.fs.String("cluster-listen", "0.0.0.0:6222", "address for the other servers, in the printed configuration")
 	var peers list
 	c.fs.Var(&peers, "cluster-route", "host:port of a server of the cluster; name all of them")
-	if _, err := c.parse(0, 0, "[flags]"); err != nil {
+	pos, err := c.parse(0, 1, "[flags] [health]")
+	if err != nil {
 		return err
+	}
+	if len(pos) == 1 {
+		if pos[0] != "health" {
+			return fail(exitUsage, "usage: binnacle provision [flags] [health]")
+		}
+		if run.AskHealth("provision") != 0 {
+			return errors.New("no provisioner on this host, or the server is not as declared")
+		}
+		return nil
 	}
 	if *keys == "" {
 		*keys = filepath.Join(*c.data, "keys")
@@ -162,6 +203,7 @@ func provision(ctx context.Context, c *env) error {
 		return err
 	}
 	p := mesh.Provisioner{Dialer: bus.Dialer{URL: *url}, Ring: ring, Tenant: "default", Replicas: *replicas, Mirror: *mirror}
+	go run.AnswerHealth("provision", p.Provisioned)
 	return p.Run(ctx, func() { fmt.Fprintln(c.out, "provisioned") })
 }
 
@@ -171,12 +213,17 @@ func tokenCmd(_ context.Context, c *env) error {
 	ttl := c.fs.Duration("ttl", 24*time.Hour, "how long it is valid")
 	var scopes list
 	c.fs.Var(&scopes, "scope", fmt.Sprintf("scope, may be repeated; one of %v", token.All))
-	pos, err := c.parse(1, 1, "create --actor NAME --scope SCOPE …")
+	const usage = "create --actor NAME --scope SCOPE … | admin"
+	pos, err := c.parse(1, 1, usage)
 	if err != nil {
 		return err
 	}
-	if pos[0] != "create" {
-		return fail(exitUsage, "usage: binnacle token create --actor NAME --scope SCOPE …")
+	switch pos[0] {
+	case "create":
+	case "admin":
+		return adminToken(c)
+	default:
+		return fail(exitUsage, "usage: binnacle token %s", usage)
 	}
 	if *actor == "" || len(scopes) == 0 {
 		return fail(exitUsage, "token create wants --actor and at least one --scope")
@@ -188,6 +235,20 @@ func tokenCmd(_ context.Context, c *env) error {
 	t, err := token.Mint(seed, "default", *actor, *client, scopes, time.Now(), *ttl)
 	if err != nil {
 		return &exitError{exitUsage, err}
+	}
+	return c.print(map[string]string{"token": t}, func() { fmt.Fprintln(c.out, t) })
+}
+
+// adminToken prints the administrator's token, a new one if the old one nears
+// its end.
+func adminToken(c *env) error {
+	ring, err := keyring.Open(filepath.Join(*c.data, "keys"))
+	if err != nil {
+		return err
+	}
+	t, err := mesh.AdminToken(*c.data, ring, "default")
+	if err != nil {
+		return err
 	}
 	return c.print(map[string]string{"token": t}, func() { fmt.Fprintln(c.out, t) })
 }

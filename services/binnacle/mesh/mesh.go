@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -102,6 +103,26 @@ func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 		o.MaxFile = "1T"
 	}
 	return bus.ServerConfig(Declarations(), o)
+}
+
+// Distribute copies each service's keys to the folder of dir that is named after
+// it, and the server's configuration to dir/nats/nats.conf. Folders that do not
+// exist are left out. A file has the owner of its folder and mode 0600.
+func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
+	conf, err := ServerConfig(ring, o)
+	if err != nil {
+		return err
+	}
+	if err := ring.Distribute(dir); err != nil {
+		return err
+	}
+	to := filepath.Join(dir, "nats")
+	if _, err := os.Stat(to); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return keyring.PutOwned(filepath.Join(to, "nats.conf"), []byte(conf))
 }
 
 // Start brings a mesh up and returns when it takes calls. ctx bounds its

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -28,11 +29,16 @@ type Provisioner struct {
 	Replicas int
 	Mirror   bool // keep the mirrors too
 
+	ok        atomic.Bool
 	published int // trust documents and log epochs of the ring that are on the ledger
 }
 
 // trustPoll is how often the ring is looked at for new trust documents.
 const trustPoll = time.Second
+
+// Provisioned reports whether the server was as declared when it was last looked
+// at.
+func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 
 // Run provisions, calls ready, and provisions again whenever the server came
 // back: what it kept in memory is gone then. Trust documents that appear in
@@ -46,7 +52,9 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	for first := true; ; {
 		_, reconnected := c.Epoch()
 		var again <-chan time.Time
-		if err := p.once(ctx, c); err == nil {
+		err := p.once(ctx, c)
+		p.ok.Store(err == nil)
+		if err == nil {
 			if first {
 				first = false
 				ready()
@@ -62,6 +70,7 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 			case err := <-c.Fatal:
 				return err
 			case <-reconnected:
+				p.ok.Store(false)
 				wait = false
 			case <-again:
 				wait = false

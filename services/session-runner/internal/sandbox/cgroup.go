@@ -84,7 +84,7 @@ func (c *cgroup) enforced() []string {
 		return []string{"memory:cgroup2", "pids:cgroup2", "cpu:cgroup2"}
 	}
 	if !c.active() {
-		return []string{"memory:rlimit_as", "pids:rlimit_nproc", "cpu_time:rlimit"}
+		return []string{"memory:rlimit_data", "pids:rlimit_nproc", "cpu_time:rlimit"}
 	}
 	out := []string{"memory:cgroup1", "pids:cgroup1"}
 	if c.dirs["cpu"] != "" {

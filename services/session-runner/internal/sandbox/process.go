@@ -52,7 +52,7 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	}
 	defer cg.destroy()
 
-	isRoot := os.Geteuid() == 0
+	isRoot := privileged()
 	read, write, err := os.Pipe()
 	if err != nil {
 		return Outcome{}, err
@@ -132,6 +132,14 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 		return out, werr
 	}
 	return out, nil
+}
+
+// privileged reports whether namespaces can be made without a user namespace:
+// root alone does not suffice where a container engine took its capabilities.
+func privileged() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	return os.Geteuid() == 0 && unix.Capget(&hdr, &have[0]) == nil && have[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
 // Probe tells whether this host can make the sandbox.
@@ -263,10 +271,12 @@ func setLimits(s setup) error {
 		v    uint64
 	}{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, 256}, {unix.RLIMIT_FSIZE, 64 << 20}, {unix.RLIMIT_CPU, cpu}}
 	if !s.Cgroup {
+		// What is written to counts, and not address space: runtimes such as Go's
+		// reserve gigabytes of that and touch a little.
 		limits = append(limits, struct {
 			what int
 			v    uint64
-		}{unix.RLIMIT_AS, uint64(s.Limits.MemoryMiB) << 20}, struct {
+		}{unix.RLIMIT_DATA, uint64(s.Limits.MemoryMiB) << 20}, struct {
 			what int
 			v    uint64
 		}{unix.RLIMIT_NPROC, uint64(s.Limits.Pids)})

@@ -1,0 +1,99 @@
+// Command balancer gives several gateways one address. It passes TCP
+// connections on, each to a gateway that answers, so TLS and streams are the
+// gateway's own. A connection ends with the gateway that serves it; the next one
+// goes to another.
+//
+// Environment: BINNACLE_LISTEN (0.0.0.0:8080), BINNACLE_GATEWAYS (host:port; a
+// name is resolved to all of its addresses, again and again: gateway:8080).
+// Started with the argument "health" it exits 0 when a balancer listens on this
+// host and knows a gateway that answers.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// healthSocket is an abstract socket, which lives in the network namespace.
+const healthSocket = "@binnacle-health-balancer"
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == "health" {
+		c, err := net.DialTimeout("unix", healthSocket, time.Second)
+		if err != nil {
+			os.Exit(1)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if n, _ := c.Read(make([]byte, 2)); n != 2 {
+			os.Exit(1)
+		}
+		return
+	}
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, nil)))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), getenv("BINNACLE_GATEWAYS", "gateway:8080")); err != nil {
+		slog.Error("stopped", "err", err)
+		os.Exit(1)
+	}
+}
+
+func getenv(name, def string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return def
+}
+
+// run balances until ctx ends, then lets the connections in hand end for drain.
+func run(ctx context.Context, listen, gateways string) error {
+	host, port, err := net.SplitHostPort(gateways)
+	if err != nil {
+		return fmt.Errorf("BINNACLE_GATEWAYS %q: want host:port: %w", gateways, err)
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	p := newPool(func(ctx context.Context) ([]string, error) {
+		names, err := net.DefaultResolver.LookupHost(ctx, host)
+		for i := range names {
+			names[i] = net.JoinHostPort(names[i], port)
+		}
+		return names, err
+	})
+	go p.watch(ctx)
+	go answerHealth(ctx, p)
+	slog.Info("ready", "listen", l.Addr().String(), "gateways", gateways)
+	return serve(ctx, l, p)
+}
+
+func answerHealth(ctx context.Context, p *pool) {
+	l, err := net.Listen("unix", healthSocket)
+	if err != nil {
+		slog.Warn("another balancer on this host answers health checks", "err", err)
+		return
+	}
+	context.AfterFunc(ctx, func() { l.Close() })
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		if p.any() {
+			_, _ = c.Write([]byte("ok"))
+		}
+		c.Close()
+	}
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	every   = 500 * time.Millisecond // between two rounds of probes
+	patient = time.Second            // for one probe, and for one connection
+	drain   = 10 * time.Second       // for connections in hand, at the end
+)
+
+// pool is the gateways there are, and which of them answered last.
+type pool struct {
+	resolve func(context.Context) ([]string, error)
+
+	mu    sync.Mutex
+	all   []string
+	alive map[string]bool
+	next  int
+}
+
+func newPool(resolve func(context.Context) ([]string, error)) *pool {
+	return &pool{resolve: resolve, alive: map[string]bool{}}
+}
+
+// watch resolves and probes until ctx ends.
+func (p *pool) watch(ctx context.Context) {
+	for {
+		p.round(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every):
+		}
+	}
+}
+
+func (p *pool) round(ctx context.Context) {
+	try, cancel := context.WithTimeout(ctx, patient)
+	addrs, err := p.resolve(try)
+	cancel()
+	if err != nil { // the name is gone, or its server: what was known may still answer
+		p.mu.Lock()
+		addrs = p.all
+		p.mu.Unlock()
+	}
+	slices.Sort(addrs)
+	alive := make([]bool, len(addrs))
+	var wg sync.WaitGroup
+	for i, a := range addrs {
+		wg.Go(func() { alive[i] = probe(a) })
+	}
+	wg.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.alive
+	p.all, p.alive = addrs, map[string]bool{}
+	for i, a := range addrs {
+		p.alive[a] = alive[i]
+		if was[a] != alive[i] {
+			slog.Info("gateway", "addr", a, "answers", alive[i])
+		}
+	}
+}
+
+// probe reports whether a gateway answers. One that serves TLS answers a plain
+// request with an error, which shows that it is there; 503 means that it drains.
+func probe(addr string) bool {
+	c, err := net.DialTimeout("tcp", addr, patient)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patient))
+	if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n"); err != nil {
+		return false
+	}
+	line, err := bufio.NewReaderSize(c, 64).ReadString('\n')
+	return err == nil && strings.HasPrefix(line, "HTTP/1.") && !strings.Contains(line, " 503 ")
+}
+
+// any reports whether a gateway answered the last probe.
+func (p *pool) any() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.all, func(a string) bool { return p.alive[a] })
+}
+
+// order lists the gateways to try for one connection: those that answered in
+// turn, behind them the rest.
+func (p *pool) order() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next++
+	var good, rest []string
+	for i := range p.all {
+		a := p.all[(p.next+i)%len(p.all)]
+		if p.alive[a] {
+			good = append(good, a)
+		} else {
+			rest = append(rest, a)
+		}
+	}
+	return append(good, rest...)
+}
+
+// failed takes a gateway that refused a connection out until it answers a probe.
+func (p *pool) failed(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, known := p.alive[addr]; known {
+		p.alive[addr] = false
+	}
+}
+
+// dial connects to the first gateway that accepts.
+func (p *pool) dial() (net.Conn, error) {
+	err := errors.New("no gateway is known")
+	for _, a := range p.order() {
+		var c net.Conn
+		if c, err = net.DialTimeout("tcp", a, patient); err == nil {
+			return c, nil
+		}
+		p.failed(a)
+	}
+	return nil, err
+}
+
+// serve passes connections on until ctx ends.
+func serve(ctx context.Context, l net.Listener, p *pool) error {
+	context.AfterFunc(ctx, func() { l.Close() })
+	var wg sync.WaitGroup
+	for {
+		c, err := l.Accept()
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil { // too many open files, say: those in hand go on
+			slog.Warn("accept", "err", err)
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		wg.Go(func() { pass(c, p) })
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(drain):
+	}
+	return nil
+}
+
+// pass joins a client and a gateway until both are done, or one fails.
+func pass(client net.Conn, p *pool) {
+	defer client.Close()
+	server, err := p.dial()
+	if err != nil {
+		slog.Warn("connection closed", "err", err)
+		return
+	}
+	defer server.Close()
+	var wg sync.WaitGroup
+	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
+		wg.Go(func() {
+			to, from := way[0], way[1]
+			if _, err := io.Copy(to, from); err != nil { // neither half is of use any more
+				to.Close()
+				from.Close()
+				return
+			}
+			_ = to.(interface{ CloseWrite() error }).CloseWrite()
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// gateways starts n servers that answer with their number, and a balancer.
+func gateways(t *testing.T, n int) (servers []*httptest.Server, addr string, p *pool) {
+	var addrs []string
+	for i := range n {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte{byte('0' + i)})
+		}))
+		t.Cleanup(s.Close)
+		servers, addrs = append(servers, s), append(addrs, s.Listener.Addr().String())
+	}
+	p = newPool(func(context.Context) ([]string, error) { return append([]string{}, addrs...), nil })
+	p.round(t.Context())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = serve(t.Context(), l, p) }()
+	return servers, l.Addr().String(), p
+}
+
+func get(t *testing.T, addr string) string {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	r, err := c.Get("http://" + addr + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestBalancerOneDies: connections go to every gateway, and to the others when
+// one is gone, before a probe has noticed it.
+func TestBalancerOneDies(t *testing.T) {
+	servers, addr, p := gateways(t, 3)
+	seen := map[string]int{}
+	for range 9 {
+		seen[get(t, addr)]++
+	}
+	if len(seen) != 3 || seen["0"] != 3 {
+		t.Errorf("9 connections went to %v", seen)
+	}
+	servers[1].Close()
+	for range 9 {
+		if got := get(t, addr); got == "1" {
+			t.Error("a closed gateway answered")
+		}
+	}
+	if !p.any() {
+		t.Error("two gateways are left, and none is known to answer")
+	}
+}
+
+// TestBalancerLeavesOutHung: a gateway that accepts and does not answer gets no
+// connections once a probe has run.
+func TestBalancerLeavesOutHung(t *testing.T) {
+	hung, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	var draining atomic.Bool
+	good := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if draining.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer good.Close()
+	p := newPool(func(context.Context) ([]string, error) {
+		return []string{hung.Addr().String(), good.Listener.Addr().String()}, nil
+	})
+	p.round(t.Context())
+	for range 4 {
+		if got := p.order()[0]; got != good.Listener.Addr().String() {
+			t.Errorf("the first to try is %s, which does not answer", got)
+		}
+	}
+	draining.Store(true)
+	p.round(t.Context())
+	if p.any() {
+		t.Error("a gateway that drains and one that hangs count as answering")
+	}
+}
+
+// TestBalancerKeepsHalves: a client that has sent all and waits gets the rest.
+func TestBalancerKeepsHalves(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		b, _ := io.ReadAll(c) // to the client's end
+		_, _ = c.Write(append(b, '!'))
+		c.Close()
+	}()
+	p := newPool(func(context.Context) ([]string, error) { return []string{l.Addr().String()}, nil })
+	p.all, p.alive = []string{l.Addr().String()}, map[string]bool{l.Addr().String(): true}
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = serve(t.Context(), front, p) }()
+	c, err := net.Dial("tcp", front.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_, _ = c.Write([]byte("all"))
+	_ = c.(*net.TCPConn).CloseWrite()
+	if b, err := io.ReadAll(c); err != nil || string(b) != "all!" {
+		t.Errorf("received %q, %v", b, err)
+	}
+}

@@ -1,0 +1,76 @@
+package harness
+
+import (
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// testNetwork joins containers and the host: what listens on the host's address
+// there is reached by containers, and by nobody outside the machine.
+const testNetwork = "binnacle-e2e-host"
+
+// testHost is the host's address on the test's network, which is made if need be.
+func testHost(t testing.TB) string {
+	t.Helper()
+	inspect := func() (string, error) {
+		out, err := exec.Command("docker", "network", "inspect", "-f", "{{(index .IPAM.Config 0).Gateway}}", testNetwork).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	addr, err := inspect()
+	if err != nil {
+		if out, err := exec.Command("docker", "network", "create", testNetwork).CombinedOutput(); err != nil {
+			t.Fatalf("docker network create: %v\n%s", err, out)
+		}
+		if addr, err = inspect(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return addr
+}
+
+// relay passes connections to listen on to a server of the test, until the test
+// ends.
+func relay(t testing.TB, listen, to string) {
+	t.Helper()
+	l, err := net.Listen("tcp", listen)
+	if err != nil && strings.Contains(err.Error(), "address already in use") {
+		return // the document names the server twice
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				s, err := net.DialTimeout("tcp", to, 5*time.Second)
+				if err != nil {
+					return
+				}
+				defer s.Close()
+				done := make(chan struct{}, 2)
+				for _, way := range [][2]net.Conn{{s, c}, {c, s}} {
+					go func() {
+						if _, err := io.Copy(way[0], way[1]); err != nil {
+							way[0].Close()
+							way[1].Close()
+						}
+						_ = way[0].(*net.TCPConn).CloseWrite()
+						done <- struct{}{}
+					}()
+				}
+				<-done
+				<-done
+			}()
+		}
+	}()
+}

@@ -1,0 +1,149 @@
+package keyring
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// own lists the files of a ring that a service reads besides root.kid, its NATS
+// identity and its signing key. A name that ends in "/" is a folder.
+var own = map[string][]string{
+	"gateway":      {"token.pub", "webhook.seed"},
+	"policy":       {"p0.json"},
+	"provision":    {"mirror.nkey", trustDir + "/", epochDir + "/"},
+	"vault-broker": {"vault.kek", "vault.seal"},
+}
+
+// Distribute copies to each folder of dir that is named after a service, or
+// after provision, the keys of that service and nothing else. A file is replaced
+// as a whole, so that a service that reads it while it changes gets the old or
+// the new one; it has mode 0600 and the owner of the folder it is in. Folders
+// that do not exist are left out: a host gets the keys of what it runs.
+//
+// A folder dir/fifo, of the FIFOs that the session-runner and containerd share,
+// is given to the owner of the session-runner's folder.
+func (r *Ring) Distribute(dir string) error {
+	for _, s := range append([]string{"provision"}, Services...) {
+		to := filepath.Join(dir, s)
+		if _, err := os.Stat(to); errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		if b, err := os.ReadFile(filepath.Join(to, "root.kid")); err == nil && strings.TrimSpace(string(b)) != r.RootKID {
+			return fmt.Errorf("%s holds the keys of another mesh (root %s, the ring's is %s); distribute from its ring, or empty the folder", to, bytes.TrimSpace(b), r.RootKID)
+		}
+		for _, name := range append([]string{"root.kid", s + ".nkey", s + ".sign"}, own[s]...) {
+			if err := r.distribute(name, to); err != nil {
+				return err
+			}
+		}
+	}
+	return giveFIFOs(dir)
+}
+
+func giveFIFOs(dir string) error {
+	uid, gid, err := owner(filepath.Join(dir, "session-runner"))
+	if err == nil {
+		err = give(filepath.Join(dir, "fifo"), uid, gid)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// distribute copies one file, or the files of one folder, of the ring into to.
+func (r *Ring) distribute(name, to string) error {
+	folder, isFolder := strings.CutSuffix(name, "/")
+	if !isFolder {
+		b, err := os.ReadFile(r.path(name))
+		if errors.Is(err, fs.ErrNotExist) { // a service that signs nothing, a mesh without a mirror
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return PutOwned(filepath.Join(to, name), b)
+	}
+	files, err := os.ReadDir(r.path(folder))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := mkdirOwned(filepath.Join(to, folder)); err != nil {
+		return err
+	}
+	for _, f := range files {
+		if !strings.HasSuffix(f.Name(), ".json") { // one that is being written
+			continue
+		}
+		if err := r.distribute(filepath.Join(folder, f.Name()), to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PutOwned replaces a file as a whole, with mode 0600 and the owner of its
+// folder. A file that has the content, mode and owner already is left alone.
+func PutOwned(path string, b []byte) error {
+	uid, gid, err := owner(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, b) {
+		if i, err := os.Lstat(path); err == nil && i.Mode() == 0o600 {
+			if u, g, err := owner(path); err == nil && u == uid && g == gid {
+				return nil
+			}
+		}
+	}
+	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	if err := give(tmp, uid, gid); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+func mkdirOwned(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	uid, gid, err := owner(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	return give(dir, uid, gid)
+}
+
+func owner(path string) (uid, gid int, err error) {
+	i, err := os.Stat(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	st := i.Sys().(*syscall.Stat_t)
+	return int(st.Uid), int(st.Gid), nil
+}
+
+// give makes a file another's; a file that is theirs already needs no right to.
+func give(path string, uid, gid int) error {
+	if u, g, err := owner(path); err != nil || u == uid && g == gid {
+		return err
+	}
+	return os.Chown(path, uid, gid)
+}
