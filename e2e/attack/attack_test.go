@@ -6,6 +6,7 @@ package attack
 import (
 	"net/http"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
@@ -50,7 +51,8 @@ func TestProcessPerService(t *testing.T) { runAll(t, harness.Processes(t, option
 
 func TestCompose(t *testing.T) { runAll(t, harness.Compose(t, options)) }
 
-var options = harness.Options{Noop: true}
+// Its packs are the examples and those of e2e/packs.
+var options = harness.Options{Noop: true, Packs: filepath.Join(harness.Root(), "bin/hostile-packs")}
 
 // TestRunning attacks a mesh that is running already: e2e/attack/run starts it
 // with ATTACK_ADDR and ATTACK_DATA. Without them there is nothing to attack.

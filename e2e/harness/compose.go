@@ -171,6 +171,9 @@ func (m *Mesh) composeCmd(argv ...string) *exec.Cmd {
 	if _, err := os.Stat(m.override()); err == nil {
 		cmd.Env = append(cmd.Env, "COMPOSE_FILE=docker-compose.yaml:"+m.override())
 	}
+	if m.opts.Packs != "" {
+		cmd.Env = append(cmd.Env, "BINNACLE_PACKS="+m.opts.Packs)
+	}
 	return cmd
 }
 

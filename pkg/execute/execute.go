@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/redact"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -54,7 +55,8 @@ type Work struct {
 	// the ledger, before the outcome, when the call's work is acknowledged.
 	Fact func(name string, data []byte)
 
-	facts []func(context.Context) (uint64, error)
+	facts  []func(context.Context) (uint64, error)
+	hidden atomic.Pointer[redact.Redactor]
 }
 
 // Result is what a handler says came of it. Status defaults to succeeded, or
@@ -347,9 +349,10 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		ctx, stop = context.WithDeadline(ctx, t)
 		defer stop()
 	}
+	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Instance: x.Instance}
 	defer func() {
 		if p := recover(); p != nil {
-			slog.Error("handler panicked", "call", a.Call.ID, "panic", p)
+			slog.Error("handler panicked", "call", a.Call.ID, "panic", w.Redactor().String(fmt.Sprint(p)))
 			res = Fail("internal", "the handler panicked; see the service's log")
 		}
 		switch {
@@ -375,7 +378,7 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 			return Fail("args_unavailable", "the defaults of the input schema cannot be filled in: %v", err)
 		}
 	}
-	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Args: args, Instance: x.Instance}
+	w.Args = args
 	var names []string // those by pattern are fetched when they are needed
 	for _, g := range a.Decision.Intent.Secrets {
 		if !g.Pattern() {
@@ -389,6 +392,9 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		if w.Secrets, err = x.Secrets(ctx, claim, a, names); err != nil {
 			return Fail("secret_refused", "%v", err)
 		}
+		for name, v := range w.Secrets {
+			w.Hide(name, v)
+		}
 	}
 	frames := int64(0)
 	w.Frame = func(data []byte) error {
@@ -396,6 +402,11 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		return x.Box.Post(claim.Origin, a.Call.ID, frames, data)
 	}
 	w.Fact = func(name string, data []byte) {
+		data, err := w.Redactor().JSON(data)
+		if err != nil {
+			w.facts = append(w.facts, func(context.Context) (uint64, error) { return 0, err })
+			return
+		}
 		e := x.Emit.New(name, claim.Session, data, claim)
 		b, err := e.Encode()
 		if err != nil {
@@ -412,12 +423,13 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 			return "", errors.New("executor " + x.Service + " cannot receive secrets")
 		}
 		m, err := x.Secrets(ctx, claim, a, []string{name})
+		w.Hide(name, m[name])
 		return m[name], err
 	}
 	if x.frozen.Load() != nil && a.Call.Kind != guard.KindUnfreeze { // args and secrets took their time
 		return Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
 	}
-	res = x.Handler(ctx, w)
+	res = w.redacted(x.Handler(ctx, w))
 	if res.Usage == nil {
 		res.Usage = &contract.Usage{}
 	}

@@ -33,6 +33,7 @@ func (k *keyring) get(ctx context.Context, w *execute.Work, name string) (string
 	h, ok := k.held[name]
 	k.mu.Unlock()
 	if ok && time.Now().Before(h.until) {
+		w.Hide(name, h.value)
 		return h.value, nil
 	}
 	v, err := w.Secret(ctx, name)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/redact"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
@@ -78,12 +79,23 @@ func (o *out) claim(a *attempt, h *llm.Head) error {
 	if o.claimed == nil {
 		o.claimed = a
 		h.Instance = o.w.Instance
+		redactHead(o.w.Redactor(), h)
 		if o.tee != nil {
 			h.Headers["X-Binnacle-Cache"] = "miss"
 		}
 		o.head, o.said = h, h
 	}
 	return nil
+}
+
+// redactHead removes provider keys from what a provider's headers and errors say.
+func redactHead(r *redact.Redactor, h *llm.Head) {
+	for k, v := range h.Headers {
+		h.Headers[k] = r.String(v)
+	}
+	if h.Fault != nil {
+		h.Fault.Message, h.Fault.Param = r.String(h.Fault.Message), r.String(h.Fault.Param)
+	}
 }
 
 // claimedBy reports whether a is the attempt that answers.
@@ -104,6 +116,7 @@ func (o *out) begun() bool {
 func (o *out) write(b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	b = o.w.Redactor().Text(b)
 	if o.tee != nil {
 		*o.tee = append(*o.tee, b...)
 	}
@@ -133,6 +146,7 @@ func (o *out) write(b []byte) error {
 func (o *out) finish(end []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	end = o.w.Redactor().Text(end)
 	if o.tee != nil {
 		*o.tee = append(*o.tee, end...)
 	}

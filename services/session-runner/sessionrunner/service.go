@@ -197,11 +197,15 @@ func input(w *execute.Work) ([]byte, error) {
 	return fmt.Appendf(nil, `{"_secrets":%s,%s`, sec, w.Args[1:]), nil
 }
 
+// maxStderr is how much of standard error an error message holds.
+const maxStderr = 4096
+
 // judge turns how a program ended into a result.
 func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
-	stderr := string(scrub(out.Stderr, w.Secrets))
-	if len(stderr) > 4096 {
-		stderr = stderr[:4096] + "...(truncated)"
+	red := w.Redactor()
+	stderr := string(red.Head(out.Stderr, maxStderr))
+	if len(out.Stderr) > maxStderr {
+		stderr += "...(truncated)"
 	}
 	switch {
 	case out.TimedOut:
@@ -215,27 +219,12 @@ func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	case len(bytes.TrimSpace(out.Stdout)) == 0:
 		return execute.Fail("invalid_output", "nothing on standard output")
 	}
-	body, err := canon.Transform(nil, scrub(out.Stdout, w.Secrets))
+	body, err := red.JSON(out.Stdout) // before numbers lose digits
+	if err == nil {
+		body, err = canon.Transform(nil, body)
+	}
 	if err != nil {
 		return execute.Fail("invalid_output", "standard output is not one JSON document: %v", err)
 	}
 	return execute.Result{Output: body}
-}
-
-// scrub replaces every secret value, raw or as it stands in JSON.
-func scrub(b []byte, secrets map[string]string) []byte {
-	for name, v := range secrets {
-		if v == "" {
-			continue
-		}
-		mark := []byte("[secret:" + name + "]")
-		b = bytes.ReplaceAll(b, []byte(v), mark)
-		quoted, err := json.Marshal(v)
-		if err == nil {
-			b = bytes.ReplaceAll(b, quoted[1:len(quoted)-1], mark)
-		}
-		c := canon.AppendString(nil, v)
-		b = bytes.ReplaceAll(b, c[1:len(c)-1], mark)
-	}
-	return b
 }

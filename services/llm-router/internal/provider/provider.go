@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/redact"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/bedrock"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/chat"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/gemini"
@@ -434,12 +435,8 @@ func codeOf(status int) string {
 	return "upstream_error"
 }
 
-func scrub(s, key string) string {
-	if len(key) < 8 {
-		return s
-	}
-	return strings.ReplaceAll(s, key, "[secret]")
-}
+// scrub removes a provider's key, in every spelling, from what it sent.
+func scrub(s, key string) string { return (*redact.Redactor)(nil).With("provider-key", key).String(s) }
 
 // frames reads Amazon's event stream encoding.
 type frames struct {

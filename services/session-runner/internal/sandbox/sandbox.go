@@ -42,8 +42,9 @@ type Runner interface {
 	Run(ctx context.Context, s Spec) (Outcome, error)
 }
 
-// StderrMax is how much of standard error is kept.
-const StderrMax = 8 << 10
+// StderrMax is how much of standard error is kept: more than is recorded, so
+// that a secret that its end cuts is still recognised.
+const StderrMax = 64 << 10
 
 // Capped keeps the first Max bytes and discards the rest without blocking
 // the writer.

@@ -1,0 +1,44 @@
+// Command leak is the pack cmd.leak: it repeats its secrets in a spelling of
+// the caller's choice, to show that none of them is recorded.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/e2e/packs/spell"
+)
+
+func main() {
+	var in struct {
+		How     string            `json:"how"`
+		Where   string            `json:"where"`
+		Secrets map[string]string `json:"_secrets"`
+	}
+	if err := json.NewDecoder(os.Stdin).Decode(&in); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	key, pin := in.Secrets["leak-key"], in.Secrets["leak-pin"]
+	s := spell.In(in.How, key)
+	switch in.Where {
+	case "key":
+		fmt.Printf(`{"result":{"before %s after":1,"%s":2}}`, s, s)
+	case "stderr":
+		fmt.Fprintf(os.Stderr, "cannot log in with %s (pin %s)", s, pin)
+		os.Exit(3)
+	case "cut": // the record of standard error ends in the middle of it
+		fmt.Fprint(os.Stderr, strings.Repeat("x", 4096-len(s)/2), s)
+		os.Exit(3)
+	case "garbage":
+		fmt.Printf(`{"result":{"%s":%s`, s, s)
+	case "number":
+		fmt.Printf(`{"result":{"pin":%s,"more":-%s.5,"text":"%s"}}`, pin, pin, pin)
+	case "schema": // an error about an output that does not fit
+		fmt.Printf(`{"result":{"n":1},"%s":"%s"}`, s, s)
+	default:
+		fmt.Printf(`{"result":{"a":["%s","x%sx"],"length":%d}}`, s, s, len(key))
+	}
+}

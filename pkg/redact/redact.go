@@ -1,0 +1,243 @@
+// Package redact removes the values of secrets from bytes that are about to be
+// recorded: outputs, errors, logs and live frames of code that received them.
+//
+// A value is found as it is and in the spellings that programs produce without
+// meaning to: escapes of JSON, C, Go and Python strings, percent-encoding and
+// HTML entities, each of them partial, nested or mixed; base64 and base64url at
+// any alignment, padded or not, broken into lines; hexadecimal of either case.
+// A program that wants to hide a value from this package can: it may reverse,
+// split or encrypt it. docs/explanation/limits.md lists what remains.
+//
+// Every function takes time linear in the length of its input for a given set
+// of secrets.
+package redact
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+)
+
+// A Redactor removes a set of secrets. It is immutable and safe for concurrent
+// use. A nil Redactor removes nothing.
+type Redactor struct{ secrets []*secret }
+
+// New returns a Redactor of the values, by name. A value is searched for
+// without the white space around it; each line of 16 bytes or more of a value
+// of several lines is searched for by itself too. Values of less than MinLen
+// bytes are ignored, and those of less than 6 bytes are found only where no
+// letter or digit adjoins them.
+func New(values map[string]string) *Redactor {
+	var r *Redactor
+	for name, v := range values {
+		r = r.With(name, v)
+	}
+	return r
+}
+
+// MinLen is the length in bytes of the shortest value that is searched for.
+const MinLen = 4
+
+// With returns a Redactor of r's secrets and one more.
+func (r *Redactor) With(name, value string) *Redactor {
+	s := compiled(name, value)
+	if s == nil || r != nil && slices.Contains(r.secrets, s) {
+		return r
+	}
+	if r == nil {
+		return &Redactor{[]*secret{s}}
+	}
+	return &Redactor{append(slices.Clip(slices.Clone(r.secrets)), s)}
+}
+
+// Text returns b with each secret replaced by "[secret:NAME]". It returns b
+// itself if there is none in it.
+func (r *Redactor) Text(b []byte) []byte { return replace(b, r.find(b), len(b)) }
+
+// String is Text of a string.
+func (r *Redactor) String(s string) string {
+	if r == nil || s == "" {
+		return s
+	}
+	return string(r.Text([]byte(s)))
+}
+
+// Head is Text of at most the first n bytes of b. A secret that begins before
+// byte n is found even if it ends after it.
+func (r *Redactor) Head(b []byte, n int) []byte {
+	if len(b) <= n {
+		return r.Text(b)
+	}
+	return replace(b, r.find(b), n)
+}
+
+// ErrStructure is returned by JSON for a document that spells a secret across
+// its values.
+var ErrStructure = errors.New("the document spells a secret across its values")
+
+// JSON returns the JSON document doc with each secret in its strings and member
+// names replaced by "[secret:NAME]", and each number that spells a secret of
+// digits replaced by that string. The result is canonical if doc was or if
+// anything was replaced. It returns doc itself if there is no secret in it.
+func (r *Redactor) JSON(doc []byte) ([]byte, error) {
+	if r == nil {
+		return doc, nil
+	}
+	found := r.find(doc)
+	if !r.digits() && len(found) == 0 {
+		return doc, nil
+	}
+	out, changed, err := r.rewrite(doc, found)
+	if err != nil {
+		return nil, err
+	}
+	if !changed {
+		return doc, nil
+	}
+	return canon.Transform(nil, out)
+}
+
+func (r *Redactor) digits() bool {
+	return slices.ContainsFunc(r.secrets, func(s *secret) bool { return s.digits != "" })
+}
+
+// span is a part of the input that spells a secret.
+type span struct {
+	from, to int
+	mark     []byte
+}
+
+// find returns the spans of all secrets, sorted and merged where they overlap.
+func (r *Redactor) find(b []byte) []span {
+	if r == nil {
+		return nil
+	}
+	var found []span
+	var u *unfolded
+	for _, s := range r.secrets {
+		found = s.find(found, b, &u)
+	}
+	if len(found) < 2 {
+		return found
+	}
+	slices.SortFunc(found, func(a, b span) int { return a.from - b.from })
+	merged := found[:1]
+	for _, f := range found[1:] {
+		if last := &merged[len(merged)-1]; f.from < last.to {
+			last.to = max(last.to, f.to)
+		} else {
+			merged = append(merged, f)
+		}
+	}
+	return merged
+}
+
+// replace returns what begins before byte n of b, with the spans replaced.
+func replace(b []byte, found []span, n int) []byte {
+	if len(found) == 0 {
+		return b[:n]
+	}
+	var out []byte
+	at := 0
+	for _, f := range found {
+		if f.from >= n {
+			break
+		}
+		out = append(append(out, b[at:f.from]...), f.mark...)
+		at = f.to
+	}
+	return append(out, b[min(at, n):n]...)
+}
+
+// rewrite copies a document with the spans replaced, and with each number that
+// spells a secret.
+func (r *Redactor) rewrite(doc []byte, found []span) (out []byte, changed bool, err error) {
+	var keys map[string]bool // names that were replaced, of which an object may have several
+	for i := 0; i < len(doc); {
+		c := doc[i]
+		end := i + 1
+		switch {
+		case c == '"':
+			end = stringEnd(doc, i+1)
+		case c == '-' || c >= '0' && c <= '9':
+			end = numberEnd(doc, i+1)
+		case c == 't' || c == 'f' || c == 'n': // says nothing, even if a secret is spelled like it
+			for end < len(doc) && doc[end] >= 'a' && doc[end] <= 'z' {
+				end++
+			}
+			for len(found) > 0 && found[0].from >= i && found[0].to <= end {
+				found = found[1:]
+			}
+		}
+		n := 0 // spans inside of this token
+		for n < len(found) && found[n].from < end {
+			if c != '"' && end == i+1 || found[n].to > end || c == '"' && (found[n].from == i || found[n].to == end) {
+				return nil, false, ErrStructure
+			}
+			n++
+		}
+		token := doc[i:end]
+		switch {
+		case c == '"' && n > 0:
+			token = replace(token, shift(found[:n], i), len(token))
+			if next := bytes.TrimLeft(doc[end:], " \t\r\n"); len(next) > 0 && next[0] == ':' {
+				for keys[string(token)] {
+					token = append(token[:len(token)-1:len(token)-1], `'"`...)
+				}
+				if keys == nil {
+					keys = map[string]bool{}
+				}
+				keys[string(token)] = true
+			}
+			changed = true
+		case c == '-' || c >= '0' && c <= '9':
+			if mark := r.number(token, n > 0, found); mark != nil {
+				token, changed = mark, true
+			}
+		}
+		out, found, i = append(out, token...), found[n:], end
+	}
+	return out, changed, nil
+}
+
+// number returns what takes the place of a number that spells a secret, or nil.
+func (r *Redactor) number(token []byte, inside bool, found []span) []byte {
+	if inside {
+		return canon.AppendString(nil, string(found[0].mark))
+	}
+	for _, s := range r.secrets {
+		if s.digits != "" && s.spelledBy(token) {
+			return canon.AppendString(nil, string(s.mark))
+		}
+	}
+	return nil
+}
+
+func shift(found []span, by int) []span {
+	out := slices.Clone(found)
+	for i := range out {
+		out[i].from, out[i].to = out[i].from-by, out[i].to-by
+	}
+	return out
+}
+
+// stringEnd returns the index after the quote that ends the string whose first
+// byte is at i.
+func stringEnd(b []byte, i int) int {
+	for i < len(b) && b[i] != '"' {
+		if b[i] == '\\' {
+			i++
+		}
+		i++
+	}
+	return min(i+1, len(b))
+}
+
+func numberEnd(b []byte, i int) int {
+	for i < len(b) && (b[i] >= '0' && b[i] <= '9' || bytes.IndexByte([]byte("+-.eE"), b[i]) >= 0) {
+		i++
+	}
+	return i
+}

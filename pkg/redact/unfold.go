@@ -1,0 +1,352 @@
+package redact
+
+import (
+	"bytes"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// unfolded is a text without its escapes. Byte i of text was spelled by the
+// input from at[i] up to at[i+1].
+type unfolded struct {
+	text   []byte
+	at     []uint32
+	kinds  kind
+	frozen int // what is before it is part of no further escape
+}
+
+// kind is a set of kinds of escapes.
+type kind int
+
+const (
+	slashes  kind = 1 << iota // as in strings of JSON, C, Go and Python
+	percents                  // as in URLs
+	entities                  // as in HTML
+	every    = slashes | percents | entities
+)
+
+// decoders are the nestings of encodings that are undone exactly, for values
+// that hold the first character of an escape.
+var decoders = [][]kind{{slashes}, {slashes, slashes}, {slashes, slashes, slashes}, {percents}, {percents, percents}, {slashes, percents},
+	{slashes, slashes, percents}, {percents, slashes}, {entities}, {slashes, entities}}
+
+func (u *unfolded) span(from, to int) (int, int) { return int(u.at[from]), int(u.at[to]) }
+
+// unfold replaces escapes by what they spell until none is left: a backslash
+// with a letter, a sign, three octal digits or a code in hexadecimal, a percent
+// sign with two digits, and HTML's character references. What an escape spells
+// may complete the escape before it, so nested ones need no second pass: each
+// byte is pushed once, and each replacement removes more than it pushes.
+// A backslash of the text is lost where an escape follows it.
+func unfold(b []byte) *unfolded {
+	u := newUnfolded(b, every)
+	for i, c := range b {
+		u.push(c, uint32(i))
+		for u.reduce() {
+		}
+	}
+	u.at = append(u.at, uint32(len(b)))
+	n := 0
+	for i, c := range u.text {
+		if c != '\\' {
+			u.text[n], u.at[n] = c, u.at[i]
+			n++
+		}
+	}
+	u.text, u.at = u.text[:n], append(u.at[:n], uint32(len(b)))
+	return u
+}
+
+// decode undoes encodings one after the other, each once.
+func decode(b []byte, kinds []kind) *unfolded {
+	var u *unfolded
+	for _, k := range kinds {
+		from := b
+		if u != nil {
+			from = u.text
+		}
+		next := newUnfolded(from, k)
+		for i, c := range from {
+			at := uint32(i)
+			if u != nil {
+				at = u.at[i]
+			}
+			next.push(c, at)
+			if next.reduce() {
+				next.frozen = len(next.text)
+			}
+		}
+		next.at = append(next.at, uint32(len(b)))
+		u = next
+	}
+	return u
+}
+
+func newUnfolded(b []byte, kinds kind) *unfolded {
+	return &unfolded{text: make([]byte, 0, len(b)), at: make([]uint32, 0, len(b)+1), kinds: kinds}
+}
+
+func (u *unfolded) push(c byte, at uint32) {
+	u.text, u.at = append(u.text, c), append(u.at, at)
+}
+
+// pop replaces the last n bytes by the encoding of r.
+func (u *unfolded) pop(n int, r rune) bool {
+	from := len(u.text) - n
+	at := u.at[from]
+	u.text, u.at = u.text[:from], u.at[:from]
+	if utf16.IsSurrogate(r) { // three bytes that are no UTF-8, until its other half comes
+		if r >= 0xDC00 && from >= 3 {
+			if high, ok := surrogate(u.text[from-3:]); ok {
+				at = u.at[from-3]
+				u.text, u.at = u.text[:from-3], u.at[:from-3]
+				return u.put(utf16.DecodeRune(high, r), at)
+			}
+		}
+		u.push(0xE0|byte(r>>12), at)
+		u.push(0x80|byte(r>>6)&0x3F, at)
+		u.push(0x80|byte(r)&0x3F, at)
+		return true
+	}
+	return u.put(r, at)
+}
+
+func (u *unfolded) put(r rune, at uint32) bool {
+	for _, c := range utf8.AppendRune(nil, r) {
+		u.push(c, at)
+	}
+	return true
+}
+
+// popByte replaces the last n bytes by one.
+func (u *unfolded) popByte(n int, c byte) bool {
+	from := len(u.text) - n
+	u.text, u.at = append(u.text[:from], c), u.at[:from+1]
+	return true
+}
+
+func surrogate(b []byte) (rune, bool) {
+	if b[0] != 0xED || b[1] < 0xA0 || b[1] > 0xAF {
+		return 0, false
+	}
+	return 0xD000 | rune(b[1]&0x3F)<<6 | rune(b[2]&0x3F), true
+}
+
+// reduce replaces the escape that the text ends with, if it does.
+func (u *unfolded) reduce() bool {
+	t := u.text[u.frozen:]
+	n := len(t)
+	switch {
+	case n < 2:
+		return false
+	case u.kinds&percents != 0 && n >= 3 && t[n-3] == '%' && isHex(t[n-2]) && isHex(t[n-1]):
+		return u.popByte(3, byte(hexOf(t[n-2])<<4|hexOf(t[n-1])))
+	case u.kinds&entities != 0 && t[n-1] == ';':
+		return u.entity(t)
+	case u.kinds&slashes != 0:
+		return u.slash(t, n)
+	}
+	return false
+}
+
+// slash replaces the escape with a backslash that t ends with.
+func (u *unfolded) slash(t []byte, n int) bool {
+	last := t[n-1]
+	if t[n-2] == '\\' {
+		if c, ok := simple(last); ok {
+			return u.popByte(2, c)
+		}
+	}
+	if last == '}' { // \u{41}
+		from := max(0, n-11)
+		if at := bytes.LastIndex(t[from:], []byte(`\u{`)); at >= 0 {
+			if r, ok := number(t[from+at+3:n-1], 16); ok {
+				return u.pop(n-from-at, r)
+			}
+		}
+		return false
+	}
+	if !isHex(last) {
+		return false
+	}
+	switch {
+	case n >= 4 && t[n-4] == '\\' && t[n-3] == 'x' && isHex(t[n-2]):
+		return u.popByte(4, byte(hexOf(t[n-2])<<4|hexOf(last)))
+	case n >= 4 && t[n-4] == '\\' && t[n-3] >= '0' && t[n-3] <= '3':
+		if r, ok := number(t[n-3:], 8); ok {
+			return u.popByte(4, byte(r))
+		}
+	case n >= 6 && t[n-6] == '\\' && t[n-5] == 'u':
+		if r, ok := number(t[n-4:], 16); ok {
+			return u.pop(6, r)
+		}
+	case n >= 10 && t[n-10] == '\\' && t[n-9] == 'U':
+		if r, ok := number(t[n-8:], 16); ok {
+			return u.pop(10, r)
+		}
+	}
+	return false
+}
+
+var named = map[string]rune{"amp": '&', "lt": '<', "gt": '>', "quot": '"', "apos": '\''}
+
+// entity replaces the character reference that t ends with.
+func (u *unfolded) entity(t []byte) bool {
+	n := len(t)
+	from := max(0, n-12)
+	at := bytes.LastIndexByte(t[from:], '&')
+	if at < 0 {
+		return false
+	}
+	name := t[from+at+1 : n-1]
+	if r, ok := named[string(name)]; ok {
+		return u.pop(n-from-at, r)
+	}
+	if len(name) < 2 || name[0] != '#' {
+		return false
+	}
+	r, ok := number(name[1:], 10)
+	if name[1] == 'x' || name[1] == 'X' {
+		r, ok = number(name[2:], 16)
+	}
+	return ok && u.pop(n-from-at, r)
+}
+
+func simple(c byte) (byte, bool) {
+	switch c {
+	case '"', '\\', '/', '\'', '`', '$':
+		return c, true
+	case 'a':
+		return '\a', true
+	case 'b':
+		return '\b', true
+	case 'v':
+		return '\v', true
+	case 'f':
+		return '\f', true
+	case 'n':
+		return '\n', true
+	case 'r':
+		return '\r', true
+	case 't':
+		return '\t', true
+	}
+	return 0, false
+}
+
+func number(b []byte, base rune) (rune, bool) {
+	var r rune
+	for _, c := range b {
+		d := rune(hexOf(c))
+		if !isHex(c) || d >= base {
+			return 0, false
+		}
+		if r = r*base + d; r > utf8.MaxRune {
+			return 0, false
+		}
+	}
+	return r, len(b) > 0
+}
+
+func isHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}
+
+func hexOf(c byte) int {
+	switch {
+	case c <= '9':
+		return int(c) - '0'
+	case c <= 'F':
+		return int(c) - 'A' + 10
+	}
+	return int(c) - 'a' + 10
+}
+
+// escapes reports whether unfolding b could show a secret that b itself does
+// not. If special is unset, the secret holds nothing that a backslash with a
+// letter or a quote spells.
+func escapes(b []byte, special bool) bool {
+	for _, c := range []byte("%&") {
+		for i := 0; ; i++ {
+			n := bytes.IndexByte(b[i:], c)
+			if n < 0 {
+				break
+			}
+			i += n
+			if c == '%' && i+2 < len(b) && isHex(b[i+1]) && isHex(b[i+2]) || c == '&' && bytes.IndexByte(b[i:min(i+12, len(b))], ';') > 0 {
+				return true
+			}
+			if c == '%' && i+2 < len(b) && bytes.IndexByte([]byte(`\%&`), b[i+1]) >= 0 { // its digits are escaped
+				return true
+			}
+		}
+	}
+	for i := 0; i < len(b); i++ {
+		n := bytes.IndexByte(b[i:], '\\')
+		if n < 0 {
+			return false
+		}
+		if special {
+			return true
+		}
+		for i += n; i < len(b) && b[i] == '\\'; i++ {
+		}
+		if i < len(b) && bytes.IndexByte([]byte(`"'nrtbf`), b[i]) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// trimEscape returns b without the beginning of an escape at its end: what
+// follows b decides what that spells.
+func trimEscape(b []byte) []byte {
+	for _, e := range []struct {
+		start byte
+		long  int
+	}{{'%', 2}, {'\\', 9}, {'&', 11}} {
+		from := max(0, len(b)-e.long)
+		if at := bytes.LastIndexByte(b[from:], e.start); at >= 0 {
+			b = b[:from+at]
+		}
+	}
+	return b
+}
+
+// pack returns a copy of b in the standard alphabet of base64, without white
+// space unless keep is set. of gives the places in the input where b was unfolded from it.
+func pack(b []byte, of *unfolded, keep bool) *unfolded {
+	p := &unfolded{text: make([]byte, 0, len(b)), at: make([]uint32, 0, len(b)+1)}
+	for i := 0; i < len(b); i++ {
+		c := b[i]
+		switch c {
+		case ' ', '\t', '\r', '\n':
+			if !keep {
+				continue
+			}
+		case '\\': // as JSON spells white space, also within a string of a string
+			for i+1 < len(b) && b[i+1] == '\\' {
+				i++
+			}
+			if !keep && i+1 < len(b) && (b[i+1] == 'n' || b[i+1] == 'r' || b[i+1] == 't') {
+				i++
+				continue
+			}
+		case '-':
+			c = '+'
+		case '_':
+			c = '/'
+		}
+		at := uint32(i)
+		if of != nil {
+			at = of.at[i]
+		}
+		p.push(c, at)
+	}
+	end := uint32(len(b))
+	if of != nil {
+		end = of.at[len(b)]
+	}
+	p.at = append(p.at, end)
+	return p
+}
