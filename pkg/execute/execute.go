@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
@@ -455,7 +456,7 @@ func (x *Executor) tool(kind string) *contract.Tool {
 func (x *Executor) finish(ctx context.Context, started, e *contract.Event, a *contract.Allowed, res Result) error {
 	eff := contract.Effect{
 		Artifacts: res.Artifacts, Attestation: res.Attestation, CallID: a.Call.ID, EffectType: res.EffectType, Ended: x.Emit.Time(),
-		ErrorCode: res.ErrorCode, ErrorMessage: res.ErrorMessage, Frames: res.sent, InputDigest: a.Call.Args.Commitment,
+		ErrorCode: res.ErrorCode, ErrorMessage: hostpath.Strip(res.ErrorMessage), Frames: res.sent, InputDigest: a.Call.Args.Commitment,
 		Instance: x.Instance, Started: started.Time, Status: res.Status, Tool: a.Call.Tool, Usage: res.Usage,
 	}
 	if eff.EffectType == "" {
@@ -478,7 +479,7 @@ func (x *Executor) finish(ctx context.Context, started, e *contract.Event, a *co
 		c, err := commit(ctx, res.Output, "application/json")
 		switch {
 		case errors.Is(err, blob.ErrTooLarge):
-			eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Failed, "invalid_output", err.Error()
+			eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Failed, "invalid_output", hostpath.Strip(err.Error())
 		case err != nil:
 			return err
 		default:

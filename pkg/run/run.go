@@ -25,6 +25,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -138,7 +139,7 @@ func (v *Env) ReportWork(consumer string) {
 	v.Report(func(ctx context.Context) Health {
 		c, err := v.Conn.JS.Consumer(ctx, bus.Events, consumer)
 		if err != nil {
-			return Health{Name: consumer, Detail: err.Error()}
+			return Health{Name: consumer, Detail: hostpath.Strip(err.Error())}
 		}
 		i := c.CachedInfo()
 		return Health{Name: consumer, OK: true, Position: i.Delivered.Stream, Lag: i.NumPending + uint64(i.NumAckPending)}

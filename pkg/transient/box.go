@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 )
 
 // Frame is one message to a mailbox. Frames of one id are numbered from 1.
@@ -275,7 +276,8 @@ func (b *Box) answer(from string, raw []byte) {
 	}
 	err := h(ctx, q.Args, func(doc any) error { return send(Data, doc) })
 	if err != nil {
-		err = send(Failed, err.Error())
+		slog.Debug("transient: question failed", "verb", q.Verb, "from", from, "err", err)
+		err = send(Failed, hostpath.Strip(err.Error()))
 	} else {
 		err = send(End, nil)
 	}

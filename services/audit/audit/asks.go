@@ -491,6 +491,9 @@ func (s *Service) proof(ctx context.Context, raw json.RawMessage, reply func(any
 	if err != nil {
 		return err
 	}
+	if pos, _ := s.view.Position(); q.Seq == 0 || q.Seq > pos {
+		return errors.New("not found: no such ledger entry")
+	}
 	note, err := s.covering(ctx, q.Seq)
 	if err != nil {
 		return errors.New("not found: " + err.Error())
@@ -584,7 +587,7 @@ func (s *Service) tile(_ context.Context, raw json.RawMessage, reply func(any) e
 		return err
 	}
 	pos, _ := s.view.Position()
-	if q.Level > 5 || q.Width == 0 || q.Width > 256 || (q.Index*256+q.Width)<<(8*q.Level) > pos {
+	if q.Level > 5 || q.Width == 0 || q.Width > 256 || q.Index > pos || q.Index*256+q.Width > pos>>(8*q.Level) {
 		return errors.New("not found: the tree does not have this tile")
 	}
 	out := make([]byte, 0, q.Width*32)

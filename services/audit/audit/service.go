@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -328,7 +329,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 func (s *Service) covering(ctx context.Context, size uint64) ([]byte, error) {
 	for range 2 {
 		s.mu.Lock()
-		i, _ := slices.BinarySearchFunc(s.checkpoints, size, func(p point, n uint64) int { return int(int64(p.size) - int64(n)) })
+		i, _ := slices.BinarySearchFunc(s.checkpoints, size, func(p point, n uint64) int { return cmp.Compare(p.size, n) })
 		if i < len(s.checkpoints) {
 			defer s.mu.Unlock()
 			return s.checkpoints[i].note, nil

@@ -241,7 +241,7 @@ func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*pr
 	defer cancel()
 	out, esc, err := s.waitFor(wait, p, async)
 	if esc != nil && err != nil {
-		s.metrics.calls.WithLabelValues(r.Kind, "escalated").Inc()
+		s.metrics.count(r.Kind, "escalated")
 		return nil, nil, &escalation{r.ID, esc}
 	}
 	if r.IdemKey != "" && errors.Is(err, eventlog.ErrIDConflict) { // the same key, at the same moment
@@ -255,7 +255,7 @@ func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*pr
 		return s.repeat(ctx, r, e)
 	}
 	if err != nil {
-		s.metrics.calls.WithLabelValues(r.Kind, "none").Inc()
+		s.metrics.count(r.Kind, "none")
 		if errors.Is(err, errSilent) {
 			s.giveUp(ctx, p, r)
 			return nil, nil, silent(r, "GET /api/v1/calls/"+r.ID+" will tell what became of the call; an Idempotency-Key makes it safe to send again")

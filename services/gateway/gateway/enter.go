@@ -40,6 +40,7 @@ func (l BodyLimits) orDefault() BodyLimits {
 // Keys of an echo.Context.
 const (
 	callerKey = "caller" // *caller, once verified
+	routeKey  = "route"  // set where a route matched
 	bodyKey   = "body"   // []byte, once read to its end
 )
 
@@ -48,6 +49,7 @@ const (
 // reads it from memory.
 func (s *Service) enter(n need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
+		c.Set(routeKey, true)
 		if !n.caller { // open routes take no body
 			return handle(c)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 )
 
 // apiError is the one error of the edge. Its JSON is OpenAI's error shape
@@ -152,6 +153,7 @@ func (s *Service) fail(err error, c echo.Context) {
 	if e.Status == http.StatusUnauthorized {
 		c.Response().Header().Set("WWW-Authenticate", "Bearer")
 	}
+	e.Message = hostpath.Strip(e.Message)
 	kind, _ := c.Get(shapeKey).(string)
 	_ = c.JSON(e.Status, e.doc(kind))
 }

@@ -1,9 +1,12 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,22 +17,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 func (s *Service) healthz(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"status": "alive", "instance": s.env.Instance, "version": s.Version})
 }
 
-// Readiness is the body of /readyz.
+// Readiness is the body of /readyz. Callers without the right to details get
+// Ready alone.
 type Readiness struct {
 	Ready      bool                    `json:"ready"`
-	Durability string                  `json:"durability"`
-	Instance   string                  `json:"instance"`
-	Services   map[string][]Dependency `json:"services"`
-	Missing    []string                `json:"missing"`
+	Durability string                  `json:"durability,omitempty"`
+	Instance   string                  `json:"instance,omitempty"`
+	Services   map[string][]Dependency `json:"services,omitempty"`
+	Missing    []string                `json:"missing,omitempty"`
 }
 
 // Dependency is one live instance and its parts.
@@ -40,10 +46,63 @@ type Dependency struct {
 	Parts    []run.Health `json:"parts"`
 }
 
+// How long a readiness is cached. What is not ready is looked at again soon: a
+// start should not wait for it.
+const (
+	readyFor    = time.Second
+	notReadyFor = 50 * time.Millisecond
+)
+
+// cached computes a value at most once in a time, for any number of callers.
+type cached[T any] struct {
+	mu    sync.Mutex
+	until time.Time
+	value T
+}
+
+// get returns the value, computed by f if its time is over; f returns how long
+// the value may be used. f does not end with the request that happened to need
+// it.
+func (c *cached[T]) get(within time.Duration, f func(context.Context) (T, time.Duration)) T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Now().After(c.until) {
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		var ttl time.Duration
+		c.value, ttl = f(ctx)
+		c.until = time.Now().Add(ttl)
+	}
+	return c.value
+}
+
+func (s *Service) ready() Readiness {
+	return s.readyNow.get(2*time.Second, func(ctx context.Context) (Readiness, time.Duration) {
+		r := s.readiness(ctx)
+		if r.Ready {
+			return r, readyFor
+		}
+		return r, notReadyFor
+	})
+}
+
+// insider tells whether a request may see how the mesh is: its peer is this
+// host, and not as a proxy for another, or it holds health:read.
+func (s *Service) insider(c echo.Context) error {
+	r := c.Request()
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && net.ParseIP(host).IsLoopback() && r.Header.Get("X-Forwarded-For")+r.Header.Get("Forwarded")+r.Header.Get("Via") == "" {
+		return nil
+	}
+	_, err := s.auth(c, token.Health)
+	return err
+}
+
+// readyz answers anyone whether the mesh takes calls, and insiders in detail.
 func (s *Service) readyz(c echo.Context) error {
-	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
-	defer cancel()
-	r := s.readiness(ctx)
+	r := s.ready()
+	if s.insider(c) != nil {
+		r = Readiness{Ready: r.Ready}
+	}
 	status := http.StatusOK
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
@@ -152,18 +211,41 @@ func newMetrics() *metrics {
 	return m
 }
 
-// family keeps label values few: a caller can invent kinds without end.
-func family(kind string) string {
-	for i := range len(kind) {
-		if kind[i] == '.' {
-			return kind[:i]
-		}
+// Label values come from closed or capped sets: callers invent kinds, models and
+// paths without end, and each value costs memory for good.
+var (
+	families = []string{"audit", "client", "judge", "lab", "llm", "policy", "tool", "vault", "work"}
+	outcomes = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered,
+		"escalated", "none"}
+)
+
+// Caps of what other services report.
+const (
+	maxModels = 100 // provider and model, those of the most attempts; the rest are one
+	maxCodes  = 64  // error codes of attempts
+	maxParts  = 500 // instances and their parts
+)
+
+const otherLabel = "other"
+
+func oneOf(set []string, v string) string {
+	if slices.Contains(set, v) {
+		return v
 	}
-	return "other"
+	return otherLabel
+}
+
+func family(kind string) string {
+	prefix, _, _ := strings.Cut(kind, ".")
+	return oneOf(families, prefix)
+}
+
+func (m *metrics) count(kind, status string) {
+	m.calls.WithLabelValues(family(kind), oneOf(outcomes, status)).Inc()
 }
 
 func (m *metrics) observe(kind, status string, d time.Duration) {
-	m.calls.WithLabelValues(family(kind), status).Inc()
+	m.count(kind, status)
 	m.latency.WithLabelValues(family(kind)).Observe(d.Seconds())
 }
 
@@ -173,7 +255,11 @@ func (m *metrics) middleware(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil {
 			c.Error(err)
 		}
-		m.requests.WithLabelValues(c.Path(), strconv.Itoa(c.Response().Status)).Inc()
+		path := c.Path()
+		if c.Get(routeKey) == nil {
+			path = otherLabel
+		}
+		m.requests.WithLabelValues(path, strconv.Itoa(c.Response().Status)).Inc()
 		return nil
 	}
 }
@@ -185,35 +271,79 @@ func (m *metrics) models(ctx context.Context, s *Service) {
 	if s.env.Ask(ctx, "llm-router", "stats", map[string]any{}, &stats) != nil || s.env.Ask(ctx, "llm-router", "spend", map[string]any{"by": []string{"provider", "model"}}, &spend) != nil {
 		return // what was said last stands
 	}
+	top := busiest(stats)
+	label := func(provider, model string) (string, string) {
+		if k := [2]string{provider, model}; top[k] {
+			return provider, model
+		}
+		return otherLabel, otherLabel
+	}
+	codes := map[string]bool{}
+	m.attempts.Reset()
+	m.tokens.Reset()
+	m.spent.Reset()
 	for _, x := range stats {
-		m.attempts.WithLabelValues(x.Provider, x.Model, "succeeded").Set(float64(x.Succeeded))
-		m.attempts.WithLabelValues(x.Provider, x.Model, "cancelled").Set(float64(x.Cancelled))
+		p, model := label(x.Provider, x.Model)
+		m.attempts.WithLabelValues(p, model, "succeeded").Add(float64(x.Succeeded))
+		m.attempts.WithLabelValues(p, model, "cancelled").Add(float64(x.Cancelled))
 		for code, n := range x.Errors {
-			m.attempts.WithLabelValues(x.Provider, x.Model, code).Set(float64(n))
+			if !codes[code] && len(codes) == maxCodes {
+				code = otherLabel
+			}
+			codes[code] = true
+			m.attempts.WithLabelValues(p, model, code).Add(float64(n))
 		}
 	}
 	for _, x := range spend {
-		model := strings.TrimPrefix(x.By["model"], x.By["provider"]+"/")
+		p, model := label(x.By["provider"], strings.TrimPrefix(x.By["model"], x.By["provider"]+"/"))
 		for kind, n := range map[string]int64{"input": x.InputTokens, "output": x.OutputTokens, "cached": x.CachedTokens, "reasoning": x.ReasoningTokens} {
-			m.tokens.WithLabelValues(x.By["provider"], model, kind).Set(float64(n))
+			m.tokens.WithLabelValues(p, model, kind).Add(float64(n))
 		}
-		m.spent.WithLabelValues(x.By["provider"], model).Set(float64(x.USDMicros))
+		m.spent.WithLabelValues(p, model).Add(float64(x.USDMicros))
 	}
 }
 
-func (m *metrics) handler(s *Service) echo.HandlerFunc {
-	h := promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
-	return func(c echo.Context) error {
-		ctx, cancel := context.WithTimeout(c.Request().Context(), time.Second)
-		defer cancel()
-		for _, list := range s.readiness(ctx).Services {
-			for _, d := range list {
-				for _, p := range d.Parts {
+// busiest are the models that have labels of their own.
+func busiest(stats []llm.ModelStats) map[[2]string]bool {
+	stats = slices.Clone(stats)
+	slices.SortFunc(stats, func(a, b llm.ModelStats) int {
+		return cmp.Or(cmp.Compare(b.Attempts, a.Attempts), strings.Compare(a.Provider, b.Provider), strings.Compare(a.Model, b.Model))
+	})
+	out := map[[2]string]bool{}
+	for _, x := range stats[:min(len(stats), maxModels)] {
+		out[[2]string{x.Provider, x.Model}] = true
+	}
+	return out
+}
+
+// lags brings the figures of views up to date.
+func (m *metrics) lags(r Readiness) {
+	m.lag.Reset()
+	n := 0
+	for _, list := range r.Services {
+		for _, d := range list {
+			for _, p := range d.Parts {
+				if n++; n <= maxParts {
 					m.lag.WithLabelValues(d.Instance, p.Name).Set(float64(p.Lag))
 				}
 			}
 		}
-		m.models(ctx, s)
+	}
+}
+
+// handler is GET /metrics, for insiders.
+func (m *metrics) handler(s *Service) echo.HandlerFunc {
+	h := promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
+	return func(c echo.Context) error {
+		if err := s.insider(c); err != nil {
+			return err
+		}
+		r := s.ready()
+		s.figures.get(time.Second, func(ctx context.Context) (struct{}, time.Duration) {
+			m.lags(r)
+			m.models(ctx, s)
+			return struct{}{}, readyFor
+		})
 		h.ServeHTTP(c.Response(), c.Request())
 		return nil
 	}

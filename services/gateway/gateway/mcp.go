@@ -41,7 +41,7 @@ func (s *Service) mcpHandler() echo.HandlerFunc {
 		}
 		r := c.Request()
 		raw, _ := credential(r.Header)
-		x, err := s.mcps.enter(r.Header.Get("Mcp-Session-Id"), who.actor, raw, time.Now(), s.mcpServer)
+		x, err := s.mcps.enter(r.Header.Get("Mcp-Session-Id"), who.actor, raw, s.mcpServer)
 		if err != nil {
 			return err
 		}

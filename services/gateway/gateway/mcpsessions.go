@@ -60,7 +60,7 @@ func current(ctx context.Context) *mcpSession {
 // id names none of the credential's. A caller who has mcpPerCaller sessions, or
 // meets a full gateway, loses the one that is idle longest; where none is idle,
 // enter returns an error.
-func (t *mcpSessions) enter(id, actor, raw string, now time.Time, server func(id string) *mcp.Server) (*mcpSession, error) {
+func (t *mcpSessions) enter(id, actor, raw string, server func(id string) *mcp.Server) (*mcpSession, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if id != "" {

@@ -58,6 +58,9 @@ type Service struct {
 	bodies  bodies
 	mcps    mcpSessions
 
+	readyNow cached[Readiness]
+	figures  cached[struct{}]
+
 	verified      sync.Map // digest of a token -> *caller
 	verifiedCount atomic.Int64
 }

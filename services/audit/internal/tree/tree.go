@@ -4,6 +4,8 @@ package tree
 
 import (
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -76,8 +78,11 @@ func (t *Tree) Extend(n uint64, leaves []translog.Hash) error {
 	return nil
 }
 
-// Node implements translog.Nodes.
+// Node implements translog.Nodes. It returns io.EOF where there is no such node.
 func (t *Tree) Node(level uint, index uint64) (h translog.Hash, err error) {
+	if level >= uint(len(t.levels)) || index > math.MaxInt64/32 {
+		return h, io.EOF
+	}
 	_, err = t.levels[level].ReadAt(h[:], int64(index)*32)
 	return h, err
 }

@@ -31,8 +31,8 @@ const (
 
 var table = []operation{
 	{"GET", "/healthz", "The process is alive.", "", nil, nil, map[string]string{}},
-	{"GET", "/readyz", "Every service and view with its lag; 503 until all are ready. Names the durability mode.", "", nil, nil, gateway.Readiness{}},
-	{"GET", "/metrics", "Prometheus metrics.", "", nil, nil, "text/plain"},
+	{"GET", "/readyz", "503 until every service is ready; cached for a second. With health:read, or from a peer on the gateway's own host, each service and view with its lag, and the durability mode.", "", nil, nil, gateway.Readiness{}},
+	{"GET", "/metrics", "Prometheus metrics, brought up to date once a second; open to peers on the gateway's own host. What a proxy forwards is not from that host.", "health:read", nil, nil, "text/plain"},
 	{"GET", "/openapi.json", "This document.", "", nil, nil, map[string]any{}},
 	{"POST", "/v1/chat/completions", "OpenAI chat completion, plain or streamed. model is provider/model, an alias or a virtual model.", "llm:call, and call llm.chat", nil, map[string]any{}, map[string]any{}},
 	{"POST", "/v1/responses", "OpenAI response, plain or streamed.", "llm:call, and call llm.responses", nil, map[string]any{}, map[string]any{}},

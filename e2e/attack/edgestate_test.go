@@ -1,0 +1,289 @@
+package attack
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// outside asks as a peer of another host: through a proxy of this one where the
+// mesh is here, and past Docker's bridge on compose.
+func outside(t *testing.T, m *harness.Mesh, path, token string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, "http://"+m.Addr+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Name != "compose" {
+		req.Header.Set("X-Forwarded-For", "192.0.2.1")
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+var _ = register("12.15 state of the mesh for outsiders", func(t *testing.T, m *harness.Mesh) {
+	if status, body := outside(t, m, "/readyz", ""); status != 200 || strings.TrimSpace(body) != `{"ready":true}` {
+		t.Errorf("/readyz without a token: %d %s", status, body)
+	}
+	probe, other := mint(t, m, "probe-1215", "health:read"), mint(t, m, "other-1215", "tools:call")
+	if status, body := outside(t, m, "/readyz", other); status != 200 || strings.TrimSpace(body) != `{"ready":true}` {
+		t.Errorf("/readyz without the scope: %d %s", status, body)
+	}
+	if status, body := outside(t, m, "/readyz", probe); status != 200 || !strings.Contains(body, `"durability"`) || !strings.Contains(body, `"lag"`) {
+		t.Errorf("/readyz with health:read: %d %s", status, body)
+	}
+	for token, want := range map[string]int{"": 401, other: 403, probe: 200} {
+		if status, body := outside(t, m, "/metrics", token); status != want || want == 200 && !strings.Contains(body, "binnacle_lag_events") {
+			t.Errorf("/metrics: %d, want %d: %.200s", status, want, body)
+		}
+	}
+	began := time.Now()
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for range 20 {
+				outside(t, m, "/readyz", "")
+			}
+		})
+	}
+	wg.Wait()
+	if d := time.Since(began); d > 15*time.Second {
+		t.Errorf("1000 requests of /readyz took %s", d)
+	}
+})
+
+var _ = register("12.15 labels chosen by callers", func(t *testing.T, m *harness.Mesh) {
+	for i := range 50 {
+		for _, q := range []struct{ path, body string }{
+			{"/api/v1/calls", fmt.Sprintf(`{"kind":"evil%d.label"}`, i)},
+			{"/api/v1/calls", fmt.Sprintf(`{"kind":"tool.evil%d"}`, i)},
+			{fmt.Sprintf("/evil%d/path", i), `{}`},
+			{"/v1/chat/completions", fmt.Sprintf(`{"model":"evil%d/evil","messages":[{"role":"user","content":"x"}]}`, i)},
+		} {
+			if _, err := m.Do(context.Background(), http.MethodPost, q.path, "s-attack-1215", q.body); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_, body := outside(t, m, "/metrics", m.Token)
+	if i := strings.Index(body, "evil"); i >= 0 {
+		t.Errorf("a caller's value is a label: %.300s", body[max(0, i-100):])
+	}
+	if n := strings.Count(body, "\n"); n > 5000 {
+		t.Errorf("/metrics has %d lines", n)
+	}
+})
+
+// mcp sends one message and returns status, session id and the result.
+func mcp(t *testing.T, m *harness.Mesh, token, session, message string) (int, string, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, "http://"+m.Addr+"/mcp", strings.NewReader(message))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Authorization": {"Bearer " + token}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	if session != "" {
+		req.Header.Set("Mcp-Session-Id", session)
+		req.Header.Set("Mcp-Protocol-Version", "2025-06-18")
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header.Get("Mcp-Session-Id"), string(b)
+}
+
+const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"attack","version":"1"}}}`
+
+// openMCP opens a session.
+func openMCP(t *testing.T, m *harness.Mesh, token string) string {
+	t.Helper()
+	status, id, body := mcp(t, m, token, "", initialize)
+	if status != 200 || id == "" {
+		t.Fatalf("initialize: %d %q %s", status, id, body)
+	}
+	if status, _, body := mcp(t, m, token, id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); status/100 != 2 {
+		t.Fatalf("initialized: %d %s", status, body)
+	}
+	return id
+}
+
+const ping = `{"jsonrpc":"2.0","id":7,"method":"ping"}`
+
+// key makes a virtual key for its maker.
+func key(t *testing.T, m *harness.Mesh, id string, scopes ...string) string {
+	t.Helper()
+	doc, _ := json.Marshal(map[string]any{"id": id, "actor": "admin", "scopes": scopes})
+	r, err := m.Do(context.Background(), http.MethodPost, "/api/v1/keys", "", string(doc))
+	if err != nil || r.Status != 200 {
+		t.Fatalf("key %s: %v %s", id, err, r.Body)
+	}
+	var out struct{ Key string }
+	r.JSON(t, &out)
+	return out.Key
+}
+
+var _ = register("12.17 virtual key on /mcp", func(t *testing.T, m *harness.Mesh) {
+	k := key(t, m, "mcp-1217", "tools:call")
+	id := openMCP(t, m, k)
+	status, _, body := mcp(t, m, k, id, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"noop","arguments":{"say":"hello"}}}`)
+	if status != 200 || !strings.Contains(body, `"binnacle/verdict":"ALLOW"`) {
+		t.Errorf("tools/call: %d %s", status, body)
+	}
+	// Nobody else's credential goes on with the session.
+	if status, _, body := mcp(t, m, m.Token, id, ping); status != 404 {
+		t.Errorf("another credential in the session: %d %s", status, body)
+	}
+	if status, _, body := mcp(t, m, key(t, m, "mcp-1217-llm", "health:read"), "", initialize); status != 403 {
+		t.Errorf("a key that allows no calls: %d %s", status, body)
+	}
+})
+
+var _ = register("12.18 sessions of MCP without end", func(t *testing.T, m *harness.Mesh) {
+	hog, other := mint(t, m, "hog-1218", "tools:call"), mint(t, m, "other-1218", "tools:call")
+	kept := openMCP(t, m, other)
+	first := openMCP(t, m, hog)
+	last := ""
+	for range 60 {
+		last = openMCP(t, m, hog)
+	}
+	if status, _, body := mcp(t, m, hog, first, ping); status != 404 {
+		t.Errorf("the first of 61 sessions: %d %s", status, body)
+	}
+	if status, _, body := mcp(t, m, hog, last, ping); status != 200 {
+		t.Errorf("the last of 61 sessions: %d %s", status, body)
+	}
+	if status, _, body := mcp(t, m, other, kept, ping); status != 200 {
+		t.Errorf("another caller's session: %d %s", status, body)
+	}
+})
+
+// follow opens a session's event stream; the channel closes when it ends.
+func follow(t *testing.T, m *harness.Mesh, token, session string) <-chan struct{} {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, "http://"+m.Addr+"/mcp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Authorization": {"Bearer " + token}, "Accept": {"text/event-stream"}, "Mcp-Session-Id": {session}, "Mcp-Protocol-Version": {"2025-06-18"}}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != 200 {
+		t.Fatal("event stream:", resp.Status)
+	}
+	done := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, bufio.NewReader(resp.Body))
+		close(done)
+	}()
+	return done
+}
+
+var _ = register("12.18 session outlives its credential", func(t *testing.T, m *harness.Mesh) {
+	k := key(t, m, "mcp-1218", "tools:call")
+	ended := follow(t, m, k, openMCP(t, m, k))
+	out, err := m.CLI("token", "create", "--actor", "short-1218", "--scope", "tools:call", "--ttl", "4s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := strings.TrimSpace(out)
+	expired := follow(t, m, short, openMCP(t, m, short))
+	select {
+	case <-ended:
+		t.Fatal("the stream ended before its key")
+	case <-time.After(500 * time.Millisecond):
+	}
+	if out, err := m.CLI("key", "revoke", "mcp-1218", "--reason", "over"); err != nil {
+		t.Fatal(out, err)
+	}
+	for what, c := range map[string]<-chan struct{}{"revoked": ended, "expired": expired} {
+		select {
+		case <-c:
+		case <-time.After(15 * time.Second):
+			t.Errorf("the stream of a session goes on after its credential is %s", what)
+		}
+	}
+})
+
+// hostPaths are what a response must not show: where a mesh keeps its state.
+var hostPaths = regexp.MustCompile(`(?:^|[^A-Za-z0-9_./-])(?:/work|/tmp|/home|/root|/var|/usr|/state|/data|/run|/proc|/packs|/etc)/[A-Za-z0-9_.-]+`)
+
+// Each route is driven to errors: parameters of every odd kind, bodies of the
+// wrong shape. No response shows a path of the host.
+var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harness.Mesh) {
+	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Paths map[string]map[string]struct {
+			Parameters []struct{ Name, In string }
+		} `json:"paths"`
+	}
+	r.JSON(t, &doc)
+	values := []string{"0", "1", "99", "9999999999", "9007199254740991", "9223372036854775807", "18446744073709551615", "-1", "x", "..%2F..%2Fetc%2Fpasswd", "%00", "s-none", "sha256:00", "audit", "vault-broker", "nobody"}
+	param := regexp.MustCompile(`\{[a-z]+\}|\*`)
+	for path, ops := range doc.Paths {
+		for method, op := range ops {
+			query := ""
+			for _, p := range op.Parameters {
+				if p.In == "query" && p.Name != "follow" && p.Name != "witness" {
+					query += "&" + p.Name + "=VALUE"
+				}
+			}
+			for _, v := range values {
+				if path == "/mcp" && method == "get" {
+					continue
+				}
+				full := param.ReplaceAllString(path, v)
+				if query != "" {
+					full += "?" + strings.ReplaceAll(query[1:], "VALUE", v)
+				}
+				body := ""
+				if method == "post" {
+					body = `{"kind":"tool.` + v + `","args":{},"name":"x","value":"y","id":"` + v + `","model":"` + v + `/x","messages":[],"session":"s-x","rubric":"a: [","size":1,"line":"x"}`
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				r, err := m.Do(ctx, strings.ToUpper(method), full, "", body)
+				cancel()
+				if err != nil {
+					continue // an address that HTTP does not carry, or a stream without an end
+				}
+				if r.Status >= 400 {
+					if found := hostPaths.Find(r.Body); found != nil || strings.Contains(string(r.Body), m.Dir) {
+						t.Errorf("%s %s: %d shows %s: %.300s", method, full, r.Status, found, r.Body)
+					}
+				}
+				if r.Status == 500 {
+					t.Errorf("%s %s: %.300s", method, full, r.Body)
+				}
+			}
+		}
+	}
+})
