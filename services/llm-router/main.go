@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
@@ -20,6 +21,9 @@ func main() {
 			b, err := os.ReadFile(f)
 			if err != nil {
 				return nil, err
+			}
+			if err := canon.CheckDepth(b); err != nil {
+				return nil, fmt.Errorf("%s: %w", f, err)
 			}
 			d := json.NewDecoder(bytes.NewReader(b))
 			d.DisallowUnknownFields()

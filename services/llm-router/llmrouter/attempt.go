@@ -307,7 +307,7 @@ func rename(body []byte, model string) ([]byte, error) {
 func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 	body := res.Body
 	head.Headers["Content-Type"] = "application/json"
-	if !gjson.ValidBytes(body) {
+	if llm.Check(body) != nil {
 		return a.up.Malformed("did not answer with one JSON document")
 	}
 	switch {

@@ -63,6 +63,9 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	if c.body, err = w.Body(ctx); err != nil {
 		return execute.Fail("args_unavailable", "the request cannot be read: %v", err)
 	}
+	if seen, _, err := llm.Peek(w.Call.Kind, c.body); err != nil || !seen.Agrees(&c.args) {
+		return execute.Fail("invalid_input", "the request is not what its summary says, by which it was decided on")
+	}
 	if c.now, err = contract.ParseTime(w.Event.Time); err != nil {
 		return execute.Fail("internal", "%v", err)
 	}
@@ -131,7 +134,7 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 	}
 	var data []byte
 	passHeaders(h.Headers, f.Headers)
-	if len(f.Body) > 0 && f.Code != "credential_invalid" && gjson.ValidBytes(f.Body) {
+	if len(f.Body) > 0 && f.Code != "credential_invalid" && llm.Check(f.Body) == nil {
 		data = f.Body
 	} else {
 		h.Fault = &llm.Fault{Code: f.Code, Message: f.Message}

@@ -2,6 +2,7 @@ package llmrouter
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -94,9 +95,31 @@ func buildRequest(wire string, r *ir.Request) ([]byte, error) {
 // to others they say nothing.
 var openAIOnly = []string{"prediction", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"}
 
+// binding are the members that say, in one API or another, what is offered, what
+// a request may use and what it goes on from, without case, hyphens and
+// underscores. A member that its own dialect does not know must not become one of
+// these on the way: neither policy nor the budget has seen it as that.
+var binding = set("additionalmodelrequestfields background bestof cachedcontent candidatecount container contents conversation extrabody functioncall functiondeclarations functions generationconfig " +
+	"inferenceconfig input maxcompletiontokens maxgenlen maxnewtokens maxoutputtokens maxtokencount maxtokens maxtokenstosample mcpservers messages model models n numpredict numreturnsequences options " +
+	"outputconfig outputformat plugins preset previousresponseid prompt reasoning reasoningconfig route searchparameters stream system systeminstruction thinking thinkingbudget thinkingconfig toolchoice " +
+	"toolconfig toolresources tools websearchoptions")
+
+func set(names string) map[string]bool {
+	m := map[string]bool{}
+	for n := range strings.FieldsSeq(names) {
+		m[n] = true
+	}
+	return m
+}
+
 // fit refuses what a wire cannot say and what the answer would lack, and takes
 // out what says nothing there.
 func fit(wire string, r *ir.Request) error {
+	for m := range r.Extra {
+		if binding[strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(m))] {
+			return fmt.Errorf("%s: has no meaning in the caller's API, and one in this provider's", m)
+		}
+	}
 	several := wire == provider.Chat || wire == provider.Gemini
 	if r.N > 1 && !several {
 		return fmt.Errorf("n: this provider gives one answer to a request")

@@ -3,13 +3,10 @@ package llmrouter
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/tidwall/gjson"
-	"github.com/tidwall/sjson"
-
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
@@ -67,9 +64,9 @@ func (c *call) oblige() error {
 // guarded.
 func (c *call) clean() *provider.Failure {
 	if len(c.withheld) > 0 {
-		body, err := withhold(c.body, c.withheld)
+		body, err := llm.Withhold(c.w.Call.Kind, c.body, c.withheld)
 		if err != nil {
-			return &provider.Failure{Code: "invalid_input", Message: "tools: cannot be withheld: " + err.Error()}
+			return &provider.Failure{Code: "invalid_input", Message: "tools cannot be withheld: " + err.Error()}
 		}
 		c.body = body
 	}
@@ -86,69 +83,6 @@ func (c *call) clean() *provider.Failure {
 
 func contentBlocked(where, class string) *provider.Failure {
 	return &provider.Failure{Code: "content_blocked", Message: "the " + where + " holds content of class " + class + ", which is blocked here"}
-}
-
-// withhold takes tools out of a request.
-func withhold(body []byte, names []string) ([]byte, error) {
-	root := gjson.ParseBytes(body)
-	gone := func(n string) bool { return slices.Contains(names, n) }
-	nameOf := func(t gjson.Result) string {
-		for _, path := range []string{"function.name", "custom.name", "name", "type"} {
-			if v := t.Get(path); v.Exists() {
-				return v.String()
-			}
-		}
-		return ""
-	}
-	var err error
-	for _, field := range []string{"tools", "functions"} {
-		list := root.Get(field)
-		if !list.IsArray() {
-			continue
-		}
-		var left []string
-		for _, t := range list.Array() {
-			if t.Get("type").Str == "namespace" {
-				var inner []string
-				for _, in := range t.Get("tools").Array() {
-					if !gone(t.Get("name").Str + "." + nameOf(in)) {
-						inner = append(inner, in.Raw)
-					}
-				}
-				if len(inner) > 0 {
-					raw, e := sjson.SetRaw(t.Raw, "tools", "["+strings.Join(inner, ",")+"]")
-					if e != nil {
-						return nil, e
-					}
-					left = append(left, raw)
-				}
-				continue
-			}
-			if !gone(nameOf(t)) {
-				left = append(left, t.Raw)
-			}
-		}
-		if len(left) > 0 {
-			body, err = sjson.SetRawBytes(body, field, []byte("["+strings.Join(left, ",")+"]"))
-		} else {
-			for _, f := range []string{field, "tool_choice", "parallel_tool_calls", "function_call"} {
-				if body, err = sjson.DeleteBytes(body, f); err != nil {
-					return nil, err
-				}
-			}
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	for _, path := range []string{"tool_choice.function.name", "tool_choice.name", "function_call.name"} {
-		if gone(gjson.GetBytes(body, path).Str) {
-			if body, err = sjson.DeleteBytes(body, strings.SplitN(path, ".", 2)[0]); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return body, nil
 }
 
 // filter guards a stream: text is shown once it cannot be part of a finding any

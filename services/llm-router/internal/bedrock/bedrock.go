@@ -95,9 +95,11 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 			more["thinking"] = ir.Obj{"type": "adaptive", "display": "summarized"}
 			output["effort"] = effort
 		case budget > 0: // counts towards the limit
-			more["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": budget}
-			if limit <= budget {
+			if limit == 0 {
 				limit = budget + 4096
+			}
+			if budget = claude.Within(budget, limit); budget > 0 {
+				more["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": budget}
 			}
 		}
 	} else if effort := m.Effort(r.Effort); effort != "" {

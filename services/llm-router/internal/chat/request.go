@@ -97,15 +97,19 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 	var choice, stop, format json.RawMessage
 	var max1, max2 int64
 	var options struct{}
+	var thinking struct {
+		Budget int64 `json:"budget_tokens"`
+	}
 	if err := m.TakeAll("model", &r.Model, "stream", &r.Stream, "stream_options", &options, "messages", &msgs, "tools", &tools, "tool_choice", &choice, "parallel_tool_calls", &r.Parallel,
 		"max_tokens", &max1, "max_completion_tokens", &max2, "temperature", &r.Temperature, "top_p", &r.TopP, "top_k", &r.TopK, "stop", &stop, "seed", &r.Seed, "n", &r.N,
 		"presence_penalty", &r.PresencePenalty, "frequency_penalty", &r.FrequencyPenalty, "logprobs", &r.LogProbs, "top_logprobs", &r.TopLogProbs,
-		"response_format", &format, "reasoning_effort", &r.Effort, "user", &r.User, "metadata", &r.Metadata, "prompt_cache_key", &r.CacheKey); err != nil {
+		"response_format", &format, "reasoning_effort", &r.Effort, "user", &r.User, "metadata", &r.Metadata, "prompt_cache_key", &r.CacheKey, "thinking", &thinking); err != nil {
 		return nil, err
 	}
 	if r.MaxTokens = max1; max2 > 0 {
 		r.MaxTokens = max2
 	}
+	r.ThinkingBudget = thinking.Budget
 	if len(stop) > 0 {
 		var one string
 		if json.Unmarshal(stop, &one) == nil {

@@ -91,3 +91,19 @@ func effortOf(budget int64) string {
 	}
 	return "xhigh"
 }
+
+// least is the smallest budget for thinking that these models take.
+const least = 1024
+
+// Within is a budget for thinking that leaves room for an answer within a limit
+// of tokens, for it counts towards that: the budget itself where it does, half
+// of the limit where it does not, 0 where there is no room to think.
+func Within(budget, limit int64) int64 {
+	switch {
+	case budget < limit:
+		return budget
+	case limit > least:
+		return max(limit/2, least)
+	}
+	return 0
+}

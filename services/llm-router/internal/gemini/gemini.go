@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
@@ -177,7 +178,7 @@ func (w *writer) parts(parts []ir.Part) ([]part, error) {
 				resp = ir.Obj{"error": text}
 			}
 			var doc map[string]any
-			if json.Unmarshal([]byte(text), &doc) == nil && !p.IsError {
+			if !p.IsError && canon.CheckDepth([]byte(text)) == nil && json.Unmarshal([]byte(text), &doc) == nil {
 				resp = doc
 			}
 			out = append(out, part{Result: &outcome{Name: name, Response: resp}})

@@ -27,6 +27,9 @@ func thinking(r *ir.Request) ir.Obj {
 	if r.ThinkingBudget > 0 {
 		budget, known = r.ThinkingBudget, true
 	}
+	if r.MaxTokens > 0 {
+		budget = min(budget, r.MaxTokens) // it counts towards the bound of the answer
+	}
 	switch {
 	case !known:
 		return nil

@@ -6,6 +6,8 @@ package ir
 import (
 	"encoding/json"
 	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
 // Roles of messages.
@@ -311,7 +313,7 @@ func (c *Collect) Add(e *Event) {
 
 // Object is a tool call's arguments as a JSON object, whatever came.
 func Object(args string) json.RawMessage {
-	if s := strings.TrimSpace(args); strings.HasPrefix(s, "{") && json.Valid([]byte(s)) {
+	if s := strings.TrimSpace(args); strings.HasPrefix(s, "{") && canon.CheckDepth([]byte(s)) == nil && json.Valid([]byte(s)) {
 		return json.RawMessage(s)
 	}
 	if strings.TrimSpace(args) == "" {

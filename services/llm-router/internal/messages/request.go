@@ -266,10 +266,12 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		o["thinking"] = ir.Obj{"type": "adaptive", "display": "summarized"}
 		output["effort"] = effort
 	case budget > 0:
-		if limit <= budget {
-			limit = budget + defaultMax
+		if r.MaxTokens == 0 {
+			limit += budget
 		}
-		o["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": budget}
+		if budget = claude.Within(budget, limit); budget > 0 {
+			o["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": budget}
+		}
 	case m.Sampling || !known:
 		o.Put("temperature", clamp(r.Temperature))
 		o.Put("top_p", r.TopP)

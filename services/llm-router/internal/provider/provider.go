@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/bedrock"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/chat"
@@ -259,8 +260,14 @@ type Source interface{ Next() (sse.Event, error) }
 func (a *Answer) Next() (sse.Event, error) {
 	e, err := a.stream.Next()
 	a.idle.touch()
+	if err == nil && canon.CheckDepth(e.Data) != nil {
+		err = errDeep
+	}
 	return e, err
 }
+
+// errDeep: what a provider sent nests deeper than any parser here may follow.
+var errDeep = fmt.Errorf("it sent JSON that nests deeper than %d", canon.MaxDepth)
 
 // Close ends the request, also in the middle of its answer.
 func (a *Answer) Close() {
@@ -337,6 +344,9 @@ func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 	if a.Body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1)); err != nil {
 		return nil, p.Cut(ctx, err)
 	}
+	if canon.CheckDepth(a.Body) != nil {
+		return nil, p.Cut(ctx, errDeep)
+	}
 	if len(a.Body) > maxAnswer {
 		return nil, &Failure{Code: "upstream_malformed", Status: resp.StatusCode, Message: "provider " + p.Name + " sent an answer above 32 MiB"}
 	}
@@ -363,7 +373,7 @@ func (p *Provider) Cut(ctx context.Context, err error) *Failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return &Failure{Code: "upstream_timeout", Status: http.StatusOK, Message: "provider " + p.Name + " fell silent before the end of its answer"}
 	}
-	if errors.Is(err, sse.ErrTooLarge) {
+	if errors.Is(err, sse.ErrTooLarge) || errors.Is(err, errDeep) {
 		return &Failure{Code: "upstream_malformed", Status: http.StatusOK, Message: "provider " + p.Name + ": " + err.Error()}
 	}
 	return &Failure{Code: "upstream_cut", Status: http.StatusOK, Message: "provider " + p.Name + " cut its answer before the end"}
@@ -381,6 +391,9 @@ func (p *Provider) Said(f *ir.Fault) *Failure {
 }
 
 func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
+	if canon.CheckDepth(body) != nil {
+		body = nil
+	}
 	var f *ir.Fault
 	switch c.Wire {
 	case Messages, CountTokens:
@@ -465,7 +478,9 @@ func (f *frames) Next() (sse.Event, error) {
 		}
 		return ""
 	}
-	f.data = append(f.data[:0], m.Payload...)
+	if f.data = append(f.data[:0], m.Payload...); canon.CheckDepth(f.data) != nil {
+		return sse.Event{}, errDeep
+	}
 	if header(":message-type") != "event" {
 		kind := header(":exception-type")
 		if kind == "" {
@@ -475,6 +490,9 @@ func (f *frames) Next() (sse.Event, error) {
 	}
 	return sse.Event{Name: header(":event-type"), Data: f.data}, nil
 }
+
+// maxList bounds a list of models in bytes.
+const maxList = 8 << 20
 
 // List asks the provider which models it offers; nil where it cannot be asked.
 func (p *Provider) List(ctx context.Context, key string) ([]string, error) {
@@ -512,7 +530,14 @@ func (p *Provider) List(ctx context.Context, key string) ([]string, error) {
 			Name string `json:"name"`
 		} `json:"models"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 8<<20)).Decode(&d); err != nil {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxList))
+	if err != nil {
+		return nil, errors.New(scrub(err.Error(), key))
+	}
+	if err := canon.CheckDepth(body); err != nil {
+		return nil, errDeep
+	}
+	if err := json.Unmarshal(body, &d); err != nil {
 		return nil, err
 	}
 	var out []string

@@ -1,0 +1,204 @@
+package llm
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+)
+
+// labelUserFile is the data class of files that a caller brings along.
+const labelUserFile = "user_file"
+
+// What the types of parts bring: images, whose tokens their bytes say nothing
+// of, and other files.
+var (
+	images = map[string]bool{"image_url": true, "input_image": true, "image": true, "image_file": true, "computer_screenshot": true, "video": true, "video_url": true, "input_video": true}
+	files  = map[string]bool{"file": true, "input_file": true, "document": true, "document_url": true, "container_upload": true, "input_audio": true, "audio": true, "audio_url": true}
+)
+
+// complete are the items of an input that say all they mean; an item of another
+// type with an id stands for one that the provider stored.
+var complete = map[string]bool{"message": true, "function_call": true, "function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true, "computer_call_output": true,
+	"local_shell_call_output": true, "shell_call_output": true, "apply_patch_call_output": true, "tool_search_output": true, "mcp_approval_response": true}
+
+// subject reads what the request is about: messages, an input or a prompt.
+func (p *peek) subject(name string) {
+	switch c := p.next(); {
+	case c == '"':
+		raw := p.reader.skip()
+		p.some, p.a.Messages = len(raw) > 2, 1
+		p.spoken(raw)
+	case c == 'n':
+		p.reader.skip()
+	case c != '[':
+		p.refuse("want a list, or text where the API takes it")
+	case p.kind == Completions || p.kind == Embeddings:
+		p.batch()
+	default:
+		p.list(func(int) {
+			p.a.Messages++
+			p.item()
+		})
+		p.some = p.some || p.a.Messages > 0
+	}
+}
+
+// batch reads texts, or tokens, or lists of tokens.
+func (p *peek) batch() {
+	tokens := 0
+	p.list(func(int) {
+		switch p.next() {
+		case '"':
+			p.a.Messages++
+			p.spoken(p.reader.skip())
+		case '[':
+			p.a.Messages++
+			p.list(func(int) { p.reader.skip(); tokens++ })
+		case '{':
+			p.a.Messages++
+			p.content(item)
+		default:
+			p.reader.skip()
+			tokens++
+		}
+	})
+	if p.tokens += int64(tokens); p.a.Messages == 0 && tokens > 0 {
+		p.a.Messages = 1
+	}
+	p.some = p.a.Messages > 0
+	p.prompts = max(p.a.Messages, 1)
+}
+
+// item reads one message, or one item of an input.
+func (p *peek) item() {
+	if p.next() != '{' {
+		p.content(item)
+		return
+	}
+	var typ, id, approval string
+	role, sealed := false, false
+	p.object(item, func(k known) bool {
+		switch k.name {
+		case "type":
+			from := p.i
+			typ, _, _ = p.str()
+			p.i = from
+		case "id":
+			id, _, _ = p.str()
+			return true
+		case "approval_request_id":
+			approval, _, _ = p.str()
+			return true
+		case "role":
+			role = p.next() == '"'
+		case "encrypted_content":
+			sealed = p.next() == '"'
+		}
+		return p.part(k)
+	}, nil)
+	if p.kind != Responses {
+		return
+	}
+	if id != "" && !complete[typ] && !(typ == "" && role) && !sealed {
+		p.refer(id)
+	}
+	if approval != "" {
+		p.refer(approval)
+	}
+	if typ == "item_reference" {
+		p.refer(id)
+	}
+}
+
+func (p *peek) refer(id string) {
+	if slices.Contains(p.a.Refs, id) {
+		return
+	}
+	if len(p.a.Refs) == maxRefs || id == "" {
+		p.refuse("want the id of a stored item, and at most %d of them", maxRefs)
+		return
+	}
+	p.a.Refs = append(p.a.Refs, id)
+}
+
+// content reads parts: an object, a list of them, or text.
+func (p *peek) content(s *shape) {
+	if p.next() == '"' {
+		p.spoken(p.reader.skip())
+		return
+	}
+	p.value(s, p.part)
+}
+
+// part takes the members of a message or of a part of one.
+func (p *peek) part(k known) bool {
+	switch k.name {
+	case "type":
+		s, _, _ := p.str()
+		if images[s] {
+			p.a.Images++
+		}
+		if files[s] {
+			p.file(s)
+		}
+	case "image_url", "video_url":
+		p.byMember++
+		return false
+	case "file_id", "file_url", "file_data", "file", "input_audio", "audio_url":
+		if p.next() == 'n' {
+			return false
+		}
+		p.file(k.name)
+		return false
+	case "tools": // of an item that loads them
+		if c := p.next(); c == '[' {
+			p.offers = append(p.offers, offer{member: subject[p.kind], tools: p.tools("")})
+			return true
+		}
+		return false
+	case "text", "content", "output", "arguments", "refusal", "reasoning_content", "thinking", "input":
+		if p.next() != '"' && k.in != nil {
+			return false
+		}
+		p.spoken(p.reader.skip())
+	default:
+		return false
+	}
+	return true
+}
+
+// file notes a file. What audio takes, its bytes say.
+func (p *peek) file(typ string) {
+	p.labels = []string{labelUserFile}
+	if typ != "input_audio" && typ != "audio" {
+		p.a.Whole = true
+	}
+}
+
+// spoken counts the most tokens that a text can be: a lower-case letter with
+// another one, or with the blank before it, is one at most, and so is every other
+// byte.
+func (p *peek) spoken(raw []byte) {
+	soft := int64(soft(raw))
+	p.text += int64(len(raw))
+	p.tokens += int64(len(raw)) - soft/2
+}
+
+// soft counts lower-case letters and blanks, eight bytes at a time.
+func soft(b []byte) (n int) {
+	const each7f = 0x7f7f7f7f7f7f7f7f
+	for len(b) >= 8 {
+		w := binary.LittleEndian.Uint64(b)
+		low, blank := w&each7f, w^(each1*' ')
+		letters := (low + each1*(0x80-'a')) &^ (low + each1*(0x7f-'z')) &^ w
+		blanks := ^((blank&each7f + each7f) | blank)
+		n += bits.OnesCount64((letters | blanks) & each80)
+		b = b[8:]
+	}
+	for _, c := range b {
+		if c >= 'a' && c <= 'z' || c == ' ' {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,128 @@
+package llm
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// A shape names the members that have a meaning in an object, whatever API it
+// belongs to, and the shape of each. Members that it does not name are not
+// looked into and pass as they are. A member that differs from a known one by
+// case alone is refused: one reader might take it for that one, another not.
+type shape struct {
+	known map[string]known // by lower-case name
+}
+
+type known struct {
+	name string
+	in   *shape // of the member's value, or of the elements of its list; nil: not looked into
+	at   int    // position in the shape, below maxKnown
+}
+
+// maxKnown bounds the members of a shape.
+const maxKnown = 192
+
+// leaf is a member that is not looked into.
+var leaf *shape
+
+func members(names string) *shape { return (&shape{known: map[string]known{}}).with(nil, names) }
+
+// with adds members, separated by blanks, whose values have the shape in.
+func (s *shape) with(in *shape, names string) *shape {
+	for n := range strings.FieldsSeq(names) {
+		if len(s.known) == maxKnown {
+			panic("llm: a shape has too many members")
+		}
+		s.known[strings.ToLower(n)] = known{n, in, len(s.known)}
+	}
+	return s
+}
+
+// find looks a name up. exact is false where it is another's but for case.
+func (s *shape) find(name []byte) (k known, found, exact bool) {
+	if len(name) > 2*maxName {
+		return known{}, false, false
+	}
+	var room [2 * maxName]byte
+	fold := room[:0]
+	for i := 0; i < len(name); {
+		c := name[i]
+		if c < utf8.RuneSelf {
+			if c >= 'A' && c <= 'Z' {
+				c += 'a' - 'A'
+			}
+			fold = append(fold, c)
+			i++
+			continue
+		}
+		r, n := utf8.DecodeRune(name[i:])
+		switch r { // the only two that fold to ASCII
+		case 'ſ':
+			fold = append(fold, 's')
+		case 'K':
+			fold = append(fold, 'k')
+		default:
+			return known{}, false, false
+		}
+		i += n
+	}
+	k, found = s.known[string(fold)]
+	return k, found, found && k.name == string(name)
+}
+
+// maxName is longer than every known name.
+const maxName = 64
+
+// The shapes of a request. They hold what any of the APIs knows at a place, so
+// that a translation reads nothing that was not checked here.
+var (
+	function  = members("name description parameters strict format arguments input type")
+	choice    = members("type name mode function custom tools allowed_tools disable_parallel_tool_use server_label")
+	toolShape = members("").with(function, "function custom").
+			with(leaf, "type name tools description parameters strict format input_schema cache_control defer_loading server_label server_url server_description connector_id headers authorization require_approval allowed_tools mcp_server_name functionDeclarations function_declarations toolSpec tool_spec")
+	mcpServer = members("type url name authorization_token").with(members("enabled allowed_tools"), "tool_configuration")
+
+	// item is a message, an item of an input, or a part of one, at any depth.
+	item = itemShape()
+
+	schema = members("name description schema strict type")
+	format = members("").with(schema, "json_schema format").with(leaf, "type name description schema strict verbosity effort")
+
+	thinking = members("type budget_tokens display effort summary generate_summary max_tokens enabled exclude thinkingBudget thinking_budget thinkingLevel thinking_level includeThoughts include_thoughts")
+	config   = members("").with(thinking, "thinkingConfig thinking_config").with(leaf, "maxOutputTokens max_output_tokens candidateCount candidate_count maxTokens max_tokens")
+
+	root = rootShape()
+)
+
+func itemShape() *shape {
+	s := members("type role name text refusal detail file_id file_url file_data filename title id call_id tool_call_id tool_use_id namespace arguments input is_error thinking signature data encrypted_content status cache_control reasoning reasoning_content server_label tool_name url media_type mime_type approval_request_id")
+	s.with(members("url detail file_id"), "image_url video_url audio_url")
+	s.with(members("data format"), "input_audio")
+	s.with(members("file_data file_id filename file_url url"), "file")
+	s.with(members("").with(function, "function custom").with(members("").with(members("thought_signature"), "google"), "extra_content").with(leaf, "type id index name input"), "tool_calls")
+	s.with(function, "function_call")
+	s.with(members("type text data signature summary id format index"), "reasoning_details")
+	s.with(members("id"), "audio")
+	s.with(leaf, "tools allowed_tools")
+	return s.with(s, "content output summary source")
+}
+
+func rootShape() *shape {
+	s := members("model stream n best_of store user metadata seed stop temperature top_p top_k logprobs top_logprobs presence_penalty frequency_penalty parallel_tool_calls prompt_cache_key stop_sequences instructions suffix include truncation background previous_response_id conversation client_metadata dimensions encoding_format modalities prediction prompt_cache_retention safety_identifier service_tier verbosity logit_bias")
+	s.with(leaf, strings.Join(bounds, " "))
+	s.with(leaf, "reasoning_effort thinking_budget num_return_sequences candidateCount candidate_count")
+	s.with(leaf, "tools functions mcp_servers plugins web_search_options search_parameters preset models route prompt")
+	s.with(item, "messages input system contents systemInstruction system_instruction")
+	s.with(choice, "tool_choice function_call")
+	s.with(members("include_usage include_obfuscation"), "stream_options")
+	s.with(format, "response_format text output_config output_format")
+	s.with(thinking, "reasoning thinking thinkingConfig thinking_config")
+	s.with(config, "generationConfig generation_config inferenceConfig inference_config")
+	return s.with(leaf, "toolConfig tool_config cachedContent cached_content additionalModelRequestFields container context_management")
+}
+
+// bounds are the members that bound an answer, in one API or another.
+var bounds = []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "max_tokens_to_sample", "max_new_tokens", "max_gen_len", "num_predict", "maxTokens", "maxOutputTokens"}
+
+// bounding are those that bound it in the API of a kind.
+var bounding = map[string][]string{Chat: {"max_tokens", "max_completion_tokens"}, Completions: {"max_tokens"}, Messages: {"max_tokens"}, Responses: {"max_output_tokens"}}

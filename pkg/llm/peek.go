@@ -1,0 +1,470 @@
+package llm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+)
+
+// FieldError says which member of a request is wrong, by its JSON pointer, and
+// how.
+type FieldError struct{ Field, Problem string }
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
+
+func bad(field, format string, args ...any) error {
+	return &FieldError{field, fmt.Sprintf(format, args...)}
+}
+
+// subject is the member of a request that must not be empty, by kind.
+var subject = map[string]string{Chat: "messages", Responses: "input", Messages: "messages", CountTokens: "messages", Embeddings: "input", Completions: "prompt"}
+
+// Bounds of the summary: what is longer has no place in a decision.
+const (
+	maxFields = 128
+	maxTools  = 1024
+	maxModel  = 256
+	maxParam  = 128 // bytes of one parameter
+	maxRefs   = 256
+)
+
+const nameModel = "name a model as provider/model, e.g. demo/echo; GET /v1/models lists them"
+
+// Peek reads what a request says of itself, and the data classes it brings
+// (labels). It is the one reader of requests: policy decides by what it returns,
+// and a request that another reader could take for something else is refused.
+// So is one with two members of one name, or one that differs from a known name
+// by case alone, wherever a member has a meaning; a tool that does not go by
+// exactly one name; and JSON that nests deeper than canon.MaxDepth. An error is
+// a *FieldError.
+func Peek(kind string, body []byte) (*Args, []string, error) {
+	p, err := read(kind, body)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.a, p.labels, nil
+}
+
+type peek struct {
+	reader
+	kind   string
+	a      *Args
+	params []string // `"name":value`
+	labels []string
+	offers []offer
+
+	own, foreign int64 // bounds of the answer: in this API's members, and in others'
+	answers      int64
+	budget       int64 // for thinking
+	reasons      int64 // the same, where the request names an effort
+	extra        int64 // tokens that come out beside the answer
+	prompts      int64
+	text, tokens int64 // bytes of text, and the most tokens that these can be
+	byMember     int64 // images, counted by another member
+	some         bool  // the subject is there
+}
+
+// offer is a member of a request that offers tools.
+type offer struct {
+	member string
+	tools  []tool
+	list   bool // each can be taken out by itself
+}
+
+func read(kind string, body []byte) (*peek, error) {
+	if err := Check(body); err != nil {
+		return nil, err
+	}
+	p := &peek{reader: reader{doc: body}, kind: kind, a: &Args{Bytes: int64(len(body)), Fields: []string{}, Tools: []string{}}, answers: 1, prompts: 1}
+	if p.next() != '{' {
+		return nil, bad("body", "must be a JSON object")
+	}
+	p.object(root, func(k known) bool { p.field(k.name); p.member(k); return true }, func(name []byte) {
+		p.push(step{name: string(name)})
+		p.field(string(name))
+		p.param(string(name), p.skip())
+		p.deep--
+	})
+	if p.err == nil {
+		p.deep = 0
+		p.finish()
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	return p, nil
+}
+
+// field notes a member of the request, known or not.
+func (p *peek) field(name string) {
+	if len(p.a.Fields) == maxFields || len(name) > maxParam {
+		p.err = bad("body", "has more than %d members, or one with a name above %d bytes", maxFields, maxParam)
+		return
+	}
+	if slices.ContainsFunc(p.a.Fields, func(f string) bool { return strings.EqualFold(f, name) }) {
+		p.refuse("stands twice in the request")
+		return
+	}
+	p.a.Fields = append(p.a.Fields, name)
+}
+
+// member reads a member that has a meaning.
+func (p *peek) member(k known) {
+	if p.err != nil {
+		p.skip()
+		return
+	}
+	from := blank(p.doc, p.i)
+	p.i = from
+	switch name := k.name; {
+	case p.told(name):
+	case name == subject[p.kind]:
+		p.subject(name)
+	case k.in == item: // system, or another API's messages
+		p.content(item)
+	default:
+		p.value(k.in, pass)
+	}
+	if p.err == nil {
+		p.param(k.name, p.doc[from:p.i])
+	}
+}
+
+// told reads the members that stand in the summary or count for the reservation.
+func (p *peek) told(name string) bool {
+	switch name {
+	case "model":
+		s, ok, _ := p.str()
+		if !ok || s == "" || len(s) > maxModel {
+			p.refuse(nameModel)
+		}
+		p.a.Model = s
+	case "stream":
+		p.a.Stream = p.flag()
+	case "stream_options":
+		p.inner(members("include_usage include_obfuscation"), func(k known) bool {
+			if k.name == "include_usage" {
+				p.a.Usage = p.flag()
+				return true
+			}
+			return false
+		})
+	case "n", "best_of", "num_return_sequences", "candidateCount", "candidate_count":
+		n := p.count()
+		if n > 1024 {
+			p.refuse("want 1 to 1024")
+		}
+		p.answers = max(p.answers, n)
+	case "thinking_budget":
+		p.budget = max(p.budget, p.counted())
+	case "reasoning_effort":
+		p.effort()
+	case "output_config":
+		p.inner(format, func(k known) bool { return k.name == "effort" && p.effort() })
+	case "thinking", "reasoning", "thinkingConfig", "thinking_config":
+		p.inner(thinking, p.thought)
+	case "generationConfig", "generation_config", "inferenceConfig", "inference_config":
+		p.inner(config, p.configured)
+	case "prediction": // what it does not come to is charged as answer
+		p.extra += int64(len(p.reader.skip()))
+	case "tools", "functions", "mcp_servers", "plugins", "web_search_options", "search_parameters", "preset", "tool_choice", "function_call":
+		p.offered(name)
+	case "models":
+		if raw := p.reader.skip(); raw[0] != 'n' {
+			p.refuse("name one model, in model: others would not be decided on")
+		}
+	case "background":
+		if p.flag() && p.kind == Responses {
+			p.refuse("a response is not made in the background here; stream it")
+		}
+	case "previous_response_id", "conversation":
+		p.continued(name)
+	case "prompt":
+		if p.kind == Completions {
+			return false
+		}
+		p.prompt()
+	case "instructions", "suffix":
+		p.spoken(p.reader.skip())
+	default:
+		if !slices.Contains(bounds, name) {
+			return false
+		}
+		if n := p.count(); slices.Contains(bounding[p.kind], name) {
+			p.own = max(p.own, n)
+		} else {
+			p.foreign = max(p.foreign, n)
+		}
+	}
+	return true
+}
+
+func (p *peek) str() (string, bool, bool) { return p.reader.text() }
+
+// flag reads true, false or null.
+func (p *peek) flag() bool {
+	switch raw := p.reader.skip(); raw[0] {
+	case 't':
+		return true
+	case 'f', 'n':
+	default:
+		p.refuse("want true or false")
+	}
+	return false
+}
+
+// inner reads an object, if it is one.
+func (p *peek) inner(s *shape, take func(k known) bool) {
+	if p.next() == '{' {
+		p.object(s, take, nil)
+		return
+	}
+	p.reader.skip()
+}
+
+func (p *peek) thought(k known) bool {
+	switch k.name {
+	case "budget_tokens", "max_tokens", "thinkingBudget", "thinking_budget":
+		p.budget = max(p.budget, p.counted())
+		return true
+	case "effort":
+		return p.effort()
+	}
+	return false
+}
+
+// maxEffort is more than what a request for reasoning without a budget of its own
+// is ever translated to.
+const maxEffort = 32768
+
+// effort notes that the request asks for reasoning. It counts where the answer
+// is not bounded: a bound holds what is thought too.
+func (p *peek) effort() bool {
+	if s, _, _ := p.str(); s != "" && s != "none" {
+		p.reasons = maxEffort
+	}
+	return true
+}
+
+// counted is count, or 0 for a number below 0, which some take for "as you like".
+func (p *peek) counted() int64 {
+	if p.next() == '-' {
+		p.reader.skip()
+		return 0
+	}
+	return p.count()
+}
+
+func (p *peek) configured(k known) bool {
+	switch k.name {
+	case "maxOutputTokens", "max_output_tokens", "maxTokens", "max_tokens":
+		p.foreign = max(p.foreign, p.count())
+	case "candidateCount", "candidate_count":
+		p.answers = max(p.answers, min(p.count(), 1024))
+	case "thinkingConfig", "thinking_config":
+		p.inner(thinking, p.thought)
+	default:
+		return false
+	}
+	return true
+}
+
+// continued reads what a request goes on from. Only responses are stored, so a
+// conversation that a provider keeps is nobody's here.
+func (p *peek) continued(name string) {
+	raw := p.reader.skip()
+	switch {
+	case raw[0] == 'n':
+	case p.kind != Responses:
+		p.refuse("has no meaning in this API")
+	case name == "conversation":
+		p.refuse("no conversation is stored here; use previous_response_id")
+	case raw[0] != '"' || len(raw) == 2 || len(raw) > maxModel:
+		p.refuse("want the id of a response")
+	default:
+		p.a.Previous, p.some = unquote(raw), true
+	}
+}
+
+// prompt reads a prompt that a provider stores, which may offer any tool.
+func (p *peek) prompt() {
+	from := p.i
+	if p.next() != '{' {
+		p.reader.skip()
+		return
+	}
+	id := ""
+	p.object(members("id version variables"), func(k known) bool {
+		if k.name != "id" {
+			return false
+		}
+		s, ok, _ := p.str()
+		if !ok || s == "" {
+			p.refuse("want the id of a prompt")
+		}
+		id = s
+		return true
+	}, nil)
+	p.some = p.some || p.kind == Responses // a stored prompt is input enough
+	p.offers = append(p.offers, offer{member: "prompt", tools: []tool{{names: []string{"prompt." + id + ".*"}, from: from, to: p.i}}})
+	p.a.Whole = true
+}
+
+// offered reads a member that offers tools.
+func (p *peek) offered(name string) {
+	o := offer{member: name}
+	from := p.i
+	switch name {
+	case "tools", "functions":
+		o.list = true
+		if c := p.next(); c != '[' && c != 'n' {
+			p.refuse("want a list")
+		}
+		o.tools = p.tools("")
+	case "mcp_servers":
+		o.list, o.tools = true, p.servers()
+	case "plugins":
+		o.list = true
+		if p.next() == '[' {
+			p.list(func(int) { o.tools = append(o.tools, p.plugin()) })
+		} else {
+			p.reader.skip()
+		}
+	case "tool_choice", "function_call":
+		names := p.choices()
+		o.tools = []tool{{names: names, from: from, to: p.i}}
+	case "web_search_options", "search_parameters":
+		if raw := p.reader.skip(); raw[0] != 'n' {
+			p.hosted = true
+			o.tools = []tool{{names: []string{strings.TrimSuffix(name, "_options")}, from: from, to: p.i}}
+		}
+	case "preset":
+		if s, ok, _ := p.str(); ok {
+			o.tools = []tool{{names: []string{"preset." + s + ".*"}, from: from, to: p.i}}
+		}
+	}
+	p.offers = append(p.offers, o)
+}
+
+func (p *peek) plugin() (t tool) {
+	if p.next() != '{' {
+		p.refuse("want an object")
+		return t
+	}
+	t.from, p.hosted = p.i, true
+	p.object(members("id"), func(known) bool {
+		s, ok, _ := p.str()
+		if !ok || s == "" {
+			p.refuse("want a name")
+		}
+		t.names = []string{"plugin." + s}
+		return true
+	}, nil)
+	if t.to = p.i; t.names == nil {
+		p.refuse("the plugin has no id")
+	}
+	return t
+}
+
+// param notes a member that is a number, a boolean or a short string.
+func (p *peek) param(name string, raw []byte) {
+	switch raw[0] {
+	case '{', '[', 'n':
+		return
+	case '"':
+		if len(raw) > maxParam || name == "model" || name == subject[p.kind] || name == "system" || name == "instructions" || name == "suffix" {
+			return
+		}
+	}
+	if name == "stream" || p.err != nil {
+		return
+	}
+	number := raw[0] != '"' && raw[0] != 't' && raw[0] != 'f'
+	said, err := canon.Transform(nil, raw)
+	if err != nil || number && len(raw) > 16 { // beyond what a canonical number or text can be
+		said = canon.AppendString(nil, strings.ToValidUTF8(string(raw), "?"))
+	}
+	p.params = append(p.params, string(canon.AppendString(nil, name))+":"+string(said))
+}
+
+// DefaultOutput is held for each answer that a request does not bound, and for
+// which no model is known that says more.
+const DefaultOutput = 8192
+
+func (p *peek) finish() {
+	a := p.a
+	if a.Model == "" {
+		p.push(step{name: "model"})
+		p.refuse(nameModel)
+		return
+	}
+	if !p.some {
+		p.push(step{name: subject[p.kind]})
+		p.refuse("must not be empty")
+		return
+	}
+	if p.offer(); p.err != nil {
+		return
+	}
+	slices.Sort(a.Fields)
+	var err error
+	if a.Params, err = canon.Transform(nil, []byte("{"+strings.Join(p.params, ",")+"}")); err != nil {
+		p.err = bad("body", "holds a name that is not text: %v", err)
+		return
+	}
+	if a.Images = max(a.Images, p.byMember); a.Images > 0 {
+		p.labels = []string{labelUserFile}
+	}
+	a.In = a.Bytes/3 + 1 + max(0, p.tokens-p.text/3-slack)
+	a.Hold = a.In
+	if p.kind == Embeddings || p.kind == CountTokens {
+		return
+	}
+	out := p.own
+	if out == 0 {
+		out, a.Unbound = DefaultOutput, true
+	}
+	if a.Unbound {
+		p.budget = max(p.budget, p.reasons)
+	}
+	if out = max(out, p.foreign); p.budget >= out || a.Unbound {
+		out += p.budget
+	}
+	n := p.answers * p.prompts
+	if n > 1 {
+		a.Answers = n
+	}
+	a.Hold += out*n + p.extra
+}
+
+// slack is how many tokens of short texts the bytes around them make good for.
+const slack = 16
+
+// offer fills in the tools that the request offers. Tools that tool_choice names
+// stand among them already; those that do not are listed behind.
+func (p *peek) offer() {
+	a := p.a
+	for _, behind := range []bool{false, true} {
+		for _, o := range p.offers {
+			if choice := o.member == "tool_choice" || o.member == "function_call"; choice != behind {
+				continue
+			}
+			for _, t := range o.tools {
+				for _, n := range t.names {
+					if behind && slices.Contains(a.Tools, n) {
+						continue
+					}
+					if len(a.Tools) == maxTools {
+						p.push(step{name: o.member})
+						p.refuse("more than %d tools", maxTools)
+						return
+					}
+					a.Tools = append(a.Tools, n)
+				}
+			}
+		}
+	}
+	a.Whole = a.Whole || p.hosted
+}

@@ -1,0 +1,246 @@
+package llm
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+)
+
+// FuzzCheck compares the reader's check with the standard library's, in front of
+// which stands the check of depth.
+func FuzzCheck(f *testing.F) {
+	for _, s := range []string{`{"a":[1,-0.5e+7,true,false,null,"x\u00e9\"\\/",{}],"b":{}}`, `[]`, ` "x" `, `-`, `01`, `1.`, `1e`, `{"a"}`, `{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `{"a":1 "b":2}`, `tru`, `nulll`,
+		`"\u12g4"`, "\"\x01\"", "\"12345678\x1f\"", `"1234567\"`, `"abcdefgh\`, `[[[[`, `]`, `[}`, `{]`, `[1 2]`, `1 1`, ``, ` `, strings.Repeat("[", 128) + strings.Repeat("]", 128), strings.Repeat("[", 129) + strings.Repeat("]", 129),
+		strings.Repeat(`{"a":`, 127) + `[]` + strings.Repeat("}", 127)} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		want := canon.CheckDepth(doc) == nil && json.Valid(doc)
+		if err := Check(doc); (err == nil) != want {
+			t.Fatalf("%q: %v, want valid %v", doc, err, want)
+		}
+		if want {
+			i := blank(doc, 0)
+			if end := skip(doc, i); blank(doc, end) != len(doc) {
+				t.Fatalf("%q: the value ends at %d", doc, end)
+			}
+		}
+	})
+}
+
+// TestDepth: a document of any depth and size is read without recursion.
+func TestDepth(t *testing.T) {
+	for _, open := range []string{"[", `{"a":`} {
+		deep := `{"model":"m","messages":` + strings.Repeat(open, 16<<20/len(open))
+		var fe *FieldError
+		if _, _, err := Peek(Chat, []byte(deep)); !errors.As(err, &fe) || fe.Field != "body" {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// TestTools: a tool goes by exactly one name, or the request is refused, by the
+// pointer of what is wrong.
+func TestTools(t *testing.T) {
+	for _, c := range []struct{ kind, members, want string }{
+		{Chat, `"tools":[{"type":"function","function":{"name":"rm_rf"},"name":"safe"}]`, "/tools/0"},
+		{Chat, `"tools":[{"type":"function","Function":{"name":"rm_rf"},"name":"safe"}]`, "/tools/0/Function"},
+		{Chat, `"tools":[{"type":"function","function":{"Name":"rm_rf","name":"safe"}}]`, "/tools/0/function/Name"},
+		{Chat, `"tools":[{"type":"function","function":{"name":"a","n\u0061me":"b"}}]`, "/tools/0/function/name"},
+		{Chat, `"tools":[{"type":"function","function":{"name":"a"},"type":"custom"}]`, "/tools/0/type"},
+		{Chat, `"tools":[{"type":"function","function":{"name":"a"},"custom":{"name":"b"}}]`, "/tools/0"},
+		{Chat, `"tools":[{"type":"web_search","function":{"name":"a"}}]`, "/tools/0"},
+		{Chat, `"tools":[{"type":"function","function":{"name":"a"},"tools":[{"name":"b"}]}]`, "/tools/0"},
+		{Chat, `"tools":[{"type":"function","function":{"name":"a"},"functionDeclarations":[{"name":"b"}]}]`, "/tools/0"},
+		{Chat, `"tools":[{"type":"namespace","name":"a","tools":[{"type":"namespace","name":"b","tools":[{"name":"c"}]}]}]`, "/tools/0/tools/0"},
+		{Chat, `"tools":[{"type":"function","function":{"name":7}}]`, "/tools/0/function/name"},
+		{Chat, `"tools":[{"type":"function","function":"a"}]`, "/tools/0/function"},
+		{Chat, `"tools":[{"type":["function"],"name":"a"}]`, "/tools/0/type"},
+		{Chat, `"tools":["rm_rf"]`, "/tools/0"}, {Chat, `"tools":{"name":"rm_rf"}`, "/tools"}, {Chat, `"tools":[{}]`, "/tools/0"}, {Chat, `"tools":[[{"name":"a"}]]`, "/tools/0"},
+		{Chat, `"Tools":[{"name":"a"}]`, "/Tools"}, {Chat, `"TOOLS":[]`, "/TOOLS"}, {Chat, `"toolſ":[]`, "/toolſ"}, {Chat, `"MAX_TOKENS":5`, "/MAX_TOKENS"}, {Chat, `"max__tokens":5`, ""}, {Chat, `"Generationconfig":{}`, "/Generationconfig"},
+		{Chat, `"tool_choice":{"type":"function","Function":{"name":"a"}}`, "/tool_choice/Function"},
+		{Chat, `"functions":[{"name":"a"},{"Name":"b","name":"c"}]`, "/functions/1/Name"},
+		{Chat, `"reasoning":{"Max_tokens":5}`, "/reasoning/Max_tokens"}, {Chat, `"models":["a/b"]`, "/models"}, {Chat, `"previous_response_id":"resp_1"`, "/previous_response_id"},
+		{Responses, `"conversation":"conv_1"`, "/conversation"}, {Responses, `"conversation":{"id":"conv_1"}`, "/conversation"}, {Responses, `"background":true`, "/background"}, {Responses, `"previous_response_id":["resp_1"]`, "/previous_response_id"},
+		{Responses, `"tools":[{"type":"mcp","server_url":"http://x"}]`, "/tools/0"},
+		{Messages, `"mcp_servers":[{"type":"url","url":"u","Name":"a"}]`, "/mcp_servers/0/Name"},
+
+		{Chat, `"tools":null`, ""},
+		{Chat, `"tools":[{"type":"function","function":{"name":"a"}},{"type":"custom","custom":{"name":"b"}},{"function":{"name":"c"},"x_odd":1},{"name":"d"}]`, "a b c d"},
+		{Chat, `"tools":[{"type":"web_search"},{"type":"code_interpreter","name":"harmless"},{"google_search":{}}]`, "web_search code_interpreter harmless google_search"},
+		{Chat, `"web_search_options":{},"plugins":[{"id":"web"}]`, "web_search plugin.web"},
+		{Chat, `"functions":[{"name":"old"}],"function_call":{"name":"other"}`, "old other"},
+		{Chat, `"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"hidden"}},{"type":"web_search"}]}}`, "hidden web_search"},
+		{Messages, `"tool_choice":{"type":"tool","name":"a"},"tools":[{"name":"a","input_schema":{"Name":1,"name":2}}]`, "a"},
+		{Messages, `"tools":[{"type":"bash_20250124","name":"bash"},{"type":"custom","name":"x"}],"mcp_servers":[{"type":"url","url":"u","name":"gh","tool_configuration":{"allowed_tools":["push"]}},{"type":"url","url":"u","name":"open"}]`, "bash_20250124 bash x mcp mcp.gh.push mcp mcp.open.*"},
+		{Messages, `"tools":[{"type":"mcp_toolset","mcp_server_name":"gh"}]`, "mcp_toolset mcp mcp.gh.*"},
+		{Responses, `"tools":[{"type":"mcp","server_label":"gh","server_url":"u","allowed_tools":{"tool_names":["pull"]}},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"},{"type":"web_search"}]}]`, "mcp mcp.gh.pull n.f n.web_search"},
+		{Responses, `"prompt":{"id":"pmpt_1"},"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"x"}]}`, "prompt.pmpt_1.* x"},
+		{Responses, `"input":[{"type":"tool_search_output","id":"t","tools":[{"type":"function","name":"late"}]}]`, "late"},
+	} {
+		body := `{"model":"m",` + c.members
+		if s := subject[c.kind]; !strings.Contains(c.members, `"`+s+`":`) {
+			body += `,"` + s + `":[{"role":"user","content":"x"}]`
+		}
+		a, _, err := Peek(c.kind, []byte(body+"}"))
+		got := ""
+		var fe *FieldError
+		if errors.As(err, &fe) {
+			got = fe.Field
+		} else if err == nil {
+			got = strings.Join(a.Tools, " ")
+		}
+		if got != c.want {
+			t.Errorf("%s %s: %q (%v), want %q", c.kind, c.members, got, err, c.want)
+		}
+	}
+}
+
+// TestCase: wherever a member has a meaning, one that differs by case is refused.
+func TestCase(t *testing.T) {
+	for _, c := range []struct{ kind, body string }{
+		{Chat, `{"model":"m","stream":false,"max_tokens":5,"max_completion_tokens":5,"n":1,"best_of":1,"messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u","detail":"low"}},{"type":"file","file":{"file_id":"f"}},{"type":"input_audio","input_audio":{"data":"","format":"wav"}}]},{"role":"assistant","content":null,"refusal":"r","tool_calls":[{"id":"i","type":"function","function":{"name":"f","arguments":"{}"}}],"reasoning_details":[{"type":"t","text":"x"}]}],
+			"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{},"strict":true}}],"tool_choice":{"type":"function","function":{"name":"f"}},"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{},"strict":true}},"reasoning_effort":"low","stream_options":{"include_usage":true},"generationConfig":{"maxOutputTokens":5,"thinkingConfig":{"thinkingBudget":5}}}`},
+		{Responses, `{"model":"m","instructions":"i","max_output_tokens":5,"input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"x"},{"type":"input_image","image_url":"u"}]},{"type":"function_call_output","call_id":"c","output":[{"type":"input_file","file_id":"f"}]}],"reasoning":{"effort":"low"},"text":{"format":{"type":"text"}},"tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}],"store":true,"prompt":{"id":"p"}}`},
+		{Messages, `{"model":"m","max_tokens":5,"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"base64","data":"x","media_type":"image/png"}}]}]}],"thinking":{"type":"enabled","budget_tokens":1024},"output_config":{"effort":"low"},"tools":[{"name":"f","input_schema":{}}],"mcp_servers":[{"type":"url","url":"u","name":"n","tool_configuration":{"allowed_tools":["a"]}}]}`},
+	} {
+		if _, _, err := Peek(c.kind, []byte(c.body)); err != nil {
+			t.Fatal(err)
+		}
+		names := 0
+		for i := 0; i < len(c.body); i++ {
+			if c.body[i] != '"' {
+				continue
+			}
+			end := closing([]byte(c.body), i)
+			if name := c.body[i+1 : end]; c.body[end+1] == ':' {
+				names++
+				for _, odd := range []string{strings.ToUpper(name), strings.ToUpper(name[:1]) + name[1:], strings.Replace(name, "s", "ſ", 1), strings.Replace(name, "k", "K", 1)} {
+					if odd == name {
+						continue
+					}
+					if _, _, err := Peek(c.kind, []byte(c.body[:i+1]+odd+c.body[end:])); err == nil {
+						t.Errorf("%s: %s as %s passes", c.kind, name, odd)
+					}
+				}
+				if _, _, err := Peek(c.kind, []byte(c.body[:i]+`"`+name+`":null,`+c.body[i:])); err == nil {
+					t.Errorf("%s: a second %s passes", c.kind, name)
+				}
+			}
+			i = end
+		}
+		if names < 20 {
+			t.Errorf("%d names", names)
+		}
+	}
+}
+
+// TestHold: what is reserved is the most that the request can use.
+func TestHold(t *testing.T) {
+	for _, c := range []struct {
+		kind, members string
+		out           int64 // beside the input
+		unbound       bool
+	}{
+		{Chat, `"max_tokens":100`, 100, false},
+		{Chat, `"max_tokens":100,"max_completion_tokens":300`, 300, false},
+		{Chat, `"max_output_tokens":1`, DefaultOutput, true},
+		{Chat, `"max_tokens":null`, DefaultOutput, true},
+		{Chat, `"max_tokens":0`, DefaultOutput, true},
+		{Chat, `"max_tokens":10,"max_new_tokens":9000`, 9000, false},
+		{Chat, `"max_tokens":10,"generationConfig":{"maxOutputTokens":9000,"candidateCount":3}`, 27000, false},
+		{Chat, `"max_tokens":100,"n":3`, 300, false},
+		{Chat, `"max_tokens":100,"prediction":{"type":"content","content":"abc"}`, 134, false},
+		{Completions, `"max_tokens":100,"n":2,"best_of":20`, 2000, false},
+		{Completions, `"max_tokens":100,"prompt":["a","b","c"]`, 300, false},
+		{Completions, `"max_tokens":100,"prompt":[[1,2],[3]]`, 200, false},
+		{Completions, `"max_tokens":100,"prompt":[1,2,3]`, 100, false},
+		{Messages, `"max_tokens":2000,"thinking":{"type":"enabled","budget_tokens":1024}`, 2000, false},
+		{Messages, `"max_tokens":10,"thinking":{"type":"enabled","budget_tokens":32000}`, 32010, false},
+		{Responses, `"max_output_tokens":50,"n":4`, 200, false},
+		{Responses, `"max_tokens":50`, DefaultOutput, true},
+	} {
+		body := `{"model":"m",` + c.members
+		if s := subject[c.kind]; !strings.Contains(c.members, `"`+s+`":`) {
+			body += `,"` + s + `":` + map[bool]string{true: `"x"`, false: `[{"role":"user","content":"x"}]`}[c.kind == Completions]
+		}
+		a, _, err := Peek(c.kind, []byte(body+"}"))
+		if err != nil || a.Hold-a.In != c.out || a.Unbound != c.unbound {
+			t.Errorf("%s %s: %+v %v, want %d", c.kind, c.members, a, err, c.out)
+		}
+	}
+	for text, least := range map[string]int64{strings.Repeat("7", 3000): 3000, strings.Repeat("€", 1000): 3000, strings.Repeat("q ", 1000): 1000, strings.Repeat("[1]", 1000): 3000, strings.Repeat("QZ", 1000): 2000} {
+		if a, _, err := Peek(Chat, []byte(`{"model":"m","messages":[{"role":"user","content":"`+text+`"}]}`)); err != nil || a.In < least {
+			t.Errorf("%.20s: %d %v, want %d", text, a.In, err, least)
+		}
+	}
+	for members, whole := range map[string]bool{`"tools":[{"type":"web_search"}]`: true, `"tools":[{"type":"mcp","server_label":"x"}]`: true, `"tools":[{"type":"function","name":"x"}]`: false,
+		`"input":[{"role":"user","content":[{"type":"input_file","file_id":"f"}]}]`: true, `"input":[{"role":"user","content":[{"type":"input_image","file_id":"f"}]}]`: true} {
+		if !strings.Contains(members, `"input"`) {
+			members += `,"input":"x"`
+		}
+		if a, _, err := Peek(Responses, []byte(`{"model":"m",`+members+`}`)); err != nil || a.Whole != whole {
+			t.Errorf("%s: %+v %v", members, a, err)
+		}
+	}
+}
+
+// TestReferences: items that a provider stored are named in the summary.
+func TestReferences(t *testing.T) {
+	for input, want := range map[string]string{
+		`[{"type":"item_reference","id":"msg_1"},{"id":"msg_2"},{"role":"user","content":"x"}]`:                               "msg_1 msg_2",
+		`[{"type":"reasoning","id":"rs_1","summary":[]},{"type":"reasoning","id":"rs_2","encrypted_content":"x"}]`:            "rs_1",
+		`[{"type":"message","role":"assistant","id":"msg_1","content":"x"},{"type":"function_call","id":"fc","call_id":"c"}]`: "",
+		`[{"type":"image_generation_call","id":"ig_1"},{"type":"mcp_approval_response","approval_request_id":"mcpr_1"}]`:      "ig_1 mcpr_1",
+		`[{"type":"item_reference","role":"user","id":"msg_1"}]`:                                                              "msg_1",
+		`[{"type":"item_reference"}]`: "refused",
+	} {
+		a, _, err := Peek(Responses, []byte(`{"model":"m","input":`+input+`}`))
+		got := "refused"
+		if err == nil {
+			got = strings.Join(a.Refs, " ")
+		}
+		if got != want {
+			t.Errorf("%s: %s %v, want %s", input, got, err, want)
+		}
+	}
+}
+
+// TestWithhold: what is taken out is gone for every reader, and all else stays.
+func TestWithhold(t *testing.T) {
+	for _, c := range []struct{ kind, members, names, want string }{
+		{Chat, `"tools":[{"type":"function","function":{"name":"a"}}, {"type":"function","function":{"name":"b"}}]`, "b", `"tools":[{"type":"function","function":{"name":"a"}}]`},
+		{Chat, `"tools":[{"type":"function","function":{"name":"b"}}],"tool_choice":{"type":"function","function":{"name":"b"}},"x":1`, "b", `"x":1`},
+		{Messages, `"tools":[{"type":"bash_20250124","name":"bash"},{"name":"a"}]`, "bash", `"tools":[{"name":"a"}]`},
+		{Messages, `"tools":[{"type":"bash_20250124","name":"bash"},{"name":"a"}]`, "bash_20250124", `"tools":[{"name":"a"}]`},
+		{Messages, `"mcp_servers":[{"type":"url","name":"a"},{"type":"url","name":"b"}],"tools":[{"type":"mcp_toolset","mcp_server_name":"b"},{"name":"x"}]`, "mcp.b.*", `"mcp_servers":[{"type":"url","name":"a"}],"tools":[{"name":"x"}]`},
+		{Responses, `"tools":[{"type":"namespace","name":"n","tools":[{"name":"a"},{"name":"b"}]}]`, "n.b", `"tools":[{"type":"namespace","name":"n","tools":[{"name":"a"}]}]`},
+		{Chat, `"functions":[{"name":"b"}],"function_call":{"name":"b"},"web_search_options":{}`, "b web_search", ``},
+		{Responses, `"prompt":{"id":"p"}`, "prompt.p.*", "error"},
+	} {
+		tail := `"` + subject[c.kind] + `":[{"role":"user","content":"x"}],"model":"m"`
+		got, err := Withhold(c.kind, []byte("{"+c.members+","+tail+"}"), strings.Fields(c.names))
+		want := "{" + c.want + "," + tail + "}"
+		if c.want == "" {
+			want = "{" + tail + "}"
+		}
+		if c.want == "error" {
+			if err == nil {
+				t.Errorf("%s: no error", c.members)
+			}
+			continue
+		}
+		if err != nil || string(got) != want {
+			t.Errorf("%s\n got %s %v\nwant %s", c.members, got, err, want)
+			continue
+		}
+		a, _, err := Peek(c.kind, got)
+		if err != nil || slices.ContainsFunc(a.Tools, func(n string) bool { return slices.Contains(strings.Fields(c.names), n) }) {
+			t.Errorf("%s: still offered: %+v %v", got, a, err)
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package llm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"math/bits"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+)
+
+// Check returns an error unless doc is one JSON document (RFC 8259) that nests
+// no deeper than canon.MaxDepth. It neither recurses nor allocates and reads doc
+// once, so it is safe on input of any size and shape. FuzzCheck compares it with
+// the standard library.
+func Check(doc []byte) error {
+	var lists [canon.MaxDepth]bool // which of the open values are arrays
+	depth, i := 0, 0
+	fail := func() error { return bad("body", "is not one JSON document") }
+	// Each round reads one value, or the opening of one, at i.
+	for {
+		i = blank(doc, i)
+		if i >= len(doc) {
+			return fail()
+		}
+		switch c := doc[i]; {
+		case c == '{' || c == '[':
+			if depth == canon.MaxDepth {
+				return bad("body", "nests deeper than %d", canon.MaxDepth)
+			}
+			lists[depth] = c == '['
+			depth++
+			i = blank(doc, i+1)
+			if i < len(doc) && doc[i] == c+2 { // empty; ']' and '}' are two above their partners
+				break
+			}
+			if c == '{' {
+				if i = name(doc, i); i < 0 {
+					return fail()
+				}
+			}
+			continue
+		case c == '"':
+			end := textEnd(doc, i+1)
+			if end < 0 {
+				return fail()
+			}
+			i = end + 1
+		case c == 't':
+			i = literal(doc, i, "true")
+		case c == 'f':
+			i = literal(doc, i, "false")
+		case c == 'n':
+			i = literal(doc, i, "null")
+		default:
+			i = number(doc, i)
+		}
+		if i < 0 {
+			return fail()
+		}
+		// A value has ended, or an empty one is about to: close what closes here.
+		for {
+			i = blank(doc, i)
+			if depth == 0 {
+				if i != len(doc) {
+					return fail()
+				}
+				return nil
+			}
+			if i >= len(doc) {
+				return fail()
+			}
+			c := doc[i]
+			list := lists[depth-1]
+			if list && c == ']' || !list && c == '}' {
+				depth--
+				i++
+				continue
+			}
+			if c != ',' {
+				return fail()
+			}
+			if i = blank(doc, i+1); !list {
+				if i = name(doc, i); i < 0 {
+					return fail()
+				}
+			}
+			break
+		}
+	}
+}
+
+func blank(doc []byte, i int) int {
+	for i < len(doc) && (doc[i] == ' ' || doc[i] == '\n' || doc[i] == '\r' || doc[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+// name steps over a member's name and its colon; -1: there is none.
+func name(doc []byte, i int) int {
+	if i >= len(doc) || doc[i] != '"' {
+		return -1
+	}
+	end := textEnd(doc, i+1)
+	if end < 0 {
+		return -1
+	}
+	if i = blank(doc, end+1); i >= len(doc) || doc[i] != ':' {
+		return -1
+	}
+	return i + 1
+}
+
+func literal(doc []byte, i int, word string) int {
+	if len(doc)-i < len(word) || string(doc[i:i+len(word)]) != word {
+		return -1
+	}
+	return i + len(word)
+}
+
+func number(doc []byte, i int) int {
+	digits := func() bool {
+		from := i
+		for i < len(doc) && doc[i] >= '0' && doc[i] <= '9' {
+			i++
+		}
+		return i > from
+	}
+	if i < len(doc) && doc[i] == '-' {
+		i++
+	}
+	if i < len(doc) && doc[i] == '0' {
+		i++
+	} else if !digits() {
+		return -1
+	}
+	if i < len(doc) && doc[i] == '.' {
+		if i++; !digits() {
+			return -1
+		}
+	}
+	if i < len(doc) && (doc[i] == 'e' || doc[i] == 'E') {
+		if i++; i < len(doc) && (doc[i] == '+' || doc[i] == '-') {
+			i++
+		}
+		if !digits() {
+			return -1
+		}
+	}
+	return i
+}
+
+const (
+	each1  = 0x0101010101010101
+	each80 = 0x8080808080808080
+)
+
+// textEnd returns the index of the quote that ends the string whose first byte
+// is at i; -1: the string does not end, or holds what a string may not.
+func textEnd(doc []byte, i int) int {
+	for {
+		for len(doc)-i >= 8 { // eight bytes that are neither quote, backslash nor control
+			w := binary.LittleEndian.Uint64(doc[i:])
+			q, s := w^(each1*'"'), w^(each1*'\\')
+			stop := ((w - each1*0x20) &^ w & each80) | ((q - each1) &^ q & each80) | ((s - each1) &^ s & each80)
+			if stop != 0 {
+				i += bits.TrailingZeros64(stop) / 8
+				break
+			}
+			i += 8
+		}
+		if i >= len(doc) {
+			return -1
+		}
+		switch c := doc[i]; {
+		case c == '"':
+			return i
+		case c < 0x20:
+			return -1
+		case c == '\\':
+			if i++; i >= len(doc) {
+				return -1
+			}
+			switch doc[i] {
+			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			case 'u':
+				for n := range 4 {
+					if i+1+n >= len(doc) || !isHex(doc[i+1+n]) {
+						return -1
+					}
+				}
+				i += 4
+			default:
+				return -1
+			}
+		}
+		i++
+	}
+}
+
+func isHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}
+
+// skip returns where the value at i ends. doc is valid.
+func skip(doc []byte, i int) int {
+	depth := 0
+	for {
+		switch doc[i] {
+		case '"':
+			i = closing(doc, i)
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		case ' ', '\t', '\n', '\r', ',', ':':
+			i++
+			continue
+		default: // a number or a literal
+			for i+1 < len(doc) && strings.IndexByte(",]} \t\r\n", doc[i+1]) < 0 {
+				i++
+			}
+		}
+		i++
+		if depth == 0 {
+			return i
+		}
+	}
+}
+
+// closing returns the index of the quote that ends the string that begins at i.
+func closing(doc []byte, i int) int {
+	for {
+		i += 1 + bytes.IndexByte(doc[i+1:], '"')
+		n := 0
+		for doc[i-1-n] == '\\' {
+			n++
+		}
+		if n%2 == 0 {
+			return i
+		}
+	}
+}
+
+// unquote returns what a JSON string says.
+func unquote(text []byte) string {
+	if bytes.IndexByte(text, '\\') < 0 {
+		return string(text[1 : len(text)-1])
+	}
+	var s string
+	if json.Unmarshal(text, &s) != nil {
+		return string(text)
+	}
+	return s
+}

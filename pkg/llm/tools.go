@@ -1,0 +1,345 @@
+package llm
+
+import (
+	"slices"
+	"strings"
+)
+
+// tool is one tool as a request offers it: the names that policy decides by,
+// and where it stands.
+type tool struct {
+	names    []string
+	from, to int
+	inner    []tool // of a namespace
+}
+
+// tools reads the list of tools at r.i, or one tool; null is none.
+func (r *reader) tools(namespace string) (out []tool) {
+	switch r.next() {
+	case 'n':
+		r.skip()
+	case '[':
+		r.list(func(int) {
+			if len(out) >= maxTools {
+				r.refuse("more than %d tools", maxTools)
+				return
+			}
+			out = append(out, r.tool(namespace))
+		})
+	default:
+		r.refuse("want a list")
+	}
+	return out
+}
+
+// toolRead is what a tool's members say of its name.
+type toolRead struct {
+	typ, name, label       string
+	function, custom       string // name in it
+	hasFunction, hasCustom bool
+	inner, allowed         int    // where the member begins; 0: it is not there
+	foreign                string // a member that names tools in an API of its own
+	members                int
+	unknown                string // name of a member that has no meaning here
+}
+
+// tool names the tool at r.i. A function or a custom tool goes by its name, one
+// in a namespace by both, with a dot. A provider's own tool goes by its type,
+// and also by its name where it has one: no API decides differently then. The
+// tools of an MCP server, which the provider calls, go by "mcp.", the server's
+// label and the tool; "*" stands for tools that the request does not list.
+func (r *reader) tool(namespace string) (out tool) {
+	if r.next() != '{' {
+		r.refuse("want an object")
+		return out
+	}
+	out.from = r.i
+	var t toolRead
+	r.object(toolShape, func(k known) bool { t.members++; return r.toolMember(&t, k.name) }, func(name []byte) {
+		t.members++
+		t.unknown = string(name)
+		r.skip()
+	})
+	if r.err != nil {
+		return out
+	}
+	out.to = r.i
+	if t.typ == "namespace" {
+		r.namespace(&t, namespace, &out)
+		return out
+	}
+	out.names = r.nameOf(&t)
+	if namespace != "" {
+		for i := range out.names {
+			out.names[i] = namespace + "." + out.names[i]
+		}
+	}
+	return out
+}
+
+func (r *reader) namespace(t *toolRead, outer string, out *tool) {
+	if outer != "" || t.hasFunction || t.hasCustom || t.name == "" || t.inner == 0 {
+		r.refuse("a namespace has a name and tools, and stands in no other")
+		return
+	}
+	r.again(t.inner, func() {
+		r.push(step{name: "tools"})
+		out.inner = r.tools(t.name)
+		r.deep--
+	})
+	for _, in := range out.inner {
+		out.names = append(out.names, in.names...)
+	}
+}
+
+func (r *reader) toolMember(t *toolRead, name string) bool {
+	str := func(to *string) {
+		s, ok, null := r.text()
+		if !ok && !null || ok && s == "" {
+			r.refuse("want a name")
+		}
+		*to = s
+	}
+	switch name {
+	case "type":
+		str(&t.typ)
+	case "name":
+		str(&t.name)
+	case "server_label", "mcp_server_name":
+		str(&t.label)
+	case "function", "custom":
+		if r.next() != '{' {
+			if raw := r.skip(); raw[0] != 'n' {
+				r.refuse("want an object")
+			}
+			break
+		}
+		to, has := &t.function, &t.hasFunction
+		if name == "custom" {
+			to, has = &t.custom, &t.hasCustom
+		}
+		*has = true
+		r.object(function, func(k known) bool {
+			if k.name == "name" {
+				str(to)
+				return true
+			}
+			return false
+		}, nil)
+		if *to == "" {
+			r.refuse("has no name")
+		}
+	case "tools":
+		t.inner = r.i
+		r.skip()
+	case "allowed_tools":
+		t.allowed = r.i
+		r.skip()
+	case "functionDeclarations", "function_declarations", "toolSpec", "tool_spec":
+		t.foreign = name
+		r.skip()
+	default:
+		return false
+	}
+	return true
+}
+
+// nameOf decides by what name a tool goes.
+func (r *reader) nameOf(t *toolRead) []string {
+	const ways = "the tool can be named in more than one way: "
+	wrapped := t.hasFunction || t.hasCustom
+	switch {
+	case t.foreign != "":
+		r.refuse(ways+"%s belongs to another API", t.foreign)
+	case t.inner != 0:
+		r.refuse(ways + "tools within a tool need the type namespace")
+	case t.hasFunction && t.hasCustom:
+		r.refuse(ways + "function and custom")
+	case wrapped && t.name != "":
+		r.refuse(ways + "name, and a name in function or custom")
+	case t.hasFunction && (t.typ == "" || t.typ == "function"):
+		return []string{t.function}
+	case t.hasCustom && t.typ == "custom":
+		return []string{t.custom}
+	case wrapped:
+		r.refuse(ways+"its type is %q, and it holds function or custom", t.typ)
+	case t.typ == "mcp" || t.typ == "mcp_toolset":
+		return r.server(t)
+	case t.typ == "" || t.typ == "function" || t.typ == "custom":
+		if t.name != "" {
+			return []string{t.name}
+		}
+		if t.typ == "" && t.members == 1 && t.unknown != "" { // Gemini: {"google_search":{}}
+			r.hosted = true
+			return []string{t.unknown}
+		}
+		r.refuse("the tool has no name")
+	default:
+		r.hosted = r.hosted || !clients(t.typ)
+		if t.name != "" && t.name != t.typ {
+			return []string{t.typ, t.name}
+		}
+		return []string{t.typ}
+	}
+	return nil
+}
+
+// clients reports whether the caller runs what the provider defines: such a tool
+// adds nothing to the request's input while the provider answers.
+func clients(typ string) bool {
+	return slices.ContainsFunc([]string{"apply_patch", "bash", "computer", "local_shell", "memory", "shell", "text_editor"}, func(p string) bool { return strings.HasPrefix(typ, p) })
+}
+
+// server names the tools of an MCP server.
+func (r *reader) server(t *toolRead) []string {
+	label := t.label
+	if label == "" {
+		label = t.name
+	}
+	if label == "" {
+		r.refuse("the MCP server has no label")
+		return nil
+	}
+	r.hosted = true
+	names := []string{t.typ}
+	if t.typ != "mcp" {
+		names = append(names, "mcp")
+	}
+	allowed := []string{}
+	if t.allowed != 0 {
+		r.again(t.allowed, func() { allowed = r.allowed() })
+	}
+	if len(allowed) == 0 {
+		allowed = []string{"*"}
+	}
+	for _, a := range allowed {
+		names = append(names, "mcp."+label+"."+a)
+	}
+	return names
+}
+
+// allowed reads the tools that an MCP server is restricted to: a list of names,
+// or an object with one; none: it is not restricted by name.
+func (r *reader) allowed() (out []string) {
+	names := func() {
+		if r.next() != '[' {
+			r.skip()
+			return
+		}
+		r.list(func(int) {
+			s, ok, _ := r.text()
+			if !ok || s == "" {
+				r.refuse("want a name")
+			}
+			out = append(out, s)
+		})
+	}
+	if r.next() != '{' {
+		names()
+		return out
+	}
+	r.object(members("tool_names read_only"), func(k known) bool {
+		if k.name == "tool_names" {
+			names()
+			return true
+		}
+		return false
+	}, nil)
+	return out
+}
+
+// servers reads Anthropic's mcp_servers.
+func (r *reader) servers() (out []tool) {
+	if r.next() != '[' {
+		if raw := r.skip(); raw[0] != 'n' {
+			r.refuse("want a list")
+		}
+		return nil
+	}
+	r.list(func(int) {
+		from := blank(r.doc, r.i)
+		t := toolRead{typ: "mcp"}
+		if r.next() != '{' {
+			r.refuse("want an object")
+			r.skip()
+			return
+		}
+		r.object(mcpServer, func(k known) bool {
+			switch k.name {
+			case "name":
+				t.name, _, _ = r.text()
+				return true
+			case "tool_configuration":
+				if r.next() != '{' {
+					return false
+				}
+				r.object(k.in, func(k known) bool {
+					if k.name == "allowed_tools" {
+						t.allowed = r.i
+					}
+					return false
+				}, nil)
+				return true
+			}
+			return false
+		}, nil)
+		if r.err == nil {
+			out = append(out, tool{names: r.server(&t), from: from, to: r.i})
+		}
+	})
+	return out
+}
+
+// choices reads the tools that a tool_choice names.
+func (r *reader) choices() (names []string) {
+	var one func()
+	one = func() {
+		if r.next() != '{' {
+			r.skip()
+			return
+		}
+		var typ, name string
+		r.object(choice, func(k known) bool {
+			switch k.name {
+			case "type":
+				typ, _, _ = r.text()
+			case "name":
+				name, _, _ = r.text()
+			case "function", "custom":
+				if r.next() != '{' {
+					return false
+				}
+				r.object(function, func(k known) bool {
+					if k.name == "name" {
+						if s, _, _ := r.text(); s != "" {
+							names = append(names, s)
+						}
+						return true
+					}
+					return false
+				}, nil)
+			case "allowed_tools":
+				if r.next() != '{' {
+					return false
+				}
+				one()
+			case "tools":
+				if r.next() != '[' {
+					return false
+				}
+				r.list(func(int) { one() })
+			default:
+				return false
+			}
+			return true
+		}, nil)
+		if name != "" {
+			names = append(names, name)
+		}
+		if !slices.Contains([]string{"", "auto", "any", "none", "required", "tool", "function", "custom", "namespace", "allowed_tools"}, typ) {
+			names = append(names, typ)
+		}
+	}
+	one()
+	return names
+}
