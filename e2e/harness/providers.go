@@ -37,6 +37,9 @@ import (
 //	endless     the same, for ever
 //	hang        nothing at all, until the caller leaves
 //	flaky       broken the first time, good the second
+//	deep        11 MiB of nested lists, as an answer or an event
+//	deepfault   an internal error in such words
+//	deepargs    a call whose arguments are text of nested objects, where the wire is chat
 type Providers struct {
 	*httptest.Server
 	Keys map[string]string // secret name to value
@@ -233,6 +236,9 @@ func (p *Providers) before(w http.ResponseWriter, r *http.Request, a *ask, fail 
 	case "missing":
 		fail(404)
 		return true
+	case "deep", "deepfault":
+		nested(w, a)
+		return true
 	case "flaky":
 		p.mu.Lock()
 		p.flaky[r.URL.Path+a.model]++
@@ -253,6 +259,30 @@ func (p *Providers) before(w http.ResponseWriter, r *http.Request, a *ask, fail 
 		return true
 	}
 	return false
+}
+
+// nested writes more open lists than any stack holds.
+func nested(w http.ResponseWriter, a *ask) {
+	doc := []byte(`{"id":"x","error":` + strings.Repeat("[", 11<<20))
+	switch {
+	case a.behave() == "deepfault":
+		w.WriteHeader(http.StatusInternalServerError)
+	case a.stream && w.Header().Get("X-Amzn-Requestid") != "":
+		doc = awsEvent(map[string]string{":message-type": "event", ":event-type": "contentBlockDelta"}, doc)
+	case a.stream:
+		w.Header().Set("Content-Type", "text/event-stream")
+		doc = append(append([]byte("data: "), doc...), "\n\n"...)
+	}
+	_, _ = w.Write(doc)
+}
+
+// args are the arguments of every call that is answered.
+func (a *ask) args() string {
+	if a.behave() == "deepargs" {
+		const depth = 1 << 20
+		return strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth)
+	}
+	return toolArgs
 }
 
 // events writes server-sent events.

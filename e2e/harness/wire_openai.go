@@ -198,7 +198,7 @@ func (p *Providers) chatWire(w http.ResponseWriter, r *http.Request, a *ask) {
 			m["content"] = nil
 			calls := []any{}
 			for i := range re.calls {
-				calls = append(calls, call(i, toolArgs))
+				calls = append(calls, call(i, a.args()))
 			}
 			m["tool_calls"] = calls
 		}
@@ -251,7 +251,7 @@ func (p *Providers) chatWire(w http.ResponseWriter, r *http.Request, a *ask) {
 		c := call(i, "")
 		c["index"] = i
 		pieces = append(pieces, []any{c})
-		for _, part := range []string{toolArgs[:4], toolArgs[4:]} {
+		for _, part := range []string{a.args()[:4], a.args()[4:]} {
 			pieces = append(pieces, []any{map[string]any{"index": i, "function": map[string]string{"arguments": part}}})
 		}
 	}

@@ -404,7 +404,7 @@ func (s *Service) models(c echo.Context) error {
 			}
 		}
 		e := notFound("no model " + id + "; GET /v1/models lists what there is")
-		e.Code, e.Param = "model_not_found", "model"
+		e.Code, e.Param = "model_not_found", "/model"
 		return e
 	}
 	return c.JSON(http.StatusOK, map[string]any{"object": "list", "data": l.Data})

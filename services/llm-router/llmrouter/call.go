@@ -89,10 +89,10 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	if len(plan) == 0 {
 		p, m, ok := strings.Cut(c.args.Model, "/")
 		if !ok || p == "" || m == "" {
-			return c.failed(&provider.Failure{Code: "invalid_input", Fault: &ir.Fault{Param: "model", Message: "model: want provider/model, an alias or a virtual model; GET /v1/models lists them"},
+			return c.failed(&provider.Failure{Code: "invalid_input", Fault: &ir.Fault{Param: "/model", Message: "/model: want provider/model, an alias or a virtual model; GET /v1/models lists them"},
 				Message: "model: " + strconv.Quote(c.args.Model) + " is none that is configured here"})
 		}
-		return c.failed(&provider.Failure{Code: "model_not_found", Fault: &ir.Fault{Param: "model", Message: "no provider " + strconv.Quote(p) + "; GET /v1/models lists what there is"},
+		return c.failed(&provider.Failure{Code: "model_not_found", Fault: &ir.Fault{Param: "/model", Message: "no provider " + strconv.Quote(p) + "; GET /v1/models lists what there is"},
 			Message: "no provider " + strconv.Quote(p)})
 	}
 	f := c.follow(ctx, plan)
