@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-
-	"github.com/tidwall/sjson"
 )
 
 // Withhold takes the tools that go by any of the names out of a request, as Peek
@@ -28,25 +26,20 @@ func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 		case o.list:
 			var list []byte
 			if list = keep(p.doc, o.tools, gone); list == nil {
-				body, err = sjson.DeleteBytes(body, o.member)
+				body = edit(body, o.member, nil)
 				left = left && o.member != "tools" && o.member != "functions"
 			} else {
-				body, err = sjson.SetRawBytes(body, o.member, list)
+				body = edit(body, o.member, list)
 			}
 		case o.member == "tool_choice" || o.member == "function_call" || o.member == "web_search_options" || o.member == "search_parameters":
-			body, err = sjson.DeleteBytes(body, o.member)
+			body = edit(body, o.member, nil)
 		default:
 			return nil, fmt.Errorf("%s: offers tools that are withheld here, and cannot be sent without them", o.member)
-		}
-		if err != nil {
-			return nil, err
 		}
 	}
 	for _, f := range []string{"tool_choice", "parallel_tool_calls", "function_call"} {
 		if !left {
-			if body, err = sjson.DeleteBytes(body, f); err != nil {
-				return nil, err
-			}
+			body = edit(body, f, nil)
 		}
 	}
 	return body, nil
@@ -67,10 +60,7 @@ func keep(doc []byte, tools []tool, gone func(*tool) bool) []byte {
 			if inner == nil {
 				continue
 			}
-			var err error
-			if raw, err = sjson.SetRawBytes(bytes.Clone(raw), "tools", inner); err != nil {
-				continue // what cannot be written is not offered
-			}
+			raw = edit(raw, "tools", inner)
 		}
 		kept = append(kept, raw)
 	}
@@ -78,4 +68,33 @@ func keep(doc []byte, tools []tool, gone func(*tool) bool) []byte {
 		return nil
 	}
 	return append(append([]byte("["), bytes.Join(kept, []byte(","))...), ']')
+}
+
+// edit gives a member of an object another value, or takes it out where value is
+// nil, and leaves every other byte as it is.
+func edit(doc []byte, member string, value []byte) []byte {
+	i, comma := blank(doc, blank(doc, 0)+1), -1
+	for doc[i] != '}' {
+		if doc[i] == ',' {
+			comma = i
+			i = blank(doc, i+1)
+		}
+		end := closing(doc, i)
+		from := blank(doc, blank(doc, end+1)+1)
+		to := skip(doc, from)
+		switch {
+		case unquote(doc[i:end+1]) != member:
+		case value != nil:
+			return slices.Concat(doc[:from], value, doc[to:])
+		case comma >= 0:
+			return slices.Concat(doc[:comma], doc[to:])
+		default:
+			if to = blank(doc, to); doc[to] == ',' {
+				to = blank(doc, to+1)
+			}
+			return slices.Concat(doc[:i], doc[to:])
+		}
+		i = blank(doc, to)
+	}
+	return doc
 }
