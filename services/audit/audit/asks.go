@@ -90,6 +90,19 @@ func (s *Service) serve() {
 	box.Serve("proposal", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		return s.eventOf(ctx, raw, reply, "p-")
 	})
+	box.Serve("receipt_by_digest", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+		q, err := parse[struct {
+			Digest string `json:"digest"`
+		}](raw)
+		if err != nil {
+			return err
+		}
+		b, err := s.view.Receipt(q.Digest)
+		if err != nil {
+			return err
+		}
+		return reply(json.RawMessage(b))
+	})
 	box.Serve("transcript", s.transcript)
 	box.Serve("evidence", s.evidence)
 	box.Serve("proof", s.proof)

@@ -27,6 +27,9 @@ import (
 // Facets are what can be searched for.
 var Facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
+// receiptFacet finds a receipt by its digest; it is not for searching.
+const receiptFacet = "receipt"
+
 // maxFacet bounds a value in the index: longer ones cannot be searched for.
 const maxFacet = 200
 
@@ -44,6 +47,7 @@ func terms(e *contract.Event, r *contract.Recorded) []string {
 	add("service", e.Service())
 	add("session", e.Session)
 	if r != nil {
+		add(receiptFacet, contract.Digest(&r.Receipt))
 		add("reason", r.Receipt.ReasonCode)
 		add("status", r.Effect.Status)
 		add("tool", r.Effect.Tool)
@@ -212,6 +216,19 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 		next = found[q.Limit-1]
 	}
 	return found, next, err
+}
+
+// Receipt is the canonical form of the receipt with a digest.
+func (v *View) Receipt(digest string) (receipt []byte, err error) {
+	err = v.db.View(func(tx *bbolt.Tx) error {
+		found := seqs(tx, receiptFacet+"="+digest, 1, getUint(tx, "position"))
+		if len(found) == 0 {
+			return fmt.Errorf("not found: no receipt has the digest %s", digest)
+		}
+		receipt = slices.Clone(tx.Bucket(bReceipts).Get(key(found[0])))
+		return nil
+	})
+	return receipt, err
 }
 
 // atSecond is the first sequence of that second or a later one; 0 if none.

@@ -95,7 +95,7 @@ func openDB(path string) (*bbolt.DB, error) {
 }
 
 // layout counts the versions of what the buckets hold.
-const layout = 2
+const layout = 3
 
 // Close closes the files.
 func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) }

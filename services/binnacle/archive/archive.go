@@ -22,7 +22,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 )
 
 // IndexFile is the index's name in the folder.

@@ -25,7 +25,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 )
 
 // format is the index's format member.

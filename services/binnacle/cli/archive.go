@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/archive"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // ledgerSource is a ledger up to a checkpoint.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/binnacle-mesh/binnacle/services/binnacle/conform"
+	"github.com/binnacle-mesh/binnacle/services/gateway/conform"
 )
 
 // conformCmd drives an endpoint through the conformance gates.

@@ -16,8 +16,8 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/archive"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // printStream prints a chat stream's text as it comes. It fails unless the

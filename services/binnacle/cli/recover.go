@@ -10,8 +10,8 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 

@@ -22,8 +22,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // exitFork: a witness caught the log with two histories.

@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
 )
 
 // Provisioner keeps the bus as declared: streams, consumers, published keys.

@@ -70,7 +70,7 @@ func (s *Service) enter(n need, handle echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		if err := canon.CheckDepth(raw); err != nil {
+		if err := canon.CheckDepth(raw); err != nil && !n.opaque {
 			return badRequest("body", err.Error())
 		}
 		c.Request().Body = io.NopCloser(bytes.NewReader(raw))

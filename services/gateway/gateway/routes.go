@@ -16,6 +16,7 @@ type need struct {
 	caller bool     // a valid credential
 	calls  bool     // a scope that can allow a call at all
 	scopes []string // one of these; empty = any
+	opaque bool     // the body is not one JSON document
 }
 
 var (
@@ -25,6 +26,9 @@ var (
 )
 
 func holds(scopes ...string) need { return need{caller: true, scopes: scopes} }
+
+// opaque is n for a route whose body is not one JSON document.
+func opaque(n need) need { n.opaque = true; return n }
 
 // reading are the scopes that allow no call.
 var reading = []string{token.Audit, token.Cosign, token.Health}
@@ -58,6 +62,7 @@ func (s *Service) table() []route {
 		{get, "/readyz", open, s.readyz},
 		{get, "/metrics", open, s.metrics.handler(s)},
 		{get, "/openapi.json", open, openapi},
+		{get, "/version", open, s.version},
 
 		{post, "/v1/chat/completions", model, s.llm(llm.Chat)},
 		{post, "/v1/completions", model, s.llm(llm.Completions)},
@@ -94,7 +99,12 @@ func (s *Service) table() []route {
 		{get, "/helm/proofgraph", audit, s.proofgraph},
 		{get, "/api/v1/proofgraph/sessions", audit, s.sessions},
 		{get, "/api/v1/proofgraph/sessions/:id/receipts", audit, s.sessionReceipts},
+		{get, "/api/v1/proofgraph/receipts/:hash", audit, s.receiptByDigest},
 		{get, "/api/v1/sessions/:id/evidence", audit, s.evidence},
+		{post, "/api/v1/evidence/export", audit, s.exportEvidence},
+		{post, "/api/v1/evidence/verify", opaque(audit), s.verifyEvidence},
+		{post, "/api/v1/conformance/run", audit, s.runConformance},
+		{get, "/api/v1/conformance/reports/:id", audit, s.conformanceReport},
 		{get, "/api/v1/events", audit, s.events},
 		{get, "/api/v1/search", audit, s.search},
 		{get, "/api/v1/ledger", audit, s.ledger},

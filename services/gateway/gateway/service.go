@@ -58,8 +58,10 @@ type Service struct {
 	bodies  bodies
 	mcps    mcpSessions
 
-	readyNow cached[Readiness]
-	figures  cached[struct{}]
+	readyNow   cached[Readiness]
+	figures    cached[struct{}]
+	verifying  chan struct{} // packs that are verified now
+	conforming sync.Mutex    // held by a conformance run
 
 	verified      sync.Map // digest of a token -> *caller
 	verifiedCount atomic.Int64
@@ -85,6 +87,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return fmt.Errorf("gateway: capture %q: want plain, encrypted, hashed or off", s.Capture)
 	}
 	s.metrics = newMetrics()
+	s.verifying = make(chan struct{}, maxVerifying)
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
 	s.prop.ServeBodies(env.Box)
 	s.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {

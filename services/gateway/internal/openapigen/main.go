@@ -12,7 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
 
@@ -34,6 +36,7 @@ var table = []operation{
 	{"GET", "/readyz", "503 until every service is ready; cached for a second. With health:read, or from a peer on the gateway's own host, each service and view with its lag, and the durability mode.", "", nil, nil, gateway.Readiness{}},
 	{"GET", "/metrics", "Prometheus metrics, brought up to date once a second; open to peers on the gateway's own host. What a proxy forwards is not from that host.", "health:read", nil, nil, "text/plain"},
 	{"GET", "/openapi.json", "This document.", "", nil, nil, map[string]any{}},
+	{"GET", "/version", "What this gateway was built from.", "", nil, nil, run.Build{}},
 	{"POST", "/v1/chat/completions", "OpenAI chat completion, plain or streamed. model is provider/model, an alias or a virtual model.", "llm:call, and call llm.chat", nil, map[string]any{}, map[string]any{}},
 	{"POST", "/v1/responses", "OpenAI response, plain or streamed.", "llm:call, and call llm.responses", nil, map[string]any{}, map[string]any{}},
 	{"GET", "/v1/responses/{id}", "A stored response of the caller's.", auth, nil, nil, map[string]any{}},
@@ -67,7 +70,12 @@ var table = []operation{
 	{"GET", "/helm/proofgraph", "A session's proof graph.", audit, []string{"session"}, nil, map[string]any{}},
 	{"GET", "/api/v1/proofgraph/sessions", "Sessions with their chain tips.", audit, []string{"limit", "offset"}, nil, []map[string]any{}},
 	{"GET", "/api/v1/proofgraph/sessions/{id}/receipts", "A session's receipts.", audit, nil, nil, []map[string]any{}},
+	{"GET", "/api/v1/proofgraph/receipts/{hash}", "The receipt of a digest, sha256:… or its hex digits.", audit, nil, nil, contract.Receipt{}},
 	{"GET", "/api/v1/sessions/{id}/evidence", "A session's evidence pack; witnessed=K seals it under a checkpoint that K witnesses cosigned; redact=args|output|all withholds payloads, but not those of the calls in disclose=ID,…; from=SIZE proves that the log grew from the checkpoint of that size.", audit, []string{"witnessed", "from", "redact", "disclose"}, nil, "application/x-tar"},
+	{"POST", "/api/v1/evidence/export", "A session's evidence pack, as a tar or compressed.", audit, nil, gateway.ExportRequest{}, "application/x-tar"},
+	{"POST", "/api/v1/evidence/verify", "Verifies an evidence pack of at most 16 MiB: the body, or the file bundle of a form. root=KID: under that root instead of the mesh's.", audit, []string{"root"}, "application/x-tar", gateway.Verification{}},
+	{"POST", "/api/v1/conformance/run", "Drives this gateway through the conformance gates with the caller's credential; answers when all are done.", audit, nil, gateway.ConformanceRequest{}, gateway.ConformanceReport{}},
+	{"GET", "/api/v1/conformance/reports/{id}", "The stored report of a conformance run.", audit, nil, nil, gateway.ConformanceReport{}},
 	{"GET", "/api/v1/events", "Events as JSON lines {event, seq}; follow=true goes on for ever.", audit, []string{"session", "type", "since", "from", "to", "follow"}, nil, "application/x-ndjson"},
 	{"GET", "/api/v1/search", "Events that have all of these, newest first, as JSON lines {event, seq}; before=SEQ of the last line goes on.", audit, []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict", "since", "until", "before", "limit"}, nil, "application/x-ndjson"},
 	{"GET", "/api/v1/ledger", "Stored bytes, one event a line.", audit, []string{"from", "to"}, nil, "application/x-ndjson"},

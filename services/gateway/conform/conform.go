@@ -26,12 +26,13 @@ var Levels = []string{"L1", "L2", "L3"}
 
 // Target is what is driven, and with what.
 type Target struct {
-	Endpoint string          // http(s)://host:port
-	Token    string          // may call Tool and Model, and read the ledger
-	Root     string          // key id of the root that is trusted; L2 and L3
-	Tool     string          // a tool that is allowed
-	Args     json.RawMessage // its arguments
-	Model    string          // a model that is allowed
+	Transport http.RoundTripper // how the endpoint is reached; nil: over the network
+	Endpoint  string            // http(s)://host:port
+	Token     string            // may call Tool and Model, and read the ledger
+	Root      string            // key id of the root that is trusted; L2 and L3
+	Tool      string            // a tool that is allowed
+	Args      json.RawMessage   // its arguments
+	Model     string            // a model that is allowed
 }
 
 // Result is what came of one gate.
@@ -111,7 +112,7 @@ func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
 	if _, err := rand.Read(id); err != nil {
 		return err
 	}
-	p := &probe{Target: t, client: &http.Client{Timeout: 60 * time.Second}, vars: map[string]string{"tool": t.Tool, "model": t.Model, "run": hex.EncodeToString(id)}, sessions: map[string][]string{}}
+	p := &probe{Target: t, client: &http.Client{Timeout: 60 * time.Second, Transport: t.Transport}, vars: map[string]string{"tool": t.Tool, "model": t.Model, "run": hex.EncodeToString(id)}, sessions: map[string][]string{}}
 	for _, l := range Levels {
 		for _, g := range all[l] {
 			began := time.Now()

@@ -19,7 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 )
 
 // checks are the gates that take more than one answer to judge. All of them
