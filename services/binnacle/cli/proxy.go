@@ -3,27 +3,59 @@ package cli
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/proxy"
 )
 
-// proxyCmd runs the sidecar until it is stopped.
+// embed starts a mesh for the proxy and points the command at it.
+func (c *env) embed(ctx context.Context, config func() (mesh.Config, error)) (*mesh.Mesh, error) {
+	cfg, err := config()
+	if err != nil {
+		return nil, err
+	}
+	named := os.Getenv("BINNACLE_ADDR") != ""
+	c.fs.Visit(func(f *flag.Flag) { named = named || f.Name == "addr" })
+	if !named {
+		cfg.Addr = "127.0.0.1:0"
+	}
+	m, err := mesh.Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	*c.addr, *c.token = m.Addr, m.Token
+	return m, nil
+}
+
+// proxyCmd runs the sidecar until it is stopped, before a mesh that runs
+// elsewhere or, embedded, with one of its own in the same process.
 func proxyCmd(ctx context.Context, c *env) error {
 	upstream := c.fs.String("upstream", "", "base URL of the provider, e.g. https://host/v1")
 	listen := c.fs.String("listen", "127.0.0.1:9090", "address to serve OpenAI clients on")
 	ses := c.fs.String("session", "", "session id (s-…) of requests that name none; default: one per request")
-	if _, err := c.parse(0, 0, "--upstream URL"); err != nil {
+	embedded := c.fs.Bool("embedded", false, "run a mesh in this process, with its state in DATA; --addr sets its address, by default a free port of the loopback")
+	config := meshFlags(c)
+	if _, err := c.parse(0, 0, "--upstream URL [--embedded]"); err != nil {
 		return err
 	}
 	u, err := url.Parse(*upstream)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
 		return fail(exitUsage, "--upstream: want http(s)://host[:port][/path] without a user, not %q", *upstream)
+	}
+	if *embedded {
+		m, err := c.embed(ctx, config)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = m.Stop() }()
 	}
 	token, err := c.bearer()
 	if err != nil {

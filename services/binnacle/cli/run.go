@@ -22,9 +22,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
 
-// up runs the whole mesh in the foreground.
-func up(ctx context.Context, c *env) error {
-	listen := c.fs.String("listen", "", "same as --addr")
+// meshFlags declares the flags of a mesh of one process; the function returns
+// its configuration once they are parsed.
+func meshFlags(c *env) func() (mesh.Config, error) {
 	packs := c.fs.String("packs", envOr("BINNACLE_PACKS", ""), "folder of packs")
 	containerd := c.fs.String("containerd", os.Getenv("BINNACLE_CONTAINERD"), "containerd socket, for tier container")
 	llm := c.fs.String("llm", os.Getenv("BINNACLE_LLM"), "JSON file naming LLM providers, routes and prices")
@@ -34,9 +34,36 @@ func up(ctx context.Context, c *env) error {
 	nats := c.fs.String("nats-listen", "", "also listen for NATS clients on host:port")
 	mirror := c.fs.Bool("mirror", os.Getenv("BINNACLE_MIRROR") != "", "keep a mirror of the ledger in an account of its own")
 	webhook := c.fs.String("approval-webhook", os.Getenv("BINNACLE_APPROVAL_WEBHOOK"), "URL that is told of calls that wait for approval")
-	verbose := c.fs.Bool("v", false, "log debug messages")
 	var policies list
 	c.fs.Var(&policies, "policy", "P1 bundle (.tar.gz), or Rego file, which replaces the built-in bundle; may be repeated")
+	return func() (mesh.Config, error) {
+		cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Mirror: *mirror, Webhook: *webhook, Capture: *capture}
+		if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
+			kek, err := run.ParseSeed("BINNACLE_VAULT_KEK", v)
+			if err != nil {
+				return cfg, err
+			}
+			cfg.VaultKEK = kek
+		}
+		if *llm == "" {
+			return cfg, nil
+		}
+		b, err := os.ReadFile(*llm)
+		if err != nil {
+			return cfg, err
+		}
+		if cfg.LLM, err = ReadLLM(b); err != nil {
+			err = fmt.Errorf("%s: %w", *llm, err)
+		}
+		return cfg, err
+	}
+}
+
+// up runs the whole mesh in the foreground.
+func up(ctx context.Context, c *env) error {
+	listen := c.fs.String("listen", "", "same as --addr")
+	verbose := c.fs.Bool("v", false, "log debug messages")
+	config := meshFlags(c)
 	if _, err := c.parse(0, 0, "[flags]"); err != nil {
 		return err
 	}
@@ -49,22 +76,9 @@ func up(ctx context.Context, c *env) error {
 	}
 	go collect(ctx)
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
-	cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Mirror: *mirror, Webhook: *webhook, Capture: *capture}
-	if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
-		kek, err := run.ParseSeed("BINNACLE_VAULT_KEK", v)
-		if err != nil {
-			return err
-		}
-		cfg.VaultKEK = kek
-	}
-	if *llm != "" {
-		b, err := os.ReadFile(*llm)
-		if err != nil {
-			return err
-		}
-		if cfg.LLM, err = ReadLLM(b); err != nil {
-			return fmt.Errorf("%s: %w", *llm, err)
-		}
+	cfg, err := config()
+	if err != nil {
+		return err
 	}
 	began := time.Now()
 	m, err := mesh.Start(ctx, cfg)

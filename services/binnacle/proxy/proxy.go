@@ -66,6 +66,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodGet && r.URL.Path == "/healthz":
 		_, _ = io.WriteString(w, "{\"status\":\"ok\"}\n")
+	case r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/helm/"):
+		p.helm(w, r)
 	case r.Method == http.MethodGet && path == "/models":
 		if resp := p.send(w, r, path, nil); resp != nil {
 			defer resp.Body.Close()
@@ -77,6 +79,36 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &problem{http.StatusNotFound, "invalid_request_error", "not_governed",
 			fmt.Sprintf("%s %s is not passed on: the proxy governs POST /v1/chat/completions, /v1/responses, /v1/completions and /v1/embeddings, and reads GET /v1/models", r.Method, r.URL.Path)})
 	}
+}
+
+// read are the mesh's routes that are served on the proxy's own port too.
+var read = map[string]bool{"/helm/receipts": true, "/helm/proofgraph": true}
+
+// helm passes a read on to the mesh under the credential that the client shows:
+// a token of the mesh, not the provider's key. The proxy's own token is not
+// lent to its clients.
+func (p *Proxy) helm(w http.ResponseWriter, r *http.Request) {
+	if !read[r.URL.Path] {
+		refuse(w, &problem{http.StatusNotFound, "invalid_request_error", "not_found", "the proxy serves GET /helm/receipts and /helm/proofgraph of the mesh"})
+		return
+	}
+	u := p.Mesh.URL + r.URL.Path
+	if r.URL.RawQuery != "" {
+		u += "?" + r.URL.RawQuery
+	}
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, u, nil)
+	if err != nil {
+		refuse(w, &problem{http.StatusBadGateway, "server_error", "mesh_unavailable", "the mesh's address cannot be used"})
+		return
+	}
+	req.Header.Set("Authorization", r.Header.Get("Authorization"))
+	resp, err := p.Mesh.Client.Do(req)
+	if err != nil {
+		refuse(w, &problem{http.StatusServiceUnavailable, "server_error", "mesh_unavailable", "no mesh answers"})
+		return
+	}
+	defer resp.Body.Close()
+	p.copy(w, resp)
 }
 
 // forwardArgs are the arguments of kind llm.forward.
