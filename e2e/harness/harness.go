@@ -334,6 +334,23 @@ func (m *Mesh) Kill(name string) {
 	<-p.done
 }
 
+// Exited waits for a process to end by itself and returns its exit code.
+func (m *Mesh) Exited(name string, within time.Duration) int {
+	m.T.Helper()
+	m.mu.Lock()
+	p := m.procs[name]
+	m.mu.Unlock()
+	select {
+	case <-p.done:
+	case <-time.After(within):
+		m.T.Fatalf("%s still runs after %v", name, within)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Log is what the processes of the mesh have logged.
+func (m *Mesh) Log() string { return string(m.read(m.log.Name())) }
+
 // Restart starts a killed process again with the same words.
 func (m *Mesh) Restart(name string) {
 	m.mu.Lock()

@@ -5,39 +5,70 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Slot is an instance's lease of its name.
+// Slot is an instance's lease of its name. The lease's message names the
+// instance, a nonce of the process and where the process runs.
 type Slot struct {
 	Instance string
 	conn     *Conn
 	subject  string
-	nonce    string
+	lease    string // what the message holds while the slot is this process's
 	seq      uint64
 }
 
 const slotFree = "free"
 
+// RunningError is returned when every slot of a service is held by a process
+// that runs.
+type RunningError struct {
+	Service string
+	Holders []string // "INSTANCE on HOST, process PID", one per slot
+}
+
+func (e *RunningError) Error() string {
+	if len(e.Holders) == 1 {
+		return fmt.Sprintf("%s may run once, and runs already: %s; stop that one first", e.Service, e.Holders[0])
+	}
+	return fmt.Sprintf("%s may run %d times, and does: %s; stop one first", e.Service, len(e.Holders), strings.Join(e.Holders, "; "))
+}
+
 // AcquireSlot takes the lowest free slot of the service, waiting until the
-// bus is provisioned and one is free.
+// bus is provisioned and one is free. The lease of a process that died expires
+// within SlotTTL; one that is renewed meanwhile belongs to a process that runs.
+// When all of them do, AcquireSlot returns a *RunningError.
 func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
-	nonce := rand.Text()
+	nonce, seen, running := rand.Text(), make([]uint64, d.Slots), make([]string, d.Slots)
 	for {
 		for n := 1; n <= d.Slots; n++ {
-			s := &Slot{Instance: d.Instance(n), conn: c, subject: fmt.Sprintf("slot.%s.%d", d.Service, n), nonce: nonce}
+			s := &Slot{Instance: d.Instance(n), conn: c, subject: fmt.Sprintf("slot.%s.%d", d.Service, n)}
+			s.lease = fmt.Sprintf("%s %s %s", s.Instance, nonce, place())
 			err := s.take(ctx)
 			if err == nil {
 				return s, nil
 			}
+			var held *heldError
+			if errors.As(err, &held) {
+				if seen[n-1] != 0 && seen[n-1] != held.seq {
+					running[n-1] = held.holder
+				}
+				seen[n-1] = held.seq
+				continue
+			}
 			// The next one only where this is another's: no answer can mean that
 			// the bus is not provisioned yet, or that this one was taken.
-			if !errors.Is(err, errOccupied) && !conflict(err) {
+			if !conflict(err) {
 				break
 			}
+		}
+		if !slices.Contains(running, "") {
+			return nil, &RunningError{d.Service, running}
 		}
 		select {
 		case <-ctx.Done():
@@ -47,31 +78,54 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	}
 }
 
-var errOccupied = errors.New("occupied")
+// place names this process among those of all hosts.
+func place() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "-"
+	}
+	return fmt.Sprintf("%s %d", host, os.Getpid())
+}
+
+// heldError says that a slot is leased by another process.
+type heldError struct {
+	seq    uint64 // grows with every renewal
+	holder string
+}
+
+func (e *heldError) Error() string { return "held by " + e.holder }
+
+func held(seq uint64, lease string) *heldError {
+	f := strings.Fields(lease)
+	if len(f) < 4 { // of an earlier release
+		return &heldError{seq, strings.Join(f[:min(len(f), 1)], "")}
+	}
+	return &heldError{seq, fmt.Sprintf("%s on %s, process %s", f[0], f[2], f[3])}
+}
 
 func (s *Slot) take(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	m, err := s.conn.Get(ctx, Slots, map[string]any{"last_by_subj": s.subject})
-	switch {
-	case errors.Is(err, ErrNotFound):
+	if errors.Is(err, ErrNotFound) {
 		s.seq = 0
-	case err != nil:
-		return err
-	case string(m.Data) == slotFree, string(m.Data) == s.Instance+" "+s.nonce: // ours, if the answer came late
-		if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &s.seq); err != nil {
-			return err
-		}
-	default:
-		return errOccupied
+		return s.put(ctx, s.lease)
 	}
-	return s.put(ctx, s.nonce)
+	if err != nil {
+		return err
+	}
+	var seq uint64
+	if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
+		return err
+	}
+	if have := string(m.Data); have != slotFree && have != s.lease { // ours, if the answer came late
+		return held(seq, have)
+	}
+	s.seq = seq
+	return s.put(ctx, s.lease)
 }
 
 func (s *Slot) put(ctx context.Context, body string) error {
-	if body != slotFree {
-		body = s.Instance + " " + body
-	}
 	a, err := s.conn.JS.Publish(ctx, s.subject, []byte(body), jetstream.WithExpectLastSequencePerSubject(s.seq))
 	if err == nil {
 		s.seq = a.Sequence
@@ -94,12 +148,12 @@ func (s *Slot) Keep(ctx context.Context) error {
 			return nil
 		case <-t.C:
 			try, cancel := context.WithTimeout(ctx, time.Second)
-			err := s.put(try, s.nonce)
+			err := s.put(try, s.lease)
 			if conflict(err) { // expired, or NATS lost its memory: take it again if nobody has
-				err = s.take(try)
-				if errors.Is(err, errOccupied) {
+				var other *heldError
+				if errors.As(s.take(try), &other) {
 					cancel()
-					return fmt.Errorf("slot %s was taken by another instance", s.Instance)
+					return fmt.Errorf("slot %s was taken by another process: %s", s.Instance, other.holder)
 				}
 			}
 			cancel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 )
 
 // Provisioner keeps the bus as declared: streams, consumers, published keys.
-// It is the only identity with rights over streams.
+// It is the only identity with rights over streams. One runs at a time.
 type Provisioner struct {
 	Dialer   bus.Dialer
 	Ring     *keyring.Ring
@@ -30,6 +31,7 @@ type Provisioner struct {
 	Mirror   bool // keep the mirrors too
 
 	ok        atomic.Bool
+	slot      *bus.Slot
 	published int // trust documents and log epochs of the ring that are on the ledger
 }
 
@@ -42,18 +44,32 @@ func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 
 // Run provisions, calls ready, and provisions again whenever the server came
 // back: what it kept in memory is gone then. Trust documents that appear in
-// the ring meanwhile are published as they come.
+// the ring meanwhile are published as they come. It returns a *bus.RunningError
+// when another one runs.
 func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	c, err := Provisioning(p.Dialer, p.Ring)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	var lease sync.WaitGroup
+	defer lease.Wait()
+	defer cancel()
+	var lost chan error
 	for first := true; ; {
 		_, reconnected := c.Epoch()
 		var again <-chan time.Time
 		err := p.once(ctx, c)
 		p.ok.Store(err == nil)
+		var running *bus.RunningError
+		if errors.As(err, &running) {
+			return err
+		}
+		if p.slot != nil && lost == nil {
+			lost = make(chan error, 1)
+			lease.Go(func() { lost <- p.slot.Keep(ctx) })
+		}
 		if err == nil {
 			if first {
 				first = false
@@ -68,6 +84,8 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 			case <-ctx.Done():
 				return nil
 			case err := <-c.Fatal:
+				return err
+			case err := <-lost:
 				return err
 			case <-reconnected:
 				p.ok.Store(false)
@@ -98,6 +116,12 @@ func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 		}
 		defer k.Close()
 		if err := bus.Mirror(ctx, k, max(p.Replicas, 1)); err != nil {
+			return err
+		}
+	}
+	if p.slot == nil {
+		var err error
+		if p.slot, err = bus.AcquireSlot(ctx, c, &bus.Declaration{Service: "provision", Slots: 1}); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,81 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+)
+
+var once, twice = bus.Declaration{Service: "once", Slots: 1}, bus.Declaration{Service: "twice", Slots: 2}
+
+// acquire takes a slot as a process of its own would.
+func acquire(t *testing.T, b *meshtest.Bus, d bus.Declaration, keep bool) (*bus.Slot, time.Duration, error) {
+	t.Helper()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	s, err := bus.AcquireSlot(ctx, b.Connect(t, d.Service), &d)
+	if err == nil && keep {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = s.Keep(ctx) }()
+		t.Cleanup(func() { cancel(); <-done })
+	}
+	return s, time.Since(began), err
+}
+
+// TestSlotRunsOnce: an instance too many says so and names who runs, well
+// before a lease could expire; it does not wait.
+func TestSlotRunsOnce(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{once, twice})
+	if _, _, err := acquire(t, b, once, true); err != nil {
+		t.Fatal(err)
+	}
+	_, took, err := acquire(t, b, once, true)
+	var running *bus.RunningError
+	if !errors.As(err, &running) || len(running.Holders) != 1 || !strings.HasPrefix(running.Holders[0], "once-1 on ") {
+		t.Fatalf("a second instance: %v", err)
+	}
+	if took > 3*time.Second {
+		t.Errorf("it took %v to find that the first one runs", took)
+	}
+	for range 2 {
+		if _, _, err := acquire(t, b, twice, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := acquire(t, b, twice, true); !errors.As(err, &running) || len(running.Holders) != 2 {
+		t.Errorf("a third instance of two: %v", err)
+	}
+}
+
+// TestSlotAfterCrash: the lease of a process that died is no running instance.
+// The next one waits for it to expire, and starts.
+func TestSlotAfterCrash(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{once, twice})
+	if _, _, err := acquire(t, b, once, false); err != nil { // never renewed: it died
+		t.Fatal(err)
+	}
+	s, took, err := acquire(t, b, once, true)
+	if err != nil || s.Instance != "once-1" {
+		t.Fatalf("the next instance after a crash: %v, %v", s, err)
+	}
+	if took < time.Second {
+		t.Errorf("the slot was taken %v after the crash, while its lease was valid", took)
+	}
+	// One of two runs, one died: the slot of the dead one is waited for.
+	if _, _, err := acquire(t, b, twice, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := acquire(t, b, twice, false); err != nil {
+		t.Fatal(err)
+	}
+	if s, _, err := acquire(t, b, twice, true); err != nil || s.Instance != "twice-2" {
+		t.Errorf("the next instance beside one that runs and one that died: %v, %v", s, err)
+	}
+}
