@@ -75,11 +75,15 @@ type Env struct {
 // sign nothing.
 func (v *Env) SignKey() *sign.Key { return v.key.Load() }
 
-// keyPoll is how often a service looks for a new signing key.
-const keyPoll = time.Second
+const (
+	keyPoll   = time.Second     // how often a service looks for a new signing key
+	keySettle = 2 * time.Second // how long others have to learn of it before it is used
+)
 
-// rotate takes up a new signing key once the trust registry knows it.
+// rotate takes up a new signing key when the trust registry has known it for
+// keySettle, or at once when the old one is no longer valid.
 func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
+	var known time.Time // since when the new key is in the registry
 	for {
 		select {
 		case <-ctx.Done():
@@ -96,7 +100,11 @@ func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
 			v.Log.Warn("signing key not usable", "err", err)
 			continue
 		}
-		if k.KID != v.SignKey().KID && v.Trust.Valid(k.KID) {
+		if old := v.SignKey().KID; k.KID == old || !v.Trust.Valid(k.KID) {
+			known = time.Time{}
+		} else if known.IsZero() && v.Trust.Valid(old) {
+			known = time.Now()
+		} else if time.Since(known) >= keySettle {
 			v.Log.Info("signing key rotated", "kid", k.KID)
 			v.key.Store(k)
 		}
@@ -256,6 +264,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 			return err
 		}
 		env.key.Store(k)
+		env.Report(func(context.Context) Health { return Health{Name: "signing-key", OK: true, Detail: env.SignKey().KID} })
 	}
 	// The base outlives the service, so that work in hand can be recorded.
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))

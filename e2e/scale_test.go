@@ -1,0 +1,298 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// load proposes calls and chats until stop, each on a connection of its own, and
+// counts those that did not succeed.
+type load struct {
+	m      *harness.Mesh
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+	done   atomic.Int64
+	failed atomic.Int64
+	mu     sync.Mutex
+	errs   []string
+}
+
+func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &load{m: m, stop: cancel}
+	t.Cleanup(l.end)
+	for i := range clients {
+		l.wg.Go(func() {
+			c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+			for n := 0; ctx.Err() == nil; n++ {
+				path, body := "/api/v1/calls", `{"kind":"tool.noop","tool":"noop","args":{}}`
+				if (n+i)%4 == 0 {
+					path, body = "/v1/chat/completions", `{"model":"demo/echo","messages":[{"role":"user","content":"under way"}]}`
+				}
+				if err := propose(&c, m, path, body); err != nil {
+					l.failed.Add(1)
+					l.mu.Lock()
+					l.errs = append(l.errs, fmt.Sprintf("%s %s: %v", time.Now().Format("15:04:05.000"), path, err))
+					l.mu.Unlock()
+				}
+				l.done.Add(1)
+			}
+		})
+	}
+	return l
+}
+
+func (l *load) end() { l.stop(); l.wg.Wait() }
+
+// check fails t if a call failed since the last check, or none was made.
+func (l *load) check(t *testing.T, during string) {
+	t.Helper()
+	from := l.done.Load()
+	eventually(t, "calls go on during "+during, 20*time.Second, func() bool { return l.done.Load() > from+20 })
+	if n := l.failed.Swap(0); n > 0 {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		t.Errorf("%d calls failed during %s: %s", n, during, strings.Join(l.errs[:min(len(l.errs), 5)], "\n"))
+		l.errs = nil
+	}
+}
+
+func propose(c *http.Client, m *harness.Mesh, path, body string) error {
+	req, err := http.NewRequest(http.MethodPost, "http://"+m.Addr+path, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+m.Token)
+	req.Header.Set("Content-Type", "application/json")
+	r, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		b := make([]byte, 300)
+		n, _ := r.Body.Read(b)
+		return fmt.Errorf("%d %s", r.StatusCode, b[:n])
+	}
+	return nil
+}
+
+// signing lists the keys that the live instances of a service sign with.
+func signing(t *testing.T, m *harness.Mesh, service string) []string {
+	t.Helper()
+	r, err := m.Do(t.Context(), "GET", "/readyz", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Services map[string][]struct {
+			Parts []struct{ Name, Detail string } `json:"parts"`
+		} `json:"services"`
+	}
+	if err := json.Unmarshal(r.Body, &doc); err != nil {
+		t.Fatalf("%v: %s", err, r.Body)
+	}
+	var out []string
+	for _, i := range doc.Services[service] {
+		for _, p := range i.Parts {
+			if p.Name == "signing-key" {
+				out = append(out, p.Detail)
+			}
+		}
+	}
+	return out
+}
+
+// TestComposeScale: two of everything that may run twice behind one port. A
+// gateway that dies takes no new connection with it; keys of services, of the
+// root and of approvers are rotated and revoked under load, and no call fails; a
+// service that may run once does.
+func TestComposeScale(t *testing.T) {
+	m := harness.Compose(t, harness.Options{Noop: true})
+	m.Scale("gateway=2", "policy=2", "llm-router=2", "session-runner=2", "judge=2")
+	l := startLoad(t, m, 4)
+	l.check(t, "a run with two of everything")
+	t.Run("rotate", func(t *testing.T) { rotateAll(t, m, l) })
+	t.Run("root and approvers", func(t *testing.T) { rotateRoot(t, m, l) })
+	t.Run("keys are private", func(t *testing.T) { keysArePrivate(t, m) })
+	t.Run("restart", func(t *testing.T) {
+		if _, err := m.ComposeCLI("restart", "policy", "session-runner"); err != nil {
+			t.Fatal(err)
+		}
+		l.check(t, "a restart of what has rotated")
+	})
+	t.Run("a gateway dies", func(t *testing.T) { gatewayDies(t, m, l) })
+	l.end()
+	t.Run("once", func(t *testing.T) { runsOnceOnCompose(t, m) })
+	ledger := filepath.Join(t.TempDir(), "ledger.jsonl")
+	if out, err := m.CLI("export", "--ledger", "--out", ledger); err != nil {
+		t.Fatal(out, err)
+	}
+	if out, err := m.CLI("verify", ledger); err != nil {
+		t.Errorf("the ledger does not verify: %v\n%s", err, out)
+	}
+}
+
+// rotateAll gives services new keys by the command that a user of compose types,
+// and revokes the old ones once every instance has taken the new one up.
+func rotateAll(t *testing.T, m *harness.Mesh, l *load) {
+	for _, s := range []string{"policy", "session-runner", "llm-router", "audit"} {
+		old := signing(t, m, s)
+		out, err := m.ComposeCLI("run", "--rm", "-T", "keys", "trust", "rotate", s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kid := strings.TrimSpace(out)
+		eventually(t, s+" signs with its new key", 30*time.Second, func() bool {
+			now := signing(t, m, s)
+			return len(now) == len(old) && !slices.ContainsFunc(now, func(k string) bool { return k != kid })
+		})
+		l.check(t, "the rotation of "+s)
+		if _, err := m.ComposeCLI("run", "--rm", "-T", "keys", "trust", "revoke", old[0]); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the old key of "+s+" is revoked", 20*time.Second, func() bool { return revoked(t, m, old[0]) })
+		l.check(t, "the revocation of the old key of "+s)
+	}
+}
+
+func revoked(t *testing.T, m *harness.Mesh, kid string) bool {
+	t.Helper()
+	out, err := m.CLI("trust", "list")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, kid) {
+			return strings.Contains(line, "not valid")
+		}
+	}
+	return false
+}
+
+// rotateRoot rotates the root, and has the new one publish and revoke the key of
+// an approver.
+func rotateRoot(t *testing.T, m *harness.Mesh, l *load) {
+	keys := func(args ...string) string {
+		t.Helper()
+		out, err := m.ComposeCLI(append([]string{"run", "--rm", "-T", "keys", "trust"}, args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(out)
+	}
+	keys("rotate", "root")
+	kid := keys("add", "approval", "bob")
+	eventually(t, "the approver's key is published", 20*time.Second, func() bool {
+		out, _ := m.CLI("trust", "list")
+		return strings.Contains(out, kid)
+	})
+	if revoked(t, m, kid) {
+		t.Error("the approver's key is not valid")
+	}
+	keys("revoke", kid)
+	eventually(t, "the approver's key is revoked", 20*time.Second, func() bool { return revoked(t, m, kid) })
+	l.check(t, "the rotation of the root")
+}
+
+// keysArePrivate: each volume holds one service's keys, which its user alone can
+// read.
+func keysArePrivate(t *testing.T, m *harness.Mesh) {
+	for _, s := range append([]string{"nats", "provision"}, harness.Services...) {
+		dir, err := filepath.EvalSymlinks(filepath.Join(m.Dir, "volumes", s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			i, err := d.Info()
+			if err != nil {
+				return err
+			}
+			name := d.Name()
+			if i.Mode() != 0o600 {
+				t.Errorf("%s of %s has mode %v", name, s, i.Mode())
+			}
+			if owner, _, ok := strings.Cut(name, ".nkey"); ok && owner != s && owner != "mirror" {
+				t.Errorf("%s can read the identity of %s", s, owner)
+			}
+			if strings.HasPrefix(name, "root.seed") || name == "token.seed" {
+				t.Errorf("%s can read %s", s, name)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// crashContainer ends the first process of a container as a crash would, so that the
+// engine starts it again.
+func crashContainer(t *testing.T, container string) {
+	t.Helper()
+	pid, err := exec.Command("docker", "inspect", "-f", "{{.State.Pid}}", container).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("kill", "-9", strings.TrimSpace(string(pid))).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// gatewayDies: connections that are opened after a gateway has died reach the
+// other one, before the first is back.
+func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
+	crashContainer(t, "binnacle-e2e-gateway-1")
+	time.Sleep(50 * time.Millisecond)
+	l.mu.Lock()
+	l.errs = nil
+	l.mu.Unlock()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	for i := range 100 {
+		if err := propose(&c, m, "/api/v1/calls", `{"kind":"tool.noop","tool":"noop","args":{}}`); err != nil {
+			t.Fatalf("call %d after the death of a gateway: %v", i, err)
+		}
+	}
+	l.failed.Store(0) // calls that the dead one was serving
+	l.check(t, "the return of a gateway")
+}
+
+// runsOnceOnCompose: a second audit ends with a sentence; one that crashed is
+// back without being taken for a second one.
+func runsOnceOnCompose(t *testing.T, m *harness.Mesh) {
+	for _, s := range []string{"audit", "vault-broker", "provision"} {
+		crashContainer(t, "binnacle-e2e-"+s+"-1")
+	}
+	eventually(t, "what crashed is back", 60*time.Second, func() bool {
+		for _, s := range []string{"audit", "vault-broker", "provision"} {
+			out, err := exec.Command("docker", "inspect", "-f", "{{.State.Health.Status}} {{.RestartCount}}", "binnacle-e2e-"+s+"-1").Output()
+			if err != nil || strings.TrimSpace(string(out)) != "healthy 1" {
+				return false
+			}
+		}
+		return true
+	})
+	if out, err := m.ComposeCLI("up", "-d", "--no-recreate", "--scale", "audit=2", "--scale", "gateway=2", "--scale", "policy=2", "--scale", "llm-router=2", "--scale", "session-runner=2", "--scale", "judge=2"); err != nil {
+		t.Fatal(out, err)
+	}
+	eventually(t, "the second audit ends and says why", 30*time.Second, func() bool {
+		out, err := m.ComposeCLI("logs", "--no-log-prefix", "audit")
+		return err == nil && strings.Contains(out, "audit may run once, and runs already: audit-1 on ")
+	})
+}
