@@ -54,14 +54,14 @@ const list = (members) => opt((v, what) => { need(Array.isArray(v) && v.length >
 const content = { commitment: 's', encryption: opt(of({ algorithm: 's', key_id: 's', nonce: 's' })), media_type: 's', salt: 's?', size: 'i', store: 's', text: 's?' }
 const sandbox = { cpu_millis: 'i', memory_mib: 'i', output_bytes: 'i', pids: 'i', tier: 's', wall_ms: 'i' }
 const amounts = { calls: 'i?', cents: 'i?', compute_ms: 'i?', egress_bytes: 'i?', risk_points: 'i?', tokens: 'i?', usd_micros: 'i?' }
-const call = { args: of(content), body: opt(of(content)), deadline: 's', delegation: 's?', id: 's', idempotency_key: 's?', kind: 's', labels: 'l?', on_behalf_of: 's?', parent: 's?', parent_session: 's?', requested_session: 's?', scopes: 'l', session_name: 's?', stream: 'b?', token: 's?', tool: 's' }
+const call = { args: of(content), body: opt(of(content)), deadline: 's', delegation: 's?', id: 's', idempotency_key: 's?', kind: 's', labels: 'l?', on_behalf_of: 's?', parent: 's?', parent_session: 's?', report_within_ms: 'i?', requested_session: 's?', scopes: 'l', session_name: 's?', stream: 'b?', token: 's?', tool: 's' }
 const intent = { args_digest: 's', budget: opt(of({ accounts: 'l', amounts: of(amounts) })), call_id: 's', deadline: 's?', egress_hosts: 'l?', executor: 's', expires: 's', id: 's', idempotency_key: 's', kind: 's', not_before: 's', obligations: 'l?',
   sandbox: opt(of(sandbox)), secrets: list({ hosts: 'l?', name: 's' }), tool: 's' }
 const decision = { actor: 's', args_digest: 's', call_id: 's', catalog_digest: 's', client: 's', facts: 'o', facts_digest: 's', id: 's', intent: opt(of(intent)), kid: 's', kind: 's', lamport: 'i',
   policies: of({ p0: 's', p1: 's', p2: 's?' }), policy_decision_hash: 's', reason_code: 's', session: 's', sig: 's?', tenant: 's', time: 's', tool: 's', tool_schema_digest: 's', verdict: 's' }
-const effect = { artifacts: 'l?', attestation: opt(of({ enforced: 'l', image_digest: 's', limits: of(sandbox), tier: 's' })), call_id: 's', effect_type: 's', ended: 's', error_code: 's?', error_message: 's?', frames: 'i?', input_digest: 's', instance: 's',
+const effect = { artifacts: 'l?', attestation: opt(of({ enforced: 'l', image_digest: 's', limits: of(sandbox), tier: 's' })), attested_by: 's?', call_id: 's', effect_type: 's', ended: 's', error_code: 's?', error_message: 's?', frames: 'i?', input_digest: 's', instance: 's',
   output_digest: 's?', started: 's?', status: 's', tool: 's', usage: opt(of({ cached_tokens: 'i?', cents: 'i?', cpu_ms: 'i?', egress_bytes: 'i?', input_tokens: 'i?', output_tokens: 'i?', reasoning_tokens: 'i?', usd_micros: 'i?', wall_ms: 'i?' })) }
-const receipt = { args_digest: 's', call_id: 's', decision_digest: 's', decision_id: 's', effect_digest: 's', executor: 's', id: 's', index: 'i', intent_id: 's?', kid: 's', lamport: 'i', output_digest: 's?', prev: 's', reason_code: 's', session: 's',
+const receipt = { args_digest: 's', attested_by: 's?', call_id: 's', decision_digest: 's', decision_id: 's', effect_digest: 's', executor: 's', id: 's', index: 'i', intent_id: 's?', kid: 's', lamport: 'i', output_digest: 's?', prev: 's', reason_code: 's', session: 's',
   sig: 's?', status: 's', tenant: 's', time: 's', verdict: 's' }
 const rule = { quorum: 'i', roles: 'l?', timeout_ms: 'i' }
 const data = {
@@ -69,8 +69,8 @@ const data = {
   allowed: { call: of(call), decision: of(decision) },
   escalated: { call: of(call), decision: of(decision), expires: 's', rules: list(rule) },
   approval_recorded: { approver: 's', call_id: 's', kid: 's?', reason: 's?', resolved: 's?', roles: 'l?', sig: 's?', tenant: 's', vote: 's' },
-  effect_started: { call_id: 's', decision_id: 's', intent_id: 's' },
-  start_expired: { call_id: 's', decision_id: 's', intent_id: 's' },
+  effect_started: { call_id: 's', decision_id: 's', executed_by: 's?', intent_id: 's' },
+  start_expired: { call_id: 's', decision_id: 's', executed_by: 's?', intent_id: 's' },
   effect_recorded: { decision: opt(of(decision)), effect: of(effect), output: opt(of(content)), receipt: of(receipt) },
   key_published: { algorithm: 's', kid: 's', owner: 's', public_key: 's', revoked: 'b?', sig: 's?', signer_kid: 's', tenant: 's', uses: 'l' },
   policy_activated: { bundle: of(content), digest: 's', layer: 's', name: 's?', precedence: 'i?', retired: 'b?', source: 's?' },
@@ -358,6 +358,7 @@ export function verify(pack, rootKID) {
     const p = c.proposed
     if (d.call_id !== p.data.id || d.args_digest !== p.data.args.commitment || d.kind !== p.data.kind || d.tool !== p.data.tool) at('is about another call')
     if (d.actor !== p.actor || d.client !== p.client || d.session !== (p.session ?? '') || d.tenant !== p.tenant) at('names another caller')
+    if (d.intent && (d.intent.executor === 'gateway') !== (p.data.report_within_ms ?? 0) > 0) at('the intent is for the caller, or not, otherwise than proposed')
     if (d.verdict !== 'DENY' && !(known('p0', d.policies.p0) && known('p1', d.policies.p1)) || d.policies.p2 && !known('p2', d.policies.p2)) at('names a policy that was never activated')
     decisions.push(d)
     if (!c.escalated || d === c.escalated) return
@@ -413,6 +414,7 @@ export function verify(pack, rootKID) {
         if (!c.decision || c.started || c.recorded) at('started without a decision, or twice')
         if (d.call_id !== c.proposed.data.id || d.decision_id !== c.decision.id || d.intent_id !== c.decision.intent.id) at('starts something else than was allowed')
         if (e.service !== (e.name === 'start_expired' ? 'policy' : c.decision.intent.executor)) at('claimed by another')
+        if ((d.executed_by ?? '') !== (e.service === 'gateway' ? 'caller' : '')) at('executed_by is not whom the intent is for')
         c.started = e
         break
       }
@@ -426,6 +428,8 @@ export function verify(pack, rootKID) {
         if (r.effect_digest !== digest(Buffer.from(canonical(f))) || f.call_id !== r.call_id || f.status !== r.status || (f.output_digest ?? '') !== (r.output_digest ?? '') || (f.output_digest ?? '') !== output) at('effect and receipt disagree')
         if (r.decision_id !== dec.id || r.decision_digest !== digest(Buffer.from(canonical(dec))) || r.verdict !== dec.verdict || r.reason_code !== dec.reason_code || r.call_id !== dec.call_id || r.args_digest !== dec.args_digest || r.session !== dec.session ||
           r.tenant !== dec.tenant || f.tool !== dec.tool || f.input_digest !== dec.args_digest) at('decision and receipt disagree')
+        const lent = r.executor === 'gateway', by = r.attested_by ?? ''
+        if (by !== (f.attested_by ?? '') || (by === '' ? lent && !['unknown', 'cancelled'].includes(r.status) : by !== 'caller' || !lent || !['succeeded', 'failed', 'timed_out', 'cancelled'].includes(r.status))) at('attested_by is not what executor and status come to')
         if (!dec.intent) { if (r.executor !== 'policy' || r.status !== 'denied' || r.intent_id) at('a call that was not allowed can only end denied, by policy') } else {
           if (r.intent_id !== dec.intent.id) at('names another intent')
           if (r.status === 'expired' ? r.executor !== 'policy' : r.executor !== dec.intent.executor || r.status === 'denied') at('signed by another than the intent allows')
@@ -451,7 +455,7 @@ export function verify(pack, rootKID) {
   need(m.tip_digest === tip.digest && m.receipts === receipts.length && m.events === events.length, 'manifest.json: tip or counts')
   const erased = contents.filter((c) => open(c, files) === null).length
   for (const [p, b] of files) if (p.startsWith('contents/')) need(sha(b).toString('hex') === p.slice(9), `${p}: does not match its name`)
-  return { tenant: m.tenant, session: m.session, origin: head.origin, tree_size: m.tree_size, root_hash: m.root_hash, events: events.length, decisions: decisions.length, receipts: receipts.length,
+  return { tenant: m.tenant, session: m.session, origin: head.origin, tree_size: m.tree_size, root_hash: m.root_hash, events: events.length, decisions: decisions.length, receipts: receipts.length, attested_by_callers: receipts.filter((r) => r.attested_by === 'caller').length,
     open_calls: [...calls.values()].filter((c) => !c.recorded).length, erased, grown_from: grown, redacted }
 }
 

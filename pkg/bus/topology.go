@@ -104,11 +104,15 @@ func (r *Reader) FiltersOf(instance string) []string {
 func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
 
 // Executors are the services that may be named by an intent. work and lab
-// come later and have their names here already.
-var Executors = []string{"audit", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}
+// come later and have their names here already. The gateway executes nothing:
+// intents that name it are handed out to callers who execute themselves.
+var Executors = []string{"audit", "gateway", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}
 
 // AllowedFilter is the work of an executor.
 func AllowedFilter(executor string) string { return "evt.*.policy.*.allowed_" + executor + ".>" }
+
+// HandOutFilter selects the intents for callers that wait at an instance.
+const HandOutFilter = "evt.*.policy.{instance}.allowed_gateway.>"
 
 // ExecutorWork is the work consumer every executor has.
 func ExecutorWork(executor string) Work {

@@ -18,7 +18,7 @@ const module = "github.com/binnacle-mesh/binnacle/pkg/core"
 // allowed is everything the trusted core may import from the standard
 // library, package by package. Adding to it is a decision, not a detail.
 var allowed = map[string][]string{
-	"canon":               {"errors", "fmt", "math", "slices", "strconv", "unicode/utf16", "unicode/utf8"},
+	"canon":               {"bytes", "errors", "fmt", "math", "slices", "strconv", "unicode/utf16", "unicode/utf8"},
 	"sign":                {"crypto/ed25519", "crypto/sha256", "encoding/base64", "encoding/hex", "errors", "fmt"},
 	"contract":            {"bytes", "crypto/sha256", "encoding/base32", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "strconv", "strings", "time", "unicode/utf8"},
 	"guard":               {"errors", "fmt", "slices", "strings", "time"},
@@ -94,7 +94,8 @@ func importsOf(t *testing.T, dir string) map[string][]string {
 
 // TestMakers scans the whole tree: decisions, intents, receipts and trust
 // keys are made only here, and allowed_* is consumed only by pkg/execute and
-// by policy's own sweep.
+// by policy's own sweep. One exception is named: the gateway reads the intents of
+// callers that execute themselves, and hands them out by execute.Lender alone.
 func TestMakers(t *testing.T) {
 	sealed := map[string][]string{
 		"Decision":        {"pkg/core/"},
@@ -132,6 +133,9 @@ func TestMakers(t *testing.T) {
 					}
 				}
 			case *ast.SelectorExpr:
+				if (x.Sel.Name == "HandOutFilter" || x.Sel.Name == "Lender" || x.Sel.Name == "HandOut") && !strings.HasPrefix(f, "services/gateway/gateway/") {
+					t.Errorf("%s uses %s; only the gateway hands intents out", f, x.Sel.Name)
+				}
 				if x.Sel.Name == "AllowedFilter" || x.Sel.Name == "ExecutorWork" {
 					switch {
 					case strings.HasPrefix(f, "pkg/execute/"), f == "pkg/run/run.go", f == "services/policy/policy/service.go":

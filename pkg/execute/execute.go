@@ -5,12 +5,10 @@ package execute
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -31,9 +29,6 @@ import (
 // Control is the reader that tells an executor which calls their callers gave
 // up, and when the mesh is frozen.
 var Control = bus.Reader{Name: "control", Stream: bus.Events, Filters: append([]string{"evt.*.*.*.cancel_requested.>"}, freezes...)}
-
-// freezes select the two events of the freeze.
-var freezes = []string{"evt.*.policy.*.mesh_frozen.>", "evt.*.policy.*.mesh_unfrozen.>"}
 
 // Work is one permitted call.
 type Work struct {
@@ -108,7 +103,7 @@ type Executor struct {
 
 	mu      sync.Mutex
 	running map[string]context.CancelCauseFunc
-	frozen  atomic.Pointer[string] // id of the freeze in force
+	frozen  freeze
 	schemas toolschema.Checker
 }
 
@@ -140,7 +135,8 @@ func (x *Executor) Run(ctx context.Context) error {
 	if err != nil {
 		return nil // ctx ended
 	}
-	if err := x.thaw(ctx); err != nil {
+	x.frozen.emit, x.frozen.instance = x.Emit, x.Instance
+	if err := x.frozen.thaw(ctx); err != nil {
 		return err
 	}
 	control := follow.New(x.Conn, x.Instance, Control, func(en eventlog.Entry) error { return x.control(ctx, en) })
@@ -160,40 +156,12 @@ func (x *Executor) Run(ctx context.Context) error {
 	return Consume(ctx, x.Conn, work.Consumer(x.Service), x.Limit, work.AckWait, x.process)
 }
 
-// thaw learns whether the mesh is frozen, before any work is taken.
-func (x *Executor) thaw(ctx context.Context) error {
-	var newest eventlog.Entry
-	for _, f := range freezes {
-		en, err := x.Emit.Log.Last(ctx, f)
-		if errors.Is(err, eventlog.ErrNotFound) || ctx.Err() != nil {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if en.Seq > newest.Seq {
-			newest = en
-		}
-	}
-	if newest.Seq == 0 {
-		return nil
-	}
-	return x.control(ctx, newest)
-}
-
 func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil {
 		return nil
 	}
-	x.Emit.See(e.Lamport)
-	switch e.Name {
-	case "mesh_frozen":
-		x.frozen.Store(&e.ID)
-		go x.acknowledge(ctx, e)
-		return nil
-	case "mesh_unfrozen":
-		x.frozen.Store(nil)
+	if x.frozen.apply(ctx, e) {
 		return nil
 	}
 	x.mu.Lock()
@@ -203,24 +171,6 @@ func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 		stop(errCancelled)
 	}
 	return nil
-}
-
-// acknowledge says on the ledger that nothing starts here any more. Every
-// effect that did start has its claim below this event.
-func (x *Executor) acknowledge(ctx context.Context, e *contract.Event) {
-	var f struct{ ID string }
-	if err := json.Unmarshal(e.Data, &f); err != nil {
-		slog.Error("freeze cannot be read", "event", e.ID, "err", err)
-		return
-	}
-	ack := x.Emit.New("freeze_acknowledged", "freeze", contract.Bytes(&contract.FreezeAck{FreezeID: f.ID, Instance: x.Instance}), nil)
-	ack.ID, ack.Cause = "k-"+f.ID+"-"+x.Instance, e.ID
-	for ctx.Err() == nil {
-		if _, err := x.Emit.Append(ctx, ack); err == nil || errors.Is(err, eventlog.ErrIDConflict) {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
 }
 
 func (x *Executor) process(ctx context.Context, m jetstream.Msg) {
@@ -297,18 +247,29 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 	return x.finish(ctx, started, e, &a, res)
 }
 
+// claimOf is the claim of an allowed call; by names the caller where it executes
+// the call itself.
+func claimOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed, by string) *contract.Event {
+	s := contract.Started{CallID: a.Call.ID, DecisionID: a.Decision.ID, ExecutedBy: by, IntentID: a.Decision.Intent.ID}
+	claim := m.New("effect_started", e.Session, contract.Bytes(&s), e)
+	claim.ID = "s-" + a.Call.ID
+	return claim
+}
+
+// claimID is the message id under which a call is claimed once.
+func claimID(a *contract.Allowed) string { return "claim:" + a.Call.ID }
+
 // start claims the call and runs it. A nil event means that another party
 // ends the call.
 func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.Allowed, h History, dead bool, body bodyReader) (*contract.Event, Result, error) {
-	claim := x.Emit.New("effect_started", e.Session, contract.Bytes(&contract.Started{CallID: a.Call.ID, DecisionID: a.Decision.ID, IntentID: a.Decision.Intent.ID}), e)
-	claim.ID = "s-" + a.Call.ID
+	claim := claimOf(x.Emit, e, a, "")
 	rerun := h.ClaimedBy != "" && x.ReRunable != nil && x.ReRunable(a.Call.Kind)
 	if h.ClaimedBy == "" {
 		b, err := claim.Encode()
 		if err != nil {
 			return nil, Result{}, err
 		}
-		_, err = x.Emit.Log.Append(ctx, claim.Subject(), "claim:"+a.Call.ID, b)
+		_, err = x.Emit.Log.Append(ctx, claim.Subject(), claimID(a), b)
 		if errors.Is(err, eventlog.ErrIDConflict) {
 			// Somebody claimed it, and it may be the delivery before this
 			// one: look at what the ledger says, then come back.
@@ -337,7 +298,7 @@ func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.All
 }
 
 func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed, body bodyReader) (res Result) {
-	if x.frozen.Load() != nil && a.Call.Kind != guard.KindUnfreeze {
+	if x.frozen.on() && a.Call.Kind != guard.KindUnfreeze {
 		return Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
 	}
 	began := x.Emit.Now()
@@ -427,7 +388,7 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		w.Hide(name, m[name])
 		return m[name], err
 	}
-	if x.frozen.Load() != nil && a.Call.Kind != guard.KindUnfreeze { // args and secrets took their time
+	if x.frozen.on() && a.Call.Kind != guard.KindUnfreeze { // args and secrets took their time
 		return Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
 	}
 	res = w.redacted(x.Handler(ctx, w))

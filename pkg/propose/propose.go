@@ -43,6 +43,8 @@ type Request struct {
 
 	Body *Body // what the caller brought beside the args, or nil
 
+	ReportWithin time.Duration // the caller executes the call itself and reports within this time; 0: the tool's executor does
+
 	Labels     []string // data classes the proposing service saw in what the caller brought
 	OnBehalfOf string   // principal the actor says it acts for
 	Delegation string   // id of the delegation that rests on
@@ -68,6 +70,7 @@ type Outcome struct {
 
 // Proposer proposes calls of one instance and waits for their outcomes.
 type Proposer struct {
+	Reader   bus.Reader // as declared; the zero value is Reader
 	Emit     *emit.Emitter
 	Blobs    *blob.Store
 	Conn     *bus.Conn
@@ -120,7 +123,10 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	if p.waiting == nil {
 		p.waiting = map[string][]*Pending{}
 	}
-	p.follower = follow.New(p.Conn, p.Instance, Reader, p.deliver)
+	if p.Reader.Name == "" {
+		p.Reader = Reader
+	}
+	p.follower = follow.New(p.Conn, p.Instance, p.Reader, p.deliver)
 	p.mu.Unlock()
 	last, err := p.Conn.Tail(ctx, bus.Events)
 	if err != nil {
@@ -147,6 +153,15 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 	pending := slices.Clone(p.waiting[e.CallID])
 	p.mu.Unlock()
 	if len(pending) == 0 {
+		return nil
+	}
+	if e.Name == "allowed" {
+		for _, pend := range pending {
+			select {
+			case pend.allowed <- e:
+			default:
+			}
+		}
 		return nil
 	}
 	if e.Name == "escalated" {
@@ -183,6 +198,7 @@ type Pending struct {
 
 	ch        chan Outcome
 	escalated chan contract.Escalated
+	allowed   chan *contract.Event
 	p         *Proposer
 	body      []byte
 	store     chan error
@@ -198,7 +214,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 		return nil, err
 	}
 	c := contract.Call{Args: args, Deadline: contract.Time(p.Emit.Now().Add(r.Timeout)), ID: r.ID, IdemKey: r.IdemKey,
-		Kind: r.Kind, Scopes: r.Scopes, Stream: r.Stream, Tool: r.Tool, Labels: r.Labels, OnBehalfOf: r.OnBehalfOf, Delegation: r.Delegation}
+		Kind: r.Kind, Scopes: r.Scopes, Stream: r.Stream, Tool: r.Tool, Labels: r.Labels, OnBehalfOf: r.OnBehalfOf, Delegation: r.Delegation, ReportWithin: r.ReportWithin.Milliseconds()}
 	if r.Body != nil {
 		c.Body = &r.Body.Content
 	}
@@ -213,7 +229,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	if r.TraceCtx != "" {
 		e.TraceCtx = r.TraceCtx
 	}
-	pend := &Pending{Event: e, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
+	pend := &Pending{Event: e, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
 	if r.Body != nil {
 		pend.body = r.Body.Carried
 	}
@@ -264,6 +280,10 @@ func (c *Pending) Outcome() <-chan Outcome { return c.ch }
 // Escalated is ready when the call waits for people; its outcome may be long
 // in coming.
 func (c *Pending) Escalated() <-chan contract.Escalated { return c.escalated }
+
+// Allowed is ready when a call that the caller executes itself may be handed out;
+// it holds the event that allows the call.
+func (c *Pending) Allowed() <-chan *contract.Event { return c.allowed }
 
 // Failed is ready when the proposal could not be recorded.
 func (c *Pending) Failed() <-chan error { return c.store }

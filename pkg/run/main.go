@@ -134,7 +134,7 @@ func serveProcess(ctx context.Context, service string, build func(Keys) (Service
 		return err
 	}
 	cfg.NKeySeed = []byte(nkey)
-	if _, err := os.Stat(keys.Path(service + ".sign")); err == nil { // the gateway signs nothing
+	if _, err := os.Stat(keys.Path(service + ".sign")); err == nil { // the gateway of an old key ring has none
 		cfg.SignSeed = func() ([]byte, error) { return keys.Seed(service + ".sign") }
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -21,6 +21,7 @@ type Call struct {
 	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal the actor says it acts for; policy checks
 	Parent        string   `json:"parent,omitempty"`       // live call this one is nested in
 	ParentSession string   `json:"parent_session,omitempty"`
+	ReportWithin  int64    `json:"report_within_ms,omitempty"`  // the caller executes the call itself and reports its outcome within this time; absent: the tool's executor does
 	Requested     string   `json:"requested_session,omitempty"` // digest of a session id that the caller named and may not use; policy denies
 	Scopes        []string `json:"scopes"`
 	SessionName   string   `json:"session_name,omitempty"` // the caller's own name for the session
@@ -42,6 +43,7 @@ func (x *Call) Canonical(c *canon.Codec) {
 	c.OptStr("on_behalf_of", &x.OnBehalfOf)
 	c.OptStr("parent", &x.Parent)
 	c.OptStr("parent_session", &x.ParentSession)
+	c.OptInt("report_within_ms", &x.ReportWithin)
 	c.OptStr("requested_session", &x.Requested)
 	c.Strs("scopes", &x.Scopes)
 	c.OptStr("session_name", &x.SessionName)

@@ -19,6 +19,7 @@ const (
 type Started struct {
 	CallID     string `json:"call_id"`
 	DecisionID string `json:"decision_id"`
+	ExecutedBy string `json:"executed_by,omitempty"` // "caller" where the intent was handed out to the caller
 	IntentID   string `json:"intent_id"`
 }
 
@@ -26,12 +27,23 @@ type Started struct {
 func (s *Started) Canonical(c *canon.Codec) {
 	c.Str("call_id", &s.CallID)
 	c.Str("decision_id", &s.DecisionID)
+	c.OptStr("executed_by", &s.ExecutedBy)
 	c.Str("intent_id", &s.IntentID)
 }
 
+// Caller says who executed a call, or who attests its outcome, where that is not
+// an executor of the mesh.
+const Caller = "caller"
+
+// CallerExecutor is the service that intents of calls are addressed to which their
+// callers execute themselves. It hands the intent out, receives the report of the
+// outcome and signs it as the caller's attestation.
+const CallerExecutor = "gateway"
+
 // Effect says what came of a call.
 type Effect struct {
-	Artifacts    []string     `json:"artifacts,omitempty"` // commitments
+	Artifacts    []string     `json:"artifacts,omitempty"`   // commitments
+	AttestedBy   string       `json:"attested_by,omitempty"` // "caller" where the caller reported the effect and no executor observed it
 	Attestation  *Attestation `json:"attestation,omitempty"`
 	CallID       string       `json:"call_id"`
 	EffectType   string       `json:"effect_type"`
@@ -94,6 +106,7 @@ func (a *Attestation) Canonical(c *canon.Codec) {
 func (e *Effect) Canonical(c *canon.Codec) {
 	c.OptStrs("artifacts", &e.Artifacts)
 	canon.OptDoc(c, "attestation", &e.Attestation)
+	c.OptStr("attested_by", &e.AttestedBy)
 	c.Str("call_id", &e.CallID)
 	c.Str("effect_type", &e.EffectType)
 	c.Str("ended", &e.Ended)
@@ -113,6 +126,7 @@ func (e *Effect) Canonical(c *canon.Codec) {
 // counts them from 1.
 type Receipt struct {
 	ArgsDigest     string `json:"args_digest"`
+	AttestedBy     string `json:"attested_by,omitempty"` // the effect's
 	CallID         string `json:"call_id"`
 	DecisionDigest string `json:"decision_digest"` // of the signed decision's bytes
 	DecisionID     string `json:"decision_id"`
@@ -138,6 +152,7 @@ type Receipt struct {
 // signature's preimage.
 func (r *Receipt) Canonical(c *canon.Codec) {
 	c.Str("args_digest", &r.ArgsDigest)
+	c.OptStr("attested_by", &r.AttestedBy)
 	c.Str("call_id", &r.CallID)
 	c.Str("decision_digest", &r.DecisionDigest)
 	c.Str("decision_id", &r.DecisionID)

@@ -52,6 +52,7 @@ const (
 	ReasonCredentialRevoked           = "CREDENTIAL_REVOKED"
 	ReasonModelNotAllowed             = "MODEL_NOT_ALLOWED"
 	ReasonPriceUnknown                = "PRICE_UNKNOWN"
+	ReasonCallerExecutionRefused      = "CALLER_EXECUTION_REFUSED"
 )
 
 // ReasonInfo is what the registry says about a reason code.
@@ -113,4 +114,5 @@ var Reasons = map[string]ReasonInfo{
 	ReasonCredentialRevoked:           {"DENY", 401, false, "The token that the caller showed was revoked, by its id or with all of its principal's.", "Mint another with `binnacle token create`, once whoever revoked it agrees."},
 	ReasonModelNotAllowed:             {"DENY", 403, false, "The virtual key does not cover this model.", "`binnacle key list` shows the models it covers."},
 	ReasonPriceUnknown:                {"DENY", 403, false, "A budget in money applies, and nobody knows what this model costs.", "Add the model to prices.models of the llm document; a price of 0 is a price."},
+	ReasonCallerExecutionRefused:      {"DENY", 403, false, "The caller wants to execute this call itself, and may not.", "Callers execute kinds of tool.* and client.* that the ceilings do not forbid them, with a report due within a day and without obligations; propose the call with POST /api/v1/calls instead."},
 }

@@ -29,10 +29,11 @@ type Report struct {
 	Events    int    `json:"events"`
 	Decisions int    `json:"decisions"`
 	Receipts  int    `json:"receipts"`
-	Open      int    `json:"open_calls"` // proposed, without an outcome below the checkpoint
-	Erased    int    `json:"erased"`     // contents no longer there, or withheld; their commitments stand
-	GrownFrom int64  `json:"grown_from"` // size of the earlier checkpoint that this one is proven to extend; 0 = none
-	Redacted  int    `json:"redacted"`   // events shown without payloads: their leaf hashes are audit's word
+	Attested  int    `json:"attested_by_callers"` // receipts of outcomes that callers reported and no executor observed
+	Open      int    `json:"open_calls"`          // proposed, without an outcome below the checkpoint
+	Erased    int    `json:"erased"`              // contents no longer there, or withheld; their commitments stand
+	GrownFrom int64  `json:"grown_from"`          // size of the earlier checkpoint that this one is proven to extend; 0 = none
+	Redacted  int    `json:"redacted"`            // events shown without payloads: their leaf hashes are audit's word
 }
 
 // Verify checks everything in the pack against rootKID, the key id of the
@@ -90,7 +91,7 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 		return nil, fmt.Errorf("%s: %w", pathEvents, err)
 	}
 	rep := &Report{Tenant: m.Tenant, Session: m.Session, Origin: head.Origin, TreeSize: m.TreeSize, RootHash: m.RootHash,
-		Events: len(events), Decisions: len(d.decisions), Receipts: len(d.receipts), GrownFrom: grown, Redacted: redacted}
+		Events: len(events), Decisions: len(d.decisions), Receipts: len(d.receipts), Attested: attestedByCallers(d.receipts), GrownFrom: grown, Redacted: redacted}
 	if rep.Open, err = checkCalls(m, d, reg, policies); err != nil {
 		return nil, fmt.Errorf("%s: %w", pathEvents, err)
 	}
@@ -399,6 +400,9 @@ func checkEvent(e *contract.Event, calls map[string]*callState, tip *receipt.Tip
 		if e.Service() != owner {
 			return fmt.Errorf("claimed by %s, want %s", e.Service(), owner)
 		}
+		if (s.ExecutedBy == contract.Caller) != (owner == contract.CallerExecutor) || s.ExecutedBy != "" && s.ExecutedBy != contract.Caller {
+			return errors.New("executed_by is not whom the intent is for")
+		}
 		c.started, c.claimer = &s, e.Service()
 	case "effect_recorded":
 		var r contract.Recorded
@@ -424,6 +428,8 @@ func checkDecision(c *callState, d *contract.Decision, reg *trust.Registry, poli
 		return errors.New("decision is about another call")
 	case d.Actor != p.Actor || d.Client != p.Client || d.Session != p.Session || d.Tenant != p.Tenant:
 		return errors.New("decision names another caller")
+	case d.Intent != nil && (d.Intent.Executor == contract.CallerExecutor) != (c.call.ReportWithin > 0):
+		return errors.New("the intent is for the caller, or not, otherwise than proposed")
 	case d.Verdict != contract.Deny && (!known(policies, "p0", d.Policies.P0) || !known(policies, "p1", d.Policies.P1)) || !known(policies, "p2", d.Policies.P2) && d.Policies.P2 != "":
 		return errors.New("decision names a policy that was never activated")
 	}
@@ -526,10 +532,24 @@ func checkContents(d *derived, files map[string][]byte) (erased int, err error) 
 	return erased, nil
 }
 
+// attestedByCallers counts the receipts that are marked so. They are canonical:
+// no string in them holds a bare quotation mark.
+func attestedByCallers(receipts [][]byte) (n int) {
+	for _, b := range receipts {
+		if bytes.Contains(b, []byte(`"attested_by":"`+contract.Caller+`"`)) {
+			n++
+		}
+	}
+	return n
+}
+
 // String is the report for people.
 func (r *Report) String() string {
 	s := fmt.Sprintf("VERIFIED session %s of tenant %s\n  log       %s, tree size %d, root %s\n  events    %d, each included in the log\n  decisions %d, signed by policy\n  receipts  %d, one unbroken chain\n",
 		r.Session, r.Tenant, r.Origin, r.TreeSize, r.RootHash, r.Events, r.Decisions, r.Receipts)
+	if r.Attested > 0 {
+		s += fmt.Sprintf("  attested  %d outcomes by the callers alone: no executor observed them\n", r.Attested)
+	}
 	if r.Open > 0 {
 		s += fmt.Sprintf("  open      %d calls had no outcome when the checkpoint was taken\n", r.Open)
 	}

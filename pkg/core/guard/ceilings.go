@@ -14,11 +14,12 @@ import (
 
 // Ceilings is the P0 layer: what no other layer can exceed.
 type Ceilings struct {
-	Approvals      []KindApproval   `json:"approvals,omitempty"`       // kinds that always need people
-	EgressHosts    []string         `json:"egress_hosts,omitempty"`    // exact, "*.suffix", or "*"
-	ExplicitTools  bool             `json:"explicit_tools,omitempty"`  // no tool runs before policy.approve_tool; else the first digest seen counts as approved
-	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"` // exact, or prefix ending in "*"
-	Limits         []Limit          `json:"limits,omitempty"`          // always in force, beside those set by policy.set_limits
+	Approvals      []KindApproval   `json:"approvals,omitempty"`              // kinds that always need people
+	EgressHosts    []string         `json:"egress_hosts,omitempty"`           // exact, "*.suffix", or "*"
+	ExplicitTools  bool             `json:"explicit_tools,omitempty"`         // no tool runs before policy.approve_tool; else the first digest seen counts as approved
+	CallerKinds    []string         `json:"forbidden_caller_kinds,omitempty"` // kinds that no caller executes itself
+	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"`        // exact, or prefix ending in "*"
+	Limits         []Limit          `json:"limits,omitempty"`                 // always in force, beside those set by policy.set_limits
 	MaxCents       int64            `json:"max_cents_per_call"`
 	Sandbox        contract.Sandbox `json:"sandbox"`
 	StartWindowMS  int64            `json:"start_window_ms"`
@@ -29,6 +30,7 @@ func (c *Ceilings) Canonical(m *canon.Codec) {
 	canon.List(m, "approvals", &c.Approvals)
 	m.OptStrs("egress_hosts", &c.EgressHosts)
 	m.OptBool("explicit_tools", &c.ExplicitTools)
+	m.OptStrs("forbidden_caller_kinds", &c.CallerKinds)
 	m.OptStrs("forbidden_kinds", &c.ForbiddenKinds)
 	canon.List(m, "limits", &c.Limits)
 	m.Int("max_cents_per_call", &c.MaxCents)

@@ -8,6 +8,7 @@ const (
 	PartRules       = "p1"
 	PartOverlay     = "p2"
 	PartDualControl = "dual control"
+	PartCaller      = "executed by the caller"
 	PartSandbox     = "sandbox"
 	PartLimits      = "limits"
 	PartPeople      = "approvals"

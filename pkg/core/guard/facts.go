@@ -32,6 +32,7 @@ type Facts struct {
 	ParentLive    bool           `json:"parent_live,omitempty"`
 	Proposed      string         `json:"proposed"`
 	Proposer      string         `json:"proposer"`                    // service that proposed
+	ReportWithin  int64          `json:"report_within_ms,omitempty"`  // the caller executes the call itself and reports within this time
 	Requested     string         `json:"requested_session,omitempty"` // digest of a session id that the caller named and may not use
 	Resolution    string         `json:"resolution,omitempty"`        // how an escalation was settled
 	Resolved      string         `json:"resolved,omitempty"`          // when
@@ -76,6 +77,7 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptBool("parent_live", &f.ParentLive)
 	c.Str("proposed", &f.Proposed)
 	c.Str("proposer", &f.Proposer)
+	c.OptInt("report_within_ms", &f.ReportWithin)
 	c.OptStr("requested_session", &f.Requested)
 	c.OptStr("resolution", &f.Resolution)
 	c.OptStr("resolved", &f.Resolved)

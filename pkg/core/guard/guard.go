@@ -115,6 +115,9 @@ func judge(in *Inputs, note func(part string, a Answer)) Answer {
 		layers = append(layers, said(PartDualControl, dualControl))
 	}
 	v := Combine(layers...)
+	if v.Verdict != contract.Deny && in.Facts.ReportWithin != 0 && len(v.Obliged) > 0 {
+		return said(PartCaller, Answer{Verdict: contract.Deny, Reason: contract.ReasonCallerExecutionRefused})
+	}
 	if v.Verdict != contract.Deny && in.Tool.Sandbox != nil && !runs(narrowed(in, v)) {
 		return said(PartSandbox, Answer{Verdict: contract.Deny, Reason: contract.ReasonSandboxViolation})
 	}
@@ -177,6 +180,8 @@ func gate(in *Inputs) string {
 		return contract.ReasonBreakGlassReviewDue
 	case matchAny(in.P0.ForbiddenKinds, f.Kind):
 		return contract.ReasonPolicyViolation
+	case f.ReportWithin != 0 && !callerMay(in):
+		return contract.ReasonCallerExecutionRefused
 	case slices.ContainsFunc(in.Tool.Egress, func(h string) bool {
 		return !slices.ContainsFunc(in.P0.EgressHosts, func(p string) bool { return MatchHost(p, h) })
 	}):
@@ -357,6 +362,9 @@ func mint(in Inputs, v Answer) *contract.ExecutionIntent {
 	}
 	if i.IdemKey == "" {
 		i.IdemKey = in.CallID
+	}
+	if in.Facts.ReportWithin != 0 {
+		toCaller(i, &in.Facts)
 	}
 	if b := in.Facts.Budget; b != nil {
 		i.Budget = &contract.Reservation{Accounts: b.Accounts, Amounts: b.Amounts}

@@ -32,7 +32,7 @@ func TipOf(r *contract.Receipt) Tip { return Tip{contract.Digest(r), r.Index} }
 func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *contract.Effect, lamport uint64, now string) contract.Receipt {
 	r := contract.Receipt{
 		ArgsDigest: d.ArgsDigest, CallID: d.CallID, DecisionDigest: contract.Digest(d), DecisionID: d.ID,
-		EffectDigest: contract.Digest(e), Executor: executor, ID: ID(d.CallID), Index: tip.Index + 1,
+		AttestedBy: e.AttestedBy, EffectDigest: contract.Digest(e), Executor: executor, ID: ID(d.CallID), Index: tip.Index + 1,
 		KID: key.KID, Lamport: int64(lamport), OutputDigest: e.OutputDigest, Prev: tip.Digest, ReasonCode: d.ReasonCode,
 		Session: d.Session, Status: e.Status, Tenant: d.Tenant, Time: now, Verdict: d.Verdict,
 	}
@@ -41,6 +41,23 @@ func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *con
 	}
 	r.Sig = key.Sign(sign.DomainReceipt, contract.Bytes(&r))
 	return r
+}
+
+// checkAttested verifies who attests an outcome. An executor observes what it
+// signs. Of an intent that was handed out, the service that did so observes only
+// that it was withheld after all, or that no report came; the rest is the caller's
+// attestation.
+func checkAttested(r *contract.Receipt, e *contract.Effect) bool {
+	lent := r.Executor == contract.CallerExecutor
+	switch {
+	case r.AttestedBy != e.AttestedBy:
+		return false
+	case r.AttestedBy == "":
+		return !lent || r.Status == contract.Unknown || r.Status == contract.Cancelled
+	case r.AttestedBy != contract.Caller || !lent:
+		return false
+	}
+	return r.Status == contract.Succeeded || r.Status == contract.Failed || r.Status == contract.TimedOut || r.Status == contract.Cancelled
 }
 
 // Check verifies one recorded outcome against its decision: the signature,
@@ -71,6 +88,8 @@ func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error
 		return bad("effect and receipt disagree")
 	case d == nil:
 		return bad("no decision for it")
+	case !checkAttested(r, e):
+		return bad("attested_by is not what executor and status come to")
 	case r.DecisionID != d.ID || r.DecisionDigest != contract.Digest(d) || r.Verdict != d.Verdict || r.ReasonCode != d.ReasonCode ||
 		r.CallID != d.CallID || r.ArgsDigest != d.ArgsDigest || r.Session != d.Session || r.Tenant != d.Tenant || e.Tool != d.Tool || e.InputDigest != d.ArgsDigest:
 		return bad("decision and receipt disagree")

@@ -87,6 +87,12 @@ func (s *Service) serve() {
 	box.Serve("call", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		return s.eventOf(ctx, raw, reply, "r-", "s-", "d-", "q-", "p-")
 	})
+	box.Serve("decision", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		return s.eventOf(ctx, raw, reply, "d-")
+	})
+	box.Serve("late_report", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		return s.eventOf(ctx, raw, reply, "o-")
+	})
 	box.Serve("proposal", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		return s.eventOf(ctx, raw, reply, "p-")
 	})

@@ -36,6 +36,8 @@ Run it
 
 Use it
   call        propose a call and print its output
+  decide      decide a call that you execute yourself, and get its intent
+  report      report the outcome of a call that you executed
   chat        one chat completion
   tools       list what can be called
   secret      store a secret
@@ -82,7 +84,7 @@ policy, 4 no mesh at the address, 5 token not accepted, 6 replay differs,
 type command func(ctx context.Context, c *env) error
 
 var commands = map[string]command{
-	"up": up, "init": initKeys, "provision": provision, "call": call, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
+	"up": up, "init": initKeys, "provision": provision, "call": call, "decide": decide, "report": report, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
 	"key": keyCmd, "llm": llmCmd, "policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
 	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "conform": conformCmd, "backup": backupCmd, "restore": restore, "archive": archiveCmd, "replay": replay, "export": export, "verify": verify, "version": version,
 }

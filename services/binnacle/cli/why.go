@@ -142,7 +142,13 @@ func says(e *contract.Event) string {
 			return strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", x.Approver, x.Vote, x.Resolved, x.Reason))
 		}
 	case "effect_started":
+		var x contract.Started
+		if contract.Decode(e.Data, &x) == nil && x.ExecutedBy == contract.Caller {
+			return e.Source + " claims it, handed out to the caller"
+		}
 		return e.Source + " claims it"
+	case "outcome_reported":
+		return "the caller reports an outcome, too late"
 	case "start_expired":
 		return "nobody started in time"
 	case "effect_recorded":

@@ -239,7 +239,7 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 		if rc.NKeySeed, err = ring.NKey(name); err != nil {
 			return err
 		}
-		if name != "gateway" {
+		if _, err := os.Stat(ring.Path(name + ".sign")); err == nil { // the gateway of an old ring has none
 			rc.SignSeed = func() ([]byte, error) { return ring.Seed(name + ".sign") }
 		}
 		g.Go(func() error { return run.Serve(ctx, rc, s, func() { up <- struct{}{} }) })

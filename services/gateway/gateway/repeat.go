@@ -79,7 +79,7 @@ func (s *Service) askEvent(ctx context.Context, verb, call string) (*contract.Ev
 // keeps them.
 func (s *Service) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
 	args, err := s.env.Blobs.Open(ctx, &c.Args)
-	if err != nil || c.Kind != r.Kind || c.Tool != r.Tool {
+	if err != nil || c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
 		return false, err
 	}
 	if c.Body == nil || r.Body == nil {

@@ -86,6 +86,8 @@ func (s *Service) table() []route {
 		{get, "/api/v1/keys", holds(token.Admin), s.listKeys},
 		{post, "/api/v1/judgements", calling, s.judgement},
 		{get, "/api/v1/calls/:id", known, s.callState},
+		{post, "/api/v1/decide", holds(token.Decide), s.decide},
+		{post, "/api/v1/intents/:id/outcome", holds(token.Decide), s.report},
 
 		{get, "/api/v1/approvals", holds(token.Vote), s.approvals},
 		{get, "/api/v1/approvals/:call", holds(token.Vote), s.approval},

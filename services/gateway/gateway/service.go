@@ -57,6 +57,7 @@ type Service struct {
 	pulse   pulse
 	bodies  bodies
 	mcps    mcpSessions
+	lender  *execute.Lender // nil without a signing key
 
 	readyNow   cached[Readiness]
 	figures    cached[struct{}]
@@ -69,9 +70,14 @@ type Service struct {
 
 var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), keyFilters...)}
 
+// outcomesReader is what callers wait for: outcomes, escalations, and the intents
+// of calls that they execute themselves.
+var outcomesReader = bus.Reader{Name: propose.Reader.Name, Stream: bus.Events, Filters: append(slices.Clone(propose.Reader.Filters), bus.HandOutFilter)}
+
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{notifyWork}, Readers: []bus.Reader{propose.Reader, toolsReader}}
+	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{notifyWork, execute.LentWork()},
+		Readers: []bus.Reader{outcomesReader, toolsReader, execute.Control}}
 }
 
 // Run implements run.Service.
@@ -88,7 +94,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	s.metrics = newMetrics()
 	s.verifying = make(chan struct{}, maxVerifying)
-	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
+	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance, Reader: outcomesReader}
 	s.prop.ServeBodies(env.Box)
 	s.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {
 		e, err := eventlog.Open(en)
@@ -118,6 +124,10 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g.Go(func() error { return s.view.Run(inner, 1) })
 	g.Go(func() error { s.pulse.run(inner, env.Conn); return nil })
 	g.Go(func() error { s.keepSessions(inner); return nil })
+	if env.SignKey() != nil {
+		s.lender = &execute.Lender{Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At, Instance: env.Instance}
+		g.Go(func() error { return s.lender.Run(inner) })
+	}
 	if s.Webhook != "" {
 		if len(s.WebhookKey) < 16 {
 			return errors.New("gateway: the webhook's key has fewer than 16 bytes")

@@ -30,10 +30,11 @@ const (
 	Health = "health:read"
 	Vote   = "approvals:vote"
 	Cosign = "log:cosign"
+	Decide = "calls:decide" // execute calls oneself, and report their outcomes
 )
 
 // All lists every scope.
-var All = []string{Admin, Audit, Cosign, Health, Judge, LLM, Tools, Vault, Vote}
+var All = []string{Admin, Audit, Cosign, Decide, Health, Judge, LLM, Tools, Vault, Vote}
 
 // Claims are what a token says.
 type Claims struct {

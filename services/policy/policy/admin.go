@@ -123,9 +123,10 @@ func (s *Service) caughtUp(ctx context.Context, ev *contract.Event) {
 	}
 }
 
-// executors are the services that offer anything; the others start nothing.
+// executors are the services that offer anything, and the one that hands intents
+// out to callers; the others start nothing.
 func (s *Service) executors() []string {
-	var out []string
+	out := []string{contract.CallerExecutor}
 	for _, t := range s.state.Catalog.Tools() {
 		if !slices.Contains(out, t.Executor) {
 			out = append(out, t.Executor)

@@ -284,7 +284,7 @@ func (b *book) ended(ctx context.Context, en eventlog.Entry) {
 	if err := contract.Decode(e.Data, &rec); err != nil {
 		return
 	}
-	o := limit.Outcome{CallID: e.CallID, Status: rec.Effect.Status}
+	o := limit.Outcome{CallID: e.CallID, Status: rec.Effect.Status, Attested: rec.Effect.AttestedBy != ""}
 	if rec.Effect.Usage != nil {
 		o.Usage = *rec.Effect.Usage
 	}

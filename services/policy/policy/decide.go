@@ -89,7 +89,7 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 	e, c := p.event, &p.call
 	now := s.env.Emit.Now()
 	p.facts = guard.Facts{Actor: e.Actor, ArgsDigest: c.Args.Commitment, Client: e.Client, Deadline: c.Deadline, Delegation: c.Delegation, Kind: c.Kind,
-		Now: contract.Time(now), OnBehalfOf: c.OnBehalfOf, Parent: c.Parent, Proposed: e.Time, Proposer: e.Service(), Scopes: c.Scopes,
+		Now: contract.Time(now), OnBehalfOf: c.OnBehalfOf, Parent: c.Parent, ReportWithin: c.ReportWithin, Proposed: e.Time, Proposer: e.Service(), Scopes: c.Scopes,
 		Session: e.Session, Tenant: e.Tenant, Tool: c.Tool}
 	f := &p.facts
 	if e.Tenant != s.env.Tenant {

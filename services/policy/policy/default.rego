@@ -20,6 +20,12 @@ required_scope := "approvals:vote" if {
 	startswith(input.kind, prefix)
 }
 
+# Who executes a call itself needs to be trusted with its effect.
+unfit if {
+	input.report_within_ms > 0
+	not "calls:decide" in input.scopes
+}
+
 web if "web" in input.labels
 
 sends if count(input.about.egress_hosts) > 0
@@ -29,6 +35,8 @@ answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
 	not required_scope
 } else := {"verdict": "DENY", "reason_code": "MISSING_REQUIREMENT"} if {
 	not required_scope in input.scopes
+} else := {"verdict": "DENY", "reason_code": "MISSING_REQUIREMENT"} if {
+	unfit
 } else := {"verdict": "DENY", "reason_code": "TAINTED_PRIVILEGED_INVOKE_DENY"} if {
 	web
 	startswith(input.kind, "policy.")

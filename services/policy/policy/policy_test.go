@@ -212,6 +212,7 @@ func TestEveryReason(t *testing.T) {
 	try(w, with("echo", func(f *guard.Facts) { f.Scopes = nil }), `{}`)
 	try(w, with("t\u0435st", func(*guard.Facts) {}), `{}`)
 	try(w, with("a b", func(*guard.Facts) {}), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.ReportWithin = guard.MaxReportWithin.Milliseconds() + 1 }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.MeshTenant = "other" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Proposer = "judge" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.SessionOwner = "bob" }), `{}`)

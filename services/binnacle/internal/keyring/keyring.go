@@ -29,6 +29,7 @@ import (
 // uses says which service signs what.
 var uses = map[string][]string{
 	"audit":          {contract.UseCheckpoint, contract.UseManifest, contract.UseReceipt},
+	"gateway":        {contract.UseReceipt}, // of calls that their callers execute themselves
 	"judge":          {contract.UseReceipt},
 	"llm-router":     {contract.UseReceipt},
 	"policy":         {contract.UseDecision, contract.UseReceipt},
@@ -63,7 +64,7 @@ func Init(dir, tenant string) (*Ring, error) {
 	r := &Ring{Dir: dir}
 	if b, err := os.ReadFile(r.path("root.kid")); err == nil {
 		r.RootKID = strings.TrimSpace(string(b))
-		return r, nil
+		return r, r.complete()
 	}
 	seed, err := r.seed("root.seed")
 	if err != nil {

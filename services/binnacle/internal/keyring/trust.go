@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -103,6 +104,24 @@ func (r *Ring) Rotate(service string) (kid string, err error) {
 		return "", err
 	}
 	return k.KID, r.publish(root, publicDoc(k.Public(), service, "ed25519", tenant, uses[service]...))
+}
+
+// complete makes the signing keys that services have had since the ring was made.
+// Without the root seed they stay missing: what needs them is unavailable until
+// Rotate makes them.
+func (r *Ring) complete() error {
+	for _, s := range Services {
+		if _, err := os.Stat(r.path(s + ".sign")); len(uses[s]) == 0 || !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if _, err := os.Stat(r.path("root.seed")); err != nil {
+			continue
+		}
+		if _, err := r.Rotate(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // RotateRoot makes a new root key, endorsed by the old one, whose seed is kept

@@ -59,6 +59,8 @@ var table = []operation{
 	{"POST", "/api/v1/secrets", "Stores a secret. The value travels sealed to the vault-broker and never reaches the ledger.", "vault:write, and call vault.put", nil, gateway.SecretRequest{}, map[string]string{}},
 	{"POST", "/api/v1/judgements", "Scores a recorded session against a YAML rubric.", "call judge.score", nil, map[string]string{}, gateway.CallResponse{}},
 	{"GET", "/api/v1/calls/{id}", "How a call stands; for who made it, and for readers of the ledger. Retry-After while it has not ended.", auth, nil, nil, gateway.CallState{}},
+	{"POST", "/api/v1/decide", "Decides a call that the caller executes itself: the signed decision with its intent, and no effect. Handing the intent out records effect_started; its outcome is due within report_within_ms. With call_id alone: takes up a call that has been approved since.", "calls:decide, and call <kind>", nil, gateway.DecideRequest{}, gateway.DecideResponse{}},
+	{"POST", "/api/v1/intents/{id}/outcome", "Reports the outcome of a call that the caller executed itself, once. After the deadline the outcome stays unknown, and the report is a fact of its own.", "calls:decide", nil, gateway.OutcomeRequest{}, gateway.OutcomeResponse{}},
 	{"GET", "/api/v1/approvals", "The calls that wait for approval.", "approvals:vote", nil, nil, []map[string]any{}},
 	{"GET", "/api/v1/approvals/{call}", "One of them, with its arguments and the digest that a ballot signs.", "approvals:vote", nil, nil, map[string]any{}},
 	{"POST", "/api/v1/approvals/{call}/votes", "Votes on it, as the caller or with a signed ballot.", "call policy.vote", nil, gateway.VoteRequest{}, gateway.CallResponse{}},

@@ -43,6 +43,8 @@ type Outcome struct {
 	CallID string
 	Status string
 	Usage  contract.Usage
+
+	Attested bool // by the caller alone
 }
 
 // Open lists the calls whose reservation is not settled.
@@ -159,11 +161,22 @@ func used(o Outcome, c events.Charge, measure string) int64 {
 		return c.Amount
 	}
 	u := o.Usage
+	if o.Attested { // by the caller alone: what is not reported counts as reserved, and no report counts for more
+		return attested(&u, c.Amount, measure)
+	}
 	reported := map[string]int64{"cents": u.Cents, "tokens": u.InputTokens + u.OutputTokens, "compute_ms": u.CPUMillis, "egress_bytes": u.EgressBytes, "usd_micros": u.USDMicros}[measure]
 	if reported > 0 || measure == "tokens" || measure == "usd_micros" || measure == "compute_ms" {
 		return reported
 	}
 	return c.Amount
+}
+
+func attested(u *contract.Usage, reserved int64, measure string) int64 {
+	reported := map[string]int64{"cents": u.Cents, "tokens": u.InputTokens + u.OutputTokens, "compute_ms": u.CPUMillis, "egress_bytes": u.EgressBytes, "usd_micros": u.USDMicros}[measure]
+	if reported <= 0 {
+		return reserved
+	}
+	return min(reported, reserved)
 }
 
 func measureOf(limits []guard.Limit, account string) string {

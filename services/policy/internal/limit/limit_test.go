@@ -34,7 +34,7 @@ func (b *book) one(at time.Time, r Request) string {
 }
 
 func (b *book) settle(at time.Time, id, status string, u contract.Usage) {
-	ev, _ := Decide(&b.s, b.limits, at, nil, []Outcome{{id, status, u}})
+	ev, _ := Decide(&b.s, b.limits, at, nil, []Outcome{{CallID: id, Status: status, Usage: u}})
 	Evolve(&b.s, &ev)
 }
 
@@ -94,6 +94,21 @@ func TestSettle(t *testing.T) {
 	forced := ask("c6", "a", 500)
 	forced.Force = true
 	b.want(b.one(noon, forced), "")
+}
+
+// TestCallerAttested: what a caller reports of a call that it executed itself
+// counts up to what was reserved, and what it does not report counts as reserved.
+func TestCallerAttested(t *testing.T) {
+	limits := []guard.Limit{{ID: "cents", Level: "agent", Measure: "cents", Max: 100, Window: "total"}}
+	for reported, want := range map[int64]int64{0: 60, 7: 7, 60: 60, 1000: 60} {
+		b := &book{t: t, limits: limits}
+		b.want(b.one(noon, ask("c1", "a", 60)), "")
+		ev, _ := Decide(&b.s, limits, noon, nil, []Outcome{{CallID: "c1", Status: contract.Succeeded, Usage: contract.Usage{Cents: reported}, Attested: true}})
+		Evolve(&b.s, &ev)
+		if rows := b.s.Rows(); rows[0].Committed != want || rows[0].Reserved != 0 {
+			t.Errorf("%d reported: %+v, want %d committed", reported, rows, want)
+		}
+	}
 }
 
 // TestBatch: requests of one batch see each other.

@@ -18,6 +18,7 @@ var inputSchema = func() any {
 	for _, k := range []string{"dual_control", "ledger_truncated", "parent_live", "review_due", "revoked", "suspended", "unverified"} {
 		props[k] = boolean
 	}
+	props["report_within_ms"] = map[string]any{"type": "integer"}
 	props["args"] = map[string]any{}
 	props["key"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{"fault": str, "id": str, "models": strs, "tags": strs}}
 	props["delegator"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{"roles": strs, "scopes": strs}}

@@ -1,0 +1,312 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// The decision-only API: callers that execute calls themselves get the signed
+// decision and its intent, and report the outcome. The gateway executes nothing
+// here; it records who holds the intent (execute.Lender).
+
+// DecideRequest is the body of POST /api/v1/decide: a call, or the id of one that
+// has been approved since it was proposed.
+type DecideRequest struct {
+	Kind         string          `json:"kind,omitempty"`
+	Tool         string          `json:"tool,omitempty"`
+	Args         json.RawMessage `json:"args,omitempty"`
+	ReportWithin int64           `json:"report_within_ms,omitempty"` // when the outcome is due, counted from the decision
+	CallID       string          `json:"call_id,omitempty"`
+}
+
+// DecideResponse is the permission to execute one call, once.
+type DecideResponse struct {
+	CallID     string          `json:"call_id"`
+	Session    string          `json:"session_id"`
+	Verdict    string          `json:"verdict"`
+	ReasonCode string          `json:"reason_code"`
+	IntentID   string          `json:"intent_id"`
+	ArgsDigest string          `json:"args_digest"` // to be named in the report
+	ReportBy   string          `json:"report_by"`
+	Report     string          `json:"report"`            // where
+	Repeated   bool            `json:"handed_out_before"` // the effect may have begun
+	Decision   json.RawMessage `json:"decision"`          // signed by policy; it holds the intent
+	ReceiptID  string          `json:"receipt_id"`        // of the outcome to come
+}
+
+// decide is POST /api/v1/decide.
+func (s *Service) decide(c echo.Context) error {
+	who, err := s.auth(c, token.Decide)
+	if err != nil {
+		return err
+	}
+	raw, err := body(c)
+	if err != nil {
+		return err
+	}
+	var req DecideRequest
+	if err := strict(raw, &req); err != nil {
+		return badRequest("body", "want {kind, tool?, args?, report_within_ms} or {call_id}: "+err.Error())
+	}
+	if s.lender == nil {
+		e := unavailable("the gateway has no signing key; `binnacle trust rotate gateway` makes one, and the gateway takes it up when it starts")
+		e.Code = "signing_key_missing"
+		return e
+	}
+	async := strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
+	if req.CallID != "" {
+		return s.takeUp(c, who, &req, async)
+	}
+	if req.Tool == "" {
+		req.Tool = strings.TrimPrefix(req.Kind, "tool.")
+	}
+	if len(req.Args) == 0 {
+		req.Args = json.RawMessage("{}")
+	}
+	switch {
+	case req.Kind == "":
+		return badRequest("kind", "name the kind of call, e.g. tool.cmd.upper")
+	case req.Args[0] != '{':
+		return badRequest("args", "args must be a JSON object")
+	case req.ReportWithin < 1 || req.ReportWithin > guard.MaxReportWithin.Milliseconds():
+		return badRequest("report_within_ms", "say when the outcome will be reported, in milliseconds from 1 to 86400000")
+	}
+	r, err := s.request(c, req.Kind, req.Tool, req.Args, who)
+	if err != nil {
+		return err
+	}
+	r.ReportWithin = time.Duration(req.ReportWithin) * time.Millisecond
+	e, again, err := s.permission(c.Request().Context(), r, async)
+	return s.handOut(c, r, e, again, err)
+}
+
+// handOut answers with the permission in e, or with why there is none.
+func (s *Service) handOut(c echo.Context, r propose.Request, e *contract.Event, again bool, err error) error {
+	var esc *escalation
+	switch {
+	case errors.As(err, &esc):
+		headers(c, r, contract.Escalate)
+		return s.accepted(c, r, esc)
+	case err != nil:
+		headers(c, r, "")
+		return err
+	}
+	var a contract.Allowed
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return err
+	}
+	headers(c, r, contract.Allow)
+	d := &a.Decision
+	return c.JSON(http.StatusOK, DecideResponse{CallID: d.CallID, Session: d.Session, Verdict: d.Verdict, ReasonCode: d.ReasonCode, IntentID: d.Intent.ID,
+		ArgsDigest: d.ArgsDigest, ReportBy: d.Intent.Deadline, Report: "/api/v1/intents/" + d.Intent.ID + "/outcome", Repeated: again,
+		Decision: contract.Bytes(d), ReceiptID: receipt.ID(d.CallID)})
+}
+
+// permission proposes a call, waits for its decision and claims it for the caller.
+// again reports that the intent was handed out before.
+func (s *Service) permission(ctx context.Context, r propose.Request, async bool) (e *contract.Event, again bool, err error) {
+	if s.pulse.down() {
+		return nil, false, silent(r, "nothing was proposed")
+	}
+	defer s.pulse.watch()()
+	if r.IdemKey != "" {
+		if last, err := s.lastOf(ctx, r.ID); err != nil {
+			return nil, false, err
+		} else if last != nil {
+			return s.sameAgain(ctx, r, async)
+		}
+	}
+	p, err := s.prop.Propose(ctx, r)
+	if err != nil {
+		return nil, false, proposeError(err)
+	}
+	defer p.Close()
+	wait, cancel := context.WithTimeout(ctx, r.Timeout+5*time.Second)
+	defer cancel()
+	e, err = s.decided(wait, p, r, async)
+	switch {
+	case r.IdemKey != "" && errors.Is(err, eventlog.ErrIDConflict): // the same key, at the same moment
+		return s.sameAgain(ctx, r, async)
+	case err != nil && ctx.Err() != nil: // the client left; what is not handed out expires
+		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := p.Cancel(bye); err != nil {
+			s.env.Log.Warn("cancellation not recorded", "call", r.ID, "err", err)
+		}
+		return nil, false, ctx.Err()
+	case err != nil:
+		return nil, false, err
+	}
+	return s.claim(ctx, r, e, async)
+}
+
+// decided waits for the decision on a proposal.
+func (s *Service) decided(ctx context.Context, p *propose.Pending, r propose.Request, async bool) (*contract.Event, error) {
+	var esc *escalation
+	lost := s.pulse.lost()
+	for {
+		select {
+		case e := <-p.Allowed():
+			return e, nil
+		case out := <-p.Outcome():
+			return nil, endedError(r, &out.Recorded)
+		case x := <-p.Escalated():
+			if esc = (&escalation{r.ID, &x}); async {
+				return nil, esc
+			}
+		case err := <-p.Failed():
+			return nil, errors.Join(waitError(r, err), err)
+		case <-lost:
+			return nil, silent(r, "send the request again with its Idempotency-Key, or POST its call_id")
+		case <-ctx.Done():
+			if esc != nil {
+				return nil, esc
+			}
+			return nil, waitError(r, propose.ErrUnknownOutcome)
+		}
+	}
+}
+
+// claim hands the intent in e out, once.
+func (s *Service) claim(ctx context.Context, r propose.Request, e *contract.Event, async bool) (*contract.Event, bool, error) {
+	var a contract.Allowed
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return nil, false, err
+	}
+	switch err := s.lender.HandOut(ctx, e, &a); {
+	case err == nil:
+		return e, false, nil
+	case errors.Is(err, execute.ErrClaimed):
+		return s.resume(ctx, r, async)
+	case errors.Is(err, execute.ErrFrozen):
+		x := unavailable("the mesh is frozen: the intent was not handed out")
+		x.Code, x.CallID = "system_frozen", r.ID
+		return nil, false, x
+	case errors.Is(err, guard.ErrExpired):
+		x := unavailable("the intent expired before it was handed out; propose the call again")
+		x.Code, x.CallID = "intent_expired", r.ID
+		return nil, false, x
+	default:
+		s.env.Log.Warn("intent not handed out", "call", r.ID, "err", err)
+		return nil, false, unavailable("the intent could not be handed out now: " + err.Error())
+	}
+}
+
+// sameAgain answers a request whose Idempotency-Key names a call that was made
+// before: if it is the same call, with the same intent.
+func (s *Service) sameAgain(ctx context.Context, r propose.Request, async bool) (*contract.Event, bool, error) {
+	first, err := s.askEvent(ctx, "proposal", r.ID)
+	if err != nil {
+		return nil, false, err
+	}
+	var c contract.Call
+	if first == nil || contract.Decode(first.Data, &c) != nil {
+		return nil, false, unavailable("the first call under this Idempotency-Key cannot be read now")
+	}
+	if same, err := s.same(ctx, &c, r); err != nil || !same {
+		return nil, false, conflict(r, "this key was used for another call; use a new one")
+	}
+	return s.resume(ctx, r, async)
+}
+
+// resume waits until a proposed call may be handed out, and hands it out.
+func (s *Service) resume(ctx context.Context, r propose.Request, async bool) (*contract.Event, bool, error) {
+	for until := time.Now().Add(r.Timeout); ; {
+		e, err := s.lastOf(ctx, r.ID)
+		if err != nil {
+			return nil, false, err
+		}
+		name := ""
+		if e != nil {
+			name = e.Name
+		}
+		switch name {
+		case "allowed":
+			return s.claim(ctx, r, e, async)
+		case "effect_started":
+			if e, err = s.askEvent(ctx, "decision", r.ID); err == nil && e == nil {
+				err = unavailable("the decision cannot be read now")
+			}
+			return e, true, err
+		case "effect_recorded":
+			var rec contract.Recorded
+			if err := contract.Decode(e.Data, &rec); err != nil {
+				return nil, false, err
+			}
+			return nil, false, endedError(r, &rec)
+		}
+		if async && name == "escalated" || time.Now().After(until) {
+			return nil, false, stillWaits(r, e)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func stillWaits(r propose.Request, e *contract.Event) error {
+	var x contract.Escalated
+	if e != nil && e.Name == "escalated" && contract.Decode(e.Data, &x) == nil {
+		return &escalation{r.ID, &x}
+	}
+	return waitError(r, propose.ErrUnknownOutcome)
+}
+
+// endedError is why a call that has an outcome is not handed out.
+func endedError(r propose.Request, rec *contract.Recorded) error {
+	if e := ofOutcome(rec); e != nil && rec.Effect.AttestedBy == "" {
+		return e
+	}
+	return &apiError{Status: http.StatusConflict, Type: "invalid_request_error", Code: "intent_used", CallID: r.ID, ReceiptID: receipt.ID(r.ID),
+		Message: "the outcome of this call was reported; its intent permits nothing more"}
+}
+
+// takeUp hands out a call of the caller's that was proposed before.
+func (s *Service) takeUp(c echo.Context, who *caller, req *DecideRequest, async bool) error {
+	if req.Kind != "" || req.Tool != "" || len(req.Args) > 0 || req.ReportWithin != 0 {
+		return badRequest("call_id", "stands alone: the call says the rest")
+	}
+	ctx := c.Request().Context()
+	first, err := s.askEvent(ctx, "proposal", req.CallID)
+	if err != nil {
+		return err
+	}
+	var call contract.Call
+	if first == nil || !who.made(first) || contract.Decode(first.Data, &call) != nil || call.ReportWithin == 0 {
+		return notFound("not found: no call " + req.CallID + " of yours that you execute yourself")
+	}
+	timeout, err := s.timeout(c.Request().Header)
+	if err != nil {
+		return err
+	}
+	r := propose.Request{ID: call.ID, Kind: call.Kind, Tool: call.Tool, Session: first.Session, Timeout: timeout}
+	e, again, err := s.resume(ctx, r, async)
+	return s.handOut(c, r, e, again, err)
+}
+
+// strict reads a document without unknown members.
+func strict(raw []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	return d.Decode(v)
+}
+
+// made reports whether a call is the caller's own, made by the same client.
+func (k *caller) made(e *contract.Event) bool { return e.Actor == k.actor && e.Client == k.client }
