@@ -25,7 +25,7 @@ var allowed = map[string][]string{
 	"receipt":             {"fmt"},
 	"proofgraph":          {"slices"},
 	"translog":            {"bytes", "crypto/sha256", "encoding/base64", "encoding/binary", "errors", "fmt", "math/bits", "strconv", "strings"},
-	"trust":               {"cmp", "encoding/base64", "errors", "fmt", "slices", "strings"},
+	"trust":               {"cmp", "encoding/base64", "errors", "fmt", "slices", "strconv", "strings"},
 	"evidence":            {"archive/tar", "bytes", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "io", "maps", "slices", "strconv", "strings", "time"},
 	"cmd/binnacle-verify": {"encoding/json", "flag", "fmt", "os", "strings"},
 }
