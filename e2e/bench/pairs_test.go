@@ -66,13 +66,8 @@ func TestPairs(t *testing.T) {
 			b, a := x.of(runs[0][i]), x.of(runs[1][i])
 			before, after, ratio = append(before, b), append(after, a), append(ratio, a/b)
 		}
-		fmt.Printf("%-36s before %8.1f  after %8.1f  median ratio %.3f\n", x.name, middle(before), middle(after), middle(ratio))
+		fmt.Printf("%-36s before %8.1f  after %8.1f  median ratio %.3f\n", x.name, median(before), median(after), median(ratio))
 	}
-}
-
-func middle(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
 // measure runs a mesh of a build on a fresh folder.
