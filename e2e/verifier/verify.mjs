@@ -1,11 +1,13 @@
 // A second verifier of evidence packs, written from
 // docs/reference/ledger-format.md with nothing but Node's standard library.
-// Usage: node verify.mjs --root k-… pack.tar   (prints one JSON document)
+// Usage: node verify.mjs --root k-… pack.tar…   (prints one JSON document each)
+//        node verify.mjs --root k-… --stdin     (packs one after the other, each
+//        behind its length as 4 bytes, big endian)
 import { createHash, createPublicKey, verify as cryptoVerify } from 'node:crypto'
-import { readFileSync } from 'node:fs'
+import { readFileSync, readdirSync } from 'node:fs'
 import { pathToFileURL } from 'node:url'
 
-const utf8 = new TextDecoder('utf-8', { fatal: true })
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 const sha = (...parts) => { const h = createHash('sha256'); for (const p of parts) h.update(p); return h.digest() }
 const digest = (b) => 'sha256:' + sha(b).toString('hex')
 const fail = (what) => { throw new Error(what) }
@@ -21,9 +23,24 @@ export function canonical(v) {
 
 const lone = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/
 
+// shallow refuses nesting above 128 before anything that recurses sees it.
+function shallow(bytes, what) {
+  let depth = 0, quoted = false
+  for (let i = 0; i < bytes.length; i++) {
+    const b = bytes[i]
+    if (quoted) {
+      if (b === 0x5c) i++
+      else if (b === 0x22) quoted = false
+    } else if (b === 0x22) quoted = true
+    else if (b === 0x5b || b === 0x7b) need(++depth <= 128, `${what}: nesting deeper than 128`)
+    else if (b === 0x5d || b === 0x7d) depth--
+  }
+}
+
 // read takes bytes that must be the canonical form of themselves.
 function read(bytes, what) {
   let v
+  shallow(bytes, what)
   try { v = JSON.parse(utf8.decode(bytes)) } catch (e) { fail(`${what}: ${e.message}`) }
   need(Buffer.from(canonical(v)).equals(bytes) && !lone.test(canonical(v)), `${what}: not in canonical form`)
   return v
@@ -34,10 +51,10 @@ function read(bytes, what) {
 // o(bject), l(ist of strings), or a function.
 function shape(doc, what, members) {
   need(doc && typeof doc === 'object' && !Array.isArray(doc), `${what}: not an object`)
-  for (const k of Object.keys(doc)) need(k in members, `${what}: member ${k} is unknown`)
+  for (const k of Object.keys(doc)) need(Object.hasOwn(members, k), `${what}: member ${k} is unknown`)
   for (const [k, t0] of Object.entries(members)) {
     const optional = typeof t0 === 'string' ? t0.endsWith('?') : t0.optional
-    if (!(k in doc)) { need(optional, `${what}: member ${k} is missing`); continue }
+    if (!Object.hasOwn(doc, k)) { need(optional, `${what}: member ${k} is missing`); continue }
     const v = doc[k]
     if (typeof t0 !== 'string') { t0(v, `${what}.${k}`); continue }
     const t = t0[0]
@@ -51,31 +68,44 @@ const of = (members) => (v, what) => shape(v, what, members)
 const opt = (f) => Object.assign((v, what) => f(v, what), { optional: true })
 const list = (members) => opt((v, what) => { need(Array.isArray(v) && v.length > 0, `${what}: empty optional list`); v.forEach((x, i) => shape(x, `${what}[${i}]`, members)) })
 
-const content = { commitment: 's', encryption: opt(of({ algorithm: 's', key_id: 's', nonce: 's' })), media_type: 's', salt: 's?', size: 'i', store: 's', text: 's?' }
-const sandbox = { cpu_millis: 'i', memory_mib: 'i', output_bytes: 'i', pids: 'i', tier: 's', wall_ms: 'i' }
-const amounts = { calls: 'i?', cents: 'i?', compute_ms: 'i?', egress_bytes: 'i?', risk_points: 'i?', tokens: 'i?', usd_micros: 'i?' }
-const call = { args: of(content), body: opt(of(content)), deadline: 's', delegation: 's?', id: 's', idempotency_key: 's?', kind: 's', labels: 'l?', on_behalf_of: 's?', parent: 's?', parent_session: 's?', report_within_ms: 'i?', requested_session: 's?', scopes: 'l', session_name: 's?', stream: 'b?', token: 's?', tool: 's' }
-const intent = { args_digest: 's', budget: opt(of({ accounts: 'l', amounts: of(amounts) })), call_id: 's', deadline: 's?', egress_hosts: 'l?', executor: 's', expires: 's', id: 's', idempotency_key: 's', kind: 's', not_before: 's', obligations: 'l?',
-  sandbox: opt(of(sandbox)), secrets: list({ hosts: 'l?', name: 's' }), tool: 's' }
-const decision = { actor: 's', args_digest: 's', call_id: 's', catalog_digest: 's', client: 's', facts: 'o', facts_digest: 's', id: 's', intent: opt(of(intent)), kid: 's', kind: 's', lamport: 'i',
-  policies: of({ p0: 's', p1: 's', p2: 's?' }), policy_decision_hash: 's', reason_code: 's', session: 's', sig: 's?', tenant: 's', time: 's', tool: 's', tool_schema_digest: 's', verdict: 's' }
-const effect = { artifacts: 'l?', attestation: opt(of({ enforced: 'l', image_digest: 's', limits: of(sandbox), tier: 's' })), attested_by: 's?', call_id: 's', effect_type: 's', ended: 's', error_code: 's?', error_message: 's?', frames: 'i?', input_digest: 's', instance: 's',
-  output_digest: 's?', started: 's?', status: 's', tool: 's', usage: opt(of({ cached_tokens: 'i?', cents: 'i?', cpu_ms: 'i?', egress_bytes: 'i?', input_tokens: 'i?', output_tokens: 'i?', reasoning_tokens: 'i?', usd_micros: 'i?', wall_ms: 'i?' })) }
-const receipt = { args_digest: 's', attested_by: 's?', call_id: 's', decision_digest: 's', decision_id: 's', effect_digest: 's', executor: 's', id: 's', index: 'i', intent_id: 's?', kid: 's', lamport: 'i', output_digest: 's?', prev: 's', reason_code: 's', session: 's',
-  sig: 's?', status: 's', tenant: 's', time: 's', verdict: 's' }
-const rule = { quorum: 'i', roles: 'l?', timeout_ms: 'i' }
-const data = {
-  call_proposed: call,
-  allowed: { call: of(call), decision: of(decision) },
-  escalated: { call: of(call), decision: of(decision), expires: 's', rules: list(rule) },
-  approval_recorded: { approver: 's', call_id: 's', kid: 's?', reason: 's?', resolved: 's?', roles: 'l?', sig: 's?', tenant: 's', vote: 's' },
-  effect_started: { call_id: 's', decision_id: 's', executed_by: 's?', intent_id: 's' },
-  start_expired: { call_id: 's', decision_id: 's', executed_by: 's?', intent_id: 's' },
-  effect_recorded: { decision: opt(of(decision)), effect: of(effect), output: opt(of(content)), receipt: of(receipt) },
-  key_published: { algorithm: 's', kid: 's', owner: 's', public_key: 's', revoked: 'b?', sig: 's?', signer_kid: 's', tenant: 's', uses: 'l' },
-  policy_activated: { bundle: of(content), digest: 's', layer: 's', name: 's?', precedence: 'i?', retired: 'b?', source: 's?' },
+// --- schemas of events (JSON Schema, the subset that events use) -----------
+
+const schemas = new Map()
+const folder = new URL('../../schemas/events/', import.meta.url)
+for (const owner of readdirSync(folder)) for (const file of readdirSync(new URL(owner, folder))) {
+  const doc = JSON.parse(readFileSync(new URL(`${owner}/${file}`, folder)))
+  schemas.set(doc.$id, doc)
 }
-data.key_revoked = data.key_published
+
+// fits checks a value; an optional member is absent where it would be empty.
+function fits(v, schema, what) {
+  const at = (ok, why) => { if (!ok) fail(`${what}: ${why}`) }
+  switch (schema.type) {
+    case 'object':
+      at(v !== null && typeof v === 'object' && !Array.isArray(v), 'not an object')
+      if (!schema.properties) return
+      for (const k of Object.keys(v)) at(Object.hasOwn(schema.properties, k), `member ${k} is not in the schema`)
+      for (const k of schema.required ?? []) at(Object.hasOwn(v, k), `member ${k} is missing`)
+      for (const k of Object.keys(v)) {
+        const x = v[k]
+        if (!schema.required?.includes(k)) at(!(x === '' || x === 0 || x === false || (Array.isArray(x) && x.length === 0)), `empty optional member ${k}`)
+        fits(x, schema.properties[k], `${what}.${k}`)
+      }
+      return
+    case 'array':
+      at(Array.isArray(v), 'not an array')
+      v.forEach((x, i) => fits(x, schema.items, `${what}[${i}]`))
+      return
+    case 'integer':
+      at(Number.isSafeInteger(v) && v >= (schema.minimum ?? -Infinity), 'not an integer in range')
+      return
+    case 'boolean':
+      at(typeof v === 'boolean', 'not a boolean')
+      return
+    default:
+      at(typeof v === 'string' && (!schema.enum || schema.enum.includes(v)) && (!schema.pattern || new RegExp(schema.pattern, 'u').test(v)), 'not a string of the schema')
+  }
+}
 
 // --- signatures ----------------------------------------------------------
 
@@ -160,7 +190,7 @@ const token = /^[A-Za-z0-9_-]{1,128}$/
 const time = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
 const envelope = { actor: 's', callid: 's?', causationid: 's?', client: 's', correlationid: 's?', data: 'o', datacontenttype: 's', dataschema: 's', id: 's', lamport: 's', origin: 's', session: 's?', source: 's', specversion: 's', subject: 's', target: 's?',
   tenant: 's', time: 's', traceparent: 's?', type: 's' }
-const shared = new Set(['allowed', 'approval_recorded', 'call_proposed', 'cancel_requested', 'effect_recorded', 'effect_started', 'escalated', 'freeze_acknowledged', 'key_published', 'key_revoked', 'policy_activated', 'secret_requested', 'start_expired',
+const shared = new Set(['allowed', 'approval_recorded', 'call_proposed', 'cancel_requested', 'effect_recorded', 'effect_started', 'escalated', 'freeze_acknowledged', 'key_published', 'key_revoked', 'log_epoch_opened', 'policy_activated', 'secret_requested', 'start_expired',
   'tool_approved', 'tool_registered', 'tool_retired'])
 
 function event(bytes) {
@@ -174,9 +204,16 @@ function event(bytes) {
   need(e.dataschema === `urn:binnacle:event:${shared.has(name) ? 'mesh' : service}:${name}:v${m[3]}` && e.datacontenttype === 'application/json' && e.specversion === '1.0', `event ${e.id}: schema`)
   need(/^[1-9]\d*$/.test(e.lamport) && Number.isSafeInteger(Number(e.lamport)) && e.id !== '' && e.actor !== '' && e.client !== '', `event ${e.id}: attributes`)
   need(time.test(e.time) && new Date(e.time).toISOString() === e.time, `event ${e.id}: time`)
-  if (data[name]) shape(e.data, `event ${e.id}: data`, data[name])
+  const schema = schemas.get(e.dataschema)
+  need(schema, `event ${e.id}: schema ${e.dataschema} is not known`)
+  fits(e.data, schema, `event ${e.id}: data`)
   return { ...e, service, name, n: Number(e.lamport), bytes }
 }
+
+const kinds = { __proto__: null, call_proposed: 'INTENT', secret_requested: 'INTENT', effect_started: 'EFFECT', effect_recorded: 'EFFECT', key_published: 'TRUST_EVENT', key_revoked: 'TRUST_EVENT', log_epoch_opened: 'TRUST_EVENT', policy_activated: 'TRUST_EVENT' }
+
+// sorted lists distinct ids by their bytes.
+const sorted = (ids) => [...new Set(ids.filter(Boolean))].map((id) => Buffer.from(id)).sort(Buffer.compare).map(String)
 
 // contentsOf lists what a call refers to.
 const contentsOf = (c) => (c.body ? [c.args, c.body] : [c.args])
@@ -188,11 +225,10 @@ function open(c, files) {
   if (c.store === 'inline') {
     if (!c.salt) return null
     salt = Buffer.from(c.salt, 'base64url')
-    need(salt.toString('base64url') === c.salt, 'content: salt')
+    need(salt.length === 16 && salt.toString('base64url') === c.salt, 'content: salt')
     body = Buffer.from(c.text ?? '')
   } else {
-    if (c.store === 'withheld') return null
-    need(c.store === 'object', 'content: store')
+    need(c.store === 'object' || c.store === 'withheld', 'content: store')
     const o = files.get('contents/' + c.commitment.replace(/^sha256:/, ''))
     if (!o) return null
     need(o.length >= 16, 'content: shorter than its salt')
@@ -249,22 +285,68 @@ function note(bytes, pubs) {
   const all = utf8.decode(bytes)
   const cut = all.indexOf('\n\n')
   need(cut > 0, 'checkpoint: not a signed note')
-  const text = all.slice(0, cut + 1), rows = text.split('\n')
+  const text = all.slice(0, cut + 1), rows = text.slice(0, -1).split('\n')
+  need(!/[\x00-\x09\x0b-\x1f\x7f]/.test(text), 'checkpoint: control characters')
   const origin = rows[0]
   const tail = all.slice(cut + 2)
-  need(tail.startsWith(`— ${origin} `) && tail.endsWith('\n') && tail.indexOf('\n') === tail.length - 1, 'checkpoint: signature line')
+  need(rows.length >= 3 && tail.startsWith(`— ${origin} `) && tail.endsWith('\n') && tail.indexOf('\n') === tail.length - 1, 'checkpoint: signature line')
   const sig = b64(tail.slice(`— ${origin} `.length, -1), 'checkpoint')
   need(pubs.some((pub) => {
     const id = sha(Buffer.from(origin + '\n'), Buffer.from([1]), pub).subarray(0, 4)
     return sig.subarray(0, 4).equals(id) && ed25519(pub, Buffer.from(text), sig.subarray(4))
   }), 'checkpoint: signature does not verify')
-  need(/^(0|[1-9]\d*)$/.test(rows[1]), 'checkpoint: size')
-  const lamport = rows.slice(3).map((r) => /^lamport (\d+)$/.exec(r)).find(Boolean)
-  need(lamport, 'checkpoint: no lamport line')
-  return { origin, size: Number(rows[1]), root: b64(rows[2], 'checkpoint root'), lamport: Number(lamport[1]) }
+  need(/^(0|[1-9]\d*)$/.test(rows[1]) && Number.isSafeInteger(Number(rows[1])), 'checkpoint: size')
+  const root = b64(rows[2], 'checkpoint root')
+  need(root.length === 32, 'checkpoint: root')
+  const lines = rows.slice(3).map((r) => { const at = r.indexOf(' '); return at < 0 ? [r, null] : [r.slice(0, at), r.slice(at + 1)] })
+  const tipLines = lines.filter(([name]) => name === 'tips')
+  need(tipLines.length <= 1, 'checkpoint: more than one line of tips')
+  let tips = null
+  if (tipLines.length === 1) {
+    need(tipLines[0][1]?.startsWith('1 '), 'checkpoint: a version of the tips line that is not known')
+    tips = b64(tipLines[0][1].slice(2), 'checkpoint tips')
+    need(tips.length === 32, 'checkpoint: tips')
+  }
+  return { origin, text, size: Number(rows[1]), root, tips, lamport: lines.find(([name, value]) => name === 'lamport' && value !== null)?.[1] }
+}
+
+// lamportOf reads a checkpoint's first lamport line.
+function lamportOf(head) {
+  need(/^[1-9]\d*$/.test(head.lamport ?? '') && Number.isSafeInteger(Number(head.lamport)), 'checkpoint: lamport line')
+  return Number(head.lamport)
+}
+
+// --- the map of tips ---------------------------------------------------------
+
+const bit = (key, depth) => (key[depth >> 3] >> (7 - (depth & 7))) & 1
+const u64 = (n) => { const b = Buffer.alloc(8); b.writeBigUInt64BE(BigInt(n)); return b }
+
+// tipRoot climbs from the leaf of a session to the root of the map.
+function tipRoot(tenant, session, tip, path) {
+  const key = sha(Buffer.from(tenant), Buffer.from([0]), Buffer.from(session))
+  need(path.length <= 256 && !(path.length > 0 && path[path.length - 1].every((b) => b === 0)), 'tip.json: path')
+  let at = sha(Buffer.from([2]), key, tip.digest, u64(tip.receipts), u64(tip.events))
+  for (let d = path.length - 1; d >= 0; d--) at = bit(key, d) ? sha(Buffer.from([3]), path[d], at) : sha(Buffer.from([3]), at, path[d])
+  return at
+}
+
+function endOf(m, head, file, tip, events, receipts) {
+  if (head.tips === null) {
+    need(file === undefined, 'tip.json: the checkpoint commits to no map of tips')
+    return "attested by audit's manifest only"
+  }
+  const p = read(file ?? fail('tip.json is missing'), 'tip.json')
+  shape(p, 'tip.json', { events: 'i', path: 'l', receipts: 'i', tip_digest: 's' })
+  need(/^sha256:[0-9a-f]{64}$/.test(p.tip_digest) && p.events >= 0 && p.receipts >= 0 && p.path.every((h) => /^[0-9a-f]{64}$/.test(h)), 'tip.json: not the tip of a session')
+  const root = tipRoot(m.tenant, m.session, { digest: Buffer.from(p.tip_digest.slice(7), 'hex'), receipts: p.receipts, events: p.events }, p.path.map((h) => Buffer.from(h, 'hex')))
+  need(root.equals(head.tips), "tip.json: the checkpoint's map of tips does not hold this")
+  need(p.tip_digest === tip.digest && p.events === events && p.receipts === receipts, 'tip.json: the session goes on after what the pack holds')
+  return 'bound by checkpoint'
 }
 
 // --- the pack ------------------------------------------------------------
+
+const known = new Set(['checkpoint', 'consistency.json', 'cosignatures', 'decisions.jsonl', 'events.jsonl', 'leaves.jsonl', 'proofgraph.jsonl', 'proofs.jsonl', 'receipts.jsonl', 'system.jsonl', 'tip.json'])
 
 export function verify(pack, rootKID) {
   const files = untar(pack)
@@ -275,6 +357,8 @@ export function verify(pack, rootKID) {
   need(redactedFormat || m.format === 'binnacle-evidence-pack/v1', 'manifest.json: format')
   const rest = [...files.keys()].filter((p) => p !== 'manifest.json' && p !== 'attestation.dsse.json')
   need(canonical(m.files) === canonical(rest.map((p) => ({ path: p, sha256: sha(files.get(p)).toString('hex'), size: files.get(p).length }))), 'manifest.json: files')
+
+  for (const p of rest) need(known.has(p) || p.startsWith('contents/'), `manifest.json: names ${p}, which no pack of this format has`)
 
   // Keys and policies.
   const reg = new Registry(rootKID), policies = new Set()
@@ -306,13 +390,14 @@ export function verify(pack, rootKID) {
   // The log.
   const pubs = [...reg.keys.values()].filter((k) => k.owner === 'audit' && k.uses.includes('checkpoint') && k.since <= m.lamport && !(k.revoked && k.revoked <= m.lamport)).map((k) => k.pub)
   const head = note(get('checkpoint'), pubs)
-  need(head.origin === m.origin && head.size === m.tree_size && head.root.toString('hex') === m.root_hash && head.lamport === m.lamport, 'checkpoint: is not the one the manifest names')
+  need(head.origin === m.origin && head.size === m.tree_size && head.root.toString('hex') === m.root_hash && lamportOf(head) === m.lamport, 'checkpoint: is not the one the manifest names')
   let grown = 0
   if (files.has('consistency.json')) {
     const g = read(files.get('consistency.json'), 'consistency.json')
     shape(g, 'consistency.json', { from: 's', path: 'l' })
     const old = note(Buffer.from(g.from), pubs)
     need(old.origin === head.origin && old.size > 0 && old.size <= head.size && g.path.every((h) => /^[0-9a-f]{64}$/.test(h)), 'consistency.json: not an earlier checkpoint of this log')
+    need(old.tips === null || head.tips !== null, 'consistency.json: the log gave up its map of tips')
     grows(old, head, g.path.map((h) => Buffer.from(h, 'hex')))
     grown = old.size
   }
@@ -344,9 +429,9 @@ export function verify(pack, rootKID) {
 
   // The calls.
   const events = stored.map(event), ids = new Set()
-  const calls = new Map(), contents = [], decisions = [], receipts = [], nodes = []
+  const ballots = new Map(), calls = new Map(), contents = [], decisions = [], receipts = [], nodes = []
   let tip = { digest: digest(Buffer.from(`binnacle receipt genesis v1\n${m.tenant}\n${m.session}`)), index: 0 }, previous = ''
-  const known = (layer, digests) => digests.split('+').every((d) => policies.has(layer + d))
+  const activated = (layer, digests) => digests.split('+').every((d) => policies.has(layer + d))
 
   const judged = (c, d) => {
     const at = (what) => fail(`decision ${d.id}: ${what}`)
@@ -359,7 +444,7 @@ export function verify(pack, rootKID) {
     if (d.call_id !== p.data.id || d.args_digest !== p.data.args.commitment || d.kind !== p.data.kind || d.tool !== p.data.tool) at('is about another call')
     if (d.actor !== p.actor || d.client !== p.client || d.session !== (p.session ?? '') || d.tenant !== p.tenant) at('names another caller')
     if (d.intent && (d.intent.executor === 'gateway') !== (p.data.report_within_ms ?? 0) > 0) at('the intent is for the caller, or not, otherwise than proposed')
-    if (d.verdict !== 'DENY' && !(known('p0', d.policies.p0) && known('p1', d.policies.p1)) || d.policies.p2 && !known('p2', d.policies.p2)) at('names a policy that was never activated')
+    if (d.verdict !== 'DENY' && !(activated('p0', d.policies.p0) && activated('p1', d.policies.p1)) || d.policies.p2 && !activated('p2', d.policies.p2)) at('names a policy that was never activated')
     decisions.push(d)
     if (!c.escalated || d === c.escalated) return
     for (const v of d.facts.approvals ?? []) {
@@ -374,8 +459,16 @@ export function verify(pack, rootKID) {
     if (e.tenant !== m.tenant || (e.session ?? '') !== m.session) at('belongs elsewhere')
     if (ids.has(e.id)) at('id occurs twice')
     ids.add(e.id)
-    const parents = [...new Set([e.causationid, e.name === 'effect_recorded' ? previous : ''].filter(Boolean))].sort()
-    nodes.push({ digest: digest(e.bytes), id: e.id, kind: { call_proposed: 'INTENT', secret_requested: 'INTENT', effect_started: 'EFFECT', effect_recorded: 'EFFECT', key_published: 'TRUST_EVENT', key_revoked: 'TRUST_EVENT', policy_activated: 'TRUST_EVENT' }[e.name] ?? 'ATTESTATION',
+    let kind = kinds[e.name] ?? 'ATTESTATION'
+    const led = [e.causationid, e.name === 'effect_recorded' ? previous : '']
+    if (head.tips !== null && e.name === 'approval_recorded') ballots.set(e.callid ?? '', [...(ballots.get(e.callid ?? '') ?? []), e.id])
+    if (head.tips !== null && (e.name === 'allowed' || e.name === 'effect_recorded') && ballots.has(e.callid ?? '')) {
+      led.push(...ballots.get(e.callid ?? ''))
+      ballots.delete(e.callid ?? '')
+      if (kind === 'ATTESTATION') kind = 'MERGE_DECISION'
+    }
+    const parents = sorted(led)
+    nodes.push({ digest: digest(e.bytes), id: e.id, kind,
       lamport: e.n, name: e.name, parents, principal: e.service, session: e.session ?? '' })
     const d = e.data
     let c = calls.get(e.callid)
@@ -447,24 +540,39 @@ export function verify(pack, rootKID) {
     }
   }
 
+  if (head.tips !== null) {
+    const before = new Set(nodes.flatMap((n) => n.parents))
+    nodes.push({ digest: digest(Buffer.from(head.text)), id: `checkpoint-${head.size}`, kind: 'CHECKPOINT', lamport: m.lamport + 1, name: 'checkpoint', parents: sorted(nodes.map((n) => n.id).filter((id) => !before.has(id))), principal: 'audit', session: m.session })
+  }
+
   // What is derived, and the contents.
   const text = (docs) => Buffer.from(docs.map((d) => canonical(d) + '\n').join(''))
   need(text(decisions).equals(get('decisions.jsonl')), 'decisions.jsonl: not the decisions in the events')
   need(text(receipts).equals(get('receipts.jsonl')), 'receipts.jsonl: not the receipts in the events')
   need(text(nodes).equals(get('proofgraph.jsonl')) && digest(text(nodes)) === m.graph_digest, 'proofgraph.jsonl: not the graph of the events')
   need(m.tip_digest === tip.digest && m.receipts === receipts.length && m.events === events.length, 'manifest.json: tip or counts')
+  const tipIs = endOf(m, head, files.get('tip.json'), tip, events.length, receipts.length)
   const erased = contents.filter((c) => open(c, files) === null).length
   for (const [p, b] of files) if (p.startsWith('contents/')) need(sha(b).toString('hex') === p.slice(9), `${p}: does not match its name`)
   return { tenant: m.tenant, session: m.session, origin: head.origin, tree_size: m.tree_size, root_hash: m.root_hash, events: events.length, decisions: decisions.length, receipts: receipts.length, attested_by_callers: receipts.filter((r) => r.attested_by === 'caller').length,
-    open_calls: [...calls.values()].filter((c) => !c.recorded).length, erased, grown_from: grown, redacted }
+    open_calls: [...calls.values()].filter((c) => !c.recorded).length, erased, grown_from: grown, redacted, tip: tipIs }
+}
+
+function answer(file, pack, root) {
+  let out
+  try { out = { file, ok: true, report: verify(pack, root) } } catch (e) { out = { file, ok: false, error: e.message } }
+  console.log(JSON.stringify(out))
+  if (!out.ok) process.exitCode = 1
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   const root = process.argv[process.argv.indexOf('--root') + 1]
-  for (const file of process.argv.slice(2).filter((a) => a !== '--root' && a !== root)) {
-    let out
-    try { out = { file, ok: true, report: verify(readFileSync(file), root) } } catch (e) { out = { file, ok: false, error: e.message } }
-    console.log(JSON.stringify(out))
-    if (!out.ok) process.exitCode = 1
-  }
+  const args = process.argv.slice(2).filter((a) => a !== '--root' && a !== root)
+  if (args[0] === '--stdin') {
+    let held = Buffer.alloc(0), n = 0
+    for await (const part of process.stdin) {
+      held = Buffer.concat([held, part])
+      for (let size; held.length >= 4 && held.length >= 4 + (size = held.readUInt32BE(0)); held = held.subarray(4 + size)) answer(String(n++), held.subarray(4, 4 + size), root)
+    }
+  } else for (const file of args) answer(file, readFileSync(file), root)
 }

@@ -19,15 +19,15 @@ const module = "github.com/binnacle-mesh/binnacle/pkg/core"
 // library, package by package. Adding to it is a decision, not a detail.
 var allowed = map[string][]string{
 	"canon":               {"bytes", "errors", "fmt", "math", "slices", "strconv", "unicode/utf16", "unicode/utf8"},
-	"sign":                {"crypto/ed25519", "crypto/sha256", "encoding/base64", "encoding/hex", "errors", "fmt"},
+	"sign":                {"crypto/ed25519", "crypto/sha256", "encoding/base64", "encoding/hex", "errors", "fmt", "strings"},
 	"contract":            {"bytes", "crypto/sha256", "encoding/base32", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "strconv", "strings", "time", "unicode/utf8"},
 	"guard":               {"errors", "fmt", "slices", "strings", "time"},
 	"receipt":             {"fmt"},
-	"proofgraph":          {"slices"},
-	"translog":            {"bytes", "crypto/sha256", "encoding/base64", "encoding/binary", "errors", "fmt", "math/bits", "strconv", "strings"},
-	"trust":               {"cmp", "encoding/base64", "errors", "fmt", "slices", "strconv", "strings"},
-	"evidence":            {"archive/tar", "bytes", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "io", "maps", "slices", "strconv", "strings", "time"},
-	"cmd/binnacle-verify": {"encoding/json", "flag", "fmt", "os", "strings"},
+	"proofgraph":          {"fmt", "slices"},
+	"translog":            {"bytes", "crypto/sha256", "encoding/base64", "encoding/binary", "errors", "fmt", "math/bits", "slices", "strconv", "strings", "unicode/utf8"},
+	"trust":               {"cmp", "errors", "fmt", "slices", "strconv", "strings"},
+	"evidence":            {"archive/tar", "bufio", "bytes", "compress/gzip", "crypto/sha256", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "hash", "io", "io/fs", "os", "path/filepath", "runtime", "slices", "strconv", "strings", "time"},
+	"cmd/binnacle-verify": {"encoding/json", "errors", "flag", "fmt", "io/fs", "os", "strings"},
 }
 
 func TestImports(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"go/format"
@@ -65,7 +66,7 @@ func main() {
 	if err := configPage(); err != nil {
 		log.Fatal(err)
 	}
-	if err := reasons(); err != nil {
+	if err := errors.Join(reasons(), shapes(files)); err != nil {
 		log.Fatal(err)
 	}
 	for _, service := range slices.Sorted(maps.Keys(byService)) {

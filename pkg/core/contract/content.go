@@ -108,8 +108,8 @@ func (c *Content) Open(object []byte) ([]byte, error) {
 			return nil, ErrErased
 		}
 		var err error
-		if salt, err = base64.RawURLEncoding.Strict().DecodeString(c.Salt); err != nil {
-			return nil, fmt.Errorf("content salt: %w", err)
+		if salt, err = base64.RawURLEncoding.Strict().DecodeString(c.Salt); err != nil || len(salt) != SaltSize || len(c.Salt) != 22 {
+			return nil, errors.New("content salt is not 16 bytes in base64url")
 		}
 		body = []byte(c.Text)
 	case StoreObject, StoreWithheld:

@@ -3,10 +3,10 @@ package evidence
 import (
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -36,6 +36,7 @@ type Source struct {
 	Cosignatures    []string          // witnesses' lines over the checkpoint; none = no file
 	Earlier         []byte            // signed note of an earlier checkpoint; none = no file
 	Growth          []translog.Hash   // consistency proof from there to Head
+	Tip             *TipProof         // of the session; nil where Head commits to no map of tips
 }
 
 // Build writes the pack. The same source and key give the same bytes.
@@ -52,15 +53,20 @@ func render(src *Source, key *sign.Key) (map[string][]byte, error) {
 	if len(src.Events) == 0 {
 		return nil, fmt.Errorf("session %q has no events", src.Session)
 	}
-	d, err := derive(src.Tenant, src.Session, src.Events)
+	d, err := derive(src.Tenant, src.Session, src.Events, graphVersion(&src.Head))
 	if err != nil {
 		return nil, err
 	}
+	lamport, err := checkpointLamport(&src.Head)
+	if err != nil {
+		return nil, err
+	}
+	d.graph.Close(translog.NoteText(src.Checkpoint), src.Head.Size, lamport, src.Session)
 	files := map[string][]byte{
 		pathCheckpoint: src.Checkpoint,
 		pathDecisions:  joinLines(d.decisions),
 		pathEvents:     storedLines(src.Events),
-		pathGraph:      proofgraph.Lines(d.nodes),
+		pathGraph:      proofgraph.Lines(d.graph.Nodes),
 		pathProofs:     proofLines(slices.Concat(src.System, src.Events)),
 		pathReceipts:   joinLines(d.receipts),
 		pathSystem:     storedLines(src.System),
@@ -75,12 +81,11 @@ func render(src *Source, key *sign.Key) (map[string][]byte, error) {
 	if src.Earlier != nil {
 		files[pathConsistency] = contract.Bytes(&growth{From: string(src.Earlier), Path: HexPath(src.Growth)})
 	}
+	if src.Tip != nil {
+		files[pathTip] = contract.Bytes(src.Tip)
+	}
 	for commitment, object := range src.Objects {
 		files[contentPath(commitment)] = object
-	}
-	lamport, err := checkpointLamport(&src.Head)
-	if err != nil {
-		return nil, err
 	}
 	m := Manifest{
 		Events: int64(len(src.Events)), Format: format, Graph: sign.Digest(files[pathGraph]), KID: key.KID, Lamport: lamport,
@@ -128,21 +133,21 @@ func proofLines(events []Stored) []byte {
 // derived is what follows from a session's events alone.
 type derived struct {
 	events    []*contract.Event
+	data      []data // of the events
 	decisions [][]byte
 	receipts  [][]byte
-	nodes     []proofgraph.Node
+	graph     proofgraph.Graph
 	tip       receipt.Tip
 	contents  []contract.Content
 }
 
 // derive reads the events in ledger order. It checks what needs no keys:
 // canonical form, one tenant and session, unique ids.
-func derive(tenant, session string, events []Stored) (*derived, error) {
-	d := &derived{tip: receipt.Genesis(tenant, session)}
+func derive(tenant, session string, events []Stored, version int) (*derived, error) {
+	d := &derived{tip: receipt.Genesis(tenant, session), graph: proofgraph.Graph{Version: version}}
 	ids := map[string]bool{}
-	prev := ""
 	for _, s := range events {
-		e, err := contract.DecodeEvent(s.Bytes)
+		e, err := openEvent(s.Bytes)
 		if err != nil {
 			return nil, err
 		}
@@ -154,52 +159,43 @@ func derive(tenant, session string, events []Stored) (*derived, error) {
 		}
 		ids[e.ID] = true
 		d.events = append(d.events, e)
-		nodePrev := ""
-		switch e.Name {
-		case "call_proposed":
-			var c contract.Call
-			if err := contract.Decode(e.Data, &c); err != nil {
-				return nil, fmt.Errorf("event %s: %w", e.ID, err)
-			}
-			d.contents = append(d.contents, c.Contents()...)
-		case "allowed":
-			var a contract.Allowed
-			if err := contract.Decode(e.Data, &a); err != nil {
-				return nil, fmt.Errorf("event %s: %w", e.ID, err)
-			}
-			d.decisions = append(d.decisions, contract.Bytes(&a.Decision))
-			d.contents = append(d.contents, a.Call.Contents()...)
-		case "escalated":
-			var x contract.Escalated
-			if err := contract.Decode(e.Data, &x); err != nil {
-				return nil, fmt.Errorf("event %s: %w", e.ID, err)
-			}
-			d.decisions = append(d.decisions, contract.Bytes(&x.Decision))
-			d.contents = append(d.contents, x.Call.Contents()...)
-		case "effect_recorded":
-			var r contract.Recorded
-			if err := contract.Decode(e.Data, &r); err != nil {
-				return nil, fmt.Errorf("event %s: %w", e.ID, err)
-			}
-			if r.Decision != nil {
-				d.decisions = append(d.decisions, contract.Bytes(r.Decision))
-			}
-			if r.Output != nil {
-				d.contents = append(d.contents, *r.Output)
-			}
-			d.receipts = append(d.receipts, contract.Bytes(&r.Receipt))
-			d.tip = receipt.TipOf(&r.Receipt)
-			nodePrev, prev = prev, e.ID
+		x, err := decode(e)
+		if err != nil {
+			return nil, err
 		}
-		d.nodes = append(d.nodes, proofgraph.Of(e, s.Bytes, nodePrev))
+		d.data = append(d.data, x)
+		d.contents = append(d.contents, x.contents()...)
+		switch {
+		case x.allowed != nil:
+			d.decisions = append(d.decisions, contract.Bytes(&x.allowed.Decision))
+		case x.escalated != nil:
+			d.decisions = append(d.decisions, contract.Bytes(&x.escalated.Decision))
+		case x.recorded != nil:
+			if x.recorded.Decision != nil {
+				d.decisions = append(d.decisions, contract.Bytes(x.recorded.Decision))
+			}
+			d.receipts = append(d.receipts, contract.Bytes(&x.recorded.Receipt))
+			d.tip = receipt.TipOf(&x.recorded.Receipt)
+		}
+		d.graph.Add(e, s.Bytes)
 	}
 	return d, nil
 }
 
+// graphVersion is that of the proof graph in a pack under this checkpoint.
+func graphVersion(c *translog.Checkpoint) int {
+	if _, ok, _ := c.Tips(); ok {
+		return 2
+	}
+	return 1
+}
+
+// checkpointLamport reads the first lamport line.
 func checkpointLamport(c *translog.Checkpoint) (int64, error) {
-	var n int64
-	if _, err := fmt.Sscanf(c.Extension("lamport"), "%d", &n); err != nil || n <= 0 {
-		return 0, errors.New("checkpoint has no lamport line")
+	v := c.Extension("lamport")
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n <= 0 || n > canon.MaxInt || strconv.FormatInt(n, 10) != v {
+		return 0, fmt.Errorf("checkpoint: lamport line: want an integer from 1 to 2^53 − 1, not %q", v)
 	}
 	return n, nil
 }

@@ -68,7 +68,7 @@ func (w *world) escalated(spoil func(*escalation)) {
 		w.t.Fatalf("%s %s", d.Verdict, d.ReasonCode)
 	}
 	a := w.put("policy", "allowed", "s-e", contract.Bytes(&contract.Allowed{Call: c, Decision: d}), p)
-	a.ID, a.Target = d.ID, "session-runner"
+	a.ID, a.Target, a.Version = d.ID, "session-runner", 2 // the first whose facts hold approvals
 	w.store(a)
 	s := w.put("session-runner", "effect_started", "s-e", contract.Bytes(&contract.Started{CallID: "c-e", DecisionID: d.ID, IntentID: d.Intent.ID}), a)
 	s.ID = "s-c-e"

@@ -31,18 +31,19 @@ const (
 
 // Paths inside the tar, which is sorted by path.
 const (
-	pathAttestation = "attestation.dsse.json"
-	pathCheckpoint  = "checkpoint"
-	pathConsistency = "consistency.json" // that the log grew from an earlier checkpoint
-	pathDecisions   = "decisions.jsonl"
-	pathEvents      = "events.jsonl"
-	pathManifest    = "manifest.json"
-	pathGraph       = "proofgraph.jsonl"
-	pathLeaves      = "leaves.jsonl" // of redacted events
-	pathProofs      = "proofs.jsonl"
-	pathReceipts    = "receipts.jsonl"
-	pathSystem      = "system.jsonl" // trust and policy events, in ledger order
-	dirContents     = "contents/"    // salt ‖ bytes of content kept as an object
+	pathAttestation  = "attestation.dsse.json"
+	pathCheckpoint   = "checkpoint"
+	pathCosignatures = "cosignatures"     // witnesses' lines over the checkpoint; only where the exporter asked for them
+	pathConsistency  = "consistency.json" // that the log grew from an earlier checkpoint
+	pathDecisions    = "decisions.jsonl"
+	pathEvents       = "events.jsonl"
+	pathManifest     = "manifest.json"
+	pathGraph        = "proofgraph.jsonl"
+	pathLeaves       = "leaves.jsonl" // of redacted events
+	pathProofs       = "proofs.jsonl"
+	pathReceipts     = "receipts.jsonl"
+	pathSystem       = "system.jsonl" // trust and policy events, in ledger order
+	dirContents      = "contents/"    // salt ‖ bytes of content kept as an object
 )
 
 // Manifest lists and seals the files. It is signed by audit.
@@ -299,6 +300,14 @@ func joinLines(l [][]byte) []byte {
 	return b
 }
 
+// openEvent reads an event's stored bytes, whatever they nest.
+func openEvent(b []byte) (*contract.Event, error) {
+	if err := canon.CheckDepth(b); err != nil {
+		return nil, fmt.Errorf("event: %w", err)
+	}
+	return contract.DecodeEvent(b)
+}
+
 // decodeManifest also returns the signature's preimage.
 func decodeManifest(b []byte) (*Manifest, []byte, error) {
 	var m Manifest
@@ -315,6 +324,9 @@ func attestationSig(b []byte) (string, error) {
 		Signatures []struct {
 			Sig string `json:"sig"`
 		} `json:"signatures"`
+	}
+	if canon.CheckDepth(b) != nil {
+		return "", errors.New("not a DSSE envelope of one signature")
 	}
 	if err := json.Unmarshal(b, &env); err != nil || len(env.Signatures) != 1 {
 		return "", errors.New("not a DSSE envelope of one signature")

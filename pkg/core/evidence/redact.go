@@ -23,7 +23,7 @@ const (
 func Redact(src *Source, show func(callID, part string) bool) error {
 	for i := range src.Events {
 		s := &src.Events[i]
-		e, err := contract.DecodeEvent(s.Bytes)
+		e, err := openEvent(s.Bytes)
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []t
 			if err := contract.Decode(named[redacted], &r); err != nil {
 				return nil, 0, err
 			}
-			e, err := contract.DecodeEvent(b)
+			e, err := openEvent(b)
 			if err != nil {
 				return nil, 0, err
 			}

@@ -54,7 +54,7 @@ func signatures(t *testing.T) []sigVector {
 		k, s := seed(signer)
 		out = append(out, sigVector{About: about, Message: hex.EncodeToString(message), Seed: s, PublicKey: hex.EncodeToString(k.Public()), KID: k.KID, Signature: base64.StdEncoding.EncodeToString(sig), OK: true})
 	}
-	d, err := derive("t", "s-a", w.source("s-a").Events)
+	d, err := derive("t", "s-a", w.source("s-a").Events, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

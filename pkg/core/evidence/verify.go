@@ -2,18 +2,14 @@ package evidence
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
-	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
@@ -34,6 +30,7 @@ type Report struct {
 	Erased    int    `json:"erased"`              // contents no longer there, or withheld; their commitments stand
 	GrownFrom int64  `json:"grown_from"`          // size of the earlier checkpoint that this one is proven to extend; 0 = none
 	Redacted  int    `json:"redacted"`            // events shown without payloads: their leaf hashes are audit's word
+	Tip       string `json:"tip"`                 // how the session's end is known: TipBound or TipAttested
 }
 
 // Verify checks everything in the pack against rootKID, the key id of the
@@ -55,11 +52,11 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pathSystem, err)
 	}
-	reg, policies, err := foldSystem(system, rootKID, files)
+	sys, err := foldSystem(system, rootKID, files)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pathSystem, err)
 	}
-	if err := checkSeals(m, preimage, files, reg); err != nil {
+	if err := checkSeals(m, preimage, files, sys.reg); err != nil {
 		return nil, err
 	}
 	events, err := lines(files[pathEvents])
@@ -74,11 +71,11 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 	for i, b := range system {
 		systemLeaves[i] = translog.LeafHash(b)
 	}
-	head, err := checkLog(m, files, slices.Concat(systemLeaves, leaves), len(system), reg)
+	head, err := checkLog(m, files, slices.Concat(systemLeaves, leaves), len(system), sys.reg)
 	if err != nil {
 		return nil, err
 	}
-	grown, err := checkGrowth(files, head, reg, uint64(m.Lamport))
+	grown, err := checkGrowth(files, head, sys.reg, uint64(m.Lamport))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pathConsistency, err)
 	}
@@ -86,17 +83,21 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 	for i, b := range events {
 		stored[i] = Stored{Bytes: b}
 	}
-	d, err := derive(m.Tenant, m.Session, stored)
+	d, err := derive(m.Tenant, m.Session, stored, graphVersion(head))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pathEvents, err)
 	}
+	d.graph.Close(translog.NoteText(files[pathCheckpoint]), head.Size, m.Lamport, m.Session)
 	rep := &Report{Tenant: m.Tenant, Session: m.Session, Origin: head.Origin, TreeSize: m.TreeSize, RootHash: m.RootHash,
 		Events: len(events), Decisions: len(d.decisions), Receipts: len(d.receipts), Attested: attestedByCallers(d.receipts), GrownFrom: grown, Redacted: redacted}
-	if rep.Open, err = checkCalls(m, d, reg, policies); err != nil {
+	if rep.Open, err = checkCalls(m, d, sys); err != nil {
 		return nil, fmt.Errorf("%s: %w", pathEvents, err)
 	}
 	if err := checkDerived(m, d, files); err != nil {
 		return nil, err
+	}
+	if rep.Tip, err = checkTip(m, head, d, files[pathTip]); err != nil {
+		return nil, fmt.Errorf("%s: %w", pathTip, err)
 	}
 	if rep.Erased, err = checkContents(d, files); err != nil {
 		return nil, err
@@ -118,6 +119,8 @@ func checkFiles(m *Manifest, files map[string][]byte) error {
 			return fmt.Errorf("%s: file list is not sorted and unique", pathManifest)
 		case !ok:
 			return fmt.Errorf("%s is missing", f.Path)
+		case !knownPath(f.Path):
+			return fmt.Errorf("%s: names %q, which no pack of this format has", pathManifest, f.Path)
 		case int64(len(b)) != f.Size || "sha256:"+f.SHA256 != sign.Digest(b):
 			return fmt.Errorf("%s does not match the manifest", f.Path)
 		}
@@ -125,48 +128,34 @@ func checkFiles(m *Manifest, files map[string][]byte) error {
 	return nil
 }
 
+// knownPath reports whether the format has such a file.
+func knownPath(p string) bool {
+	switch p {
+	case pathCheckpoint, pathConsistency, pathCosignatures, pathDecisions, pathEvents, pathGraph, pathLeaves, pathProofs, pathReceipts, pathSystem, pathTip:
+		return true
+	}
+	return strings.HasPrefix(p, dirContents)
+}
+
 // foldSystem rebuilds the trust registry and the policies that were in force.
-func foldSystem(system [][]byte, rootKID string, files map[string][]byte) (*trust.Registry, map[string]bool, error) {
-	reg := &trust.Registry{Root: rootKID}
-	policies := map[string]bool{}
-	for _, b := range system {
-		e, err := contract.DecodeEvent(b)
+func foldSystem(lines [][]byte, rootKID string, files map[string][]byte) (*system, error) {
+	sys := newSystem(rootKID)
+	for _, b := range lines {
+		e, err := openEvent(b)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		switch e.Service() + "." + e.Name {
-		case "provision.key_published", "provision.key_revoked":
-			var k contract.TrustKey
-			if err := contract.Decode(e.Data, &k); err != nil {
-				return nil, nil, fmt.Errorf("event %s: %w", e.ID, err)
-			}
-			if k.Revoked != (e.Name == "key_revoked") || k.Tenant != e.Tenant {
-				return nil, nil, fmt.Errorf("event %s: does not say what its name says", e.ID)
-			}
-			if err := reg.Apply(k, e.Lamport); err != nil {
-				return nil, nil, err
-			}
-		case "policy.policy_activated":
-			var a contract.Activated
-			if err := contract.Decode(e.Data, &a); err != nil {
-				return nil, nil, fmt.Errorf("event %s: %w", e.ID, err)
-			}
-			body, err := a.Bundle.Open(files[contentPath(a.Bundle.Commitment)])
-			if err == nil && sign.Digest(body) != a.Digest {
-				err = errors.New("bundle does not match its digest")
-			}
-			if err != nil && !errors.Is(err, contract.ErrErased) && !errors.Is(err, contract.ErrEncrypted) {
-				return nil, nil, fmt.Errorf("policy %s: %w", a.Digest, err)
-			}
-			policies[a.Layer+a.Digest] = true
-		default:
-			return nil, nil, fmt.Errorf("event %s: %s is not a system event", e.ID, e.Type())
+		if err := e.CheckData(); err != nil {
+			return nil, fmt.Errorf("event %s: %w", e.ID, err)
+		}
+		if err := sys.apply(e, files); err != nil {
+			return nil, err
 		}
 	}
-	if !reg.Has(rootKID) {
-		return nil, nil, fmt.Errorf("the trusted root %s is not published here", rootKID)
+	if !sys.reg.Has(rootKID) {
+		return nil, fmt.Errorf("the trusted root %s is not published here", rootKID)
 	}
-	return reg, policies, nil
+	return &sys, nil
 }
 
 func checkSeals(m *Manifest, preimage []byte, files map[string][]byte, reg *trust.Registry) error {
@@ -181,7 +170,7 @@ func checkSeals(m *Manifest, preimage []byte, files map[string][]byte, reg *trus
 	if err != nil {
 		return fmt.Errorf("%s: %w", pathAttestation, err)
 	}
-	raw, err := base64.StdEncoding.Strict().DecodeString(sig)
+	raw, err := sign.Base64(sig)
 	if err != nil || !bytes.Equal(attestation(m, sig), files[pathAttestation]) {
 		return fmt.Errorf("%s: is not the statement about this manifest", pathAttestation)
 	}
@@ -266,19 +255,18 @@ func checkGrowth(files map[string][]byte, head *translog.Checkpoint, reg *trust.
 	if err != nil {
 		return 0, err
 	}
+	if err := keepsTips(earlier, head); err != nil {
+		return 0, err
+	}
 	if earlier.Origin != head.Origin || earlier.Size == 0 || earlier.Size > head.Size {
 		return 0, fmt.Errorf("a tree of %d leaves of %s does not begin with one of %d of %s", head.Size, head.Origin, earlier.Size, earlier.Origin)
 	}
 	return int64(earlier.Size), translog.VerifyConsistency(earlier.Size, head.Size, earlier.Root, head.Root, path)
 }
 
-// CheckKept reports an error unless the pack's checkpoint is proven to extend
-// the one kept, a signed note that the reader saw earlier. Verify comes first.
-func CheckKept(pack, kept []byte) error {
-	files, err := readTar(pack)
-	if err != nil {
-		return err
-	}
+// checkKept reports an error unless the pack's checkpoint is proven to extend
+// the one kept.
+func checkKept(files map[string][]byte, kept []byte) error {
 	text := func(note []byte) string { return string(translog.NoteText(note)) }
 	if text(kept) == text(files[pathCheckpoint]) {
 		return nil
@@ -290,221 +278,13 @@ func CheckKept(pack, kept []byte) error {
 	return nil
 }
 
-// callState follows one call through the ledger.
-type callState struct {
-	proposed  *contract.Event
-	call      contract.Call
-	escalated *contract.Decision
-	votes     map[string]contract.Approval // by event id
-	settled   bool
-	decision  *contract.Decision
-	started   *contract.Started
-	claimer   string
-	recorded  bool
-}
-
-// checkCalls walks the session in ledger order: intent before decision before
-// start before outcome, each once, each signed by who may sign it.
-func checkCalls(m *Manifest, d *derived, reg *trust.Registry, policies map[string]bool) (open int, err error) {
-	calls := map[string]*callState{}
-	tip := receipt.Genesis(m.Tenant, m.Session)
-	for _, e := range d.events {
-		if err := checkEvent(e, calls, &tip, reg, policies); err != nil {
-			return 0, fmt.Errorf("event %s (%s): %w", e.ID, e.Name, err)
-		}
-	}
-	for _, c := range calls {
-		if !c.recorded {
-			open++
-		}
-	}
-	return open, nil
-}
-
-func checkEvent(e *contract.Event, calls map[string]*callState, tip *receipt.Tip, reg *trust.Registry, policies map[string]bool) error {
-	c := calls[e.CallID]
-	if e.Name == "call_proposed" {
-		if c != nil {
-			return errors.New("call proposed twice")
-		}
-		c = &callState{proposed: e}
-		if err := contract.Decode(e.Data, &c.call); err != nil {
-			return err
-		}
-		if c.call.ID != e.CallID {
-			return errors.New("envelope names another call")
-		}
-		calls[e.CallID] = c
-		return nil
-	}
-	if c == nil {
-		return errors.New("its call was never proposed")
-	}
-	switch e.Name {
-	case "allowed":
-		var a contract.Allowed
-		if err := contract.Decode(e.Data, &a); err != nil {
-			return err
-		}
-		if e.Service() != "policy" || c.decision != nil || c.recorded {
-			return errors.New("not the one decision of policy on this call")
-		}
-		if contract.Digest(&a.Call) != contract.Digest(&c.call) {
-			return errors.New("decides on another call than the one proposed")
-		}
-		if a.Decision.Verdict != contract.Allow || a.Decision.Intent == nil || a.Decision.Intent.Executor != e.Target {
-			return errors.New("does not address its executor")
-		}
-		c.decision = &a.Decision
-		return checkDecision(c, c.decision, reg, policies)
-	case "escalated":
-		var x contract.Escalated
-		if err := contract.Decode(e.Data, &x); err != nil {
-			return err
-		}
-		switch {
-		case e.Service() != "policy" || c.escalated != nil || c.decision != nil || c.recorded:
-			return errors.New("not the one escalation of this call by policy")
-		case x.Decision.Verdict != contract.Escalate:
-			return errors.New("its decision does not escalate")
-		case contract.Digest(&x.Call) != contract.Digest(&c.call):
-			return errors.New("speaks of another call than the one proposed")
-		}
-		c.escalated, c.votes = &x.Decision, map[string]contract.Approval{}
-		return checkDecision(c, c.escalated, reg, policies)
-	case "approval_recorded":
-		var a contract.Approval
-		if err := contract.Decode(e.Data, &a); err != nil {
-			return err
-		}
-		if e.Service() != "policy" || c.escalated == nil || c.settled || c.decision != nil || c.recorded || a.CallID != c.call.ID {
-			return errors.New("a vote on a call that does not wait for one")
-		}
-		c.votes[e.ID], c.settled = a, a.Resolved != ""
-		return guard.VerifyBallot(&a, c.escalated, reg.At, e.Lamport)
-	case "effect_started", "start_expired":
-		var s contract.Started
-		if err := contract.Decode(e.Data, &s); err != nil {
-			return err
-		}
-		if c.decision == nil || c.started != nil || c.recorded {
-			return errors.New("started without a decision, or twice")
-		}
-		if s.CallID != c.call.ID || s.DecisionID != c.decision.ID || s.IntentID != c.decision.Intent.ID {
-			return errors.New("starts something else than was allowed")
-		}
-		owner := c.decision.Intent.Executor
-		if e.Name == "start_expired" {
-			owner = "policy"
-		}
-		if e.Service() != owner {
-			return fmt.Errorf("claimed by %s, want %s", e.Service(), owner)
-		}
-		if (s.ExecutedBy == contract.Caller) != (owner == contract.CallerExecutor) || s.ExecutedBy != "" && s.ExecutedBy != contract.Caller {
-			return errors.New("executed_by is not whom the intent is for")
-		}
-		c.started, c.claimer = &s, e.Service()
-	case "effect_recorded":
-		var r contract.Recorded
-		if err := contract.Decode(e.Data, &r); err != nil {
-			return err
-		}
-		return checkOutcome(e, c, &r, tip, reg, policies)
-	default:
-		if !canon.IsCanonical(e.Data) {
-			return errors.New("data is not in canonical form")
-		}
-	}
-	return nil
-}
-
-func checkDecision(c *callState, d *contract.Decision, reg *trust.Registry, policies map[string]bool) error {
-	if err := guard.VerifyDecision(d, reg.At); err != nil {
-		return err
-	}
-	p := c.proposed
-	switch {
-	case d.CallID != c.call.ID || d.ArgsDigest != c.call.Args.Commitment || d.Kind != c.call.Kind || d.Tool != c.call.Tool:
-		return errors.New("decision is about another call")
-	case d.Actor != p.Actor || d.Client != p.Client || d.Session != p.Session || d.Tenant != p.Tenant:
-		return errors.New("decision names another caller")
-	case d.Intent != nil && (d.Intent.Executor == contract.CallerExecutor) != (c.call.ReportWithin > 0):
-		return errors.New("the intent is for the caller, or not, otherwise than proposed")
-	case d.Verdict != contract.Deny && (!known(policies, "p0", d.Policies.P0) || !known(policies, "p1", d.Policies.P1)) || !known(policies, "p2", d.Policies.P2) && d.Policies.P2 != "":
-		return errors.New("decision names a policy that was never activated")
-	}
-	if c.escalated == nil || d == c.escalated {
-		return nil
-	}
-	return checkVotes(c, d)
-}
-
-// known reports whether every digest of a layer was activated.
-func known(policies map[string]bool, layer, digests string) bool {
-	for digest := range strings.SplitSeq(digests, "+") {
-		if !policies[layer+digest] {
-			return false
-		}
-	}
-	return true
-}
-
-// checkVotes: what the decision says people said is what they said.
-func checkVotes(c *callState, d *contract.Decision) error {
-	var f guard.Facts
-	if err := contract.Decode(d.Facts, &f); err != nil {
-		return fmt.Errorf("decision's facts: %w", err)
-	}
-	for _, v := range f.Approvals {
-		a, ok := c.votes[v.EventID]
-		if !ok || a.Approver != v.Approver || a.Vote != v.Vote || !slices.Equal(a.Roles, v.Roles) {
-			return fmt.Errorf("decision counts a vote of %s that is not recorded", v.Approver)
-		}
-	}
-	if d.Verdict == contract.Allow && !c.settled {
-		return errors.New("allowed before the escalation was settled")
-	}
-	return nil
-}
-
-func checkOutcome(e *contract.Event, c *callState, r *contract.Recorded, tip *receipt.Tip, reg *trust.Registry, policies map[string]bool) error {
-	if c.recorded {
-		return errors.New("second outcome of one call")
-	}
-	d := c.decision
-	if r.Decision != nil {
-		if d != nil {
-			return errors.New("second decision on one call")
-		}
-		d = r.Decision
-		if err := checkDecision(c, d, reg, policies); err != nil {
-			return err
-		}
-	}
-	if err := receipt.Check(r, d, reg.At); err != nil {
-		return err
-	}
-	if e.Service() != r.Receipt.Executor {
-		return errors.New("published by another service than signed it")
-	}
-	if d.Intent != nil && (c.started == nil || c.claimer != e.Service()) {
-		return errors.New("outcome of an effect its recorder never claimed")
-	}
-	if err := receipt.CheckLink(*tip, &r.Receipt); err != nil {
-		return err
-	}
-	*tip = receipt.TipOf(&r.Receipt)
-	c.recorded = true
-	return nil
-}
-
 func checkDerived(m *Manifest, d *derived, files map[string][]byte) error {
 	switch {
 	case !bytes.Equal(files[pathDecisions], joinLines(d.decisions)):
 		return fmt.Errorf("%s: not the decisions in the events", pathDecisions)
 	case !bytes.Equal(files[pathReceipts], joinLines(d.receipts)):
 		return fmt.Errorf("%s: not the receipts in the events", pathReceipts)
-	case !bytes.Equal(files[pathGraph], proofgraph.Lines(d.nodes)) || m.Graph != proofgraph.Digest(d.nodes):
+	case !bytes.Equal(files[pathGraph], proofgraph.Lines(d.graph.Nodes)) || m.Graph != sign.Digest(files[pathGraph]):
 		return fmt.Errorf("%s: not the graph of the events", pathGraph)
 	case m.TipDigest != d.tip.Digest || m.Receipts != int64(len(d.receipts)) || m.Events != int64(len(d.events)):
 		return fmt.Errorf("%s: chain tip or counts are not those of the events", pathManifest)
@@ -516,7 +296,7 @@ func checkContents(d *derived, files map[string][]byte) (erased int, err error) 
 	for i := range d.contents {
 		c := &d.contents[i]
 		switch _, err := c.Open(files[contentPath(c.Commitment)]); {
-		case errors.Is(err, contract.ErrErased), errors.Is(err, contract.ErrEncrypted):
+		case isGone(err):
 			erased++
 		case err != nil:
 			return 0, fmt.Errorf("content %s: %w", c.Commitment, err)
@@ -547,6 +327,7 @@ func attestedByCallers(receipts [][]byte) (n int) {
 func (r *Report) String() string {
 	s := fmt.Sprintf("VERIFIED session %s of tenant %s\n  log       %s, tree size %d, root %s\n  events    %d, each included in the log\n  decisions %d, signed by policy\n  receipts  %d, one unbroken chain\n",
 		r.Session, r.Tenant, r.Origin, r.TreeSize, r.RootHash, r.Events, r.Decisions, r.Receipts)
+	s += fmt.Sprintf("  tip       %s\n", r.Tip)
 	if r.Attested > 0 {
 		s += fmt.Sprintf("  attested  %d outcomes by the callers alone: no executor observed them\n", r.Attested)
 	}

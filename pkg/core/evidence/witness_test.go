@@ -49,7 +49,7 @@ func TestWitnesses(t *testing.T) {
 		if _, err := Verify(pack, w.root.KID); err != nil {
 			t.Fatal(name, err)
 		}
-		_, err := CheckWitnesses(pack, c.k, c.list)
+		err := (&Demands{Quorum: c.k, Witnesses: c.list}).CheckPack(pack)
 		if (err == nil) != (c.word == "") || err != nil && !strings.Contains(err.Error(), c.word) {
 			t.Errorf("%s: %v", name, err)
 		}

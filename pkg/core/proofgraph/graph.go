@@ -2,6 +2,7 @@
 package proofgraph
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -15,18 +16,18 @@ const (
 	Attestation   = "ATTESTATION"
 	Effect        = "EFFECT"
 	TrustEvent    = "TRUST_EVENT"
-	Checkpoint    = "CHECKPOINT"
-	MergeDecision = "MERGE_DECISION" // reserved: several branches joined by one decision
+	Checkpoint    = "CHECKPOINT"     // a signed tree head that covers every node before it
+	MergeDecision = "MERGE_DECISION" // a decision that joins the votes on an escalated call
 )
 
-// Node is one event in the graph.
+// Node is one event in the graph, or the checkpoint that closes it.
 type Node struct {
-	Digest    string   `json:"digest"` // of the event's stored bytes
+	Digest    string   `json:"digest"` // of the event's stored bytes, or of the checkpoint's text
 	ID        string   `json:"id"`     // event id
 	Kind      string   `json:"kind"`
 	Lamport   int64    `json:"lamport"`
 	Name      string   `json:"name"`    // event name
-	Parents   []string `json:"parents"` // event ids, sorted
+	Parents   []string `json:"parents"` // ids, sorted
 	Principal string   `json:"principal"`
 	Session   string   `json:"session"`
 }
@@ -51,29 +52,80 @@ var kinds = map[string]string{
 	"key_published": TrustEvent, "key_revoked": TrustEvent, "log_epoch_opened": TrustEvent, "policy_activated": TrustEvent,
 }
 
-// Of makes the node of one event. prev is the event id of the session's
-// previous receipt, or empty.
-func Of(e *contract.Event, stored []byte, prev string) Node {
+// Graph is built from a session's events in ledger order. Version 1, that of
+// packs before release 0.5, has neither merge decisions nor a checkpoint.
+type Graph struct {
+	Version int
+	Nodes   []Node
+
+	prev  string              // event id of the session's previous receipt
+	votes map[string][]string // ids of the votes on a call
+}
+
+// Add appends the node of one event.
+func (g *Graph) Add(e *contract.Event, stored []byte) {
 	kind := kinds[e.Name]
 	if kind == "" {
 		kind = Attestation
 	}
-	n := Node{Digest: sign.Digest(stored), ID: e.ID, Kind: kind, Lamport: int64(e.Lamport), Name: e.Name,
-		Parents: []string{}, Principal: e.Service(), Session: e.Session}
-	for _, p := range []string{e.Cause, prev} {
+	parents := []string{e.Cause}
+	if e.Name == "effect_recorded" {
+		parents = append(parents, g.prev)
+		g.prev = e.ID
+	}
+	if g.Version > 1 {
+		switch e.Name {
+		case "approval_recorded":
+			if g.votes == nil {
+				g.votes = map[string][]string{}
+			}
+			g.votes[e.CallID] = append(g.votes[e.CallID], e.ID)
+		case "allowed", "effect_recorded":
+			if votes := g.votes[e.CallID]; len(votes) > 0 {
+				parents = append(parents, votes...)
+				delete(g.votes, e.CallID)
+				if kind == Attestation {
+					kind = MergeDecision
+				}
+			}
+		}
+	}
+	g.add(Node{Digest: sign.Digest(stored), ID: e.ID, Kind: kind, Lamport: int64(e.Lamport), Name: e.Name, Principal: e.Service(), Session: e.Session}, parents)
+}
+
+// Close appends the node of the checkpoint over the events added; text is what
+// its signature is over, and lamport the greatest below it. Its parents are the nodes that are nobody's parent.
+func (g *Graph) Close(text []byte, size uint64, lamport int64, session string) {
+	if g.Version < 2 {
+		return
+	}
+	led := map[string]bool{}
+	for i := range g.Nodes {
+		for _, p := range g.Nodes[i].Parents {
+			led[p] = true
+		}
+	}
+	var ends []string
+	for i := range g.Nodes {
+		if !led[g.Nodes[i].ID] {
+			ends = append(ends, g.Nodes[i].ID)
+		}
+	}
+	g.add(Node{Digest: sign.Digest(text), ID: fmt.Sprintf("checkpoint-%d", size), Kind: Checkpoint, Lamport: lamport + 1, Name: "checkpoint", Principal: "audit", Session: session}, ends)
+}
+
+func (g *Graph) add(n Node, parents []string) {
+	n.Parents = []string{}
+	for _, p := range parents {
 		if p != "" && !slices.Contains(n.Parents, p) {
 			n.Parents = append(n.Parents, p)
 		}
 	}
 	slices.Sort(n.Parents)
-	return n
+	g.Nodes = append(g.Nodes, n)
 }
 
-// Digest names a set of nodes: SHA-256 over their canonical lines in ledger
-// order.
-func Digest(nodes []Node) string { return sign.Digest(Lines(nodes)) }
-
-// Lines renders nodes as canonical JSON lines.
+// Lines renders nodes as canonical JSON lines, in ledger order.
 func Lines(nodes []Node) []byte {
 	b := make([]byte, 0, 300*len(nodes))
 	for i := range nodes {
@@ -81,3 +133,6 @@ func Lines(nodes []Node) []byte {
 	}
 	return b
 }
+
+// Digest names a graph: SHA-256 over its lines.
+func Digest(nodes []Node) string { return sign.Digest(Lines(nodes)) }

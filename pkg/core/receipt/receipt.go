@@ -105,10 +105,13 @@ func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error
 	if r.IntentID != d.Intent.ID {
 		return bad("names another intent")
 	}
+	if r.Status == contract.Denied {
+		return bad("a call that was allowed cannot end denied")
+	}
 	if r.Status == contract.Expired && r.Executor != "policy" || r.Executor == "policy" && r.Status != contract.Expired && d.Intent.Executor != "policy" {
 		return bad("only policy records an expiry, and nothing else of another's call")
 	}
-	if r.Executor != "policy" && (r.Executor != d.Intent.Executor || r.Status == contract.Denied) {
+	if r.Executor != "policy" && r.Executor != d.Intent.Executor {
 		return bad("signed by another service than the intent's executor")
 	}
 	return nil

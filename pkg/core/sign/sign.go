@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Domain lines of everything that is signed.
@@ -55,6 +56,15 @@ func (k *Key) Sign(domain string, body []byte) string {
 	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.private, preimage(domain, body)))
 }
 
+// Base64 decodes standard base64 in its one spelling: padded, unused bits zero,
+// and without the line breaks that encoding/base64 skips.
+func Base64(s string) ([]byte, error) {
+	if strings.ContainsAny(s, "\r\n") {
+		return nil, errors.New("line break in base64")
+	}
+	return base64.StdEncoding.Strict().DecodeString(s)
+}
+
 // KID is the key id of a public key: "k-" and the first 16 bytes, in hex, of
 // its SHA-256.
 func KID(public []byte) string {
@@ -67,7 +77,7 @@ func Verify(public []byte, domain string, body []byte, sig string) error {
 	if len(public) != ed25519.PublicKeySize {
 		return fmt.Errorf("public key has %d bytes, want %d", len(public), ed25519.PublicKeySize)
 	}
-	raw, err := base64.StdEncoding.Strict().DecodeString(sig)
+	raw, err := Base64(sig)
 	if err != nil || !ed25519.Verify(public, preimage(domain, body), raw) {
 		return ErrSignature
 	}

@@ -53,7 +53,7 @@ func Cosign(note []byte, name string, key *sign.Key, unix uint64) string {
 // returns when it signed, in unix seconds.
 func VerifyCosignature(note []byte, line, name string, public []byte) (unix uint64, err error) {
 	text, ok := strings.CutPrefix(line, "— "+name+" ")
-	raw, err := base64.StdEncoding.Strict().DecodeString(text)
+	raw, err := sign.Base64(text)
 	body := NoteText(note)
 	if !ok || err != nil || len(raw) != 4+8+64 || body == nil || binary.BigEndian.Uint32(raw) != cosignKeyID(name, public) {
 		return 0, errCosignature

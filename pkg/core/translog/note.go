@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
@@ -57,6 +58,12 @@ func (c *Checkpoint) Sign(key *sign.Key) []byte {
 	return fmt.Appendf(nil, "%s\n— %s %s\n", text, c.Origin, base64.StdEncoding.EncodeToString(sig))
 }
 
+// plain reports whether text is UTF-8 without control characters but newlines,
+// as a note's text has to be.
+func plain(text []byte) bool {
+	return utf8.Valid(text) && bytes.IndexFunc(text, func(r rune) bool { return r < 0x20 && r != '\n' || r == 0x7f }) < 0
+}
+
 var errNote = errors.New("checkpoint: not a C2SP signed note of one signature")
 
 // ParseNote reads a note with exactly one signature and checks it with
@@ -67,13 +74,16 @@ func ParseNote(note, public []byte) (*Checkpoint, error) {
 		return nil, errNote
 	}
 	text = append(bytes.Clone(text), '\n')
+	if !plain(text) {
+		return nil, errNote
+	}
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	if len(lines) < 3 || lines[0] == "" {
 		return nil, errNote
 	}
 	line, ok := strings.CutPrefix(string(tail), "— "+lines[0]+" ")
 	line, ok2 := strings.CutSuffix(line, "\n")
-	raw, err := base64.StdEncoding.Strict().DecodeString(line)
+	raw, err := sign.Base64(line)
 	if !ok || !ok2 || err != nil || len(raw) != 4+64 {
 		return nil, errNote
 	}
@@ -87,7 +97,7 @@ func ParseNote(note, public []byte) (*Checkpoint, error) {
 	if err != nil || strconv.FormatUint(size, 10) != lines[1] {
 		return nil, errNote
 	}
-	root, err := base64.StdEncoding.Strict().DecodeString(lines[2])
+	root, err := sign.Base64(lines[2])
 	if err != nil || len(root) != 32 {
 		return nil, errNote
 	}

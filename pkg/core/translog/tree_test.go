@@ -213,3 +213,17 @@ func TestDuplicateLeaves(t *testing.T) {
 		t.Error("an inner node passes for a leaf")
 	}
 }
+
+// TestFrontier: a frontier has the roots of the whole tree.
+func TestFrontier(t *testing.T) {
+	m, f := mem{}, Frontier{}
+	for n := uint64(0); n < 300; n++ {
+		want, err := Root(n, m.get)
+		if err != nil || f.Root() != want || f.Size != n {
+			t.Fatal(n, err)
+		}
+		leaf := LeafHash([]byte{byte(n), byte(n >> 8)})
+		m.add(t, n, leaf)
+		f.Add(leaf)
+	}
+}

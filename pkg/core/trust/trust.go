@@ -4,7 +4,6 @@ package trust
 
 import (
 	"cmp"
-	"encoding/base64"
 	"fmt"
 	"slices"
 	"strconv"
@@ -41,7 +40,7 @@ func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 // it; the last valid root cannot be revoked.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	bad := func(what string) error { return fmt.Errorf("trust: key %s: %s", k.KID, what) }
-	public, err := base64.StdEncoding.Strict().DecodeString(k.PublicKey)
+	public, err := sign.Base64(k.PublicKey)
 	if err != nil || len(public) != 32 {
 		return bad("public key is not 32 bytes of base64")
 	}

@@ -1,8 +1,6 @@
 package audit
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -10,19 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
-	"slices"
 	"strings"
-	"sync"
 
-	"github.com/klauspost/compress/s2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
-	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -221,25 +214,36 @@ func (s *Service) sessionEntries(ctx context.Context, session string, size uint6
 	return s.entriesNear(ctx, bus.SessionFilter(s.env.Tenant, session), seqs)
 }
 
+// graph is a session's proof graph up to the newest checkpoint, which closes it.
 func (s *Service) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
-	pos, _ := s.view.Position()
-	entries, err := s.sessionEntries(ctx, session, pos)
+	doc, err := s.view.Lookup(s.env.Tenant, session)
 	if err != nil {
 		return nil, err
 	}
-	nodes, prev := []proofgraph.Node{}, ""
-	for _, en := range entries {
-		e, err := eventlog.Open(en)
-		if err != nil {
-			continue
-		}
-		p := ""
-		if e.Name == "effect_recorded" {
-			p, prev = prev, e.ID
-		}
-		nodes = append(nodes, proofgraph.Of(e, en.Data, p))
+	p, err := s.newest(ctx, uint64(doc.LastSeq))
+	if err != nil {
+		return nil, errors.New("not found: " + err.Error())
 	}
-	return nodes, nil
+	head, err := s.note(p.note)
+	if err != nil {
+		return nil, err
+	}
+	lamport, err := evidence.Lamport(head)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := s.sessionEntries(ctx, session, head.Size)
+	if err != nil {
+		return nil, err
+	}
+	g := proofgraph.Graph{Version: 2, Nodes: []proofgraph.Node{}}
+	for _, en := range entries {
+		if e, err := eventlog.Open(en); err == nil {
+			g.Add(e, en.Data)
+		}
+	}
+	g.Close(translog.NoteText(p.note), head.Size, int64(lamport), session)
+	return g.Nodes, nil
 }
 
 // eventOf answers with the first of a call's events that there is, by the
@@ -330,178 +334,6 @@ func (s *Service) transcript(ctx context.Context, raw json.RawMessage, reply fun
 	return reply(turns)
 }
 
-// evidence answers with a session's pack, compressed (S2), in binary frames.
-func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-	q, err := parse[Query](raw)
-	if err != nil {
-		return err
-	}
-	doc, err := s.view.Lookup(s.env.Tenant, q.Session)
-	if err != nil {
-		return err
-	}
-	note, cosigned, err := s.witnessed(ctx, max(uint64(doc.LastSeq), q.From), q.Witnessed)
-	if err != nil {
-		return err
-	}
-	head, err := s.note(note)
-	if err != nil {
-		return err
-	}
-	key := s.env.SignKey()
-	if l, err := evidence.Lamport(head); err != nil || !s.holds(key, l) {
-		// The key is younger than that checkpoint: seal under a later one.
-		pos, _ := s.view.Position()
-		if note, cosigned, err = s.witnessed(ctx, pos, q.Witnessed); err != nil {
-			return err
-		}
-		if head, err = s.note(note); err != nil {
-			return err
-		}
-	}
-	src := evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: note, Head: *head, Objects: map[string][]byte{}, Cosignatures: cosigned}
-	if q.From > 0 {
-		s.mu.Lock()
-		if p := s.at(q.From); p != nil {
-			src.Earlier = p.note
-		}
-		s.mu.Unlock()
-		if src.Earlier == nil {
-			return fmt.Errorf("not found: no checkpoint of %d leaves was signed", q.From)
-		}
-		if src.Growth, err = translog.Consistency(q.From, head.Size, s.view.Tree.Node); err != nil {
-			return err
-		}
-	}
-	seqs, err := s.view.SystemSeqs(head.Size)
-	if err != nil {
-		return err
-	}
-	if src.System, err = s.stored(ctx, "", seqs, head.Size, src.Objects); err != nil {
-		return err
-	}
-	if seqs, err = s.view.EventSeqs(s.env.Tenant, q.Session, head.Size); err != nil {
-		return err
-	}
-	if src.Events, err = s.stored(ctx, bus.SessionFilter(s.env.Tenant, q.Session), seqs, head.Size, src.Objects); err != nil {
-		return err
-	}
-	if q.Redact != "" {
-		show := func(call, part string) bool {
-			return q.Redact != "all" && q.Redact != part || slices.Contains(q.Disclose, call)
-		}
-		if err := evidence.Redact(&src, show); err != nil {
-			return err
-		}
-	}
-	// Compressed: what goes over TRANSIENT takes memory from everybody.
-	w := bufio.NewWriterSize(replyWriter(reply), 512<<10)
-	z := s2.NewWriter(w, s2.WriterConcurrency(2))
-	return errors.Join(evidence.Build(z, src, key), z.Close(), w.Flush())
-}
-
-// replyWriter sends what is written as binary frames.
-type replyWriter func(any) error
-
-func (r replyWriter) Write(b []byte) (int, error) { return len(b), r(b) }
-
-func (s *Service) holds(key *sign.Key, lamport uint64) bool {
-	_, err := s.env.Trust.At(key.KID, "audit", contract.UseManifest, lamport)
-	return err == nil
-}
-
-// stored reads entries with their proofs and collects their objects.
-func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
-	entries, err := s.entriesNear(ctx, filter, seqs)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]evidence.Stored, len(entries))
-	var mu sync.Mutex // guards objects
-	g, ctx := errgroup.WithContext(ctx)
-	part := len(entries)/runtime.GOMAXPROCS(0) + 1
-	for lo := 0; lo < len(entries); lo += part {
-		g.Go(func() error {
-			node := remember(s.view.Tree.Node)
-			for i := lo; i < min(lo+part, len(entries)); i++ {
-				en := entries[i]
-				path, err := translog.Inclusion(en.Seq-1, size, node)
-				if err != nil {
-					return err
-				}
-				out[i] = evidence.Stored{Bytes: en.Data, Proof: evidence.Proof{Index: int64(en.Seq - 1), Path: evidence.HexPath(path)}}
-				if !bytes.Contains(en.Data, objectStore) {
-					continue
-				}
-				for _, c := range contents(en) {
-					if c.Store != contract.StoreObject || c.Encryption != nil { // ciphertext cannot be held against its commitment
-						continue
-					}
-					object, err := s.env.Blobs.Object(ctx, &c)
-					if err != nil {
-						return err
-					}
-					if object != nil {
-						mu.Lock()
-						objects[c.Commitment] = object
-						mu.Unlock()
-					}
-				}
-			}
-			return nil
-		})
-	}
-	return out, g.Wait()
-}
-
-// objectStore is in every event that refers to an object.
-var objectStore = []byte(`"store":"` + contract.StoreObject + `"`)
-
-// remember keeps the nodes that the proofs of neighbours share.
-func remember(get translog.Nodes) translog.Nodes {
-	type at struct {
-		level uint
-		index uint64
-	}
-	seen := map[at]translog.Hash{}
-	return func(level uint, index uint64) (translog.Hash, error) {
-		if h, ok := seen[at{level, index}]; ok {
-			return h, nil
-		}
-		h, err := get(level, index)
-		if err == nil {
-			seen[at{level, index}] = h
-		}
-		return h, err
-	}
-}
-
-// contents lists the content references of an event.
-func contents(en eventlog.Entry) []contract.Content {
-	e, err := eventlog.Open(en)
-	if err != nil {
-		return nil
-	}
-	switch e.Name {
-	case "call_proposed":
-		var c contract.Call
-		if contract.Decode(e.Data, &c) == nil {
-			return c.Contents()
-		}
-	case "effect_recorded":
-		var r contract.Recorded
-		if contract.Decode(e.Data, &r) == nil && r.Output != nil {
-			return []contract.Content{*r.Output}
-		}
-	case "policy_activated":
-		var a contract.Activated
-		if contract.Decode(e.Data, &a) == nil {
-			return []contract.Content{a.Bundle}
-		}
-	}
-	return nil
-}
-
 // proof answers with an entry's leaf hash and inclusion proof.
 func (s *Service) proof(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 	q, err := parse[struct {
@@ -513,10 +345,11 @@ func (s *Service) proof(ctx context.Context, raw json.RawMessage, reply func(any
 	if pos, _ := s.view.Position(); q.Seq == 0 || q.Seq > pos {
 		return errors.New("not found: no such ledger entry")
 	}
-	note, err := s.covering(ctx, q.Seq)
+	p, err := s.newest(ctx, q.Seq)
 	if err != nil {
 		return errors.New("not found: " + err.Error())
 	}
+	note := p.note
 	head, err := s.note(note)
 	if err != nil {
 		return err
@@ -535,22 +368,30 @@ func (s *Service) proof(ctx context.Context, raw json.RawMessage, reply func(any
 	return reply(map[string]any{"index": q.Seq - 1, "leaf": hex.EncodeToString(leaf[:]), "path": evidence.HexPath(path), "checkpoint": strings.TrimSpace(string(note)) + "\n"})
 }
 
-// checkpointNote answers with the newest checkpoint, or with the one that
-// witnesses are to cosign.
-func (s *Service) checkpointNote(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+// checkpointNote returns the newest checkpoint, the one that witnesses are to
+// cosign, or the newest that some number of them have, with their lines.
+func (s *Service) checkpointNote(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 	q, err := parse[struct {
-		Witness bool  `json:"witness"`
-		Epoch   int64 `json:"epoch"` // a closed epoch; 0 is the open one
+		Witness   bool  `json:"witness"`
+		Witnessed int   `json:"witnessed"`
+		Epoch     int64 `json:"epoch"` // a closed epoch; 0 is the open one
 	}](raw)
 	if err != nil {
 		return err
 	}
-	if q.Epoch != 0 {
+	switch {
+	case q.Epoch != 0:
 		note, err := s.closedNote(q.Epoch)
 		if err != nil {
 			return err
 		}
 		return reply(string(note))
+	case q.Witnessed > 0:
+		p, err := s.bound(ctx, 0, q.Witnessed)
+		if err != nil {
+			return err
+		}
+		return reply(string(p.note) + strings.Join(p.cosigned, "\n") + "\n")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -56,6 +56,7 @@ type Service struct {
 type point struct {
 	size     uint64
 	note     []byte
+	tips     bool     // it commits to a map of tips; those of releases before 0.5 do not
 	cosigned []string // witnesses' lines
 }
 
@@ -82,6 +83,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	defer s.view.Close()
 	if err := s.loadCheckpoints(ctx); err != nil {
 		return err
+	}
+	if err := s.checkTips(); err != nil {
+		env.Log.Error("audit view is wrong and will be rebuilt", "err", err)
+		if err := s.view.Reset(); err != nil {
+			return err
+		}
 	}
 	pos, lamport := s.view.Position()
 	env.Emit.See(lamport)
@@ -193,7 +200,8 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 			if strings.HasSuffix(m.Header.Get(jetstream.SubjectHeader), ".cosignature") {
 				s.recall(m.Data)
 			} else if c, err := s.note(m.Data); err == nil && c.Origin == s.origin() {
-				s.checkpoints = append(s.checkpoints, point{size: c.Size, note: m.Data})
+				_, tips, _ := c.Tips()
+				s.checkpoints = append(s.checkpoints, point{size: c.Size, note: m.Data, tips: tips})
 			}
 			if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
 				return err
@@ -287,7 +295,8 @@ func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 	return nil, err
 }
 
-// checkpoint signs the present tree head if it grew.
+// checkpoint signs the present tree head if it grew, or if the last checkpoint
+// commits to no map of tips.
 func (s *Service) checkpoint(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,8 +306,11 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	if err := s.catchUp(ctx); err != nil {
 		return err
 	}
-	size, lamport := s.view.Position()
-	if n := len(s.checkpoints); size == 0 || n > 0 && s.checkpoints[n-1].size >= size {
+	size, lamport, tips, err := s.view.Head()
+	if err != nil {
+		return err
+	}
+	if n := len(s.checkpoints); size == 0 || n > 0 && s.checkpoints[n-1].size >= size && s.checkpoints[n-1].tips {
 		return nil
 	}
 	root, err := translog.Root(size, s.view.Tree.Node)
@@ -306,7 +318,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 		return err
 	}
 	c := translog.Checkpoint{Origin: s.origin(), Size: size, Root: root, Extensions: []string{
-		"durability " + s.Durability, fmt.Sprintf("epoch %d", s.epoch), fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now())}}
+		"durability " + s.Durability, fmt.Sprintf("epoch %d", s.epoch), fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now()), translog.TipsExtension(tips)}}
 	key := s.env.SignKey()
 	if _, err := s.env.Trust.At(key.KID, "audit", contract.UseCheckpoint, lamport); err != nil {
 		return nil // a new key, of whose publication the view does not know yet
@@ -320,19 +332,18 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	if _, err := s.env.Conn.JS.Publish(try, "log."+s.env.Tenant+".checkpoint", note); err != nil {
 		return err
 	}
-	s.checkpoints = append(s.checkpoints, point{size: size, note: note})
+	s.checkpoints = append(s.checkpoints, point{size: size, note: note, tips: true})
 	return nil
 }
 
-// covering is the first checkpoint of at least size leaves; deterministic, so
-// that exporting twice gives the same bytes.
-func (s *Service) covering(ctx context.Context, size uint64) ([]byte, error) {
+// newest is the newest checkpoint, of at least size leaves.
+func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
 	for range 2 {
 		s.mu.Lock()
-		i, _ := slices.BinarySearchFunc(s.checkpoints, size, func(p point, n uint64) int { return cmp.Compare(p.size, n) })
-		if i < len(s.checkpoints) {
+		if n := len(s.checkpoints); n > 0 && s.checkpoints[n-1].size >= size {
 			defer s.mu.Unlock()
-			return s.checkpoints[i].note, nil
+			p := s.checkpoints[n-1]
+			return &p, nil
 		}
 		s.mu.Unlock()
 		if err := s.checkpoint(ctx); err != nil {

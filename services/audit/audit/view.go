@@ -44,7 +44,8 @@ var (
 	bAlarms   = []byte("alarms")   // seq -> what is wrong with the entry
 	bTimes    = []byte("times")    // second -> first seq
 	bSearch   = []byte("search")   // facet=value\x00seq -> distances of further seqs
-	buckets   = [][]byte{bMeta, bSessions, bEvents, bReceipts, bIDs, bSystem, bAlarms, bTimes, bSearch}
+	buckets   = [][]byte{bMeta, bSessions, bEvents, bReceipts, bIDs, bSystem, bAlarms, bTimes, bSearch, bTips, bRecent}
+	dumped    = buckets[1:8] // entry by entry
 )
 
 // OpenView opens or creates the view in dir. A file that cannot be read is
@@ -79,20 +80,33 @@ func openDB(path string) (*bbolt.DB, error) {
 	}
 	return db, db.Update(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bMeta); b != nil && getUint(tx, "layout") != layout {
-			for _, name := range buckets { // an earlier layout: built anew from the ledger
-				if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {
-					return err
-				}
-			}
+			return empty(tx) // an earlier layout: built anew from the ledger
 		}
-		for _, b := range buckets {
-			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
-				return err
-			}
-		}
-		return putUint(tx, "layout", layout)
+		return create(tx)
 	})
 }
+
+// empty removes all that the view holds.
+func empty(tx *bbolt.Tx) error {
+	for _, name := range buckets {
+		if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {
+			return err
+		}
+	}
+	return create(tx)
+}
+
+func create(tx *bbolt.Tx) error {
+	for _, b := range buckets {
+		if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+			return err
+		}
+	}
+	return putUint(tx, "layout", layout)
+}
+
+// Reset empties the view, to be built anew from the ledger's first entry.
+func (v *View) Reset() error { return v.db.Update(empty) }
 
 // layout counts the versions of what the buckets hold.
 const layout = 3
@@ -167,6 +181,8 @@ type Session struct {
 	ID       string `json:"session_id"`
 	Tenant   string `json:"tenant"`
 	Tip      string `json:"tip"`
+
+	was int64 // LastSeq as stored
 }
 
 // Canonical implements canon.Document.
@@ -257,6 +273,7 @@ func (w *writer) session(id string) (*Session, error) {
 		if err := json.Unmarshal(b, s); err != nil {
 			return nil, err
 		}
+		s.was = s.LastSeq
 	}
 	w.sessions[id] = s
 	return s, nil
@@ -268,7 +285,7 @@ func (w *writer) flush() error {
 			return err
 		}
 	}
-	return w.flushPostings()
+	return errors.Join(w.flushTips(), w.flushPostings())
 }
 
 func key(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
@@ -309,10 +326,10 @@ func (v *View) Dump(line func([]byte) error) error {
 		if err := line(fmt.Appendf(nil, `{"root":"%x"}`, root)); err != nil {
 			return err
 		}
-		if err := dumpSearch(tx, line); err != nil {
+		if err := errors.Join(dumpTips(tx, line), dumpSearch(tx, line)); err != nil {
 			return err
 		}
-		for _, name := range buckets[1 : len(buckets)-1] {
+		for _, name := range dumped {
 			if err := tx.Bucket(name).ForEach(func(k, val []byte) error {
 				w := canon.Object(nil)
 				w.Str("bucket", string(name))

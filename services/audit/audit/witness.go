@@ -83,8 +83,9 @@ func (s *Service) witnesses() (n int) {
 func (s *Service) recall(b []byte) {
 	size, line, ok := strings.Cut(string(b), "\n")
 	n, err := strconv.ParseUint(size, 10, 64)
-	if p := s.at(n); ok && err == nil && p != nil {
-		if _, err := s.witnessOf(p.note, line); err == nil {
+	for i := len(s.checkpoints) - 1; ok && err == nil && i >= 0 && s.checkpoints[i].size >= n; i-- {
+		p := &s.checkpoints[i] // of two of one size, the line is over one
+		if _, err := s.witnessOf(p.note, line); p.size == n && err == nil {
 			p.cosigned = append(p.cosigned, line)
 		}
 	}
@@ -118,19 +119,19 @@ func (s *Service) witnessOf(note []byte, line string) (string, error) {
 	return "", errors.New("not found: no witness of the trust registry signed this")
 }
 
-// witnessed is the first checkpoint of at least size leaves that k witnesses
-// have cosigned, with their lines; k 0 asks for none.
-func (s *Service) witnessed(ctx context.Context, size uint64, k int) ([]byte, []string, error) {
-	note, err := s.covering(ctx, size)
+// bound is the checkpoint that a pack over at least size leaves is bound to: the
+// newest, or, where k cosignatures are demanded, the newest that has them.
+func (s *Service) bound(ctx context.Context, size uint64, k int) (*point, error) {
+	p, err := s.newest(ctx, size)
 	if err != nil || k == 0 {
-		return note, nil, err
+		return p, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.checkpoints {
-		if p := &s.checkpoints[i]; p.size >= size && len(p.cosigned) >= k {
-			return p.note, p.cosigned, nil
+	for i := len(s.checkpoints) - 1; i >= 0 && s.checkpoints[i].size >= size; i-- {
+		if p := s.checkpoints[i]; len(p.cosigned) >= k {
+			return &p, nil
 		}
 	}
-	return nil, nil, fmt.Errorf("not found: no checkpoint above entry %d has %d cosignatures yet", size, k)
+	return nil, fmt.Errorf("not found: no checkpoint above entry %d has %d cosignatures yet", size, k)
 }

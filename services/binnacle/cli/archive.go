@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -20,46 +21,45 @@ import (
 
 // ledgerSource is a ledger up to a checkpoint.
 type ledgerSource struct {
-	note string
-	size uint64 // that the checkpoint covers
-	read archive.Ledger
+	note     string
+	cosigned []string // witnesses' lines over the checkpoint
+	size     uint64   // that the checkpoint covers
+	read     archive.Ledger
 }
 
 // sourceFlags says where a ledger is read: at the mesh, or at its mirror.
 type sourceFlags struct {
-	c    *env
-	nats *string
-	keys *string
+	c         *env
+	nats      *string
+	keys      *string
+	witnessed *int
 }
 
 func (c *env) sourceFlags() *sourceFlags {
 	return &sourceFlags{c, c.fs.String("mirror", "", "read the mirror on this NATS server, with the auditor's key, instead of the mesh"),
-		c.fs.String("keys", "", "with --mirror: folder that holds auditor.nkey (default DATA/keys)")}
+		c.fs.String("keys", "", "with --mirror: folder that holds auditor.nkey (default DATA/keys)"),
+		c.fs.Int("witnessed", 0, "how many witnesses must have cosigned the checkpoint")}
 }
 
 func (f *sourceFlags) open(ctx context.Context) (*ledgerSource, func(), error) {
+	if *f.nats != "" && *f.witnessed > 0 {
+		return nil, nil, fail(exitUsage, "--witnessed is for the mesh, not for its mirror")
+	}
 	if *f.nats != "" {
 		return f.mirror(ctx)
 	}
-	src, err := f.c.meshLedger(ctx)
+	src, err := f.c.meshLedger(ctx, *f.witnessed)
 	return src, func() {}, err
 }
 
-// meshLedger is the ledger up to a checkpoint that covers what is there now.
-func (c *env) meshLedger(ctx context.Context) (*ledgerSource, error) {
-	resp, err := c.request(ctx, http.MethodGet, "/api/v1/ledger?from=1&to=1", nil, nil)
+// meshLedger is the ledger up to a checkpoint that covers what is there now, or
+// up to the newest that k witnesses have cosigned.
+func (c *env) meshLedger(ctx context.Context, k int) (*ledgerSource, error) {
+	note, cosigned, err := c.checkpointNow(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	size := resp.Header.Get("X-Binnacle-Ledger-Size")
-	resp.Body.Close()
-	var proof struct {
-		Checkpoint string `json:"checkpoint"`
-	}
-	if err := c.get(ctx, "/api/v1/ledger/"+size+"/proof", &proof); err != nil {
-		return nil, err
-	}
-	src := &ledgerSource{note: proof.Checkpoint, read: func(from, to uint64) (io.ReadCloser, error) {
+	src := &ledgerSource{note: note, cosigned: cosigned, read: func(from, to uint64) (io.ReadCloser, error) {
 		resp, err := c.request(ctx, http.MethodGet, fmt.Sprintf("/api/v1/ledger?from=%d&to=%d", from, to), nil, nil)
 		if err != nil {
 			return nil, err
@@ -72,6 +72,30 @@ func (c *env) meshLedger(ctx context.Context) (*ledgerSource, error) {
 	}
 	src.size = head.Size
 	return src, nil
+}
+
+// checkpointNow fetches that checkpoint, and the witnesses' lines over it.
+func (c *env) checkpointNow(ctx context.Context, k int) (note string, cosigned []string, err error) {
+	if k > 0 {
+		var b bytes.Buffer
+		if _, err := c.copyTo(ctx, &b, "/log/checkpoint?witnessed="+strconv.Itoa(k)); err != nil {
+			return "", nil, err
+		}
+		text, signatures, _ := strings.Cut(b.String(), "\n\n")
+		first, rest, _ := strings.Cut(signatures, "\n")
+		return text + "\n\n" + first + "\n", strings.FieldsFunc(rest, func(r rune) bool { return r == '\n' }), nil
+	}
+	resp, err := c.request(ctx, http.MethodGet, "/api/v1/ledger?from=1&to=1", nil, nil)
+	if err != nil {
+		return "", nil, err
+	}
+	size := resp.Header.Get("X-Binnacle-Ledger-Size")
+	resp.Body.Close()
+	var proof struct {
+		Checkpoint string `json:"checkpoint"`
+	}
+	err = c.get(ctx, "/api/v1/ledger/"+size+"/proof", &proof)
+	return proof.Checkpoint, nil, err
 }
 
 // mirror is the mirrored ledger up to the newest mirrored checkpoint over no
@@ -167,7 +191,7 @@ func archiveCmd(ctx context.Context, c *env) error {
 		return err
 	}
 	defer stop()
-	ix, err := archive.Add(*to, *segment, src.note, src.read)
+	ix, err := archive.Add(*to, *segment, src.note, src.cosigned, src.read)
 	if err != nil {
 		return err
 	}

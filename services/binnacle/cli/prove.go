@@ -1,13 +1,13 @@
 package cli
 
 import (
-	"archive/tar"
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,7 +17,6 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/archive"
 )
 
 // printStream prints a chat stream's text as it comes. It fails unless the
@@ -157,7 +156,6 @@ func (c *env) printEvents(ctx context.Context, r io.Reader) error {
 func export(ctx context.Context, c *env) error {
 	ses := c.fs.String("session", "", "session to export")
 	out := c.fs.String("out", "", "file to write (default: standard output)")
-	witnessed := c.fs.Int("witnessed", 0, "how many witnesses must have cosigned the pack's checkpoint")
 	kept := c.fs.String("kept", "", "checkpoint kept from earlier, or a pack with one: prove that the log grew from there")
 	redact := c.fs.String("redact", "", "withhold payloads: args, output or all; their commitments stay")
 	var disclose list
@@ -190,11 +188,11 @@ func export(ctx context.Context, c *env) error {
 		defer stop()
 		n, err = exportLedger(w, src)
 	} else {
-		q := url.Values{"witnessed": {strconv.Itoa(*witnessed)}}
+		q := url.Values{"witnessed": {strconv.Itoa(*from.witnessed)}}
 		if *kept != "" {
-			note, err := keptNote(*kept)
+			note, err := evidence.ReadKept(*kept)
 			if err != nil {
-				return err
+				return fail(exitUsage, "--kept: %v", err)
 			}
 			head, err := ledger.ReadHead(note)
 			if err != nil {
@@ -237,19 +235,15 @@ func exportLedger(w io.Writer, src *ledgerSource) (int64, error) {
 	if err != nil {
 		return n, err
 	}
-	last, err := evidence.LedgerTrailer(src.note)
-	if err != nil {
-		return n, err
-	}
-	m, err := w.Write(last)
+	m, err := w.Write(evidence.LedgerTrailer(src.note, src.cosigned...))
 	return n + int64(m), err
 }
 
-// verify checks a pack or an exported ledger offline.
+// verify checks a pack, an exported ledger or an archive offline.
 func verify(_ context.Context, c *env) error {
 	root := c.fs.String("root", os.Getenv("BINNACLE_ROOT"), "key id of the root you trust, or a file holding it (default: DATA/root.kid)")
-	demand := c.fs.String("witnesses", "", "file of the witnesses that must have cosigned: {quorum, witnesses: [{name, public_key}]}")
-	kept := c.fs.String("kept", "", "checkpoint kept from earlier, or a pack with one: the pack must prove that its log grew from there")
+	witnesses := c.fs.String("witnesses", "", "file of the witnesses that must have cosigned: {quorum, witnesses: [{name, public_key}]}")
+	kept := c.fs.String("kept", "", "checkpoint kept from earlier, or a pack with one: the log must have grown from there")
 	pos, err := c.parse(1, 1, "pack.tar|ledger.jsonl|archive/")
 	if err != nil {
 		return err
@@ -258,67 +252,29 @@ func verify(_ context.Context, c *env) error {
 	if err != nil {
 		return err
 	}
-	if st, err := os.Stat(pos[0]); err == nil && st.IsDir() {
-		rep, err := archive.Verify(pos[0], kid)
+	var demands evidence.Demands
+	if *witnesses != "" {
+		b, err := os.ReadFile(*witnesses)
+		if err == nil {
+			err = demands.ReadWitnesses(b)
+		}
 		if err != nil {
-			return fail(exitFailed, "FAILED: %v", err)
+			return fail(exitUsage, "--witnesses %s: %v", *witnesses, err)
 		}
-		return c.print(rep, func() { fmt.Fprint(c.out, rep) })
 	}
-	b, err := os.ReadFile(pos[0])
-	if err != nil {
+	if *kept != "" {
+		if demands.Kept, err = evidence.ReadKept(*kept); err != nil {
+			return fail(exitUsage, "--kept: %v", err)
+		}
+	}
+	rep, err := evidence.VerifyFile(pos[0], kid, demands)
+	if errors.Is(err, fs.ErrNotExist) {
 		return err
-	}
-	var rep fmt.Stringer
-	if len(b) > 0 && b[0] == '{' {
-		rep, err = evidence.VerifyLedger(b, kid)
-	} else {
-		rep, err = evidence.Verify(b, kid)
-	}
-	if err == nil && *demand != "" {
-		k, list, bad := witnesses(*demand)
-		if bad != nil {
-			return bad
-		}
-		_, err = evidence.CheckWitnesses(b, k, list)
-	}
-	if err == nil && *kept != "" {
-		note, bad := keptNote(*kept)
-		if bad != nil {
-			return bad
-		}
-		err = evidence.CheckKept(b, note)
 	}
 	if err != nil {
 		return fail(exitFailed, "FAILED: %v", err)
 	}
 	return c.print(rep, func() { fmt.Fprint(c.out, rep) })
-}
-
-// keptNote reads a checkpoint from a file of its own, or from a pack.
-func keptNote(file string) ([]byte, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	if len(b) > 262 && string(b[257:262]) == "ustar" {
-		for r := tar.NewReader(bytes.NewReader(b)); ; {
-			h, err := r.Next()
-			if err != nil {
-				return nil, fail(exitUsage, "%s: holds no checkpoint", file)
-			}
-			if h.Name == "checkpoint" {
-				if b, err = io.ReadAll(r); err != nil {
-					return nil, err
-				}
-				break
-			}
-		}
-	}
-	if _, err := ledger.ReadHead(b); err != nil {
-		return nil, fail(exitUsage, "%s: %v", file, err)
-	}
-	return b, nil
 }
 
 func (c *env) rootKID(v string) (string, error) {

@@ -73,7 +73,7 @@ func (c *env) tell(ctx context.Context, call string) (*story, error) {
 	defer resp.Body.Close()
 	s := &story{CallID: call, Edges: [][2]string{}}
 	in := map[string]bool{}
-	previous := "" // outcome of the session, which a receipt links to
+	graph := proofgraph.Graph{Version: 2}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 8<<20)
 	for lines.Scan() {
@@ -88,14 +88,11 @@ func (c *env) tell(ctx context.Context, call string) (*story, error) {
 		if err != nil {
 			continue // audit's alarm, not ours
 		}
-		before := ""
-		if e.Name == "effect_recorded" {
-			before, previous = previous, e.ID
-		}
+		graph.Add(e, line.Event)
 		if e.CallID != call {
 			continue
 		}
-		n := proofgraph.Of(e, line.Event, before)
+		n := graph.Nodes[len(graph.Nodes)-1]
 		s.Nodes = append(s.Nodes, chapter{line.Seq, e.ID, n.Kind, e.Name, e.Source, e.Lamport, e.Time, says(e)})
 		in[e.ID] = true
 		for _, p := range n.Parents {

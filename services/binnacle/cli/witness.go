@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
@@ -277,32 +276,4 @@ func keep(path string, b []byte) error {
 		return err
 	}
 	return os.Rename(f.Name(), path)
-}
-
-// witnesses reads a verifier's policy: how many of which witnesses.
-func witnesses(file string) (k int, list []evidence.Witness, err error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return 0, nil, err
-	}
-	var doc struct {
-		Quorum    int `json:"quorum"`
-		Witnesses []struct {
-			Name      string `json:"name"`
-			PublicKey []byte `json:"public_key"`
-		} `json:"witnesses"`
-	}
-	if err := strictJSON(b, &doc); err != nil {
-		return 0, nil, fail(exitUsage, "%s: want {quorum, witnesses: [{name, public_key}]}: %v", file, err)
-	}
-	if doc.Quorum < 1 || doc.Quorum > len(doc.Witnesses) {
-		return 0, nil, fail(exitUsage, "%s: quorum: want 1 to the number of witnesses", file)
-	}
-	for _, w := range doc.Witnesses {
-		if len(w.PublicKey) != 32 || slices.ContainsFunc(list, func(x evidence.Witness) bool { return x.Name == w.Name || bytes.Equal(x.PublicKey, w.PublicKey) }) {
-			return 0, nil, fail(exitUsage, "%s: witness %s: want a key of 32 bytes in base64, each name and key once", file, w.Name)
-		}
-		list = append(list, evidence.Witness{Name: w.Name, PublicKey: w.PublicKey})
-	}
-	return doc.Quorum, list, nil
 }

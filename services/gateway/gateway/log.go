@@ -34,8 +34,14 @@ func (s *Service) logCheckpoint(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	witnessed := uint64(0)
+	if v := c.QueryParam("witnessed"); v != "" {
+		if witnessed, err = strconv.ParseUint(v, 10, 8); err != nil {
+			return badRequest("witnessed", "want how many witnesses must have cosigned")
+		}
+	}
 	var note string
-	if err := s.askAudit(c, "checkpoint", map[string]any{"witness": c.QueryParam("witness") == "true", "epoch": epoch}, &note); err != nil {
+	if err := s.askAudit(c, "checkpoint", map[string]any{"witness": c.QueryParam("witness") == "true", "witnessed": witnessed, "epoch": epoch}, &note); err != nil {
 		return err
 	}
 	return c.Blob(http.StatusOK, "text/plain; charset=utf-8", []byte(note))

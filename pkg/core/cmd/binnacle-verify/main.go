@@ -1,5 +1,6 @@
-// Command binnacle-verify checks an evidence pack offline. It imports only
-// the standard library and the trusted core.
+// Command binnacle-verify checks evidence offline: a pack, an exported ledger,
+// or the folder of an archive. It imports only the standard library and the
+// trusted core.
 //
 // Exit codes: 0 verified, 1 something is wrong (named on standard error),
 // 2 usage.
@@ -7,8 +8,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -17,9 +20,11 @@ import (
 
 func main() {
 	root := flag.String("root", "", "key id of the root you trust, or a file holding it (default: BINNACLE_ROOT, then data/root.kid)")
+	witnesses := flag.String("witnesses", "", "file of the witnesses that must have cosigned: {quorum, witnesses: [{name, public_key}]}")
+	kept := flag.String("kept", "", "checkpoint kept from earlier, or a pack with one: the log must have grown from there")
 	asJSON := flag.Bool("json", false, "print the report as JSON")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: binnacle-verify [--root KID|FILE] [--json] pack.tar")
+		fmt.Fprintln(os.Stderr, "usage: binnacle-verify [--root KID|FILE] [--witnesses FILE] [--kept FILE] [--json] pack.tar|ledger.jsonl|archive/")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -28,16 +33,16 @@ func main() {
 		os.Exit(2)
 	}
 	kid, err := rootKID(*root)
-	if err != nil {
+	demands, err2 := demands(*witnesses, *kept)
+	if err := errors.Join(err, err2); err != nil {
 		fmt.Fprintln(os.Stderr, "binnacle-verify:", err)
 		os.Exit(2)
 	}
-	pack, err := os.ReadFile(flag.Arg(0))
-	if err != nil {
+	rep, err := evidence.VerifyFile(flag.Arg(0), kid, demands)
+	if errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintln(os.Stderr, "binnacle-verify:", err)
 		os.Exit(2)
 	}
-	rep, err := evidence.Verify(pack, kid)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "FAILED:", err)
 		os.Exit(1)
@@ -49,7 +54,26 @@ func main() {
 	fmt.Print(rep)
 }
 
-// rootKID resolves the trust anchor; the pack itself is never asked.
+// demands reads what is wanted beyond a valid proof.
+func demands(witnesses, kept string) (d evidence.Demands, err error) {
+	if witnesses != "" {
+		b, err := os.ReadFile(witnesses)
+		if err == nil {
+			err = d.ReadWitnesses(b)
+		}
+		if err != nil {
+			return d, fmt.Errorf("--witnesses %s: %w", witnesses, err)
+		}
+	}
+	if kept != "" {
+		if d.Kept, err = evidence.ReadKept(kept); err != nil {
+			return d, fmt.Errorf("--kept: %w", err)
+		}
+	}
+	return d, nil
+}
+
+// rootKID resolves the trust anchor, which never comes from what is verified.
 func rootKID(flagValue string) (string, error) {
 	v := flagValue
 	if v == "" {

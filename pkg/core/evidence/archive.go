@@ -1,0 +1,287 @@
+package evidence
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+)
+
+// ArchiveFile is the name of the index in an archive's folder.
+const ArchiveFile = "archive.json"
+
+// ArchiveFormat is the format member of an archive's index.
+const ArchiveFormat = "binnacle-archive/v1"
+
+// maxIndex bounds an archive's index.
+const maxIndex = 64 << 20
+
+// Archive is the index of a ledger stored as a folder of sealed segments.
+type Archive struct {
+	Format       string    `json:"format"`
+	Segment      uint64    `json:"segment"`                // events per segment, a power of two; the last may have fewer
+	Checkpoint   string    `json:"checkpoint"`             // signed note over all of them
+	Cosignatures []string  `json:"cosignatures,omitempty"` // witnesses' lines over it
+	Segments     []Segment `json:"segments"`
+}
+
+// Segment is one file of an archive: stored bytes, one event a line, gzip.
+type Segment struct {
+	File   string `json:"file"`
+	From   uint64 `json:"from"` // sequence
+	To     uint64 `json:"to"`
+	Root   string `json:"root"`   // hex, of the subtree over its events
+	SHA256 string `json:"sha256"` // of the file
+}
+
+// OpenArchive reads an archive's index.
+func OpenArchive(dir string) (*Archive, error) {
+	b, err := readFile(filepath.Join(dir, ArchiveFile), maxIndex)
+	if err != nil {
+		return nil, err
+	}
+	if err := canon.CheckDepth(b); err != nil {
+		return nil, fmt.Errorf("%s: %w", ArchiveFile, err)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	var ix Archive
+	if err := d.Decode(&ix); err != nil {
+		return nil, fmt.Errorf("%s: %w", ArchiveFile, err)
+	}
+	if ix.Format != ArchiveFormat {
+		return nil, fmt.Errorf("%s: format %q is not %s", ArchiveFile, ix.Format, ArchiveFormat)
+	}
+	return &ix, nil
+}
+
+// readFile reads a file of at most limit bytes.
+func readFile(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%s: more than %d bytes", name, limit)
+	}
+	return b, err
+}
+
+// Commits checks that the segments named follow one another without a gap and
+// that their roots are those of the checkpoint's tree. It checks no signature.
+func (ix *Archive) Commits() error {
+	size, want, err := unsignedHead(ix.Checkpoint)
+	if err != nil {
+		return fmt.Errorf("%s: %w", ArchiveFile, err)
+	}
+	if ix.Segment == 0 || ix.Segment&(ix.Segment-1) != 0 {
+		return fmt.Errorf("%s: segments of %d events", ArchiveFile, ix.Segment)
+	}
+	next := uint64(1)
+	roots := make([]translog.Hash, len(ix.Segments))
+	for i, s := range ix.Segments {
+		b, err := hex.DecodeString(s.Root)
+		if err != nil || len(b) != 32 || filepath.Base(s.File) != s.File {
+			return fmt.Errorf("%s: segment %d is malformed", ArchiveFile, i+1)
+		}
+		if s.From != next || s.To < s.From || s.To != min(s.From+ix.Segment-1, size) {
+			return fmt.Errorf("%s: the events from %d on are in no segment", ArchiveFile, next)
+		}
+		roots[i], next = translog.Hash(b), s.To+1
+	}
+	if next != size+1 {
+		return fmt.Errorf("%s: the events from %d to %d are in no segment", ArchiveFile, next, size)
+	}
+	root := translog.EmptyRoot()
+	if len(roots) > 0 {
+		root = fold(roots)
+	}
+	if root != want {
+		return fmt.Errorf("%s: its segments do not have the checkpoint's root", ArchiveFile)
+	}
+	return nil
+}
+
+// unsignedHead reads a note's size and root without checking who signed it.
+func unsignedHead(note string) (size uint64, root translog.Hash, err error) {
+	rows := strings.SplitN(note, "\n", 4)
+	if len(rows) < 4 {
+		return 0, root, errors.New("not a checkpoint")
+	}
+	b, err := sign.Base64(rows[2])
+	size, err2 := strconv.ParseUint(rows[1], 10, 63)
+	if err != nil || err2 != nil || len(b) != len(root) {
+		return 0, root, errors.New("not a checkpoint")
+	}
+	return size, translog.Hash(b), nil
+}
+
+// fold is the root over subtrees of equal size, of which the last may be
+// smaller: RFC 6962 splits at the largest power of two.
+func fold(roots []translog.Hash) translog.Hash {
+	if len(roots) == 1 {
+		return roots[0]
+	}
+	k := 1
+	for k*2 < len(roots) {
+		k *= 2
+	}
+	return translog.NodeHash(fold(roots[:k]), fold(roots[k:]))
+}
+
+// VerifyArchive checks an archive against the root key that is trusted: every
+// segment against the index, the index against the checkpoint, and then what
+// VerifyLedger checks. Its error names every segment that is missing or wrong.
+func VerifyArchive(dir, rootKID string, demands Demands) (*LedgerReport, error) {
+	ix, err := OpenArchive(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := ix.Commits(); err != nil {
+		return nil, err
+	}
+	var bad []error
+	for i := range ix.Segments {
+		s := &ix.Segments[i]
+		if err := s.check(dir); err != nil {
+			bad = append(bad, fmt.Errorf("events %d to %d: %w", s.From, s.To, err))
+		}
+	}
+	if len(bad) > 0 {
+		return nil, fmt.Errorf("%d of %d segments verify: %w", len(ix.Segments)-len(bad), len(ix.Segments), errors.Join(bad...))
+	}
+	return VerifyLedgerFrom(func() (io.ReadCloser, error) { return &archiveReader{dir: dir, ix: ix}, nil }, rootKID, demands)
+}
+
+// check holds a segment's file against the index, one line in memory.
+func (s *Segment) check(dir string) error {
+	r, err := s.open(dir)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var tree translog.Frontier
+	in := newLineReader(r)
+	for {
+		b, err := in.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil && tree.Size == s.To-s.From+1 {
+			err = errors.New("more events than the index names")
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.File, err)
+		}
+		tree.Add(translog.LeafHash(b))
+	}
+	if err := r.whole(s.SHA256); err != nil {
+		return fmt.Errorf("%s %w", s.File, err)
+	}
+	root := tree.Root()
+	if tree.Size != s.To-s.From+1 || hex.EncodeToString(root[:]) != s.Root {
+		return fmt.Errorf("%s does not hold the events that the log does", s.File)
+	}
+	return nil
+}
+
+// segmentReader decompresses a segment and hashes its file on the way.
+type segmentReader struct {
+	*gzip.Reader
+	file *os.File
+	in   io.Reader
+	sum  hash.Hash
+}
+
+func (s *Segment) open(dir string) (*segmentReader, error) {
+	f, err := os.Open(filepath.Join(dir, s.File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s is missing", s.File)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &segmentReader{file: f, sum: sha256.New()}
+	r.in = io.TeeReader(f, r.sum)
+	if r.Reader, err = gzip.NewReader(r.in); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", s.File, err)
+	}
+	return r, nil
+}
+
+// whole checks the digest of the file.
+func (r *segmentReader) whole(want string) error {
+	if _, err := io.Copy(io.Discard, r.in); err != nil {
+		return err
+	}
+	if hex.EncodeToString(r.sum.Sum(nil)) != want {
+		return errors.New("is not the file that the index names")
+	}
+	return nil
+}
+
+// Close closes the file.
+func (r *segmentReader) Close() error { return r.file.Close() }
+
+// archiveReader reads an archive as an exported ledger.
+type archiveReader struct {
+	dir  string
+	ix   *Archive
+	next int
+	cur  io.ReadCloser
+}
+
+// Read implements io.Reader.
+func (a *archiveReader) Read(p []byte) (int, error) {
+	for {
+		if a.cur == nil {
+			switch {
+			case a.next < len(a.ix.Segments):
+				r, err := a.ix.Segments[a.next].open(a.dir)
+				if err != nil {
+					return 0, err
+				}
+				a.cur = r
+			case a.next == len(a.ix.Segments):
+				a.cur = io.NopCloser(bytes.NewReader(LedgerTrailer(a.ix.Checkpoint, a.ix.Cosignatures...)))
+			default:
+				return 0, io.EOF
+			}
+			a.next++
+		}
+		n, err := a.cur.Read(p)
+		if !errors.Is(err, io.EOF) {
+			return n, err
+		}
+		if err := a.Close(); err != nil || n > 0 {
+			return n, err
+		}
+	}
+}
+
+// Close implements io.Closer.
+func (a *archiveReader) Close() error {
+	if a.cur == nil {
+		return nil
+	}
+	err := a.cur.Close()
+	a.cur = nil
+	return err
+}

@@ -1,0 +1,138 @@
+package evidence
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+)
+
+// data is an event's data, decoded; of an event that no rule is about, nothing.
+type data struct {
+	call      *contract.Call // proposed
+	allowed   *contract.Allowed
+	escalated *contract.Escalated
+	approval  *contract.Approval
+	started   *contract.Started
+	recorded  *contract.Recorded
+}
+
+// decode reads the data of an event of a session.
+func decode(e *contract.Event) (d data, err error) {
+	var doc canon.Document
+	switch e.Name {
+	case "call_proposed":
+		d.call = &contract.Call{}
+		doc = d.call
+	case "allowed":
+		d.allowed = &contract.Allowed{}
+		doc = d.allowed
+	case "escalated":
+		d.escalated = &contract.Escalated{}
+		doc = d.escalated
+	case "approval_recorded":
+		d.approval = &contract.Approval{}
+		doc = d.approval
+	case "effect_started", "start_expired":
+		d.started = &contract.Started{}
+		doc = d.started
+	case "effect_recorded":
+		d.recorded = &contract.Recorded{}
+		doc = d.recorded
+	default:
+		return d, nil
+	}
+	if err := contract.Decode(e.Data, doc); err != nil {
+		return d, fmt.Errorf("event %s: %w", e.ID, err)
+	}
+	return d, nil
+}
+
+// contents lists what the data refers to.
+func (d *data) contents() []contract.Content {
+	switch {
+	case d.call != nil:
+		return d.call.Contents()
+	case d.allowed != nil:
+		return d.allowed.Call.Contents()
+	case d.escalated != nil:
+		return d.escalated.Call.Contents()
+	case d.recorded != nil && d.recorded.Output != nil:
+		return []contract.Content{*d.recorded.Output}
+	}
+	return nil
+}
+
+// isGone reports whether content cannot be opened, rather than being wrong.
+func isGone(err error) bool {
+	return errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted)
+}
+
+// approvals is the one member of a decision's facts that a verifier reads.
+type approvals struct{ list []guard.ApprovalFact }
+
+// Canonical implements canon.Document.
+func (a *approvals) Canonical(c *canon.Codec) { canon.List(c, "approvals", &a.list) }
+
+// votesOf reads the votes that a decision counted. Facts may hold members that
+// a verifier does not know.
+func votesOf(facts []byte) ([]guard.ApprovalFact, error) {
+	var a approvals
+	var bad error
+	err := canon.Members(facts, func(name, value []byte) {
+		if string(name) == `"approvals"` {
+			bad = contract.Decode(append(append([]byte(`{"approvals":`), value...), '}'), &a)
+		}
+	})
+	return a.list, errors.Join(err, bad)
+}
+
+// system is what the trust and policy events of a ledger say.
+type system struct {
+	reg      *trust.Registry
+	policies map[string]bool // layer and digest of every policy that was activated
+	epochs   int64           // the newest log epoch
+}
+
+func newSystem(rootKID string) system {
+	return system{reg: &trust.Registry{Root: rootKID}, policies: map[string]bool{}, epochs: 1}
+}
+
+// isSystem reports whether an event is one that apply folds.
+func isSystem(e *contract.Event) bool {
+	return e.Name == "key_published" || e.Name == "key_revoked" || e.Name == "policy_activated"
+}
+
+// apply folds the next trust or policy event, in ledger order.
+func (s *system) apply(e *contract.Event, files map[string][]byte) error {
+	switch e.Service() + "." + e.Name {
+	case "provision.key_published", "provision.key_revoked":
+		var k contract.TrustKey
+		if err := contract.Decode(e.Data, &k); err != nil {
+			return fmt.Errorf("event %s: %w", e.ID, err)
+		}
+		if k.Revoked != (e.Name == "key_revoked") || k.Tenant != e.Tenant {
+			return fmt.Errorf("event %s: does not say what its name says", e.ID)
+		}
+		return s.reg.Apply(k, e.Lamport)
+	case "policy.policy_activated":
+		var a contract.Activated
+		if err := contract.Decode(e.Data, &a); err != nil {
+			return fmt.Errorf("event %s: %w", e.ID, err)
+		}
+		body, err := a.Bundle.Open(files[contentPath(a.Bundle.Commitment)])
+		if err == nil && sign.Digest(body) != a.Digest {
+			err = errors.New("bundle does not match its digest")
+		}
+		if err != nil && !isGone(err) {
+			return fmt.Errorf("policy %s: %w", a.Digest, err)
+		}
+		s.policies[a.Layer+a.Digest] = true
+		return nil
+	}
+	return fmt.Errorf("event %s: %s is not a system event", e.ID, e.Type())
+}

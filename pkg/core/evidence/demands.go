@@ -1,0 +1,170 @@
+package evidence
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+)
+
+// Demands are what a reader wants beyond a valid proof. The zero value demands
+// nothing.
+type Demands struct {
+	Quorum    int       // of Witnesses that must have cosigned the checkpoint
+	Witnesses []Witness // that the reader trusts
+	Kept      []byte    // a checkpoint the reader saw earlier: the log must have grown from it
+}
+
+// Witness is one that a verifier trusts.
+type Witness struct {
+	Name      string `json:"name"`
+	PublicKey []byte `json:"public_key"`
+}
+
+// ReadWitnesses reads the document that names the witnesses a reader trusts,
+// {quorum, witnesses: [{name, public_key}]}.
+func (d *Demands) ReadWitnesses(doc []byte) error {
+	if err := canon.CheckDepth(doc); err != nil {
+		return err
+	}
+	var w struct {
+		Quorum    int       `json:"quorum"`
+		Witnesses []Witness `json:"witnesses"`
+	}
+	in := json.NewDecoder(bytes.NewReader(doc))
+	in.DisallowUnknownFields()
+	if err := in.Decode(&w); err != nil {
+		return fmt.Errorf("want {quorum, witnesses: [{name, public_key}]}: %w", err)
+	}
+	if w.Quorum < 1 || w.Quorum > len(w.Witnesses) {
+		return errors.New("quorum: want 1 to the number of witnesses")
+	}
+	for i, x := range w.Witnesses {
+		if x.Name == "" || len(x.PublicKey) != 32 {
+			return fmt.Errorf("witness %q: want a name, and a key of 32 bytes in base64", x.Name)
+		}
+		if err := distinct(x, w.Witnesses[:i]); err != nil {
+			return err
+		}
+	}
+	d.Quorum, d.Witnesses = w.Quorum, w.Witnesses
+	return nil
+}
+
+func distinct(w Witness, others []Witness) error {
+	for _, o := range others {
+		if o.Name == w.Name || bytes.Equal(o.PublicKey, w.PublicKey) {
+			return fmt.Errorf("witnesses: %s and %s are one: each name and each key counts once", o.Name, w.Name)
+		}
+	}
+	return nil
+}
+
+// cosigned reports an error unless enough of the witnesses signed the note.
+func (d *Demands) cosigned(note []byte, lines []string) error {
+	n := 0
+	for i, w := range d.Witnesses {
+		if err := distinct(w, d.Witnesses[:i]); err != nil {
+			return err
+		}
+		for _, line := range lines {
+			if _, err := translog.VerifyCosignature(note, line, w.Name, w.PublicKey); err == nil {
+				n++
+				break
+			}
+		}
+	}
+	if n < d.Quorum {
+		return fmt.Errorf("cosignatures: %d of the %d witnesses demanded", n, d.Quorum)
+	}
+	return nil
+}
+
+// CheckPack reports an error unless the pack meets the demands. Verify comes
+// first; this says nothing about the rest of the pack.
+func (d *Demands) CheckPack(pack []byte) error {
+	if d.Quorum == 0 && d.Kept == nil {
+		return nil
+	}
+	files, err := readTar(pack)
+	if err != nil {
+		return err
+	}
+	lines, err := lines(files[pathCosignatures])
+	if err != nil {
+		return fmt.Errorf("%s: %w", pathCosignatures, err)
+	}
+	text := make([]string, len(lines))
+	for i, l := range lines {
+		text[i] = string(l)
+	}
+	if err := d.cosigned(files[pathCheckpoint], text); err != nil || d.Kept == nil {
+		return err
+	}
+	return checkKept(files, d.Kept)
+}
+
+// keptHead is a checkpoint that a ledger must have grown from. A nil one
+// demands nothing.
+type keptHead struct {
+	note []byte
+	size uint64 // as the note has it; nothing rests on it before check
+	root *translog.Hash
+}
+
+func (d *Demands) keptHead() *keptHead {
+	if d.Kept == nil {
+		return nil
+	}
+	k := &keptHead{note: d.Kept}
+	if rows := strings.SplitN(string(d.Kept), "\n", 3); len(rows) == 3 {
+		k.size, _ = strconv.ParseUint(rows[1], 10, 64)
+	}
+	return k
+}
+
+// at notes the root when the tree has the kept checkpoint's size.
+func (k *keptHead) at(tree *translog.Frontier) {
+	if k != nil && tree.Size == k.size {
+		root := tree.Root()
+		k.root = &root
+	}
+}
+
+// check compares the kept checkpoint, which one of audit's keys must have
+// signed, with the ledger whose last checkpoint is head.
+func (k *keptHead) check(head *translog.Checkpoint, reg *trust.Registry) error {
+	if k == nil {
+		return nil
+	}
+	c, err := openNote(k.note, reg, canon.MaxInt)
+	if err != nil {
+		return fmt.Errorf("the checkpoint kept: %w", err)
+	}
+	switch {
+	case c.Origin != head.Origin:
+		return fmt.Errorf("the checkpoint kept is of %s, the ledger is %s", c.Origin, head.Origin)
+	case k.root == nil || *k.root != c.Root:
+		return errors.New("the ledger did not grow from the checkpoint kept")
+	}
+	return keepsTips(c, head)
+}
+
+// keepsTips: a log whose checkpoints commit to a map of tips goes on doing so.
+func keepsTips(earlier, later *translog.Checkpoint) error {
+	_, had, err1 := earlier.Tips()
+	_, has, err2 := later.Tips()
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if had && !has {
+		return errors.New("the earlier checkpoint commits to a map of tips, the later does not")
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package evidence
+
+import (
+	"fmt"
+	"io"
+	"os"
+)
+
+// VerifyFile checks a pack, an exported ledger, or the folder of an archive
+// against the root key that is trusted, and what is demanded beyond that. The
+// report is a *Report or a *LedgerReport.
+func VerifyFile(path, rootKID string, demands Demands) (fmt.Stringer, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if st.IsDir() {
+		return orNil(VerifyArchive(path, rootKID, demands))
+	}
+	open := func() (io.ReadCloser, error) { return os.Open(path) }
+	f, err := open()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var first [1]byte
+	if n, _ := f.Read(first[:]); n == 1 && first[0] == '{' {
+		return orNil(VerifyLedgerFrom(open, rootKID, demands))
+	}
+	pack, err := readFile(path, MaxPack)
+	if err != nil {
+		return nil, err
+	}
+	rep, err := Verify(pack, rootKID)
+	if err == nil {
+		err = demands.CheckPack(pack)
+	}
+	return orNil(rep, err)
+}
+
+// orNil keeps a nil report from becoming an interface that is not nil.
+func orNil[T fmt.Stringer](rep T, err error) (fmt.Stringer, error) {
+	if err != nil {
+		return nil, err
+	}
+	return rep, nil
+}
+
+// ReadKept reads a checkpoint that a reader kept: a file of its own, or a pack
+// that holds one. It checks no signature.
+func ReadKept(path string) ([]byte, error) {
+	b, err := readFile(path, MaxPack)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > 262 && string(b[257:262]) == "ustar" {
+		files, err := readTar(b)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		b = files[pathCheckpoint]
+	}
+	if _, _, err := unsignedHead(string(b)); err != nil {
+		return nil, fmt.Errorf("%s: holds no checkpoint", path)
+	}
+	return b, nil
+}

@@ -1,0 +1,86 @@
+package evidence
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+)
+
+// pathTip holds the proof of the session's end; a pack has it exactly where its
+// checkpoint commits to a map of tips.
+const pathTip = "tip.json"
+
+// What a report states about the session's end.
+const (
+	TipBound    = "bound by checkpoint"
+	TipAttested = "attested by audit's manifest only"
+)
+
+// TipProof shows what a checkpoint's map of tips holds for a session.
+type TipProof struct {
+	Events   int64    `json:"events"`   // of the session
+	Path     []string `json:"path"`     // hex; siblings from the root down
+	Receipts int64    `json:"receipts"` // of the session
+	Tip      string   `json:"tip_digest"`
+}
+
+// Canonical implements canon.Document.
+func (p *TipProof) Canonical(c *canon.Codec) {
+	c.Int("events", &p.Events)
+	c.Strs("path", &p.Path)
+	c.Int("receipts", &p.Receipts)
+	c.Str("tip_digest", &p.Tip)
+}
+
+// NewTipProof renders a tip and the path to it.
+func NewTipProof(t translog.Tip, path []translog.Hash) *TipProof {
+	return &TipProof{Events: int64(t.Events), Path: HexPath(path), Receipts: int64(t.Receipts), Tip: "sha256:" + hex.EncodeToString(t.Digest[:])}
+}
+
+// tipOf is the map's entry for a session.
+func tipOf(digest string, events, receipts uint64) (t translog.Tip, err error) {
+	b, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:"))
+	if err != nil || len(b) != len(t.Digest) {
+		return t, fmt.Errorf("tip %q is not a digest", digest)
+	}
+	return translog.Tip{Digest: translog.Hash(b), Events: events, Receipts: receipts}, nil
+}
+
+// checkTip verifies that the session ends where the checkpoint's map of tips
+// says, and returns how the end is known.
+func checkTip(m *Manifest, head *translog.Checkpoint, d *derived, file []byte) (string, error) {
+	root, ok, err := head.Tips()
+	switch {
+	case err != nil:
+		return "", err
+	case !ok && file != nil:
+		return "", errors.New("the checkpoint commits to no map of tips")
+	case !ok:
+		return TipAttested, nil
+	}
+	var p TipProof
+	if err := contract.Decode(file, &p); err != nil {
+		return "", err
+	}
+	path, err := parsePath(p.Path)
+	if err != nil {
+		return "", err
+	}
+	claimed, err := tipOf(p.Tip, uint64(p.Events), uint64(p.Receipts))
+	if err != nil || p.Events < 0 || p.Receipts < 0 || p.Tip != "sha256:"+hex.EncodeToString(claimed.Digest[:]) {
+		return "", errors.New("not the tip of a session")
+	}
+	if translog.VerifyTip(translog.TipKey(m.Tenant, m.Session), &claimed, path, root) != nil {
+		return "", errors.New("the checkpoint's map of tips does not hold this")
+	}
+	if p.Tip != d.tip.Digest || p.Events != int64(len(d.events)) || p.Receipts != int64(len(d.receipts)) {
+		return "", fmt.Errorf("the session has %d events and %d receipts below the checkpoint; the pack holds %d and %d, or ends in another receipt",
+			p.Events, p.Receipts, len(d.events), len(d.receipts))
+	}
+	return TipBound, nil
+}

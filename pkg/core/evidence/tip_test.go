@@ -1,0 +1,297 @@
+package evidence
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+)
+
+// bound is sample whose checkpoints commit to a map of tips.
+func bound(t testing.TB, calls int) *world {
+	w := sample(t, calls)
+	w.bind = true
+	return w
+}
+
+// tipLeaves are the map's entries over the ledger as it is.
+func (w *world) tipLeaves() (leaves []translog.TipLeaf, tips map[string]translog.Tip) {
+	tips = map[string]translog.Tip{}
+	for _, b := range w.ledger {
+		e, err := contract.DecodeEvent(b)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if e.Session == "" {
+			continue
+		}
+		t, ok := tips[e.Session]
+		if !ok {
+			t, err = tipOf(receipt.Genesis("t", e.Session).Digest, 0, 0)
+		}
+		if e.Name == "effect_recorded" {
+			var r contract.Recorded
+			if err := contract.Decode(e.Data, &r); err != nil {
+				w.t.Fatal(err)
+			}
+			t, err = tipOf(contract.Digest(&r.Receipt), t.Events, t.Receipts+1)
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		t.Events++
+		tips[e.Session] = t
+	}
+	for session, t := range tips {
+		k := translog.TipKey("t", session)
+		leaves = append(leaves, translog.TipLeaf{Key: k, Leaf: t.Leaf(k)})
+	}
+	return leaves, tips
+}
+
+// tipPath proves key by the map's definition.
+func tipPath(leaves []translog.TipLeaf, key translog.Hash, depth int) []translog.Hash {
+	if len(leaves) < 2 {
+		return nil
+	}
+	var half [2][]translog.TipLeaf
+	for _, l := range leaves {
+		b := translog.TipBit(l.Key, depth)
+		half[b] = append(half[b], l)
+	}
+	b := translog.TipBit(key, depth)
+	return append([]translog.Hash{subRoot(half[1-b], depth+1)}, tipPath(half[b], key, depth+1)...)
+}
+
+// subRoot is the root of a subtree at depth.
+func subRoot(leaves []translog.TipLeaf, depth int) translog.Hash {
+	switch len(leaves) {
+	case 0:
+		return translog.Hash{}
+	case 1:
+		return leaves[0].Leaf
+	}
+	var half [2][]translog.TipLeaf
+	for _, l := range leaves {
+		b := translog.TipBit(l.Key, depth)
+		half[b] = append(half[b], l)
+	}
+	return translog.TipNode(subRoot(half[0], depth+1), subRoot(half[1], depth+1))
+}
+
+// prove adds the proof of the session's end to src and the map's root to its
+// checkpoint, which it signs again.
+func (w *world) prove(src *Source) {
+	leaves, tips := w.tipLeaves()
+	src.Head.Extensions = append(src.Head.Extensions, translog.TipsExtension(translog.TipsRoot(slices.Clone(leaves))))
+	src.Checkpoint = src.Head.Sign(w.keys["audit"])
+	src.Tip = NewTipProof(tips[src.Session], tipPath(leaves, translog.TipKey("t", src.Session), 0))
+}
+
+// endings are packs that end early, or claim an end that is not the session's.
+func endings(t testing.TB) map[string]redacted {
+	out := map[string]redacted{}
+	pack := func(ok bool, name, session string, change func(*world, *Source)) {
+		w := bound(t, 3)
+		w.escalated(func(*escalation) {})
+		for _, s := range []string{"s-1", "s-2", "s-3", "s-4"} {
+			w.call(s, "c-"+s, true, false)
+		}
+		src := w.source(session)
+		change(w, &src)
+		b, err := bytesOf(src, w.keys["audit"])
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		out[name] = redacted{ok: ok, pack: b}
+	}
+	last := func(s *Source) { s.Events = s.Events[:len(s.Events)-1] }
+	pack(true, "as it was", "s-a", func(*world, *Source) {})
+	pack(true, "of one call", "s-4", func(*world, *Source) {})
+	pack(true, "with votes", "s-e", func(*world, *Source) {})
+	pack(false, "without the last outcome", "s-a", func(_ *world, s *Source) { last(s) })
+	pack(false, "without the last call", "s-b", func(_ *world, s *Source) { s.Events = s.Events[:len(s.Events)-4] })
+	pack(false, "without the last outcome, its end claimed", "s-a", func(w *world, s *Source) {
+		last(s)
+		d, err := derive("t", "s-a", s.Events, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Tip.Events, s.Tip.Receipts, s.Tip.Tip = int64(len(d.events)), int64(len(d.receipts)), d.tip.Digest
+	})
+	pack(false, "with the end of another session", "s-1", func(w *world, s *Source) { s.Tip = w.source("s-2").Tip })
+	pack(false, "without the proof", "s-a", func(_ *world, s *Source) { s.Tip = nil })
+	pack(false, "a path cut", "s-a", func(_ *world, s *Source) { s.Tip.Path = s.Tip.Path[1:] })
+	pack(false, "a path with an empty end", "s-a", func(_ *world, s *Source) { s.Tip.Path = append(s.Tip.Path, strings.Repeat("0", 64)) })
+	pack(false, "another map", "s-a", func(w *world, s *Source) {
+		s.Head.Extensions[3] = translog.TipsExtension(translog.LeafHash([]byte("x")))
+		s.Checkpoint = s.Head.Sign(w.keys["audit"])
+	})
+	pack(false, "a map without the session", "s-a", func(w *world, s *Source) {
+		leaves, _ := w.tipLeaves()
+		leaves = slices.DeleteFunc(leaves, func(l translog.TipLeaf) bool { return l.Key == translog.TipKey("t", "s-a") })
+		s.Head.Extensions[3] = translog.TipsExtension(translog.TipsRoot(slices.Clone(leaves)))
+		s.Checkpoint = s.Head.Sign(w.keys["audit"])
+		s.Tip.Path = HexPath(tipPath(leaves, translog.TipKey("t", "s-a"), 0))
+	})
+	pack(false, "a proof under a checkpoint without a map", "s-a", func(w *world, s *Source) {
+		s.Head.Extensions = s.Head.Extensions[:3]
+		s.Checkpoint = s.Head.Sign(w.keys["audit"])
+	})
+	pack(false, "a map of another version", "s-a", func(w *world, s *Source) {
+		s.Head.Extensions[3] = strings.Replace(s.Head.Extensions[3], "tips 1 ", "tips 2 ", 1)
+		s.Checkpoint = s.Head.Sign(w.keys["audit"])
+	})
+	pack(false, "two maps", "s-a", func(w *world, s *Source) {
+		s.Head.Extensions = append(s.Head.Extensions, s.Head.Extensions[3])
+		s.Checkpoint = s.Head.Sign(w.keys["audit"])
+	})
+	pack(false, "a map that the log gave up", "s-a", func(w *world, s *Source) {
+		w.bind = false
+		bare := w.source("s-a")
+		w.grow(&bare, 9)
+		c, err := translog.ParseNote(bare.Earlier, w.keys["audit"].Public())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Extensions = append(c.Extensions, translog.TipsExtension(translog.Hash{1}))
+		bare.Earlier = c.Sign(w.keys["audit"])
+		*s = bare
+	})
+	return out
+}
+
+// TestTip: a pack whose checkpoint commits to a map of tips cannot end before
+// the session does, even if audit's own key seals it.
+func TestTip(t *testing.T) {
+	root := key(t, "root").KID
+	for name, c := range endings(t) {
+		rep, err := Verify(c.pack, root)
+		if (err == nil) != c.ok || c.ok && rep.Tip != TipBound {
+			t.Errorf("%s: %+v %v", name, rep, err)
+		}
+	}
+	w := sample(t, 1)
+	rep, err := Verify(build(t, w.source("s-a"), w.keys["audit"]), root)
+	if err != nil || rep.Tip != TipAttested || !strings.Contains(rep.String(), "attested by audit's manifest only") {
+		t.Errorf("%+v %v", rep, err)
+	}
+}
+
+// TestGoldenBound: a pack with a proof of its end has the bytes it had.
+func TestGoldenBound(t *testing.T) {
+	w := bound(t, 4)
+	pack := build(t, w.source("s-a"), w.keys["audit"])
+	const path = "testdata/v1-bound.tar"
+	if *update {
+		if err := os.WriteFile(path, pack, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(kept, pack) {
+		t.Fatal("the format changed: today's pack of the same session has other bytes", err)
+	}
+	if _, err := Verify(kept, w.root.KID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestGraph: a checkpoint closes the graph over every end in it, and a decision
+// after votes joins them; graphs of packs before that have neither.
+func TestGraph(t *testing.T) {
+	kinds := func(w *world) (kinds map[string]proofgraph.Node) {
+		files, err := readTar(build(t, w.source("s-e"), w.keys["audit"]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := lines(files[pathGraph])
+		kinds = map[string]proofgraph.Node{}
+		for _, b := range all {
+			var n proofgraph.Node
+			err = errors.Join(err, contract.Decode(b, &n))
+			kinds[n.ID] = n
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return kinds
+	}
+	for _, bind := range []bool{false, true} {
+		w := sample(t, 1)
+		w.bind = bind
+		w.escalated(func(*escalation) {})
+		nodes, closes := kinds(w), 0
+		for _, n := range nodes {
+			if n.Kind == proofgraph.Checkpoint {
+				closes++
+				if !slices.Equal(n.Parents, []string{"q-c-e", "r-c-e"}) && !slices.Equal(n.Parents, []string{"r-c-e"}) {
+					t.Errorf("the checkpoint's parents are %v", n.Parents)
+				}
+			}
+		}
+		d := nodes["d-c-e"]
+		merged := d.Kind == proofgraph.MergeDecision && slices.Equal(d.Parents, []string{"p-c-e", "v-0", "v-1"})
+		if merged != bind || (closes == 1) != bind {
+			t.Errorf("bound %v: %d checkpoints, decision %+v", bind, closes, d)
+		}
+	}
+}
+
+// TestLedgerTips: the map over an exported ledger is computed again.
+func TestLedgerTips(t *testing.T) {
+	w := bound(t, 5)
+	src := w.source("s-a")
+	export := func(c *translog.Checkpoint) []byte {
+		return append(joinLines(w.ledger), LedgerTrailer(string(c.Sign(w.keys["audit"])))...)
+	}
+	rep, err := VerifyLedger(export(&src.Head), w.root.KID)
+	if err != nil || rep.Tips != TipBound {
+		t.Fatal(rep, err)
+	}
+	other := src.Head
+	other.Extensions = append(slices.Clone(src.Head.Extensions[:3]), translog.TipsExtension(translog.Hash{1}))
+	if _, err := VerifyLedger(export(&other), w.root.KID); err == nil || !strings.Contains(err.Error(), "map of tips") {
+		t.Error("another map of tips:", err)
+	}
+	none := src.Head
+	none.Extensions = src.Head.Extensions[:3]
+	if rep, err := VerifyLedger(export(&none), w.root.KID); err != nil || rep.Tips != TipAttested {
+		t.Error(rep, err)
+	}
+	// A checkpoint kept, and witnesses.
+	small := w.source("s-a")
+	w.grow(&small, 7)
+	head, err := translog.ParseNote(small.Earlier, w.keys["audit"].Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	head.Root[0] ^= 1
+	for name, c := range map[string]struct {
+		d    Demands
+		word string
+	}{
+		"kept":                {Demands{Kept: small.Earlier}, ""},
+		"its own":             {Demands{Kept: src.Checkpoint}, ""},
+		"kept of another log": {Demands{Kept: head.Sign(w.keys["audit"])}, "did not grow"},
+		"rubbish":             {Demands{Kept: []byte("x")}, "kept"},
+		"no witness":          {Demands{Quorum: 1, Witnesses: []Witness{{"w1", key(t, "w1").Public()}}}, "0 of the 1"},
+	} {
+		_, err := VerifyLedgerFrom(opener(export(&src.Head)), w.root.KID, c.d)
+		if (err == nil) != (c.word == "") || err != nil && !strings.Contains(err.Error(), c.word) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	note := src.Head.Sign(w.keys["audit"])
+	signed := append(joinLines(w.ledger), LedgerTrailer(string(note), translog.Cosign(note, "w1", key(t, "w1"), 100))...)
+	if _, err := VerifyLedgerFrom(opener(signed), w.root.KID, Demands{Quorum: 1, Witnesses: []Witness{{"w1", key(t, "w1").Public()}}}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,222 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/klauspost/compress/s2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// evidence answers with a session's pack, compressed (S2), in binary frames.
+func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[Query](raw)
+	if err != nil {
+		return err
+	}
+	doc, err := s.view.Lookup(s.env.Tenant, q.Session)
+	if err != nil {
+		return err
+	}
+	src, err := s.source(ctx, q, doc)
+	if err != nil {
+		return err
+	}
+	if q.Redact != "" {
+		show := func(call, part string) bool {
+			return q.Redact != "all" && q.Redact != part || slices.Contains(q.Disclose, call)
+		}
+		if err := evidence.Redact(src, show); err != nil {
+			return err
+		}
+	}
+	// Compressed: what goes over TRANSIENT takes memory from everybody.
+	w := bufio.NewWriterSize(replyWriter(reply), 512<<10)
+	z := s2.NewWriter(w, s2.WriterConcurrency(2))
+	return errors.Join(evidence.Build(z, *src, s.env.SignKey()), z.Close(), w.Flush())
+}
+
+// head chooses the checkpoint that a pack is bound to and proves the session's
+// end under it.
+func (s *Service) head(ctx context.Context, q Query, doc *Session) (*evidence.Source, error) {
+	p, err := s.bound(ctx, max(uint64(doc.LastSeq), q.From), q.Witnessed)
+	if err != nil {
+		return nil, err
+	}
+	head, err := s.note(p.note)
+	if err != nil {
+		return nil, err
+	}
+	if l, err := evidence.Lamport(head); err != nil || !s.holds(s.env.SignKey(), l) {
+		// The key is younger than that checkpoint: seal under a later one.
+		pos, _ := s.view.Position()
+		if p, err = s.bound(ctx, pos, q.Witnessed); err != nil {
+			return nil, err
+		}
+		if head, err = s.note(p.note); err != nil {
+			return nil, err
+		}
+	}
+	src := &evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: p.note, Head: *head, Objects: map[string][]byte{}, Cosignatures: p.cosigned}
+	if q.Witnessed == 0 {
+		src.Cosignatures = nil // those that come later would change the bytes
+	}
+	tips, ok, err := head.Tips()
+	if err != nil || !ok {
+		return src, err
+	}
+	src.Tip, err = s.view.ProveTip(s.env.Tenant, q.Session, head.Size, tips)
+	return src, err
+}
+
+// source collects what a session's pack is built from.
+func (s *Service) source(ctx context.Context, q Query, doc *Session) (*evidence.Source, error) {
+	src, err := s.head(ctx, q, doc)
+	if err != nil {
+		return nil, err
+	}
+	head := &src.Head
+	if q.From > 0 {
+		s.mu.Lock()
+		if p := s.at(q.From); p != nil {
+			src.Earlier = p.note
+		}
+		s.mu.Unlock()
+		if src.Earlier == nil {
+			return nil, fmt.Errorf("not found: no checkpoint of %d leaves was signed", q.From)
+		}
+		if src.Growth, err = translog.Consistency(q.From, head.Size, s.view.Tree.Node); err != nil {
+			return nil, err
+		}
+	}
+	seqs, err := s.view.SystemSeqs(head.Size)
+	if err != nil {
+		return nil, err
+	}
+	if src.System, err = s.stored(ctx, "", seqs, head.Size, src.Objects); err != nil {
+		return nil, err
+	}
+	if seqs, err = s.view.EventSeqs(s.env.Tenant, q.Session, head.Size); err != nil {
+		return nil, err
+	}
+	if src.Events, err = s.stored(ctx, bus.SessionFilter(s.env.Tenant, q.Session), seqs, head.Size, src.Objects); err != nil {
+		return nil, err
+	}
+	return src, nil
+}
+
+// replyWriter sends what is written as binary frames.
+type replyWriter func(any) error
+
+func (r replyWriter) Write(b []byte) (int, error) { return len(b), r(b) }
+
+func (s *Service) holds(key *sign.Key, lamport uint64) bool {
+	_, err := s.env.Trust.At(key.KID, "audit", contract.UseManifest, lamport)
+	return err == nil
+}
+
+// stored reads entries with their proofs and collects their objects.
+func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
+	entries, err := s.entriesNear(ctx, filter, seqs)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]evidence.Stored, len(entries))
+	var mu sync.Mutex // guards objects
+	g, ctx := errgroup.WithContext(ctx)
+	part := len(entries)/runtime.GOMAXPROCS(0) + 1
+	for lo := 0; lo < len(entries); lo += part {
+		g.Go(func() error {
+			node := remember(s.view.Tree.Node)
+			for i := lo; i < min(lo+part, len(entries)); i++ {
+				en := entries[i]
+				path, err := translog.Inclusion(en.Seq-1, size, node)
+				if err != nil {
+					return err
+				}
+				out[i] = evidence.Stored{Bytes: en.Data, Proof: evidence.Proof{Index: int64(en.Seq - 1), Path: evidence.HexPath(path)}}
+				if !bytes.Contains(en.Data, objectStore) {
+					continue
+				}
+				for _, c := range contents(en) {
+					if c.Store != contract.StoreObject || c.Encryption != nil { // ciphertext cannot be held against its commitment
+						continue
+					}
+					object, err := s.env.Blobs.Object(ctx, &c)
+					if err != nil {
+						return err
+					}
+					if object != nil {
+						mu.Lock()
+						objects[c.Commitment] = object
+						mu.Unlock()
+					}
+				}
+			}
+			return nil
+		})
+	}
+	return out, g.Wait()
+}
+
+// objectStore is in every event that refers to an object.
+var objectStore = []byte(`"store":"` + contract.StoreObject + `"`)
+
+// remember keeps the nodes that the proofs of neighbours share.
+func remember(get translog.Nodes) translog.Nodes {
+	type at struct {
+		level uint
+		index uint64
+	}
+	seen := map[at]translog.Hash{}
+	return func(level uint, index uint64) (translog.Hash, error) {
+		if h, ok := seen[at{level, index}]; ok {
+			return h, nil
+		}
+		h, err := get(level, index)
+		if err == nil {
+			seen[at{level, index}] = h
+		}
+		return h, err
+	}
+}
+
+// contents lists the content references of an event.
+func contents(en eventlog.Entry) []contract.Content {
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return nil
+	}
+	switch e.Name {
+	case "call_proposed":
+		var c contract.Call
+		if contract.Decode(e.Data, &c) == nil {
+			return c.Contents()
+		}
+	case "effect_recorded":
+		var r contract.Recorded
+		if contract.Decode(e.Data, &r) == nil && r.Output != nil {
+			return []contract.Content{*r.Output}
+		}
+	case "policy_activated":
+		var a contract.Activated
+		if contract.Decode(e.Data, &a) == nil {
+			return []contract.Content{a.Bundle}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+// Package tips maintains the map of tips (translog.TipsRoot) in a store of its
+// inner nodes: a change of k keys among n reads and writes O(k · log n) nodes.
+package tips
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+)
+
+// Hash is a tree hash.
+type Hash = translog.Hash
+
+// What a child is.
+const (
+	empty byte = iota
+	leaf
+	inner
+)
+
+// Child is a subtree: nothing, the leaf of one key, or an inner node. The zero
+// value is the empty map.
+type Child struct {
+	kind byte
+	hash Hash
+	key  Hash // of a leaf
+}
+
+// Root is the subtree's hash.
+func (c *Child) Root() Hash { return c.hash }
+
+// Node is an inner node.
+type Node [2]Child
+
+// Store holds inner nodes by their place: the depth, and the key's bits before
+// it, as Place renders them. Get returns nil where there is none.
+type Store interface {
+	Get(place []byte) (*Node, error)
+	Put(place []byte, n *Node) error
+	Delete(place []byte) error
+}
+
+// Change sets the leaf of a key; the zero hash removes the key.
+type Change struct{ Key, Leaf Hash }
+
+var errStore = errors.New("map of tips: an inner node is missing")
+
+// Update applies changes of distinct keys, which it sorts, and returns the new
+// root.
+func Update(s Store, root Child, changes []Change) (Child, error) {
+	slices.SortFunc(changes, func(a, b Change) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+	return update(s, root, changes, 0)
+}
+
+func update(s Store, c Child, ch []Change, depth int) (Child, error) {
+	if len(ch) == 0 {
+		return c, nil
+	}
+	if c.kind != inner {
+		return build(s, merge(c, ch), depth)
+	}
+	place := Place(ch[0].Key, depth)
+	n, err := s.Get(place)
+	if err != nil {
+		return c, err
+	}
+	if n == nil {
+		return c, errStore
+	}
+	i := split(ch, depth)
+	if n[0], err = update(s, n[0], ch[:i], depth+1); err != nil {
+		return c, err
+	}
+	if n[1], err = update(s, n[1], ch[i:], depth+1); err != nil {
+		return c, err
+	}
+	for side := range n { // one key alone is a leaf
+		if n[side].kind == empty && n[1-side].kind != inner {
+			return n[1-side], s.Delete(place)
+		}
+	}
+	return put(s, place, n)
+}
+
+// merge lists the leaves of what was no inner node after the changes.
+func merge(c Child, ch []Change) []Change {
+	out := make([]Change, 0, len(ch)+1)
+	for _, x := range ch {
+		if c.kind == leaf && bytes.Compare(c.key[:], x.Key[:]) < 0 {
+			out, c.kind = append(out, Change{c.key, c.hash}), empty
+		}
+		if c.kind == leaf && c.key == x.Key {
+			c.kind = empty
+		}
+		if x.Leaf != (Hash{}) {
+			out = append(out, x)
+		}
+	}
+	if c.kind == leaf {
+		out = append(out, Change{c.key, c.hash})
+	}
+	return out
+}
+
+func build(s Store, leaves []Change, depth int) (Child, error) {
+	switch len(leaves) {
+	case 0:
+		return Child{}, nil
+	case 1:
+		return Child{kind: leaf, hash: leaves[0].Leaf, key: leaves[0].Key}, nil
+	}
+	i := split(leaves, depth)
+	var n Node
+	var err error
+	if n[0], err = build(s, leaves[:i], depth+1); err != nil {
+		return n[0], err
+	}
+	if n[1], err = build(s, leaves[i:], depth+1); err != nil {
+		return n[1], err
+	}
+	return put(s, Place(leaves[0].Key, depth), &n)
+}
+
+func put(s Store, place []byte, n *Node) (Child, error) {
+	return Child{kind: inner, hash: translog.TipNode(n[0].hash, n[1].hash)}, s.Put(place, n)
+}
+
+// split is the index of the first change whose key has a one at depth.
+func split(ch []Change, depth int) int {
+	i, _ := slices.BinarySearchFunc(ch, byte(1), func(c Change, bit byte) int { return int(translog.TipBit(c.Key, depth)) - int(bit) })
+	return i
+}
+
+// Prove returns the siblings on the way to key, from the root down, and the key
+// of the leaf at the end of it, if there is one.
+func Prove(s Store, root Child, key Hash) (path []Hash, at *Hash, err error) {
+	c := root
+	for depth := 0; c.kind == inner; depth++ {
+		n, err := s.Get(Place(key, depth))
+		if err != nil {
+			return nil, nil, err
+		}
+		if n == nil {
+			return nil, nil, errStore
+		}
+		b := translog.TipBit(key, depth)
+		path, c = append(path, n[1-b].hash), n[b]
+	}
+	if c.kind == leaf {
+		return path, &c.key, nil
+	}
+	return path, nil, nil
+}
+
+// Place names the inner node at depth on the way to key: depth as two bytes,
+// and the bits before it. Nodes of one depth are neighbours.
+func Place(key Hash, depth int) []byte {
+	n := (depth + 7) / 8
+	b := binary.BigEndian.AppendUint16(make([]byte, 0, 2+n), uint16(depth))
+	b = append(b, key[:n]...)
+	if r := depth % 8; r > 0 {
+		b[len(b)-1] &= 0xff << (8 - r)
+	}
+	return b
+}
+
+// Append renders a child; ReadChild reads it.
+func (c *Child) Append(b []byte) []byte {
+	switch b = append(b, c.kind); c.kind {
+	case leaf:
+		b = append(append(b, c.hash[:]...), c.key[:]...)
+	case inner:
+		b = append(b, c.hash[:]...)
+	}
+	return b
+}
+
+var errChild = errors.New("map of tips: an inner node is malformed")
+
+// ReadChild reads a child from the start of b and returns what follows.
+func ReadChild(b []byte) (c Child, rest []byte, err error) {
+	if len(b) == 0 {
+		return c, nil, errChild
+	}
+	c.kind, b = b[0], b[1:]
+	size := map[byte]int{empty: 0, leaf: 64, inner: 32}[c.kind]
+	if c.kind > inner || len(b) < size {
+		return c, nil, errChild
+	}
+	if size > 0 {
+		copy(c.hash[:], b)
+	}
+	if size == 64 {
+		copy(c.key[:], b[32:])
+	}
+	return c, b[size:], nil
+}
+
+// ReadNode reads what AppendNode rendered.
+func ReadNode(b []byte) (*Node, error) {
+	var n Node
+	var err error
+	if n[0], b, err = ReadChild(b); err != nil {
+		return nil, err
+	}
+	if n[1], b, err = ReadChild(b); err != nil || len(b) > 0 {
+		return nil, errChild
+	}
+	return &n, nil
+}
+
+// AppendNode renders a node.
+func AppendNode(b []byte, n *Node) []byte { return n[1].Append(n[0].Append(b)) }
+
+// Overlay is a Store in memory over another, which it does not change.
+type Overlay struct {
+	Under Store
+	nodes map[string]*Node // nil: deleted
+}
+
+// Get implements Store.
+func (o *Overlay) Get(place []byte) (*Node, error) {
+	if n, ok := o.nodes[string(place)]; ok {
+		if n == nil {
+			return nil, nil
+		}
+		c := *n
+		return &c, nil
+	}
+	return o.Under.Get(place)
+}
+
+// Put implements Store.
+func (o *Overlay) Put(place []byte, n *Node) error {
+	if o.nodes == nil {
+		o.nodes = map[string]*Node{}
+	}
+	c := *n
+	o.nodes[string(place)] = &c
+	return nil
+}
+
+// Delete implements Store.
+func (o *Overlay) Delete(place []byte) error {
+	if o.nodes == nil {
+		o.nodes = map[string]*Node{}
+	}
+	o.nodes[string(place)] = nil
+	return nil
+}
