@@ -336,21 +336,31 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// newest is the newest checkpoint, of at least size leaves.
+// newest is the newest checkpoint, of at least size leaves. One that commits to
+// no map of tips is taken only if none can be signed that does.
 func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
-	for range 2 {
-		s.mu.Lock()
-		if n := len(s.checkpoints); n > 0 && s.checkpoints[n-1].size >= size {
-			defer s.mu.Unlock()
-			p := s.checkpoints[n-1]
-			return &p, nil
-		}
-		s.mu.Unlock()
-		if err := s.checkpoint(ctx); err != nil {
+	p := s.last()
+	if p == nil || p.size < size || !p.tips {
+		err := s.checkpoint(ctx)
+		if p = s.last(); err != nil && (p == nil || p.size < size) {
 			return nil, err
 		}
 	}
-	return nil, errors.New("no checkpoint covers the session yet")
+	if p == nil || p.size < size {
+		return nil, errors.New("no checkpoint covers the session yet")
+	}
+	return p, nil
+}
+
+// last is the newest checkpoint, or nil.
+func (s *Service) last() *point {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.checkpoints); n > 0 {
+		p := s.checkpoints[n-1]
+		return &p
+	}
+	return nil
 }
 
 func writeSynced(path string, b []byte) error {
