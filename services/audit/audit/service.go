@@ -3,7 +3,6 @@
 package audit
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
