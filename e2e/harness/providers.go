@@ -37,6 +37,7 @@ import (
 //	endless     the same, for ever
 //	hang        nothing at all, until the caller leaves
 //	flaky       broken the first time, good the second
+//	own         the same as good, under ids of its own, where the wire is responses
 //	deep        11 MiB of nested lists, as an answer or an event
 //	deepfault   an internal error in such words
 //	deepargs    a call whose arguments are text of nested objects, where the wire is chat
@@ -48,6 +49,7 @@ type Providers struct {
 	seen  []Seen
 	flaky map[string]int
 	flood atomic.Int64
+	made  atomic.Int64 // responses with ids of their own
 	down  map[string]bool
 }
 

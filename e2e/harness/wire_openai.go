@@ -291,8 +291,16 @@ func (p *Providers) responsesWire(w http.ResponseWriter, r *http.Request, a *ask
 		items = append(items, map[string]any{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
 			"content": []any{map[string]any{"type": "output_text", "text": strings.Join(re.words, ""), "annotations": []any{}, "logprobs": []any{}}}})
 	}
+	id := "resp_fixture"
+	if a.behave() == "own" {
+		n := p.made.Add(1)
+		id = fmt.Sprintf("resp_native_%d", n)
+		for _, it := range items {
+			it["id"] = fmt.Sprintf("%s_native_%d", it["id"], n)
+		}
+	}
 	doc := func(status string, output any, usage any) map[string]any {
-		return map[string]any{"id": "resp_fixture", "object": "response", "created_at": 1700000000, "status": status, "background": false, "error": nil, "incomplete_details": nil, "instructions": nil,
+		return map[string]any{"id": id, "object": "response", "created_at": 1700000000, "status": status, "background": false, "error": nil, "incomplete_details": nil, "instructions": nil,
 			"max_output_tokens": nil, "model": a.model, "output": output, "parallel_tool_calls": true, "previous_response_id": nil, "reasoning": map[string]any{"effort": nil, "summary": nil},
 			"store": true, "temperature": 1, "text": map[string]any{"format": map[string]string{"type": "text"}}, "tool_choice": "auto", "tools": []any{}, "top_p": 1, "truncation": "disabled", "usage": usage, "metadata": map[string]any{}}
 	}

@@ -182,7 +182,7 @@ for (const model of ['anthropic/m-good', 'demo/echo', 'gemini/m-good']) {
   const unstored = await client.responses.create({ model, input: 'x', store: false })
   await assert.rejects(client.responses.retrieve(unstored.id), (e) => e.status === 404)
 }
-await assert.rejects(client.responses.create({ model: 'anthropic/m-good', input: 'x', previous_response_id: 'resp_nobody' }), (e) => e.status === 400)
+await assert.rejects(client.responses.create({ model: 'anthropic/m-good', input: 'x', previous_response_id: 'resp_nobody' }), (e) => e.status === 404)
 { // input items: by page, in both orders
   const turns = ['one', 'two', 'three'].map((content, i) => ({ role: i % 2 ? 'assistant' : 'user', content }))
   const r = await client.responses.create({ model: 'demo/echo', input: turns })
@@ -196,7 +196,7 @@ await assert.rejects(client.responses.create({ model: 'anthropic/m-good', input:
   for (const again of [() => client.responses.retrieve(r.id), () => client.responses.inputItems.list(r.id), () => client.responses.delete(r.id)]) {
     await assert.rejects(again(), (e) => e.status === 404)
   }
-  await assert.rejects(client.responses.create({ model: 'demo/echo', input: 'on', previous_response_id: r.id }), (e) => e.status === 400)
+  await assert.rejects(client.responses.create({ model: 'demo/echo', input: 'on', previous_response_id: r.id }), (e) => e.status === 404)
 }
 
 // embeddings: numbers and base64 (the SDK's default), also translated

@@ -27,7 +27,7 @@ func Check(doc []byte) error {
 		switch c := doc[i]; {
 		case c == '{' || c == '[':
 			if depth == canon.MaxDepth {
-				return bad("body", "nests deeper than %d", canon.MaxDepth)
+				return bad("body", "nesting deeper than %d", canon.MaxDepth)
 			}
 			lists[depth] = c == '['
 			depth++

@@ -30,3 +30,12 @@ type Spend struct {
 	ReasoningTokens int64             `json:"reasoning_tokens"`
 	USDMicros       int64             `json:"usd_micros"`
 }
+
+// StoredResponse is what the id of a stored response stands for; the zero value:
+// nothing is stored under it, or not any more.
+type StoredResponse struct {
+	Call    string `json:"call"`
+	Actor   string `json:"actor"`   // whose it is: nobody else may read, continue or delete it
+	Deleted bool   `json:"deleted"` // it was stored once
+	Tokens  int64  `json:"tokens"`  // that it and all it continued come to
+}

@@ -8,7 +8,7 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // AttemptFinishedName is the event's name.
 const AttemptFinishedName = "attempt_finished"
 
-// AttemptFinished is the data of llm-router.attempt_finished.v2. One attempt at a provider: who was asked, by what rule, how it went, what it cost in time, tokens and money.
+// AttemptFinished is the data of llm-router.attempt_finished.v3. One attempt at a provider: who was asked, by what rule, how it went, what it cost in time, tokens and money.
 type AttemptFinished struct {
 	API               string   `json:"api,omitempty"`                // kind of the call
 	Attempt           int64    `json:"attempt"`                      // counted from 1 within the call
@@ -20,9 +20,10 @@ type AttemptFinished struct {
 	FirstByteMS       int64    `json:"first_byte_ms,omitempty"`      // request sent to first byte of the answer
 	HTTPStatus        int64    `json:"http_status,omitempty"`        // absent where no answer came
 	InputTokens       int64    `json:"input_tokens,omitempty"`
-	Key               string   `json:"key,omitempty"` // virtual key that the caller showed
-	LatencyMS         int64    `json:"latency_ms"`    // request sent to last byte
-	Model             string   `json:"model"`         // as the provider was asked for it
+	ItemIds           []string `json:"item_ids,omitempty"` // ids of the items of a response that a provider stored, for requests that refer to them
+	Key               string   `json:"key,omitempty"`      // virtual key that the caller showed
+	LatencyMS         int64    `json:"latency_ms"`         // request sent to last byte
+	Model             string   `json:"model"`              // as the provider was asked for it
 	OutputTokens      int64    `json:"output_tokens,omitempty"`
 	PriceVersion      string   `json:"price_version,omitempty"` // version of the price table that usd_micros follows; absent where it has no price for the model
 	Provider          string   `json:"provider"`
@@ -51,6 +52,7 @@ func (d *AttemptFinished) Canonical(c *canon.Codec) {
 	c.OptInt("first_byte_ms", &d.FirstByteMS)
 	c.OptInt("http_status", &d.HTTPStatus)
 	c.OptInt("input_tokens", &d.InputTokens)
+	c.OptStrs("item_ids", &d.ItemIds)
 	c.OptStr("key", &d.Key)
 	c.Int("latency_ms", &d.LatencyMS)
 	c.Str("model", &d.Model)
@@ -73,7 +75,7 @@ func (d *AttemptFinished) Canonical(c *canon.Codec) {
 // PricesPublishedName is the event's name.
 const PricesPublishedName = "prices_published"
 
-// PricesPublished is the data of llm-router.prices_published.v1. What a model as callers name it can cost at most, over all that routing can come to.
+// PricesPublished is the data of llm-router.prices_published.v2. The most that a request to a model, as callers name it, can use: over everything that routing may send it to, one after the other or at once.
 type PricesPublished struct {
 	Models  []ModelPrice `json:"models"`
 	Version string       `json:"version"` // of the price table
@@ -87,16 +89,26 @@ func (d *PricesPublished) Canonical(c *canon.Codec) {
 
 // ModelPrice
 type ModelPrice struct {
-	Input  int64  `json:"input"`  // millionths of a US dollar per million tokens
-	Model  string `json:"model"`  // as callers name it
-	Output int64  `json:"output"` // the same for what comes out
+	Attempts    int64  `json:"attempts,omitempty"`     // how many answers to one request may be billed; absent: one
+	Context     int64  `json:"context,omitempty"`      // most tokens that one attempt takes as input; absent: 1048576
+	ImageTokens int64  `json:"image_tokens,omitempty"` // most tokens that one image takes; absent: 49152
+	Input       int64  `json:"input"`                  // millionths of a US dollar per million tokens, summed over the attempts that may be billed
+	MaxOutput   int64  `json:"max_output,omitempty"`   // most tokens of an answer that the request does not bound; absent: 131072
+	Model       string `json:"model"`                  // as callers name it
+	Output      int64  `json:"output"`                 // the same for what comes out
+	Unpriced    bool   `json:"unpriced,omitempty"`     // one of the models has no price
 }
 
 // Canonical implements canon.Document.
 func (d *ModelPrice) Canonical(c *canon.Codec) {
+	c.OptInt("attempts", &d.Attempts)
+	c.OptInt("context", &d.Context)
+	c.OptInt("image_tokens", &d.ImageTokens)
 	c.Int("input", &d.Input)
+	c.OptInt("max_output", &d.MaxOutput)
 	c.Str("model", &d.Model)
 	c.Int("output", &d.Output)
+	c.OptBool("unpriced", &d.Unpriced)
 }
 
 // ResponseCachedName is the event's name.

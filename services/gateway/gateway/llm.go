@@ -55,6 +55,9 @@ func (s *Service) llmRequest(c echo.Context, kind string, body []byte, who *call
 	if err != nil {
 		return propose.Request{}, err
 	}
+	if err := s.continues(c.Request().Context(), args, who); err != nil {
+		return propose.Request{}, err
+	}
 	h := c.Request().Header
 	args.Capture = s.Capture
 	for _, v := range h.Values("Anthropic-Beta") {
@@ -113,6 +116,9 @@ func (s *Service) repeated(c echo.Context, r propose.Request) (bool, error) {
 		verdict = out.Recorded.Receipt.Verdict
 	}
 	headers(c, r, verdict)
+	if err == nil && r.Kind == llm.Responses {
+		err = s.undeleted(c.Request().Context(), body)
+	}
 	if err != nil {
 		return true, err
 	}

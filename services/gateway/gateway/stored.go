@@ -150,13 +150,14 @@ func (s *Service) stored(c echo.Context) (*contract.Call, *contract.Recorded, er
 	none := noResponse(c)
 	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
 	defer cancel()
-	var call string
-	if err := s.env.Ask(ctx, "llm-router", "response_call", map[string]string{"id": c.Param("id")}, &call); err != nil {
-		return nil, nil, unavailable("the llm-router does not answer: " + err.Error())
+	at, err := s.storedResponse(ctx, c.Param("id"))
+	if err != nil {
+		return nil, nil, err
 	}
-	if call == "" {
+	if at.Call == "" || at.Actor != who.actor {
 		return nil, nil, none
 	}
+	call := at.Call
 	first, err := s.askEvent(ctx, "proposal", call)
 	if err != nil {
 		return nil, nil, err
@@ -184,8 +185,51 @@ func (s *Service) stored(c echo.Context) (*contract.Call, *contract.Recorded, er
 	return &p, &rec, nil
 }
 
-func noResponse(c echo.Context) *apiError {
-	return notFound("no response " + c.Param("id") + " is stored")
+// storedResponse finds a stored response; the zero value: there is none. It may be
+// another caller's.
+func (s *Service) storedResponse(ctx context.Context, id string) (r llm.StoredResponse, err error) {
+	if err = s.env.Ask(ctx, "llm-router", "stored_response", map[string]string{"id": id}, &r); err != nil {
+		err = unavailable("the llm-router does not answer: " + err.Error())
+	}
+	return r, err
+}
+
+// continues adds to a request's summary what the stored responses come to that it
+// goes on from. Whether they are the caller's to go on from, the llm-router
+// checks when it runs the call.
+func (s *Service) continues(ctx context.Context, a *llm.Args, who *caller) error {
+	if a.Previous == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	r, err := s.storedResponse(ctx, a.Previous)
+	if err == nil && r.Actor == who.actor {
+		a.History = r.Tokens
+		a.In, a.Hold = a.In+r.Tokens, a.Hold+r.Tokens
+	}
+	return err
+}
+
+func noResponse(c echo.Context) *apiError { return noResponseOf(c.Param("id")) }
+
+func noResponseOf(id string) *apiError { return notFound("no response " + id + " is stored") }
+
+// undeleted returns an error if a response was stored and is deleted by now.
+func (s *Service) undeleted(ctx context.Context, response []byte) error {
+	var d struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(response, &d); err != nil || d.ID == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	r, err := s.storedResponse(ctx, d.ID)
+	if err == nil && r.Deleted {
+		return noResponseOf(d.ID)
+	}
+	return err
 }
 
 // readStored reads what the ledger holds of a response; none, where that is nothing.

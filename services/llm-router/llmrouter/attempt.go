@@ -145,6 +145,9 @@ func (a *attempt) record(f *provider.Failure) {
 	if len(a.output) > 0 && (f == nil || c.out.claimedBy(a)) {
 		c.output = a.output
 	}
+	if f == nil && a.wire == provider.Responses && a.wire == native[c.w.Call.Kind] {
+		a.ev.ItemIds = itemIDs(a.output)
+	}
 	a.ev.Findings = append(c.inPrompt.List("prompt."), a.seen.List("output.")...)
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&a.ev))
 }
@@ -166,6 +169,9 @@ func (a *attempt) run(ctx context.Context) error {
 		var f *provider.Failure
 		if errors.As(err, &f) {
 			return f
+		}
+		if errors.Is(err, errNotStored) {
+			return &provider.Failure{Code: "not_found", Message: err.Error(), Fault: &ir.Fault{Param: "/previous_response_id", Message: err.Error()}}
 		}
 		return &provider.Failure{Code: "upstream_refused", Status: http.StatusBadRequest, Message: "the request cannot be translated for provider " + up.Name + ": " + err.Error()}
 	}
@@ -370,6 +376,9 @@ func (a *attempt) demo(ctx context.Context) error {
 	r, err := parseRequest(c.w.Call.Kind, c.body)
 	if err == nil {
 		err = c.history(ctx, r)
+	}
+	if errors.Is(err, errNotStored) {
+		return &provider.Failure{Code: "not_found", Message: err.Error(), Fault: &ir.Fault{Param: "/previous_response_id", Message: err.Error()}}
 	}
 	if err != nil {
 		return &provider.Failure{Code: "upstream_refused", Status: http.StatusBadRequest, Message: err.Error()}

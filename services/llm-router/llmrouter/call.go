@@ -75,6 +75,10 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	c.out = newOut(ctx, w, s.env.Box, &s.under)
 	defer c.out.close()
+	if f := c.owned(ctx); f != nil {
+		c.refused(f)
+		return c.failed(f)
+	}
 	if f := c.clean(); f != nil {
 		c.refused(f)
 		return c.failed(f)
@@ -154,7 +158,7 @@ func statusOf(f *provider.Failure) int {
 	switch f.Code {
 	case "rate_limited":
 		return http.StatusTooManyRequests
-	case "model_not_found":
+	case "model_not_found", "not_found":
 		return http.StatusNotFound
 	case "upstream_timeout":
 		return http.StatusGatewayTimeout
@@ -302,6 +306,6 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 
 // estimate fills in usage that the provider did not report.
 func (c *call) estimate(u *ir.Usage, said int) {
-	u.In = max(u.In, int64(len(c.body))/4)
+	u.In = max(u.In, int64(len(c.body))/4+c.args.History)
 	u.Out = max(u.Out, int64(said+3)/4)
 }

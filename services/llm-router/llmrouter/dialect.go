@@ -233,3 +233,17 @@ func responseID(doc []byte) string {
 	}
 	return ""
 }
+
+// maxItems bounds how many items of a response can be referred to by their ids.
+const maxItems = 256
+
+// itemIDs are the ids of the items in a response.
+func itemIDs(response []byte) (ids []string) {
+	gjson.GetBytes(response, "output").ForEach(func(_, item gjson.Result) bool {
+		if id := item.Get("id"); id.Type == gjson.String && id.Str != "" && len(id.Str) <= maxItems {
+			ids = append(ids, id.Str)
+		}
+		return len(ids) < maxItems
+	})
+	return ids
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
@@ -47,6 +48,30 @@ func (c *call) history(ctx context.Context, r *ir.Request) error {
 		n = 1
 	}
 	r.Messages = slices.Concat(r.Messages[:n], before, r.Messages[n:])
+	return nil
+}
+
+// owned refuses a request that goes on from a response, or refers to an item, that
+// is not the caller's own or was deleted, before any provider gets its id.
+func (c *call) owned(ctx context.Context) *provider.Failure {
+	if c.args.Previous == "" && len(c.args.Refs) == 0 {
+		return nil
+	}
+	if err := c.s.view.Poll(ctx); err != nil {
+		return &provider.Failure{Code: "provider_unavailable", Message: "what is stored cannot be read now: " + err.Error()}
+	}
+	none := func(field, what, id string) *provider.Failure {
+		message := fmt.Sprintf("%s: no %s %s is stored", field, what, id)
+		return &provider.Failure{Code: "not_found", Message: message, Fault: &ir.Fault{Param: field, Message: message}}
+	}
+	if id := c.args.Previous; id != "" && c.s.usage.answer(id).Actor != c.w.Event.Actor {
+		return none("/previous_response_id", "response", id)
+	}
+	for _, id := range c.args.Refs {
+		if c.s.usage.item(id).Actor != c.w.Event.Actor {
+			return none("/input", "item", id)
+		}
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
@@ -37,6 +38,12 @@ func (u *Usage) answer(id string) usage.Answer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.state.Answer(id)
+}
+
+func (u *Usage) item(id string) usage.Answer {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.state.Item(id)
 }
 
 // Digest is the SHA-256 of the view's canonical form.
@@ -116,7 +123,7 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 		}
 		return reply(rows)
 	})
-	serve("response_call", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	env.Box.Serve("stored_response", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		var q struct {
 			ID string `json:"id"`
 		}
@@ -127,7 +134,7 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 		if err != nil {
 			return err
 		}
-		return reply(a.Call)
+		return reply(llm.StoredResponse{Call: a.Call, Actor: a.Actor, Deleted: a.Deleted, Tokens: a.Tokens})
 	})
 	return view
 }

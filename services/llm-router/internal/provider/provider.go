@@ -267,7 +267,7 @@ func (a *Answer) Next() (sse.Event, error) {
 }
 
 // errDeep: what a provider sent nests deeper than any parser here may follow.
-var errDeep = fmt.Errorf("it sent JSON that nests deeper than %d", canon.MaxDepth)
+var errDeep = fmt.Errorf("it sent JSON nesting deeper than %d", canon.MaxDepth)
 
 // Close ends the request, also in the middle of its answer.
 func (a *Answer) Close() {

@@ -27,8 +27,13 @@ type State struct {
 	order  []string
 }
 
-// Answer is what an answer's id stands for.
-type Answer struct{ Call, Actor string }
+// Answer is what the id of a stored response, or of an item in one, stands for.
+type Answer struct {
+	Call, Actor string
+	Deleted     bool     // or given to two principals by a provider: it is nobody's
+	Tokens      int64    // that went in and came out, with all that it continued
+	items       []string // of a response: ids under which it has items
+}
 
 // cell is a minute of one model, for one caller; of what is older, an hour or a
 // day.
@@ -141,13 +146,18 @@ const keepIDs = 200_000
 // Apply folds one attempt in, or the deletion of an answer by whoever it was
 // given to.
 func (s *State) Apply(e *contract.Event) error {
+	if s.ids == nil {
+		s.ids = map[string]Answer{}
+	}
 	if e.Name == events.ResponseDeletedName && e.Service() == "llm-router" {
 		var d events.ResponseDeleted
 		if err := contract.Decode(e.Data, &d); err != nil {
 			return err
 		}
-		if s.ids[d.ResponseID].Actor == e.Actor {
-			s.ids[d.ResponseID] = Answer{}
+		if a := s.ids[d.ResponseID]; a.Actor == e.Actor {
+			for _, id := range append(a.items, d.ResponseID) {
+				s.ids[id] = Answer{Deleted: true}
+			}
 		}
 		return nil
 	}
@@ -159,7 +169,7 @@ func (s *State) Apply(e *contract.Event) error {
 		return err
 	}
 	if s.cells == nil {
-		s.cells, s.ids = map[string]map[cell]*sum{}, map[string]Answer{}
+		s.cells = map[string]map[cell]*sum{}
 	}
 	tags := slices.Clone(a.Tags)
 	slices.Sort(tags)
@@ -183,18 +193,44 @@ func (s *State) Apply(e *contract.Event) error {
 	c.cached += a.CachedTokens
 	c.reason += a.ReasoningTokens
 	c.micro += a.USDMicros
-	if a.ResponseID != "" && a.Status == "succeeded" {
-		if _, ok := s.ids[a.ResponseID]; !ok {
-			s.order = append(s.order, a.ResponseID)
-		}
-		s.ids[a.ResponseID] = Answer{e.CallID, e.Actor}
-		if len(s.order) > keepIDs {
-			delete(s.ids, s.order[0])
-			s.order = s.order[1:]
-		}
+	if a.ResponseID != "" && a.Status == "succeeded" && (a.API == llm.Responses || a.API == "") {
+		s.store(e, &a)
 	}
 	return nil
 }
+
+// store notes a response, and the items in it, under their ids.
+func (s *State) store(e *contract.Event, a *events.AttemptFinished) {
+	r := Answer{Call: e.CallID, Actor: e.Actor, Tokens: a.InputTokens + a.OutputTokens}
+	for _, id := range a.ItemIds {
+		s.put(itemKey(id), Answer{Call: e.CallID, Actor: e.Actor})
+		r.items = append(r.items, itemKey(id))
+	}
+	s.put(a.ResponseID, r)
+}
+
+// put notes what an id stands for. An id that a provider gave to two principals
+// is nobody's.
+func (s *State) put(id string, a Answer) {
+	old, ok := s.ids[id]
+	if !ok {
+		s.order = append(s.order, id)
+	}
+	if old.Actor != "" && old.Actor != a.Actor {
+		a = Answer{Deleted: true}
+	}
+	s.ids[id] = a
+	if len(s.order) > keepIDs {
+		delete(s.ids, s.order[0])
+		s.order = s.order[1:]
+	}
+}
+
+// itemKey keeps the ids of items apart from those of responses.
+func itemKey(id string) string { return "item " + id }
+
+// Item finds the response that an item is in; the zero Answer: there is none.
+func (s *State) Item(id string) Answer { return s.ids[itemKey(id)] }
 
 // Answer finds an answer by its id; the zero Answer: there is none.
 func (s *State) Answer(id string) Answer { return s.ids[id] }
@@ -346,6 +382,7 @@ func (s *State) Dump() []byte {
 		w := canon.Object(nil)
 		w.Str("answer", id)
 		w.Str("call", a.Call)
+		w.Int("tokens", a.Tokens)
 		w.Str("who", a.Actor)
 		lines = append(lines, string(w.End()))
 	}

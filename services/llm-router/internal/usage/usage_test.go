@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
@@ -105,5 +106,37 @@ func TestThinning(t *testing.T) {
 	end := start.AddDate(0, 0, days)
 	if st := s.Stats(end.Add(-70*time.Minute), end); st[0].Attempts > 10 || st[0].Attempts < 8 {
 		t.Errorf("the last 70 minutes: %d", st[0].Attempts)
+	}
+}
+
+// TestOwners: an id is its first owner's, nobody's once it is deleted or was
+// given to another too.
+func TestOwners(t *testing.T) {
+	made := func(actor, call, response string, items ...string) *contract.Event {
+		return &contract.Event{Name: events.AttemptFinishedName, Source: "llm-router/llm-router-1", Actor: actor, CallID: call, Time: contract.Time(time.Unix(1e9, 0)),
+			Data: contract.Bytes(&events.AttemptFinished{API: llm.Responses, Attempt: 1, Provider: "p", Model: "m", Status: "succeeded", ResponseID: response, ItemIds: items, InputTokens: 30, OutputTokens: 12})}
+	}
+	var s State
+	for _, e := range []*contract.Event{made("alice", "c-1", "r1", "msg_1", "rs_1"), made("alice", "c-2", "r2", "msg_2"), made("bob", "c-3", "r3", "msg_2"), made("bob", "c-4", "r2", "msg_4"),
+		{Name: events.ResponseDeletedName, Source: "llm-router/llm-router-1", Actor: "alice", Time: contract.Time(time.Unix(1e9, 0)), Data: contract.Bytes(&events.ResponseDeleted{ResponseCall: "c-1", ResponseID: "r1"})}} {
+		if id := e.CallID; id == "c-2" {
+			if a := s.Answer("r1"); a.Actor != "alice" || a.Tokens != 42 || s.Item("rs_1").Actor != "alice" || s.Item("r1").Actor != "" {
+				t.Errorf("%+v", a)
+			}
+		}
+		if err := s.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, a := range map[string]Answer{"r1": s.Answer("r1"), "msg_1": s.Item("msg_1"), "rs_1": s.Item("rs_1"), "r2": s.Answer("r2"), "msg_2": s.Item("msg_2")} {
+		if a.Actor != "" || a.Call != "" || !a.Deleted {
+			t.Errorf("%s is still %+v", id, a)
+		}
+	}
+	if a := s.Item("msg_4"); a.Actor != "bob" {
+		t.Errorf("%+v", a)
+	}
+	if a := s.Answer("r3"); a.Actor != "bob" {
+		t.Errorf("%+v", a)
 	}
 }
