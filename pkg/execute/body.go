@@ -28,7 +28,7 @@ func (x *Executor) fetch(ctx context.Context, c *contract.Call) bodyReader {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		body, err = x.body(ctx, "", c)
+		body, err = x.body(ctx, "", "", c)
 	}()
 	return func(ctx context.Context) ([]byte, error) {
 		select {
@@ -41,8 +41,8 @@ func (x *Executor) fetch(ctx context.Context, c *contract.Call) bodyReader {
 }
 
 // body reads a call's body from where it is kept or, where it is kept nowhere,
-// from the instance that proposed.
-func (x *Executor) body(ctx context.Context, proposer string, c *contract.Call) ([]byte, error) {
+// from the instance of service that proposed.
+func (x *Executor) body(ctx context.Context, service, instance string, c *contract.Call) ([]byte, error) {
 	if c.Body == nil {
 		return nil, errors.New("the call has no body")
 	}
@@ -57,7 +57,7 @@ func (x *Executor) body(ctx context.Context, proposer string, c *contract.Call) 
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
-	in, err := x.Box.Ask(ctx, proposer, propose.BodyVerb, map[string]string{"call_id": c.ID})
+	in, err := x.Box.Ask(ctx, service, instance, propose.BodyVerb, map[string]string{"call_id": c.ID})
 	if err != nil {
 		return nil, err
 	}

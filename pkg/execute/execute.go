@@ -4,6 +4,7 @@
 package execute
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ type Work struct {
 	Args     []byte            // JSON, with the defaults of the tool's input schema filled in
 	Secrets  map[string]string // by name, as the intent permits
 	Instance string
+	Proposer string // the service that proposed the call, whose instance waits for it
 	// Body reads what the caller brought beside the args, checked against its
 	// commitment.
 	Body func(ctx context.Context) ([]byte, error)
@@ -103,9 +105,15 @@ type Executor struct {
 	ReRunable func(kind string) bool
 
 	mu      sync.Mutex
-	running map[string]context.CancelCauseFunc
+	running map[string]running
 	frozen  freeze
 	schemas toolschema.Checker
+}
+
+// running is a call under way.
+type running struct {
+	stop     context.CancelCauseFunc
+	proposer string // the only service that may cancel it
 }
 
 // maxDeliver is how often an allowed event may come back before the call is
@@ -124,14 +132,14 @@ const grace = 5 * time.Second
 func (x *Executor) stopAll() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, stop := range x.running {
-		stop(errStopped)
+	for _, r := range x.running {
+		r.stop(errStopped)
 	}
 }
 
 // Run works until ctx ends, then finishes what is running.
 func (x *Executor) Run(ctx context.Context) error {
-	x.running = map[string]context.CancelCauseFunc{}
+	x.running = map[string]running{}
 	last, err := x.Conn.Tail(ctx, bus.Events)
 	if err != nil {
 		return nil // ctx ended
@@ -166,10 +174,13 @@ func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 		return nil
 	}
 	x.mu.Lock()
-	stop := x.running[e.CallID]
+	r, ok := x.running[e.CallID]
 	x.mu.Unlock()
-	if stop != nil {
-		stop(errCancelled)
+	switch {
+	case ok && r.proposer == e.Service():
+		r.stop(errCancelled)
+	case ok:
+		slog.Error("cancellation refused: another service than the call's proposer asks for it", "call", e.CallID, "service", e.Service())
 	}
 	return nil
 }
@@ -213,11 +224,11 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	x.mu.Lock()
-	if x.running[e.CallID] != nil {
+	if _, ok := x.running[e.CallID]; ok {
 		x.mu.Unlock()
 		return errRunning
 	}
-	x.running[e.CallID] = stop
+	x.running[e.CallID] = running{stop, proposerOf(a.Decision.Facts)}
 	x.mu.Unlock()
 	defer func() { x.mu.Lock(); delete(x.running, e.CallID); x.mu.Unlock() }()
 
@@ -312,7 +323,7 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		ctx, stop = context.WithDeadline(ctx, t)
 		defer stop()
 	}
-	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Instance: x.Instance}
+	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Instance: x.Instance, Proposer: proposerOf(a.Decision.Facts)}
 	defer func() {
 		if p := recover(); p != nil {
 			slog.Error("handler panicked", "call", a.Call.ID, "panic", w.Redactor().String(fmt.Sprint(p)))
@@ -379,7 +390,7 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		w.facts = append(w.facts, x.Emit.Log.Start(e.Subject(), e.ID, b))
 	}
 	if w.Body = body; body == nil {
-		w.Body = func(ctx context.Context) ([]byte, error) { return x.body(ctx, claim.Origin, &a.Call) }
+		w.Body = func(ctx context.Context) ([]byte, error) { return x.body(ctx, w.Proposer, claim.Origin, &a.Call) }
 	}
 	w.Secret = func(ctx context.Context, name string) (string, error) {
 		if x.Secrets == nil {
@@ -404,6 +415,14 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 	}
 	res.sent, res.facts = frames, w.facts
 	return res
+}
+
+// proposerOf is the member proposer of a decision's facts. They are canonical,
+// and no string in canonical JSON holds an unescaped quote.
+func proposerOf(facts contract.Raw) string {
+	_, rest, _ := bytes.Cut(facts, []byte(`"proposer":"`))
+	service, _, _ := bytes.Cut(rest, []byte(`"`))
+	return string(service)
 }
 
 func (x *Executor) tool(kind string) *contract.Tool {

@@ -43,14 +43,37 @@ func SecretInfo(tenant string, r *SecretRequest) string {
 	return sealInfo("binnacle secret v2", append([]string{tenant, r.DecisionID, r.Inbox}, r.Names...)...)
 }
 
-// PutSecretInfo binds a sealed value to the call that stores it.
-func PutSecretInfo(callID string) string { return "binnacle secret put v1 " + callID }
+// PutSecretInfo binds a value that is to be stored to its tenant, name and call.
+func PutSecretInfo(tenant, name, callID string) string {
+	return sealInfo("binnacle secret put v2", tenant, name, callID)
+}
+
+// ValueVerb queries the instance that proposed a vault.put for the sealed value:
+// {call_id}. The answer is base64, sealed to the vault-broker, which alone may
+// ask, once the call is allowed.
+const ValueVerb = "sealed_value"
+
+// ReservedSecrets begins names that no secret may have: content keys had such
+// names until release 0.4.
+const ReservedSecrets = "content-key"
+
+// ValidSecretName reports whether a secret may have the name: 1 to 64 of
+// [A-Za-z0-9._-], not beginning with ReservedSecrets.
+func ValidSecretName(s string) bool {
+	bad := func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
+	}
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, bad) && !strings.HasPrefix(strings.ToLower(s), ReservedSecrets)
+}
 
 // sealInfo joins the parts that a seal is bound to; quoting keeps one list of
 // parts from being spelled as another.
 func sealInfo(purpose string, parts ...string) string {
 	return fmt.Sprintf("%s %q", purpose, parts)
 }
+
+// vaultBroker is the only service that sends secrets.
+const vaultBroker = "vault-broker"
 
 // secretInbox begins the ids of inboxes for sealed values.
 const secretInbox = "secret"
@@ -76,7 +99,7 @@ func SecretsByBroker(m *emit.Emitter, box *transient.Box, instance string) Secre
 			return nil, err
 		}
 		req := SecretRequest{CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(secretInbox), Names: names, Recipient: key.Public(), To: instance}
-		in := box.Open(req.Inbox)
+		in := box.Open(req.Inbox, vaultBroker)
 		defer in.Close()
 		if _, err := m.Append(ctx, m.New("secret_requested", started.Session, contract.Bytes(&req), started)); err != nil {
 			return nil, err

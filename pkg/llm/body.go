@@ -41,6 +41,7 @@ func Request(ctx context.Context, s *blob.Store, r *propose.Request, a *Args, bo
 	if err != nil {
 		return err
 	}
-	r.Body, r.Args, r.Labels, r.Stream = b, contract.Bytes(a), labels, true
+	b.For = Executor
+	r.Body, r.Args, r.Labels, r.Stream, r.Executor = b, contract.Bytes(a), labels, true, Executor
 	return nil
 }

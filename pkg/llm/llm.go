@@ -13,6 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
+// Executor is the service that talks to language models.
+const Executor = "llm-router"
+
 // APIs, by the kind of call each is.
 const (
 	Chat        = "llm.chat"         // OpenAI chat completions

@@ -41,6 +41,10 @@ type Request struct {
 	TraceCtx string
 	Parent   *contract.Event // proposal this call is nested in, or nil
 
+	// Executor is the service that the kind's tool document names, or empty. An
+	// outcome that another service records, but for policy, is not one.
+	Executor string
+
 	Body *Body // what the caller brought beside the args, or nil
 
 	ReportWithin time.Duration // the caller executes the call itself and reports within this time; 0: the tool's executor does
@@ -56,6 +60,7 @@ type Body struct {
 	Content contract.Content
 	Object  []byte // to be stored for Content; nil where there is nothing to store
 	Carried []byte // salt and content, for an executor that asks; nil where Content is kept
+	For     string // the only service that Carried is handed to
 }
 
 // NewCallID is a fresh call id.
@@ -84,7 +89,7 @@ type Proposer struct {
 // ServeBodies answers executors that ask for the body of a call that waits
 // here, in binary parts.
 func (p *Proposer) ServeBodies(box *transient.Box) {
-	box.Serve(BodyVerb, func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+	box.Serve(BodyVerb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		var q struct {
 			CallID string `json:"call_id"`
 		}
@@ -94,7 +99,9 @@ func (p *Proposer) ServeBodies(box *transient.Box) {
 		var body []byte
 		p.mu.Lock()
 		for _, w := range p.waiting[q.CallID] {
-			body = w.body
+			if w.bodyFor == transient.From(ctx) {
+				body = w.body
+			}
 		}
 		p.mu.Unlock()
 		if body == nil {
@@ -108,7 +115,7 @@ func (p *Proposer) ServeBodies(box *transient.Box) {
 			body = body[n:]
 		}
 		return nil
-	})
+	}, bus.Executors...)
 }
 
 // BodyVerb is the question that ServeBodies answers: {call_id}.
@@ -152,6 +159,7 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 	p.mu.Lock()
 	pending := slices.Clone(p.waiting[e.CallID])
 	p.mu.Unlock()
+	pending = slices.DeleteFunc(pending, func(w *Pending) bool { return !w.expects(e) })
 	if len(pending) == 0 {
 		return nil
 	}
@@ -196,14 +204,27 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 type Pending struct {
 	Event *contract.Event
 
+	executor  string
 	ch        chan Outcome
 	escalated chan contract.Escalated
 	allowed   chan *contract.Event
 	p         *Proposer
 	body      []byte
+	bodyFor   string // the only service that gets it
 	store     chan error
 	stored    chan struct{} // closed when the append has ended, with lost saying how
 	lost      error
+}
+
+// expects reports whether the event comes from a service that may record it:
+// policy escalates and denies, and the call's executor ends it.
+func (c *Pending) expects(e *contract.Event) bool {
+	from := e.Service()
+	if from == "policy" || e.Name == "effect_recorded" && (c.executor == "" || c.executor == from) {
+		return true
+	}
+	slog.Error("outcome refused: another service recorded it", "call", e.CallID, "service", from, "want", c.executor)
+	return false
 }
 
 // Propose records the proposal and returns without waiting for its outcome.
@@ -229,9 +250,12 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	if r.TraceCtx != "" {
 		e.TraceCtx = r.TraceCtx
 	}
-	pend := &Pending{Event: e, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
+	pend := &Pending{Event: e, executor: r.Executor, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
+	if r.ReportWithin > 0 {
+		pend.executor = contract.CallerExecutor
+	}
 	if r.Body != nil {
-		pend.body = r.Body.Carried
+		pend.body, pend.bodyFor = r.Body.Carried, r.Body.For
 	}
 	p.mu.Lock()
 	if p.waiting == nil {

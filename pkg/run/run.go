@@ -185,7 +185,7 @@ func (v *Env) Ask(ctx context.Context, service, verb string, args, out any) erro
 	if err != nil {
 		return err
 	}
-	return v.Box.AskOne(ctx, to, verb, args, out)
+	return v.Box.AskOne(ctx, service, to, verb, args, out)
 }
 
 // AskStream asks for a stream of documents.
@@ -194,7 +194,7 @@ func (v *Env) AskStream(ctx context.Context, service, verb string, args any) (*t
 	if err != nil {
 		return nil, err
 	}
-	return v.Box.Ask(ctx, to, verb, args)
+	return v.Box.Ask(ctx, service, to, verb, args)
 }
 
 func (v *Env) live(ctx context.Context, service string) (string, error) {

@@ -1,22 +1,29 @@
-// Package transient is the lossy side of the bus: live frames, questions and
+// Package transient is the lossy side of the bus: live frames, queries and
 // their answers, sealed secrets. Everything passes through the TRANSIENT
 // stream; nothing here is a fact, and losing any of it loses none.
+//
+// The sender of a message is the service token of its subject, to which the
+// server's permissions hold each service; nothing that a message says of itself
+// names its sender. A stream takes frames from one service alone, and a verb is
+// answered for the services that it is served to.
 package transient
 
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
@@ -38,12 +45,15 @@ const (
 	Sealed = "sealed"
 )
 
+// Edge is the service that may query every verb that is served to nobody else.
+const Edge = "gateway"
+
 // ErrGap says that frames were lost between sender and reader.
 var ErrGap = errors.New("live stream broken: frames were lost")
 
 // Question is what an ask carries.
 type Question struct {
-	ID       string          `json:"id"`
+	ID       string          `json:"id"`   // see questionID
 	From     string          `json:"from"` // instance to answer to
 	Verb     string          `json:"verb"`
 	Args     json.RawMessage `json:"args"`
@@ -64,23 +74,33 @@ type Box struct {
 
 	mu       sync.Mutex
 	open     map[string]*Stream
-	early    map[string][]Frame // frames that came before anyone opened their id
-	handlers map[string]Handler
+	handlers map[string]served
+	warned   map[string]time.Time // by sending service: when a frame of it was last reported as foreign
+}
+
+// served is a verb's handler and who may query it.
+type served struct {
+	handler Handler
+	askers  []string
 }
 
 // NewBox makes the mailbox of an instance. Run must be running.
 func NewBox(c *bus.Conn, tenant, service, instance string) *Box {
 	b := &Box{conn: c, tenant: tenant, service: service, instance: instance,
-		open: map[string]*Stream{}, early: map[string][]Frame{}, handlers: map[string]Handler{}}
+		open: map[string]*Stream{}, handlers: map[string]served{}, warned: map[string]time.Time{}}
 	b.follower = follow.New(c, instance, bus.Reader{Name: bus.Mailbox, Stream: bus.Transient}, b.deliver)
 	return b
 }
 
-// Serve registers the handler of a verb.
-func (b *Box) Serve(verb string, h Handler) {
+// Serve registers the handler of a verb for the services that may query it;
+// without any, that is the edge.
+func (b *Box) Serve(verb string, h Handler, askers ...string) {
+	if len(askers) == 0 {
+		askers = []string{Edge}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.handlers[verb] = h
+	b.handlers[verb] = served{h, askers}
 }
 
 // Ready is closed when the mailbox receives.
@@ -92,7 +112,6 @@ func (b *Box) Run(ctx context.Context) error {
 	if err != nil {
 		return nil // ctx ended
 	}
-	go b.sweep(ctx)
 	// A NATS restart empties the stream and its numbering starts anew, so
 	// the position means nothing after one: begin at the new end.
 	b.follower.Restart = func(c context.Context) (uint64, error) { n, err := b.conn.LastSeq(c, bus.Transient); return n + 1, err }
@@ -101,7 +120,11 @@ func (b *Box) Run(ctx context.Context) error {
 
 func (b *Box) deliver(en eventlog.Entry) error {
 	var f Frame
-	id := en.Subject[strings.LastIndexByte(en.Subject, '.')+1:]
+	from, id, ok := address(en.Subject)
+	if !ok {
+		slog.Warn("transient: not a subject of ours", "subject", en.Subject)
+		return nil
+	}
 	if n, body, ok := cutBinary(en.Data); ok {
 		f = Frame{Kind: Data, N: n, Data: body}
 	} else if err := json.Unmarshal(en.Data, &f); err != nil {
@@ -109,53 +132,37 @@ func (b *Box) deliver(en eventlog.Entry) error {
 		return nil
 	}
 	if f.Kind == ask {
-		go b.answer(serviceOf(en.Subject), f.Data)
+		go b.answer(from, id, f.Data)
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.open[id]; s != nil {
+	switch s := b.open[id]; {
+	case s == nil: // nobody waits for it: what is not open is never kept
+	case s.from != from:
+		b.foreign(from, s)
+	default:
 		s.push(f)
-	} else if len(b.early) < 4096 {
-		b.early[id] = append(b.early[id], f)
 	}
 	return nil
 }
 
-// sweep forgets frames nobody opened.
-func (b *Box) sweep(ctx context.Context) {
-	old := map[string]bool{}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(30 * time.Second):
-		}
-		b.mu.Lock()
-		next := map[string]bool{}
-		for id := range b.early {
-			if old[id] {
-				delete(b.early, id)
-			} else {
-				next[id] = true
-			}
-		}
-		old = next
-		b.mu.Unlock()
+// foreign reports a frame from a service that is not the stream's sender, once
+// in a while. The lock is held.
+func (b *Box) foreign(from string, s *Stream) {
+	if now := time.Now(); now.Sub(b.warned[from]) > time.Minute {
+		b.warned[from] = now
+		slog.Warn("transient: dropped a frame of a service that is not the sender of its stream", "service", from, "want", s.from, "id", s.id)
 	}
 }
 
-// Open starts receiving frames of id.
-func (b *Box) Open(id string) *Stream {
-	s := &Stream{box: b, id: id, wake: make(chan struct{}, 1)}
+// Open starts receiving frames of id that service from sends. Frames that came
+// before are lost, so a receiver opens first and asks for frames afterwards.
+func (b *Box) Open(id, from string) *Stream {
+	s := &Stream{box: b, id: id, from: from, wake: make(chan struct{}, 1)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.frames = b.early[id]
-	delete(b.early, id)
 	b.open[id] = s
-	if len(s.frames) > 0 {
-		s.wake <- struct{}{}
-	}
 	return s
 }
 
@@ -196,8 +203,18 @@ func cutBinary(b []byte) (n int64, body []byte, ok bool) {
 	return int64(v), bytes.Clone(b[1+size:]), true
 }
 
-// Ask puts a question to an instance and returns the stream of its answer.
-func (b *Box) Ask(ctx context.Context, to, verb string, args any) (*Stream, error) {
+// questionID makes the id of a question, which names the service that asks. An
+// answer goes under its question's id, so nobody can make another service
+// answer into a stream that a third has open.
+func questionID(service string) string { return questionsOf(service) + rand.Text() }
+
+// questionsOf begins the ids of a service's questions. No service's name holds
+// an underscore, so none is the beginning of another's.
+func questionsOf(service string) string { return "q_" + service + "_" }
+
+// Ask puts a question to an instance of a service and returns the stream of its
+// answer, which that service alone can send.
+func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Stream, error) {
 	raw, err := encode(args)
 	if err != nil {
 		return nil, err
@@ -206,12 +223,12 @@ func (b *Box) Ask(ctx context.Context, to, verb string, args any) (*Stream, erro
 	if !ok {
 		deadline = time.Now().Add(30 * time.Second)
 	}
-	q := Question{ID: emit.NewID("q"), From: b.instance, Verb: verb, Args: raw, Deadline: deadline}
+	q := Question{ID: questionID(b.service), From: b.instance, Verb: verb, Args: raw, Deadline: deadline}
 	body, err := encode(q)
 	if err != nil {
 		return nil, err
 	}
-	s := b.Open(q.ID)
+	s := b.Open(q.ID, service)
 	if err := b.Send(ctx, to, q.ID, Frame{Kind: ask, Data: body}); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("ask %s: %w", to, err)
@@ -220,8 +237,8 @@ func (b *Box) Ask(ctx context.Context, to, verb string, args any) (*Stream, erro
 }
 
 // AskOne asks for a single document.
-func (b *Box) AskOne(ctx context.Context, to, verb string, args, out any) error {
-	s, err := b.Ask(ctx, to, verb, args)
+func (b *Box) AskOne(ctx context.Context, service, to, verb string, args, out any) error {
+	s, err := b.Ask(ctx, service, to, verb, args)
 	if err != nil {
 		return err
 	}
@@ -233,14 +250,14 @@ func (b *Box) AskOne(ctx context.Context, to, verb string, args, out any) error 
 	return json.Unmarshal(f.Data, out)
 }
 
-// serviceOf is the service that published a subject: permissions hold it to its
-// own token.
-func serviceOf(subject string) string {
-	parts := strings.SplitN(subject, ".", 4)
-	if len(parts) < 4 {
-		return ""
+// address reads tmp.<tenant>.<service>.<to instance>.<id>: the service that
+// sent it, to whose own token the server's permissions hold it, and the id.
+func address(subject string) (service, id string, ok bool) {
+	parts := strings.Split(subject, ".")
+	if len(parts) != 5 || parts[0] != "tmp" {
+		return "", "", false
 	}
-	return parts[2]
+	return parts[2], parts[4], true
 }
 
 type fromKey struct{}
@@ -248,9 +265,10 @@ type fromKey struct{}
 // From is the service whose question a handler answers.
 func From(ctx context.Context) string { s, _ := ctx.Value(fromKey{}).(string); return s }
 
-func (b *Box) answer(from string, raw []byte) {
+func (b *Box) answer(from, id string, raw []byte) {
 	var q Question
-	if json.Unmarshal(raw, &q) != nil {
+	if json.Unmarshal(raw, &q) != nil || q.ID != id || !strings.HasPrefix(id, questionsOf(from)) || !contract.Token(q.From) {
+		slog.Warn("transient: dropped a question that is not its sender's own", "service", from)
 		return
 	}
 	ctx, cancel := context.WithDeadline(context.WithValue(context.Background(), fromKey{}, from), q.Deadline)
@@ -268,13 +286,18 @@ func (b *Box) answer(from string, raw []byte) {
 		return b.Send(ctx, q.From, q.ID, Frame{Kind: kind, N: n, Data: body})
 	}
 	b.mu.Lock()
-	h := b.handlers[q.Verb]
+	h, known := b.handlers[q.Verb]
 	b.mu.Unlock()
-	if h == nil {
+	if !known {
 		_ = send(Failed, "unknown question "+q.Verb)
 		return
 	}
-	err := h(ctx, q.Args, func(doc any) error { return send(Data, doc) })
+	if !slices.Contains(h.askers, from) {
+		slog.Warn("transient: refused a question", "verb", q.Verb, "service", from)
+		_ = send(Failed, q.Verb+" is not for "+from)
+		return
+	}
+	err := h.handler(ctx, q.Args, func(doc any) error { return send(Data, doc) })
 	if err != nil {
 		slog.Debug("transient: question failed", "verb", q.Verb, "from", from, "err", err)
 		err = send(Failed, hostpath.Strip(err.Error()))
@@ -290,6 +313,7 @@ func (b *Box) answer(from string, raw []byte) {
 type Stream struct {
 	box    *Box
 	id     string
+	from   string // the only service whose frames it takes
 	wake   chan struct{}
 	frames []Frame // guarded by box.mu
 	n      int64
@@ -362,7 +386,9 @@ func (s *Stream) Received() int64 { return s.n }
 func (s *Stream) Close() {
 	s.box.mu.Lock()
 	defer s.box.mu.Unlock()
-	delete(s.box.open, s.id)
+	if s.box.open[s.id] == s { // not the one that took its place
+		delete(s.box.open, s.id)
+	}
 }
 
 // encode is JSON that leaves documents inside v as they are: json.Marshal would

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,10 +43,10 @@ func TestAsk(t *testing.T) {
 			}
 		}
 		return nil
-	})
+	}, "a")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	s, err := a.Ask(ctx, "b-1", "count", 100)
+	s, err := a.Ask(ctx, "b", "b-1", "count", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,15 +61,15 @@ func TestAsk(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out int
-	if err := a.AskOne(ctx, "b-1", "count", -1, &out); err == nil || err.Error() != "ask b-1 count: negative" {
+	if err := a.AskOne(ctx, "b", "b-1", "count", -1, &out); err == nil || err.Error() != "ask b-1 count: negative" {
 		t.Fatal(err)
 	}
-	if err := a.AskOne(ctx, "b-1", "nothing", nil, &out); err == nil {
+	if err := a.AskOne(ctx, "b", "b-1", "nothing", nil, &out); err == nil {
 		t.Fatal("an unknown question was answered")
 	}
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := a.AskOne(short, "nobody-1", "count", 1, &out); !errors.Is(err, context.DeadlineExceeded) {
+	if err := a.AskOne(short, "nobody", "nobody-1", "count", 1, &out); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
 }
@@ -78,7 +79,7 @@ func TestGap(t *testing.T) {
 	a, b := boxes(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	s := a.Open("call-1")
+	s := a.Open("call-1", "b")
 	for _, n := range []int64{1, 2, 4} {
 		if err := b.Send(ctx, "a-1", "call-1", transient.Frame{Kind: transient.Data, N: n, Data: json.RawMessage("1")}); err != nil {
 			t.Fatal(err)
@@ -92,14 +93,6 @@ func TestGap(t *testing.T) {
 	if _, err := s.Next(ctx); !errors.Is(err, transient.ErrGap) {
 		t.Fatal(err)
 	}
-	// Frames may come before anyone listens.
-	if err := b.Send(ctx, "a-1", "early", transient.Frame{Kind: transient.Data, N: 1, Data: json.RawMessage("7")}); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(50 * time.Millisecond)
-	if f, err := a.Open("early").Next(ctx); err != nil || string(f.Data) != "7" {
-		t.Fatal(f, err)
-	}
 }
 
 // TestFrom: who asks is what the server let it publish as, whatever it says.
@@ -107,11 +100,88 @@ func TestFrom(t *testing.T) {
 	a, b := boxes(t)
 	b.Serve("who", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(transient.From(ctx))
-	})
+	}, "a")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	var who string
-	if err := a.AskOne(ctx, "b-1", "who", map[string]string{"from": "b", "From": "b-1"}, &who); err != nil || who != "a" {
+	if err := a.AskOne(ctx, "b", "b-1", "who", map[string]string{"from": "b", "From": "b-1"}, &who); err != nil || who != "a" {
 		t.Fatal(who, err)
+	}
+}
+
+// TestForeign: a stream takes frames from its sender alone, whatever others send
+// to it before, while and after it is open; frames for streams that are not open
+// are not kept; and a question is answered to its sender's own inbox only.
+func TestForeign(t *testing.T) {
+	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}, {Service: "evil", Slots: 1}})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	box := func(s string) *transient.Box {
+		x := transient.NewBox(m.Connect(t, s), "t", s, s+"-1")
+		go x.Run(ctx)
+		<-x.Ready()
+		return x
+	}
+	a, b, evil := box("a"), box("b"), box("evil")
+	b.Serve("secret", func(_ context.Context, _ json.RawMessage, reply func(any) error) error { return reply("hush") }, "a")
+	b.Serve("edge", func(_ context.Context, _ json.RawMessage, reply func(any) error) error { return reply("hush") })
+	raw := m.Connect(t, "evil")
+	send := func(from *transient.Box, id string, f transient.Frame) {
+		t.Helper()
+		if err := from.Send(ctx, "a-1", id, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forge := func(id string) {
+		t.Helper()
+		send(evil, id, transient.Frame{Kind: transient.Data, N: 1, Data: json.RawMessage(`"forged"`)})
+		send(evil, id, transient.Frame{Kind: transient.Sealed, Data: json.RawMessage(`"forged"`)})
+		send(evil, id, transient.Frame{Kind: transient.End, N: 1})
+		send(evil, id, transient.Frame{Kind: transient.Failed, N: 1, Data: json.RawMessage(`"forged"`)})
+		// A question of its own, to be answered by b into the stream; each of the
+		// ids that it can give it.
+		for _, q := range []string{id, "q_a_x", "q_evil_x"} {
+			doc, _ := json.Marshal(transient.Question{ID: id, From: "a-1", Verb: "secret", Deadline: time.Now().Add(time.Minute)})
+			body, _ := json.Marshal(transient.Frame{Kind: "ask", Data: doc})
+			if _, err := raw.JS.Publish(ctx, "tmp.t.evil.b-1."+q, body); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, id := range []string{"c-1", "secret-1", "q_a_1"} {
+		forge(id)
+		send(b, id, transient.Frame{Kind: transient.Data, N: 1, Data: json.RawMessage(`"early"`)}) // of the right sender, but before it is open
+		time.Sleep(50 * time.Millisecond)
+		s := a.Open(id, "b")
+		forge(id)
+		time.Sleep(50 * time.Millisecond)
+		if f, ok, err := s.Try(); ok || err != nil {
+			t.Fatalf("%s: took %s %v", id, f.Data, err)
+		}
+		send(b, id, transient.Frame{Kind: transient.Data, N: 1, Data: json.RawMessage(`"true"`)})
+		forge(id)
+		send(b, id, transient.Frame{Kind: transient.End, N: 2})
+		if f, err := s.Next(ctx); err != nil || string(f.Data) != `"true"` {
+			t.Fatalf("%d: %s %v", i, f.Data, err)
+		}
+		if _, err := s.Next(ctx); !errors.Is(err, transient.ErrEnd) {
+			t.Fatal(err)
+		}
+		s.Close()
+	}
+	var out string
+	if err := a.AskOne(ctx, "b", "b-1", "secret", nil, &out); err != nil || out != "hush" {
+		t.Fatal(out, err)
+	}
+	for who, verb := range map[*transient.Box]string{evil: "secret", a: "edge"} {
+		if err := who.AskOne(ctx, "b", "b-1", verb, nil, &out); err == nil || !strings.Contains(err.Error(), "is not for") {
+			t.Fatal(verb, err)
+		}
+	}
+	// An answer of another service than the one that was asked is none.
+	short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer stop()
+	if err := a.AskOne(short, "other", "b-1", "secret", nil, &out); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
 	}
 }

@@ -77,9 +77,10 @@ func (s *Service) serve() {
 		}
 		return b.flush()
 	})
+	// The llm-router continues stored responses of the caller whose call it runs.
 	box.Serve("call", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		return s.eventOf(ctx, raw, reply, "r-", "s-", "d-", "q-", "p-")
-	})
+	}, transient.Edge, "llm-router")
 	box.Serve("decision", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		return s.eventOf(ctx, raw, reply, "d-")
 	})
@@ -88,7 +89,7 @@ func (s *Service) serve() {
 	})
 	box.Serve("proposal", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		return s.eventOf(ctx, raw, reply, "p-")
-	})
+	}, transient.Edge, "llm-router")
 	box.Serve("receipt_by_digest", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 		q, err := parse[struct {
 			Digest string `json:"digest"`
@@ -102,7 +103,7 @@ func (s *Service) serve() {
 		}
 		return reply(json.RawMessage(b))
 	})
-	box.Serve("transcript", s.transcript)
+	box.Serve("transcript", s.transcript, "judge")
 	box.Serve("evidence", s.evidence)
 	box.Serve("proof", s.proof)
 	box.Serve("checkpoint", s.checkpointNote)
@@ -124,13 +125,13 @@ func (s *Service) serve() {
 type fresh struct{ s *Service }
 
 // Serve registers one.
-func (f fresh) Serve(verb string, h transient.Handler) {
+func (f fresh) Serve(verb string, h transient.Handler, askers ...string) {
 	f.s.env.Box.Serve(verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		if err := f.s.catchUp(ctx); err != nil {
 			return err
 		}
 		return h(ctx, raw, reply)
-	})
+	}, askers...)
 }
 
 // batcher sends documents in frames of some 256 KiB.

@@ -164,12 +164,22 @@ func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *c
 	r := propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.actor, Client: who.client,
 		Session: session, Scopes: who.scopes, Timeout: timeout, TraceCtx: traceContext(c.Request().Header), IdemKey: idem,
 		OnBehalfOf: behalf, Delegation: delegation}
+	r.Executor = s.executorOf(kind)
 	if idem != "" {
 		if r.ID, err = s.repeatable(c.Request().Context(), who.actor, idem); err != nil {
 			return r, err
 		}
 	}
 	return r, nil
+}
+
+// executorOf is the service that the catalog names for a kind; empty where it
+// names none, and policy will deny.
+func (s *Service) executorOf(kind string) string {
+	if t, _ := s.tools.Lookup(kind); t != nil {
+		return t.Executor
+	}
+	return ""
 }
 
 // Delegation headers: for whom the caller acts, and by which delegation. They

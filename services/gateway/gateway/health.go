@@ -134,7 +134,7 @@ func (s *Service) readiness(ctx context.Context) Readiness {
 		for _, name := range names {
 			wg.Go(func() {
 				d := Dependency{Instance: name, OK: true, Parts: []run.Health{}}
-				if err := s.env.Box.AskOne(ctx, name, "health", nil, &d.Parts); err != nil {
+				if err := s.env.Box.AskOne(ctx, service, name, "health", nil, &d.Parts); err != nil {
 					d.OK, d.Detail = false, err.Error()
 				}
 				for _, p := range d.Parts {

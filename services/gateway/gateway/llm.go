@@ -149,7 +149,7 @@ func (s *Service) relay(c echo.Context, r propose.Request) error {
 		span.SetAttributes(attribute.Int("http.response.status_code", c.Response().Status))
 		span.End()
 	}()
-	frames := s.env.Box.Open(r.ID)
+	frames := s.env.Box.Open(r.ID, r.Executor)
 	defer frames.Close()
 	p, err := s.prop.Propose(ctx, r)
 	if err != nil {

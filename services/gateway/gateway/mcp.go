@@ -102,7 +102,7 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 	if err != nil {
 		return nil, err
 	}
-	out, output, err := s.await(ctx, propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args,
+	out, output, err := s.await(ctx, propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args, Executor: s.executorOf("tool." + req.Params.Name),
 		Actor: who.actor, Client: who.client, Session: session, Scopes: who.scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(req.Extra.Header),
 		OnBehalfOf: behalf, Delegation: delegation}, false)
 	var esc *escalation

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"maps"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -13,7 +16,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
-	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -36,8 +38,8 @@ func (s *Service) putSecret(c echo.Context) error {
 	if err := dec.Decode(&req); err != nil {
 		return badRequest("body", "want {name, value}") // never the decoder's words: they may quote the value
 	}
-	if req.Name == "" || !secretName(req.Name) {
-		return badRequest("name", "a secret's name is 1 to 64 of [A-Za-z0-9._-]")
+	if !execute.ValidSecretName(req.Name) {
+		return badRequest("name", "a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with "+execute.ReservedSecrets)
 	}
 	if req.Value == "" || len(req.Value) > 64<<10 {
 		return badRequest("value", "a secret's value has 1 to 65536 bytes")
@@ -52,34 +54,122 @@ func (s *Service) putSecret(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	sealed, err := seal.To(key.PublicKey, execute.PutSecretInfo(r.ID), []byte(req.Value))
+	sealed, err := seal.To(key.PublicKey, execute.PutSecretInfo(s.env.Tenant, req.Name, r.ID), []byte(req.Value))
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Request().Context(), 5*time.Second)
-	defer cancel()
-	body, err := json.Marshal(base64.StdEncoding.EncodeToString(sealed))
-	if err != nil {
-		return err
-	}
-	if err := s.env.Box.Send(ctx, "vault-broker-1", r.ID, transient.Frame{Kind: transient.Sealed, Data: body}); err != nil {
-		return unavailable("the sealed value could not be sent: " + err.Error())
+	if err := s.values.hold(r.ID, r.Session, sealed); err != nil {
+		return unavailable(err.Error())
 	}
 	_, output, err := s.run(c, r)
-	if err != nil {
-		return err
+	var esc *escalation
+	if !errors.As(err, &esc) { // else it waits here for what people decide
+		s.values.drop(r.ID)
+		if err != nil {
+			return err
+		}
+		return c.JSONBlob(http.StatusOK, output)
 	}
-	return c.JSONBlob(http.StatusOK, output)
+	if until, bad := contract.ParseTime(esc.doc.Expires); bad == nil {
+		s.values.until(r.ID, until.Add(time.Minute))
+	}
+	return s.accepted(c, r, esc)
 }
 
-func secretName(s string) bool {
-	if len(s) > 64 {
-		return false
+// heldValues are sealed values of secrets whose calls are not decided yet. They
+// leave the gateway only once the ledger holds that their call is allowed.
+type heldValues struct {
+	mu sync.Mutex
+	by map[string]heldValue // by call
+}
+
+type heldValue struct {
+	session string
+	sealed  []byte
+	until   time.Time
+}
+
+const (
+	maxHeldValues = 256 // of 64 KiB at most
+	holdValue     = 15 * time.Minute
+)
+
+// hold keeps the value of a call; the first one given counts.
+func (h *heldValues) hold(call, session string, sealed []byte) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(h.by, func(_ string, v heldValue) bool { return now.After(v.until) })
+	if _, held := h.by[call]; held {
+		return nil
 	}
-	for _, r := range s {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-') {
-			return false
+	if len(h.by) >= maxHeldValues {
+		return errors.New("too many secrets wait for a decision here; try again when some are decided")
+	}
+	if h.by == nil {
+		h.by = map[string]heldValue{}
+	}
+	h.by[call] = heldValue{session, sealed, now.Add(holdValue)}
+	return nil
+}
+
+func (h *heldValues) drop(call string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.by, call)
+}
+
+// until sets how long a value is held.
+func (h *heldValues) until(call string, t time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v, ok := h.by[call]; ok {
+		v.until = t
+		h.by[call] = v
+	}
+}
+
+func (h *heldValues) get(call string) (heldValue, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v, ok := h.by[call]
+	return v, ok && time.Now().Before(v.until)
+}
+
+// serveValues hands a held value to the vault-broker, once its call is allowed.
+func (s *Service) serveValues() {
+	s.env.Box.Serve(execute.ValueVerb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		var q struct {
+			CallID string `json:"call_id"`
+		}
+		if err := json.Unmarshal(raw, &q); err != nil {
+			return err
+		}
+		v, ok := s.values.get(q.CallID)
+		if !ok {
+			return errors.New("no value waits here for call " + q.CallID)
+		}
+		if ok, err := s.allowed(ctx, q.CallID, v.session); err != nil || !ok {
+			return errors.Join(errors.New("the call is not allowed"), err)
+		}
+		if err := reply(base64.StdEncoding.EncodeToString(v.sealed)); err != nil {
+			return err
+		}
+		s.values.drop(q.CallID)
+		return nil
+	}, "vault-broker")
+}
+
+// allowed reports whether the ledger holds that a call of the vault-broker's is
+// allowed.
+func (s *Service) allowed(ctx context.Context, call, session string) (bool, error) {
+	for en, err := range s.env.Emit.Log.Scan(ctx, "evt."+s.env.Tenant+".policy.*.allowed_vault-broker."+session, 1) {
+		if err != nil {
+			return false, err
+		}
+		if contract.PeekCallID(en.Data) == call {
+			return true, nil
 		}
 	}
-	return true
+	return false, nil
 }

@@ -56,6 +56,7 @@ type Service struct {
 	metrics *metrics
 	pulse   pulse
 	bodies  bodies
+	values  heldValues
 	mcps    mcpSessions
 	lender  *execute.Lender // nil without a signing key
 
@@ -96,6 +97,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.verifying = make(chan struct{}, maxVerifying)
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance, Reader: outcomesReader}
 	s.prop.ServeBodies(env.Box)
+	s.serveValues()
 	s.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {
 		e, err := eventlog.Open(en)
 		if err != nil {

@@ -64,7 +64,7 @@ func newOut(ctx context.Context, w *execute.Work, box *transient.Box, under *ato
 	o := &out{ctx: ctx, w: w, under: under}
 	under.Add(1)
 	if w.Call.Stream {
-		o.credits = box.Open(llm.CreditID(w.Call.ID))
+		o.credits = box.Open(llm.CreditID(w.Call.ID), w.Proposer)
 	}
 	return o
 }

@@ -7,15 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"path/filepath"
 
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
-	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
@@ -23,10 +21,23 @@ const (
 	kindRotate  = "vault.rotate_content_key"
 	kindDestroy = "vault.destroy_content_key"
 
-	// contentPrefix begins the names of content keys in the store. No secret's
-	// name holds a slash.
-	contentPrefix = "content-key/"
+	// contentDomain is the domain of the store of content keys. Until release 0.4
+	// they were in the store of secrets, and it began their names there; no
+	// secret's name holds a slash.
+	contentDomain = execute.ReservedSecrets + "/"
 )
+
+// openStores opens the two stores of the folder, and moves content keys from
+// where release 0.4 kept them.
+func openStores(dir string, kek []byte) (secrets, content *store.Store, err error) {
+	if secrets, err = store.Open(filepath.Join(dir, "secrets.json"), kek, ""); err != nil {
+		return nil, nil, err
+	}
+	if content, err = store.Open(filepath.Join(dir, "content-keys.json"), kek, contentDomain); err != nil {
+		return nil, nil, err
+	}
+	return secrets, content, secrets.MoveTo(content, contentDomain)
+}
 
 var contentTools = []contract.Tool{
 	{Description: "Makes a new content key; what is recorded from now on is encrypted under it.", Class: "E1", Executor: "vault-broker", Kind: kindRotate, Tool: kindRotate, Version: "v1",
@@ -39,9 +50,6 @@ var contentTools = []contract.Tool{
 // serveContentKeys answers the services that may hold content keys.
 func (s *Service) serveContentKeys() {
 	s.env.Box.Serve(contentkeys.Verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		if !slices.Contains(contentkeys.Readers, transient.From(ctx)) {
-			return errors.New("content keys are not for " + transient.From(ctx))
-		}
 		var q struct {
 			Recipient string `json:"recipient"`
 		}
@@ -61,7 +69,7 @@ func (s *Service) serveContentKeys() {
 			return err
 		}
 		return reply(contentkeys.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
-	})
+	}, contentkeys.Readers...)
 }
 
 // contentKeys reads all of them; where there is none yet, the first is made.
@@ -69,12 +77,11 @@ func (s *Service) contentKeys() (contentkeys.Keys, error) {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
 	k := contentkeys.Keys{Keys: map[string][]byte{}}
-	for _, name := range s.store.Names(contentPrefix) { // sorted: the newest is last
-		v, err := s.store.Get(name)
+	for _, id := range s.keys.Names("") { // sorted: the newest is last
+		v, err := s.keys.Get(id)
 		if err != nil {
 			return k, err
 		}
-		id := strings.TrimPrefix(name, contentPrefix)
 		if len(v) == contentKeySize { // the place of a destroyed one stays taken
 			k.Keys[id], k.Current = v, id
 		}
@@ -94,15 +101,15 @@ const contentKeySize = 32
 // newContentKey makes the next key. The lock is held.
 func (s *Service) newContentKey() (string, []byte, error) {
 	n := 1
-	if names := s.store.Names(contentPrefix); len(names) > 0 {
-		if _, err := fmt.Sscanf(strings.TrimPrefix(names[len(names)-1], contentPrefix), "tk-%d", &n); err != nil {
+	if ids := s.keys.Names(""); len(ids) > 0 {
+		if _, err := fmt.Sscanf(ids[len(ids)-1], "tk-%d", &n); err != nil {
 			return "", nil, err
 		}
 		n++
 	}
 	id, key := fmt.Sprintf("tk-%06d", n), make([]byte, contentKeySize)
 	rand.Read(key)
-	return id, key, s.store.Put(contentPrefix+id, key)
+	return id, key, s.keys.Put(id, key)
 }
 
 // content does the two calls that change content keys.
@@ -123,12 +130,12 @@ func (s *Service) content(w *execute.Work) execute.Result {
 			return execute.Fail("invalid_input", "%v", err)
 		}
 		effect, id = "content_key.destroyed", args.ID
-		v, err := s.store.Get(contentPrefix + id)
+		v, err := s.keys.Get(id)
 		if errors.Is(err, store.ErrNotFound) || err == nil && len(v) != contentKeySize {
 			return execute.Fail("not_found", "id: no content key %s stands", id)
 		}
 		// An empty value in its place: ids are never given twice.
-		if err != nil || s.store.Put(contentPrefix+id, []byte{}) != nil {
+		if err != nil || s.keys.Put(id, []byte{}) != nil {
 			return execute.Fail("internal", "the store could not be written")
 		}
 	}

@@ -3,6 +3,7 @@ package vaultbroker
 import (
 	"context"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -30,15 +31,16 @@ func TestContentKeys(t *testing.T) {
 		<-b.Ready()
 		return b
 	}
-	path := filepath.Join(t.TempDir(), "s.json")
-	open := func() *store.Store {
-		st, err := store.Open(path, make([]byte, 32))
-		if err != nil {
+	dir := t.TempDir()
+	s := &Service{env: &run.Env{Box: box("vault-broker")}}
+	open := func() {
+		t.Helper()
+		var err error
+		if s.store, s.keys, err = openStores(dir, make([]byte, 32)); err != nil {
 			t.Fatal(err)
 		}
-		return st
 	}
-	s := &Service{store: open(), env: &run.Env{Box: box("vault-broker")}}
+	open()
 	s.serveContentKeys()
 	ask := func(b *transient.Box) error {
 		k, err := seal.NewKey()
@@ -47,7 +49,7 @@ func TestContentKeys(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		return b.AskOne(ctx, "vault-broker-1", contentkeys.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(contentkeys.Sealed))
+		return b.AskOne(ctx, "vault-broker", "vault-broker-1", contentkeys.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(contentkeys.Sealed))
 	}
 	if err := ask(box("llm-router")); err != nil {
 		t.Fatal(err)
@@ -67,12 +69,53 @@ func TestContentKeys(t *testing.T) {
 	if r := do(kindDestroy, `{"id":"tk-000002"}`); r.ErrorCode != "not_found" {
 		t.Fatal(r)
 	}
-	s.store = open()
+	open()
 	k, err := s.contentKeys()
 	if err != nil || len(k.Keys) != 1 || k.Current != "tk-000001" {
 		t.Fatal(k.Current, len(k.Keys), err)
 	}
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000003"}` {
 		t.Fatal(r)
+	}
+}
+
+// TestOldStore: content keys that release 0.4 kept among the secrets are found,
+// and a destroyed one stays destroyed; a secret that is stored under such a name
+// changes none of them.
+func TestOldStore(t *testing.T) {
+	dir, kek := t.TempDir(), make([]byte, 32)
+	old, err := store.Open(filepath.Join(dir, "secrets.json"), kek, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, v := range map[string][]byte{"content-key/tk-000001": {}, "content-key/tk-000002": []byte("0123456789abcdef0123456789abcdef"), "llm.openai": []byte("sk")} {
+		if err := old.Put(name, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &Service{}
+	for range 2 {
+		if s.store, s.keys, err = openStores(dir, kek); err != nil {
+			t.Fatal(err)
+		}
+		k, err := s.contentKeys()
+		if err != nil || k.Current != "tk-000002" || len(k.Keys) != 1 || string(k.Keys["tk-000002"]) != "0123456789abcdef0123456789abcdef" {
+			t.Fatal(k, err)
+		}
+		if names := s.store.Names(""); len(names) != 1 || names[0] != "llm.openai" {
+			t.Fatal(names)
+		}
+		// An older broker, or a restored file, may bring the name back.
+		if err := s.store.Put("content-key/tk-000002", []byte("ffffffffffffffffffffffffffffffff")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"content-key/tk-000002", "content-key", "content-keys.json", "Content-Key.x", "../x", ""} {
+		if execute.ValidSecretName(name) {
+			t.Errorf("a secret may be named %q", name)
+		}
+		if r := s.put(t.Context(), &execute.Work{Call: &contract.Call{ID: "c-x"}, Args: []byte(`{"name":` + strconv.Quote(name) + `}`)}); r.ErrorCode != "invalid_input" {
+			t.Errorf("%q: %+v", name, r)
+		}
 	}
 }

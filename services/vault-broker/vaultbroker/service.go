@@ -9,8 +9,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -43,7 +43,8 @@ type Service struct {
 	Config
 
 	env   *run.Env
-	store *store.Store
+	store *store.Store // secrets
+	keys  *store.Store // content keys
 	key   *seal.Key
 
 	contentMu sync.Mutex
@@ -71,7 +72,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.key, err = seal.FromSeed(s.SealSeed); err != nil {
 		return err
 	}
-	if s.store, err = store.Open(filepath.Join(s.Dir, "secrets.json"), s.KEK); err != nil {
+	if s.store, s.keys, err = openStores(s.Dir, s.KEK); err != nil {
 		return fmt.Errorf("vault: %w", err)
 	}
 	if err := catalog.Register(ctx, env.Emit, "vault-broker", tools()); err != nil {
@@ -94,7 +95,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// put stores the value that came sealed into the mailbox under the call's id.
+// put stores the value that the instance which proposed holds for the call. It is
+// queried now, when the call is allowed and claimed, and was nowhere before.
 func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Name string `json:"name"`
@@ -102,23 +104,21 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	if err := json.Unmarshal(w.Args, &args); err != nil {
 		return execute.Fail("invalid_input", "%v", err)
 	}
-	in := s.env.Box.Open(w.Call.ID)
-	defer in.Close()
+	if !execute.ValidSecretName(args.Name) {
+		return execute.Fail("invalid_input", "name: a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with %s", execute.ReservedSecrets)
+	}
 	wait, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	f, err := in.Next(wait)
-	if err != nil {
-		return execute.Fail("value_missing", "the sealed value did not arrive; send it again")
-	}
 	var b64 string
-	if err := json.Unmarshal(f.Data, &b64); err != nil {
-		return execute.Fail("value_malformed", "the sealed value cannot be read")
+	if err := s.env.Box.AskOne(wait, w.Proposer, w.Event.Origin, execute.ValueVerb, map[string]string{"call_id": w.Call.ID}, &b64); err != nil {
+		s.env.Log.Warn("a value to be stored cannot be had", "call", w.Call.ID, "err", err)
+		return execute.Fail("value_missing", "the gateway holds no value for this call any more; store the secret again")
 	}
 	sealed, err := base64.StdEncoding.DecodeString(b64)
 	if err != nil {
 		return execute.Fail("value_malformed", "the sealed value cannot be read")
 	}
-	value, err := s.key.Open(execute.PutSecretInfo(w.Call.ID), sealed)
+	value, err := s.key.Open(execute.PutSecretInfo(w.Event.Tenant, args.Name, w.Call.ID), sealed)
 	if err != nil {
 		return execute.Fail("value_malformed", "the sealed value does not open for this call")
 	}
@@ -211,6 +211,9 @@ func (s *Service) check(ctx context.Context, e *contract.Event, req *execute.Sec
 	for _, name := range req.Names {
 		if !slices.ContainsFunc(a.Decision.Intent.Secrets, func(g contract.SecretGrant) bool { return g.Permits(name) }) {
 			return nil, nil, "the intent does not permit secret " + name, nil
+		}
+		if !execute.ValidSecretName(name) {
+			return nil, nil, "no secret is named " + strconv.Quote(name), nil
 		}
 		v, err := s.store.Get(name)
 		if errors.Is(err, store.ErrNotFound) {

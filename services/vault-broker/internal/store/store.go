@@ -1,6 +1,7 @@
-// Package store keeps secrets in one encrypted file: each value under a data
-// key of its own, each data key wrapped by the key-encryption key, both
-// AES-256-GCM with the name as additional data.
+// Package store keeps values in one encrypted file: each under a data key of its
+// own, each data key wrapped by the key-encryption key, both AES-256-GCM with the
+// store's domain and the name as additional data. A record moved into a store of
+// another domain, or under another name, does not open.
 package store
 
 import (
@@ -16,6 +17,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -26,11 +28,12 @@ var ErrNotFound = errors.New("no such secret")
 
 // Store is safe for concurrent use.
 type Store struct {
-	path string
-	kek  []byte
-	hmac []byte
-	mu   sync.Mutex
-	data map[string]record
+	path   string
+	domain string
+	kek    []byte
+	hmac   []byte
+	mu     sync.Mutex
+	data   map[string]record
 }
 
 type record struct {
@@ -38,8 +41,10 @@ type record struct {
 	Value   []byte `json:"value"`       // nonce ‖ ciphertext
 }
 
-// Open reads the file at path, which need not exist. kek has 32 bytes.
-func Open(path string, kek []byte) (*Store, error) {
+// Open reads the file at path, which need not exist. kek has 32 bytes. Stores
+// under one kek have different domains; no name of one is a name of the other
+// with the other's domain before it.
+func Open(path string, kek []byte, domain string) (*Store, error) {
 	if len(kek) != 32 {
 		return nil, fmt.Errorf("vault key has %d bytes, want 32", len(kek))
 	}
@@ -47,7 +52,7 @@ func Open(path string, kek []byte) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, kek: kek, hmac: h, data: map[string]record{}}
+	s := &Store{path: path, domain: domain, kek: kek, hmac: h, data: map[string]record{}}
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -78,11 +83,11 @@ func (s *Store) Fingerprint(value []byte) string {
 func (s *Store) Put(name string, value []byte) error {
 	dek := make([]byte, 32)
 	rand.Read(dek)
-	v, err := encrypt(dek, value, name)
+	v, err := encrypt(dek, value, s.domain+name)
 	if err != nil {
 		return err
 	}
-	w, err := encrypt(s.kek, dek, name)
+	w, err := encrypt(s.kek, dek, s.domain+name)
 	if err != nil {
 		return err
 	}
@@ -115,7 +120,42 @@ func (s *Store) write() error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(s.path+".new", s.path)
+	if err := os.Rename(s.path+".new", s.path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(s.path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close()) // or the old file is back after a power loss
+}
+
+// MoveTo moves the values whose names begin with prefix to another store, under
+// the rest of their names. A value that the other store has already is not
+// replaced. It may be repeated: values are durable there before they go here.
+func (s *Store) MoveTo(to *Store, prefix string) error {
+	names := s.Names(prefix)
+	for _, name := range names {
+		if _, err := to.Get(strings.TrimPrefix(name, prefix)); err == nil {
+			continue
+		}
+		v, err := s.Get(name)
+		if err != nil {
+			return err
+		}
+		if err := to.Put(strings.TrimPrefix(name, prefix), v); err != nil {
+			return err
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range names {
+		delete(s.data, name)
+	}
+	return s.write()
 }
 
 // Get returns a value.
@@ -144,11 +184,11 @@ func (s *Store) get(name string) ([]byte, error) {
 	if !ok {
 		return nil, ErrNotFound
 	}
-	dek, err := decrypt(s.kek, r.Wrapped, name)
+	dek, err := decrypt(s.kek, r.Wrapped, s.domain+name)
 	if err != nil {
 		return nil, err
 	}
-	return decrypt(dek, r.Value, name)
+	return decrypt(dek, r.Value, s.domain+name)
 }
 
 func gcm(key []byte) (cipher.AEAD, error) {

@@ -11,7 +11,7 @@ import (
 func TestStore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secrets.json")
 	kek := bytes.Repeat([]byte{7}, 32)
-	s, err := Open(path, kek)
+	s, err := Open(path, kek, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestStore(t *testing.T) {
 	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
 		t.Fatal(info.Mode())
 	}
-	again, err := Open(path, kek)
+	again, err := Open(path, kek, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestStore(t *testing.T) {
 	if s.Fingerprint([]byte("x")) != again.Fingerprint([]byte("x")) || s.Fingerprint([]byte("x")) == s.Fingerprint([]byte("y")) {
 		t.Fatal("fingerprints")
 	}
-	if _, err := Open(path, bytes.Repeat([]byte{8}, 32)); err == nil {
+	if _, err := Open(path, bytes.Repeat([]byte{8}, 32), ""); err == nil {
 		t.Fatal("another key opens the store")
 	}
 	// A record moved under another name does not open.
@@ -48,7 +48,50 @@ func TestStore(t *testing.T) {
 	if _, err := s.get("b"); err == nil {
 		t.Fatal("a moved record opens")
 	}
-	if _, err := Open(path, []byte("short")); err == nil {
+	if _, err := Open(path, []byte("short"), ""); err == nil {
 		t.Fatal("a short key is accepted")
+	}
+}
+
+// TestMoveTo: what moves to another store opens there and nowhere else, survives
+// being moved again, and never replaces what is there.
+func TestMoveTo(t *testing.T) {
+	dir, kek := t.TempDir(), bytes.Repeat([]byte{7}, 32)
+	open := func(name, domain string) *Store {
+		s, err := Open(filepath.Join(dir, name), kek, domain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	from, to := open("a", ""), open("b", "k/")
+	for name, v := range map[string]string{"k/1": "one", "k/2": "", "plain": "stays"} {
+		if err := from.Put(name, []byte(v)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := to.Put("2", []byte("newer")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := from.MoveTo(to, "k/"); err != nil {
+			t.Fatal(err)
+		}
+		from, to = open("a", ""), open("b", "k/")
+		if got := from.Names(""); len(got) != 1 || got[0] != "plain" {
+			t.Fatal(got)
+		}
+		one, err1 := to.Get("1")
+		two, err2 := to.Get("2")
+		if string(one) != "one" || string(two) != "newer" || err1 != nil || err2 != nil {
+			t.Fatal(string(one), string(two), err1, err2)
+		}
+	}
+	if err := from.Put("1", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	to.data["1"] = from.data["1"]
+	if _, err := to.Get("1"); err == nil {
+		t.Fatal("a record of one store opens in another")
 	}
 }
