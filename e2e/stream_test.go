@@ -196,11 +196,14 @@ func erased(t *testing.T, m *harness.Mesh) {
 	if out, err := m.CLI("secret", "rotate-content-key"); err != nil || !strings.Contains(out, "tk-000002") {
 		t.Fatal(out, err)
 	}
-	if out, err := m.CLI("secret", "destroy-content-key", "tk-000001"); err != nil {
+	if out, err := m.CLI("roles", "grant", "keeper", "approver"); err != nil {
 		t.Fatal(out, err)
 	}
-	if out, err := m.CLI("secret", "destroy-content-key", "tk-000001"); err == nil {
-		t.Fatal("destroyed twice", out)
+	if end := destroyKey(t, m, "tk-000001"); !strings.Contains(end, `"succeeded"`) {
+		t.Fatal(end)
+	}
+	if end := destroyKey(t, m, "tk-000001"); !strings.Contains(end, "not_found") {
+		t.Fatal("destroyed twice", end)
 	}
 	eventually(t, "what was under the destroyed key is gone", 25*time.Second, func() bool {
 		status, body := ask("s-erase", first.ID)
@@ -216,6 +219,35 @@ func erased(t *testing.T, m *harness.Mesh) {
 	if out, err := m.CLI("verify", pack); err != nil {
 		t.Fatal(out, err)
 	}
+}
+
+// destroyKey has the administrator ask for a content key's end and keeper approve
+// it, and returns what became of the call.
+func destroyKey(t *testing.T, m *harness.Mesh, id string) (end string) {
+	t.Helper()
+	who := bearer(m, "s-destroy")
+	who["Prefer"] = "respond-async"
+	r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"vault.destroy_content_key","args":{"id":"`+id+`"}}`, who)
+	if err != nil || r.Status != 202 {
+		t.Fatalf("a content key's end needs approval: %v %d %s", err, r.Status, r.Body)
+	}
+	call := r.Header.Get("X-Binnacle-Call-Id")
+	out, err := m.CLI("token", "create", "--actor", "keeper", "--scope", "approvals:vote")
+	if err != nil {
+		t.Fatal(err)
+	}
+	vote := map[string]string{"Authorization": "Bearer " + strings.TrimSpace(out)}
+	if r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"policy.vote","args":{"call_id":"`+call+`","reason":"seen","vote":"grant"}}`, vote); err != nil || r.Status != 200 {
+		t.Fatalf("%v %d %s", err, r.Status, r.Body)
+	}
+	eventually(t, "the approved call ends", 20*time.Second, func() bool {
+		r, err := m.DoHeader(t.Context(), "GET", "/api/v1/calls/"+call, "", bearer(m, ""))
+		if err == nil {
+			end = string(r.Body)
+		}
+		return strings.Contains(end, `"succeeded"`) || strings.Contains(end, `"failed"`)
+	})
+	return end
 }
 
 // second has the verifier in the other language look at a pack.

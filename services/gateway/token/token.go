@@ -24,6 +24,7 @@ const (
 	LLM    = "llm:call"
 	Tools  = "tools:call"
 	Vault  = "vault:write"
+	Erase  = "vault:erase" // destroys content keys
 	Judge  = "judge:run"
 	Admin  = "policy:admin"
 	Audit  = "audit:read"

@@ -15,6 +15,8 @@ scope_of := {
 
 required_scope := "approvals:vote" if {
 	input.kind == "policy.vote"
+} else := "vault:erase" if {
+	input.kind == "vault.destroy_content_key"
 } else := scope if {
 	some prefix, scope in scope_of
 	startswith(input.kind, prefix)
@@ -55,4 +57,6 @@ answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
 } else := {"verdict": "ESCALATE", "reason_code": "TAINTED_HIGH_RISK_ESCALATE"} if {
 	web
 	input.about.class == "E3"
+} else := {"verdict": "ESCALATE", "reason_code": "ESCALATE_ERASURE"} if {
+	input.kind == "vault.destroy_content_key" # what it erases is gone for ever: one asks, another approves
 } else := {"verdict": "ALLOW", "reason_code": "RULE_SCOPED_CALL"}

@@ -1,0 +1,390 @@
+package attack
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+)
+
+const tenant = "default"
+
+// insider connects with a service's stolen identity.
+func insider(t *testing.T, m *harness.Mesh, service string) *bus.Conn {
+	t.Helper()
+	seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", service+".nkey"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := bus.Connect(bus.Dialer{URL: m.NATS}, []byte(strings.TrimSpace(string(seed))), service, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// spy is an inbox of the attackers': that of policy's last slot, which no
+// instance uses. It keeps each message by the last token of its subject.
+type spy struct {
+	conn *bus.Conn
+	mu   sync.Mutex
+	got  map[string][]string // id -> sender and frame
+}
+
+const spyInbox = "policy-8"
+
+func newSpy(t *testing.T, m *harness.Mesh) *spy {
+	t.Helper()
+	s := &spy{conn: insider(t, m, "policy"), got: map[string][]string{}}
+	last, err := s.conn.LastSeq(t.Context(), bus.Transient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := follow.New(s.conn, spyInbox, bus.Reader{Name: bus.Mailbox, Stream: bus.Transient}, func(en eventlog.Entry) error {
+		parts := strings.Split(en.Subject, ".")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.got[parts[4]] = append(s.got[parts[4]], parts[2]+" "+string(en.Data))
+		return nil
+	})
+	go func() { _ = f.Run(t.Context(), last+1) }()
+	<-f.Ready()
+	return s
+}
+
+// first is the first message that arrives for an id within d, or "".
+func (s *spy) first(id string, d time.Duration) string {
+	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
+		s.mu.Lock()
+		got := s.got[id]
+		s.mu.Unlock()
+		if len(got) > 0 {
+			return got[0]
+		}
+		if time.Now().After(end) {
+			return ""
+		}
+	}
+}
+
+// query sends a question as a service, to be answered to the spy.
+func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
+	t.Helper()
+	raw, _ := json.Marshal(args)
+	doc, _ := json.Marshal(transient.Question{ID: id, From: spyInbox, Verb: verb, Args: raw, Deadline: time.Now().Add(time.Minute)})
+	body, _ := json.Marshal(map[string]any{"kind": "ask", "data": json.RawMessage(doc)})
+	if _, err := c.JS.Publish(t.Context(), "tmp."+tenant+"."+as+"."+to+"."+id, body); err != nil {
+		t.Fatalf("%s cannot publish under its own name: %v", as, err)
+	}
+}
+
+// Any service was answered whatever it queried, and could have another service
+// answer into a stream that a third had open. Each identity tries each verb of
+// each service.
+var _ = register("12.11 queries of a compromised service", func(t *testing.T, m *harness.Mesh) {
+	if m.NATS == "" {
+		return // nothing listens: TestForeign and TestPermissions try the same in process
+	}
+	verbs := map[string]map[string][]string{ // service -> verb -> who may query it
+		"audit": {"call": {"gateway", "llm-router"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},
+			"transcript": {"judge"}, "view": {"gateway"}},
+		"gateway":        {"body": bus.Executors, "health": {"gateway"}, "sealed_value": {"vault-broker"}},
+		"judge":          {"body": bus.Executors, "health": {"gateway"}},
+		"llm-router":     {"models": {"gateway"}, "response_call": {"gateway"}, "spend": {"gateway"}, "view": {"gateway"}},
+		"policy":         {"approvals": {"gateway"}, "identities": {"gateway"}, "keys": {"gateway"}, "policies": {"gateway"}, "view": {"gateway"}},
+		"session-runner": {"health": {"gateway"}},
+		"vault-broker":   {"content_keys": {"audit", "gateway", "judge", "llm-router"}, "health": {"gateway"}},
+	}
+	s := newSpy(t, m)
+	type try struct{ as, to, verb, id string }
+	var refused, answered, reflected []try
+	for _, as := range harness.Services {
+		c := insider(t, m, as)
+		for service, of := range verbs {
+			live, err := bus.Live(t.Context(), c, service)
+			if err != nil || len(live) == 0 {
+				t.Fatalf("no instance of %s: %v", service, err)
+			}
+			for verb, may := range of {
+				x := try{as, live[0], verb, fmt.Sprintf("q_%s_%s-%s", as, live[0], verb)}
+				query(t, c, as, x.to, x.id, verb, map[string]string{})
+				if slices.Contains(may, as) {
+					answered = append(answered, x)
+				} else {
+					refused = append(refused, x)
+				}
+			}
+			for _, other := range harness.Services { // under another service's id, and under one of no question
+				if other != as {
+					for _, id := range []string{fmt.Sprintf("q_%s_%s-%s", other, as, live[0]), fmt.Sprintf("c-%s-%s", as, live[0])} {
+						query(t, c, as, live[0], id, "health", nil)
+						reflected = append(reflected, try{as, live[0], "health", id})
+					}
+				}
+			}
+		}
+	}
+	for _, x := range refused {
+		if got := s.first(x.id, 20*time.Second); !strings.Contains(got, x.verb+" is not for "+x.as) {
+			t.Errorf("%s queried %s of %s and got %.200s", x.as, x.verb, x.to, got)
+		}
+	}
+	for _, x := range answered {
+		if got := s.first(x.id, 20*time.Second); got == "" || strings.Contains(got, "is not for") {
+			t.Errorf("%s may query %s of %s and got %q", x.as, x.verb, x.to, got)
+		}
+	}
+	for _, x := range reflected {
+		if got := s.first(x.id, 0); got != "" {
+			t.Errorf("%s had %s answer under the id %s: %.200s", x.as, x.to, x.id, got)
+		}
+	}
+})
+
+// newest polls for new events under a filter until the test's ctx ends.
+func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Event)) {
+	seen := ""
+	for ctx.Err() == nil {
+		msg, err := c.Get(ctx, bus.Events, map[string]any{"last_by_subj": filter})
+		if err != nil {
+			time.Sleep(5 * time.Millisecond)
+			continue
+		}
+		if e, err := contract.DecodeEvent(msg.Data); err == nil && e.ID != seen {
+			seen = e.ID
+			f(e)
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+}
+
+// A sealed value was taken from any service that sent one first: each identity
+// watches the ledger and sends forged values, ends and errors into every inbox
+// of a secret, while secrets are stored and used.
+var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
+	const value = "a-true-value-of-thirty-3-bytes-xx"
+	if m.NATS == "" {
+		return
+	}
+	sealKey := ""
+	for _, line := range strings.Split(string(trustDocs(t, m)), "\n") {
+		var k contract.TrustKey
+		if json.Unmarshal([]byte(line), &k) == nil && slices.Contains(k.Uses, contract.UseSeal) {
+			sealKey = k.PublicKey
+		}
+	}
+	if sealKey == "" {
+		t.Fatal("the vault-broker's key is not published")
+	}
+	for _, as := range harness.Services {
+		if as == "vault-broker" || as == "gateway" {
+			continue // a stolen vault or edge is lost
+		}
+		c := insider(t, m, as)
+		ctx, stop := context.WithCancel(t.Context())
+		flood := func(to, id string, forged json.RawMessage) {
+			for _, f := range []map[string]any{{"kind": "sealed", "data": forged}, {"kind": "data", "n": 1, "data": forged}, {"kind": "end", "n": 1}, {"kind": "error", "n": 1, "data": "forged"}} {
+				b, _ := json.Marshal(f)
+				_ = c.NC.Publish("tmp."+tenant+"."+as+"."+to+"."+id, b)
+			}
+			_ = c.NC.Flush()
+		}
+		var wg sync.WaitGroup
+		forgeries := 0
+		wg.Go(func() {
+			newest(ctx, c, "evt."+tenant+".*.*.secret_requested.>", func(e *contract.Event) {
+				var r execute.SecretRequest
+				if contract.Decode(e.Data, &r) != nil {
+					return
+				}
+				plain, _ := json.Marshal(map[string]string{"demo-api-key": "evil"})
+				sealed, err := seal.To(r.Recipient, execute.SecretInfo(tenant, &r), plain)
+				if err != nil {
+					return
+				}
+				doc, _ := json.Marshal(execute.SealedSecrets{Sealed: base64.StdEncoding.EncodeToString(sealed)})
+				forgeries++
+				flood(r.To, r.Inbox, doc)
+				flood(r.To, "secret-"+r.CallID, doc)
+			})
+		})
+		wg.Go(func() {
+			newest(ctx, c, "evt."+tenant+".gateway.*.call_proposed.>", func(e *contract.Event) {
+				for _, info := range []string{"binnacle secret put v1 " + e.CallID, execute.PutSecretInfo(tenant, "demo-api-key", e.CallID)} {
+					if sealed, err := seal.To(sealKey, info, []byte("evil")); err == nil {
+						b64, _ := json.Marshal(base64.StdEncoding.EncodeToString(sealed))
+						flood("vault-broker-1", e.CallID, b64)
+					}
+				}
+			})
+		})
+		for range 3 {
+			if r, err := m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"demo-api-key","value":"`+value+`"}`); err != nil || r.Status != 200 {
+				t.Fatalf("as %s: %v %+v", as, err, r)
+			}
+			r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.secretlen", "", "{}")
+			if err != nil || r.Status != 200 || !strings.Contains(string(r.Body), fmt.Sprintf(`"length":%d`, len(value))) {
+				t.Errorf("%s forged a secret: %v %s", as, err, r.Body)
+			}
+		}
+		stop()
+		wg.Wait()
+		if forgeries == 0 {
+			t.Errorf("%s saw no request to forge an answer to", as)
+		}
+	}
+})
+
+// Forged ends, errors and data of an answer were shown to its caller, whichever
+// service sent them.
+var _ = register("12.11 forged frames", func(t *testing.T, m *harness.Mesh) {
+	if m.NATS == "" {
+		return
+	}
+	for _, as := range harness.Services {
+		if as == "llm-router" {
+			continue
+		}
+		c := insider(t, m, as)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		forgeries := 0
+		wg.Go(func() {
+			newest(ctx, c, "evt."+tenant+".gateway.*.call_proposed.>", func(e *contract.Event) {
+				forgeries++
+				for _, f := range []string{`{"kind":"error","n":1,"data":"forged"}`, `{"kind":"end","n":1}`, `{"kind":"data","n":1,"data":"forged"}`, "\x00\x01forged"} {
+					_ = c.NC.Publish("tmp."+tenant+"."+as+"."+e.Origin+"."+e.CallID, []byte(f))
+				}
+				_ = c.NC.Flush()
+			})
+		})
+		for i := range 4 {
+			r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "", fmt.Sprintf(`{"model":"demo/echo","stream":%v,"messages":[{"role":"user","content":"whole-and-true"}]}`, i%2 == 0))
+			if err != nil || r.Status != 200 || !strings.Contains(string(r.Body), "whole-and-true") || strings.Contains(string(r.Body), "forged") {
+				t.Errorf("%s forged frames of an answer: %v %d %s", as, err, r.Status, r.Body)
+			}
+		}
+		stop()
+		wg.Wait()
+		if forgeries == 0 {
+			t.Errorf("%s saw no call to forge frames of", as)
+		}
+	}
+})
+
+// trustDocs is the published trust documents, a line each.
+func trustDocs(t *testing.T, m *harness.Mesh) []byte {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(m.Dir, "keys/trust/*.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no trust documents", err)
+	}
+	var out []byte
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(append(out, b...), '\n')
+	}
+	return out
+}
+
+// vault:write could store a secret under a content key's name, and with it
+// replace or destroy the key that all encrypted content is under.
+var _ = register("12.2 content keys", func(t *testing.T, m *harness.Mesh) {
+	bearer := func(scopes ...string) map[string]string {
+		return map[string]string{"Authorization": "Bearer " + mint(t, m, "vault-122", scopes...), "Prefer": "respond-async"}
+	}
+	writer, keeper := bearer("vault:write"), bearer("vault:write", "vault:erase")
+	for _, name := range []string{"content-key/tk-000001", "content-key", "content-keys.json", "Content-Key.tk-000001"} {
+		doc, _ := json.Marshal(map[string]string{"name": name, "value": "0123456789abcdef0123456789abcdef"})
+		if r, err := m.DoHeader(t.Context(), "POST", "/api/v1/secrets", string(doc), writer); err != nil || r.Status != http.StatusBadRequest {
+			t.Errorf("a secret was stored as %s: %v %+v", name, err, r)
+		}
+		doc, _ = json.Marshal(map[string]any{"kind": "vault.put", "args": map[string]string{"name": name}})
+		if r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", string(doc), writer); err != nil || r.Status == http.StatusOK {
+			t.Errorf("a call stored %s: %v %s", name, err, r.Body)
+		}
+	}
+	destroy := `{"kind":"vault.destroy_content_key","args":{"id":"tk-000001"}}`
+	if r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", destroy, writer); err != nil || r.Status != http.StatusForbidden || !strings.Contains(string(r.Body), "MISSING_REQUIREMENT") {
+		t.Errorf("vault:write destroys content keys: %v %s", err, r.Body)
+	}
+	r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", destroy, keeper)
+	if err != nil || r.Status != http.StatusAccepted {
+		t.Errorf("a content key was destroyed without approval: %v %d %s", err, r.Status, r.Body)
+	}
+})
+
+// The value of a secret went to the vault before its call was decided. It stays
+// at the gateway until the ledger holds that the call is allowed.
+var _ = register("12.2 a value before its decision", func(t *testing.T, m *harness.Mesh) {
+	overlay := `{"id":"ask-122","scope":"agent","subject":"putter-122","rules":[{"kinds":["vault.put"],"verdict":"ESCALATE","reason_code":"ESCALATE_ASK","approval":{"quorum":1,"roles":["keeper-122"],"timeout_ms":120000}}]}`
+	path := filepath.Join(t.TempDir(), "ask.json")
+	if err := os.WriteFile(path, []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"policy", "activate", path}, {"roles", "grant", "keeper-122", "keeper-122"}} {
+		if out, err := m.CLI(args...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	who := map[string]string{"Authorization": "Bearer " + mint(t, m, "putter-122", "vault:write"), "Prefer": "respond-async"}
+	r, err := m.DoHeader(t.Context(), "POST", "/api/v1/secrets", `{"name":"held-122","value":"held-value"}`, who)
+	if err != nil || r.Status != http.StatusAccepted {
+		t.Fatalf("%v %d %s", err, r.Status, r.Body)
+	}
+	call := r.Header.Get("X-Binnacle-Call-Id")
+	ask := func(id string) string { return "" }
+	if m.NATS != "" {
+		s, c := newSpy(t, m), insider(t, m, "vault-broker")
+		gateways, err := bus.Live(t.Context(), c, "gateway")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask = func(id string) (got string) {
+			for i, gw := range gateways {
+				query(t, c, "vault-broker", gw, fmt.Sprint(id, i), execute.ValueVerb, map[string]string{"call_id": call})
+				got += s.first(fmt.Sprint(id, i), 20*time.Second)
+			}
+			return got
+		}
+		if got := ask("q_vault-broker_before"); !strings.Contains(got, "not allowed") || strings.Contains(got, `"kind":"data"`) {
+			t.Errorf("the gateway gave the value of an undecided call away: %s", got)
+		}
+	}
+	vote := map[string]string{"Authorization": "Bearer " + mint(t, m, "keeper-122", "approvals:vote")}
+	if r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"policy.vote","args":{"call_id":"`+call+`","reason":"seen","vote":"grant"}}`, vote); err != nil || r.Status != http.StatusOK {
+		t.Fatalf("%v %s", err, r.Body)
+	}
+	last := ""
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(last, `"succeeded"`); time.Sleep(50 * time.Millisecond) {
+		r, err := m.DoHeader(t.Context(), "GET", "/api/v1/calls/"+call, "", who)
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("the approved secret was not stored: %v %s", err, last)
+		}
+		last = string(r.Body)
+	}
+	if got := ask("q_vault-broker_after"); strings.Contains(got, `"kind":"data"`) {
+		t.Errorf("the gateway still holds a value that was stored: %s", got)
+	}
+})
