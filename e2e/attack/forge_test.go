@@ -19,7 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
-	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	reader "github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -58,7 +58,7 @@ func newSpy(t *testing.T, m *harness.Mesh) *spy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := follow.New(s.conn, spyInbox, bus.Reader{Name: bus.Mailbox, Stream: bus.Transient}, func(en eventlog.Entry) error {
+	f := reader.New(s.conn, spyInbox, bus.Reader{Name: bus.Mailbox, Stream: bus.Transient}, func(en eventlog.Entry) error {
 		parts := strings.Split(en.Subject, ".")
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -35,7 +35,7 @@ const (
 )
 
 // All lists every scope.
-var All = []string{Admin, Audit, Cosign, Decide, Health, Judge, LLM, Tools, Vault, Vote}
+var All = []string{Admin, Audit, Cosign, Decide, Erase, Health, Judge, LLM, Tools, Vault, Vote}
 
 // Claims are what a token says.
 type Claims struct {
