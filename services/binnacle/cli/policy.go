@@ -108,7 +108,7 @@ func (c *env) validate(paths []string) error {
 			return err
 		}
 	}
-	findings := w.Validate(nil)
+	findings := w.Validate()
 	if err := c.print(findings, func() {
 		for _, f := range findings {
 			fmt.Fprintln(c.out, f)

@@ -164,7 +164,7 @@ func (s *Service) validLimits(ls []guard.Limit) error {
 	s.state.mu.RLock()
 	p0 := s.state.stack.p0
 	s.state.mu.RUnlock()
-	st := cpi.Stack{P0: p0, Limits: ls}
+	st := cpi.Stack{P0: p0, Limits: ls, Known: s.known("limits", "")}
 	return refusal(cpi.Validate(&st))
 }
 
@@ -361,7 +361,12 @@ func (s *Service) activate(ctx context.Context, cause *contract.Event, a *contra
 		if err != nil {
 			return nil, invalid{err}
 		}
-		findings = st.validate(s.kinds(), s.state.limitsSet())
+		known := s.known(a.Layer, a.Name)
+		known.Lenient = a.Source == "config" || rollback || a.Retired // at start not everything is there; what was in force may come back
+		if a.Retired {
+			known.Layer = ""
+		}
+		findings = st.validate(known, s.state.limitsSet())
 		if err := refusal(findings); err != nil {
 			return nil, invalid{err}
 		}
@@ -454,23 +459,15 @@ func (s *Service) build(history []past, more *contract.Activated, lamport uint64
 }
 
 // validate runs the consistency check over the whole stack.
-func (s *stack) validate(kinds []string, limits []guard.Limit) []cpi.Finding {
-	c := cpi.Stack{P0: s.p0, Kinds: kinds, Limits: limits}
+func (s *stack) validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
+	c := cpi.Stack{P0: s.p0, Known: known, Limits: limits}
 	for _, b := range s.p1 {
-		c.Bundles = append(c.Bundles, cpi.Bundle{Name: b.name, Clauses: b.engine.Clauses()})
+		c.Bundles = append(c.Bundles, cpi.Bundle{Name: b.name, Clauses: b.engine.Clauses(), References: b.engine.References()})
 	}
 	for _, o := range s.p2 {
 		c.Overlays = append(c.Overlays, *o.doc)
 	}
 	return cpi.Validate(&c)
-}
-
-func (s *Service) kinds() []string {
-	var out []string
-	for _, t := range s.state.Catalog.Tools() {
-		out = append(out, t.Kind)
-	}
-	return out
 }
 
 func (st *State) limitsSet() []guard.Limit {

@@ -150,8 +150,9 @@ func (w *Workbench) Put(d *Document) error {
 	return err
 }
 
-// Validate runs the consistency check; kinds is the catalog's, or nil.
-func (w *Workbench) Validate(kinds []string) []cpi.Finding { return w.st.validate(kinds, nil) }
+// Validate runs the consistency check, without what only the mesh knows: whether
+// what the documents name exists.
+func (w *Workbench) Validate() []cpi.Finding { return w.st.validate(nil, nil) }
 
 // Fatal reports whether a finding keeps the stack from being activated.
 func Fatal(fs []cpi.Finding) bool { return len(cpi.Errors(fs)) > 0 }

@@ -46,8 +46,9 @@ type Service struct {
 	labels    labels
 	budget    *book
 	unstarted Unstarted
-	owners    cache         // of sessions
-	seen      atomic.Uint64 // lamport of the newest event in state
+	owners    cache                           // of sessions
+	seen      atomic.Uint64                   // lamport of the newest event in state
+	view      atomic.Pointer[follow.Follower] // of state; nil while the configuration is put in force
 
 	mu         sync.Mutex
 	freezeAcks map[string][]string // by freeze
@@ -101,6 +102,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	view := follow.New(env.Conn, env.Instance, stateReader, s.applyState)
+	s.view.Store(view)
 	starts := follow.New(env.Conn, env.Instance, startsReader, s.unstarted.Apply)
 	starts.Batch, starts.Every = 5000, 500*time.Millisecond
 	env.ReportFollower("policy.state", view)

@@ -28,8 +28,9 @@ type Clause struct {
 
 // Bundle is one P1 bundle's clauses, in order.
 type Bundle struct {
-	Name    string
-	Clauses []Clause
+	Name       string
+	Clauses    []Clause
+	References []Reference
 }
 
 // Stack is what would be in force.
@@ -38,18 +39,22 @@ type Stack struct {
 	Bundles  []Bundle // in order of precedence
 	Overlays []guard.Overlay
 	Limits   []guard.Limit
-	Kinds    []string // the catalog's; empty = unknown, references to kinds are not checked
+	Known    *Known // nil = unknown: what documents name is not looked for
 }
 
 // Finding is one thing wrong. Errors keep a stack from being activated.
 type Finding struct {
 	Severity string `json:"severity"` // error, warning
-	Check    string `json:"check"`    // structure, reference, contradiction, widening, unreachable, lockout
+	Check    string `json:"check"`    // structure, reference, expired, contradiction, widening, unreachable, lockout
 	Where    string `json:"where"`
+	Pointer  string `json:"pointer,omitempty"` // into the document (RFC 6901)
 	Message  string `json:"message"`
 }
 
 func (f Finding) String() string {
+	if f.Pointer != "" {
+		return fmt.Sprintf("%s: %s: %s %s: %s", f.Severity, f.Check, f.Where, f.Pointer, f.Message)
+	}
 	return fmt.Sprintf("%s: %s: %s: %s", f.Severity, f.Check, f.Where, f.Message)
 }
 
@@ -67,7 +72,7 @@ type checker struct {
 }
 
 func (c *checker) add(severity, check, where, format string, args ...any) {
-	c.out = append(c.out, Finding{severity, check, where, fmt.Sprintf(format, args...)})
+	c.out = append(c.out, Finding{Severity: severity, Check: check, Where: where, Message: fmt.Sprintf(format, args...)})
 }
 
 // Validate reports everything wrong with a stack, in the order of its layers.
@@ -82,6 +87,7 @@ func Validate(s *Stack) []Finding {
 		c.overlay(&s.Overlays[i])
 	}
 	c.limits()
+	c.references()
 	return c.out
 }
 
@@ -95,6 +101,9 @@ func (c *checker) ceilings() {
 		}
 		for _, k := range p.ForbiddenKinds {
 			c.kind("p0.forbidden_kinds", k)
+		}
+		for _, k := range p.CallerKinds {
+			c.kind("p0.forbidden_caller_kinds", k)
 		}
 		for i := range p.Approvals {
 			for _, k := range p.Approvals[i].Kinds {
@@ -116,7 +125,7 @@ func (c *checker) kind(where, pattern string) {
 		c.add("error", "reference", where, "kind %q belongs to no family of kinds (%s)", pattern, strings.Join(families, " "))
 		return
 	}
-	if len(c.s.Kinds) > 0 && !slices.ContainsFunc(c.s.Kinds, func(k string) bool { return guard.MatchKind(pattern, k) }) {
+	if k := c.s.Known; k != nil && text != pattern && !slices.ContainsFunc(k.Kinds, func(k string) bool { return guard.MatchKind(pattern, k) }) {
 		c.add("warning", "reference", where, "kind %q matches nothing in the catalog", pattern)
 	}
 }
@@ -219,6 +228,10 @@ func (c *checker) overlay(o *guard.Overlay) {
 		}
 		c.add("error", check, where, "%v", err)
 		return
+	}
+	if k := c.s.Known; k != nil && o.Expires != "" && o.Expires <= k.Now && k.Layer == "p2" && k.Name == o.ID {
+		c.out = append(c.out, Finding{Severity: "error", Check: "expired", Where: where, Pointer: "/expires",
+			Message: fmt.Sprintf("the overlay expired at %s, it is %s now", o.Expires, k.Now)})
 	}
 	if o.Sandbox != nil && c.s.P0 != nil {
 		if field := beyond(o.Sandbox, &c.s.P0.Sandbox); field != "" {

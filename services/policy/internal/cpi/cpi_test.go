@@ -27,6 +27,8 @@ func overlay(rules ...guard.OverlayRule) []guard.Overlay {
 	return []guard.Overlay{{ID: "o", Scope: "agent", Subject: "alice", Rules: rules}}
 }
 
+func bundle(cs ...Clause) []Bundle { return []Bundle{{Name: "b", Clauses: cs}} }
+
 // TestValidate: each case is one stack and what is to be found in it; "" is a
 // sound one. The reference calls a P0 ESCALATE under a lower ALLOW consistent.
 func TestValidate(t *testing.T) {
@@ -34,23 +36,23 @@ func TestValidate(t *testing.T) {
 		stack Stack
 		want  string
 	}{
-		"sound":                        {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{deny("tool.x", 0), allow("tool.*", 0)}}}}, ""},
+		"sound":                        {Stack{P0: ceilings(), Bundles: bundle(deny("tool.x", 0), allow("tool.*", 0))}, ""},
 		"no ceilings":                  {Stack{}, "error: structure: p0"},
-		"empty bundle":                 {Stack{P0: ceilings(), Bundles: []Bundle{{"b", nil}}}, "error: structure: p1 b"},
-		"answer that is none":          {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{{Kind: "tool.x", Fault: "verdict"}}}}}, "error: structure"},
-		"unknown family":               {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tools.x", 0)}}}}, "error: reference"},
-		"kind not in the catalog":      {Stack{P0: ceilings(), Kinds: []string{"tool.y", "tool.rm", "tool.pay"}, Bundles: []Bundle{{"b", []Clause{allow("tool.x", 0)}}}}, "warning: reference"},
-		"behind a catch-all":           {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0), deny("tool.x", 0)}}}}, "error: unreachable"},
-		"behind fewer conditions":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0, "p"), deny("tool.x", 0, "p", "q")}}}}, "error: unreachable"},
-		"behind other conditions":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0, "p"), deny("tool.x", 0, "q")}}}}, ""},
-		"two chains, both":             {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0), deny("tool.x", 1)}}}}, "error: contradiction"},
-		"two chains, other kinds":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.a*", 0), deny("tool.x", 1)}}}}, ""},
-		"two chains, one negated":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0, "p"), deny("tool.*", 1, "not p")}}}}, ""},
-		"two chains, other constants":  {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.*", 0, `input.actor == "a"`), deny("tool.*", 1, `input.actor == "b"`)}}}}, ""},
-		"an earlier bundle":            {Stack{P0: ceilings(), Bundles: []Bundle{{"a", []Clause{deny("tool.*", 0)}}, {"b", []Clause{allow("tool.x", 0)}}}}, "warning: unreachable"},
-		"P1 allows the forbidden":      {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.rmdir", 0)}}}}, "error: widening"},
-		"P1 allows what P0 escalates":  {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{allow("tool.pay", 0)}}}}, "error: widening"},
-		"P1 sandbox above P0":          {Stack{P0: ceilings(), Bundles: []Bundle{{"b", []Clause{{Kind: "tool.x", Verdict: contract.Allow, Reason: "RULE_A", Sandbox: &contract.Sandbox{MemoryMiB: 65}}}}}}, "error: widening"},
+		"empty bundle":                 {Stack{P0: ceilings(), Bundles: bundle()}, "error: structure: p1 b"},
+		"answer that is none":          {Stack{P0: ceilings(), Bundles: bundle(Clause{Kind: "tool.x", Fault: "verdict"})}, "error: structure"},
+		"unknown family":               {Stack{P0: ceilings(), Bundles: bundle(allow("tools.x", 0))}, "error: reference"},
+		"kind not in the catalog":      {Stack{P0: ceilings(), Known: &Known{Kinds: []string{"tool.y", "tool.rm", "tool.pay"}}, Bundles: bundle(allow("tool.x*", 0))}, "warning: reference"},
+		"behind a catch-all":           {Stack{P0: ceilings(), Bundles: bundle(allow("tool.*", 0), deny("tool.x", 0))}, "error: unreachable"},
+		"behind fewer conditions":      {Stack{P0: ceilings(), Bundles: bundle(allow("tool.*", 0, "p"), deny("tool.x", 0, "p", "q"))}, "error: unreachable"},
+		"behind other conditions":      {Stack{P0: ceilings(), Bundles: bundle(allow("tool.*", 0, "p"), deny("tool.x", 0, "q"))}, ""},
+		"two chains, both":             {Stack{P0: ceilings(), Bundles: bundle(allow("tool.*", 0), deny("tool.x", 1))}, "error: contradiction"},
+		"two chains, other kinds":      {Stack{P0: ceilings(), Bundles: bundle(allow("tool.a*", 0), deny("tool.x", 1))}, ""},
+		"two chains, one negated":      {Stack{P0: ceilings(), Bundles: bundle(allow("tool.*", 0, "p"), deny("tool.*", 1, "not p"))}, ""},
+		"two chains, other constants":  {Stack{P0: ceilings(), Bundles: bundle(allow("tool.*", 0, `input.actor == "a"`), deny("tool.*", 1, `input.actor == "b"`))}, ""},
+		"an earlier bundle":            {Stack{P0: ceilings(), Bundles: append(bundle(deny("tool.*", 0)), bundle(allow("tool.x", 0))...)}, "warning: unreachable"},
+		"P1 allows the forbidden":      {Stack{P0: ceilings(), Bundles: bundle(allow("tool.rmdir", 0))}, "error: widening"},
+		"P1 allows what P0 escalates":  {Stack{P0: ceilings(), Bundles: bundle(allow("tool.pay", 0))}, "error: widening"},
+		"P1 sandbox above P0":          {Stack{P0: ceilings(), Bundles: bundle(Clause{Kind: "tool.x", Verdict: contract.Allow, Reason: "RULE_A", Sandbox: &contract.Sandbox{MemoryMiB: 65}})}, "error: widening"},
 		"P2 allows":                    {Stack{P0: ceilings(), Overlays: overlay(guard.OverlayRule{Kinds: []string{"tool.pay"}, Reason: "RULE_A", Verdict: contract.Allow})}, "error: widening"},
 		"P2 narrows":                   {Stack{P0: ceilings(), Overlays: overlay(guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "DENY_A", Verdict: contract.Deny})}, ""},
 		"P2 reason of another verdict": {Stack{P0: ceilings(), Overlays: overlay(guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "APPROVAL_REQUIRED", Verdict: contract.Deny})}, "error: reference"},

@@ -76,6 +76,38 @@ func clause(r *ast.Rule) cpi.Clause {
 	return c
 }
 
+// References lists the names that a bundle's modules compare parts of their input
+// with: equations and memberships, wherever they are written out.
+func (e *Engine) References() []cpi.Reference {
+	var out []cpi.Reference
+	for _, name := range slices.Sorted(maps.Keys(e.modules)) {
+		ast.WalkExprs(e.modules[name], func(x *ast.Expr) bool {
+			if !x.IsCall() {
+				return false
+			}
+			ops := x.Operands()
+			switch op := x.Operator().String(); {
+			case len(ops) != 2:
+				return false
+			case op == "internal.member_2":
+			case op == "equal" || op == "eq" || op == "neq":
+				if _, ok := ops[1].Value.(ast.String); ok {
+					ops = []*ast.Term{ops[1], ops[0]}
+				}
+			default:
+				return false
+			}
+			value, ok1 := ops[0].Value.(ast.String)
+			ref, ok2 := ops[1].Value.(ast.Ref)
+			if ok1 && ok2 && ref[0].Equal(ast.InputRootDocument) {
+				out = append(out, cpi.Reference{At: fmt.Sprintf("%s:%d", strings.TrimPrefix(x.Location.File, "/"), x.Location.Row), Path: ref.String(), Value: string(value)})
+			}
+			return false
+		})
+	}
+	return out
+}
+
 // kindOf is the pattern that an expression holds input.kind to, or "".
 func kindOf(x *ast.Expr) string {
 	if !x.IsCall() {

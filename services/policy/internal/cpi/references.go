@@ -1,0 +1,214 @@
+package cpi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+// Known is what the mesh has, as far as a policy can name it, and which document
+// is to be put in force. What that document names must exist. What documents
+// already in force name may have gone since: that is a warning.
+type Known struct {
+	Layer, Name string // p0, p1, p2 or limits
+	Lenient     bool   // references of the document itself are warnings too
+
+	Now                                              string // contract.TimeFormat
+	Executors, Hosts, Keys, Kinds, Principals, Roles []string
+	Secrets                                          []string
+	Tenant                                           string
+	// Actor and Session look beyond the lists: who has acted, what has been opened.
+	Actor, Session func(string) bool
+}
+
+// Reference is a name that a bundle compares a part of its input with.
+type Reference struct {
+	At    string // file:line
+	Path  string // e.g. input.actor
+	Value string
+}
+
+// classes are the effect classes there are.
+var classes = []string{"E0", "E1", "E2", "E3", "E4"}
+
+// named is one name in a document.
+type named struct {
+	layer, name    string // of the document
+	where, pointer string
+	what, value    string
+}
+
+// pathOf says what a part of a bundle's input names.
+var pathOf = map[string]string{
+	"input.kind": "kind", "input.tool": "tool", "input.actor": "principal", "input.on_behalf_of": "principal", "input.session": "session",
+	"input.tenant": "tenant", "input.roles": "role", "input.key.id": "key", "input.about.executor": "executor", "input.about.class": "class",
+	"input.about.secrets": "secret", "input.about.egress_hosts": "host",
+}
+
+// references checks that every name of the stack names something.
+func (c *checker) references() {
+	if c.s.Known == nil {
+		return
+	}
+	for _, n := range c.s.names() {
+		if n.value == "" || strings.HasSuffix(n.value, "*") && n.what == "kind" {
+			continue
+		}
+		exists, there := c.s.Known.has(n.what, n.value)
+		if exists {
+			continue
+		}
+		severity := "warning"
+		// A session begins with its first call, and functions that clients bring along
+		// are in no catalog: a policy may be meant to be there first.
+		open := n.what == "session" || strings.HasPrefix(n.value, "client.") && n.what == "kind"
+		if k := c.s.Known; !open && n.layer == k.Layer && n.name == k.Name && !k.Lenient {
+			severity = "error"
+		}
+		c.out = append(c.out, Finding{Severity: severity, Check: "reference", Where: n.where, Pointer: n.pointer,
+			Message: fmt.Sprintf("%s %q does not exist%s", n.what, n.value, suggestion(n.value, there))})
+	}
+}
+
+// names lists every name in the documents of a stack.
+func (s *Stack) names() []named {
+	var out []named
+	add := func(layer, name, where, pointer, what string, values ...string) {
+		for i, v := range values {
+			at := pointer
+			if strings.HasSuffix(pointer, "/") {
+				at = fmt.Sprint(pointer, i)
+			}
+			out = append(out, named{layer, name, where, at, what, v})
+		}
+	}
+	if p := s.P0; p != nil {
+		add("p0", "", "p0", "/ceilings/forbidden_kinds/", "kind", p.ForbiddenKinds...)
+		add("p0", "", "p0", "/ceilings/forbidden_caller_kinds/", "kind", p.CallerKinds...)
+		for i := range p.Approvals {
+			add("p0", "", "p0", fmt.Sprintf("/ceilings/approvals/%d/kinds/", i), "kind", p.Approvals[i].Kinds...)
+			add("p0", "", "p0", fmt.Sprintf("/ceilings/approvals/%d/rule/roles/", i), "role", p.Approvals[i].Rule.Roles...)
+		}
+		for i := range p.Limits {
+			add("p0", "", "p0", fmt.Sprintf("/ceilings/limits/%d/subject", i), subjectOf(p.Limits[i].Level), p.Limits[i].Subject)
+		}
+	}
+	for _, b := range s.Bundles {
+		for _, r := range b.References {
+			if what := pathOf[r.Path]; what != "" {
+				add("p1", b.Name, "p1 "+b.Name+" "+r.At, "", what, r.Value)
+			}
+		}
+	}
+	for i := range s.Overlays {
+		o := &s.Overlays[i]
+		where := "p2 " + o.ID
+		add("p2", o.ID, where, "/subject", subjectOf(o.Scope), o.Subject)
+		add("p2", o.ID, where, "/only_kinds/", "kind", o.Only...)
+		for j := range o.Rules {
+			r := &o.Rules[j]
+			add("p2", o.ID, where, fmt.Sprintf("/rules/%d/kinds/", j), "kind", r.Kinds...)
+			add("p2", o.ID, where, fmt.Sprintf("/rules/%d/classes/", j), "class", r.Classes...)
+			if r.Approval != nil {
+				add("p2", o.ID, where, fmt.Sprintf("/rules/%d/approval/roles/", j), "role", r.Approval.Roles...)
+			}
+		}
+	}
+	for i := range s.Limits {
+		add("limits", "", "limits "+s.Limits[i].ID, fmt.Sprintf("/limits/%d/subject", i), subjectOf(s.Limits[i].Level), s.Limits[i].Subject)
+	}
+	return out
+}
+
+// subjectOf is what a scope's or level's subject names.
+func subjectOf(level string) string {
+	if level == "agent" {
+		return "principal"
+	}
+	return level
+}
+
+// has reports whether something exists, and what there is of its sort.
+func (k *Known) has(what, value string) (exists bool, there []string) {
+	switch what {
+	case "kind":
+		there = k.Kinds
+	case "tool":
+		for _, kind := range k.Kinds {
+			there = append(there, strings.TrimPrefix(kind, "tool."))
+		}
+	case "principal":
+		if there = k.Principals; k.Actor != nil && !slices.Contains(there, value) {
+			return k.Actor(value), there
+		}
+	case "session":
+		return k.Session == nil || k.Session(value), nil
+	case "role":
+		there = append([]string{guard.DefaultRole}, k.Roles...)
+	case "key":
+		there = k.Keys
+	case "executor":
+		there = k.Executors
+	case "class":
+		there = classes
+	case "secret":
+		there = k.Secrets
+	case "host":
+		there = k.Hosts
+	case "tenant", "environment":
+		there = []string{k.Tenant}
+	case "organization", "project":
+		parts := strings.SplitN(k.Tenant, "_", 3)
+		there = []string{parts[0]}
+		if what == "project" {
+			there = []string{strings.Join(parts[:min(2, len(parts))], "_")}
+		}
+	default:
+		return true, nil
+	}
+	return slices.Contains(there, value), there
+}
+
+// maxNamed bounds how much of what exists a finding lists.
+const maxNamed = 8
+
+// suggestion names what was probably meant, or what there is.
+func suggestion(value string, there []string) string {
+	best, at := "", len(value)/3+2
+	for _, x := range there {
+		if d := distance(value, x); d < at {
+			best, at = x, d
+		}
+	}
+	switch {
+	case best != "":
+		return fmt.Sprintf("; did you mean %q?", best)
+	case len(there) == 0:
+		return ""
+	case len(there) > maxNamed:
+		return fmt.Sprintf("; there are %s and %d more", strings.Join(there[:maxNamed], ", "), len(there)-maxNamed)
+	}
+	return "; there is " + strings.Join(there, ", ")
+}
+
+// distance is how many edits make a into b (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		prev := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			d := prev
+			if a[i] != b[j] {
+				d++
+			}
+			prev, row[j+1] = row[j+1], min(d, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
