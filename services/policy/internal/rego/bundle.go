@@ -27,6 +27,17 @@ const algorithm = "EdDSA"
 // Build makes a bundle of Rego and data files by path, the same bytes for the
 // same files. seed, if any, signs it under the key id kid.
 func Build(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
+	doc, err := tarball(files, kid, seed)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := read(doc); err != nil {
+		return nil, err
+	}
+	return doc, nil
+}
+
+func tarball(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	all := maps.Clone(files)
 	if all[".manifest"] == nil {
 		all[".manifest"] = []byte(`{"revision":"","roots":["binnacle"],"rego_version":1}`)
@@ -53,9 +64,6 @@ func Build(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 		}
 	}
 	if err := errors.Join(t.Close(), z.Close()); err != nil {
-		return nil, err
-	}
-	if _, err := read(out.Bytes()); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
@@ -96,6 +104,9 @@ func Files(doc []byte) (map[string][]byte, error) {
 		}
 		if out[name], err = io.ReadAll(t); err != nil {
 			return nil, fmt.Errorf("bundle: is cut off or damaged: %w", err)
+		}
+		if err := checkShape(name, out[name]); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -70,6 +70,9 @@ func upgraded(doc []byte) ([]byte, error) {
 	var old struct {
 		Modules map[string]string `json:"modules"`
 	}
+	if err := canon.CheckDepth(doc); err != nil {
+		return nil, fmt.Errorf("bundle: %w", err)
+	}
 	if err := json.Unmarshal(doc, &old); err != nil || len(old.Modules) == 0 {
 		return nil, errors.New("bundle: neither a gzipped tar nor a bundle of release 0.1")
 	}
