@@ -17,6 +17,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
@@ -343,6 +344,9 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		res.Usage.WallMS = x.Emit.Now().Sub(began).Milliseconds()
 	}()
 	args, err := x.Blobs.Open(ctx, &a.Call.Args)
+	if err == nil {
+		err = canon.CheckDepth(args) // whoever recorded them
+	}
 	if err != nil {
 		return Fail("args_unavailable", "the call's arguments cannot be read: %v", err)
 	}

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
@@ -127,7 +128,7 @@ func (b *Box) deliver(en eventlog.Entry) error {
 	}
 	if n, body, ok := cutBinary(en.Data); ok {
 		f = Frame{Kind: Data, N: n, Data: body}
-	} else if err := json.Unmarshal(en.Data, &f); err != nil {
+	} else if err := readFrame(en.Data, &f); err != nil {
 		slog.Warn("transient: not a frame", "subject", en.Subject)
 		return nil
 	}
@@ -145,6 +146,14 @@ func (b *Box) deliver(en eventlog.Entry) error {
 		s.push(f)
 	}
 	return nil
+}
+
+// readFrame reads a frame of JSON; what it holds nests no deeper than a request.
+func readFrame(b []byte, f *Frame) error {
+	if err := canon.CheckDepth(b); err != nil {
+		return err
+	}
+	return json.Unmarshal(b, f)
 }
 
 // foreign reports a frame from a service that is not the stream's sender, once

@@ -35,7 +35,7 @@ func Read(b []byte, d Document) error {
 // Members shows f each member of a canonical object as it is spelled, names in
 // their quotes; both alias doc.
 func Members(doc []byte, f func(name, value []byte)) error {
-	c := Codec{reading: true, in: doc}
+	c := Codec{reading: true, in: doc, depth: 1}
 	c.expect('{')
 	for first := true; c.err == nil && c.pos < len(doc) && doc[c.pos] != '}'; first = false {
 		if !first {
@@ -64,7 +64,15 @@ type Codec struct {
 	in      []byte
 	pos     int
 	first   bool
+	depth   int // of objects and arrays open at pos
 	err     error
+}
+
+// enter counts an object or array that begins at pos.
+func (c *Codec) enter(more int) {
+	if c.depth+more > MaxDepth {
+		c.fail("nesting deeper than 128")
+	}
 }
 
 // Reading tells which pass this is.
@@ -98,7 +106,9 @@ func (c *Codec) object(d Document) {
 	outer := c.first
 	c.expect('{')
 	c.first = true
+	c.depth++
 	d.Canonical(c)
+	c.depth--
 	c.expect('}')
 	c.first = outer
 }
@@ -300,6 +310,8 @@ func List[T any, P interface {
 
 func (c *Codec) array(item func()) {
 	c.expect('[')
+	c.depth++
+	defer func() { c.depth-- }()
 	if c.err == nil && c.pos < len(c.in) && c.in[c.pos] == ']' {
 		c.pos++
 		return
@@ -454,6 +466,7 @@ func (c *Codec) skip() {
 			}
 		case '{', '[':
 			depth++
+			c.enter(depth)
 		case '}', ']':
 			if depth == 0 {
 				return

@@ -57,3 +57,25 @@ func FuzzCheckDepth(f *testing.F) {
 		}
 	})
 }
+
+// nested is a document whose one member is kept as it is.
+type nested struct{ data []byte }
+
+func (n *nested) Canonical(c *Codec) { c.Raw("data", &n.data) }
+
+// TestReadDepth: contracts refuse nesting above what content needs, wherever it
+// is, without recursion.
+func TestReadDepth(t *testing.T) {
+	doc := func(n int) []byte {
+		return []byte(`{"data":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`)
+	}
+	for n, ok := range map[int]bool{1: true, 127: true, 128: false, 1 << 20: false} {
+		var d nested
+		if err := Read(doc(n), &d); (err == nil) != ok {
+			t.Errorf("Read, %d deep: %v", n+1, err)
+		}
+		if err := Members(doc(n), func(_, _ []byte) {}); (err == nil) != ok {
+			t.Errorf("Members, %d deep: %v", n+1, err)
+		}
+	}
+}

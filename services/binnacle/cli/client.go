@@ -12,9 +12,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
 func strictJSON(b []byte, v any) error {
+	if err := canon.CheckDepth(b); err != nil {
+		return err
+	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	return d.Decode(v)

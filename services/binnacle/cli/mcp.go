@@ -2,11 +2,15 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
@@ -47,7 +51,7 @@ func mcpServe(ctx context.Context, c *env) error {
 			return next(ctx, method, req)
 		}
 	})
-	if err := srv.Run(ctx, &mcp.StdioTransport{}); err != nil && ctx.Err() == nil {
+	if err := srv.Run(ctx, &mcp.IOTransport{Reader: &shallow{Reader: c.in}, Writer: os.Stdout}); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("mcp: %w", err)
 	}
 	return nil
@@ -65,3 +69,38 @@ func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return http.DefaultTransport.RoundTrip(r)
 }
+
+// shallow passes JSON on until it nests deeper than canon.MaxDepth: the SDK's
+// parsers recurse.
+type shallow struct {
+	io.Reader
+	depth         int
+	text, escaped bool // inside a string, behind a backslash
+}
+
+var errDeep = errors.New("message nests deeper than 128")
+
+// Read implements io.Reader.
+func (s *shallow) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	for _, b := range p[:n] {
+		switch {
+		case s.escaped:
+			s.escaped = false
+		case s.text:
+			s.escaped, s.text = b == '\\', b != '"'
+		case b == '"':
+			s.text = true
+		case b == '[' || b == '{':
+			if s.depth++; s.depth > canon.MaxDepth {
+				return 0, errDeep
+			}
+		case b == ']' || b == '}':
+			s.depth = max(s.depth-1, 0)
+		}
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (s *shallow) Close() error { return nil }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
 // object is a JSON object whose members keep their order and their bytes.
@@ -22,6 +24,9 @@ var looked = []string{"choices", "message", "delta", "tool_calls", "function_cal
 	"output", "response", "item", "output_index", "type", "name", "arguments", "input", "call_id"}
 
 func parse(b []byte) (*object, error) {
+	if err := canon.CheckDepth(b); err != nil {
+		return nil, err
+	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	if t, err := d.Token(); err != nil {
 		return nil, errors.New("not JSON")

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/schemas"
 )
 
@@ -282,6 +283,9 @@ func (p *probe) do(ctx context.Context, method, path string, h http.Header, body
 	got, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s %s: the answer was cut off: %w", method, path, err)
+	}
+	if err := canon.CheckDepth(got); err != nil && strings.Contains(resp.Header.Get("Content-Type"), "json") {
+		return nil, nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	return resp, got, nil
 }

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -116,6 +117,10 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 	}
 	if p.args, err = s.env.Blobs.Open(ctx, &c.Args); err != nil && !errors.Is(err, contract.ErrErased) {
 		s.env.Log.Warn("args unreadable", "call", c.ID, "err", err)
+	}
+	if err := canon.CheckDepth(p.args); err != nil {
+		s.env.Log.Error("args refused", "call", c.ID, "err", err)
+		p.args = nil // decided as unreadable
 	}
 	model := ""
 	if p.model = llmArgs(c.Kind, p.args); p.model != nil {

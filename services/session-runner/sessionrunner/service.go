@@ -219,7 +219,11 @@ func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	case len(bytes.TrimSpace(out.Stdout)) == 0:
 		return execute.Fail("invalid_output", "nothing on standard output")
 	}
-	body, err := red.JSON(out.Stdout) // before numbers lose digits
+	var body []byte
+	err := canon.CheckDepth(out.Stdout)
+	if err == nil {
+		body, err = red.JSON(out.Stdout) // before numbers lose digits
+	}
 	if err == nil {
 		body, err = canon.Transform(nil, body)
 	}

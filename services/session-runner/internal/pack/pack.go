@@ -245,6 +245,9 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 	return m, nil
 }
 
+// schemaRoom is the nesting of what holds a schema: tool, event, an array.
+const schemaRoom = 16
+
 // jsonSchema makes a manifest's schema a JSON Schema 2020-12: the short form
 // (property: type) is written out. A manifest that says nothing takes, or
 // gives, any object; one that lists properties is closed by pkg/toolschema.
@@ -273,5 +276,9 @@ func jsonSchema(s map[string]any) (contract.Raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	return canon.Transform(nil, raw)
+	out, err := canon.Transform(nil, raw)
+	if err == nil && canon.CheckDepth(append([]byte(strings.Repeat("[", schemaRoom)), out...)) != nil {
+		err = fmt.Errorf("nesting deeper than %d", canon.MaxDepth-schemaRoom)
+	}
+	return out, err
 }
