@@ -351,6 +351,9 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 		return Fail("args_unavailable", "the call's arguments cannot be read: %v", err)
 	}
 	tool := x.tool(a.Call.Kind)
+	if tool != nil && tool.Pack != "" && contract.Digest(tool) != a.Decision.ToolDigest {
+		return Fail("tool_drift", "the decision is on tool document %s, and this instance has another program or document: call again", a.Decision.ToolDigest)
+	}
 	if tool != nil {
 		if args, err = toolschema.Defaults(tool.InputSchema, args); err != nil {
 			return Fail("args_unavailable", "the defaults of the input schema cannot be filled in: %v", err)

@@ -161,9 +161,13 @@ type Sandbox struct {
 	MemoryMiB   int64  `json:"memory_mib"`   //
 	OutputBytes int64  `json:"output_bytes"` // stdout cap
 	Pids        int64  `json:"pids"`
-	Tier        string `json:"tier"`    // weakest isolation allowed: "process" or "container"
-	WallMS      int64  `json:"wall_ms"` // wall clock
+	Tier        string `json:"tier"`          // weakest isolation allowed: "process" or "container"
+	UID         string `json:"uid,omitempty"` // OwnUID: a user id that no other run has at the same time
+	WallMS      int64  `json:"wall_ms"`       // wall clock
 }
+
+// OwnUID is the value of Sandbox.UID that demands a user id per run.
+const OwnUID = "per_run"
 
 // Canonical implements canon.Document.
 func (s *Sandbox) Canonical(c *canon.Codec) {
@@ -172,5 +176,6 @@ func (s *Sandbox) Canonical(c *canon.Codec) {
 	c.Int("output_bytes", &s.OutputBytes)
 	c.Int("pids", &s.Pids)
 	c.Str("tier", &s.Tier)
+	c.OptStr("uid", &s.UID)
 	c.Int("wall_ms", &s.WallMS)
 }

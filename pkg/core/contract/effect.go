@@ -60,17 +60,26 @@ type Effect struct {
 	Usage        *Usage       `json:"usage,omitempty"`
 }
 
+// What Usage.Measured names.
+const (
+	MeasureCompute = "compute_ms"
+	MeasureEgress  = "egress_bytes"
+	MeasureMemory  = "memory_peak_bytes"
+)
+
 // Usage is what the effect consumed.
 type Usage struct {
-	CachedTokens    int64 `json:"cached_tokens,omitempty"` // part of InputTokens that a prompt cache held
-	Cents           int64 `json:"cents,omitempty"`
-	CPUMillis       int64 `json:"cpu_ms,omitempty"`
-	EgressBytes     int64 `json:"egress_bytes,omitempty"`
-	InputTokens     int64 `json:"input_tokens,omitempty"`
-	OutputTokens    int64 `json:"output_tokens,omitempty"`
-	ReasoningTokens int64 `json:"reasoning_tokens,omitempty"` // part of OutputTokens
-	USDMicros       int64 `json:"usd_micros,omitempty"`       // millionths of a US dollar
-	WallMS          int64 `json:"wall_ms,omitempty"`
+	CachedTokens    int64    `json:"cached_tokens,omitempty"` // part of InputTokens that a prompt cache held
+	Cents           int64    `json:"cents,omitempty"`
+	CPUMillis       int64    `json:"cpu_ms,omitempty"`
+	EgressBytes     int64    `json:"egress_bytes,omitempty"`
+	InputTokens     int64    `json:"input_tokens,omitempty"`
+	Measured        []string `json:"measured,omitempty"` // what is known even where it is 0: compute_ms, egress_bytes, memory_peak_bytes
+	MemoryPeakBytes int64    `json:"memory_peak_bytes,omitempty"`
+	OutputTokens    int64    `json:"output_tokens,omitempty"`
+	ReasoningTokens int64    `json:"reasoning_tokens,omitempty"` // part of OutputTokens
+	USDMicros       int64    `json:"usd_micros,omitempty"`       // millionths of a US dollar
+	WallMS          int64    `json:"wall_ms,omitempty"`
 }
 
 // Canonical implements canon.Document.
@@ -80,6 +89,8 @@ func (u *Usage) Canonical(c *canon.Codec) {
 	c.OptInt("cpu_ms", &u.CPUMillis)
 	c.OptInt("egress_bytes", &u.EgressBytes)
 	c.OptInt("input_tokens", &u.InputTokens)
+	c.OptStrs("measured", &u.Measured)
+	c.OptInt("memory_peak_bytes", &u.MemoryPeakBytes)
 	c.OptInt("output_tokens", &u.OutputTokens)
 	c.OptInt("reasoning_tokens", &u.ReasoningTokens)
 	c.OptInt("usd_micros", &u.USDMicros)

@@ -73,6 +73,8 @@ func (c *Ceilings) Validate() error {
 		return errors.New("sandbox: every limit must be above zero")
 	case tierRank(c.Sandbox.Tier) < 0:
 		return fmt.Errorf("sandbox.tier %q: want process, wasi or container", c.Sandbox.Tier)
+	case !knownUID(c.Sandbox.UID):
+		return fmt.Errorf("sandbox.uid %q: want per_run, or leave it out", c.Sandbox.UID)
 	case c.MaxCents < 0:
 		return errors.New("max_cents_per_call: want 0 or more")
 	}

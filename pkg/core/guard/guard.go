@@ -386,7 +386,7 @@ func narrowed(in *Inputs, v Answer) contract.Sandbox {
 
 // runs reports whether a sandbox could run anything at all.
 func runs(s contract.Sandbox) bool {
-	return s.CPUMillis > 0 && s.MemoryMiB > 0 && s.OutputBytes > 0 && s.Pids > 0 && s.WallMS > 0 && tierRank(s.Tier) >= 0
+	return s.CPUMillis > 0 && s.MemoryMiB > 0 && s.OutputBytes > 0 && s.Pids > 0 && s.WallMS > 0 && tierRank(s.Tier) >= 0 && knownUID(s.UID)
 }
 
 // Narrow is the lattice meet of two sandboxes: the smaller of each limit and
@@ -404,6 +404,9 @@ func Narrow(a, b contract.Sandbox) contract.Sandbox {
 	a.OutputBytes = lower(a.OutputBytes, b.OutputBytes)
 	a.Pids = lower(a.Pids, b.Pids)
 	a.WallMS = lower(a.WallMS, b.WallMS)
+	if b.UID != "" {
+		a.UID = b.UID
+	}
 	if b.Tier != "" && (a.Tier == "" || tierRank(a.Tier) >= 0 && (tierRank(b.Tier) < 0 || tierRank(b.Tier) > tierRank(a.Tier))) {
 		a.Tier = b.Tier
 	}
@@ -421,6 +424,8 @@ func tierRank(t string) int {
 	}
 	return -1
 }
+
+func knownUID(uid string) bool { return uid == "" || uid == contract.OwnUID }
 
 // TierSatisfies reports whether tier have is at least as strong as want.
 func TierSatisfies(have, want string) bool {

@@ -65,6 +65,8 @@ func (o *Overlay) Validate() error {
 		return errors.New("rules: an overlay without rules, only_kinds and sandbox says nothing")
 	case o.Sandbox != nil && tierRank(o.Sandbox.Tier) < 0:
 		return fmt.Errorf("sandbox.tier %q: want process, wasi or container", o.Sandbox.Tier)
+	case o.Sandbox != nil && !knownUID(o.Sandbox.UID):
+		return fmt.Errorf("sandbox.uid %q: want per_run, or leave it out", o.Sandbox.UID)
 	}
 	if o.Expires != "" {
 		if _, err := contract.ParseTime(o.Expires); err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
@@ -77,6 +79,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 				env.Log.Error("pack left out", "pack", p.Tool.Tool, "err", err)
 				continue
 			}
+			if err := p.Program.Problem(); err != nil && p.Tool.Sandbox.Tier != s.wasi.Tier() {
+				env.Log.Warn("pack cannot run here", "pack", p.Tool.Tool, "err", err)
+			}
 			s.packs[p.Tool.Tool] = p
 			tools = append(tools, p.Tool)
 		}
@@ -117,6 +122,12 @@ func (s *Service) openRunners(ctx context.Context) error {
 		return err
 	}
 	p := sandbox.Process{StateDir: dir}
+	if os.Geteuid() == 0 && sandbox.Mapped() {
+		var err error
+		if p.UIDs, err = sandbox.OpenUIDs("/run/binnacle/uids", filepath.Join(s.StateDir, "uids")); err != nil {
+			s.env.Log.Warn("runs share a user id", "err", err)
+		}
+	}
 	if err := p.Probe(); err != nil {
 		s.broken = err
 		s.env.Log.Error("no sandbox on this host; packs will be sandbox_unavailable", "err", err)
@@ -138,7 +149,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail("unknown_pack", "this instance has no pack %s", w.Call.Tool)
 	}
 	limits := *w.Intent.Sandbox
-	r, res := s.runner(p.Tool.Sandbox.Tier, limits.Tier)
+	r, res := s.runner(p.Tool.Sandbox.Tier, limits)
 	if r == nil {
 		return res
 	}
@@ -150,35 +161,43 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail("internal", "%v", err)
 	}
-	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Path, Digest: p.Digest, Env: p.Env, Stdin: stdin, Limits: limits,
+	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Program, Env: p.Env, Stdin: stdin, Limits: limits,
 		Time: at, Seed: sha256.Sum256(contract.Bytes(w.Intent))})
+	var missing *program.MissingInterpreter
+	if errors.As(err, &missing) {
+		return execute.Fail("interpreter_missing", "%s cannot run in tier %s: %v", p.Tool.Tool, r.Tier(), missing)
+	}
 	if err != nil {
 		return execute.Fail("sandbox_failed", "the sandbox could not be made: %v", err)
 	}
 	res = judge(w, out)
 	res.Attestation = &out.Attest
-	res.Usage = &contract.Usage{CPUMillis: out.CPUMillis}
+	res.Usage = &out.Usage
 	return res
 }
 
-// runner finds one that gives the demanded tier. A program of tier wasi runs in
-// no other.
-func (s *Service) runner(own, tier string) (sandbox.Runner, execute.Result) {
+// runner finds one that gives the demanded tier and user id. A program of tier
+// wasi runs in no other.
+func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, execute.Result) {
 	if own == s.wasi.Tier() {
-		if guard.TierSatisfies(own, tier) {
+		if guard.TierSatisfies(own, want.Tier) {
 			return s.wasi, execute.Result{}
 		}
-		return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded, and a WebAssembly program runs in tier wasi only: build it for this host", tier)
+		return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded, and a WebAssembly program runs in tier wasi only: build it for this host", want.Tier)
 	}
 	for _, r := range s.runners {
-		if guard.TierSatisfies(r.Tier(), tier) {
-			return r, execute.Result{}
+		if !guard.TierSatisfies(r.Tier(), want.Tier) {
+			continue
 		}
+		if want.UID == contract.OwnUID && !r.OwnUID() {
+			return nil, execute.Fail("sandbox_unavailable", "uid per_run is demanded, and runs of tier %s share a user id here: run the session-runner as root, or configure a containerd socket", r.Tier())
+		}
+		return r, execute.Result{}
 	}
 	if s.broken != nil {
 		return nil, execute.Fail("sandbox_unavailable", "no sandbox on this host (%v): allow user namespaces, run as root, or configure a containerd socket", s.broken)
 	}
-	return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", tier)
+	return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
 }
 
 // input is what the pack reads: the args, and beside them the secrets, which

@@ -4,13 +4,11 @@
 package containerd
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -22,9 +20,6 @@ import (
 	"github.com/containerd/containerd/namespaces"
 	"github.com/containerd/containerd/oci"
 	"github.com/containerd/containerd/snapshots"
-	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -39,9 +34,10 @@ type Runner struct {
 	client  *containerd.Client
 	ns      string
 	fifoDir string
+	uids    *sandbox.UIDs // nil: every run has the same user id
 
 	mu     sync.Mutex
-	images map[string]containerd.Image // by program digest
+	images map[string]*image // by digest of the program
 }
 
 // Open connects and removes what an earlier process of the same instance
@@ -51,9 +47,12 @@ func Open(ctx context.Context, socket, ns, fifoDir string) (*Runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
 	}
-	r := &Runner{client: client, ns: ns, fifoDir: fifoDir, images: map[string]containerd.Image{}}
+	r := &Runner{client: client, ns: ns, fifoDir: fifoDir, images: map[string]*image{}}
 	if err := os.MkdirAll(fifoDir, 0o700); err != nil {
 		return nil, err
+	}
+	if r.uids, err = sandbox.OpenUIDs(filepath.Join(fifoDir, "uids")); err != nil {
+		slog.Warn("runs share a user id", "err", err)
 	}
 	if err := r.reap(r.ctx(ctx)); err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
@@ -66,6 +65,9 @@ func (r *Runner) Close() error { return r.client.Close() }
 
 // Tier implements sandbox.Runner.
 func (*Runner) Tier() string { return "container" }
+
+// OwnUID implements sandbox.Runner.
+func (r *Runner) OwnUID() bool { return r.uids != nil }
 
 func (r *Runner) ctx(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(context.WithoutCancel(ctx), r.ns)
@@ -104,23 +106,30 @@ func (r *Runner) reap(ctx context.Context) error {
 // Run implements sandbox.Runner. Only waiting looks at ctx: a container half
 // made by a cancelled call would be a leak.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
+	if err := s.Program.Problem(); err != nil {
+		return sandbox.Outcome{}, err
+	}
 	rpc := r.ctx(ctx)
-	img, err := r.image(rpc, s)
+	img, err := r.image(rpc, s.Program)
 	if err != nil {
 		return sandbox.Outcome{}, fmt.Errorf("image: %w", err)
 	}
-	diff, err := img.RootFS(rpc)
-	if err != nil {
-		return sandbox.Outcome{}, err
+	uid, uidFact := sandbox.SharedUID, "uid:shared"
+	if r.uids != nil {
+		own, release, err := r.uids.Take()
+		if err != nil {
+			return sandbox.Outcome{}, fmt.Errorf("user id: %w", err)
+		}
+		defer release()
+		uid, uidFact = own, "uid:per_run"
 	}
 	sn := r.client.SnapshotService(snapshotter)
-	parent := chainID(diff)
-	if _, err := sn.View(rpc, s.ID, parent, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})); err != nil {
+	if _, err := sn.View(rpc, s.ID, img.snapshot, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})); err != nil {
 		return sandbox.Outcome{}, fmt.Errorf("snapshot: %w", err)
 	}
 	defer func() { _ = sn.Remove(rpc, s.ID) }()
 	c, err := r.client.NewContainer(rpc, s.ID, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(s.ID),
-		containerd.WithNewSpec(r.spec(s)...))
+		containerd.WithNewSpec(r.spec(s, uint32(uid))...))
 	if err != nil {
 		return sandbox.Outcome{}, fmt.Errorf("container: %w", err)
 	}
@@ -168,12 +177,14 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	case <-drained:
 	case <-time.After(2 * time.Second):
 	}
+	usage := r.usage(rpc, task)
 	destroyed = true
 	_, derr := task.Delete(rpc, containerd.WithProcessKill)
 	out.Exit, out.Stdout, out.Stderr, out.Overflow = int(status.ExitCode()), stdout.Buf, stderr.Buf, stdout.Over
 	out.OOM = out.Exit == 137 && !out.TimedOut && ctx.Err() == nil
-	out.Attest = contract.Attestation{Tier: "container", ImageDigest: img.Target().Digest.String(), Limits: s.Limits,
-		Enforced: []string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:default", "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}}
+	out.Usage = usage
+	out.Attest = contract.Attestation{Tier: "container", ImageDigest: s.Program.Digest, Limits: s.Limits,
+		Enforced: append([]string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}, img.facts...)}
 	return out, derr
 }
 
@@ -194,13 +205,13 @@ func (c *closing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (r *Runner) spec(s sandbox.Spec) []oci.SpecOpts {
+func (r *Runner) spec(s sandbox.Spec, uid uint32) []oci.SpecOpts {
 	mem := uint64(s.Limits.MemoryMiB) << 20
 	return []oci.SpecOpts{
-		oci.WithDefaultSpec(), oci.WithDefaultUnixDevices, oci.WithProcessArgs("/pack/main"), oci.WithProcessCwd("/work"),
+		oci.WithDefaultSpec(), oci.WithDefaultUnixDevices, oci.WithProcessArgs(s.Program.Argv()...), oci.WithProcessCwd("/work"),
 		oci.WithEnv(append([]string{"PATH=/pack", "HOME=/work", "TMPDIR=/tmp"}, s.Env...)),
-		oci.WithRootFSReadonly(), oci.WithUIDGID(65534, 65534), oci.WithCapabilities(nil), oci.WithNoNewPrivileges,
-		seccomp.WithDefaultProfile(), nativeArch, oci.WithMemoryLimit(mem), swapOff(int64(mem)), oci.WithPidsLimit(s.Limits.Pids),
+		oci.WithRootFSReadonly(), oci.WithUIDGID(uid, uid), oci.WithCapabilities(nil), oci.WithNoNewPrivileges,
+		seccomp.WithDefaultProfile(), narrowed, oci.WithMemoryLimit(mem), swapOff(int64(mem)), oci.WithPidsLimit(s.Limits.Pids),
 		oci.WithCPUCFS(s.Limits.CPUMillis*100, 100000),
 		oci.WithMounts([]specs.Mount{
 			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "size=64m", "mode=1777"}},
@@ -210,110 +221,9 @@ func (r *Runner) spec(s sandbox.Spec) []oci.SpecOpts {
 	}
 }
 
-// nativeArch compiles the seccomp profile for one architecture only: a third
-// of a container's start, and 32-bit system calls are refused.
-func nativeArch(_ context.Context, _ oci.Client, _ *containersContainer, s *oci.Spec) error {
-	if s.Linux != nil && s.Linux.Seccomp != nil && len(s.Linux.Seccomp.Architectures) > 0 {
-		s.Linux.Seccomp.Architectures = s.Linux.Seccomp.Architectures[:1]
-	}
-	return nil
-}
-
 func swapOff(mem int64) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containersContainer, s *oci.Spec) error {
 		s.Linux.Resources.Memory.Swap = &mem
 		return nil
 	}
-}
-
-// image imports the program as an image of one layer, once per digest. The
-// layer ships every mount point, since the snapshot is a read-only view.
-func (r *Runner) image(ctx context.Context, s sandbox.Spec) (containerd.Image, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if img, ok := r.images[s.Digest]; ok {
-		return img, nil
-	}
-	program, err := os.ReadFile(s.Program)
-	if err != nil {
-		return nil, err
-	}
-	name := "binnacle.invalid/pack:" + s.Digest[len("sha256:"):]
-	archive, err := ociArchive(name, program)
-	if err != nil {
-		return nil, err
-	}
-	ctx, done, err := r.client.WithLease(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = done(ctx) }()
-	got, err := r.client.Import(ctx, bytes.NewReader(archive))
-	if err != nil {
-		return nil, err
-	}
-	if len(got) != 1 {
-		return nil, errors.New("import did not make one image")
-	}
-	img := containerd.NewImage(r.client, got[0])
-	if err := img.Unpack(ctx, snapshotter); err != nil {
-		return nil, err
-	}
-	r.images[s.Digest] = img
-	return img, nil
-}
-
-func chainID(diffs []digest.Digest) string {
-	// One layer: its chain id is its diff id.
-	return diffs[0].String()
-}
-
-func ociArchive(name string, program []byte) ([]byte, error) {
-	var layer bytes.Buffer
-	tw := tar.NewWriter(&layer)
-	for _, d := range []string{"proc", "sys", "dev", "run", "tmp", "work", "pack", "etc"} {
-		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o755}); err != nil {
-			return nil, err
-		}
-	}
-	if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "pack/main", Mode: 0o755, Size: int64(len(program))}); err != nil {
-		return nil, err
-	}
-	if _, err := tw.Write(program); err != nil {
-		return nil, err
-	}
-	if err := tw.Close(); err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	ow := tar.NewWriter(&out)
-	put := func(path string, b []byte) {
-		_ = ow.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: 0o644, Size: int64(len(b))})
-		_, _ = ow.Write(b)
-	}
-	blob := func(mediaType string, b []byte) v1.Descriptor {
-		d := digest.FromBytes(b)
-		put(filepath.Join("blobs", d.Algorithm().String(), d.Encoded()), b)
-		return v1.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(b))}
-	}
-	layerDesc := blob(v1.MediaTypeImageLayer, layer.Bytes())
-	config, err := json.Marshal(v1.Image{Platform: v1.Platform{Architecture: goarch, OS: "linux"}, RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{layerDesc.Digest}}})
-	if err != nil {
-		return nil, err
-	}
-	configDesc := blob(v1.MediaTypeImageConfig, config)
-	manifest, err := json.Marshal(v1.Manifest{Versioned: ocispec.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest, Config: configDesc, Layers: []v1.Descriptor{layerDesc}})
-	if err != nil {
-		return nil, err
-	}
-	desc := blob(v1.MediaTypeImageManifest, manifest)
-	desc.Platform = &v1.Platform{Architecture: goarch, OS: "linux"}
-	desc.Annotations = map[string]string{"io.containerd.image.name": name}
-	index, err := json.Marshal(v1.Index{Versioned: ocispec.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex, Manifests: []v1.Descriptor{desc}})
-	if err != nil {
-		return nil, err
-	}
-	put("index.json", index)
-	put("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`))
-	return out.Bytes(), ow.Close()
 }

@@ -5,8 +5,6 @@
 package pack
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -19,14 +17,15 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
 // Pack is one executable with its manifest.
 type Pack struct {
-	Path   string
-	Digest string // of the executable
-	Env    []string
-	Tool   contract.Tool
+	Path    string           // where the executable was; it is not opened again
+	Program *program.Program // the executable as it was
+	Env     []string
+	Tool    contract.Tool
 }
 
 // manifest is the union of <basename>.pack.yaml and the compatible
@@ -143,7 +142,7 @@ func load(dir, file string) (Pack, error) {
 	if err != nil {
 		return Pack{}, err
 	}
-	body, err := os.ReadFile(path)
+	sealed, err := program.Open(path)
 	if err != nil {
 		return Pack{}, err
 	}
@@ -151,10 +150,9 @@ func load(dir, file string) (Pack, error) {
 	if err != nil {
 		return Pack{}, err
 	}
-	h := sha256.Sum256(body)
-	p := Pack{Path: path, Digest: "sha256:" + hex.EncodeToString(h[:]), Env: m.Env}
+	p := Pack{Path: path, Program: sealed, Env: m.Env}
 	p.Tool = contract.Tool{
-		Description: m.Description, Executor: "session-runner", Kind: "tool." + name, Pack: p.Digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
+		Description: m.Description, Executor: "session-runner", Kind: "tool." + name, Pack: sealed.Digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
 		Sandbox: &contract.Sandbox{CPUMillis: m.CPUMillis, MemoryMiB: m.MemoryMiB, OutputBytes: m.MaxOutputBytes, Pids: m.Pids, Tier: m.Tier, WallMS: m.TimeoutS * 1000},
 	}
 	p.Tool.Class, p.Tool.Labels, p.Tool.Egress = m.Class, m.Labels, m.EgressHosts

@@ -30,6 +30,8 @@ func newCgroup(id string, l contract.Sandbox) (*cgroup, error) {
 		"memory": {{"memory.limit_in_bytes", strconv.FormatInt(l.MemoryMiB<<20, 10)}, {"memory.memsw.limit_in_bytes", strconv.FormatInt(l.MemoryMiB<<20, 10)}},
 		"pids":   {{"pids.max", strconv.FormatInt(l.Pids, 10)}},
 		"cpu":    {{"cpu.cfs_period_us", "100000"}, {"cpu.cfs_quota_us", strconv.FormatInt(l.CPUMillis*100, 10)}},
+
+		"cpuacct": nil,
 	}
 	for ctl, settings := range files {
 		dir := filepath.Join(cgroupFS, ctl, "binnacle", id)
@@ -105,21 +107,55 @@ func (c *cgroup) add(pid int) error {
 func (c *cgroup) oom() bool {
 	if d := c.dirs["unified"]; d != "" {
 		b, _ := os.ReadFile(d + "/memory.events")
-		for line := range strings.Lines(string(b)) {
-			if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
-				return n != "0"
-			}
-		}
+		n, _ := field(string(b), "oom_kill ")
+		return n > 0
 	}
 	if d := c.dirs["memory"]; d != "" {
 		b, _ := os.ReadFile(d + "/memory.oom_control")
-		for line := range strings.Lines(string(b)) {
-			if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
-				return n != "0"
-			}
-		}
+		n, _ := field(string(b), "oom_kill ")
+		return n > 0
 	}
 	return false
+}
+
+// usage is what the group's processes used, including the sandbox's own start,
+// and whether CPU and memory are known.
+func (c *cgroup) usage() (cpu time.Duration, memory int64, cpuKnown, memoryKnown bool) {
+	if d := c.dirs["unified"]; d != "" {
+		b, _ := os.ReadFile(d + "/cpu.stat")
+		us, ok := field(string(b), "usage_usec ")
+		memory, memoryKnown = number(d + "/memory.peak") // since Linux 5.19
+		return time.Duration(us) * time.Microsecond, memory, ok, memoryKnown
+	}
+	if d := c.dirs["cpuacct"]; d != "" {
+		var ns int64
+		ns, cpuKnown = number(d + "/cpuacct.usage")
+		cpu = time.Duration(ns)
+	}
+	if d := c.dirs["memory"]; d != "" {
+		memory, memoryKnown = number(d + "/memory.max_usage_in_bytes")
+	}
+	return cpu, memory, cpuKnown, memoryKnown
+}
+
+func number(path string) (int64, bool) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return n, err == nil
+}
+
+// field reads the number after a name at the start of a line.
+func field(doc, name string) (int64, bool) {
+	for line := range strings.Lines(doc) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), name); ok {
+			n, err := strconv.ParseInt(v, 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
 }
 
 func (c *cgroup) destroy() {

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
 // Spec is one run.
 type Spec struct {
 	ID      string // unique; names cgroup and directory
-	Program string // path of a static executable
-	Digest  string // of Program, for the attestation
+	Program *program.Program
 	Env     []string
 	Stdin   []byte
 	Limits  contract.Sandbox
@@ -25,19 +25,22 @@ type Spec struct {
 
 // Outcome is how the program ended.
 type Outcome struct {
-	Exit      int // -1 when killed
-	Stdout    []byte
-	Stderr    []byte
-	Overflow  bool // more output than OutputBytes; the rest was discarded
-	TimedOut  bool
-	OOM       bool
-	CPUMillis int64
-	Attest    contract.Attestation
+	Exit     int // -1 when killed
+	Stdout   []byte
+	Stderr   []byte
+	Overflow bool // more output than OutputBytes; the rest was discarded
+	TimedOut bool
+	OOM      bool
+	Usage    contract.Usage // CPU, memory and egress, and which of them were measured
+	Attest   contract.Attestation
 }
 
 // Runner is one isolation tier.
 type Runner interface {
 	Tier() string
+	// OwnUID reports whether each run has a user id that no other run has at
+	// the same time.
+	OwnUID() bool
 	// Run returns an error only where the sandbox itself could not be made.
 	Run(ctx context.Context, s Spec) (Outcome, error)
 }

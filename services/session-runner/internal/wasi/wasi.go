@@ -7,11 +7,9 @@ package wasi
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -20,8 +18,10 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 	"github.com/tetratelabs/wazero/sys"
+	"golang.org/x/sys/unix"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
@@ -30,12 +30,12 @@ type Runner struct {
 	runtime wazero.Runtime
 
 	mu       sync.Mutex
-	compiled map[string]*program // by digest
+	compiled map[string]*module // by digest
 }
 
-type program struct {
+type module struct {
 	once   sync.Once
-	module wazero.CompiledModule
+	code wazero.CompiledModule
 	err    error
 }
 
@@ -43,7 +43,7 @@ type program struct {
 func Open(ctx context.Context) (*Runner, error) {
 	// Without this an endless loop could never be stopped.
 	cfg := wazero.NewRuntimeConfig().WithCloseOnContextDone(true)
-	r := &Runner{runtime: wazero.NewRuntimeWithConfig(ctx, cfg), compiled: map[string]*program{}}
+	r := &Runner{runtime: wazero.NewRuntimeWithConfig(ctx, cfg), compiled: map[string]*module{}}
 	_, err := wasi_snapshot_preview1.Instantiate(ctx, r.runtime)
 	return r, err
 }
@@ -51,33 +51,42 @@ func Open(ctx context.Context) (*Runner, error) {
 // Tier implements sandbox.Runner.
 func (*Runner) Tier() string { return "wasi" }
 
-// program compiles once per digest, after checking that the file still has it.
-func (r *Runner) program(ctx context.Context, path, digest string) (wazero.CompiledModule, error) {
+// OwnUID implements sandbox.Runner: a module has no user id to share.
+func (*Runner) OwnUID() bool { return true }
+
+// threadTime is the CPU time of the calling thread.
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+// compile compiles a program once per digest: the sealed bytes, whose digest is
+// checked as they are read.
+func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.CompiledModule, error) {
 	r.mu.Lock()
-	p := r.compiled[digest]
+	p := r.compiled[of.Digest]
 	if p == nil {
-		p = &program{}
-		r.compiled[digest] = p
+		p = &module{}
+		r.compiled[of.Digest] = p
 	}
 	r.mu.Unlock()
 	p.once.Do(func() {
-		body, err := os.ReadFile(path)
+		body, err := of.Bytes()
 		if err != nil {
 			p.err = err
 			return
 		}
-		if sum := sha256.Sum256(body); fmt.Sprintf("sha256:%x", sum) != digest {
-			p.err = fmt.Errorf("%s changed since it was registered", path)
-			return
-		}
-		p.module, p.err = r.runtime.CompileModule(context.WithoutCancel(ctx), body)
+		p.code, p.err = r.runtime.CompileModule(context.WithoutCancel(ctx), body)
 	})
-	return p.module, p.err
+	return p.code, p.err
 }
 
 // Run implements sandbox.Runner.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
-	module, err := r.program(ctx, s.Program, s.Digest)
+	module, err := r.compile(ctx, s.Program)
 	if err != nil {
 		return sandbox.Outcome{}, err
 	}
@@ -86,10 +95,17 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	mem := &memory{max: uint64(s.Limits.MemoryMiB) << 20}
 	stdout := &stopping{Capped: sandbox.Capped{Max: s.Limits.OutputBytes}, stop: cancel}
 	stderr := &sandbox.Capped{Max: sandbox.StderrMax}
+	// The program runs on this goroutine, so this thread's CPU time is its own.
+	runtime.LockOSThread()
+	before := threadTime()
 	err = r.start(run, mem, module, config(s, stdout, stderr))
-	out := sandbox.Outcome{Stdout: stdout.Buf, Stderr: stderr.Buf, Overflow: stdout.Over, OOM: err != nil && mem.refused,
-		Attest: contract.Attestation{Enforced: []string{"no_files", "no_network", "no_arguments", "memory", "output_bytes", "wall_clock", "deterministic_clock", "deterministic_randomness"},
-			ImageDigest: s.Digest, Limits: s.Limits, Tier: "wasi"}}
+	used := threadTime() - before
+	runtime.UnlockOSThread()
+	out := sandbox.Outcome{Usage: contract.Usage{CPUMillis: int64((used + time.Millisecond - 1) / time.Millisecond), MemoryPeakBytes: int64(mem.peak),
+		Measured: []string{contract.MeasureCompute, contract.MeasureEgress, contract.MeasureMemory}},
+		Stdout: stdout.Buf, Stderr: stderr.Buf, Overflow: stdout.Over, OOM: err != nil && mem.refused,
+		Attest: contract.Attestation{Enforced: []string{"no_files", "no_network", "no_arguments", "program:compiled", "memory", "output_bytes", "wall_clock", "deterministic_clock", "deterministic_randomness"},
+			ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: "wasi"}}
 	var exit *sys.ExitError
 	switch {
 	case err == nil:
@@ -183,6 +199,7 @@ func (w *stopping) Write(p []byte) (int, error) {
 // memory refuses to grow above its limit, and remembers that it did.
 type memory struct {
 	max     uint64
+	peak    uint64
 	refused bool
 	buf     []byte
 }
@@ -201,7 +218,7 @@ func (m *memory) Reallocate(size uint64) []byte {
 		copy(grown, m.buf)
 		m.buf = grown
 	}
-	m.buf = m.buf[:size]
+	m.buf, m.peak = m.buf[:size], max(m.peak, size)
 	return m.buf
 }
 

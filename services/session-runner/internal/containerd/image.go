@@ -1,0 +1,197 @@
+package containerd
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd"
+	"github.com/containerd/containerd/content"
+	"github.com/containerd/containerd/mount"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
+)
+
+// image is a program in containerd's store, which is root's: a layer that is
+// named by its digest, unpacked once and mounted read-only by each run.
+type image struct {
+	snapshot string
+	facts    []string // how it was checked, for attestations
+}
+
+// image imports the program as an image of one layer, once per digest. The
+// layer ships every mount point, since the snapshot is a read-only view. What
+// is imported are the sealed bytes; the layer is read back and compared, and
+// the program is hashed again in a mount of the snapshot where this process may
+// mount what containerd does.
+func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if img, ok := r.images[p.Digest]; ok {
+		return img, nil
+	}
+	layer, err := layerOf(p)
+	if err != nil {
+		return nil, err
+	}
+	archive, desc, err := ociArchive("binnacle.invalid/pack:"+p.Digest[len("sha256:"):], layer)
+	if err != nil {
+		return nil, err
+	}
+	ctx, done, err := r.client.WithLease(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = done(ctx) }()
+	got, err := r.client.Import(ctx, bytes.NewReader(archive))
+	if err != nil {
+		return nil, err
+	}
+	if len(got) != 1 {
+		return nil, errors.New("import did not make one image")
+	}
+	img := containerd.NewImage(r.client, got[0])
+	if err := img.Unpack(ctx, snapshotter); err != nil {
+		return nil, err
+	}
+	stored, err := content.ReadBlob(ctx, r.client.ContentStore(), desc)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(stored, layer) {
+		return nil, errors.New("containerd's store holds another layer under the program's digest")
+	}
+	out := &image{snapshot: desc.Digest.String(), facts: []string{"program:content_addressed"}} // one layer: its chain id is its diff id
+	switch err := r.checkMounted(ctx, out.snapshot, p); {
+	case err == nil:
+		out.facts = []string{"program:hashed_after_mounting"}
+	case !errors.Is(err, errMount):
+		return nil, err
+	}
+	if p.Interpreter != nil {
+		out.facts = append(out.facts, "interpreter:"+p.Interpreter.Digest)
+	}
+	r.images[p.Digest] = out
+	return out, nil
+}
+
+// errMount is returned where this process cannot mount: it is not root, or
+// containerd runs in another mount namespace.
+var errMount = errors.New("the snapshot cannot be mounted here")
+
+// checkMounted hashes the program in a read-only mount of its snapshot.
+func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.Program) error {
+	if os.Geteuid() != 0 {
+		return errMount
+	}
+	sn := r.client.SnapshotService(snapshotter)
+	key := "check-" + snapshot[len("sha256:"):]
+	_ = sn.Remove(ctx, key) // of an earlier process that was killed here
+	mounts, err := sn.View(ctx, key, snapshot)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sn.Remove(ctx, key) }()
+	var hashed error
+	checked := false
+	err = mount.WithTempMount(ctx, mounts, func(root string) error {
+		checked = true
+		body, err := os.ReadFile(filepath.Join(root, "pack/main"))
+		if err == nil && program.Digest(body) != p.Digest {
+			err = fmt.Errorf("drift: the mounted program has digest %s, not %s", program.Digest(body), p.Digest)
+		}
+		hashed = err
+		return nil
+	})
+	if !checked || errors.Is(hashed, os.ErrNotExist) {
+		return errors.Join(errMount, err)
+	}
+	return hashed
+}
+
+// layerOf is the root filesystem of a program: mount points, the program and,
+// of a script, its interpreter.
+func layerOf(p *program.Program) ([]byte, error) {
+	var layer bytes.Buffer
+	tw := tar.NewWriter(&layer)
+	dirs := []string{"proc", "sys", "dev", "run", "tmp", "work", "pack", "etc"}
+	files := map[string]*program.Program{"pack/main": p}
+	if p.Interpreter != nil {
+		at := strings.TrimPrefix(path.Clean(p.InterpreterPath), "/")
+		files[at] = p.Interpreter
+		var above []string
+		for d := path.Dir(at); d != "."; d = path.Dir(d) {
+			above = append([]string{d}, above...)
+		}
+		dirs = append(dirs, above...)
+	}
+	for _, d := range dirs {
+		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o755}); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		body, err := files[name].Bytes()
+		if err != nil {
+			return nil, err
+		}
+		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: int64(len(body))}); err != nil {
+			return nil, err
+		}
+		if _, err := io.Copy(tw, bytes.NewReader(body)); err != nil {
+			return nil, err
+		}
+	}
+	if err := tw.Close(); err != nil {
+		return nil, err
+	}
+	return layer.Bytes(), nil
+}
+
+// ociArchive packs a layer as an image and returns the layer's descriptor.
+func ociArchive(name string, layer []byte) ([]byte, v1.Descriptor, error) {
+	var out bytes.Buffer
+	ow := tar.NewWriter(&out)
+	put := func(path string, b []byte) {
+		_ = ow.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: 0o644, Size: int64(len(b))})
+		_, _ = ow.Write(b)
+	}
+	blob := func(mediaType string, b []byte) v1.Descriptor {
+		d := digest.FromBytes(b)
+		put(filepath.Join("blobs", d.Algorithm().String(), d.Encoded()), b)
+		return v1.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(b))}
+	}
+	layerDesc := blob(v1.MediaTypeImageLayer, layer)
+	config, err := json.Marshal(v1.Image{Platform: v1.Platform{Architecture: goarch, OS: "linux"}, RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{layerDesc.Digest}}})
+	if err != nil {
+		return nil, v1.Descriptor{}, err
+	}
+	configDesc := blob(v1.MediaTypeImageConfig, config)
+	manifest, err := json.Marshal(v1.Manifest{Versioned: ocispec.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest, Config: configDesc, Layers: []v1.Descriptor{layerDesc}})
+	if err != nil {
+		return nil, v1.Descriptor{}, err
+	}
+	desc := blob(v1.MediaTypeImageManifest, manifest)
+	desc.Platform = &v1.Platform{Architecture: goarch, OS: "linux"}
+	desc.Annotations = map[string]string{"io.containerd.image.name": name}
+	index, err := json.Marshal(v1.Index{Versioned: ocispec.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex, Manifests: []v1.Descriptor{desc}})
+	if err != nil {
+		return nil, v1.Descriptor{}, err
+	}
+	put("index.json", index)
+	put("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`))
+	return out.Bytes(), layerDesc, ow.Close()
+}

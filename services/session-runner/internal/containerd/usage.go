@@ -1,0 +1,44 @@
+package containerd
+
+import (
+	"context"
+	"time"
+
+	cgroup1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	cgroup2 "github.com/containerd/cgroups/v3/cgroup2/stats"
+	"github.com/containerd/containerd"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// usage reads what the container used from its cgroup, of either version, which
+// lasts until the task is deleted. There is no way out of it to count.
+func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage {
+	u := contract.Usage{Measured: []string{contract.MeasureEgress}}
+	m, err := task.Metrics(ctx)
+	if err != nil {
+		return u
+	}
+	v, err := typeurl.UnmarshalAny(m.Data)
+	if err != nil {
+		return u
+	}
+	var cpu time.Duration
+	var memory uint64
+	switch m := v.(type) {
+	case *cgroup1.Metrics:
+		cpu, memory = time.Duration(m.GetCPU().GetUsage().GetTotal()), m.GetMemory().GetUsage().GetMax()
+	case *cgroup2.Metrics:
+		cpu, memory = time.Duration(m.GetCPU().GetUsageUsec())*time.Microsecond, m.GetMemory().GetMaxUsage()
+	}
+	if cpu > 0 {
+		u.CPUMillis = int64((cpu + time.Millisecond - 1) / time.Millisecond)
+		u.Measured = append([]string{contract.MeasureCompute}, u.Measured...)
+	}
+	if memory > 0 {
+		u.MemoryPeakBytes = int64(memory)
+		u.Measured = append(u.Measured, contract.MeasureMemory)
+	}
+	return u
+}

@@ -1,0 +1,202 @@
+// Package program holds executables as they were when they were hashed: in
+// sealed memory that nobody can write, so that what runs is what was hashed.
+package program
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Program is one executable. It is immutable and safe for concurrent use.
+type Program struct {
+	Digest string // "sha256:" and hexadecimal digits, of the sealed bytes
+	Size   int64
+
+	// Of a script: the absolute path of its interpreter, the one argument that
+	// the script gives it or "", and the interpreter itself.
+	InterpreterPath string
+	InterpreterArg  string
+	Interpreter     *Program
+
+	problem error
+	file    *os.File // read-only
+}
+
+// MissingInterpreter is why a program cannot run in a sandbox, which holds
+// nothing but the program: its interpreter, or the loader that a dynamically
+// linked program names as such, is not there.
+type MissingInterpreter struct {
+	Path   string // of the interpreter
+	Reason string
+}
+
+func (e *MissingInterpreter) Error() string {
+	return fmt.Sprintf("interpreter %s %s", e.Path, e.Reason)
+}
+
+// Open seals the file at path, which it opens and reads once. A script's
+// interpreter is opened too. What a program lacks for running is no error here
+// but Problem's.
+func Open(path string) (*Program, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
+	}
+	body, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	p, err := seal(body)
+	if err != nil {
+		return nil, err
+	}
+	p.interpret(body)
+	return p, nil
+}
+
+// interpret finds out what the program needs beside itself.
+func (p *Program) interpret(body []byte) {
+	if !bytes.HasPrefix(body, []byte("#!")) {
+		if loader := loader(body); loader != "" {
+			p.problem = &MissingInterpreter{loader, "is not in the sandbox: link the program statically (CGO_ENABLED=0 for Go)"}
+		}
+		return
+	}
+	line, _, _ := bytes.Cut(body[2:min(len(body), 4096)], []byte("\n"))
+	path, arg, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+	p.InterpreterPath, p.InterpreterArg = path, strings.TrimSpace(arg)
+	missing := func(reason string) { p.problem = &MissingInterpreter{path, reason} }
+	if !strings.HasPrefix(path, "/") {
+		missing("is not an absolute path: name it in the script's first line")
+		return
+	}
+	inner, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		missing("does not exist on the session-runner's host: install it, or name another in the script's first line")
+		return
+	case err != nil:
+		missing("cannot be read: " + err.Error())
+		return
+	case bytes.HasPrefix(inner, []byte("#!")):
+		missing("is a script itself: name a program")
+		return
+	}
+	if l := loader(inner); l != "" {
+		missing("needs " + l + ", which is not in the sandbox: use a statically linked interpreter")
+		return
+	}
+	if p.Interpreter, err = seal(inner); err != nil {
+		missing("cannot be sealed: " + err.Error())
+	}
+}
+
+// loader is the dynamic loader that an ELF program names, or "".
+func loader(body []byte) string {
+	f, err := elf.NewFile(bytes.NewReader(body))
+	if err != nil {
+		return ""
+	}
+	for _, s := range f.Progs {
+		if s.Type == elf.PT_INTERP {
+			b, err := io.ReadAll(io.LimitReader(s.Open(), 4096))
+			if err != nil {
+				return "its loader"
+			}
+			return string(bytes.TrimRight(b, "\x00"))
+		}
+	}
+	return ""
+}
+
+// Argv is the command line inside of the sandbox, where the program is
+// /pack/main and a script's interpreter has its own path.
+func (p *Program) Argv() []string {
+	switch {
+	case p.Interpreter == nil:
+		return []string{"/pack/main"}
+	case p.InterpreterArg == "":
+		return []string{p.InterpreterPath, "/pack/main"}
+	}
+	return []string{p.InterpreterPath, p.InterpreterArg, "/pack/main"}
+}
+
+// Problem is why no sandbox of native code can run the program, or nil.
+func (p *Program) Problem() error { return p.problem }
+
+// File is the sealed program, open for reading. The caller must neither close
+// it nor use its offset.
+func (p *Program) File() *os.File { return p.file }
+
+// Bytes reads the sealed program and checks its digest.
+func (p *Program) Bytes() ([]byte, error) {
+	b := make([]byte, p.Size)
+	if _, err := p.file.ReadAt(b, 0); err != nil && err != io.EOF {
+		return nil, err
+	}
+	if got := Digest(b); got != p.Digest {
+		return nil, fmt.Errorf("the sealed program has digest %s, not %s", got, p.Digest)
+	}
+	return b, nil
+}
+
+// Close frees the memory once nothing runs it any more.
+func (p *Program) Close() error {
+	if p.Interpreter != nil {
+		p.Interpreter.Close()
+	}
+	return p.file.Close()
+}
+
+// Digest is the digest of a program.
+func Digest(body []byte) string {
+	sum := sha256.Sum256(body)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// seal copies a program into memory that can be read and executed only, and
+// hashes the copy.
+func seal(body []byte) (*Program, error) {
+	// Kernels before 6.3 do not know MFD_EXEC, and later ones may demand it.
+	fd, err := unix.MemfdCreate("binnacle-pack", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate("binnacle-pack", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	w := os.NewFile(uintptr(fd), "binnacle-pack")
+	defer w.Close() // a file that is open for writing cannot be executed
+	if _, err := w.Write(body); err != nil {
+		return nil, err
+	}
+	if err := unix.Fchmod(fd, 0o555); err != nil {
+		return nil, err
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return nil, fmt.Errorf("seal: %w", err)
+	}
+	r, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return nil, err
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(r, 0, int64(len(body)))); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return &Program{Digest: "sha256:" + hex.EncodeToString(h.Sum(nil)), Size: int64(len(body)), file: r}, nil
+}

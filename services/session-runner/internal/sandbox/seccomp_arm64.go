@@ -1,0 +1,8 @@
+package sandbox
+
+import "golang.org/x/sys/unix"
+
+const auditArch = unix.AUDIT_ARCH_AARCH64
+
+// archCalls are the calls whose names differ on this architecture.
+var archCalls = []uintptr{unix.SYS_FSTATAT, unix.SYS_RENAMEAT}

@@ -1,0 +1,90 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// UIDs hands out user ids, none to two runs at once: also not to runs of other
+// session-runners that share its folder.
+type UIDs struct {
+	dir  string
+	next atomic.Uint32
+}
+
+// The range lies above those of people, services and containers; see
+// docs/reference/configuration.md.
+const (
+	firstUID = 2_000_000_000
+	numUIDs  = 4096
+)
+
+// SharedUID is the one of runs that have none of their own.
+const SharedUID = 65534
+
+// OpenUIDs uses the first of the folders that can be written.
+func OpenUIDs(dirs ...string) (*UIDs, error) {
+	err := errors.New("no folder")
+	for _, d := range dirs {
+		if err = os.MkdirAll(d, 0o700); err == nil {
+			if err = unix.Access(d, unix.W_OK); err == nil {
+				u := &UIDs{dir: d}
+				u.next.Store(uint32(os.Getpid()) * 61)
+				return u, nil
+			}
+		}
+	}
+	return nil, err
+}
+
+// Mapped reports whether this process's user namespace has the whole range.
+func Mapped() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return false
+	}
+	var inside, outside, size int64
+	for rest := string(b); ; {
+		n, err := fmt.Sscan(rest, &inside, &outside, &size)
+		if n != 3 || err != nil {
+			return false
+		}
+		if inside <= firstUID && firstUID+numUIDs <= inside+size {
+			return true
+		}
+		for i, c := range rest {
+			if c == '\n' {
+				rest = rest[i+1:]
+				break
+			}
+			if i == len(rest)-1 {
+				return false
+			}
+		}
+	}
+}
+
+// Take returns a user id, which is also a group id, and a function that gives
+// it back once nothing runs under it.
+func (u *UIDs) Take() (int, func(), error) {
+	for range numUIDs {
+		id := firstUID + int(u.next.Add(1)%numUIDs)
+		f, err := os.OpenFile(filepath.Join(u.dir, fmt.Sprint(id)), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return 0, nil, err
+		}
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			return id, func() { f.Close() }, nil
+		}
+		f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return 0, nil, err
+		}
+	}
+	return 0, nil, fmt.Errorf("all %d user ids for runs are in use", numUIDs)
+}
