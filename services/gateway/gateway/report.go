@@ -251,7 +251,7 @@ func (s *Service) sameReport(ctx context.Context, eff *contract.Effect, out *con
 		said = contract.Usage{Cents: u.Cents, CPUMillis: u.CPUMillis, EgressBytes: u.EgressBytes, InputTokens: u.InputTokens,
 			OutputTokens: u.OutputTokens, USDMicros: u.USDMicros, WallMS: u.WallMS}
 	}
-	if eff.Status != q.Status || eff.ErrorCode != q.ErrorCode || eff.ErrorMessage != q.ErrorMessage || usage != said || (out == nil) != (q.Output == nil) {
+	if eff.Status != q.Status || eff.ErrorCode != q.ErrorCode || eff.ErrorMessage != q.ErrorMessage || !bytes.Equal(contract.Bytes(&usage), contract.Bytes(&said)) || (out == nil) != (q.Output == nil) {
 		return false, nil
 	}
 	if out == nil {

@@ -34,9 +34,9 @@ type Runner struct {
 }
 
 type module struct {
-	once   sync.Once
+	once sync.Once
 	code wazero.CompiledModule
-	err    error
+	err  error
 }
 
 // Open makes a runner. It keeps what it compiled for as long as it lives.
