@@ -59,7 +59,7 @@ func TestCache(t *testing.T) {
 				}
 			}
 			// Another caller is not answered with it.
-			out, err := m.CLI("key", "create", "other", "--actor", "eve", "--cache")
+			out, err := m.AgreedKey("other", "eve", "--cache")
 			if err != nil {
 				t.Fatal(out, err)
 			}

@@ -182,7 +182,7 @@ func (c *crash) await(session, event string) {
 	l, done := c.ledger()
 	defer done()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.*."+session, 1) {
+		for en, err := range l.Scan(c.t.Context(), "evt.*.*.*.*."+harness.SessionID("admin", session), 1) {
 			if err != nil {
 				break
 			}

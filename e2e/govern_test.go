@@ -360,7 +360,7 @@ func TestLabels(t *testing.T) {
 	}
 	found := false
 	for _, e := range ledger(t, m) {
-		found = found || e.Name == "session_labelled" && e.Session == "s-file" && strings.Contains(string(e.Data), "user_file")
+		found = found || e.Name == "session_labelled" && e.Session == harness.SessionID("admin", "s-file") && strings.Contains(string(e.Data), "user_file")
 	}
 	if !found {
 		t.Error("the file left no label")

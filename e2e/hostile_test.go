@@ -103,9 +103,9 @@ func TestForgedIntents(t *testing.T) {
 	var allowed []*contract.Event
 	for _, e := range ledger(t, m) {
 		switch {
-		case e.Name == "call_proposed" && e.Session == "s-forge":
+		case e.Name == "call_proposed" && e.Session == harness.SessionID("admin", "s-forge"):
 			proposal = e
-		case e.Name == "allowed" && e.Session == "s-forge":
+		case e.Name == "allowed" && e.Session == harness.SessionID("admin", "s-forge"):
 			allowed = append(allowed, e)
 		}
 	}
@@ -247,7 +247,7 @@ func TestIdempotency(t *testing.T) {
 	}
 	starts := 0
 	for _, e := range ledger(t, m) {
-		if e.Name == "effect_started" && e.Session == "s-idem" {
+		if e.Name == "effect_started" && e.Session == harness.SessionID("admin", "s-idem") {
 			starts++
 		}
 	}

@@ -22,7 +22,7 @@ func TestVirtualKeys(t *testing.T) {
 			m := start(t, harness.Options{LLM: doc})
 			create := func(args ...string) string {
 				t.Helper()
-				out, err := m.CLI(append([]string{"key", "create"}, args...)...)
+				out, err := m.AgreedKey(args[0], args[2], args[3:]...)
 				if err != nil {
 					t.Fatal(out, err)
 				}
@@ -134,7 +134,7 @@ func TestBudgetExact(t *testing.T) {
 	}
 	const body = `{"model":"openai/x-pace","max_tokens":1000,"stream":true,"messages":[{"role":"user","content":"count"}]}`
 	hold := len(body)/3 + 1 + 1000
-	out, err := m.CLI("key", "create", "ten", "--actor", "robot", "--budget", fmt.Sprintf("%.6f", float64(10*hold)/1e6))
+	out, err := m.AgreedKey("ten", "robot", "--budget", fmt.Sprintf("%.6f", float64(10*hold)/1e6))
 	if err != nil {
 		t.Fatal(out, err)
 	}

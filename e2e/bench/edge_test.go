@@ -210,7 +210,7 @@ func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
 	}
 	harness.WriteSecrets(t, doc, nil)
 	m := harness.One(t, harness.Options{LLM: doc, Env: env})
-	out, err := m.CLI("key", "create", "bench", "--actor", "bench", "--budget", "1000000")
+	out, err := m.AgreedKey("bench", "bench", "--budget", "1000000")
 	if err != nil {
 		t.Fatal(out, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
@@ -506,6 +507,37 @@ func (m *Mesh) CLIStdin(stdin string, args ...string) (string, error) {
 	}
 	return string(out), err
 }
+
+// TokenFor mints a token for an actor.
+func (m *Mesh) TokenFor(actor string, scopes ...string) string {
+	m.T.Helper()
+	args := []string{"token", "create", "--actor", actor}
+	for _, s := range scopes {
+		args = append(args, "--scope", s)
+	}
+	out, err := m.CLI(args...)
+	if err != nil {
+		m.T.Fatal(err)
+	}
+	return strings.TrimSpace(out)
+}
+
+// As is the mesh as the holder of another credential sees it.
+func (m *Mesh) As(token string) *Mesh {
+	return &Mesh{T: m.T, Name: m.Name, Addr: m.Addr, Dir: m.Dir, Token: token, NATS: m.NATS}
+}
+
+// AgreedKey makes a virtual key that calls as actor, who agrees to it first.
+func (m *Mesh) AgreedKey(id, actor string, args ...string) (string, error) {
+	scopes := []string{"--scope", "llm:call"}
+	if _, err := m.As(m.TokenFor(actor, "llm:call")).CLI(append([]string{"key", "consent", id, "--maker", "admin"}, scopes...)...); err != nil {
+		return "", err
+	}
+	return m.CLI(append([]string{"key", "create", id, "--actor", actor}, args...)...)
+}
+
+// SessionID is the id of the session that an actor of the mesh calls name.
+func SessionID(actor, name string) string { return contract.SessionID("default", actor, name) }
 
 // Response is an HTTP answer.
 type Response struct {

@@ -20,7 +20,8 @@ assert.ok(!good.isError)
 assert.deepEqual(good.structuredContent, { text: 'AHOY' })
 assert.match(good._meta['binnacle/receipt_id'], /^r-c-/)
 const session = good._meta['binnacle/session_id']
-assert.match(session, /^s-mcp-/)
+assert.match(session, /^s-x[a-z2-7]{26}$/)
+assert.match(good._meta['binnacle/session'], /^s-mcp-/)
 
 const unknown = await client.callTool({ name: 'no_such_tool', arguments: {} })
 assert.equal(unknown.isError, true)

@@ -34,6 +34,7 @@ type Request struct {
 	Actor    string
 	Client   string
 	Session  string
+	Token    string // id of the bearer token that the caller showed
 	Scopes   []string
 	Stream   bool
 	Timeout  time.Duration
@@ -48,6 +49,9 @@ type Request struct {
 	Body *Body // what the caller brought beside the args, or nil
 
 	ReportWithin time.Duration // the caller executes the call itself and reports within this time; 0: the tool's executor does
+
+	SessionName string // the caller's own name for the session
+	Requested   string // digest of a session id that the caller named and may not use
 
 	Labels     []string // data classes the proposing service saw in what the caller brought
 	OnBehalfOf string   // principal the actor says it acts for
@@ -235,7 +239,8 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 		return nil, err
 	}
 	c := contract.Call{Args: args, Deadline: contract.Time(p.Emit.Now().Add(r.Timeout)), ID: r.ID, IdemKey: r.IdemKey,
-		Kind: r.Kind, Scopes: r.Scopes, Stream: r.Stream, Tool: r.Tool, Labels: r.Labels, OnBehalfOf: r.OnBehalfOf, Delegation: r.Delegation, ReportWithin: r.ReportWithin.Milliseconds()}
+		Kind: r.Kind, Scopes: r.Scopes, Stream: r.Stream, Tool: r.Tool, Labels: r.Labels, OnBehalfOf: r.OnBehalfOf, Delegation: r.Delegation, ReportWithin: r.ReportWithin.Milliseconds(),
+		Requested: r.Requested, SessionName: r.SessionName, Token: r.Token}
 	if r.Body != nil {
 		c.Body = &r.Body.Content
 	}

@@ -82,7 +82,7 @@ var Reasons = map[string]ReasonInfo{
 	ReasonTenantIsolation:             {"DENY", 403, false, "The call belongs to a tenant that this mesh does not serve.", "Use a token of this mesh's tenant."},
 	ReasonSystemFrozen:                {"DENY", 503, true, "The mesh is frozen: nothing starts.", "`binnacle unfreeze` ends it."},
 	ReasonDataEgressBlocked:           {"DENY", 403, false, "The tool talks to a host that the P0 ceilings do not list.", "Add the host to egress_hosts offline, and sign the ceilings."},
-	ReasonIdentityIsolationViolation:  {"DENY", 403, false, "The session is not the caller's and was not granted to it, or does not exist.", "Use a name of your own for the session, or ask its owner for `binnacle session grant`."},
+	ReasonIdentityIsolationViolation:  {"DENY", 404, false, "The session is not the caller's and was not granted to it, or does not exist.", "Use a name of your own for the session, or ask its owner for `binnacle session grant`."},
 	ReasonApprovalRequired:            {"ESCALATE", 403, true, "The call waits for people.", "`binnacle approvals list` shows it; GET /api/v1/calls/ID tells how it stands."},
 	ReasonApprovalTimeout:             {"DENY", 403, true, "Nobody approved in time.", "Propose the call again, and tell an approver."},
 	ReasonDelegationInvalid:           {"DENY", 403, false, "The delegation does not exist, has ended, was revoked, or is for somebody else.", "`binnacle delegations list` shows what stands."},

@@ -6,6 +6,7 @@ const (
 	PartSchema      = "input schema"
 	PartCeilings    = "p0"
 	PartRules       = "p1"
+	PartDelegator   = "p1 for the delegator"
 	PartOverlay     = "p2"
 	PartDualControl = "dual control"
 	PartCaller      = "executed by the caller"

@@ -96,10 +96,14 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptBool("unverified", &f.Unverified)
 }
 
-// ForRules is the facts as bundles and overlays see them: without what is
-// known only after they have answered.
+// ForRules is the facts as bundles see them: without what is known only after they
+// have answered, and with the session by the caller's own name for it, if there is
+// one, as rules have named sessions since before ids were derived.
 func (f *Facts) ForRules() *Facts {
 	g := *f
+	if f.SessionName != "" {
+		g.Session, g.SessionName = f.SessionName, ""
+	}
 	g.Approvals, g.Budget, g.Resolution, g.Resolved = nil, nil, "", ""
 	return &g
 }

@@ -78,24 +78,41 @@ func CheckLimits(ls []Limit) error {
 	return nil
 }
 
-// Accounts names, for a call, the account of each limit that applies to it,
-// or "" where the limit speaks of somebody else. A tenant's id flattens
-// organization, project and environment, joined by "_".
-func (l *Limit) Account(f *Facts) string {
-	parts := strings.SplitN(f.Tenant, "_", 3)
-	key := ""
-	if f.Key != nil {
-		key = f.Key.ID
+// Accounts names, for a call, the accounts of a limit that it is charged to, or
+// none where the limit speaks of somebody else. A call that is done for another
+// principal is charged to both. A session is named by its id or by its owner's
+// name for it. A tenant's id flattens organization, project and environment,
+// joined by "_".
+func (l *Limit) Accounts(f *Facts) []string {
+	var out []string
+	add := func(subject string, also ...string) {
+		if l.Subject == "" || l.Subject == subject || slices.Contains(also, l.Subject) {
+			out = append(out, l.ID+"/"+l.Level+":"+subject)
+		}
 	}
-	if l.Level == "key" && key == "" {
-		return ""
+	switch l.Level {
+	case "organization", "project":
+		parts := strings.SplitN(f.Tenant, "_", 3)
+		n := 1
+		if l.Level == "project" {
+			n = min(2, len(parts))
+		}
+		add(strings.Join(parts[:n], "_"))
+	case "environment":
+		add(f.Tenant)
+	case "agent":
+		add(f.Actor)
+		if f.Delegator != nil && f.OnBehalfOf != f.Actor {
+			add(f.OnBehalfOf)
+		}
+	case "session":
+		add(f.Session, f.SessionName)
+	case "key":
+		if f.Key != nil {
+			add(f.Key.ID)
+		}
 	}
-	subject := map[string]string{"organization": parts[0], "project": strings.Join(parts[:min(2, len(parts))], "_"),
-		"environment": f.Tenant, "agent": f.Actor, "session": f.Session, "key": key}[l.Level]
-	if l.Subject != "" && l.Subject != subject {
-		return ""
-	}
-	return l.ID + "/" + l.Level + ":" + subject
+	return out
 }
 
 // RiskPoints weighs an effect class; an unknown one weighs as E3.

@@ -94,7 +94,9 @@ func (o *Overlay) Validate() error {
 	return nil
 }
 
-// Applies reports whether the overlay speaks about a call at its time.
+// Applies reports whether the overlay speaks about a call at its time. An agent's
+// overlay also narrows what is done for that principal; a session is named by its
+// id or by its owner's name for it.
 func (o *Overlay) Applies(f *Facts) bool {
 	if o.Expires != "" && f.Now >= o.Expires { // TimeFormat sorts as time does
 		return false
@@ -103,9 +105,9 @@ func (o *Overlay) Applies(f *Facts) bool {
 	case "tenant":
 		return o.Subject == f.Tenant
 	case "session":
-		return o.Subject == f.Session
+		return o.Subject == f.Session || o.Subject == f.SessionName
 	}
-	return o.Subject == f.Actor
+	return o.Subject == f.Actor || f.Delegator != nil && o.Subject == f.OnBehalfOf
 }
 
 // Answer is the overlay's opinion on a call it applies to.

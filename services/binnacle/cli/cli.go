@@ -44,8 +44,9 @@ Use it
   mcp         serve MCP on standard input and output
   proxy       stand between an OpenAI client and its provider
   judge       score a recorded session against a rubric
-  token       mint a bearer token
-  key         make, list and revoke virtual keys
+  token       mint and revoke bearer tokens
+  key         make, list and revoke virtual keys; agree to one that calls as you
+  session     let somebody else make calls in a session of yours
   llm         how models did, and what they cost
 
 Govern it
@@ -86,7 +87,7 @@ type command func(ctx context.Context, c *env) error
 var commands = map[string]command{
 	"up": up, "init": initKeys, "provision": provision, "call": call, "decide": decide, "report": report, "chat": chat, "tools": tools, "secret": secret, "judge": judgeCmd,
 	"key": keyCmd, "llm": llmCmd, "policy": policyCmd, "trust": trustCmd, "approvals": approvals, "freeze": freeze, "unfreeze": unfreeze, "principals": principals, "roles": roles, "delegations": delegations, "break-glass": breakGlass,
-	"token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "conform": conformCmd, "backup": backupCmd, "restore": restore, "archive": archiveCmd, "replay": replay, "export": export, "verify": verify, "version": version,
+	"session": sessionCmd, "token": tokenCmd, "mcp": mcpServe, "proxy": proxyCmd, "witness": witness, "recover": recoverLog, "why": why, "events": events, "search": search, "conform": conformCmd, "backup": backupCmd, "restore": restore, "archive": archiveCmd, "replay": replay, "export": export, "verify": verify, "version": version,
 }
 
 // env is one invocation.

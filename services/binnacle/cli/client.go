@@ -141,7 +141,7 @@ func indent(raw []byte) string {
 }
 
 func call(ctx context.Context, c *env) error {
-	ses := c.fs.String("session", "", "session id (s-…)")
+	ses := c.fs.String("session", "", "name of the session (s-…), or its id")
 	async := c.fs.Bool("async", false, "if the call needs approval, come back at once")
 	behalf := c.fs.String("on-behalf-of", "", "principal you act for")
 	delegation := c.fs.String("delegation", "", "delegation that rests on")
@@ -182,6 +182,7 @@ func call(ctx context.Context, c *env) error {
 	var doc struct {
 		Output    json.RawMessage `json:"output"`
 		Session   string          `json:"session_id"`
+		Called    string          `json:"session"`
 		ReceiptID string          `json:"receipt_id"`
 		Status    string          `json:"status"`
 		CallID    string          `json:"call_id"`
@@ -200,12 +201,15 @@ func call(ctx context.Context, c *env) error {
 		return err
 	}
 	fmt.Fprintf(c.out, "%s\n", indent(doc.Output))
-	fmt.Fprintf(c.errOut, "receipt %s  session %s\n", doc.ReceiptID, doc.Session)
+	if doc.Called == "" {
+		doc.Called = doc.Session
+	}
+	fmt.Fprintf(c.errOut, "receipt %s  session %s\n", doc.ReceiptID, doc.Called)
 	return nil
 }
 
 func chat(ctx context.Context, c *env) error {
-	ses := c.fs.String("session", "", "session id (s-…)")
+	ses := c.fs.String("session", "", "name of the session (s-…), or its id")
 	model := c.fs.String("model", "demo/echo", "provider/model")
 	stream := c.fs.Bool("stream", false, "print the answer as it comes")
 	pos, err := c.parse(1, -1, "MESSAGE")
@@ -299,7 +303,7 @@ func secret(ctx context.Context, c *env) error {
 }
 
 func judgeCmd(ctx context.Context, c *env) error {
-	ses := c.fs.String("session", "", "session to judge (s-…)")
+	ses := c.fs.String("session", "", "name of the session to judge (s-…), or its id")
 	rubric := c.fs.String("rubric", "", "YAML file")
 	if _, err := c.parse(0, 0, "--session S --rubric FILE"); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -21,12 +22,17 @@ func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMess
 		return nil, err
 	}
 	defer resp.Body.Close()
+	return outputOf(resp.Body)
+}
+
+// outputOf reads the response to a call.
+func outputOf(body io.Reader) (json.RawMessage, error) {
 	var doc struct {
 		Output json.RawMessage `json:"output"`
 		Status string          `json:"status"`
 		CallID string          `json:"call_id"`
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil {
+	if err := json.NewDecoder(body).Decode(&doc); err != nil {
 		return nil, err
 	}
 	if doc.Status == "pending_approval" {
@@ -34,6 +40,9 @@ func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMess
 	}
 	return doc.Output, nil
 }
+
+// sayCall prints the output in the response to a call.
+func (c *env) sayCall(body io.Reader) error { return c.say(outputOf(body)) }
 
 // say prints a governed call's output.
 func (c *env) say(out json.RawMessage, err error) error {
@@ -236,6 +245,8 @@ func (c *env) listIdentities(ctx context.Context, kind, at string) error {
 				fmt.Fprintf(c.out, "%-20s %-16s since lamport %d%s\n", i.Principal, i.Type, i.From, end)
 			case "role":
 				fmt.Fprintf(c.out, "%-20s %-16s since lamport %d%s\n", i.Principal, i.Role, i.From, end)
+			case "session":
+				fmt.Fprintf(c.out, "%s  %s for %s, since lamport %d%s\n", i.ID, i.Delegate, i.Principal, i.From, end)
 			default:
 				fmt.Fprintf(c.out, "%s  %s for %s: %s, since lamport %d%s\n", i.ID, i.Delegate, i.Principal, strings.Join(i.Kinds, " "), i.From, end)
 			}
@@ -244,9 +255,9 @@ func (c *env) listIdentities(ctx context.Context, kind, at string) error {
 }
 
 func principals(ctx context.Context, c *env) error {
-	reason := c.fs.String("reason", "", "why, for suspend")
+	reason := c.fs.String("reason", "", "why, for suspend and resume")
 	at := c.fs.String("at", "", "lamport, for list")
-	verb, rest, err := c.verb("list [--at LAMPORT] | register WHO person|agent|service | suspend WHO --reason WHY")
+	verb, rest, err := c.verb("list [--at LAMPORT] | register WHO person|agent|service | suspend WHO --reason WHY | resume WHO --reason WHY")
 	if err != nil {
 		return err
 	}
@@ -255,10 +266,10 @@ func principals(ctx context.Context, c *env) error {
 		return c.listIdentities(ctx, "principal", *at)
 	case verb == "register" && len(rest) == 2:
 		return c.say(c.governed(ctx, "policy.register_principal", map[string]string{"principal": rest[0], "type": rest[1]}))
-	case verb == "suspend" && len(rest) == 1:
-		return c.say(c.governed(ctx, "policy.suspend_principal", map[string]string{"principal": rest[0], "reason": *reason}))
+	case (verb == "suspend" || verb == "resume") && len(rest) == 1:
+		return c.say(c.governed(ctx, "policy."+verb+"_principal", map[string]string{"principal": rest[0], "reason": *reason}))
 	}
-	return fail(exitUsage, "usage: binnacle principals list | register WHO TYPE | suspend WHO")
+	return fail(exitUsage, "usage: binnacle principals list | register WHO TYPE | suspend WHO | resume WHO")
 }
 
 func roles(ctx context.Context, c *env) error {

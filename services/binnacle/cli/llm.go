@@ -10,15 +10,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
 
 // keyCmd makes, lists and revokes virtual keys.
 func keyCmd(ctx context.Context, c *env) error {
-	actor := c.fs.String("actor", "", "who calls with the key, for create")
+	actor := c.fs.String("actor", "", "who calls with the key, for create: a principal that has agreed; default the caller")
+	maker := c.fs.String("maker", "", "who may make the key, for consent")
 	var scopes, models, tags list
-	c.fs.Var(&scopes, "scope", "what it may be used for; may be repeated; none = llm:call")
+	c.fs.Var(&scopes, "scope", "what it may be used for; may be repeated; none = llm:call; for consent, the most")
 	c.fs.Var(&models, "model", "pattern of models, e.g. 'openai/*'; may be repeated; none = every model")
 	c.fs.Var(&tags, "tag", "carried by every call; may be repeated")
 	budget := c.fs.Float64("budget", 0, "US dollars that may be spent per --window; 0 = not bounded")
@@ -27,15 +29,15 @@ func keyCmd(ctx context.Context, c *env) error {
 	rateWindow := c.fs.String("rate-window", "minute", "second, minute or hour")
 	concurrent := c.fs.Int64("concurrent", 0, "calls at once; 0 = not bounded")
 	cache := c.fs.Bool("cache", false, "answers kept from before will do")
-	ttl := c.fs.Duration("ttl", 0, "how long it stands; 0 = for good")
+	ttl := c.fs.Duration("ttl", 0, "how long it holds, 0 = for good; for consent, until when it must be made, 0 = 24 h")
 	reason := c.fs.String("reason", "", "why, for revoke")
-	verb, rest, err := c.verb("create ID --actor WHO | list | revoke ID --reason WHY")
+	verb, rest, err := c.verb("create ID [--actor WHO] | list | revoke ID --reason WHY | consent ID --maker WHO --scope S … | withdraw ID")
 	if err != nil {
 		return err
 	}
 	switch verb {
 	case "create":
-		if err := c.want(rest, 1, "create ID --actor WHO"); err != nil {
+		if err := c.want(rest, 1, "create ID [--actor WHO]"); err != nil {
 			return err
 		}
 		req := gateway.KeyRequest{ID: rest[0], Actor: *actor, Scopes: scopes, Models: models, Tags: tags, Budget: int64(math.Round(*budget * 1e6)), Rate: *rate, Concurrent: *concurrent,
@@ -64,19 +66,27 @@ func keyCmd(ctx context.Context, c *env) error {
 		return c.print(keys, func() {
 			for _, k := range keys {
 				state := "stands"
+				if e, ok := k["expires"].(string); ok && e != "" && e <= contract.Time(time.Now()) {
+					state = "expired"
+				}
 				if r, ok := k["revoked"].(string); ok && r != "" {
 					state = "revoked: " + r
 				}
 				fmt.Fprintf(c.out, "%-20v %-20v %s\n", k["id"], k["actor"], state)
 			}
 		})
+	case "consent", "withdraw":
+		if err := c.want(rest, 1, verb+" ID"); err != nil {
+			return err
+		}
+		return c.consent(ctx, verb, rest[0], *maker, scopes, *ttl)
 	case "revoke":
 		if err := c.want(rest, 1, "revoke ID --reason WHY"); err != nil {
 			return err
 		}
 		return c.say(c.governed(ctx, "policy.revoke_key", map[string]string{"id": rest[0], "reason": *reason}))
 	}
-	return fail(exitUsage, "usage: binnacle key create|list|revoke")
+	return fail(exitUsage, "usage: binnacle key create|list|revoke|consent|withdraw")
 }
 
 // llmCmd shows how models did, and what they cost.

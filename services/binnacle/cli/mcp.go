@@ -18,7 +18,7 @@ import (
 // start their servers themselves. It holds no tools: it passes everything to
 // the mesh, where each call is decided and recorded.
 func mcpServe(ctx context.Context, c *env) error {
-	ses := c.fs.String("session", "", "session id (s-…); default: one per run")
+	ses := c.fs.String("session", "", "name of the session (s-…), or its id; default: one per run")
 	pos, err := c.parse(1, 1, "serve")
 	if err != nil {
 		return err

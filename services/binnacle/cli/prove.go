@@ -63,7 +63,8 @@ func (c *env) printStream(r io.Reader) error {
 
 // events lists or follows the ledger.
 func events(ctx context.Context, c *env) error {
-	ses := c.fs.String("session", "", "only this session")
+	ses := c.fs.String("session", "", "only the session of this name or id")
+	owner := c.fs.String("owner", "", "whose name for the session it is; default the caller's")
 	typ := c.fs.String("type", "", "only this event name or type")
 	since := c.fs.String("since", "", "a duration like 5m, or an RFC 3339 time")
 	pos, err := c.parse(1, 1, "list|tail [flags]")
@@ -71,7 +72,7 @@ func events(ctx context.Context, c *env) error {
 		return err
 	}
 	q := url.Values{}
-	for k, v := range map[string]string{"session": *ses, "type": *typ, "since": *since} {
+	for k, v := range map[string]string{"session": *ses, "owner": *owner, "type": *typ, "since": *since} {
 		if v != "" {
 			q.Set(k, v)
 		}
@@ -88,7 +89,7 @@ func events(ctx context.Context, c *env) error {
 		return err
 	}
 	defer resp.Body.Close()
-	return c.printEvents(ctx, resp.Body)
+	return c.printEvents(ctx, resp.Body, *ses)
 }
 
 // search finds events by what they are about.
@@ -122,11 +123,12 @@ func search(ctx context.Context, c *env) error {
 		return err
 	}
 	defer resp.Body.Close()
-	return c.printEvents(ctx, resp.Body)
+	return c.printEvents(ctx, resp.Body, q.Get("session"))
 }
 
-// printEvents prints lines {event, seq}.
-func (c *env) printEvents(ctx context.Context, r io.Reader) error {
+// printEvents prints lines {event, seq}. called is how the user calls the session
+// that all of them belong to; empty where they may be of several.
+func (c *env) printEvents(ctx context.Context, r io.Reader, called string) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)
 	for sc.Scan() {
@@ -144,6 +146,9 @@ func (c *env) printEvents(ctx context.Context, r io.Reader) error {
 			return err
 		}
 		e := line.Event
+		if called != "" {
+			e.Session = called
+		}
 		fmt.Fprintf(c.out, "%6d  %s  %-44s %-20s %s %s\n", line.Seq, e.Time, strings.TrimPrefix(e.Type, "dev.binnacle."), e.Source, e.Session, e.Callid)
 	}
 	if ctx.Err() != nil {
@@ -154,7 +159,8 @@ func (c *env) printEvents(ctx context.Context, r io.Reader) error {
 
 // export takes evidence away.
 func export(ctx context.Context, c *env) error {
-	ses := c.fs.String("session", "", "session to export")
+	ses := c.fs.String("session", "", "name of the session to export, or its id")
+	owner := c.fs.String("owner", "", "whose name for the session it is; default the caller's")
 	out := c.fs.String("out", "", "file to write (default: standard output)")
 	kept := c.fs.String("kept", "", "checkpoint kept from earlier, or a pack with one: prove that the log grew from there")
 	redact := c.fs.String("redact", "", "withhold payloads: args, output or all; their commitments stay")
@@ -199,6 +205,9 @@ func export(ctx context.Context, c *env) error {
 				return err
 			}
 			q.Set("from", strconv.FormatUint(head.Size, 10))
+		}
+		if *owner != "" {
+			q.Set("owner", *owner)
 		}
 		if *redact != "" || len(disclose) > 0 {
 			q.Set("redact", *redact)

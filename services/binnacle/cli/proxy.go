@@ -40,7 +40,7 @@ func (c *env) embed(ctx context.Context, config func() (mesh.Config, error)) (*m
 func proxyCmd(ctx context.Context, c *env) error {
 	upstream := c.fs.String("upstream", "", "base URL of the provider, e.g. https://host/v1")
 	listen := c.fs.String("listen", "127.0.0.1:9090", "address to serve OpenAI clients on")
-	ses := c.fs.String("session", "", "session id (s-…) of requests that name none; default: one per request")
+	ses := c.fs.String("session", "", "name of the session (s-…), or its id, of requests that name none; default: one per request")
 	embedded := c.fs.Bool("embedded", false, "run a mesh in this process, with its state in DATA; --addr sets its address, by default a free port of the loopback")
 	config := meshFlags(c)
 	if _, err := c.parse(0, 0, "--upstream URL [--embedded]"); err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
-	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
 
@@ -219,52 +218,6 @@ func provision(ctx context.Context, c *env) error {
 	p := mesh.Provisioner{Dialer: bus.Dialer{URL: *url}, Ring: ring, Tenant: "default", Replicas: *replicas, Mirror: *mirror}
 	go run.AnswerHealth("provision", p.Provisioned)
 	return p.Run(ctx, func() { fmt.Fprintln(c.out, "provisioned") })
-}
-
-func tokenCmd(_ context.Context, c *env) error {
-	actor := c.fs.String("actor", "", "who the token speaks for")
-	client := c.fs.String("client", "-", "the client it is for")
-	ttl := c.fs.Duration("ttl", 24*time.Hour, "how long it is valid")
-	var scopes list
-	c.fs.Var(&scopes, "scope", fmt.Sprintf("scope, may be repeated; one of %v", token.All))
-	const usage = "create --actor NAME --scope SCOPE … | admin"
-	pos, err := c.parse(1, 1, usage)
-	if err != nil {
-		return err
-	}
-	switch pos[0] {
-	case "create":
-	case "admin":
-		return adminToken(c)
-	default:
-		return fail(exitUsage, "usage: binnacle token %s", usage)
-	}
-	if *actor == "" || len(scopes) == 0 {
-		return fail(exitUsage, "token create wants --actor and at least one --scope")
-	}
-	seed, err := keyring.ReadSeed(filepath.Join(*c.data, "keys", "token.seed"))
-	if err != nil {
-		return fmt.Errorf("tokens are minted where the mesh's keys are: %w", err)
-	}
-	t, err := token.Mint(seed, "default", *actor, *client, scopes, time.Now(), *ttl)
-	if err != nil {
-		return &exitError{exitUsage, err}
-	}
-	return c.print(map[string]string{"token": t}, func() { fmt.Fprintln(c.out, t) })
-}
-
-// adminToken prints the administrator's token, a new one if the old one nears
-// its end.
-func adminToken(c *env) error {
-	ring, err := keyring.Open(filepath.Join(*c.data, "keys"))
-	if err != nil {
-		return err
-	}
-	t, err := mesh.AdminToken(*c.data, ring, "default")
-	if err != nil {
-		return err
-	}
-	return c.print(map[string]string{"token": t}, func() { fmt.Fprintln(c.out, t) })
 }
 
 func version(_ context.Context, c *env) error {

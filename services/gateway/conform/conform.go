@@ -133,7 +133,8 @@ type probe struct {
 	Target
 	client   *http.Client
 	vars     map[string]string
-	sessions map[string][]string // receipts handed out, by session id
+	sessions map[string][]string // receipts handed out, by the session's name
+	ids      map[string]string   // of sessions, by name; an endpoint that says nothing of them takes names for ids
 }
 
 func (p *probe) gate(ctx context.Context, g gate) error {
@@ -169,6 +170,14 @@ func (p *probe) fill(s string, quote func(string) string) string {
 }
 
 func (p *probe) session(name string) string { return "s-conform-" + name + "-" + p.vars["run"] }
+
+// id is the id of a session of this run.
+func (p *probe) id(name string) string {
+	if id := p.ids[p.session(name)]; id != "" {
+		return id
+	}
+	return p.session(name)
+}
 
 func plain(s string) string { return s }
 
@@ -210,6 +219,12 @@ func (p *probe) step(ctx context.Context, s *step) error {
 		if id := resp.Header.Get("X-Binnacle-Receipt-Id"); !slices.Contains(p.sessions[ses], id) {
 			p.sessions[ses] = append(p.sessions[ses], id)
 		}
+	}
+	if id := resp.Header.Get("X-Binnacle-Session-Id"); q.Session != "" && id != "" {
+		if p.ids == nil {
+			p.ids = map[string]string{}
+		}
+		p.ids[p.session(q.Session)] = id
 	}
 	for header, name := range s.Save {
 		p.vars[name] = resp.Header.Get(header)

@@ -95,7 +95,7 @@ func checkChain(ctx context.Context, p *probe) error {
 	if err != nil {
 		return err
 	}
-	tip := receipt.Genesis(list[0].Tenant, p.session("main"))
+	tip := receipt.Genesis(list[0].Tenant, p.id("main"))
 	for i := range list {
 		if err := receipt.CheckLink(tip, &list[i]); err != nil {
 			return err
@@ -192,7 +192,7 @@ func checkSessions(ctx context.Context, p *probe) error {
 			return err
 		}
 		for _, s := range sessions {
-			if s.ID != p.session("main") {
+			if s.ID != p.id("main") {
 				continue
 			}
 			if tip := receipt.TipOf(&list[len(list)-1]); s.Receipts != len(list) || s.Tip != tip.Digest {
@@ -491,7 +491,7 @@ func checkEvidence(ctx context.Context, p *probe) error {
 	if err != nil {
 		return err
 	}
-	if rep.Session != p.session("main") {
+	if rep.Session != p.id("main") {
 		return fmt.Errorf("the pack is about session %s", rep.Session)
 	}
 	return nil

@@ -49,7 +49,8 @@ func (e *escalation) error() *apiError {
 type CallState struct {
 	CallID     string          `json:"call_id"`
 	Session    string          `json:"session_id"`
-	Status     string          `json:"status"` // proposed, pending_approval, allowed, running, or the effect's status
+	Called     string          `json:"session,omitempty"` // the caller's name for it
+	Status     string          `json:"status"`            // proposed, pending_approval, allowed, running, or the effect's status
 	Verdict    string          `json:"verdict,omitempty"`
 	ReasonCode string          `json:"reason_code,omitempty"`
 	Expires    string          `json:"expires,omitempty"` // of the approval
@@ -65,7 +66,7 @@ func (s *Service) accepted(c echo.Context, r propose.Request, esc *escalation) e
 	poll := "/api/v1/calls/" + r.ID
 	c.Response().Header().Set("Location", poll)
 	c.Response().Header().Set("Retry-After", "5")
-	return c.JSON(http.StatusAccepted, CallState{CallID: r.ID, Session: r.Session, Status: "pending_approval", Verdict: contract.Escalate,
+	return c.JSON(http.StatusAccepted, CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: "pending_approval", Verdict: contract.Escalate,
 		ReasonCode: esc.doc.Decision.ReasonCode, Expires: esc.doc.Expires, Poll: poll})
 }
 

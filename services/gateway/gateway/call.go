@@ -19,7 +19,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
-	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
@@ -30,26 +29,28 @@ import (
 type caller struct {
 	actor, client string
 	scopes        []string
-	until         time.Time // the token's end
-	cache         bool      // answers kept from before will do
+	until         time.Time // the credential's end; zero: none
+	cache         bool      // cached responses will do
+
+	token  string      // id of the bearer token; empty with a virtual key
+	issued time.Time   // of the bearer token
+	key    *virtualKey // that was shown, or nil
 }
 
-// verify checks a token. A verified token is remembered by its digest until
-// it expires, since checking a signature costs more than the rest of the
-// request at the edge.
+// verify checks a credential, and that its authority has not ended. A token whose
+// signature was verified is cached by its digest, since a signature costs more than
+// the rest of the request at the edge; what may end is checked every time.
 func (s *Service) verify(raw string) (*caller, error) {
+	if !s.knows() { // what was revoked is not known yet
+		return nil, unavailable("the gateway has not read the ledger to its end yet")
+	}
 	if strings.HasPrefix(raw, keyPrefix) {
-		if k := s.keys.caller(raw); k != nil {
-			return k, nil
-		}
-		return nil, errors.New("no such virtual key stands")
+		return s.authority.byKey(raw)
 	}
 	digest := sha256.Sum256([]byte(raw))
 	if v, ok := s.verified.Load(digest); ok {
-		if k := v.(*caller); time.Now().Before(k.until) {
-			return k, nil
-		}
-		s.verified.Delete(digest)
+		k := v.(*caller)
+		return k, s.authority.check(k)
 	}
 	c, err := token.Verify(s.TokenKey, s.env.Tenant, raw)
 	if err != nil {
@@ -58,13 +59,29 @@ func (s *Service) verify(raw string) (*caller, error) {
 	if strings.HasPrefix(c.Client, contract.KeyClient) {
 		return nil, errors.New("a token's client cannot be a virtual key")
 	}
-	k := &caller{actor: c.Subject, client: c.Client, scopes: c.Scopes, until: c.ExpiresAt.Time}
+	k := &caller{actor: c.Subject, client: c.Client, scopes: c.Scopes, until: c.ExpiresAt.Time, token: c.ID, issued: c.IssuedAt.Time}
+	if err := s.authority.check(k); err != nil {
+		return nil, err
+	}
 	if s.verifiedCount.Add(1) > maxKnown {
 		s.verified.Clear()
 		s.verifiedCount.Store(0)
 	}
 	s.verified.Store(digest, k)
 	return k, nil
+}
+
+// knows reports whether the view of authority has caught up with the ledger, once.
+func (s *Service) knows() bool {
+	if s.view == nil {
+		return true // there is no ledger
+	}
+	select {
+	case <-s.view.Ready():
+		return true
+	default:
+		return false
+	}
 }
 
 const maxKnown = 10000
@@ -93,7 +110,7 @@ func (s *Service) authenticate(c echo.Context) (*caller, error) {
 	}
 	who, err := s.verify(raw)
 	if err != nil {
-		return nil, &apiError{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_invalid", Message: "the bearer token is not valid: " + err.Error()}
+		return nil, ended(err)
 	}
 	return who, nil
 }
@@ -107,21 +124,6 @@ func credential(h http.Header) (string, bool) {
 	}
 	raw := h.Get("X-Api-Key")
 	return raw, raw != ""
-}
-
-// Session header of requests and responses.
-const sessionHeader = "X-Binnacle-Session"
-
-// sessionOf is the session the request belongs to: the header's, or a new one.
-func sessionOf(h http.Header) (string, error) {
-	v := h.Get(sessionHeader)
-	if v == "" {
-		return emit.NewID("s"), nil
-	}
-	if !strings.HasPrefix(v, "s-") || !contract.Token(v) || len(v) < 3 || len(v) > 100 {
-		return "", badRequest(sessionHeader, "a session id is \"s-\" and up to 98 of [A-Za-z0-9_-]")
-	}
-	return v, nil
 }
 
 // timeoutHeader lets a caller say how long it will wait, in seconds. The call
@@ -142,8 +144,12 @@ func (s *Service) timeout(h http.Header) (time.Duration, error) {
 
 // request makes the proposal of a call.
 func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *caller) (propose.Request, error) {
-	session, err := sessionOf(c.Request().Header)
+	ctx := c.Request().Context()
+	in, err := s.sessionOf(ctx, who, c.Request().Header)
 	if err != nil {
+		return propose.Request{}, err
+	}
+	if args, err = s.inArgs(ctx, who, kind, args, &in); err != nil {
 		return propose.Request{}, err
 	}
 	timeout, err := s.timeout(c.Request().Header)
@@ -161,10 +167,11 @@ func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *c
 	if err != nil {
 		return propose.Request{}, err
 	}
-	r := propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.actor, Client: who.client,
-		Session: session, Scopes: who.scopes, Timeout: timeout, TraceCtx: traceContext(c.Request().Header), IdemKey: idem,
+	r := propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.actor, Client: who.client, Token: who.token,
+		Scopes: who.scopes, Timeout: timeout, TraceCtx: traceContext(c.Request().Header), IdemKey: idem,
 		OnBehalfOf: behalf, Delegation: delegation}
 	r.Executor = s.executorOf(kind)
+	in.into(&r)
 	if idem != "" {
 		if r.ID, err = s.repeatable(c.Request().Context(), who.actor, idem); err != nil {
 			return r, err
@@ -215,7 +222,8 @@ func traceContext(h http.Header) string {
 // outcome is.
 func headers(c echo.Context, r propose.Request, verdict string) {
 	h := c.Response().Header()
-	h.Set(sessionHeader, r.Session)
+	h.Set(sessionHeader, session{id: r.Session, name: r.SessionName}.called())
+	h.Set(sessionIDHeader, r.Session)
 	h.Set("X-Binnacle-Call-Id", r.ID)
 	h.Set("X-Request-Id", r.ID)
 	h.Set("Request-Id", r.ID)
@@ -442,6 +450,7 @@ type CallResponse struct {
 	CallID    string                `json:"call_id"`
 	ReceiptID string                `json:"receipt_id"`
 	Session   string                `json:"session_id"`
+	Called    string                `json:"session,omitempty"` // the caller's name for it
 	Tool      string                `json:"tool"`
 	Output    json.RawMessage       `json:"output"`
 	Instance  string                `json:"instance"`
@@ -502,7 +511,7 @@ func (s *Service) answer(c echo.Context, r propose.Request) error {
 		return err
 	}
 	eff := &out.Recorded.Effect
-	resp := CallResponse{CallID: r.ID, ReceiptID: out.Recorded.Receipt.ID, Session: r.Session, Tool: r.Tool, Output: output, Instance: eff.Instance, Sandbox: eff.Attestation}
+	resp := CallResponse{CallID: r.ID, ReceiptID: out.Recorded.Receipt.ID, Session: r.Session, Called: r.SessionName, Tool: r.Tool, Output: output, Instance: eff.Instance, Sandbox: eff.Attestation}
 	if eff.Usage != nil {
 		resp.WallMS = eff.Usage.WallMS
 	}

@@ -60,6 +60,11 @@ func (s *Service) enter(n need, handle echo.HandlerFunc) echo.HandlerFunc {
 		if lacks := n.missing(who); lacks != "" {
 			return scopeMissing(lacks)
 		}
+		// Policy denies the calls of a suspended principal, for the record; queries
+		// and streams end here.
+		if !governed(c) && s.authority.barred(who.actor) {
+			return errSuspended(who.actor)
+		}
 		c.Set(callerKey, who)
 		if c.Request().ContentLength == 0 {
 			return handle(c)
@@ -77,6 +82,11 @@ func (s *Service) enter(n need, handle echo.HandlerFunc) echo.HandlerFunc {
 		c.Request().ContentLength = int64(len(raw))
 		return handle(c)
 	}
+}
+
+// governed reports whether a request becomes a call, which policy decides.
+func governed(c echo.Context) bool {
+	return c.Request().Method != http.MethodGet && c.Path() != "/mcp" && c.Path() != "/log/cosignatures"
 }
 
 // rawBody is the request's body, read by enter; nil without one.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -8,64 +9,17 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // keyPrefix begins every virtual key, so that scanners find one that leaked.
 const keyPrefix = "bk-"
-
-var keyFilters = []string{"evt.*.policy.*." + events.VirtualKeyCreatedName + ".>", "evt.*.policy.*." + events.VirtualKeyRevokedName + ".>"}
-
-// virtualKeys is the view of keys by digest. What a key may do is policy's to
-// say, call by call; here it only becomes a caller.
-type virtualKeys struct {
-	mu       sync.RWMutex
-	byDigest map[string]*events.VirtualKeyCreated
-	byID     map[string]string // digest
-}
-
-// apply folds one event in.
-func (v *virtualKeys) apply(e *contract.Event) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.byID == nil {
-		v.byDigest, v.byID = map[string]*events.VirtualKeyCreated{}, map[string]string{}
-	}
-	switch e.Name {
-	case events.VirtualKeyCreatedName:
-		k := &events.VirtualKeyCreated{}
-		if err := contract.Decode(e.Data, k); err != nil {
-			return err
-		}
-		v.byDigest[k.Digest], v.byID[k.ID] = k, k.Digest
-	case events.VirtualKeyRevokedName:
-		var d events.VirtualKeyRevoked
-		if err := contract.Decode(e.Data, &d); err != nil {
-			return err
-		}
-		delete(v.byDigest, v.byID[d.ID])
-	}
-	return nil
-}
-
-// caller is whoever shows the key; nil where there is none.
-func (v *virtualKeys) caller(raw string) *caller {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	k := v.byDigest[digestOf(raw)]
-	if k == nil {
-		return nil
-	}
-	return &caller{actor: k.Actor, client: contract.KeyClient + k.ID, scopes: k.Scopes, cache: k.Cache}
-}
 
 func digestOf(raw string) string {
 	sum := sha256.Sum256([]byte(raw))
@@ -111,7 +65,7 @@ func (s *Service) createKey(c echo.Context) error {
 		return badRequest("id", "want 1 to 64 of [A-Za-z0-9_-]")
 	}
 	if req.Actor == "" {
-		return badRequest("actor", "name who will call with the key")
+		req.Actor = who.actor
 	}
 	if len(req.Scopes) == 0 {
 		req.Scopes = []string{token.LLM}
@@ -119,6 +73,11 @@ func (s *Service) createKey(c echo.Context) error {
 	for _, sc := range req.Scopes {
 		if !slices.Contains(token.All, sc) {
 			return badRequest("scopes", "scope "+sc+" is unknown; known are "+strings.Join(token.All, ", "))
+		}
+	}
+	for _, sc := range req.Scopes {
+		if !slices.Contains(who.scopes, sc) {
+			return badRequest("scopes", "scope "+sc+" is not yours to give: your credential lacks it")
 		}
 	}
 	key := keyPrefix + strings.ToLower(rand.Text()+rand.Text())
@@ -140,10 +99,72 @@ func (s *Service) createKey(c echo.Context) error {
 	if _, _, err := s.run(c, r); err != nil {
 		return err
 	}
-	for end := time.Now().Add(2 * time.Second); s.keys.caller(key) == nil && time.Now().Before(end); { // it works when its maker has it
+	for end := time.Now().Add(2 * time.Second); s.authority.keyOf(key) == nil && time.Now().Before(end); { // it works when its maker has it
 		time.Sleep(2 * time.Millisecond)
 	}
 	return c.JSON(http.StatusOK, KeyResponse{req.ID, key})
+}
+
+// ConsentRequest is the body of POST /api/v1/keys/{id}/consent.
+type ConsentRequest struct {
+	Maker  string   `json:"maker"`  // who may make the key
+	Scopes []string `json:"scopes"` // the most it may be used for
+	TTLMS  int64    `json:"ttl_ms"` // until when it must be made
+}
+
+// consentKey is POST /api/v1/keys/{id}/consent: the caller agrees that another
+// principal makes a virtual key that calls as the caller.
+func (s *Service) consentKey(c echo.Context) error {
+	who, raw, err := s.callerBody(c)
+	if err != nil {
+		return err
+	}
+	var req ConsentRequest
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&req); err != nil {
+		return badRequest("body", "want {maker, scopes, ttl_ms}: "+err.Error())
+	}
+	w := canon.Object(nil)
+	w.Str("id", c.Param("id"))
+	w.Str("maker", req.Maker)
+	w.Strs("scopes", req.Scopes)
+	w.Int("ttl_ms", req.TTLMS)
+	return s.respond(c, who, "policy.consent_key", "policy.consent_key", w.End())
+}
+
+// withdrawConsent is DELETE /api/v1/keys/{id}/consent.
+func (s *Service) withdrawConsent(c echo.Context) error {
+	who, err := s.auth(c, "")
+	if err != nil {
+		return err
+	}
+	w := canon.Object(nil)
+	w.Str("id", c.Param("id"))
+	return s.respond(c, who, "policy.withdraw_consent", "policy.withdraw_consent", w.End())
+}
+
+// RevocationRequest is the body of POST /api/v1/tokens/revocations: one of id and
+// principal.
+type RevocationRequest struct {
+	ID        string `json:"id,omitempty"`        // of a token (jti)
+	Principal string `json:"principal,omitempty"` // all that its credentials gave until now
+	Reason    string `json:"reason"`
+}
+
+// revokeToken is POST /api/v1/tokens/revocations.
+func (s *Service) revokeToken(c echo.Context) error {
+	who, raw, err := s.callerBody(c)
+	if err != nil {
+		return err
+	}
+	var req RevocationRequest
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&req); err != nil {
+		return badRequest("body", "want {id or principal, reason}: "+err.Error())
+	}
+	return s.respond(c, who, "policy.revoke_token", "policy.revoke_token", raw)
 }
 
 // listKeys is GET /api/v1/keys.

@@ -168,6 +168,12 @@ func (s *Service) relay(c echo.Context, r propose.Request) error {
 	from, _ := s.prop.Position()
 	late := time.NewTimer(unstarted)
 	defer late.Stop()
+	who, err := s.auth(c, "")
+	if err != nil {
+		return err
+	}
+	standing, done := s.authority.watch(ctx, who, false)
+	defer done()
 	for {
 		if out != nil && a.got >= out.Recorded.Effect.Frames {
 			s.metrics.observe(r.Kind, out.Recorded.Effect.Status, time.Since(began))
@@ -223,8 +229,15 @@ func (s *Service) relay(c echo.Context, r propose.Request) error {
 				return &escalation{r.ID, esc}
 			}
 			return waitError(r, propose.ErrUnknownOutcome)
-		case <-ctx.Done():
-			return s.abandon(ctx, p, r)
+		case <-standing.Done():
+			err := s.abandon(ctx, p, r)
+			if e := (*apiError)(nil); ctx.Err() == nil && errors.As(context.Cause(standing), &e) { // not the client: its authority ended
+				if a.open {
+					return a.fail(e)
+				}
+				return e
+			}
+			return err
 		}
 	}
 }

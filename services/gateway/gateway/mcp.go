@@ -46,7 +46,9 @@ func (s *Service) mcpHandler() echo.HandlerFunc {
 			return err
 		}
 		defer func() { s.mcps.leave(x, time.Now()) }()
-		r = r.WithContext(context.WithValue(r.Context(), mcpKey{}, x))
+		ctx, done := s.authority.watch(r.Context(), who, r.Method == http.MethodGet)
+		defer done()
+		r = r.WithContext(context.WithValue(ctx, mcpKey{}, x))
 		r.Header.Set("Authorization", "Bearer "+raw)
 		checked.ServeHTTP(c.Response(), r)
 		return nil
@@ -83,12 +85,12 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 	if !ok {
 		return nil, errors.New("no verified caller")
 	}
-	session, err := sessionOf(req.Extra.Header)
+	if req.Extra.Header.Get(sessionHeader) == "" && req.Session.ID() != "" {
+		req.Extra.Header.Set(sessionHeader, "s-mcp-"+token64(req.Session.ID()))
+	}
+	in, err := s.sessionOf(ctx, who, req.Extra.Header)
 	if err != nil {
 		return nil, err
-	}
-	if req.Extra.Header.Get(sessionHeader) == "" && req.Session.ID() != "" {
-		session = "s-mcp-" + token64(req.Session.ID())
 	}
 	raw := req.Params.Arguments
 	if len(raw) == 0 {
@@ -102,9 +104,11 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 	if err != nil {
 		return nil, err
 	}
-	out, output, err := s.await(ctx, propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args, Executor: s.executorOf("tool." + req.Params.Name),
-		Actor: who.actor, Client: who.client, Session: session, Scopes: who.scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(req.Extra.Header),
-		OnBehalfOf: behalf, Delegation: delegation}, false)
+	r := propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args, Executor: s.executorOf("tool." + req.Params.Name),
+		Actor: who.actor, Client: who.client, Token: who.token, Scopes: who.scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(req.Extra.Header),
+		OnBehalfOf: behalf, Delegation: delegation}
+	in.into(&r)
+	out, output, err := s.await(ctx, r, false)
 	var esc *escalation
 	if errors.As(err, &esc) {
 		e := esc.error()
@@ -117,12 +121,12 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 		}
 		return nil, err
 	}
-	return &mcp.CallToolResult{Meta: meta(&out.Recorded.Receipt, session), StructuredContent: json.RawMessage(output),
+	return &mcp.CallToolResult{Meta: meta(&out.Recorded.Receipt, in), StructuredContent: json.RawMessage(output),
 		Content: []mcp.Content{&mcp.TextContent{Text: string(output)}}}, nil
 }
 
-func meta(r *contract.Receipt, session string) mcp.Meta {
-	return mcp.Meta{"binnacle/receipt_id": r.ID, "binnacle/decision_id": r.DecisionID, "binnacle/verdict": r.Verdict, "binnacle/session_id": session}
+func meta(r *contract.Receipt, in session) mcp.Meta {
+	return mcp.Meta{"binnacle/receipt_id": r.ID, "binnacle/decision_id": r.DecisionID, "binnacle/verdict": r.Verdict, "binnacle/session_id": in.id, "binnacle/session": in.called()}
 }
 
 // toolError reports a failure to the model as MCP asks: a result with

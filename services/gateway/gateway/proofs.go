@@ -128,8 +128,12 @@ type Query struct {
 	Disclose []string `json:"disclose,omitempty"`
 }
 
-func query(c echo.Context) (Query, error) {
-	q := Query{Session: c.QueryParam("session"), Limit: 1000}
+// query reads the parameters of a list; its session is the one that who means.
+func (s *Service) query(c echo.Context, who *caller) (q Query, err error) {
+	q = Query{Limit: 1000}
+	if q.Session, err = s.sessionQueried(c, who, c.QueryParam("session")); err != nil {
+		return q, err
+	}
 	for _, p := range []struct {
 		name string
 		v    *int
@@ -146,10 +150,11 @@ func query(c echo.Context) (Query, error) {
 }
 
 func (s *Service) receipts(c echo.Context) error {
-	if _, err := s.auth(c, token.Audit); err != nil {
+	who, err := s.auth(c, token.Audit)
+	if err != nil {
 		return err
 	}
-	q, err := query(c)
+	q, err := s.query(c, who)
 	if err != nil {
 		return err
 	}
@@ -162,7 +167,8 @@ var facets = []string{"actor", "client", "event", "reason", "service", "session"
 
 // search finds events by audit's index, newest first.
 func (s *Service) search(c echo.Context) error {
-	if _, err := s.auth(c, token.Audit); err != nil {
+	who, err := s.auth(c, token.Audit)
+	if err != nil {
 		return err
 	}
 	q := struct {
@@ -178,6 +184,11 @@ func (s *Service) search(c echo.Context) error {
 		switch {
 		case len(values) > 1 || v == "":
 			err = errors.New("want one value")
+		case name == "owner": // of the session
+		case name == "session":
+			if q.Terms[name], err = s.sessionQueried(c, who, v); err != nil {
+				return err
+			}
 		case slices.Contains(facets, name):
 			q.Terms[name] = v
 		case name == "since":
@@ -193,7 +204,7 @@ func (s *Service) search(c echo.Context) error {
 				err = errors.New("want 1 to 1000")
 			}
 		default:
-			err = errors.New("search knows " + strings.Join(facets, ", ") + ", since, until, before and limit")
+			err = errors.New("search knows " + strings.Join(facets, ", ") + ", owner, since, until, before and limit")
 		}
 		if err != nil {
 			return badRequest(name, err.Error())
@@ -203,10 +214,11 @@ func (s *Service) search(c echo.Context) error {
 }
 
 func (s *Service) proofgraph(c echo.Context) error {
-	if _, err := s.auth(c, token.Audit); err != nil {
+	who, err := s.auth(c, token.Audit)
+	if err != nil {
 		return err
 	}
-	q, err := query(c)
+	q, err := s.query(c, who)
 	if err != nil {
 		return err
 	}
@@ -225,10 +237,11 @@ func (s *Service) proofgraph(c echo.Context) error {
 }
 
 func (s *Service) sessions(c echo.Context) error {
-	if _, err := s.auth(c, token.Audit); err != nil {
+	who, err := s.auth(c, token.Audit)
+	if err != nil {
 		return err
 	}
-	q, err := query(c)
+	q, err := s.query(c, who)
 	if err != nil {
 		return err
 	}
@@ -236,10 +249,15 @@ func (s *Service) sessions(c echo.Context) error {
 }
 
 func (s *Service) sessionReceipts(c echo.Context) error {
-	if _, err := s.auth(c, token.Audit); err != nil {
+	who, err := s.auth(c, token.Audit)
+	if err != nil {
 		return err
 	}
-	list, err := s.askArray(c, "session_receipts", Query{Session: c.Param("id"), Limit: 1_000_000})
+	id, err := s.sessionQueried(c, who, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	list, err := s.askArray(c, "session_receipts", Query{Session: id, Limit: 1_000_000})
 	if err != nil {
 		return err
 	}
@@ -248,12 +266,17 @@ func (s *Service) sessionReceipts(c echo.Context) error {
 
 // evidence streams a session's pack.
 func (s *Service) evidence(c echo.Context) error {
-	if _, err := s.auth(c, token.Audit); err != nil {
+	who, err := s.auth(c, token.Audit)
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
 	defer cancel()
-	q := Query{Session: c.Param("id")}
+	id, err := s.sessionQueried(c, who, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	q := Query{Session: id}
 	if raw := c.QueryParam("witnessed"); raw != "" {
 		n, err := strconv.Atoi(raw)
 		if err != nil || n < 0 || n > 100 {
@@ -338,12 +361,16 @@ func (s *Service) proof(c echo.Context) error {
 // events lists or follows the ledger as JSON lines {seq, event}, filtered by
 // session, type and time.
 func (s *Service) events(c echo.Context) error {
-	if _, err := s.auth(c, token.Audit); err != nil {
+	who, err := s.auth(c, token.Audit)
+	if err != nil {
 		return err
 	}
 	session, typ, since := c.QueryParam("session"), c.QueryParam("type"), c.QueryParam("since")
 	if session != "" && !contract.Token(session) {
 		return badRequest("session", "not a session id")
+	}
+	if session, err = s.sessionQueried(c, who, session); err != nil {
+		return err
 	}
 	var after time.Time
 	if since != "" {
@@ -393,7 +420,12 @@ func (s *Service) lines(c echo.Context, filter string, forever bool, render func
 			return badRequest("to", "want a ledger sequence")
 		}
 	}
-	ctx := c.Request().Context()
+	who, err := s.auth(c, token.Audit)
+	if err != nil {
+		return err
+	}
+	ctx, done := s.authority.watch(c.Request().Context(), who, true)
+	defer done()
 	log := eventlog.JetStream{Conn: s.env.Conn}
 	last, err := s.env.Conn.LastSeq(ctx, bus.Events)
 	if err != nil {
@@ -405,7 +437,7 @@ func (s *Service) lines(c echo.Context, filter string, forever bool, render func
 	c.Response().Flush()
 	for {
 		for en, err := range log.Scan(ctx, filter, from) {
-			if err != nil {
+			if err != nil || ctx.Err() != nil { // the caller's authority may have ended
 				panic(http.ErrAbortHandler)
 			}
 			if to > 0 && en.Seq > to {
@@ -424,6 +456,9 @@ func (s *Service) lines(c echo.Context, filter string, forever bool, render func
 		c.Response().Flush()
 		select {
 		case <-ctx.Done():
+			if c.Request().Context().Err() == nil {
+				panic(http.ErrAbortHandler) // not the client: its authority ended
+			}
 			return nil
 		case <-time.After(50 * time.Millisecond):
 		}

@@ -25,7 +25,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
-	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
 // Config is the gateway's configuration.
@@ -48,17 +47,18 @@ type Config struct {
 type Service struct {
 	Config
 
-	env     *run.Env
-	prop    *propose.Proposer
-	tools   catalog.Catalog
-	keys    virtualKeys
-	view    *follow.Follower
-	metrics *metrics
-	pulse   pulse
-	bodies  bodies
-	values  heldValues
-	mcps    mcpSessions
-	lender  *execute.Lender // nil without a signing key
+	env       *run.Env
+	prop      *propose.Proposer
+	tools     catalog.Catalog
+	authority authority
+	released  released
+	view      *follow.Follower
+	metrics   *metrics
+	pulse     pulse
+	bodies    bodies
+	values    heldValues
+	mcps      mcpSessions
+	lender    *execute.Lender // nil without a signing key
 
 	readyNow   cached[Readiness]
 	figures    cached[struct{}]
@@ -69,7 +69,7 @@ type Service struct {
 	verifiedCount atomic.Int64
 }
 
-var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), keyFilters...)}
+var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), authorityFilters()...)}
 
 // outcomesReader is what callers wait for: outcomes, escalations, and the intents
 // of calls that they execute themselves.
@@ -105,8 +105,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return nil
 		}
 		env.Emit.See(e.Lamport)
-		if e.Name == events.VirtualKeyCreatedName || e.Name == events.VirtualKeyRevokedName {
-			return s.keys.apply(e)
+		if slices.Contains(authorityEvents, e.Name) {
+			return s.authority.apply(e)
 		}
 		return s.tools.Apply(e)
 	})

@@ -96,7 +96,7 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	for i, t := range turns {
 		ids[i] = t.EventID
 	}
-	session := "s-judge-" + w.Call.ID
+	session := "s-judge-" + w.Call.ID // as the caller may name it
 	reply, err := s.ask(ctx, w, session, rubric, transcript)
 	if err != nil {
 		return execute.Fail("judge_unavailable", "%v", err)
@@ -131,7 +131,8 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 	}
 	args.Capture = llm.CapturePlain // a judgement without its grounds would be none
 	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Actor: w.Event.Actor, Client: w.Event.Client,
-		Session: session, Scopes: w.Call.Scopes, Timeout: 60 * time.Second, Parent: w.Event}
+		Session: contract.SessionID(w.Event.Tenant, w.Event.Actor, session), SessionName: session, Token: w.Call.Token,
+		OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: 60 * time.Second, Parent: w.Event}
 	if err := llm.Request(ctx, s.env.Blobs, &req, args, raw, labels); err != nil {
 		return "", err
 	}

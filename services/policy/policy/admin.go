@@ -52,7 +52,11 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	case kindActivate, kindRollback, kindRetire:
 		return s.change(ctx, w)
 	}
-	c := govern.Command{Kind: w.Call.Kind, CallID: w.Call.ID, Actor: w.Event.Actor, Now: s.env.Emit.Now()}
+	c := govern.Command{Kind: w.Call.Kind, CallID: w.Call.ID, Actor: w.Event.Actor, Tenant: w.Event.Tenant, Held: w.Call.Scopes, Now: s.env.Emit.Now(), View: &s.state}
+	c.Owns = func(session string) bool {
+		owner, err := s.opener(ctx, c.Tenant, session, "")
+		return err == nil && owner == c.Actor
+	}
 	if err := json.Unmarshal(w.Args, &c); err != nil {
 		return execute.Fail("invalid_input", "%v", err)
 	}
@@ -60,14 +64,11 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	var name string
 	var data canon.Document
 	ev, err := handle.Do(ctx, s.env.Emit.Log, bus.AggregateFilter(s.env.Tenant, "policy", key), func(h []*contract.Event) (*contract.Event, error) {
-		var st govern.State
-		for _, e := range h {
-			if err := govern.Evolve(&st, e); err != nil {
-				return nil, err
-			}
+		st, err := folded(h)
+		if err != nil {
+			return nil, err
 		}
-		var err error
-		if name, data, err = govern.Decide(&st, c); err != nil {
+		if name, data, err = govern.Decide(st, c); err != nil {
 			return nil, invalid{err}
 		}
 		if c.Kind == "policy.set_limits" {
@@ -86,6 +87,17 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	s.caughtUp(ctx, ev)
 	return result("policy."+name, out)
+}
+
+// folded is the state that an aggregate's history comes to.
+func folded(h []*contract.Event) (*govern.State, error) {
+	st := &govern.State{}
+	for _, e := range h {
+		if err := govern.Evolve(st, e); err != nil {
+			return nil, err
+		}
+	}
+	return st, nil
 }
 
 // invalid marks an error as the caller's.

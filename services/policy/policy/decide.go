@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
 
@@ -91,13 +92,14 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 	now := s.env.Emit.Now()
 	p.facts = guard.Facts{Actor: e.Actor, ArgsDigest: c.Args.Commitment, Client: e.Client, Deadline: c.Deadline, Delegation: c.Delegation, Kind: c.Kind,
 		Now: contract.Time(now), OnBehalfOf: c.OnBehalfOf, Parent: c.Parent, ReportWithin: c.ReportWithin, Proposed: e.Time, Proposer: e.Service(), Scopes: c.Scopes,
-		Session: e.Session, Tenant: e.Tenant, Tool: c.Tool}
+		Requested: c.Requested, Session: e.Session, SessionName: c.SessionName, Tenant: e.Tenant, Tool: c.Tool}
 	f := &p.facts
 	if e.Tenant != s.env.Tenant {
 		f.MeshTenant = s.env.Tenant
 		return nil // nothing of this mesh is looked up for another's tenant
 	}
 	s.state.govern(f, now)
+	f.Revoked = s.state.revoked(c.Token, e.Actor, e.Time)
 	if c.Parent != "" {
 		h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, c.ParentSession, c.Parent, 1)
 		if err != nil {
@@ -105,12 +107,9 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 		}
 		f.ParentLive = h.ClaimedBy != "" && !h.Recorded && h.Actor == e.Actor && h.Service() == e.Service()
 	}
-	owner, err := s.owner(ctx, e)
-	if err != nil {
+	var err error
+	if f.SessionOwner, err = s.stranger(ctx, e, f.Now); err != nil {
 		return err
-	}
-	if owner != e.Actor {
-		f.SessionOwner = owner
 	}
 	if f.Labels, err = s.labels.reaching(ctx, p); err != nil {
 		return err
@@ -126,9 +125,12 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 	if p.model = llmArgs(c.Kind, p.args); p.model != nil {
 		model = p.model.Model
 	}
-	f.Key = s.state.key(e.Client, e.Actor, f.Now, model)
-	if c.Kind == kindVote {
+	f.Key = s.state.key(e.Client, e.Actor, c.Kind, f.Now, model)
+	switch c.Kind {
+	case kindVote:
 		f.Unverified = !s.verifies(p.args)
+	case govern.KindRegister:
+		f.DualControl = s.state.dualControl(p.args, e.Actor, now)
 	}
 	return nil
 }
@@ -142,14 +144,42 @@ func llmArgs(kind string, args []byte) *llm.Args {
 	return &q
 }
 
-// owner is who opened the session: the actor of its first proposal, which
-// never changes.
-func (s *Service) owner(ctx context.Context, e *contract.Event) (string, error) {
-	k := e.Tenant + "." + e.Session
+// stranger is the owner of a proposal's session, "-" where nobody can say who that
+// is, or "" where the actor is the owner or has a grant of the owner's. A derived
+// id tells its owner; a session of a release before 0.5 belongs to the actor of its
+// first proposal, which never changes.
+func (s *Service) stranger(ctx context.Context, e *contract.Event, now string) (string, error) {
+	derived := contract.DerivedSession(e.Session)
+	if contract.OwnsSession(e.Tenant, e.Actor, e.Session) {
+		return "", nil
+	}
+	first, err := s.opener(ctx, e.Tenant, e.Session, e.Actor)
+	if err != nil {
+		return "", err
+	}
+	owns := func(who string) bool {
+		if derived {
+			return contract.OwnsSession(e.Tenant, who, e.Session)
+		}
+		return who == first
+	}
+	by := s.state.grantedBy(e.Session, e.Actor, now)
+	switch {
+	case owns(e.Actor), by != "" && owns(by):
+		return "", nil
+	case owns(first):
+		return first, nil
+	}
+	return "-", nil
+}
+
+// opener is the actor of a session's first proposal; none, where it has none.
+func (s *Service) opener(ctx context.Context, tenant, session, none string) (string, error) {
+	k := tenant + "." + session
 	if v, ok := s.owners.Load(k); ok {
 		return v.(string), nil
 	}
-	for en, err := range s.env.Emit.Log.Scan(ctx, "evt."+e.Tenant+".*.*.call_proposed."+e.Session, 1) {
+	for en, err := range s.env.Emit.Log.Scan(ctx, "evt."+tenant+".*.*.call_proposed."+session, 1) {
 		if err != nil {
 			return "", err
 		}
@@ -160,7 +190,7 @@ func (s *Service) owner(ctx context.Context, e *contract.Event) (string, error) 
 		s.owners.put(k, first.Actor)
 		return first.Actor, nil
 	}
-	return e.Actor, nil
+	return none, nil
 }
 
 // cache is a bounded map; it is dropped whole when full.
@@ -263,8 +293,8 @@ func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) (r
 	if r.Amounts.USDMicros < 0 {
 		r.Amounts.USDMicros = 0
 		for i := range limits {
-			if acc := limits[i].Account(&in.Facts); limits[i].Measure == "usd_micros" && acc != "" && !r.Force {
-				in.Facts.Budget = &guard.BudgetFact{Accounts: []string{acc}, Amounts: r.Amounts, Refused: contract.ReasonPriceUnknown}
+			if accs := limits[i].Accounts(&in.Facts); limits[i].Measure == "usd_micros" && len(accs) > 0 && !r.Force {
+				in.Facts.Budget = &guard.BudgetFact{Accounts: accs, Amounts: r.Amounts, Refused: contract.ReasonPriceUnknown}
 				return certain, nil
 			}
 		}

@@ -13,6 +13,9 @@ scope_of := {
 	"policy.": "policy:admin",
 }
 
+# What principals say about what is their own needs no scope beside a token.
+own_affairs := {"policy.consent_key", "policy.withdraw_consent", "policy.grant_session", "policy.revoke_session"}
+
 required_scope := "approvals:vote" if {
 	input.kind == "policy.vote"
 } else := "vault:erase" if {
@@ -37,6 +40,7 @@ answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
 	not required_scope
 } else := {"verdict": "DENY", "reason_code": "MISSING_REQUIREMENT"} if {
 	not required_scope in input.scopes
+	not input.kind in own_affairs
 } else := {"verdict": "DENY", "reason_code": "MISSING_REQUIREMENT"} if {
 	unfit
 } else := {"verdict": "DENY", "reason_code": "TAINTED_PRIVILEGED_INVOKE_DENY"} if {

@@ -96,7 +96,7 @@ func (s *Service) vote(ctx context.Context, w *execute.Work) execute.Result {
 		}
 		v.Approver = who
 	}
-	if err := s.state.mayVote(v.Approver); err != nil {
+	if err := s.state.MayVote(v.Approver); err != nil {
 		return execute.Fail("invalid_input", "%v", err)
 	}
 	got, err := s.record(ctx, waits, v, w.Event.Client)
@@ -130,19 +130,6 @@ func (s *Service) record(ctx context.Context, waits *waiting, v approval.Vote, c
 		return ev, nil
 	})
 	return got, err
-}
-
-// mayVote: persons vote, as far as the mesh was told who is one.
-func (st *State) mayVote(principal string) error {
-	st.mu.RLock()
-	defer st.mu.RUnlock()
-	switch t := st.gov.TypeOf(principal); {
-	case st.gov.Suspended(principal):
-		return errors.New("approver: is suspended")
-	case t != "" && t != "person":
-		return errors.New("approver: is registered as " + t + "; only persons vote")
-	}
-	return nil
 }
 
 func (st *State) roles(principal, now string) []string {

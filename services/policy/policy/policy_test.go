@@ -260,14 +260,14 @@ func TestEveryReason(t *testing.T) {
 	w.event("policy", events.VirtualKeyCreatedName, &events.VirtualKeyCreated{Actor: "alice", Digest: "sha256:x", ID: "k1", Models: []string{"openai/*"}, Scopes: []string{"llm:call"}})
 	for _, model := range []string{"openai/good", "vllm/local"} {
 		f := facts("echo")
-		f.Key = w.st.key("key/k1", "alice", f.Now, model)
+		f.Key = w.st.key("key/k1", "alice", "tool.echo", f.Now, model)
 		try(w, f, `{}`)
 	}
-	if f := w.st.key("key/k1", "bob", contract.Time(noon), ""); f.Fault != contract.ReasonKeyInvalid {
+	if f := w.st.key("key/k1", "bob", "tool.echo", contract.Time(noon), ""); f.Fault != contract.ReasonKeyInvalid {
 		t.Error("another's key works")
 	}
 	w.event("policy", events.VirtualKeyRevokedName, &events.VirtualKeyRevoked{ID: "k1", Reason: "x"})
-	try(w, with("echo", func(f *guard.Facts) { f.Key = w.st.key("key/k1", "alice", f.Now, "") }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.Key = w.st.key("key/k1", "alice", "tool.echo", f.Now, "") }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) {
 		f.Budget = &guard.BudgetFact{Accounts: []string{}, Refused: contract.ReasonPriceUnknown}
 	}), `{}`)

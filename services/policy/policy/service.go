@@ -23,9 +23,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
@@ -61,7 +63,9 @@ var (
 	}, ownEvents("policy_activated", "escalated", "approval_recorded", events.SessionLabelledName,
 		events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,
 		events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
-		events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName)...), catalog.Filters...)}
+		events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName,
+		events.TokenRevokedName, events.PrincipalResumedName, events.VirtualKeyConsentedName, events.VirtualKeyConsentWithdrawnName,
+		events.SessionGrantedName, events.SessionGrantRevokedName)...), catalog.Filters...)}
 	startsReader = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters()}
 )
 
@@ -98,6 +102,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	if err := s.configure(ctx); err != nil {
+		return err
+	}
+	if err := s.bootstrap(ctx); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -196,6 +203,27 @@ func (s *Service) configure(ctx context.Context) error {
 		return fmt.Errorf("policy: %w", err)
 	}
 	return put("p1", nameDefault, precedenceDefault, b)
+}
+
+// bootstrap registers the administrator of a new mesh, or of one that a release
+// before 0.5 left, as a person, where people have not said what it is: else nobody
+// could vote, or register who can. Any number of instances may do so at once.
+func (s *Service) bootstrap(ctx context.Context) error {
+	_, err := handle.Do(ctx, s.env.Emit.Log, bus.AggregateFilter(s.env.Tenant, "policy", govern.KeyIdentity), func(h []*contract.Event) (*contract.Event, error) {
+		st, err := folded(h)
+		if err != nil {
+			return nil, err
+		}
+		first := govern.Bootstrap(st)
+		if first == nil {
+			return nil, nil
+		}
+		return s.fact(events.PrincipalRegisteredName, govern.KeyIdentity, contract.Bytes(first), nil), nil
+	})
+	if err != nil {
+		return fmt.Errorf("policy: the administrator is not registered: %w", err)
+	}
+	return nil
 }
 
 // applyState folds one event into the state in force. A policy that cannot be

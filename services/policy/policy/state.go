@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -85,7 +86,9 @@ func Reads(name string) bool {
 	case "tool_registered", "tool_retired", "tool_approved", "policy_activated", "ledger_truncated", "log_epoch_opened", "escalated", "approval_recorded",
 		events.SessionLabelledName, events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName, events.DelegationGrantedName, events.DelegationRevokedName,
 		events.MeshFrozenName, events.MeshUnfrozenName, events.LimitsSetName, events.BreakGlassOpenedName, events.BreakGlassReviewedName,
-		events.VirtualKeyCreatedName, events.VirtualKeyRevokedName, llmrouter.PricesPublishedName:
+		events.VirtualKeyCreatedName, events.VirtualKeyRevokedName, llmrouter.PricesPublishedName,
+		events.TokenRevokedName, events.PrincipalResumedName, events.VirtualKeyConsentedName, events.VirtualKeyConsentWithdrawnName,
+		events.SessionGrantedName, events.SessionGrantRevokedName:
 		return true
 	}
 	return false
@@ -367,12 +370,41 @@ func answer(ctx context.Context, in *guard.Inputs, docs documents, args []byte, 
 			break
 		}
 	}
+	if in.Facts.Delegator != nil {
+		in.P1 = both(in.P1, said(guard.PartDelegator, "", "", forDelegator(ctx, in, docs.engines, args)))
+	}
 	for _, o := range docs.overlays {
 		in.P2 = append(in.P2, said(guard.PartOverlay, o.ID, "", o.Answer(&in.Facts, in.Tool)))
 	}
 	if q != nil && len(q.Tools) > 0 {
 		in.P2 = append(in.P2, guard.Offers(q.Tools, in.P0, docs.overlays))
 	}
+}
+
+// forDelegator is what the bundles say if the principal that a call is done for
+// made it itself.
+func forDelegator(ctx context.Context, in *guard.Inputs, engines []*rego.Engine, args []byte) (a guard.Answer) {
+	f := in.Facts
+	f.Actor, f.Roles, f.OnBehalfOf, f.Delegation, f.Key = f.OnBehalfOf, f.Delegator.Roles, "", "", nil
+	if len(f.Delegator.Scopes) > 0 {
+		f.Scopes = f.Delegator.Scopes
+	}
+	f.Delegator = nil
+	input := rego.NewInput(&f, in.Tool, args)
+	for _, e := range engines {
+		if a = e.Answer(ctx, input); a.Verdict != "" {
+			break
+		}
+	}
+	return a
+}
+
+// both is what two principals may do together: no opinion on one of them is none.
+func both(a, b guard.Answer) guard.Answer {
+	if a.Verdict == "" || b.Verdict == "" {
+		return guard.Answer{}
+	}
+	return guard.Combine(a, b)
 }
 
 // fits is the input schema's answer. q is set where args are a request's to a
@@ -481,14 +513,51 @@ func (st *State) price(model string) (p llmrouter.ModelPrice, ok bool) {
 }
 
 // key is the virtual key behind a client's name, or nil.
-func (st *State) key(client, actor, now, model string) *guard.KeyFact {
+func (st *State) key(client, actor, kind, now, model string) *guard.KeyFact {
 	id, ok := strings.CutPrefix(client, contract.KeyClient)
 	if !ok {
 		return nil
 	}
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	return st.gov.Key(id, actor, now, model)
+	return st.gov.Key(id, actor, kind, now, model)
+}
+
+func (st *State) revoked(token, actor, proposed string) bool {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.gov.Revoked(token, actor, proposed)
+}
+
+func (st *State) grantedBy(session, principal, now string) string {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.gov.GrantedBy(session, principal, now)
+}
+
+// dualControl reports whether a registration, by its args, needs a second person.
+func (st *State) dualControl(args []byte, actor string, now time.Time) bool {
+	c := govern.Command{Kind: govern.KindRegister, Actor: actor, Now: now}
+	if json.Unmarshal(args, &c) != nil {
+		return true // the schema speaks about the rest
+	}
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.gov.DualControl(c)
+}
+
+// MayVote implements govern.View.
+func (st *State) MayVote(principal string) error {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.gov.MayVote(principal)
+}
+
+// EndedAt implements govern.View.
+func (st *State) EndedAt(principal string) string {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.gov.EndedAt(principal)
 }
 
 // govern adds to the facts what people have put in force.
@@ -499,9 +568,17 @@ func (st *State) govern(f *guard.Facts, now time.Time) {
 	f.Roles = st.gov.Roles(f.Actor, f.Now)
 	f.Suspended = st.gov.Suspended(f.Actor) || f.OnBehalfOf != "" && st.gov.Suspended(f.OnBehalfOf)
 	f.BreakGlass, f.ReviewDue = st.gov.BreakGlass(f.Actor, f.Now, contract.Time(now.Add(-govern.ReviewWithin)))
-	if f.OnBehalfOf != "" || f.Delegation != "" {
-		f.DelegationBad = st.gov.Delegation(f.Delegation, f.OnBehalfOf, f.Actor, f.Kind, f.Now)
+	if f.OnBehalfOf == "" && f.Delegation == "" {
+		return
 	}
+	if f.DelegationBad = st.gov.Delegation(f.Delegation, f.OnBehalfOf, f.Actor, f.Kind, f.Now); f.DelegationBad != "" {
+		return
+	}
+	scopes, _ := st.gov.Delegator(f.Delegation)
+	f.Delegator = &guard.DelegatorFact{Roles: st.gov.Roles(f.OnBehalfOf, f.Now), Scopes: scopes}
+	// Breaking the glass is a person's own act; a review that is due stops both.
+	_, due := st.gov.BreakGlass(f.OnBehalfOf, f.Now, contract.Time(now.Add(-govern.ReviewWithin)))
+	f.BreakGlass, f.ReviewDue = "", f.ReviewDue || due
 }
 
 func (st *State) escalation(e *contract.Event) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,22 +17,26 @@ import (
 // Command is a governed call of a policy.… kind. Members that a kind does not
 // use are empty; its input schema has refused them before.
 type Command struct {
-	Kind      string        `json:"-"`
-	CallID    string        `json:"-"`
-	Actor     string        `json:"-"`
-	Now       time.Time     `json:"-"`
-	Principal string        `json:"principal"`
-	Role      string        `json:"role"`
-	Type      string        `json:"type"`
-	Delegate  string        `json:"delegate"`
-	Kinds     []string      `json:"kinds"`
-	ToolKind  string        `json:"kind"`
-	Digest    string        `json:"digest"`
-	ID        string        `json:"id"`
-	Reason    string        `json:"reason"`
-	Verdict   string        `json:"verdict"`
-	TTLMS     int64         `json:"ttl_ms"`
-	Limits    []guard.Limit `json:"limits"`
+	Kind      string                    `json:"-"`
+	CallID    string                    `json:"-"`
+	Actor     string                    `json:"-"`
+	Tenant    string                    `json:"-"`
+	Held      []string                  `json:"-"` // scopes of the caller's credential
+	Owns      func(session string) bool `json:"-"` // whether a session of a release before 0.5 is the caller's
+	View      View                      `json:"-"` // what other aggregates say; nil = the state itself
+	Now       time.Time                 `json:"-"`
+	Principal string                    `json:"principal"`
+	Role      string                    `json:"role"`
+	Type      string                    `json:"type"`
+	Delegate  string                    `json:"delegate"`
+	Kinds     []string                  `json:"kinds"`
+	ToolKind  string                    `json:"kind"`
+	Digest    string                    `json:"digest"`
+	ID        string                    `json:"id"`
+	Reason    string                    `json:"reason"`
+	Verdict   string                    `json:"verdict"`
+	TTLMS     int64                     `json:"ttl_ms"`
+	Limits    []guard.Limit             `json:"limits"`
 
 	Owner        string   `json:"actor"` // of a virtual key
 	Scopes       []string `json:"scopes"`
@@ -43,6 +48,15 @@ type Command struct {
 	RateWindow   string   `json:"rate_window"`
 	Concurrent   int64    `json:"concurrent"`
 	Cache        bool     `json:"cache"`
+
+	Maker   string `json:"maker"`   // of a virtual key that the caller consents to
+	Session string `json:"session"` // id
+}
+
+// View answers for aggregates that the command's own history does not hold.
+type View interface {
+	MayVote(principal string) error
+	EndedAt(principal string) string
 }
 
 // Longest lives.
@@ -54,7 +68,8 @@ const (
 // Key is the aggregate that a kind's event belongs to.
 func Key(kind string) string {
 	switch kind {
-	case "policy.register_principal", "policy.suspend_principal", "policy.grant_role", "policy.revoke_role", "policy.delegate", "policy.revoke_delegation":
+	case "policy.register_principal", "policy.suspend_principal", "policy.grant_role", "policy.revoke_role", "policy.delegate", "policy.revoke_delegation",
+		"policy.resume_principal", "policy.revoke_token", "policy.grant_session", "policy.revoke_session":
 		return KeyIdentity
 	case "policy.approve_tool":
 		return KeyTools
@@ -62,7 +77,7 @@ func Key(kind string) string {
 		return KeyFreeze
 	case "policy.set_limits":
 		return KeyLimits
-	case "policy.create_key", "policy.revoke_key":
+	case "policy.create_key", "policy.revoke_key", "policy.consent_key", "policy.withdraw_consent":
 		return KeyKeys
 	case "policy.break_glass", guard.KindReview:
 		return KeyBreakGlass
@@ -72,16 +87,51 @@ func Key(kind string) string {
 
 // Decide returns the event that a command comes to.
 func Decide(s *State, c Command) (name string, data canon.Document, err error) {
+	if c.View == nil {
+		c.View = s
+	}
 	now := contract.Time(c.Now)
 	until := contract.Time(c.Now.Add(time.Duration(c.TTLMS) * time.Millisecond))
 	switch c.Kind {
-	case "policy.register_principal":
+	case KindRegister:
+		if s.DualControl(c) && s.MayVote(c.Actor) != nil {
+			return "", nil, errors.New("principal: who is a person is said by registered persons")
+		}
 		return events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: c.Principal, Type: c.Type}, nil
 	case "policy.suspend_principal":
 		if c.Principal == c.Actor {
 			return "", nil, errors.New("principal: nobody suspends themselves")
 		}
 		return events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: c.Principal, Reason: c.Reason}, reason(c)
+	case "policy.resume_principal":
+		if !s.Suspended(c.Principal) {
+			return "", nil, fmt.Errorf("principal: %s is not suspended", c.Principal)
+		}
+		return events.PrincipalResumedName, &events.PrincipalResumed{Principal: c.Principal, Reason: c.Reason}, reason(c)
+	case "policy.revoke_token":
+		if (c.ID == "") == (c.Principal == "") {
+			return "", nil, errors.New("id: name one token by its id, or a principal")
+		}
+		d := &events.TokenRevoked{ID: c.ID, Principal: c.Principal, Reason: c.Reason}
+		if c.Principal != "" {
+			d.Before = now
+		}
+		return events.TokenRevokedName, d, reason(c)
+	case "policy.grant_session":
+		switch {
+		case c.TTLMS <= 0 || time.Duration(c.TTLMS)*time.Millisecond > MaxDelegation:
+			return "", nil, fmt.Errorf("ttl_ms: want 1 to %d", MaxDelegation.Milliseconds())
+		case !s.owns(c):
+			return "", nil, errors.New("session: not found among the caller's")
+		case c.Principal == c.Actor:
+			return "", nil, errors.New("principal: is the caller itself")
+		}
+		return events.SessionGrantedName, &events.SessionGranted{Expires: until, Owner: c.Actor, Principal: c.Principal, Session: c.Session}, nil
+	case "policy.revoke_session":
+		if g, ok := s.sessions[c.Session][c.Principal]; !ok || g.owner != c.Actor {
+			return "", nil, errors.New("session: not granted to that principal by the caller")
+		}
+		return events.SessionGrantRevokedName, &events.SessionGrantRevoked{Principal: c.Principal, Session: c.Session}, nil
 	case "policy.grant_role":
 		d := &events.RoleGranted{Principal: c.Principal, Role: c.Role}
 		if c.TTLMS > 0 {
@@ -101,7 +151,7 @@ func Decide(s *State, c Command) (name string, data canon.Document, err error) {
 			return "", nil, errors.New("delegate: is the caller itself")
 		}
 		// The delegator is who calls: nobody gives away another's authority.
-		return events.DelegationGrantedName, &events.DelegationGranted{Delegate: c.Delegate, Delegator: c.Actor, Expires: until, ID: "g-" + c.CallID, Kinds: c.Kinds}, nil
+		return events.DelegationGrantedName, &events.DelegationGranted{Delegate: c.Delegate, Delegator: c.Actor, Expires: until, ID: "g-" + c.CallID, Kinds: c.Kinds, Scopes: c.Held}, nil
 	case "policy.revoke_delegation":
 		if d := s.delegations[c.ID]; d == nil || !d.holds(now) {
 			return "", nil, errors.New("id: no such delegation stands")
@@ -128,20 +178,26 @@ func Decide(s *State, c Command) (name string, data canon.Document, err error) {
 		}
 		return events.LimitsSetName, &events.LimitsSet{Limits: contract.Bytes(&guard.Limits{Limits: c.Limits})}, nil
 	case "policy.create_key":
-		if s.keys[c.ID] != nil {
-			return "", nil, fmt.Errorf("id: there is a key %s already, or was", c.ID)
-		}
-		for _, p := range c.Models {
-			if _, err := path.Match(p, ""); err != nil {
-				return "", nil, fmt.Errorf("models: %q is no pattern", p)
-			}
+		if err := s.mayMake(c, now); err != nil {
+			return "", nil, err
 		}
 		k := &events.VirtualKeyCreated{Actor: c.Owner, BudgetUSDMicros: c.Budget, BudgetWindow: c.BudgetWindow, Cache: c.Cache, Concurrent: c.Concurrent, Digest: c.Digest,
-			ID: c.ID, Models: c.Models, RateCalls: c.Rate, RateWindow: c.RateWindow, Scopes: c.Scopes, Tags: c.Tags}
+			ID: c.ID, Maker: c.Actor, Models: c.Models, RateCalls: c.Rate, RateWindow: c.RateWindow, Scopes: c.Scopes, Tags: c.Tags}
 		if c.TTLMS > 0 {
 			k.Expires = until
 		}
 		return events.VirtualKeyCreatedName, k, nil
+	case "policy.consent_key":
+		if err := s.mayConsent(c); err != nil {
+			return "", nil, err
+		}
+		return events.VirtualKeyConsentedName, &events.VirtualKeyConsented{Expires: until, ID: c.ID, Maker: c.Maker, Principal: c.Actor, Scopes: c.Scopes}, nil
+	case "policy.withdraw_consent":
+		k, waits := s.keys[c.ID], s.consents[c.ID]
+		if (waits == nil || waits.Principal != c.Actor) && (k == nil || k.Actor != c.Actor || k.revoked != "") {
+			return "", nil, errors.New("id: no key and no consent of the caller's has this id")
+		}
+		return events.VirtualKeyConsentWithdrawnName, &events.VirtualKeyConsentWithdrawn{ID: c.ID, Principal: c.Actor}, nil
 	case "policy.revoke_key":
 		if k := s.keys[c.ID]; k == nil || k.revoked != "" {
 			return "", nil, errors.New("id: no such key stands")
@@ -164,10 +220,69 @@ func Decide(s *State, c Command) (name string, data canon.Document, err error) {
 			return "", nil, errors.New("id: no such break-glass grant waits for review")
 		case g.Actor == c.Actor:
 			return "", nil, errors.New("reviewer: nobody reviews what they did themselves")
+		case c.View.MayVote(c.Actor) != nil:
+			return "", nil, errors.New("reviewer: only registered persons review")
 		}
 		return events.BreakGlassReviewedName, &events.BreakGlassReviewed{ID: c.ID, Reason: c.Reason, Reviewer: c.Actor, Verdict: c.Verdict}, reason(c)
 	}
 	return "", nil, fmt.Errorf("kind %s is not one of govern's", c.Kind)
+}
+
+// owns reports whether a session is the caller's.
+func (s *State) owns(c Command) bool {
+	if contract.DerivedSession(c.Session) {
+		return contract.OwnsSession(c.Tenant, c.Actor, c.Session)
+	}
+	return c.Owns != nil && c.Owns(c.Session)
+}
+
+// mayMake reports why the caller may not make a virtual key: nobody gives away
+// more than they hold, nor speaks for somebody who has not agreed.
+func (s *State) mayMake(c Command, now string) error {
+	if s.keys[c.ID] != nil {
+		return fmt.Errorf("id: there is a key %s already, or was", c.ID)
+	}
+	if err := within(c.Scopes, c.Held, "the caller's credential lacks it"); err != nil {
+		return err
+	}
+	for _, p := range c.Models {
+		if _, err := path.Match(p, ""); err != nil {
+			return fmt.Errorf("models: %q is no pattern", p)
+		}
+	}
+	if c.Owner == c.Actor {
+		return nil
+	}
+	agreed := s.consents[c.ID]
+	if agreed == nil || agreed.Principal != c.Owner || agreed.Maker != c.Actor || agreed.Expires <= now ||
+		agreed.at <= c.View.EndedAt(c.Owner) || agreed.at <= c.View.EndedAt(c.Actor) {
+		return fmt.Errorf("actor: %s has not agreed to a key %s of %s's; they do by `binnacle key consent %s --maker %s`, with a token of their own", c.Owner, c.ID, c.Actor, c.ID, c.Actor)
+	}
+	return within(c.Scopes, agreed.Scopes, c.Owner+" has not agreed to it")
+}
+
+func (s *State) mayConsent(c Command) error {
+	switch d := time.Duration(c.TTLMS) * time.Millisecond; {
+	case d <= 0 || d > MaxDelegation:
+		return fmt.Errorf("ttl_ms: want 1 to %d", MaxDelegation.Milliseconds())
+	case c.Maker == c.Actor:
+		return errors.New("maker: is the caller, who needs no consent")
+	case s.keys[c.ID] != nil:
+		return fmt.Errorf("id: there is a key %s already, or was", c.ID)
+	}
+	if x := s.consents[c.ID]; x != nil && x.Principal != c.Actor && x.Expires > contract.Time(c.Now) {
+		return fmt.Errorf("id: %s has agreed to a key of this id; choose another", x.Principal)
+	}
+	return within(c.Scopes, c.Held, "the caller's credential lacks it")
+}
+
+func within(scopes, held []string, why string) error {
+	for _, sc := range scopes {
+		if !slices.Contains(held, sc) {
+			return fmt.Errorf("scopes: %s: %s", sc, why)
+		}
+	}
+	return nil
 }
 
 func reason(c Command) error {

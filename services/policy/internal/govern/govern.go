@@ -37,6 +37,10 @@ type State struct {
 	limits      []guard.Limit
 	limitsDoc   []byte
 	keys        map[string]*virtualKey
+	revoked     map[string]bool                  // tokens, by id
+	ended       map[string]string                // by principal: its tokens issued until then (contract.TimeFormat) are revoked
+	consents    map[string]*consent              // by id of the key to be
+	sessions    map[string]map[string]sessionFor // grants, by session and principal
 }
 
 // span is a life by lamport; to 0 = not ended. Expires ends it by time.
@@ -48,6 +52,7 @@ type span struct {
 // life is what a principal is from a lamport on.
 type life struct {
 	from      uint64
+	at        string // contract.TimeFormat; empty where the event had none
 	kind      string
 	suspended bool
 }
@@ -81,6 +86,8 @@ func Evolve(s *State, e *contract.Event) error {
 	if s.roles == nil {
 		s.principals = map[string][]life{}
 		s.keys = map[string]*virtualKey{}
+		s.revoked, s.ended = map[string]bool{}, map[string]string{}
+		s.consents, s.sessions = map[string]*consent{}, map[string]map[string]sessionFor{}
 		s.roles, s.delegations, s.grants = map[string]map[string][]span{}, map[string]*delegation{}, map[string]*grant{}
 	}
 	if e.Service() != "policy" {
@@ -92,13 +99,19 @@ func Evolve(s *State, e *contract.Event) error {
 		if err := contract.Decode(e.Data, &d); err != nil {
 			return err
 		}
-		s.principals[d.Principal] = append(s.principals[d.Principal], life{e.Lamport, d.Type, false})
+		s.principals[d.Principal] = append(s.principals[d.Principal], life{e.Lamport, e.Time, d.Type, false})
 	case events.PrincipalSuspendedName:
 		var d events.PrincipalSuspended
 		if err := contract.Decode(e.Data, &d); err != nil {
 			return err
 		}
-		s.principals[d.Principal] = append(s.principals[d.Principal], life{e.Lamport, s.TypeOf(d.Principal), true})
+		s.principals[d.Principal] = append(s.principals[d.Principal], life{e.Lamport, e.Time, s.TypeOf(d.Principal), true})
+	case events.PrincipalResumedName:
+		var d events.PrincipalResumed
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		s.principals[d.Principal] = append(s.principals[d.Principal], life{e.Lamport, e.Time, s.TypeOf(d.Principal), false})
 	case events.RoleGrantedName:
 		var d events.RoleGranted
 		if err := contract.Decode(e.Data, &d); err != nil {
@@ -168,7 +181,7 @@ func Evolve(s *State, e *contract.Event) error {
 			g.reviewed = &d
 		}
 	}
-	return nil
+	return s.evolveAuthority(e)
 }
 
 func (s *State) setLimits(data []byte) error {
@@ -274,7 +287,7 @@ func (s *State) BreakGlass(actor, now, dueBefore string) (open string, overdue b
 
 // Identity is a principal, role or delegation as people see it.
 type Identity struct {
-	Kind      string   `json:"kind"` // principal, role, delegation
+	Kind      string   `json:"kind"` // principal, role, delegation, consent, session, revocation
 	Type      string   `json:"type,omitempty"`
 	Suspended bool     `json:"suspended,omitempty"`
 	ID        string   `json:"id,omitempty"`
@@ -316,8 +329,9 @@ func (s *State) Identities() []Identity {
 	for id, d := range s.delegations {
 		out = append(out, Identity{Kind: "delegation", ID: id, Principal: d.Delegator, Delegate: d.Delegate, Kinds: d.Kinds, Expires: d.Expires, From: d.from, To: d.to})
 	}
+	out = append(out, s.authorities()...)
 	slices.SortFunc(out, func(a, b Identity) int {
-		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Principal, b.Principal), cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Principal, b.Principal), cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Delegate, b.Delegate))
 	})
 	return out
 }
@@ -350,6 +364,9 @@ func (s *State) Grants() []Grant {
 func (s *State) Dump() []byte {
 	var b []byte
 	for _, i := range s.Identities() {
+		if slices.Contains(authorityKinds, i.Kind) {
+			continue // in lines of their own
+		}
 		w := canon.Object(b)
 		w.Str("delegate", i.Delegate)
 		w.Str("expires", i.Expires)
@@ -370,7 +387,7 @@ func (s *State) Dump() []byte {
 		w.Str("reviewer", g.Reviewer)
 		b = append(w.End(), '\n')
 	}
-	b = s.dumpKeys(b)
+	b = s.dumpAuthority(s.dumpKeys(b))
 	w := canon.Object(b)
 	w.Str("frozen", s.Frozen())
 	if s.limitsDoc != nil {

@@ -31,13 +31,13 @@ func (d *desk) do(actor string, at time.Duration, kind string, c Command) error 
 		return err
 	}
 	d.lamport += 10
-	d.fold(name, data)
+	d.fold(at, name, data)
 	return nil
 }
 
-func (d *desk) fold(name string, data canon.Document) {
+func (d *desk) fold(at time.Duration, name string, data canon.Document) {
 	d.t.Helper()
-	if err := Evolve(&d.st, &contract.Event{Source: "policy/policy-1", Name: name, Data: contract.Bytes(data), Lamport: d.lamport}); err != nil {
+	if err := Evolve(&d.st, &contract.Event{Source: "policy/policy-1", Name: name, Data: contract.Bytes(data), Lamport: d.lamport, Time: contract.Time(noon.Add(at))}); err != nil {
 		d.t.Fatal(err)
 	}
 }
@@ -175,6 +175,8 @@ func TestBreakGlass(t *testing.T) {
 	}
 	d.refused(d.do("dana", 0, "review", Command{ID: "b-c-1", Reason: "x", Verdict: "justified"}), "themselves")
 	d.refused(d.do("bob", 0, "review", Command{ID: "b-c-9", Reason: "x", Verdict: "justified"}), "no such")
+	d.refused(d.do("bob", 0, "review", Command{ID: "b-c-1", Reason: "x", Verdict: "misused"}), "only registered persons")
+	d.ok(d.do("admin", 0, "register_principal", Command{Principal: "bob", Type: Person}))
 	d.ok(d.do("bob", 0, "review", Command{ID: "b-c-1", Reason: "x", Verdict: "misused"}))
 	if id, due := look(0); id != "" || due {
 		t.Error("a reviewed grant is open:", id, due)

@@ -16,16 +16,19 @@ type virtualKey struct {
 	revoked string // why; empty while it stands
 }
 
-// Key is a virtual key as a call at now finds it; model is the one asked for, or
-// "" where the call is not to a model.
-func (s *State) Key(id, actor, now, model string) *guard.KeyFact {
+// Key is a virtual key as a call of a kind at now finds it; model is the one asked
+// for, or "" where the call is not to a model.
+func (s *State) Key(id, actor, kind, now, model string) *guard.KeyFact {
 	f := &guard.KeyFact{ID: id}
 	k := s.keys[id]
-	if k == nil || k.Actor != actor || k.revoked != "" || k.Expires != "" && k.Expires <= now {
+	if k == nil || k.Actor != actor || k.revoked != "" || k.Expires != "" && k.Expires <= now || k.Maker != "" && s.Suspended(k.Maker) {
 		f.Fault = contract.ReasonKeyInvalid
 		return f
 	}
 	f.Models, f.Tags = k.Models, k.Tags
+	if InPerson(kind) {
+		f.Fault = contract.ReasonKeyNotInPerson
+	}
 	if model != "" && len(k.Models) > 0 && !slices.ContainsFunc(k.Models, func(p string) bool { return matchModel(p, model) }) {
 		f.Fault = contract.ReasonModelNotAllowed
 	}

@@ -114,20 +114,22 @@ func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map
 	var charges []events.Charge
 	for i := range limits {
 		l := &limits[i]
-		acc := l.Account(r.Facts)
 		n := Of(&r.Amounts, l.Measure)
-		if acc == "" || n == 0 {
+		if n == 0 {
 			continue
 		}
-		k := key{acc, window(now, l.Window)}
-		have := delta[k]
-		if a := s.accounts[k]; a != nil {
-			have += a.reserved + a.committed
+		w := window(now, l.Window)
+		for _, acc := range l.Accounts(r.Facts) {
+			k := key{acc, w}
+			have := delta[k]
+			if a := s.accounts[k]; a != nil {
+				have += a.reserved + a.committed
+			}
+			if !r.Force && (have > l.Max || n > l.Max-have) {
+				return nil, refuse(l, acc, r.Amounts, now)
+			}
+			charges = append(charges, events.Charge{Account: acc, Amount: n, Window: w})
 		}
-		if !r.Force && (have > l.Max || n > l.Max-have) {
-			return nil, refuse(l, acc, r.Amounts, now)
-		}
-		charges = append(charges, events.Charge{Account: acc, Amount: n, Window: k.window})
 	}
 	return charges, nil
 }

@@ -9,7 +9,7 @@ var inputSchema = func() any {
 	boolean := map[string]any{"type": "boolean"}
 	props := map[string]any{}
 	for _, k := range []string{"actor", "args_digest", "break_glass", "catalog_digest", "client", "deadline", "delegation", "delegation_fault", "frozen", "kind",
-		"mesh_tenant", "now", "on_behalf_of", "parent", "proposed", "proposer", "requested_session", "session", "session_name", "session_owner", "tenant", "tool", "tool_pinned", "tool_schema_digest"} {
+		"mesh_tenant", "now", "on_behalf_of", "parent", "proposed", "proposer", "requested_session", "session", "session_owner", "tenant", "tool", "tool_pinned", "tool_schema_digest"} {
 		props[k] = str
 	}
 	for _, k := range []string{"labels", "roles", "scopes"} {
@@ -22,6 +22,7 @@ var inputSchema = func() any {
 	props["args"] = map[string]any{}
 	props["key"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{"fault": str, "id": str, "models": strs, "tags": strs}}
 	props["delegator"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{"roles": strs, "scopes": strs}}
+	props["ids"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{"session": str}}
 	props["about"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{
 		"class": str, "egress_hosts": strs, "executor": str, "labels": strs, "secrets": strs}}
 	return map[string]any{"type": "object", "additionalProperties": false, "properties": props}

@@ -131,6 +131,8 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 		}
 	}
 	w.Strs("secrets", names)
+	w = canon.Object(append(w.End(), `,"ids":`...))
+	w.Str("session", facts.Session)
 	return &Input{doc: append(w.End(), '}')}
 }
 

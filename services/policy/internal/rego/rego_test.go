@@ -198,11 +198,11 @@ func TestInputSchema(t *testing.T) {
 	_, body, _ := strings.Cut(string(src), "func (f *Facts) Canonical")
 	body, _, _ = strings.Cut(body, "\n}")
 	known := inputSchema.(map[string]any)["properties"].(map[string]any)
-	n := 2 // args, about
+	n := 3 // args, about, ids
 	for line := range strings.Lines(body) {
 		if _, rest, ok := strings.Cut(line, `"`); ok && strings.Contains(line, "&f.") {
 			name, _, _ := strings.Cut(rest, `"`)
-			if slices.Contains([]string{"approvals", "budget", "resolution", "resolved"}, name) {
+			if slices.Contains([]string{"approvals", "budget", "resolution", "resolved", "session_name"}, name) {
 				continue // ForRules
 			}
 			if n++; known[name] == nil {
