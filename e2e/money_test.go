@@ -197,3 +197,114 @@ func TestBudgetExact(t *testing.T) {
 		t.Fatal(out, err)
 	}
 }
+
+// TestOverspend: a key with a budget of a cent cannot make providers owe more, by
+// whatever members a request says less than it takes: the most that any provider
+// can bill for what it received is within the budget, over all requests together.
+func TestOverspend(t *testing.T) {
+	models := []any{}
+	for _, m := range []string{"openai/m-good", "vllm/m-good", "anthropic/claude-opus-4-1-good", "gemini/gemini-2.5-flash-good", "bedrock/claude-3-7-good"} {
+		models = append(models, map[string]any{"model": m, "input": 1_000_000, "output": 1_000_000, "max_output": 64_000, "context": 200_000})
+	}
+	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": models}})
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, harness.Options{LLM: doc})
+			const budget = 10_000 // millionths of a dollar, and so tokens
+			out, err := m.CLI("key", "create", "cent", "--actor", "admin", "--budget", "0.01")
+			if err != nil {
+				t.Fatal(out, err)
+			}
+			key := map[string]string{"Authorization": "Bearer " + strings.TrimSpace(out)}
+			ask := func(path, body string) int {
+				r := post(t.Context(), t, "http://"+m.Addr+path, key, body)
+				all(t, r)
+				return r.StatusCode
+			}
+			eventually(t, "the key is known", 5*time.Second, func() bool {
+				return ask("/v1/chat/completions", `{"model":"demo/echo","messages":[{"role":"user","content":"x"}]}`) == 200
+			})
+			before := len(p.Requests(""))
+			codes := map[int]int{}
+			for _, model := range []string{"openai/m-good", "vllm/m-good", "anthropic/claude-opus-4-1-good", "gemini/gemini-2.5-flash-good", "bedrock/claude-3-7-good"} {
+				for _, members := range []string{`"max_output_tokens":1`, `"max_tokens":0`, `"max_tokens":1,"max_completion_tokens":60000`, `"Max_Tokens":1`, `"max_tokens":1,"reasoning_effort":"xhigh"`, `"max_tokens":100,"n":900`,
+					`"max_tokens":100,"best_of":900`, `"max_tokens":1,"thinking":{"type":"enabled","budget_tokens":60000}`, `"max_tokens":1,"generationConfig":{"maxOutputTokens":60000}`, `"max_tokens":1,"inferenceConfig":{"maxTokens":60000}`, ``} {
+					if members != "" {
+						members += ","
+					}
+					codes[ask("/v1/chat/completions", `{"model":"`+model+`",`+members+`"messages":[{"role":"user","content":"x"}]}`)]++
+					codes[ask("/v1/responses", `{"model":"`+model+`",`+members+`"input":"x"}`)]++
+					codes[ask("/v1/messages", `{"model":"`+model+`",`+members+`"messages":[{"role":"user","content":"x"}]}`)]++
+				}
+				codes[ask("/v1/completions", `{"model":"`+model+`","max_tokens":100,"prompt":[`+strings.Repeat(`"a",`, 999)+`"a"]}`)]++
+				codes[ask("/v1/completions", `{"model":"`+model+`","max_tokens":100,"best_of":900,"prompt":"a"}`)]++
+			}
+			if codes[200] == 0 || codes[429] == 0 || codes[400] == 0 {
+				t.Errorf("statuses %v: the attacks are not what they should be", codes)
+			}
+			owed := int64(0)
+			for _, r := range p.Requests("")[before:] {
+				owed += bill(t, &r, 64_000)
+			}
+			t.Logf("%v; at most %d of %d owed", codes, owed, budget)
+			// What was billed is less than what might have been, and is freed for the next.
+			if most := int64(budget) * int64(codes[200]); owed > most {
+				t.Errorf("%d owed for %d calls within a budget of %d each", owed, codes[200], budget)
+			}
+			for _, r := range p.Requests("")[before:] {
+				if one := bill(t, &r, 64_000); one > budget {
+					t.Errorf("one request may be billed %d of %d: %s", one, budget, r.Body)
+				}
+			}
+		})
+	}
+}
+
+// bill is the most tokens that a request can be billed for, by what its provider
+// got.
+func bill(t *testing.T, r *harness.Seen, most int64) int64 {
+	var q struct {
+		Max      int64           `json:"max_tokens"`
+		MaxDone  int64           `json:"max_completion_tokens"`
+		MaxOut   int64           `json:"max_output_tokens"`
+		N        int64           `json:"n"`
+		Best     int64           `json:"best_of"`
+		Prompt   json.RawMessage `json:"prompt"`
+		Thinking struct {
+			Budget int64 `json:"budget_tokens"`
+		} `json:"thinking"`
+		Generation struct {
+			Max      int64 `json:"maxOutputTokens"`
+			N        int64 `json:"candidateCount"`
+			Thinking struct {
+				Budget int64 `json:"thinkingBudget"`
+			} `json:"thinkingConfig"`
+		} `json:"generationConfig"`
+		Inference struct {
+			Max int64 `json:"maxTokens"`
+		} `json:"inferenceConfig"`
+	}
+	if err := json.Unmarshal(r.Body, &q); err != nil {
+		t.Fatal(err)
+	}
+	var bound int64
+	switch {
+	case strings.HasSuffix(r.Path, "/responses"):
+		bound = q.MaxOut
+	case r.Provider == "gemini":
+		bound = q.Generation.Max
+	case r.Provider == "bedrock":
+		bound = q.Inference.Max
+	default:
+		bound = max(q.Max, q.MaxDone)
+	}
+	if bound == 0 {
+		bound = most
+	}
+	if b := max(q.Thinking.Budget, q.Generation.Thinking.Budget); b > bound {
+		bound += b
+	}
+	var prompts []string
+	_ = json.Unmarshal(q.Prompt, &prompts)
+	return bound * max(1, q.N, q.Best, q.Generation.N) * int64(max(1, len(prompts)))
+}

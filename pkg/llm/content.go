@@ -25,9 +25,7 @@ var complete = map[string]bool{"message": true, "function_call": true, "function
 func (p *peek) subject(name string) {
 	switch c := p.next(); {
 	case c == '"':
-		raw := p.reader.skip()
-		p.some, p.a.Messages = len(raw) > 2, 1
-		p.spoken(raw)
+		p.some, p.a.Messages = len(p.reader.skip()) > 2, 1
 	case c == 'n':
 		p.reader.skip()
 	case c != '[':
@@ -50,7 +48,7 @@ func (p *peek) batch() {
 		switch p.next() {
 		case '"':
 			p.a.Messages++
-			p.spoken(p.reader.skip())
+			p.reader.skip()
 		case '[':
 			p.a.Messages++
 			p.list(func(int) { p.reader.skip(); tokens++ })
@@ -62,7 +60,7 @@ func (p *peek) batch() {
 			tokens++
 		}
 	})
-	if p.tokens += int64(tokens); p.a.Messages == 0 && tokens > 0 {
+	if p.a.Messages == 0 && tokens > 0 {
 		p.a.Messages = 1
 	}
 	p.some = p.a.Messages > 0
@@ -123,10 +121,6 @@ func (p *peek) refer(id string) {
 
 // content reads parts: an object, a list of them, or text.
 func (p *peek) content(s *shape) {
-	if p.next() == '"' {
-		p.spoken(p.reader.skip())
-		return
-	}
 	p.value(s, p.part)
 }
 
@@ -156,11 +150,6 @@ func (p *peek) part(k known) bool {
 			return true
 		}
 		return false
-	case "text", "content", "output", "arguments", "refusal", "reasoning_content", "thinking", "input":
-		if p.next() != '"' && k.in != nil {
-			return false
-		}
-		p.spoken(p.reader.skip())
 	default:
 		return false
 	}
@@ -175,13 +164,36 @@ func (p *peek) file(typ string) {
 	}
 }
 
-// spoken counts the most tokens that a text can be: a lower-case letter with
-// another one, or with the blank before it, is one at most, and so is every other
-// byte.
-func (p *peek) spoken(raw []byte) {
-	soft := int64(soft(raw))
-	p.text += int64(len(raw))
-	p.tokens += int64(len(raw)) - soft/2
+// media are the members whose strings are files, or seals: what their bytes say
+// nothing of.
+var media = map[string]bool{"data": true, "file_data": true, "url": true, "image_url": true, "video_url": true, "signature": true, "encrypted_content": true}
+
+// spoken counts the most tokens that the texts in a value can be, names of members
+// with them: a lower-case letter with another one, or with the blank before it, is
+// one at most, and so is every other byte. Of numbers each digit is one, or, in a
+// list of tokens, each number.
+func (p *peek) spoken(raw []byte, tokens bool) {
+	file := false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case c == '"':
+			end := closing(raw, i)
+			text := raw[i+1 : end]
+			i = end
+			if next := blank(raw, end+1); next < len(raw) && raw[next] == ':' {
+				file = media[string(text)]
+			} else if file {
+				file = false
+				continue
+			}
+			p.tokens += int64(len(text)) - int64(soft(text)/2)
+		case c >= '0' && c <= '9':
+			p.tokens++
+			for tokens && i+1 < len(raw) && raw[i+1] >= '0' && raw[i+1] <= '9' {
+				i++
+			}
+		}
+	}
 }
 
 // soft counts lower-case letters and blanks, eight bytes at a time.

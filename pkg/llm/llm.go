@@ -105,6 +105,57 @@ func (a *Args) said() []byte {
 	return contract.Bytes(&c)
 }
 
+// Limits are what a model can take and give at most, in tokens; 0 is not known.
+type Limits struct{ Context, Image, Output int64 }
+
+// Above is the larger of each limit, where one that is not known is taken for
+// what Most takes it for.
+func (l Limits) Above(o Limits) Limits {
+	above := func(a, b, unknown int64) int64 {
+		if a == 0 && b == 0 {
+			return 0
+		}
+		return max(or(a, unknown), or(b, unknown))
+	}
+	if l == (Limits{}) {
+		return o
+	}
+	return Limits{max(l.Context, o.Context), above(l.Image, o.Image, unknownImage), above(l.Output, o.Output, unknownOutput)}
+}
+
+// UnknownContext is taken for a model's context that is not known.
+const UnknownContext = 1 << 20
+
+// What is taken for other limits that are not known.
+const (
+	unknownImage  = 48 << 10
+	unknownOutput = 128 << 10
+)
+
+func or(a, b int64) int64 {
+	if a > 0 {
+		return a
+	}
+	return b
+}
+
+// Most is the most that one answer to the request can use at a model: tokens in
+// and out.
+func (a *Args) Most(l Limits) (in, out int64) {
+	in = a.In + a.Images*or(l.Image, unknownImage)
+	if a.Whole {
+		in = max(in, or(l.Context, UnknownContext))
+	}
+	if l.Context > 0 {
+		in = min(in, l.Context)
+	}
+	out = a.Hold - a.In
+	if a.Unbound {
+		out += max(a.Answers, 1) * max(0, or(l.Output, unknownOutput)-DefaultOutput)
+	}
+	return in, out
+}
+
 // Stored reports whether a response may be fetched and continued by its id.
 func (a *Args) Stored() bool { return gjson.GetBytes(a.Params, "store").Raw != "false" }
 

@@ -61,7 +61,7 @@ type peek struct {
 	reasons      int64 // the same, where the request names an effort
 	extra        int64 // tokens that come out beside the answer
 	prompts      int64
-	text, tokens int64 // bytes of text, and the most tokens that these can be
+	tokens       int64 // the most that its texts can be
 	byMember     int64 // images, counted by another member
 	some         bool  // the subject is there
 }
@@ -84,7 +84,9 @@ func read(kind string, body []byte) (*peek, error) {
 	p.object(root, func(k known) bool { p.field(k.name); p.member(k); return true }, func(name []byte) {
 		p.push(step{name: string(name)})
 		p.field(string(name))
-		p.param(string(name), p.skip())
+		raw := p.skip()
+		p.spoken(raw, false) // it may be a text for the model all the same
+		p.param(string(name), raw)
 		p.deep--
 	})
 	if p.err == nil {
@@ -127,9 +129,15 @@ func (p *peek) member(k known) {
 	default:
 		p.value(k.in, pass)
 	}
-	if p.err == nil {
-		p.param(k.name, p.doc[from:p.i])
+	if p.err != nil {
+		return
 	}
+	raw := p.doc[from:p.i]
+	switch {
+	case raw[0] == '{' || raw[0] == '[', raw[0] == '"' && (k.name == subject[p.kind] || k.name == "system" || k.name == "instructions" || k.name == "suffix"):
+		p.spoken(raw, p.kind == Completions || p.kind == Embeddings)
+	}
+	p.param(k.name, raw)
 }
 
 // told reads the members that stand in the summary or count for the reservation.
@@ -175,6 +183,10 @@ func (p *peek) told(name string) bool {
 		if raw := p.reader.skip(); raw[0] != 'n' {
 			p.refuse("name one model, in model: others would not be decided on")
 		}
+	case "toolConfig", "tool_config", "cachedContent", "cached_content", "additionalModelRequestFields":
+		if raw := p.reader.skip(); raw[0] != 'n' {
+			p.refuse("belongs to another API, and may offer tools that were not decided on")
+		}
 	case "background":
 		if p.flag() && p.kind == Responses {
 			p.refuse("a response is not made in the background here; stream it")
@@ -186,8 +198,6 @@ func (p *peek) told(name string) bool {
 			return false
 		}
 		p.prompt()
-	case "instructions", "suffix":
-		p.spoken(p.reader.skip())
 	default:
 		if !slices.Contains(bounds, name) {
 			return false
@@ -417,7 +427,7 @@ func (p *peek) finish() {
 	if a.Images = max(a.Images, p.byMember); a.Images > 0 {
 		p.labels = []string{labelUserFile}
 	}
-	a.In = a.Bytes/3 + 1 + max(0, p.tokens-p.text/3-slack)
+	a.In = max(a.Bytes/3+1, p.tokens+perMessage*a.Messages)
 	a.Hold = a.In
 	if p.kind == Embeddings || p.kind == CountTokens {
 		return
@@ -439,8 +449,8 @@ func (p *peek) finish() {
 	a.Hold += out*n + p.extra
 }
 
-// slack is how many tokens of short texts the bytes around them make good for.
-const slack = 16
+// perMessage is how many tokens an API puts around a message at most.
+const perMessage = 8
 
 // offer fills in the tools that the request offers. Tools that tool_choice names
 // stand among them already; those that do not are listed behind.

@@ -78,7 +78,8 @@ func TestTools(t *testing.T) {
 		{Messages, `"tool_choice":{"type":"tool","name":"a"},"tools":[{"name":"a","input_schema":{"Name":1,"name":2}}]`, "a"},
 		{Messages, `"tools":[{"type":"bash_20250124","name":"bash"},{"type":"custom","name":"x"}],"mcp_servers":[{"type":"url","url":"u","name":"gh","tool_configuration":{"allowed_tools":["push"]}},{"type":"url","url":"u","name":"open"}]`, "bash_20250124 bash x mcp mcp.gh.push mcp mcp.open.*"},
 		{Messages, `"tools":[{"type":"mcp_toolset","mcp_server_name":"gh"}]`, "mcp_toolset mcp mcp.gh.*"},
-		{Responses, `"tools":[{"type":"mcp","server_label":"gh","server_url":"u","allowed_tools":{"tool_names":["pull"]}},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"},{"type":"web_search"}]}]`, "mcp mcp.gh.pull n.f n.web_search"},
+		{Responses, `"tools":[{"type":"mcp","server_label":"gh","server_url":"u","allowed_tools":{"tool_names":["pull"]}},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}]`, "mcp mcp.gh.pull n.f"},
+		{Responses, `"tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"},{"type":"web_search"}]}]`, "/tools/0/tools/1"},
 		{Responses, `"prompt":{"id":"pmpt_1"},"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"x"}]}`, "prompt.pmpt_1.* x"},
 		{Responses, `"input":[{"type":"tool_search_output","id":"t","tools":[{"type":"function","name":"late"}]}]`, "late"},
 	} {

@@ -68,7 +68,13 @@ func (r *reader) tool(namespace string) (out tool) {
 		r.namespace(&t, namespace, &out)
 		return out
 	}
+	hosted := r.hosted
+	r.hosted = false
 	out.names = r.nameOf(&t)
+	if namespace != "" && (r.hosted || t.typ != "" && t.typ != "function" && t.typ != "custom") {
+		r.refuse("a namespace holds functions and custom tools")
+	}
+	r.hosted = r.hosted || hosted
 	if namespace != "" {
 		for i := range out.names {
 			out.names[i] = namespace + "." + out.names[i]

@@ -41,6 +41,7 @@ type attempt struct {
 	said   int // bytes of text that passed
 	output []byte
 	seen   scan.Seen // in the answer
+	held   amounts   // that it may be billed for
 	trace  string    // context for the provider
 	inject bool      // usage in the stream was asked for by us, not by the caller
 }
@@ -134,6 +135,7 @@ func (a *attempt) record(f *provider.Failure) {
 	a.ev.LatencyMS = time.Since(a.began).Milliseconds()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	a.settle(f)
 	c.tries++
 	a.ev.Attempt = c.tries
 	c.usage.InputTokens += u.In
@@ -175,8 +177,12 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 		return &provider.Failure{Code: "upstream_refused", Status: http.StatusBadRequest, Message: "the request cannot be translated for provider " + up.Name + ": " + err.Error()}
 	}
+	if f := a.afford(); f != nil {
+		return f
+	}
 	name, rests := up.keys.pick(time.Now(), a.cand.Model)
 	if rests != nil {
+		rests.Free = true
 		return rests
 	}
 	told := false
@@ -186,12 +192,13 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 	}()
 	if err := up.gate.Enter(ctx, c.w.Event.Actor); err != nil {
+		a.held = a.release()
 		return err
 	}
 	defer up.gate.Leave()
 	if a.ev.ProviderKey = name; name != "" {
 		if req.Key, err = c.s.keys.get(ctx, c.w, name); err != nil {
-			return &provider.Failure{Code: "credential_missing", Message: "the key of provider " + up.Name + " cannot be had: " + err.Error()}
+			return &provider.Failure{Code: "credential_missing", Free: true, Message: "the key of provider " + up.Name + " cannot be had: " + err.Error()}
 		}
 	}
 	a.began = time.Now()

@@ -36,11 +36,13 @@ type call struct {
 		tags []string
 	}
 
+	room          *amounts // that are reserved; nil: no limit counts this call
 	prompt, reply scan.Guard
 	inPrompt      scan.Seen
 	withheld      []string // tools
 
 	mu     sync.Mutex // attempts may run beside each other
+	billed amounts    // what attempts may be billed for so far, at most
 	tries  int64
 	usage  contract.Usage
 	output []byte // what the ledger gets
@@ -56,6 +58,9 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail("invalid_input", "body: is not the one that the args name")
 	}
 	c.inPrompt = scan.Seen{}
+	if b := w.Intent.Budget; b != nil {
+		c.room = &amounts{b.Amounts.Tokens, b.Amounts.USDMicros}
+	}
 	if err := c.oblige(); err != nil {
 		return execute.Fail("obligation_unknown", "obligation: %v", err)
 	}
@@ -156,7 +161,7 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 // provider is no fault of the caller's.
 func statusOf(f *provider.Failure) int {
 	switch f.Code {
-	case "rate_limited":
+	case "rate_limited", overBudget:
 		return http.StatusTooManyRequests
 	case "model_not_found", "not_found":
 		return http.StatusNotFound
@@ -231,6 +236,9 @@ func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Fai
 			f, used := c.race(ctx, plan, i)
 			if f == nil {
 				return nil
+			}
+			if f.Code == overBudget && last != nil {
+				return last // no room to try again
 			}
 			last = f
 			if c.out.begun() || ctx.Err() != nil || f.Code == "content_blocked" {

@@ -120,6 +120,11 @@ func fit(wire string, r *ir.Request) error {
 			return fmt.Errorf("%s: has no meaning in the caller's API, and one in this provider's", m)
 		}
 	}
+	for i := range r.Tools {
+		if r.Tools[i].Name == "" && len(r.Tools[i].Hosted) == 0 {
+			return fmt.Errorf("tools: one is not spelled as the caller's API does, and has no name there")
+		}
+	}
 	several := wire == provider.Chat || wire == provider.Gemini
 	if r.N > 1 && !several {
 		return fmt.Errorf("n: this provider gives one answer to a request")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
@@ -16,10 +17,10 @@ import (
 
 const pricesKey = "prices"
 
-// publish records what each name can cost at most, where that has changed, so
-// that policy can hold it against budgets. The demo costs nothing.
+// publish records what a request to each name can use at most, where that has
+// changed, so that policy can hold it against budgets. The demo costs nothing.
 func (s *Service) publish(ctx context.Context, env *run.Env) error {
-	p := events.PricesPublished{Version: s.Prices.Version, Models: []events.ModelPrice{{Model: demo.Provider + "/" + demo.Model}}}
+	p := events.PricesPublished{Version: s.Prices.Version, Models: []events.ModelPrice{{Model: demo.Provider + "/" + demo.Model, MaxOutput: llm.DefaultOutput}}}
 	if p.Version == "" {
 		p.Version = "none"
 	}
@@ -27,11 +28,14 @@ func (s *Service) publish(ctx context.Context, env *run.Env) error {
 	for _, m := range s.Prices.Models {
 		names = append(names, m.Model)
 	}
+	for _, r := range s.Fallbacks {
+		names = append(names, r.Primary)
+	}
 	slices.Sort(names)
 	for _, n := range slices.Compact(names) {
-		if c, ok := s.Ceiling(n, s.has); ok {
-			p.Models = append(p.Models, events.ModelPrice{Input: c.Input, Model: n, Output: c.Output})
-		}
+		m := s.Most(n)
+		p.Models = append(p.Models, events.ModelPrice{Attempts: m.Attempts, Context: m.Limits.Context, ImageTokens: m.Limits.Image, Input: m.Input, MaxOutput: m.Limits.Output,
+			Model: n, Output: m.Output, Unpriced: !m.Priced})
 	}
 	slices.SortFunc(p.Models, func(a, b events.ModelPrice) int { return cmp.Compare(a.Model, b.Model) })
 	data := contract.Bytes(&p)

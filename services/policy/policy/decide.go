@@ -340,9 +340,13 @@ func estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter
 		a.ComputeMillis = t.Sandbox.WallMS * t.Sandbox.CPUMillis / 1000
 	}
 	if q != nil && a.Tokens == 0 {
-		a.Tokens, a.USDMicros = q.Hold, -1
-		if m, ok := price(q.Model); ok {
-			a.USDMicros = (q.In*m.Input + (q.Hold-q.In)*m.Output + 999_999) / 1_000_000
+		a.USDMicros = -1
+		m, ok := price(q.Model)
+		in, out := q.Most(llm.Limits{Context: m.Context, Image: m.ImageTokens, Output: m.MaxOutput})
+		attempts := max(m.Attempts, 1)
+		a.Tokens = (in + out) * attempts
+		if ok && !m.Unpriced { // each attempt is rounded up by itself
+			a.USDMicros = (in*m.Input+out*m.Output+999_999)/1_000_000 + attempts - 1
 		}
 	}
 	return a

@@ -6,6 +6,7 @@ package demo
 import (
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
@@ -31,11 +32,21 @@ func Answer(id string, r *ir.Request) []ir.Event {
 		}
 	}
 	out := []ir.Event{{Kind: ir.Begin, ID: id}}
-	for _, word := range strings.SplitAfter(text, " ") {
-		if word != "" {
-			out = append(out, ir.Event{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: word}})
-		}
+	bound, said, finish := r.MaxTokens, int64(0), ir.Stop
+	if bound == 0 {
+		bound = llm.DefaultOutput
 	}
-	return append(out, ir.Event{Kind: ir.End, Finish: ir.Stop},
-		ir.Event{Kind: ir.Used, Usage: ir.Usage{In: in, Out: int64(len(strings.Fields(text))), Known: true}})
+	for _, word := range strings.SplitAfter(text, " ") {
+		if word == "" {
+			continue
+		}
+		n := int64(len(strings.Fields(word)))
+		if said+n > bound {
+			finish = ir.Length
+			break
+		}
+		said += n
+		out = append(out, ir.Event{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: word}})
+	}
+	return append(out, ir.Event{Kind: ir.End, Finish: finish}, ir.Event{Kind: ir.Used, Usage: ir.Usage{In: in, Out: said, Known: true}})
 }

@@ -145,6 +145,7 @@ type Failure struct {
 	Fault   *ir.Fault // what the provider said, if it did
 	Body    []byte    // as it said it
 	Headers http.Header
+	Free    bool // the provider refused, or never got the request: it bills nothing
 }
 
 func (f *Failure) Error() string { return f.Message }
@@ -312,7 +313,7 @@ func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 	req, err := p.request(ctx, c)
 	if err != nil {
 		cancel(nil)
-		return nil, &Failure{Code: "credential_invalid", Message: "provider " + p.Name + ": " + err.Error()}
+		return nil, &Failure{Code: "credential_invalid", Free: true, Message: "provider " + p.Name + ": " + err.Error()}
 	}
 	began := time.Now()
 	resp, err := p.client.Do(req)
@@ -365,7 +366,8 @@ func (p *Provider) broken(ctx context.Context, err error, key string) *Failure {
 	if errors.Is(context.Cause(ctx), errSilent) || errors.As(err, &ne) && ne.Timeout() {
 		return &Failure{Code: "upstream_timeout", Message: "provider " + p.Name + " did not answer in time"}
 	}
-	return &Failure{Code: "upstream_unreachable", Message: "provider " + p.Name + " did not answer: " + scrub(err.Error(), key)}
+	var op *net.OpError
+	return &Failure{Code: "upstream_unreachable", Free: errors.As(err, &op) && op.Op == "dial", Message: "provider " + p.Name + " did not answer: " + scrub(err.Error(), key)}
 }
 
 // Cut is the failure of an answer that broke off.
@@ -409,7 +411,7 @@ func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 		f.Message = strings.ToValidUTF8(strings.TrimSpace(string(body[:min(len(body), 512)])), "\uFFFD")
 	}
 	f.Message = scrub(f.Message, c.Key)
-	x := &Failure{Code: codeOf(resp.StatusCode), Status: resp.StatusCode, Fault: f, Body: []byte(scrub(string(body), c.Key)), Headers: resp.Header,
+	x := &Failure{Code: codeOf(resp.StatusCode), Free: resp.StatusCode != http.StatusRequestTimeout && resp.StatusCode != http.StatusGatewayTimeout, Status: resp.StatusCode, Fault: f, Body: []byte(scrub(string(body), c.Key)), Headers: resp.Header,
 		Message: fmt.Sprintf("provider %s answered %d: %s", p.Name, resp.StatusCode, f.Message)}
 	if x.Retry = retryAfter(resp.Header); x.Retry == 0 {
 		x.Retry = time.Duration(f.RetryMS) * time.Millisecond

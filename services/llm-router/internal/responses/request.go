@@ -133,6 +133,8 @@ func parseTool(raw json.RawMessage, namespace string) ([]ir.ToolDef, error) {
 			out = append(out, ds...)
 		}
 		return out, nil
+	case "":
+		return nil, errors.New("type: missing")
 	default:
 		d.Hosted = raw
 	}

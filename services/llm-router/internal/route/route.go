@@ -8,6 +8,8 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
 // Triggers of a fallback: how an attempt failed.
@@ -46,6 +48,14 @@ type Price struct {
 	Cached     int64  `json:"cached_input,omitempty"` // read from a prompt cache; 0 = as Input
 	CacheWrite int64  `json:"cache_write,omitempty"`  // written into one; 0 = as Input
 	Output     int64  `json:"output"`                 // what comes out
+	MaxOutput  int64  `json:"max_output,omitempty"`   // most tokens of an answer that the request does not bound; 0 = 131072
+	Context    int64  `json:"context,omitempty"`      // most tokens of input, which files and a provider's own tools may come to; 0 = 1048576
+	Image      int64  `json:"image_tokens,omitempty"` // most tokens of one image; 0 = 49152
+}
+
+// Limits are what the model can take and give.
+func (p *Price) Limits() llm.Limits {
+	return llm.Limits{Context: p.Context, Image: p.Image, Output: p.MaxOutput}
 }
 
 // Prices is the price table.
@@ -109,8 +119,8 @@ func (t *Table) Check(has func(provider string) bool) error {
 		}
 	}
 	for i, p := range t.Prices.Models {
-		if p.Input < 0 || p.Output < 0 || p.Cached < 0 || p.CacheWrite < 0 {
-			return fmt.Errorf("prices.models[%d]: a price is 0 or more", i)
+		if p.Input < 0 || p.Output < 0 || p.Cached < 0 || p.CacheWrite < 0 || p.MaxOutput < 0 || p.Context < 0 || p.Image < 0 {
+			return fmt.Errorf("prices.models[%d]: a price or limit is 0 or more", i)
 		}
 	}
 	if len(t.Prices.Models) > 0 && t.Prices.Version == "" {
@@ -273,21 +283,54 @@ func (t *Table) Cost(id string, in, cached, written, out int64) (micros int64, o
 	return (sum + 999_999) / 1_000_000, true
 }
 
-// Ceiling is the dearest that a model as the caller names it can be: over
-// everything a plan for it may come to. ok is false where one has no price.
-func (t *Table) Ceiling(want string, has func(string) bool) (p Price, ok bool) {
-	ids := []string{}
+// Most is what a request to a model, as the caller names it, can come to at most.
+type Most struct {
+	Attempts      int64 // that may be billed: one at each candidate of its plan
+	Input, Output int64 // prices, summed over them
+	Limits        llm.Limits
+	Priced        bool // each has a price
+}
+
+// Most sums over everything that a plan for the model may come to: an attempt that
+// fails or is overtaken may be billed like the one that answers.
+func (t *Table) Most(want string) (m Most) {
+	m.Priced = true
+	unknown := false // some candidate's context is
+	for _, id := range t.reach(want) {
+		m.Attempts++
+		p := t.price(id)
+		if p == nil {
+			p, m.Priced = &Price{}, false
+		}
+		m.Input += max(p.Input, p.CacheWrite, p.Cached)
+		m.Output += p.Output
+		m.Limits = m.Limits.Above(p.Limits())
+		unknown = unknown || p.Context == 0
+	}
+	if unknown && m.Limits.Context < llm.UnknownContext {
+		m.Limits.Context = 0
+	}
+	return m
+}
+
+// reach is every candidate that a plan for the model may hold, each once.
+func (t *Table) reach(want string) (ids []string) {
 	add := func(name string) {
 		if to := t.Aliases[name]; to != "" {
 			name = to
 		}
+		names := []string{name}
 		if v := t.virtual(name); v != nil {
+			names = nil
 			for _, x := range v.Targets {
-				ids = append(ids, x.Model)
+				names = append(names, x.Model)
 			}
-			return
 		}
-		ids = append(ids, name)
+		for _, n := range names {
+			if !slices.Contains(ids, n) {
+				ids = append(ids, n)
+			}
+		}
 	}
 	add(want)
 	for _, r := range t.Fallbacks {
@@ -297,15 +340,25 @@ func (t *Table) Ceiling(want string, has func(string) bool) (p Price, ok bool) {
 			}
 		}
 	}
-	p.Model = want
-	for _, id := range ids {
-		x := t.price(id)
-		if x == nil {
-			return p, false
-		}
-		p.Input, p.Output = max(p.Input, x.Input, x.CacheWrite), max(p.Output, x.Output)
+	return ids
+}
+
+// Limits are those that the price table names for provider/model.
+func (t *Table) Limits(id string) llm.Limits {
+	if p := t.price(id); p != nil {
+		return p.Limits()
 	}
-	return p, true
+	return llm.Limits{}
+}
+
+// Worst is what in and out tokens cost at a model at most; ok is false where the
+// table has no price for it.
+func (t *Table) Worst(id string, in, out int64) (micros int64, ok bool) {
+	p := t.price(id)
+	if p == nil {
+		return 0, false
+	}
+	return (in*max(p.Input, p.CacheWrite, p.Cached) + out*p.Output + 999_999) / 1_000_000, true
 }
 
 // Names lists the names beside provider/model.

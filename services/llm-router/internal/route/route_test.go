@@ -1,9 +1,12 @@
 package route
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
 func table() *Table {
@@ -95,13 +98,36 @@ func TestCost(t *testing.T) {
 	if _, ok := tb.Cost("c/x", 1, 0, 0, 1); ok {
 		t.Error("a model without a price has a cost")
 	}
-	// Of an alias, the dearest of all that it may come to; without a price of one, none.
-	if _, ok := tb.Ceiling("fast", has); ok {
-		t.Error("mixed has no price, so fast has none")
+}
+
+// TestMost: what is held is the sum over every candidate that may be billed, at
+// the dearest price for input, by the largest of their limits.
+func TestMost(t *testing.T) {
+	tb := table()
+	if m := tb.Most("fast"); m.Priced || m.Attempts != 4 {
+		t.Errorf("mixed has no price, so fast has none: %+v", m)
 	}
-	tb.Fallbacks[0].Fallbacks = []string{"b/small"}
-	if p, ok := tb.Ceiling("fast", has); !ok || p.Input != 5 || p.Output != 9 {
-		t.Errorf("ceiling %+v %v", p, ok)
+	tb.Fallbacks[0].Fallbacks = []string{"b/small", "a/small"}
+	tb.Prices.Models[2].MaxOutput, tb.Prices.Models[2].Context = 8000, 200_000
+	// a/small by its price of cache writes, and b/small: each once.
+	if m := tb.Most("fast"); !m.Priced || m.Attempts != 2 || m.Input != 4+5 || m.Output != 9+2 || m.Limits != (llm.Limits{Output: 128 << 10}) {
+		t.Errorf("%+v", m)
+	}
+	if m := tb.Most("a/small"); m.Attempts != 1 || m.Limits != (llm.Limits{Context: 200_000, Output: 8000}) {
+		t.Errorf("%+v", m)
+	}
+	if c, ok := tb.Worst("a/small", 1_000_000, 1_000_000); !ok || c != 13 {
+		t.Errorf("%d %v", c, ok)
+	}
+	// Whatever a plan holds is counted, however it is reached.
+	for _, want := range []string{"fast", "any", "mixed", "near", "a/big", "a/small"} {
+		for _, tags := range [][]string{nil, {"eu"}, {"us"}} {
+			for _, c := range tb.Plan(want, Query{Tags: tags}, has) {
+				if !slices.Contains(tb.reach(want), c.ID()) {
+					t.Errorf("%s %v: %s is not counted", want, tags, c.ID())
+				}
+			}
+		}
 	}
 }
 
