@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // Keys is the folder a service process reads its own keys from.
@@ -121,6 +122,9 @@ func Main(service string, build func(Keys) (Service, error)) {
 
 func serveProcess(ctx context.Context, service string, build func(Keys) (Service, error)) error {
 	keys := Keys(Getenv("BINNACLE_KEYS", "/run/secrets"))
+	if err := private.Check(string(keys)); err != nil {
+		return err
+	}
 	s, err := build(keys)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
@@ -41,7 +42,7 @@ func main() {
 			Expect:     strings.Split(run.Getenv("BINNACLE_EXPECT", "audit,judge,llm-router,policy,session-runner,vault-broker"), ","),
 			Listening: func(addr string) {
 				if f := os.Getenv("BINNACLE_ADDR_FILE"); f != "" {
-					_ = os.WriteFile(f, []byte(addr), 0o644)
+					_ = private.Write(f, []byte(addr))
 				}
 			}}}, nil
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
@@ -54,7 +55,7 @@ func (s *Service) enter(ctx context.Context) error {
 		return err
 	}
 	old := s.epochDir(l.Epoch - 1)
-	if err := os.MkdirAll(old, 0o755); err != nil {
+	if err := private.Mkdir(old); err != nil {
 		return err
 	}
 	for _, name := range []string{"tree", "view.db", "checkpoint"} { // the checkpoint last: it says that this is to do

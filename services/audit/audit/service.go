@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
@@ -363,7 +364,7 @@ func (s *Service) last() *point {
 }
 
 func writeSynced(path string, b []byte) error {
-	f, err := os.Create(path + ".new")
+	f, err := private.Create(path + ".new")
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
@@ -51,7 +52,7 @@ var (
 // OpenView opens or creates the view in dir. A file that cannot be read is
 // set aside: the view is rebuilt from the ledger.
 func OpenView(dir string) (*View, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
 	}
 	t, err := tree.Open(filepath.Join(dir, "tree"))
@@ -74,7 +75,7 @@ func OpenView(dir string) (*View, error) {
 
 func openDB(path string) (*bbolt.DB, error) {
 	// The view is rebuildable, so it need not survive power loss.
-	db, err := bbolt.Open(path, 0o644, &bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	db, err := bbolt.Open(path, private.FileMode, &bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return nil, err
 	}

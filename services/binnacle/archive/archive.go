@@ -23,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // Index is the folder's table of contents.
@@ -39,7 +40,7 @@ func Add(dir string, segment uint64, note string, cosigned []string, read Ledger
 		return nil, err
 	}
 	size := head.Size
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := private.Mkdir(dir); err != nil {
 		return nil, err
 	}
 	ix, err := evidence.OpenArchive(dir)
@@ -112,7 +113,7 @@ func write(dir string, from, to uint64, read Ledger) (*evidence.Segment, error) 
 
 // replace writes a file whole or not at all.
 func replace(name string, b []byte) error {
-	f, err := os.Create(name + ".new")
+	f, err := private.Create(name + ".new")
 	if err != nil {
 		return err
 	}

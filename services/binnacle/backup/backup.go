@@ -26,6 +26,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // format is the index's format member.
@@ -247,29 +248,14 @@ func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaratio
 			return nil, fmt.Errorf("the backup names a file %q", h.Name)
 		}
 		to := filepath.Join(spool, h.Name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o700), writeFile(to, t)); err != nil {
+		if err := errors.Join(private.Mkdir(filepath.Dir(to)), writeFile(to, t)); err != nil {
 			return nil, err
 		}
 	}
 	for name, dir := range map[string]string{"keys": f.Keys, "vault": f.Vault} {
-		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		if err := copyFolder(dir, filepath.Join(spool, name)); err != nil && !(name == "vault" && errors.Is(err, fs.ErrNotExist)) {
 			return nil, err
 		}
-		if err := os.CopyFS(dir, os.DirFS(filepath.Join(spool, name))); err != nil && !(name == "vault" && errors.Is(err, fs.ErrNotExist)) {
-			return nil, err
-		}
-	}
-	if err := filepath.WalkDir(f.Keys, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		mode := fs.FileMode(0o600)
-		if d.IsDir() {
-			mode = 0o700
-		}
-		return os.Chmod(p, mode)
-	}); err != nil {
-		return nil, err
 	}
 	c, err := open()
 	if err != nil {
@@ -277,6 +263,27 @@ func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaratio
 	}
 	defer c.Close()
 	return restoreStreams(ctx, c, spool, &ix, f, decls)
+}
+
+// copyFolder copies a folder of plain files to where none is.
+func copyFolder(to, from string) error {
+	return filepath.WalkDir(from, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, p)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return private.Mkdir(filepath.Join(to, rel))
+		}
+		b, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		return private.Write(filepath.Join(to, rel), b)
+	})
 }
 
 func writeFile(name string, r io.Reader) error {
@@ -353,7 +360,7 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 	if newest == nil {
 		return r, nil
 	}
-	return r, errors.Join(os.MkdirAll(f.Audit, 0o755), os.WriteFile(filepath.Join(f.Audit, "checkpoint"), newest, 0o644))
+	return r, errors.Join(private.Mkdir(f.Audit), private.Write(filepath.Join(f.Audit, "checkpoint"), newest))
 }
 
 // each reads a stream's file.

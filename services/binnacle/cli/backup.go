@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/backup"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
@@ -69,7 +70,7 @@ func backupCmd(ctx context.Context, c *env) error {
 	}
 	defer stop()
 	defer conn.Close()
-	file, err := os.OpenFile(*out+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	file, err := private.Create(*out + ".new")
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
@@ -177,7 +178,7 @@ func (c *env) build(dir string, f *policyFlags) error {
 	if err != nil {
 		return fail(exitFailed, "%v", err)
 	}
-	if err := os.WriteFile(*f.out, b, 0o644); err != nil {
+	if err := private.Write(*f.out, b); err != nil {
 		return err
 	}
 	return c.print(map[string]string{"file": *f.out, "digest": sign.Digest(b), "kid": kid}, func() { fmt.Fprintf(c.out, "wrote %s\n%s\n", *f.out, sign.Digest(b)) })

@@ -17,6 +17,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // printStream prints a chat stream's text as it comes. It fails unless the
@@ -176,7 +177,7 @@ func export(ctx context.Context, c *env) error {
 	}
 	w := c.out
 	if *out != "" {
-		f, err := os.Create(*out + ".new")
+		f, err := private.Create(*out + ".new")
 		if err != nil {
 			return err
 		}

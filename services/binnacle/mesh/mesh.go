@@ -22,6 +22,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
@@ -153,7 +154,11 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: filepath.Join(dir, "nats"), SyncAlways: cfg.Power, Listen: cfg.NATSListen})
+	nats, err := storeFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: nats, SyncAlways: cfg.Power, Listen: cfg.NATSListen})
 	if err != nil {
 		return nil, err
 	}
@@ -281,10 +286,8 @@ func (m *Mesh) list(cfg Config, dir string, ring *keyring.Ring) (map[string]run.
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range []string{"vault", "sandbox"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o711); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(private.Mkdir(filepath.Join(dir, "vault")), os.MkdirAll(filepath.Join(dir, "sandbox"), 0o711)); err != nil {
+		return nil, err
 	}
 	durability := "process"
 	if cfg.Power {
@@ -327,14 +330,14 @@ func tokenPublic(ring *keyring.Ring) (ed25519.PublicKey, error) {
 // Init makes the keys of a mesh in dir/keys and puts the trust anchor beside
 // them as dir/root.kid.
 func Init(dir, tenant string) (*keyring.Ring, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := private.Mkdir(dir); err != nil {
 		return nil, err
 	}
 	ring, err := keyring.Init(filepath.Join(dir, "keys"), tenant)
 	if err != nil {
 		return nil, err
 	}
-	return ring, os.WriteFile(filepath.Join(dir, "root.kid"), []byte(ring.RootKID+"\n"), 0o644)
+	return ring, private.Write(filepath.Join(dir, "root.kid"), []byte(ring.RootKID+"\n"))
 }
 
 // AdminToken reads dir/admin.token, or mints it when it is missing or nears
@@ -343,6 +346,9 @@ func AdminToken(dir string, ring *keyring.Ring, tenant string) (string, error) {
 	path := filepath.Join(dir, "admin.token")
 	public, err := tokenPublic(ring)
 	if err != nil {
+		return "", err
+	}
+	if err := private.CheckOne(path); err != nil {
 		return "", err
 	}
 	if b, err := os.ReadFile(path); err == nil {
@@ -359,10 +365,7 @@ func AdminToken(dir string, ring *keyring.Ring, tenant string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(path, []byte(t+"\n"), 0o600); err != nil {
-		return "", err
-	}
-	return t, os.Chmod(path, 0o600)
+	return t, private.Write(path, []byte(t+"\n"))
 }
 
 // Done is closed when the mesh has ended, by Stop or by an error of a

@@ -9,6 +9,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
@@ -18,7 +19,7 @@ var ErrInUse = errors.New("a mesh runs on this folder")
 // lock keeps other processes off a mesh's folder: two servers on one store
 // destroy it. The lock ends with the process, or with the file's closing.
 func lock(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, private.FileMode)
 	if err != nil {
 		return nil, err
 	}
@@ -27,6 +28,13 @@ func lock(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("%s: %w", dir, ErrInUse)
 	}
 	return f, nil
+}
+
+// storeFolder is the NATS server's folder in a mesh's. What the server writes into
+// it is for its group to read too, so the folder itself is closed.
+func storeFolder(dir string) (string, error) {
+	nats := filepath.Join(dir, "nats")
+	return nats, errors.Join(private.Mkdir(nats), private.CheckOne(nats))
 }
 
 // Offline runs the bus of a mesh that is stopped, and nothing else, and
@@ -49,7 +57,11 @@ func Offline(dir string) (c *bus.Conn, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: filepath.Join(dir, "nats")})
+	nats, err := storeFolder(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: nats})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
@@ -30,6 +31,9 @@ const (
 // openStores opens the two stores of the folder, and moves content keys from
 // where release 0.4 kept them.
 func openStores(dir string, kek []byte) (secrets, content *store.Store, err error) {
+	if err := private.Check(dir); err != nil {
+		return nil, nil, err
+	}
 	if secrets, err = store.Open(filepath.Join(dir, "secrets.json"), kek, ""); err != nil {
 		return nil, nil, err
 	}

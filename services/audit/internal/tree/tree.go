@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // Tree is not safe for concurrent writes; reads may go on beside one writer.
@@ -20,12 +21,12 @@ type Tree struct {
 
 // Open uses dir, creating it.
 func Open(dir string) (*Tree, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := private.Mkdir(dir); err != nil {
 		return nil, err
 	}
 	t := &Tree{dir: dir}
 	for level := range 48 {
-		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("level-%02d", level)), os.O_RDWR|os.O_CREATE, 0o644)
+		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("level-%02d", level)), os.O_RDWR|os.O_CREATE, private.FileMode)
 		if err != nil {
 			return nil, err
 		}

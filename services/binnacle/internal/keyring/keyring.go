@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 )
@@ -58,7 +59,7 @@ var DefaultCeilings = guard.Ceilings{
 // documents and the signed P0 ceilings. The root seed is needed only here and
 // may be taken away afterwards.
 func Init(dir, tenant string) (*Ring, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
 	}
 	r := &Ring{Dir: dir}
@@ -142,11 +143,7 @@ func (r *Ring) path(name string) string { return filepath.Join(r.Dir, name) }
 func (r *Ring) Path(name string) string { return r.path(name) }
 
 func (r *Ring) write(name string, b []byte) error {
-	tmp := r.path(name + ".new")
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, r.path(name))
+	return private.Write(r.path(name), b)
 }
 
 // seed reads, or makes, 32 random bytes kept in hex.
@@ -230,7 +227,7 @@ const trustDir = "trust"
 
 // publish signs a trust document with the root key and adds it to the ring.
 func (r *Ring) publish(root *sign.Key, k contract.TrustKey) error {
-	if err := os.MkdirAll(r.path(trustDir), 0o755); err != nil {
+	if err := private.Mkdir(r.path(trustDir)); err != nil {
 		return err
 	}
 	old, err := os.ReadDir(r.path(trustDir))
@@ -239,10 +236,7 @@ func (r *Ring) publish(root *sign.Key, k contract.TrustKey) error {
 	}
 	signed := trust.Publish(root, k)
 	name := fmt.Sprintf("%s/%04d-%s.json", trustDir, len(old)+1, k.KID)
-	if err := r.write(name, contract.Bytes(&signed)); err != nil {
-		return err
-	}
-	return os.Chmod(r.path(name), 0o644)
+	return r.write(name, contract.Bytes(&signed))
 }
 
 // Trust reads the signed trust documents, in order. Release 0.1 kept them in
@@ -282,5 +276,5 @@ func Open(dir string) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no keys here: %w; `binnacle init` makes them", err)
 	}
-	return &Ring{Dir: dir, RootKID: strings.TrimSpace(string(b))}, nil
+	return &Ring{Dir: dir, RootKID: strings.TrimSpace(string(b))}, private.Check(dir)
 }

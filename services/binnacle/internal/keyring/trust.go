@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
 // Everything here needs the root seed, and works on files only: it can be done
@@ -196,11 +197,11 @@ func (r *Ring) OpenEpoch(note []byte, reason string) (contract.LogEpoch, error) 
 		}
 	}
 	l := trust.SignEpoch(root, contract.LogEpoch{Checkpoint: sign.Digest(note), Epoch: int64(len(epochs)) + 2, Reason: reason, Tenant: tenant})
-	if err := os.MkdirAll(r.path(epochDir), 0o755); err != nil {
+	if err := private.Mkdir(r.path(epochDir)); err != nil {
 		return l, err
 	}
 	name := fmt.Sprintf("%s/%04d.json", epochDir, l.Epoch)
-	return l, errors.Join(r.write(name, contract.Bytes(&l)), os.Chmod(r.path(name), 0o644))
+	return l, r.write(name, contract.Bytes(&l))
 }
 
 // epochDir holds the opened log epochs, a file each.

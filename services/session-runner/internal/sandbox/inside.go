@@ -99,6 +99,7 @@ func closeOnExec() error {
 // buildRoot makes the root of the sandbox and enters it.
 func buildRoot(s setup) error {
 	r := s.Root
+	unix.Umask(0o022) // the child's own: its user must enter what is made for it, however strict the service is
 	step := func(what string, err error) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
