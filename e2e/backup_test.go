@@ -85,10 +85,10 @@ func TestBackup(t *testing.T) {
 			if out, err := again.CLI("export", "--session", "s-kept", "--out", fresh); err != nil {
 				t.Fatal(out, err)
 			}
-			a, err1 := os.ReadFile(pack)
-			b, err2 := os.ReadFile(fresh)
-			if err1 != nil || err2 != nil || !bytes.Equal(a, b) {
-				t.Errorf("the pack of the restored mesh has other bytes (%v %v)", err1, err2)
+			for _, part := range []string{"events.jsonl", "decisions.jsonl", "receipts.jsonl", "system.jsonl"} { // it may be bound to a newer checkpoint
+				if a, b := entry(t, pack, part), entry(t, fresh, part); len(a) == 0 || !bytes.HasPrefix(b, a) {
+					t.Errorf("%s in the pack of the restored mesh has other bytes", part)
+				}
 			}
 			r := call(again, "cmd.secretlen", "s-kept", `{}`) // its session goes on, with the secret it needs
 			if !strings.Contains(string(r.Body), `"length":8`) {
