@@ -104,7 +104,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 		return // nothing listens: TestForeign and TestPermissions try the same in process
 	}
 	verbs := map[string]map[string][]string{ // service -> verb -> who may query it
-		"audit": {"call": {"gateway", "llm-router"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},
+		"audit": {"acted": {"policy"}, "call": {"gateway", "llm-router"}, "decision": {"gateway"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},
 			"transcript": {"judge"}, "view": {"gateway"}},
 		"gateway":        {"body": bus.Executors, "health": {"gateway"}, "sealed_value": {"vault-broker"}},
 		"judge":          {"body": bus.Executors, "health": {"gateway"}},

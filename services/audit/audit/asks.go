@@ -111,6 +111,19 @@ func (s *Service) serve() {
 	box.Serve("tile", s.tile)
 	box.Serve("cosign", s.cosign)
 	box.Serve("search", s.search)
+	box.Serve("acted", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
+		q, err := parse[struct {
+			Actor string `json:"actor"`
+		}](raw)
+		if err != nil {
+			return err
+		}
+		found, _, err := s.view.Search(SearchQuery{Terms: map[string]string{"actor": q.Actor}, Limit: 1})
+		if err != nil {
+			return err
+		}
+		return reply(len(found) > 0)
+	}, "policy")
 	box.Serve("view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
 		b := batcher{reply: reply}
 		if err := s.view.Dump(func(l []byte) error { return b.add(append(json.RawMessage(nil), l...)) }); err != nil {

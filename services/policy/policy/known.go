@@ -2,13 +2,11 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 )
 
@@ -77,13 +75,9 @@ func (s *Service) opened(session string) bool {
 func (s *Service) acted(actor string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
-	found, err := s.env.AskStream(ctx, "audit", "search", map[string]any{"terms": map[string]string{"actor": actor}, "limit": 1})
-	if err != nil {
-		return true
-	}
-	defer found.Close()
-	_, err = found.Next(ctx)
-	return !errors.Is(err, transient.ErrEnd)
+	var found bool
+	err := s.env.Ask(ctx, "audit", "acted", map[string]string{"actor": actor}, &found)
+	return err != nil || found
 }
 
 // current waits until this instance's view holds what was on the ledger: what
