@@ -52,15 +52,15 @@ func TestProxy(t *testing.T) {
 				t.Fatal(out, err)
 			}
 			got := map[string]int{}
-			for line := range strings.Lines(out) {
-				var e struct {
-					Event struct {
-						Data contract.Recorded `json:"data"`
-					} `json:"event"`
-				}
-				if err := json.Unmarshal([]byte(line), &e); err != nil {
-					t.Fatal(err)
-				}
+			var list []struct {
+				Event struct {
+					Data contract.Recorded `json:"data"`
+				} `json:"event"`
+			}
+			if err := json.Unmarshal([]byte(out), &list); err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range list {
 				got[e.Event.Data.Effect.Tool+" "+e.Event.Data.Effect.Status]++
 			}
 			if want := map[string]int{"llm.forward succeeded": 10, "client.upper succeeded": 4, "client.rm denied": 5, "client.mkfs denied": 1}; !maps.Equal(got, want) {

@@ -2,7 +2,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -97,6 +99,7 @@ type env struct {
 	out    io.Writer
 	errOut io.Writer
 	in     io.Reader
+	help   bytes.Buffer // what the flag set prints
 
 	addr, token, data *string
 	json              *bool
@@ -106,52 +109,111 @@ type env struct {
 type exitError struct {
 	code int
 	err  error
+	doc  map[string]any // the mesh's own error, if it sent one
+}
+
+// document is the error as JSON: code, message, and field where one is wrong,
+// beside what else the mesh said.
+func (e *exitError) document(err error) map[string]any {
+	out := map[string]any{"code": codes[e.code], "message": err.Error()}
+	for k, v := range e.doc {
+		out[k] = v
+	}
+	if field, ok := out["param"]; ok {
+		out["field"] = field
+		delete(out, "param")
+	}
+	return out
 }
 
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
 func fail(code int, format string, args ...any) error {
-	return &exitError{code, fmt.Errorf(format, args...)}
+	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
 // Main runs one command and returns its exit code.
 func Main(args []string) int {
-	if len(args) == 0 || slices.Contains([]string{"help", "-h", "--help"}, args[0]) {
-		fmt.Print(usage)
-		if len(args) == 0 {
-			return exitUsage
-		}
-		return exitOK
-	}
-	cmd, ok := commands[args[0]]
-	if !ok {
-		fmt.Fprintf(os.Stderr, "binnacle: unknown command %q; 'binnacle help' lists them\n", args[0])
-		return exitUsage
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	c := &env{args: args[1:], out: os.Stdout, errOut: os.Stderr, in: os.Stdin}
-	c.fs = flag.NewFlagSet("binnacle "+args[0], flag.ContinueOnError)
-	c.addr = c.fs.String("addr", envOr("BINNACLE_ADDR", "127.0.0.1:8080"), "address of the mesh's gateway")
-	c.token = c.fs.String("token", os.Getenv("BINNACLE_TOKEN"), "bearer token (default: BINNACLE_TOKEN, then DATA/admin.token)")
-	c.data = c.fs.String("data", envOr("BINNACLE_DATA", "data"), "state folder of a mesh on this machine")
-	c.json = c.fs.Bool("json", false, "machine-readable output")
-	err := cmd(ctx, c)
-	var x *exitError
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case errors.As(err, &x):
-		fmt.Fprintln(os.Stderr, "binnacle:", err)
-		return x.code
-	default:
-		fmt.Fprintln(os.Stderr, "binnacle:", err)
-		return exitFailed
-	}
+	return execute(ctx, args, os.Stdin, os.Stdout, os.Stderr)
 }
+
+// execute runs one command. Under --json standard output holds JSON only: one
+// document, the command's or {"error": …}, or one per line for what goes on.
+func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	c := &env{out: &written{w: out}, errOut: errOut, in: in}
+	c.fs = flag.NewFlagSet("binnacle", flag.ContinueOnError)
+	c.json = c.fs.Bool("json", false, "machine-readable output")
+	if len(args) == 0 || slices.Contains([]string{"help", "-h", "--help"}, args[0]) {
+		code := exitOK
+		if len(args) == 0 {
+			code = exitUsage
+		}
+		*c.json = asksJSON(args)
+		_ = c.print(map[string]string{"usage": usage}, func() { fmt.Fprint(c.out, usage) })
+		return code
+	}
+	c.args = args[1:]
+	cmd, ok := commands[args[0]]
+	if !ok {
+		return c.end(fail(exitUsage, "unknown command %q; 'binnacle help' lists them", args[0]))
+	}
+	c.fs.Init("binnacle "+args[0], flag.ContinueOnError)
+	c.fs.SetOutput(&c.help)
+	c.addr = c.fs.String("addr", envOr("BINNACLE_ADDR", "127.0.0.1:8080"), "address of the mesh's gateway")
+	c.token = c.fs.String("token", "", "bearer token (default: BINNACLE_TOKEN, then DATA/admin.token)")
+	c.data = c.fs.String("data", envOr("BINNACLE_DATA", "data"), "state folder of a mesh on this machine")
+	return c.end(cmd(ctx, c))
+}
+
+// end reports how a command ended and returns its exit code, which does not
+// depend on --json.
+func (c *env) end(err error) int {
+	*c.json = *c.json || asksJSON(c.args)
+	if err == nil {
+		return exitOK
+	}
+	if errors.Is(err, flag.ErrHelp) {
+		_ = c.print(map[string]string{"usage": c.help.String()}, func() { _, _ = c.errOut.Write(c.help.Bytes()) })
+		return exitOK
+	}
+	x := &exitError{code: exitFailed, err: err}
+	errors.As(err, &x)
+	_, _ = c.errOut.Write(c.help.Bytes()) // what a flag set says of a wrong command line
+	fmt.Fprintln(c.errOut, "binnacle:", err)
+	if w, ok := c.out.(*written); *c.json && (!ok || w.n == 0) {
+		_ = json.NewEncoder(c.out).Encode(map[string]any{"error": x.document(err)})
+	}
+	return x.code
+}
+
+// asksJSON reports whether a command line has --json, also where it cannot be
+// parsed.
+func asksJSON(args []string) bool {
+	return slices.ContainsFunc(args, func(a string) bool {
+		name, value, given := strings.Cut(strings.TrimPrefix(a, "-"), "=")
+		return strings.TrimPrefix(name, "-") == "json" && name != a && (!given || value == "true" || value == "1")
+	})
+}
+
+// written counts what was written.
+type written struct {
+	w io.Writer
+	n int64
+}
+
+// Write implements io.Writer.
+func (w *written) Write(b []byte) (int, error) {
+	n, err := w.w.Write(b)
+	w.n += int64(n)
+	return n, err
+}
+
+// codes name the exit codes in JSON errors that no mesh has named.
+var codes = map[int]string{exitFailed: "failed", exitUsage: "usage", exitDenied: "denied", exitNoMesh: "no_mesh", exitAuth: "token", exitDiffers: "differs",
+	exitPending: "pending_approval", exitFork: "fork"}
 
 // parse reads the flags, which may stand before or behind the positional
 // arguments, and wants between lo and hi of those.
@@ -163,7 +225,7 @@ func (c *env) parse(lo, hi int, names string) ([]string, error) {
 			if errors.Is(err, flag.ErrHelp) {
 				return nil, err
 			}
-			return nil, &exitError{exitUsage, err}
+			return nil, &exitError{code: exitUsage, err: err}
 		}
 		rest = c.fs.Args()
 		if len(rest) == 0 {

@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -28,6 +30,9 @@ func strictJSON(b []byte, v any) error {
 // print writes doc as JSON under --json, else what human writes.
 func (c *env) print(doc any, human func()) error {
 	if *c.json {
+		if v := reflect.ValueOf(doc); v.Kind() == reflect.Slice && v.IsNil() {
+			doc = []struct{}{} // a list without entries is a list
+		}
 		return json.NewEncoder(c.out).Encode(doc)
 	}
 	human()
@@ -37,6 +42,17 @@ func (c *env) print(doc any, human func()) error {
 func (c *env) bearer() (string, error) {
 	if *c.token != "" {
 		return *c.token, nil
+	}
+	given := false
+	c.fs.Visit(func(f *flag.Flag) { given = given || f.Name == "token" })
+	v, set := os.LookupEnv("BINNACLE_TOKEN")
+	switch v = strings.TrimSpace(v); {
+	case given:
+		return "", fail(exitAuth, "--token is empty: give a token, or leave the flag out")
+	case v != "":
+		return v, nil
+	case set:
+		return "", fail(exitAuth, "BINNACLE_TOKEN is empty: set it to a token, or unset it to use the administrator's")
 	}
 	path := filepath.Join(*c.data, "admin.token")
 	b, err := os.ReadFile(path)
@@ -92,10 +108,11 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 		} `json:"error"`
 	}
 	raw, _ := io.ReadAll(resp.Body)
-	if *c.json {
-		c.out.Write(raw)
-	}
 	_ = json.Unmarshal(raw, &doc)
+	var whole struct {
+		Error map[string]any `json:"error"`
+	}
+	_ = json.Unmarshal(raw, &whole)
 	msg := doc.Error.Message
 	if msg == "" {
 		msg = resp.Status
@@ -113,7 +130,7 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 	case doc.Error.Code == "denied" || doc.Error.Code == "scope_missing":
 		code = exitDenied
 	}
-	return nil, fail(code, "%s", msg)
+	return nil, &exitError{code: code, err: errors.New(msg), doc: whole.Error}
 }
 
 func (c *env) get(ctx context.Context, path string, out any) error {
@@ -336,13 +353,15 @@ func judgeCmd(ctx context.Context, c *env) error {
 	if err := json.Unmarshal(doc.Output, &v); err != nil {
 		return err
 	}
-	if *c.json {
-		_, err := fmt.Fprintf(c.out, "%s\n", doc.Output)
+	if err := c.print(doc.Output, func() {
+		if v.Valid {
+			fmt.Fprintf(c.out, "score %g\n%s\ncites %s\n", v.Score, v.Justification, strings.Join(v.Citations, ", "))
+		}
+	}); err != nil {
 		return err
 	}
 	if !v.Valid {
 		return fail(exitFailed, "the judgement is invalid: %s", v.Invalid)
 	}
-	fmt.Fprintf(c.out, "score %g\n%s\ncites %s\n", v.Score, v.Justification, strings.Join(v.Citations, ", "))
 	return nil
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +38,6 @@ func (c *env) printStream(r io.Reader) error {
 			return nil
 		case *c.json:
 			fmt.Fprintln(c.out, data)
-			continue
 		}
 		var chunk struct {
 			Choices []struct {
@@ -56,7 +56,9 @@ func (c *env) printStream(r io.Reader) error {
 			return fail(exitFailed, "%s", chunk.Error.Message)
 		}
 		for _, ch := range chunk.Choices {
-			fmt.Fprint(c.out, ch.Delta.Content)
+			if !*c.json {
+				fmt.Fprint(c.out, ch.Delta.Content)
+			}
 		}
 	}
 	return fail(exitFailed, "the stream ended without [DONE]")
@@ -90,7 +92,7 @@ func events(ctx context.Context, c *env) error {
 		return err
 	}
 	defer resp.Body.Close()
-	return c.printEvents(ctx, resp.Body, *ses)
+	return c.printEvents(ctx, resp.Body, *ses, pos[0] == "list")
 }
 
 // search finds events by what they are about.
@@ -124,16 +126,25 @@ func search(ctx context.Context, c *env) error {
 		return err
 	}
 	defer resp.Body.Close()
-	return c.printEvents(ctx, resp.Body, q.Get("session"))
+	return c.printEvents(ctx, resp.Body, q.Get("session"), true)
 }
 
 // printEvents prints lines {event, seq}. called is how the user calls the session
-// that all of them belong to; empty where they may be of several.
-func (c *env) printEvents(ctx context.Context, r io.Reader, called string) error {
+// that all of them belong to; empty where they may be of several. Under --json a
+// whole list is one array, a line for each entry; what goes on until it is
+// stopped is a document a line.
+func (c *env) printEvents(ctx context.Context, r io.Reader, called string, whole bool) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)
-	for sc.Scan() {
+	if *c.json && whole {
+		fmt.Fprint(c.out, "[")
+		defer fmt.Fprintln(c.out, "]")
+	}
+	for n := 0; sc.Scan(); n++ {
 		if *c.json {
+			if whole && n > 0 {
+				fmt.Fprint(c.out, ",")
+			}
 			fmt.Fprintln(c.out, sc.Text())
 			continue
 		}
@@ -176,6 +187,9 @@ func export(ctx context.Context, c *env) error {
 		return fail(exitUsage, "export wants --session or --ledger")
 	}
 	w := c.out
+	if *out == "" && *c.json {
+		w = &bytes.Buffer{}
+	}
 	if *out != "" {
 		f, err := private.Create(*out + ".new")
 		if err != nil {
@@ -216,13 +230,26 @@ func export(ctx context.Context, c *env) error {
 		}
 		n, err = c.copyTo(ctx, w, "/api/v1/sessions/"+url.PathEscape(*ses)+"/evidence?"+q.Encode())
 	}
-	if err != nil || *out == "" {
+	if err != nil {
 		return err
+	}
+	if *out == "" {
+		return inline(c, w, n)
 	}
 	if err := os.Rename(*out+".new", *out); err != nil {
 		return err
 	}
 	return c.print(map[string]any{"file": *out, "bytes": n}, func() { fmt.Fprintf(c.out, "wrote %s, %d bytes\n", *out, n) })
+}
+
+// inline is what export prints where it writes no file: the bytes as they are or,
+// under --json, in base64.
+func inline(c *env, w io.Writer, n int64) error {
+	b, ok := w.(*bytes.Buffer)
+	if !ok {
+		return nil
+	}
+	return c.print(map[string]any{"bytes": n, "content_base64": b.Bytes()}, nil)
 }
 
 func (c *env) copyTo(ctx context.Context, w io.Writer, path string) (int64, error) {

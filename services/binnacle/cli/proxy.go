@@ -69,7 +69,11 @@ func proxyCmd(ctx context.Context, c *env) error {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second}}
 	p := proxy.New(u, proxy.Mesh{URL: "http://" + *c.addr, Token: token, Client: client}, *ses, log)
 	srv := &http.Server{Handler: p, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
-	fmt.Fprintf(c.out, "proxy on http://%s/v1, before %s, governed by the mesh at %s\n", l.Addr(), u.Host, *c.addr)
+	if err := c.print(map[string]string{"proxy": l.Addr().String(), "upstream": u.Host, "mesh": *c.addr}, func() {
+		fmt.Fprintf(c.out, "proxy on http://%s/v1, before %s, governed by the mesh at %s\n", l.Addr(), u.Host, *c.addr)
+	}); err != nil {
+		return err
+	}
 	go func() {
 		<-ctx.Done()
 		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)

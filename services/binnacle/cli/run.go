@@ -32,10 +32,13 @@ func meshFlags(c *env) func() (mesh.Config, error) {
 	noop := c.fs.Bool("noop", false, "offer tool.noop, for benchmarks and tests")
 	nats := c.fs.String("nats-listen", "", "also listen for NATS clients on host:port")
 	mirror := c.fs.Bool("mirror", os.Getenv("BINNACLE_MIRROR") != "", "keep a mirror of the ledger in an account of its own")
-	webhook := c.fs.String("approval-webhook", os.Getenv("BINNACLE_APPROVAL_WEBHOOK"), "URL that is told of calls that wait for approval")
+	webhook := c.fs.String("approval-webhook", "", "URL that is notified of calls that wait for approval (default: BINNACLE_APPROVAL_WEBHOOK)")
 	var policies list
 	c.fs.Var(&policies, "policy", "P1 bundle (.tar.gz), or Rego file, which replaces the built-in bundle; may be repeated")
 	return func() (mesh.Config, error) {
+		if *webhook == "" { // not the flag's default: it may hold a secret, and help shows defaults
+			*webhook = os.Getenv("BINNACLE_APPROVAL_WEBHOOK")
+		}
 		cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Mirror: *mirror, Webhook: *webhook, Capture: *capture}
 		if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
 			kek, err := run.ParseSeed("BINNACLE_VAULT_KEK", v)
@@ -212,12 +215,13 @@ func provision(ctx context.Context, c *env) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprint(c.out, conf)
-		return err
+		return c.print(map[string]string{"config": conf}, func() { fmt.Fprint(c.out, conf) })
 	}
 	p := mesh.Provisioner{Dialer: bus.Dialer{URL: *url}, Ring: ring, Tenant: "default", Replicas: *replicas, Mirror: *mirror}
 	go run.AnswerHealth("provision", p.Provisioned)
-	return p.Run(ctx, func() { fmt.Fprintln(c.out, "provisioned") })
+	return p.Run(ctx, func() {
+		_ = c.print(map[string]bool{"provisioned": true}, func() { fmt.Fprintln(c.out, "provisioned") })
+	})
 }
 
 func version(_ context.Context, c *env) error {

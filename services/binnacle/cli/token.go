@@ -51,7 +51,7 @@ func tokenCmd(ctx context.Context, c *env) error {
 	}
 	t, err := token.Mint(seed, "default", *actor, *client, scopes, time.Now(), *ttl)
 	if err != nil {
-		return &exitError{exitUsage, err}
+		return &exitError{code: exitUsage, err: err}
 	}
 	return c.print(map[string]string{"token": t, "id": token.ID(t)}, func() { fmt.Fprintln(c.out, t) })
 }

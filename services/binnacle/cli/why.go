@@ -48,15 +48,11 @@ func why(ctx context.Context, c *env) error {
 	if err != nil {
 		return err
 	}
-	if *c.json {
-		return c.print(s, nil)
-	}
 	render := map[string]func(*story) string{"text": (*story).text, "mermaid": (*story).mermaid, "dot": (*story).dot, "svg": (*story).svg}[*form]
 	if render == nil {
 		return fail(exitUsage, "--format %q: want text, mermaid, dot or svg", *form)
 	}
-	_, err = fmt.Fprint(c.out, render(s))
-	return err
+	return c.print(s, func() { fmt.Fprint(c.out, render(s)) })
 }
 
 func (c *env) tell(ctx context.Context, call string) (*story, error) {

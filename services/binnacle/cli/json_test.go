@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
+)
+
+// invocation is one command line, run once with --json and once without. %d in it
+// is 1 and 2, so that each run finds the same state.
+type invocation struct {
+	line string
+	in   string
+	code int
+	// stream: standard output is a document a line, not one in all.
+	stream bool
+	// stops: the command goes on until it is stopped.
+	stops bool
+}
+
+// invocations cover every verb: a success of each that can have one, and a
+// failure of each kind.
+var invocations = []invocation{
+	{line: "version"}, {line: "help"}, {line: "call --help"}, {line: "nosuch", code: exitUsage}, {line: "call", code: exitUsage}, {line: "call --nosuch", code: exitUsage},
+	{line: "tools"}, {line: "call noop {\"n\":1} --session s-json"}, {line: "call noop not-json", code: exitUsage}, {line: "call no.such", code: exitDenied},
+	{line: "call noop --token bad", code: exitAuth}, {line: "call noop --token=", code: exitAuth}, {line: "call noop --addr 127.0.0.1:1", code: exitNoMesh},
+	{line: "chat hello --session s-json"}, {line: "chat hello --stream", stream: true}, {line: "chat hello --model no/such", code: exitFailed},
+	{line: "decide tool.noop --session s-json --report-within 1h"}, {line: "decide tool.noop --report-within 48h", code: exitUsage}, {line: "decide policy.freeze", code: exitDenied},
+	{line: "report i-nosuch --args-digest x", code: exitFailed}, {line: "report i-nosuch", code: exitUsage},
+	{line: "secret put json-%d", in: "v"}, {line: "secret put", code: exitUsage}, {line: "secret rotate-content-key"},
+	{line: "judge --session s-none --rubric DIR/rubric.yaml", code: exitFailed}, {line: "judge", code: exitUsage},
+	{line: "token create --actor a --scope tools:call"}, {line: "token create --actor a --scope nosuch", code: exitUsage}, {line: "token admin"}, {line: "token revoke json-%d --reason x"},
+	{line: "session list"}, {line: "session grant s-json json-%d"}, {line: "session revoke s-json json-%d"}, {line: "session nosuch", code: exitUsage}, {line: "key consent json-c%d --maker bob --scope llm:call"}, {line: "key consent", code: exitUsage},
+	{line: "key create json-%d --actor admin"}, {line: "key list"}, {line: "key revoke json-%d --reason over"}, {line: "key revoke nosuch --reason over", code: exitFailed},
+	{line: "llm stats"}, {line: "llm spend"}, {line: "llm nosuch", code: exitUsage},
+	{line: "policy show"}, {line: "policy validate DIR/good"}, {line: "policy validate DIR/bad", code: exitFailed}, {line: "policy test DIR/good"}, {line: "policy test DIR/none", code: exitFailed},
+	{line: "policy build DIR/good --out DIR/good-%d.tar.gz"}, {line: "policy diff DIR/good"}, {line: "policy diff DIR/good DIR/bad"}, {line: "policy simulate DIR/o.json"},
+	{line: "policy explain c-nosuch", code: exitFailed}, {line: "policy activate DIR/o.json"}, {line: "policy activate DIR/typo.json", code: exitFailed}, {line: "policy rollback p2 o", code: exitFailed},
+	{line: "policy retire p2 nosuch", code: exitFailed}, {line: "policy approve-tool noop"}, {line: "policy limits"}, {line: "policy set-limits DIR/limits.json"},
+	{line: "approvals list"}, {line: "approvals show c-nosuch", code: exitFailed}, {line: "approvals grant c-nosuch --reason x", code: exitFailed}, {line: "approvals deny c-nosuch --reason x", code: exitFailed},
+	{line: "principals register json-%d agent"}, {line: "principals list"}, {line: "principals suspend json-%d --reason x"},
+	{line: "roles grant json-%d clerk"}, {line: "roles list"}, {line: "roles revoke json-%d clerk"}, {line: "roles revoke nobody clerk", code: exitFailed},
+	{line: "delegations grant robot tool.noop --ttl 1m"}, {line: "delegations list"}, {line: "delegations revoke g-nosuch", code: exitFailed},
+	{line: "break-glass list"}, {line: "break-glass review b-nosuch --reason x", code: exitFailed},
+	{line: "trust list"}, {line: "trust add approval json-%d"}, {line: "trust nosuch", code: exitUsage},
+	{line: "events list --session s-json"}, {line: "events list --session s-none"}, {line: "events tail --session s-json", stream: true, stops: true}, {line: "events nosuch", code: exitUsage},
+	{line: "search session=s-json"}, {line: "search session=s-none"}, {line: "search nosuch", code: exitUsage},
+	{line: "why c-nosuch", code: exitFailed}, {line: "why c-nosuch --format gif", code: exitFailed}, {line: "replay"}, {line: "replay --until 3"}, {line: "replay --until never", code: exitUsage},
+	{line: "export --session s-json --out DIR/p-%d.tar"}, {line: "export --session s-none --out DIR/q.tar", code: exitFailed}, {line: "export", code: exitUsage}, {line: "export --session s-json"},
+	{line: "verify DIR/p-1.tar"}, {line: "verify DIR/rubric.yaml", code: exitFailed}, {line: "archive --to DIR/archive-%d"}, {line: "archive", code: exitUsage},
+	{line: "conform --level L1", code: exitFailed}, {line: "conform --level L9", code: exitFailed}, {line: "witness", code: exitUsage}, {line: "mcp nosuch", code: exitUsage}, {line: "mcp serve --addr 127.0.0.1:1", code: exitNoMesh},
+	{line: "proxy --upstream nosuch", code: exitUsage}, {line: "proxy --upstream http://127.0.0.1:1 --listen 127.0.0.1:0", stops: true}, {line: "recover --reason x --data DIR/none", code: exitFailed},
+	{line: "init --data DIR/fresh-%d"}, {line: "provision --keys DIR/none", code: exitFailed}, {line: "provision --print-config --keys DATA/keys"},
+	{line: "backup --data DIR/none --out DIR/b", code: exitFailed}, {line: "restore --in DIR/none --data DIR/restored", code: exitFailed}, {line: "up --addr not-an-address --data DIR/up-%d", code: exitFailed},
+	{line: "freeze --reason drill"}, {line: "unfreeze --reason over"}, {line: "unfreeze --reason over", code: exitFailed},
+}
+
+// TestJSON: every verb prints JSON under --json and nothing else on standard
+// output, also where it fails, and ends with the same exit code as without.
+func TestJSON(t *testing.T) {
+	data, dir := t.TempDir(), t.TempDir()
+	m, err := mesh.Start(t.Context(), mesh.Config{Dir: data, Addr: "127.0.0.1:0", Noop: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Stop() }()
+	for name, text := range map[string]string{
+		"good/p.rego":      "package binnacle.p1\n\nimport rego.v1\n\nanswer := {\"verdict\": \"DENY\", \"reason_code\": \"DENY_X\"} if input.kind == \"tool.noop\"\n",
+		"good/p_test.rego": "package binnacle.p1\n\nimport rego.v1\n\ntest_x if answer.verdict == \"DENY\" with input as {\"kind\": \"tool.noop\"}\n",
+		"bad/p.rego":       "package binnacle.p1\n\nimport rego.v1\n\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_X\"} if input.kind == \"nowhere.x\"\n",
+		"o.json":           `{"id":"o","scope":"agent","subject":"admin","rules":[{"kinds":["tool.rm*"],"verdict":"DENY","reason_code":"DENY_X"}]}`,
+		"typo.json":        `{"id":"typo","scope":"agent","subject":"nobody-at-all","rules":[{"kinds":["tool.rm*"],"verdict":"DENY","reason_code":"DENY_X"}]}`,
+		"limits.json":      `{"limits":[]}`,
+		"rubric.yaml":      "name: r\n",
+	} {
+		f := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(f), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("BINNACLE_ADDR", m.Addr)
+	t.Setenv("BINNACLE_DATA", data)
+	t.Setenv("BINNACLE_TOKEN", m.Token)
+	left := maps.Clone(commands)
+	run := func(x *invocation, n int, extra ...string) (code int, out string) {
+		line := strings.NewReplacer("%d", fmt.Sprint(n), "DIR", dir, "DATA", data).Replace(x.line)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		if x.stops {
+			time.AfterFunc(time.Second, stop)
+		}
+		var b, e bytes.Buffer
+		code = execute(ctx, append(strings.Fields(line), extra...), strings.NewReader(x.in), &b, &e)
+		if strings.Contains(b.String()+e.String(), m.Token) && !strings.HasPrefix(x.line, "token admin") {
+			t.Errorf("%s: the token is in what it prints", x.line)
+		}
+		return code, b.String()
+	}
+	for i := range invocations {
+		x := &invocations[i]
+		delete(left, strings.Fields(x.line)[0])
+		plain, _ := run(x, 1)
+		if strings.HasPrefix(x.line, "freeze") { // what can be done once is undone in between
+			run(&invocation{line: "unfreeze --reason again"}, 1)
+		}
+		if x.line == "unfreeze --reason over" && x.code == exitOK {
+			run(&invocation{line: "freeze --reason again"}, 1)
+		}
+		code, out := run(x, 2, "--json")
+		if plain != x.code || code != x.code {
+			t.Errorf("%s: exit code %d, with --json %d, want %d\n%s", x.line, plain, code, x.code, out)
+		}
+		n, err := documents(out)
+		if err != nil || n == 0 && !x.stream || n > 1 && !x.stream {
+			t.Errorf("%s: %d JSON documents, want one (%v)\n%s", x.line, n, err, out)
+		}
+		if x.code == exitOK || x.stream {
+			continue
+		}
+		var doc struct {
+			Error struct{ Code, Message string }
+		}
+		if json.Unmarshal([]byte(out), &doc) == nil && doc.Error.Code == "" && !strings.HasPrefix(x.line, "policy validate") && !strings.HasPrefix(x.line, "conform --level L1") {
+			t.Errorf("%s: fails without {error: {code, message}}\n%s", x.line, out)
+		}
+	}
+	for name := range left {
+		t.Errorf("%s is not tried", name)
+	}
+}
+
+// documents counts the JSON documents of a text.
+func documents(text string) (n int, err error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	for {
+		var v any
+		if err := d.Decode(&v); err == io.EOF {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+		n++
+	}
+}
+
+// TestToken: no token is in any help, and an empty BINNACLE_TOKEN is nobody's.
+func TestToken(t *testing.T) {
+	t.Setenv("BINNACLE_TOKEN", "secret-of-mine")
+	t.Setenv("BINNACLE_APPROVAL_WEBHOOK", "http://hook.example/secret-of-mine")
+	for _, name := range slices.Sorted(maps.Keys(commands)) {
+		var out, errOut bytes.Buffer
+		code := execute(t.Context(), []string{name, "--help"}, strings.NewReader(""), &out, &errOut)
+		if text := out.String() + errOut.String(); code != exitOK || strings.Contains(text, "secret-of-mine") || !strings.Contains(text, "-token") {
+			t.Errorf("%s --help: %d\n%s", name, code, text)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "admin.token"), []byte("admins"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, empty := range []string{"", " \n"} {
+		t.Setenv("BINNACLE_TOKEN", empty)
+		var out, errOut bytes.Buffer
+		if code := execute(t.Context(), []string{"tools", "--data", dir, "--addr", "127.0.0.1:1"}, nil, &out, &errOut); code != exitAuth || !strings.Contains(errOut.String(), "BINNACLE_TOKEN is empty") {
+			t.Errorf("%q: %d %s", empty, code, errOut.String())
+		}
+	}
+	os.Unsetenv("BINNACLE_TOKEN")
+	var out, errOut bytes.Buffer
+	if code := execute(t.Context(), []string{"tools", "--data", dir, "--addr", "127.0.0.1:1"}, nil, &out, &errOut); code != exitNoMesh {
+		t.Errorf("unset: %d %s", code, errOut.String())
+	}
+}
