@@ -8,7 +8,7 @@ export GOFLAGS := -trimpath $(GOFLAGS)
 
 SERVICES := audit gateway judge llm-router policy session-runner vault-broker
 PACKS    := secretlen spin upper
-HOSTILE  := leak
+HOSTILE  := escape leak
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/services/binnacle/mesh.Version=$(VERSION) -X main.version=$(VERSION)
 
@@ -35,6 +35,8 @@ packs: ## build the sample packs
 	GOOS=wasip1 GOARCH=wasm go build -ldflags '-s -w' -o $(BIN)/packs/spin-wasi.wasm ./examples/packs/spin
 	@mkdir -p $(BIN)/hostile-packs && cp -p $(BIN)/packs/* $(BIN)/hostile-packs/
 	for p in $(HOSTILE); do go build -ldflags '-s -w' -o $(BIN)/hostile-packs/$$p ./e2e/packs/$$p && cp e2e/packs/$$p/*.yaml $(BIN)/hostile-packs/ || exit 1; done
+	cp $(BIN)/hostile-packs/escape $(BIN)/hostile-packs/escape-container
+	GOOS=wasip1 GOARCH=wasm go build -ldflags '-s -w' -o $(BIN)/hostile-packs/escape-wasi.wasm ./e2e/packs/escape
 
 test: ## install what the tests need, then run everything
 	scripts/test

@@ -153,8 +153,12 @@ func refuse(l *guard.Limit, acc string, a contract.Amounts, now time.Time) *guar
 
 // used is what an ended call keeps charged of one reserved amount. A call that
 // never started keeps nothing; one of which nobody knows how it ended keeps
-// all. Tokens and compute are what was reported, the rest is what was reserved
-// where nothing was reported.
+// all. What the executor measured counts as it is, also where it is nothing.
+// Otherwise tokens and money are what was reported, and the rest is what was
+// reserved where nothing was reported. An executor that lists what it measured,
+// and not compute, could not: then compute is what was reserved, or what was
+// reported if that is more. Before 0.5 no executor listed anything, and compute
+// was what was reported.
 func used(o Outcome, c events.Charge, measure string) int64 {
 	switch o.Status {
 	case contract.Denied, contract.Expired:
@@ -167,6 +171,12 @@ func used(o Outcome, c events.Charge, measure string) int64 {
 		return attested(&u, c.Amount, measure)
 	}
 	reported := map[string]int64{"cents": u.Cents, "tokens": u.InputTokens + u.OutputTokens, "compute_ms": u.CPUMillis, "egress_bytes": u.EgressBytes, "usd_micros": u.USDMicros}[measure]
+	if len(u.Measured) > 0 && (measure == contract.MeasureCompute || measure == contract.MeasureEgress) {
+		if slices.Contains(u.Measured, measure) {
+			return reported
+		}
+		return max(reported, c.Amount)
+	}
 	if reported > 0 || measure == "tokens" || measure == "usd_micros" || measure == "compute_ms" {
 		return reported
 	}

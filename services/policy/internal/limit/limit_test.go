@@ -96,6 +96,33 @@ func TestSettle(t *testing.T) {
 	b.want(b.one(noon, forced), "")
 }
 
+// TestMeasured: what was measured counts as it is, what could not be measured
+// as reserved, and an outcome of a release that lists nothing as it did then.
+func TestMeasured(t *testing.T) {
+	for _, c := range []struct {
+		measure  string
+		usage    contract.Usage
+		reserved int64
+		want     int64
+	}{
+		{"compute_ms", contract.Usage{CPUMillis: 7, Measured: []string{"compute_ms", "egress_bytes"}}, 60, 7},
+		{"compute_ms", contract.Usage{CPUMillis: 70, Measured: []string{"compute_ms"}}, 60, 70},
+		{"compute_ms", contract.Usage{CPUMillis: 7, Measured: []string{"egress_bytes"}}, 60, 60},
+		{"compute_ms", contract.Usage{CPUMillis: 70, Measured: []string{"egress_bytes"}}, 60, 70},
+		{"compute_ms", contract.Usage{CPUMillis: 7}, 60, 7},
+		{"egress_bytes", contract.Usage{Measured: []string{"egress_bytes"}}, 60, 0},
+		{"egress_bytes", contract.Usage{EgressBytes: 9, Measured: []string{"egress_bytes"}}, 60, 9},
+		{"egress_bytes", contract.Usage{}, 60, 60},
+	} {
+		b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: c.measure, Max: 100, Window: "total"}}}
+		b.want(b.one(noon, Request{CallID: "c1", Facts: facts("a", "s"), Amounts: contract.Amounts{ComputeMillis: c.reserved, EgressBytes: c.reserved}}), "")
+		b.settle(noon, "c1", contract.Succeeded, c.usage)
+		if rows := b.s.Rows(); rows[0].Committed != c.want || rows[0].Reserved != 0 {
+			t.Errorf("%s of %+v: %+v, want %d", c.measure, c.usage, rows, c.want)
+		}
+	}
+}
+
 // TestCallerAttested: what a caller reports of a call that it executed itself
 // counts up to what was reserved, and what it does not report counts as reserved.
 func TestCallerAttested(t *testing.T) {
