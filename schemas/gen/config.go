@@ -42,7 +42,7 @@ var settings = map[string]string{
 	"BINNACLE_TOKEN":            "bearer token, for the command line",
 }
 
-var readsEnv = regexp.MustCompile(`(?:[gG]etenv|envOr|ConfigFiles?)\("(BINNACLE_[A-Z_]+)"(?:, "([^"]*)")?`)
+var readsEnv = regexp.MustCompile(`(?:[gG]etenv|LookupEnv|envOr|ConfigFiles?)\("(BINNACLE_[A-Z_]+)"(?:, "([^"]*)")?`)
 
 // configPage writes docs/reference/configuration.md from the code that reads
 // the environment.
