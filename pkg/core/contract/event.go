@@ -171,7 +171,7 @@ var shared = map[string]bool{
 // versions differ by the absence of members and values only, and are read as
 // they are.
 var versions = map[string]int{
-	"allowed": 5, "attempt_finished": 2, "call_proposed": 4, "delegation_granted": 2, "effect_recorded": 5, "effect_started": 2, "escalated": 4, "ledger_truncated": 2, "policy_activated": 2, "secret_requested": 2, "tool_registered": 4, "tool_retired": 4, "virtual_key_created": 2,
+	"allowed": 5, "attempt_finished": 3, "call_proposed": 4, "delegation_granted": 2, "effect_recorded": 5, "effect_started": 2, "escalated": 4, "ledger_truncated": 2, "policy_activated": 2, "prices_published": 2, "secret_requested": 2, "tool_registered": 4, "tool_retired": 4, "virtual_key_created": 2,
 }
 
 // VersionOf is the schema version that an event of this name is written in.

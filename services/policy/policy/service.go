@@ -6,6 +6,7 @@ package policy
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -180,6 +181,12 @@ func (s *Service) configure(ctx context.Context) error {
 	}
 	if err := put("p0", "", 0, p0); err != nil {
 		return err
+	}
+	// Release 0.1 put the configured bundle in force without a name. It would speak
+	// before all others, and knows nothing of what they decide.
+	_, _, err = s.activate(ctx, nil, &contract.Activated{Layer: "p1", Retired: true, Source: "config"}, nil, false)
+	if err != nil && !errors.As(err, new(invalid)) {
+		return fmt.Errorf("policy: the bundle of release 0.1: %w", err)
 	}
 	files := map[string][]byte{"default.rego": defaultRego}
 	var n int64
