@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
+)
+
+// TestComposeFromClone: in a fresh clone of the repository, `docker compose up`
+// alone builds every image by the Dockerfile, makes the keys and brings the mesh
+// up, on a machine whose containerd is out of reach. The base image is one that
+// is made of this machine's Go, under the name that the Dockerfile has, and the
+// module proxy is off; nothing else differs from a user's machine.
+func TestComposeFromClone(t *testing.T) {
+	const base, project = "golang:1.26", "binnacle-e2e-clone"
+	dir := filepath.Join(t.TempDir(), "binnacle")
+	if out, err := exec.Command("git", "clone", "-q", harness.Root(), dir).CombinedOutput(); err != nil {
+		t.Fatalf("git clone: %v\n%s", err, out)
+	}
+	packages := []string{"./deploy/nats", "./deploy/balancer", "./services/binnacle", "./examples/packs/..."}
+	for _, s := range harness.Services {
+		packages = append(packages, "./services/"+s)
+	}
+	if exec.Command("docker", "image", "inspect", base).Run() != nil {
+		harness.GoImage(t, base, packages...)
+		t.Cleanup(func() { _ = exec.Command("docker", "rmi", "-f", base).Run() })
+	}
+	images, err := exec.Command("docker", "images", "-q", "binnacle/*").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids := strings.Fields(string(images)); len(ids) > 0 { // of other tests: they would be used
+		_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
+	}
+	addr := ports.Free(t)
+	_, port, _ := strings.Cut(addr, ":")
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("docker", append([]string{"compose"}, args...)...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+project, "COMPOSE_PROGRESS=plain", "BINNACLE_PORT="+port, "GOPROXY=off", "BINNACLE_CONTAINERD_DIR="+t.TempDir())
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("docker compose %s: %v\n%s\n%s", strings.Join(args, " "), err, out.String(), errs.Bytes()[max(0, errs.Len()-8000):])
+		}
+		return strings.TrimSpace(out.String())
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(run("logs", "--no-color", "--tail", "20"))
+		}
+		run("--profile", "tools", "down", "-v", "--remove-orphans")
+	})
+	run("up", "-d", "--wait")
+	token := run("run", "--rm", "-T", "keys", "token", "admin")
+	cli := func(args ...string) string {
+		t.Helper()
+		return run(append([]string{"run", "--rm", "-T", "-e", "BINNACLE_TOKEN=" + token, "cli"}, args...)...)
+	}
+	if out := cli("chat", "--session", "s-clone", "hello"); !strings.Contains(out, "hello") {
+		t.Errorf("chat printed %q", out)
+	}
+	// Without containerd a pack runs in tier process, and WebAssembly in wasi.
+	if out := cli("call", "cmd.upper", `{"text":"fair winds"}`, "--session", "s-clone"); !strings.Contains(out, "FAIR WINDS") {
+		t.Errorf("cmd.upper printed %q", out)
+	}
+	if out := cli("call", "cmd.spin-wasi", `{"how":"id"}`, "--session", "s-clone"); !strings.Contains(out, "result") {
+		t.Errorf("cmd.spin-wasi printed %q", out)
+	}
+	// From outside: the port is published, and the evidence verifies.
+	tar := filepath.Join(t.TempDir(), "clone.tar")
+	export := exec.Command(harness.Bin(t, "binnacle"), "export", "--addr", addr, "--token", token, "--session", "s-clone", "--out", tar)
+	if out, err := export.CombinedOutput(); err != nil {
+		t.Fatalf("export: %v\n%s", err, out)
+	}
+	root := filepath.Join(t.TempDir(), "root.kid")
+	run("cp", "init:/ring/root.kid", root)
+	if out, err := exec.Command(harness.Bin(t, "binnacle"), "verify", tar, "--root", root).CombinedOutput(); err != nil || !bytes.Contains(out, []byte("VERIFIED")) {
+		t.Errorf("verify: %v\n%s", err, out)
+	}
+	// Down and up again, with what the volumes hold.
+	run("down")
+	run("up", "-d", "--wait")
+	if again := run("run", "--rm", "-T", "keys", "token", "admin"); again != token {
+		t.Error("another `up` made other keys")
+	}
+	if out := cli("events", "list", "--session", "s-clone"); !strings.Contains(out, "effect_recorded") {
+		t.Errorf("the ledger is gone: %q", out)
+	}
+}
