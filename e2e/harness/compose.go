@@ -204,6 +204,22 @@ func (m *Mesh) compose(args ...string) {
 	m.T.Fatal(err)
 }
 
+// ComposeShell makes the images, removes what another test left, and returns the
+// environment in which a shell's own `docker compose` runs the test's project,
+// configured by a folder of the test. The project is removed with the test.
+func ComposeShell(t testing.TB) (env []string, name string) {
+	t.Helper()
+	m := base(t, "compose", Options{})
+	m.configure()
+	down := []string{"--profile", "tools", "down", "-v", "--remove-orphans"}
+	m.compose(down...)
+	t.Cleanup(func() { m.compose(down...) })
+	if out, err := m.composeCmd(filepath.Join(Root(), "scripts/compose"), "images").CombinedOutput(); err != nil {
+		t.Fatalf("images: %v\n%s", err, out)
+	}
+	return []string{"COMPOSE_PROJECT_NAME=" + project, "COMPOSE_PROGRESS=quiet", "BINNACLE_COMPOSE_CONFIG=" + filepath.Join(m.Dir, "config")}, project
+}
+
 // volumes makes m.Dir/volumes, in which each service's volume of keys has its
 // name, so that the command line on this machine distributes to them.
 func (m *Mesh) volumes() {

@@ -1,0 +1,303 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
+)
+
+// A how-to is run as it is written. In the fences of its page
+//
+//	```console        every "$ " line is run, with its "> " lines behind it, in
+//	                  one shell for the page; what is printed must be what
+//	                  follows, where "…" is anything; nothing follows: it must
+//	                  end with code 0
+//	```yaml file=F    is written to F, in its place on the page
+//
+// Any other fence is preceded by a comment that says why it is not run, and is
+// counted in notRun. A page has no indented block of code.
+type howto struct {
+	notRun int
+	// setup starts what the page takes for granted, and returns the shell's
+	// environment and what differs on this machine from what the page says.
+	setup func(t *testing.T, work string) (env []string, replace []string)
+}
+
+var howtos = map[string]howto{
+	"README.md":     {notRun: 0, setup: withProvider},
+	"compose.md":    {notRun: 0, setup: onCompose},
+	"embed.md":      {notRun: 0, setup: alone},
+	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
+	"judge.md":      {notRun: 0, setup: withProvider},
+	"llm.md":        {notRun: 0, setup: withProvider},
+	"processes.md":  {notRun: 0, setup: alone},
+	"replicated.md": {notRun: 0, setup: alone},
+	"witness.md":    {notRun: 0, setup: withMesh(harness.Options{})},
+}
+
+// TestHowTos runs every page of docs/how-to, each beside a mesh of its own.
+func TestHowTos(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(harness.Root(), "docs/how-to/*.md"))
+	if err != nil || len(pages) < len(howtos) {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	for _, p := range pages {
+		name := filepath.Base(p)
+		h, ok := howtos[name]
+		if !ok {
+			t.Errorf("%s is not run by this test", name)
+			continue
+		}
+		t.Run(strings.TrimSuffix(name, ".md"), func(t *testing.T) { runPage(t, p, h) })
+	}
+}
+
+// step is one command of a page, or one file.
+type step struct {
+	line          int
+	command, want string
+	file, content string
+}
+
+var (
+	fence   = regexp.MustCompile("^```(\\S*)(?: file=(\\S+))?$")
+	prompt  = regexp.MustCompile(`(?m)^\$ `)
+	receipt = regexp.MustCompile(`(?m)^(receipt r-c-.*|\r?\[=*.*events/s)\n?`)
+)
+
+// readPage splits a page into what is run, and counts what is not.
+func readPage(t *testing.T, path string, replace []string) (steps []step, notRun int) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.NewReplacer(replace...).Replace(string(b)), "\n")
+	for i := 0; i < len(lines); i++ {
+		if strings.HasPrefix(lines[i], "    ") && (i == 0 || lines[i-1] == "") {
+			t.Errorf("line %d: an indented block is not run; make it a fence", i+1)
+		}
+		m := fence.FindStringSubmatch(lines[i])
+		if m == nil {
+			continue
+		}
+		begin, language, file := i, m[1], m[2]
+		for i++; i < len(lines) && lines[i] != "```"; i++ {
+		}
+		if i == len(lines) {
+			t.Fatalf("line %d: the fence does not end", begin+1)
+		}
+		body := lines[begin+1 : i]
+		switch {
+		case file != "":
+			steps = append(steps, step{line: begin + 1, file: file, content: strings.Join(body, "\n") + "\n"})
+		case language == "console":
+			steps = append(steps, commands(t, begin+2, body)...)
+		default:
+			notRun++
+			if begin == 0 || !strings.HasPrefix(lines[begin-1], "<!-- not run: ") {
+				t.Errorf("line %d: a fence of %q is not run and does not say why", begin+1, language)
+			}
+		}
+	}
+	return steps, notRun
+}
+
+func commands(t *testing.T, line int, body []string) (out []step) {
+	t.Helper()
+	if len(body) == 0 || !prompt.MatchString(body[0]) {
+		t.Errorf("line %d: a console block begins with a command", line)
+		return nil
+	}
+	for i, l := range body {
+		if c, ok := strings.CutPrefix(l, "$ "); ok {
+			out = append(out, step{line: line + i, command: c})
+			continue
+		}
+		s := &out[len(out)-1]
+		if c, ok := strings.CutPrefix(l, "> "); ok && s.want == "" {
+			s.command += "\n" + c
+			continue
+		}
+		s.want += l + "\n"
+	}
+	return out
+}
+
+func runPage(t *testing.T, path string, h howto) {
+	work := t.TempDir()
+	for link, to := range map[string]string{"bin": "bin", "binnacle": ".", "examples": "examples", "schemas": "schemas"} {
+		if err := os.Symlink(filepath.Join(harness.Root(), to), filepath.Join(work, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env, replace := h.setup(t, work)
+	steps, notRun := readPage(t, path, replace)
+	if notRun != h.notRun {
+		t.Errorf("%d fences are not run, want %d: change the number here with the reason on the page", notRun, h.notRun)
+	}
+	sh := startShell(t, work, env)
+	for _, s := range steps {
+		if s.file != "" {
+			if err := os.WriteFile(filepath.Join(work, s.file), []byte(s.content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, code := sh.run(t, s.command)
+		where := fmt.Sprintf("%s:%d: $ %s", filepath.Base(path), s.line, s.command)
+		want := strings.TrimSpace(s.want)
+		if want == "" {
+			if code != 0 {
+				t.Fatalf("%s\nended with code %d and printed\n%s", where, code, got)
+			}
+			continue
+		}
+		if !matches(want, receipt.ReplaceAllString(got, "")) {
+			t.Fatalf("%s\nended with code %d and printed\n%s\nthe page says\n%s", where, code, got, want)
+		}
+	}
+}
+
+// matches compares what was printed with what a page says, where "…" is anything.
+func matches(want, got string) bool {
+	var pattern strings.Builder
+	for i, part := range strings.Split(want, "…") {
+		if i > 0 {
+			pattern.WriteString("(?s:.*?)")
+		}
+		pattern.WriteString(regexp.QuoteMeta(part))
+	}
+	return regexp.MustCompile(`^` + pattern.String() + `$`).MatchString(strings.TrimSpace(got))
+}
+
+// shell is one bash that a page's commands are typed into.
+type shell struct {
+	in  io.Writer
+	out *bufio.Reader
+	n   int
+}
+
+func startShell(t *testing.T, dir string, env []string) *shell {
+	t.Helper()
+	cmd := exec.Command("bash")
+	cmd.Dir = dir
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "BINNACLE_") }),
+		append([]string{"PATH=" + filepath.Join(harness.Root(), "bin") + ":" + os.Getenv("PATH"), "CGO_ENABLED=0", "GOFLAGS=-trimpath"}, env...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	t.Cleanup(func() { // what the page left running ends as its group
+		in.Close()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+		time.Sleep(500 * time.Millisecond)
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+		r.Close()
+	})
+	return &shell{in: in, out: bufio.NewReader(r)}
+}
+
+// run types a command and returns what it printed, and its exit code.
+func (s *shell) run(t *testing.T, command string) (out string, code int) {
+	t.Helper()
+	s.n++
+	mark := fmt.Sprintf("--- end of command %d: ", s.n)
+	if _, err := fmt.Fprintf(s.in, "{ %s\n} </dev/null\necho \"%s$?\"\n", command, mark); err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		out  string
+		code int
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var b strings.Builder
+		for {
+			line, err := s.out.ReadString('\n')
+			if i := strings.Index(line, mark); i >= 0 {
+				var code int
+				_, err := fmt.Sscan(line[i+len(mark):], &code)
+				b.WriteString(line[:i])
+				done <- result{b.String(), code, err}
+				return
+			}
+			b.WriteString(line)
+			if err != nil {
+				done <- result{b.String(), -1, err}
+				return
+			}
+		}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			t.Fatalf("$ %s\nthe shell ended: %v\n%s", command, r.err, r.out)
+		}
+		return r.out, r.code
+	case <-time.After(4 * time.Minute):
+		t.Fatalf("$ %s\ndoes not end", command)
+	}
+	return "", -1
+}
+
+// withMesh is for pages that talk to a mesh that runs already.
+func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
+	return func(t *testing.T, work string) ([]string, []string) {
+		m := harness.One(t, o)
+		if err := os.Symlink(m.Dir, filepath.Join(work, "data")); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"BINNACLE_ADDR=" + m.Addr}, []string{"127.0.0.1:8080", m.Addr}
+	}
+}
+
+// alone is for pages that start their own mesh: every port they name is one that
+// is free here.
+func alone(t *testing.T, _ string) ([]string, []string) {
+	var replace []string
+	for _, port := range []string{"8080", "8081", "4222", "4223", "4224", "6222", "6223", "6224", "9090", "9091"} {
+		replace = append(replace, "127.0.0.1:"+port, ports.Free(t))
+	}
+	return []string{"BINNACLE_ADDR=" + replace[1]}, replace
+}
+
+// withProvider is for pages that have a model server at 127.0.0.1:8000, whose key
+// is in KEY.
+func withProvider(t *testing.T, work string) ([]string, []string) {
+	l, _ := harness.NewLLM(t)
+	env, replace := alone(t, work)
+	return append(env, "KEY="+l.Key), append([]string{"http://127.0.0.1:8000", l.URL, "llama3", "good"}, replace...)
+}
+
+// onCompose is for the page that types docker compose.
+func onCompose(t *testing.T, work string) ([]string, []string) {
+	env, project := harness.ComposeShell(t)
+	_, replace := alone(t, work)
+	_, port, _ := strings.Cut(replace[1], ":")
+	return append(env, "BINNACLE_PORT="+port), append([]string{"binnacle_mesh", project + "_mesh"}, replace...)
+}
