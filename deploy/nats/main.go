@@ -5,6 +5,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"net"
 	"os"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -26,6 +27,10 @@ func main() {
 		os.Exit(1)
 	}
 	s.ConfigureLogger()
+	if ip := net.ParseIP(opts.Host); opts.TLSConfig == nil && !(ip.IsLoopback() || opts.Host == "localhost") {
+		s.Warnf("WITHOUT TLS BEYOND LOOPBACK: on %s, whoever sees the network sees what services send; provision with --nats-tls-cert and --nats-tls-key, or keep the network internal", opts.Host)
+	}
+	go reload(s, opts.ConfigFile)
 	if err := server.Run(s); err != nil {
 		fmt.Fprintln(os.Stderr, "nats-server:", err)
 		os.Exit(1)

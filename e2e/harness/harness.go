@@ -5,6 +5,8 @@ package harness
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,6 +22,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
@@ -64,6 +67,7 @@ type Options struct {
 	Containerd string
 	Packs      string // folder of packs; default bin/packs
 	Webhook    string // told of calls that wait for approval
+	TLS        bool   // HTTP and NATS under a certificate of the test's own, m.Dir/tls.crt
 	Dir        string // state; default a folder of the test
 	Mirror     bool   // keep a mirror of the ledger (one process per service)
 }
@@ -107,6 +111,10 @@ func base(t testing.TB, name string, o Options) *Mesh {
 		t.Fatal(err)
 	}
 	m.Addr = ports.Free(t)
+	if o.TLS {
+		certs.Write(t, m.Cert(), filepath.Join(m.Dir, "tls.key"), "first")
+		m.opts.Env = append(slices.Clone(o.Env), "BINNACLE_TLS_CERT="+m.Cert(), "BINNACLE_TLS_KEY="+filepath.Join(m.Dir, "tls.key"), "BINNACLE_NATS_CA="+m.Cert())
+	}
 	t.Cleanup(func() {
 		m.StopAll()
 		if t.Failed() {
@@ -193,9 +201,15 @@ func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	m.run(binnacle, "init", "--data", m.Dir)
 	natsAddr := ports.Free(t)
 	m.NATS = "nats://" + natsAddr
+	if o.TLS {
+		m.NATS = "tls://" + natsAddr
+	}
 	args := []string{"provision", "--print-config", "--data", m.Dir, "--store", filepath.Join(m.Dir, "nats"), "--nats-listen", natsAddr, "--monitor", ""}
 	if o.Power {
 		args = append(args, "--power")
+	}
+	if o.TLS {
+		args = append(args, "--nats-tls-cert", m.Cert(), "--nats-tls-key", filepath.Join(m.Dir, "tls.key"))
 	}
 	conf := m.run(binnacle, args...)
 	path := filepath.Join(m.Dir, "nats.conf")
@@ -360,6 +374,29 @@ func (m *Mesh) Restart(name string) {
 	m.Start(name, p.argv, p.env)
 }
 
+// Cert is the certificate of a mesh with TLS, its own authority.
+func (m *Mesh) Cert() string { return filepath.Join(m.Dir, "tls.crt") }
+
+// URL is the gateway's address with its scheme.
+func (m *Mesh) URL() string {
+	if m.opts.TLS {
+		return "https://" + m.Addr
+	}
+	return "http://" + m.Addr
+}
+
+// client trusts the mesh's certificate as it is now.
+func (m *Mesh) client() *http.Client {
+	if !m.opts.TLS {
+		return http.DefaultClient
+	}
+	pool := x509.NewCertPool()
+	if pem, err := os.ReadFile(m.Cert()); err == nil {
+		pool.AppendCertsFromPEM(pem)
+	}
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+}
+
 // Names lists the processes.
 func (m *Mesh) Names() []string {
 	m.mu.Lock()
@@ -439,7 +476,7 @@ func (m *Mesh) WaitReady() {
 	}
 	var last string
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		r, err := http.Get("http://" + m.Addr + "/readyz")
+		r, err := m.client().Get(m.URL() + "/readyz")
 		if err != nil {
 			last = err.Error()
 			continue
@@ -484,7 +521,10 @@ func (m *Mesh) putSecrets() {
 
 // Env is what a command needs to find the mesh.
 func (m *Mesh) Env() []string {
-	env := []string{"BINNACLE_ADDR=" + m.Addr, "BINNACLE_TOKEN=" + m.Token, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
+	env := []string{"BINNACLE_ADDR=" + strings.TrimPrefix(m.URL(), "http://"), "BINNACLE_CA=", "BINNACLE_TOKEN=" + m.Token, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
+	if m.opts.TLS {
+		env = append(env, "BINNACLE_CA="+m.Cert())
+	}
 	if m.Name == "compose" {
 		env = append(env, "BINNACLE_DISTRIBUTE="+filepath.Join(m.Dir, "volumes"))
 	}
@@ -565,7 +605,7 @@ func (m *Mesh) Do(ctx context.Context, method, path, session, body string) (*Res
 
 // DoHeader sends a request with headers beside the token.
 func (m *Mesh) DoHeader(ctx context.Context, method, path, body string, header map[string]string) (*Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+m.Addr+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, m.URL()+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -573,7 +613,7 @@ func (m *Mesh) DoHeader(ctx context.Context, method, path, body string, header m
 	for k, v := range header {
 		req.Header.Set(k, v)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := m.client().Do(req)
 	if err != nil {
 		return nil, err
 	}

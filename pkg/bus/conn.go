@@ -20,6 +20,7 @@ import (
 // differs between topologies.
 type Dialer struct {
 	URL    string
+	CA     string // file of the authority of the server's certificate; empty = the system's, where the URL says tls://
 	Server nats.InProcessConnProvider
 }
 
@@ -63,6 +64,9 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 			slog.Debug("nats", "conn", name, "err", err)
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) { c.reconnected() }),
+	}
+	if d.CA != "" {
+		opts = append(opts, nats.RootCAs(d.CA))
 	}
 	url := d.URL
 	if d.Server != nil {

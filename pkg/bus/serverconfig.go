@@ -15,8 +15,10 @@ type ServerOptions struct {
 	MaxFile      string            // JetStream file budget, e.g. "100G"
 	ProvisionKey string            // public nkey of the provisioning identity
 	ServiceKeys  map[string]string // public nkey by service
-	Cluster      *Cluster          // nil for a server on its own
-	Mirror       *MirrorKeys       // nil without the account of the mirrors
+	TLSCert      string            // certificate and key for clients, PEM files as the server sees them; empty for none
+	TLSKey       string
+	Cluster      *Cluster    // nil for a server on its own
+	Mirror       *MirrorKeys // nil without the account of the mirrors
 }
 
 // Cluster is what a server needs to be one of several.
@@ -61,6 +63,9 @@ func ServerConfig(decls []Declaration, o ServerOptions) (string, error) {
 		}
 		p("  ]")
 		p("}")
+	}
+	if o.TLSCert != "" {
+		p("tls: { cert_file: %q, key_file: %q, min_version: \"1.2\", timeout: 5 }", o.TLSCert, o.TLSKey)
 	}
 	p("max_payload: 1MB")
 	p("max_control_line: 8KB")

@@ -102,7 +102,7 @@ func StartCluster(t testing.TB, decls []bus.Declaration) *Cluster {
 func (c *Cluster) Up(t testing.TB, i int) {
 	t.Helper()
 	var err error
-	if c.Servers[i], err = embed.Start(c.configs[i]); err != nil {
+	if c.Servers[i], err = embed.Start(c.configs[i], nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -129,7 +129,7 @@ func (c *Cluster) Connect(t testing.TB, service string) *bus.Conn {
 func (b *Bus) Up(t testing.TB) {
 	t.Helper()
 	var err error
-	if b.Server, err = embed.Start(b.config); err != nil {
+	if b.Server, err = embed.Start(b.config, nil); err != nil {
 		t.Fatal(err)
 	}
 	admin := b.Connect(t, "provision")

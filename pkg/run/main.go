@@ -120,6 +120,19 @@ func Main(service string, build func(Keys) (Service, error)) {
 	}
 }
 
+// NATSCA is the file of the authority that signed the NATS server's
+// certificate: BINNACLE_NATS_CA, or nats.ca in the folder of keys, or none.
+func NATSCA(keys string) string {
+	if f := os.Getenv("BINNACLE_NATS_CA"); f != "" {
+		return f
+	}
+	f := filepath.Join(keys, "nats.ca")
+	if _, err := os.Stat(f); err != nil {
+		return ""
+	}
+	return f
+}
+
 func serveProcess(ctx context.Context, service string, build func(Keys) (Service, error)) error {
 	keys := Keys(Getenv("BINNACLE_KEYS", "/run/secrets"))
 	if err := private.Check(string(keys)); err != nil {
@@ -129,7 +142,7 @@ func serveProcess(ctx context.Context, service string, build func(Keys) (Service
 	if err != nil {
 		return err
 	}
-	cfg := Config{Dialer: bus.Dialer{URL: Getenv("BINNACLE_NATS", "nats://127.0.0.1:4222")}, Tenant: Getenv("BINNACLE_TENANT", "default")}
+	cfg := Config{Dialer: bus.Dialer{URL: Getenv("BINNACLE_NATS", "nats://127.0.0.1:4222"), CA: NATSCA(string(keys))}, Tenant: Getenv("BINNACLE_TENANT", "default")}
 	if cfg.RootKID, err = keys.Text("root.kid"); err != nil {
 		return err
 	}

@@ -39,7 +39,13 @@ var settings = map[string]string{
 	"BINNACLE_STATE":            "the service's state folder",
 	"BINNACLE_TENANT":           "environment id",
 	"BINNACLE_VAULT_KEK":        "the vault's key-encryption key, 32 bytes in hex; empty = the key file",
-	"BINNACLE_TOKEN":            "bearer token, for the command line",
+	"BINNACLE_CA":               "PEM file of the authority that signed the gateway's certificate, for the command line; empty = the system's",
+	"BINNACLE_NATS_CA":          "PEM file of the authority that signed the NATS server's certificate; empty = nats.ca in the folder of keys, if there",
+	"BINNACLE_NATS_TLS_CERT":    "the NATS listener's certificate, a PEM file as the server sees it, for `up`, `init` and `provision`; empty = plain TCP",
+	"BINNACLE_NATS_TLS_KEY":     "its key, a PEM file as the server sees it",
+	"BINNACLE_TLS_CERT":         "the gateway's certificate, a PEM file that is read again when it changes; empty = plain HTTP",
+	"BINNACLE_TLS_KEY":          "its key, a PEM file",
+	"BINNACLE_TOKEN":            "bearer token, for the command line; set and empty is an error",
 }
 
 var readsEnv = regexp.MustCompile(`(?:[gG]etenv|LookupEnv|envOr|ConfigFiles?)\("(BINNACLE_[A-Z_]+)"(?:, "([^"]*)")?`)

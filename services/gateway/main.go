@@ -19,6 +19,7 @@ var version = "dev"
 // Environment: BINNACLE_LISTEN (0.0.0.0:8080), BINNACLE_DURABILITY,
 // BINNACLE_EXPECT (services /readyz waits for), BINNACLE_APPROVAL_WEBHOOK,
 // BINNACLE_CAPTURE (plain, encrypted, hashed or off).
+// BINNACLE_TLS_CERT and BINNACLE_TLS_KEY (PEM files; without, plain HTTP).
 // Keys: token.pub, and webhook.seed for a webhook.
 func main() {
 	run.Main("gateway", func(keys run.Keys) (run.Service, error) {
@@ -37,7 +38,7 @@ func main() {
 				return nil, err
 			}
 		}
-		return &gateway.Service{Config: gateway.Config{Capture: os.Getenv("BINNACLE_CAPTURE"), Webhook: webhook, WebhookKey: webhookKey, Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: version,
+		return &gateway.Service{Config: gateway.Config{TLSCert: os.Getenv("BINNACLE_TLS_CERT"), TLSKey: os.Getenv("BINNACLE_TLS_KEY"), Capture: os.Getenv("BINNACLE_CAPTURE"), Webhook: webhook, WebhookKey: webhookKey, Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: version,
 			Durability: run.Getenv("BINNACLE_DURABILITY", "process"),
 			Expect:     strings.Split(run.Getenv("BINNACLE_EXPECT", "audit,judge,llm-router,policy,session-runner,vault-broker"), ","),
 			Listening: func(addr string) {

@@ -8,14 +8,22 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
 )
 
 // Start starts a server in this process from the generated configuration.
 // Stop it with Shutdown and WaitForShutdown, after every connection.
-func Start(config string) (*server.Server, error) {
+//
+// Its certificate for clients, if any, is read from files, and again when they
+// change.
+func Start(config string, files *tlsfiles.Files) (*server.Server, error) {
 	o := &server.Options{}
 	if err := o.ProcessConfigString(config); err != nil {
 		return nil, fmt.Errorf("nats configuration: %w", err)
+	}
+	if files != nil && o.TLSConfig != nil {
+		o.TLSConfig.Certificates, o.TLSConfig.GetCertificate = nil, files.Certificate
 	}
 	o.NoSigs = true
 	o.NoLog = true

@@ -15,6 +15,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/archive"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
@@ -108,7 +109,7 @@ func (f *sourceFlags) mirror(ctx context.Context) (*ledgerSource, func(), error)
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err := bus.Connect(bus.Dialer{URL: *f.nats}, seed, "auditor", true)
+	conn, err := bus.Connect(bus.Dialer{URL: *f.nats, CA: run.NATSCA(*f.keys)}, seed, "auditor", true)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/backup"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
@@ -49,7 +50,7 @@ func (f *backupFlags) open(data string) (*bus.Conn, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := mesh.Provisioning(bus.Dialer{URL: *f.nats}, ring)
+	c, err := mesh.Provisioning(bus.Dialer{URL: *f.nats, CA: run.NATSCA(f.folders.Keys)}, ring)
 	return c, func() {}, err
 }
 

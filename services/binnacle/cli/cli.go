@@ -162,7 +162,7 @@ func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Wr
 	}
 	c.fs.Init("binnacle "+args[0], flag.ContinueOnError)
 	c.fs.SetOutput(&c.help)
-	c.addr = c.fs.String("addr", envOr("BINNACLE_ADDR", "127.0.0.1:8080"), "address of the mesh's gateway")
+	c.addr = c.fs.String("addr", envOr("BINNACLE_ADDR", "127.0.0.1:8080"), "address of the mesh's gateway, host:port or https://host:port")
 	c.token = c.fs.String("token", "", "bearer token (default: BINNACLE_TOKEN, then DATA/admin.token)")
 	c.data = c.fs.String("data", envOr("BINNACLE_DATA", "data"), "state folder of a mesh on this machine")
 	return c.end(cmd(ctx, c))

@@ -73,7 +73,7 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 		}
 		r = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+*c.addr+path, r)
+	req, err := http.NewRequestWithContext(ctx, method, c.base()+path, r)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,11 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 	for k, v := range header {
 		req.Header[k] = v
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{}}).Do(req)
+	t, err := transport()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

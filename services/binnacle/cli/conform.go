@@ -23,7 +23,7 @@ func conformCmd(ctx context.Context, c *env) error {
 		return err
 	}
 	if *endpoint == "" {
-		*endpoint = "http://" + *c.addr
+		*endpoint = c.base()
 	}
 	if u, err := url.Parse(*endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return fail(exitUsage, "--endpoint: want http(s)://host[:port], not %q", *endpoint)

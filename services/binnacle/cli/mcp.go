@@ -30,9 +30,13 @@ func mcpServe(ctx context.Context, c *env) error {
 	if err != nil {
 		return err
 	}
+	t, err := transport()
+	if err != nil {
+		return err
+	}
 	own := &mcp.Implementation{Name: "binnacle", Version: mesh.Version}
 	upstream, err := mcp.NewClient(own, nil).Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: "http://" + *c.addr + "/mcp", HTTPClient: &http.Client{Transport: bearerTransport{token, *ses}}, DisableStandaloneSSE: true}, nil)
+		Endpoint: c.base() + "/mcp", HTTPClient: &http.Client{Transport: bearerTransport{t, token, *ses}}, DisableStandaloneSSE: true}, nil)
 	if err != nil {
 		return fail(exitNoMesh, "no mesh answers at %s (%v); `binnacle up` runs one", *c.addr, err)
 	}
@@ -58,7 +62,10 @@ func mcpServe(ctx context.Context, c *env) error {
 }
 
 // bearerTransport adds the token, and the session if one is named.
-type bearerTransport struct{ token, session string }
+type bearerTransport struct {
+	http.RoundTripper
+	token, session string
+}
 
 // RoundTrip implements http.RoundTripper.
 func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -67,7 +74,7 @@ func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.session != "" {
 		r.Header.Set("X-Binnacle-Session", t.session)
 	}
-	return http.DefaultTransport.RoundTrip(r)
+	return t.RoundTripper.RoundTrip(r)
 }
 
 // shallow passes JSON on until it nests deeper than canon.MaxDepth: the SDK's

@@ -66,8 +66,13 @@ func proxyCmd(ctx context.Context, c *env) error {
 		return fail(exitUsage, "--listen: %v", err)
 	}
 	log := slog.New(slog.NewJSONHandler(c.errOut, nil))
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second}}
-	p := proxy.New(u, proxy.Mesh{URL: "http://" + *c.addr, Token: token, Client: client}, *ses, log)
+	t, err := transport()
+	if err != nil {
+		return err
+	}
+	t.MaxIdleConnsPerHost, t.IdleConnTimeout = 256, 90*time.Second
+	client := &http.Client{Transport: t}
+	p := proxy.New(u, proxy.Mesh{URL: c.base(), Token: token, Client: client}, *ses, log)
 	srv := &http.Server{Handler: p, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
 	if err := c.print(map[string]string{"proxy": l.Addr().String(), "upstream": u.Host, "mesh": *c.addr}, func() {
 		fmt.Fprintf(c.out, "proxy on http://%s/v1, before %s, governed by the mesh at %s\n", l.Addr(), u.Host, *c.addr)

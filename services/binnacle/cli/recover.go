@@ -11,6 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
@@ -70,7 +71,7 @@ func (c *env) loss(ctx context.Context, ring *keyring.Ring, url string, head *le
 	var conn *bus.Conn
 	var err error
 	if url != "" {
-		conn, err = mesh.Provisioning(bus.Dialer{URL: url}, ring)
+		conn, err = mesh.Provisioning(bus.Dialer{URL: url, CA: run.NATSCA(ring.Dir)}, ring)
 	} else {
 		if _, err := os.Stat(filepath.Join(*c.data, "nats")); err != nil {
 			return "", fail(exitUsage, "no ledger is in %s; name the NATS server that has it with --nats", *c.data)

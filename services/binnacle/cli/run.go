@@ -31,6 +31,9 @@ func meshFlags(c *env) func() (mesh.Config, error) {
 	power := c.fs.Bool("power", os.Getenv("BINNACLE_DURABILITY") == "power", "fsync every event (durability mode power)")
 	noop := c.fs.Bool("noop", false, "offer tool.noop, for benchmarks and tests")
 	nats := c.fs.String("nats-listen", "", "also listen for NATS clients on host:port")
+	cert := c.fs.String("tls-cert", os.Getenv("BINNACLE_TLS_CERT"), "the gateway's certificate, a PEM file that is read again when it changes; empty = plain HTTP")
+	key := c.fs.String("tls-key", os.Getenv("BINNACLE_TLS_KEY"), "its key, a PEM file")
+	natsCert, natsKey := natsTLS(c.fs)
 	mirror := c.fs.Bool("mirror", os.Getenv("BINNACLE_MIRROR") != "", "keep a mirror of the ledger in an account of its own")
 	webhook := c.fs.String("approval-webhook", "", "URL that is notified of calls that wait for approval (default: BINNACLE_APPROVAL_WEBHOOK)")
 	var policies list
@@ -39,7 +42,7 @@ func meshFlags(c *env) func() (mesh.Config, error) {
 		if *webhook == "" { // not the flag's default: it may hold a secret, and help shows defaults
 			*webhook = os.Getenv("BINNACLE_APPROVAL_WEBHOOK")
 		}
-		cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Mirror: *mirror, Webhook: *webhook, Capture: *capture}
+		cfg := mesh.Config{Dir: *c.data, Addr: *c.addr, TLSCert: *cert, TLSKey: *key, NATSCert: *natsCert, NATSKey: *natsKey, Packs: *packs, Containerd: *containerd, Policies: policies, Power: *power, Noop: *noop, NATSListen: *nats, Mirror: *mirror, Webhook: *webhook, Capture: *capture}
 		if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
 			kek, err := run.ParseSeed("BINNACLE_VAULT_KEK", v)
 			if err != nil {
@@ -59,6 +62,12 @@ func meshFlags(c *env) func() (mesh.Config, error) {
 		}
 		return cfg, err
 	}
+}
+
+// natsTLS declares the flags of the NATS server's certificate for clients.
+func natsTLS(fs *flag.FlagSet) (cert, key *string) {
+	return fs.String("nats-tls-cert", os.Getenv("BINNACLE_NATS_TLS_CERT"), "certificate of the NATS listener, a PEM file as the server sees it; empty = plain TCP"),
+		fs.String("nats-tls-key", os.Getenv("BINNACLE_NATS_TLS_KEY"), "its key, a PEM file as the server sees it")
 }
 
 // up runs the whole mesh in the foreground.
@@ -90,8 +99,8 @@ func up(ctx context.Context, c *env) error {
 	if *c.json {
 		_ = json.NewEncoder(c.out).Encode(map[string]any{"addr": m.Addr, "data": *c.data, "root": m.RootKID, "start_ms": time.Since(began).Milliseconds()})
 	} else {
-		fmt.Fprintf(c.out, "binnacle %s is up in %d ms\n  api    http://%s\n  token  %s\n  root   %s\nCtrl-C stops it in order.\n",
-			mesh.Version, time.Since(began).Milliseconds(), m.Addr, filepath.Join(*c.data, "admin.token"), m.RootKID)
+		fmt.Fprintf(c.out, "binnacle %s is up in %d ms\n  api    %s\n  token  %s\n  root   %s\nCtrl-C stops it in order.\n",
+			mesh.Version, time.Since(began).Milliseconds(), m.URL(), filepath.Join(*c.data, "admin.token"), m.RootKID)
 	}
 	return m.Err()
 }
@@ -155,7 +164,8 @@ func distribute(ring *keyring.Ring, to string) error {
 	if to == "" {
 		return nil
 	}
-	return mesh.Distribute(ring, to, bus.ServerOptions{StoreDir: natsStore, Listen: natsListen, HTTP: natsMonitor, SyncAlways: os.Getenv("BINNACLE_DURABILITY") == "power"})
+	return mesh.Distribute(ring, to, bus.ServerOptions{StoreDir: natsStore, Listen: natsListen, HTTP: natsMonitor, SyncAlways: os.Getenv("BINNACLE_DURABILITY") == "power",
+		TLSCert: os.Getenv("BINNACLE_NATS_TLS_CERT"), TLSKey: os.Getenv("BINNACLE_NATS_TLS_KEY")})
 }
 
 // Where an external NATS server keeps its store and listens, unless flags say
@@ -174,6 +184,7 @@ func provision(ctx context.Context, c *env) error {
 	store := c.fs.String("store", natsStore, "store directory in the printed configuration")
 	listen := c.fs.String("nats-listen", natsListen, "listen address in the printed configuration")
 	monitor := c.fs.String("monitor", natsMonitor, "monitoring address in the printed configuration; empty for none")
+	natsCert, natsKey := natsTLS(c.fs)
 	power := c.fs.Bool("power", false, "fsync every event, in the printed configuration")
 	replicas := c.fs.Int("replicas", 1, "stream replicas")
 	mirror := c.fs.Bool("mirror", os.Getenv("BINNACLE_MIRROR") != "", "keep a mirror of the ledger in an account of its own")
@@ -203,7 +214,7 @@ func provision(ctx context.Context, c *env) error {
 		return err
 	}
 	if *show {
-		o := bus.ServerOptions{StoreDir: *store, Listen: *listen, HTTP: *monitor, SyncAlways: *power}
+		o := bus.ServerOptions{StoreDir: *store, Listen: *listen, HTTP: *monitor, SyncAlways: *power, TLSCert: *natsCert, TLSKey: *natsKey}
 		if *server != "" {
 			secret, err := ring.ClusterSecret()
 			if err != nil {
@@ -217,7 +228,7 @@ func provision(ctx context.Context, c *env) error {
 		}
 		return c.print(map[string]string{"config": conf}, func() { fmt.Fprint(c.out, conf) })
 	}
-	p := mesh.Provisioner{Dialer: bus.Dialer{URL: *url}, Ring: ring, Tenant: "default", Replicas: *replicas, Mirror: *mirror}
+	p := mesh.Provisioner{Dialer: bus.Dialer{URL: *url, CA: run.NATSCA(*keys)}, Ring: ring, Tenant: "default", Replicas: *replicas, Mirror: *mirror}
 	go run.AnswerHealth("provision", p.Provisioned)
 	return p.Run(ctx, func() {
 		_ = c.print(map[string]bool{"provisioned": true}, func() { fmt.Fprintln(c.out, "provisioned") })

@@ -6,6 +6,7 @@ package mesh
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
@@ -50,9 +52,13 @@ type Config struct {
 	Noop       bool     // offer tool.noop, for benchmarks and tests
 	VaultKEK   []byte   // the vault's key-encryption key, 32 bytes; nil = the file made by Init
 	Mirror     bool     // keep a mirror of the ledger in an account of its own
-	NATSListen string   // also listen for NATS clients on host:port; empty = in process only
-	Webhook    string   // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
-	Capture    string   // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
+	TLSCert    string   // the gateway's certificate and key, PEM files; empty = plain HTTP
+	TLSKey     string
+	NATSCert   string // the NATS listener's certificate and key; empty = plain TCP
+	NATSKey    string
+	NATSListen string // also listen for NATS clients on host:port; empty = in process only
+	Webhook    string // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
+	Capture    string // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
 	LLM        llmrouter.Config
 }
 
@@ -71,6 +77,7 @@ type Mesh struct {
 	Token   string // administrator's bearer token
 	RootKID string // trust anchor for verifying evidence
 
+	scheme string // of the gateway
 	stop   context.CancelFunc
 	done   chan struct{}
 	err    error
@@ -158,17 +165,27 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: nats, SyncAlways: cfg.Power, Listen: cfg.NATSListen})
+	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: nats, SyncAlways: cfg.Power, Listen: cfg.NATSListen, TLSCert: cfg.NATSCert, TLSKey: cfg.NATSKey})
 	if err != nil {
 		return nil, err
 	}
-	srv, err := embed.Start(conf)
+	natsFiles, err := tlsfiles.Open(cfg.NATSCert, cfg.NATSKey)
+	if err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	if natsFiles == nil && cfg.NATSListen != "" {
+		tlsfiles.Warn("nats", cfg.NATSListen)
+	}
+	srv, err := embed.Start(conf, natsFiles)
 	if err != nil {
 		l.Close()
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	m := &Mesh{Token: adminToken, RootKID: ring.RootKID, stop: cancel, done: make(chan struct{}), server: srv, lock: l}
+	m := &Mesh{Token: adminToken, RootKID: ring.RootKID, scheme: "http", stop: cancel, done: make(chan struct{}), server: srv, lock: l}
+	if cfg.TLSCert != "" {
+		m.scheme = "https"
+	}
 	ready := make(chan struct{})
 	go m.run(ctx, cfg, dir, ring, ready)
 	select {
@@ -183,13 +200,24 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	}
 }
 
+// URL is the gateway's address with its scheme.
+func (m *Mesh) URL() string { return m.scheme + "://" + m.Addr }
+
+// probe reads from the gateway of this process, whose certificate may name
+// another host.
+func (m *Mesh) probe(path string) (*http.Response, error) {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}}} //nolint:gosec // no secret is sent
+	return client.Get(m.URL() + path)
+}
+
 // answers waits until the gateway says that every part has caught up. A mesh
 // that serves but is not ready, say because its ledger was truncated, is left
 // running: /readyz says why.
 func (m *Mesh) answers(ctx context.Context) error {
 	late := time.After(15 * time.Second)
 	for {
-		r, err := http.Get("http://" + m.Addr + "/readyz")
+		r, err := m.probe("/readyz")
 		if err == nil {
 			r.Body.Close()
 			if r.StatusCode == http.StatusOK {
@@ -296,7 +324,7 @@ func (m *Mesh) list(cfg Config, dir string, ring *keyring.Ring) (map[string]run.
 	return map[string]run.Service{
 		"audit":  &audit.Service{Config: audit.Config{Dir: filepath.Join(dir, "audit"), Durability: durability}},
 		"policy": &policy.Service{Config: policy.Config{P0File: ring.Path("p0.json"), P1Files: cfg.Policies}},
-		"gateway": &gateway.Service{Config: gateway.Config{Capture: cfg.Capture, Webhook: cfg.Webhook, WebhookKey: webhookKey, Addr: cfg.Addr, TokenKey: tokenKey, Durability: durability, Version: Version,
+		"gateway": &gateway.Service{Config: gateway.Config{TLSCert: cfg.TLSCert, TLSKey: cfg.TLSKey, Capture: cfg.Capture, Webhook: cfg.Webhook, WebhookKey: webhookKey, Addr: cfg.Addr, TokenKey: tokenKey, Durability: durability, Version: Version,
 			Expect: []string{"audit", "judge", "llm-router", "policy", "session-runner", "vault-broker"}, Listening: func(a string) { m.Addr = a }}},
 		"llm-router": &llmrouter.Service{Config: cfg.LLM},
 		"session-runner": &sessionrunner.Service{Config: sessionrunner.Config{PacksDir: cfg.Packs, StateDir: filepath.Join(dir, "sandbox"),

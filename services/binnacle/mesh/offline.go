@@ -65,7 +65,7 @@ func Offline(dir string) (c *bus.Conn, stop func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	srv, err := embed.Start(conf)
+	srv, err := embed.Start(conf, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -6,6 +6,7 @@ package gateway
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -25,6 +26,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
 )
 
 // Config is the gateway's configuration.
@@ -37,6 +39,8 @@ type Config struct {
 	Version     string
 	Capture     string // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
 	Bodies      BodyLimits
+	TLSCert     string // certificate and key, PEM files, read again when they change; empty = plain HTTP
+	TLSKey      string
 	Webhook     string // is told of calls that wait for approval; empty = nobody
 	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature
 	// Listening, if set, is told the bound address.
@@ -120,6 +124,16 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w; set another address with --addr", s.Addr, err)
 	}
+	files, err := tlsfiles.Open(s.TLSCert, s.TLSKey)
+	if err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	bound := l.Addr().String()
+	if files == nil {
+		tlsfiles.Warn("gateway", bound)
+	} else {
+		l = tls.NewListener(l, files.Config())
+	}
 	srv := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: maxHeader, IdleTimeout: 2 * time.Minute}
 	g, inner := errgroup.WithContext(ctx)
 	listening := make(chan struct{})
@@ -148,7 +162,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return nil
 		}
 		if s.Listening != nil {
-			s.Listening(l.Addr().String())
+			s.Listening(bound)
 		}
 		ready()
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {

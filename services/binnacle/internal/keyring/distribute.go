@@ -39,7 +39,7 @@ func (r *Ring) Distribute(dir string) error {
 		if b, err := os.ReadFile(filepath.Join(to, "root.kid")); err == nil && strings.TrimSpace(string(b)) != r.RootKID {
 			return fmt.Errorf("%s holds the keys of another mesh (root %s, the ring's is %s); distribute from its ring, or empty the folder", to, bytes.TrimSpace(b), r.RootKID)
 		}
-		for _, name := range append([]string{"root.kid", s + ".nkey", s + ".sign"}, own[s]...) {
+		for _, name := range append([]string{"root.kid", "nats.ca", s + ".nkey", s + ".sign"}, own[s]...) {
 			if err := r.distribute(name, to); err != nil {
 				return err
 			}

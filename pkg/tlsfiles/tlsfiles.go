@@ -1,0 +1,97 @@
+// Package tlsfiles serves TLS from a certificate and a key on disk, and takes
+// up new ones without a restart.
+package tlsfiles
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// pollEvery bounds how often the files are looked at.
+const pollEvery = time.Second
+
+// Files is a certificate chain and its key, both PEM.
+type Files struct {
+	cert, key string
+
+	mu     sync.Mutex
+	seen   [2]os.FileInfo
+	looked time.Time
+	pair   *tls.Certificate
+}
+
+// Open reads both files. It returns nil, and no error, where neither is named.
+func Open(cert, key string) (*Files, error) {
+	if cert == "" && key == "" {
+		return nil, nil
+	}
+	if cert == "" || key == "" {
+		return nil, errors.New("tls: name both a certificate and a key")
+	}
+	f := &Files{cert: cert, key: key}
+	return f, f.load()
+}
+
+func (f *Files) load() error {
+	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if err != nil {
+		return fmt.Errorf("tls: %w", err)
+	}
+	f.pair = &pair
+	return nil
+}
+
+// Certificate is a tls.Config's GetCertificate: it returns what the files hold
+// now, or, while they cannot be used, what they held.
+func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.looked) < pollEvery {
+		return f.pair, nil
+	}
+	f.looked = time.Now()
+	var now [2]os.FileInfo
+	changed := false
+	for i, path := range []string{f.cert, f.key} {
+		info, err := os.Stat(path)
+		if err != nil {
+			slog.Warn("the TLS files cannot be read; the certificate stays", "err", err)
+			return f.pair, nil
+		}
+		now[i] = info
+		changed = changed || f.seen[i] == nil || !os.SameFile(info, f.seen[i]) || !info.ModTime().Equal(f.seen[i].ModTime()) || info.Size() != f.seen[i].Size()
+	}
+	if !changed {
+		return f.pair, nil
+	}
+	if err := f.load(); err != nil { // one of the two may be there before the other
+		slog.Warn("the TLS files cannot be used; the certificate stays", "err", err)
+		return f.pair, nil
+	}
+	f.seen = now
+	return f.pair, nil
+}
+
+// Config is a server's configuration: TLS 1.2 or newer, HTTP/1.1.
+func (f *Files) Config() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: f.Certificate}
+}
+
+// Warn logs a warning where what listens on addr, without TLS, can be reached
+// from other hosts.
+func Warn(what, addr string) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil || host == "localhost" {
+		return
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
+		return
+	}
+	slog.Warn("WITHOUT TLS BEYOND LOOPBACK: whoever sees the network sees tokens, prompts and answers; name a certificate and a key, or listen on 127.0.0.1", "listener", what, "addr", addr)
+}

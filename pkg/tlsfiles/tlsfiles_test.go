@@ -1,0 +1,79 @@
+package tlsfiles
+
+import (
+	"bytes"
+	"crypto/tls"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
+)
+
+// TestReload: new connections get what the files hold; files that cannot be
+// used change nothing.
+func TestReload(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")
+	certs.Write(t, cert, key, "first")
+	f, err := Open(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", f.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _ = c.(*tls.Conn).Handshake(); c.Close() }()
+		}
+	}()
+	name := func() string {
+		c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the name is what is tested
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].Subject.CommonName
+	}
+	if got := name(); got != "first" {
+		t.Fatal(got)
+	}
+	if err := os.WriteFile(key, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(pollEvery + 100*time.Millisecond)
+	if got := name(); got != "first" {
+		t.Fatal("with half of the new files:", got)
+	}
+	certs.Write(t, cert, key, "second")
+	time.Sleep(pollEvery + 100*time.Millisecond)
+	if got := name(); got != "second" {
+		t.Fatal("after both were replaced:", got)
+	}
+	if _, err := Open(cert, ""); err == nil {
+		t.Error("a certificate without a key")
+	}
+}
+
+func TestWarn(t *testing.T) {
+	var out bytes.Buffer
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+	defer slog.SetDefault(old)
+	for addr, warned := range map[string]bool{"127.0.0.1:80": false, "[::1]:80": false, "localhost:80": false, "0.0.0.0:80": true, ":80": true, "192.0.2.1:80": true, "[::]:80": true} {
+		out.Reset()
+		if Warn("gateway", addr); strings.Contains(out.String(), "WITHOUT TLS") != warned {
+			t.Errorf("%s: %s", addr, out.String())
+		}
+	}
+}
