@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
@@ -107,6 +108,7 @@ func replay(ctx context.Context, c *env) error {
 	}
 	r.compare("audit.view", live["audit"].Position, dump, rebuilt.Bytes())
 	r.compare("gateway.catalog", live["gateway"].Position, []byte(live["gateway"].Dump), r.catalogs["gateway"].Dump())
+	r.compare("gateway.authority", live["gateway-authority"].Position, []byte(live["gateway-authority"].Dump), r.authority.Dump())
 	r.compare("policy.state", live["policy"].Position, []byte(live["policy"].Dump), r.upTo.Dump())
 	r.compare("llm.usage", live["llm-router"].Position, []byte(live["llm-router"].Dump), []byte(r.usage.Digest()))
 	r.compare("policy.budget", live["policy-budget"].Position, []byte(live["policy-budget"].Dump), r.budget.Dump())
@@ -136,7 +138,7 @@ func replay(ctx context.Context, c *env) error {
 // rebuilt one is taken to exactly there.
 func (c *env) liveViews(ctx context.Context) (map[string]liveView, []byte, error) {
 	out := map[string]liveView{}
-	views := []string{"gateway", "policy", "policy-budget", "policy-starts", "llm-router"}
+	views := []string{"gateway", "gateway-authority", "policy", "policy-budget", "policy-starts", "llm-router"}
 	for _, s := range keyring.Services {
 		views = append(views, "keys-"+s)
 	}
@@ -169,20 +171,21 @@ func (c *env) liveViews(ctx context.Context) (map[string]liveView, []byte, error
 }
 
 type replayer struct {
-	c        *env
-	ctx      context.Context
-	view     *audit.View
-	catalogs map[string]*catalog.Catalog
-	live     map[string]liveView
-	state    *policy.State // with everything that ever was in force
-	upTo     *policy.State // as it was at the live view's position
-	trust    trust.Registry
-	keys     map[string]*trust.Registry // as each service's live view has them
-	budget   policy.Book
-	starts   policy.Unstarted
-	usage    llmrouter.Usage
-	args     map[string]*contract.Content // of proposals not yet decided, by call
-	rep      replayReport
+	c         *env
+	ctx       context.Context
+	view      *audit.View
+	catalogs  map[string]*catalog.Catalog
+	authority gateway.AuthorityView
+	live      map[string]liveView
+	state     *policy.State // with everything that ever was in force
+	upTo      *policy.State // as it was at the live view's position
+	trust     trust.Registry
+	keys      map[string]*trust.Registry // as each service's live view has them
+	budget    policy.Book
+	starts    policy.Unstarted
+	usage     llmrouter.Usage
+	args      map[string]*contract.Content // of proposals not yet decided, by call
+	rep       replayReport
 	// each, if set, is handed every decision instead of the comparison; err
 	// says why args cannot be had.
 	each func(e *contract.Event, d *contract.Decision, args []byte, err error) error
@@ -259,6 +262,11 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 			if err := cat.Apply(e); err != nil {
 				return err
 			}
+		}
+	}
+	if seq <= r.live["gateway-authority"].Position {
+		if err := r.authority.Apply(e); err != nil {
+			return err
 		}
 	}
 	switch e.Name {

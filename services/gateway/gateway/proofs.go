@@ -498,6 +498,14 @@ func (s *Service) viewDump(c echo.Context) error {
 	if c.Param("service") == "gateway" {
 		return c.JSON(http.StatusOK, map[string]any{"name": "gateway.catalog", "position": s.view.Position(), "dump": string(s.tools.Dump()), "root": s.env.RootKID})
 	}
+	if c.Param("service") == "gateway-authority" {
+		for { // the position and the dump are taken together or not at all
+			at, dump := s.view.Position(), s.authority.dump()
+			if s.view.Position() == at {
+				return c.JSON(http.StatusOK, map[string]any{"name": "gateway.authority", "position": at, "dump": string(dump)})
+			}
+		}
+	}
 	if !contract.Token(c.Param("service")) {
 		return badRequest("service", "no such service")
 	}
