@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// intent is what the decision-only API hands out.
+type intent struct {
+	CallID     string `json:"call_id"`
+	Session    string `json:"session_id"`
+	IntentID   string `json:"intent_id"`
+	ArgsDigest string `json:"args_digest"`
+	Before     bool   `json:"handed_out_before"`
+}
+
+func (x intent) report(t *testing.T, m *harness.Mesh, more string) *harness.Response {
+	t.Helper()
+	r, err := m.Do(context.Background(), "POST", "/api/v1/intents/"+x.IntentID+"/outcome", "", fmt.Sprintf(`{"args_digest":%q,"status":"succeeded"%s}`, x.ArgsDigest, more))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func handOut(t *testing.T, m *harness.Mesh, session string, within time.Duration, header map[string]string) intent {
+	t.Helper()
+	h := map[string]string{"X-Binnacle-Session": session}
+	for k, v := range header {
+		h[k] = v
+	}
+	r, err := m.DoHeader(context.Background(), "POST", "/api/v1/decide", fmt.Sprintf(`{"kind":"tool.noop","tool":"noop","args":{"n":1},"report_within_ms":%d}`, within.Milliseconds()), h)
+	if err != nil || r.Status != 200 {
+		t.Fatalf("%v %+v", err, r)
+	}
+	var x intent
+	r.JSON(t, &x)
+	return x
+}
+
+// stateOf is a call as the mesh tells its caller.
+func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
+	t.Helper()
+	r, err := m.Do(context.Background(), "GET", "/api/v1/calls/"+call, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct{ Status string }
+	r.JSON(t, &doc)
+	return doc.Status
+}
+
+// TestCallersExecute: what one gateway hands out is reported to another, also when
+// the first is dead or all of them were started again; without a report the call
+// ends unknown at its deadline, whoever handed it out; a budget settles by what
+// was reported; a call that people approved is taken up.
+func TestCallersExecute(t *testing.T) {
+	m := harness.Processes(t, harness.Options{Noop: true})
+	second := m.As(m.Token)
+	second.Addr = m.StartGateway("gateway-b")
+
+	x := handOut(t, m, "s-two", time.Minute, nil)
+	if r := x.report(t, second, ""); r.Status != 200 || !strings.Contains(string(r.Body), `"attested_by":"caller"`) {
+		t.Fatalf("reported to the other gateway: %d %s", r.Status, r.Body)
+	}
+	if r := x.report(t, m, ""); r.Status != 200 || !strings.Contains(string(r.Body), `"repeated":true`) {
+		t.Fatalf("reported again: %d %s", r.Status, r.Body)
+	}
+	key := map[string]string{"Idempotency-Key": "two"}
+	a, b := handOut(t, m, "s-two", time.Minute, key), handOut(t, second, "s-two", time.Minute, key)
+	if a.IntentID != b.IntentID || a.Before || !b.Before {
+		t.Errorf("one key at two gateways: %+v %+v", a, b)
+	}
+
+	// A gateway dies between hand-out and report, and between hand-out and deadline.
+	kept, lost := handOut(t, second, "s-dies", time.Minute, nil), handOut(t, second, "s-dies", 3*time.Second, nil)
+	m.Kill("gateway-b")
+	if r := kept.report(t, m, ""); r.Status != 200 || strings.Contains(string(r.Body), `"late":true`) {
+		t.Errorf("reported after the gateway died: %d %s", r.Status, r.Body)
+	}
+	eventually(t, "the other gateway ends the call", 30*time.Second, func() bool { return stateOf(t, m, lost.CallID) == "unknown" })
+
+	// Everything is started again, the server too, before the deadline.
+	over := handOut(t, m, "s-restart", 4*time.Second, nil)
+	still := handOut(t, m, "s-restart", 5*time.Minute, nil)
+	for _, name := range m.Names() {
+		if name != "gateway-b" {
+			m.Restart(name)
+		}
+	}
+	m.WaitReady()
+	eventually(t, "a deadline outlives a restart", 60*time.Second, func() bool { return stateOf(t, m, over.CallID) == "unknown" })
+	if r := still.report(t, m, ""); r.Status != 200 || !strings.Contains(string(r.Body), `"status":"succeeded"`) {
+		t.Errorf("reported after a restart: %d %s", r.Status, r.Body)
+	}
+
+	// Escalated: taken up once people agreed, and only then.
+	cli(t, m, "roles", "grant", "ann", "approver")
+	cli(t, m, "principals", "register", "ann", "person")
+	cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"admin","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
+	r, err := m.DoHeader(context.Background(), "POST", "/api/v1/decide", `{"kind":"tool.noop","tool":"noop","args":{},"report_within_ms":60000}`, map[string]string{"Prefer": "respond-async"})
+	var waiting intent
+	if err != nil || r.Status != 202 || json.Unmarshal(r.Body, &waiting) != nil {
+		t.Fatalf("%v %d %s", err, r.Status, r.Body)
+	}
+	again := func() *harness.Response {
+		r, err := m.DoHeader(context.Background(), "POST", "/api/v1/decide", `{"call_id":"`+waiting.CallID+`"}`, map[string]string{"Prefer": "respond-async"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := again(); r.Status != 202 {
+		t.Errorf("taken up before people agreed: %d %s", r.Status, r.Body)
+	}
+	if out, err := m.As(m.TokenFor("ann", "approvals:vote")).CLI("approvals", "grant", waiting.CallID, "--reason", "seen"); err != nil {
+		t.Fatal(out, err)
+	}
+	eventually(t, "the approved call is handed out", 10*time.Second, func() bool {
+		r := again()
+		return r.Status == 200 && json.Unmarshal(r.Body, &waiting) == nil && waiting.IntentID != ""
+	})
+	if r := waiting.report(t, m, ""); r.Status != 200 {
+		t.Errorf("%d %s", r.Status, r.Body)
+	}
+	for _, s := range []string{x.Session, kept.Session, over.Session, waiting.Session} {
+		pack := t.TempDir() + "/p.tar"
+		cli(t, m, "export", "--session", s, "--out", pack)
+		if out := cli(t, m, "verify", pack); !strings.Contains(out, "attested") {
+			t.Error(out)
+		}
+	}
+	cli(t, m, "replay")
+}
