@@ -20,7 +20,7 @@ func main() {
 	burn(wanted())
 	attempts := append(calls(),
 		attempt{"read /etc/passwd", func() error { return read("/etc/passwd", "root:") }},
-		attempt{"read /proc/1/environ", func() error { return read("/proc/1/environ", "=") }},
+		attempt{"read the environment of process 1", func() error { return read("/proc/1/environ", "BINNACLE") }},
 		attempt{"read /var/run/docker.sock", func() error { _, err := net.Dial("unix", "/var/run/docker.sock"); return err }},
 		attempt{"write /evil", func() error { return os.WriteFile("/evil", nil, 0o644) }},
 		attempt{"write /pack/main", func() error { return os.WriteFile("/pack/main", []byte("x"), 0o755) }},
