@@ -6,7 +6,6 @@ package policy
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -182,12 +181,6 @@ func (s *Service) configure(ctx context.Context) error {
 	if err := put("p0", "", 0, p0); err != nil {
 		return err
 	}
-	// Release 0.1 put the configured bundle in force without a name. It would speak
-	// before all others, and knows nothing of what they decide.
-	_, _, err = s.activate(ctx, nil, &contract.Activated{Layer: "p1", Retired: true, Source: "config"}, nil, false)
-	if err != nil && !errors.As(err, new(invalid)) {
-		return fmt.Errorf("policy: the bundle of release 0.1: %w", err)
-	}
 	files := map[string][]byte{"default.rego": defaultRego}
 	var n int64
 	for _, f := range s.P1Files {
@@ -209,7 +202,35 @@ func (s *Service) configure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("policy: %w", err)
 	}
-	return put("p1", nameDefault, precedenceDefault, b)
+	if err := put("p1", nameDefault, precedenceDefault, b); err != nil {
+		return err
+	}
+	return s.retireUnnamed(ctx)
+}
+
+// keyUnnamed is the aggregate in which release 0.1 put its one bundle in force,
+// without a name.
+const keyUnnamed = "policy-p1"
+
+// retireUnnamed takes that bundle out of force. It would speak before all others,
+// and knows nothing of what they decide.
+func (s *Service) retireUnnamed(ctx context.Context) error {
+	_, err := handle.Do(ctx, s.env.Emit.Log, bus.AggregateFilter(s.env.Tenant, "policy", keyUnnamed), func(h []*contract.Event) (*contract.Event, error) {
+		history, err := activations(h)
+		if err != nil {
+			return nil, err
+		}
+		now, _ := inForce(history, "p1", "")
+		if now == nil {
+			return nil, nil
+		}
+		act := contract.Activated{Bundle: now.Bundle, Digest: now.Digest, Layer: "p1", Precedence: now.Precedence, Retired: true, Source: "config"}
+		return s.fact("policy_activated", keyUnnamed, contract.Bytes(&act), nil), nil
+	})
+	if err != nil {
+		return fmt.Errorf("policy: the bundle of release 0.1: %w", err)
+	}
+	return nil
 }
 
 // bootstrap registers the administrator of a new mesh, or of one that a release
