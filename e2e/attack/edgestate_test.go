@@ -287,3 +287,18 @@ var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harn
 		}
 	}
 })
+
+// A caller whose arguments are wrong learns which.
+var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Mesh) {
+	for body, want := range map[string]string{`{"text":1}`: "/args/text", `{}`: "/args/text", `{"text":"x","other":1}`: "/args/other"} {
+		r, err := m.Do(context.Background(), http.MethodPost, "/api/v1/packs/cmd.upper", "s-attack-pointer", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var doc struct{ Error struct{ Pointer string } }
+		r.JSON(t, &doc)
+		if r.Status/100 != 4 || doc.Error.Pointer != want {
+			t.Errorf("%s: %d %s", body, r.Status, r.Body)
+		}
+	}
+})

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -61,6 +62,42 @@ func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte)
 		return contract.ReasonArgsUnknownField
 	}
 	return contract.ReasonSchemaViolation
+}
+
+// Where returns the JSON pointer of the first member of args that breaks the
+// tool's input schema, and the keyword it breaks; both are empty where args fit
+// or the schema cannot be used. A member that is missing or unknown is named
+// itself.
+func (c *Checker) Where(t *contract.Tool, args []byte) (pointer, keyword string) {
+	s, err := c.compile(contract.Digest(t)+" in", t.InputSchema, Closed)
+	if err != nil {
+		return "", ""
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(args))
+	if err != nil {
+		return "", ""
+	}
+	var v *jsonschema.ValidationError
+	if !errors.As(s.Validate(doc), &v) {
+		return "", ""
+	}
+	for len(v.Causes) > 0 {
+		v = v.Causes[0]
+	}
+	at := slices.Clone(v.InstanceLocation)
+	switch k := v.ErrorKind.(type) {
+	case *kind.Required:
+		at = append(at, k.Missing[0])
+	case *kind.AdditionalProperties:
+		at = append(at, k.Properties[0])
+	}
+	for _, part := range at {
+		pointer += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(part)
+	}
+	if keyword = strings.Join(v.ErrorKind.KeywordPath(), "/"); keyword == "" { // a member that no keyword mentions
+		keyword = "additionalProperties"
+	}
+	return pointer, keyword
 }
 
 // open is the check of release 0.1, with its reason codes: a violation with an

@@ -290,10 +290,27 @@ func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*pr
 	}
 	s.metrics.observe(r.Kind, out.Recorded.Effect.Status, time.Since(began))
 	if e := ofOutcome(&out.Recorded); e != nil {
+		s.pointAt(e, r)
 		return out, nil, e
 	}
 	body, err := s.output(ctx, out)
 	return out, body, err
+}
+
+// pointAt names the argument that broke the tool's schema, as the schema is now;
+// the record holds the reason alone.
+func (s *Service) pointAt(e *apiError, r propose.Request) {
+	if e.ReasonCode != contract.ReasonSchemaViolation && e.ReasonCode != contract.ReasonArgsUnknownField {
+		return
+	}
+	t, _ := s.tools.Lookup(r.Kind)
+	if t == nil || s.tools.Drifted(t, contract.Digest(t)) {
+		return
+	}
+	if at, keyword := outputs.Where(t, r.Args); keyword != "" {
+		e.Pointer = "/args" + at
+		e.Message += " " + e.Pointer + " breaks " + keyword + "."
+	}
 }
 
 // waitFor waits for the outcome, and tells of an escalation on the way. It does

@@ -61,7 +61,7 @@ func (e *apiError) doc(kind string) map[string]any {
 		return map[string]any{"error": e}
 	}
 	inner := map[string]any{"type": anthropicType(e.Status), "message": e.Message, "code": e.Code}
-	for k, v := range map[string]string{"param": e.Param, "reason_code": e.ReasonCode, "hint": e.Hint, "call_id": e.CallID, "decision_id": e.DecisionID, "receipt_id": e.ReceiptID} {
+	for k, v := range map[string]string{"param": e.Param, "pointer": e.Pointer, "reason_code": e.ReasonCode, "hint": e.Hint, "call_id": e.CallID, "decision_id": e.DecisionID, "receipt_id": e.ReceiptID} {
 		if v != "" {
 			inner[k] = v
 		}

@@ -133,7 +133,7 @@ func write(path string, b []byte) {
 
 var errorSchema = map[string]any{"type": "object", "required": []string{"error"}, "properties": map[string]any{"error": map[string]any{
 	"type": "object", "required": []string{"message", "type", "code"}, "properties": map[string]any{
-		"message": text("what is wrong and how to mend it"), "type": text("OpenAI's error class"), "code": text("typed code"), "param": text("the field that is wrong"),
+		"message": text("what is wrong and how to mend it"), "type": text("OpenAI's error class"), "code": text("typed code"), "param": text("the field that is wrong"), "pointer": text("JSON pointer of the argument that breaks the tool's schema"),
 		"reason_code": text("policy's reason, on a denial"), "call_id": text(""), "decision_id": text(""), "receipt_id": text("")}}}}
 
 func text(description string) map[string]any {
