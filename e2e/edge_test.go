@@ -391,3 +391,32 @@ func TestHedge(t *testing.T) {
 		}
 	}
 }
+
+// TestColdKeys: several secrets that one call fetches at once arrive, each at
+// whoever asked: a list of models of two keyed providers is whole and quick, and a
+// hedge whose keys nobody has yet is answered.
+func TestColdKeys(t *testing.T) {
+	_, doc := harness.NewProviders(t, map[string]any{"hedge_ms": 60, "fallbacks": []any{map[string]any{"primary": "openai/h-slow", "fallbacks": []string{"anthropic/h-good"}}}})
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, harness.Options{LLM: doc})
+			began := time.Now()
+			cold := post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, "s-cold"), `{"model":"openai/h-slow","messages":[{"role":"user","content":"hi"}]}`)
+			if body := all(t, cold); cold.StatusCode != 200 || strings.Contains(body, `"error"`) {
+				t.Errorf("a hedge with cold keys: %d %s", cold.StatusCode, body)
+			}
+			r, err := m.Do(t.Context(), "GET", "/v1/models", "", "")
+			if err != nil || r.Status != 200 {
+				t.Fatal(err, r)
+			}
+			for _, model := range []string{"openai/listed-live", "anthropic/claude-listed", "gemini/gemini-listed", "openrouter/listed-live", "twokeys/listed-live"} {
+				if !strings.Contains(string(r.Body), `"`+model+`"`) {
+					t.Errorf("%s is not listed: %s", model, r.Body)
+				}
+			}
+			if d := time.Since(began); d > 5*time.Second {
+				t.Errorf("it took %v", d)
+			}
+		})
+	}
+}

@@ -30,14 +30,20 @@ func CheckObligation(o string) error {
 // Offers is what ceilings and overlays say about the tools that a request offers
 // to a model: one whose call they would deny is withheld. A tool is known by its
 // name as it is offered, and by its last part where that carries the name of a
-// server in front.
+// server in front. A name that ends in ".*" stands for tools that the request does
+// not list, those of an MCP server or of a stored prompt: it is withheld where any
+// tool is.
 func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	var a Answer
 	for _, t := range tools {
 		for _, kind := range kindsOf(t) {
-			denied := p0 != nil && matchAny(p0.ForbiddenKinds, kind)
+			match := matchAny
+			if strings.HasSuffix(t, ".*") {
+				match = concernTools
+			}
+			denied := p0 != nil && match(p0.ForbiddenKinds, kind)
 			for _, o := range overlays {
-				denied = denied || o.denies(kind)
+				denied = denied || o.denies(kind, match)
 			}
 			if denied {
 				if ob := ObligeWithhold + t; !slices.Contains(a.Obliged, ob) {
@@ -47,6 +53,16 @@ func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 		}
 	}
 	return a
+}
+
+// concernTools reports whether a pattern covers some call of a tool.
+func concernTools(patterns []string, _ string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		prefix, wild := strings.CutSuffix(p, "*")
+		return slices.ContainsFunc([]string{"client.", "tool."}, func(kind string) bool {
+			return strings.HasPrefix(p, kind) || wild && strings.HasPrefix(kind, prefix)
+		})
+	})
 }
 
 // kindsOf are the kinds that a call of an offered tool can be.
@@ -66,8 +82,8 @@ func kindsOf(tool string) []string {
 
 // denies reports whether the overlay denies every call of a kind, whatever its
 // labels.
-func (o *Overlay) denies(kind string) bool {
+func (o *Overlay) denies(kind string, match func([]string, string) bool) bool {
 	return slices.ContainsFunc(o.Rules, func(r OverlayRule) bool {
-		return r.Verdict == contract.Deny && len(r.Classes) == 0 && len(r.Labels) == 0 && matchAny(r.Kinds, kind)
+		return r.Verdict == contract.Deny && len(r.Classes) == 0 && len(r.Labels) == 0 && match(r.Kinds, kind)
 	})
 }

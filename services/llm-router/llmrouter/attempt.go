@@ -298,7 +298,11 @@ func (a *attempt) request(ctx context.Context) ([]byte, error) {
 		a.ans.store = !v.Exists() || v.Bool()
 	}
 	r.Model = a.cand.Model
-	return buildRequest(a.wire, r)
+	body, err := buildRequest(a.wire, r)
+	if err == nil && a.wire == provider.Chat && r.MaxTokens > 0 && a.up.Kind != "openai" && a.up.Kind != "azure" {
+		body, err = sjson.SetBytes(body, "max_tokens", r.MaxTokens) // many servers know no other bound
+	}
+	return body, err
 }
 
 // rename replaces the model's name and nothing else.

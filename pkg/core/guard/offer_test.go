@@ -1,0 +1,38 @@
+package guard
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// TestOffers: a tool is withheld by each name that a call of it can have, and
+// tools that a request does not list wherever any tool is.
+func TestOffers(t *testing.T) {
+	deny := func(kinds ...string) []*Overlay {
+		return []*Overlay{{Rules: []OverlayRule{{Kinds: kinds, Verdict: contract.Deny}}}}
+	}
+	for _, c := range []struct {
+		tools    []string
+		overlays []*Overlay
+		p0       *Ceilings
+		want     []string
+	}{
+		{[]string{"rm_rf", "safe"}, deny("client.rm_rf"), nil, []string{"rm_rf"}},
+		{[]string{"ns.rm_rf", "mcp.gh.rm_rf", "srv__rm_rf"}, deny("client.rm_rf"), nil, []string{"ns.rm_rf", "mcp.gh.rm_rf", "srv__rm_rf"}},
+		{[]string{"bash_20250124", "bash"}, deny("client.bash_*"), nil, []string{"bash_20250124"}},
+		{[]string{"mcp.gh.*", "prompt.p.*", "safe"}, deny("client.rm_rf"), nil, []string{"mcp.gh.*", "prompt.p.*"}},
+		{[]string{"mcp.gh.*"}, nil, &Ceilings{ForbiddenKinds: []string{"tool.rm*"}}, []string{"mcp.gh.*"}},
+		{[]string{"mcp.gh.*"}, deny("c*"), nil, []string{"mcp.gh.*"}},
+		{[]string{"mcp.gh.*", "safe"}, deny("vault.*", "llm.chat"), nil, nil},
+	} {
+		var want []string
+		for _, n := range c.want {
+			want = append(want, ObligeWithhold+n)
+		}
+		if got := Offers(c.tools, c.p0, c.overlays).Obliged; !slices.Equal(got, want) {
+			t.Errorf("%v: %v, want %v", c.tools, got, want)
+		}
+	}
+}
