@@ -75,7 +75,11 @@ func (p *peek) item() {
 	}
 	var typ, id, approval string
 	role, sealed := false, false
+	own := p.deep + 1 // parts within the item have members of these names too
 	p.object(item, func(k known) bool {
+		if p.deep != own {
+			return p.part(k)
+		}
 		switch k.name {
 		case "type":
 			from := p.i

@@ -193,11 +193,13 @@ func TestHold(t *testing.T) {
 // TestReferences: items that a provider stored are named in the summary.
 func TestReferences(t *testing.T) {
 	for input, want := range map[string]string{
-		`[{"type":"item_reference","id":"msg_1"},{"id":"msg_2"},{"role":"user","content":"x"}]`:                               "msg_1 msg_2",
-		`[{"type":"reasoning","id":"rs_1","summary":[]},{"type":"reasoning","id":"rs_2","encrypted_content":"x"}]`:            "rs_1",
-		`[{"type":"message","role":"assistant","id":"msg_1","content":"x"},{"type":"function_call","id":"fc","call_id":"c"}]`: "",
-		`[{"type":"image_generation_call","id":"ig_1"},{"type":"mcp_approval_response","approval_request_id":"mcpr_1"}]`:      "ig_1 mcpr_1",
-		`[{"type":"item_reference","role":"user","id":"msg_1"}]`:                                                              "msg_1",
+		`[{"type":"item_reference","id":"msg_1"},{"id":"msg_2"},{"role":"user","content":"x"}]`:                                         "msg_1 msg_2",
+		`[{"type":"reasoning","id":"rs_1","summary":[]},{"type":"reasoning","id":"rs_2","encrypted_content":"x"}]`:                      "rs_1",
+		`[{"type":"message","role":"assistant","id":"msg_1","content":"x"},{"type":"function_call","id":"fc","call_id":"c"}]`:           "",
+		`[{"type":"image_generation_call","id":"ig_1"},{"type":"mcp_approval_response","approval_request_id":"mcpr_1"}]`:                "ig_1 mcpr_1",
+		`[{"type":"item_reference","role":"user","id":"msg_1"}]`:                                                                        "msg_1",
+		`[{"type":"item_reference","id":"msg_1","content":[{"type":"message","id":"msg_2","role":"user"}]}]`:                            "msg_1",
+		`[{"type":"message","role":"user","id":"msg_1","content":[{"type":"input_text","text":"x","id":"part"}],"status":"completed"}]`: "",
 		`[{"type":"item_reference"}]`: "refused",
 	} {
 		a, _, err := Peek(Responses, []byte(`{"model":"m","input":`+input+`}`))
