@@ -413,3 +413,21 @@ func BenchmarkVerify(b *testing.B) {
 	}
 	b.ReportMetric(1000*float64(b.N)/b.Elapsed().Seconds(), "receipts/s")
 }
+
+func BenchmarkVerifyLedger(b *testing.B) {
+	w := newWorld(b)
+	for e := range w.ledgerOfSystem() {
+		w.store(e)
+	}
+	for i := range 2000 {
+		w.call(fmt.Sprint("s-", i%40), fmt.Sprint("c-", i), true, false)
+	}
+	src := w.source("s-1")
+	export := append(joinLines(w.ledger), LedgerTrailer(string(src.Checkpoint))...)
+	for b.Loop() {
+		if _, err := VerifyLedger(export, w.root.KID); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(2000*float64(b.N)/b.Elapsed().Seconds(), "receipts/s")
+}

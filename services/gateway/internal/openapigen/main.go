@@ -86,7 +86,7 @@ var table = []operation{
 	{"GET", "/api/v1/ledger", "Stored bytes, one event a line.", audit, []string{"from", "to"}, nil, "application/x-ndjson"},
 	{"GET", "/api/v1/ledger/{seq}/proof", "Leaf hash, inclusion proof and the checkpoint it leads to.", audit, nil, nil, map[string]any{}},
 	{"GET", "/api/v1/contents/{commitment}", "A content object: 16 bytes of salt, then the content.", audit, []string{"size"}, nil, "application/octet-stream"},
-	{"GET", "/log/checkpoint", "The newest checkpoint: a C2SP signed note; witness=true: the one that all witnesses are to cosign now; epoch=N: the last one of a closed epoch of the log.", audit, []string{"witness", "epoch"}, nil, "text/plain"},
+	{"GET", "/log/checkpoint", "The newest checkpoint: a C2SP signed note; witness=true: the one that all witnesses are to cosign now; witnessed=N: the newest that N witnesses have cosigned, with their lines; epoch=N: the last one of a closed epoch of the log.", audit, []string{"witness", "witnessed", "epoch"}, nil, "text/plain"},
 	{"GET", "/log/consistency", "Proof that the tree of `to` leaves begins with that of `from` (RFC 6962); epoch=N: in a closed epoch of the log.", audit, []string{"from", "to", "epoch"}, nil, map[string]any{}},
 	{"GET", "/log/tile/{level}/{tile}", "Hashes of one tile in the C2SP tlog-tiles layout: level, then x001/x234/067, with .p/W for a partial one.", audit, nil, nil, "application/octet-stream"},
 	{"GET", "/log/tile/{level}/{tile}/*", "The same, for an index of more groups, or a partial tile.", audit, nil, nil, "application/octet-stream"},
