@@ -196,6 +196,9 @@ func erased(t *testing.T, m *harness.Mesh) {
 	if out, err := m.CLI("secret", "rotate-content-key"); err != nil || !strings.Contains(out, "tk-000002") {
 		t.Fatal(out, err)
 	}
+	if out, err := m.CLI("principals", "register", "keeper", "person"); err != nil {
+		t.Fatal(out, err)
+	}
 	if out, err := m.CLI("roles", "grant", "keeper", "approver"); err != nil {
 		t.Fatal(out, err)
 	}

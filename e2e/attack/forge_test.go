@@ -108,7 +108,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 			"transcript": {"judge"}, "view": {"gateway"}},
 		"gateway":        {"body": bus.Executors, "health": {"gateway"}, "sealed_value": {"vault-broker"}},
 		"judge":          {"body": bus.Executors, "health": {"gateway"}},
-		"llm-router":     {"models": {"gateway"}, "response_call": {"gateway"}, "spend": {"gateway"}, "view": {"gateway"}},
+		"llm-router":     {"models": {"gateway"}, "stored_response": {"gateway"}, "spend": {"gateway"}, "view": {"gateway"}},
 		"policy":         {"approvals": {"gateway"}, "identities": {"gateway"}, "keys": {"gateway"}, "policies": {"gateway"}, "view": {"gateway"}},
 		"session-runner": {"health": {"gateway"}},
 		"vault-broker":   {"content_keys": {"audit", "gateway", "judge", "llm-router"}, "health": {"gateway"}},
@@ -343,7 +343,7 @@ var _ = register("12.2 a value before its decision", func(t *testing.T, m *harne
 	if err := os.WriteFile(path, []byte(overlay), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"policy", "activate", path}, {"roles", "grant", "keeper-122", "keeper-122"}} {
+	for _, args := range [][]string{{"principals", "register", "keeper-122", "person"}, {"roles", "grant", "keeper-122", "keeper-122"}, {"policy", "activate", path}} {
 		if out, err := m.CLI(args...); err != nil {
 			t.Fatal(out, err)
 		}

@@ -84,7 +84,7 @@ func NewProviders(t testing.TB, more map[string]any) (*Providers, string) {
 	p.Server = httptest.NewServer(mux)
 	t.Cleanup(p.Close)
 	prov := func(name, kind, path string, extra map[string]any) map[string]any {
-		d := map[string]any{"name": name, "kind": kind, "base_url": p.URL + path}
+		d := map[string]any{"name": name, "kind": kind, "base_url": p.URL + path, "accepts": []string{"user_file"}}
 		if p.Keys["llm."+name] != "" {
 			d["secrets"] = []string{"llm." + name}
 		}

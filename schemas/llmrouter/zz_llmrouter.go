@@ -72,6 +72,31 @@ func (d *AttemptFinished) Canonical(c *canon.Codec) {
 	c.OptInt("usd_micros", &d.USDMicros)
 }
 
+// DataAcceptedName is the event's name.
+const DataAcceptedName = "data_accepted"
+
+// DataAccepted is the data of llm-router.data_accepted.v1. Which classes of labelled data the operator lets a model as callers name it receive, over all that routing can come to.
+type DataAccepted struct {
+	Models []ModelAccepts `json:"models"`
+}
+
+// Canonical implements canon.Document.
+func (d *DataAccepted) Canonical(c *canon.Codec) {
+	canon.List(c, "models", &d.Models)
+}
+
+// ModelAccepts
+type ModelAccepts struct {
+	Accepts []string `json:"accepts"` // labels, or * for all
+	Model   string   `json:"model"`   // as callers name it, or "provider/" for every model of a provider that has no entry of its own
+}
+
+// Canonical implements canon.Document.
+func (d *ModelAccepts) Canonical(c *canon.Codec) {
+	c.Strs("accepts", &d.Accepts)
+	c.Str("model", &d.Model)
+}
+
 // PricesPublishedName is the event's name.
 const PricesPublishedName = "prices_published"
 

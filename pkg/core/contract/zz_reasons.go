@@ -30,6 +30,7 @@ const (
 	ReasonTaintedCredentialAccessDeny = "TAINTED_CREDENTIAL_ACCESS_DENY"
 	ReasonTaintedPrivilegedInvokeDeny = "TAINTED_PRIVILEGED_INVOKE_DENY"
 	ReasonTaintedDataEgressDeny       = "TAINTED_DATA_EGRESS_DENY"
+	ReasonTaintedModelEgressDeny      = "TAINTED_MODEL_EGRESS_DENY"
 	ReasonTaintedHighRiskEscalate     = "TAINTED_HIGH_RISK_ESCALATE"
 	ReasonUnknownTool                 = "UNKNOWN_TOOL"
 	ReasonProposalExpired             = "PROPOSAL_EXPIRED"
@@ -92,6 +93,7 @@ var Reasons = map[string]ReasonInfo{
 	ReasonTaintedCredentialAccessDeny: {"DENY", 403, false, "Data from the web reached this session, and the tool receives a secret.", "Do it from a session without such data."},
 	ReasonTaintedPrivilegedInvokeDeny: {"DENY", 403, false, "Data from the web reached this session, and the call governs the mesh itself.", "Do it from a session without such data."},
 	ReasonTaintedDataEgressDeny:       {"DENY", 403, false, "Secret-bearing data reached this session, and the tool sends data out.", "Do it from a session without such data."},
+	ReasonTaintedModelEgressDeny:      {"DENY", 403, false, "The request or its session holds data labelled secret or user_file, and the model's provider is not set to receive it.", "Let the provider receive it: add \"accepts\": [\"user_file\"] (or \"secret\") to the provider in the llm document, and start the llm-router again."},
 	ReasonTaintedHighRiskEscalate:     {"ESCALATE", 403, true, "Data from the web reached this session, and the tool sends data out or is hard to undo (E3).", "An approver can grant the call."},
 	ReasonUnknownTool:                 {"DENY", 403, false, "No executor offers this kind and tool.", "`binnacle tools` lists what there is."},
 	ReasonProposalExpired:             {"DENY", 503, true, "The proposal was decided after its start window or its caller's deadline.", "Try again."},

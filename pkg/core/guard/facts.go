@@ -8,6 +8,7 @@ import (
 // Facts is what a decision is computed from, args excepted. Nothing in here
 // comes from the args: each fact is the ledger's or the envelope's.
 type Facts struct {
+	Accepts       []string       `json:"accepts,omitempty"` // labels of data that the operator lets the model receive, or *; only where data is labelled
 	Actor         string         `json:"actor"`
 	Approvals     []ApprovalFact `json:"approvals,omitempty"` // votes, where the call was escalated before
 	ArgsDigest    string         `json:"args_digest"`
@@ -53,6 +54,7 @@ type Facts struct {
 
 // Canonical implements canon.Document.
 func (f *Facts) Canonical(c *canon.Codec) {
+	c.OptStrs("accepts", &f.Accepts)
 	c.Str("actor", &f.Actor)
 	canon.List(c, "approvals", &f.Approvals)
 	c.Str("args_digest", &f.ArgsDigest)

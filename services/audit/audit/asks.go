@@ -124,6 +124,7 @@ func (s *Service) serve() {
 		}
 		return reply(len(found) > 0)
 	}, "policy")
+	box.Serve("makers", s.makers)
 	box.Serve("view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
 		b := batcher{reply: reply}
 		if err := s.view.Dump(func(l []byte) error { return b.add(append(json.RawMessage(nil), l...)) }); err != nil {

@@ -30,6 +30,14 @@ var Facets = []string{"actor", "client", "event", "reason", "service", "session"
 // receiptFacet finds a receipt by its digest; it is not for searching.
 const receiptFacet = "receipt"
 
+// outputFacet finds who made a content by its commitment; it is not for searching.
+const outputFacet = "output"
+
+// commitmentKey is the part of a commitment that the index holds: 128 bits.
+func commitmentKey(commitment string) string {
+	return commitment[:min(len(commitment), len("sha256:")+32)]
+}
+
 // maxFacet bounds a value in the index: longer ones cannot be searched for.
 const maxFacet = 200
 
@@ -48,6 +56,12 @@ func terms(e *contract.Event, r *contract.Recorded) []string {
 	add("session", e.Session)
 	if r != nil {
 		add(receiptFacet, contract.Digest(&r.Receipt))
+		if d := r.Effect.OutputDigest; d != "" {
+			add(outputFacet, commitmentKey(d))
+		}
+		for _, a := range r.Effect.Artifacts {
+			add(outputFacet, commitmentKey(a))
+		}
 		add("reason", r.Receipt.ReasonCode)
 		add("status", r.Effect.Status)
 		add("tool", r.Effect.Tool)
@@ -229,6 +243,54 @@ func (v *View) Receipt(digest string) (receipt []byte, err error) {
 		return nil
 	})
 	return receipt, err
+}
+
+// maker is the sequence of the event that recorded a call or a content first, or
+// 0: of a call its proposal, of a content the outcome that made it.
+func (v *View) maker(id string) (seq uint64, err error) {
+	if !strings.HasPrefix(id, "sha256:") {
+		return v.SeqOf("p-" + id)
+	}
+	err = v.db.View(func(tx *bbolt.Tx) error {
+		if found := seqs(tx, outputFacet+"="+commitmentKey(id), 1, getUint(tx, "position")); len(found) > 0 {
+			seq = found[0]
+		}
+		return nil
+	})
+	return seq, err
+}
+
+// makers answers {ids}, of calls, contents and sessions, with the session that each
+// belongs to; what is not on the ledger is left out.
+func (s *Service) makers(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	q, err := parse[struct {
+		IDs []string `json:"ids"`
+	}](raw)
+	if err != nil {
+		return err
+	}
+	out := map[string]string{}
+	for _, id := range q.IDs {
+		if strings.HasPrefix(id, "s-") {
+			out[id] = id
+			continue
+		}
+		seq, err := s.view.maker(id)
+		if err != nil {
+			return err
+		}
+		if seq == 0 {
+			continue
+		}
+		en, err := s.env.Emit.Log.Get(ctx, seq)
+		if err != nil {
+			return err
+		}
+		if e, err := eventlog.Open(en); err == nil && e.Session != "" {
+			out[id] = e.Session
+		}
+	}
+	return reply(out)
 }
 
 // atSecond is the first sequence of that second or a later one; 0 if none.

@@ -110,7 +110,7 @@ func create(tx *bbolt.Tx) error {
 func (v *View) Reset() error { return v.db.Update(empty) }
 
 // layout counts the versions of what the buckets hold.
-const layout = 3
+const layout = 4
 
 // Close closes the files.
 func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) }

@@ -177,7 +177,7 @@ func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *c
 			return r, err
 		}
 	}
-	return r, nil
+	return r, s.inherit(ctx, &r, "", args)
 }
 
 // executorOf is the service that the catalog names for a kind; empty where it

@@ -55,7 +55,8 @@ func (s *Service) llmRequest(c echo.Context, kind string, body []byte, who *call
 	if err != nil {
 		return propose.Request{}, err
 	}
-	if err := s.continues(c.Request().Context(), args, who); err != nil {
+	previous, err := s.continues(c.Request().Context(), args, who)
+	if err != nil {
 		return propose.Request{}, err
 	}
 	h := c.Request().Header
@@ -84,7 +85,10 @@ func (s *Service) llmRequest(c echo.Context, kind string, body []byte, who *call
 	if h.Get(timeoutHeader) == "" {
 		r.Timeout = llmTimeout
 	}
-	if err := llm.Request(c.Request().Context(), s.env.Blobs, &r, args, body, labels); err != nil {
+	if err := s.inherit(c.Request().Context(), &r, previous, body); err != nil {
+		return r, err
+	}
+	if err := llm.Request(c.Request().Context(), s.env.Blobs, &r, args, body, append(labels, r.Labels...)); err != nil {
 		return r, unavailable("the request cannot be encrypted now: " + err.Error())
 	}
 	return r, nil

@@ -108,6 +108,9 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 		Actor: who.actor, Client: who.client, Token: who.token, Scopes: who.scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(req.Extra.Header),
 		OnBehalfOf: behalf, Delegation: delegation}
 	in.into(&r)
+	if err := s.inherit(ctx, &r, "", args); err != nil {
+		return toolError("unavailable", err.Error(), nil), nil
+	}
 	out, output, err := s.await(ctx, r, false)
 	var esc *escalation
 	if errors.As(err, &esc) {

@@ -61,6 +61,7 @@ type Service struct {
 	pulse     pulse
 	bodies    bodies
 	values    heldValues
+	makers    makers
 	mcps      mcpSessions
 	lender    *execute.Lender // nil without a signing key
 

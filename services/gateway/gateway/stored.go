@@ -195,11 +195,11 @@ func (s *Service) storedResponse(ctx context.Context, id string) (r llm.StoredRe
 }
 
 // continues adds to a request's summary what the stored responses come to that it
-// goes on from. Whether they are the caller's to go on from, the llm-router
+// goes on from, and returns the call that made the last of them, or "". Whether they are the caller's to go on from, the llm-router
 // checks when it runs the call.
-func (s *Service) continues(ctx context.Context, a *llm.Args, who *caller) error {
+func (s *Service) continues(ctx context.Context, a *llm.Args, who *caller) (call string, err error) {
 	if a.Previous == "" {
-		return nil
+		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -208,7 +208,7 @@ func (s *Service) continues(ctx context.Context, a *llm.Args, who *caller) error
 		a.History = r.Tokens
 		a.In, a.Hold = a.In+r.Tokens, a.Hold+r.Tokens
 	}
-	return err
+	return r.Call, err
 }
 
 func noResponse(c echo.Context) *apiError { return noResponseOf(c.Param("id")) }

@@ -4,6 +4,7 @@ package llmrouter
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -123,7 +124,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := catalog.Register(ctx, env.Emit, "llm-router", tools); err != nil {
 		return err
 	}
-	if err := s.publish(ctx, env); err != nil {
+	if err := errors.Join(s.publish(ctx, env), s.publishAccepted(ctx, env)); err != nil {
 		return err
 	}
 	limit := s.Limit

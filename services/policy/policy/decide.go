@@ -125,6 +125,9 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 	if p.model = llmArgs(c.Kind, p.args); p.model != nil {
 		model = p.model.Model
 	}
+	if len(f.Labels) > 0 && p.model != nil {
+		f.Accepts = s.state.accepts(model)
+	}
 	f.Key = s.state.key(e.Client, e.Actor, c.Kind, f.Now, model)
 	switch c.Kind {
 	case kindVote:

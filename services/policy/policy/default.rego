@@ -35,6 +35,20 @@ web if "web" in input.labels
 
 sends if count(input.about.egress_hosts) > 0
 
+# Labels of data that a model may receive only if its provider accepts them.
+held := {"secret", "user_file"}
+
+leaks if {
+	startswith(input.kind, "llm.")
+	some label in input.labels
+	label in held
+	not accepted(label)
+}
+
+accepted(label) if label in input.accepts
+
+accepted(_) if "*" in input.accepts
+
 # The first rule that matches answers.
 answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
 	not required_scope
@@ -55,6 +69,9 @@ answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
 } else := {"verdict": "DENY", "reason_code": "TAINTED_DATA_EGRESS_DENY"} if {
 	"secret" in input.labels
 	sends
+} else := {"verdict": "DENY", "reason_code": "TAINTED_MODEL_EGRESS_DENY"} if {
+	leaks
+	not input.kind in {"llm.models", "llm.delete_response"} # which send nothing of the caller's
 } else := {"verdict": "ESCALATE", "reason_code": "TAINTED_HIGH_RISK_ESCALATE"} if {
 	web
 	sends

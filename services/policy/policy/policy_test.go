@@ -126,6 +126,7 @@ func usual(t testing.TB) *world {
 	} {
 		w.tool(name, change)
 	}
+	w.event("llm-router", "tool_registered", &contract.Tool{Executor: "llm-router", Kind: "llm.chat", Tool: "llm.chat", Version: "v1", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)})
 	w.event("policy", "tool_registered", &contract.Tool{Executor: "policy", Kind: "policy.freeze", Tool: "policy.freeze", Version: "v1", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)})
 	return w
 }
@@ -226,6 +227,9 @@ func TestEveryReason(t *testing.T) {
 		try(w, with(c.tool, func(f *guard.Facts) { f.Labels = []string{c.label} }), `{}`)
 	}
 	try(w, with("", func(f *guard.Facts) { f.Kind, f.Tool, f.Labels = "policy.freeze", "policy.freeze", []string{"web"} }), `{}`)
+	try(w, with("", func(f *guard.Facts) {
+		f.Kind, f.Tool, f.Labels, f.Accepts, f.Scopes = "llm.chat", "llm.chat", []string{"secret", "user_file"}, []string{"user_file"}, []string{"llm:call"}
+	}), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.OnBehalfOf = "dana" }), `{}`)
 	w.event("policy", events.DelegationGrantedName, &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: contract.Time(noon.Add(time.Hour)), ID: "g-1", Kinds: []string{"tool.mail"}})
 	try(w, with("echo", func(f *guard.Facts) { f.OnBehalfOf, f.Delegation = "dana", "g-1" }), `{}`)

@@ -60,6 +60,7 @@ var (
 	decideWork  = bus.Work{Name: "decide", Filters: []string{"evt.*.*.*.call_proposed.>"}, AckWait: 10 * time.Second, MaxAckPending: 4096}
 	stateReader = bus.Reader{Name: "state", Stream: bus.Events, Filters: append(append([]string{
 		"evt.*.audit.*.ledger_truncated.>", "evt.*.provision.*.log_epoch_opened.>", "evt.*.*.*.freeze_acknowledged.>", "evt.*.llm-router.*." + llmrouter.PricesPublishedName + ".>",
+		"evt.*.llm-router.*." + llmrouter.DataAcceptedName + ".>",
 	}, ownEvents("policy_activated", "escalated", "approval_recorded", events.SessionLabelledName,
 		events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,
 		events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,

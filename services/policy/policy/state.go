@@ -46,6 +46,7 @@ type State struct {
 	lost      string              // digest of the checkpoint it does not hold any more
 	labels    bool                // some session or tool carries labels
 	prices    llmrouter.PricesPublished
+	accepted  llmrouter.DataAccepted
 
 	kept  map[string]any // by layer and digest: *guard.Ceilings, *rego.Engine, *guard.Overlay
 	tools map[string]*contract.Tool
@@ -86,7 +87,7 @@ func Reads(name string) bool {
 	case "tool_registered", "tool_retired", "tool_approved", "policy_activated", "ledger_truncated", "log_epoch_opened", "escalated", "approval_recorded",
 		events.SessionLabelledName, events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName, events.DelegationGrantedName, events.DelegationRevokedName,
 		events.MeshFrozenName, events.MeshUnfrozenName, events.LimitsSetName, events.BreakGlassOpenedName, events.BreakGlassReviewedName,
-		events.VirtualKeyCreatedName, events.VirtualKeyRevokedName, llmrouter.PricesPublishedName,
+		events.VirtualKeyCreatedName, events.VirtualKeyRevokedName, llmrouter.PricesPublishedName, llmrouter.DataAcceptedName,
 		events.TokenRevokedName, events.PrincipalResumedName, events.VirtualKeyConsentedName, events.VirtualKeyConsentWithdrawnName,
 		events.SessionGrantedName, events.SessionGrantRevokedName:
 		return true
@@ -143,6 +144,15 @@ func (st *State) Apply(e *contract.Event) error {
 		return nil
 	case "escalated", "approval_recorded":
 		return st.escalation(e)
+	case llmrouter.DataAcceptedName:
+		var d llmrouter.DataAccepted
+		if err := contract.Decode(e.Data, &d); err != nil || e.Service() != "llm-router" {
+			return err
+		}
+		st.mu.Lock()
+		st.accepted = d
+		st.mu.Unlock()
+		return nil
 	case llmrouter.PricesPublishedName:
 		var p llmrouter.PricesPublished
 		if err := contract.Decode(e.Data, &p); err != nil || e.Service() != "llm-router" {
@@ -512,6 +522,20 @@ func (st *State) price(model string) (p llmrouter.ModelPrice, ok bool) {
 	return p, ok
 }
 
+// accepts is the labels of data that a model, as callers name it, may receive.
+func (st *State) accepts(model string) []string {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	provider, _, _ := strings.Cut(model, "/")
+	for _, name := range []string{model, provider + "/"} {
+		i, ok := slices.BinarySearchFunc(st.accepted.Models, name, func(m llmrouter.ModelAccepts, name string) int { return cmp.Compare(m.Model, name) })
+		if ok {
+			return st.accepted.Models[i].Accepts
+		}
+	}
+	return nil
+}
+
 // key is the virtual key behind a client's name, or nil.
 func (st *State) key(client, actor, kind, now, model string) *guard.KeyFact {
 	id, ok := strings.CutPrefix(client, contract.KeyClient)
@@ -641,6 +665,9 @@ func (st *State) Dump() []byte {
 	b = append(b, st.gov.Dump()...)
 	if st.prices.Version != "" {
 		b = append(canon.Append(b, &st.prices), '\n')
+	}
+	if len(st.accepted.Models) > 0 {
+		b = append(canon.Append(b, &st.accepted), '\n')
 	}
 	ids := make([]string, 0, len(st.waiting))
 	for id := range st.waiting {

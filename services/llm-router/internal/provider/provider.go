@@ -60,6 +60,7 @@ type Config struct {
 	FirstMS    int64             `json:"first_byte_ms,omitempty"` // longest wait for the first byte; 0 = 120000
 	IdleMS     int64             `json:"idle_ms,omitempty"`       // longest silence within an answer; 0 = 120000
 	Headers    map[string]string `json:"headers,omitempty"`       // sent along; nothing secret
+	Accepts    []string          `json:"accepts,omitempty"`       // labels of data that may be sent to it: user_file, secret, or * for all; empty = none
 }
 
 type kind struct {

@@ -296,7 +296,7 @@ type Most struct {
 func (t *Table) Most(want string) (m Most) {
 	m.Priced = true
 	unknown := false // some candidate's context is
-	for _, id := range t.reach(want) {
+	for _, id := range t.Reach(want) {
 		m.Attempts++
 		p := t.price(id)
 		if p == nil {
@@ -313,8 +313,8 @@ func (t *Table) Most(want string) (m Most) {
 	return m
 }
 
-// reach is every candidate that a plan for the model may hold, each once.
-func (t *Table) reach(want string) (ids []string) {
+// Reach is every candidate that a plan for the model may hold, each once.
+func (t *Table) Reach(want string) (ids []string) {
 	add := func(name string) {
 		if to := t.Aliases[name]; to != "" {
 			name = to

@@ -123,7 +123,7 @@ func TestMost(t *testing.T) {
 	for _, want := range []string{"fast", "any", "mixed", "near", "a/big", "a/small"} {
 		for _, tags := range [][]string{nil, {"eu"}, {"us"}} {
 			for _, c := range tb.Plan(want, Query{Tags: tags}, has) {
-				if !slices.Contains(tb.reach(want), c.ID()) {
+				if !slices.Contains(tb.Reach(want), c.ID()) {
 					t.Errorf("%s %v: %s is not counted", want, tags, c.ID())
 				}
 			}

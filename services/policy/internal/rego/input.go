@@ -12,7 +12,7 @@ var inputSchema = func() any {
 		"mesh_tenant", "now", "on_behalf_of", "parent", "proposed", "proposer", "requested_session", "session", "session_owner", "tenant", "tool", "tool_pinned", "tool_schema_digest"} {
 		props[k] = str
 	}
-	for _, k := range []string{"labels", "roles", "scopes"} {
+	for _, k := range []string{"accepts", "labels", "roles", "scopes"} {
 		props[k] = strs
 	}
 	for _, k := range []string{"dual_control", "ledger_truncated", "parent_live", "review_due", "revoked", "suspended", "unverified"} {

@@ -1,0 +1,179 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// Labels follow content out of its session: a call that names what another session
+// made, by the id of its call, receipt or decision, by a commitment, by a session,
+// or by a stored response, carries that session's labels. Only a call that names
+// something costs a query.
+
+// maxNamed bounds the calls, contents and sessions that one request may name.
+const maxNamed = 256
+
+// named lists the calls, commitments and sessions that a document names: "c-" and
+// 26 of base32, derived session ids, and "sha256:" and 64 of hex. Ids of receipts
+// and decisions hold their call's.
+func named(doc []byte) (out []string) {
+	for from := 0; ; { // hyphens are rare, and found many bytes at a time
+		i := bytes.IndexByte(doc[from:], '-')
+		if i < 0 {
+			break
+		}
+		from += i + 1
+		at := from - 2
+		if at < 0 || doc[at] != 'c' && doc[at] != 's' || at > 0 && word(rune(doc[at-1])) {
+			continue // a hyphen before it ends the prefix of a longer id
+		}
+		end := from
+		for end < len(doc) && end-at <= maxName && wordOrHyphen(rune(doc[end])) {
+			end++
+		}
+		id := doc[at:end]
+		if id[0] == 's' && contract.DerivedSession(string(id)) || id[0] == 'c' && len(id) == 28 && !bytes.ContainsFunc(id[2:], notBase32) {
+			out = append(out, string(id))
+		}
+	}
+	sha := []byte("sha256:")
+	for rest := doc; ; {
+		i := bytes.Index(rest, sha)
+		if i < 0 {
+			break
+		}
+		rest = rest[i+len(sha):]
+		if len(rest) >= 64 && !bytes.ContainsFunc(rest[:64], notHex) && (len(rest) == 64 || notHex(rune(rest[64]))) {
+			out = append(out, string(sha)+string(rest[:64]))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func notHex(r rune) bool { return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'f') }
+
+func notBase32(r rune) bool { return !(r >= 'A' && r <= 'Z' || r >= '2' && r <= '7') }
+
+func word(r rune) bool {
+	return r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_'
+}
+
+func wordOrHyphen(r rune) bool { return word(r) || r == '-' }
+
+// inherit adds to a proposal the labels of the sessions whose content it names in
+// docs, and of the one that made the call previous, whose response it continues.
+func (s *Service) inherit(ctx context.Context, r *propose.Request, previous string, docs ...[]byte) error {
+	var ids []string
+	for _, d := range docs {
+		ids = append(ids, named(d)...)
+	}
+	if previous != "" {
+		ids = append(ids, previous)
+	}
+	slices.Sort(ids)
+	judged := ""
+	if r.Kind == "judge.score" { // also a session that a release before 0.5 left
+		var q struct{ Session string }
+		if json.Unmarshal(r.Args, &q) == nil && checkSession("session", q.Session) == nil {
+			judged = q.Session
+		}
+	}
+	if ids = slices.Compact(ids); len(ids) == 0 && judged == "" {
+		return nil
+	}
+	if len(ids) > maxNamed {
+		return badRequest("body", "a request names at most 256 calls, contents and sessions")
+	}
+	sessions, err := s.makers.of(ctx, s, ids)
+	if err != nil {
+		return err
+	}
+	if judged != "" {
+		sessions = append(sessions, judged)
+	}
+	for _, session := range sessions {
+		if session == r.Session {
+			continue // policy reads those
+		}
+		labels, err := s.labelsOf(ctx, session)
+		if err != nil {
+			return err
+		}
+		r.Labels = append(r.Labels, labels...)
+	}
+	slices.Sort(r.Labels)
+	r.Labels = slices.Compact(r.Labels)
+	return nil
+}
+
+// labelsOf reads a session's labels from the ledger.
+func (s *Service) labelsOf(ctx context.Context, session string) ([]string, error) {
+	en, err := s.env.Emit.Log.Last(ctx, "evt."+s.env.Tenant+".policy.*."+policy.SessionLabelledName+"."+session)
+	if err == eventlog.ErrNotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, unavailable("the ledger does not answer: " + err.Error())
+	}
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return nil, err
+	}
+	var d policy.SessionLabelled
+	return d.Labels, contract.Decode(e.Data, &d)
+}
+
+// makers remembers which session made what is named; that never changes.
+type makers struct {
+	mu sync.Mutex
+	by map[string]string
+}
+
+// maxMakers bounds the memory; it is dropped whole when full.
+const maxMakers = 16384
+
+// of lists the sessions that made what ids name. What is not on the ledger was made
+// by none.
+func (m *makers) of(ctx context.Context, s *Service, ids []string) (sessions []string, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var unknown []string
+	m.mu.Lock()
+	for _, id := range ids {
+		if v, ok := m.by[id]; ok {
+			sessions = append(sessions, v)
+		} else {
+			unknown = append(unknown, id)
+		}
+	}
+	m.mu.Unlock()
+	if len(unknown) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		var found map[string]string
+		if err := s.env.Ask(ctx, "audit", "makers", map[string][]string{"ids": unknown}, &found); err != nil {
+			return nil, unavailable("audit does not answer: " + err.Error())
+		}
+		m.mu.Lock()
+		if m.by == nil || len(m.by) > maxMakers {
+			m.by = map[string]string{}
+		}
+		for id, session := range found {
+			m.by[id] = session
+			sessions = append(sessions, session)
+		}
+		m.mu.Unlock()
+	}
+	slices.Sort(sessions)
+	return slices.Compact(sessions), nil
+}

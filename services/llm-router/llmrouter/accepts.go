@@ -1,0 +1,90 @@
+package llmrouter
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
+)
+
+const acceptsKey = "accepts"
+
+// anyLabel stands for every label. The demo gets it: it runs in this process.
+const anyLabel = "*"
+
+// accepted is which labelled data each name may receive. A name that routing can
+// take to several providers receives what all of them accept.
+func (s *Service) accepted() *events.DataAccepted {
+	by := map[string][]string{demo.Provider: {anyLabel}}
+	for i := range s.Providers {
+		by[s.Providers[i].Name] = s.Providers[i].Accepts
+	}
+	var d events.DataAccepted
+	add := func(model string, accepts []string) {
+		if accepts = slices.Clone(accepts); len(accepts) > 0 {
+			slices.Sort(accepts)
+			d.Models = append(d.Models, events.ModelAccepts{Accepts: slices.Compact(accepts), Model: model})
+		}
+	}
+	for p, accepts := range by {
+		add(p+"/", accepts)
+	}
+	names := s.Names()
+	for _, r := range s.Fallbacks {
+		names = append(names, r.Primary)
+	}
+	slices.Sort(names)
+	for _, n := range slices.Compact(names) {
+		common := []string{anyLabel}
+		for _, id := range s.Reach(n) {
+			p, _, _ := strings.Cut(id, "/")
+			common = both(common, by[p])
+		}
+		if len(common) == 0 {
+			common = []string{"-"} // an entry of its own, or the provider's would hold
+		}
+		add(n, common)
+	}
+	slices.SortFunc(d.Models, func(a, b events.ModelAccepts) int { return cmp.Compare(a.Model, b.Model) })
+	return &d
+}
+
+// both is the labels that two lists accept.
+func both(a, b []string) []string {
+	switch {
+	case slices.Contains(a, anyLabel):
+		return b
+	case slices.Contains(b, anyLabel):
+		return a
+	}
+	var out []string
+	for _, l := range a {
+		if slices.Contains(b, l) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// publishAccepted records what each name may receive, where that has changed.
+func (s *Service) publishAccepted(ctx context.Context, env *run.Env) error {
+	data := contract.Bytes(s.accepted())
+	last, err := env.Emit.Log.Last(ctx, "evt."+env.Tenant+".llm-router.*."+events.DataAcceptedName+"."+acceptsKey)
+	if err == nil {
+		if e, err := eventlog.Open(last); err == nil && bytes.Equal(e.Data, data) {
+			return nil
+		}
+	} else if !errors.Is(err, eventlog.ErrNotFound) {
+		return err
+	}
+	_, err = env.Emit.Append(ctx, env.Emit.New(events.DataAcceptedName, acceptsKey, data, nil))
+	return err
+}
