@@ -138,6 +138,12 @@ var _ = register("12.1 nested bodies at every entrance", func(t *testing.T, m *h
 			}
 			switch name {
 			case "brackets", "in a member", "objects", "mixed, closed", "129", "behind a quote":
+				if path == "/api/v1/evidence/verify" { // takes a tar, which none of these is
+					if !strings.Contains(string(r.Body), `"verdict":"FAIL"`) {
+						t.Errorf("%s %s: %d %.200s", path, name, r.Status, r.Body)
+					}
+					continue
+				}
 				if r.Status != http.StatusBadRequest || !strings.Contains(string(r.Body), "nesting deeper than 128") {
 					t.Errorf("%s %s: %d %.200s", path, name, r.Status, r.Body)
 				}
