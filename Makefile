@@ -9,8 +9,8 @@ export GOFLAGS := -trimpath $(GOFLAGS)
 SERVICES := audit gateway judge llm-router policy session-runner vault-broker
 PACKS    := secretlen spin upper
 HOSTILE  := escape leak
-VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
-LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/services/binnacle/mesh.Version=$(VERSION) -X main.version=$(VERSION)
+COMMIT   := $(shell git describe --always --dirty 2>/dev/null)
+LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/pkg/run.commit=$(COMMIT)
 
 .PHONY: help up build services packs test unit race e2e lint gen fix verify bench compose-up compose-down clean deps
 

@@ -17,3 +17,9 @@ var Events embed.FS
 //
 //go:embed conformance/http
 var Conformance embed.FS
+
+// Lock lists the digest of every schema that is released or about to be; its own
+// digest names the whole set.
+//
+//go:embed LOCK
+var Lock []byte

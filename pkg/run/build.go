@@ -5,6 +5,22 @@ import (
 	"runtime/debug"
 )
 
+// Release is the version that the newest section of CHANGELOG.md describes.
+const Release = "0.5.0"
+
+// commit is set by the build, where the source is not in a checkout that the go
+// command reads.
+var commit string
+
+// Version is the release, and what it was built from where that is known, as
+// semantic versions spell it: 0.5.0+1a2b3c4.
+func Version() string {
+	if commit == "" {
+		return Release
+	}
+	return Release + "+" + commit
+}
+
 // Build says what a program was built from.
 type Build struct {
 	Version   string `json:"version"`
@@ -16,6 +32,9 @@ type Build struct {
 // BuildOf describes the running program, released as version.
 func BuildOf(version string) Build {
 	b := Build{Version: version, Commit: "unknown", BuildTime: "unknown", GoVersion: runtime.Version()}
+	if commit != "" {
+		b.Commit = commit
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b

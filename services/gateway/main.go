@@ -13,9 +13,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
 
-// version is set by the build.
-var version = "dev"
-
 // Environment: BINNACLE_LISTEN (0.0.0.0:8080), BINNACLE_DURABILITY,
 // BINNACLE_EXPECT (services /readyz waits for), BINNACLE_APPROVAL_WEBHOOK,
 // BINNACLE_CAPTURE (plain, encrypted, hashed or off).
@@ -38,7 +35,7 @@ func main() {
 				return nil, err
 			}
 		}
-		return &gateway.Service{Config: gateway.Config{TLSCert: os.Getenv("BINNACLE_TLS_CERT"), TLSKey: os.Getenv("BINNACLE_TLS_KEY"), Capture: os.Getenv("BINNACLE_CAPTURE"), Webhook: webhook, WebhookKey: webhookKey, Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: version,
+		return &gateway.Service{Config: gateway.Config{TLSCert: os.Getenv("BINNACLE_TLS_CERT"), TLSKey: os.Getenv("BINNACLE_TLS_KEY"), Capture: os.Getenv("BINNACLE_CAPTURE"), Webhook: webhook, WebhookKey: webhookKey, Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: run.Version(),
 			Durability: run.Getenv("BINNACLE_DURABILITY", "process"),
 			Expect:     strings.Split(run.Getenv("BINNACLE_EXPECT", "audit,judge,llm-router,policy,session-runner,vault-broker"), ","),
 			Listening: func(addr string) {

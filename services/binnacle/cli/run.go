@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -233,11 +232,4 @@ func provision(ctx context.Context, c *env) error {
 	return p.Run(ctx, func() {
 		_ = c.print(map[string]bool{"provisioned": true}, func() { fmt.Fprintln(c.out, "provisioned") })
 	})
-}
-
-func version(_ context.Context, c *env) error {
-	if _, err := c.parse(0, 0, ""); err != nil {
-		return err
-	}
-	return c.print(map[string]string{"version": mesh.Version, "go": runtime.Version()}, func() { fmt.Fprintln(c.out, "binnacle", mesh.Version, runtime.Version()) })
 }

@@ -37,8 +37,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
-// Version is set by the build.
-var Version = "dev"
+// Version of this program.
+var Version = run.Version()
 
 // Config is a mesh. The zero value of every field but Dir is usable.
 type Config struct {

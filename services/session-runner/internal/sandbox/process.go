@@ -221,7 +221,7 @@ func (p Process) Probe() error {
 		return err
 	}
 	defer null.Close()
-	s := Spec{ID: "probe", Program: &program.Program{}, Limits: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 256, OutputBytes: 1024, Pids: 64, WallMS: 3000}}
+	s := Spec{ID: fmt.Sprintf("probe-%d", os.Getpid()), Program: &program.Program{}, Limits: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 256, OutputBytes: 1024, Pids: 64, WallMS: 3000}}
 	out, err := p.run(context.Background(), s, setup{Limits: s.Limits, StopBefore: true}, []*os.File{null})
 	if err == nil && out.Exit != 0 {
 		err = fmt.Errorf("exit %d: %s", out.Exit, out.Stderr)
