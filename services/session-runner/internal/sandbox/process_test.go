@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -149,7 +150,7 @@ func TestUIDs(t *testing.T) {
 		}
 		for range 8 {
 			wg.Go(func() {
-				for range 200 {
+				for range 50 {
 					id, release, err := u.Take()
 					if err != nil {
 						t.Error(err)
@@ -161,6 +162,7 @@ func TestUIDs(t *testing.T) {
 					}
 					held[id] = true
 					mu.Unlock()
+					time.Sleep(100 * time.Microsecond) // so that holders meet
 					mu.Lock()
 					delete(held, id)
 					mu.Unlock()
