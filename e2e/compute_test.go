@@ -20,7 +20,7 @@ func effectsOf(t *testing.T, m *harness.Mesh, session string) []contract.Effect 
 	t.Helper()
 	var out []contract.Effect
 	for _, e := range ledger(t, m) {
-		if e.Name != "effect_recorded" || e.Session != session {
+		if e.Name != "effect_recorded" || e.Session != contract.SessionID(e.Tenant, e.Actor, session) {
 			continue
 		}
 		var r contract.Recorded

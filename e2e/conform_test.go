@@ -87,7 +87,7 @@ var mutations = map[string][]mutation{
 		{"GET /helm/receipts", replace(`"executor":"policy"`, `"executor":"audit"`)},
 		{`GET /api/v1/events\?type=key_published`, lines(func(l []string) []string { return l[1:] })},
 	},
-	"sessions": {{"GET /api/v1/proofgraph/sessions", replace(`"receipt_count":`, `"receipt_count":1`)}, {"GET /api/v1/proofgraph/sessions", replace(`"tip":"sha256:..`, `"tip":"sha256:zz`)}, {"GET /api/v1/proofgraph/sessions", replace(`s-conform-main`, `s-conform-other`)}},
+	"sessions": {{"GET /api/v1/proofgraph/sessions", replace(`"receipt_count":`, `"receipt_count":1`)}, {"GET /api/v1/proofgraph/sessions", replace(`"tip":"sha256:..`, `"tip":"sha256:zz`)}, {"GET /api/v1/proofgraph/sessions", replace(`"session_id":"s-x`, `"session_id":"s-y`)}},
 	"proofgraph": {
 		{"GET /helm/proofgraph", replace(`"kind":"INTENT"`, `"kind":"EFFECT"`)},
 		{"GET /helm/proofgraph", replace(`"lamport":[0-9]+`, `"lamport":7`)},
