@@ -343,7 +343,7 @@ var _ = register("12.2 a value before its decision", func(t *testing.T, m *harne
 	if err := os.WriteFile(path, []byte(overlay), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"principals", "register", "keeper-122", "person"}, {"roles", "grant", "keeper-122", "keeper-122"}, {"policy", "activate", path}} {
+	for _, args := range [][]string{{"principals", "register", "keeper-122", "person"}, {"principals", "register", "putter-122", "agent"}, {"roles", "grant", "keeper-122", "keeper-122"}, {"policy", "activate", path}} {
 		if out, err := m.CLI(args...); err != nil {
 			t.Fatal(out, err)
 		}
