@@ -124,7 +124,7 @@ func judged(t *testing.T, m *harness.Mesh) {
 		t.Fatal(out, err)
 	}
 	out, err = m.CLI("judge", "--session", "s-up", "--rubric", rubric("liar"), "--json")
-	if err != nil || !strings.Contains(out, `"valid":false`) || strings.Contains(out, `"score"`) || !strings.Contains(out, "r-c-INVENTED") {
+	if err == nil || !strings.Contains(err.Error(), "exit status 1") || !strings.Contains(out, `"valid":false`) || strings.Contains(out, `"score"`) || !strings.Contains(out, "r-c-INVENTED") {
 		t.Fatalf("liar: %s %v", out, err)
 	}
 	if out, err = m.CLI("replay"); err != nil {

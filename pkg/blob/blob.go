@@ -134,7 +134,12 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 	}
 	object := make([]byte, 0, size)
 	for n := 0; len(object) < size; n++ {
-		m, err := s.Conn.Get(ctx, at.stream, map[string]any{"last_by_subj": s.subject(at, c.Commitment, n)})
+		part := map[string]any{"last_by_subj": s.subject(at, c.Commitment, n)}
+		m, err := s.Conn.Get(ctx, at.stream, part)
+		if errors.Is(err, bus.ErrNotFound) && at == evidence {
+			// A replica may lag: what is gone is erased, so the leader is queried too.
+			m, err = s.Conn.Fresh(ctx, at.stream, part)
+		}
 		if errors.Is(err, bus.ErrNotFound) {
 			return nil, nil
 		}

@@ -174,6 +174,8 @@ func grants(d *Declaration) []grant {
 		{subject: "$JS.API.DIRECT.GET." + Slots},
 		{subject: "$JS.API.STREAM.INFO." + Events},
 		{subject: "$JS.API.STREAM.MSG.GET." + Events},
+		{subject: "$JS.API.STREAM.INFO." + Blobs},
+		{subject: "$JS.API.STREAM.MSG.GET." + Blobs},
 		{subject: "$JS.API.STREAM.INFO." + Transient},
 	}
 	if d.Logs {
