@@ -1,0 +1,46 @@
+// Command measure prints figures of the tree's own code beside their limits,
+// and exits with 1 where a limit is broken. scripts/measure-code runs it from
+// the root of the repository; it reads files only.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+)
+
+func main() {
+	list := flag.Bool("list", false, "print each function, type, package and literal that a figure counts")
+	only := flag.Bool("enforced", false, "print the enforced figures only")
+	flag.Parse()
+	t, err := readTree(".")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "measure:", err)
+		os.Exit(2)
+	}
+	broken := 0
+	fmt.Printf("%-66s %10s  %s\n", "figure", "here", "limit")
+	for _, f := range t.figures() {
+		if *only && !f.enforced {
+			continue
+		}
+		state := ""
+		if !f.ok() {
+			state = "  missed"
+			if f.enforced {
+				state = "  BROKEN"
+				broken++
+			}
+		}
+		fmt.Printf("%-66s %10s  %s%s\n", f.name, f.value(), f.limit(), state)
+		if *list || f.enforced && !f.ok() {
+			for _, line := range f.detail {
+				fmt.Println("    " + line)
+			}
+		}
+	}
+	if broken > 0 {
+		fmt.Fprintf(os.Stderr, "measure: %d limits broken\n", broken)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// file is one Go file that people wrote.
+type file struct {
+	path, dir string
+	test      bool
+	src       []byte
+	fset      *token.FileSet
+	ast       *ast.File
+	code      int // lines with code
+	comments  int // lines with nothing but a comment
+}
+
+type tree struct {
+	root   string
+	files  []*file
+	events map[string]bool // names of events, from schemas/events
+}
+
+// generated is the line that marks generated files; see go help generate.
+var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
+
+// readTree parses every Go file under root but generated ones and what lies in
+// folders that git does not know (.cache, bin, data) or that hold test data.
+func readTree(root string) (*tree, error) {
+	t := &tree{root: root, events: map[string]bool{}}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := d.Name(); d.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "data" || name == "testdata" || name == "node_modules") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		src, err := os.ReadFile(path)
+		if err != nil || generated.Match(src) {
+			return err
+		}
+		f, err := parse(path, src)
+		if err == nil {
+			t.files = append(t.files, f)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	names, err := filepath.Glob(filepath.Join(root, "schemas/events/*/*.json"))
+	for _, n := range names {
+		event, _, _ := strings.Cut(filepath.Base(n), ".")
+		t.events[event] = true
+	}
+	return t, err
+}
+
+func parse(path string, src []byte) (*file, error) {
+	f := &file{path: path, dir: filepath.Dir(path), test: strings.HasSuffix(path, "_test.go"), src: src, fset: token.NewFileSet()}
+	var err error
+	if f.ast, err = parser.ParseFile(f.fset, path, src, parser.ParseComments); err != nil {
+		return nil, err
+	}
+	comment := map[int]bool{}
+	for _, g := range f.ast.Comments {
+		for n := f.line(g.Pos()); n <= f.line(g.End()); n++ {
+			comment[n] = true
+		}
+	}
+	for n, line := range bytes.Split(src, []byte("\n")) {
+		line = bytes.TrimSpace(line)
+		switch {
+		case len(line) == 0:
+		case comment[n+1] && (bytes.HasPrefix(line, []byte("//")) || bytes.HasPrefix(line, []byte("/*"))):
+			f.comments++
+		default:
+			f.code++
+		}
+	}
+	return f, nil
+}
+
+func (f *file) line(p token.Pos) int { return f.fset.Position(p).Line }
+
+func (f *file) at(p token.Pos) string { return f.fset.Position(p).String() }
+
+// under reports whether the file is in one of the folders.
+func (f *file) under(dirs ...string) bool {
+	for _, d := range dirs {
+		if f.dir == d || strings.HasPrefix(f.dir, d+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// code lists the files of the product itself: no tests, tools, examples.
+func (t *tree) code(yield func(*file) bool) {
+	for _, f := range t.files {
+		if !f.test && f.under("pkg", "services", "schemas", "deploy") && !f.under("pkg/meshtest", "schemas/gen") && !yield(f) {
+			return
+		}
+	}
+}
