@@ -26,7 +26,10 @@ const (
 	Completions = "llm.completions"  // OpenAI completions
 )
 
-// Kinds lists them.
+// Models is the kind of a call that queries every provider which models it offers.
+const Models = "llm.models"
+
+// Kinds lists the APIs.
 var Kinds = []string{Chat, Completions, CountTokens, Embeddings, Messages, Responses}
 
 // How much of prompts and answers the ledger keeps.
@@ -155,6 +158,21 @@ func (a *Args) Most(l Limits) (in, out int64) {
 	}
 	return in, out
 }
+
+// Egress is the most that a request may send to providers, in bytes, where it is
+// sent so often. What its translation for a provider comes to beyond that is not
+// sent: the llm-router counts.
+func (a *Args) Egress(sends int64) int64 {
+	return sends * (2*a.Bytes + bytesPerToken*a.History + headBytes)
+}
+
+const (
+	headBytes     = 2 << 10 // for a request line and header fields
+	bytesPerToken = 6       // of stored responses
+)
+
+// ModelsEgress is the most that a call of kind Models may send, in bytes.
+const ModelsEgress = 16 << 10
 
 // Stored reports whether a response may be fetched and continued by its id.
 func (a *Args) Stored() bool { return gjson.GetBytes(a.Params, "store").Raw != "false" }

@@ -103,12 +103,14 @@ const PricesPublishedName = "prices_published"
 // PricesPublished is the data of llm-router.prices_published.v2. The most that a request to a model, as callers name it, can use: over everything that routing may send it to, one after the other or at once.
 type PricesPublished struct {
 	Models  []ModelPrice `json:"models"`
-	Version string       `json:"version"` // of the price table
+	Sends   int64        `json:"sends,omitempty"` // how often a request may be sent to each model that attempts counts, with retries and hedges; absent: once
+	Version string       `json:"version"`         // of the price table
 }
 
 // Canonical implements canon.Document.
 func (d *PricesPublished) Canonical(c *canon.Codec) {
 	canon.List(c, "models", &d.Models)
+	c.OptInt("sends", &d.Sends)
 	c.Str("version", &d.Version)
 }
 

@@ -15,7 +15,7 @@ var schemas = map[schemaID]schema{
 	{"llm-router", "attempt_finished", 3}:          {&shape13, "8dd82c761d9b4225ea601ae07eeffe3bb74baaa9aa4bc62dee72f30fb0f6eb66"},
 	{"llm-router", "data_accepted", 1}:             {&shape16, "433e0210f1a8a4b577d2dbe6beb3b9bf1ce3a1b2a56eec462182b41a31c9c8fb"},
 	{"llm-router", "prices_published", 1}:          {&shape19, "16634084b83358ef82da87971c92e567555a0e8165794c0bade81d820b41fec0"},
-	{"llm-router", "prices_published", 2}:          {&shape22, "bfbecfb30ae1a323ca74d9dc7252eb6496809a0e1d01d7c603b21fe107254d2e"},
+	{"llm-router", "prices_published", 2}:          {&shape22, "047cdec4996c037516c7fea085acc801c8e38f0a01415764f0b4076f903b5b6b"},
 	{"llm-router", "response_cached", 1}:           {&shape23, "96f9a76375886e83eff04e6cf1ab73ba09b818cfd7cc1f023221a888488be7c6"},
 	{"llm-router", "response_deleted", 1}:          {&shape24, "1bdbf01ca5f79960d4b24dc3e13b9e18c3d30d996f1cc8876b30523585de088d"},
 	{"mesh", "allowed", 1}:                         {&shape41, "97aa38c5ff2f730f2cba3e73dd6a94d4c21ce5f317a00cc18bacb2031e6347e2"},
@@ -108,7 +108,7 @@ var (
 	shape19  = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "models", Required: true, Shape: &shape18}, {Name: "version", Required: true, Shape: &shape0}}}
 	shape20  = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "attempts", Required: false, Shape: &shape6}, {Name: "context", Required: false, Shape: &shape6}, {Name: "image_tokens", Required: false, Shape: &shape6}, {Name: "input", Required: true, Shape: &shape6}, {Name: "max_output", Required: false, Shape: &shape6}, {Name: "model", Required: true, Shape: &shape0}, {Name: "output", Required: true, Shape: &shape6}, {Name: "unpriced", Required: false, Shape: &shape9}}}
 	shape21  = canon.Shape{Kind: canon.ArrayKind, Item: &shape20}
-	shape22  = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "models", Required: true, Shape: &shape21}, {Name: "version", Required: true, Shape: &shape0}}}
+	shape22  = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "models", Required: true, Shape: &shape21}, {Name: "sends", Required: false, Shape: &shape6}, {Name: "version", Required: true, Shape: &shape0}}}
 	shape23  = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "commitment", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}, {Name: "key", Required: true, Shape: &shape0}, {Name: "media_type", Required: true, Shape: &shape0}, {Name: "model", Required: true, Shape: &shape0}, {Name: "size", Required: true, Shape: &shape6}}}
 	shape24  = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "response_call", Required: true, Shape: &shape0}, {Name: "response_id", Required: true, Shape: &shape0}}}
 	shape25  = canon.Shape{Kind: canon.StringKind, Form: canon.DigestForm}

@@ -41,9 +41,10 @@ type attempt struct {
 	said   int // bytes of text that passed
 	output []byte
 	seen   scan.Seen // in the answer
-	held   amounts   // that it may be billed for
-	trace  string    // context for the provider
-	inject bool      // usage in the stream was asked for by us, not by the caller
+	held   amounts   // that it may be billed for, and may send
+	egress provider.Egress
+	trace  string // context for the provider
+	inject bool   // usage in the stream was asked for by us, not by the caller
 }
 
 // attempt asks one candidate and records what came of it. nil is success.
@@ -52,6 +53,7 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 		rule = cand.Rule
 	}
 	a := &attempt{c: c, seen: scan.Seen{}, cand: cand, up: c.s.providers[cand.Provider], began: time.Now()}
+	a.egress.Afford = a.affordEgress
 	a.ev = events.AttemptFinished{API: c.w.Call.Kind, Model: cand.Model, Provider: cand.Provider, Requested: c.args.Model, Rule: rule, Status: "succeeded",
 		Streamed: c.args.Stream, Key: c.key.id, Tags: c.key.tags}
 	a.ans = answer{kind: c.w.Call.Kind, id: idPrefix[c.w.Call.Kind] + strings.TrimPrefix(c.w.Call.ID, "c-"), model: c.args.Model, created: c.now.Unix(), usage: c.args.Usage, body: c.body}
@@ -165,7 +167,7 @@ func (a *attempt) run(ctx context.Context) error {
 	if a.wire == wireEstimate {
 		return a.count()
 	}
-	req := provider.Call{Wire: a.wire, Model: a.cand.Model, Stream: c.args.Stream, Beta: c.args.Beta, Trace: a.trace}
+	req := provider.Call{Wire: a.wire, Model: a.cand.Model, Stream: c.args.Stream, Beta: c.args.Beta, Trace: a.trace, Egress: &a.egress}
 	var err error
 	if req.Body, err = a.request(ctx); err != nil {
 		var f *provider.Failure
@@ -205,7 +207,7 @@ func (a *attempt) run(ctx context.Context) error {
 	res, err := up.Do(ctx, &req)
 	if err != nil {
 		var f *provider.Failure
-		if errors.As(err, &f) && ctx.Err() == nil {
+		if errors.As(err, &f) && ctx.Err() == nil && f.Code != provider.OverBudget {
 			told = true
 			a.judge(name, req.Key, f)
 			if a.wire != native[c.w.Call.Kind] {

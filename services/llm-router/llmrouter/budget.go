@@ -4,12 +4,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// amounts are tokens, and their price in millionths of a US dollar.
-type amounts struct{ tokens, micros int64 }
-
-// overBudget is the code of an attempt that is not made: what it may be billed
-// for, with what others of its call were, is more than policy reserved.
-const overBudget = "budget_exceeded"
+// amounts are tokens, their price in millionths of a US dollar, and bytes that
+// are sent to a provider.
+type amounts struct{ tokens, micros, egress int64 }
 
 // worst is the most that the attempt can be billed for.
 func (a *attempt) worst() amounts {
@@ -18,7 +15,7 @@ func (a *attempt) worst() amounts {
 	}
 	in, out := a.c.args.Most(a.c.s.Limits(a.cand.ID()))
 	micros, _ := a.c.s.Worst(a.cand.ID(), in, out)
-	return amounts{in + out, micros}
+	return amounts{tokens: in + out, micros: micros}
 }
 
 // afford sets aside what the attempt may be billed for, where that is still within
@@ -28,7 +25,7 @@ func (a *attempt) afford() *provider.Failure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.room; r != nil && (c.billed.tokens+w.tokens > r.tokens && r.tokens > 0 || c.billed.micros+w.micros > r.micros && r.micros > 0) {
-		return &provider.Failure{Code: overBudget, Message: "another attempt, at " + a.cand.ID() + ", could use more than was reserved for the call"}
+		return &provider.Failure{Code: provider.OverBudget, Message: "another attempt, at " + a.cand.ID() + ", could use more than was reserved for the call"}
 	}
 	a.held = w
 	c.billed.tokens += w.tokens
@@ -36,19 +33,38 @@ func (a *attempt) afford() *provider.Failure {
 	return nil
 }
 
+// affordEgress sets aside what a request of n bytes sends, where that is still
+// within what policy reserved for the call. The transport may call it again, for
+// a request that it sends again.
+func (a *attempt) affordEgress(n int64) bool {
+	c := a.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.room; r != nil && r.egress > 0 && c.billed.egress+n > r.egress {
+		return false
+	}
+	a.held.egress += n
+	c.billed.egress += n
+	return true
+}
+
 // settle corrects what was set aside, now that the attempt is over: to nothing
 // where the provider refused it, to what the provider said was used, and else not
-// at all. The lock is held.
+// at all. Bytes sent count as they were measured, also where it refused. The lock is
+// held.
 func (a *attempt) settle(f *provider.Failure) {
 	left := a.held
 	switch {
 	case f != nil && f.Free:
 		left = amounts{}
 	case a.usage.Known:
-		left = amounts{a.usage.In + a.usage.Out, a.ev.USDMicros}
+		left = amounts{tokens: a.usage.In + a.usage.Out, micros: a.ev.USDMicros}
 	}
+	sent := a.egress.End()
 	a.c.billed.tokens += left.tokens - a.held.tokens
 	a.c.billed.micros += left.micros - a.held.micros
+	a.c.billed.egress += sent - a.held.egress
+	a.c.usage.EgressBytes += sent
 }
 
 // release gives back what was set aside for an attempt that was not made.

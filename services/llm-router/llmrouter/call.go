@@ -48,9 +48,17 @@ type call struct {
 	output []byte // what the ledger gets
 }
 
-// call takes one request to its answer.
+// call takes one request to its answer. Its usage says what was sent, also where
+// that is nothing.
 func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
-	c := &call{s: s, w: w}
+	c := &call{s: s, w: w, usage: contract.Usage{Measured: []string{contract.MeasureEgress}}}
+	r := c.answer(ctx)
+	r.Usage = &c.usage
+	return r
+}
+
+func (c *call) answer(ctx context.Context) execute.Result {
+	s, w := c.s, c.w
 	if err := contract.Decode(w.Args, &c.args); err != nil {
 		return execute.Fail("invalid_input", "args: %v", err)
 	}
@@ -59,7 +67,7 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	c.inPrompt = scan.Seen{}
 	if b := w.Intent.Budget; b != nil {
-		c.room = &amounts{b.Amounts.Tokens, b.Amounts.USDMicros}
+		c.room = &amounts{b.Amounts.Tokens, b.Amounts.USDMicros, b.Amounts.EgressBytes}
 	}
 	if err := c.oblige(); err != nil {
 		return execute.Fail("obligation_unknown", "obligation: %v", err)
@@ -121,7 +129,7 @@ func (c *call) refused(f *provider.Failure) {
 }
 
 func (c *call) result() execute.Result {
-	r := execute.Result{EffectType: c.w.Call.Kind, Usage: &c.usage, Encrypt: c.args.Capture == llm.CaptureEncrypted,
+	r := execute.Result{EffectType: c.w.Call.Kind, Encrypt: c.args.Capture == llm.CaptureEncrypted,
 		Withhold: c.args.Capture == llm.CaptureHashed || c.args.Capture == llm.CaptureOff}
 	if len(c.output) > 0 {
 		r.Output = c.output
@@ -161,7 +169,7 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 // provider is no fault of the caller's.
 func statusOf(f *provider.Failure) int {
 	switch f.Code {
-	case "rate_limited", overBudget:
+	case "rate_limited", provider.OverBudget:
 		return http.StatusTooManyRequests
 	case "model_not_found", "not_found":
 		return http.StatusNotFound
@@ -237,7 +245,7 @@ func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Fai
 			if f == nil {
 				return nil
 			}
-			if f.Code == overBudget && last != nil {
+			if f.Code == provider.OverBudget && last != nil {
 				return last // no room to try again
 			}
 			last = f

@@ -2,12 +2,16 @@ package llmrouter
 
 import (
 	"context"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
 // modelList is what providers said they offer, by provider.
@@ -31,6 +35,10 @@ func (l *modelList) stale() bool {
 func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	var room, sent atomic.Int64
+	if room.Store(math.MaxInt64); w.Intent.Budget != nil && w.Intent.Budget.Amounts.EgressBytes > 0 {
+		room.Store(w.Intent.Budget.Amounts.EgressBytes)
+	}
 	var wg sync.WaitGroup
 	for _, up := range s.providers {
 		wg.Go(func() {
@@ -41,7 +49,9 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 			}
 			var models []string
 			if err == nil {
-				models, err = up.List(ctx, key)
+				out := provider.Egress{Afford: func(n int64) bool { return room.Add(-n) >= 0 }}
+				models, err = up.List(ctx, key, &out)
+				sent.Add(out.End())
 			}
 			if err != nil {
 				s.env.Log.Warn("provider does not list its models", "provider", up.Name, "err", err)
@@ -61,7 +71,7 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 	s.models.mu.Unlock()
 	c := canon.Object(nil)
 	c.Int("models", int64(len(s.list())))
-	return execute.Result{EffectType: "llm.models", Output: c.End()}
+	return execute.Result{EffectType: kindModels, Output: c.End(), Usage: &contract.Usage{EgressBytes: sent.Load(), Measured: []string{contract.MeasureEgress}}}
 }
 
 // Model is one model as GET /v1/models lists it.

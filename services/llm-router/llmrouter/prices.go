@@ -17,10 +17,20 @@ import (
 
 const pricesKey = "prices"
 
+// sends is how often a request may go to each candidate of its plan at most: every
+// try, and where hedges are on, the hedge of the candidate before it.
+func (s *Service) sends() int64 {
+	n := int64(s.Retry.Attempts)
+	if s.HedgeMS > 0 {
+		n *= 2
+	}
+	return n
+}
+
 // publish records what a request to each name can use at most, where that has
 // changed, so that policy can hold it against budgets. The demo costs nothing.
 func (s *Service) publish(ctx context.Context, env *run.Env) error {
-	p := events.PricesPublished{Version: s.Prices.Version, Models: []events.ModelPrice{{Model: demo.Provider + "/" + demo.Model, MaxOutput: llm.DefaultOutput}}}
+	p := events.PricesPublished{Sends: s.sends(), Version: s.Prices.Version, Models: []events.ModelPrice{{Model: demo.Provider + "/" + demo.Model, MaxOutput: llm.DefaultOutput}}}
 	if p.Version == "" {
 		p.Version = "none"
 	}

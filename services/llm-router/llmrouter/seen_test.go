@@ -295,6 +295,9 @@ func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 			got := received{tools: map[string]bool{}}
 			got.read(a.wire, doc)
 			sent++
+			if head := int64(1 << 10); head+int64(len(out)) > args.Egress(1) { // what real keys, traces and paths take
+				t.Fatalf("seed %d: %s over %s gets %d bytes; %d are reserved\nfrom %s\nsent %s", seed, name, a.wire, len(out), args.Egress(1), body, out)
+			}
 			for tool := range got.tools {
 				withTools++
 				if !slices.ContainsFunc(args.Tools, func(n string) bool { return n == tool || strings.Replace(n, ".", "__", 1) == tool }) {

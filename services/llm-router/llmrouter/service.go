@@ -98,7 +98,7 @@ var llmTools = []contract.Tool{
 		OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`)},
 }
 
-const kindModels = "llm.models"
+const kindModels = llm.Models
 
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {

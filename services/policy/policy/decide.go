@@ -292,7 +292,7 @@ func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) (r
 	if len(limits) == 0 || in.Tool.Executor == "policy" {
 		return certain, nil
 	}
-	r := limit.Request{CallID: p.call.ID, Facts: &in.Facts, Amounts: estimate(in.Tool, p.model, s.state.price), Force: in.Facts.Resolution == "granted"}
+	r := limit.Request{CallID: p.call.ID, Facts: &in.Facts, Amounts: estimate(in.Tool, p.model, s.state.price, s.state.sends()), Force: in.Facts.Resolution == "granted"}
 	if r.Amounts.USDMicros < 0 {
 		r.Amounts.USDMicros = 0
 		for i := range limits {
@@ -332,8 +332,9 @@ func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) (r
 func certain() error { return nil }
 
 // estimate is the most that a call can use, by its tool's document and args. It
-// costs -1 where nobody knows the model's price.
-func estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter.ModelPrice, bool)) contract.Amounts {
+// costs -1 where nobody knows the model's price. A request goes to each model that
+// may answer it at most sends times.
+func estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter.ModelPrice, bool), sends int64) contract.Amounts {
 	a := contract.Amounts{}
 	if t.Reserve != nil {
 		a = *t.Reserve
@@ -342,11 +343,17 @@ func estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter
 	if t.Sandbox != nil && a.ComputeMillis == 0 {
 		a.ComputeMillis = t.Sandbox.WallMS * t.Sandbox.CPUMillis / 1000
 	}
+	if t.Kind == llm.Models && a.EgressBytes == 0 {
+		a.EgressBytes = llm.ModelsEgress
+	}
 	if q != nil && a.Tokens == 0 {
 		a.USDMicros = -1
 		m, ok := price(q.Model)
 		in, out := q.Most(llm.Limits{Context: m.Context, Image: m.ImageTokens, Output: m.MaxOutput})
 		attempts := max(m.Attempts, 1)
+		if a.EgressBytes == 0 {
+			a.EgressBytes = q.Egress(attempts * max(sends, 1))
+		}
 		a.Tokens = (in + out) * attempts
 		if ok && !m.Unpriced { // each attempt is rounded up by itself
 			a.USDMicros = (in*m.Input+out*m.Output+999_999)/1_000_000 + attempts - 1

@@ -153,7 +153,7 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 			{Account: "rate/agent:alice", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"}, {Account: "ask/agent:bob", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"},
 			{Account: "wide/agent:carol", Amount: 1, Window: "concurrent"}, {Account: "day/agent:dave", Amount: 1, Window: "day:2026-03-03T00:00:00.000Z"}}}}}
 		limit.Evolve(&book, &spent)
-		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: &in.Facts, Amounts: estimate(in.Tool, llmArgs(in.Facts.Kind, raw), w.st.price)}}, nil)
+		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: &in.Facts, Amounts: estimate(in.Tool, llmArgs(in.Facts.Kind, raw), w.st.price, 1)}}, nil)
 		if len(got[0].Accounts) > 0 {
 			in.Facts.Budget = &got[0]
 		}

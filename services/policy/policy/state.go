@@ -522,6 +522,13 @@ func (st *State) price(model string) (p llmrouter.ModelPrice, ok bool) {
 	return p, ok
 }
 
+// sends is how often a request may go to each model that may answer it.
+func (st *State) sends() int64 {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.prices.Sends
+}
+
 // accepts is the labels of data that a model, as callers name it, may receive.
 func (st *State) accepts(model string) []string {
 	st.mu.RLock()

@@ -3,7 +3,6 @@
 package provider
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
@@ -160,7 +160,7 @@ type Call struct {
 	Key    string // value of one of the provider's secrets, or ""
 	Beta   []string
 	Trace  string // traceparent
-	Agent  string
+	Egress *Egress
 }
 
 func (p *Provider) url(c *Call) string {
@@ -189,10 +189,11 @@ func (p *Provider) url(c *Call) string {
 }
 
 func (p *Provider) request(ctx context.Context, c *Call) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url(c), bytes.NewReader(c.Body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url(c), nil)
 	if err != nil {
 		return nil, err
 	}
+	req.ContentLength = int64(len(c.Body))
 	h := req.Header
 	h.Set("Content-Type", "application/json")
 	h.Set("User-Agent", "binnacle")
@@ -303,7 +304,12 @@ func (i *idle) stop() {
 // errSilent is the cause of a context that ended because nothing came.
 var errSilent = errors.New("nothing came")
 
-// Do sends one request. Every error is a *Failure.
+// OverBudget is the code of a request that is not sent: what it may use, with what
+// others of its call did, is more than policy reserved.
+const OverBudget = "budget_exceeded"
+
+// Do sends one request and counts what it sends in c.Egress. Every error is a
+// *Failure.
 func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	first := time.Duration(p.FirstMS) * time.Millisecond
@@ -313,8 +319,14 @@ func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 	timer := time.AfterFunc(first, func() { cancel(errSilent) })
 	req, err := p.request(ctx, c)
 	if err != nil {
+		timer.Stop()
 		cancel(nil)
 		return nil, &Failure{Code: "credential_invalid", Free: true, Message: "provider " + p.Name + ": " + err.Error()}
+	}
+	if !c.Egress.afford(c.Egress.carry(req, c.Body)) {
+		timer.Stop()
+		cancel(nil)
+		return nil, &Failure{Code: OverBudget, Free: true, Message: "provider " + p.Name + ": " + errAfford.Error()}
 	}
 	began := time.Now()
 	resp, err := p.client.Do(req)
@@ -498,7 +510,8 @@ func (f *frames) Next() (sse.Event, error) {
 const maxList = 8 << 20
 
 // List asks the provider which models it offers; nil where it cannot be asked.
-func (p *Provider) List(ctx context.Context, key string) ([]string, error) {
+// What it sends counts in sent.
+func (p *Provider) List(ctx context.Context, key string, sent *Egress) ([]string, error) {
 	var path string
 	switch p.Kind {
 	case "azure", "bedrock":
@@ -511,13 +524,18 @@ func (p *Provider) List(ctx context.Context, key string) ([]string, error) {
 		return nil, err
 	}
 	req.Header.Set("Anthropic-Version", "2023-06-01")
+	req.Header.Set("User-Agent", "binnacle")
 	for k, v := range p.Headers {
 		req.Header.Set(k, v)
 	}
 	if err := p.authorize(ctx, req, &Call{Key: key}); err != nil {
 		return nil, err
 	}
-	resp, err := p.client.Do(req)
+	head := headSize(req)
+	if !sent.afford(head) {
+		return nil, errAfford
+	}
+	resp, err := p.client.Do(req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.add(head) }})))
 	if err != nil {
 		return nil, errors.New(scrub(err.Error(), key))
 	}

@@ -1,0 +1,159 @@
+package provider
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// tally counts what a server's connections receive.
+type tally struct {
+	net.Listener
+	n atomic.Int64
+}
+
+func (l *tally) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &tallied{c, &l.n}, err
+}
+
+type tallied struct {
+	net.Conn
+	n *atomic.Int64
+}
+
+func (c *tallied) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+func serve(t testing.TB, h http.HandlerFunc) (*Provider, *tally) {
+	srv := httptest.NewUnstartedServer(h)
+	l := &tally{Listener: srv.Listener}
+	srv.Listener = l
+	srv.Start()
+	t.Cleanup(srv.Close)
+	tr := &http.Transport{DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	p, err := New(Config{Name: "p", BaseURL: srv.URL + "/v1", Headers: map[string]string{"X-Title": "a title", "Host": "not.this"}}, &http.Client{Transport: tr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, l
+}
+
+// TestEgress: what is counted is, to the byte, what a provider receives, whatever
+// it answers.
+func TestEgress(t *testing.T) {
+	var status atomic.Int64
+	p, l := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(int(status.Load()))
+		_, _ = io.WriteString(w, `{"data":[{"id":"m"}]}`)
+	})
+	var want int64
+	check := func(what string, e *Egress) {
+		t.Helper()
+		want += e.End()
+		if got := l.n.Load(); got != want || e.End() == 0 {
+			t.Errorf("%s: counted %d, received %d", what, want, got)
+		}
+	}
+	for _, code := range []int{200, 429, 500} {
+		status.Store(int64(code))
+		for _, size := range []int{1, 999, 100_000, 3 << 20} {
+			var e Egress
+			a, err := p.Do(t.Context(), &Call{Wire: Chat, Model: "m", Key: "key", Trace: "00-a-b-01", Body: bytes.Repeat([]byte("x"), size), Egress: &e})
+			if (err == nil) != (code == 200) {
+				t.Fatal(code, err)
+			}
+			if a != nil {
+				a.Close()
+			}
+			check("a request", &e)
+		}
+	}
+	status.Store(200)
+	var e Egress
+	if models, err := p.List(t.Context(), "key", &e); err != nil || len(models) != 1 {
+		t.Fatal(models, err)
+	}
+	check("a list", &e)
+}
+
+// TestEgressRefused: what cannot be afforded is not sent, neither at first nor by
+// the transport's own repetition after a connection that was closed while idle.
+func TestEgressRefused(t *testing.T) {
+	p, l := serve(t, func(http.ResponseWriter, *http.Request) {})
+	e := Egress{Afford: func(n int64) bool { return n < 1000 }}
+	body := []byte(strings.Repeat("x", 1000))
+	_, err := p.Do(t.Context(), &Call{Wire: Chat, Body: body, Egress: &e})
+	if f, ok := err.(*Failure); !ok || f.Code != OverBudget || !f.Free || l.n.Load() != 0 || e.End() != 0 {
+		t.Fatalf("%v; %d received", err, l.n.Load())
+	}
+	if _, err := p.List(t.Context(), "", &Egress{Afford: func(int64) bool { return false }}); err == nil || l.n.Load() != 0 {
+		t.Fatalf("%v; %d received", err, l.n.Load())
+	}
+	asked := 0
+	e = Egress{Afford: func(int64) bool { asked++; return asked == 1 }}
+	req, err := http.NewRequest(http.MethodPost, "http://127.0.0.1/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !e.afford(e.carry(req, body)) {
+		t.Fatal("the first time is refused")
+	}
+	if _, err := req.GetBody(); err == nil {
+		t.Error("the transport may send a request again that cannot be afforded")
+	}
+}
+
+// TestEgressEnds: a provider that answers early, or not at all, gets nothing that
+// is not counted once the attempt is over.
+func TestEgressEnds(t *testing.T) {
+	release := make(chan struct{})
+	p, l := serve(t, func(w http.ResponseWriter, r *http.Request) { <-release; _, _ = io.Copy(io.Discard, r.Body) })
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	var e Egress
+	body := make([]byte, 64<<20)
+	if _, err := p.Do(ctx, &Call{Wire: Chat, Body: body, Egress: &e}); err == nil {
+		t.Fatal("it answered")
+	}
+	counted := e.End()
+	close(release)
+	time.Sleep(200 * time.Millisecond)
+	if got := l.n.Load(); got > counted || counted >= int64(len(body)) || counted != e.End() {
+		t.Errorf("counted %d, then %d; received %d", counted, e.End(), got)
+	}
+}
+
+func BenchmarkEgress(b *testing.B) {
+	p, err := New(Config{Name: "p", BaseURL: "http://127.0.0.1:1/v1"}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	body := make([]byte, 80<<10)
+	buf := make([]byte, 32<<10)
+	req, err := p.request(b.Context(), &Call{Wire: Chat, Model: "m", Key: "key", Trace: "00-a-b-01", Body: body})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		var e Egress
+		e.carry(req, body)
+		for {
+			if _, err := req.Body.Read(buf); err != nil {
+				break
+			}
+		}
+	}
+}
