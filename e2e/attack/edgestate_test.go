@@ -291,14 +291,56 @@ var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harn
 // A caller whose arguments are wrong learns which.
 var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Mesh) {
 	for body, want := range map[string]string{`{"text":1}`: "/args/text", `{}`: "/args/text", `{"text":"x","other":1}`: "/args/other"} {
-		r, err := m.Do(context.Background(), http.MethodPost, "/api/v1/packs/cmd.upper", "s-attack-pointer", body)
-		if err != nil {
-			t.Fatal(err)
+		e := wrongBody(t, m, "/api/v1/packs/cmd.upper", body)
+		if e.Pointer != want || e.Param != strings.TrimPrefix(want, "/args") {
+			t.Errorf("%s: %+v", body, e)
 		}
-		var doc struct{ Error struct{ Pointer string } }
-		r.JSON(t, &doc)
-		if r.Status/100 != 4 || doc.Error.Pointer != want {
-			t.Errorf("%s: %d %s", body, r.Status, r.Body)
+	}
+})
+
+// pointed is what an error names.
+type pointed struct{ Param, Pointer, Message string }
+
+// wrongBody sends a body that must be refused.
+func wrongBody(t *testing.T, m *harness.Mesh, path, body string) pointed {
+	t.Helper()
+	r, err := m.Do(context.Background(), http.MethodPost, path, "s-attack-pointer", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct{ Error pointed }
+	r.JSON(t, &doc)
+	if r.Status/100 != 4 {
+		t.Errorf("%s %s: %d %s", path, body, r.Status, r.Body)
+	}
+	return doc.Error
+}
+
+// What is wrong in a body is named by its pointer in the body, whether the
+// gateway, the tool's schema or the executor finds it.
+var _ = register("12 errors point into the body", func(t *testing.T, m *harness.Mesh) {
+	for _, c := range []struct{ path, body, param, pointer string }{
+		{"/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":1}}`, "/args/text", "/args/text"},
+		{"/api/v1/calls", `{"kind":"policy.suspend_principal","args":{"principal":"admin","reason":""}}`, "/args/reason", "/args/reason"},
+		{"/api/v1/calls", `{"kind":"vault.put","args":{"name":"a b"}}`, "/args/name", "/args/name"},
+		{"/api/v1/calls", `{"kind":"policy.activate","args":{"layer":"p2","name":"x","document":"{"}}`, "/args/document", "/args/document"},
+		{"/api/v1/calls", `{"kind":"policy.set_limits","args":{"limits":[{"id":"a","level":"agent","subject":"nobody-1299","measure":"calls","window":"day","max":1}]}}`, "/args/limits/0/subject", "/args/limits/0/subject"},
+		{"/api/v1/calls", `{"kind":"llm.chat","args":{"model":"demo/echo","messages":"x"}}`, "/args/messages", ""},
+		{"/api/v1/decide", `{"kind":"tool.cmd.upper","args":{"txt":"x"},"report_within_ms":1000}`, "/args/text", "/args/text"},
+		{"/mcp/v1/execute", `{"method":"cmd.upper","params":{"text":["x"]}}`, "/params/text", "/args/text"},
+		{"/api/v1/keys", `{"id":"k-1299","scopes":["llm:call","nothing:here"]}`, "/scopes/1", ""},
+		{"/api/v1/keys", `{"id":"k-1299","models":["demo/*","["]}`, "/models/1", "/args/models/1"},
+		{"/api/v1/keys", `{"id":"k-1299","rate_window":"year","rate_calls":1}`, "/rate_window", "/args/rate_window"},
+		{"/api/v1/keys/k-1299/consent", `{"maker":"admin","scopes":["llm:call"],"ttl_ms":1000}`, "/maker", "/args/maker"},
+		{"/api/v1/keys/a%20b/consent", `{"maker":"x","scopes":["llm:call"],"ttl_ms":1000}`, "id", "/args/id"},
+		{"/api/v1/tokens/revocations", `{"id":"a","principal":"b","reason":"x"}`, "/id", "/args/id"},
+		{"/api/v1/secrets", `{"name":"db","value":7}`, "/value", ""},
+		{"/api/v1/judgements", `{"session":"s-x","rubric":"a: ["}`, "/rubric", "/args/rubric"},
+		{"/v1/chat/completions", `{"model":"demo/echo","messages":[],"Stream":true}`, "/Stream", ""},
+		{"/v1/chat/completions", `{"model":"nowhere/none","messages":[{"role":"user","content":"x"}]}`, "/model", ""},
+	} {
+		if e := wrongBody(t, m, c.path, c.body); e.Param != c.param || e.Pointer != c.pointer {
+			t.Errorf("%s %s: %+v, want param %q, pointer %q", c.path, c.body, e, c.param, c.pointer)
 		}
 	}
 })

@@ -3,7 +3,6 @@ package execute
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -91,17 +90,30 @@ func (r *Report) Check() error {
 	switch r.Status {
 	case contract.Succeeded:
 		if r.ErrorCode != "" || r.ErrorMessage != "" {
-			return errors.New("error_code: a call that succeeded has none")
+			return &ReportError{r.errorField(), "a call that succeeded has none"}
 		}
 		return nil
 	case contract.Failed, contract.TimedOut, contract.Cancelled:
 		if r.Output != nil {
-			return errors.New("output: belongs to status succeeded")
+			return &ReportError{"output", "belongs to status succeeded"}
 		}
 		return nil
 	}
-	return fmt.Errorf("status %q: want succeeded, failed, timed_out or cancelled", r.Status)
+	return &ReportError{"status", "want succeeded, failed, timed_out or cancelled"}
 }
+
+// errorField is the member that says what went wrong.
+func (r *Report) errorField() string {
+	if r.ErrorCode != "" {
+		return "error_code"
+	}
+	return "error_message"
+}
+
+// ReportError is what is wrong with a Report, and in which member of its JSON.
+type ReportError struct{ Field, Problem string }
+
+func (e *ReportError) Error() string { return e.Field + ": " + e.Problem }
 
 // Close records the outcome that a caller reports of the call that started claims,
 // marked as the caller's attestation. late: the deadline had passed, the call's

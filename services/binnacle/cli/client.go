@@ -121,7 +121,7 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 	if msg == "" {
 		msg = resp.Status
 	}
-	if doc.Error.Param != "" {
+	if doc.Error.Param != "" && !strings.Contains(msg, doc.Error.Param) {
 		msg = doc.Error.Param + ": " + msg
 	}
 	if doc.Error.ReceiptID != "" {

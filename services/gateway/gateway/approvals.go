@@ -162,15 +162,10 @@ type VoteRequest struct {
 
 // vote proposes policy.vote: a vote is a call like any other.
 func (s *Service) vote(c echo.Context) error {
-	who, raw, err := s.callerBody(c)
+	var req VoteRequest
+	who, _, err := s.callerInto(c, &req)
 	if err != nil {
 		return err
-	}
-	var req VoteRequest
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&req); err != nil {
-		return badRequest("body", "want {vote, reason, kid?, sig?}: "+err.Error())
 	}
 	w := canon.Object(nil)
 	w.Str("call_id", c.Param("call"))

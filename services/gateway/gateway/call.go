@@ -16,7 +16,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -156,9 +155,6 @@ func (s *Service) request(c echo.Context, kind, tool string, args []byte, who *c
 	if err != nil {
 		return propose.Request{}, err
 	}
-	if len(kind) > maxName || len(tool) > maxName {
-		return propose.Request{}, badRequest("kind", "kind and tool have at most 128 characters")
-	}
 	idem := c.Request().Header.Get("Idempotency-Key")
 	if len(idem) > maxName {
 		return propose.Request{}, badRequest("Idempotency-Key", "at most 128 characters")
@@ -297,9 +293,14 @@ func (s *Service) await(ctx context.Context, r propose.Request, async bool) (*pr
 	return out, body, err
 }
 
-// pointAt names the argument that broke the tool's schema, as the schema is now;
-// the record holds the reason alone.
+// pointAt names the argument that was wrong: the one that broke the tool's schema,
+// as the schema is now (the record holds the reason alone), or the one that the
+// executor's error names.
 func (s *Service) pointAt(e *apiError, r propose.Request) {
+	if e.Code == "invalid_input" {
+		e.pointBy(e.Message, r)
+		return
+	}
 	if e.ReasonCode != contract.ReasonSchemaViolation && e.ReasonCode != contract.ReasonArgsUnknownField {
 		return
 	}
@@ -356,7 +357,7 @@ func (s *Service) run(c echo.Context, r propose.Request) (*propose.Outcome, []by
 		verdict = out.Recorded.Receipt.Verdict
 	}
 	headers(c, r, verdict)
-	return out, output, err
+	return out, output, inBody(c, err)
 }
 
 // started tells whether the ledger holds, behind from, more of a call than what
@@ -429,32 +430,6 @@ func (s *Service) output(ctx context.Context, out *propose.Outcome) ([]byte, err
 	return body, nil
 }
 
-// body reads a JSON object and canonicalises it. Empty means {}.
-func body(c echo.Context) ([]byte, error) {
-	raw := rawBody(c)
-	if len(raw) == 0 {
-		return []byte("{}"), nil
-	}
-	doc, err := canon.Transform(nil, raw)
-	if err != nil {
-		return nil, badRequest("body", err.Error())
-	}
-	if doc[0] != '{' {
-		return nil, badRequest("body", "the body must be a JSON object")
-	}
-	return doc, nil
-}
-
-// callerBody is what every call starts with: who asks, and for what.
-func (s *Service) callerBody(c echo.Context) (*caller, []byte, error) {
-	who, err := s.auth(c, "")
-	if err != nil {
-		return nil, nil, err
-	}
-	doc, err := body(c)
-	return who, doc, err
-}
-
 // CallRequest is the body of POST /api/v1/calls.
 type CallRequest struct {
 	Kind string          `json:"kind"`
@@ -475,33 +450,35 @@ type CallResponse struct {
 	Sandbox   *contract.Attestation `json:"sandbox,omitempty"`
 }
 
+// check fills in what the request leaves out, and bounds what it names.
+func (q *CallRequest) check(c echo.Context) (err error) {
+	if q.Kind == "" {
+		return badRequest("/kind", "name the kind of call, e.g. tool.cmd.upper")
+	}
+	if q.Tool == "" {
+		q.Tool = strings.TrimPrefix(q.Kind, "tool.")
+	}
+	if err := errors.Join(checkName("/kind", q.Kind), checkName("/tool", q.Tool)); err != nil {
+		return err
+	}
+	c.Set(argsKey, "/args")
+	q.Args, err = callArgs("/args", q.Args)
+	return err
+}
+
 func (s *Service) call(c echo.Context) error {
-	who, raw, err := s.callerBody(c)
+	var req CallRequest
+	who, _, err := s.callerInto(c, &req)
 	if err != nil {
 		return err
 	}
-	var req CallRequest
-	dec := json.NewDecoder(strings.NewReader(string(raw)))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&req); err != nil {
-		return badRequest("body", "want {kind, tool?, args?}: "+err.Error())
-	}
-	if req.Kind == "" {
-		return badRequest("kind", "name the kind of call, e.g. tool.cmd.upper")
-	}
-	if req.Tool == "" {
-		req.Tool = strings.TrimPrefix(req.Kind, "tool.")
-	}
-	if len(req.Args) == 0 {
-		req.Args = json.RawMessage("{}")
-	}
-	if req.Args[0] != '{' {
-		return badRequest("args", "args must be a JSON object")
+	if err := req.check(c); err != nil {
+		return err
 	}
 	if slices.Contains(llm.Kinds, req.Kind) { // args are the request itself
 		r, err := s.llmRequest(c, req.Kind, req.Args, who)
 		if err != nil {
-			return err
+			return beneath("/args", err)
 		}
 		r.Stream = false
 		return s.answer(c, r)

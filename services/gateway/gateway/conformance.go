@@ -48,15 +48,10 @@ const conformanceWithin = 2 * time.Minute
 // through the gates with the caller's own credential, so that its calls are the
 // caller's and on the ledger like all others.
 func (s *Service) runConformance(c echo.Context) error {
-	who, raw, err := s.callerBody(c)
+	var req ConformanceRequest
+	who, _, err := s.callerInto(c, &req)
 	if err != nil {
 		return err
-	}
-	req := ConformanceRequest{}
-	dec := json.NewDecoder(strings.NewReader(string(raw)))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&req); err != nil {
-		return badRequest("body", "want {level?, profile?, tool?, args?, model?}: "+err.Error())
 	}
 	t, level, err := req.target()
 	if err != nil {
@@ -89,16 +84,22 @@ func (r *ConformanceRequest) target() (t conform.Target, level string, err error
 	if r.Level != "" && r.Profile != "" && r.Level != r.Profile {
 		return t, "", badRequest("/profile", "is another name for level; send one of them")
 	}
+	at := "/level"
+	if r.Level == "" && r.Profile != "" {
+		at = "/profile"
+	}
 	level = cmp.Or(r.Level, r.Profile, "L1")
 	if !slices.Contains(conform.Levels, level) {
-		return t, "", badRequest("/level", "want one of "+strings.Join(conform.Levels, ", "))
+		return t, "", badRequest(at, "want one of "+strings.Join(conform.Levels, ", "))
 	}
 	t = conform.Target{Tool: "cmd.upper", Args: json.RawMessage(`{"text":"conform"}`), Model: "demo/echo"}
 	if r.Tool != "" {
 		t.Tool, t.Args = r.Tool, json.RawMessage("{}")
 	}
 	if r.Args != nil {
-		t.Args = r.Args
+		if t.Args, err = callArgs("/args", r.Args); err != nil {
+			return t, "", err
+		}
 	}
 	if r.Model != "" {
 		t.Model = r.Model

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,19 +48,37 @@ type DecideResponse struct {
 	ReceiptID  string          `json:"receipt_id"`        // of the outcome to come
 }
 
+// check fills in what the request leaves out, and bounds what it names.
+func (q *DecideRequest) check(c echo.Context) error {
+	if q.CallID != "" {
+		if q.Kind != "" || q.Tool != "" || len(q.Args) > 0 || q.ReportWithin != 0 {
+			return badRequest("/call_id", "send it alone: the call has the other members already")
+		}
+		return nil
+	}
+	call := CallRequest{q.Kind, q.Tool, q.Args}
+	if err := call.check(c); err != nil {
+		return err
+	}
+	q.Tool, q.Args = call.Tool, call.Args
+	if q.ReportWithin < 1 || q.ReportWithin > guard.MaxReportWithin.Milliseconds() {
+		return badRequest("/report_within_ms", "say when the outcome will be reported, in milliseconds from 1 to 86400000")
+	}
+	return nil
+}
+
 // decide is POST /api/v1/decide.
 func (s *Service) decide(c echo.Context) error {
 	who, err := s.auth(c, token.Decide)
 	if err != nil {
 		return err
 	}
-	raw, err := body(c)
-	if err != nil {
+	var req DecideRequest
+	if _, err := readBodyInto(c, &req); err != nil {
 		return err
 	}
-	var req DecideRequest
-	if err := strict(raw, &req); err != nil {
-		return badRequest("body", "want {kind, tool?, args?, report_within_ms} or {call_id}: "+err.Error())
+	if err := req.check(c); err != nil {
+		return err
 	}
 	if s.lender == nil {
 		e := unavailable("the gateway has no signing key; `binnacle trust rotate gateway` makes one, and the gateway takes it up when it starts")
@@ -72,27 +89,13 @@ func (s *Service) decide(c echo.Context) error {
 	if req.CallID != "" {
 		return s.takeUp(c, who, &req, async)
 	}
-	if req.Tool == "" {
-		req.Tool = strings.TrimPrefix(req.Kind, "tool.")
-	}
-	if len(req.Args) == 0 {
-		req.Args = json.RawMessage("{}")
-	}
-	switch {
-	case req.Kind == "":
-		return badRequest("kind", "name the kind of call, e.g. tool.cmd.upper")
-	case req.Args[0] != '{':
-		return badRequest("args", "args must be a JSON object")
-	case req.ReportWithin < 1 || req.ReportWithin > guard.MaxReportWithin.Milliseconds():
-		return badRequest("report_within_ms", "say when the outcome will be reported, in milliseconds from 1 to 86400000")
-	}
 	r, err := s.request(c, req.Kind, req.Tool, req.Args, who)
 	if err != nil {
 		return err
 	}
 	r.ReportWithin = time.Duration(req.ReportWithin) * time.Millisecond
 	e, again, err := s.permission(c.Request().Context(), r, async)
-	return s.handOut(c, r, e, again, err)
+	return s.handOut(c, r, e, again, inBody(c, err))
 }
 
 // handOut answers with the permission in e, or with why there is none.
@@ -164,7 +167,7 @@ func (s *Service) decided(ctx context.Context, p *propose.Pending, r propose.Req
 		case e := <-p.Allowed():
 			return e, nil
 		case out := <-p.Outcome():
-			return nil, endedError(r, &out.Recorded)
+			return nil, s.endedError(r, &out.Recorded)
 		case x := <-p.Escalated():
 			if esc = (&escalation{r.ID, &x}); async {
 				return nil, esc
@@ -248,7 +251,7 @@ func (s *Service) resume(ctx context.Context, r propose.Request, async bool) (*c
 			if err := contract.Decode(e.Data, &rec); err != nil {
 				return nil, false, err
 			}
-			return nil, false, endedError(r, &rec)
+			return nil, false, s.endedError(r, &rec)
 		}
 		if async && name == "escalated" || time.Now().After(until) {
 			return nil, false, stillWaits(r, e)
@@ -270,8 +273,9 @@ func stillWaits(r propose.Request, e *contract.Event) error {
 }
 
 // endedError is why a call that has an outcome is not handed out.
-func endedError(r propose.Request, rec *contract.Recorded) error {
+func (s *Service) endedError(r propose.Request, rec *contract.Recorded) error {
 	if e := ofOutcome(rec); e != nil && rec.Effect.AttestedBy == "" {
+		s.pointAt(e, r)
 		return e
 	}
 	return &apiError{Status: http.StatusConflict, Type: "invalid_request_error", Code: "intent_used", CallID: r.ID, ReceiptID: receipt.ID(r.ID),
@@ -280,9 +284,6 @@ func endedError(r propose.Request, rec *contract.Recorded) error {
 
 // takeUp hands out a call of the caller's that was proposed before.
 func (s *Service) takeUp(c echo.Context, who *caller, req *DecideRequest, async bool) error {
-	if req.Kind != "" || req.Tool != "" || len(req.Args) > 0 || req.ReportWithin != 0 {
-		return badRequest("call_id", "stands alone: the call says the rest")
-	}
 	ctx := c.Request().Context()
 	first, err := s.askEvent(ctx, "proposal", req.CallID)
 	if err != nil {
@@ -299,13 +300,6 @@ func (s *Service) takeUp(c echo.Context, who *caller, req *DecideRequest, async 
 	r := propose.Request{ID: call.ID, Kind: call.Kind, Tool: call.Tool, Session: first.Session, Timeout: timeout}
 	e, again, err := s.resume(ctx, r, async)
 	return s.handOut(c, r, e, again, err)
-}
-
-// strict reads a document without unknown members.
-func strict(raw []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	return d.Decode(v)
 }
 
 // made reports whether a call is the caller's own, made by the same client.

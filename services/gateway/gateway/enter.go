@@ -76,7 +76,7 @@ func (s *Service) enter(n need, handle echo.HandlerFunc) echo.HandlerFunc {
 			return err
 		}
 		if err := canon.CheckDepth(raw); err != nil && !n.opaque {
-			return badRequest("body", err.Error())
+			return badRequest(wholeBody, err.Error())
 		}
 		c.Request().Body = io.NopCloser(bytes.NewReader(raw))
 		c.Request().ContentLength = int64(len(raw))
@@ -153,14 +153,14 @@ func readBody(c echo.Context, held *hold) ([]byte, error) {
 func readError(err error, l *BodyLimits) error {
 	var ne net.Error
 	if errors.As(err, &ne) && ne.Timeout() {
-		return &apiError{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: "body_too_slow", Param: "body",
+		return &apiError{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: "body_too_slow", Param: wholeBody,
 			Message: fmt.Sprintf("the request body comes too slowly: send at least %d bytes a second, and all of it within %s", l.Rate, l.Total)}
 	}
-	return badRequest("body", "the request body could not be read")
+	return badRequest(wholeBody, "the request body could not be read")
 }
 
 func tooLarge() *apiError {
-	return &apiError{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large", Param: "body",
+	return &apiError{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large", Param: wholeBody,
 		Message: fmt.Sprintf("a request body has at most %d bytes", maxBody)}
 }
 
@@ -243,7 +243,7 @@ func (h *hold) release() {
 }
 
 func overBudget(message string) *apiError {
-	return &apiError{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "body_budget_exceeded", Param: "body", Message: message, RetryAfter: "1"}
+	return &apiError{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "body_budget_exceeded", Param: wholeBody, Message: message, RetryAfter: "1"}
 }
 
 func scopeMissing(scope string) *apiError {

@@ -20,7 +20,7 @@ type apiError struct {
 	Message string `json:"message"`
 	Type    string `json:"type"`
 	Code    string `json:"code"`
-	Param   string `json:"param,omitempty"`   // the field that is wrong
+	Param   string `json:"param,omitempty"`   // what is wrong: a JSON pointer into the body, "body", or the name of a header or parameter
 	Pointer string `json:"pointer,omitempty"` // its JSON pointer in the call, "/args/…", where the arguments break the tool's schema
 
 	ReasonCode string `json:"reason_code,omitempty"`

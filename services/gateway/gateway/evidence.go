@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io"
 	"mime"
@@ -41,10 +40,8 @@ type ExportRequest struct {
 // GET /api/v1/sessions/:id/evidence returns it.
 func (s *Service) exportEvidence(c echo.Context) error {
 	var req ExportRequest
-	dec := json.NewDecoder(c.Request().Body)
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&req); err != nil {
-		return badRequest("body", "want {session_id, format?}: "+err.Error())
+	if _, err := readBodyInto(c, &req); err != nil {
+		return err
 	}
 	if req.Session == "" {
 		return badRequest("/session_id", "name the session")
@@ -148,7 +145,7 @@ func bundle(contentType string, raw []byte) ([]byte, error) {
 	kind, params, _ := mime.ParseMediaType(contentType)
 	if kind != "multipart/form-data" {
 		if len(raw) == 0 {
-			return nil, badRequest("body", "send an evidence pack, or a form with it in the field bundle")
+			return nil, badRequest(wholeBody, "send an evidence pack, or a form with it in the field bundle")
 		}
 		return raw, nil
 	}

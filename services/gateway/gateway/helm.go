@@ -30,21 +30,22 @@ type ExecuteRequest struct {
 
 // execute is POST /mcp/v1/execute of the HELM HTTP surface: {method, params}.
 func (s *Service) execute(c echo.Context) error {
-	who, raw, err := s.callerBody(c)
+	var req ExecuteRequest
+	who, _, err := s.callerInto(c, &req)
 	if err != nil {
 		return err
 	}
-	var req ExecuteRequest
-	if err := json.Unmarshal(raw, &req); err != nil || req.Method == "" {
-		return badRequest("method", "want {method, params}")
+	if req.Method == "" {
+		return badRequest("/method", "name the tool, e.g. cmd.upper")
 	}
-	args := []byte("{}")
-	if len(req.Params) > 0 && string(req.Params) != "null" {
-		args = req.Params // canonical, as a part of the body
+	if err := checkName("/method", "tool."+req.Method); err != nil {
+		return err
 	}
-	if args[0] != '{' {
-		return badRequest("/params", "want an object")
+	args, err := callArgs("/params", req.Params) // canonical, as a part of the body
+	if err != nil {
+		return err
 	}
+	c.Set(argsKey, "/params")
 	r, err := s.request(c, "tool."+req.Method, req.Method, args, who)
 	if err != nil {
 		return err

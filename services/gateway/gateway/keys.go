@@ -1,13 +1,13 @@
 package gateway
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -56,13 +56,11 @@ func (s *Service) createKey(c echo.Context) error {
 		return err
 	}
 	var req KeyRequest
-	dec := json.NewDecoder(c.Request().Body)
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&req); err != nil {
-		return badRequest("body", "want {id, actor, scopes?, models?, tags?, …}: "+err.Error())
+	if _, err := readBodyInto(c, &req); err != nil {
+		return err
 	}
 	if !contract.Token(req.ID) || len(req.ID) > 64 {
-		return badRequest("id", "want 1 to 64 of [A-Za-z0-9_-]")
+		return badRequest("/id", "want 1 to 64 of [A-Za-z0-9_-]")
 	}
 	if req.Actor == "" {
 		req.Actor = who.actor
@@ -70,15 +68,8 @@ func (s *Service) createKey(c echo.Context) error {
 	if len(req.Scopes) == 0 {
 		req.Scopes = []string{token.LLM}
 	}
-	for _, sc := range req.Scopes {
-		if !slices.Contains(token.All, sc) {
-			return badRequest("scopes", "scope "+sc+" is unknown; known are "+strings.Join(token.All, ", "))
-		}
-	}
-	for _, sc := range req.Scopes {
-		if !slices.Contains(who.scopes, sc) {
-			return badRequest("scopes", "scope "+sc+" is not yours to give: your credential lacks it")
-		}
+	if err := who.checkScopes(req.Scopes); err != nil {
+		return err
 	}
 	key := keyPrefix + strings.ToLower(rand.Text()+rand.Text())
 	doc, err := json.Marshal(struct {
@@ -90,7 +81,7 @@ func (s *Service) createKey(c echo.Context) error {
 	}
 	args, err := canon.Transform(nil, doc)
 	if err != nil {
-		return badRequest("body", err.Error())
+		return badRequest(wholeBody, err.Error())
 	}
 	r, err := s.request(c, "policy.create_key", "policy.create_key", args, who)
 	if err != nil {
@@ -105,6 +96,22 @@ func (s *Service) createKey(c echo.Context) error {
 	return c.JSON(http.StatusOK, KeyResponse{req.ID, key})
 }
 
+// checkScopes returns an error for the first scope that there is not, or else for
+// the first that the caller cannot give.
+func (k *caller) checkScopes(scopes []string) error {
+	for i, sc := range scopes {
+		if !slices.Contains(token.All, sc) {
+			return badRequest("/scopes/"+strconv.Itoa(i), "scope "+sc+" is unknown; known are "+strings.Join(token.All, ", "))
+		}
+	}
+	for i, sc := range scopes {
+		if !slices.Contains(k.scopes, sc) {
+			return badRequest("/scopes/"+strconv.Itoa(i), "scope "+sc+" is not yours to give: your credential lacks it")
+		}
+	}
+	return nil
+}
+
 // ConsentRequest is the body of POST /api/v1/keys/{id}/consent.
 type ConsentRequest struct {
 	Maker  string   `json:"maker"`  // who may make the key
@@ -115,15 +122,10 @@ type ConsentRequest struct {
 // consentKey is POST /api/v1/keys/{id}/consent: the caller agrees that another
 // principal makes a virtual key that calls as the caller.
 func (s *Service) consentKey(c echo.Context) error {
-	who, raw, err := s.callerBody(c)
+	var req ConsentRequest
+	who, _, err := s.callerInto(c, &req)
 	if err != nil {
 		return err
-	}
-	var req ConsentRequest
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&req); err != nil {
-		return badRequest("body", "want {maker, scopes, ttl_ms}: "+err.Error())
 	}
 	w := canon.Object(nil)
 	w.Str("id", c.Param("id"))
@@ -154,15 +156,9 @@ type RevocationRequest struct {
 
 // revokeToken is POST /api/v1/tokens/revocations.
 func (s *Service) revokeToken(c echo.Context) error {
-	who, raw, err := s.callerBody(c)
+	who, raw, err := s.callerInto(c, &RevocationRequest{})
 	if err != nil {
 		return err
-	}
-	var req RevocationRequest
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&req); err != nil {
-		return badRequest("body", "want {id or principal, reason}: "+err.Error())
 	}
 	return s.respond(c, who, "policy.revoke_token", "policy.revoke_token", raw)
 }

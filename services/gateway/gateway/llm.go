@@ -57,6 +57,10 @@ func (s *Service) llmRequest(c echo.Context, kind string, body []byte, who *call
 	}
 	previous, err := s.continues(c.Request().Context(), args, who)
 	if err != nil {
+		var e *apiError
+		if errors.As(err, &e) && e.Status == http.StatusNotFound {
+			e.Param = "/previous_response_id"
+		}
 		return propose.Request{}, err
 	}
 	h := c.Request().Header
@@ -427,7 +431,7 @@ func (s *Service) models(c echo.Context) error {
 			}
 		}
 		e := notFound("no model " + id + "; GET /v1/models lists what there is")
-		e.Code, e.Param = "model_not_found", "/model"
+		e.Code, e.Param = "model_not_found", "model" // in the path
 		return e
 	}
 	return c.JSON(http.StatusOK, map[string]any{"object": "list", "data": l.Data})

@@ -144,13 +144,15 @@ func (s *Service) logCosign(c echo.Context) error {
 	if _, err := s.auth(c, token.Cosign); err != nil {
 		return err
 	}
-	raw, err := body(c)
-	if err != nil {
+	var q Cosignature
+	if _, err := readBodyInto(c, &q); err != nil {
 		return err
 	}
-	var q Cosignature
-	if err := json.Unmarshal(raw, &q); err != nil || q.Size == 0 || strings.Contains(q.Line, "\n") {
-		return badRequest("body", "want {size, line}")
+	if q.Size == 0 {
+		return badRequest("/size", "want the size of the checkpoint that is cosigned, from 1")
+	}
+	if q.Line == "" || strings.Contains(q.Line, "\n") {
+		return badRequest("/line", "want one C2SP tlog-cosignature line, without its newline")
 	}
 	var doc json.RawMessage
 	if err := s.askAudit(c, "cosign", q, &doc); err != nil {

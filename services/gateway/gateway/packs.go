@@ -75,5 +75,8 @@ func (s *Service) runPack(c echo.Context) error {
 		return err
 	}
 	name := c.Param("name")
+	if err := checkName("name", "tool."+name); err != nil {
+		return err
+	}
 	return s.respond(c, who, "tool."+name, name, args)
 }

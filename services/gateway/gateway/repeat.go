@@ -140,6 +140,7 @@ func (s *Service) repeat(ctx context.Context, r propose.Request, e *contract.Eve
 		return nil, nil, err
 	}
 	if e := ofOutcome(&out.Recorded); e != nil {
+		s.pointAt(e, r)
 		return out, nil, e
 	}
 	body, err := s.output(ctx, out)

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"reflect"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -56,19 +58,34 @@ type OutcomeResponse struct {
 // maxErrorText bounds what a caller may say of a failure.
 const maxErrorText = 1000
 
-func (q *OutcomeRequest) check() *apiError {
+func (q *OutcomeRequest) check() error {
 	r := execute.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
 	if q.Output != nil {
 		r.Output = &contract.Content{}
 	}
-	if err := r.Check(); err != nil {
-		return badRequest("status", err.Error())
+	var wrong *execute.ReportError
+	if errors.As(r.Check(), &wrong) {
+		return badRequest("/"+wrong.Field, wrong.Problem)
 	}
-	if len(q.ErrorCode) > maxName || len(q.ErrorMessage) > maxErrorText {
-		return badRequest("error_code", "error_code has at most 128 bytes, error_message at most 1000")
+	if err := checkName("/error_code", q.ErrorCode); err != nil {
+		return err
 	}
-	if u := q.Usage; u != nil && min(u.Cents, u.CPUMillis, u.EgressBytes, u.InputTokens, u.OutputTokens, u.USDMicros, u.WallMS) < 0 {
-		return badRequest("usage", "no measure is below zero")
+	if len(q.ErrorMessage) > maxErrorText {
+		return badRequest("/error_message", "at most 1000 bytes")
+	}
+	return q.Usage.check()
+}
+
+func (u *ReportedUsage) check() error {
+	if u == nil {
+		return nil
+	}
+	v := reflect.ValueOf(*u)
+	for f, n := range v.Fields() {
+		if n.Int() < 0 {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			return badRequest("/usage/"+name, "want a whole number from 0")
+		}
 	}
 	return nil
 }
@@ -79,13 +96,9 @@ func (s *Service) report(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	raw, err := body(c)
-	if err != nil {
-		return err
-	}
 	var q OutcomeRequest
-	if err := strict(raw, &q); err != nil {
-		return badRequest("body", "want {args_digest, status, error_code?, error_message?, output?, usage?}: "+err.Error())
+	if _, err := readBodyInto(c, &q); err != nil {
+		return err
 	}
 	if err := q.check(); err != nil {
 		return err
@@ -96,7 +109,7 @@ func (s *Service) report(c echo.Context) error {
 		return err
 	}
 	if q.ArgsDigest != a.Decision.Intent.ArgsDigest {
-		return &apiError{Status: http.StatusConflict, Type: "invalid_request_error", Code: "args_digest_mismatch", Param: "args_digest", CallID: a.Call.ID,
+		return &apiError{Status: http.StatusConflict, Type: "invalid_request_error", Code: "args_digest_mismatch", Param: "/args_digest", CallID: a.Call.ID,
 			Message: "the intent permits " + a.Decision.Intent.ArgsDigest + " and nothing else"}
 	}
 	if err := s.fitsOutput(a, q.Output); err != nil {
@@ -138,7 +151,7 @@ func (s *Service) fitsOutput(a *contract.Allowed, output []byte) error {
 	}
 	if tool, digest := s.tools.Lookup(a.Call.Kind); tool != nil && digest == a.Decision.ToolDigest {
 		if err := outputs.Output(digest, tool, output); err != nil {
-			return badRequest("output", "the output "+err.Error()+"; report the call as failed if this is what it gave")
+			return badRequest("/output", "the output "+err.Error()+"; report the call as failed if this is what it gave")
 		}
 	}
 	return nil
@@ -193,7 +206,7 @@ func (s *Service) reportOf(ctx context.Context, q *OutcomeRequest) (*execute.Rep
 	}
 	content, err := s.env.Blobs.Commit(ctx, q.Output, "application/json")
 	if errors.Is(err, blob.ErrTooLarge) {
-		return nil, badRequest("output", err.Error())
+		return nil, badRequest("/output", err.Error())
 	}
 	if err != nil {
 		return nil, unavailable("the output could not be stored now: " + err.Error())

@@ -33,16 +33,14 @@ func (s *Service) putSecret(c echo.Context) error {
 		return err
 	}
 	var req SecretRequest
-	dec := json.NewDecoder(c.Request().Body)
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&req); err != nil {
-		return badRequest("body", "want {name, value}") // never the decoder's words: they may quote the value
+	if _, err := readBodyInto(c, &req); err != nil {
+		return err
 	}
 	if !execute.ValidSecretName(req.Name) {
-		return badRequest("name", "a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with "+execute.ReservedSecrets)
+		return badRequest("/name", "a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with "+execute.ReservedSecrets)
 	}
 	if req.Value == "" || len(req.Value) > 64<<10 {
-		return badRequest("value", "a secret's value has 1 to 65536 bytes")
+		return badRequest("/value", "a secret's value has 1 to 65536 bytes")
 	}
 	key, ok := s.env.Trust.Current("vault-broker", contract.UseSeal)
 	if !ok {

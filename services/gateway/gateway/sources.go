@@ -91,7 +91,7 @@ func (s *Service) inherit(ctx context.Context, r *propose.Request, previous stri
 		return nil
 	}
 	if len(ids) > maxNamed {
-		return badRequest("body", "a request names at most 256 calls, contents and sessions")
+		return badRequest(wholeBody, "a request names at most 256 calls, contents and sessions")
 	}
 	sessions, err := s.makers.of(ctx, s, ids)
 	if err != nil {

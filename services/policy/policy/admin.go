@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -177,7 +178,12 @@ func (s *Service) validLimits(ls []guard.Limit) error {
 	p0 := s.state.stack.p0
 	s.state.mu.RUnlock()
 	st := cpi.Stack{P0: p0, Limits: ls, Known: s.known("limits", "")}
-	return refusal(cpi.Validate(&st))
+	findings := cpi.Validate(&st)
+	if err := refusal(findings); err != nil {
+		at := strings.TrimPrefix(cpi.Errors(findings)[0].Pointer, "/")
+		return fmt.Errorf("%s: %w", cmp.Or(at, "limits"), err)
+	}
+	return nil
 }
 
 func refusal(fs []cpi.Finding) error {
@@ -209,6 +215,22 @@ type changeArgs struct {
 	} `json:"object"`
 }
 
+// given is the argument that holds the document; of several, or none, the first
+// that may.
+func (a *changeArgs) given() string {
+	switch {
+	case a.Bundle != "":
+		return "bundle"
+	case a.Document != "":
+		return "document"
+	case a.Object != nil:
+		return "object"
+	case a.URL != "":
+		return "url"
+	}
+	return "layer"
+}
+
 // change does policy.activate, rollback and retire.
 func (s *Service) change(ctx context.Context, w *execute.Work) execute.Result {
 	var a changeArgs
@@ -226,12 +248,12 @@ func (s *Service) change(ctx context.Context, w *execute.Work) execute.Result {
 	case kindActivate:
 		var err error
 		if body, act.Source, err = s.fetch(ctx, &a); err != nil {
-			return execute.Fail("invalid_input", "%v", err)
+			return execute.Fail("invalid_input", "%s: %v", a.given(), err)
 		}
 		if a.Layer == "p2" {
 			var o guard.Overlay
 			if err := contract.Decode(body, &o); err != nil {
-				return execute.Fail("invalid_input", "document: %v", err)
+				return execute.Fail("invalid_input", "%s: %v", a.given(), err)
 			}
 			if o.ID != a.Name {
 				return execute.Fail("invalid_input", "name: want the overlay's id, %s", o.ID)
@@ -242,11 +264,14 @@ func (s *Service) change(ctx context.Context, w *execute.Work) execute.Result {
 				act.Precedence = 500
 			}
 			if _, err := rego.Verify(body, s.bundleKey); err != nil {
-				return execute.Fail("invalid_input", "%v", err)
+				return execute.Fail("invalid_input", "%s: %v", a.given(), err)
 			}
 		}
 	}
 	ev, findings, err := s.activate(ctx, w.Event, &act, body, w.Call.Kind == kindRollback)
+	if bad := (invalid{}); w.Call.Kind == kindActivate && errors.As(err, &bad) {
+		err = invalid{fmt.Errorf("%s: %w", a.given(), bad.error)}
+	}
 	if res, failed := failure(err); failed {
 		return res
 	}
@@ -278,9 +303,9 @@ func (s *Service) fetch(ctx context.Context, a *changeArgs) (body []byte, source
 	}
 	switch {
 	case n != 1:
-		return nil, "", errors.New("bundle: give exactly one of bundle, document, object and url")
+		return nil, "", errors.New("give exactly one of bundle, document, object and url")
 	case a.Layer == "p1" && a.Document != "":
-		return nil, "", errors.New("document: a bundle comes as bundle, object or url")
+		return nil, "", errors.New("a bundle comes as bundle, object or url")
 	case a.Bundle != "":
 		body, err = base64.StdEncoding.DecodeString(a.Bundle)
 		return body, "call", err
@@ -303,7 +328,7 @@ func (s *Service) fetch(ctx context.Context, a *changeArgs) (body []byte, source
 func (s *Service) download(ctx context.Context, raw string) ([]byte, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
-		return nil, errors.New("url: want http:// or https:// without credentials")
+		return nil, errors.New("want http:// or https:// without credentials")
 	}
 	s.state.mu.RLock()
 	p0 := s.state.stack.p0
@@ -312,7 +337,7 @@ func (s *Service) download(ctx context.Context, raw string) ([]byte, error) {
 		return p0 != nil && slices.ContainsFunc(p0.EgressHosts, func(p string) bool { return guard.MatchHost(p, host) })
 	}
 	if !listed(u.Hostname()) {
-		return nil, fmt.Errorf("url: host %s is not in the ceilings' egress_hosts", u.Hostname())
+		return nil, fmt.Errorf("host %s is not in the ceilings' egress_hosts", u.Hostname())
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -328,11 +353,11 @@ func (s *Service) download(ctx context.Context, raw string) ([]byte, error) {
 	}}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("url: %w", err)
+		return nil, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("url: the bundle server answers %s", resp.Status)
+		return nil, fmt.Errorf("the bundle server answers %s", resp.Status)
 	}
 	return io.ReadAll(io.LimitReader(resp.Body, rego.MaxBundle+1))
 }

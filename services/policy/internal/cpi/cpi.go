@@ -300,7 +300,8 @@ func (c *checker) limits() {
 		for j := range c.s.P0.Limits {
 			p := &c.s.P0.Limits[j]
 			if p.Level == l.Level && p.Measure == l.Measure && p.Window == l.Window && (p.Subject == "" || p.Subject == l.Subject) && l.Max > p.Max {
-				c.add("error", "widening", "limits "+l.ID, "max %d is above the ceiling of %d (%s)", l.Max, p.Max, p.ID)
+				c.out = append(c.out, Finding{Severity: "error", Check: "widening", Where: "limits " + l.ID, Pointer: fmt.Sprintf("/limits/%d/max", i),
+					Message: fmt.Sprintf("max %d is above the ceiling of %d (%s)", l.Max, p.Max, p.ID)})
 			}
 		}
 	}

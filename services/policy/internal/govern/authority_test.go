@@ -62,7 +62,7 @@ func TestKeysOfOthers(t *testing.T) {
 		return Command{ID: id, Owner: owner, Digest: "sha256:" + id, Scopes: scopes, Held: held}
 	}
 	llm, both := []string{"llm:call"}, []string{"llm:call", "approvals:vote"}
-	d.refused(d.do("admin", 0, "create_key", key("k", "admin", both, llm)), "scopes: approvals:vote: the caller's credential lacks it")
+	d.refused(d.do("admin", 0, "create_key", key("k", "admin", both, llm)), "scopes/1: approvals:vote: the caller's credential lacks it")
 	d.ok(d.do("admin", 0, "create_key", key("own", "admin", llm, llm)))
 	d.refused(d.do("admin", 0, "create_key", key("k", "bob", llm, both)), "bob has not agreed")
 	agree := func(who string, at time.Duration, id, maker string) error {

@@ -245,9 +245,9 @@ func (s *State) mayMake(c Command, now string) error {
 	if err := within(c.Scopes, c.Held, "the caller's credential lacks it"); err != nil {
 		return err
 	}
-	for _, p := range c.Models {
+	for i, p := range c.Models {
 		if _, err := path.Match(p, ""); err != nil {
-			return fmt.Errorf("models: %q is no pattern", p)
+			return fmt.Errorf("models/%d: %q is no pattern", i, p)
 		}
 	}
 	if c.Owner == c.Actor {
@@ -277,9 +277,9 @@ func (s *State) mayConsent(c Command) error {
 }
 
 func within(scopes, held []string, why string) error {
-	for _, sc := range scopes {
+	for i, sc := range scopes {
 		if !slices.Contains(held, sc) {
-			return fmt.Errorf("scopes: %s: %s", sc, why)
+			return fmt.Errorf("scopes/%d: %s: %s", i, sc, why)
 		}
 	}
 	return nil
