@@ -31,7 +31,10 @@ type Recorder struct {
 // chain is what one writer knows of a session's tip. Stale knowledge only
 // loses the race for the append.
 type chain struct {
-	sync.Mutex
+	// held is the chain's lock. It is held while an append waits for its
+	// answer, so it is a channel: testing/synctest counts a goroutine that waits
+	// for a channel as blocked, one that waits for a mutex not.
+	held  chan struct{}
 	known bool
 	seq   uint64
 	tip   receipt.Tip
@@ -52,7 +55,7 @@ func (r *Recorder) of(tenant, session string) *chain {
 	key := tenant + "." + session
 	c := r.chain[key]
 	if c == nil {
-		c = &chain{}
+		c = &chain{held: make(chan struct{}, 1)}
 		r.chain[key] = c
 	}
 	return c
@@ -64,8 +67,8 @@ func (r *Recorder) of(tenant, session string) *chain {
 // says that another one was first.
 func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	c := r.of(cause.Tenant, cause.Session)
-	c.Lock()
-	defer c.Unlock()
+	c.held <- struct{}{}
+	defer func() { <-c.held }()
 	filter := bus.ChainFilter(cause.Tenant, cause.Session)
 	for {
 		if !c.known {

@@ -9,37 +9,79 @@ import (
 	"iter"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Log implements eventlog.Log.
+// Log implements eventlog.Log. The zero value is an empty ledger that never
+// forgets a message id.
 type Log struct {
+	// Window is how long a message id is remembered; 0 = for ever. Now is the
+	// clock that Window is measured by; it must be set where Window is.
+	Window time.Duration
+	Now    func() time.Time
+
 	mu      sync.Mutex
 	entries []eventlog.Entry
-	ids     map[string]uint64
+	ids     map[string]stored
+}
+
+// stored is where the entry of a message id is, and since when.
+type stored struct {
+	seq uint64
+	at  time.Time
+}
+
+// Expect is an expected sequence: the last entry that matches Filter has
+// sequence Last; 0: there is none.
+type Expect struct {
+	Filter string
+	Last   uint64
+}
+
+// Publish does the server's part of an append: it stores data, or returns the
+// sequence of what was stored under the same message id before. An empty id is
+// never a duplicate. eventlog.ErrConflict is returned where expect, unless nil,
+// does not hold.
+func (l *Log) Publish(subject, id string, data []byte, expect *Expect) (seq uint64, duplicate bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if expect != nil && l.last(expect.Filter).Seq != expect.Last {
+		return 0, false, eventlog.ErrConflict
+	}
+	var now time.Time
+	if l.Now != nil {
+		now = l.Now()
+	}
+	if have, ok := l.ids[id]; ok && id != "" && (l.Window == 0 || now.Sub(have.at) < l.Window) {
+		return have.seq, true, nil
+	}
+	if l.ids == nil {
+		l.ids = map[string]stored{}
+	}
+	seq = uint64(len(l.entries) + 1)
+	l.ids[id] = stored{seq, now}
+	l.entries = append(l.entries, eventlog.Entry{Seq: seq, Subject: subject, Data: bytes.Clone(data)})
+	return seq, false, nil
 }
 
 // Append implements eventlog.Log.
-func (l *Log) Append(_ context.Context, subject, id string, data []byte) (uint64, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.store(subject, id, data)
+func (l *Log) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
+	seq, duplicate, err := l.Publish(subject, id, data, nil)
+	if err != nil || !duplicate {
+		return seq, err
+	}
+	return l.own(ctx, seq, subject, data)
 }
 
-func (l *Log) store(subject, id string, data []byte) (uint64, error) {
-	if seq, ok := l.ids[id]; ok {
-		if en := l.entries[seq-1]; en.Subject == subject && bytes.Equal(en.Data, data) {
-			return seq, nil
-		}
+// own resolves a duplicate: it is the same event, or another one was first.
+func (l *Log) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
+	if en, err := l.Get(ctx, seq); err != nil {
+		return 0, err
+	} else if en.Subject != subject || !bytes.Equal(en.Data, data) {
 		return 0, eventlog.ErrIDConflict
 	}
-	if l.ids == nil {
-		l.ids = map[string]uint64{}
-	}
-	seq := uint64(len(l.entries) + 1)
-	l.ids[id] = seq
-	l.entries = append(l.entries, eventlog.Entry{Seq: seq, Subject: subject, Data: bytes.Clone(data)})
 	return seq, nil
 }
 
@@ -50,26 +92,35 @@ func (l *Log) Start(subject, id string, data []byte) func(context.Context) (uint
 }
 
 // AppendExpect implements eventlog.Log.
-func (l *Log) AppendExpect(_ context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	last := l.last(filter)
-	if last.Seq != expect {
-		if last.Subject == subject && bytes.Equal(last.Data, data) {
+func (l *Log) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	seq, duplicate, err := l.Publish(subject, id, data, &Expect{filter, expect})
+	if err != nil {
+		// A resend after a lost answer finds its own event.
+		if last, e := l.Last(ctx, filter); e == nil && last.Subject == subject && bytes.Equal(last.Data, data) {
 			return last.Seq, nil
 		}
-		return 0, eventlog.ErrConflict
+		return 0, err
 	}
-	return l.store(subject, id, data)
+	if !duplicate {
+		return seq, nil
+	}
+	return l.own(ctx, seq, subject, data)
 }
 
 func (l *Log) last(filter string) eventlog.Entry {
 	for i := len(l.entries) - 1; i >= 0; i-- {
-		if match(filter, l.entries[i].Subject) {
+		if Match(filter, l.entries[i].Subject) {
 			return l.entries[i]
 		}
 	}
 	return eventlog.Entry{}
+}
+
+// Size is the sequence of the newest entry.
+func (l *Log) Size() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return uint64(len(l.entries))
 }
 
 // Last implements eventlog.Log.
@@ -99,22 +150,27 @@ func (l *Log) Scan(_ context.Context, filter string, from uint64) iter.Seq2[even
 		all := l.entries[:len(l.entries):len(l.entries)]
 		l.mu.Unlock()
 		for _, en := range all {
-			if en.Seq >= from && match(filter, en.Subject) && !yield(en, nil) {
+			if en.Seq >= from && Match(filter, en.Subject) && !yield(en, nil) {
 				return
 			}
 		}
 	}
 }
 
-func match(filter, subject string) bool {
-	f, s := strings.Split(filter, "."), strings.Split(subject, ".")
-	for i, t := range f {
-		if t == ">" {
-			return len(s) > i
+// Match reports whether a subject matches a NATS filter with the wildcards * and >.
+func Match(filter, subject string) bool {
+	for {
+		f, fs, fmore := strings.Cut(filter, ".")
+		if f == ">" {
+			return true
 		}
-		if i >= len(s) || t != "*" && t != s[i] {
+		s, ss, smore := strings.Cut(subject, ".")
+		if f != "*" && f != s {
 			return false
 		}
+		if !fmore || !smore {
+			return fmore == smore
+		}
+		filter, subject = fs, ss
 	}
-	return len(f) == len(s)
 }

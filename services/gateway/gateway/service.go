@@ -45,6 +45,8 @@ type Config struct {
 	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature
 	// Listening, if set, is told the bound address.
 	Listening func(addr string)
+	// Listener, if set, is served instead of a TCP listener on Addr.
+	Listener net.Listener
 }
 
 // Service implements run.Service.
@@ -121,9 +123,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return run.Health{Name: "gateway.outcomes", OK: pos > 0 || lag == 0, Position: pos, Lag: lag}
 	})
 
-	l, err := net.Listen("tcp", s.Addr)
+	l, err := s.listen()
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w; set another address with --addr", s.Addr, err)
+		return err
 	}
 	files, err := tlsfiles.Open(s.TLSCert, s.TLSKey)
 	if err != nil {
@@ -184,4 +186,15 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	})
 	return g.Wait()
+}
+
+func (s *Service) listen() (net.Listener, error) {
+	if s.Listener != nil {
+		return s.Listener, nil
+	}
+	l, err := net.Listen("tcp", s.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w; set another address with --addr", s.Addr, err)
+	}
+	return l, nil
 }
