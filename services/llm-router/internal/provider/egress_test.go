@@ -119,6 +119,19 @@ func TestEgressRefused(t *testing.T) {
 // TestEgressEnds: a provider that answers early, or not at all, gets nothing that
 // is not counted once the attempt is over.
 func TestEgressEnds(t *testing.T) {
+	var late Egress
+	req, err := http.NewRequest(http.MethodPost, "http://127.0.0.1/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late.carry(req, []byte("abc"))
+	if n, err := io.ReadFull(req.Body, make([]byte, 2)); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	before := late.End()
+	if n, err := req.Body.Read(make([]byte, 1)); n != 0 || err == nil || late.End() != before {
+		t.Errorf("after the end %d bytes are sent: %v", n, err)
+	}
 	release := make(chan struct{})
 	p, l := serve(t, func(w http.ResponseWriter, r *http.Request) { <-release; _, _ = io.Copy(io.Discard, r.Body) })
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
