@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"math"
 	"time"
 
 	cgroup1 "github.com/containerd/cgroups/v3/cgroup1/stats"
@@ -36,7 +37,7 @@ func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage
 		u.CPUMillis = int64((cpu + time.Millisecond - 1) / time.Millisecond)
 		u.Measured = append([]string{contract.MeasureCompute}, u.Measured...)
 	}
-	if memory > 0 {
+	if memory > 0 && memory <= math.MaxInt64 { // the shim writes the largest number for "max"
 		u.MemoryPeakBytes = int64(memory)
 		u.Measured = append(u.Measured, contract.MeasureMemory)
 	}

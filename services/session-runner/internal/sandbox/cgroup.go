@@ -17,7 +17,8 @@ type cgroup struct {
 	dirs map[string]string // by controller; v2 has the one key "unified"
 }
 
-const cgroupFS = "/sys/fs/cgroup"
+// cgroupFS is where the hierarchies are mounted; tests put another folder here.
+var cgroupFS = "/sys/fs/cgroup"
 
 // newCgroup makes a group with the limits, or an inactive one where the
 // hierarchy is not writable.
