@@ -165,8 +165,8 @@ func (g *grant) local() string {
 // deletes or purges a stream or consumer; nothing names another's durable.
 func grants(d *Declaration) []grant {
 	g := []grant{
-		{subject: "evt.*." + d.Service + ".>"},
-		{subject: "tmp.*." + d.Service + ".>"},
+		{subject: Filter{Service: d.Service}.String()},
+		{subject: TransientFilter(d.Service)},
 		{subject: "slot." + d.Service + ".*"},
 		{subject: "blob.>"},
 		{subject: "$JS.API.DIRECT.GET." + Events, streamed: true},

@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // Streams of the mesh.
@@ -82,7 +84,7 @@ func (d *Declaration) Instance(n int) string {
 const Mailbox = "mailbox"
 
 // Trust is the reader of key events every instance has.
-var Trust = Reader{Name: "trust", Stream: Events, Filters: []string{"evt.*.provision.>"}}
+var Trust = Reader{Name: "trust", Stream: Events, Filters: []string{Filter{Service: "provision"}.String()}}
 
 func (d *Declaration) readers() []Reader {
 	return append([]Reader{{Name: Mailbox, Stream: Transient, Filters: []string{"tmp.*.*.{instance}.>"}}, Trust}, d.Readers...)
@@ -109,10 +111,12 @@ func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
 var Executors = []string{"audit", "gateway", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}
 
 // AllowedFilter is the work of an executor.
-func AllowedFilter(executor string) string { return "evt.*.policy.*.allowed_" + executor + ".>" }
+func AllowedFilter(executor string) string {
+	return Filter{Service: "policy", Event: contract.EventAllowed + "_" + executor}.String()
+}
 
 // HandOutFilter selects the intents for callers that wait at an instance.
-const HandOutFilter = "evt.*.policy.{instance}.allowed_gateway.>"
+var HandOutFilter = Filter{Service: "policy", Origin: "{instance}", Event: contract.EventAllowed + "_" + contract.CallerExecutor}.String()
 
 // ExecutorWork is the work consumer every executor has.
 func ExecutorWork(executor string) Work {
@@ -120,14 +124,16 @@ func ExecutorWork(executor string) Work {
 }
 
 // SessionFilter selects the events that have the session as their key.
-func SessionFilter(tenant, session string) string { return "evt." + tenant + ".*.*.*." + session }
+func SessionFilter(tenant, session string) string {
+	return Filter{Tenant: tenant, Key: session}.String()
+}
 
 // ChainFilter is the one spelling of the receipt chain's expectation.
 func ChainFilter(tenant, session string) string {
-	return "evt." + tenant + ".*.*.effect_recorded." + session
+	return Filter{Tenant: tenant, Event: contract.EventEffectRecorded, Key: session}.String()
 }
 
 // AggregateFilter is the one spelling of an aggregate's expectation.
 func AggregateFilter(tenant, service, key string) string {
-	return "evt." + tenant + "." + service + ".*.*." + key
+	return Filter{Tenant: tenant, Service: service, Key: key}.String()
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // Filters select the events the catalog is made of.
-var Filters = []string{"evt.*.*.*.tool_registered.>", "evt.*.*.*.tool_retired.>", "evt.*.policy.*.tool_approved.>"}
+var Filters = append(bus.Filters("", contract.EventToolRegistered, contract.EventToolRetired), bus.Filters("policy", contract.EventToolApproved)...)
 
 // Catalog is safe for concurrent use. The zero value is empty.
 type Catalog struct {
@@ -38,9 +38,9 @@ type entry struct {
 // and a kind belongs to the executor that registered it first.
 func (c *Catalog) Apply(e *contract.Event) error {
 	switch e.Name {
-	case "tool_approved":
+	case contract.EventToolApproved:
 		return c.approve(e)
-	case "tool_registered", "tool_retired":
+	case contract.EventToolRegistered, contract.EventToolRetired:
 	default:
 		return nil
 	}
@@ -59,7 +59,7 @@ func (c *Catalog) Apply(e *contract.Event) error {
 	if c.tools == nil {
 		c.tools, c.first = map[string]entry{}, map[string]string{}
 	}
-	if e.Name == "tool_retired" {
+	if e.Name == contract.EventToolRetired {
 		delete(c.tools, t.Kind)
 	} else {
 		c.tools[t.Kind] = entry{t, contract.Digest(&t)}
@@ -172,14 +172,14 @@ func Register(ctx context.Context, m *emit.Emitter, service string, tools []cont
 	for i := range tools {
 		t := &tools[i]
 		offered[Key(t.Kind)] = true
-		if err := register(ctx, m, service, t, "tool_registered"); err != nil {
+		if err := register(ctx, m, service, t, contract.EventToolRegistered); err != nil {
 			return err
 		}
 	}
 	var have Catalog
 	var events []eventlog.Entry
-	for _, name := range []string{"tool_registered", "tool_retired"} {
-		for en, err := range m.Log.Scan(ctx, "evt."+m.Tenant+"."+service+".*."+name+".>", 1) {
+	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {
+		for en, err := range m.Log.Scan(ctx, bus.Filter{Tenant: m.Tenant, Service: service, Event: name}.String(), 1) {
 			if err != nil {
 				return err
 			}
@@ -196,7 +196,7 @@ func Register(ctx context.Context, m *emit.Emitter, service string, tools []cont
 	}
 	for _, t := range have.Tools() {
 		if !offered[Key(t.Kind)] {
-			if err := register(ctx, m, service, &t, "tool_retired"); err != nil {
+			if err := register(ctx, m, service, &t, contract.EventToolRetired); err != nil {
 				return err
 			}
 		}

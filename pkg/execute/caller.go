@@ -155,7 +155,7 @@ func effectOf(started *contract.Event, a *contract.Allowed, now, instance string
 
 // claimed finds the claim of a call that was handed out, at or after sequence from.
 func (l *Lender) claimed(ctx context.Context, e *contract.Event, from uint64) (*contract.Event, error) {
-	for en, err := range l.Emit.Log.Scan(ctx, "evt."+e.Tenant+"."+contract.CallerExecutor+".*.effect_started."+e.Session, from) {
+	for en, err := range l.Emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: contract.CallerExecutor, Event: contract.EventEffectStarted, Key: e.Session}.String(), from) {
 		if err != nil {
 			return nil, err
 		}

@@ -31,7 +31,7 @@ import (
 
 // Control is the reader that tells an executor which calls their callers gave
 // up, and when the mesh is frozen.
-var Control = bus.Reader{Name: "control", Stream: bus.Events, Filters: append([]string{"evt.*.*.*.cancel_requested.>"}, freezes...)}
+var Control = bus.Reader{Name: "control", Stream: bus.Events, Filters: append(bus.Filters("", contract.EventCancelRequested), freezes...)}
 
 // Work is one permitted call.
 type Work struct {
@@ -264,8 +264,8 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 // the call itself.
 func claimOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed, by string) *contract.Event {
 	s := contract.Started{CallID: a.Call.ID, DecisionID: a.Decision.ID, ExecutedBy: by, IntentID: a.Decision.Intent.ID}
-	claim := m.New("effect_started", e.Session, contract.Bytes(&s), e)
-	claim.ID = "s-" + a.Call.ID
+	claim := m.New(contract.EventEffectStarted, e.Session, contract.Bytes(&s), e)
+	claim.ID = contract.IDSession + a.Call.ID
 	return claim
 }
 
@@ -371,7 +371,7 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 			return Fail("secrets_unsupported", "executor %s cannot receive secrets", x.Service)
 		}
 		if w.Secrets, err = x.Secrets(ctx, claim, a, names); err != nil {
-			return Fail("secret_refused", "%v", err)
+			return Fail(contract.EventSecretRefused, "%v", err)
 		}
 		for name, v := range w.Secrets {
 			w.Hide(name, v)

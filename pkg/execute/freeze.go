@@ -8,13 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
 // freezes select the two events of the freeze.
-var freezes = []string{"evt.*.policy.*.mesh_frozen.>", "evt.*.policy.*.mesh_unfrozen.>"}
+var freezes = bus.Filters("policy", contract.EventMeshFrozen, contract.EventMeshUnfrozen)
 
 // freeze is what an instance that starts effects knows of the freeze.
 type freeze struct {
@@ -29,10 +30,10 @@ func (z *freeze) on() bool { return z.id.Load() != nil }
 func (z *freeze) apply(ctx context.Context, e *contract.Event) bool {
 	z.emit.See(e.Lamport)
 	switch e.Name {
-	case "mesh_frozen":
+	case contract.EventMeshFrozen:
 		z.id.Store(&e.ID)
 		go z.acknowledge(ctx, e)
-	case "mesh_unfrozen":
+	case contract.EventMeshUnfrozen:
 		z.id.Store(nil)
 	default:
 		return false
@@ -73,8 +74,8 @@ func (z *freeze) acknowledge(ctx context.Context, e *contract.Event) {
 		slog.Error("freeze cannot be read", "event", e.ID, "err", err)
 		return
 	}
-	ack := z.emit.New("freeze_acknowledged", "freeze", contract.Bytes(&contract.FreezeAck{FreezeID: f.ID, Instance: z.instance}), nil)
-	ack.ID, ack.Cause = "k-"+f.ID+"-"+z.instance, e.ID
+	ack := z.emit.New(contract.EventFreezeAcknowledged, "freeze", contract.Bytes(&contract.FreezeAck{FreezeID: f.ID, Instance: z.instance}), nil)
+	ack.ID, ack.Cause = contract.IDFreezeAck+f.ID+"-"+z.instance, e.ID
 	for ctx.Err() == nil {
 		if _, err := z.emit.Append(ctx, ack); err == nil || errors.Is(err, eventlog.ErrIDConflict) {
 			return

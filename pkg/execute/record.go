@@ -76,7 +76,7 @@ func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contrac
 				return err
 			}
 		}
-		e := r.Emit.New("effect_recorded", cause.Session, nil, cause)
+		e := r.Emit.New(contract.EventEffectRecorded, cause.Session, nil, cause)
 		e.ID = receipt.ID(d.CallID)
 		rec := contract.Recorded{Effect: eff, Output: out}
 		if embed {
@@ -138,8 +138,8 @@ type History struct {
 // work only: the first delivery has none.
 func Look(ctx context.Context, l eventlog.Log, tenant, session, call string, from uint64) (History, error) {
 	var h History
-	for _, name := range []string{"effect_started", "start_expired", "effect_recorded"} {
-		for en, err := range l.Scan(ctx, "evt."+tenant+".*.*."+name+"."+session, from) {
+	for _, name := range []string{contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded} {
+		for en, err := range l.Scan(ctx, bus.Filter{Tenant: tenant, Event: name, Key: session}.String(), from) {
 			if err != nil {
 				return h, err
 			}
@@ -147,7 +147,7 @@ func Look(ctx context.Context, l eventlog.Log, tenant, session, call string, fro
 			if err != nil || e.CallID != call {
 				continue
 			}
-			if name == "effect_recorded" {
+			if name == contract.EventEffectRecorded {
 				h.Recorded = true
 			} else if h.ClaimedBy == "" {
 				h.ClaimedBy, h.Actor = e.Source, e.Actor

@@ -101,7 +101,7 @@ func SecretsByBroker(m *emit.Emitter, box *transient.Box, instance string) Secre
 		req := SecretRequest{CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(secretInbox), Names: names, Recipient: key.Public(), To: instance}
 		in := box.Open(req.Inbox, vaultBroker)
 		defer in.Close()
-		if _, err := m.Append(ctx, m.New("secret_requested", started.Session, contract.Bytes(&req), started)); err != nil {
+		if _, err := m.Append(ctx, m.New(contract.EventSecretRequested, started.Session, contract.Bytes(&req), started)); err != nil {
 			return nil, err
 		}
 		f, err := in.Next(ctx)

@@ -23,7 +23,7 @@ import (
 
 // Reader is the one consumer an instance that proposes holds on the ledger.
 var Reader = bus.Reader{Name: "outcomes", Stream: bus.Events,
-	Filters: []string{"evt.*.*.{instance}.effect_recorded.>", "evt.*.*.{instance}.escalated.>"}}
+	Filters: []string{bus.Filter{Origin: "{instance}", Event: contract.EventEffectRecorded}.String(), bus.Filter{Origin: "{instance}", Event: contract.EventEscalated}.String()}}
 
 // Request is a call to be.
 type Request struct {
@@ -167,7 +167,7 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 	if len(pending) == 0 {
 		return nil
 	}
-	if e.Name == "allowed" {
+	if e.Name == contract.EventAllowed {
 		for _, pend := range pending {
 			select {
 			case pend.allowed <- e:
@@ -176,7 +176,7 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 		}
 		return nil
 	}
-	if e.Name == "escalated" {
+	if e.Name == contract.EventEscalated {
 		var x contract.Escalated
 		if err := contract.Decode(e.Data, &x); err != nil {
 			slog.Error("escalation refused", "seq", en.Seq, "err", err)
@@ -224,7 +224,7 @@ type Pending struct {
 // policy escalates and denies, and the call's executor ends it.
 func (c *Pending) expects(e *contract.Event) bool {
 	from := e.Service()
-	if from == "policy" || e.Name == "effect_recorded" && (c.executor == "" || c.executor == from) {
+	if from == "policy" || e.Name == contract.EventEffectRecorded && (c.executor == "" || c.executor == from) {
 		return true
 	}
 	slog.Error("outcome refused: another service recorded it", "call", e.CallID, "service", from, "want", c.executor)
@@ -250,8 +250,8 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	if r.Parent != nil {
 		c.Parent, c.ParentSession = r.Parent.CallID, r.Parent.Session
 	}
-	e := p.Emit.New("call_proposed", r.Session, contract.Bytes(&c), r.Parent)
-	e.ID, e.Actor, e.Client, e.Session, e.CallID, e.Origin = "p-"+r.ID, r.Actor, r.Client, r.Session, r.ID, p.Instance
+	e := p.Emit.New(contract.EventCallProposed, r.Session, contract.Bytes(&c), r.Parent)
+	e.ID, e.Actor, e.Client, e.Session, e.CallID, e.Origin = contract.IDProposal+r.ID, r.Actor, r.Client, r.Session, r.ID, p.Instance
 	if r.TraceCtx != "" {
 		e.TraceCtx = r.TraceCtx
 	}
@@ -328,8 +328,8 @@ func (c *Pending) Cancel(ctx context.Context) error {
 	if c.lost != nil {
 		return nil
 	}
-	e := c.p.Emit.New("cancel_requested", c.Event.Key, []byte("{}"), c.Event)
-	e.ID = "x-" + c.Event.CallID
+	e := c.p.Emit.New(contract.EventCancelRequested, c.Event.Key, []byte("{}"), c.Event)
+	e.ID = contract.IDCancel + c.Event.CallID
 	_, err := c.p.Emit.Append(ctx, e)
 	return err
 }

@@ -333,7 +333,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 
 // seeLedger moves the clock past what this service and the ledger know.
 func (v *Env) seeLedger(ctx context.Context) error {
-	for _, filter := range []string{"evt." + v.Tenant + ".>", "evt." + v.Tenant + "." + v.Service + ".>"} {
+	for _, filter := range []string{bus.Filter{Tenant: v.Tenant}.String(), bus.Filter{Tenant: v.Tenant, Service: v.Service}.String()} {
 		en, err := v.Emit.Log.Last(ctx, filter)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue

@@ -28,7 +28,7 @@ func (t *Trust) dump() map[string]any {
 
 func (t *Trust) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
-	if err != nil || e.Service() != "provision" || e.Name != "key_published" && e.Name != "key_revoked" {
+	if err != nil || e.Service() != "provision" || e.Name != contract.EventKeyPublished && e.Name != contract.EventKeyRevoked {
 		return nil
 	}
 	var k contract.TrustKey

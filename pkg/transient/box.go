@@ -186,14 +186,14 @@ func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
 }
 
 func (b *Box) put(ctx context.Context, to, id string, body []byte) error {
-	_, err := b.conn.JS.Publish(ctx, "tmp."+b.tenant+"."+b.service+"."+to+"."+id, body)
+	_, err := b.conn.JS.Publish(ctx, bus.TransientSubject(b.tenant, b.service, to, id), body)
 	return err
 }
 
 // Post puts one binary frame into another instance's mailbox without waiting
 // until it is stored. The reader sees a gap where one is lost.
 func (b *Box) Post(to, id string, n int64, data []byte) error {
-	return b.conn.NC.Publish("tmp."+b.tenant+"."+b.service+"."+to+"."+id, binaryFrame(n, data))
+	return b.conn.NC.Publish(bus.TransientSubject(b.tenant, b.service, to, id), binaryFrame(n, data))
 }
 
 // A binary data frame is NUL, which begins no JSON, the number, and the bytes.

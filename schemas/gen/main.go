@@ -66,7 +66,7 @@ func main() {
 	if err := configPage(); err != nil {
 		log.Fatal(err)
 	}
-	if err := errors.Join(reasons(), shapes(files)); err != nil {
+	if err := errors.Join(reasons(), names(byService), shapes(files)); err != nil {
 		log.Fatal(err)
 	}
 	for _, service := range slices.Sorted(maps.Keys(byService)) {

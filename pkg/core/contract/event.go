@@ -158,15 +158,6 @@ func (e *Event) derive(schema, lamport, typ string) (err error) {
 	return nil
 }
 
-// shared are the events whose schema belongs to the mesh as a whole, whoever
-// produces them; every other event's schema belongs to its producer.
-var shared = map[string]bool{
-	"allowed": true, "approval_recorded": true, "call_proposed": true, "cancel_requested": true, "effect_recorded": true,
-	"effect_started": true, "escalated": true, "freeze_acknowledged": true, "key_published": true, "key_revoked": true,
-	"log_epoch_opened": true,
-	"policy_activated": true, "secret_requested": true, "start_expired": true, "tool_approved": true, "tool_registered": true, "tool_retired": true,
-}
-
 // versions are the schema versions written today, where they are not 1. Older
 // versions differ by the absence of members and values only, and are read as
 // they are.

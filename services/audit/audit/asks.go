@@ -79,16 +79,16 @@ func (s *Service) serve() {
 	})
 	// The llm-router continues stored responses of the caller whose call it runs.
 	box.Serve("call", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		return s.eventOf(ctx, raw, reply, "r-", "s-", "d-", "q-", "p-")
+		return s.eventOf(ctx, raw, reply, contract.IDReceipt, contract.IDSession, contract.IDDecision, contract.IDEscalation, contract.IDProposal)
 	}, transient.Edge, "llm-router")
 	box.Serve("decision", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		return s.eventOf(ctx, raw, reply, "d-")
+		return s.eventOf(ctx, raw, reply, contract.IDDecision)
 	})
 	box.Serve("late_report", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		return s.eventOf(ctx, raw, reply, "o-")
+		return s.eventOf(ctx, raw, reply, contract.IDOutcome)
 	})
 	box.Serve("proposal", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		return s.eventOf(ctx, raw, reply, "p-")
+		return s.eventOf(ctx, raw, reply, contract.IDProposal)
 	}, transient.Edge, "llm-router")
 	box.Serve("receipt_by_digest", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 		q, err := parse[struct {
@@ -318,7 +318,7 @@ func (s *Service) transcript(ctx context.Context, raw json.RawMessage, reply fun
 		t := Turn{EventID: e.ID, Name: e.Name}
 		var content *contract.Content
 		switch e.Name {
-		case "call_proposed":
+		case contract.EventCallProposed:
 			var c contract.Call
 			if err := contract.Decode(e.Data, &c); err != nil {
 				return err
@@ -327,7 +327,7 @@ func (s *Service) transcript(ctx context.Context, raw json.RawMessage, reply fun
 			if c.Body != nil {
 				content = c.Body
 			}
-		case "effect_recorded":
+		case contract.EventEffectRecorded:
 			var r contract.Recorded
 			if err := contract.Decode(e.Data, &r); err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
@@ -19,7 +20,7 @@ import (
 // opened is the newest epoch that the root key opened on the ledger; the first
 // needs no opening.
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
-	en, err := s.env.Emit.Log.Last(ctx, "evt."+s.env.Tenant+".provision.*.log_epoch_opened.log")
+	en, err := s.env.Emit.Log.Last(ctx, bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return contract.LogEpoch{Epoch: 1}, nil
 	}

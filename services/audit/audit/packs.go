@@ -202,17 +202,17 @@ func contents(en eventlog.Entry) []contract.Content {
 		return nil
 	}
 	switch e.Name {
-	case "call_proposed":
+	case contract.EventCallProposed:
 		var c contract.Call
 		if contract.Decode(e.Data, &c) == nil {
 			return c.Contents()
 		}
-	case "effect_recorded":
+	case contract.EventEffectRecorded:
 		var r contract.Recorded
 		if contract.Decode(e.Data, &r) == nil && r.Output != nil {
 			return []contract.Content{*r.Output}
 		}
-	case "policy_activated":
+	case contract.EventPolicyActivated:
 		var a contract.Activated
 		if contract.Decode(e.Data, &a) == nil {
 			return []contract.Content{a.Bundle}

@@ -249,7 +249,7 @@ func (v *View) Receipt(digest string) (receipt []byte, err error) {
 // 0: of a call its proposal, of a content the outcome that made it.
 func (v *View) maker(id string) (seq uint64, err error) {
 	if !strings.HasPrefix(id, "sha256:") {
-		return v.SeqOf("p-" + id)
+		return v.SeqOf(contract.IDProposal + id)
 	}
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		if found := seqs(tx, outputFacet+"="+commitmentKey(id), 1, getUint(tx, "position")); len(found) > 0 {
@@ -271,7 +271,7 @@ func (s *Service) makers(ctx context.Context, raw json.RawMessage, reply func(an
 	}
 	out := map[string]string{}
 	for _, id := range q.IDs {
-		if strings.HasPrefix(id, "s-") {
+		if strings.HasPrefix(id, contract.IDSession) {
 			out[id] = id
 			continue
 		}

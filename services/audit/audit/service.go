@@ -60,7 +60,7 @@ type point struct {
 	cosigned []string // witnesses' lines
 }
 
-var logReader = bus.Reader{Name: "log", Stream: bus.Events, Filters: []string{"evt.>"}}
+var logReader = bus.Reader{Name: "log", Stream: bus.Events, Filters: []string{bus.Filter{}.String()}}
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
@@ -187,7 +187,7 @@ func (s *Service) checkpointFile() string { return filepath.Join(s.Dir, "checkpo
 func (s *Service) loadCheckpoints(ctx context.Context) error {
 	seq := uint64(1)
 	for {
-		batch, err := s.env.Conn.GetBatch(ctx, bus.Checkpoints, "log."+s.env.Tenant+".*", seq, 1000)
+		batch, err := s.env.Conn.GetBatch(ctx, bus.Checkpoints, bus.LogSubject(s.env.Tenant, "*"), seq, 1000)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -329,7 +329,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	}
 	try, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := s.env.Conn.JS.Publish(try, "log."+s.env.Tenant+".checkpoint", note); err != nil {
+	if _, err := s.env.Conn.JS.Publish(try, bus.LogSubject(s.env.Tenant, bus.CheckpointSubject), note); err != nil {
 		return err
 	}
 	s.checkpoints = append(s.checkpoints, point{size: size, note: note, tips: true})

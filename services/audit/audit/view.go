@@ -227,12 +227,12 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	}
 	var rec *contract.Recorded
 	switch e.Name {
-	case "effect_recorded":
+	case contract.EventEffectRecorded:
 		rec = &contract.Recorded{}
 		if err := contract.Decode(e.Data, rec); err != nil {
 			return alarm(err.Error())
 		}
-	case "key_published", "key_revoked", "policy_activated":
+	case contract.EventKeyPublished, contract.EventKeyRevoked, contract.EventPolicyActivated:
 		if err := w.tx.Bucket(bSystem).Put(key(en.Seq), canon.AppendString(nil, e.Name)); err != nil {
 			return 0, err
 		}

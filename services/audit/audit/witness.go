@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
@@ -44,7 +45,7 @@ func (s *Service) cosign(ctx context.Context, raw json.RawMessage, reply func(an
 	}
 	try, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := s.env.Conn.JS.Publish(try, "log."+s.env.Tenant+".cosignature", []byte(strconv.FormatUint(q.Size, 10)+"\n"+q.Line)); err != nil {
+	if _, err := s.env.Conn.JS.Publish(try, bus.LogSubject(s.env.Tenant, bus.CosignatureSubject), []byte(strconv.FormatUint(q.Size, 10)+"\n"+q.Line)); err != nil {
 		return err
 	}
 	p.cosigned = append(p.cosigned, q.Line)

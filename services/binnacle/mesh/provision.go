@@ -168,7 +168,7 @@ func seeAll(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 	if err != nil {
 		return err
 	}
-	if msg, err := s.GetLastMsgForSubject(ctx, "log."+m.Tenant+".checkpoint"); err == nil {
+	if msg, err := s.GetLastMsgForSubject(ctx, bus.LogSubject(m.Tenant, bus.CheckpointSubject)); err == nil {
 		var lamport uint64
 		for line := range strings.Lines(string(msg.Data)) {
 			_, _ = fmt.Sscanf(line, "lamport %d", &lamport)
@@ -180,7 +180,7 @@ func seeAll(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 	} else if !errors.Is(err, jetstream.ErrMsgNotFound) {
 		return err
 	}
-	for en, err := range m.Log.Scan(ctx, "evt.>", from) {
+	for en, err := range m.Log.Scan(ctx, bus.Filter{}.String(), from) {
 		if err != nil {
 			return err
 		}
@@ -201,9 +201,9 @@ func publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey) error {
 				return nil, nil
 			}
 		}
-		name := "key_published"
+		name := contract.EventKeyPublished
 		if k.Revoked {
-			name = "key_revoked"
+			name = contract.EventKeyRevoked
 		}
 		return m.New(name, "trust", contract.Bytes(k), nil), nil
 	})
@@ -220,7 +220,7 @@ func openEpoch(ctx context.Context, m *emit.Emitter, l *contract.LogEpoch) error
 				return nil, nil
 			}
 		}
-		return m.New("log_epoch_opened", "log", contract.Bytes(l), nil), nil
+		return m.New(contract.EventLogEpochOpened, "log", contract.Bytes(l), nil), nil
 	})
 	return err
 }

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
@@ -77,7 +79,7 @@ func both(a, b []string) []string {
 // publishAccepted records what each name may receive, where that has changed.
 func (s *Service) publishAccepted(ctx context.Context, env *run.Env) error {
 	data := contract.Bytes(s.accepted())
-	last, err := env.Emit.Log.Last(ctx, "evt."+env.Tenant+".llm-router.*."+events.DataAcceptedName+"."+acceptsKey)
+	last, err := env.Emit.Log.Last(ctx, bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.DataAcceptedName, Key: acceptsKey}.String())
 	if err == nil {
 		if e, err := eventlog.Open(last); err == nil && bytes.Equal(e.Data, data) {
 			return nil

@@ -56,7 +56,7 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 	a.egress.Afford = a.affordEgress
 	a.ev = events.AttemptFinished{API: c.w.Call.Kind, Model: cand.Model, Provider: cand.Provider, Requested: c.args.Model, Rule: rule, Status: "succeeded",
 		Streamed: c.args.Stream, Key: c.key.id, Tags: c.key.tags}
-	a.ans = answer{kind: c.w.Call.Kind, id: idPrefix[c.w.Call.Kind] + strings.TrimPrefix(c.w.Call.ID, "c-"), model: c.args.Model, created: c.now.Unix(), usage: c.args.Usage, body: c.body}
+	a.ans = answer{kind: c.w.Call.Kind, id: idPrefix[c.w.Call.Kind] + strings.TrimPrefix(c.w.Call.ID, contract.IDCall), model: c.args.Model, created: c.now.Unix(), usage: c.args.Usage, body: c.body}
 	op := map[string]string{llm.Embeddings: "embeddings", llm.Completions: "text_completion"}[c.w.Call.Kind]
 	if op == "" {
 		op = "chat"
@@ -342,7 +342,7 @@ func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 			return err
 		}
 	default:
-		r, err := parseResponse(a.wire, body, strings.TrimPrefix(a.c.w.Call.ID, "c-"))
+		r, err := parseResponse(a.wire, body, strings.TrimPrefix(a.c.w.Call.ID, contract.IDCall))
 		if err != nil {
 			return a.up.Malformed("sent an answer that cannot be read: " + err.Error())
 		}

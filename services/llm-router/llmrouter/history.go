@@ -91,11 +91,11 @@ func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previo
 		return nil, "", errNotStored
 	}
 	var call contract.Call
-	if err := c.event(ctx, "proposal", "call_proposed", callID, &call); err != nil {
+	if err := c.event(ctx, "proposal", contract.EventCallProposed, callID, &call); err != nil {
 		return nil, "", err
 	}
 	var rec contract.Recorded
-	if err := c.event(ctx, "call", "effect_recorded", callID, &rec); err != nil {
+	if err := c.event(ctx, "call", contract.EventEffectRecorded, callID, &rec); err != nil {
 		return nil, "", err
 	}
 	rawArgs, err := c.s.env.Blobs.Open(ctx, &call.Args)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
@@ -49,7 +50,7 @@ func (s *Service) publish(ctx context.Context, env *run.Env) error {
 	}
 	slices.SortFunc(p.Models, func(a, b events.ModelPrice) int { return cmp.Compare(a.Model, b.Model) })
 	data := contract.Bytes(&p)
-	last, err := env.Emit.Log.Last(ctx, "evt."+env.Tenant+".llm-router.*."+events.PricesPublishedName+"."+pricesKey)
+	last, err := env.Emit.Log.Last(ctx, bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.PricesPublishedName, Key: pricesKey}.String())
 	if err == nil {
 		if e, err := eventlog.Open(last); err == nil && bytes.Equal(e.Data, data) {
 			return nil

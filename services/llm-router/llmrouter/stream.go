@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
@@ -32,7 +33,7 @@ type stream struct {
 
 func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.Head) error {
 	head.Headers["Content-Type"] = "text/event-stream"
-	s := &stream{attempt: a, head: head, dec: newDecoder(a.wire, strings.TrimPrefix(a.c.w.Call.ID, "c-"))}
+	s := &stream{attempt: a, head: head, dec: newDecoder(a.wire, strings.TrimPrefix(a.c.w.Call.ID, contract.IDCall))}
 	if len(a.c.reply) > 0 {
 		if !spelled[a.c.w.Call.Kind] {
 			return &provider.Failure{Code: "unsupported", Status: http.StatusBadRequest, Message: "stream: answers of " + a.c.w.Call.Kind + " are guarded here, and cannot be while they stream"}

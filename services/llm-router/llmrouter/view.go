@@ -19,7 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
 
-var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: []string{"evt.*.llm-router.*." + events.AttemptFinishedName + ".>", "evt.*.llm-router.*." + events.ResponseCachedName + ".>", "evt.*.llm-router.*." + events.ResponseDeletedName + ".>"}}
+var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: bus.Filters(llm.Executor, events.AttemptFinishedName, events.ResponseCachedName, events.ResponseDeletedName)}
 
 // Usage is the view of attempts, also for replay.
 type Usage struct {

@@ -50,7 +50,7 @@ type Service struct {
 	contentMu sync.Mutex
 }
 
-var requests = bus.Work{Name: "requests", Filters: []string{"evt.*.*.*.secret_requested.>"}, AckWait: 5 * time.Second, MaxAckPending: 1024}
+var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), AckWait: 5 * time.Second, MaxAckPending: 1024}
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
@@ -177,7 +177,7 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 		answer.Sealed = base64.StdEncoding.EncodeToString(sealed)
 		fact = s.env.Emit.New(events.SecretReleasedName, e.Session, contract.Bytes(&events.SecretReleased{CallID: req.CallID, DecisionID: req.DecisionID, Secrets: prints, To: req.To}), e)
 	}
-	fact.ID = "v-" + e.ID
+	fact.ID = contract.IDSecretFact + e.ID
 	if _, err := s.env.Emit.Append(ctx, fact); err != nil && !errors.Is(err, eventlog.ErrIDConflict) {
 		return err
 	}
@@ -229,7 +229,7 @@ func (s *Service) check(ctx context.Context, e *contract.Event, req *execute.Sec
 }
 
 func (s *Service) decision(ctx context.Context, e *contract.Event) (*contract.Allowed, error) {
-	for en, err := range s.env.Emit.Log.Scan(ctx, "evt."+e.Tenant+".policy.*.allowed_"+e.Service()+"."+e.Session, 1) {
+	for en, err := range s.env.Emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventAllowed + "_" + e.Service(), Key: e.Session}.String(), 1) {
 		if err != nil {
 			return nil, err
 		}

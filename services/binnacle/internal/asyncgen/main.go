@@ -14,6 +14,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/schemas"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
 type object = map[string]any
@@ -38,7 +39,7 @@ func main() {
 	}
 	op := func(name, action, at string) { operations[name] = object{"action": action, "channel": ref(at)} }
 	for _, d := range mesh.Declarations() {
-		own := "evt.*." + d.Service + ".>"
+		own := bus.Filter{Service: d.Service}.String()
 		at := channel(own, "Events that "+d.Service+" appends to the ledger.")
 		carried := object{}
 		for _, name := range slices.Sorted(maps.Keys(messages)) {
@@ -50,7 +51,7 @@ func main() {
 			channels[own].(object)["messages"] = carried
 		}
 		op(d.Service+".append", "send", at)
-		op(d.Service+".tell", "send", channel("tmp.*."+d.Service+".>", "Frames, answers and sealed values that "+d.Service+" sends; memory only."))
+		op(d.Service+".tell", "send", channel(bus.TransientFilter(d.Service), "Frames, answers and sealed values that "+d.Service+" sends; memory only."))
 		for _, w := range d.Work {
 			for _, f := range w.Filters {
 				op(d.Service+".work."+w.Name+" "+f, "receive", channel(f, "Work shared by the instances of a service, with acknowledgement."))

@@ -1,0 +1,68 @@
+package bus
+
+import "strings"
+
+// Filter selects events of the ledger by the tokens of their subject,
+// evt.<tenant>.<service>.<origin>.<event>.<key>; see contract.Event.Subject. An
+// empty field matches any token.
+//
+// String is canonical: two equal filters have one spelling. A replicated stream
+// compares the spelling of the filter of an expected sequence, so every writer
+// of a key has to use the same one.
+type Filter struct {
+	Tenant, Service, Origin, Event, Key string
+}
+
+// String returns the subject filter. Tokens at the end that match anything are
+// spelled as one ">".
+func (f Filter) String() string {
+	tokens := [...]string{f.Tenant, f.Service, f.Origin, f.Event, f.Key}
+	last := len(tokens) - 1
+	for last >= 0 && tokens[last] == "" {
+		last--
+	}
+	var b strings.Builder
+	b.Grow(64)
+	b.WriteString("evt")
+	for _, t := range tokens[:last+1] {
+		b.WriteByte('.')
+		if t == "" {
+			t = "*"
+		}
+		b.WriteString(t)
+	}
+	if last < len(tokens)-1 {
+		b.WriteString(".>")
+	}
+	return b.String()
+}
+
+// Filters returns one filter per event name of a service's events, or of every
+// service's where service is empty.
+func Filters(service string, events ...string) []string {
+	out := make([]string, len(events))
+	for i, e := range events {
+		out[i] = Filter{Service: service, Event: e}.String()
+	}
+	return out
+}
+
+// Subjects of the streams beside the ledger.
+
+// TransientSubject is where a service sends what an instance awaits under an id.
+func TransientSubject(tenant, service, to, id string) string {
+	return "tmp." + tenant + "." + service + "." + to + "." + id
+}
+
+// TransientFilter selects what a service sends to any instance.
+func TransientFilter(service string) string { return "tmp.*." + service + ".>" }
+
+// LogSubject is where a tenant's checkpoints and cosignatures are stored; name
+// is CheckpointSubject, CosignatureSubject or "*".
+func LogSubject(tenant, name string) string { return "log." + tenant + "." + name }
+
+// Last tokens of the subjects of CHECKPOINTS.
+const (
+	CheckpointSubject  = "checkpoint"
+	CosignatureSubject = "cosignature"
+)
