@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/schemas"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
 type object = map[string]any
