@@ -6,7 +6,6 @@ package attack
 import (
 	"net/http"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
@@ -45,17 +44,23 @@ func runAll(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-func TestOneProcess(t *testing.T) { runAll(t, harness.One(t, options)) }
+func TestOneProcess(t *testing.T) { runAll(t, harness.One(t, options(t, ""))) }
 
-func TestProcessPerService(t *testing.T) { runAll(t, harness.Processes(t, options)) }
+func TestProcessPerService(t *testing.T) { runAll(t, harness.Processes(t, options(t, ""))) }
 
-func TestCompose(t *testing.T) { runAll(t, harness.Compose(t, options)) }
+func TestCompose(t *testing.T) { runAll(t, harness.Compose(t, options(t, "/config/packs"))) }
 
-// Its packs are the examples and those of e2e/packs.
-var options = harness.Options{Noop: true, Packs: filepath.Join(harness.Root(), "bin/hostile-packs")}
+// options name a folder of the test's own with the examples' packs, those of
+// e2e/packs, and those that an attack replaces. packs is that folder's name as the
+// session-runner sees it, "" where it is the same.
+func options(t *testing.T, packs string) harness.Options {
+	return harness.Options{Noop: true, Packs: packFolder(t, packs)}
+}
 
 // TestRunning attacks a mesh that is running already: e2e/attack/run starts it
-// with ATTACK_ADDR and ATTACK_DATA. Without them there is nothing to attack.
+// with ATTACK_ADDR and ATTACK_DATA. Without them there is nothing to attack. The
+// attack on packs replaces some that are there from the start, so it is left to
+// the meshes that this package starts.
 func TestRunning(t *testing.T) {
 	addr, dir := os.Getenv("ATTACK_ADDR"), os.Getenv("ATTACK_DATA")
 	if addr == "" {
