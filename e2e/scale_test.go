@@ -128,6 +128,7 @@ func TestComposeScale(t *testing.T) {
 	t.Run("rotate", func(t *testing.T) { rotateAll(t, m, l) })
 	t.Run("root and approvers", func(t *testing.T) { rotateRoot(t, m, l) })
 	t.Run("keys are private", func(t *testing.T) { keysArePrivate(t, m) })
+	t.Run("modes", func(t *testing.T) { composeModes(t, m) })
 	t.Run("restart", func(t *testing.T) {
 		if _, err := m.ComposeCLI("restart", "policy", "session-runner"); err != nil {
 			t.Fatal(err)
