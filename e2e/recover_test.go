@@ -27,44 +27,101 @@ import (
 // epoch that no root key opened is a fork.
 func TestRecover(t *testing.T) {
 	for name, start := range harness.Topologies {
-		t.Run(name, func(t *testing.T) { recoverOn(t, start) })
+		t.Run(name, func(t *testing.T) { recoverOn(t, lossyProcesses(t, start)) })
 	}
 }
 
-func recoverOn(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh) {
-	dir, own := t.TempDir(), t.TempDir()
-	o := harness.Options{Noop: true, Dir: dir}
-	m := start(t, o)
+// TestComposeRecover is TestRecover on compose, by the service recover.
+func TestComposeRecover(t *testing.T) { recoverOn(t, lossyCompose(t)) }
+
+// lossy is a mesh whose ledger a test may lose, on a topology.
+type lossy struct {
+	m       *harness.Mesh
+	start   func() // after stop; waits until the mesh is ready
+	begin   func() // after stop; the mesh is not to become ready
+	stop    func()
+	recover func(args ...string) (string, error)
+	resume  func()        // after an epoch was opened; waits until the mesh is ready
+	store   func() string // folder of the stopped NATS server's store
+}
+
+// lossyProcesses runs on one process or on one per service.
+func lossyProcesses(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh) *lossy {
+	o := harness.Options{Noop: true, Dir: t.TempDir()}
+	l := &lossy{m: start(t, o)}
+	l.start = func() { l.m = start(t, o) }
+	l.begin = func() {
+		if l.m.NATS == "" {
+			l.m = harness.OneUnready(t, o)
+		} else {
+			l.m = harness.ProcessesUnready(t, o)
+		}
+	}
+	l.stop = func() { l.m.StopAll() }
+	l.store = func() string { return filepath.Join(o.Dir, "nats") }
+	l.recover = func(args ...string) (string, error) {
+		if l.m.NATS != "" {
+			args = append(args, "--nats", l.m.NATS)
+		} else {
+			l.m.StopAll() // what the command must not run beside
+		}
+		return l.m.CLI(append([]string{"recover"}, args...)...)
+	}
+	l.resume = func() {
+		if l.m.NATS == "" {
+			l.start()
+			return
+		}
+		l.m.Kill("audit")
+		l.m.Restart("audit")
+		l.m.WaitReady()
+	}
+	return l
+}
+
+// lossyCompose recovers by what a user of compose types.
+func lossyCompose(t *testing.T) *lossy {
+	l := &lossy{m: harness.Compose(t, harness.Options{Noop: true})}
+	compose := func(args ...string) {
+		t.Helper()
+		if out, err := l.m.ComposeCLI(args...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	l.start = func() { compose("up", "-d", "--wait"); l.m.WaitReady() }
+	l.begin = func() { _, _ = l.m.ComposeCLI("up", "-d") } // it may wait in vain for what is not healthy
+	l.stop = func() { compose("stop") }
+	l.store = func() string { return l.m.Volume("ledger") }
+	l.recover = func(args ...string) (string, error) {
+		return l.m.ComposeCLI(append([]string{"run", "--rm", "-T", "recover"}, args...)...)
+	}
+	l.resume = func() { compose("restart", "audit"); l.start() }
+	return l
+}
+
+func recoverOn(t *testing.T, l *lossy) {
+	own := t.TempDir()
+	reason := []string{"--reason", "a disk came back from yesterday"}
 	calls := func(n int) {
 		t.Helper()
 		for range n {
-			if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-recover", "{}"); err != nil || r.Status != 200 {
+			if r, err := l.m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-recover", "{}"); err != nil || r.Status != 200 {
 				t.Fatal(err, r)
 			}
 		}
 		time.Sleep(1200 * time.Millisecond) // a checkpoint is signed
 	}
-	// recover stops what the command must not run beside.
-	recover := func() (string, error) {
-		args := []string{"recover", "--reason", "a disk came back from yesterday"}
-		if m.NATS != "" {
-			args = append(args, "--nats", m.NATS)
-		} else {
-			m.StopAll()
-		}
-		return m.CLI(args...)
-	}
 	calls(2)
-	out, err := recover()
+	out, err := l.recover(reason...)
 	if err == nil || !strings.Contains(err.Error(), "nothing to recover from") {
 		t.Fatalf("a healthy ledger was recovered: %s %v", out, err)
 	}
-	if out, err := m.CLI("recover"); err == nil || !strings.Contains(err.Error(), "--reason") {
+	if out, err := l.recover(); err == nil || !strings.Contains(err.Error(), "--reason") {
 		t.Fatal("recovered without a reason:", out, err)
 	}
-	if m.NATS == "" {
-		m = start(t, o)
-		if out, err := m.CLI("recover", "--reason", "beside a running mesh"); err == nil || !strings.Contains(err.Error(), "stop it first") {
+	if l.m.NATS == "" {
+		l.start()
+		if out, err := l.m.CLI("recover", "--reason", "beside a running mesh"); err == nil || !strings.Contains(err.Error(), "stop it first") {
 			t.Fatal("recovered beside a running mesh:", out, err)
 		}
 	}
@@ -72,25 +129,25 @@ func recoverOn(t *testing.T, start func(testing.TB, harness.Options) *harness.Me
 	if err := os.WriteFile(w1, []byte(strings.Repeat("7", 64)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	public := strings.TrimSpace(cli(t, m, "trust", "public", w1))
-	kid := strings.TrimSpace(cli(t, m, "trust", "add", "witness", "w1", "--public", public))
+	public := strings.TrimSpace(cli(t, l.m, "trust", "public", w1))
+	kid := strings.TrimSpace(cli(t, l.m, "trust", "add", "witness", "w1", "--public", public))
 	for range 100 {
-		if strings.Contains(cli(t, m, "trust", "list"), kid) {
+		if strings.Contains(cli(t, l.m, "trust", "list"), kid) {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	state := filepath.Join(own, "w1.head")
 	look := func(addr string) (string, error) {
-		return m.CLI("witness", "--addr", addr, "--name", "w1", "--key", w1, "--state", state, "--every", "0")
+		return l.m.CLI("witness", "--addr", addr, "--name", "w1", "--key", w1, "--state", state, "--every", "0")
 	}
 	calls(1)
-	m.StopAll()
+	l.stop()
 	backup := filepath.Join(own, "nats")
-	copyTree(t, filepath.Join(dir, "nats"), backup)
-	m = start(t, o)
+	copyTree(t, l.store(), backup)
+	l.start()
 	calls(5)
-	if out, err := look(m.Addr); err != nil || !strings.Contains(out, "cosigned") {
+	if out, err := look(l.m.Addr); err != nil || !strings.Contains(out, "cosigned") {
 		t.Fatal(out, err)
 	}
 	seen, err := os.ReadFile(state)
@@ -98,18 +155,20 @@ func recoverOn(t *testing.T, start func(testing.TB, harness.Options) *harness.Me
 		t.Fatal(err)
 	}
 	calls(5) // the checkpoint that closes the epoch is a later one
-	m.StopAll()
-	if err := os.RemoveAll(filepath.Join(dir, "nats")); err != nil {
-		t.Fatal(err)
+	l.stop()
+	lost, err := filepath.Glob(filepath.Join(l.store(), "*"))
+	if err != nil || len(lost) == 0 {
+		t.Fatalf("no store in %s (%v)", l.store(), err)
 	}
-	copyTree(t, backup, filepath.Join(dir, "nats"))
-	if m.NATS == "" {
-		m = harness.OneUnready(t, o)
-	} else {
-		m = harness.ProcessesUnready(t, o)
+	for _, path := range lost {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-recover", "{}")
+	copyTree(t, backup+"/.", l.store())
+	l.begin()
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		r, err := l.m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-recover", "{}")
 		if err == nil && r.Status == 503 && strings.Contains(string(r.Body), "LEDGER_TRUNCATED") {
 			break
 		}
@@ -117,27 +176,23 @@ func recoverOn(t *testing.T, start func(testing.TB, harness.Options) *harness.Me
 			t.Fatalf("calls are still taken: %v %+v", err, r)
 		}
 	}
-	if out, err = recover(); err != nil || !strings.Contains(out, "epoch 2") || !strings.Contains(out, "the ledger") {
+	if out, err = l.recover(reason...); err != nil || !strings.Contains(out, "epoch 2") || !strings.Contains(out, "the ledger") {
 		t.Fatal(out, err)
 	}
-	if m.NATS == "" {
-		m = start(t, o)
-	} else { // the mesh runs on; audit alone starts again, once the epoch is on the ledger
-		for end := time.Now().Add(30 * time.Second); !strings.Contains(cli(t, m, "events", "list", "--type", "log_epoch_opened"), "log_epoch_opened"); time.Sleep(100 * time.Millisecond) {
+	if l.m.NATS != "" { // the mesh runs on; audit alone starts again, once the epoch is on the ledger
+		for end := time.Now().Add(30 * time.Second); !strings.Contains(cli(t, l.m, "events", "list", "--type", "log_epoch_opened"), "log_epoch_opened"); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the epoch is not on the ledger")
 			}
 		}
-		m.Kill("audit")
-		m.Restart("audit")
-		m.WaitReady()
 	}
+	l.resume()
 	calls(2)
-	forgedEpoch(t, m, look)
+	forgedEpoch(t, l.m, look)
 	if now, err := os.ReadFile(state); err != nil || string(now) != string(seen) {
 		t.Fatalf("the witness took a forged epoch (%v)", err)
 	}
-	if out, err = look(m.Addr); err != nil || !strings.Contains(out, "cosigned") {
+	if out, err = look(l.m.Addr); err != nil || !strings.Contains(out, "cosigned") {
 		t.Fatalf("the witness does not follow the epoch: %s %v", out, err)
 	}
 	if now, err := os.ReadFile(state); err != nil || !strings.Contains(string(now), "/epoch-2\n") {
@@ -146,8 +201,16 @@ func recoverOn(t *testing.T, start func(testing.TB, harness.Options) *harness.Me
 	if old, err := os.ReadFile(state + ".epoch-1"); err != nil || string(old) != string(seen) {
 		t.Fatalf("the head of the closed epoch is not stored: %v %s", err, old)
 	}
+	pack, ledger := filepath.Join(own, "p.tar"), filepath.Join(own, "l.jsonl")
+	cli(t, l.m, "export", "--session", "s-recover", "--out", pack)
+	cli(t, l.m, "export", "--ledger", "--out", ledger)
+	for _, file := range []string{pack, ledger} {
+		if out, err := l.m.CLI("verify", file); err != nil {
+			t.Errorf("evidence of the recovered mesh does not verify: %s %v", out, err)
+		}
+	}
 	// The recovered ledger is healthy again.
-	if out, err = recover(); err == nil || !strings.Contains(err.Error(), "nothing to recover from") {
+	if out, err = l.recover(reason...); err == nil || !strings.Contains(err.Error(), "nothing to recover from") {
 		t.Fatalf("recovered twice: %s %v", out, err)
 	}
 }

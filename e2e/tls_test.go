@@ -1,17 +1,25 @@
 package e2e
 
 import (
+	"bytes"
 	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
 // TestTLS: gateway and NATS serve TLS from files, take up new ones without a
@@ -30,40 +38,21 @@ func TestTLS(t *testing.T) {
 				}
 			}
 			works("first")
-			if c, err := net.Dial("tcp", m.Addr); err == nil {
-				_, _ = c.Write([]byte("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))
-				b := make([]byte, 64)
-				_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
-				n, _ := c.Read(b)
-				if c.Close(); strings.Contains(string(b[:n]), "200") {
-					t.Errorf("plain HTTP is answered: %s", b[:n])
-				}
-			}
+			refusesPlain(t, m.Addr)
 			names := func(addr string, starttls bool) string {
 				t.Helper()
-				raw, err := net.Dial("tcp", addr)
-				if err != nil {
-					t.Fatal(err)
+				name, err := certificateOf(t, m, addr, "", starttls)
+				if err != nil { // this client knows the new authority before the server serves its certificate
+					return err.Error()
 				}
-				defer raw.Close()
-				_ = raw.SetDeadline(time.Now().Add(10 * time.Second))
-				if starttls { // NATS sends its INFO first
-					b := make([]byte, 4096)
-					if _, err := raw.Read(b); err != nil || !strings.Contains(string(b), `"tls_required":true`) {
-						t.Fatalf("NATS demands no TLS: %v %.300s", err, b)
-					}
-				}
-				c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the name is what is tested
-				if err := c.Handshake(); err != nil {
-					t.Fatal(err)
-				}
-				return c.ConnectionState().PeerCertificates[0].Subject.CommonName
+				return name
 			}
 			nats := strings.TrimPrefix(m.NATS, "tls://")
 			if got := names(m.Addr, false); got != "first" {
 				t.Fatal(got)
 			}
-			certs.Write(t, m.Cert(), filepath.Join(m.Dir, "tls.key"), "second")
+			refusesPlainNATS(t, nats)
+			m.Recertify("second")
 			for end := time.Now().Add(15 * time.Second); names(m.Addr, false) != "second" || nats != "" && names(nats, true) != "second"; time.Sleep(200 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatal("the new certificate is not used")
@@ -96,6 +85,171 @@ func TestTLS(t *testing.T) {
 			works("after a restart")
 		})
 	}
+}
+
+// TestListenTLS: the NATS listener of `up --nats-listen` serves TLS as a server of
+// its own does; in a network where others may reach it, it warns without.
+func TestListenTLS(t *testing.T) {
+	dir := t.TempDir()
+	addr := ports.Free(t)
+	o := harness.Options{Noop: true, TLS: true, Dir: dir, Flags: []string{"--nats-listen", addr, "--nats-tls-cert", filepath.Join(dir, "tls.crt"), "--nats-tls-key", filepath.Join(dir, "tls.key")}}
+	m := harness.One(t, o)
+	seed, err := os.ReadFile(filepath.Join(dir, "keys/gateway.nkey"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	connects := func(d bus.Dialer) bool {
+		t.Helper()
+		c, err := bus.Connect(d, []byte(strings.TrimSpace(string(seed))), "gateway", false)
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		for range 100 {
+			if c.NC.IsConnected() {
+				return true
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return false
+	}
+	serves := func(name string) {
+		t.Helper()
+		eventually(t, "the certificate "+name, 15*time.Second, func() bool {
+			got, err := certificateOf(t, m, addr, "", true)
+			return err == nil && got == name
+		})
+		refusesPlainNATS(t, addr)
+		if !connects(bus.Dialer{URL: "tls://" + addr, CA: m.Cert()}) {
+			t.Error("a client that verifies the server is refused")
+		}
+		for _, url := range []string{"tls://", "nats://"} {
+			if connects(bus.Dialer{URL: url + addr}) {
+				t.Errorf("%s connects without the authority", url)
+			}
+		}
+	}
+	serves("first")
+	m.Recertify("second")
+	serves("second")
+	m.StopAll()
+	wrong := filepath.Join(dir, "wrong.key")
+	if err := os.WriteFile(wrong, []byte("no key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	up := []string{"up", "--data", dir, "--addr", m.Addr, "--nats-listen", addr, "--nats-tls-cert", m.Cert(), "--nats-tls-key"}
+	for _, file := range []string{wrong, filepath.Join(dir, "none.key")} {
+		out, err := exec.Command(harness.Bin(t, "binnacle"), append(slices.Clone(up), file)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), file) || !strings.Contains(string(out), "PEM file") {
+			t.Errorf("%s: %v %s", file, err, out)
+		}
+	}
+	m = harness.One(t, o) // with a certificate of its own again, named first
+	serves("first")
+	m.StopAll()
+	// Without TLS: in a network of its own, which nothing else can reach.
+	for listen, warned := range map[string]bool{"0.0.0.0:4222": true, "127.0.0.1:4222": false} {
+		cmd := exec.Command("timeout", "-s", "INT", "60", "unshare", "-n", "sh", "-c", `ip link set lo up && exec "$0" up --data "$1" --addr 127.0.0.1:8080 --nats-listen "$2"`, harness.Bin(t, "binnacle"), dir, listen)
+		var out syncBuffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "up in a network of its own", 40*time.Second, func() bool { return strings.Contains(out.String(), "is up in") })
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		if got := strings.Contains(out.String(), "WITHOUT TLS BEYOND LOOPBACK") && strings.Contains(out.String(), "listener=nats"); got != warned {
+			t.Errorf("--nats-listen %s without TLS: %s", listen, out.String())
+		}
+	}
+}
+
+// syncBuffer may be read while a process writes it.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// certificateOf is the name in the certificate that a client which verifies it by
+// the mesh's authority is served; host is what the client calls the server,
+// empty for its address.
+func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) (string, error) {
+	t.Helper()
+	authority, err := os.ReadFile(m.Cert())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(authority) {
+		t.Fatal("no authority")
+	}
+	if host == "" {
+		host, _, _ = net.SplitHostPort(addr)
+	}
+	raw, err := net.DialTimeout("tcp", addr, 10*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer raw.Close()
+	_ = raw.SetDeadline(time.Now().Add(10 * time.Second))
+	if nats { // it sends its INFO first
+		b := make([]byte, 4096)
+		if _, err := raw.Read(b); err != nil || !strings.Contains(string(b), `"tls_required":true`) {
+			return "", fmt.Errorf("NATS demands no TLS: %v %.300s", err, b)
+		}
+	}
+	c := tls.Client(raw, &tls.Config{RootCAs: pool, ServerName: host, MinVersion: tls.VersionTLS12})
+	if err := c.Handshake(); err != nil {
+		return "", err
+	}
+	return c.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
+}
+
+// refusesPlain: a request without TLS gets nothing from a gateway.
+func refusesPlain(t *testing.T, addr string) {
+	t.Helper()
+	if got := say(t, addr, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); strings.Contains(got, "200") || !strings.Contains(got, "400") {
+		t.Errorf("plain HTTP is answered: %s", got)
+	}
+}
+
+// refusesPlainNATS: a client that goes on without TLS is not let in.
+func refusesPlainNATS(t *testing.T, addr string) {
+	t.Helper()
+	if addr == "" {
+		return
+	}
+	if got := say(t, addr, "CONNECT {\"verbose\":true,\"pedantic\":false,\"tls_required\":false}\r\nPING\r\n"); strings.Contains(got, "PONG") || strings.Contains(got, "+OK") || strings.Contains(got, "Authorization") || !strings.Contains(got, "INFO") {
+		t.Errorf("a NATS client without TLS is answered: %s", got)
+	}
+}
+
+// say sends a text and returns what comes back until the connection ends.
+func say(t *testing.T, addr, text string) string {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(c) // it may be reset
+	return string(b)
 }
 
 // TestEmptyToken: a token that is set and empty is an error, never another's;

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,6 +24,7 @@ const (
 // pool is the gateways there are, and which of them answered last.
 type pool struct {
 	resolve func(context.Context) ([]string, error)
+	secure  atomic.Bool // gateways served TLS when they last answered
 
 	mu    sync.Mutex
 	all   []string
@@ -58,7 +61,7 @@ func (p *pool) round(ctx context.Context) {
 	alive := make([]bool, len(addrs))
 	var wg sync.WaitGroup
 	for i, a := range addrs {
-		wg.Go(func() { alive[i] = probe(a) })
+		wg.Go(func() { alive[i] = p.probe(a) })
 	}
 	wg.Wait()
 	p.mu.Lock()
@@ -73,20 +76,40 @@ func (p *pool) round(ctx context.Context) {
 	}
 }
 
-// probe reports whether a gateway answers. One that serves TLS answers a plain
-// request with an error, which shows that it is there; 503 means that it drains.
-func probe(addr string) bool {
+// probe reports whether a gateway answers; 503 means that it drains. It goes on
+// with what worked last, plain text or TLS, and tries the other where that fails.
+func (p *pool) probe(addr string) bool {
+	for range 2 {
+		secure := p.secure.Load()
+		line := exchange(addr, secure)
+		if strings.HasPrefix(line, "HTTP/1.") && (secure || !strings.Contains(line, " 400 ")) { // 400: it serves TLS
+			return !strings.Contains(line, " 503 ")
+		}
+		p.secure.CompareAndSwap(secure, !secure)
+	}
+	return false
+}
+
+// exchange returns the first line of a gateway's answer, or "". The certificate is
+// for clients to verify: a probe sends nothing that is secret.
+func exchange(addr string, secure bool) string {
 	c, err := net.DialTimeout("tcp", addr, patient)
 	if err != nil {
-		return false
+		return ""
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patient))
+	if secure {
+		c = tls.Client(c, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // see above
+	}
 	if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n"); err != nil {
-		return false
+		return ""
 	}
 	line, err := bufio.NewReaderSize(c, 64).ReadString('\n')
-	return err == nil && strings.HasPrefix(line, "HTTP/1.") && !strings.Contains(line, " 503 ")
+	if err != nil {
+		return ""
+	}
+	return line
 }
 
 // any reports whether a gateway answered the last probe.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -134,3 +135,50 @@ func TestBalancerKeepsHalves(t *testing.T) {
 		t.Errorf("received %q, %v", b, err)
 	}
 }
+
+// TestBalancerProbesTLS: gateways under TLS are probed under TLS, so that one that
+// drains is seen, and none logs failed handshakes; a change in either direction is
+// noticed by the next probe.
+func TestBalancerProbesTLS(t *testing.T) {
+	var draining atomic.Bool
+	var plain atomic.Int64
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil {
+			plain.Add(1)
+		}
+		if draining.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}
+	var failed atomic.Int64
+	secure := httptest.NewUnstartedServer(http.HandlerFunc(serve))
+	secure.Config.ErrorLog = log.New(writer(func(b []byte) { failed.Add(1) }), "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	bare := httptest.NewServer(http.HandlerFunc(serve))
+	defer bare.Close()
+	addr := secure.Listener.Addr().String()
+	p := newPool(func(context.Context) ([]string, error) { return []string{addr}, nil })
+	for range 5 {
+		p.round(t.Context())
+		if !p.any() {
+			t.Fatal("a gateway under TLS is not known to answer")
+		}
+	}
+	if n := failed.Load(); n > 1 {
+		t.Errorf("%d probes failed their handshake", n)
+	}
+	draining.Store(true)
+	if p.round(t.Context()); p.any() {
+		t.Error("a gateway under TLS that drains counts as answering")
+	}
+	draining.Store(false)
+	addr = bare.Listener.Addr().String()
+	if p.round(t.Context()); !p.any() || plain.Load() == 0 {
+		t.Error("a gateway without TLS is not known to answer")
+	}
+}
+
+type writer func([]byte)
+
+func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }

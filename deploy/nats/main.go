@@ -19,6 +19,9 @@ func main() {
 	opts, err := server.ConfigureOptions(fs, os.Args[1:], server.PrintServerAndExit, fs.Usage, server.PrintTLSHelpAndDie)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "nats-server:", err)
+		if cert, key := clientTLS(os.Args); cert != "" {
+			fmt.Fprintf(os.Stderr, "nats-server: clients are served certificate %s with key %s: both must be PEM files that user %d may read, and the key that of the first certificate\n", cert, key, os.Getuid())
+		}
 		os.Exit(1)
 	}
 	s, err := server.NewServer(opts)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/conf"
@@ -12,13 +13,7 @@ import (
 // reload takes up a new certificate for clients when its file or its key's
 // changes.
 func reload(s *server.Server, config string) {
-	m, err := conf.ParseFile(config)
-	if err != nil {
-		return // the server says what is wrong with it
-	}
-	tls, _ := m["tls"].(map[string]any)
-	cert, _ := tls["cert_file"].(string)
-	key, _ := tls["key_file"].(string)
+	cert, key := filesOf(config)
 	if cert == "" {
 		return
 	}
@@ -34,6 +29,26 @@ func reload(s *server.Server, config string) {
 		}
 		seen = now
 	}
+}
+
+// filesOf names the certificate for clients and its key, as the configuration
+// does.
+func filesOf(config string) (cert, key string) {
+	m, err := conf.ParseFile(config)
+	if err != nil {
+		return "", "" // the server says what is wrong with it
+	}
+	tls, _ := m["tls"].(map[string]any)
+	cert, _ = tls["cert_file"].(string)
+	key, _ = tls["key_file"].(string)
+	return cert, key
+}
+
+func clientTLS(args []string) (cert, key string) {
+	if i := slices.IndexFunc(args, func(a string) bool { return a == "-c" || a == "--config" }); i >= 0 && i+1 < len(args) {
+		return filesOf(args[i+1])
+	}
+	return "", ""
 }
 
 func stamp(files ...string) string {

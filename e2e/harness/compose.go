@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 )
 
 // project is the compose project of tests; one runs at a time on a machine.
@@ -55,7 +58,7 @@ func Compose(t testing.TB, o Options) *Mesh {
 		t.Fatalf("compose up: %v\n%s", err, out)
 	}
 	m.volumes()
-	m.NATS = "nats://" + m.containerAddr("nats") + ":4222"
+	m.NATS = "nats://" + m.ContainerAddr("nats", 1) + ":4222"
 	m.WaitReady()
 	return m
 }
@@ -65,7 +68,7 @@ func Compose(t testing.TB, o Options) *Mesh {
 func (m *Mesh) configure() {
 	m.T.Helper()
 	dir := filepath.Join(m.Dir, "config")
-	for _, s := range []string{"gateway", "llm-router", "nats", "policy", "session-runner"} {
+	for _, s := range []string{"cli", "gateway", "llm-router", "nats", "policy", "session-runner"} {
 		if err := os.MkdirAll(filepath.Join(dir, s), 0o755); err != nil {
 			m.T.Fatal(err)
 		}
@@ -92,6 +95,9 @@ func (m *Mesh) configure() {
 	}
 	if loopback.MatchString(strings.Join(o.Env, "\n")) {
 		reach = Services
+	}
+	if o.TLS {
+		env = append(env, m.configureTLS()...)
 	}
 	m.write(filepath.Join(dir, "mesh.env"), m.reachable([]byte(strings.Join(env, "\n")+"\n")))
 	if o.LLM != "" {
@@ -152,15 +158,66 @@ func (m *Mesh) write(path string, b []byte) {
 	}
 }
 
-// containerAddr is a container's address on the internal network, which the host
-// can reach.
-func (m *Mesh) containerAddr(service string) string {
+// ContainerAddr is the address of a service's nth container on the internal
+// network, which the host can reach.
+func (m *Mesh) ContainerAddr(service string, n int) string {
 	m.T.Helper()
-	out, err := exec.Command("docker", "inspect", "-f", `{{(index .NetworkSettings.Networks "`+project+`_mesh").IPAddress}}`, project+"-"+service+"-1").CombinedOutput()
+	return m.Inspect(service, n, `{{(index .NetworkSettings.Networks "`+project+`_mesh").IPAddress}}`)
+}
+
+// Inspect is what `docker inspect` says of a service's nth container.
+func (m *Mesh) Inspect(service string, n int, format string) string {
+	m.T.Helper()
+	out, err := exec.Command("docker", "inspect", "-f", format, fmt.Sprintf("%s-%s-%d", project, service, n)).CombinedOutput()
 	if err != nil {
 		m.T.Fatalf("docker inspect: %v\n%s", err, out)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// Volume is the folder of a volume, which a mesh that runs may change.
+func (m *Mesh) Volume(name string) string {
+	m.T.Helper()
+	out, err := exec.Command("docker", "volume", "inspect", "-f", "{{.Mountpoint}}", project+"_"+name).Output()
+	if err != nil {
+		m.T.Fatalf("docker volume inspect: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// configureTLS writes certificates and authorities where config/README.md says,
+// and returns the variables that name them.
+func (m *Mesh) configureTLS() []string {
+	m.ca = certs.NewAuthority(m.T, m.Cert())
+	m.Recertify("first")
+	for _, s := range []string{"nats", "cli"} {
+		m.write(filepath.Join(m.Dir, "config", s, "ca.crt"), m.read(m.Cert()))
+	}
+	return append([]string{"BINNACLE_TLS_CERT=/config/tls.crt", "BINNACLE_TLS_KEY=/config/tls.key", "BINNACLE_CA=/config/ca.crt", "BINNACLE_NATS_TLS_CA=/config/ca.crt"}, tlsVariables...)
+}
+
+// tlsVariables are what becomes part of the NATS server's configuration.
+var tlsVariables = []string{"BINNACLE_NATS_TLS_CERT=/config/tls.crt", "BINNACLE_NATS_TLS_KEY=/config/tls.key"}
+
+// recertify replaces the files as a user of compose does, for user 65532.
+func (m *Mesh) recertify(name string) {
+	for _, s := range []string{"gateway", "nats"} {
+		m.CertifyService(m.ca, s, name)
+	}
+}
+
+// CertifyService gives gateway or nats a certificate of an authority's.
+func (m *Mesh) CertifyService(ca *certs.Authority, service, name string) {
+	m.T.Helper()
+	to, tmp := filepath.Join(m.Dir, "config", service), m.T.TempDir()
+	ca.Write(m.T, filepath.Join(tmp, "tls.crt"), filepath.Join(tmp, "tls.key"), name, service)
+	for _, f := range []string{"tls.crt", "tls.key"} {
+		path := filepath.Join(to, f)
+		m.write(path+".new", m.read(filepath.Join(tmp, f)))
+		if err := errors.Join(os.Chmod(path+".new", 0o600), os.Chown(path+".new", 65532, 65532), os.Rename(path+".new", path)); err != nil {
+			m.T.Fatal(err)
+		}
+	}
 }
 
 func (m *Mesh) composeCmd(argv ...string) *exec.Cmd {
@@ -168,6 +225,9 @@ func (m *Mesh) composeCmd(argv ...string) *exec.Cmd {
 	cmd.Dir = Root()
 	_, port, _ := strings.Cut(m.Addr, ":")
 	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+project, "COMPOSE_PROGRESS=plain", "BINNACLE_PORT="+port, "BINNACLE_COMPOSE_STATE="+m.Dir, "BINNACLE_COMPOSE_CONFIG="+filepath.Join(m.Dir, "config"))
+	if m.opts.TLS {
+		cmd.Env = append(cmd.Env, "BINNACLE_SCHEME=https")
+	}
 	if _, err := os.Stat(m.override()); err == nil {
 		cmd.Env = append(cmd.Env, "COMPOSE_FILE=docker-compose.yaml:"+m.override())
 	}
@@ -229,11 +289,7 @@ func (m *Mesh) volumes() {
 		m.T.Fatal(err)
 	}
 	for _, s := range append([]string{"nats", "provision"}, Services...) {
-		out, err := exec.Command("docker", "volume", "inspect", "-f", "{{.Mountpoint}}", project+"_keys-"+s).Output()
-		if err != nil {
-			m.T.Fatalf("docker volume inspect: %v", err)
-		}
-		if err := os.Symlink(strings.TrimSpace(string(out)), filepath.Join(dir, s)); err != nil {
+		if err := os.Symlink(m.Volume("keys-"+s), filepath.Join(dir, s)); err != nil {
 			m.T.Fatal(err)
 		}
 	}

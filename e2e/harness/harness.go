@@ -65,16 +65,18 @@ type Options struct {
 	Policies   []string
 	Power      bool
 	Containerd string
-	Packs      string // folder of packs; default bin/packs
-	Webhook    string // told of calls that wait for approval
-	TLS        bool   // HTTP and NATS under a certificate of the test's own, m.Dir/tls.crt
-	Dir        string // state; default a folder of the test
-	Mirror     bool   // keep a mirror of the ledger (one process per service)
+	Packs      string   // folder of packs; default bin/packs
+	Webhook    string   // told of calls that wait for approval
+	TLS        bool     // HTTP and NATS under a certificate of the test's own, m.Dir/tls.crt
+	Dir        string   // state; default a folder of the test
+	Flags      []string // of `up`
+	Mirror     bool     // keep a mirror of the ledger (one process per service)
 }
 
 // Mesh is a running mesh.
 type Mesh struct {
 	secrets bool // of the llm document are in the vault
+	ca      *certs.Authority
 	T       testing.TB
 	Name    string // topology
 	Addr    string
@@ -111,8 +113,8 @@ func base(t testing.TB, name string, o Options) *Mesh {
 		t.Fatal(err)
 	}
 	m.Addr = ports.Free(t)
-	if o.TLS {
-		certs.Write(t, m.Cert(), filepath.Join(m.Dir, "tls.key"), "first")
+	if o.TLS && name != "compose" {
+		m.Recertify("first")
 		m.opts.Env = append(slices.Clone(o.Env), "BINNACLE_TLS_CERT="+m.Cert(), "BINNACLE_TLS_KEY="+filepath.Join(m.Dir, "tls.key"), "BINNACLE_NATS_CA="+m.Cert())
 	}
 	t.Cleanup(func() {
@@ -165,7 +167,7 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 	for _, p := range o.Policies {
 		argv = append(argv, "--policy", p)
 	}
-	m.Start("binnacle", argv, nil)
+	m.Start("binnacle", append(argv, o.Flags...), nil)
 	m.readToken()
 	return m
 }
@@ -184,6 +186,18 @@ func Attach(t testing.TB, addr, dir string) *Mesh {
 	m := &Mesh{T: t, Name: "running", Addr: addr, Dir: dir, procs: map[string]*Proc{}}
 	m.WaitReady()
 	return m
+}
+
+// PackFolder is the folder of packs of a mesh, as who may write to it sees it: on
+// compose the host's, in the configuration folder. It is "" for a mesh that Attach found running.
+func (m *Mesh) PackFolder() string {
+	switch m.Name {
+	case "running":
+		return ""
+	case "compose":
+		return filepath.Join(m.Dir, "config/session-runner/packs")
+	}
+	return m.packs()
 }
 
 // Processes runs one process per service beside a NATS server of its own.
@@ -374,8 +388,19 @@ func (m *Mesh) Restart(name string) {
 	m.Start(name, p.argv, p.env)
 }
 
-// Cert is the certificate of a mesh with TLS, its own authority.
+// Cert is the authority of the certificates of a mesh with TLS: its only
+// certificate, except on compose.
 func (m *Mesh) Cert() string { return filepath.Join(m.Dir, "tls.crt") }
+
+// Recertify replaces the certificates of a mesh with TLS by others of that name.
+func (m *Mesh) Recertify(name string) {
+	m.T.Helper()
+	if m.Name == "compose" {
+		m.recertify(name)
+		return
+	}
+	certs.Write(m.T, m.Cert(), filepath.Join(m.Dir, "tls.key"), name)
+}
 
 // URL is the gateway's address with its scheme.
 func (m *Mesh) URL() string {
@@ -524,6 +549,9 @@ func (m *Mesh) Env() []string {
 	env := []string{"BINNACLE_ADDR=" + strings.TrimPrefix(m.URL(), "http://"), "BINNACLE_CA=", "BINNACLE_TOKEN=" + m.Token, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
 	if m.opts.TLS {
 		env = append(env, "BINNACLE_CA="+m.Cert())
+	}
+	if m.Name == "compose" && m.opts.TLS {
+		env = append(env, tlsVariables...)
 	}
 	if m.Name == "compose" {
 		env = append(env, "BINNACLE_DISTRIBUTE="+filepath.Join(m.Dir, "volumes"))

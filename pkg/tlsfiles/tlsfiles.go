@@ -35,13 +35,21 @@ func Open(cert, key string) (*Files, error) {
 		return nil, errors.New("tls: name both a certificate and a key")
 	}
 	f := &Files{cert: cert, key: key}
-	return f, f.load()
+	if err := f.load(); err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 func (f *Files) load() error {
+	for _, path := range []string{f.cert, f.key} {
+		if _, err := os.ReadFile(path); err != nil { // names the file
+			return fmt.Errorf("tls: %w; name a PEM file that user %d may read", err, os.Getuid())
+		}
+	}
 	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err != nil {
-		return fmt.Errorf("tls: %w", err)
+		return fmt.Errorf("tls: certificate %s with key %s: %w; both are PEM files, and the key is that of the first certificate", f.cert, f.key, err)
 	}
 	f.pair = &pair
 	return nil

@@ -65,6 +65,26 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// TestWrongFiles: an error names the file and says what is wanted.
+func TestWrongFiles(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")
+	certs.Write(t, cert, key, "good")
+	certs.Write(t, filepath.Join(dir, "other"), filepath.Join(dir, "other.key"), "other")
+	if err := os.WriteFile(filepath.Join(dir, "text"), []byte("no PEM"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][4]string{
+		{filepath.Join(dir, "none"), key, "none", "name a PEM file"}, {cert, filepath.Join(dir, "none"), "none", "name a PEM file"}, {cert, dir, dir, "name a PEM file"},
+		{filepath.Join(dir, "text"), key, "text", "both are PEM files"}, {cert, filepath.Join(dir, "text"), "text", "both are PEM files"},
+		{cert, filepath.Join(dir, "other.key"), "other.key", "the key is that of"},
+	} {
+		if _, err := Open(c[0], c[1]); err == nil || !strings.Contains(err.Error(), c[2]) || !strings.Contains(err.Error(), c[3]) {
+			t.Errorf("%s and %s: %v", c[0], c[1], err)
+		}
+	}
+}
+
 func TestWarn(t *testing.T) {
 	var out bytes.Buffer
 	old := slog.Default()

@@ -42,6 +42,7 @@ var settings = map[string]string{
 	"BINNACLE_CA":               "PEM file of the authority that signed the gateway's certificate, for the command line; empty = the system's",
 	"BINNACLE_NATS_CA":          "PEM file of the authority that signed the NATS server's certificate; empty = nats.ca in the folder of keys, if there",
 	"BINNACLE_NATS_TLS_CERT":    "the NATS listener's certificate, a PEM file as the server sees it, for `up`, `init` and `provision`; empty = plain TCP",
+	"BINNACLE_NATS_TLS_CA":      "PEM file of the authority of that certificate, which `init` and `trust` copy to every service as nats.ca",
 	"BINNACLE_NATS_TLS_KEY":     "its key, a PEM file as the server sees it",
 	"BINNACLE_TLS_CERT":         "the gateway's certificate, a PEM file that is read again when it changes; empty = plain HTTP",
 	"BINNACLE_TLS_KEY":          "its key, a PEM file",

@@ -15,31 +15,79 @@ import (
 	"time"
 )
 
+// Authority signs certificates.
+type Authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// NewAuthority makes an authority and writes its certificate to file, as PEM.
+func NewAuthority(t testing.TB, file string) *Authority {
+	t.Helper()
+	a := &Authority{key: newKey(t), cert: template("an authority of the test")}
+	a.cert.IsCA, a.cert.BasicConstraintsValid = true, true
+	put(t, file, &pem.Block{Type: "CERTIFICATE", Bytes: create(t, a.cert, a.cert, a.key, a.key)})
+	return a
+}
+
+// Write makes a key, and a certificate signed by the authority for 127.0.0.1,
+// localhost and hosts, and writes both as PEM.
+func (a *Authority) Write(t testing.TB, cert, key, name string, hosts ...string) {
+	t.Helper()
+	k, c := newKey(t), template(name)
+	c.DNSNames = append(c.DNSNames, hosts...)
+	pair(t, cert, key, create(t, c, a.cert, k, a.key), k)
+}
+
 // Write makes a key and a certificate signed by itself for 127.0.0.1 and
 // localhost, and writes both as PEM. The certificate is its own authority.
 func Write(t testing.TB, cert, key, name string) {
+	t.Helper()
+	k, c := newKey(t), template(name)
+	c.IsCA, c.BasicConstraintsValid = true, true
+	pair(t, cert, key, create(t, c, c, k, k), k)
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}, IsCA: true, BasicConstraintsValid: true,
+	return k
+}
+
+func template(name string) *x509.Certificate {
+	return &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &k.PublicKey, k)
+}
+
+func create(t testing.TB, c, parent *x509.Certificate, k, signer *ecdsa.PrivateKey) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &k.PublicKey, signer)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return der
+}
+
+func pair(t testing.TB, cert, key string, der []byte, k *ecdsa.PrivateKey) {
+	t.Helper()
 	raw, err := x509.MarshalPKCS8PrivateKey(k)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, b := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: raw}} {
-		if err := os.WriteFile(path+".new", pem.EncodeToMemory(b), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
+	put(t, cert, &pem.Block{Type: "CERTIFICATE", Bytes: der})
+	put(t, key, &pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+}
+
+func put(t testing.TB, path string, b *pem.Block) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", pem.EncodeToMemory(b), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -25,6 +25,7 @@ func recoverLog(ctx context.Context, c *env) error {
 	checkpoint := c.fs.String("checkpoint", "", "the last checkpoint that audit stored (default DATA/audit/checkpoint)")
 	reason := c.fs.String("reason", "", "what happened; it is signed and stays on the ledger")
 	url := c.fs.String("nats", os.Getenv("BINNACLE_NATS"), "NATS server that has the ledger; empty: the stopped mesh in DATA")
+	to := distributeFlag(c.fs)
 	if _, err := c.parse(0, 0, "--reason TEXT [--checkpoint FILE] [--nats URL]"); err != nil {
 		return err
 	}
@@ -58,6 +59,9 @@ func recoverLog(ctx context.Context, c *env) error {
 	}
 	l, err := ring.OpenEpoch(note, *reason)
 	if err != nil {
+		return err
+	}
+	if err := distribute(ring, *to); err != nil {
 		return err
 	}
 	return c.print(map[string]any{"epoch": l.Epoch, "closed": head.Origin, "closed_size": head.Size, "checkpoint": l.Checkpoint, "lost": lost}, func() {

@@ -163,6 +163,11 @@ func distribute(ring *keyring.Ring, to string) error {
 	if to == "" {
 		return nil
 	}
+	if ca := os.Getenv("BINNACLE_NATS_TLS_CA"); ca != "" {
+		if err := ring.PutNATSCA(ca); err != nil {
+			return fail(exitUsage, "BINNACLE_NATS_TLS_CA: %v", err)
+		}
+	}
 	return mesh.Distribute(ring, to, bus.ServerOptions{StoreDir: natsStore, Listen: natsListen, HTTP: natsMonitor, SyncAlways: os.Getenv("BINNACLE_DURABILITY") == "power",
 		TLSCert: os.Getenv("BINNACLE_NATS_TLS_CERT"), TLSKey: os.Getenv("BINNACLE_NATS_TLS_KEY")})
 }

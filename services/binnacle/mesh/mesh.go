@@ -157,9 +157,9 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := lock(dir)
+	natsFiles, err := tlsfiles.Open(cfg.NATSCert, cfg.NATSKey)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("nats: %w", err)
 	}
 	nats, err := storeFolder(dir)
 	if err != nil {
@@ -169,9 +169,9 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	natsFiles, err := tlsfiles.Open(cfg.NATSCert, cfg.NATSKey)
+	l, err := lock(dir)
 	if err != nil {
-		return nil, fmt.Errorf("nats: %w", err)
+		return nil, err
 	}
 	if natsFiles == nil && cfg.NATSListen != "" {
 		tlsfiles.Warn("nats", cfg.NATSListen)

@@ -123,13 +123,13 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return run.Health{Name: "gateway.outcomes", OK: pos > 0 || lag == 0, Position: pos, Lag: lag}
 	})
 
-	l, err := s.listen()
-	if err != nil {
-		return err
-	}
 	files, err := tlsfiles.Open(s.TLSCert, s.TLSKey)
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
+	}
+	l, err := s.listen()
+	if err != nil {
+		return err
 	}
 	bound := l.Addr().String()
 	if files == nil {

@@ -2,6 +2,7 @@ package keyring
 
 import (
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -46,6 +47,19 @@ func (r *Ring) Distribute(dir string) error {
 		}
 	}
 	return giveFIFOs(dir)
+}
+
+// PutNATSCA copies the certificates of a PEM file into the ring, as the
+// authority that services and provision verify the NATS server by.
+func (r *Ring) PutNATSCA(file string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(b) {
+		return fmt.Errorf("%s holds no certificate; name a PEM file", file)
+	}
+	return r.write("nats.ca", b)
 }
 
 func giveFIFOs(dir string) error {
