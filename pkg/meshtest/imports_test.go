@@ -101,7 +101,7 @@ func pure(file string) bool {
 		return false
 	}
 	for _, p := range []string{"pkg/core/guard/", "pkg/core/receipt/", "pkg/core/trust/", "pkg/core/proofgraph/", "pkg/core/translog/", "pkg/core/contract/", "pkg/core/canon/", "pkg/core/sign/", "pkg/core/evidence/",
-		"services/policy/internal/approval/", "services/policy/internal/cpi/", "services/policy/internal/govern/", "services/policy/internal/limit/",
+		"services/policy/internal/approval/", "services/policy/internal/cpi/", "services/policy/internal/govern/", "services/policy/internal/limit/", "services/policy/internal/stack/",
 		"services/judge/internal/verdict/", "services/llm-router/internal/bedrock/", "services/llm-router/internal/chat/", "services/llm-router/internal/demo/", "services/llm-router/internal/gemini/",
 		"services/llm-router/internal/ir/", "services/llm-router/internal/messages/", "services/llm-router/internal/responses/", "services/llm-router/internal/route/", "services/llm-router/internal/scan/", "services/llm-router/internal/usage/"} {
 		if strings.HasPrefix(file, p) {

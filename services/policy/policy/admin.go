@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
 func canonical(s string) contract.Raw {
@@ -175,7 +176,7 @@ func (s *Service) acknowledged(ctx context.Context, id string) (acked, missing [
 
 func (s *Service) validLimits(ls []guard.Limit) error {
 	s.state.mu.RLock()
-	p0 := s.state.stack.p0
+	p0 := s.state.stack.Ceilings()
 	s.state.mu.RUnlock()
 	st := cpi.Stack{P0: p0, Limits: ls, Known: s.known("limits", "")}
 	findings := cpi.Validate(&st)
@@ -331,7 +332,7 @@ func (s *Service) download(ctx context.Context, raw string) ([]byte, error) {
 		return nil, errors.New("want http:// or https:// without credentials")
 	}
 	s.state.mu.RLock()
-	p0 := s.state.stack.p0
+	p0 := s.state.stack.Ceilings()
 	s.state.mu.RUnlock()
 	listed := func(host string) bool {
 		return p0 != nil && slices.ContainsFunc(p0.EgressHosts, func(p string) bool { return guard.MatchHost(p, host) })
@@ -403,7 +404,7 @@ func (s *Service) activate(ctx context.Context, cause *contract.Event, a *contra
 		if a.Retired {
 			known.Layer = ""
 		}
-		findings = st.validate(known, s.state.limitsSet())
+		findings = st.Validate(known, s.state.limitsSet())
 		if err := refusal(findings); err != nil {
 			return nil, invalid{err}
 		}
@@ -469,8 +470,8 @@ func configured(history []past, a *contract.Activated) bool {
 // build compiles the stack that the history and one activation more come to.
 // What is in force was checked at the lamport it was activated at: a root that
 // was revoked since takes nothing back.
-func (s *Service) build(history []past, more *contract.Activated, lamport uint64) (*stack, error) {
-	var st stack
+func (s *Service) build(history []past, more *contract.Activated, lamport uint64) (*stack.Stack, error) {
+	var st stack.Stack
 	latest := map[string]int{}
 	all := append(slices.Clip(history), past{more, lamport})
 	for i, a := range all {
@@ -484,27 +485,15 @@ func (s *Service) build(history []past, more *contract.Activated, lamport uint64
 		if err != nil {
 			return nil, err
 		}
-		doc, err := compile(a.Layer, body, a.lamport, s.env.Trust.At)
+		doc, err := stack.Compile(a.Layer, body, a.lamport, s.env.Trust.At)
 		if err != nil {
 			return nil, err
 		}
-		if st, err = st.with(a.Activated, doc); err != nil {
+		if st, err = st.With(a.Activated, doc); err != nil {
 			return nil, err
 		}
 	}
 	return &st, nil
-}
-
-// validate runs the consistency check over the whole stack.
-func (s *stack) validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
-	c := cpi.Stack{P0: s.p0, Known: known, Limits: limits}
-	for _, b := range s.p1 {
-		c.Bundles = append(c.Bundles, cpi.Bundle{Name: b.name, Clauses: b.engine.Clauses(), References: b.engine.References()})
-	}
-	for _, o := range s.p2 {
-		c.Overlays = append(c.Overlays, *o.doc)
-	}
-	return cpi.Validate(&c)
 }
 
 func (st *State) limitsSet() []guard.Limit {

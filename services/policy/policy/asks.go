@@ -109,7 +109,7 @@ type InForce struct {
 
 func (st *State) policies(context.Context) []InForce {
 	st.mu.RLock()
-	list := st.stack.list()
+	list := st.stack.InForce()
 	st.mu.RUnlock()
 	out := []InForce{}
 	for _, a := range list {

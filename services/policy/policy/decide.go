@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
 // process takes one proposal to its decision and acks it.
@@ -122,7 +123,7 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 		p.args = nil // decided as unreadable
 	}
 	model := ""
-	if p.model = llmArgs(c.Kind, p.args); p.model != nil {
+	if p.model = stack.LLMArgs(c.Kind, p.args); p.model != nil {
 		model = p.model.Model
 	}
 	if len(f.Labels) > 0 && p.model != nil {
@@ -136,15 +137,6 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 		f.DualControl = s.state.dualControl(p.args, e.Actor, now)
 	}
 	return nil
-}
-
-// llmArgs reads the args of a request to a model; nil: of none.
-func llmArgs(kind string, args []byte) *llm.Args {
-	var q llm.Args
-	if !slices.Contains(llm.Kinds, kind) || contract.Decode(args, &q) != nil {
-		return nil
-	}
-	return &q
 }
 
 // stranger is the owner of a proposal's session, "-" where nobody can say who that
@@ -218,25 +210,24 @@ func (c *cache) put(k string, v any) {
 // decide decides a call and records what came of it: allowed, escalated, or
 // denied with its receipt.
 func (s *Service) decide(ctx context.Context, p *proposal) error {
-	in := s.state.inputs(ctx, p.call.ID, p.call.IdemKey, p.facts, p.args)
-	v := guard.Judge(in)
+	eval := s.state.evaluate(ctx, stack.Call{ID: p.call.ID, IdemKey: p.call.IdemKey, Facts: p.facts, Args: p.args})
+	v := eval.Verdict()
 	reserved := certain
 	if v.Verdict == contract.Allow {
 		var err error
-		if reserved, err = s.reserve(ctx, p, &in); err != nil {
+		if reserved, err = s.reserve(ctx, p, &eval); err != nil {
 			return err
 		}
-		v = guard.Judge(in)
+		v = eval.Verdict()
 	}
 	if v.Verdict == contract.Allow {
-		if err := s.labels.spread(ctx, p, in.Tool); err != nil {
+		if err := s.labels.spread(ctx, p, eval.Tool()); err != nil {
 			return err
 		}
 	} else if err := s.labels.stands(ctx, p); err != nil {
 		return err
 	}
-	in.Lamport = s.env.Emit.Tick()
-	d := guard.Decide(in, s.env.SignKey())
+	d := eval.Decide(s.env.Emit.Tick(), s.env.SignKey())
 	var ev *contract.Event
 	switch d.Verdict {
 	case contract.Allow:
@@ -248,7 +239,7 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 	default:
 		eff := contract.Effect{CallID: p.call.ID, EffectType: p.call.Kind, Ended: s.env.Emit.Time(), ErrorCode: "denied", ErrorMessage: d.ReasonCode,
 			InputDigest: p.call.Args.Commitment, Instance: s.env.Instance, Status: contract.Denied, Tool: p.call.Tool}
-		if b := in.Facts.Budget; b != nil && b.RetryAt != "" {
+		if b := eval.Facts().Budget; b != nil && b.RetryAt != "" {
 			eff.ErrorMessage += "; the window ends at " + b.RetryAt
 		}
 		err := s.recorder.Record(ctx, p.event, &d, true, eff, nil)
@@ -287,17 +278,17 @@ const maxBudgetTries = 3
 // facts; certain returns once that is on the ledger. The calls that govern the
 // mesh are not counted: a full account must not keep people from changing its
 // limit.
-func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) (reserved func() error, err error) {
+func (s *Service) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
 	limits := s.state.limits()
-	if len(limits) == 0 || in.Tool.Executor == "policy" {
+	if len(limits) == 0 || eval.Tool().Executor == "policy" {
 		return certain, nil
 	}
-	r := limit.Request{CallID: p.call.ID, Facts: &in.Facts, Amounts: estimate(in.Tool, p.model, s.state.price, s.state.sends()), Force: in.Facts.Resolution == "granted"}
+	r := limit.Request{CallID: p.call.ID, Facts: eval.Facts(), Amounts: estimate(eval.Tool(), p.model, s.state.price, s.state.sends()), Force: eval.Facts().Resolution == "granted"}
 	if r.Amounts.USDMicros < 0 {
 		r.Amounts.USDMicros = 0
 		for i := range limits {
-			if accs := limits[i].Accounts(&in.Facts); limits[i].Measure == "usd_micros" && len(accs) > 0 && !r.Force {
-				in.Facts.Budget = &guard.BudgetFact{Accounts: accs, Amounts: r.Amounts, Refused: contract.ReasonPriceUnknown}
+			if accs := limits[i].Accounts(eval.Facts()); limits[i].Measure == "usd_micros" && len(accs) > 0 && !r.Force {
+				eval.Charge(&guard.BudgetFact{Accounts: accs, Amounts: r.Amounts, Refused: contract.ReasonPriceUnknown})
 				return certain, nil
 			}
 		}
@@ -309,7 +300,7 @@ func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) (r
 	switch {
 	case err == nil:
 		if len(b.Accounts) > 0 { // else no limit speaks of this call
-			in.Facts.Budget = &b
+			eval.Charge(&b)
 		}
 		if p.retries > 0 {
 			return certain, nil
@@ -324,7 +315,7 @@ func (s *Service) reserve(ctx context.Context, p *proposal, in *guard.Inputs) (r
 	case p.retries < maxBudgetTries:
 		return nil, err
 	}
-	in.Facts.Budget = &guard.BudgetFact{Accounts: []string{}, Amounts: r.Amounts, Refused: contract.ReasonBudgetError}
+	eval.Charge(&guard.BudgetFact{Accounts: []string{}, Amounts: r.Amounts, Refused: contract.ReasonBudgetError})
 	return certain, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
 // TestDelegatedAuthority: a delegate may do what both may do at that moment, by
@@ -121,7 +122,8 @@ func TestDualControlDecision(t *testing.T) {
 	w.event("policy", events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: "alice", Expires: contract.Time(noon.Add(time.Minute)), ID: "b-1", Reason: "x"})
 	judge := func(f guard.Facts) string {
 		w.st.govern(&f, noon)
-		return guard.Judge(w.st.inputs(context.Background(), "c-1", "", f, []byte(`{}`))).Reason
+		eval := w.st.evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{}`)})
+		return eval.Verdict().Reason
 	}
 	f := facts("echo")
 	f.DualControl = true

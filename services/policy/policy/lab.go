@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
 // This file is the workbench: what the command line needs to look at policies
@@ -109,7 +110,7 @@ func bundleFiles(path string, tests bool) (map[string][]byte, error) {
 }
 
 // Workbench is a stack that is not in force.
-type Workbench struct{ st stack }
+type Workbench struct{ st stack.Stack }
 
 // NewWorkbench starts from documents in force, as the mesh tells them; nil
 // starts from nothing.
@@ -143,40 +144,23 @@ func (w *Workbench) Put(d *Document) error {
 			return fmt.Errorf("overlay: %w", err)
 		}
 		doc = &o // its faults are the validator's to name
-	} else if doc, err = compile(d.Layer, d.Body, 0, nil); err != nil {
+	} else if doc, err = stack.Compile(d.Layer, d.Body, 0, nil); err != nil {
 		return err
 	}
-	w.st, err = w.st.with(&contract.Activated{Layer: d.Layer, Name: d.Name, Precedence: d.Precedence, Digest: d.Layer + d.Name}, doc)
+	w.st, err = w.st.With(&contract.Activated{Layer: d.Layer, Name: d.Name, Precedence: d.Precedence, Digest: d.Layer + d.Name}, doc)
 	return err
 }
 
 // Validate runs the consistency check, without what only the mesh knows: whether
 // what the documents name exists.
-func (w *Workbench) Validate() []cpi.Finding { return w.st.validate(nil, nil) }
+func (w *Workbench) Validate() []cpi.Finding { return w.st.Validate(nil, nil) }
 
 // Fatal reports whether a finding keeps the stack from being activated.
 func Fatal(fs []cpi.Finding) bool { return len(cpi.Errors(fs)) > 0 }
 
-// Lines lists every rule of the stack in one line each, for comparing stacks.
-func (w *Workbench) Lines() []string {
-	var out []string
-	if w.st.p0 != nil {
-		out = append(out, "p0 "+string(contract.Bytes(w.st.p0)))
-	}
-	for _, b := range w.st.p1 {
-		for _, c := range b.engine.Clauses() {
-			out = append(out, fmt.Sprintf("p1 %s: %s %s for %s if %s", b.name, c.Verdict, c.Reason, c.Kind, strings.Join(c.Conds, " and ")))
-		}
-	}
-	for _, o := range w.st.p2 {
-		out = append(out, "p2 "+string(contract.Bytes(o.doc)))
-	}
-	return out
-}
-
 // Diff compares two stacks rule by rule.
 func Diff(old, next *Workbench) (removed, added []string) {
-	a, b := old.Lines(), next.Lines()
+	a, b := old.st.Lines(), next.st.Lines()
 	for _, l := range a {
 		if !slices.Contains(b, l) {
 			removed = append(removed, l)
@@ -205,18 +189,15 @@ func Test(ctx context.Context, path string) ([]rego.TestResult, error) {
 // since; what differs between now and the candidate is the candidate's doing.
 type Simulation struct {
 	now             *State
-	force, proposed stack
+	force, proposed stack.Stack
 }
 
 // NewSimulation places a candidate among what is in force in now, a state at the
 // end of the ledger. Overlays that have expired at the time at are left out.
 func NewSimulation(now *State, candidate *Document, at time.Time) (*Simulation, error) {
 	now.mu.RLock()
-	w := &Workbench{st: now.stack}
+	w := &Workbench{st: now.stack.WithoutExpired(contract.Time(at))}
 	now.mu.RUnlock()
-	w.st.p2 = slices.DeleteFunc(slices.Clone(w.st.p2), func(o overlay) bool {
-		return o.doc != nil && o.doc.Expires != "" && o.doc.Expires <= contract.Time(at)
-	})
 	s := &Simulation{now: now, force: w.st}
 	if err := w.Put(candidate); err != nil {
 		return nil, err
@@ -244,51 +225,12 @@ func (s *Simulation) Decide(ctx context.Context, d *contract.Decision, args []by
 	f.Roles = s.now.gov.Roles(f.Actor, f.Now)
 	f.Suspended = s.now.gov.Suspended(f.Actor) || f.OnBehalfOf != "" && s.now.gov.Suspended(f.OnBehalfOf)
 	s.now.mu.RUnlock()
-	of := func(st *stack) Opinion {
-		a := guard.Judge(s.now.under(ctx, st, d.CallID, "", f, args))
+	of := func(st *stack.Stack) Opinion {
+		c := stack.Call{ID: d.CallID, Facts: f, Args: args}
+		b := st.Basis(&s.now.Catalog, &c.Facts)
+		ev := stack.Evaluate(ctx, b, c)
+		a := ev.Verdict()
 		return Opinion{a.Verdict, a.Reason}
 	}
 	return of(&s.force), of(&s.proposed), nil
-}
-
-// Explain takes a recorded decision apart, by the functions that decide: what
-// each part answered, and last what they come to. Keep must have been set.
-func (st *State) Explain(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) ([]guard.Step, error) {
-	in, docs, err := st.recall(d)
-	if err != nil {
-		return nil, err
-	}
-	var layers []guard.Step
-	answer(ctx, &in, docs, args, rulesOf(e), func(s guard.Step) { layers = append(layers, s) })
-	st.named(layers, d)
-	v, steps := guard.Explain(in, layers)
-	for i := range steps {
-		switch steps[i].Part {
-		case guard.PartCeilings:
-			steps[i].Digest = d.Policies.P0
-		case guard.PartLimits:
-			steps[i].Name = strings.Join(in.Facts.Budget.Accounts, " ")
-		case guard.PartPeople:
-			steps[i].Name = in.Facts.Resolution
-		}
-	}
-	return append(steps, guard.Step{Part: PartDecision, Verdict: v.Verdict, Reason: v.Reason}), nil
-}
-
-// PartDecision is the last step of an explanation.
-const PartDecision = "decision"
-
-// named adds the digests of their documents to the steps of a decision.
-func (st *State) named(steps []guard.Step, d *contract.Decision) {
-	p1, p2 := split(d.Policies.P1), split(d.Policies.P2)
-	for i := range steps {
-		switch s := &steps[i]; {
-		case s.Part == guard.PartSchema:
-			s.Digest = d.ToolDigest
-		case s.Part == guard.PartRules && len(p1) > 0:
-			s.Digest, p1 = p1[0], p1[1:]
-		case s.Part == guard.PartOverlay && len(p2) > 0:
-			s.Digest, p2 = p2[0], p2[1:]
-		}
-	}
 }

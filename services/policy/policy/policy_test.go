@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
 var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
@@ -145,20 +146,20 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	if args != "" {
 		raw = []byte(args)
 	}
-	in := w.st.inputs(context.Background(), "c-1", "", f, raw)
-	v := guard.Judge(in)
+	eval := w.st.evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: raw})
+	v := eval.Verdict()
 	if limits := w.st.limits(); v.Verdict == contract.Allow && len(limits) > 0 {
 		var book limit.State
 		spent := events.BudgetChanged{Now: f.Now, Reserved: []events.Reserved{{CallID: "c-0", Session: "s", Charges: []events.Charge{
 			{Account: "rate/agent:alice", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"}, {Account: "ask/agent:bob", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"},
 			{Account: "wide/agent:carol", Amount: 1, Window: "concurrent"}, {Account: "day/agent:dave", Amount: 1, Window: "day:2026-03-03T00:00:00.000Z"}}}}}
 		limit.Evolve(&book, &spent)
-		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: &in.Facts, Amounts: estimate(in.Tool, llmArgs(in.Facts.Kind, raw), w.st.price, 1)}}, nil)
+		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: eval.Facts(), Amounts: estimate(eval.Tool(), stack.LLMArgs(f.Kind, raw), w.st.price, 1)}}, nil)
 		if len(got[0].Accounts) > 0 {
-			in.Facts.Budget = &got[0]
+			eval.Charge(&got[0])
 		}
 	}
-	d := guard.Decide(in, key(w.t, "policy"))
+	d := eval.Decide(0, key(w.t, "policy"))
 	e := &contract.Event{Name: "allowed", Version: contract.VersionOf("allowed")}
 	again, why, hash, err := w.st.Redecide(context.Background(), e, &d, raw)
 	if err != nil || again != d.Verdict || why != d.ReasonCode || hash != d.PolicyHash {
@@ -178,7 +179,7 @@ func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 		return
 	}
 	last := steps[len(steps)-1]
-	if last.Part != PartDecision || last.Verdict != d.Verdict || last.Reason != d.ReasonCode {
+	if last.Part != stack.PartDecision || last.Verdict != d.Verdict || last.Reason != d.ReasonCode {
 		w.t.Errorf("decided %s %s, explained %+v", d.Verdict, d.ReasonCode, steps)
 	}
 	if !slices.ContainsFunc(steps[:len(steps)-1], func(s guard.Step) bool { return s.Verdict == d.Verdict && s.Reason == d.ReasonCode }) &&
@@ -334,16 +335,16 @@ func TestPrecedence(t *testing.T) {
 	if _, r := w.decide(f, `{}`); r != "DENY_OVER" {
 		t.Error(r)
 	}
-	in := w.st.inputs(context.Background(), "c", "", f, []byte(`{}`))
-	if n := strings.Count(in.Policies.P1, "sha256:"); n != 3 || in.Policies.P2 == "" {
-		t.Errorf("%+v", in.Policies)
+	d := w.st.stack.Basis(&w.st.Catalog, &f).Digests
+	if n := strings.Count(d.P1, "sha256:"); n != 3 || d.P2 == "" {
+		t.Errorf("%+v", d)
 	}
 	f.Now = contract.Time(noon.Add(time.Second))
 	if _, r := w.decide(f, `{}`); r != "RULE_SCOPED_CALL" {
 		t.Error("an overlay outlives its expiry:", r)
 	}
 	f.Session = "s-2"
-	if in = w.st.inputs(context.Background(), "c", "", f, []byte(`{}`)); in.Policies.P2 != "" {
+	if d = w.st.stack.Basis(&w.st.Catalog, &f).Digests; d.P2 != "" {
 		t.Error("an overlay of another session applies")
 	}
 }
@@ -516,7 +517,8 @@ func BenchmarkAllow(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		f.Client = fmt.Sprint("c", i) // a rule reads it, so that nothing is answered from what is kept
 		w.st.govern(&f, noon)
-		if d := guard.Decide(w.st.inputs(context.Background(), "c-1", "", f, []byte(`{"n":1}`)), k); d.ReasonCode != "RULE_TEN" {
+		eval := w.st.evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
+		if d := eval.Decide(0, k); d.ReasonCode != "RULE_TEN" {
 			b.Fatal(d.ReasonCode)
 		}
 	}

@@ -17,12 +17,12 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
 // TestBenchDecision measures a recorded decision: facts to a signed decision
@@ -74,7 +74,8 @@ func allows(t *testing.T) []time.Duration {
 		f.Client = fmt.Sprint("c", i) // a rule reads it, so that nothing is answered from what is kept
 		began := time.Now()
 		w.st.govern(&f, noon)
-		d := guard.Decide(w.st.inputs(context.Background(), "c-1", "", f, []byte(`{"n":1}`)), k)
+		eval := w.st.evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
+		d := eval.Decide(0, k)
 		if took = append(took, time.Since(began)); d.ReasonCode != "RULE_TEN" {
 			t.Fatal(d.ReasonCode)
 		}
@@ -94,9 +95,8 @@ func recorded(t *testing.T, w *world, m *emit.Emitter, r *execute.Recorder, n in
 		cause := &contract.Event{ID: "p-" + id, Source: "gateway/gw1", Tenant: "t", Actor: f.Actor, Client: "-", Session: "s-1", CallID: id, Origin: "gw1", Lamport: 1}
 		began := time.Now()
 		w.st.govern(&f, noon)
-		in := w.st.inputs(context.Background(), id, "", f, args)
-		in.Lamport = m.Tick()
-		d := guard.Decide(in, k)
+		eval := w.st.evaluate(context.Background(), stack.Call{ID: id, Facts: f, Args: args})
+		d := eval.Decide(m.Tick(), k)
 		eff := contract.Effect{CallID: id, EffectType: f.Kind, Ended: m.Time(), ErrorCode: "denied", InputDigest: f.ArgsDigest, Instance: "policy-1", Status: contract.Denied, Tool: f.Tool}
 		if err := r.Record(context.Background(), cause, &d, true, eff, nil); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,82 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+)
+
+// Archive is every document that ever was in force, by its digest: what recorded
+// decisions are decided again by. The zero value is empty. It is not safe for
+// concurrent use.
+type Archive struct {
+	documents map[string]any // by layer and digest
+	tools     map[string]*contract.Tool
+}
+
+// Add keeps a policy document of a layer; doc is Compile's result, or Erased.
+func (a *Archive) Add(layer, digest string, doc any) {
+	if a.documents == nil {
+		a.documents = map[string]any{}
+	}
+	a.documents[layer+digest] = doc
+}
+
+// AddTool keeps a tool document.
+func (a *Archive) AddTool(t *contract.Tool) {
+	if a.tools == nil {
+		a.tools = map[string]*contract.Tool{}
+	}
+	a.tools[contract.Digest(t)] = t
+}
+
+// Basis returns what a recorded decision was taken by: the documents that it
+// names, and the rules by which the release that recorded it read schemas. It
+// fails with contract.ErrErased where a document's content was erased.
+func (a *Archive) Basis(e *contract.Event, d *contract.Decision, f *guard.Facts) (Basis, error) {
+	b := Basis{Digests: d.Policies, Rules: rulesOf(e)}
+	for _, x := range []struct{ layer, digests string }{{"p0", d.Policies.P0}, {"p1", d.Policies.P1}, {"p2", d.Policies.P2}} {
+		for _, digest := range split(x.digests) {
+			switch doc := a.documents[x.layer+digest].(type) {
+			case *guard.Ceilings:
+				b.Ceilings = doc
+			case *rego.Engine:
+				b.Bundles = append(b.Bundles, doc)
+			case *guard.Overlay:
+				b.Overlays = append(b.Overlays, doc)
+			case Erased:
+				return b, fmt.Errorf("policy %s: %w", digest, contract.ErrErased)
+			default:
+				return b, errors.New("a policy it names was never activated")
+			}
+		}
+	}
+	if f.ToolDigest != "none" {
+		if b.Tool = a.tools[f.ToolDigest]; b.Tool == nil {
+			return b, errors.New("the tool document it names was never registered")
+		}
+	}
+	return b, nil
+}
+
+// rulesOf returns how the release that recorded a decision read schemas. The
+// first versions of the events that hold decisions are release 0.1's.
+func rulesOf(e *contract.Event) toolschema.Rules {
+	if e.Version == 1 && (e.Name == "allowed" || e.Name == "effect_recorded") {
+		return toolschema.Open
+	}
+	return toolschema.Closed
+}
+
+// split returns the digests of one field of contract.PolicyDigests.
+func split(digests string) []string {
+	if digests == "" {
+		return nil
+	}
+	return strings.Split(digests, "+")
+}

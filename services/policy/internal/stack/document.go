@@ -1,0 +1,48 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+)
+
+// Compile reads a policy document of a layer: signed ceilings (p0), an OPA
+// bundle (p1) or an overlay (p2). The result is a *guard.Ceilings, *rego.Engine
+// or *guard.Overlay. Ceilings must be signed by a key that keys names as a root
+// key at lamport; the signature of a bundle is checked by rego.Verify, not here.
+func Compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, error) {
+	switch layer {
+	case "p0":
+		return guard.OpenP0(body, lamport, keys)
+	case "p1":
+		return rego.Compile(context.Background(), body)
+	case "p2":
+		var o guard.Overlay
+		if err := contract.Decode(body, &o); err != nil {
+			return nil, fmt.Errorf("overlay: %w", err)
+		}
+		return &o, o.Validate()
+	}
+	return nil, fmt.Errorf("policy layer %q is unknown", layer)
+}
+
+// Erased takes the place of a document, in replay, whose content was erased. It
+// keeps the document's place in the stack; what it decided cannot be decided
+// again.
+type Erased struct {
+	Layer string
+}
+
+// empty returns a document of the layer without content.
+func (x Erased) empty() any {
+	switch x.Layer {
+	case "p0":
+		return (*guard.Ceilings)(nil)
+	case "p1":
+		return (*rego.Engine)(nil)
+	}
+	return (*guard.Overlay)(nil)
+}

@@ -1,0 +1,225 @@
+// Package stack is the documents that govern calls, and the one function that
+// evaluates a call by them.
+//
+// A decision rests on signed ceilings (P0), bundles of Rego (P1), overlays that
+// narrow (P2), limits, the tool's own document, and the labels of the data that
+// reached the call. Whoever needs a verdict calls Evaluate: the service for a new
+// call, replay for a recorded one, a simulation for a candidate document, and an
+// explanation. They differ in where the Basis comes from, which is Stack.Basis
+// for the documents in force and Archive.Basis for recorded ones.
+//
+// Evaluate asks the documents; pkg/core/guard joins their answers into a verdict
+// and is the only maker of signed decisions.
+package stack
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+)
+
+// Basis is the documents that one call is decided by.
+type Basis struct {
+	Tool     *contract.Tool   // nil: unknown
+	Ceilings *guard.Ceilings  // nil: none, which denies
+	Bundles  []*rego.Engine   // in order of precedence
+	Overlays []*guard.Overlay // those that apply to the call
+	Digests  contract.PolicyDigests
+	Rules    toolschema.Rules // how the tool's input schema is read
+}
+
+// Call is a call as a decision sees it. Nothing but Args is the caller's word.
+type Call struct {
+	ID      string
+	IdemKey string
+	Facts   guard.Facts
+	Args    []byte // canonical; nil: cannot be read
+	// Explain keeps what each document answered and where, for Steps. It costs a
+	// second evaluation of each bundle.
+	Explain bool
+}
+
+// Evaluation is what the documents answered for one call. Verdict, Decide, Again
+// and Steps are all computed from the same answers.
+type Evaluation struct {
+	inputs guard.Inputs
+	steps  []guard.Step // of the documents; with Call.Explain
+}
+
+// Evaluate asks the schema, the bundles and the overlays of a basis about a call.
+// Every decision rests on it: live, in replay, in simulations, and where one is
+// explained. Of the bundles, the first with an opinion answers for the layer. An
+// error in a document is its denial.
+func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
+	e := Evaluation{inputs: guard.Inputs{CallID: c.ID, IdemKey: c.IdemKey, Facts: c.Facts, Tool: b.Tool, P0: b.Ceilings, Policies: b.Digests}}
+	in := &e.inputs
+	if in.Tool == nil {
+		return e
+	}
+	model := LLMArgs(in.Facts.Kind, c.Args)
+	in.Schema = checkArgs(in, model, c.Args, b.Rules)
+	e.note(c.Explain, guard.Step{Part: guard.PartSchema, Digest: in.Facts.ToolDigest}, in.Schema)
+	if in.Schema.Verdict != "" {
+		return e
+	}
+	e.bundles(ctx, &b, &c)
+	if in.Facts.Delegator != nil {
+		other := forDelegator(ctx, in, &b, c.Args)
+		e.note(c.Explain, guard.Step{Part: guard.PartDelegator}, other)
+		in.P1 = both(in.P1, other)
+	}
+	for i, o := range b.Overlays {
+		a := o.Answer(&in.Facts, in.Tool)
+		if c.Explain {
+			e.note(true, guard.Step{Part: guard.PartOverlay, Name: o.ID, Digest: nth(b.Digests.P2, i)}, a)
+		}
+		in.P2 = append(in.P2, a)
+	}
+	if model != nil && len(model.Tools) > 0 {
+		in.P2 = append(in.P2, guard.Offers(model.Tools, in.P0, b.Overlays))
+	}
+	return e
+}
+
+// bundles asks the bundles in order, up to the first with an opinion.
+func (e *Evaluation) bundles(ctx context.Context, b *Basis, c *Call) {
+	in := &e.inputs
+	input := rego.NewInput(&in.Facts, in.Tool, c.Args)
+	for i, engine := range b.Bundles {
+		in.P1 = engine.Answer(ctx, input)
+		if c.Explain {
+			e.note(true, guard.Step{Part: guard.PartRules, Digest: nth(b.Digests.P1, i), At: engine.At(ctx, input)}, in.P1)
+		}
+		if in.P1.Verdict != "" {
+			return
+		}
+	}
+}
+
+// note keeps a document's answer as a step.
+func (e *Evaluation) note(keep bool, s guard.Step, a guard.Answer) {
+	if keep {
+		s.Verdict, s.Reason = a.Verdict, a.Reason
+		e.steps = append(e.steps, s)
+	}
+}
+
+// Verdict joins the answers, with what people and limits said.
+func (e *Evaluation) Verdict() guard.Answer { return guard.Judge(e.inputs) }
+
+// Facts returns the facts that the evaluation rests on. The caller must not
+// change them.
+func (e *Evaluation) Facts() *guard.Facts { return &e.inputs.Facts }
+
+// Tool returns the tool document, or nil where the tool is unknown.
+func (e *Evaluation) Tool() *contract.Tool { return e.inputs.Tool }
+
+// Charge adds what the budget ledger answered to the facts. No document is asked
+// again: none of them sees it.
+func (e *Evaluation) Charge(b *guard.BudgetFact) { e.inputs.Facts.Budget = b }
+
+// Decide returns the signed decision at a lamport.
+func (e *Evaluation) Decide(lamport uint64, key *sign.Key) contract.Decision {
+	e.inputs.Lamport = lamport
+	return guard.Decide(e.inputs, key)
+}
+
+// Again returns the verdict, its reason and the policy hash without signing, for
+// comparison with a recorded decision.
+func (e *Evaluation) Again() (verdict, reason, hash string) { return guard.Redecide(e.inputs) }
+
+// PartDecision is the last step of an explanation.
+const PartDecision = "decision"
+
+// Steps lists what each part of the decision answered, in the order in which they
+// count, and last what they come to. Call.Explain must have been set.
+func (e *Evaluation) Steps() []guard.Step {
+	v, steps := guard.Explain(e.inputs, e.steps)
+	for i := range steps {
+		switch s := &steps[i]; s.Part {
+		case guard.PartCeilings:
+			s.Digest = e.inputs.Policies.P0
+		case guard.PartLimits:
+			s.Name = strings.Join(e.inputs.Facts.Budget.Accounts, " ")
+		case guard.PartPeople:
+			s.Name = e.inputs.Facts.Resolution
+		}
+	}
+	return append(steps, guard.Step{Part: PartDecision, Verdict: v.Verdict, Reason: v.Reason})
+}
+
+// nth returns the i-th of several digests in one field, or "".
+func nth(digests string, i int) string {
+	if all := split(digests); i < len(all) {
+		return all[i]
+	}
+	return ""
+}
+
+// forDelegator returns what the bundles answer if the principal that a call is
+// made for makes it itself.
+func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) (a guard.Answer) {
+	f := in.Facts
+	f.Actor, f.Roles, f.OnBehalfOf, f.Delegation, f.Key = f.OnBehalfOf, f.Delegator.Roles, "", "", nil
+	if len(f.Delegator.Scopes) > 0 {
+		f.Scopes = f.Delegator.Scopes
+	}
+	f.Delegator = nil
+	input := rego.NewInput(&f, in.Tool, args)
+	for _, e := range b.Bundles {
+		if a = e.Answer(ctx, input); a.Verdict != "" {
+			break
+		}
+	}
+	return a
+}
+
+// both returns what two principals may do together: where there is no opinion on
+// one of them there is none.
+func both(a, b guard.Answer) guard.Answer {
+	if a.Verdict == "" || b.Verdict == "" {
+		return guard.Answer{}
+	}
+	return guard.Combine(a, b)
+}
+
+var checker toolschema.Checker
+
+// checkArgs returns the input schema's answer. model is set where args are a
+// request to a model. Args must be canonical: where a name occurs twice, two
+// readers could take two values.
+func checkArgs(in *guard.Inputs, model *llm.Args, args []byte, rules toolschema.Rules) guard.Answer {
+	reason := contract.ReasonSchemaViolation
+	switch {
+	case args == nil:
+		reason = contract.ReasonArgsUnavailable
+	case string(in.Tool.InputSchema) == llm.Schema:
+		if model != nil { // decoding is as strict as the schema, and refuses what is not canonical
+			reason = ""
+		}
+	case rules != toolschema.Closed || canon.IsCanonical(args):
+		reason = checker.InputBy(rules, in.Facts.ToolDigest, in.Tool, args)
+	}
+	if reason == "" {
+		return guard.Answer{}
+	}
+	return guard.Answer{Verdict: contract.Deny, Reason: reason}
+}
+
+// LLMArgs reads the args of a request to a model, and returns nil for any other
+// kind of call and for args that are no such request.
+func LLMArgs(kind string, args []byte) *llm.Args {
+	var q llm.Args
+	if !slices.Contains(llm.Kinds, kind) || contract.Decode(args, &q) != nil {
+		return nil
+	}
+	return &q
+}

@@ -1,0 +1,148 @@
+package stack
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+)
+
+// Stack is the policy documents in force. It is a value: With returns the next
+// one and changes nothing, so that a decision sees one stack from beginning to
+// end. The zero value has no documents, and denies every call.
+type Stack struct {
+	ceilings *guard.Ceilings
+	digest   string    // of the ceilings
+	bundles  []bundle  // in order of precedence, then of name
+	overlays []overlay // in order of name
+	history  []*contract.Activated
+}
+
+type bundle struct {
+	name       string
+	precedence int64
+	digest     string
+	engine     *rego.Engine
+}
+
+type overlay struct {
+	name, digest string
+	doc          *guard.Overlay
+}
+
+// With returns the stack after an activation of doc, which Compile returned, or
+// after the retirement that a describes. It fails where a retires the ceilings.
+func (s Stack) With(a *contract.Activated, doc any) (Stack, error) {
+	s.history = append(slices.Clip(s.history), a)
+	s.bundles = slices.DeleteFunc(slices.Clone(s.bundles), func(b bundle) bool { return a.Layer == "p1" && b.name == a.Name })
+	s.overlays = slices.DeleteFunc(slices.Clone(s.overlays), func(o overlay) bool { return a.Layer == "p2" && o.name == a.Name })
+	if a.Retired {
+		if a.Layer == "p0" {
+			return s, errors.New("the ceilings cannot be retired")
+		}
+		return s, nil
+	}
+	if x, ok := doc.(Erased); ok {
+		doc = x.empty()
+	}
+	switch d := doc.(type) {
+	case *guard.Ceilings:
+		s.ceilings, s.digest = d, a.Digest
+	case *rego.Engine:
+		s.bundles = append(s.bundles, bundle{a.Name, a.Precedence, a.Digest, d})
+		slices.SortFunc(s.bundles, func(x, y bundle) int {
+			return cmp.Or(cmp.Compare(x.precedence, y.precedence), cmp.Compare(x.name, y.name))
+		})
+	case *guard.Overlay:
+		s.overlays = append(s.overlays, overlay{a.Name, a.Digest, d})
+		slices.SortFunc(s.overlays, func(x, y overlay) int { return cmp.Compare(x.name, y.name) })
+	}
+	return s, nil
+}
+
+// WithoutExpired returns the stack without the overlays that have expired at
+// now (contract.TimeFormat).
+func (s Stack) WithoutExpired(now string) Stack {
+	s.overlays = slices.DeleteFunc(slices.Clone(s.overlays), func(o overlay) bool {
+		return o.doc != nil && o.doc.Expires != "" && o.doc.Expires <= now
+	})
+	return s
+}
+
+// Ceilings returns the P0 document in force, or nil. The caller must not change it.
+func (s *Stack) Ceilings() *guard.Ceilings { return s.ceilings }
+
+// InForce lists the activations in force: the ceilings, the bundles in order of
+// precedence, the overlays in order of name.
+func (s *Stack) InForce() []*contract.Activated {
+	find := func(layer, name, digest string) *contract.Activated {
+		for _, a := range slices.Backward(s.history) {
+			if a.Layer == layer && a.Name == name && a.Digest == digest && !a.Retired {
+				return a
+			}
+		}
+		return nil
+	}
+	var out []*contract.Activated
+	if s.ceilings != nil {
+		out = append(out, find("p0", "", s.digest))
+	}
+	for _, b := range s.bundles {
+		out = append(out, find("p1", b.name, b.digest))
+	}
+	for _, o := range s.overlays {
+		out = append(out, find("p2", o.name, o.digest))
+	}
+	return out
+}
+
+// Tools are the tool documents in force. *catalog.Catalog implements it.
+type Tools interface {
+	// Lookup returns a kind's document and its digest, or nil and "none".
+	Lookup(kind string) (t *contract.Tool, digest string)
+	// Approved returns the digest of a kind that may be called; explicit is true
+	// where people approved it.
+	Approved(kind string) (digest string, explicit bool)
+	// Digest names all of them together.
+	Digest() string
+}
+
+// Basis returns what a call with these facts is decided by now, and adds to the
+// facts what the tool documents say: the tool's digest, the catalog's, and the
+// approved digest where it is another one.
+func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
+	f.ToolPinned = ""
+	tool, digest := tools.Lookup(f.Kind)
+	if tool != nil && tool.Tool != f.Tool {
+		tool, digest = nil, "none"
+	}
+	f.ToolDigest, f.CatalogDigest = digest, tools.Digest()
+	if tool != nil && tool.Executor != "policy" {
+		approved, explicit := tools.Approved(f.Kind)
+		switch {
+		case !explicit && s.ceilings != nil && s.ceilings.ExplicitTools:
+			f.ToolPinned = "none"
+		case approved != digest:
+			f.ToolPinned = approved
+		}
+	}
+	b := Basis{Tool: tool, Ceilings: s.ceilings, Bundles: make([]*rego.Engine, len(s.bundles)), Rules: toolschema.Closed}
+	var p1, p2 []string
+	for i := range s.bundles {
+		b.Bundles[i] = s.bundles[i].engine
+		p1 = append(p1, s.bundles[i].digest)
+	}
+	for i := range s.overlays {
+		if o := &s.overlays[i]; o.doc.Applies(f) {
+			b.Overlays = append(b.Overlays, o.doc)
+			p2 = append(p2, o.digest)
+		}
+	}
+	b.Digests = contract.PolicyDigests{P0: s.digest, P1: strings.Join(p1, "+"), P2: strings.Join(p2, "+")}
+	return b
+}

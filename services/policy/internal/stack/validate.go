@@ -1,0 +1,41 @@
+package stack
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
+)
+
+// Validate checks the whole stack, with the limits that people set, for
+// consistency. known is what the mesh has; with nil the names in the documents
+// are not looked up.
+func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
+	c := cpi.Stack{P0: s.ceilings, Known: known, Limits: limits}
+	for _, b := range s.bundles {
+		c.Bundles = append(c.Bundles, cpi.Bundle{Name: b.name, Clauses: b.engine.Clauses(), References: b.engine.References()})
+	}
+	for _, o := range s.overlays {
+		c.Overlays = append(c.Overlays, *o.doc)
+	}
+	return cpi.Validate(&c)
+}
+
+// Lines lists every rule of the stack, one per line, for comparing stacks.
+func (s *Stack) Lines() []string {
+	var out []string
+	if s.ceilings != nil {
+		out = append(out, "p0 "+string(contract.Bytes(s.ceilings)))
+	}
+	for _, b := range s.bundles {
+		for _, c := range b.engine.Clauses() {
+			out = append(out, fmt.Sprintf("p1 %s: %s %s for %s if %s", b.name, c.Verdict, c.Reason, c.Kind, strings.Join(c.Conds, " and ")))
+		}
+	}
+	for _, o := range s.overlays {
+		out = append(out, "p2 "+string(contract.Bytes(o.doc)))
+	}
+	return out
+}
