@@ -13,9 +13,10 @@ import (
 const samples = "/packs"
 
 // Environment: BINNACLE_PACKS (folder; else packs of the configuration folder,
-// else the image's samples), BINNACLE_STATE (scratch, /state),
-// BINNACLE_CONTAINERD (socket; auto = the usual one if there is one; empty = tier process), BINNACLE_FIFO (folder
-// that client and daemon both see), BINNACLE_NOOP (1 offers tool.noop).
+// else the image's samples), BINNACLE_STATE (scratch, /state), BINNACLE_CONTAINERD
+// (socket; auto = the usual one if there is one; empty = tier process),
+// BINNACLE_FIFO (folder that client and daemon both see), BINNACLE_NOOP (1 offers
+// tool.noop).
 func main() {
 	run.Main("session-runner", func(run.Keys) (run.Service, error) {
 		cfg := sessionrunner.Config{PacksDir: run.ConfigFile("BINNACLE_PACKS", "packs"), StateDir: run.Getenv("BINNACLE_STATE", "/state"),

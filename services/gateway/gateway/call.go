@@ -481,7 +481,7 @@ func (s *Service) call(c echo.Context) error {
 			return beneath("/args", err)
 		}
 		r.Stream = false
-		return s.answer(c, r)
+		return beneath("/args", s.answer(c, r))
 	}
 	return s.respond(c, who, req.Kind, req.Tool, req.Args)
 }

@@ -177,7 +177,7 @@ func (a *attempt) run(ctx context.Context) error {
 		if errors.Is(err, errNotStored) {
 			return &provider.Failure{Code: "not_found", Message: err.Error(), Fault: &ir.Fault{Param: "/previous_response_id", Message: err.Error()}}
 		}
-		return &provider.Failure{Code: "upstream_refused", Status: http.StatusBadRequest, Message: "the request cannot be translated for provider " + up.Name + ": " + err.Error()}
+		return refused(c.body, err, "the request cannot be translated for provider "+up.Name+": ")
 	}
 	if f := a.afford(); f != nil {
 		return f
@@ -394,7 +394,7 @@ func (a *attempt) demo(ctx context.Context) error {
 		return &provider.Failure{Code: "not_found", Message: err.Error(), Fault: &ir.Fault{Param: "/previous_response_id", Message: err.Error()}}
 	}
 	if err != nil {
-		return &provider.Failure{Code: "upstream_refused", Status: http.StatusBadRequest, Message: err.Error()}
+		return refused(c.body, err, "")
 	}
 	a.ans.request, a.ans.prev, a.ans.store = r, c.args.Previous, true
 	a.ans.id = strings.Replace(a.ans.id, "-", "-demo-", 1)

@@ -115,7 +115,7 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 		if json.Unmarshal(stop, &one) == nil {
 			r.Stop = []string{one}
 		} else if err := json.Unmarshal(stop, &r.Stop); err != nil {
-			return nil, fmt.Errorf("stop: %w", err)
+			return nil, ir.Misfit("stop", err)
 		}
 	}
 	for i, t := range tools {
@@ -132,7 +132,7 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 			raw = t.Custom
 		}
 		if err := json.Unmarshal(raw, &f); err != nil {
-			return nil, fmt.Errorf("tools[%d]: %w", i, err)
+			return nil, ir.Misfit(fmt.Sprintf("tools[%d]", i), err)
 		}
 		d.Name, d.Description, d.Schema, d.Strict = f.Name, f.Description, f.Parameters, f.Strict
 		if t.Type == "custom" {
@@ -176,7 +176,7 @@ func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 		} `json:"custom"`
 	}
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return nil, fmt.Errorf("tool_choice: %w", err)
+		return nil, ir.Misfit("tool_choice", err)
 	}
 	return &ir.Choice{Mode: "tool", Name: c.Function.Name + c.Custom.Name}, nil
 }
@@ -195,7 +195,7 @@ func parseFormat(raw json.RawMessage, r *ir.Request) error {
 		} `json:"json_schema"`
 	}
 	if err := json.Unmarshal(raw, &f); err != nil {
-		return fmt.Errorf("response_format: %w", err)
+		return ir.Misfit("response_format", err)
 	}
 	if f.Type != "text" {
 		r.Format = &ir.Format{Type: f.Type, Name: f.Schema.Name, Description: f.Schema.Description, Schema: f.Schema.Schema, Strict: f.Schema.Strict}

@@ -2,7 +2,9 @@ package ir
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 )
 
 // Members is an object whose members are taken one by one; what is left is
@@ -29,9 +31,29 @@ func (m Members) Take(name string, v any) error {
 		return nil
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return Misfit(name, err)
 	}
 	return nil
+}
+
+// Misfit is the error of a member whose JSON does not fit, without Go's types.
+func Misfit(name string, err error) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		value, _, _ := strings.Cut(wrong.Value, " ")
+		return fmt.Errorf("%s: %s does not belong here", name, article(value))
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+func article(value string) string {
+	switch value {
+	case "array", "object":
+		return "an " + value
+	case "bool":
+		return "a boolean"
+	}
+	return "a " + value
 }
 
 // TakeAll takes members by pairs of name and destination.

@@ -17,7 +17,7 @@ func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, e
 	}
 	var list []T
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("content: %w", err)
+		return nil, Misfit("content", err)
 	}
 	var out []Part
 	for i := range list {

@@ -94,7 +94,7 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 		r.Format = &ir.Format{Type: output2.Type, Name: "answer", Schema: output2.Schema}
 	}
 	if parts, err := parseContent(system); err != nil {
-		return nil, fmt.Errorf("system: %w", err)
+		return nil, ir.Misfit("system", err)
 	} else if len(parts) > 0 {
 		r.Messages = append(r.Messages, ir.Message{Role: ir.System, Parts: parts})
 	}
@@ -111,7 +111,7 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 	for i, raw := range tools {
 		var t tool
 		if err := json.Unmarshal(raw, &t); err != nil {
-			return nil, fmt.Errorf("tools[%d]: %w", i, err)
+			return nil, ir.Misfit(fmt.Sprintf("tools[%d]", i), err)
 		}
 		d := ir.ToolDef{Name: t.Name, Description: t.Description, Schema: t.Schema, Strict: t.Strict, Cache: t.Cache}
 		if t.Type != "" && t.Type != "custom" {

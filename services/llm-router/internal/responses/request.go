@@ -100,7 +100,7 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 	for i, raw := range tools {
 		ds, err := parseTool(raw, "")
 		if err != nil {
-			return nil, fmt.Errorf("tools[%d]: %w", i, err)
+			return nil, ir.Misfit(fmt.Sprintf("tools[%d]", i), err)
 		}
 		r.Tools = append(r.Tools, ds...)
 	}
@@ -155,7 +155,7 @@ func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 		Name string `json:"name"`
 	}
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return nil, fmt.Errorf("tool_choice: %w", err)
+		return nil, ir.Misfit("tool_choice", err)
 	}
 	if c.Mode != "" { // a subset of the tools
 		return &ir.Choice{Mode: c.Mode}, nil
@@ -174,7 +174,7 @@ func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 	}
 	var items []item
 	if err := json.Unmarshal(raw, &items); err != nil {
-		return nil, fmt.Errorf("input: %w", err)
+		return nil, ir.Misfit("input", err)
 	}
 	var out []ir.Message
 	// Items of one turn of the model are one message.

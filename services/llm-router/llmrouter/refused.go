@@ -1,0 +1,59 @@
+package llmrouter
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+)
+
+// refused is the failure of a request that cannot be read or translated here. It
+// names the member that err does by its JSON pointer in body.
+func refused(body []byte, err error, why string) *provider.Failure {
+	at, rest := pointerIn(body, err.Error())
+	message := why + rest
+	if at != "" {
+		message = at + ": " + message
+	}
+	return &provider.Failure{Code: "invalid_input", Status: http.StatusBadRequest, Message: message, Fault: &ir.Fault{Param: at, Message: message}}
+}
+
+// pathIn is how errors of the dialects begin: "messages[0]: ", "content[1].type: ".
+var pathIn = regexp.MustCompile(`^[a-z_]+(\[[0-9]+\])?(\.[a-z_]+(\[[0-9]+\])?)*: `)
+
+// pointerIn splits an error's text into the pointer of the deepest member of body
+// that it names, and what is wrong there.
+func pointerIn(body []byte, text string) (at, rest string) {
+	doc := json.RawMessage(body)
+	for {
+		path := pathIn.FindString(text)
+		if path == "" {
+			return at, text
+		}
+		for part := range strings.FieldsFuncSeq(strings.TrimSuffix(path, ": "), func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
+			next := inside(doc, part)
+			if next == nil {
+				return at, text
+			}
+			doc, at = next, at+"/"+part
+		}
+		text = text[len(path):]
+	}
+}
+
+// inside is a member of an object or an item of an array; nil if there is none.
+func inside(doc json.RawMessage, part string) json.RawMessage {
+	var object map[string]json.RawMessage
+	if json.Unmarshal(doc, &object) == nil {
+		return object[part]
+	}
+	var list []json.RawMessage
+	if n, err := strconv.Atoi(part); err == nil && json.Unmarshal(doc, &list) == nil && n < len(list) {
+		return list[n]
+	}
+	return nil
+}
