@@ -76,7 +76,7 @@ var _ = register("12.30 forged reports of what callers execute", func(t *testing
 		must(t, as(t, m, owner, "POST", h.path(), "", h.outcome(status)), 400, "status")
 	}
 	must(t, as(t, m, owner, "POST", h.path(), "", fmt.Sprintf(`{"args_digest":%q,"status":"succeeded","usage":{"cents":-5}}`, h.ArgsDigest)), 400, "usage")
-	must(t, as(t, m, owner, "POST", h.path(), "", fmt.Sprintf(`{"args_digest":%q,"status":"succeeded","attested_by":"session-runner"}`, h.ArgsDigest)), 400, "unknown field")
+	must(t, as(t, m, owner, "POST", h.path(), "", fmt.Sprintf(`{"args_digest":%q,"status":"succeeded","attested_by":"session-runner"}`, h.ArgsDigest)), 400, "unknown member")
 	for _, id := range []string{"i-c-NOSUCH", h.CallID, "d-" + h.CallID, "i-", strings.Repeat("i-", 500)} {
 		must(t, as(t, m, owner, "POST", "/api/v1/intents/"+id+"/outcome", "", h.outcome("succeeded")), 404, "not_found")
 	}
