@@ -171,7 +171,7 @@ func composeModes(t *testing.T, m *harness.Mesh) {
 			t.Errorf("volume %s is not its service's: %v", v, err)
 		}
 	}
-	loose := map[string]string{"audit": "checkpoint", "keys-audit": "audit.sign"}
+	loose := map[string]string{"audit": "view.db", "keys-audit": "audit.sign"}
 	for v, name := range loose {
 		for _, path := range []string{m.Volume(v), filepath.Join(m.Volume(v), name)} {
 			if err := os.Chmod(path, 0o755); err != nil {
@@ -183,7 +183,7 @@ func composeModes(t *testing.T, m *harness.Mesh) {
 		t.Fatal(err)
 	}
 	m.WaitReady()
-	for _, want := range []string{`"path":"/state/checkpoint"`, `"path":"/run/secrets/audit.sign"`} {
+	for _, want := range []string{`"path":"/state/view.db"`, `"path":"/run/secrets/audit.sign"`} {
 		eventually(t, "audit reports "+want, 20*time.Second, func() bool {
 			log, err := m.ComposeCLI("logs", "--no-color", "audit")
 			return err == nil && strings.Contains(log, want)
