@@ -31,7 +31,7 @@ func main() {
 	}
 	s.ConfigureLogger()
 	if ip := net.ParseIP(opts.Host); opts.TLSConfig == nil && !(ip.IsLoopback() || opts.Host == "localhost") {
-		s.Warnf("WITHOUT TLS BEYOND LOOPBACK: on %s, whoever sees the network sees what services send; provision with --nats-tls-cert and --nats-tls-key, or keep the network internal", opts.Host)
+		s.Warnf("WITHOUT TLS BEYOND LOOPBACK: on %s, anyone who can read the network traffic can read what services send; provision with --nats-tls-cert and --nats-tls-key, or keep the network internal", opts.Host)
 	}
 	go reload(s, opts.ConfigFile)
 	if err := server.Run(s); err != nil {

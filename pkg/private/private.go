@@ -51,7 +51,7 @@ func Mkdir(dir string) error { return os.MkdirAll(dir, FolderMode) }
 
 // Check looks through files and folders for what others than its owner may read,
 // write or enter. What it may change it repairs, with a warning; what is on a
-// read-only mount it warns of, since whoever mounts it sets its modes. It fails
+// read-only mount it warns of, since the operator who mounts it sets its modes. It fails
 // for what belongs to another user and cannot be repaired: who owns it may change
 // it, and everybody may have read it. A path that does not exist is passed over.
 func Check(paths ...string) error {

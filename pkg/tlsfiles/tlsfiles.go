@@ -101,5 +101,5 @@ func Warn(what, addr string) {
 	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
 		return
 	}
-	slog.Warn("WITHOUT TLS BEYOND LOOPBACK: whoever sees the network sees tokens, prompts and answers; name a certificate and a key, or listen on 127.0.0.1", "listener", what, "addr", addr)
+	slog.Warn("WITHOUT TLS BEYOND LOOPBACK: anyone who can read the network traffic can read tokens, prompts and responses; set a certificate and a key, or listen on 127.0.0.1", "listener", what, "addr", addr)
 }

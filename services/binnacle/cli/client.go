@@ -161,6 +161,23 @@ func indent(raw []byte) string {
 	return b.String()
 }
 
+// post sends body as JSON, decodes the response into out, and returns it as it is.
+func (c *env) post(ctx context.Context, path string, body any, h http.Header, out any) ([]byte, error) {
+	resp, err := c.request(ctx, http.MethodPost, path, body, h)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return nil, fmt.Errorf("the mesh's response cannot be read: %w", err)
+	}
+	return raw, nil
+}
+
 func call(ctx context.Context, c *env) error {
 	ses := c.fs.String("session", "", "name of the session (s-…), or its id")
 	async := c.fs.Bool("async", false, "if the call needs approval, come back at once")
@@ -191,15 +208,6 @@ func call(ctx context.Context, c *env) error {
 		h.Set("X-Binnacle-On-Behalf-Of", *behalf)
 		h.Set("X-Binnacle-Delegation", *delegation)
 	}
-	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", body, h)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
 	var doc struct {
 		Output    json.RawMessage `json:"output"`
 		Session   string          `json:"session_id"`
@@ -208,7 +216,8 @@ func call(ctx context.Context, c *env) error {
 		Status    string          `json:"status"`
 		CallID    string          `json:"call_id"`
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
+	raw, err := c.post(ctx, "/api/v1/calls", body, h, &doc)
+	if err != nil {
 		return err
 	}
 	if doc.Status == "pending_approval" {

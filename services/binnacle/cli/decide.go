@@ -3,9 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -49,15 +47,6 @@ func decide(ctx context.Context, c *env) error {
 	if *async {
 		h.Set("Prefer", "respond-async")
 	}
-	resp, err := c.request(ctx, http.MethodPost, "/api/v1/decide", body, h)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
 	var doc struct {
 		CallID     string `json:"call_id"`
 		Session    string `json:"session_id"`
@@ -69,7 +58,8 @@ func decide(ctx context.Context, c *env) error {
 		ReportBy   string `json:"report_by"`
 		Before     bool   `json:"handed_out_before"`
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
+	raw, err := c.post(ctx, "/api/v1/decide", body, h, &doc)
+	if err != nil {
 		return err
 	}
 	if err := c.print(json.RawMessage(raw), func() {
@@ -118,15 +108,6 @@ func report(ctx context.Context, c *env) error {
 		}
 		body[name] = json.RawMessage(v)
 	}
-	resp, err := c.request(ctx, http.MethodPost, "/api/v1/intents/"+url.PathEscape(pos[0])+"/outcome", body, nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
 	var doc struct {
 		ReceiptID string `json:"receipt_id"`
 		Session   string `json:"session_id"`
@@ -134,8 +115,9 @@ func report(ctx context.Context, c *env) error {
 		Late      bool   `json:"late"`
 		Repeated  bool   `json:"repeated"`
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
-		return errors.Join(errors.New("the gateway's answer cannot be read"), err)
+	raw, err := c.post(ctx, "/api/v1/intents/"+url.PathEscape(pos[0])+"/outcome", body, nil, &doc)
+	if err != nil {
+		return err
 	}
 	return c.print(json.RawMessage(raw), func() {
 		said := "attested by you alone"

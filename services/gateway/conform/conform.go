@@ -1,5 +1,5 @@
 // Package conform drives a live endpoint through the gates of
-// schemas/conformance/http and says of each whether it holds. It knows the
+// schemas/conformance/http and reports of each whether it holds. It knows the
 // endpoint by its HTTP surface alone; it can be anyone's.
 package conform
 
@@ -103,7 +103,7 @@ func gates(level string) (map[string][]gate, error) {
 }
 
 // Run drives the endpoint through every gate up to the level; each result is
-// told as soon as it is there. A gate that fails does not stop the others.
+// reported as soon as it is known. A gate that fails does not stop the others.
 func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
 	all, err := gates(level)
 	if err != nil {

@@ -117,7 +117,7 @@ func (s *Service) callState(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// askPolicy passes a question on.
+// askPolicy passes a query on.
 func (s *Service) askPolicy(c echo.Context, verb string, args any) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), askTimeout)
 	defer cancel()
@@ -233,7 +233,7 @@ func (s *Service) identities(c echo.Context) error {
 	return s.askPolicy(c, "identities", map[string]uint64{"at": at})
 }
 
-// notifyWork tells the webhook of each escalated call, until it says 2xx.
+// notifyWork notifies the webhook of each escalated call, until it returns 2xx.
 var notifyWork = bus.Work{Name: "notify", Filters: []string{"evt.*.policy.*.escalated.>"}, AckWait: 20 * time.Second, MaxAckPending: 64}
 
 // SignatureHeader carries "t=<unix seconds>,v1=<hex HMAC-SHA256 of t.body>".
@@ -259,7 +259,7 @@ func (s *Service) notify(ctx context.Context, m jetstream.Msg) {
 		return
 	}
 	if err := s.post(ctx, e, &x); err != nil {
-		s.env.Log.Warn("webhook will be told again", "call", e.CallID, "err", err)
+		s.env.Log.Warn("webhook will be notified again", "call", e.CallID, "err", err)
 		_ = m.NakWithDelay(min(time.Duration(md.NumDelivered)*time.Second, 30*time.Second))
 		return
 	}
@@ -292,7 +292,7 @@ func (s *Service) post(ctx context.Context, e *contract.Event, x *contract.Escal
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("it answered %s", resp.Status)
+		return fmt.Errorf("it returned %s", resp.Status)
 	}
 	return nil
 }

@@ -314,8 +314,8 @@ func (s *Service) pointAt(e *apiError, r propose.Request) {
 	}
 }
 
-// waitFor waits for the outcome, and tells of an escalation on the way. It does
-// not wait for a ledger that is silent, nor for queues on it that still are.
+// waitFor waits for the outcome, and returns an escalation on the way. It does
+// not wait for a ledger that does not respond, nor for queues on it that do not yet.
 func (s *Service) waitFor(ctx context.Context, p *propose.Pending, async bool) (*propose.Outcome, *contract.Escalated, error) {
 	var esc *contract.Escalated
 	lost := s.pulse.lost()
@@ -360,8 +360,8 @@ func (s *Service) run(c echo.Context, r propose.Request) (*propose.Outcome, []by
 	return out, output, inBody(c, err)
 }
 
-// started tells whether the ledger holds, behind from, more of a call than what
-// was asked for and allowed.
+// started reports whether the ledger holds, after from, more of a call than that
+// it was proposed and allowed.
 func (s *Service) started(ctx context.Context, e *contract.Event, from uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, beatWithin)
 	defer cancel()
@@ -380,7 +380,7 @@ func (s *Service) started(ctx context.Context, e *contract.Event, from uint64) b
 
 var errSilent = errors.New("the ledger does not answer")
 
-// silent is what callers hear while the ledger has no leader.
+// silent is the error for callers while the ledger has no leader.
 func silent(r propose.Request, what string) *apiError {
 	e := unavailable("the ledger does not answer now; " + what)
 	e.Code, e.CallID, e.RetryAfter = "ledger_unavailable", r.ID, "5"

@@ -86,7 +86,7 @@ func (s *Service) ready() Readiness {
 	})
 }
 
-// insider tells whether a request may see how the mesh is: its peer is this
+// insider reports whether a request may read the state of the mesh: its peer is this
 // host, and not as a proxy for another, or it holds health:read.
 func (s *Service) insider(c echo.Context) error {
 	r := c.Request()

@@ -74,7 +74,7 @@ func (s *Service) askEvent(ctx context.Context, verb, call string) (*contract.Ev
 	return contract.DecodeEvent(raw)
 }
 
-// same tells whether a recorded call is the one that r proposes. Of a request to a
+// same reports whether a recorded call is the one that r proposes. Of a request to a
 // language model the summaries are compared, and the requests where the ledger
 // keeps them.
 func (s *Service) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {

@@ -33,7 +33,7 @@ type OutcomeRequest struct {
 	Usage        *ReportedUsage  `json:"usage,omitempty"` // absent: what was reserved counts as used
 }
 
-// ReportedUsage is what the effect consumed, as the caller says.
+// ReportedUsage is what the effect consumed, according to the caller.
 type ReportedUsage struct {
 	Cents        int64 `json:"cents,omitempty"`
 	CPUMillis    int64 `json:"cpu_ms,omitempty"`
@@ -55,7 +55,7 @@ type OutcomeResponse struct {
 	Repeated   bool   `json:"repeated"`    // the same report was recorded before
 }
 
-// maxErrorText bounds what a caller may say of a failure.
+// maxErrorText bounds a caller's description of a failure, in bytes.
 const maxErrorText = 1000
 
 func (q *OutcomeRequest) check() error {
@@ -253,7 +253,7 @@ func reportConflict(a *contract.Allowed) *apiError {
 		Message: "another outcome was reported under this intent; an intent has one"}
 }
 
-// sameReport tells whether a recorded report says what q says.
+// sameReport reports whether a recorded report equals q.
 func (s *Service) sameReport(ctx context.Context, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
 	var usage contract.Usage
 	if eff.Usage != nil {

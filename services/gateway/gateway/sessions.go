@@ -130,7 +130,7 @@ func (s *Service) inArgs(ctx context.Context, who *caller, kind string, args []b
 	var doc map[string]json.RawMessage
 	var named string
 	if json.Unmarshal(args, &doc) != nil || json.Unmarshal(doc["session"], &named) != nil || checkSession("session", named) != nil {
-		return args, nil // the tool's schema speaks about it
+		return args, nil // the tool's schema refuses it
 	}
 	var id string
 	var err error
@@ -142,7 +142,7 @@ func (s *Service) inArgs(ctx context.Context, who *caller, kind string, args []b
 		if id = x.id; x.requested != "" && judged {
 			id, *at = named, session{id: x.id, requested: x.requested}
 		} else if x.requested != "" {
-			id = named // not the caller's to grant: policy says so
+			id = named // not the caller's to grant: policy refuses it
 		}
 	}
 	if err != nil {

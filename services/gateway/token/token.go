@@ -13,7 +13,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Tokens tell when they were issued to the millisecond, so that a revocation of
+// Tokens hold when they were issued, to the millisecond, so that a revocation of
 // what was issued before spares what is minted next.
 func init() { jwt.TimePrecision = time.Millisecond }
 
