@@ -457,35 +457,45 @@ func (c *Codec) int() int64 {
 func (c *Codec) skip() {
 	depth := 0
 	for c.err == nil && c.pos < len(c.in) {
-		switch b := c.in[c.pos]; b {
+		b := c.in[c.pos]
+		if depth == 0 && closes(b) {
+			return
+		}
+		switch b {
 		case '"':
-			for c.pos++; c.pos < len(c.in) && c.in[c.pos] != '"'; c.pos++ {
-				if c.in[c.pos] == '\\' {
-					c.pos++
-				}
-			}
+			c.skipString()
 		case '{', '[':
 			depth++
 			c.enter(depth)
 		case '}', ']':
-			if depth == 0 {
-				return
-			}
 			depth--
-		case ',':
-			if depth == 0 {
-				return
-			}
+		default:
+			c.pos++
+			continue
 		}
-		c.pos++
-		if depth == 0 {
-			if b := c.in[min(c.pos, len(c.in))-1]; b == '"' || b == '}' || b == ']' {
-				return
-			}
+		if c.pos++; depth == 0 {
+			return
 		}
 	}
-	if c.pos > len(c.in) || depth != 0 {
-		c.pos = min(c.pos, len(c.in))
+	if depth != 0 {
 		c.fail("unterminated value")
+	}
+}
+
+// closes reports whether b ends a value that is not a string, an object or an
+// array: it belongs to what holds the value.
+func closes(b byte) bool { return b == ',' || b == '}' || b == ']' }
+
+// skipString moves to the quote that ends the string whose first quote is at
+// pos, or, where none does, to the last byte.
+func (c *Codec) skipString() {
+	for c.pos++; c.pos < len(c.in) && c.in[c.pos] != '"'; c.pos++ {
+		if c.in[c.pos] == '\\' {
+			c.pos++
+		}
+	}
+	if c.pos >= len(c.in) {
+		c.Fail(&Error{len(c.in), "unterminated value"})
+		c.pos = len(c.in) - 1
 	}
 }

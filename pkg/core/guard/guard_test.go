@@ -14,7 +14,7 @@ import (
 
 var now = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 
-func key(t *testing.T, name string) *sign.Key {
+func key(t testing.TB, name string) *sign.Key {
 	h := sha256.Sum256([]byte(name))
 	k, err := sign.NewKey(h[:])
 	if err != nil {
