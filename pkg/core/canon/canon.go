@@ -1,11 +1,15 @@
-// Package canon produces RFC 8785 (JSON Canonicalization Scheme) bytes.
+// Package canon writes and reads canonical JSON as RFC 8785 (JSON
+// Canonicalization Scheme) defines it: one byte sequence for each value.
 //
-// Transform canonicalises foreign JSON strictly; Writer appends documents of
-// our own whose key order is static. Both yield the same bytes for the same
-// document, and a test holds every contract to that.
+// Transform canonicalises JSON of foreign origin. Append and Read write and
+// read documents of our own, whose members are listed once in ascending order;
+// Read accepts nothing but what Append writes. A Shape checks canonical bytes
+// against a JSON Schema. All of them yield, or accept, the same bytes for the
+// same value, and tests hold every contract to that.
 package canon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -15,20 +19,24 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth is the deepest nesting Transform accepts.
+// MaxDepth is the number of objects and arrays that may be nested in each
+// other. Deeper input is an error in every function of this package.
 const MaxDepth = 128
 
-// Error tells where the input stopped being acceptable JSON.
+// Error says where and why input is not acceptable JSON, or not canonical.
 type Error struct {
-	Offset int
-	Reason string
+	Offset int    // in bytes, from the start of the input
+	Reason string // lower case, without the offset
 }
 
+// Error returns the reason and the offset.
 func (e *Error) Error() string { return fmt.Sprintf("json: %s at byte %d", e.Reason, e.Offset) }
 
-// Transform appends the canonical form of src to dst. It rejects duplicate
-// keys, invalid UTF-8, lone surrogates, numbers outside IEEE 754 double,
-// nesting over MaxDepth and trailing data (RFC 8785 §3.1, RFC 7493).
+// Transform appends the canonical form of the JSON text src to dst and returns
+// the extended slice; src is not changed or retained. It returns an *Error for
+// a duplicate member name, invalid UTF-8, a lone surrogate, a number outside
+// IEEE 754 double, nesting deeper than MaxDepth, and data after the value
+// (RFC 8785 section 3.1, RFC 7493).
 func Transform(dst, src []byte) ([]byte, error) {
 	p := parser{src: src}
 	dst, err := p.value(dst, 0)
@@ -42,12 +50,13 @@ func Transform(dst, src []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// IsCanonical reports whether b is already the canonical form of itself.
+// IsCanonical reports whether b is one JSON value in its canonical form.
 func IsCanonical(b []byte) bool {
 	c, err := Transform(make([]byte, 0, len(b)), b)
 	return err == nil && string(c) == string(b)
 }
 
+// parser reads JSON of any spelling from src and appends its canonical form.
 type parser struct {
 	src []byte
 	pos int
@@ -66,6 +75,15 @@ func (p *parser) space() {
 	}
 }
 
+// accept reads b if it comes next.
+func (p *parser) accept(b byte) bool {
+	if p.pos >= len(p.src) || p.src[p.pos] != b {
+		return false
+	}
+	p.pos++
+	return true
+}
+
 func (p *parser) value(dst []byte, depth int) ([]byte, error) {
 	if depth > MaxDepth {
 		return nil, p.fail("nesting deeper than 128")
@@ -74,115 +92,144 @@ func (p *parser) value(dst []byte, depth int) ([]byte, error) {
 	if p.pos >= len(p.src) {
 		return nil, p.fail("unexpected end")
 	}
-	switch c := p.src[p.pos]; {
-	case c == '{':
+	switch p.src[p.pos] {
+	case '{':
 		return p.object(dst, depth)
-	case c == '[':
+	case '[':
 		return p.array(dst, depth)
-	case c == '"':
+	case '"':
 		s, err := p.str()
 		if err != nil {
 			return nil, err
 		}
 		return AppendString(dst, s), nil
-	case c == '-' || c >= '0' && c <= '9':
+	case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
 		return p.number(dst)
-	default:
-		for _, lit := range [...]string{"true", "false", "null"} {
-			if len(p.src)-p.pos >= len(lit) && string(p.src[p.pos:p.pos+len(lit)]) == lit {
-				p.pos += len(lit)
-				return append(dst, lit...), nil
-			}
-		}
-		return nil, p.fail("unexpected character")
 	}
+	return p.literal(dst)
 }
 
+func (p *parser) literal(dst []byte) ([]byte, error) {
+	for _, lit := range [...]string{"true", "false", "null"} {
+		if len(p.src)-p.pos >= len(lit) && string(p.src[p.pos:p.pos+len(lit)]) == lit {
+			p.pos += len(lit)
+			return append(dst, lit...), nil
+		}
+	}
+	return nil, p.fail("unexpected character")
+}
+
+// member is one member of an object; its canonical value is
+// members.values[start:end].
 type member struct {
 	name       string
 	units      []uint16 // set only when a name is not ASCII
 	start, end int
 }
 
+// members are those of one object, in the order of the input until sort.
+type members struct {
+	list     []member
+	values   []byte
+	unsorted bool // the names are not in ascending order of their bytes
+	foreign  bool // a name is not ASCII
+}
+
+// sort orders the members by the UTF-16 code units of their names (RFC 8785
+// section 3.2.3), which for ASCII names is the order of their bytes.
+func (m *members) sort() {
+	if m.foreign {
+		for i := range m.list {
+			m.list[i].units = utf16.Encode([]rune(m.list[i].name))
+		}
+		slices.SortStableFunc(m.list, func(a, b member) int { return slices.Compare(a.units, b.units) })
+	} else if m.unsorted {
+		slices.SortStableFunc(m.list, byName)
+	}
+}
+
+func byName(a, b member) int {
+	switch {
+	case a.name < b.name:
+		return -1
+	case a.name > b.name:
+		return 1
+	}
+	return 0
+}
+
 func (p *parser) object(dst []byte, depth int) ([]byte, error) {
 	p.pos++
-	var members []member
-	var vals []byte
-	ascii, sorted := true, true
 	p.space()
-	if p.pos < len(p.src) && p.src[p.pos] == '}' {
-		p.pos++
+	if p.accept('}') {
 		return append(dst, '{', '}'), nil
 	}
+	var m members
 	for {
-		p.space()
-		if p.pos >= len(p.src) || p.src[p.pos] != '"' {
-			return nil, p.fail("expected a member name")
-		}
-		name, err := p.str()
-		if err != nil {
+		if err := p.member(&m, depth); err != nil {
 			return nil, err
 		}
 		p.space()
-		if p.pos >= len(p.src) || p.src[p.pos] != ':' {
-			return nil, p.fail("expected ':'")
+		if p.accept('}') {
+			return p.appendMembers(dst, &m)
 		}
-		p.pos++
-		start := len(vals)
-		if vals, err = p.value(vals, depth+1); err != nil {
-			return nil, err
-		}
-		for i := range len(name) {
-			if name[i] >= utf8.RuneSelf {
-				ascii = false
-				break
-			}
-		}
-		if n := len(members); n > 0 && members[n-1].name >= name {
-			sorted = false
-		}
-		members = append(members, member{name: name, start: start, end: len(vals)})
-		p.space()
 		if p.pos >= len(p.src) {
 			return nil, p.fail("unexpected end in object")
 		}
-		if p.src[p.pos] == ',' {
-			p.pos++
-			continue
-		}
-		if p.src[p.pos] != '}' {
+		if !p.accept(',') {
 			return nil, p.fail("expected ',' or '}'")
 		}
-		p.pos++
-		break
 	}
-	if !ascii {
-		for i := range members {
-			members[i].units = utf16.Encode([]rune(members[i].name))
+}
+
+// member reads a name and its value.
+func (p *parser) member(m *members, depth int) error {
+	p.space()
+	if p.pos >= len(p.src) || p.src[p.pos] != '"' {
+		return p.fail("expected a member name")
+	}
+	name, err := p.str()
+	if err != nil {
+		return err
+	}
+	p.space()
+	if !p.accept(':') {
+		return p.fail("expected ':'")
+	}
+	start := len(m.values)
+	if m.values, err = p.value(m.values, depth+1); err != nil {
+		return err
+	}
+	m.foreign = m.foreign || !ascii(name)
+	if n := len(m.list); n > 0 && m.list[n-1].name >= name {
+		m.unsorted = true
+	}
+	m.list = append(m.list, member{name: name, start: start, end: len(m.values)})
+	return nil
+}
+
+func ascii(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
 		}
-		slices.SortStableFunc(members, func(a, b member) int { return slices.Compare(a.units, b.units) })
-	} else if !sorted {
-		slices.SortStableFunc(members, func(a, b member) int {
-			if a.name < b.name {
-				return -1
-			}
-			if a.name > b.name {
-				return 1
-			}
-			return 0
-		})
 	}
+	return true
+}
+
+// appendMembers appends the object, whose last byte was just read.
+func (p *parser) appendMembers(dst []byte, m *members) ([]byte, error) {
+	m.sort()
 	dst = append(dst, '{')
-	for i, m := range members {
+	for i, x := range m.list {
 		if i > 0 {
-			if members[i-1].name == m.name {
-				return nil, p.fail("duplicate member name " + strconv.Quote(m.name))
+			if m.list[i-1].name == x.name {
+				return nil, p.fail("duplicate member name " + strconv.Quote(x.name))
 			}
 			dst = append(dst, ',')
 		}
-		dst = AppendString(dst, m.name)
-		dst = append(dst, ':')
-		dst = append(dst, vals[m.start:m.end]...)
+		dst = append(AppendString(dst, x.name), ':')
+		dst = append(dst, m.values[x.start:x.end]...)
 	}
 	return append(dst, '}'), nil
 }
@@ -191,8 +238,7 @@ func (p *parser) array(dst []byte, depth int) ([]byte, error) {
 	p.pos++
 	dst = append(dst, '[')
 	p.space()
-	if p.pos < len(p.src) && p.src[p.pos] == ']' {
-		p.pos++
+	if p.accept(']') {
 		return append(dst, ']'), nil
 	}
 	for {
@@ -201,109 +247,116 @@ func (p *parser) array(dst []byte, depth int) ([]byte, error) {
 			return nil, err
 		}
 		p.space()
+		if p.accept(']') {
+			return append(dst, ']'), nil
+		}
 		if p.pos >= len(p.src) {
 			return nil, p.fail("unexpected end in array")
 		}
-		switch p.src[p.pos] {
-		case ',':
-			p.pos++
-			dst = append(dst, ',')
-		case ']':
-			p.pos++
-			return append(dst, ']'), nil
-		default:
+		if !p.accept(',') {
 			return nil, p.fail("expected ',' or ']'")
 		}
+		dst = append(dst, ',')
 	}
 }
 
-// str reads a string at p.pos (which holds the opening quote).
+// str reads the string whose opening quote is at p.pos. One without escapes,
+// as nearly all are, is copied once.
 func (p *parser) str() (string, error) {
 	p.pos++
 	start := p.pos
-	for p.pos < len(p.src) { // fast path: no escapes
-		c := p.src[p.pos]
-		if c == '"' {
-			s := p.src[start:p.pos]
-			if !utf8.Valid(s) {
-				return "", p.fail("invalid UTF-8")
-			}
-			p.pos++
-			return string(s), nil
+	for i, c := range p.src[start:] {
+		if c != '"' && c != '\\' && c >= 0x20 {
+			continue
 		}
-		if c == '\\' {
-			break
+		p.pos = start + i
+		switch c {
+		case '"':
+			return p.endString(p.src[start:p.pos])
+		case '\\':
+			return p.escaped(start)
 		}
-		if c < 0x20 {
-			return "", p.fail("control character in string")
-		}
-		p.pos++
+		return "", p.fail("control character in string")
 	}
-	buf := append([]byte(nil), p.src[start:p.pos]...)
+	p.pos = len(p.src)
+	return "", p.fail("unterminated string")
+}
+
+// endString returns the string whose closing quote is at p.pos.
+func (p *parser) endString(s []byte) (string, error) {
+	if !utf8.Valid(s) {
+		return "", p.fail("invalid UTF-8")
+	}
+	p.pos++
+	return string(s), nil
+}
+
+// escaped reads the rest of a string that began at start and whose first
+// escape is at p.pos.
+func (p *parser) escaped(start int) (string, error) {
+	buf := slices.Clone(p.src[start:p.pos])
 	for p.pos < len(p.src) {
-		c := p.src[p.pos]
-		switch {
+		switch c := p.src[p.pos]; {
 		case c == '"':
-			if !utf8.Valid(buf) {
-				return "", p.fail("invalid UTF-8")
-			}
-			p.pos++
-			return string(buf), nil
-		case c < 0x20:
-			return "", p.fail("control character in string")
-		case c != '\\':
-			buf = append(buf, c)
-			p.pos++
-		default:
+			return p.endString(buf)
+		case c == '\\':
 			var err error
 			if buf, err = p.escape(buf); err != nil {
 				return "", err
 			}
+		case c < 0x20:
+			return "", p.fail("control character in string")
+		default:
+			buf = append(buf, c)
+			p.pos++
 		}
 	}
 	return "", p.fail("unterminated string")
 }
 
+// unescaped is the byte that an escape of one character stands for, by that
+// character; 0 where there is no such escape.
+var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// escape reads the escape at p.pos and appends what it stands for.
 func (p *parser) escape(buf []byte) ([]byte, error) {
 	if p.pos+1 >= len(p.src) {
 		return nil, p.fail("unterminated escape")
 	}
 	c := p.src[p.pos+1]
 	p.pos += 2
-	switch c {
-	case '"', '\\', '/':
-		return append(buf, c), nil
-	case 'b':
-		return append(buf, '\b'), nil
-	case 'f':
-		return append(buf, '\f'), nil
-	case 'n':
-		return append(buf, '\n'), nil
-	case 'r':
-		return append(buf, '\r'), nil
-	case 't':
-		return append(buf, '\t'), nil
-	case 'u':
-		r, err := p.hex4()
-		if err != nil {
-			return nil, err
-		}
-		if utf16.IsSurrogate(r) {
-			if p.pos+1 >= len(p.src) || p.src[p.pos] != '\\' || p.src[p.pos+1] != 'u' {
-				return nil, p.fail("lone surrogate")
-			}
-			p.pos += 2
-			r2, err := p.hex4()
-			if err != nil {
-				return nil, err
-			}
-			if r = utf16.DecodeRune(r, r2); r == utf8.RuneError {
-				return nil, p.fail("lone surrogate")
-			}
-		}
-		return utf8.AppendRune(buf, r), nil
+	if b := unescaped[c]; b != 0 {
+		return append(buf, b), nil
 	}
-	return nil, p.fail("unknown escape")
+	if c != 'u' {
+		return nil, p.fail("unknown escape")
+	}
+	r, err := p.codePoint()
+	if err != nil {
+		return nil, err
+	}
+	return utf8.AppendRune(buf, r), nil
+}
+
+// codePoint reads what follows \u: four digits, or those of a high surrogate
+// and then the escape of a low one.
+func (p *parser) codePoint() (rune, error) {
+	r, err := p.hex4()
+	if err != nil || !utf16.IsSurrogate(r) {
+		return r, err
+	}
+	if !bytes.HasPrefix(p.src[p.pos:], []byte(`\u`)) {
+		return 0, p.fail("lone surrogate")
+	}
+	p.pos += 2
+	low, err := p.hex4()
+	if err != nil {
+		return 0, err
+	}
+	if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+		return 0, p.fail("lone surrogate")
+	}
+	return r, nil
 }
 
 func (p *parser) hex4() (rune, error) {
@@ -318,37 +371,12 @@ func (p *parser) hex4() (rune, error) {
 	return rune(n), nil
 }
 
+// number reads a number (RFC 8259 section 6).
 func (p *parser) number(dst []byte) ([]byte, error) {
 	start := p.pos
-	digits := func() bool {
-		n := p.pos
-		for p.pos < len(p.src) && p.src[p.pos] >= '0' && p.src[p.pos] <= '9' {
-			p.pos++
-		}
-		return p.pos > n
-	}
-	if p.src[p.pos] == '-' {
-		p.pos++
-	}
-	if p.pos < len(p.src) && p.src[p.pos] == '0' {
-		p.pos++
-	} else if !digits() {
+	p.accept('-')
+	if !(p.accept('0') || p.digits()) || !p.fraction() || !p.exponent() {
 		return nil, p.fail("bad number")
-	}
-	if p.pos < len(p.src) && p.src[p.pos] == '.' {
-		p.pos++
-		if !digits() {
-			return nil, p.fail("bad number")
-		}
-	}
-	if p.pos < len(p.src) && (p.src[p.pos] == 'e' || p.src[p.pos] == 'E') {
-		p.pos++
-		if p.pos < len(p.src) && (p.src[p.pos] == '+' || p.src[p.pos] == '-') {
-			p.pos++
-		}
-		if !digits() {
-			return nil, p.fail("bad number")
-		}
 	}
 	f, err := strconv.ParseFloat(string(p.src[start:p.pos]), 64)
 	if err != nil {
@@ -358,9 +386,34 @@ func (p *parser) number(dst []byte) ([]byte, error) {
 	return AppendNumber(dst, f)
 }
 
+// digits reads digits and reports whether there was one.
+func (p *parser) digits() bool {
+	n := p.pos
+	for p.pos < len(p.src) && p.src[p.pos] >= '0' && p.src[p.pos] <= '9' {
+		p.pos++
+	}
+	return p.pos > n
+}
+
+// fraction reads a number's fraction, if it has one.
+func (p *parser) fraction() bool { return !p.accept('.') || p.digits() }
+
+// exponent reads a number's exponent, if it has one.
+func (p *parser) exponent() bool {
+	if !p.accept('e') && !p.accept('E') {
+		return true
+	}
+	if !p.accept('+') {
+		p.accept('-')
+	}
+	return p.digits()
+}
+
 var errNumber = errors.New("json: NaN and infinity have no JSON form")
 
-// AppendNumber appends f as ECMAScript's Number::toString does (RFC 8785 §3.2.2.3).
+// AppendNumber appends f as ECMAScript's Number::toString does (RFC 8785
+// section 3.2.2.3) and returns the extended slice. It returns an error for NaN
+// and infinity, which JSON cannot express.
 func AppendNumber(dst []byte, f float64) ([]byte, error) {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return nil, errNumber
@@ -383,11 +436,16 @@ func AppendNumber(dst []byte, f float64) ([]byte, error) {
 
 const hexDigits = "0123456789abcdef"
 
-// AppendString appends s as a canonical JSON string. s must be valid UTF-8;
-// invalid bytes are replaced by U+FFFD, so callers validate first.
+// shortEscapes is the character behind the backslash for each byte that
+// RFC 8785 (section 3.2.2.2) escapes with one character; 0 for the others.
+var shortEscapes = [utf8.RuneSelf]byte{'"': '"', '\\': '\\', '\b': 'b', '\t': 't', '\n': 'n', '\f': 'f', '\r': 'r'}
+
+// AppendString appends s as a canonical JSON string (RFC 8785 section 3.2.2.2)
+// and returns the extended slice. s must be valid UTF-8: each invalid byte is
+// replaced by U+FFFD, so a caller that must not lose bytes validates first.
 func AppendString(dst []byte, s string) []byte {
 	dst = append(slices.Grow(dst, len(s)+2), '"')
-	start := 0
+	start := 0 // of what is still to be copied
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= utf8.RuneSelf {
@@ -399,29 +457,19 @@ func AppendString(dst []byte, s string) []byte {
 			i += n
 			continue
 		}
-		if c >= 0x20 && c != '"' && c != '\\' {
-			i++
-			continue
-		}
-		dst = append(dst, s[start:i]...)
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\b':
-			dst = append(dst, '\\', 'b')
-		case '\t':
-			dst = append(dst, '\\', 't')
-		case '\n':
-			dst = append(dst, '\\', 'n')
-		case '\f':
-			dst = append(dst, '\\', 'f')
-		case '\r':
-			dst = append(dst, '\\', 'r')
-		default:
-			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		if c < 0x20 || c == '"' || c == '\\' {
+			dst = appendEscape(append(dst, s[start:i]...), c)
+			start = i + 1
 		}
 		i++
-		start = i
 	}
 	return append(append(dst, s[start:]...), '"')
+}
+
+// appendEscape appends the escape of a byte that cannot stand for itself.
+func appendEscape(dst []byte, c byte) []byte {
+	if short := shortEscapes[c]; short != 0 {
+		return append(dst, '\\', short)
+	}
+	return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 }

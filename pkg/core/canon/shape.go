@@ -3,7 +3,6 @@ package canon
 import (
 	"slices"
 	"strconv"
-	"unicode/utf8"
 )
 
 // Kind is a type of JSON value that a Shape may demand.
@@ -22,7 +21,7 @@ const (
 // Forms that a string may have to have.
 const (
 	AnyForm    byte = iota
-	DigestForm      // sha256: and 64 hex characters
+	DigestForm      // sha256: and 64 lower-case hex digits
 	TimeForm        // 2006-01-02T15:04:05.000Z, digits only: not that the day exists
 )
 
@@ -46,56 +45,69 @@ type Member struct {
 }
 
 // Check returns an error unless b is the canonical bytes of one value of this
-// shape.
+// shape. It neither changes nor retains b. The shape and those within it must
+// be complete: Item is set where Kind is ArrayKind, Shape in every Member.
 func (s *Shape) Check(b []byte) error {
-	c := Codec{reading: true, in: b}
-	c.shape(s, "data", true)
-	if c.err == nil && c.pos != len(b) {
-		c.fail("data after the value")
-	}
-	return c.err
+	c := checker{scanner{in: b}}
+	c.value(s, "data", true)
+	return c.end("data after the value")
 }
 
-// shape reads one value; what names it in errors, and empty says whether it may
-// be empty.
-func (c *Codec) shape(s *Shape, what string, empty bool) {
+// checker reads canonical JSON and holds it against shapes. In its methods,
+// what is the value's name in errors, and empty says whether the value may be
+// empty, as that of an optional member must not.
+type checker struct{ scanner }
+
+func (c *checker) value(s *Shape, what string, empty bool) {
 	if c.err != nil {
 		return
 	}
 	switch s.Kind {
 	case FreeKind:
-		from := c.pos
-		if c.skip(); c.err == nil && (from >= len(c.in) || c.in[from] != '{' || !IsCanonical(c.in[from:c.pos])) {
-			c.pos = from
-			c.fail(what + ": want an object in canonical form")
-		}
+		c.free(what)
 	case StringKind:
-		c.stringOf(s, what, empty)
+		c.text(s, what, empty)
 	case IntegerKind:
-		if n := c.int(); c.err == nil && (s.Bounded && n < s.Min || n == 0 && !empty) {
-			c.fail(what + ": out of range, or an empty optional member")
-		}
+		c.integer(s, what, empty)
 	case BooleanKind:
 		c.boolean(what, empty)
 	case ArrayKind:
 		n := 0
-		c.array(func() { c.shape(s.Item, what, true); n++ })
+		c.array(func() { c.value(s.Item, what, true); n++ })
 		if n == 0 && !empty {
 			c.fail("empty optional member " + what)
 		}
 	case ObjectKind:
-		c.members(s, what)
+		c.object(s, what)
 	}
 }
 
-func (c *Codec) members(s *Shape, what string) {
+func (c *checker) free(what string) {
+	from := c.pos
+	if c.skip(); c.err != nil {
+		return
+	}
+	if from >= len(c.in) || c.in[from] != '{' || !IsCanonical(c.in[from:c.pos]) {
+		c.pos = from
+		c.fail(what + ": want an object in canonical form")
+	}
+}
+
+func (c *checker) integer(s *Shape, what string, empty bool) {
+	n := c.int()
+	if s.Bounded && n < s.Min || n == 0 && !empty {
+		c.fail(what + ": out of range, or an empty optional member")
+	}
+}
+
+func (c *checker) object(s *Shape, what string) {
 	outer := c.first
 	c.expect('{')
 	c.first = true
 	for i := range s.Members {
 		m := &s.Members[i]
 		if c.has(m.Name) {
-			c.shape(m.Shape, m.Name, m.Required)
+			c.value(m.Shape, m.Name, m.Required)
 		} else if m.Required {
 			c.fail(what + ": expected member " + strconv.Quote(m.Name))
 		}
@@ -111,7 +123,7 @@ func (c *Codec) members(s *Shape, what string) {
 	c.first = outer
 }
 
-func (c *Codec) boolean(what string, empty bool) {
+func (c *checker) boolean(what string, empty bool) {
 	rest := c.in[min(c.pos, len(c.in)):]
 	switch {
 	case len(rest) >= 4 && string(rest[:4]) == "true":
@@ -123,7 +135,7 @@ func (c *Codec) boolean(what string, empty bool) {
 	}
 }
 
-func (c *Codec) stringOf(s *Shape, what string, empty bool) {
+func (c *checker) text(s *Shape, what string, empty bool) {
 	v := c.raw()
 	if c.err != nil {
 		return
@@ -133,66 +145,39 @@ func (c *Codec) stringOf(s *Shape, what string, empty bool) {
 		c.fail("empty optional member " + what)
 	case len(s.Enum) > 0 && !slices.ContainsFunc(s.Enum, func(e string) bool { return e == string(v) }):
 		c.fail(what + ": not one of the values that the schema lists")
-	case s.Form == DigestForm && !isForm("sha256:hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh", v):
+	case s.Form == DigestForm && !isDigest(v):
 		c.fail(what + ": not a digest")
-	case s.Form == TimeForm && !isForm("dddd-dd-ddTdd:dd:dd.dddZ", v):
+	case s.Form == TimeForm && !isTime(v):
 		c.fail(what + ": not a time")
 	}
 }
 
-// isForm reports whether v is form, in which h stands for a lower-case hex
-// digit and d for a digit, but for the form's own letters before a colon.
-func isForm(form string, v []byte) bool {
-	if len(v) != len(form) {
+// isDigest reports whether v is "sha256:" and 64 lower-case hex digits.
+func isDigest(v []byte) bool {
+	const prefix = "sha256:"
+	if len(v) != len(prefix)+64 || string(v[:len(prefix)]) != prefix {
 		return false
 	}
-	for i, b := range v {
-		digit := b >= '0' && b <= '9'
-		switch f := form[i]; {
-		case f == 'd':
-			if !digit {
-				return false
-			}
-		case f == 'h' && i >= 7:
-			if !digit && (b < 'a' || b > 'f') {
-				return false
-			}
-		case f != b:
+	for _, b := range v[len(prefix):] {
+		if !isDigit(b) && (b < 'a' || b > 'f') {
 			return false
 		}
 	}
 	return true
 }
 
-// raw reads a string in its canonical spelling and returns the bytes between
-// the quotes, which alias the input, escapes and all.
-func (c *Codec) raw() []byte {
-	c.expect('"')
-	if c.err != nil {
-		return nil
+// isTime reports whether v has the form of a time, in which d is any digit.
+func isTime(v []byte) bool {
+	const form = "dddd-dd-ddTdd:dd:dd.dddZ"
+	if len(v) != len(form) {
+		return false
 	}
-	ascii := true
-	for p := c.pos; p < len(c.in); p++ {
-		switch b := c.in[p]; {
-		case b == '"':
-			v := c.in[c.pos:p]
-			c.pos = p + 1
-			if !ascii && !utf8.Valid(v) {
-				c.fail("invalid UTF-8")
-			}
-			return v
-		case b == '\\':
-			from := c.pos
-			c.escaped(from)
-			return c.in[from:max(from, min(c.pos, len(c.in))-1)]
-		case b < 0x20:
-			c.pos = p
-			c.fail("control character in string")
-			return nil
-		case b >= utf8.RuneSelf:
-			ascii = false
+	for i, b := range v {
+		if want := form[i]; want == 'd' && !isDigit(b) || want != 'd' && want != b {
+			return false
 		}
 	}
-	c.fail("unterminated string")
-	return nil
+	return true
 }
+
+func isDigit(b byte) bool { return b >= '0' && b <= '9' }

@@ -6,15 +6,15 @@ import "strconv"
 // IEEE 754 double, and so RFC 8785, loses precision.
 const MaxInt = 1<<53 - 1
 
-// Writer appends one canonical object that is only ever written. Keys must be
-// ASCII and given in ascending order. Documents that are also read implement
-// Document instead.
+// Writer appends one canonical object that is only ever written. Member names
+// must be ASCII and given in ascending order, which is not checked. Documents
+// that are also read implement Document instead.
 type Writer struct {
-	B     []byte
-	comma bool
+	B     []byte // what was written so far; the object is complete after End
+	comma bool   // the next member needs one
 }
 
-// Object starts an object behind dst.
+// Object starts an object behind dst, which the writer extends.
 func Object(dst []byte) Writer { return Writer{B: append(dst, '{')} }
 
 // End closes the object and returns the bytes.

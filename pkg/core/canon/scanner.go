@@ -1,0 +1,313 @@
+package canon
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+)
+
+// scanner reads canonical JSON from the front. The first error ends it: what
+// is called after that reads nothing, and returns a zero value.
+type scanner struct {
+	in    []byte
+	pos   int
+	first bool // no member of the object at pos was read yet
+	depth int  // of objects and arrays open at pos
+	err   error
+}
+
+// stop ends the pass with err; the first error counts, and nil is none.
+func (s *scanner) stop(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+func (s *scanner) fail(reason string) { s.stop(&Error{s.pos, reason}) }
+
+// end fails with reason unless the input ends here, and returns the first error.
+func (s *scanner) end(reason string) error {
+	if s.err == nil && s.pos != len(s.in) {
+		s.fail(reason)
+	}
+	return s.err
+}
+
+// next reports whether b comes next.
+func (s *scanner) next(b byte) bool {
+	return s.err == nil && s.pos < len(s.in) && s.in[s.pos] == b
+}
+
+func (s *scanner) expect(b byte) {
+	if s.err == nil && (s.pos >= len(s.in) || s.in[s.pos] != b) {
+		s.fail("not in canonical form: expected " + strconv.QuoteRune(rune(b)))
+		return
+	}
+	s.pos++
+}
+
+// has moves past the member name k, and the comma before it, if they come next.
+func (s *scanner) has(k string) bool {
+	if s.err != nil {
+		return false
+	}
+	p, in := s.pos, s.in
+	if !s.first {
+		if p >= len(in) || in[p] != ',' {
+			return false
+		}
+		p++
+	}
+	if !named(in[p:], k) {
+		return false
+	}
+	s.pos, s.first = p+len(k)+3, false
+	return true
+}
+
+// named reports whether in begins with the member name k and its colon.
+func named(in []byte, k string) bool {
+	n := len(k)
+	return len(in) >= n+3 && in[0] == '"' && string(in[1:1+n]) == k && in[1+n] == '"' && in[2+n] == ':'
+}
+
+func (s *scanner) need(k string) bool {
+	if s.has(k) {
+		return true
+	}
+	if s.err == nil {
+		s.stop(fmt.Errorf("json: not in canonical form: expected member %q at byte %d", k, s.pos))
+	}
+	return false
+}
+
+// array calls item for each item of the array at pos, which reads it.
+func (s *scanner) array(item func()) {
+	s.expect('[')
+	s.depth++
+	defer func() { s.depth-- }()
+	if s.next(']') {
+		s.pos++
+		return
+	}
+	for s.err == nil {
+		item()
+		if !s.next(',') {
+			s.expect(']')
+			return
+		}
+		s.pos++
+	}
+}
+
+// str reads a string in its canonical spelling.
+func (s *scanner) str() string {
+	from, to, escapes := s.bounds()
+	switch {
+	case s.err != nil:
+		return ""
+	case escapes:
+		return s.escaped(from)
+	}
+	return string(s.in[from:to])
+}
+
+// raw reads a string in its canonical spelling and returns the bytes between
+// the quotes, escapes and all; they alias the input.
+func (s *scanner) raw() []byte {
+	from, to, escapes := s.bounds()
+	if escapes {
+		s.escaped(from)
+		to = s.pos - 1
+	}
+	if s.err != nil {
+		return nil
+	}
+	return s.in[from:to]
+}
+
+// bounds finds the string at pos and moves past its closing quote, unless it
+// holds an escape: then it stops at the first byte, for escaped.
+func (s *scanner) bounds() (from, to int, escapes bool) {
+	s.expect('"')
+	if s.err != nil {
+		return 0, 0, false
+	}
+	from = s.pos
+	ascii := true
+	for p := from; p < len(s.in); p++ {
+		switch b := s.in[p]; {
+		case b == '"':
+			s.pos = p + 1
+			if !ascii && !utf8.Valid(s.in[from:p]) {
+				s.fail("invalid UTF-8")
+			}
+			return from, p, false
+		case b == '\\':
+			return from, p, true
+		case b < 0x20:
+			s.pos = p
+			s.fail("control character in string")
+			return 0, 0, false
+		case b >= utf8.RuneSelf:
+			ascii = false
+		}
+	}
+	s.fail("unterminated string")
+	return 0, 0, false
+}
+
+// escaped reads a string that holds escapes and whose first byte is at from. It
+// fails unless they are the ones that RFC 8785 writes.
+func (s *scanner) escaped(from int) string {
+	end := s.closing(from)
+	if s.err != nil {
+		return ""
+	}
+	in, out := s.in, make([]byte, 0, end-from)
+	start := from // of what is still to be copied
+	for p := from; p < end; p++ {
+		if in[p] < 0x20 {
+			s.pos = p
+			s.fail("control character in string")
+			return ""
+		}
+		if in[p] != '\\' {
+			continue
+		}
+		out = append(out, in[start:p]...)
+		b, n := unescape(in[p+1 : end])
+		if n == 0 {
+			s.pos = p
+			s.fail("string is not in canonical form")
+			return ""
+		}
+		out = append(out, b)
+		p += n
+		start = p + 1
+	}
+	out = append(out, in[start:end]...)
+	s.pos = end + 1
+	if !utf8.Valid(out) {
+		s.fail("invalid UTF-8")
+	}
+	return string(out)
+}
+
+// closing is the index of the quote that ends a string whose first byte is at
+// from.
+func (s *scanner) closing(from int) int {
+	end := from
+	for ; end < len(s.in) && s.in[end] != '"'; end++ {
+		if s.in[end] == '\\' {
+			end++
+		}
+	}
+	if end >= len(s.in) {
+		s.fail("unterminated string")
+	}
+	return end
+}
+
+// unescape reads what follows a backslash, of which there is at least one byte.
+// It returns the byte meant, and the length of its spelling, which is 0 where
+// RFC 8785 would have written something else.
+func unescape(in []byte) (b byte, n int) {
+	if b = unescaped[in[0]]; b != 0 && b != '/' {
+		return b, 1
+	}
+	if in[0] == 'u' && len(in) >= 5 && in[1] == '0' && in[2] == '0' {
+		if b, ok := control(in[3], in[4]); ok {
+			return b, 5
+		}
+	}
+	return 0, 0
+}
+
+// control is the control character of two lower-case hex digits; ok is false
+// for what is none, and for those that RFC 8785 escapes with one character.
+func control(hi, lo byte) (b byte, ok bool) {
+	switch {
+	case hi != '0' && hi != '1':
+		return 0, false
+	case lo >= '0' && lo <= '9':
+		b = (hi-'0')<<4 | (lo - '0')
+	case lo >= 'a' && lo <= 'f':
+		b = (hi-'0')<<4 | (lo - 'a' + 10)
+	default:
+		return 0, false
+	}
+	return b, shortEscapes[b] == 0
+}
+
+var errInt = errors.New("json: integer outside ±(2^53 − 1) or not in canonical form")
+
+func (s *scanner) int() int64 {
+	from := s.pos
+	for s.pos < len(s.in) && (s.in[s.pos] == '-' || s.in[s.pos] >= '0' && s.in[s.pos] <= '9') {
+		s.pos++
+	}
+	text := string(s.in[from:s.pos])
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n > MaxInt || n < -MaxInt || strconv.FormatInt(n, 10) != text {
+		s.stop(errInt)
+	}
+	return n
+}
+
+// skip moves past one value without a close look: brackets and strings
+// balance, and no nesting is deeper than MaxDepth. No more is checked.
+func (s *scanner) skip() {
+	depth := 0
+	for s.err == nil && s.pos < len(s.in) {
+		b := s.in[s.pos]
+		if depth == 0 && closes(b) {
+			return
+		}
+		switch b {
+		case '"':
+			s.skipString()
+		case '{', '[':
+			depth++
+			s.enter(depth)
+		case '}', ']':
+			depth--
+		default:
+			s.pos++
+			continue
+		}
+		if s.pos++; depth == 0 {
+			return
+		}
+	}
+	if depth != 0 {
+		s.fail("unterminated value")
+	}
+}
+
+// enter fails where an object or array, the more-th that skip opened, is nested
+// too deeply.
+func (s *scanner) enter(more int) {
+	if s.depth+more > MaxDepth {
+		s.fail("nesting deeper than 128")
+	}
+}
+
+// closes reports whether b ends a value that is not a string, an object or an
+// array: it belongs to what holds the value.
+func closes(b byte) bool { return b == ',' || b == '}' || b == ']' }
+
+// skipString moves to the quote that ends the string whose first quote is at
+// pos, or, where none does, to the last byte.
+func (s *scanner) skipString() {
+	for s.pos++; s.pos < len(s.in) && s.in[s.pos] != '"'; s.pos++ {
+		if s.in[s.pos] == '\\' {
+			s.pos++
+		}
+	}
+	if s.pos >= len(s.in) {
+		s.stop(&Error{len(s.in), "unterminated value"})
+		s.pos = len(s.in) - 1
+	}
+}
