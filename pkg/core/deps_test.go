@@ -22,7 +22,7 @@ var allowed = map[string][]string{
 	"sign":                {"crypto/ed25519", "crypto/sha256", "encoding/base64", "encoding/hex", "errors", "fmt", "strings"},
 	"contract":            {"bytes", "crypto/sha256", "encoding/base32", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "strconv", "strings", "time", "unicode/utf8"},
 	"guard":               {"errors", "fmt", "slices", "strings", "time"},
-	"receipt":             {"fmt"},
+	"receipt":             {"errors", "fmt"},
 	"proofgraph":          {"fmt", "slices"},
 	"translog":            {"bytes", "crypto/sha256", "encoding/base64", "encoding/binary", "errors", "fmt", "math/bits", "slices", "strconv", "strings", "unicode/utf8"},
 	"trust":               {"cmp", "errors", "fmt", "slices", "strconv", "strings"},

@@ -95,33 +95,18 @@ var (
 	ErrEncrypted = errors.New("content is encrypted")
 )
 
-// Open returns the content after checking it against the commitment. For
-// StoreObject the caller brings the object's bytes; nil means it is gone.
+// Open returns the content after checking it against commitment and size. For
+// StoreObject and StoreWithheld the caller brings the object's bytes, which the
+// content aliases; nil means that they are gone. It returns ErrErased where salt
+// or object are gone, ErrEncrypted where a key is needed, and another error
+// where the content is not the one committed to.
 func (c *Content) Open(object []byte) ([]byte, error) {
 	if c.Encryption != nil {
 		return nil, ErrEncrypted
 	}
-	var salt, body []byte
-	switch c.Store {
-	case StoreInline:
-		if c.Salt == "" {
-			return nil, ErrErased
-		}
-		var err error
-		if salt, err = base64.RawURLEncoding.Strict().DecodeString(c.Salt); err != nil || len(salt) != SaltSize || len(c.Salt) != 22 {
-			return nil, errors.New("content salt is not 16 bytes in base64url")
-		}
-		body = []byte(c.Text)
-	case StoreObject, StoreWithheld:
-		if object == nil {
-			return nil, ErrErased
-		}
-		if len(object) < SaltSize {
-			return nil, errors.New("content object is shorter than its salt")
-		}
-		salt, body = object[:SaltSize], object[SaltSize:]
-	default:
-		return nil, fmt.Errorf("content store %q is unknown", c.Store)
+	salt, body, err := c.split(object)
+	if err != nil {
+		return nil, err
 	}
 	if Commit(salt, body) != c.Commitment {
 		return nil, errors.New("content does not match its commitment")
@@ -130,4 +115,33 @@ func (c *Content) Open(object []byte) ([]byte, error) {
 		return nil, errors.New("content does not have its stated size")
 	}
 	return body, nil
+}
+
+// split returns salt and content, from where the content is stored.
+func (c *Content) split(object []byte) (salt, body []byte, err error) {
+	switch c.Store {
+	case StoreInline:
+		salt, err = c.inlineSalt()
+		return salt, []byte(c.Text), err
+	case StoreObject, StoreWithheld:
+		if object == nil {
+			return nil, nil, ErrErased
+		}
+		if len(object) < SaltSize {
+			return nil, nil, errors.New("content object is shorter than its salt")
+		}
+		return object[:SaltSize], object[SaltSize:], nil
+	}
+	return nil, nil, fmt.Errorf("content store %q is unknown", c.Store)
+}
+
+func (c *Content) inlineSalt() ([]byte, error) {
+	if c.Salt == "" {
+		return nil, ErrErased
+	}
+	salt, err := base64.RawURLEncoding.Strict().DecodeString(c.Salt)
+	if err != nil || len(salt) != SaltSize || len(c.Salt) != base64.RawURLEncoding.EncodedLen(SaltSize) {
+		return nil, errors.New("content salt is not 16 bytes in base64url")
+	}
+	return salt, nil
 }

@@ -14,40 +14,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
-
-// TimeFormat is the only spelling of time in the ledger: UTC, milliseconds.
-const TimeFormat = "2006-01-02T15:04:05.000Z"
-
-// Time renders t in TimeFormat.
-func Time(t time.Time) string { return t.UTC().Format(TimeFormat) }
-
-// ParseTime reads TimeFormat and nothing else.
-func ParseTime(s string) (time.Time, error) {
-	at := func(from, n int) (v int) {
-		for _, c := range []byte(s[from : from+n]) {
-			if c < '0' || c > '9' {
-				return -1 << 30
-			}
-			v = v*10 + int(c-'0')
-		}
-		return v
-	}
-	if len(s) == len(TimeFormat) && s[4] == '-' && s[7] == '-' && s[10] == 'T' && s[13] == ':' && s[16] == ':' && s[19] == '.' && s[23] == 'Z' {
-		year, month, day, hour, minute, second, ms := at(0, 4), at(5, 2), at(8, 2), at(11, 2), at(14, 2), at(17, 2), at(20, 3)
-		if year >= 0 && hour >= 0 && hour < 24 && minute >= 0 && minute < 60 && second >= 0 && second < 60 && ms >= 0 {
-			t := time.Date(year, time.Month(month), day, hour, minute, second, ms*1e6, time.UTC)
-			if y, m, d := t.Date(); y == year && int(m) == month && d == day { // Date moves what is no day of the calendar
-				return t, nil
-			}
-		}
-	}
-	return time.Time{}, fmt.Errorf("time %q is not in the form %s", s, TimeFormat)
-}
 
 // Event is one ledger entry: CloudEvents 1.0 in structured JSON form, with
 // extension attributes. The stored bytes are what the log hashes; nothing may
@@ -191,18 +161,11 @@ func is(s string, parts ...string) bool {
 	return s == ""
 }
 
+// check returns an error for an event that could not be stored under its
+// subject, or that lacks an attribute.
 func (e *Event) check() error {
-	service, instance, ok := strings.Cut(e.Source, "/")
-	for _, t := range []struct{ field, v string }{
-		{"tenant", e.Tenant}, {"source", service}, {"source", instance}, {"origin", e.Origin},
-		{"subject", e.Key}, {"type", e.Name},
-	} {
-		if !Token(t.v) || !ok {
-			return fmt.Errorf("event %s: %q is not made of [A-Za-z0-9_-]", t.field, t.v)
-		}
-	}
-	if e.Target != "" && !Token(e.Target) {
-		return fmt.Errorf("event target %q is not made of [A-Za-z0-9_-]", e.Target)
+	if err := e.checkTokens(); err != nil {
+		return err
 	}
 	switch {
 	case e.ID == "":
@@ -222,14 +185,42 @@ func (e *Event) check() error {
 	return nil
 }
 
-// Token reports whether s can stand as one subject token of ours.
+// checkTokens checks what the subject is made of.
+func (e *Event) checkTokens() error {
+	service, instance, ok := strings.Cut(e.Source, "/")
+	for _, t := range [...]struct{ field, v string }{
+		{"tenant", e.Tenant}, {"source", service}, {"source", instance}, {"origin", e.Origin},
+		{"subject", e.Key}, {"type", e.Name},
+	} {
+		if !Token(t.v) || !ok {
+			return fmt.Errorf("event %s: %q is not made of [A-Za-z0-9_-]", t.field, t.v)
+		}
+	}
+	if e.Target != "" && !Token(e.Target) {
+		return fmt.Errorf("event target %q is not made of [A-Za-z0-9_-]", e.Target)
+	}
+	return nil
+}
+
+// maxToken is the length of the longest token.
+const maxToken = 128
+
+// tokenBytes are the bytes that tokens are made of.
+var tokenBytes = func() (set [256]bool) {
+	for _, b := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") {
+		set[b] = true
+	}
+	return set
+}()
+
+// Token reports whether s can be one token of a subject: 1 to 128 bytes of
+// [A-Za-z0-9_-].
 func Token(s string) bool {
-	if s == "" || len(s) > 128 {
+	if s == "" || len(s) > maxToken {
 		return false
 	}
 	for i := range len(s) {
-		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-') {
+		if !tokenBytes[s[i]] {
 			return false
 		}
 	}

@@ -24,7 +24,7 @@ func TestCallerIntent(t *testing.T) {
 	if v := Judge(in); v.Verdict != contract.Allow {
 		t.Fatal(v)
 	}
-	i := mint(in, Judge(in))
+	i := mint(&in, Judge(in))
 	if i.Executor != contract.CallerExecutor || i.Deadline != "2026-03-03T12:00:06.000Z" || i.Expires != i.Deadline || len(i.Secrets) > 0 {
 		t.Errorf("%+v", i)
 	}
@@ -32,7 +32,7 @@ func TestCallerIntent(t *testing.T) {
 		t.Error(CallID(i.ID))
 	}
 	in.Facts.ReportWithin = 0
-	if i := mint(in, Judge(in)); i.Executor != "session-runner" || len(i.Secrets) != 1 || i.Deadline != "" {
+	if i := mint(&in, Judge(in)); i.Executor != "session-runner" || len(i.Secrets) != 1 || i.Deadline != "" {
 		t.Errorf("%+v", i)
 	}
 }

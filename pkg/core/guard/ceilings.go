@@ -53,7 +53,8 @@ func (k *KindApproval) Canonical(c *canon.Codec) {
 // MaxApprovalTime bounds how long a call may wait for people.
 const MaxApprovalTime = 7 * 24 * time.Hour
 
-// CheckRule reports an approval rule that could not be met.
+// CheckRule returns an error for an approval rule that could not be met: quorum
+// is 1 to 16, and the time to vote 1 ms to MaxApprovalTime.
 func CheckRule(r *contract.ApprovalRule) error {
 	switch {
 	case r.Quorum < 1 || r.Quorum > 16:
@@ -64,18 +65,19 @@ func CheckRule(r *contract.ApprovalRule) error {
 	return nil
 }
 
-// Validate reports a ceiling document that could not be enforced.
+// Validate returns an error for a document that could not be enforced. The error
+// begins with the field's name.
 func (c *Ceilings) Validate() error {
 	switch {
 	case c.StartWindowMS <= 0 || time.Duration(c.StartWindowMS)*time.Millisecond > MaxStartWindow:
 		return fmt.Errorf("start_window_ms: want 1 to %d", MaxStartWindow.Milliseconds())
-	case c.Sandbox.MemoryMiB <= 0 || c.Sandbox.Pids <= 0 || c.Sandbox.WallMS <= 0 || c.Sandbox.CPUMillis <= 0 || c.Sandbox.OutputBytes <= 0:
+	case !bounded(&c.Sandbox):
 		return errors.New("sandbox: every limit must be above zero")
-	case tierRank(c.Sandbox.Tier) < 0:
-		return fmt.Errorf("sandbox.tier %q: want process, wasi or container", c.Sandbox.Tier)
-	case !knownUID(c.Sandbox.UID):
-		return fmt.Errorf("sandbox.uid %q: want per_run, or leave it out", c.Sandbox.UID)
-	case c.MaxCents < 0:
+	}
+	if err := checkIsolation(&c.Sandbox); err != nil {
+		return err
+	}
+	if c.MaxCents < 0 {
 		return errors.New("max_cents_per_call: want 0 or more")
 	}
 	for i := range c.Approvals {
@@ -90,8 +92,12 @@ func (c *Ceilings) Validate() error {
 	return CheckLimits(c.Limits)
 }
 
-// MatchKind reports whether a pattern, exact or a prefix ending in "*",
-// covers kind.
+func (c *Ceilings) forbidsHost(host string) bool {
+	return !slices.ContainsFunc(c.EgressHosts, func(p string) bool { return MatchHost(p, host) })
+}
+
+// MatchKind reports whether a pattern, which is a kind or a prefix of kinds and
+// "*", covers kind.
 func MatchKind(pattern, kind string) bool {
 	prefix, wild := strings.CutSuffix(pattern, "*")
 	return pattern == kind || wild && strings.HasPrefix(kind, prefix)
@@ -108,7 +114,7 @@ func MatchHost(pattern, host string) bool {
 	return pattern == host || pattern == "*" || wild && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix)
 }
 
-// SignedCeilings is the P0 document as it is kept and activated.
+// SignedCeilings is the P0 document as it is stored and activated.
 type SignedCeilings struct {
 	Ceilings Ceilings `json:"ceilings"`
 	KID      string   `json:"kid"` // root key
@@ -122,15 +128,17 @@ func (x *SignedCeilings) Canonical(c *canon.Codec) {
 	c.OptStr("sig", &x.Sig)
 }
 
-// SignP0 signs ceilings with the root key.
+// SignP0 returns the P0 document of c, signed with the root key.
 func SignP0(root *sign.Key, c Ceilings) []byte {
 	s := SignedCeilings{Ceilings: c, KID: root.KID}
 	s.Sig = root.Sign(sign.DomainP0, contract.Bytes(&s))
 	return contract.Bytes(&s)
 }
 
-// OpenP0 verifies a P0 document. root answers whether a key id was a root key
-// at that lamport, and with which public key.
+// OpenP0 verifies and validates a P0 document that takes force at lamport, and
+// returns its ceilings. After an error, which is one of the signature, of root
+// or of Validate, they must not be used. root returns the public key of a root
+// key that was valid at a lamport.
 func OpenP0(doc []byte, lamport uint64, root KeyAt) (*Ceilings, error) {
 	var s SignedCeilings
 	if err := contract.Decode(doc, &s); err != nil {

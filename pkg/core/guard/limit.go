@@ -50,72 +50,101 @@ var (
 // KeyLimit begins the ids of limits that virtual keys bring along.
 const KeyLimit = "key_"
 
-// CheckLimits reports limits that could not be enforced.
+// CheckLimits returns an error for limits that could not be enforced, or that
+// share an id. The error names the limit's place and field.
 func CheckLimits(ls []Limit) error {
 	seen := map[string]bool{}
-	for i, l := range ls {
-		at := func(field, want string) error { return fmt.Errorf("limits[%d].%s: %s", i, field, want) }
-		switch {
-		case !contract.Token(l.ID):
-			return at("id", "want 1 to 128 of [A-Za-z0-9_-]")
-		case strings.HasPrefix(l.ID, KeyLimit):
-			return at("id", "begins with "+KeyLimit+", which belongs to the limits of virtual keys")
-		case seen[l.ID]:
-			return at("id", "is used twice")
-		case !slices.Contains(levels, l.Level):
-			return at("level", "want one of "+strings.Join(levels, ", "))
-		case !slices.Contains(measures, l.Measure):
-			return at("measure", "want one of "+strings.Join(measures, ", "))
-		case !slices.Contains(windows, l.Window):
-			return at("window", "want one of "+strings.Join(windows, ", "))
-		case l.Max < 0 || l.Max > canon.MaxInt:
-			return at("max", "want 0 to 2^53-1")
-		case l.OnExceed != "" && l.OnExceed != "escalate":
-			return at("on_exceed", `want "escalate" or nothing`)
+	for i := range ls {
+		l := &ls[i]
+		field, want := l.checkID(seen)
+		if field == "" {
+			field, want = l.checkTerms()
+		}
+		if field != "" {
+			return fmt.Errorf("limits[%d].%s: %s", i, field, want)
 		}
 		seen[l.ID] = true
 	}
 	return nil
 }
 
-// Accounts names, for a call, the accounts of a limit that it is charged to, or
-// none where the limit speaks of somebody else. A call that is done for another
-// principal is charged to both. A session is named by its id or by its owner's
-// name for it. A tenant's id flattens organization, project and environment,
-// joined by "_".
-func (l *Limit) Accounts(f *Facts) []string {
-	var out []string
-	add := func(subject string, also ...string) {
-		if l.Subject == "" || l.Subject == subject || slices.Contains(also, l.Subject) {
-			out = append(out, l.ID+"/"+l.Level+":"+subject)
-		}
+// checkID returns "id" and why the id cannot be used, or nothing.
+func (l *Limit) checkID(seen map[string]bool) (field, want string) {
+	switch {
+	case !contract.Token(l.ID):
+		return "id", "want 1 to 128 of [A-Za-z0-9_-]"
+	case strings.HasPrefix(l.ID, KeyLimit):
+		return "id", "begins with " + KeyLimit + ", which belongs to the limits of virtual keys"
+	case seen[l.ID]:
+		return "id", "is used twice"
 	}
+	return "", ""
+}
+
+// checkTerms returns the first of the other fields that is wrong, and what it
+// should be.
+func (l *Limit) checkTerms() (field, want string) {
+	switch {
+	case !slices.Contains(levels, l.Level):
+		return "level", "want one of " + strings.Join(levels, ", ")
+	case !slices.Contains(measures, l.Measure):
+		return "measure", "want one of " + strings.Join(measures, ", ")
+	case !slices.Contains(windows, l.Window):
+		return "window", "want one of " + strings.Join(windows, ", ")
+	case l.Max < 0 || l.Max > canon.MaxInt:
+		return "max", "want 0 to 2^53-1"
+	case l.OnExceed != "" && l.OnExceed != "escalate":
+		return "on_exceed", `want "escalate" or nothing`
+	}
+	return "", ""
+}
+
+// Accounts returns the names of the accounts of the limit that a call is charged
+// to, "<limit>/<level>:<subject>", or none where the limit is for another
+// subject. A call on behalf of another principal is charged to both. A session
+// is named by its id or by its owner's name for it.
+func (l *Limit) Accounts(f *Facts) []string {
 	switch l.Level {
-	case "organization", "project":
-		parts := strings.SplitN(f.Tenant, "_", 3)
-		n := 1
-		if l.Level == "project" {
-			n = min(2, len(parts))
-		}
-		add(strings.Join(parts[:n], "_"))
+	case "organization":
+		return l.account(nil, tenantPart(f.Tenant, 1))
+	case "project":
+		return l.account(nil, tenantPart(f.Tenant, 2))
 	case "environment":
-		add(f.Tenant)
+		return l.account(nil, f.Tenant)
 	case "agent":
-		add(f.Actor)
+		out := l.account(nil, f.Actor)
 		if f.Delegator != nil && f.OnBehalfOf != f.Actor {
-			add(f.OnBehalfOf)
+			out = l.account(out, f.OnBehalfOf)
 		}
+		return out
 	case "session":
-		add(f.Session, f.SessionName)
+		return l.account(nil, f.Session, f.SessionName)
 	case "key":
 		if f.Key != nil {
-			add(f.Key.ID)
+			return l.account(nil, f.Key.ID)
 		}
+	}
+	return nil
+}
+
+// account appends the subject's account if the limit is for it, under this name
+// or another.
+func (l *Limit) account(out []string, subject string, names ...string) []string {
+	if l.Subject == "" || l.Subject == subject || slices.Contains(names, l.Subject) {
+		return append(out, l.ID+"/"+l.Level+":"+subject)
 	}
 	return out
 }
 
-// RiskPoints weighs an effect class; an unknown one weighs as E3.
+// tenantPart is the first n parts of a tenant's id, which are organization,
+// project and environment, joined by "_"; of an id with fewer, all of it.
+func tenantPart(tenant string, n int) string {
+	parts := strings.SplitN(tenant, "_", 3)
+	return strings.Join(parts[:min(n, len(parts))], "_")
+}
+
+// RiskPoints is the weight of an effect class (E0 to E4) in limits by
+// risk_points. An unknown class has that of E3.
 func RiskPoints(class string) int64 {
 	switch class {
 	case "E0":

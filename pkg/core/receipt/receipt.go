@@ -1,8 +1,9 @@
-// Package receipt issues and checks receipts. It is the only maker of
-// contract.Receipt.
+// Package receipt issues and checks receipts, the signed records of how calls
+// ended. It is the only maker of contract.Receipt.
 package receipt
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -15,7 +16,7 @@ func ID(callID string) string { return "r-" + callID }
 
 // Tip is the end of a session's receipt chain.
 type Tip struct {
-	Digest string // of the last receipt's bytes; Genesis before the first
+	Digest string // of the last receipt's bytes; that of Genesis before the first
 	Index  int64  // of the last receipt; 0 before the first
 }
 
@@ -27,8 +28,9 @@ func Genesis(tenant, session string) Tip {
 // TipOf is the tip after r.
 func TipOf(r *contract.Receipt) Tip { return Tip{contract.Digest(r), r.Index} }
 
-// Issue signs the receipt of an effect behind tip. executor is the signing
-// service; now is in contract.TimeFormat.
+// Issue returns the signed receipt of an effect, the next one after tip. d is
+// the decision on the call, executor the service whose key signs, and now a time
+// in contract.TimeFormat. Neither d nor e is changed, or checked: Check is.
 func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *contract.Effect, lamport uint64, now string) contract.Receipt {
 	r := contract.Receipt{
 		ArgsDigest: d.ArgsDigest, CallID: d.CallID, DecisionDigest: contract.Digest(d), DecisionID: d.ID,
@@ -43,10 +45,67 @@ func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *con
 	return r
 }
 
-// checkAttested verifies who attests an outcome. An executor observes what it
-// signs. Of an intent that was handed out, the service that did so observes only
-// that it was withheld after all, or that no report came; the rest is the caller's
-// attestation.
+// Check returns an error unless one recorded outcome is authentic and one that
+// its decision d permits: a key of its executor signed the receipt, valid at the
+// receipt's lamport; every digest is that of the document it names; and the
+// executor may sign the status. d is nil where no decision was recorded, which
+// is an error. The place in the session's chain is CheckLink's.
+func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error {
+	r := &rec.Receipt
+	if err := verify(r, keys); err != nil {
+		return fmt.Errorf("receipt %s: %w", r.ID, err)
+	}
+	if err := checkEffect(rec); err != nil {
+		return fmt.Errorf("receipt %s: %w", r.ID, err)
+	}
+	if d == nil {
+		return fmt.Errorf("receipt %s: no decision for it", r.ID)
+	}
+	if !checkAttested(r, &rec.Effect) {
+		return fmt.Errorf("receipt %s: attested_by is not what executor and status come to", r.ID)
+	}
+	if !decidedBy(r, d) || rec.Effect.Tool != d.Tool || rec.Effect.InputDigest != d.ArgsDigest {
+		return fmt.Errorf("receipt %s: decision and receipt disagree", r.ID)
+	}
+	if err := checkSigner(r, d); err != nil {
+		return fmt.Errorf("receipt %s: %w", r.ID, err)
+	}
+	return nil
+}
+
+// verify checks the signature.
+func verify(r *contract.Receipt, keys guard.KeyAt) error {
+	pub, err := keys(r.KID, r.Executor, contract.UseReceipt, uint64(r.Lamport))
+	if err != nil {
+		return err
+	}
+	body := *r
+	body.Sig = ""
+	return sign.Verify(pub, sign.DomainReceipt, contract.Bytes(&body), r.Sig)
+}
+
+// checkEffect compares the receipt with the effect and the output beside it.
+func checkEffect(rec *contract.Recorded) error {
+	r, e := &rec.Receipt, &rec.Effect
+	output := ""
+	if rec.Output != nil {
+		output = rec.Output.Commitment
+	}
+	switch {
+	case r.ID != ID(r.CallID):
+		return errors.New("id does not belong to its call")
+	case r.EffectDigest != contract.Digest(e):
+		return errors.New("effect does not match its digest")
+	case e.CallID != r.CallID || e.Status != r.Status || e.OutputDigest != r.OutputDigest || e.OutputDigest != output:
+		return errors.New("effect and receipt disagree")
+	}
+	return nil
+}
+
+// checkAttested reports whether the outcome is attested by whom executor and
+// status allow. An executor observes what it signs. Of an intent that was handed
+// out to the caller, the service that did so observes only that it was withheld
+// after all, or that no report came; the rest is the caller's attestation.
 func checkAttested(r *contract.Receipt, e *contract.Effect) bool {
 	lent := r.Executor == contract.CallerExecutor
 	switch {
@@ -60,64 +119,38 @@ func checkAttested(r *contract.Receipt, e *contract.Effect) bool {
 	return r.Status == contract.Succeeded || r.Status == contract.Failed || r.Status == contract.TimedOut || r.Status == contract.Cancelled
 }
 
-// Check verifies one recorded outcome against its decision: the signature,
-// every digest, and that the status is one the verdict permits.
-func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error {
-	r := &rec.Receipt
-	pub, err := keys(r.KID, r.Executor, contract.UseReceipt, uint64(r.Lamport))
-	if err != nil {
-		return fmt.Errorf("receipt %s: %w", r.ID, err)
-	}
-	body := *r
-	body.Sig = ""
-	if err := sign.Verify(pub, sign.DomainReceipt, contract.Bytes(&body), r.Sig); err != nil {
-		return fmt.Errorf("receipt %s: %w", r.ID, err)
-	}
-	e := &rec.Effect
-	var output string
-	if rec.Output != nil {
-		output = rec.Output.Commitment
-	}
-	bad := func(what string) error { return fmt.Errorf("receipt %s: %s", r.ID, what) }
-	switch {
-	case r.ID != ID(r.CallID):
-		return bad("id does not belong to its call")
-	case r.EffectDigest != contract.Digest(e):
-		return bad("effect does not match its digest")
-	case e.CallID != r.CallID || e.Status != r.Status || e.OutputDigest != r.OutputDigest || e.OutputDigest != output:
-		return bad("effect and receipt disagree")
-	case d == nil:
-		return bad("no decision for it")
-	case !checkAttested(r, e):
-		return bad("attested_by is not what executor and status come to")
-	case r.DecisionID != d.ID || r.DecisionDigest != contract.Digest(d) || r.Verdict != d.Verdict || r.ReasonCode != d.ReasonCode ||
-		r.CallID != d.CallID || r.ArgsDigest != d.ArgsDigest || r.Session != d.Session || r.Tenant != d.Tenant || e.Tool != d.Tool || e.InputDigest != d.ArgsDigest:
-		return bad("decision and receipt disagree")
-	}
-	// Who may sign what: policy closes what never started, the executor
-	// named by the intent closes the rest.
+// decidedBy reports whether the receipt repeats the decision.
+func decidedBy(r *contract.Receipt, d *contract.Decision) bool {
+	return r.DecisionID == d.ID && r.DecisionDigest == contract.Digest(d) && r.Verdict == d.Verdict && r.ReasonCode == d.ReasonCode &&
+		r.CallID == d.CallID && r.ArgsDigest == d.ArgsDigest && r.Session == d.Session && r.Tenant == d.Tenant
+}
+
+// checkSigner checks that the service that signed may record this status: policy
+// records what never started, the executor that the intent names the rest.
+func checkSigner(r *contract.Receipt, d *contract.Decision) error {
 	if d.Intent == nil {
 		if r.Executor != "policy" || r.Status != contract.Denied || r.IntentID != "" {
-			return bad("a call that was not allowed can only end denied, by policy")
+			return errors.New("a call that was not allowed can only end denied, by policy")
 		}
 		return nil
 	}
-	if r.IntentID != d.Intent.ID {
-		return bad("names another intent")
-	}
-	if r.Status == contract.Denied {
-		return bad("a call that was allowed cannot end denied")
-	}
-	if r.Status == contract.Expired && r.Executor != "policy" || r.Executor == "policy" && r.Status != contract.Expired && d.Intent.Executor != "policy" {
-		return bad("only policy records an expiry, and nothing else of another's call")
-	}
-	if r.Executor != "policy" && r.Executor != d.Intent.Executor {
-		return bad("signed by another service than the intent's executor")
+	byPolicy, expired := r.Executor == "policy", r.Status == contract.Expired
+	switch {
+	case r.IntentID != d.Intent.ID:
+		return errors.New("names another intent")
+	case r.Status == contract.Denied:
+		return errors.New("a call that was allowed cannot end denied")
+	case expired && byPolicy:
+		return nil
+	case expired || byPolicy && d.Intent.Executor != "policy":
+		return errors.New("only policy records an expiry, and nothing else of another's call")
+	case r.Executor != d.Intent.Executor:
+		return errors.New("signed by another service than the intent's executor")
 	}
 	return nil
 }
 
-// CheckLink verifies that r follows tip.
+// CheckLink returns an error unless r is the next receipt after tip.
 func CheckLink(tip Tip, r *contract.Receipt) error {
 	if r.Prev != tip.Digest || r.Index != tip.Index+1 {
 		return fmt.Errorf("receipt %s: does not follow the chain of session %s at %d", r.ID, r.Session, tip.Index)

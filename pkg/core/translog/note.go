@@ -66,32 +66,19 @@ func plain(text []byte) bool {
 
 var errNote = errors.New("checkpoint: not a C2SP signed note of one signature")
 
-// ParseNote reads a note with exactly one signature and checks it with
-// public, without which nothing in it is returned.
+// ParseNote reads a note with exactly one signature and checks it with the
+// Ed25519 key public. After an error nothing of the note is returned.
 func ParseNote(note, public []byte) (*Checkpoint, error) {
-	text, tail, ok := bytes.Cut(note, []byte("\n\n"))
-	if !ok {
-		return nil, errNote
-	}
-	text = append(bytes.Clone(text), '\n')
-	if !plain(text) {
+	text := NoteText(note)
+	if text == nil || !plain(text) {
 		return nil, errNote
 	}
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	if len(lines) < 3 || lines[0] == "" {
 		return nil, errNote
 	}
-	line, ok := strings.CutPrefix(string(tail), "— "+lines[0]+" ")
-	line, ok2 := strings.CutSuffix(line, "\n")
-	raw, err := sign.Base64(line)
-	if !ok || !ok2 || err != nil || len(raw) != 4+64 {
-		return nil, errNote
-	}
-	if binary.BigEndian.Uint32(raw) != noteKeyID(lines[0], public) {
-		return nil, errors.New("checkpoint: signed by another key")
-	}
-	if err := sign.VerifyRaw(public, text, raw[4:]); err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
+	if err := verifyNote(note[len(text)+1:], text, lines[0], public); err != nil {
+		return nil, err
 	}
 	size, err := strconv.ParseUint(lines[1], 10, 64)
 	if err != nil || strconv.FormatUint(size, 10) != lines[1] {
@@ -102,4 +89,22 @@ func ParseNote(note, public []byte) (*Checkpoint, error) {
 		return nil, errNote
 	}
 	return &Checkpoint{Origin: lines[0], Size: size, Root: Hash(root), Extensions: lines[3:]}, nil
+}
+
+// verifyNote checks what follows a note's text and the empty line after it: one
+// signature line of origin's.
+func verifyNote(tail, text []byte, origin string, public []byte) error {
+	line, ok := strings.CutPrefix(string(tail), "— "+origin+" ")
+	line, ended := strings.CutSuffix(line, "\n")
+	raw, err := sign.Base64(line)
+	if !ok || !ended || err != nil || len(raw) != 4+64 {
+		return errNote
+	}
+	if binary.BigEndian.Uint32(raw) != noteKeyID(origin, public) {
+		return errors.New("checkpoint: signed by another key")
+	}
+	if err := sign.VerifyRaw(public, text, raw[4:]); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
 }

@@ -159,47 +159,62 @@ func subproof(m, lo, hi uint64, whole bool, get Nodes) ([]Hash, error) {
 // ErrProof is returned for every proof that does not hold.
 var ErrProof = errors.New("proof does not hold")
 
-// VerifyInclusion checks an audit path (RFC 9162 §2.1.3.2).
+// VerifyInclusion returns ErrProof unless proof shows that leaf is the one at
+// index, counted from 0, in the tree of size leaves that has this root (RFC 9162
+// section 2.1.3.2).
 func VerifyInclusion(index, size uint64, leaf Hash, proof []Hash, root Hash) error {
 	if index >= size {
 		return ErrProof
 	}
-	fn, sn, r := index, size-1, leaf
+	w, r := walk{index, size - 1}, leaf
 	for _, p := range proof {
-		if sn == 0 {
+		left, ok := w.up()
+		if !ok {
 			return ErrProof
 		}
-		if fn&1 == 1 || fn == sn {
+		if left {
 			r = NodeHash(p, r)
-			for fn&1 == 0 && fn != 0 {
-				fn, sn = fn>>1, sn>>1
-			}
 		} else {
 			r = NodeHash(r, p)
 		}
-		fn, sn = fn>>1, sn>>1
 	}
-	if sn != 0 || r != root {
+	if w.last != 0 || r != root {
 		return ErrProof
 	}
 	return nil
 }
 
-// VerifyConsistency checks a consistency proof (RFC 9162 §2.1.4.2).
+// walk is the way from a node to the root: its index in its level, and that of
+// the level's last node (fn and sn in RFC 9162).
+type walk struct{ node, last uint64 }
+
+// up moves to the parent of the next proof hash and the node, which may be
+// several levels up. left reports whether that hash is the left child; ok is
+// false where there is no parent.
+func (w *walk) up() (left, ok bool) {
+	if w.last == 0 {
+		return false, false
+	}
+	if left = w.node&1 == 1 || w.node == w.last; left {
+		for w.node&1 == 0 && w.node != 0 {
+			w.node, w.last = w.node>>1, w.last>>1
+		}
+	}
+	w.node, w.last = w.node>>1, w.last>>1
+	return left, true
+}
+
+// VerifyConsistency returns ErrProof unless proof shows that the tree of old
+// leaves with oldRoot is the beginning of that of size leaves with root
+// (RFC 9162 section 2.1.4.2).
 func VerifyConsistency(old, size uint64, oldRoot, root Hash, proof []Hash) error {
 	switch {
 	case old > size:
 		return ErrProof
 	case old == size:
-		if len(proof) != 0 || oldRoot != root {
-			return ErrProof
-		}
-		return nil
+		return provenIf(len(proof) == 0 && oldRoot == root)
 	case old == 0:
-		if len(proof) != 0 || oldRoot != EmptyRoot() {
-			return ErrProof
-		}
-		return nil
+		return provenIf(len(proof) == 0 && oldRoot == EmptyRoot())
 	}
 	if old&(old-1) == 0 {
 		proof = append([]Hash{oldRoot}, proof...)
@@ -207,26 +222,27 @@ func VerifyConsistency(old, size uint64, oldRoot, root Hash, proof []Hash) error
 	if len(proof) == 0 {
 		return ErrProof
 	}
-	fn, sn := old-1, size-1
-	for fn&1 == 1 {
-		fn, sn = fn>>1, sn>>1
+	w := walk{old - 1, size - 1}
+	for w.node&1 == 1 {
+		w.node, w.last = w.node>>1, w.last>>1
 	}
-	fr, sr := proof[0], proof[0]
+	first, second := proof[0], proof[0]
 	for _, c := range proof[1:] {
-		if sn == 0 {
+		left, ok := w.up()
+		if !ok {
 			return ErrProof
 		}
-		if fn&1 == 1 || fn == sn {
-			fr, sr = NodeHash(c, fr), NodeHash(c, sr)
-			for fn&1 == 0 && fn != 0 {
-				fn, sn = fn>>1, sn>>1
-			}
+		if left {
+			first, second = NodeHash(c, first), NodeHash(c, second)
 		} else {
-			sr = NodeHash(sr, c)
+			second = NodeHash(second, c)
 		}
-		fn, sn = fn>>1, sn>>1
 	}
-	if fr != oldRoot || sr != root || sn != 0 {
+	return provenIf(first == oldRoot && second == root && w.last == 0)
+}
+
+func provenIf(ok bool) error {
+	if !ok {
 		return ErrProof
 	}
 	return nil

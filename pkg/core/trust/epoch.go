@@ -7,15 +7,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// SignEpoch signs the opening of a log epoch with the root key.
+// SignEpoch returns l, the opening of a log epoch, signed with the root key.
 func SignEpoch(root *sign.Key, l contract.LogEpoch) contract.LogEpoch {
 	l.SignerKID, l.Sig = root.KID, ""
 	l.Sig = root.Sign(sign.DomainEpoch, contract.Bytes(&l))
 	return l
 }
 
-// VerifyEpoch checks that e opens a log epoch by the word of a key that is a
-// root at its lamport.
+// VerifyEpoch returns the document of e, or an error unless e opens a log epoch
+// after the first and carries the signature of a key that is a root at its
+// lamport, by keyAt (see Registry.At).
 func VerifyEpoch(e *contract.Event, keyAt func(kid, owner, use string, lamport uint64) ([]byte, error)) (l contract.LogEpoch, err error) {
 	if err := contract.Decode(e.Data, &l); err != nil {
 		return l, err

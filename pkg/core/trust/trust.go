@@ -1,9 +1,11 @@
-// Package trust is the key registry: a fold over key_published and
-// key_revoked events, with point-in-time answers by lamport.
+// Package trust is the registry of public keys: a fold over the ledger's
+// key_published and key_revoked events that says whose a key was, and for what
+// use, at any lamport.
 package trust
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,8 +16,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Registry holds keys by id. The zero value with Root set is ready; Root is
-// the anchor the reader brings along and is never taken from the ledger.
+// Registry holds keys by id. The zero value with Root set is ready to use. Root
+// is the reader's trust anchor and is never taken from the ledger. A Registry
+// must not be used from several goroutines while Apply runs.
 type Registry struct {
 	Root string // KID of the first root key; it endorses its successors
 	keys map[string]entry
@@ -27,58 +30,88 @@ type entry struct {
 	since, revoked uint64 // lamport; revoked 0 = valid
 }
 
-// Publish signs a key document with the root key.
+// Publish returns k signed with the root key. Its id and uses are not
+// checked here but by Apply.
 func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 	k.SignerKID, k.Sig = root.KID, ""
 	k.Sig = root.Sign(sign.DomainTrust, contract.Bytes(&k))
 	return k
 }
 
-// Apply folds one trust event in. The first must be the root publishing
-// itself; every later one carries the signature of a root key that is valid at
-// its lamport. A root key published under the signature of another succeeds
-// it; the last valid root cannot be revoked.
+// Apply folds the next trust event in, k, which happened at lamport. The first
+// must be the root publishing itself; every later one carries the signature of a
+// root key that is valid at its lamport. A root key published under the
+// signature of another succeeds it; the last valid root cannot be revoked. After
+// an error the registry is as before.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
-	bad := func(what string) error { return fmt.Errorf("trust: key %s: %s", k.KID, what) }
-	public, err := sign.Base64(k.PublicKey)
-	if err != nil || len(public) != 32 {
-		return bad("public key is not 32 bytes of base64")
+	public, err := r.authentic(&k, lamport)
+	if err == nil {
+		err = r.fold(k, public, lamport)
 	}
-	if sign.KID(public) != k.KID {
-		return bad("id does not belong to the public key")
-	}
-	rootPublic := public
-	if k.SignerKID != r.Root || k.KID != r.Root || r.Has(r.Root) {
-		if rootPublic, err = r.At(k.SignerKID, "provision", contract.UseRoot, lamport); err != nil {
-			return bad("not signed by a trusted root: " + err.Error())
-		}
-	}
-	body := k
-	body.Sig = ""
-	if err := sign.Verify(rootPublic, sign.DomainTrust, contract.Bytes(&body), k.Sig); err != nil {
-		return bad(err.Error())
-	}
-	if r.keys == nil {
-		r.keys = map[string]entry{}
-	}
-	old, known := r.keys[k.KID]
-	switch {
-	case k.Revoked && !known:
-		return bad("revoked before it was published")
-	case k.Revoked && slices.Contains(old.doc.Uses, contract.UseRoot) && len(r.Publics("provision", contract.UseRoot, lamport)) < 2:
-		return bad("the last root cannot be revoked")
-	case k.Revoked && old.revoked == 0:
-		old.revoked = lamport
-		r.keys[k.KID] = old
-	case !k.Revoked && known:
-		return bad("published twice")
-	case !k.Revoked:
-		r.keys[k.KID] = entry{doc: k, public: public, since: lamport}
+	if err != nil {
+		return fmt.Errorf("trust: key %s: %w", k.KID, err)
 	}
 	return nil
 }
 
-// At returns the public key kid if, at lamport, it was owner's for use.
+// authentic returns the public key of a document that a root key signed.
+func (r *Registry) authentic(k *contract.TrustKey, lamport uint64) ([]byte, error) {
+	public, err := sign.Base64(k.PublicKey)
+	if err != nil || len(public) != 32 {
+		return nil, errors.New("public key is not 32 bytes of base64")
+	}
+	if sign.KID(public) != k.KID {
+		return nil, errors.New("id does not belong to the public key")
+	}
+	signer := public
+	if !r.anchors(k) {
+		if signer, err = r.At(k.SignerKID, "provision", contract.UseRoot, lamport); err != nil {
+			return nil, fmt.Errorf("not signed by a trusted root: %w", err)
+		}
+	}
+	body := *k
+	body.Sig = ""
+	return public, sign.Verify(signer, sign.DomainTrust, contract.Bytes(&body), k.Sig)
+}
+
+// anchors reports whether k is the root publishing itself, which no key in the
+// registry can sign.
+func (r *Registry) anchors(k *contract.TrustKey) bool {
+	return k.KID == r.Root && k.SignerKID == r.Root && !r.Has(r.Root)
+}
+
+// fold stores an authentic document.
+func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) error {
+	old, known := r.keys[k.KID]
+	switch {
+	case k.Revoked && !known:
+		return errors.New("revoked before it was published")
+	case k.Revoked && r.lastRoot(&old, lamport):
+		return errors.New("the last root cannot be revoked")
+	case k.Revoked && old.revoked != 0:
+		return nil // the first revocation counts
+	case k.Revoked:
+		old.revoked = lamport
+		r.keys[k.KID] = old
+		return nil
+	case known:
+		return errors.New("published twice")
+	}
+	if r.keys == nil {
+		r.keys = map[string]entry{}
+	}
+	r.keys[k.KID] = entry{doc: k, public: public, since: lamport}
+	return nil
+}
+
+// lastRoot reports whether e is a root key and less than two are valid.
+func (r *Registry) lastRoot(e *entry, lamport uint64) bool {
+	return slices.Contains(e.doc.Uses, contract.UseRoot) && len(r.Publics("provision", contract.UseRoot, lamport)) < 2
+}
+
+// At returns the public key kid, or an error unless it was owner's for use at
+// lamport: since it was published, and before it was revoked. The caller must
+// not change the bytes.
 func (r *Registry) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	e, ok := r.keys[kid]
 	switch {
@@ -96,7 +129,8 @@ func (r *Registry) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	return e.public, nil
 }
 
-// Current returns owner's newest valid key document for use.
+// Current returns the newest key document of owner's for use that is not
+// revoked, and whether there is one.
 func (r *Registry) Current(owner, use string) (contract.TrustKey, bool) {
 	var best entry
 	for _, e := range r.keys {
@@ -110,7 +144,8 @@ func (r *Registry) Current(owner, use string) (contract.TrustKey, bool) {
 // Has reports whether kid is published.
 func (r *Registry) Has(kid string) bool { _, ok := r.keys[kid]; return ok }
 
-// Publics returns the public keys owner had for use at lamport.
+// Publics returns the public keys that owner had for use at lamport, in no
+// particular order.
 func (r *Registry) Publics(owner, use string, lamport uint64) [][]byte {
 	var out [][]byte
 	for kid := range r.keys {
@@ -121,14 +156,16 @@ func (r *Registry) Publics(owner, use string, lamport uint64) [][]byte {
 	return out
 }
 
-// Key is one key with its life, by lamport.
+// Key is one key with the lamports at which it was published and revoked; the
+// latter is 0 where it is valid.
 type Key struct {
 	contract.TrustKey
 	Since        uint64 `json:"since_lamport"`
 	RevokedSince uint64 `json:"revoked_since_lamport,omitempty"`
 }
 
-// Dump is the registry's canonical form: a JSON line for each key, oldest first.
+// Dump returns the registry's canonical form: a line of canonical JSON for each
+// key, oldest first. Two registries with the same keys have the same bytes.
 func (r *Registry) Dump() []byte {
 	var b []byte
 	for _, k := range r.Keys() {

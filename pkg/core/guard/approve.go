@@ -1,0 +1,74 @@
+package guard
+
+import (
+	"slices"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// p0Approvals is the approval that the ceilings require for the call's kind.
+func p0Approvals(in *Inputs) Answer {
+	var a Answer
+	for i := range in.P0.Approvals {
+		if k := &in.P0.Approvals[i]; matchAny(k.Kinds, in.Facts.Kind) {
+			a.Verdict, a.Reason = contract.Escalate, contract.ReasonApprovalRequired
+			a.Approvals = append(a.Approvals, k.Rule)
+		}
+	}
+	return a
+}
+
+// dualControl requires a second person, who has a day to approve.
+var dualControl = Answer{Verdict: contract.Escalate, Reason: contract.ReasonApprovalRequired,
+	Approvals: []contract.ApprovalRule{{Quorum: 1, TimeoutMS: (24 * time.Hour).Milliseconds()}}}
+
+// defaultApproval applies where an ESCALATE has no rule.
+var defaultApproval = contract.ApprovalRule{Quorum: 1, TimeoutMS: (5 * time.Minute).Milliseconds()}
+
+// settle applies to an ESCALATE how it was settled, if it was.
+func settle(in *Inputs, v Answer) Answer {
+	if len(v.Approvals) == 0 {
+		v.Approvals = []contract.ApprovalRule{defaultApproval}
+	}
+	f := &in.Facts
+	switch {
+	case f.Resolution == "denied":
+		return denied(contract.ReasonApprovalDenied)
+	case f.Resolution == "timed_out":
+		return denied(contract.ReasonApprovalTimeout)
+	case f.Resolution == "granted" && Approved(v.Approvals, f.Approvals, f.Actor, f.OnBehalfOf):
+		v.Verdict, v.Reason = contract.Allow, contract.ReasonApproved
+	case f.Resolution == "granted": // the policies require more now than they did
+		return denied(contract.ReasonApprovalDenied)
+	case f.BreakGlass != "" && !f.DualControl: // dual control holds in an emergency too
+		v.Verdict, v.Reason = contract.Allow, contract.ReasonBreakGlass
+	}
+	return v
+}
+
+// DefaultRole is the role that an approver holds where a rule names none.
+const DefaultRole = "approver"
+
+// Approved reports whether the grants among votes meet every rule. Each approver
+// counts once for a rule, and only with one of its roles; callers, those who
+// proposed the call or for whom it is done, do not count.
+func Approved(rules []contract.ApprovalRule, votes []ApprovalFact, callers ...string) bool {
+	for i := range rules {
+		roles := rules[i].Roles
+		if len(roles) == 0 {
+			roles = []string{DefaultRole}
+		}
+		var who []string
+		for _, v := range votes {
+			if v.Vote == contract.Grant && !slices.Contains(callers, v.Approver) && !slices.Contains(who, v.Approver) &&
+				slices.ContainsFunc(v.Roles, func(r string) bool { return slices.Contains(roles, r) }) {
+				who = append(who, v.Approver)
+			}
+		}
+		if int64(len(who)) < max(rules[i].Quorum, 1) {
+			return false
+		}
+	}
+	return true
+}

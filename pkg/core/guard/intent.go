@@ -1,0 +1,143 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+)
+
+// MaxStartWindow bounds how long after its proposal a call may start. It must
+// stay below the ledger's dedupe window (5 minutes), on which the claim
+// rests, by more than any clock difference between services.
+const MaxStartWindow = 2 * time.Minute
+
+// mint makes the intent of an allowed call.
+func mint(in *Inputs, v Answer) *contract.ExecutionIntent {
+	from, until, deadline, _ := window(in)
+	i := &contract.ExecutionIntent{
+		ArgsDigest: in.Facts.ArgsDigest, CallID: in.CallID, Egress: in.Tool.Egress, Executor: in.Tool.Executor, Expires: contract.Time(until),
+		ID: "i-" + in.CallID, IdemKey: in.IdemKey, Kind: in.Facts.Kind, NotBefore: contract.Time(from),
+		Obliged: v.Obliged, Secrets: in.Tool.Secrets, Tool: in.Facts.Tool,
+	}
+	if in.Facts.Resolved != "" {
+		i.Deadline = contract.Time(deadline)
+	}
+	if i.IdemKey == "" {
+		i.IdemKey = in.CallID
+	}
+	if in.Facts.ReportWithin != 0 {
+		toCaller(i, &in.Facts)
+	}
+	if b := in.Facts.Budget; b != nil {
+		i.Budget = &contract.Reservation{Accounts: b.Accounts, Amounts: b.Amounts}
+	}
+	if in.Tool.Sandbox != nil {
+		s := narrowed(in, v)
+		i.Sandbox = &s
+	}
+	return i
+}
+
+// ErrExpired is returned by CheckIntent after the end of an intent's start
+// window.
+var ErrExpired = errors.New("intent expired")
+
+// KeyAt returns the public key kid, or an error unless kid was a key of owner
+// for use at lamport. trust.Registry.At is one.
+type KeyAt func(kid, owner, use string, lamport uint64) (public []byte, err error)
+
+// VerifyDecision returns an error unless policy signed the decision with a key
+// that was valid at its lamport, and its digests and its intent are those of its
+// other fields. Whether the policies it names were in force is not checked.
+func VerifyDecision(d *contract.Decision, keys KeyAt) error {
+	pub, err := keys(d.KID, "policy", contract.UseDecision, uint64(d.Lamport))
+	if err != nil {
+		return fmt.Errorf("decision %s: %w", d.ID, err)
+	}
+	body := *d
+	body.Sig = ""
+	if err := sign.Verify(pub, sign.DomainDecision, contract.Bytes(&body), d.Sig); err != nil {
+		return fmt.Errorf("decision %s: %w", d.ID, err)
+	}
+	switch {
+	case sign.Digest(d.Facts) != d.FactsDigest:
+		return fmt.Errorf("decision %s: facts do not match their digest", d.ID)
+	case policyHash(d) != d.PolicyHash:
+		return fmt.Errorf("decision %s: policy_decision_hash does not bind its fields", d.ID)
+	case (d.Verdict == contract.Allow) != (d.Intent != nil):
+		return fmt.Errorf("decision %s: an intent belongs to ALLOW and only to ALLOW", d.ID)
+	case d.Intent != nil && !sameCall(d.Intent, d):
+		return fmt.Errorf("decision %s: intent speaks of another call", d.ID)
+	}
+	return nil
+}
+
+func sameCall(i *contract.ExecutionIntent, d *contract.Decision) bool {
+	return i.CallID == d.CallID && i.ArgsDigest == d.ArgsDigest && i.Kind == d.Kind && i.Tool == d.Tool
+}
+
+// ApproverOwner is the owner, in the trust registry, of a principal's own key
+// for approvals.
+func ApproverOwner(principal string) string { return "approver:" + principal }
+
+// BallotOf is the document that the approver of a signed vote signed; escalated
+// is the decision voted on.
+func BallotOf(a *contract.Approval, escalated *contract.Decision) *contract.Ballot {
+	return &contract.Ballot{Approver: a.Approver, CallID: a.CallID, DecisionDigest: contract.Digest(escalated), KID: a.KID, Reason: a.Reason,
+		Tenant: a.Tenant, Vote: a.Vote}
+}
+
+// VerifyBallot returns an error unless a vote on an escalated decision carries
+// the signature of its approver's key that was valid at lamport. A vote that
+// names neither key nor signature passes: an authenticated person cast it, and
+// the event's producer attests that.
+func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt, lamport uint64) error {
+	if a.Sig == "" && a.KID == "" {
+		return nil
+	}
+	pub, err := keys(a.KID, ApproverOwner(a.Approver), contract.UseApproval, lamport)
+	if err != nil {
+		return fmt.Errorf("vote of %s: %w", a.Approver, err)
+	}
+	if err := sign.Verify(pub, sign.DomainApproval, contract.Bytes(BallotOf(a, escalated)), a.Sig); err != nil {
+		return fmt.Errorf("vote of %s: %w", a.Approver, err)
+	}
+	return nil
+}
+
+// CheckIntent is what an executor checks before it starts: the decision
+// verifies, it allows the call, its intent is for this executor, tenant and
+// session, the call beside it is the one decided, and the start window is not
+// over at now. It returns ErrExpired after the window, and another error for the
+// rest.
+func CheckIntent(a *contract.Allowed, tenant, session, executor string, now time.Time, keys KeyAt) error {
+	d := &a.Decision
+	if err := VerifyDecision(d, keys); err != nil {
+		return err
+	}
+	switch {
+	case d.Verdict != contract.Allow:
+		return fmt.Errorf("decision %s: verdict %s permits nothing", d.ID, d.Verdict)
+	case d.Tenant != tenant || d.Session != session:
+		return fmt.Errorf("decision %s: belongs to another tenant or session", d.ID)
+	case d.Intent.Executor != executor:
+		return fmt.Errorf("intent %s: addressed to executor %s", d.Intent.ID, d.Intent.Executor)
+	case !decided(&a.Call, d):
+		return fmt.Errorf("intent %s: the call beside it is not the one decided", d.Intent.ID)
+	}
+	expires, err := contract.ParseTime(d.Intent.Expires)
+	if err != nil {
+		return fmt.Errorf("intent %s: %w", d.Intent.ID, err)
+	}
+	if now.After(expires) {
+		return ErrExpired
+	}
+	return nil
+}
+
+func decided(c *contract.Call, d *contract.Decision) bool {
+	return c.ID == d.CallID && c.Args.Commitment == d.ArgsDigest && c.Kind == d.Kind && c.Tool == d.Tool
+}

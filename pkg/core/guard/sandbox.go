@@ -1,0 +1,74 @@
+package guard
+
+import "github.com/binnacle-mesh/binnacle/pkg/core/contract"
+
+// narrowed is the sandbox that a call gets: the tool's own, within the ceilings
+// and what the layers joined to.
+func narrowed(in *Inputs, v Answer) contract.Sandbox {
+	s := Narrow(*in.Tool.Sandbox, in.P0.Sandbox)
+	if v.Sandbox != nil {
+		s = Narrow(s, *v.Sandbox)
+	}
+	return s
+}
+
+// runs reports whether a sandbox could run anything at all.
+func runs(s contract.Sandbox) bool {
+	return bounded(&s) && tierRank(s.Tier) >= 0 && knownUID(s.UID)
+}
+
+// bounded reports whether every limit is above zero.
+func bounded(s *contract.Sandbox) bool {
+	return s.CPUMillis > 0 && s.MemoryMiB > 0 && s.OutputBytes > 0 && s.Pids > 0 && s.WallMS > 0
+}
+
+// Narrow returns the sandbox that meets both a and b: the smaller of each limit
+// and the stronger tier. A zero limit or an empty tier sets no bound. An unknown
+// tier stays, and nothing satisfies it.
+func Narrow(a, b contract.Sandbox) contract.Sandbox {
+	a.CPUMillis = lower(a.CPUMillis, b.CPUMillis)
+	a.MemoryMiB = lower(a.MemoryMiB, b.MemoryMiB)
+	a.OutputBytes = lower(a.OutputBytes, b.OutputBytes)
+	a.Pids = lower(a.Pids, b.Pids)
+	a.WallMS = lower(a.WallMS, b.WallMS)
+	if b.UID != "" {
+		a.UID = b.UID
+	}
+	if b.Tier != "" && (a.Tier == "" || stronger(b.Tier, a.Tier)) {
+		a.Tier = b.Tier
+	}
+	return a
+}
+
+func lower(x, y int64) int64 {
+	if x == 0 || y != 0 && y < x {
+		return y
+	}
+	return x
+}
+
+// stronger reports whether a known tier gives way to another, which may be
+// unknown.
+func stronger(tier, than string) bool {
+	return tierRank(than) >= 0 && (tierRank(tier) < 0 || tierRank(tier) > tierRank(than))
+}
+
+func tierRank(t string) int {
+	switch t {
+	case "process":
+		return 0
+	case "wasi":
+		return 1
+	case "container":
+		return 2
+	}
+	return -1
+}
+
+func knownUID(uid string) bool { return uid == "" || uid == contract.OwnUID }
+
+// TierSatisfies reports whether the isolation tier have is known and at least
+// as strong as want. An unknown tier satisfies nothing.
+func TierSatisfies(have, want string) bool {
+	return tierRank(have) >= 0 && tierRank(have) >= tierRank(want)
+}

@@ -1,0 +1,235 @@
+// Command mutate runs gremlins over packages, one after the other, and prints
+// what the tests beside each package detect. scripts/mutate runs it from the
+// root of the repository.
+//
+// gremlins has three habits that would make its figures wrong here, so mutate
+// puts a program named go, itself, before it in PATH; see shim.go.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// least is the share of mutants, in percent, that tests must detect.
+const least = 80
+
+// core are the packages that are mutated where none are named.
+var core = []string{"canon", "cmd/binnacle-verify", "contract", "evidence", "guard", "proofgraph", "receipt", "sign", "translog", "trust"}
+
+func main() {
+	if filepath.Base(os.Args[0]) == "go" {
+		os.Exit(shim(os.Args[1:]))
+	}
+	gremlins := flag.String("gremlins", "gremlins", "the gremlins program")
+	out := flag.String("o", "", "file that the report is also written to")
+	all := flag.Bool("all", false, "use every mutator of gremlins, not only its default ones and INVERT_LOGICAL")
+	timeout := flag.Int("timeout", 15, "times that a package's tests may take longer than without a mutation")
+	flag.Parse()
+	dirs := flag.Args()
+	if len(dirs) == 0 {
+		for _, p := range core {
+			dirs = append(dirs, "pkg/core/"+p)
+		}
+	}
+	if err := run(*gremlins, *out, *all, *timeout, dirs); err != nil {
+		fmt.Fprintln(os.Stderr, "mutate:", err)
+		os.Exit(1)
+	}
+}
+
+func run(gremlins, out string, all bool, timeout int, dirs []string) error {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	tmp, err := scratch(root)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	to := io.Writer(os.Stdout)
+	if out != "" {
+		f, err := os.Create(out)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		to = io.MultiWriter(os.Stdout, f)
+	}
+	var sum counts
+	var weak []string
+	fmt.Fprintln(to, heading)
+	for _, dir := range dirs {
+		start := time.Now()
+		muts, err := mutate(gremlins, tmp, filepath.Join(root, dir), all, timeout)
+		if err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+		n := count(muts)
+		sum.add(n)
+		fmt.Fprintf(to, "%s  %s\n", n.row(dir), time.Since(start).Round(time.Second))
+		for _, m := range muts {
+			if m.Status != killed && m.Status != notViable {
+				fmt.Fprintln(to, "    "+m.describe(filepath.Join(root, dir)))
+			}
+		}
+		if n.share() < least {
+			weak = append(weak, dir)
+		}
+	}
+	fmt.Fprintln(to, sum.row("all"))
+	if len(weak) > 0 {
+		return fmt.Errorf("tests detect less than %d %% of the mutants in %s", least, strings.Join(weak, ", "))
+	}
+	return nil
+}
+
+// scratch makes the folder in which gremlins copies modules, two levels deep:
+// links in it stand for the folders that go.mod files and tests refer to as
+// ../../name.
+func scratch(root string) (string, error) {
+	tmp, err := os.MkdirTemp("", "mutate-")
+	if err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			err = errors.Join(err, os.Symlink(filepath.Join(root, e.Name()), filepath.Join(tmp, e.Name())))
+		}
+	}
+	self, err2 := os.Executable()
+	bin := filepath.Join(tmp, ".bin")
+	return tmp, errors.Join(err, err2, os.Mkdir(bin, 0o755), os.Symlink(self, filepath.Join(bin, "go")))
+}
+
+// mutate runs gremlins over one package.
+func mutate(gremlins, tmp, dir string, all bool, timeout int) ([]mutant, error) {
+	real, err := exec.LookPath("go")
+	if err != nil {
+		return nil, err
+	}
+	report := filepath.Join(tmp, "report.json")
+	args := []string{"unleash", "--silent", "--workers", "1", "--timeout-coefficient", fmt.Sprint(timeout),
+		"-E", "/", "-E", "^zz_", "-o", report, "--invert-logical"}
+	if all {
+		args = append(args, "--invert-assignments", "--invert-bitwise", "--invert-bwassign", "--invert-loopctrl", "--remove-self-assignments")
+	}
+	cmd := exec.Command(gremlins, append(args, dir)...)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-trimpath -vet=off", "TMPDIR="+tmp, shimVar+"="+real,
+		"PATH="+filepath.Join(tmp, ".bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
+	cmd.Stderr = os.Stderr
+	if b, err := cmd.Output(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, b)
+	}
+	return readReport(report)
+}
+
+// Statuses of mutants, as gremlins names them.
+const (
+	killed     = "KILLED"
+	lived      = "LIVED"
+	timedOut   = "TIMED OUT"
+	notCovered = "NOT COVERED"
+	notViable  = "NOT VIABLE" // does not compile
+)
+
+type mutant struct {
+	file   string
+	Type   string
+	Status string
+	Line   int
+	Column int
+}
+
+func readReport(file string) ([]mutant, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var r struct {
+		Files []struct {
+			Name      string `json:"file_name"`
+			Mutations []mutant
+		}
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return nil, err
+	}
+	var out []mutant
+	for _, f := range r.Files {
+		for _, m := range f.Mutations {
+			m.file = f.Name
+			out = append(out, m)
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no mutants: is this the folder of a package?")
+	}
+	slices.SortFunc(out, func(a, b mutant) int {
+		return strings.Compare(fmt.Sprintf("%s %06d %04d", a.file, a.Line, a.Column), fmt.Sprintf("%s %06d %04d", b.file, b.Line, b.Column))
+	})
+	return out, nil
+}
+
+// describe is a mutant's place, kind, and line of code.
+func (m *mutant) describe(dir string) string {
+	text := ""
+	if b, err := os.ReadFile(filepath.Join(dir, m.file)); err == nil {
+		if rows := strings.Split(string(b), "\n"); m.Line <= len(rows) {
+			text = strings.TrimSpace(rows[m.Line-1])
+		}
+	}
+	return fmt.Sprintf("%-10s %s:%d:%d %s  %s", m.Status, m.file, m.Line, m.Column, m.Type, text)
+}
+
+// counts are mutants by status.
+type counts struct{ killed, lived, timedOut, notCovered, notViable int }
+
+func count(ms []mutant) (c counts) {
+	for _, m := range ms {
+		switch m.Status {
+		case killed:
+			c.killed++
+		case timedOut:
+			c.timedOut++
+		case notViable:
+			c.notViable++
+		case notCovered:
+			c.notCovered++
+		default:
+			c.lived++
+		}
+	}
+	return c
+}
+
+func (c *counts) add(d counts) {
+	c.killed, c.lived, c.timedOut = c.killed+d.killed, c.lived+d.lived, c.timedOut+d.timedOut
+	c.notCovered, c.notViable = c.notCovered+d.notCovered, c.notViable+d.notViable
+}
+
+// share is the percentage of the mutants that tests killed. One that does not
+// compile is none; one that never ends counts as undetected.
+func (c *counts) share() float64 {
+	return 100 * float64(c.killed) / float64(max(1, c.killed+c.lived+c.timedOut+c.notCovered))
+}
+
+var heading = fmt.Sprintf("%-44s %7s %7s %6s %6s %7s %7s", "package", "mutants", "killed", "lived", "hangs", "no code", "share")
+
+func (c *counts) row(name string) string {
+	return fmt.Sprintf("%-44s %7d %7d %6d %6d %7d %6.1f%%", name, c.killed+c.lived+c.timedOut+c.notCovered, c.killed, c.lived+c.notCovered, c.timedOut, c.notViable, c.share())
+}
