@@ -164,12 +164,10 @@ func is(s string, parts ...string) bool {
 // check returns an error for an event that could not be stored under its
 // subject, or that lacks an attribute.
 func (e *Event) check() error {
-	if err := e.checkTokens(); err != nil {
+	if err := e.checkNames(); err != nil {
 		return err
 	}
 	switch {
-	case e.ID == "":
-		return errors.New("event id is empty")
 	case e.Actor == "" || e.Client == "":
 		return errors.New(`event actor and client must be named ("-" for the mesh itself)`)
 	case e.Version < 1:
@@ -185,8 +183,8 @@ func (e *Event) check() error {
 	return nil
 }
 
-// checkTokens checks what the subject is made of.
-func (e *Event) checkTokens() error {
+// checkNames checks the tokens of the subject and the id.
+func (e *Event) checkNames() error {
 	service, instance, ok := strings.Cut(e.Source, "/")
 	for _, t := range [...]struct{ field, v string }{
 		{"tenant", e.Tenant}, {"source", service}, {"source", instance}, {"origin", e.Origin},
@@ -198,6 +196,9 @@ func (e *Event) checkTokens() error {
 	}
 	if e.Target != "" && !Token(e.Target) {
 		return fmt.Errorf("event target %q is not made of [A-Za-z0-9_-]", e.Target)
+	}
+	if e.ID == "" {
+		return errors.New("event id is empty")
 	}
 	return nil
 }

@@ -83,40 +83,48 @@ func readFile(name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// Commits checks that the segments named follow one another without a gap and
-// that their roots are those of the checkpoint's tree. It checks no signature.
+// Commits returns an error unless the segments named follow one another without
+// a gap and their roots are those of the checkpoint's tree. It checks neither
+// the checkpoint's signature nor the files.
 func (ix *Archive) Commits() error {
 	size, want, err := unsignedHead(ix.Checkpoint)
-	if err != nil {
-		return fmt.Errorf("%s: %w", ArchiveFile, err)
+	if err == nil {
+		var roots []translog.Hash
+		if roots, err = ix.roots(size); err == nil && fold(roots) != want {
+			err = errors.New("its segments do not have the checkpoint's root")
+		}
 	}
+	return in(ArchiveFile, err)
+}
+
+// roots returns the roots of the segments, which together hold the events 1 to
+// size.
+func (ix *Archive) roots(size uint64) ([]translog.Hash, error) {
 	if ix.Segment == 0 || ix.Segment&(ix.Segment-1) != 0 {
-		return fmt.Errorf("%s: segments of %d events", ArchiveFile, ix.Segment)
+		return nil, fmt.Errorf("segments of %d events", ix.Segment)
 	}
 	next := uint64(1)
 	roots := make([]translog.Hash, len(ix.Segments))
-	for i, s := range ix.Segments {
+	for i := range ix.Segments {
+		s := &ix.Segments[i]
 		b, err := hex.DecodeString(s.Root)
 		if err != nil || len(b) != 32 || filepath.Base(s.File) != s.File {
-			return fmt.Errorf("%s: segment %d is malformed", ArchiveFile, i+1)
+			return nil, fmt.Errorf("segment %d is malformed", i+1)
 		}
-		if s.From != next || s.To < s.From || s.To != min(s.From+ix.Segment-1, size) {
-			return fmt.Errorf("%s: the events from %d on are in no segment", ArchiveFile, next)
+		if !s.holds(next, min(next+ix.Segment-1, size)) {
+			return nil, fmt.Errorf("the events from %d on are in no segment", next)
 		}
 		roots[i], next = translog.Hash(b), s.To+1
 	}
 	if next != size+1 {
-		return fmt.Errorf("%s: the events from %d to %d are in no segment", ArchiveFile, next, size)
+		return nil, fmt.Errorf("the events from %d to %d are in no segment", next, size)
 	}
-	root := translog.EmptyRoot()
-	if len(roots) > 0 {
-		root = fold(roots)
-	}
-	if root != want {
-		return fmt.Errorf("%s: its segments do not have the checkpoint's root", ArchiveFile)
-	}
-	return nil
+	return roots, nil
 }
+
+// holds reports whether the segment has the events from one to another, of which
+// there is at least one.
+func (s *Segment) holds(from, to uint64) bool { return s.From == from && s.To == to && from <= to }
 
 // unsignedHead reads a note's size and root without checking who signed it.
 func unsignedHead(note string) (size uint64, root translog.Hash, err error) {
@@ -135,7 +143,10 @@ func unsignedHead(note string) (size uint64, root translog.Hash, err error) {
 // fold is the root over subtrees of equal size, of which the last may be
 // smaller: RFC 6962 splits at the largest power of two.
 func fold(roots []translog.Hash) translog.Hash {
-	if len(roots) == 1 {
+	switch len(roots) {
+	case 0:
+		return translog.EmptyRoot()
+	case 1:
 		return roots[0]
 	}
 	k := 1

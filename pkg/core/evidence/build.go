@@ -158,28 +158,33 @@ func derive(tenant, session string, events []Stored, version int) (*derived, err
 			return nil, fmt.Errorf("event id %s occurs twice", e.ID)
 		}
 		ids[e.ID] = true
-		d.events = append(d.events, e)
 		x, err := decode(e)
 		if err != nil {
 			return nil, err
 		}
-		d.data = append(d.data, x)
-		d.contents = append(d.contents, x.contents()...)
-		switch {
-		case x.allowed != nil:
-			d.decisions = append(d.decisions, contract.Bytes(&x.allowed.Decision))
-		case x.escalated != nil:
-			d.decisions = append(d.decisions, contract.Bytes(&x.escalated.Decision))
-		case x.recorded != nil:
-			if x.recorded.Decision != nil {
-				d.decisions = append(d.decisions, contract.Bytes(x.recorded.Decision))
-			}
-			d.receipts = append(d.receipts, contract.Bytes(&x.recorded.Receipt))
-			d.tip = receipt.TipOf(&x.recorded.Receipt)
-		}
+		d.add(e, &x)
 		d.graph.Add(e, s.Bytes)
 	}
 	return d, nil
+}
+
+// add appends the next event, and the decisions and receipts in its data.
+func (d *derived) add(e *contract.Event, x *data) {
+	d.events = append(d.events, e)
+	d.data = append(d.data, *x)
+	d.contents = append(d.contents, x.contents()...)
+	switch {
+	case x.allowed != nil:
+		d.decisions = append(d.decisions, contract.Bytes(&x.allowed.Decision))
+	case x.escalated != nil:
+		d.decisions = append(d.decisions, contract.Bytes(&x.escalated.Decision))
+	case x.recorded != nil:
+		if x.recorded.Decision != nil {
+			d.decisions = append(d.decisions, contract.Bytes(x.recorded.Decision))
+		}
+		d.receipts = append(d.receipts, contract.Bytes(&x.recorded.Receipt))
+		d.tip = receipt.TipOf(&x.recorded.Receipt)
+	}
 }
 
 // graphVersion is that of the proof graph in a pack under this checkpoint.

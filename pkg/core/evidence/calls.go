@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 )
 
-// callState follows one call through the ledger.
+// callState is what the ledger holds of one call so far.
 type callState struct {
 	proposed  *contract.Event
 	call      *contract.Call
@@ -50,20 +50,29 @@ func openCalls(calls map[string]*callState) (open int) {
 	return open
 }
 
-// checkEvent takes the next event of a session, whose data fits its schema and
+// checkEvent follows the next event of a session, whose data fits its schema and
 // was decoded to x.
 func checkEvent(e *contract.Event, x *data, calls map[string]*callState, tip *receipt.Tip, sys *system) error {
 	c := calls[e.CallID]
-	switch {
-	case x.call != nil && c != nil:
-		return errors.New("call proposed twice")
-	case x.call != nil && (x.call.ID != e.CallID || e.CallID == ""):
-		return errors.New("envelope names another call")
-	case x.call != nil:
+	if x.call != nil {
+		switch {
+		case c != nil:
+			return errors.New("call proposed twice")
+		case x.call.ID != e.CallID || e.CallID == "":
+			return errors.New("envelope names another call")
+		}
 		calls[e.CallID] = &callState{proposed: e, call: x.call}
 		return nil
-	case c == nil:
+	}
+	if c == nil {
 		return errors.New("its call was never proposed")
+	}
+	return c.next(e, x, tip, sys)
+}
+
+// next follows the next event of a proposed call.
+func (c *callState) next(e *contract.Event, x *data, tip *receipt.Tip, sys *system) error {
+	switch {
 	case x.allowed != nil:
 		return c.allow(e, x.allowed, sys)
 	case x.escalated != nil:
@@ -73,7 +82,7 @@ func checkEvent(e *contract.Event, x *data, calls map[string]*callState, tip *re
 	case x.started != nil:
 		return c.start(e, x.started)
 	case x.recorded != nil:
-		return checkOutcome(e, c, x.recorded, tip, sys)
+		return c.record(e, x.recorded, tip, sys)
 	}
 	return nil
 }
@@ -126,32 +135,59 @@ func (c *callState) start(e *contract.Event, s *contract.Started) error {
 	if e.Service() != owner {
 		return fmt.Errorf("claimed by %s, want %s", e.Service(), owner)
 	}
-	if (s.ExecutedBy == contract.Caller) != (owner == contract.CallerExecutor) || s.ExecutedBy != "" && s.ExecutedBy != contract.Caller {
+	if s.ExecutedBy != executedBy(owner) {
 		return errors.New("executed_by is not whom the intent is for")
 	}
 	c.started, c.claimer = true, owner
 	return nil
 }
 
+// executedBy is what a claim says of who executes: "" for its own service.
+func executedBy(owner string) string {
+	if owner == contract.CallerExecutor {
+		return contract.Caller
+	}
+	return ""
+}
+
+// checkDecision verifies a decision, and that it is about the call proposed, by
+// policies that were activated.
 func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {
 		return err
 	}
-	p := c.proposed
 	switch {
-	case d.CallID != c.call.ID || d.ArgsDigest != c.call.Args.Commitment || d.Kind != c.call.Kind || d.Tool != c.call.Tool:
+	case !c.sameCall(d):
 		return errors.New("decision is about another call")
-	case d.Actor != p.Actor || d.Client != p.Client || d.Session != p.Session || d.Tenant != p.Tenant:
+	case !c.sameCaller(d):
 		return errors.New("decision names another caller")
 	case d.Intent != nil && (d.Intent.Executor == contract.CallerExecutor) != (c.call.ReportWithin > 0):
 		return errors.New("the intent is for the caller, or not, otherwise than proposed")
-	case d.Verdict != contract.Deny && (!known(sys.policies, "p0", d.Policies.P0) || !known(sys.policies, "p1", d.Policies.P1)) || !known(sys.policies, "p2", d.Policies.P2) && d.Policies.P2 != "":
+	case !sys.activated(d):
 		return errors.New("decision names a policy that was never activated")
 	}
 	if c.escalated == nil || d == c.escalated {
 		return nil
 	}
 	return checkVotes(c, d)
+}
+
+func (c *callState) sameCall(d *contract.Decision) bool {
+	return d.CallID == c.call.ID && d.ArgsDigest == c.call.Args.Commitment && d.Kind == c.call.Kind && d.Tool == c.call.Tool
+}
+
+func (c *callState) sameCaller(d *contract.Decision) bool {
+	p := c.proposed
+	return d.Actor == p.Actor && d.Client == p.Client && d.Session == p.Session && d.Tenant == p.Tenant
+}
+
+// activated reports whether every policy that the decision names was activated.
+// A denial may name none: it is also what follows from a missing policy.
+func (s *system) activated(d *contract.Decision) bool {
+	if d.Policies.P2 != "" && !known(s.policies, "p2", d.Policies.P2) {
+		return false
+	}
+	return d.Verdict == contract.Deny || known(s.policies, "p0", d.Policies.P0) && known(s.policies, "p1", d.Policies.P1)
 }
 
 // known reports whether every digest of a layer was activated.
@@ -164,7 +200,8 @@ func known(policies map[string]bool, layer, digests string) bool {
 	return true
 }
 
-// checkVotes: what the decision says people said is what they said.
+// checkVotes checks that the votes which a decision counts are recorded, and that
+// it allows nothing before the escalation was settled.
 func checkVotes(c *callState, d *contract.Decision) error {
 	votes, err := votesOf(d.Facts)
 	if err != nil {
@@ -182,19 +219,14 @@ func checkVotes(c *callState, d *contract.Decision) error {
 	return nil
 }
 
-func checkOutcome(e *contract.Event, c *callState, r *contract.Recorded, tip *receipt.Tip, sys *system) error {
+// record follows the outcome of the call, and moves tip to its receipt.
+func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt.Tip, sys *system) error {
 	if c.recorded {
 		return errors.New("second outcome of one call")
 	}
-	d := c.decision
-	if r.Decision != nil {
-		if d != nil {
-			return errors.New("second decision on one call")
-		}
-		d = r.Decision
-		if err := checkDecision(c, d, sys); err != nil {
-			return err
-		}
+	d, err := c.decisionOn(r, sys)
+	if err != nil {
+		return err
 	}
 	if err := receipt.Check(r, d, sys.reg.At); err != nil {
 		return err
@@ -211,4 +243,16 @@ func checkOutcome(e *contract.Event, c *callState, r *contract.Recorded, tip *re
 	*tip = receipt.TipOf(&r.Receipt)
 	*c = callState{recorded: true} // nothing may follow that needs more
 	return nil
+}
+
+// decisionOn returns the decision that an outcome rests on: the one recorded
+// before, or, of a denial, the one in the outcome itself.
+func (c *callState) decisionOn(r *contract.Recorded, sys *system) (*contract.Decision, error) {
+	switch {
+	case r.Decision == nil:
+		return c.decision, nil
+	case c.decision != nil:
+		return nil, errors.New("second decision on one call")
+	}
+	return r.Decision, checkDecision(c, r.Decision, sys)
 }

@@ -111,28 +111,36 @@ func isSystem(e *contract.Event) bool {
 func (s *system) apply(e *contract.Event, files map[string][]byte) error {
 	switch e.Service() + "." + e.Name {
 	case "provision.key_published", "provision.key_revoked":
-		var k contract.TrustKey
-		if err := contract.Decode(e.Data, &k); err != nil {
-			return fmt.Errorf("event %s: %w", e.ID, err)
-		}
-		if k.Revoked != (e.Name == "key_revoked") || k.Tenant != e.Tenant {
-			return fmt.Errorf("event %s: does not say what its name says", e.ID)
-		}
-		return s.reg.Apply(k, e.Lamport)
+		return s.applyKey(e)
 	case "policy.policy_activated":
-		var a contract.Activated
-		if err := contract.Decode(e.Data, &a); err != nil {
-			return fmt.Errorf("event %s: %w", e.ID, err)
-		}
-		body, err := a.Bundle.Open(files[contentPath(a.Bundle.Commitment)])
-		if err == nil && sign.Digest(body) != a.Digest {
-			err = errors.New("bundle does not match its digest")
-		}
-		if err != nil && !isGone(err) {
-			return fmt.Errorf("policy %s: %w", a.Digest, err)
-		}
-		s.policies[a.Layer+a.Digest] = true
-		return nil
+		return s.applyPolicy(e, files)
 	}
 	return fmt.Errorf("event %s: %s is not a system event", e.ID, e.Type())
+}
+
+func (s *system) applyKey(e *contract.Event) error {
+	var k contract.TrustKey
+	if err := contract.Decode(e.Data, &k); err != nil {
+		return fmt.Errorf("event %s: %w", e.ID, err)
+	}
+	if k.Revoked != (e.Name == "key_revoked") || k.Tenant != e.Tenant {
+		return fmt.Errorf("event %s: does not say what its name says", e.ID)
+	}
+	return s.reg.Apply(k, e.Lamport)
+}
+
+func (s *system) applyPolicy(e *contract.Event, files map[string][]byte) error {
+	var a contract.Activated
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return fmt.Errorf("event %s: %w", e.ID, err)
+	}
+	body, err := a.Bundle.Open(files[contentPath(a.Bundle.Commitment)])
+	if err == nil && sign.Digest(body) != a.Digest {
+		err = errors.New("bundle does not match its digest")
+	}
+	if err != nil && !isGone(err) {
+		return fmt.Errorf("policy %s: %w", a.Digest, err)
+	}
+	s.policies[a.Layer+a.Digest] = true
+	return nil
 }

@@ -146,13 +146,21 @@ func HexPath(path []translog.Hash) []string {
 func parsePath(path []string) ([]translog.Hash, error) {
 	out := make([]translog.Hash, len(path))
 	for i, s := range path {
-		b, err := hex.DecodeString(s)
-		if err != nil || len(b) != 32 || hex.EncodeToString(b) != s {
+		var ok bool
+		if out[i], ok = parseHash(s); !ok {
 			return nil, errors.New("path is not lower-case hex of 32 bytes")
 		}
-		out[i] = translog.Hash(b)
 	}
 	return out, nil
+}
+
+// parseHash reads a hash in lower-case hex.
+func parseHash(s string) (h translog.Hash, ok bool) {
+	b, err := hex.DecodeString(s)
+	if err != nil || len(b) != len(h) || hex.EncodeToString(b) != s {
+		return h, false
+	}
+	return translog.Hash(b), true
 }
 
 const payloadType = "application/vnd.in-toto+json"
@@ -242,31 +250,12 @@ func (s *sameTar) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// readTar accepts exactly what writeTar writes: every byte of the archive is
-// compared with a fresh rendering of what was read.
+// readTar returns the files of a pack. It accepts exactly what writeTar writes:
+// every byte of the archive is compared with a fresh rendering of what was read.
 func readTar(b []byte) (map[string][]byte, error) {
-	files := map[string][]byte{}
-	in := bytes.NewReader(b)
-	r := tar.NewReader(in)
-	for {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("tar: %w", err)
-		}
-		if _, dup := files[h.Name]; dup {
-			return nil, fmt.Errorf("tar: %s occurs twice", h.Name)
-		}
-		if h.Size < 0 || h.Size > int64(in.Len()) {
-			return nil, fmt.Errorf("tar: %s: ends before its %d bytes", h.Name, h.Size)
-		}
-		body := make([]byte, h.Size)
-		if _, err := io.ReadFull(r, body); err != nil {
-			return nil, fmt.Errorf("tar: %s: %w", h.Name, err)
-		}
-		files[h.Name] = body
+	files, err := readEntries(b)
+	if err != nil {
+		return nil, fmt.Errorf("tar: %w", err)
 	}
 	same := &sameTar{want: b, ok: true}
 	if err := renderTar(same, files); err != nil {
@@ -276,6 +265,32 @@ func readTar(b []byte) (map[string][]byte, error) {
 		return nil, errors.New("tar: headers, order or padding are not the deterministic form")
 	}
 	return files, nil
+}
+
+func readEntries(b []byte) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	in := bytes.NewReader(b)
+	r := tar.NewReader(in)
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if _, dup := files[h.Name]; dup {
+			return nil, fmt.Errorf("%s occurs twice", h.Name)
+		}
+		if h.Size < 0 || h.Size > int64(in.Len()) {
+			return nil, fmt.Errorf("%s: ends before its %d bytes", h.Name, h.Size)
+		}
+		body := make([]byte, h.Size)
+		if _, err := io.ReadFull(r, body); err != nil {
+			return nil, fmt.Errorf("%s: %w", h.Name, err)
+		}
+		files[h.Name] = body
+	}
 }
 
 func lines(b []byte) ([][]byte, error) {

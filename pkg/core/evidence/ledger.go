@@ -138,15 +138,11 @@ func authenticate(open Opener, rootKID string, demands Demands) (*authentic, err
 		if errors.Is(err, io.EOF) {
 			return nil, errors.New("not an exported ledger")
 		}
-		if err == nil && bytes.HasPrefix(b, []byte(`{"binnacle_checkpoint":`)) {
-			b = bytes.Clone(b)
-			if !in.last() {
-				return nil, fmt.Errorf("line %d: a checkpoint that is not the last line", tree.Size+1)
+		if err == nil && isTrailer(b) {
+			if err := l.readTrailer(bytes.Clone(b), in, tree.Size+1); err != nil {
+				return nil, err
 			}
-			if err := contract.Decode(b, &l.last); err != nil {
-				return nil, fmt.Errorf("the last line: %w", err)
-			}
-			break
+			return l, l.seal(&tree, kept, demands)
 		}
 		if err == nil {
 			err = l.read(b)
@@ -160,7 +156,19 @@ func authenticate(open Opener, rootKID string, demands Demands) (*authentic, err
 			return nil, errors.New("the last line is not the checkpoint; the export is cut off")
 		}
 	}
-	return l, l.seal(&tree, kept, demands)
+}
+
+func isTrailer(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"binnacle_checkpoint":`)) }
+
+// readTrailer reads the checkpoint, which is the n-th line and the last.
+func (l *authentic) readTrailer(b []byte, in *lineReader, n uint64) error {
+	if !in.last() {
+		return fmt.Errorf("line %d: a checkpoint that is not the last line", n)
+	}
+	if err := contract.Decode(b, &l.last); err != nil {
+		return fmt.Errorf("the last line: %w", err)
+	}
+	return nil
 }
 
 // read takes one line of the first pass.

@@ -53,30 +53,37 @@ func Redact(src *Source, show func(callID, part string) bool) error {
 	return nil
 }
 
-// withhold hands every content of an event's data to take, and writes the data
-// anew if that changed one.
+// withhold calls take for every content of an event's data, and encodes the data
+// again if take changed one.
 func withhold(e *contract.Event, take func(c *contract.Content, part string) bool) (changed bool, err error) {
-	var doc canon.Document
+	var (
+		doc  canon.Document
+		call *contract.Call // in doc
+		rec  *contract.Recorded
+	)
 	switch e.Name {
 	case "call_proposed":
-		var c contract.Call
-		doc, err = &c, contract.Decode(e.Data, &c)
-		changed = err == nil && payloads(&c, take)
+		call = &contract.Call{}
+		doc = call
 	case "allowed":
-		var a contract.Allowed
-		doc, err = &a, contract.Decode(e.Data, &a)
-		changed = err == nil && payloads(&a.Call, take)
+		a := &contract.Allowed{}
+		doc, call = a, &a.Call
 	case "escalated":
-		var x contract.Escalated
-		doc, err = &x, contract.Decode(e.Data, &x)
-		changed = err == nil && payloads(&x.Call, take)
+		x := &contract.Escalated{}
+		doc, call = x, &x.Call
 	case "effect_recorded":
-		var r contract.Recorded
-		doc, err = &r, contract.Decode(e.Data, &r)
-		changed = err == nil && r.Output != nil && take(r.Output, PartOutput)
+		rec = &contract.Recorded{}
+		doc = rec
+	default:
+		return false, nil
 	}
-	if err != nil {
+	if err := contract.Decode(e.Data, doc); err != nil {
 		return false, fmt.Errorf("event %s: %w", e.ID, err)
+	}
+	if call != nil {
+		changed = payloads(call, take)
+	} else if rec.Output != nil {
+		changed = take(rec.Output, PartOutput)
 	}
 	if changed {
 		e.Data = contract.Bytes(doc)
@@ -100,9 +107,9 @@ func leafLines(stored []Stored, events []*contract.Event) []byte {
 	return b
 }
 
-// leavesOf is the leaf hash of each event: that of its bytes, or, where
-// payloads are withheld from them, the one the pack names. An event is let off
-// its own hash only where something really is withheld from it.
+// leavesOf returns the leaf hash of each event: that of its bytes, or, where
+// payloads are withheld from them, the one that the pack names. The pack may name
+// one only for an event from which something really is withheld.
 func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []translog.Hash, redacted int, err error) {
 	named, err := lines(files[pathLeaves])
 	if err != nil {
@@ -114,30 +121,12 @@ func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []t
 	for _, b := range events {
 		leaf := translog.LeafHash(b)
 		if redacted < len(named) {
-			var r redaction
-			if err := contract.Decode(named[redacted], &r); err != nil {
-				return nil, 0, err
-			}
-			e, err := openEvent(b)
+			h, err := redactedLeaf(b, named[redacted])
 			if err != nil {
 				return nil, 0, err
 			}
-			if e.ID == r.ID {
-				h, err := hex.DecodeString(r.Leaf)
-				if err != nil || len(h) != len(leaf) || hex.EncodeToString(h) != r.Leaf {
-					return nil, 0, errors.New("leaf is not lower-case hex of 32 bytes")
-				}
-				missing := false
-				if _, err := withhold(e, func(c *contract.Content, _ string) bool {
-					missing = missing || c.Store == contract.StoreInline && c.Salt == "" && c.Encryption == nil
-					return false
-				}); err != nil {
-					return nil, 0, err
-				}
-				if !missing {
-					return nil, 0, fmt.Errorf("event %s: nothing is withheld from it", e.ID)
-				}
-				leaf, redacted = translog.Hash(h), redacted+1
+			if h != nil {
+				leaf, redacted = *h, redacted+1
 			}
 		}
 		leaves = append(leaves, leaf)
@@ -146,4 +135,30 @@ func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []t
 		return nil, 0, errors.New("names events that are not there, or not in this order")
 	}
 	return leaves, redacted, nil
+}
+
+// redactedLeaf returns the leaf hash that a line of pathLeaves names for an
+// event, or nil where the line is about another event.
+func redactedLeaf(event, line []byte) (*translog.Hash, error) {
+	var r redaction
+	if err := contract.Decode(line, &r); err != nil {
+		return nil, err
+	}
+	e, err := openEvent(event)
+	if err != nil || e.ID != r.ID {
+		return nil, err
+	}
+	leaf, ok := parseHash(r.Leaf)
+	if !ok {
+		return nil, errors.New("leaf is not lower-case hex of 32 bytes")
+	}
+	missing := false
+	_, err = withhold(e, func(c *contract.Content, _ string) bool {
+		missing = missing || c.Store == contract.StoreInline && c.Salt == "" && c.Encryption == nil
+		return false
+	})
+	if err == nil && !missing {
+		err = fmt.Errorf("event %s: nothing is withheld from it", e.ID)
+	}
+	return &leaf, err
 }

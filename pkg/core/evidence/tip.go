@@ -52,7 +52,8 @@ func tipOf(digest string, events, receipts uint64) (t translog.Tip, err error) {
 }
 
 // checkTip verifies that the session ends where the checkpoint's map of tips
-// says, and returns how the end is known.
+// says, and returns how the end is known: TipBound, or TipAttested where the
+// checkpoint commits to no map.
 func checkTip(m *Manifest, head *translog.Checkpoint, d *derived, file []byte) (string, error) {
 	root, ok, err := head.Tips()
 	switch {
@@ -63,24 +64,33 @@ func checkTip(m *Manifest, head *translog.Checkpoint, d *derived, file []byte) (
 	case !ok:
 		return TipAttested, nil
 	}
-	var p TipProof
-	if err := contract.Decode(file, &p); err != nil {
-		return "", err
-	}
-	path, err := parsePath(p.Path)
+	p, err := proveTip(file, translog.TipKey(m.Tenant, m.Session), root)
 	if err != nil {
 		return "", err
-	}
-	claimed, err := tipOf(p.Tip, uint64(p.Events), uint64(p.Receipts))
-	if err != nil || p.Events < 0 || p.Receipts < 0 || p.Tip != "sha256:"+hex.EncodeToString(claimed.Digest[:]) {
-		return "", errors.New("not the tip of a session")
-	}
-	if translog.VerifyTip(translog.TipKey(m.Tenant, m.Session), &claimed, path, root) != nil {
-		return "", errors.New("the checkpoint's map of tips does not hold this")
 	}
 	if p.Tip != d.tip.Digest || p.Events != int64(len(d.events)) || p.Receipts != int64(len(d.receipts)) {
 		return "", fmt.Errorf("the session has %d events and %d receipts below the checkpoint; the pack holds %d and %d, or ends in another receipt",
 			p.Events, p.Receipts, len(d.events), len(d.receipts))
 	}
 	return TipBound, nil
+}
+
+// proveTip reads a tip and verifies that the map with this root holds it for key.
+func proveTip(file []byte, key, root translog.Hash) (*TipProof, error) {
+	var p TipProof
+	if err := contract.Decode(file, &p); err != nil {
+		return nil, err
+	}
+	path, err := parsePath(p.Path)
+	if err != nil {
+		return nil, err
+	}
+	claimed, err := tipOf(p.Tip, uint64(p.Events), uint64(p.Receipts))
+	if err != nil || p.Events < 0 || p.Receipts < 0 || p.Tip != "sha256:"+hex.EncodeToString(claimed.Digest[:]) {
+		return nil, errors.New("not the tip of a session")
+	}
+	if translog.VerifyTip(key, &claimed, path, root) != nil {
+		return nil, errors.New("the checkpoint's map of tips does not hold this")
+	}
+	return &p, nil
 }

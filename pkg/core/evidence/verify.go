@@ -34,77 +34,125 @@ type Report struct {
 }
 
 // Verify checks everything in the pack against rootKID, the key id of the
-// root the reader trusts, and names the first thing that is wrong. It needs
-// nothing but its arguments.
+// root the reader trusts, and returns an error that names the first thing that
+// is wrong. It depends on nothing but its arguments and does not change pack.
 func Verify(pack []byte, rootKID string) (*Report, error) {
+	v, err := openPack(pack)
+	if err == nil {
+		err = v.authenticate(rootKID)
+	}
+	if err == nil {
+		err = v.place()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v.follow()
+}
+
+// verification is a pack on its way through the steps of Verify.
+type verification struct {
+	m        *Manifest
+	preimage []byte // of the manifest's signature
+	files    map[string][]byte
+	system   [][]byte // lines
+	sys      *system
+	events   [][]byte // lines
+	head     *translog.Checkpoint
+	grown    int64 // size of the earlier checkpoint
+	redacted int
+}
+
+// openPack reads the files and compares them with the manifest. Nothing is
+// trusted yet.
+func openPack(pack []byte) (*verification, error) {
 	files, err := readTar(pack)
 	if err != nil {
 		return nil, err
 	}
-	m, preimage, err := decodeManifest(files[pathManifest])
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pathManifest, err)
+	v := &verification{files: files}
+	if v.m, v.preimage, err = decodeManifest(files[pathManifest]); err != nil {
+		return nil, in(pathManifest, err)
 	}
-	if err := checkFiles(m, files); err != nil {
+	if err := checkFiles(v.m, files); err != nil {
 		return nil, err
 	}
-	system, err := lines(files[pathSystem])
+	v.system, err = lines(files[pathSystem])
+	return v, in(pathSystem, err)
+}
+
+// in names the file that an error is about; nil stays nil.
+func in(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// authenticate builds the trust registry up from the root, and checks the
+// signatures over the manifest with it.
+func (v *verification) authenticate(rootKID string) (err error) {
+	if v.sys, err = foldSystem(v.system, rootKID, v.files); err != nil {
+		return in(pathSystem, err)
+	}
+	return checkSeals(v.m, v.preimage, v.files, v.sys.reg)
+}
+
+// place checks the checkpoint, and that every event is in the log below it.
+func (v *verification) place() (err error) {
+	if v.events, err = lines(v.files[pathEvents]); err != nil {
+		return in(pathEvents, err)
+	}
+	leaves, redacted, err := leavesOf(v.m, v.files, v.events)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pathSystem, err)
+		return in(pathLeaves, err)
 	}
-	sys, err := foldSystem(system, rootKID, files)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pathSystem, err)
+	v.redacted = redacted
+	if v.head, err = checkHead(v.m, v.files[pathCheckpoint], v.sys.reg); err != nil {
+		return err
 	}
-	if err := checkSeals(m, preimage, files, sys.reg); err != nil {
-		return nil, err
-	}
-	events, err := lines(files[pathEvents])
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pathEvents, err)
-	}
-	leaves, redacted, err := leavesOf(m, files, events)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pathLeaves, err)
-	}
-	systemLeaves := make([]translog.Hash, len(system))
-	for i, b := range system {
+	systemLeaves := make([]translog.Hash, len(v.system))
+	for i, b := range v.system {
 		systemLeaves[i] = translog.LeafHash(b)
 	}
-	head, err := checkLog(m, files, slices.Concat(systemLeaves, leaves), len(system), sys.reg)
-	if err != nil {
-		return nil, err
+	if err := checkProofs(v.head, v.files[pathProofs], systemLeaves, leaves); err != nil {
+		return in(pathProofs, err)
 	}
-	grown, err := checkGrowth(files, head, sys.reg, uint64(m.Lamport))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pathConsistency, err)
-	}
-	stored := make([]Stored, len(events))
-	for i, b := range events {
+	v.grown, err = checkGrowth(v.files, v.head, v.sys.reg, uint64(v.m.Lamport))
+	return in(pathConsistency, err)
+}
+
+// follow walks the session's calls, and compares what follows from its events
+// with the other files.
+func (v *verification) follow() (*Report, error) {
+	m := v.m
+	stored := make([]Stored, len(v.events))
+	for i, b := range v.events {
 		stored[i] = Stored{Bytes: b}
 	}
-	d, err := derive(m.Tenant, m.Session, stored, graphVersion(head))
+	d, err := derive(m.Tenant, m.Session, stored, graphVersion(v.head))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pathEvents, err)
+		return nil, in(pathEvents, err)
 	}
-	d.graph.Close(translog.NoteText(files[pathCheckpoint]), head.Size, m.Lamport, m.Session)
-	rep := &Report{Tenant: m.Tenant, Session: m.Session, Origin: head.Origin, TreeSize: m.TreeSize, RootHash: m.RootHash,
-		Events: len(events), Decisions: len(d.decisions), Receipts: len(d.receipts), Attested: attestedByCallers(d.receipts), GrownFrom: grown, Redacted: redacted}
-	if rep.Open, err = checkCalls(m, d, sys); err != nil {
-		return nil, fmt.Errorf("%s: %w", pathEvents, err)
+	d.graph.Close(translog.NoteText(v.files[pathCheckpoint]), v.head.Size, m.Lamport, m.Session)
+	rep := &Report{Tenant: m.Tenant, Session: m.Session, Origin: v.head.Origin, TreeSize: m.TreeSize, RootHash: m.RootHash,
+		Events: len(v.events), Decisions: len(d.decisions), Receipts: len(d.receipts), Attested: attestedByCallers(d.receipts), GrownFrom: v.grown, Redacted: v.redacted}
+	if rep.Open, err = checkCalls(m, d, v.sys); err != nil {
+		return nil, in(pathEvents, err)
 	}
-	if err := checkDerived(m, d, files); err != nil {
+	if err := checkDerived(m, d, v.files); err != nil {
 		return nil, err
 	}
-	if rep.Tip, err = checkTip(m, head, d, files[pathTip]); err != nil {
-		return nil, fmt.Errorf("%s: %w", pathTip, err)
+	if rep.Tip, err = checkTip(m, v.head, d, v.files[pathTip]); err != nil {
+		return nil, in(pathTip, err)
 	}
-	if rep.Erased, err = checkContents(d, files); err != nil {
+	if rep.Erased, err = checkContents(d, v.files); err != nil {
 		return nil, err
 	}
 	return rep, nil
 }
 
+// checkFiles compares the files with the manifest's list of them.
 func checkFiles(m *Manifest, files map[string][]byte) error {
 	if m.Format != Format && m.Format != FormatRedacted {
 		return fmt.Errorf("%s: format %q is neither %s nor %s", pathManifest, m.Format, Format, FormatRedacted)
@@ -112,18 +160,30 @@ func checkFiles(m *Manifest, files map[string][]byte) error {
 	if len(m.Files)+2 != len(files) {
 		return fmt.Errorf("%s: lists %d files, the pack holds %d", pathManifest, len(m.Files), len(files)-2)
 	}
-	for i, f := range m.Files {
-		b, ok := files[f.Path]
-		switch {
-		case i > 0 && m.Files[i-1].Path >= f.Path || f.Path == pathManifest || f.Path == pathAttestation:
+	before := ""
+	for i := range m.Files {
+		f := &m.Files[i]
+		if i > 0 && before >= f.Path || f.Path == pathManifest || f.Path == pathAttestation {
 			return fmt.Errorf("%s: file list is not sorted and unique", pathManifest)
-		case !ok:
-			return fmt.Errorf("%s is missing", f.Path)
-		case !knownPath(f.Path):
-			return fmt.Errorf("%s: names %q, which no pack of this format has", pathManifest, f.Path)
-		case int64(len(b)) != f.Size || "sha256:"+f.SHA256 != sign.Digest(b):
-			return fmt.Errorf("%s does not match the manifest", f.Path)
 		}
+		if err := f.check(files); err != nil {
+			return err
+		}
+		before = f.Path
+	}
+	return nil
+}
+
+// check compares the file with the manifest's entry f.
+func (f *File) check(files map[string][]byte) error {
+	b, ok := files[f.Path]
+	switch {
+	case !ok:
+		return fmt.Errorf("%s is missing", f.Path)
+	case !knownPath(f.Path):
+		return fmt.Errorf("%s: names %q, which no pack of this format has", pathManifest, f.Path)
+	case int64(len(b)) != f.Size || "sha256:"+f.SHA256 != sign.Digest(b):
+		return fmt.Errorf("%s does not match the manifest", f.Path)
 	}
 	return nil
 }
@@ -180,12 +240,12 @@ func checkSeals(m *Manifest, preimage []byte, files map[string][]byte, reg *trus
 	return nil
 }
 
-// checkLog verifies the checkpoint and every event's place under it. The
-// first nSystem leaves and the rest must each be in ledger order.
-func checkLog(m *Manifest, files map[string][]byte, leaves []translog.Hash, nSystem int, reg *trust.Registry) (*translog.Checkpoint, error) {
-	head, err := openNote(files[pathCheckpoint], reg, uint64(m.Lamport))
+// checkHead verifies the checkpoint: one of audit's keys signed it, and it is the
+// one that the manifest names.
+func checkHead(m *Manifest, note []byte, reg *trust.Registry) (*translog.Checkpoint, error) {
+	head, err := openNote(note, reg, uint64(m.Lamport))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pathCheckpoint, err)
+		return nil, in(pathCheckpoint, err)
 	}
 	lamport, err := checkpointLamport(head)
 	if err != nil {
@@ -194,35 +254,47 @@ func checkLog(m *Manifest, files map[string][]byte, leaves []translog.Hash, nSys
 	if head.Origin != m.Origin || int64(head.Size) != m.TreeSize || hex.EncodeToString(head.Root[:]) != m.RootHash || lamport != m.Lamport {
 		return nil, fmt.Errorf("%s: is not the one the manifest names", pathCheckpoint)
 	}
-	proofs, err := lines(files[pathProofs])
+	return head, nil
+}
+
+// checkProofs verifies the place of each system event and then of each event of
+// the session under the checkpoint. Both lists are in ledger order.
+func checkProofs(head *translog.Checkpoint, file []byte, system, session []translog.Hash) error {
+	proofs, err := lines(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pathProofs, err)
+		return err
 	}
+	leaves := slices.Concat(system, session)
 	if len(proofs) != len(leaves) {
-		return nil, fmt.Errorf("%s: %d proofs for %d events", pathProofs, len(proofs), len(leaves))
+		return fmt.Errorf("%d proofs for %d events", len(proofs), len(leaves))
 	}
 	last := int64(-1)
 	for i, b := range proofs {
-		var p Proof
-		if err := contract.Decode(b, &p); err != nil {
-			return nil, fmt.Errorf("%s: line %d: %w", pathProofs, i+1, err)
-		}
-		if i == nSystem {
+		if i == len(system) {
 			last = -1
 		}
-		if p.Index <= last {
-			return nil, fmt.Errorf("%s: line %d: not in ledger order", pathProofs, i+1)
-		}
-		last = p.Index
-		path, err := parsePath(p.Path)
-		if err != nil {
-			return nil, fmt.Errorf("%s: line %d: %w", pathProofs, i+1, err)
-		}
-		if err := translog.VerifyInclusion(uint64(p.Index), head.Size, leaves[i], path, head.Root); err != nil {
-			return nil, fmt.Errorf("%s: line %d: %w", pathProofs, i+1, err)
+		if last, err = checkProof(head, b, leaves[i], last); err != nil {
+			return fmt.Errorf("line %d: %w", i+1, err)
 		}
 	}
-	return head, nil
+	return nil
+}
+
+// checkProof verifies one line of proofs and returns the leaf's index, which is
+// above last.
+func checkProof(head *translog.Checkpoint, line []byte, leaf translog.Hash, last int64) (index int64, err error) {
+	var p Proof
+	if err := contract.Decode(line, &p); err != nil {
+		return 0, err
+	}
+	if p.Index <= last {
+		return 0, errors.New("not in ledger order")
+	}
+	path, err := parsePath(p.Path)
+	if err != nil {
+		return 0, err
+	}
+	return p.Index, translog.VerifyInclusion(uint64(p.Index), head.Size, leaf, path, head.Root)
 }
 
 // openNote reads a checkpoint that one of audit's keys signed.

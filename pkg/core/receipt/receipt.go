@@ -67,7 +67,7 @@ func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error
 	if !decidedBy(r, d) || rec.Effect.Tool != d.Tool || rec.Effect.InputDigest != d.ArgsDigest {
 		return fmt.Errorf("receipt %s: decision and receipt disagree", r.ID)
 	}
-	if err := checkSigner(r, d); err != nil {
+	if err := checkSigner(r, d.Intent); err != nil {
 		return fmt.Errorf("receipt %s: %w", r.ID, err)
 	}
 	return nil
@@ -125,26 +125,31 @@ func decidedBy(r *contract.Receipt, d *contract.Decision) bool {
 		r.CallID == d.CallID && r.ArgsDigest == d.ArgsDigest && r.Session == d.Session && r.Tenant == d.Tenant
 }
 
+// checkRefusal checks how a call that was not allowed ended.
+func checkRefusal(r *contract.Receipt) error {
+	if r.Executor != "policy" || r.Status != contract.Denied || r.IntentID != "" {
+		return errors.New("a call that was not allowed can only end denied, by policy")
+	}
+	return nil
+}
+
 // checkSigner checks that the service that signed may record this status: policy
 // records what never started, the executor that the intent names the rest.
-func checkSigner(r *contract.Receipt, d *contract.Decision) error {
-	if d.Intent == nil {
-		if r.Executor != "policy" || r.Status != contract.Denied || r.IntentID != "" {
-			return errors.New("a call that was not allowed can only end denied, by policy")
-		}
-		return nil
+func checkSigner(r *contract.Receipt, intent *contract.ExecutionIntent) error {
+	if intent == nil {
+		return checkRefusal(r)
 	}
 	byPolicy, expired := r.Executor == "policy", r.Status == contract.Expired
 	switch {
-	case r.IntentID != d.Intent.ID:
+	case r.IntentID != intent.ID:
 		return errors.New("names another intent")
 	case r.Status == contract.Denied:
 		return errors.New("a call that was allowed cannot end denied")
 	case expired && byPolicy:
 		return nil
-	case expired || byPolicy && d.Intent.Executor != "policy":
+	case expired || byPolicy && intent.Executor != "policy":
 		return errors.New("only policy records an expiry, and nothing else of another's call")
-	case r.Executor != d.Intent.Executor:
+	case r.Executor != intent.Executor:
 		return errors.New("signed by another service than the intent's executor")
 	}
 	return nil

@@ -222,15 +222,22 @@ func VerifyConsistency(old, size uint64, oldRoot, root Hash, proof []Hash) error
 	if len(proof) == 0 {
 		return ErrProof
 	}
-	w := walk{old - 1, size - 1}
+	first, second, ok := grow(walk{old - 1, size - 1}, proof)
+	return provenIf(ok && first == oldRoot && second == root)
+}
+
+// grow computes the roots of the smaller tree, whose last leaf is w.node, and of
+// the larger, whose last is w.last. ok is false where the proof is too long or too
+// short.
+func grow(w walk, proof []Hash) (first, second Hash, ok bool) {
 	for w.node&1 == 1 {
 		w.node, w.last = w.node>>1, w.last>>1
 	}
-	first, second := proof[0], proof[0]
+	first, second = proof[0], proof[0]
 	for _, c := range proof[1:] {
 		left, ok := w.up()
 		if !ok {
-			return ErrProof
+			return first, second, false
 		}
 		if left {
 			first, second = NodeHash(c, first), NodeHash(c, second)
@@ -238,7 +245,7 @@ func VerifyConsistency(old, size uint64, oldRoot, root Hash, proof []Hash) error
 			second = NodeHash(second, c)
 		}
 	}
-	return provenIf(first == oldRoot && second == root && w.last == 0)
+	return first, second, w.last == 0
 }
 
 func provenIf(ok bool) error {
