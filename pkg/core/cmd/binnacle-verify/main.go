@@ -3,7 +3,7 @@
 // trusted core.
 //
 // Exit codes: 0 verified, 1 something is wrong (named on standard error),
-// 2 usage.
+// 2 usage, or a file that does not exist.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -18,40 +19,61 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 )
 
-func main() {
-	root := flag.String("root", "", "key id of the root you trust, or a file holding it (default: BINNACLE_ROOT, then data/root.kid)")
-	witnesses := flag.String("witnesses", "", "file of the witnesses that must have cosigned: {quorum, witnesses: [{name, public_key}]}")
-	kept := flag.String("kept", "", "checkpoint kept from earlier, or a pack with one: the log must have grown from there")
-	asJSON := flag.Bool("json", false, "print the report as JSON")
-	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: binnacle-verify [--root KID|FILE] [--witnesses FILE] [--kept FILE] [--json] pack.tar|ledger.jsonl|archive/")
-		flag.PrintDefaults()
+func main() { os.Exit(run(os.Args[1:], os.Getenv("BINNACLE_ROOT"), os.Stdout, os.Stderr)) }
+
+// run is the command with its arguments; envRoot is the root that the
+// environment names. It returns the exit code.
+func run(args []string, envRoot string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("binnacle-verify", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	root := flags.String("root", "", "key id of the root you trust, or a file holding it (default: BINNACLE_ROOT, then data/root.kid)")
+	witnesses := flags.String("witnesses", "", "file of the witnesses that must have cosigned: {quorum, witnesses: [{name, public_key}]}")
+	kept := flags.String("kept", "", "checkpoint kept from earlier, or a pack with one: the log must have grown from there")
+	asJSON := flags.Bool("json", false, "print the report as JSON")
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: binnacle-verify [--root KID|FILE] [--witnesses FILE] [--kept FILE] [--json] pack.tar|ledger.jsonl|archive/")
+		flags.PrintDefaults()
 	}
-	flag.Parse()
-	if flag.NArg() != 1 {
-		flag.Usage()
-		os.Exit(2)
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	case flags.NArg() != 1:
+		flags.Usage()
+		return 2
 	}
-	kid, err := rootKID(*root)
+	kid, err := rootKID(*root, envRoot)
 	demands, err2 := demands(*witnesses, *kept)
 	if err := errors.Join(err, err2); err != nil {
-		fmt.Fprintln(os.Stderr, "binnacle-verify:", err)
-		os.Exit(2)
+		fmt.Fprintln(stderr, "binnacle-verify:", err)
+		return 2
 	}
-	rep, err := evidence.VerifyFile(flag.Arg(0), kid, demands)
+	rep, err := evidence.VerifyFile(flags.Arg(0), kid, demands)
 	if errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintln(os.Stderr, "binnacle-verify:", err)
-		os.Exit(2)
+		fmt.Fprintln(stderr, "binnacle-verify:", err)
+		return 2
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "FAILED:", err)
-		os.Exit(1)
+		fmt.Fprintln(stderr, "FAILED:", err)
+		return 1
 	}
-	if *asJSON {
-		json.NewEncoder(os.Stdout).Encode(rep)
-		return
+	return show(stdout, stderr, rep, *asJSON)
+}
+
+// show prints a report. Where that fails, the exit code must not say verified.
+func show(stdout, stderr io.Writer, rep fmt.Stringer, asJSON bool) int {
+	var err error
+	if asJSON {
+		err = json.NewEncoder(stdout).Encode(rep)
+	} else {
+		_, err = fmt.Fprint(stdout, rep)
 	}
-	fmt.Print(rep)
+	if err != nil {
+		fmt.Fprintln(stderr, "binnacle-verify:", err)
+		return 2
+	}
+	return 0
 }
 
 // demands reads what is wanted beyond a valid proof.
@@ -73,11 +95,12 @@ func demands(witnesses, kept string) (d evidence.Demands, err error) {
 	return d, nil
 }
 
-// rootKID resolves the trust anchor, which never comes from what is verified.
-func rootKID(flagValue string) (string, error) {
+// rootKID resolves the trust anchor, which never comes from what is verified:
+// the flag's value, the environment's, or the file of a mesh beside it.
+func rootKID(flagValue, env string) (string, error) {
 	v := flagValue
 	if v == "" {
-		v = os.Getenv("BINNACLE_ROOT")
+		v = env
 	}
 	if v == "" {
 		v = "data/root.kid"
