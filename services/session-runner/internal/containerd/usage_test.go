@@ -25,7 +25,7 @@ func (m metered) Metrics(context.Context) (*types.Metric, error) { return m.metr
 
 // TestUsage reads what shims report. The recordings are the bytes that
 // containerd's own reader of cgroup 2 (cgroups/v3, cgroup2.Manager.Stat) makes of
-// the files of a group as Linux writes them: once with memory.peak (Linux 5.19),
+// the files of a group, in the format that Linux writes: once with memory.peak (Linux 5.19),
 // once without.
 func TestUsage(t *testing.T) {
 	const v2 = "io.containerd.cgroups.v2.Metrics"

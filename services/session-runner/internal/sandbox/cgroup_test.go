@@ -10,7 +10,7 @@ import (
 )
 
 // TestCgroup2 makes a group in a folder that looks like a cgroup 2 hierarchy, and
-// reads what Linux writes into one; the files are recorded.
+// reads files in the format that Linux writes into one.
 func TestCgroup2(t *testing.T) {
 	root := t.TempDir()
 	defer func(was string) { cgroupFS = was }(cgroupFS)
