@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/spf13/cobra"
+
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -15,21 +17,57 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// backupFlags are what backup and restore share.
-type backupFlags struct {
-	nats    *string
-	folders backup.Folders
+// backupOptions are those of backup and restore.
+type backupOptions struct {
+	nats, in, out string
+	folders       backup.Folders
 }
 
-func (c *env) backupFlags() *backupFlags {
-	f := &backupFlags{nats: c.fs.String("nats", "", "NATS server of a mesh of several processes, or of `binnacle up --nats-listen`; default: the stopped mesh in DATA")}
-	c.fs.StringVar(&f.folders.Keys, "keys", "", "folder of keys (default DATA/keys)")
-	c.fs.StringVar(&f.folders.Vault, "vault", "", "the vault-broker's state folder (default DATA/vault)")
-	c.fs.StringVar(&f.folders.Audit, "audit", "", "audit's state folder, for restore (default DATA/audit)")
-	return f
+// declare declares the flags that backup and restore share.
+func (o *backupOptions) declare(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.nats, "nats", "", "NATS server of a mesh of several processes, or of 'binnacle up --nats-listen', a `URL` (default the stopped mesh in DATA)")
+	f.StringVar(&o.folders.Keys, "keys", "", "`FOLDER` of keys (default DATA/keys)")
+	f.StringVar(&o.folders.Vault, "vault", "", "the vault-broker's state `FOLDER` (default DATA/vault)")
+	f.StringVar(&o.folders.Audit, "audit", "", "audit's state `FOLDER`, for restore (default DATA/audit)")
+	directories(cmd, "keys", "vault", "audit")
 }
 
-func (f *backupFlags) fill(data string) {
+// newBackupCmd takes a whole mesh away in one file.
+func newBackupCmd(c *env) *cobra.Command {
+	var o backupOptions
+	cmd := &cobra.Command{
+		Use:               "backup --out FILE",
+		Short:             "Write a whole mesh to one file",
+		Long:              "Write a whole mesh to one file: ledger, contents, checkpoints, keys and vault. The mesh may\nrun, if --nats names its server. The file holds private keys.",
+		Example:           "  binnacle backup --out mesh.backup\n  binnacle backup --nats nats://127.0.0.1:4222 --out mesh.backup",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return runBackup(cmd.Context(), c, &o) },
+	}
+	o.declare(cmd)
+	cmd.Flags().StringVar(&o.out, "out", "", "`FILE` to write; it holds private keys")
+	return cmd
+}
+
+// newRestoreCmd puts a backup back.
+func newRestoreCmd(c *env) *cobra.Command {
+	var o backupOptions
+	cmd := &cobra.Command{
+		Use:               "restore --in FILE",
+		Short:             "Make a mesh from a backup",
+		Long:              "Make a mesh from a backup, in empty folders, and prove that its ledger has the root that\nits newest checkpoint names.",
+		Example:           "  binnacle restore --in mesh.backup --data restored",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return runRestore(cmd.Context(), c, &o) },
+	}
+	o.declare(cmd)
+	cmd.Flags().StringVar(&o.in, "in", "", "the backup, a `FILE`")
+	return cmd
+}
+
+func (f *backupOptions) fill(data string) {
 	for dir, def := range map[*string]string{&f.folders.Keys: "keys", &f.folders.Vault: "vault", &f.folders.Audit: "audit"} {
 		if *dir == "" {
 			*dir = filepath.Join(data, def)
@@ -38,8 +76,8 @@ func (f *backupFlags) fill(data string) {
 }
 
 // open connects as the provisioning identity. The keys must be in place.
-func (f *backupFlags) open(data string) (*bus.Conn, func(), error) {
-	if *f.nats == "" {
+func (f *backupOptions) open(data string) (*bus.Conn, func(), error) {
+	if f.nats == "" {
 		c, stop, err := mesh.Offline(data)
 		if errors.Is(err, mesh.ErrInUse) {
 			err = fail(exitUsage, "%v: stop it, or run it with --nats-listen and name that here as --nats", err)
@@ -50,63 +88,51 @@ func (f *backupFlags) open(data string) (*bus.Conn, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := mesh.Provisioning(bus.Dialer{URL: *f.nats, CA: run.NATSCA(f.folders.Keys)}, ring)
+	c, err := mesh.Provisioning(bus.Dialer{URL: f.nats, CA: run.NATSCA(f.folders.Keys)}, ring)
 	return c, func() {}, err
 }
 
-// backupCmd takes a whole mesh away in one file.
-func backupCmd(ctx context.Context, c *env) error {
-	f := c.backupFlags()
-	out := c.fs.String("out", "", "file to write; it holds private keys")
-	if _, err := c.parse(0, 0, "--out FILE [--nats URL]"); err != nil {
-		return err
-	}
-	if *out == "" {
+func runBackup(ctx context.Context, c *env, o *backupOptions) error {
+	if o.out == "" {
 		return fail(exitUsage, "backup wants --out FILE")
 	}
-	f.fill(*c.data)
-	conn, stop, err := f.open(*c.data)
+	o.fill(c.data)
+	conn, stop, err := o.open(c.data)
 	if err != nil {
 		return err
 	}
 	defer stop()
 	defer conn.Close()
-	file, err := private.Create(*out + ".new")
+	file, err := private.Create(o.out + ".new")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(*out + ".new")
-	r, err := backup.Take(ctx, conn, mesh.Declarations(), f.folders, file)
+	defer os.Remove(o.out + ".new")
+	r, err := backup.Take(ctx, conn, mesh.Declarations(), o.folders, file)
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(*out+".new", *out); err != nil {
+	if err := os.Rename(o.out+".new", o.out); err != nil {
 		return err
 	}
 	return c.print(r, func() {
-		fmt.Fprintf(c.out, "%s: %d events, %d contents, %d checkpoints, the newest over %d events\nIt holds private keys; keep it as you keep them.\n", *out, r.Events, r.Blobs, r.Checkpoints, r.Size)
+		fmt.Fprintf(c.out, "%s: %d events, %d contents, %d checkpoints, the newest over %d events\nIt holds private keys; keep it as you keep them.\n", o.out, r.Events, r.Blobs, r.Checkpoints, r.Size)
 	})
 }
 
-// restore puts a backup back.
-func restore(ctx context.Context, c *env) error {
-	f := c.backupFlags()
-	in := c.fs.String("in", "", "the backup")
-	if _, err := c.parse(0, 0, "--in FILE [--nats URL]"); err != nil {
-		return err
-	}
-	if *in == "" {
+func runRestore(ctx context.Context, c *env, o *backupOptions) error {
+	if o.in == "" {
 		return fail(exitUsage, "restore wants --in FILE")
 	}
-	f.fill(*c.data)
-	file, err := os.Open(*in)
+	o.fill(c.data)
+	file, err := os.Open(o.in)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	stop := func() {}
-	r, err := backup.Restore(ctx, file, f.folders, mesh.Declarations(), func() (*bus.Conn, error) {
-		conn, s, err := f.open(*c.data)
+	r, err := backup.Restore(ctx, file, o.folders, mesh.Declarations(), func() (*bus.Conn, error) {
+		conn, s, err := o.open(c.data)
 		if err == nil {
 			stop = s
 		}

@@ -5,62 +5,97 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/services/gateway/conform"
 )
 
-// conformCmd drives an endpoint through the conformance gates.
-func conformCmd(ctx context.Context, c *env) error {
-	level := c.fs.String("level", "L3", "L1 (the surface), L2 (receipts and chains), L3 (proofs); each with those before it")
-	endpoint := c.fs.String("endpoint", "", "URL of the endpoint (default: the mesh at --addr)")
-	root := c.fs.String("root", os.Getenv("BINNACLE_ROOT"), "key id of the root you trust, or a file holding it (default: DATA/root.kid)")
-	tool := c.fs.String("tool", "cmd.upper", "a tool that the token may call")
-	args := c.fs.String("args", `{"text":"conform"}`, "its arguments")
-	model := c.fs.String("model", "demo/echo", "a model that the token may use")
-	if _, err := c.parse(0, 0, "--level L1|L2|L3 --endpoint URL"); err != nil {
-		return err
+type conformOptions struct{ level, endpoint, root, tool, args, model string }
+
+// newConformCmd drives an endpoint through the conformance gates.
+func newConformCmd(c *env) *cobra.Command {
+	var o conformOptions
+	cmd := &cobra.Command{
+		Use:   "conform",
+		Short: "Drive an endpoint through the conformance gates",
+		Long: `Drive an endpoint through the conformance gates and print how each ended. A level
+includes those before it: L1 is the surface, L2 receipts and chains, L3 proofs.`,
+		Example:           "  binnacle conform --level L3\n  binnacle conform --level L1 --endpoint https://mesh.example --output json",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), c, &o) },
 	}
-	if *endpoint == "" {
-		*endpoint = c.base()
+	f := cmd.Flags()
+	f.StringVar(&o.level, "level", "L3", "`LEVEL`: L1, L2 or L3")
+	f.StringVar(&o.endpoint, "endpoint", "", "`URL` of the endpoint (default the mesh at --addr)")
+	rootFlag(cmd, &o.root)
+	f.StringVar(&o.tool, "tool", "cmd.upper", "a `TOOL` that the token may call")
+	f.StringVar(&o.args, "args", `{"text":"conform"}`, "its arguments, `JSON`")
+	f.StringVar(&o.model, "model", "demo/echo", "a `MODEL` that the token may use")
+	flagWords(cmd, "level", "L1", "L2", "L3")
+	complete(cmd, "tool", completeTools(c))
+	complete(cmd, "model", completeModels(c))
+	return cmd
+}
+
+// check fails for an endpoint or arguments that cannot be used.
+func (o *conformOptions) check() error {
+	if u, err := url.Parse(o.endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fail(exitUsage, "--endpoint: want http(s)://host[:port], not %q", o.endpoint)
 	}
-	if u, err := url.Parse(*endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fail(exitUsage, "--endpoint: want http(s)://host[:port], not %q", *endpoint)
-	}
-	if !json.Valid([]byte(*args)) {
+	if !json.Valid([]byte(o.args)) {
 		return fail(exitUsage, "--args: not JSON")
+	}
+	return nil
+}
+
+// printGate prints how one gate ended.
+func printGate(c *env, r *conform.Result) {
+	word := c.style().Good("pass")
+	if !r.Pass {
+		word = c.style().Bad("FAIL")
+	}
+	fmt.Fprintf(c.out, "%s  %s %-20s %5d ms  %s\n", word, r.Level, r.Gate, r.MS, r.Claim)
+	if !r.Pass {
+		fmt.Fprintf(c.out, "      %s\n", r.Detail)
+	}
+}
+
+func runConform(ctx context.Context, c *env, o *conformOptions) error {
+	if o.endpoint == "" {
+		o.endpoint = c.base()
+	}
+	if err := o.check(); err != nil {
+		return err
 	}
 	token, err := c.bearer()
 	if err != nil {
 		return err
 	}
-	t := conform.Target{Endpoint: strings.TrimSuffix(*endpoint, "/"), Token: token, Tool: *tool, Args: json.RawMessage(*args), Model: *model}
-	if *level != "L1" {
-		if t.Root, err = c.rootKID(*root); err != nil {
+	t := conform.Target{Endpoint: strings.TrimSuffix(o.endpoint, "/"), Token: token, Tool: o.tool, Args: json.RawMessage(o.args), Model: o.model}
+	if o.level != "L1" {
+		if t.Root, err = rootKID(c, o.root); err != nil {
 			return err
 		}
 	}
 	failed := 0
 	results := []conform.Result{}
-	err = conform.Run(ctx, t, *level, func(r conform.Result) {
+	err = conform.Run(ctx, t, o.level, func(r conform.Result) {
 		results = append(results, r)
 		if !r.Pass {
 			failed++
 		}
-		if !*c.json {
-			word := map[bool]string{true: "pass", false: "FAIL"}[r.Pass]
-			fmt.Fprintf(c.out, "%s  %s %-20s %5d ms  %s\n", word, r.Level, r.Gate, r.MS, r.Claim)
-			if !r.Pass {
-				fmt.Fprintf(c.out, "      %s\n", r.Detail)
-			}
+		if !c.structured() {
+			printGate(c, &r)
 		}
 	})
 	if err != nil {
 		return err
 	}
-	doc := map[string]any{"level": *level, "endpoint": *endpoint, "gates": results, "failed": failed}
-	if err := c.print(doc, func() { fmt.Fprintf(c.out, "%s: %d gates, %d failed\n", *level, len(results), failed) }); err != nil {
+	doc := map[string]any{"level": o.level, "endpoint": o.endpoint, "gates": results, "failed": failed}
+	if err := c.print(doc, func() { fmt.Fprintf(c.out, "%s: %d gates, %d failed\n", o.level, len(results), failed) }); err != nil {
 		return err
 	}
 	if failed > 0 {

@@ -5,46 +5,76 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
+	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// decide gets the decision on a call that the caller executes itself.
-func decide(ctx context.Context, c *env) error {
-	ses := c.fs.String("session", "", "session of the call")
-	within := c.fs.Duration("report-within", time.Minute, "when you will report the outcome, at most 24h")
-	call := c.fs.String("call", "", "instead of a kind: a call of yours that was approved since")
-	idem := c.fs.String("idempotency-key", "", "names the call, so that it can be repeated")
-	async := c.fs.Bool("async", false, "if the call needs approval, come back at once")
-	pos, err := c.parse(0, 2, "KIND [ARGS-JSON] --report-within DURATION | --call CALL")
-	if err != nil {
-		return err
+type decideOptions struct {
+	session, call, idempotencyKey string
+	within                        time.Duration
+	async                         bool
+}
+
+// newDecideCmd gets the decision on a call that the caller executes.
+func newDecideCmd(c *env) *cobra.Command {
+	var o decideOptions
+	cmd := &cobra.Command{
+		Use:   "decide KIND [ARGS-JSON] | --call CALL",
+		Short: "Decide a call that you execute yourself, and get its intent",
+		Long: `Let policy decide a call that you execute yourself. An allowed call gives an intent;
+execute exactly what it permits, then report the outcome with 'binnacle report'.`,
+		Example: `  binnacle decide tool.noop '{"n":1}' --report-within 30s --session s-own
+  binnacle decide --call c-0123456789`,
+		Args:              takes(0, 2),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return runDecide(cmd.Context(), c, &o, args) },
 	}
-	body := map[string]any{"call_id": *call}
+	f := cmd.Flags()
+	f.StringVar(&o.session, "session", "", "`NAME` of the session (s-…), or its id")
+	f.DurationVar(&o.within, "report-within", time.Minute, "when you will report the outcome, at most 24h")
+	f.StringVar(&o.call, "call", "", "instead of a kind: `ID` of a call of yours that was approved since")
+	f.StringVar(&o.idempotencyKey, "idempotency-key", "", "`KEY` that names the call, so that it can be repeated")
+	f.BoolVar(&o.async, "async", false, "return at once if the call needs approval")
+	return cmd
+}
+
+// body is the request that the options and arguments make.
+func (o *decideOptions) body(pos []string) (map[string]any, error) {
 	switch {
-	case *call == "" && len(pos) == 0 || *call != "" && len(pos) > 0:
-		return fail(exitUsage, "usage: binnacle decide KIND [ARGS-JSON] --report-within DURATION | --call CALL")
-	case *call == "" && (*within < time.Millisecond || *within > guard.MaxReportWithin):
-		return fail(exitUsage, "--report-within %s: want 1ms to %s", *within, guard.MaxReportWithin)
-	case *call == "":
+	case o.call == "" && len(pos) == 0 || o.call != "" && len(pos) > 0:
+		return nil, fail(exitUsage, "usage: binnacle decide KIND [ARGS-JSON] --report-within DURATION | --call CALL; name a kind or a call, not both")
+	case o.call == "" && (o.within < time.Millisecond || o.within > guard.MaxReportWithin):
+		return nil, fail(exitUsage, "--report-within %s: want 1ms to %s", o.within, guard.MaxReportWithin)
+	case o.call == "":
 		args := json.RawMessage("{}")
 		if len(pos) == 2 {
 			if args = json.RawMessage(pos[1]); !json.Valid(args) {
-				return fail(exitUsage, "args are not JSON: %s", pos[1])
+				return nil, fail(exitUsage, "args are not JSON: %s", pos[1])
 			}
 		}
-		body = map[string]any{"kind": pos[0], "args": args, "report_within_ms": within.Milliseconds()}
+		return map[string]any{"kind": pos[0], "args": args, "report_within_ms": o.within.Milliseconds()}, nil
 	}
-	h := session(*ses)
+	return map[string]any{"call_id": o.call}, nil
+}
+
+func runDecide(ctx context.Context, c *env, o *decideOptions, pos []string) error {
+	body, err := o.body(pos)
+	if err != nil {
+		return err
+	}
+
+	h := session(o.session)
 	if h == nil {
 		h = http.Header{}
 	}
-	if *idem != "" {
-		h.Set("Idempotency-Key", *idem)
+	if o.idempotencyKey != "" {
+		h.Set("Idempotency-Key", o.idempotencyKey)
 	}
-	if *async {
+	if o.async {
 		h.Set("Prefer", "respond-async")
 	}
 	var doc struct {
@@ -60,6 +90,9 @@ func decide(ctx context.Context, c *env) error {
 	}
 	raw, err := c.post(ctx, "/api/v1/decide", body, h, &doc)
 	if err != nil {
+		if len(pos) > 0 {
+			err = suggestTool(ctx, c, err, strings.TrimPrefix(pos[0], "tool."))
+		}
 		return err
 	}
 	if err := c.print(json.RawMessage(raw), func() {
@@ -76,57 +109,4 @@ func decide(ctx context.Context, c *env) error {
 		fmt.Fprintln(c.errOut, "this intent was handed out before: its effect may have begun")
 	}
 	return nil
-}
-
-// report reports the outcome of a call that the caller executed itself.
-func report(ctx context.Context, c *env) error {
-	status := c.fs.String("status", "succeeded", "succeeded, failed, timed_out or cancelled")
-	digest := c.fs.String("args-digest", "", "the intent's args_digest")
-	output := c.fs.String("output", "", "JSON that the call gave")
-	code := c.fs.String("error-code", "", "of a failure")
-	message := c.fs.String("error", "", "of a failure, in words")
-	usage := c.fs.String("usage", "", `JSON: {"cents": 1, "cpu_ms": 20, …}; without it what was reserved counts as used`)
-	pos, err := c.parse(1, 1, "INTENT --args-digest DIGEST [--status STATUS] [--output JSON]")
-	if err != nil {
-		return err
-	}
-	if *digest == "" {
-		return fail(exitUsage, "--args-digest: name the digest that the intent permits")
-	}
-	body := map[string]any{"args_digest": *digest, "status": *status}
-	for name, v := range map[string]string{"error_code": *code, "error_message": *message} {
-		if v != "" {
-			body[name] = v
-		}
-	}
-	for name, v := range map[string]string{"output": *output, "usage": *usage} {
-		if v == "" {
-			continue
-		}
-		if !json.Valid([]byte(v)) {
-			return fail(exitUsage, "--%s is not JSON: %s", name, v)
-		}
-		body[name] = json.RawMessage(v)
-	}
-	var doc struct {
-		ReceiptID string `json:"receipt_id"`
-		Session   string `json:"session_id"`
-		Status    string `json:"status"`
-		Late      bool   `json:"late"`
-		Repeated  bool   `json:"repeated"`
-	}
-	raw, err := c.post(ctx, "/api/v1/intents/"+url.PathEscape(pos[0])+"/outcome", body, nil, &doc)
-	if err != nil {
-		return err
-	}
-	return c.print(json.RawMessage(raw), func() {
-		said := "attested by you alone"
-		if doc.Late {
-			said = "the report came too late and is a fact of its own"
-		}
-		if doc.Repeated {
-			said += "; it was recorded before"
-		}
-		fmt.Fprintf(c.out, "%s: %s (receipt %s, session %s)\n", doc.Status, said, doc.ReceiptID, doc.Session)
-	})
 }

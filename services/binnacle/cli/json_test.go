@@ -63,6 +63,9 @@ var invocations = []invocation{
 	{line: "proxy --upstream nosuch", code: exitUsage}, {line: "proxy --upstream http://127.0.0.1:1 --listen 127.0.0.1:0", stops: true}, {line: "recover --reason x --data DIR/none", code: exitFailed},
 	{line: "init --data DIR/fresh-%d"}, {line: "provision --keys DIR/none", code: exitFailed}, {line: "provision --print-config --keys DATA/keys"},
 	{line: "backup --data DIR/none --out DIR/b", code: exitFailed}, {line: "restore --in DIR/none --data DIR/restored", code: exitFailed}, {line: "up --addr not-an-address --data DIR/up-%d", code: exitFailed},
+	{line: "context list"}, {line: "context set json --addr 127.0.0.1:1"}, {line: "context set json", code: exitOK}, {line: "context use json"}, {line: "context use nosuch", code: exitUsage}, {line: "context remove json-%d", code: exitUsage},
+	{line: "login", in: "TOKEN"}, {line: "login", in: "bad", code: exitAuth}, {line: "login", code: exitAuth}, {line: "login --token x", in: "x", code: exitUsage},
+	{line: "completion bash"}, {line: "completion nosuch", code: exitUsage}, {line: "manual DIR/man-%d"}, {line: "manual", code: exitUsage},
 	{line: "freeze --reason drill"}, {line: "unfreeze --reason over"}, {line: "unfreeze --reason over", code: exitFailed},
 }
 
@@ -92,6 +95,7 @@ func TestJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Setenv("XDG_CONFIG_HOME", dir)
 	t.Setenv("BINNACLE_ADDR", m.Addr)
 	t.Setenv("BINNACLE_DATA", data)
 	t.Setenv("BINNACLE_TOKEN", m.Token)
@@ -104,7 +108,7 @@ func TestJSON(t *testing.T) {
 			time.AfterFunc(time.Second, stop)
 		}
 		var b, e bytes.Buffer
-		code = execute(ctx, append(strings.Fields(line), extra...), strings.NewReader(x.in), &b, &e)
+		code = execute(ctx, append(strings.Fields(line), extra...), strings.NewReader(strings.Replace(x.in, "TOKEN", m.Token, 1)), &b, &e)
 		if strings.Contains(b.String()+e.String(), m.Token) && !strings.HasPrefix(x.line, "token admin") {
 			t.Errorf("%s: the token is in what it prints", x.line)
 		}

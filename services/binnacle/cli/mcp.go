@@ -9,36 +9,49 @@ import (
 	"os"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// mcpServe is an MCP server on standard input and output, for clients that
-// start their servers themselves. It holds no tools: it passes everything to
-// the mesh, where each call is decided and recorded.
-func mcpServe(ctx context.Context, c *env) error {
-	ses := c.fs.String("session", "", "name of the session (s-…), or its id; default: one per run")
-	pos, err := c.parse(1, 1, "serve")
-	if err != nil {
-		return err
+// newMCPCmd serves MCP to clients that start their servers themselves.
+func newMCPCmd(c *env) *cobra.Command {
+	var session string
+	serve := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve MCP on standard input and output",
+		Long: `Serve MCP on standard input and output, for clients that start their servers
+themselves. Everything is passed to the mesh, where each call is decided and recorded.
+Standard output carries MCP, whatever the flags.`,
+		Example:           "  binnacle mcp serve --session s-editor",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return serveMCP(cmd.Context(), c, session) },
 	}
-	if pos[0] != "serve" {
-		return fail(exitUsage, "usage: binnacle mcp serve")
-	}
+	serve.Flags().StringVar(&session, "session", "", "`NAME` of the session (s-…), or its id (default one per run)")
+	return group(&cobra.Command{
+		Use:     "mcp COMMAND",
+		Short:   "Serve MCP on standard input and output",
+		Example: "  binnacle mcp serve",
+	}, serve)
+}
+
+// serveMCP is an MCP server that holds no tools.
+func serveMCP(ctx context.Context, c *env, session string) error {
 	token, err := c.bearer()
 	if err != nil {
 		return err
 	}
-	t, err := transport()
+	t, err := c.transport()
 	if err != nil {
 		return err
 	}
 	own := &mcp.Implementation{Name: "binnacle", Version: mesh.Version}
 	upstream, err := mcp.NewClient(own, nil).Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: c.base() + "/mcp", HTTPClient: &http.Client{Transport: bearerTransport{t, token, *ses}}, DisableStandaloneSSE: true}, nil)
+		Endpoint: c.base() + "/mcp", HTTPClient: &http.Client{Transport: bearerTransport{t, token, session}}, DisableStandaloneSSE: true}, nil)
 	if err != nil {
-		return fail(exitNoMesh, "no mesh answers at %s (%v); `binnacle up` runs one", *c.addr, err)
+		return fail(exitNoMesh, "no mesh answers at %s (%v); `binnacle up` runs one", c.mesh().addr, err)
 	}
 	defer upstream.Close()
 	srv := mcp.NewServer(own, &mcp.ServerOptions{HasTools: true})

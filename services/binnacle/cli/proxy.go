@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,46 +11,67 @@ import (
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/proxy"
 )
 
-// embed starts a mesh for the proxy and points the command at it.
-func (c *env) embed(ctx context.Context, config func() (mesh.Config, error)) (*mesh.Mesh, error) {
-	cfg, err := config()
+type proxyOptions struct {
+	upstream, listen, session string
+	embedded                  bool
+	mesh                      meshOptions
+}
+
+// newProxyCmd runs the sidecar before a provider.
+func newProxyCmd(c *env) *cobra.Command {
+	var o proxyOptions
+	cmd := &cobra.Command{
+		Use:   "proxy --upstream URL",
+		Short: "Serve OpenAI clients before a provider, governed by the mesh",
+		Long: `Serve OpenAI clients in front of a provider. Each request and each tool call that the
+model asks for is decided and recorded by a mesh that runs elsewhere or, with
+--embedded, in this process.`,
+		Example: `  binnacle proxy --upstream https://api.openai.com/v1
+  binnacle proxy --upstream https://api.openai.com/v1 --embedded --data data`,
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return runProxy(cmd.Context(), c, &o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.upstream, "upstream", "", "base `URL` of the provider, such as https://host/v1")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:9090", "`ADDRESS` to serve OpenAI clients on")
+	f.StringVar(&o.session, "session", "", "`NAME` of the session (s-…), or its id, of requests that name none (default one per request)")
+	f.BoolVar(&o.embedded, "embedded", false, "run a mesh in this process, with its state in DATA; --addr sets its address (default a free port of the loopback)")
+	o.mesh.declare(cmd)
+	return cmd
+}
+
+// embedMesh starts a mesh for the proxy and points the command at it.
+func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) {
+	cfg, err := o.config(c)
 	if err != nil {
 		return nil, err
 	}
-	named := os.Getenv("BINNACLE_ADDR") != ""
-	c.fs.Visit(func(f *flag.Flag) { named = named || f.Name == "addr" })
-	if !named {
+	if os.Getenv("BINNACLE_ADDR") == "" && !c.given("addr") {
 		cfg.Addr = "127.0.0.1:0"
 	}
 	m, err := mesh.Start(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	*c.addr, *c.token = m.Addr, m.Token
+	c.target, c.token = &target{addr: m.Addr, ca: os.Getenv("BINNACLE_CA")}, m.Token
 	return m, nil
 }
 
-// proxyCmd runs the sidecar until it is stopped, before a mesh that runs
-// elsewhere or, embedded, with one of its own in the same process.
-func proxyCmd(ctx context.Context, c *env) error {
-	upstream := c.fs.String("upstream", "", "base URL of the provider, e.g. https://host/v1")
-	listen := c.fs.String("listen", "127.0.0.1:9090", "address to serve OpenAI clients on")
-	ses := c.fs.String("session", "", "name of the session (s-…), or its id, of requests that name none; default: one per request")
-	embedded := c.fs.Bool("embedded", false, "run a mesh in this process, with its state in DATA; --addr sets its address, by default a free port of the loopback")
-	config := meshFlags(c)
-	if _, err := c.parse(0, 0, "--upstream URL [--embedded]"); err != nil {
-		return err
-	}
-	u, err := url.Parse(*upstream)
+// runProxy runs the sidecar until it is stopped.
+func runProxy(ctx context.Context, c *env, o *proxyOptions) error {
+	u, err := url.Parse(o.upstream)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
-		return fail(exitUsage, "--upstream: want http(s)://host[:port][/path] without a user, not %q", *upstream)
+		return fail(exitUsage, "--upstream: want http(s)://host[:port][/path] without a user, not %q", o.upstream)
 	}
-	if *embedded {
-		m, err := c.embed(ctx, config)
+	if o.embedded {
+		m, err := embedMesh(ctx, c, &o.mesh)
 		if err != nil {
 			return err
 		}
@@ -61,21 +81,21 @@ func proxyCmd(ctx context.Context, c *env) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", *listen)
+	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return fail(exitUsage, "--listen: %v", err)
 	}
 	log := slog.New(slog.NewJSONHandler(c.errOut, nil))
-	t, err := transport()
+	t, err := c.transport()
 	if err != nil {
 		return err
 	}
 	t.MaxIdleConnsPerHost, t.IdleConnTimeout = 256, 90*time.Second
 	client := &http.Client{Transport: t}
-	p := proxy.New(u, proxy.Mesh{URL: c.base(), Token: token, Client: client}, *ses, log)
+	p := proxy.New(u, proxy.Mesh{URL: c.base(), Token: token, Client: client}, o.session, log)
 	srv := &http.Server{Handler: p, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
-	if err := c.print(map[string]string{"proxy": l.Addr().String(), "upstream": u.Host, "mesh": *c.addr}, func() {
-		fmt.Fprintf(c.out, "proxy on http://%s/v1, before %s, governed by the mesh at %s\n", l.Addr(), u.Host, *c.addr)
+	if err := c.print(map[string]string{"proxy": l.Addr().String(), "upstream": u.Host, "mesh": c.mesh().addr}, func() {
+		fmt.Fprintf(c.out, "proxy on http://%s/v1, before %s, governed by the mesh at %s\n", l.Addr(), u.Host, c.mesh().addr)
 	}); err != nil {
 		return err
 	}

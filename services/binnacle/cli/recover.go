@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/spf13/cobra"
+
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
@@ -16,52 +18,70 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
+type recoverOptions struct{ checkpoint, reason, nats, distribute string }
+
+// newRecoverCmd opens a new log epoch after a loss.
+func newRecoverCmd(c *env) *cobra.Command {
+	var o recoverOptions
+	cmd := &cobra.Command{
+		Use:   "recover --reason TEXT",
+		Short: "Continue after the ledger lost something, in a new log epoch",
+		Long: `Open a new log epoch: the ledger lost something that a checkpoint had committed to,
+nothing can bring it back, and the mesh is to continue. It needs the root seed in
+DATA/keys and reads the whole ledger first; a ledger that holds everything is refused.`,
+		Example:           "  binnacle recover --reason 'disk of host a failed, no replica' --data data",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return recoverLog(cmd.Context(), c, &o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.checkpoint, "checkpoint", "", "the last checkpoint that audit stored, a `FILE` (default DATA/audit/checkpoint)")
+	f.StringVar(&o.reason, "reason", "", "`TEXT` that says what happened; it is signed and stays on the ledger")
+	f.StringVar(&o.nats, "nats", "", "NATS server that has the ledger, a `URL`; empty is the stopped mesh in DATA")
+	variable(f, "nats", "BINNACLE_NATS")
+	distributeFlag(cmd, &o.distribute)
+	return cmd
+}
+
 // recoverLog opens a new log epoch: the ledger lost something that a checkpoint
 // had committed to, nothing can bring it back, and the mesh is to go on. It
 // needs the root seed and reads the whole ledger first: a ledger that still
 // holds what the checkpoint commits to is refused, because an epoch that closes
 // a healthy log would look like a fork to everybody who follows it.
-func recoverLog(ctx context.Context, c *env) error {
-	checkpoint := c.fs.String("checkpoint", "", "the last checkpoint that audit stored (default DATA/audit/checkpoint)")
-	reason := c.fs.String("reason", "", "what happened; it is signed and stays on the ledger")
-	url := c.fs.String("nats", os.Getenv("BINNACLE_NATS"), "NATS server that has the ledger; empty: the stopped mesh in DATA")
-	to := distributeFlag(c.fs)
-	if _, err := c.parse(0, 0, "--reason TEXT [--checkpoint FILE] [--nats URL]"); err != nil {
-		return err
-	}
-	if *reason == "" {
+func recoverLog(ctx context.Context, c *env, o *recoverOptions) error {
+	if o.reason == "" {
 		return fail(exitUsage, "recover wants --reason: it is signed and stays on the ledger")
 	}
-	if *checkpoint == "" {
-		*checkpoint = filepath.Join(*c.data, "audit", "checkpoint")
+	if o.checkpoint == "" {
+		o.checkpoint = filepath.Join(c.data, "audit", "checkpoint")
 	}
-	note, err := os.ReadFile(*checkpoint)
+	note, err := os.ReadFile(o.checkpoint)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(exitFailed, "%s does not exist: audit misses nothing that it signed for; without it, removing audit's folder is enough", *checkpoint)
+		return fail(exitFailed, "%s does not exist: audit misses nothing that it signed for; without it, removing audit's folder is enough", o.checkpoint)
 	}
 	if err != nil {
 		return err
 	}
 	head, err := ledger.ReadHead(note)
 	if err != nil {
-		return fail(exitFailed, "%s: %v", *checkpoint, err)
+		return fail(exitFailed, "%s: %v", o.checkpoint, err)
 	}
-	ring, err := keyring.Open(filepath.Join(*c.data, "keys"))
+	ring, err := keyring.Open(filepath.Join(c.data, "keys"))
 	if err != nil {
 		return err
 	}
-	lost, err := c.loss(ctx, ring, *url, &head)
+	lost, err := findLoss(ctx, c, ring, o.nats, &head)
 	if err != nil {
 		return err
 	}
 	if lost == "" {
-		return fail(exitFailed, "the ledger holds all %d events that %s commits to: there is nothing to recover from", head.Size, *checkpoint)
+		return fail(exitFailed, "the ledger holds all %d events that %s commits to: there is nothing to recover from", head.Size, o.checkpoint)
 	}
-	l, err := ring.OpenEpoch(note, *reason)
+	l, err := ring.OpenEpoch(note, o.reason)
 	if err != nil {
 		return err
 	}
-	if err := distribute(ring, *to); err != nil {
+	if err := distribute(ring, o.distribute); err != nil {
 		return err
 	}
 	return c.print(map[string]any{"epoch": l.Epoch, "closed": head.Origin, "closed_size": head.Size, "checkpoint": l.Checkpoint, "lost": lost}, func() {
@@ -69,19 +89,19 @@ func recoverLog(ctx context.Context, c *env) error {
 	})
 }
 
-// loss compares the ledger with a checkpoint and returns what is missing or
+// findLoss compares the ledger with a checkpoint and returns what is missing or
 // other, or "" where the ledger holds all that the checkpoint commits to.
-func (c *env) loss(ctx context.Context, ring *keyring.Ring, url string, head *ledger.Head) (string, error) {
+func findLoss(ctx context.Context, c *env, ring *keyring.Ring, url string, head *ledger.Head) (string, error) {
 	var conn *bus.Conn
 	var err error
 	if url != "" {
 		conn, err = mesh.Provisioning(bus.Dialer{URL: url, CA: run.NATSCA(ring.Dir)}, ring)
 	} else {
-		if _, err := os.Stat(filepath.Join(*c.data, "nats")); err != nil {
-			return "", fail(exitUsage, "no ledger is in %s; name the NATS server that has it with --nats", *c.data)
+		if _, err := os.Stat(filepath.Join(c.data, "nats")); err != nil {
+			return "", fail(exitUsage, "no ledger is in %s; name the NATS server that has it with --nats", c.data)
 		}
 		var stop func()
-		if conn, stop, err = mesh.Offline(*c.data); err == nil {
+		if conn, stop, err = mesh.Offline(c.data); err == nil {
 			defer stop()
 		}
 	}
@@ -92,6 +112,11 @@ func (c *env) loss(ctx context.Context, ring *keyring.Ring, url string, head *le
 		return "", err
 	}
 	defer conn.NC.Close()
+	return compareLedger(ctx, conn, head)
+}
+
+// compareLedger reads a ledger from its first event and compares it with a checkpoint.
+func compareLedger(ctx context.Context, conn *bus.Conn, head *ledger.Head) (string, error) {
 	var t ledger.Tree
 	for en, err := range (eventlog.JetStream{Conn: conn}).Scan(ctx, "evt.>", 1) {
 		if err != nil {

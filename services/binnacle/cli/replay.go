@@ -15,12 +15,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
@@ -63,17 +66,35 @@ type liveView struct {
 // maxDifferences bounds how many differences are listed.
 const maxDifferences = 20
 
-// replay rebuilds every view from the first event in a scratch folder and
+// newReplayCmd rebuilds everything from the ledger.
+func newReplayCmd(c *env) *cobra.Command {
+	var until string
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Short: "Rebuild every view and decision from the ledger and compare",
+		Long: `Rebuild every view from the first event in a scratch folder and compare it with the
+live one, and decide every recorded decision again. With --until, show the state as it
+was instead.`,
+		Example: `  binnacle replay
+  binnacle replay --until 2026-11-22T10:00:00Z
+  binnacle replay --until 100 --output json`,
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if until != "" {
+				return asItWas(cmd.Context(), c, until)
+			}
+			return runReplay(cmd.Context(), c)
+		},
+	}
+	cmd.Flags().StringVar(&until, "until", "", "show the state as it was after this sequence, or at this RFC 3339 `TIME`, instead")
+	return cmd
+}
+
+// runReplay rebuilds every view from the first event in a scratch folder and
 // compares it with the live one, and decides every recorded decision again.
-func replay(ctx context.Context, c *env) error {
-	until := c.fs.String("until", "", "show the state as it was behind this sequence, or at this RFC 3339 time, instead")
-	if _, err := c.parse(0, 0, "[--json] [--until SEQ|TIME]"); err != nil {
-		return err
-	}
-	if *until != "" {
-		return c.asItWas(ctx, *until)
-	}
-	live, dump, err := c.liveViews(ctx)
+func runReplay(ctx context.Context, c *env) error {
+	live, dump, err := liveViews(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -136,7 +157,7 @@ func replay(ctx context.Context, c *env) error {
 
 // liveViews fetches the views first: each stands at some position, and the
 // rebuilt one is taken to exactly there.
-func (c *env) liveViews(ctx context.Context) (map[string]liveView, []byte, error) {
+func liveViews(ctx context.Context, c *env) (map[string]liveView, []byte, error) {
 	out := map[string]liveView{}
 	views := []string{"gateway", "gateway-authority", "policy", "policy-budget", "policy-starts", "llm-router"}
 	for _, s := range keyring.Services {
@@ -229,8 +250,11 @@ func (r *replayer) run(to uint64) error {
 	return r.view.Flush()
 }
 
-// progress draws the bar on standard error.
+// progress draws the bar on standard error, if that is a terminal.
 func (r *replayer) progress(n, of uint64, began time.Time) {
+	if !output.Terminal(r.c.errOut) {
+		return
+	}
 	const width = 40
 	done := int(n * width / max(of, 1))
 	end := ""
@@ -452,14 +476,14 @@ type snapshot struct {
 
 // asItWas replays up to a point and prints what was in force there: tools,
 // policies, what people had decreed, accounts and keys.
-func (c *env) asItWas(ctx context.Context, until string) error {
+func asItWas(ctx context.Context, c *env, until string) error {
 	at, err := time.Parse(time.RFC3339, until)
 	seq, numErr := strconv.ParseUint(until, 10, 64)
 	if err != nil && (numErr != nil || seq == 0) {
 		return fail(exitUsage, "--until %q: want a ledger sequence or an RFC 3339 time", until)
 	}
 	limit := contract.Time(at)
-	to, root, err := c.ledgerEnd(ctx)
+	to, root, err := ledgerEnd(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -493,7 +517,7 @@ func (c *env) asItWas(ctx context.Context, until string) error {
 }
 
 // ledgerEnd is the ledger's last sequence, and the root it is under.
-func (c *env) ledgerEnd(ctx context.Context) (uint64, string, error) {
+func ledgerEnd(ctx context.Context, c *env) (uint64, string, error) {
 	resp, err := c.request(ctx, http.MethodGet, "/api/v1/ledger?from=1&to=1", nil, nil)
 	if err != nil {
 		return 0, "", err

@@ -8,62 +8,132 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-const trustUsage = "init | sign CEILINGS.json | list [--at LAMPORT] | add approval|bundle|witness NAME [--public KEY] | rotate SERVICE|root | revoke KID | public SEEDFILE"
+// trustOptions are those of the subcommands that change the key ring.
+type trustOptions struct{ keys, distribute string }
 
-// trustCmd works on the ring's files, offline, except list. What it changes it
-// also distributes, where --distribute or BINNACLE_DISTRIBUTE names a folder.
-func trustCmd(ctx context.Context, c *env) error {
-	keys := c.fs.String("keys", "", "folder of keys (default DATA/keys)")
-	public := c.fs.String("public", "", "public key in base64, for add; empty = make one")
-	at := c.fs.String("at", "", "lamport, for list")
-	to := distributeFlag(c.fs)
-	verb, rest, err := c.verb(trustUsage)
-	if err != nil {
-		return err
+// newTrustCmd works on the key ring's files, offline, except list. What it changes
+// it also distributes, where --distribute or BINNACLE_DISTRIBUTE names a folder.
+func newTrustCmd(c *env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "trust COMMAND",
+		Short:   "Make, rotate and revoke keys; sign the ceilings (offline)",
+		Example: "  binnacle trust add approval carol\n  binnacle trust rotate policy\n  binnacle trust list",
+	},
+		newTrustInitCmd(c),
+		newTrustListCmd(c),
+		newTrustAddCmd(c),
+		newRingCmd(c, &cobra.Command{
+			Use:               "rotate SERVICE|root",
+			Short:             "Replace a service's signing key, or the root key",
+			Example:           "  binnacle trust rotate policy\n  binnacle trust rotate root",
+			Args:              takes(1, 1),
+			ValidArgsFunction: byPosition(words(append(slices.Clone(keyring.Services), "root")...)),
+		}, func(ring *keyring.Ring, pos []string) error {
+			if pos[0] == "root" {
+				return printKID(c)(ring.RotateRoot())
+			}
+			return printKID(c)(ring.Rotate(pos[0]))
+		}),
+		newRingCmd(c, &cobra.Command{
+			Use:               "revoke KID",
+			Short:             "Revoke a key",
+			Example:           "  binnacle trust revoke k-0123456789",
+			Args:              takes(1, 1),
+			ValidArgsFunction: cobra.NoFileCompletions,
+		}, func(ring *keyring.Ring, pos []string) error { return printKID(c)(pos[0], ring.Revoke(pos[0])) }),
+		newRingCmd(c, &cobra.Command{
+			Use:     "sign CEILINGS.json",
+			Short:   "Sign a document of ceilings (P0) with the root key",
+			Example: "  binnacle trust sign ceilings.json",
+			Args:    takes(1, 1),
+		}, func(ring *keyring.Ring, pos []string) error { return signCeilings(c, ring, pos[0]) }),
+		&cobra.Command{
+			Use:     "public SEEDFILE",
+			Short:   "Print the public half of a seed file, in base64",
+			Example: "  binnacle trust public witness.seed",
+			Args:    takes(1, 1),
+			RunE:    func(_ *cobra.Command, args []string) error { return publicOf(c, args[0]) },
+		},
+	)
+}
+
+// newRingCmd completes a command that changes the key ring.
+func newRingCmd(c *env, cmd *cobra.Command, change func(ring *keyring.Ring, pos []string) error) *cobra.Command {
+	var o trustOptions
+	cmd.Flags().StringVar(&o.keys, "keys", "", "`FOLDER` of keys (default DATA/keys)")
+	directories(cmd, "keys")
+	distributeFlag(cmd, &o.distribute)
+	cmd.RunE = func(_ *cobra.Command, pos []string) error {
+		if o.keys == "" {
+			o.keys = filepath.Join(c.data, "keys")
+		}
+		ring, err := keyring.Open(o.keys)
+		if err != nil {
+			return err
+		}
+		if err := change(ring, pos); err != nil {
+			return err
+		}
+		return distribute(ring, o.distribute)
 	}
-	switch {
-	case verb == "list" && len(rest) == 0:
-		return c.listKeys(ctx, *at)
-	case verb == "init" && len(rest) == 0:
-		return makeKeys(c, *to)
-	case verb == "public" && len(rest) == 1:
-		return publicOf(c, rest[0])
+	return cmd
+}
+
+func newTrustInitCmd(c *env) *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use:               "init",
+		Short:             "Make the keys of a mesh, as 'binnacle init' does",
+		Example:           "  binnacle trust init --data data",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(*cobra.Command, []string) error { return makeKeys(c, to) },
 	}
-	if *keys == "" {
-		*keys = filepath.Join(*c.data, "keys")
+	distributeFlag(cmd, &to)
+	return cmd
+}
+
+func newTrustListCmd(c *env) *cobra.Command {
+	var at string
+	cmd := &cobra.Command{
+		Use:               "list",
+		Short:             "List the keys that the ledger has published",
+		Example:           "  binnacle trust list\n  binnacle trust list --at 100",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return listKeys(cmd.Context(), c, at) },
 	}
-	ring, err := keyring.Open(*keys)
-	if err != nil {
-		return err
-	}
-	switch {
-	case verb == "sign" && len(rest) == 1:
-		err = signCeilings(c, ring, rest[0])
-	case verb == "add" && len(rest) == 2:
-		var pub []byte
-		if pub, err = keyring.PublicKey(*public); err != nil {
+	atFlag(cmd, &at)
+	return cmd
+}
+
+func newTrustAddCmd(c *env) *cobra.Command {
+	var public string
+	cmd := newRingCmd(c, &cobra.Command{
+		Use:               "add approval|bundle|witness NAME",
+		Short:             "Add the key of an approver, a bundle's signer or a witness",
+		Example:           "  binnacle trust add approval carol\n  binnacle trust add witness w1 --public \"$(cat w1.pub)\"",
+		Args:              takes(2, 2),
+		ValidArgsFunction: byPosition(words("approval", "bundle", "witness"), cobra.NoFileCompletions),
+	}, func(ring *keyring.Ring, pos []string) error {
+		pub, err := keyring.PublicKey(public)
+		if err != nil {
 			return fail(exitUsage, "%v", err)
 		}
-		err = c.kid(ring.AddKey(rest[0], rest[1], pub))
-	case verb == "rotate" && len(rest) == 1 && rest[0] == "root":
-		err = c.kid(ring.RotateRoot())
-	case verb == "rotate" && len(rest) == 1:
-		err = c.kid(ring.Rotate(rest[0]))
-	case verb == "revoke" && len(rest) == 1:
-		err = c.kid(rest[0], ring.Revoke(rest[0]))
-	default:
-		return fail(exitUsage, "usage: binnacle trust %s", trustUsage)
-	}
-	if err != nil {
-		return err
-	}
-	return distribute(ring, *to)
+		return printKID(c)(ring.AddKey(pos[0], pos[1], pub))
+	})
+	cmd.Flags().StringVar(&public, "public", "", "public `KEY` in base64; empty makes a key pair")
+	return cmd
 }
 
 // signCeilings signs a P0 document and puts it into the ring.
@@ -96,14 +166,17 @@ func publicOf(c *env, file string) error {
 	return c.print(map[string]string{"public_key": pub}, func() { fmt.Fprintln(c.out, pub) })
 }
 
-func (c *env) kid(kid string, err error) error {
-	if err != nil {
-		return err
+// printKID prints the key id that a change of the ring returned.
+func printKID(c *env) func(kid string, err error) error {
+	return func(kid string, err error) error {
+		if err != nil {
+			return err
+		}
+		return c.print(map[string]string{"kid": kid}, func() { fmt.Fprintln(c.out, kid) })
 	}
-	return c.print(map[string]string{"kid": kid}, func() { fmt.Fprintln(c.out, kid) })
 }
 
-func (c *env) listKeys(ctx context.Context, at string) error {
+func listKeys(ctx context.Context, c *env, at string) error {
 	path := "/api/v1/trust/keys"
 	if at != "" {
 		path += "?at=" + url.QueryEscape(at)
@@ -120,13 +193,14 @@ func (c *env) listKeys(ctx context.Context, at string) error {
 	if err := c.get(ctx, path, &keys); err != nil {
 		return err
 	}
-	return c.print(keys, func() {
+	columns := []output.Column{{Heading: "KID"}, {Heading: "OWNER", Min: 19}, {Heading: "USES", Min: 31}, {Heading: "SINCE LAMPORT", Min: 14}, {Heading: "STATE"}}
+	return c.table(keys, columns, func(g *output.Grid) {
 		for _, k := range keys {
 			state := "valid"
 			if !k.Valid {
 				state = "not valid"
 			}
-			fmt.Fprintf(c.out, "%s  %-20s %-32s since %-8d %s\n", k.KID, k.Owner, strings.Join(k.Uses, ","), k.Since, state)
+			g.Add(k.KID, k.Owner, strings.Join(k.Uses, ","), fmt.Sprintf("since %d", k.Since), state)
 		}
 	})
 }

@@ -1,8 +1,9 @@
 package cli
 
 import (
-	"context"
 	"fmt"
+
+	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -10,12 +11,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// version prints what the program was built from, and the digest of the list of
-// its event schemas: two programs with one digest write the same events.
-func version(_ context.Context, c *env) error {
-	if _, err := c.parse(0, 0, ""); err != nil {
-		return err
+// newVersionCmd prints versions.
+func newVersionCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use:               "version",
+		Short:             "Print what the program was built from",
+		Long:              "Print what the program was built from, and the digest of the list of its event schemas:\ntwo programs with one digest write the same events.",
+		Example:           "  binnacle version --output json",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(*cobra.Command, []string) error { return runVersion(c) },
 	}
+}
+
+func runVersion(c *env) error {
 	doc := struct {
 		run.Build
 		Schemas string `json:"schema_lock"`

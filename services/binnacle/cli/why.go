@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"html"
+	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
@@ -37,25 +39,42 @@ type chapter struct {
 	Says    string `json:"says"`
 }
 
-// why tells how a call came to its end.
-func why(ctx context.Context, c *env) error {
-	form := c.fs.String("format", "text", "text, mermaid, dot or svg")
-	pos, err := c.parse(1, 1, "CALL [--format text|mermaid|dot|svg]")
-	if err != nil {
-		return err
+// newWhyCmd tells how a call came to its end.
+func newWhyCmd(c *env) *cobra.Command {
+	var form string
+	cmd := &cobra.Command{
+		Use:   "why CALL",
+		Short: "Explain how a call came to its end, from intent to effect",
+		Long: `Explain how a call came to its end: its events from intent to effect, in ledger order,
+with what each layer of policy said. The other formats draw the proof graph.`,
+		Example: `  binnacle why c-0123456789
+  binnacle why c-0123456789 --format svg > call.svg`,
+		Args:              takes(1, 1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return runWhy(cmd.Context(), c, args[0], form) },
 	}
-	s, err := c.tell(ctx, pos[0])
-	if err != nil {
-		return err
-	}
-	render := map[string]func(*story) string{"text": (*story).text, "mermaid": (*story).mermaid, "dot": (*story).dot, "svg": (*story).svg}[*form]
-	if render == nil {
-		return fail(exitUsage, "--format %q: want text, mermaid, dot or svg", *form)
-	}
-	return c.print(s, func() { fmt.Fprint(c.out, render(s)) })
+	cmd.Flags().StringVar(&form, "format", "text", "`FORMAT`: text, mermaid, dot or svg")
+	flagWords(cmd, "format", "text", "mermaid", "dot", "svg")
+	return cmd
 }
 
-func (c *env) tell(ctx context.Context, call string) (*story, error) {
+// drawings write a story in a format.
+var drawings = map[string]func(*story) string{"text": (*story).text, "mermaid": (*story).mermaid, "dot": (*story).dot, "svg": (*story).svg}
+
+func runWhy(ctx context.Context, c *env, call, form string) error {
+	s, err := tellStory(ctx, c, call)
+	if err != nil {
+		return err
+	}
+	draw, ok := drawings[form]
+	if !ok {
+		return fail(exitUsage, "--format %q: want text, mermaid, dot or svg", form)
+	}
+	return c.print(s, func() { fmt.Fprint(c.out, draw(s)) })
+}
+
+// tellStory collects the events of a call and their causes.
+func tellStory(ctx context.Context, c *env, call string) (*story, error) {
 	var state struct {
 		Session string `json:"session_id"`
 	}
@@ -68,41 +87,10 @@ func (c *env) tell(ctx context.Context, call string) (*story, error) {
 	}
 	defer resp.Body.Close()
 	s := &story{CallID: call, Edges: [][2]string{}}
-	in := map[string]bool{}
-	graph := proofgraph.Graph{Version: 2}
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 8<<20)
-	for lines.Scan() {
-		var line struct {
-			Seq   uint64          `json:"seq"`
-			Event json.RawMessage `json:"event"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			return nil, err
-		}
-		e, err := contract.DecodeEvent(line.Event)
-		if err != nil {
-			continue // audit's alarm, not ours
-		}
-		graph.Add(e, line.Event)
-		if e.CallID != call {
-			continue
-		}
-		n := graph.Nodes[len(graph.Nodes)-1]
-		s.Nodes = append(s.Nodes, chapter{line.Seq, e.ID, n.Kind, e.Name, e.Source, e.Lamport, e.Time, says(e)})
-		in[e.ID] = true
-		for _, p := range n.Parents {
-			if !in[p] { // outside the call: named, not told
-				in[p] = true
-				s.Nodes = append([]chapter{{ID: p, Kind: proofgraph.Attestation, Name: "before", Says: "before this call"}}, s.Nodes...)
-			}
-			s.Edges = append(s.Edges, [2]string{p, e.ID})
-		}
-	}
-	if err := lines.Err(); err != nil {
+	if err := s.read(resp.Body); err != nil {
 		return nil, err
 	}
-	_, err = c.decisions(ctx, func(st *policy.State, e *contract.Event, d *contract.Decision, args []byte) (err error) {
+	_, err = eachDecision(ctx, c, func(st *policy.State, e *contract.Event, d *contract.Decision, args []byte) (err error) {
 		if d.CallID == call {
 			s.Rules, err = st.Explain(ctx, e, d, args)
 		}
@@ -111,124 +99,96 @@ func (c *env) tell(ctx context.Context, call string) (*story, error) {
 	return s, err
 }
 
-// says is an event in a few words.
-func says(e *contract.Event) string {
-	switch e.Name {
-	case "call_proposed":
-		var x contract.Call
-		if contract.Decode(e.Data, &x) == nil {
-			return fmt.Sprintf("%s asks for %s", e.Actor, x.Kind)
+// read adds the events of the call among lines {event, seq} of its session.
+func (s *story) read(r io.Reader) error {
+	in := map[string]bool{}
+	graph := proofgraph.Graph{Version: 2}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 8<<20)
+	for lines.Scan() {
+		var line struct {
+			Seq   uint64          `json:"seq"`
+			Event json.RawMessage `json:"event"`
 		}
-	case "allowed":
-		var x contract.Allowed
-		if contract.Decode(e.Data, &x) == nil {
-			return fmt.Sprintf("%s %s, for %s until %s", x.Decision.Verdict, x.Decision.ReasonCode, x.Decision.Intent.Executor, x.Decision.Intent.Expires)
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return err
 		}
-	case "escalated":
-		var x contract.Escalated
-		if contract.Decode(e.Data, &x) == nil {
-			return fmt.Sprintf("ESCALATE %s, waits until %s", x.Decision.ReasonCode, x.Expires)
+		e, err := contract.DecodeEvent(line.Event)
+		if err != nil {
+			continue // audit's alarm, not ours
 		}
-	case "approval_recorded":
-		var x contract.Approval
-		if contract.Decode(e.Data, &x) == nil {
-			return strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", x.Approver, x.Vote, x.Resolved, x.Reason))
+		graph.Add(e, line.Event)
+		if e.CallID != s.CallID {
+			continue
 		}
-	case "effect_started":
+		s.add(e, &graph.Nodes[len(graph.Nodes)-1], line.Seq, in)
+	}
+	return lines.Err()
+}
+
+// add adds an event and its causes. Causes outside the call are named, not told.
+func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[string]bool) {
+	s.Nodes = append(s.Nodes, chapter{seq, e.ID, n.Kind, e.Name, e.Source, e.Lamport, e.Time, says(e)})
+	in[e.ID] = true
+	for _, p := range n.Parents {
+		if !in[p] {
+			in[p] = true
+			s.Nodes = append([]chapter{{ID: p, Kind: proofgraph.Attestation, Name: "before", Says: "before this call"}}, s.Nodes...)
+		}
+		s.Edges = append(s.Edges, [2]string{p, e.ID})
+	}
+}
+
+// sayings say in a few words what an event of a name records. One that cannot be
+// decoded says "".
+var sayings = map[string]func(e *contract.Event) string{
+	contract.EventCallProposed: decoded(func(e *contract.Event, x *contract.Call) string {
+		return fmt.Sprintf("%s asks for %s", e.Actor, x.Kind)
+	}),
+	contract.EventAllowed: decoded(func(_ *contract.Event, x *contract.Allowed) string {
+		d := &x.Decision
+		return fmt.Sprintf("%s %s, for %s until %s", d.Verdict, d.ReasonCode, d.Intent.Executor, d.Intent.Expires)
+	}),
+	contract.EventEscalated: decoded(func(_ *contract.Event, x *contract.Escalated) string {
+		return fmt.Sprintf("ESCALATE %s, waits until %s", x.Decision.ReasonCode, x.Expires)
+	}),
+	contract.EventApprovalRecorded: decoded(func(_ *contract.Event, x *contract.Approval) string {
+		return strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", x.Approver, x.Vote, x.Resolved, x.Reason))
+	}),
+	contract.EventEffectStarted: func(e *contract.Event) string {
 		var x contract.Started
 		if contract.Decode(e.Data, &x) == nil && x.ExecutedBy == contract.Caller {
 			return e.Source + " claims it, handed out to the caller"
 		}
 		return e.Source + " claims it"
-	case "outcome_reported":
-		return "the caller reports an outcome, too late"
-	case "start_expired":
-		return "nobody started in time"
-	case "effect_recorded":
-		var x contract.Recorded
-		if contract.Decode(e.Data, &x) == nil {
-			return strings.TrimSpace(fmt.Sprintf("%s %s, receipt %d of the session, %s %s", x.Effect.Status, x.Effect.ErrorCode, x.Receipt.Index, x.Receipt.Verdict, x.Receipt.ReasonCode))
+	},
+	contract.EventOutcomeReported: func(*contract.Event) string { return "the caller reports an outcome, too late" },
+	contract.EventStartExpired:    func(*contract.Event) string { return "nobody started in time" },
+	contract.EventEffectRecorded: decoded(func(_ *contract.Event, x *contract.Recorded) string {
+		return strings.TrimSpace(fmt.Sprintf("%s %s, receipt %d of the session, %s %s", x.Effect.Status, x.Effect.ErrorCode, x.Receipt.Index, x.Receipt.Verdict, x.Receipt.ReasonCode))
+	}),
+}
+
+// decoded is a saying of an event whose data is a T.
+func decoded[T any, D interface {
+	*T
+	canon.Document
+}](say func(*contract.Event, *T) string) func(*contract.Event) string {
+	return func(e *contract.Event) string {
+		var x T
+		if contract.Decode(e.Data, D(&x)) != nil {
+			return ""
+		}
+		return say(e, &x)
+	}
+}
+
+// says is an event in a few words: its name where nothing better is known.
+func says(e *contract.Event) string {
+	if say, ok := sayings[e.Name]; ok {
+		if words := say(e); words != "" {
+			return words
 		}
 	}
 	return strings.ReplaceAll(e.Name, "_", " ")
-}
-
-func (s *story) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "call %s\n", s.CallID)
-	for _, n := range s.Nodes {
-		if n.Seq == 0 {
-			continue
-		}
-		fmt.Fprintf(&b, "  %6d  %s  %-11s %-18s %s\n", n.Seq, n.Time, n.Kind, n.Name, n.Says)
-		if n.Name == "call_proposed" {
-			for _, r := range s.Rules {
-				fmt.Fprintf(&b, "            %-20s %s  %s\n", strings.TrimSpace(r.Part+" "+r.Name), opinion(r), r.At)
-			}
-		}
-	}
-	return b.String()
-}
-
-func (n *chapter) label() string {
-	if n.Seq == 0 {
-		return n.ID
-	}
-	return n.Name + ": " + n.Says
-}
-
-// name is a node's name in a drawing.
-func (s *story) name(id string) string {
-	return fmt.Sprintf("n%d", slices.IndexFunc(s.Nodes, func(n chapter) bool { return n.ID == id }))
-}
-
-func (s *story) mermaid() string {
-	var b strings.Builder
-	b.WriteString("flowchart TD\n")
-	for _, n := range s.Nodes {
-		fmt.Fprintf(&b, "  %s[\"%s\"]\n", s.name(n.ID), strings.NewReplacer(`"`, "#quot;", "<", "#lt;", ">", "#gt;").Replace(n.label()))
-	}
-	for _, e := range s.Edges {
-		fmt.Fprintf(&b, "  %s --> %s\n", s.name(e[0]), s.name(e[1]))
-	}
-	return b.String()
-}
-
-func (s *story) dot() string {
-	var b strings.Builder
-	b.WriteString("digraph why {\n  node [shape=box]\n")
-	for _, n := range s.Nodes {
-		fmt.Fprintf(&b, "  %s [label=%q]\n", s.name(n.ID), n.label())
-	}
-	for _, e := range s.Edges {
-		fmt.Fprintf(&b, "  %s -> %s\n", s.name(e[0]), s.name(e[1]))
-	}
-	return b.String() + "}\n"
-}
-
-// svg draws the events one below the other, in ledger order; arrows to the
-// next one are straight, others go around.
-func (s *story) svg() string {
-	const width, height, gap, left = 760, 34, 26, 60
-	var b strings.Builder
-	total := len(s.Nodes)*(height+gap) + gap
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="monospace" font-size="12">`+"\n", width+2*left, total)
-	b.WriteString(`<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>` + "\n")
-	fill := map[string]string{proofgraph.Intent: "#e8f0fe", proofgraph.Effect: "#e6f4ea", proofgraph.Attestation: "#fef7e0", proofgraph.TrustEvent: "#f3e8fd"}
-	row := map[string]int{}
-	for i, n := range s.Nodes {
-		row[n.ID] = i
-		y := gap + i*(height+gap)
-		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" rx="4" fill="%s" stroke="#555"/><text x="%d" y="%d">%s</text>`+"\n", left, y, width, height, fill[n.Kind], left+10, y+21, html.EscapeString(n.label()))
-	}
-	for _, e := range s.Edges {
-		from, to := row[e[0]], row[e[1]]
-		y1, y2 := gap+from*(height+gap)+height, gap+to*(height+gap)
-		if to == from+1 {
-			fmt.Fprintf(&b, `<path d="M%d %dV%d" stroke="#555" fill="none" marker-end="url(#a)"/>`+"\n", left+width/2, y1, y2-1)
-			continue
-		}
-		fmt.Fprintf(&b, `<path d="M%d %dC%d %d %d %d %d %d" stroke="#999" fill="none" marker-end="url(#a)"/>`+"\n", left, y1-height/2, 5, y1-height/2, 5, y2+height/2, left-1, y2+height/2)
-	}
-	return b.String() + "</svg>\n"
 }

@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
@@ -25,29 +27,46 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// exitFork: a witness caught the log with two histories.
-const exitFork = 8
+type witnessOptions struct {
+	name, key, state, root string
+	every                  time.Duration
+}
 
-// witness follows a log from outside: it keeps the last tree head it saw,
-// checks that each new one grew from it, and cosigns. It keeps a head before
-// it signs, so it never signs two histories, whatever happens to it.
-func witness(ctx context.Context, c *env) error {
-	name := c.fs.String("name", "", "name of the witness, as in the trust registry")
-	key := c.fs.String("key", "", "file of the witness's own seed, 32 bytes in hex")
-	state := c.fs.String("state", "", "file that keeps the last tree head")
-	root := c.fs.String("root", os.Getenv("BINNACLE_ROOT"), "key id of the root you trust, or a file holding it (default: DATA/root.kid)")
-	every := c.fs.Duration("every", 2*time.Second, "how often to look; 0 = once")
-	if _, err := c.parse(0, 0, "--name NAME --key FILE --state FILE"); err != nil {
-		return err
+// newWitnessCmd follows a log from outside.
+func newWitnessCmd(c *env) *cobra.Command {
+	var o witnessOptions
+	cmd := &cobra.Command{
+		Use:   "witness --name NAME --key FILE --state FILE",
+		Short: "Follow the log from outside, and cosign what only grew",
+		Long: `Follow the log from outside: keep the last tree head seen, check that each new one grew
+from it, and cosign it. Two heads that no proof joins are stored beside the state: they
+prove a fork to anyone (exit code 8).`,
+		Example: `  binnacle witness --name w1 --key w1.seed --state w1.head
+  binnacle witness --name w1 --key w1.seed --state w1.head --every 0`,
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return runWitness(cmd.Context(), c, &o) },
 	}
-	if *name == "" || *key == "" || *state == "" {
+	f := cmd.Flags()
+	f.StringVar(&o.name, "name", "", "`NAME` of the witness, as in the trust registry")
+	f.StringVar(&o.key, "key", "", "`FILE` of the witness's own seed, 32 bytes in hex")
+	f.StringVar(&o.state, "state", "", "`FILE` that keeps the last tree head")
+	rootFlag(cmd, &o.root)
+	f.DurationVar(&o.every, "every", 2*time.Second, "how often to look; 0 is once")
+	return cmd
+}
+
+// runWitness follows a log from outside. It keeps a head before it signs, so it never
+// signs two histories, whatever happens to it.
+func runWitness(ctx context.Context, c *env, o *witnessOptions) error {
+	if o.name == "" || o.key == "" || o.state == "" {
 		return fail(exitUsage, "witness wants --name, --key and --state")
 	}
-	kid, err := c.rootKID(*root)
+	kid, err := rootKID(c, o.root)
 	if err != nil {
 		return err
 	}
-	seed, err := keyring.ReadSeed(*key)
+	seed, err := keyring.ReadSeed(o.key)
 	if err != nil {
 		return err
 	}
@@ -55,7 +74,12 @@ func witness(ctx context.Context, c *env) error {
 	if err != nil {
 		return err
 	}
-	w := &witnessing{c: c, name: *name, key: k, file: *state, root: kid}
+	return watchLog(ctx, c, &witnessing{c: c, name: o.name, key: k, file: o.state, root: kid}, o.every)
+}
+
+// watchLog looks again and again until it is stopped or finds a fork, or once where
+// every is 0.
+func watchLog(ctx context.Context, c *env, w *witnessing, every time.Duration) error {
 	waiting := ""
 	for {
 		err := w.look(ctx)
@@ -63,22 +87,22 @@ func witness(ctx context.Context, c *env) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.As(err, &x) && x.code == exitFork, err != nil && *every == 0:
+		case errors.As(err, &x) && x.code == exitFork, err != nil && every == 0:
 			return err
 		case err != nil && err.Error() != waiting: // once for each reason, not once for each try
 			waiting = err.Error()
-			fmt.Fprintf(c.errOut, "binnacle: waiting, next try in %s: %s\n", *every, waiting)
+			fmt.Fprintf(c.errOut, "binnacle: waiting, next try in %s: %s\n", every, waiting)
 		case err == nil && waiting != "":
 			waiting = ""
 			fmt.Fprintln(c.errOut, "binnacle: the log answers again")
 		}
-		if *every == 0 {
+		if every == 0 {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(*every):
+		case <-time.After(every):
 		}
 	}
 }
@@ -223,7 +247,7 @@ func (w *witnessing) learn(ctx context.Context) error {
 		Event json.RawMessage `json:"event"`
 	}
 	var all []entry
-	for _, name := range []string{"key_published", "key_revoked"} {
+	for _, name := range []string{contract.EventKeyPublished, contract.EventKeyRevoked} {
 		resp, err := w.c.request(ctx, http.MethodGet, "/api/v1/events?type="+name+"&from="+strconv.FormatUint(w.seen+1, 10), nil, nil)
 		if err != nil {
 			return err

@@ -90,7 +90,7 @@ func (w *witnessing) closed(ctx context.Context, last *translog.Checkpoint, kept
 // epochs are the openings on the ledger that a root key signed, by number. The
 // first that is on the ledger counts.
 func (w *witnessing) epochs(ctx context.Context) (map[int64]contract.LogEpoch, error) {
-	resp, err := w.c.request(ctx, http.MethodGet, "/api/v1/events?type=log_epoch_opened", nil, nil)
+	resp, err := w.c.request(ctx, http.MethodGet, "/api/v1/events?type="+contract.EventLogEpochOpened, nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("the log's epochs: %w", err)
 	}

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// normalize rewrites a command line for cobra: the words of the verb come first,
+// and a long flag with a single dash, as earlier releases took it, gets two. The
+// values of flags, and what follows "--", are left as they are.
+func normalize(root *cobra.Command, args []string) []string {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		return args
+	}
+	var path, rest []string
+	at, verbs := root, true
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if a == "--" {
+			return slices.Concat(path, rest, args[i:])
+		}
+		if len(a) > 1 && a[0] == '-' {
+			rest = append(rest, dashes(a))
+			if takesValue(at, a) && i+1 < len(args) {
+				i++
+				rest = append(rest, args[i])
+			}
+			continue
+		}
+		next := subcommand(at, a)
+		if verbs = verbs && next != nil; verbs {
+			at, path = next, append(path, a)
+			continue
+		}
+		rest = append(rest, a)
+	}
+	return slices.Concat(path, rest)
+}
+
+// dashes spells a flag as pflag does: two dashes before a name, one before a letter.
+func dashes(arg string) string {
+	name := strings.TrimLeft(arg, "-")
+	if word, _, _ := strings.Cut(name, "="); len(word) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+// takesValue reports whether the argument after this one is the value of the flag
+// that it names.
+func takesValue(at *cobra.Command, arg string) bool {
+	name := strings.TrimLeft(arg, "-")
+	if strings.Contains(name, "=") {
+		return false
+	}
+	f := flagOf(at, name)
+	return f != nil && f.NoOptDefVal == ""
+}
+
+// flagOf finds a flag by its name or letter: of a command, or of one below it,
+// since flags may precede the rest of the verb.
+func flagOf(at *cobra.Command, name string) *pflag.Flag {
+	if len(name) == 1 {
+		at.InheritedFlags() // merges them
+		return at.Flags().ShorthandLookup(name)
+	}
+	if f := at.Flag(name); f != nil {
+		return f
+	}
+	for _, sub := range at.Commands() {
+		if f := sub.Flags().Lookup(name); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// subcommand is the command of a name or alias below at.
+func subcommand(at *cobra.Command, name string) *cobra.Command {
+	for _, sub := range at.Commands() {
+		if sub.Name() == name || sub.HasAlias(name) {
+			return sub
+		}
+	}
+	return nil
+}
+
+// takes wants between lo and hi arguments, any number above lo where hi is -1.
+func takes(lo, hi int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < lo || hi >= 0 && len(args) > hi {
+			return wrongUsage(cmd)
+		}
+		return nil
+	}
+}
+
+// wrongUsage is the error of a command line without the arguments that a command
+// takes, or with others.
+func wrongUsage(cmd *cobra.Command) error {
+	_, names, _ := strings.Cut(cmd.Use, " ")
+	return fail(exitUsage, "usage: %s; '%s --help' explains it", strings.TrimSpace(cmd.CommandPath()+" "+names), cmd.CommandPath())
+}

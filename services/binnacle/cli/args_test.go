@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+)
+
+// TestNormalize: command lines as earlier releases took them become what cobra takes.
+func TestNormalize(t *testing.T) {
+	for _, x := range []struct{ in, want string }{
+		{"up -addr x -power", "up --addr x --power"},
+		{"up -v", "up -v"},
+		{"up --v", "up -v"},
+		{"call noop {} -session s -json", "call noop {} --session s --json"},
+		{"call -session=s noop", "call --session=s noop"},
+		{"call noop -o yaml", "call noop -o yaml"},
+		{"call noop -o=yaml", "call noop -o=yaml"},
+		{"-json call noop", "call --json noop"},
+		{"--addr call call noop", "call --addr call noop"},
+		{"policy -name x activate p", "policy activate --name x p"},
+		{"policy --precedence 1 simulate p --json", "policy simulate --precedence 1 p --json"},
+		{"key --cache create k", "key create --cache k"},
+		{"freeze -reason -x", "freeze --reason -x"},
+		{"freeze --reason -reason", "freeze --reason -reason"},
+		{"call noop -- -session s", "call noop -- -session s"},
+		{"search actor=policy policy", "search actor=policy policy"},
+		{"provision -nats u health", "provision health --nats u"},
+		{"call policy show", "call policy show"},
+		{"call - -", "call - -"},
+		{"call --nosuch x", "call --nosuch x"},
+		{"call -nosuch x", "call --nosuch x"},
+		{"call noop --session", "call noop --session"},
+		{"nosuch call", "nosuch call"},
+		{"__complete call -s", "__complete call -s"},
+		{"", ""},
+	} {
+		got := strings.Join(normalize(testRoot(), strings.Fields(x.in)), " ")
+		if got != x.want {
+			t.Errorf("%q became %q, want %q", x.in, got, x.want)
+		}
+	}
+}
+
+func TestFormatOf(t *testing.T) {
+	for line, want := range map[string]output.Format{
+		"":                            output.Table,
+		"call --json":                 output.JSON,
+		"call -json":                  output.JSON,
+		"call --json=true":            output.JSON,
+		"call --json=false":           output.Table,
+		"call json":                   output.Table,
+		"call --output yaml":          output.YAML,
+		"call -o jsonl":               output.JSONL,
+		"call --output=json":          output.JSON,
+		"call -o=nosuch":              output.Table,
+		"call --output":               output.Table,
+		`report i --output {} --json`: output.JSON,
+		"call -- --json":              output.Table,
+	} {
+		if got := formatOf(strings.Fields(line)); got != want {
+			t.Errorf("%q: %s, want %s", line, got, want)
+		}
+	}
+}
+
+// TestUsage: a wrong command line is exit code 2 and says what is right.
+func TestUsage(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	for line, want := range map[string]string{
+		"chta":                           `unknown command "chta"; did you mean chat?; 'binnacle help' lists them`,
+		"nosuchthing":                    `unknown command "nosuchthing"; 'binnacle help' lists them`,
+		"policy activte x":               `unknown command "activte" of binnacle policy; did you mean activate?; 'binnacle help policy' lists them`,
+		"policy":                         "usage: binnacle policy validate|test|build",
+		"help nosuch":                    `unknown command "nosuch"`,
+		"help policy actvate":            "did you mean activate?",
+		"call --sesion s":                "unknown flag: --sesion; did you mean --session?; 'binnacle call --help' lists the flags",
+		"call noop -sesion s":            "unknown flag: --sesion; did you mean --session?",
+		"call -z noop":                   "unknown shorthand flag: 'z' in -z",
+		"call":                           "usage: binnacle call TOOL|KIND [ARGS-JSON]; 'binnacle call --help' explains it",
+		"tools surplus":                  "usage: binnacle tools;",
+		"tools --output xml":             `--output: output format "xml" is none of table, json, jsonl, yaml`,
+		"tools --json --output yaml":     "--json and --output yaml contradict each other",
+		"token revoke":                   "usage: binnacle token revoke",
+		"token revoke t-1 --principal x": "usage: binnacle token revoke",
+		"key create k --ttl soon":        `invalid argument "soon" for "--ttl" flag`,
+		"completion bsh":                 "did you mean bash",
+		"context use nosuch":             `context "nosuch" does not exist`,
+		"tools --context nosuch":         `context "nosuch" does not exist`,
+		"export":                         "export wants --session or --ledger",
+		"decide":                         "name a kind or a call, not both",
+		"decide tool.x --call c":         "name a kind or a call, not both",
+	} {
+		code, out, errOut := invoke(t, strings.Fields(line)...)
+		if code != exitUsage || out != "" && !strings.Contains(line, "--json") || !strings.HasPrefix(errOut, "binnacle: ") || !strings.Contains(errOut, want) {
+			t.Errorf("%s: %d\n%s%s\nwant %s", line, code, out, errOut, want)
+		}
+	}
+	if code, out, _ := invoke(t); code != exitUsage || !strings.Contains(out, "Run it:") {
+		t.Errorf("without a command: %d\n%s", code, out)
+	}
+}
+
+// TestErrorForms: an error is a document in the form that was asked for.
+func TestErrorForms(t *testing.T) {
+	for form, want := range map[string]string{
+		"json":  `{"error":{"code":"usage","message":`,
+		"jsonl": `{"error":{"code":"usage","message":`,
+		"yaml":  "error:\n  code: usage\n  message: 'unknown flag",
+		"table": "",
+	} {
+		code, out, _ := invoke(t, "call", "--nosuch", "--output", form)
+		if code != exitUsage || !strings.HasPrefix(out, want) || want == "" && out != "" {
+			t.Errorf("%s: %d\n%s", form, code, out)
+		}
+	}
+}
+
+func TestNear(t *testing.T) {
+	names := []string{"cmd.upper", "cmd.lower", "cmd.spin", "cmd.spin-wasi", "noop"}
+	for word, want := range map[string]string{
+		"cmd.uper": "cmd.upper", "CMD.UPPER": "cmd.upper cmd.lower", "cmd.spn": "cmd.spin", "cmd.sp": "cmd.spin cmd.spin-wasi", "nop": "noop", "onop": "noop",
+		"rm.everything": "", "no.such": "", "": "", "x": "", "cmd.oupper": "cmd.upper",
+	} {
+		if got := strings.Join(near(word, names), " "); got != want {
+			t.Errorf("near %q is %q, want %q", word, got, want)
+		}
+	}
+	if got := near("aa", []string{"ab", "ac", "ad", "ae"}); len(got) != 3 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, x := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"kitten", "sitting", 3}, {"ü", "u", 1}, {"ca", "abc", 3}} {
+		if got := distance(x.a, x.b); got != x.want {
+			t.Errorf("%q %q: %d, want %d", x.a, x.b, got, x.want)
+		}
+	}
+}
+
+// TestEnvironment: a variable gives a flag's value where the command line does not,
+// and one that cannot be read names itself.
+func TestEnvironment(t *testing.T) {
+	for _, x := range []struct {
+		line, env, want string
+		fails           bool
+	}{{"", "a", "a", false}, {"--name b", "a", "b", false}, {"--name=", "a", "", false}, {"", "", "default", false}} {
+		t.Setenv("BINNACLE_TEST_NAME", x.env)
+		cmd := &cobra.Command{Use: "x"}
+		name := cmd.Flags().String("name", "default", "a `NAME`")
+		variable(cmd.Flags(), "name", "BINNACLE_TEST_NAME")
+		if err := cmd.ParseFlags(strings.Fields(x.line)); err != nil {
+			t.Fatal(err)
+		}
+		if err := fromEnvironment(cmd.Flags()); err != nil || *name != x.want {
+			t.Errorf("%q with %q: %q %v", x.line, x.env, *name, err)
+		}
+		if cmd.Flags().Lookup("name").DefValue != "default" || !strings.Contains(cmd.Flags().FlagUsages(), "(BINNACLE_TEST_NAME)") {
+			t.Error(cmd.Flags().FlagUsages())
+		}
+	}
+	cmd := &cobra.Command{Use: "x"}
+	cmd.Flags().Int("n", 0, "number")
+	variable(cmd.Flags(), "n", "BINNACLE_TEST_NAME")
+	t.Setenv("BINNACLE_TEST_NAME", "many")
+	var x *exitError
+	if err := fromEnvironment(cmd.Flags()); !errors.As(err, &x) || x.code != exitUsage || !strings.Contains(err.Error(), "BINNACLE_TEST_NAME") {
+		t.Error(err)
+	}
+}
+
+// TestOldSpellings: what earlier releases took is still taken.
+func TestOldSpellings(t *testing.T) {
+	old := map[string][]string{
+		"up":               {"addr", "listen", "v", "packs", "containerd", "llm", "capture", "power", "noop", "nats-listen", "tls-cert", "tls-key", "nats-tls-cert", "nats-tls-key", "mirror", "approval-webhook", "policy"},
+		"init":             {"distribute"},
+		"provision":        {"print-config", "nats", "store", "nats-listen", "monitor", "power", "replicas", "mirror", "keys", "cluster-server", "cluster-listen", "cluster-route", "nats-tls-cert", "nats-tls-key"},
+		"provision health": {}, "backup": {"nats", "keys", "vault", "audit", "out"}, "restore": {"nats", "keys", "vault", "audit", "in"},
+		"call": {"session", "async", "on-behalf-of", "delegation"}, "decide": {"session", "report-within", "call", "idempotency-key", "async"},
+		"report": {"status", "args-digest", "output", "error-code", "error", "usage"}, "chat": {"session", "model", "stream"}, "tools": {},
+		"secret put": {}, "secret rotate-content-key": {}, "secret destroy-content-key": {}, "mcp serve": {"session"},
+		"proxy": {"upstream", "listen", "session", "embedded", "packs", "llm"}, "judge": {"session", "rubric"},
+		"token create": {"actor", "client", "ttl", "scope"}, "token admin": {}, "token revoke": {"principal", "reason"},
+		"key create": {"actor", "scope", "model", "tag", "budget", "window", "rate", "rate-window", "concurrent", "cache", "ttl"}, "key list": {}, "key revoke": {"reason"},
+		"key consent": {"maker", "scope", "ttl"}, "key withdraw": {}, "session grant": {"ttl"}, "session revoke": {}, "session list": {},
+		"llm stats": {"since"}, "llm spend": {"since", "by"},
+		"policy validate": {}, "policy test": {}, "policy diff": {}, "policy build": {"out", "sign"}, "policy show": {},
+		"policy activate": {"layer", "name", "precedence", "url", "object", "size"}, "policy simulate": {"name", "precedence"}, "policy explain": {},
+		"policy rollback": {}, "policy retire": {}, "policy approve-tool": {}, "policy limits": {}, "policy set-limits": {},
+		"approvals list": {}, "approvals show": {}, "approvals grant": {"reason", "key", "as"}, "approvals deny": {"reason", "key", "as"},
+		"freeze": {"reason"}, "unfreeze": {"reason"}, "principals list": {"at"}, "principals register": {}, "principals suspend": {"reason"}, "principals resume": {"reason"},
+		"roles list": {"at"}, "roles grant": {"ttl"}, "roles revoke": {}, "delegations list": {"at"}, "delegations grant": {"ttl"}, "delegations revoke": {},
+		"break-glass open": {"reason", "ttl"}, "break-glass review": {"reason", "verdict"}, "break-glass list": {},
+		"trust init": {"distribute"}, "trust sign": {"keys", "distribute"}, "trust list": {"at"}, "trust add": {"public", "keys"}, "trust rotate": {"keys"}, "trust revoke": {"keys"}, "trust public": {},
+		"events list": {"session", "owner", "type", "since"}, "events tail": {"session", "owner", "type", "since"}, "search": {"limit", "since", "until", "before"},
+		"why": {"format"}, "replay": {"until"}, "export": {"session", "owner", "out", "kept", "redact", "disclose", "ledger", "mirror", "keys", "witnessed"},
+		"archive": {"to", "segment", "mirror", "keys", "witnessed"}, "verify": {"root", "witnesses", "kept"},
+		"conform": {"level", "endpoint", "root", "tool", "args", "model"}, "recover": {"checkpoint", "reason", "nats"},
+		"witness": {"name", "key", "state", "root", "every"}, "version": {},
+	}
+	for verb, flags := range old {
+		root := testRoot()
+		cmd, rest, err := root.Find(strings.Fields(verb))
+		if err != nil || len(rest) > 0 || cmd.RunE == nil {
+			t.Errorf("%s: %v", verb, err)
+			continue
+		}
+		for _, flag := range append(slices.Clone(flags), "addr", "token", "data", "json") {
+			if flagOf(cmd, flag) == nil {
+				t.Errorf("%s does not take --%s", verb, flag)
+			}
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+)
+
+// newContextCmd manages the stored contexts.
+func newContextCmd(c *env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "context COMMAND",
+		Short: "List, choose and change the meshes that this command line works with",
+		Long: `List, choose and change contexts. A context is a mesh's address, with the token that
+login stored and the authority of its certificate. They are in binnacle/contexts.json
+in your configuration folder, readable by you alone. Flags come before BINNACLE_*
+variables, those before the context in use. A context's token goes to its own address
+only.`,
+		Example: "  binnacle context set prod --addr https://mesh.example\n  binnacle login --context prod < prod.token\n  binnacle context use prod",
+	},
+		&cobra.Command{
+			Use:               "list",
+			Short:             "List the contexts; no token is shown",
+			Example:           "  binnacle context list",
+			Args:              takes(0, 0),
+			ValidArgsFunction: cobra.NoFileCompletions,
+			RunE:              func(*cobra.Command, []string) error { return listContexts(c) },
+		},
+		&cobra.Command{
+			Use:               "use NAME",
+			Short:             "Use a context where no flag or variable says otherwise",
+			Example:           "  binnacle context use prod",
+			Args:              takes(1, 1),
+			ValidArgsFunction: byPosition(completeContexts),
+			RunE: func(_ *cobra.Command, args []string) error {
+				return changeContexts(c, args[0], "in use", func(s *contexts.Store) error { return s.Use(args[0]) })
+			},
+		},
+		newContextSetCmd(c),
+		&cobra.Command{
+			Use:               "remove NAME",
+			Short:             "Remove a context and its token",
+			Example:           "  binnacle context remove prod",
+			Args:              takes(1, 1),
+			ValidArgsFunction: byPosition(completeContexts),
+			RunE: func(_ *cobra.Command, args []string) error {
+				return changeContexts(c, args[0], "removed", func(s *contexts.Store) error { return s.Remove(args[0]) })
+			},
+		},
+	)
+}
+
+func newContextSetCmd(c *env) *cobra.Command {
+	var ca string
+	cmd := &cobra.Command{
+		Use:               "set NAME --addr ADDRESS",
+		Short:             "Add a context, or change its address; a token stays only with its address",
+		Example:           "  binnacle context set prod --addr https://mesh.example --ca ca.pem",
+		Args:              takes(1, 1),
+		ValidArgsFunction: byPosition(completeContexts),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return changeContexts(c, args[0], "stored", func(s *contexts.Store) error {
+				x := s.Contexts[args[0]]
+				if c.addr != "" && c.addr != x.Addr {
+					x.Addr, x.Token = c.addr, ""
+				}
+				if c.given("ca") {
+					x.CA = ca
+				}
+				if x.Addr == "" {
+					return fail(exitUsage, "context set wants --addr")
+				}
+				return s.Put(args[0], x)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&ca, "ca", "", "PEM `FILE` of the authority of the mesh's certificate; empty is the system's")
+	return cmd
+}
+
+// contextRow is a context as list shows it.
+type contextRow struct {
+	Name    string `json:"name"`
+	Current bool   `json:"current"`
+	Addr    string `json:"addr"`
+	Token   bool   `json:"token"` // whether there is one
+	CA      string `json:"ca,omitempty"`
+}
+
+func listContexts(c *env) error {
+	path, err := contexts.Path()
+	if err != nil {
+		return err
+	}
+	s, err := contexts.Load(path)
+	if err != nil {
+		return err
+	}
+	var rows []contextRow
+	for _, name := range s.Names() {
+		x := s.Contexts[name]
+		rows = append(rows, contextRow{name, name == s.Current, x.Addr, x.Token != "", x.CA})
+	}
+	columns := []output.Column{{Heading: "IN USE"}, {Heading: "NAME", Min: 16}, {Heading: "ADDRESS", Min: 24}, {Heading: "TOKEN"}, {Heading: "CA"}}
+	return c.table(rows, columns, func(g *output.Grid) {
+		for _, r := range rows {
+			g.Add(map[bool]string{true: "*"}[r.Current], r.Name, r.Addr, map[bool]string{true: "stored", false: "none"}[r.Token], r.CA)
+		}
+	})
+}
+
+// changeContexts changes the stored contexts and prints what became of one.
+func changeContexts(c *env, name, what string, change func(*contexts.Store) error) error {
+	path, err := contexts.Path()
+	if err != nil {
+		return err
+	}
+	s, err := contexts.Load(path)
+	if err != nil {
+		return err
+	}
+	if err := change(s); err != nil {
+		if _, exists := s.Contexts[name]; !exists {
+			return fail(exitUsage, "%v%s", err, didYouMean(near(name, s.Names())))
+		}
+		return err
+	}
+	if err := s.Save(path); err != nil {
+		return err
+	}
+	return c.print(map[string]string{"context": name, "state": what, "in_use": s.Current}, func() { fmt.Fprintf(c.out, "context %s is %s\n", name, what) })
+}

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/spf13/cobra"
+)
+
+// governed proposes a call of a policy kind and returns its output.
+func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMessage, error) {
+	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", map[string]any{"kind": kind, "tool": kind, "args": args}, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return outputOf(resp.Body)
+}
+
+// outputOf reads the response to a call.
+func outputOf(body io.Reader) (json.RawMessage, error) {
+	var doc struct {
+		Output json.RawMessage `json:"output"`
+		Status string          `json:"status"`
+		CallID string          `json:"call_id"`
+	}
+	if err := json.NewDecoder(body).Decode(&doc); err != nil {
+		return nil, err
+	}
+	if doc.Status == "pending_approval" {
+		return nil, fail(exitPending, "call %s waits for approval; `binnacle approvals list` shows it", doc.CallID)
+	}
+	return doc.Output, nil
+}
+
+// sayCall prints the output in the response to a call.
+func sayCall(c *env, body io.Reader) error { return c.say(outputOf(body)) }
+
+// say prints a governed call's output.
+func (c *env) say(out json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	return c.print(out, func() { fmt.Fprintln(c.out, indent(out)) })
+}
+
+// governedCmd completes a command that proposes a call of a kind and prints its
+// output.
+func governedCmd(c *env, cmd *cobra.Command, kind string, args func(pos []string) any) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, pos []string) error {
+		return c.say(c.governed(cmd.Context(), kind, args(pos)))
+	}
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	return cmd
+}

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+)
+
+// identity is a principal, or what one was given: a role, a delegation or a place
+// in a session.
+type identity struct {
+	Kind      string   `json:"kind"`
+	ID        string   `json:"id"`
+	Principal string   `json:"principal"`
+	Role      string   `json:"role"`
+	Delegate  string   `json:"delegate"`
+	Kinds     []string `json:"kinds"`
+	Expires   string   `json:"expires"`
+	From      uint64   `json:"from_lamport"`
+	To        uint64   `json:"to_lamport"`
+	Type      string   `json:"type"`
+	Suspended bool     `json:"suspended"`
+}
+
+// identities is what GET /api/v1/identities answers.
+type identities struct {
+	Identities []identity        `json:"identities"`
+	BreakGlass []json.RawMessage `json:"break_glass"`
+	Frozen     string            `json:"frozen"`
+}
+
+// identityColumns are the columns of a list of a kind of identity.
+var identityColumns = map[string][]output.Column{
+	"principal":  {{Heading: "PRINCIPAL", Min: 19}, {Heading: "TYPE", Min: 15}, {Heading: "STATE"}},
+	"role":       {{Heading: "PRINCIPAL", Min: 19}, {Heading: "ROLE", Min: 15}, {Heading: "STATE"}},
+	"session":    {{Heading: "SESSION"}, {Heading: "GRANT"}},
+	"delegation": {{Heading: "ID"}, {Heading: "DELEGATION"}},
+}
+
+// row is an identity as a row under its columns.
+func (i *identity) row() []string {
+	state := fmt.Sprintf("since lamport %d", i.From)
+	if i.Kind == "principal" && i.Suspended {
+		state += ", suspended"
+	}
+	if i.To > 0 {
+		state += fmt.Sprintf(", ended at lamport %d", i.To)
+	}
+	if i.Expires != "" {
+		state += ", expires " + i.Expires
+	}
+	switch i.Kind {
+	case "principal":
+		return []string{i.Principal, i.Type, state}
+	case "role":
+		return []string{i.Principal, i.Role, state}
+	case "session":
+		return []string{i.ID, i.Delegate + " for " + i.Principal + ", " + state}
+	}
+	return []string{i.ID, i.Delegate + " for " + i.Principal + ": " + strings.Join(i.Kinds, " ") + ", " + state}
+}
+
+// newIdentityListCmd lists the identities of a kind.
+func newIdentityListCmd(c *env, parent, kind, short string) *cobra.Command {
+	var at string
+	cmd := &cobra.Command{
+		Use:               "list",
+		Short:             short,
+		Long:              short + ", with what has ended; with --at, as it was at a lamport.",
+		Example:           "  binnacle " + parent + " list\n  binnacle " + parent + " list --at 100",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return listIdentities(cmd.Context(), c, kind, at) },
+	}
+	atFlag(cmd, &at)
+	return cmd
+}
+
+// atFlag declares --at.
+func atFlag(cmd *cobra.Command, at *string) {
+	cmd.Flags().StringVar(at, "at", "", "`LAMPORT` to show the state at")
+	complete(cmd, "at", cobra.NoFileCompletions)
+}
+
+func listIdentities(ctx context.Context, c *env, kind, at string) error {
+	var doc identities
+	path := "/api/v1/identities"
+	if at != "" {
+		path += "?at=" + url.QueryEscape(at)
+	}
+	if err := c.get(ctx, path, &doc); err != nil {
+		return err
+	}
+	return c.table(doc, identityColumns[kind], func(g *output.Grid) {
+		for i := range doc.Identities {
+			if doc.Identities[i].Kind == kind {
+				g.Add(doc.Identities[i].row()...)
+			}
+		}
+	})
+}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
+)
+
+// newInitCmd makes the keys of a mesh.
+func newInitCmd(c *env) *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use:               "init",
+		Short:             "Make the keys of a mesh",
+		Long:              "Make the keys of a mesh in DATA/keys, with the administrator's token in DATA/admin.token.\nWhat exists is left as it is. Nothing secret is printed.",
+		Example:           "  binnacle init --data data",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(*cobra.Command, []string) error { return makeKeys(c, to) },
+	}
+	distributeFlag(cmd, &to)
+	return cmd
+}
+
+func makeKeys(c *env, to string) error {
+	ring, err := mesh.Init(c.data, "default")
+	if err != nil {
+		return err
+	}
+	if _, err := mesh.AdminToken(c.data, ring, "default"); err != nil {
+		return err
+	}
+	if err := distribute(ring, to); err != nil {
+		return err
+	}
+	return c.print(map[string]string{"data": c.data, "root": ring.RootKID}, func() {
+		fmt.Fprintf(c.out, "keys are in %s\nroot %s\n", filepath.Join(c.data, "keys"), ring.RootKID)
+	})
+}
+
+// distributeFlag declares --distribute.
+func distributeFlag(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "distribute", "", "`FOLDER` with one folder per service, and nats: each receives its own keys, or the server's configuration")
+	variable(cmd.Flags(), "distribute", "BINNACLE_DISTRIBUTE")
+	directories(cmd, "distribute")
+}
+
+// distribute copies every service's keys, and the NATS server's configuration,
+// to the folders that hold one service's each.
+func distribute(ring *keyring.Ring, to string) error {
+	if to == "" {
+		return nil
+	}
+	if ca := os.Getenv("BINNACLE_NATS_TLS_CA"); ca != "" {
+		if err := ring.PutNATSCA(ca); err != nil {
+			return fail(exitUsage, "BINNACLE_NATS_TLS_CA: %v", err)
+		}
+	}
+	return mesh.Distribute(ring, to, bus.ServerOptions{StoreDir: natsStore, Listen: natsListen, HTTP: natsMonitor, SyncAlways: os.Getenv("BINNACLE_DURABILITY") == "power",
+		TLSCert: os.Getenv("BINNACLE_NATS_TLS_CERT"), TLSKey: os.Getenv("BINNACLE_NATS_TLS_KEY")})
+}
+
+// Where an external NATS server keeps its store and listens, unless flags say
+// otherwise.
+const (
+	natsStore   = "/data"
+	natsListen  = "0.0.0.0:4222"
+	natsMonitor = "127.0.0.1:8222"
+)

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+)
+
+// defaultContext is the context that login makes where none is named or in use.
+const defaultContext = "default"
+
+// newLoginCmd stores a mesh's address and a token.
+func newLoginCmd(c *env) *cobra.Command {
+	var ca string
+	cmd := &cobra.Command{
+		Use:   "login",
+		Short: "Store a token, with the mesh's address, in a context",
+		Long: `Store a token, with the mesh's address, in the context that --context names, the one in
+use, or "default", and use that context from now on. The token is read from standard
+input, on a terminal without showing it, so that no other user of this machine sees it.
+The mesh must accept it.`,
+		Example: `  binnacle login < alice.token
+  binnacle login --context prod --addr https://mesh.example --ca ca.pem`,
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return runLogin(cmd.Context(), c, ca) },
+	}
+	cmd.Flags().StringVar(&ca, "ca", "", "PEM `FILE` of the authority of the mesh's certificate (default the context's, BINNACLE_CA)")
+	return cmd
+}
+
+func runLogin(ctx context.Context, c *env, ca string) error {
+	if c.given("token") {
+		return fail(exitUsage, "login reads the token from standard input: other users of this machine can see an argument")
+	}
+	path, err := contexts.Path()
+	if err != nil {
+		return err
+	}
+	s, err := contexts.Load(path)
+	if err != nil {
+		return err
+	}
+	name, x, err := loginContext(c, s, ca)
+	if err != nil {
+		return err
+	}
+	if x.Token, err = readToken(c, x.Addr); err != nil {
+		return err
+	}
+	if err := tryToken(ctx, c, x); err != nil {
+		return err
+	}
+	if err := s.Put(name, *x); err != nil {
+		return fail(exitUsage, "%v", err)
+	}
+	if err := errors.Join(s.Use(name), s.Save(path)); err != nil {
+		return err
+	}
+	return c.print(map[string]string{"context": name, "addr": x.Addr, "file": path}, func() {
+		fmt.Fprintf(c.out, "logged in to %s; context %s is in use (%s)\n", x.Addr, name, path)
+	})
+}
+
+// loginContext is the context that login fills, without its token.
+func loginContext(c *env, s *contexts.Store, ca string) (string, *contexts.Context, error) {
+	name := c.context
+	if name == "" {
+		name = envOr("BINNACLE_CONTEXT", s.Current)
+	}
+	if name == "" {
+		name = defaultContext
+	}
+	x := s.Contexts[name]
+	switch {
+	case c.addr != "":
+		x.Addr = c.addr
+	case c.context == "" && os.Getenv("BINNACLE_ADDR") != "":
+		x.Addr = os.Getenv("BINNACLE_ADDR")
+	case x.Addr == "":
+		x.Addr = envOr("BINNACLE_ADDR", defaultAddr)
+	}
+	if ca == "" && x.CA == "" {
+		ca = os.Getenv("BINNACLE_CA")
+	}
+	if ca != "" {
+		full, err := filepath.Abs(ca)
+		if err != nil {
+			return "", nil, err
+		}
+		x.CA = full
+	}
+	return name, &x, nil
+}
+
+// readToken reads a token from standard input: one line, not shown on a terminal.
+func readToken(c *env, addr string) (string, error) {
+	var b []byte
+	var err error
+	if f, ok := c.in.(*os.File); ok && output.Terminal(f) {
+		fmt.Fprintf(c.errOut, "token for %s: ", addr)
+		b, err = term.ReadPassword(int(f.Fd()))
+		fmt.Fprintln(c.errOut)
+	} else {
+		b, err = io.ReadAll(io.LimitReader(c.in, 64<<10))
+	}
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" || strings.ContainsAny(token, " \t\r\n") {
+		return "", fail(exitAuth, "standard input holds no token: want one line")
+	}
+	return token, nil
+}
+
+// tryToken fails unless the mesh accepts the token. One that lacks a scope is
+// accepted.
+func tryToken(ctx context.Context, c *env, x *contexts.Context) error {
+	c.token, c.target = x.Token, &target{addr: x.Addr, ca: x.CA}
+	resp, err := c.request(ctx, http.MethodGet, "/api/v1/packs", nil, nil)
+	var refused *exitError
+	if errors.As(err, &refused) && refused.code == exitDenied {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}

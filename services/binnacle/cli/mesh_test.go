@@ -1,0 +1,421 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
+)
+
+// invoke runs one command with nothing on standard input.
+func invoke(t *testing.T, args ...string) (code int, out, errOut string) {
+	return invokeWith(t, "", args...)
+}
+
+// invokeWith runs one command.
+func invokeWith(t *testing.T, in string, args ...string) (code int, out, errOut string) {
+	t.Helper()
+	var b, e bytes.Buffer
+	code = execute(t.Context(), args, strings.NewReader(in), &b, &e)
+	return code, b.String(), e.String()
+}
+
+// answers is a mesh that gives each path its document. It accepts the token "good",
+// and keeps the tokens that it received.
+func answers(t *testing.T, docs map[string]string) (addr string, tokens *[]string) {
+	t.Helper()
+	tokens = &[]string{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		*tokens = append(*tokens, token)
+		doc, ok := docs[r.Method+" "+r.URL.Path]
+		switch {
+		case token != "good":
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, `{"error":{"code":"unauthorized","message":"the token is not accepted"}}`)
+		case !ok:
+			w.WriteHeader(http.StatusNotFound)
+		case strings.HasPrefix(doc, `{"error"`):
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, doc)
+		default:
+			_, _ = io.WriteString(w, doc)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://"), tokens
+}
+
+// alone clears what the environment says of meshes, and gives the user a new
+// configuration folder.
+func alone(t *testing.T) {
+	for _, name := range []string{"ADDR", "TOKEN", "DATA", "CONTEXT", "CA"} {
+		t.Setenv("BINNACLE_"+name, "")
+		os.Unsetenv("BINNACLE_" + name)
+	}
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+}
+
+const packs = `[{"name":"cmd.upper","version":"v1","description":"Upper case."},{"name":"cmd.spin","version":"v2","description":"Spins."}]`
+
+// TestTables: the rows of a list, with headings where --output table is given, also
+// when there are none.
+func TestTables(t *testing.T) {
+	alone(t)
+	lists := map[string]struct{ path, empty, heading string }{
+		"tools":             {"/api/v1/packs", "[]", "NAME "},
+		"approvals list":    {"/api/v1/approvals", "[]", "CALL "},
+		"key list":          {"/api/v1/keys", "[]", "ID "},
+		"principals list":   {"/api/v1/identities", "{}", "PRINCIPAL "},
+		"roles list":        {"/api/v1/identities", "{}", "PRINCIPAL "},
+		"delegations list":  {"/api/v1/identities", "{}", "ID "},
+		"session list":      {"/api/v1/identities", "{}", "SESSION "},
+		"break-glass list":  {"/api/v1/identities", "{}", "GRANT "},
+		"trust list":        {"/api/v1/trust/keys", "[]", "KID "},
+		"llm stats":         {"/api/v1/llm/stats", "[]", "MODEL "},
+		"llm spend":         {"/api/v1/llm/spend", "[]", "MODEL "},
+		"policy show":       {"/api/v1/policies", "[]", "LAYER "},
+		"policy limits":     {"/api/v1/limits", "{}", "ID "},
+		"events list":       {"/api/v1/events", "", "   SEQ  TIME "},
+		"search actor=none": {"/api/v1/search", "", "   SEQ  TIME "},
+		"context list":      {"/", "", "IN USE "},
+	}
+	for line, x := range lists {
+		addr, _ := answers(t, map[string]string{"GET " + x.path: x.empty})
+		args := append(strings.Fields(line), "--addr", addr, "--token", "good")
+		if code, out, errOut := invoke(t, args...); code != exitOK || out != "" {
+			t.Errorf("%s: %d %q %s", line, code, out, errOut)
+		}
+		code, out, errOut := invoke(t, append(args, "--output", "table")...)
+		if code != exitOK || !strings.HasPrefix(out, x.heading) || strings.Contains(out, "\x1b") {
+			t.Errorf("%s --output table: %d %q %s", line, code, out, errOut)
+		}
+	}
+	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
+	for form, want := range map[string]string{
+		"":      "cmd.upper                v1   Upper case.\ncmd.spin                 v2   Spins.\n",
+		"table": "NAME                     VERSION  DESCRIPTION\ncmd.upper                v1       Upper case.\ncmd.spin                 v2       Spins.\n",
+		"yaml":  "- name: cmd.upper\n  version: v1\n  description: Upper case.\n",
+		"jsonl": `{"name":"cmd.upper","version":"v1","description":"Upper case."`,
+		"json":  `[{"name":"cmd.upper","version":"v1","description":"Upper case."`,
+	} {
+		args := []string{"tools", "--addr", addr, "--token", "good"}
+		if form != "" {
+			args = append(args, "-o", form)
+		}
+		if code, out, errOut := invoke(t, args...); code != exitOK || !strings.HasPrefix(out, want) {
+			t.Errorf("%s: %d\n%s%s", form, code, out, errOut)
+		}
+	}
+}
+
+// TestStreams: what is a line for people is a document by itself in the other forms.
+func TestStreams(t *testing.T) {
+	alone(t)
+	event := `{"seq":7,"event":{"time":"2026-11-22T00:00:00.000000Z","type":"dev.binnacle.gateway.call_proposed.v1","source":"gw1","session":"s-x1","callid":"c-1","actor":"a"}}`
+	addr, _ := answers(t, map[string]string{"GET /api/v1/events": event + "\n" + event + "\n"})
+	for _, x := range []struct{ line, want string }{
+		{"events list", "     7  2026-11-22T00:00:00.000000Z  gateway.call_proposed.v1"},
+		{"events list --session s-mine", " s-mine c-1\n"},
+		{"events list --json", "[" + event + "\n," + event + "\n]\n"},
+		{"events list -o jsonl", event + "\n" + event + "\n"},
+		{"events list -o yaml", "- seq: 7\n  event:\n    time: \"2026-11-22T00:00:00.000000Z\""},
+		{"events tail --json", event + "\n" + event + "\n"},
+		{"events tail -o yaml", "  actor: a\n---\nseq: 7\n"},
+	} {
+		code, out, errOut := invoke(t, append(strings.Fields(x.line), "--addr", addr, "--token", "good")...)
+		if code != exitOK || !strings.Contains(out, x.want) {
+			t.Errorf("%s: %d\n%s%s", x.line, code, out, errOut)
+		}
+	}
+}
+
+// TestDidYouMean: a tool or model that the mesh does not know is answered with those
+// that are like it, in words and in the document.
+func TestDidYouMean(t *testing.T) {
+	alone(t)
+	addr, _ := answers(t, map[string]string{
+		"GET /api/v1/packs":         packs,
+		"GET /v1/models":            `{"data":[{"id":"demo/echo"},{"id":"acme/large"}]}`,
+		"POST /api/v1/calls":        `{"error":{"code":"denied","reason_code":"UNKNOWN_TOOL","message":"denied by policy: UNKNOWN_TOOL"}}`,
+		"POST /api/v1/decide":       `{"error":{"code":"denied","reason_code":"UNKNOWN_TOOL","message":"denied by policy: UNKNOWN_TOOL"}}`,
+		"POST /v1/chat/completions": `{"error":{"code":"model_not_found","message":"no such model"}}`,
+	})
+	for _, x := range []struct {
+		line, want string
+		code       int
+	}{
+		{"call cmd.uper", "UNKNOWN_TOOL; did you mean cmd.upper?\n", exitDenied},
+		{"call cmd.uper --json", `"did_you_mean":["cmd.upper"]`, exitDenied},
+		{"call rm.everything", "UNKNOWN_TOOL\n", exitDenied},
+		{"decide tool.cmd.sping", "UNKNOWN_TOOL; did you mean cmd.spin?\n", exitDenied},
+		{"chat --model demo/ehco hi", "no such model; did you mean demo/echo?\n", exitFailed},
+		{"chat --model nobody/nothing hi", "no such model\n", exitFailed},
+	} {
+		code, out, errOut := invoke(t, append(strings.Fields(x.line), "--addr", addr, "--token", "good")...)
+		if code != x.code || !strings.Contains(out+errOut, x.want) {
+			t.Errorf("%s: %d\n%s%s", x.line, code, out, errOut)
+		}
+	}
+}
+
+// completions are what a shell would be offered.
+func completions(t *testing.T, args ...string) []string {
+	t.Helper()
+	_, out, _ := invoke(t, append([]string{"__complete"}, args...)...)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	var words []string
+	for _, l := range lines[:len(lines)-1] { // the last is the directive
+		word, _, _ := strings.Cut(l, "\t")
+		words = append(words, word)
+	}
+	return words
+}
+
+// TestCompletion: commands, flags, fixed values and names of a running mesh are
+// completed; a mesh that does not answer completes nothing.
+func TestCompletion(t *testing.T) {
+	alone(t)
+	addr, _ := answers(t, map[string]string{
+		"GET /api/v1/packs":     packs,
+		"GET /v1/models":        `{"data":[{"id":"demo/echo"},{"id":"acme/large"}]}`,
+		"GET /api/v1/approvals": `[{"call_id":"c-1","kind":"tool.x","actor":"a"}]`,
+	})
+	t.Setenv("BINNACLE_ADDR", addr)
+	t.Setenv("BINNACLE_TOKEN", "good")
+	if code, _, errOut := invoke(t, "context", "set", "prod", "--addr", addr); code != exitOK {
+		t.Fatal(errOut)
+	}
+	for line, want := range map[string]string{
+		"cha":                         "chat",
+		"pol|":                        "policy",
+		"policy act":                  "activate",
+		"call |":                      "cmd.upper cmd.spin",
+		"call cmd.upper |":            "",
+		"call --sess":                 "--session",
+		"chat --model |":              "demo/echo acme/large",
+		"chat --model de":             "demo/echo",
+		"policy approve-tool |":       "cmd.upper cmd.spin",
+		"approvals grant |":           "c-1",
+		"tools --output |":            "table json jsonl yaml",
+		"tools -o j":                  "json jsonl",
+		"tools --context |":           "prod",
+		"context use |":               "prod",
+		"trust add |":                 "approval bundle witness",
+		"trust rotate aud":            "audit",
+		"why c-1 --format |":          "text mermaid dot svg",
+		"completion z":                "zsh",
+		"help pol":                    "policy",
+		"help policy expl":            "explain",
+		"principals register robot |": "person agent service",
+		"token create --scope approv": "approvals:vote",
+		"up --capture h":              "hashed",
+		"search ver":                  "verdict=",
+	} {
+		args := strings.Fields(strings.ReplaceAll(line, "|", ""))
+		if strings.HasSuffix(line, " |") {
+			args = append(args, "")
+		}
+		if got := strings.Join(completions(t, args...), " "); got != want {
+			t.Errorf("%q completes to %q, want %q", line, got, want)
+		}
+	}
+	t.Setenv("BINNACLE_ADDR", "127.0.0.1:1")
+	if got := completions(t, "call", ""); len(got) != 0 {
+		t.Errorf("without a mesh: %v", got)
+	}
+}
+
+// TestCompletionScripts: each shell has a script that names the program.
+func TestCompletionScripts(t *testing.T) {
+	for shell, want := range map[string]string{"bash": "complete -o default -F __start_binnacle binnacle", "zsh": "#compdef binnacle", "fish": "complete -c binnacle", "powershell": "Register-ArgumentCompleter"} {
+		code, out, errOut := invoke(t, "completion", shell)
+		if code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("%s: %d %s\n%.300s", shell, code, errOut, out)
+		}
+	}
+}
+
+// TestContexts: contexts are added, chosen and removed, and no token is printed.
+func TestContexts(t *testing.T) {
+	alone(t)
+	addr, tokens := answers(t, map[string]string{"GET /api/v1/packs": packs})
+	must := func(want string, code int, in string, args ...string) {
+		t.Helper()
+		got, out, errOut := invokeWith(t, in, args...)
+		if got != code || !strings.Contains(out+errOut, want) {
+			t.Errorf("%v: %d, want %d with %q\n%s%s", args, got, code, want, out, errOut)
+		}
+		if strings.Contains(out+errOut, "good") {
+			t.Errorf("%v prints the token\n%s%s", args, out, errOut)
+		}
+	}
+	must("logged in to "+addr+"; context default is in use", exitOK, "good\n", "login", "--addr", addr)
+	must("cmd.upper", exitOK, "", "tools")
+	must("context other is stored", exitOK, "", "context", "set", "other", "--addr", "127.0.0.1:1", "--ca", "")
+	must("no mesh answers at 127.0.0.1:1", exitNoMesh, "", "tools", "--context", "other", "--token", "x")
+	must(`context "other" has no token`, exitAuth, "", "tools", "--context", "other")
+	must(`did you mean other?`, exitUsage, "", "tools", "--context", "ohter")
+	must(`did you mean other?`, exitUsage, "", "context", "use", "othr")
+	must("context other is in use", exitOK, "", "context", "use", "other")
+	must(`context "other" has no token`, exitAuth, "", "tools")
+	must("cmd.upper", exitOK, "", "tools", "--context", "default")
+	must(`{"name":"other","current":true,"addr":"127.0.0.1:1","token":false}`, exitOK, "", "context", "list", "--json")
+	must("*       other             127.0.0.1:1               none\n", exitOK, "", "context", "list", "-o", "table")
+	must("the token is not accepted", exitAuth, "bad", "login", "--context", "default")
+	must("cmd.upper", exitOK, "", "tools", "--context", "default") // what was stored still is
+	must("standard input holds no token", exitAuth, " \n", "login")
+	must("standard input holds no token", exitAuth, "a b", "login")
+	must("login reads the token from standard input", exitUsage, "good", "login", "--token", "x")
+	must("no mesh answers", exitNoMesh, "good", "login", "--context", "third", "--addr", "127.0.0.1:1")
+	must("context set wants", exitUsage, "", "context", "set", "third") // no address
+	must("context default is removed", exitOK, "", "context", "remove", "default")
+	must("does not exist", exitUsage, "", "context", "remove", "default")
+	if slices.Contains(*tokens, "") {
+		t.Error("a request without a token was sent")
+	}
+}
+
+// TestTokenStaysHome: a context's token goes to the context's address and to no
+// other, and the administrator's goes to no context.
+func TestTokenStaysHome(t *testing.T) {
+	alone(t)
+	home, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
+	away, tokens := answers(t, map[string]string{"GET /api/v1/packs": packs})
+	data := t.TempDir()
+	if err := os.WriteFile(filepath.Join(data, "admin.token"), []byte("admins"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errOut := invokeWith(t, "good", "login", "--addr", home); code != exitOK {
+		t.Fatal(errOut)
+	}
+	if code, out, _ := invoke(t, "tools"); code != exitOK || !strings.Contains(out, "cmd.upper") {
+		t.Error(code, out)
+	}
+	for _, set := range []func() []string{
+		func() []string { return []string{"tools", "--addr", away, "--data", data} },
+		func() []string { t.Setenv("BINNACLE_ADDR", away); return []string{"tools", "--data", data} },
+	} {
+		if code, _, errOut := invoke(t, set()...); code != exitAuth {
+			t.Error(code, errOut)
+		}
+	}
+	if slices.Contains(*tokens, "good") || len(*tokens) != 2 {
+		t.Errorf("another mesh received %v", *tokens)
+	}
+	// A new address takes the token from the context.
+	os.Unsetenv("BINNACLE_ADDR")
+	if code, _, errOut := invoke(t, "context", "set", "default", "--addr", away); code != exitOK {
+		t.Fatal(errOut)
+	}
+	if code, _, errOut := invoke(t, "tools", "--data", data); code != exitAuth || !strings.Contains(errOut, "has no token") || len(*tokens) != 2 {
+		t.Error(code, errOut, *tokens)
+	}
+}
+
+// TestPrecedence: flags come before variables, those before the context in use; a
+// context that the command line names comes before the variables.
+func TestPrecedence(t *testing.T) {
+	alone(t)
+	path, err := contexts.Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &contexts.Store{Contexts: map[string]contexts.Context{"one": {Addr: "one:1", Token: "t1", CA: "one.pem"}, "two": {Addr: "two:2", Token: "t2"}}, Current: "one"}
+	if err := s.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		line, env         string
+		addr, token, file string
+	}{
+		{"", "", "one:1", "t1", "one.pem"},
+		{"", "BINNACLE_CONTEXT=two", "two:2", "t2", ""},
+		{"--context two", "BINNACLE_CONTEXT=one", "two:2", "t2", ""},
+		{"", "BINNACLE_ADDR=x:1 BINNACLE_TOKEN=tx", "x:1", "tx", ""},
+		{"", "BINNACLE_TOKEN=tx", "one:1", "tx", "one.pem"},
+		{"", "BINNACLE_ADDR=one:1", "one:1", "t1", "one.pem"},
+		{"--addr y:1 --token ty", "BINNACLE_ADDR=x:1 BINNACLE_TOKEN=tx", "y:1", "ty", ""},
+		{"--context two", "BINNACLE_ADDR=x:1 BINNACLE_TOKEN=tx", "two:2", "t2", ""},
+		{"--context two --token ty", "", "two:2", "ty", ""},
+		{"--addr two:2 --context two", "", "two:2", "t2", ""},
+		{"", "BINNACLE_CA=all.pem", "one:1", "t1", "all.pem"},
+	} {
+		t.Run(x.line+" "+x.env, func(t *testing.T) {
+			for _, kv := range strings.Fields(x.env) {
+				name, value, _ := strings.Cut(kv, "=")
+				t.Setenv(name, value)
+			}
+			c := &env{out: io.Discard, errOut: io.Discard}
+			root := newRoot(c)
+			cmd, rest, err := root.Find(append([]string{"tools"}, strings.Fields(x.line)...))
+			if err == nil {
+				err = cmd.ParseFlags(rest)
+			}
+			if err == nil {
+				err = c.start(cmd.Flags())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			token, err := c.bearer()
+			if err != nil || c.mesh().addr != x.addr || token != x.token || c.mesh().ca != x.file {
+				t.Errorf("%s %s %s (%v), want %s %s %s", c.mesh().addr, token, c.mesh().ca, err, x.addr, x.token, x.file)
+			}
+		})
+	}
+}
+
+// TestBrokenContexts: a file of contexts that cannot be read is an error where it is
+// needed, and nothing where it is not.
+func TestBrokenContexts(t *testing.T) {
+	alone(t)
+	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
+	path, err := contexts.Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errOut := invoke(t, "tools"); code == exitOK || !strings.Contains(errOut, path) {
+		t.Error(code, errOut)
+	}
+	if code, _, errOut := invoke(t, "version"); code != exitOK {
+		t.Error(code, errOut)
+	}
+	if code, _, errOut := invoke(t, "tools", "--addr", addr, "--token", "good"); code != exitOK {
+		t.Error(code, errOut)
+	}
+}
+
+// TestHelp: help is on standard output, in every form, and exits with 0.
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"help"}, {"--help"}, {"-h"}, {"-help"}, {"help", "policy"}, {"policy", "activate", "--help"}, {"policy", "-h"}, {"call", "-help"}} {
+		code, out, errOut := invoke(t, args...)
+		if code != exitOK || !strings.Contains(out, "Usage:\n  binnacle") || !strings.Contains(out, "Flags of every command:") || errOut != "" {
+			t.Errorf("%v: %d\n%s%s", args, code, out, errOut)
+		}
+		for _, l := range strings.Split(out, "\n") {
+			if n := len([]rune(l)); n > helpWidth+2 && !strings.HasPrefix(l, "  binnacle") {
+				t.Errorf("%v: a line has %d characters: %s", args, n, l)
+			}
+		}
+		var doc struct{ Usage string }
+		code, js, _ := invoke(t, append(args, "--json")...)
+		if err := json.Unmarshal([]byte(js), &doc); code != exitOK || err != nil || doc.Usage != out {
+			t.Errorf("%v --json: %d %v\n%s", args, code, err, js)
+		}
+	}
+}

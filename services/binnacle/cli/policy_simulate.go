@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+)
+
+// change is one recorded call whose verdict would be another one.
+type change struct {
+	CallID string         `json:"call_id"`
+	Actor  string         `json:"actor"`
+	Kind   string         `json:"kind"`
+	Was    policy.Opinion `json:"was"`
+	Now    policy.Opinion `json:"now"`
+	Would  policy.Opinion `json:"would"`
+}
+
+// simulation is what a candidate would change, apart from what has changed
+// since the calls were recorded.
+type simulation struct {
+	Calls     int      `json:"calls"`
+	Same      int      `json:"same"`
+	Skipped   int      `json:"not_redecidable"`
+	Candidate []change `json:"by_candidate"` // now and would differ
+	Since     []change `json:"since"`        // was and now differ
+}
+
+func (s *simulation) add(d *contract.Decision, now, would policy.Opinion) {
+	x := change{d.CallID, d.Actor, d.Kind, policy.Opinion{Verdict: d.Verdict, Reason: d.ReasonCode}, now, would}
+	since, candidate := differs(x.Was, x.Now), differs(x.Now, x.Would)
+	if since {
+		s.Since = append(s.Since, x)
+	}
+	if candidate {
+		s.Candidate = append(s.Candidate, x)
+	}
+	if !since && !candidate {
+		s.Same++
+	}
+}
+
+// differs reports whether two opinions are two decisions: of permissions, which
+// rule gave them does not count.
+func differs(a, b policy.Opinion) bool {
+	return a.Verdict != b.Verdict || a.Verdict == contract.Deny && a.Reason != b.Reason
+}
+
+// simulatePolicy decides every recorded call again, under what is in force and with
+// the candidate in place.
+func simulatePolicy(ctx context.Context, c *env, path, name string, precedence int64) error {
+	d, err := policy.ReadDocument(path)
+	if err != nil {
+		return fail(exitFailed, "%v", err)
+	}
+	if name != "" {
+		d.Name = name
+	}
+	d.Precedence = precedence
+	now, err := eachDecision(ctx, c, func(*policy.State, *contract.Event, *contract.Decision, []byte) error { return nil })
+	if err != nil {
+		return err
+	}
+	sim, err := policy.NewSimulation(now, d, time.Now())
+	if err != nil {
+		return fail(exitFailed, "%v", err)
+	}
+	rep := simulation{Candidate: []change{}, Since: []change{}}
+	_, err = eachDecision(ctx, c, func(_ *policy.State, _ *contract.Event, d *contract.Decision, args []byte) error {
+		rep.Calls++
+		if args == nil {
+			rep.Skipped++
+			return nil
+		}
+		now, would, err := sim.Decide(ctx, d, args)
+		if err == nil {
+			rep.add(d, now, would)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.print(rep, func() {
+		group := func(title string, list []change, of func(*change) (from, to policy.Opinion)) {
+			if len(list) > 0 {
+				fmt.Fprintln(c.out, title)
+			}
+			for i := range list {
+				from, to := of(&list[i])
+				fmt.Fprintf(c.out, "  %s  %-16s %-24s %s %s -> %s %s\n", list[i].CallID, list[i].Actor, list[i].Kind, from.Verdict, from.Reason, to.Verdict, to.Reason)
+			}
+		}
+		group("changed by the candidate:", rep.Candidate, func(x *change) (a, b policy.Opinion) { return x.Now, x.Would })
+		group("changed since they were recorded, with or without it:", rep.Since, func(x *change) (a, b policy.Opinion) { return x.Was, x.Now })
+		fmt.Fprintf(c.out, "%d recorded decisions: %d stay, the candidate changes %d, %d have changed since, %d cannot be decided again\n",
+			rep.Calls, rep.Same, len(rep.Candidate), len(rep.Since), rep.Skipped)
+	})
+}
+
+// explainCall takes a recorded call's decisions apart.
+func explainCall(ctx context.Context, c *env, call string) error {
+	type explained struct {
+		Decision *contract.Decision `json:"decision"`
+		Steps    []guard.Step       `json:"steps"`
+	}
+	found := []explained{}
+	_, err := eachDecision(ctx, c, func(st *policy.State, e *contract.Event, d *contract.Decision, args []byte) error {
+		if d.CallID != call {
+			return nil
+		}
+		steps, err := st.Explain(ctx, e, d, args)
+		if err != nil {
+			return err
+		}
+		copied := *d
+		found = append(found, explained{&copied, steps})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return fail(exitFailed, "no decision on call %s is recorded", call)
+	}
+	return c.print(found, func() {
+		for _, x := range found {
+			d := x.Decision
+			fmt.Fprintf(c.out, "%s  %s by %s: %s %s\n  facts %s\n", d.CallID, d.Kind, d.Actor, d.Verdict, d.ReasonCode, d.Facts)
+			for _, s := range x.Steps {
+				at := ""
+				if s.At != "" {
+					at = "  at " + s.At
+				}
+				fmt.Fprintf(c.out, "  %-16s %s%s\n", strings.TrimSpace(s.Part+" "+s.Name), opinion(s), at)
+			}
+			if info, ok := contract.Reasons[d.ReasonCode]; ok {
+				fmt.Fprintf(c.out, "  %s %s\n", info.Meaning, info.Hint)
+			}
+		}
+	})
+}
+
+// opinion is what a step of a decision answered, in words.
+func opinion(s guard.Step) string {
+	if s.Verdict == "" {
+		return "no objection"
+	}
+	return s.Verdict + " " + s.Reason
+}
+
+// eachDecision reads the ledger and passes each recorded decision on, with its
+// event and the state that knows every policy and tool up to there, which it
+// returns as it is at the end. args are nil where they are gone.
+func eachDecision(ctx context.Context, c *env, each func(*policy.State, *contract.Event, *contract.Decision, []byte) error) (*policy.State, error) {
+	to, root, err := ledgerEnd(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	r := &replayer{c: c, ctx: ctx}
+	r.trust.Root = root
+	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
+	r.each = func(e *contract.Event, d *contract.Decision, args []byte, err error) error {
+		if err != nil {
+			args = nil
+		}
+		return each(r.state, e, d, args)
+	}
+	return r.state, r.run(to)
+}

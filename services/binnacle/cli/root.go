@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// verb makes the command of a verb.
+type verb func(*env) *cobra.Command
+
+// families are the verbs, in the groups and in the order in which help lists them.
+var families = []struct {
+	id, title string
+	verbs     []verb
+}{
+	{"run", "Run it", []verb{newUpCmd, newInitCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
+	{"use", "Use it", []verb{newCallCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newSecretCmd, newMCPCmd, newProxyCmd, newJudgeCmd,
+		newTokenCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
+	{"govern", "Govern it", []verb{newPolicyCmd, newApprovalsCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,
+		newBreakGlassCmd, newTrustCmd}},
+	{"prove", "Prove it", []verb{newEventsCmd, newSearchCmd, newWhyCmd, newReplayCmd, newExportCmd, newArchiveCmd, newVerifyCmd, newConformCmd,
+		newRecoverCmd, newWitnessCmd}},
+	{"line", "This command line", []verb{newLoginCmd, newContextCmd, newCompletionCmd, newManualCmd, newVersionCmd, newHelpCmd}},
+}
+
+const about = `binnacle runs a verifiable mesh for AI agents and talks to one.
+
+A command finds a running mesh by --addr, BINNACLE_ADDR or the context in use
+(default 127.0.0.1:8080), and its token by --token, BINNACLE_TOKEN, the context
+or DATA/admin.token. 'binnacle COMMAND --help' explains a command, its flags and
+its subcommands.
+
+Exit codes: 0 done, 1 failed or does not verify, 2 wrong usage, 3 denied by
+policy, 4 no mesh at the address, 5 token not accepted, 6 replay differs,
+7 the call waits for approval, 8 a witness caught a fork.`
+
+// newRoot is the command with all its verbs.
+func newRoot(c *env) *cobra.Command {
+	cobra.EnableCommandSorting = false
+	root := &cobra.Command{
+		Use:               "binnacle COMMAND",
+		Short:             "Run a verifiable mesh for AI agents, and talk to one",
+		Long:              about,
+		Example:           "  binnacle up --data data\n  binnacle call cmd.upper '{\"text\":\"fair winds\"}' --session s-tour\n  binnacle verify tour.tar",
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.start(cmd.Flags()) },
+	}
+	group(root)
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownCommand(cmd, args[0])
+		}
+		if err := c.help(cmd); err != nil {
+			return err
+		}
+		return &exitError{code: exitUsage, err: errSilent}
+	}
+	root.SetOut(c.out)
+	root.SetErr(c.errOut)
+	root.SetIn(c.in)
+	globalFlags(c, root.PersistentFlags())
+	root.PersistentFlags().BoolP("help", "h", false, "explain the command")
+	root.SetFlagErrorFunc(wrongFlag)
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { _ = c.help(cmd) })
+	for _, f := range families {
+		root.AddGroup(&cobra.Group{ID: f.id, Title: f.title + ":"})
+		for _, v := range f.verbs {
+			cmd := v(c)
+			cmd.GroupID = f.id
+			if cmd.Name() == "help" {
+				root.SetHelpCommand(cmd)
+			}
+			root.AddCommand(cmd)
+		}
+	}
+	completeGlobalFlags(c, root)
+	return root
+}
+
+// group makes a command one that has only subcommands: without one of them it is
+// wrong usage.
+func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.FParseErrWhitelist.UnknownFlags = true // the unknown subcommand is the error to report
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownCommand(cmd, args[0])
+		}
+		var names []string
+		for _, sub := range cmd.Commands() {
+			names = append(names, sub.Name())
+		}
+		return fail(exitUsage, "usage: %s %s; '%s --help' explains them", cmd.CommandPath(), strings.Join(names, "|"), cmd.CommandPath())
+	}
+	cmd.AddCommand(subs...)
+	return cmd
+}

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// unknownCommand is the error of a word that is no subcommand of at.
+func unknownCommand(at *cobra.Command, word string) error {
+	var names []string
+	for _, sub := range at.Commands() {
+		names = append(names, sub.Name())
+		names = append(names, sub.Aliases...)
+	}
+	what := "unknown command " + fmt.Sprintf("%q", word)
+	if at.HasParent() {
+		what += " of " + at.CommandPath()
+	}
+	return fail(exitUsage, "%s%s; '%s' lists them", what, didYouMean(near(word, names)), strings.TrimSpace(at.Root().Name()+" help "+path(at)))
+}
+
+// path is a command's path below the root.
+func path(cmd *cobra.Command) string {
+	_, p, _ := strings.Cut(cmd.CommandPath(), " ")
+	return p
+}
+
+// wrongFlag is the error of a flag that a command does not take, or of its value.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	if errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	hint := ""
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		found := near(unknown.GetSpecifiedName(), names)
+		for i := range found {
+			found[i] = "--" + found[i]
+		}
+		hint = didYouMean(found)
+	}
+	return fail(exitUsage, "%v%s; '%s --help' lists the flags", err, hint, cmd.CommandPath())
+}
+
+// suggestNames adds, to an error about a name that the mesh does not know, the
+// names that are like it. If list fails, the error is as it was.
+func suggestNames(ctx context.Context, c *env, err error, unknown func(code, reason string) bool, name string, list func(context.Context, *env) ([]string, error)) error {
+	var x *exitError
+	if !errors.As(err, &x) {
+		return err
+	}
+	code, _ := x.doc["code"].(string)
+	reason, _ := x.doc["reason_code"].(string)
+	if !unknown(code, reason) {
+		return err
+	}
+	names, failed := list(ctx, c)
+	if failed != nil {
+		return err
+	}
+	found := near(name, names)
+	if len(found) == 0 {
+		return err
+	}
+	x.doc["did_you_mean"] = found
+	return &exitError{code: x.code, err: fmt.Errorf("%w%s", x.err, didYouMean(found)), doc: x.doc}
+}
+
+// didYouMean is the question at the end of an error, empty without names.
+func didYouMean(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(names, " or ") + "?"
+}
+
+// near returns at most three names that are like word, the nearest first: those
+// that few edits make of it, and those that it begins.
+func near(word string, names []string) []string {
+	type candidate struct {
+		name  string
+		edits int
+	}
+	var found []candidate
+	word = strings.ToLower(word)
+	for _, name := range names {
+		n := distance(word, strings.ToLower(name))
+		if n <= min(3, max(1, len(word)/3)) || len(word) > 1 && strings.HasPrefix(strings.ToLower(name), word) {
+			found = append(found, candidate{name, n})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.edits, b.edits) })
+	var out []string
+	for _, f := range found[:min(len(found), 3)] {
+		out = append(out, f.name)
+	}
+	return out
+}
+
+// distance is the Damerau-Levenshtein distance of adjacent transpositions: how many
+// letters must be added, removed, replaced or swapped.
+func distance(a, b string) int {
+	x, y := []rune(a), []rune(b)
+	before, last, row := make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(x); i++ {
+		row[0] = i
+		for j := 1; j <= len(y); j++ {
+			replace := last[j-1]
+			if x[i-1] != y[j-1] {
+				replace++
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, replace)
+			if i > 1 && j > 1 && x[i-1] == y[j-2] && x[i-2] == y[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(y)]
+}

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/manual"
+)
+
+// commands are the verbs, by name.
+var commands = func() map[string]*cobra.Command {
+	all := map[string]*cobra.Command{}
+	for _, cmd := range testRoot().Commands() {
+		all[cmd.Name()] = cmd
+	}
+	return all
+}()
+
+func testRoot() *cobra.Command {
+	return newRoot(&env{out: io.Discard, errOut: io.Discard, in: strings.NewReader("")})
+}
+
+// TestTree: every command has a short text without a full stop, an example that is a
+// command line of its own which parses, flags with a text each, and something that
+// completes its arguments; its help holds all of that.
+func TestTree(t *testing.T) {
+	n := 0
+	manual.Walk(testRoot(), func(cmd *cobra.Command) {
+		n++
+		at := cmd.CommandPath()
+		if cmd.Short == "" || strings.HasSuffix(cmd.Short, ".") || len(cmd.Short) > 90 {
+			t.Errorf("%s: its short text is %q", at, cmd.Short)
+		}
+		if !strings.Contains(cmd.Example, "binnacle ") {
+			t.Errorf("%s has no example", at)
+		}
+		if cmd.RunE == nil {
+			t.Errorf("%s does nothing", at)
+		}
+		if !cmd.HasSubCommands() && cmd.Args == nil && cmd.Name() != "help" {
+			t.Errorf("%s takes any arguments", at)
+		}
+		help := helpText(cmd)
+		for _, want := range []string{cmd.Short, cmd.Example, "--token", "--output"} {
+			if !strings.Contains(help, want) && cmd.Long == "" {
+				t.Errorf("%s --help does not hold %q", at, want)
+			}
+		}
+		for _, f := range manual.Flags(cmd) {
+			if f.Usage == "" {
+				t.Errorf("%s --%s has no text", at, f.Name)
+			}
+			if !strings.Contains(help, "--"+f.Name) {
+				t.Errorf("%s --help does not hold --%s", at, f.Name)
+			}
+		}
+	})
+	if n < 90 {
+		t.Errorf("only %d commands", n)
+	}
+}
+
+// TestExamples: every example of a command is a command line that finds it, or one
+// of another verb, and whose flags and arguments parse.
+func TestExamples(t *testing.T) {
+	manual.Walk(testRoot(), func(cmd *cobra.Command) {
+		own := 0
+		for _, line := range strings.Split(cmd.Example, "\n") {
+			words := exampleWords(strings.TrimSpace(line))
+			if len(words) == 0 {
+				continue
+			}
+			root := testRoot()
+			found, rest, err := root.Find(normalize(root, words))
+			if err == nil {
+				found.InitDefaultHelpFlag()
+				err = found.ParseFlags(rest)
+			}
+			if err == nil && found.Args != nil {
+				err = found.Args(found, found.Flags().Args())
+			}
+			if err == nil && found.HasSubCommands() && found.Name() != "provision" && len(words) > 0 && found.HasParent() {
+				err = unknownCommand(found, strings.Join(found.Flags().Args(), " "))
+			}
+			if err != nil {
+				t.Errorf("%s: example %q: %v", cmd.CommandPath(), line, err)
+				continue
+			}
+			if strings.HasPrefix(found.CommandPath(), cmd.CommandPath()) {
+				own++
+			}
+		}
+		if own == 0 {
+			t.Errorf("%s: no example of it", cmd.CommandPath())
+		}
+	})
+}
+
+// exampleWords are the arguments of an example, up to what a shell would do with
+// its output; none where it is another program's.
+func exampleWords(line string) []string {
+	line = strings.TrimSuffix(strings.TrimPrefix(line, "source <("), ")")
+	if !strings.HasPrefix(line, "binnacle ") {
+		return nil
+	}
+	var out []string
+	word, quote := "", rune(0)
+	for _, r := range line + " " {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote != 0:
+			word += string(r)
+		case r == '\'' || r == '"':
+			quote = r
+		case r == ' ':
+			if word == ">" || word == "<" {
+				return out[1:]
+			}
+			if word != "" {
+				out = append(out, word)
+			}
+			word = ""
+		default:
+			word += string(r)
+		}
+	}
+	return out[1:]
+}

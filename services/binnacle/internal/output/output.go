@@ -1,0 +1,72 @@
+// Package output writes what a command prints: a document as JSON, JSON lines or
+// YAML, and rows as a table with headings.
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Format is a form of output.
+type Format string
+
+// The forms of output. Table is text for people.
+const (
+	Table Format = "table"
+	JSON  Format = "json"
+	JSONL Format = "jsonl"
+	YAML  Format = "yaml"
+)
+
+// Formats are all of them, in the order in which help lists them.
+var Formats = []string{string(Table), string(JSON), string(JSONL), string(YAML)}
+
+// Parse reads the name of a format.
+func Parse(s string) (Format, error) {
+	if !slices.Contains(Formats, s) {
+		return "", fmt.Errorf("output format %q is none of %s", s, strings.Join(Formats, ", "))
+	}
+	return Format(s), nil
+}
+
+// Write writes a document that encoding/json can encode. JSON is one line. JSONL
+// is a line for each element of a list, and one line for anything else. A nil
+// slice is an empty list. Table is not a form of a document and fails.
+func Write(w io.Writer, f Format, doc any) error {
+	if v := reflect.ValueOf(doc); v.Kind() == reflect.Slice && v.IsNil() {
+		doc = []struct{}{}
+	}
+	switch f {
+	case JSON:
+		return json.NewEncoder(w).Encode(doc)
+	case JSONL:
+		return writeLines(w, doc)
+	case YAML:
+		return writeYAML(w, doc)
+	}
+	return fmt.Errorf("a document has no form %q", f)
+}
+
+func writeLines(w io.Writer, doc any) error {
+	b, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	list := []json.RawMessage{b}
+	if bytes.HasPrefix(b, []byte("[")) {
+		if err := json.Unmarshal(b, &list); err != nil {
+			return err
+		}
+	}
+	for _, line := range list {
+		if _, err := fmt.Fprintf(w, "%s\n", line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
