@@ -17,6 +17,7 @@ var settings = map[string]string{
 	"BINNACLE_ADDR":             "address of the mesh's gateway, for the command line",
 	"BINNACLE_ADDR_FILE":        "file that the gateway writes its bound address to",
 	"BINNACLE_APPROVAL_WEBHOOK": "URL that is told of calls that wait for approval; the body is signed under keys/webhook.seed",
+	"BINNACLE_CONTEXT":          "context that gives address and token, for the command line, before the one in use",
 	"BINNACLE_CONFIG":           "folder of the service's configuration files",
 	"BINNACLE_CONTAINERD":       "containerd socket for tier container; `auto` = /run/containerd/containerd.sock if there is one; empty = tier process",
 	"BINNACLE_DISTRIBUTE":       "folder with one folder per service, and `nats`, that `init` and `trust` copy each service's own keys to",
@@ -49,7 +50,7 @@ var settings = map[string]string{
 	"BINNACLE_TOKEN":            "bearer token, for the command line; set and empty is an error",
 }
 
-var readsEnv = regexp.MustCompile(`(?:[gG]etenv|LookupEnv|envOr|ConfigFiles?)\("(BINNACLE_[A-Z_]+)"(?:, "([^"]*)")?`)
+var readsEnv = regexp.MustCompile(`(?:[gG]etenv\(|LookupEnv\(|envOr\(|ConfigFiles?\(|variable\([a-zA-Z.()]+, "[a-z-]+", )"(BINNACLE_[A-Z_]+)"(?:, "([^"]*)")?`)
 
 // configPage writes docs/reference/configuration.md from the code that reads
 // the environment.
@@ -65,6 +66,9 @@ func configPage() error {
 		files = append(files, found...)
 	}
 	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
 		b, err := os.ReadFile(f)
 		if err != nil {
 			return err

@@ -41,9 +41,13 @@ func (o *meshOptions) declare(cmd *cobra.Command) {
 	f.BoolVar(&o.mirror, "mirror", false, "keep a mirror of the ledger in an account of its own (BINNACLE_MIRROR)")
 	f.StringVar(&o.webhook, "approval-webhook", "", "`URL` that is notified of calls that wait for approval")
 	f.StringArrayVar(&o.policies, "policy", nil, "P1 bundle (.tar.gz) or Rego `FILE`, which replaces the built-in bundle; may be repeated")
-	for flag, name := range map[string]string{"packs": "PACKS", "containerd": "CONTAINERD", "llm": "LLM", "capture": "CAPTURE", "tls-cert": "TLS_CERT", "tls-key": "TLS_KEY", "approval-webhook": "APPROVAL_WEBHOOK"} {
-		variable(f, flag, "BINNACLE_"+name)
-	}
+	variable(f, "packs", "BINNACLE_PACKS")
+	variable(f, "containerd", "BINNACLE_CONTAINERD")
+	variable(f, "llm", "BINNACLE_LLM")
+	variable(f, "capture", "BINNACLE_CAPTURE")
+	variable(f, "tls-cert", "BINNACLE_TLS_CERT")
+	variable(f, "tls-key", "BINNACLE_TLS_KEY")
+	variable(f, "approval-webhook", "BINNACLE_APPROVAL_WEBHOOK")
 	flagWords(cmd, "capture", "plain", "encrypted", "hashed", "off")
 	directories(cmd, "packs")
 }
