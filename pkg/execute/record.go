@@ -66,6 +66,12 @@ func (r *Recorder) of(tenant, session string) *chain {
 // allowed event. On return the outcome is on the ledger, or ErrSuperseded
 // says that another one was first.
 func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
+	return r.RecordUnder(ctx, receipt.ID(d.CallID), cause, d, embed, eff, out)
+}
+
+// RecordUnder is Record under a message id of the caller's: of the events that
+// are appended under one message id, one is stored.
+func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	c := r.of(cause.Tenant, cause.Session)
 	c.held <- struct{}{}
 	defer func() { <-c.held }()
@@ -88,7 +94,7 @@ func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contrac
 		if err != nil {
 			return err
 		}
-		seq, err := r.Emit.Log.AppendExpect(ctx, e.Subject(), e.ID, b, filter, c.seq)
+		seq, err := r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)
 		switch {
 		case err == nil:
 			c.seq, c.tip = seq, receipt.TipOf(&rec.Receipt)

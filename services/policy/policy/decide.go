@@ -49,6 +49,16 @@ type proposal struct {
 	labelled uint64 // sequence of the event that gave the session its labels
 }
 
+// key is the message id under which the decision on a proposal is appended,
+// whatever its verdict: of two deliveries that are decided at the same time and
+// differently, one is recorded. What people resolve is decided a second time.
+func (p *proposal) key() string {
+	if p.facts.Resolution != "" {
+		return "resolved:" + p.call.ID
+	}
+	return "decided:" + p.call.ID
+}
+
 func (s *Service) propose(ctx context.Context, m jetstream.Msg) error {
 	md, err := m.Metadata()
 	if err != nil {
@@ -242,7 +252,7 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 		if b := eval.Facts().Budget; b != nil && b.RetryAt != "" {
 			eff.ErrorMessage += "; the window ends at " + b.RetryAt
 		}
-		err := s.recorder.Record(ctx, p.event, &d, true, eff, nil)
+		err := s.recorder.RecordUnder(ctx, p.key(), p.event, &d, true, eff, nil)
 		if errors.Is(err, execute.ErrSuperseded) {
 			return nil
 		}
@@ -257,9 +267,9 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 		return err
 	}
 	if d.Verdict == contract.Allow && p.guess {
-		_, err = s.env.Emit.Log.AppendExpect(ctx, ev.Subject(), ev.ID, b, labelFilter(p.event.Tenant, p.event.Session), p.labelled)
+		_, err = s.env.Emit.Log.AppendExpect(ctx, ev.Subject(), p.key(), b, labelFilter(p.event.Tenant, p.event.Session), p.labelled)
 	} else {
-		_, err = s.env.Emit.Log.Append(ctx, ev.Subject(), ev.ID, b)
+		_, err = s.env.Emit.Log.Append(ctx, ev.Subject(), p.key(), b)
 	}
 	switch {
 	case errors.Is(err, eventlog.ErrIDConflict):
