@@ -252,7 +252,9 @@ func (r *reading) take(subject string, data []byte, d delivery) {
 
 // stuck reports that deliveries come, but not the first of the numbering.
 func (r *reading) stuck() bool {
-	r.mu.Lock()
+	if !r.mu.TryLock() {
+		return false // Apply is under way
+	}
 	defer r.mu.Unlock()
 	return r.expect == 1 && r.skipped && !r.halted
 }
@@ -262,7 +264,9 @@ func (r *reading) stuck() bool {
 // nothing until it is reset again. Most have nothing to deliver; the waits
 // double.
 func (r *reading) silent() bool {
-	r.mu.Lock()
+	if !r.mu.TryLock() {
+		return false // Apply is under way
+	}
 	defer r.mu.Unlock()
 	if r.expect > 1 || r.halted || time.Since(r.reset) < r.patience {
 		return false

@@ -1,10 +1,12 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -303,23 +305,24 @@ func (b *book) sweep(ctx context.Context) {
 			continue
 		}
 		type late struct {
-			session string
-			seq     uint64
+			call, session string
+			seq           uint64
 		}
-		old := map[string]late{}
+		var old []late
 		b.mu.Lock()
 		for call, s := range b.since {
 			if time.Since(s.at) > takeOver {
-				old[call] = late{b.state.Session(call), s.seq}
+				old = append(old, late{call, b.state.Session(call), s.seq})
 			}
 		}
 		b.mu.Unlock()
-		for call, l := range old {
+		slices.SortFunc(old, func(x, y late) int { return cmp.Or(cmp.Compare(x.seq, y.seq), cmp.Compare(x.call, y.call)) })
+		for _, l := range old {
 			for en, err := range b.env.Emit.Log.Scan(ctx, bus.ChainFilter(b.env.Tenant, l.session), l.seq) {
 				if err != nil {
 					break
 				}
-				if contract.PeekCallID(en.Data) == call {
+				if contract.PeekCallID(en.Data) == l.call {
 					b.ended(ctx, en)
 					break
 				}

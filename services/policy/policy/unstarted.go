@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -68,13 +69,17 @@ func (p *Unstarted) Dump() (at uint64, lines []byte) {
 	return p.at, []byte(strings.Join(out, ""))
 }
 
-// expired returns the calls whose window was over at now. A call stays in the
+// expired returns the calls whose window was over at now, oldest first. A call stays in the
 // view until the ledger says that it started or expired, and is returned once a
 // second until then.
 func (p *Unstarted) expired(now time.Time) []*contract.Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out []*contract.Event
+	type found struct {
+		seq uint64
+		e   *contract.Event
+	}
+	var over []found
 	for id, h := range p.calls {
 		if h.bad || time.Since(h.since) < time.Second {
 			continue
@@ -86,8 +91,13 @@ func (p *Unstarted) expired(now time.Time) []*contract.Event {
 		h.since = time.Now()
 		p.calls[id] = h
 		if !h.bad {
-			out = append(out, e)
+			over = append(over, found{h.entry.Seq, e})
 		}
+	}
+	slices.SortFunc(over, func(x, y found) int { return cmp.Compare(x.seq, y.seq) })
+	out := make([]*contract.Event, len(over))
+	for i := range over {
+		out[i] = over[i].e
 	}
 	return out
 }
