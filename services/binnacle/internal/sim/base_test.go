@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+const (
+	tenant      = "default"
+	secretValue = "the simulated secret"
+)
+
+// A base is a provisioned mesh at rest: every run begins with a copy of it, so
+// that no run pays for the making of keys and streams.
+type base struct {
+	scratch  string
+	ring     *keyring.Ring
+	nkeys    map[string][]byte
+	seeds    map[string][]byte
+	kek      []byte
+	sealSeed []byte
+	tokenKey ed25519.PublicKey
+	token    string
+	dirs     map[string]string // of services that keep files
+	streams  []saved
+	took     time.Duration // simulated
+}
+
+type saved struct {
+	config    json.RawMessage
+	subjects  []string
+	data      [][]byte
+	at        []time.Time
+	consumers []json.RawMessage
+}
+
+// limits are in force in every run.
+const limits = `{"limits":[{"id":"all","level":"environment","measure":"calls","window":"total","max":9},{"id":"atonce","level":"environment","measure":"calls","window":"concurrent","max":4}]}`
+
+var limitOf = map[string]int64{"all": 9, "atonce": 4}
+
+// newBase makes a mesh by its real provisioner and services, without faults.
+func newBase(t *testing.T) *base {
+	b := &base{nkeys: map[string][]byte{}, seeds: map[string][]byte{}, dirs: map[string]string{}}
+	root := ""
+	if _, err := os.Stat("/dev/shm"); err == nil {
+		root = "/dev/shm"
+	}
+	var err error
+	if b.scratch, err = os.MkdirTemp(root, "binnacle-sim-"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(b.scratch) })
+	cryptotest.SetGlobalRandom(t, 0)
+	synctest.Test(t, func(t *testing.T) {
+		if err := b.keys(); err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(0, b, true)
+		w.boot("provision")
+		if !w.until(time.Minute, w.allReady) {
+			t.Fatalf("not provisioned: %s\n%s", w.report(), strings.Join(w.lines, "\n"))
+		}
+		w.boot("audit", "policy", "vault-broker", "session-runner", "gateway")
+		if !w.until(time.Minute, w.allReady) {
+			t.Fatalf("the mesh does not come up: %s\n%s", w.report(), strings.Join(w.lines, "\n"))
+		}
+		for _, r := range []request{
+			{path: "/api/v1/secrets", body: `{"name":"` + secretName + `","value":"` + secretValue + `"}`},
+			{path: "/api/v1/calls", body: `{"kind":"policy.set_limits","tool":"policy.set_limits","args":` + limits + `}`},
+		} {
+			if a := w.ask(r); a.code != 200 {
+				t.Fatalf("%s: %d %s %v\n%s", r.path, a.code, a.body, a.err, strings.Join(w.lines, "\n"))
+			}
+		}
+		w.until(5*time.Second, func() bool { return false })
+		b.save(w)
+		w.stop()
+	})
+	return b
+}
+
+func (b *base) keys() (err error) {
+	keyring.DefaultCeilings.StartWindowMS = 10_000 // what is not started is soon expired
+	if b.ring, err = keyring.Init(filepath.Join(b.scratch, "keys"), tenant); err != nil {
+		return err
+	}
+	for _, s := range []string{"audit", "gateway", "policy", "session-runner", "vault-broker"} {
+		if b.nkeys[s], err = b.ring.NKey(s); err != nil {
+			return err
+		}
+		if b.seeds[s], err = b.ring.Seed(s + ".sign"); err != nil {
+			return err
+		}
+	}
+	if b.kek, err = b.ring.Seed("vault.kek"); err != nil {
+		return err
+	}
+	if b.sealSeed, err = b.ring.Seed("vault.seal"); err != nil {
+		return err
+	}
+	raw, err := os.ReadFile(b.ring.Path("token.pub"))
+	if err != nil {
+		return err
+	}
+	if b.tokenKey, err = hex.DecodeString(strings.TrimSpace(string(raw))); err != nil {
+		return err
+	}
+	seed, err := b.ring.Seed("token.seed")
+	if err != nil {
+		return err
+	}
+	if b.token, err = token.Mint(seed, tenant, "admin", "sim", token.All, time.Now(), 24*time.Hour); err != nil {
+		return err
+	}
+	for _, s := range []string{"audit", "vault-broker"} {
+		b.dirs[s] = filepath.Join(b.scratch, s)
+		if err := os.Mkdir(b.dirs[s], 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// save keeps the mesh as it is now.
+func (b *base) save(w *world) {
+	w.bus.mu.Lock()
+	defer w.bus.mu.Unlock()
+	for _, s := range w.bus.sorted() {
+		x := saved{config: s.config}
+		for _, c := range w.bus.list {
+			if c.stream == s {
+				x.consumers = append(x.consumers, c.config)
+			}
+		}
+		for seq := uint64(1); !s.memory && seq <= s.log.Size(); seq++ {
+			en, err := s.log.Get(context.Background(), seq)
+			if err != nil {
+				panic(err)
+			}
+			x.subjects, x.data, x.at = append(x.subjects, en.Subject), append(x.data, en.Data), append(x.at, s.at[seq-1])
+		}
+		b.streams = append(b.streams, x)
+	}
+	for _, in := range w.instances {
+		if in.dir != "" {
+			b.dirs[in.kind] = w.copied(in.dir)
+		}
+	}
+	b.took = time.Since(w.began)
+}
+
+// load puts a copy of the base onto a world's bus. Work that the base has done
+// is done.
+func (b *base) load(w *world) {
+	for _, x := range b.streams {
+		s, err := newStream(x.config)
+		if err != nil {
+			panic(err)
+		}
+		w.bus.add(s)
+		for i, subject := range x.subjects {
+			if _, _, err := s.log.Publish(subject, "", x.data[i], nil); err != nil {
+				panic(err)
+			}
+			s.at, s.subject = append(s.at, x.at[i]), append(s.subject, split(subject))
+		}
+		for _, raw := range x.consumers {
+			w.bus.create(s, []byte(`{"config":`+string(raw)+`}`))
+		}
+	}
+	for _, c := range w.bus.list {
+		if c.match(); c.work {
+			c.next = len(c.matched)
+		}
+	}
+	w.events.look()
+	w.events.max = limitOf
+}
+
+// boot starts instances, one of each kind named.
+func (w *world) boot(kinds ...string) {
+	count := map[string]int{}
+	for _, in := range w.instances {
+		count[in.kind]++
+	}
+	for _, k := range kinds {
+		count[k]++
+		w.instances = append(w.instances, w.start(k, count[k], 1, nil))
+	}
+}
+
+func (w *world) allReady() bool {
+	for _, in := range w.instances {
+		if !in.ready.Load() || in.dead.Load() {
+			return false
+		}
+	}
+	return true
+}
+
+var _ = bus.Events

@@ -1,0 +1,424 @@
+package sim
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+)
+
+// Bus is the simulated server: the streams in memory, their consumers, and the
+// connections. It has no goroutine and no timer of its own. The scheduler
+// releases operations, deliveries and what is due, one at a time.
+type Bus struct {
+	kick chan struct{} // an operation arrived
+
+	mu      sync.Mutex
+	streams map[string]*stream
+	list    []*consumer // of all streams, by name
+	links   []*link
+
+	events atomic.Pointer[memlog.Log] // the ledger
+}
+
+// ledger is the ledger's storage; nil: it is not provisioned. Any goroutine may
+// read it.
+func (b *Bus) ledger() *memlog.Log { return b.events.Load() }
+
+// add adds a stream.
+func (b *Bus) add(s *stream) {
+	b.streams[s.name] = s
+	if s.name == bus.Events {
+		b.events.Store(s.log)
+	}
+}
+
+type stream struct {
+	name    string
+	config  json.RawMessage // as the provisioner created it
+	prefix  string          // of its subjects
+	log     *memlog.Log
+	subject [][]string  // tokens, by sequence - 1
+	at      []time.Time // when it was stored, by sequence - 1
+	cons    map[string]*consumer
+
+	maxAge  time.Duration
+	latest  bool // one message a subject
+	refuses bool // refuses a second one
+	memory  bool // does not outlive the server
+}
+
+func newBus() *Bus {
+	return &Bus{kick: make(chan struct{}, 1), streams: map[string]*stream{}}
+}
+
+// streamConfig is what the simulated server understands of a stream's settings.
+type streamConfig struct {
+	Name       string        `json:"name"`
+	Subjects   []string      `json:"subjects"`
+	Storage    string        `json:"storage"`
+	MaxAge     time.Duration `json:"max_age"`
+	PerSubject int           `json:"max_msgs_per_subject"`
+	Refuses    bool          `json:"discard_new_per_subject"`
+	Duplicates time.Duration `json:"duplicate_window"`
+}
+
+func newStream(raw []byte) (*stream, error) {
+	var c streamConfig
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return nil, err
+	}
+	if len(c.Subjects) != 1 {
+		return nil, fmt.Errorf("sim: stream %s has %d subjects, want one", c.Name, len(c.Subjects))
+	}
+	window := c.Duplicates
+	if window == 0 {
+		window = 2 * time.Minute
+	}
+	return &stream{name: c.Name, config: raw, prefix: strings.TrimSuffix(c.Subjects[0], ">"), log: &memlog.Log{Window: window, Now: time.Now},
+		cons: map[string]*consumer{}, maxAge: c.MaxAge, latest: c.PerSubject == 1, refuses: c.Refuses, memory: c.Storage == "memory"}, nil
+}
+
+// connect makes a connection under a name.
+func (b *Bus) connect(name string) *link {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := newLink(b, name)
+	b.links = append(b.links, l)
+	slices.SortStableFunc(b.links, func(x, y *link) int { return cmp.Compare(x.name, y.name) })
+	return l
+}
+
+func (b *Bus) arrive(l *link, ops []*op) {
+	b.mu.Lock()
+	l.arrived = append(l.arrived, ops...)
+	b.mu.Unlock()
+	select {
+	case b.kick <- struct{}{}:
+	default:
+	}
+}
+
+// collect puts what arrived on each connection since the last time into a
+// canonical order. Goroutines of one instance run in an order that is not ours,
+// so operations of different keys are sorted; those of one key stay as they came.
+// Connections that ended and have nothing left are forgotten.
+func (b *Bus) collect() {
+	b.links = slices.DeleteFunc(b.links, func(l *link) bool {
+		return !l.alive() && len(l.in)+len(l.arrived) == 0
+	})
+	for _, l := range b.links {
+		// A reader that starts anew gives up its subscription. Whether the client
+		// has pulled for it once more depends on its goroutines' order; such a
+		// request gets nothing.
+		l.arrived = slices.DeleteFunc(l.arrived, func(o *op) bool {
+			return strings.Contains(o.subject, ".CONSUMER.MSG.NEXT.") && !l.interested(o.reply)
+		})
+		slices.SortStableFunc(l.arrived, func(x, y *op) int { return cmp.Compare(x.key(), y.key()) })
+		for i, o := range l.arrived[min(1, len(l.arrived)):] {
+			_, request := o.api()
+			o.twin = request && o.key() == l.arrived[i].key() // which goroutine's is first is chance
+		}
+		l.in = append(l.in, l.arrived...)
+		l.arrived = l.arrived[:0]
+	}
+}
+
+// key orders operations that arrive together: facts by session or aggregate and
+// call, requests by what they say.
+func (o *op) key() string {
+	switch {
+	case strings.HasPrefix(o.subject, "evt."):
+		t := split(o.subject)
+		return "2 " + t[len(t)-1] + " " + contract.PeekCallID(o.data)
+	case strings.HasPrefix(o.subject, "tmp."):
+		t := split(o.subject)
+		return "3 " + t[len(t)-1]
+	case strings.HasPrefix(o.subject, "$JS.ACK."):
+		return "1 " + o.subject + " " + string(o.data)
+	}
+	return "0 " + o.subject + " " + string(o.data)
+}
+
+// api is the request's call: "STREAM.INFO.EVENTS".
+func (o *op) api() (string, bool) {
+	if call, ok := strings.CutPrefix(o.subject, bus.APIPrefix+"."); ok {
+		return call, true
+	}
+	return strings.CutPrefix(o.subject, "$JS.API.")
+}
+
+// what names an operation in the transcript, without anything random.
+func (o *op) what() string {
+	if call, ok := o.api(); ok {
+		return "api " + call
+	}
+	if strings.HasPrefix(o.subject, "tmp.") {
+		t := split(o.subject)
+		return "pub " + strings.Join(t[:4], ".")
+	}
+	if rest, ok := strings.CutPrefix(o.subject, "$JS.ACK."); ok {
+		t := split(rest)
+		return fmt.Sprintf("ack %s #%s x%s %.4s", t[1], t[3], t[2], o.data)
+	}
+	return "pub " + o.subject
+}
+
+// isAppend reports whether the operation stores an event.
+func (o *op) isAppend() bool { return strings.HasPrefix(o.subject, "evt.") }
+
+func (o *op) isAck() bool { return strings.HasPrefix(o.subject, "$JS.ACK.") }
+
+// release executes an operation. mute: its answer is lost.
+func (b *Bus) release(o *op, mute bool) {
+	send := func(m message) {
+		if o.reply != "" && !mute {
+			m.to, m.twin = o.reply, o.twin
+			o.link.out = append(o.link.out, m)
+		}
+	}
+	if o.isAck() {
+		b.acked(o)
+		return
+	}
+	if call, ok := o.api(); ok {
+		b.call(o, call, send)
+		return
+	}
+	for _, s := range b.sorted() {
+		if strings.HasPrefix(o.subject, s.prefix) {
+			send(message{data: s.publish(o), what: "ack"})
+			return
+		}
+	}
+	send(message{status: "503", what: "nobody"})
+}
+
+func (b *Bus) sorted() []*stream {
+	out := make([]*stream, 0, len(b.streams))
+	for _, s := range b.streams {
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(x, y *stream) int { return cmp.Compare(x.name, y.name) })
+	return out
+}
+
+// Errors of the server, by code.
+const (
+	codeStream    = 10059
+	codeConsumer  = 10014
+	codeMessage   = 10037
+	codeWrongLast = 10071
+	codeTaken     = 10077
+)
+
+func failure(status, code int, text string) []byte {
+	return fmt.Appendf(nil, `{"error":{"code":%d,"err_code":%d,"description":%q}}`, status, code, text)
+}
+
+// publish stores a message and returns the acknowledgement.
+func (s *stream) publish(o *op) []byte {
+	var expect *memlog.Expect
+	if v, ok := o.header["Nats-Expected-Last-Subject-Sequence"]; ok {
+		n, _ := strconv.ParseUint(v, 10, 64)
+		expect = &memlog.Expect{Filter: cmp.Or(o.header["Nats-Expected-Last-Subject-Sequence-Subject"], o.subject), Last: n}
+		if s.maxAge > 0 { // what is gone by age is no last one
+			if have := s.last(expect.Filter); have != n {
+				return failure(400, codeWrongLast, fmt.Sprintf("wrong last sequence: %d", have))
+			}
+			expect = nil
+		}
+	}
+	if s.refuses && s.last(o.subject) > 0 {
+		return failure(400, codeTaken, "maximum messages per subject exceeded")
+	}
+	seq, duplicate, err := s.log.Publish(o.subject, o.header["Nats-Msg-Id"], o.data, expect)
+	if errors.Is(err, eventlog.ErrConflict) {
+		return failure(400, codeWrongLast, fmt.Sprintf("wrong last sequence: %d", s.last(expect.Filter)))
+	}
+	if !duplicate {
+		s.at, s.subject = append(s.at, time.Now()), append(s.subject, split(o.subject))
+	}
+	dup := ""
+	if duplicate {
+		dup = `,"duplicate":true`
+	}
+	return fmt.Appendf(nil, `{"stream":%q,"seq":%d%s}`, s.name, seq, dup)
+}
+
+// last is the newest message that matches filter and is not gone by age; 0: none.
+func (s *stream) last(filter string) uint64 {
+	f := split(filter)
+	for i := len(s.subject) - 1; i >= 0; i-- {
+		if s.gone(i) {
+			return 0
+		}
+		if match(f, s.subject[i]) {
+			return uint64(i + 1)
+		}
+	}
+	return 0
+}
+
+func (s *stream) gone(i int) bool {
+	return s.maxAge > 0 && time.Since(s.at[i]) >= s.maxAge
+}
+
+// get is the message at seq; nil: there is none.
+func (s *stream) get(seq uint64) *eventlog.Entry {
+	if seq == 0 || seq > s.log.Size() || s.gone(int(seq-1)) {
+		return nil
+	}
+	en, err := s.log.Get(nil, seq) //nolint:staticcheck // memlog does not wait
+	if err != nil {
+		return nil
+	}
+	return &en
+}
+
+// call answers one request of the JetStream API.
+func (b *Bus) call(o *op, call string, send func(message)) {
+	t := split(call)
+	reply := func(b []byte) { send(message{data: b, what: t[0] + "." + t[1]}) }
+	name := ""
+	switch {
+	case t[0] == "CONSUMER" && t[1] == "MSG", t[0] == "STREAM" && t[1] == "MSG":
+		name = t[3]
+	case len(t) > 2:
+		name = t[2]
+	}
+	s := b.streams[name]
+	if t[0] == "STREAM" && t[1] == "CREATE" {
+		if s == nil {
+			var err error
+			if s, err = newStream(o.data); err != nil {
+				panic(err)
+			}
+			b.add(s)
+		}
+		reply(s.info())
+		return
+	}
+	if s == nil {
+		reply(failure(404, codeStream, "stream not found"))
+		return
+	}
+	switch t[0] + "." + t[1] {
+	case "STREAM.INFO":
+		reply(s.info())
+	case "STREAM.MSG":
+		reply(s.message(o.data))
+	case "DIRECT.GET":
+		s.direct(o.data, strings.Join(t[3:], "."), send)
+	case "CONSUMER.CREATE":
+		reply(b.create(s, o.data))
+	default:
+		n := t[len(t)-1]
+		c := s.cons[n]
+		if c == nil {
+			if o.reply != "" {
+				reply(failure(404, codeConsumer, "consumer not found"))
+			}
+			return
+		}
+		switch t[0] + "." + t[1] {
+		case "CONSUMER.INFO":
+			reply(c.info())
+		case "CONSUMER.RESET":
+			var q struct{ Seq uint64 }
+			_ = json.Unmarshal(o.data, &q)
+			c.reset(q.Seq)
+			reply(c.info())
+		case "CONSUMER.MSG":
+			c.pull(o)
+		default:
+			panic("sim: a call of the API that is not simulated: " + call)
+		}
+	}
+}
+
+func (s *stream) info() []byte {
+	return fmt.Appendf(nil, `{"type":"io.nats.jetstream.api.v1.stream_info_response","config":%s,"created":"2000-01-01T00:00:00Z","state":{"messages":%d,"bytes":0,"first_seq":1,"last_seq":%d,"consumer_count":%d}}`,
+		s.config, s.log.Size(), s.log.Size(), len(s.cons))
+}
+
+// read is what a direct read asks for.
+type read struct {
+	Seq   uint64 `json:"seq"`
+	Last  string `json:"last_by_subj"`
+	Next  string `json:"next_by_subj"`
+	Batch int    `json:"batch"`
+}
+
+// find lists the messages that a read asks for.
+func (s *stream) find(q read) []uint64 {
+	if q.Last != "" {
+		return some(s.last(q.Last))
+	}
+	if q.Next == "" {
+		return some(q.Seq)
+	}
+	var out []uint64
+	f := split(q.Next)
+	for seq := max(q.Seq, 1); seq <= s.log.Size() && len(out) < max(q.Batch, 1); seq++ {
+		if match(f, s.subject[seq-1]) && !s.gone(int(seq-1)) {
+			out = append(out, seq)
+		}
+	}
+	return out
+}
+
+func some(seq uint64) []uint64 {
+	if seq == 0 {
+		return nil
+	}
+	return []uint64{seq}
+}
+
+func (s *stream) direct(raw []byte, subject string, send func(message)) {
+	q := read{Last: subject}
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &q); err != nil {
+			panic(err)
+		}
+	}
+	n := 0
+	for _, seq := range s.find(q) {
+		if en := s.get(seq); en != nil {
+			n++
+			send(message{header: []string{"Nats-Stream", s.name, "Nats-Subject", en.Subject, "Nats-Sequence", strconv.FormatUint(seq, 10),
+				"Nats-Time-Stamp", s.at[seq-1].UTC().Format(time.RFC3339Nano)}, data: en.Data, what: fmt.Sprintf("read #%d", seq)})
+		}
+	}
+	switch {
+	case n == 0:
+		send(message{status: "404 Message Not Found", what: "none"})
+	case q.Batch > 0:
+		send(message{status: "204 EOB", what: "end"})
+	}
+}
+
+func (s *stream) message(raw []byte) []byte {
+	var q read
+	if err := json.Unmarshal(raw, &q); err != nil {
+		panic(err)
+	}
+	for _, seq := range s.find(q) {
+		if en := s.get(seq); en != nil {
+			doc, _ := json.Marshal(map[string]any{"message": map[string]any{"subject": en.Subject, "seq": seq, "data": en.Data, "time": s.at[seq-1].UTC()}})
+			return doc
+		}
+	}
+	return failure(404, codeMessage, "no message found")
+}

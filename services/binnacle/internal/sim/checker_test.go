@@ -1,0 +1,214 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// A checker reads the ledger as it grows and checks what must hold after every
+// event. It shares no code with the services' views.
+type checker struct {
+	w     *world
+	seen  uint64
+	ids   map[string]uint64 // of events
+	clock map[string]int64  // lamport, by event id
+	calls map[string]*fate
+	tips  map[string]receipt.Tip // by session
+	used  map[string]int64       // by account and window: reserved and spent
+	held  map[string][]events.Charge
+	max   map[string]int64 // by limit
+}
+
+// fate is what the ledger says of a call.
+type fate struct {
+	session                            string
+	proposed, decided, claimed, ended  uint64 // sequences
+	verdict, executor, claimer, status string
+	escalated                          bool
+}
+
+func newChecker(w *world) *checker {
+	return &checker{w: w, ids: map[string]uint64{}, clock: map[string]int64{}, calls: map[string]*fate{}, tips: map[string]receipt.Tip{},
+		used: map[string]int64{}, held: map[string][]events.Charge{}, max: map[string]int64{}}
+}
+
+// look checks what was stored since the last time.
+func (c *checker) look() {
+	l := c.w.bus.ledger()
+	if l == nil {
+		return
+	}
+	for c.seen < l.Size() {
+		c.seen++
+		en, err := l.Get(context.Background(), c.seen)
+		if err != nil {
+			c.w.violate("event %d cannot be read: %v", c.seen, err)
+			return
+		}
+		if err := c.one(en); err != nil {
+			c.w.violate("event %d (%s): %v", en.Seq, en.Subject, err)
+		}
+	}
+}
+
+func (c *checker) one(en eventlog.Entry) error {
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return err
+	}
+	if first := c.ids[e.ID]; first > 0 && !strings.HasPrefix(e.ID, "s-") {
+		return fmt.Errorf("id %s is event %d's", e.ID, first)
+	}
+	if before, ok := c.clock[e.Cause]; ok && before >= int64(e.Lamport) {
+		return fmt.Errorf("lamport %d is not behind its cause's, %d", e.Lamport, before)
+	}
+	c.ids[e.ID], c.clock[e.ID] = en.Seq, int64(e.Lamport)
+	if e.Name == events.BudgetChangedName {
+		return c.budget(e)
+	}
+	if e.CallID == "" {
+		return nil
+	}
+	f := c.calls[e.CallID]
+	if f == nil {
+		f = &fate{session: e.Session}
+		c.calls[e.CallID] = f
+	}
+	switch e.Name {
+	case "call_proposed":
+		if f.proposed > 0 {
+			return fmt.Errorf("call %s is proposed twice", e.CallID)
+		}
+		f.proposed = en.Seq
+	case "allowed":
+		return c.allowed(f, e, en.Seq)
+	case "effect_started", "start_expired":
+		return c.claim(f, e, en.Seq)
+	case "effect_recorded":
+		return c.recorded(f, e, en.Seq)
+	}
+	return nil
+}
+
+func (c *checker) allowed(f *fate, e *contract.Event, seq uint64) error {
+	var a contract.Allowed
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return err
+	}
+	switch {
+	case e.Service() != "policy":
+		return fmt.Errorf("%s allows a call", e.Service())
+	case f.proposed == 0:
+		return fmt.Errorf("call %s is allowed and was not proposed", e.CallID)
+	case f.decided > 0:
+		return fmt.Errorf("call %s is decided twice", e.CallID)
+	}
+	f.decided, f.verdict, f.executor = seq, contract.Allow, a.Decision.Intent.Executor
+	if a.Decision.Facts != nil && strings.Contains(string(a.Decision.Facts), `"budget":{"accounts":["`) && c.held[e.CallID] == nil {
+		return fmt.Errorf("call %s is allowed on a budget without a reservation before it", e.CallID)
+	}
+	if strings.HasPrefix(a.Call.Kind, "tool.") && len(c.max) > 0 && c.held[e.CallID] == nil {
+		return fmt.Errorf("call %s is allowed outside the limits in force", e.CallID)
+	}
+	return nil
+}
+
+func (c *checker) claim(f *fate, e *contract.Event, seq uint64) error {
+	switch {
+	case f.verdict != contract.Allow:
+		return fmt.Errorf("call %s is claimed and not allowed", e.CallID)
+	case f.claimed > 0:
+		return fmt.Errorf("call %s has a second claim; the first is event %d", e.CallID, f.claimed)
+	case e.Name == "effect_started" && e.Service() != f.executor:
+		return fmt.Errorf("call %s of %s is claimed by %s", e.CallID, f.executor, e.Service())
+	case e.Name == "start_expired" && e.Service() != "policy":
+		return fmt.Errorf("call %s is expired by %s", e.CallID, e.Service())
+	}
+	f.claimed, f.claimer = seq, e.Service()
+	return nil
+}
+
+func (c *checker) recorded(f *fate, e *contract.Event, seq uint64) error {
+	var rec contract.Recorded
+	if err := contract.Decode(e.Data, &rec); err != nil {
+		return err
+	}
+	r := &rec.Receipt
+	key := e.Tenant + "." + e.Session
+	tip, ok := c.tips[key]
+	if !ok {
+		tip = receipt.Genesis(e.Tenant, e.Session)
+	}
+	if r.Prev != tip.Digest || r.Index != tip.Index+1 {
+		return fmt.Errorf("the chain of session %s is broken: receipt %d follows %d", e.Session, r.Index, tip.Index)
+	}
+	c.tips[key] = receipt.TipOf(r)
+	switch {
+	case f.ended > 0:
+		return fmt.Errorf("call %s has a second outcome; the first is event %d", e.CallID, f.ended)
+	case rec.Decision == nil && f.claimed == 0:
+		return fmt.Errorf("call %s has an outcome and no claim", e.CallID)
+	case rec.Decision == nil && f.claimer != e.Service():
+		return fmt.Errorf("call %s was claimed by %s and is ended by %s", e.CallID, f.claimer, e.Service())
+	case rec.Decision != nil && f.decided > 0:
+		return fmt.Errorf("call %s is denied behind its permission", e.CallID)
+	}
+	f.ended, f.status = seq, rec.Effect.Status
+	if rec.Decision != nil {
+		f.decided, f.verdict = seq, rec.Decision.Verdict
+	}
+	return nil
+}
+
+// budget folds a change of the budget ledger and compares it with the limits.
+func (c *checker) budget(e *contract.Event) error {
+	var b events.BudgetChanged
+	if err := contract.Decode(e.Data, &b); err != nil {
+		return err
+	}
+	for _, s := range b.Settled {
+		if c.held[s.CallID] == nil {
+			return fmt.Errorf("call %s is settled and holds no reservation", s.CallID)
+		}
+		for _, h := range c.held[s.CallID] {
+			c.used[h.Account+" "+h.Window] -= h.Amount
+		}
+		for _, h := range s.Charges {
+			c.used[h.Account+" "+h.Window] += h.Amount
+		}
+		delete(c.held, s.CallID)
+		if f := c.calls[s.CallID]; f == nil || f.ended == 0 {
+			return fmt.Errorf("call %s is settled and has no outcome", s.CallID)
+		}
+	}
+	for _, r := range b.Reserved {
+		if c.held[r.CallID] != nil {
+			return fmt.Errorf("call %s reserves twice", r.CallID)
+		}
+		c.held[r.CallID] = r.Charges
+		for _, h := range r.Charges {
+			c.used[h.Account+" "+h.Window] += h.Amount
+			limit, _, _ := strings.Cut(h.Account, "/")
+			if have := c.used[h.Account+" "+h.Window]; have > c.max[limit] {
+				return fmt.Errorf("account %s stands at %d of %d", h.Account, have, c.max[limit])
+			}
+		}
+	}
+	return nil
+}
+
+// open lists the calls without an outcome.
+func (c *checker) open() (ids []string) {
+	for id, f := range c.calls {
+		if f.proposed > 0 && f.ended == 0 {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,216 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// A request is one that a client sends to a gateway.
+type request struct {
+	method, path, body string
+	session, key       string // the client's names for the session and the call
+	gateway            int    // which one, from 0
+	seconds            int    // how long the client waits
+}
+
+// An answer is what came of it.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+	err    error
+}
+
+// send sends a request to a gateway that lives. It runs in a client's goroutine.
+func (w *world) send(ctx context.Context, edge *listener, r request) answer {
+	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return edge.dial(ctx) }}
+	defer t.CloseIdleConnections()
+	method := "POST"
+	if r.method != "" {
+		method = r.method
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://gateway"+r.path, bytes.NewReader([]byte(r.body)))
+	if err != nil {
+		return answer{err: err}
+	}
+	req.Header.Set("Authorization", "Bearer "+w.base.token)
+	if r.session != "" {
+		req.Header.Set("X-Binnacle-Session", r.session)
+	}
+	if r.key != "" {
+		req.Header.Set("Idempotency-Key", r.key)
+	}
+	if r.seconds > 0 {
+		req.Header.Set("X-Binnacle-Timeout", fmt.Sprint(r.seconds))
+	}
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, body, err}
+}
+
+// edges are the gateways' addresses now, dead ones too.
+func (w *world) edges() (out []*listener) {
+	for _, in := range w.instances {
+		if in.edge != nil {
+			out = append(out, in.edge)
+		}
+	}
+	return out
+}
+
+// ask sends a request and steps until its answer is there.
+func (w *world) ask(r request) answer {
+	var a answer
+	var done atomic.Bool
+	edge := w.edges()[r.gateway%len(w.edges())]
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	go func() { defer done.Store(true); a = w.send(ctx, edge, r) }()
+	if !w.until(2*time.Minute, done.Load) {
+		cancel()
+		return answer{err: fmt.Errorf("no answer within two minutes of simulated time: %s", w.report())}
+	}
+	return a
+}
+
+// A call is what one client does: it sends a request, and may leave, or send it
+// again where it got no answer.
+type call struct {
+	request
+	n      int
+	at     time.Time // when it is sent
+	leaves time.Duration
+	pauses []time.Duration // before each further try
+	sent   bool
+	done   atomic.Bool
+	told   []told // guarded by the world's lock
+}
+
+// told is what a client was told of a call.
+type told struct{ id, status string }
+
+// plan draws the calls of a run: at least ten, in few sessions, of every kind.
+func (w *world) draw(r *rand.Rand) {
+	n := 10 + r.IntN(5)
+	now := time.Now()
+	for i := range n {
+		c := &call{n: i, at: now.Add(time.Duration(r.IntN(6000)) * time.Millisecond)}
+		tool := "once"
+		switch r.IntN(10) {
+		case 0, 1:
+			tool = "again"
+		case 2:
+			tool = "secret"
+		case 3:
+			tool = "unknown"
+		}
+		o := order{N: i, MS: r.IntN(400)}
+		switch r.IntN(12) {
+		case 0:
+			o.Fail = "ordered"
+		case 1:
+			o.Die = true
+		case 2:
+			o.MS = 2000 + r.IntN(4000)
+		}
+		body, _ := json.Marshal(o)
+		c.request = request{path: "/api/v1/packs/" + tool, body: string(body), session: fmt.Sprintf("s-lane-%d", r.IntN(3)), gateway: r.IntN(2), seconds: 2 + r.IntN(10)}
+		if r.IntN(2) == 0 {
+			c.key = fmt.Sprintf("key-%d", i)
+		}
+		if r.IntN(6) == 0 {
+			c.leaves = time.Duration(1+r.IntN(1500)) * time.Millisecond
+		}
+		for range r.IntN(5) {
+			c.pauses = append(c.pauses, time.Duration(50+r.IntN(1500))*time.Millisecond)
+		}
+		w.calls = append(w.calls, c)
+		if c.key != "" && r.IntN(4) == 0 { // the same call at the other gateway, about then
+			twin := &call{request: c.request, n: i, at: c.at.Add(time.Duration(r.IntN(300)) * time.Millisecond), pauses: c.pauses}
+			twin.gateway++
+			w.calls = append(w.calls, twin)
+		}
+	}
+}
+
+// launch sends the calls whose time has come.
+func (w *world) launch() {
+	now := time.Now()
+	for _, c := range w.calls {
+		if c.sent || c.at.After(now) {
+			continue
+		}
+		c.sent = true
+		w.note("CALL %d %s %s at gateway %d, key %q", c.n, c.path, c.session, c.gateway%2+1, c.key)
+		go func() { defer c.done.Store(true); w.drive(c) }()
+	}
+}
+
+// drive is a client.
+func (w *world) drive(c *call) {
+	for try := 0; ; try++ {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		if c.leaves > 0 {
+			ctx, cancel = context.WithTimeout(context.Background(), c.leaves)
+		}
+		w.bus.mu.Lock() // the scheduler replaces instances under it
+		edges := w.edges()
+		w.bus.mu.Unlock()
+		a := w.send(ctx, edges[(c.gateway+try)%len(edges)], c.request)
+		cancel()
+		w.say("ANSWER %d try %d: %d %.200s %v", c.n, try, a.code, a.body, a.err)
+		if w.heard(c, &a) || c.leaves > 0 || c.key == "" || try >= len(c.pauses) {
+			return
+		}
+		time.Sleep(c.pauses[try])
+	}
+}
+
+// heard keeps what an answer says of a call; false: it says nothing.
+func (w *world) heard(c *call, a *answer) bool {
+	if a.err != nil {
+		return false
+	}
+	t := told{id: a.header.Get("X-Binnacle-Call-Id")}
+	switch {
+	case a.code == 200:
+		t.status = contract.Succeeded
+	case a.code == 403:
+		t.status = contract.Denied
+	default:
+		var doc struct {
+			Error struct {
+				CallID    string `json:"call_id"`
+				ReceiptID string `json:"receipt_id"`
+				Code      string `json:"code"`
+			} `json:"error"`
+		}
+		if json.Unmarshal(a.body, &doc) != nil || doc.Error.ReceiptID == "" || doc.Error.Code == "outcome_pending" {
+			return false
+		}
+		t.id = doc.Error.CallID
+	}
+	if strings.TrimSpace(t.id) == "" {
+		w.violate("an answer of %d names no call: %s", a.code, a.body)
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c.told = append(c.told, t)
+	return true
+}

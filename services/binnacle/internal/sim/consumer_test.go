@@ -1,0 +1,323 @@
+package sim
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A consumer is a durable pull consumer: with explicit acknowledgement it is a
+// kind of work, shared by the instances of a service; without, it is the ordered
+// reader of one instance.
+type consumer struct {
+	stream  *stream
+	name    string
+	config  json.RawMessage
+	filters [][]string
+	work    bool
+	ackWait time.Duration
+
+	scanned uint64   // messages up to here were matched
+	matched []uint64 // sequences, ascending
+	next    int      // index in matched of the next first delivery
+	dseq    uint64   // number of the last delivery
+	waiting []*pull
+	open    map[uint64]*delivery // work delivered and not acknowledged, by sequence
+	recent  []uint64             // work acknowledged last, which a server that dies may forget
+}
+
+// A pull is a request for messages.
+type pull struct {
+	link    *link
+	inbox   string
+	batch   int
+	expires time.Time // zero: never
+	beat    time.Duration
+	beaten  time.Time // when the client was last written to
+	arrived time.Time
+}
+
+// A delivery is one message of work in hand.
+type delivery struct {
+	times int
+	due   time.Time // it is delivered again from then on
+}
+
+type consumerConfig struct {
+	Durable string        `json:"durable_name"`
+	Name    string        `json:"name"`
+	Ack     string        `json:"ack_policy"`
+	AckWait time.Duration `json:"ack_wait"`
+	Filter  string        `json:"filter_subject"`
+	Filters []string      `json:"filter_subjects"`
+}
+
+// create makes a consumer, unless it exists.
+func (b *Bus) create(s *stream, raw []byte) []byte {
+	var q struct {
+		Config json.RawMessage `json:"config"`
+	}
+	var c consumerConfig
+	if err := json.Unmarshal(raw, &q); err != nil {
+		panic(err)
+	}
+	if err := json.Unmarshal(q.Config, &c); err != nil {
+		panic(err)
+	}
+	name := cmp.Or(c.Durable, c.Name)
+	have := s.cons[name]
+	if have == nil {
+		have = &consumer{stream: s, name: name, config: q.Config, work: c.Ack == "explicit", ackWait: c.AckWait, open: map[uint64]*delivery{}}
+		if c.Filter != "" {
+			c.Filters = append(c.Filters, c.Filter)
+		}
+		for _, f := range c.Filters {
+			have.filters = append(have.filters, split(f))
+		}
+		s.cons[name] = have
+		at, _ := slices.BinarySearchFunc(b.list, name, func(c *consumer, name string) int { return cmp.Compare(c.name, name) })
+		b.list = slices.Insert(b.list, at, have)
+	}
+	return have.info()
+}
+
+// match looks at what was stored since the last time.
+func (c *consumer) match() {
+	for ; c.scanned < c.stream.log.Size(); c.scanned++ {
+		if slices.ContainsFunc(c.filters, func(f []string) bool { return match(f, c.stream.subject[c.scanned]) }) {
+			c.matched = append(c.matched, c.scanned+1)
+		}
+	}
+}
+
+func (c *consumer) pending() int { c.match(); return len(c.matched) - c.next }
+
+func (c *consumer) info() []byte {
+	n := c.pending()
+	delivered := uint64(0)
+	if c.next > 0 {
+		delivered = c.matched[c.next-1]
+	}
+	return fmt.Appendf(nil, `{"type":"io.nats.jetstream.api.v1.consumer_info_response","stream_name":%q,"name":%q,"created":"2000-01-01T00:00:00Z","config":%s,"delivered":{"consumer_seq":%d,"stream_seq":%d},"ack_floor":{"consumer_seq":0,"stream_seq":0},"num_ack_pending":%d,"num_redelivered":0,"num_waiting":%d,"num_pending":%d}`,
+		c.stream.name, c.name, c.config, c.dseq, delivered, len(c.open), len(c.waiting), n)
+}
+
+// reset moves a reader: its next message is seq or the first match behind it.
+// Requests for messages that are open stay open.
+func (c *consumer) reset(seq uint64) {
+	c.match()
+	c.next, _ = slices.BinarySearch(c.matched, seq)
+	c.dseq = 0
+}
+
+// pull queues a request for messages, or answers one that does not wait.
+func (c *consumer) pull(o *op) {
+	var q struct {
+		Batch   int           `json:"batch"`
+		Expires time.Duration `json:"expires"`
+		Beat    time.Duration `json:"idle_heartbeat"`
+		NoWait  bool          `json:"no_wait"`
+	}
+	if err := json.Unmarshal(o.data, &q); err != nil {
+		panic(err)
+	}
+	now := time.Now()
+	p := &pull{link: o.link, inbox: o.reply, batch: max(q.Batch, 1), beat: q.Beat, beaten: now, arrived: now}
+	if q.Expires > 0 {
+		p.expires = now.Add(q.Expires)
+	}
+	if !q.NoWait {
+		c.waiting = append(c.waiting, p)
+		return
+	}
+	for p.batch > 0 && c.pending() > 0 {
+		c.send(p, c.take(), 1)
+	}
+	if p.batch > 0 {
+		p.link.out = append(p.link.out, message{to: p.inbox, status: "404 No Messages", what: "no more"})
+	}
+}
+
+func (c *consumer) take() uint64 {
+	seq := c.matched[c.next]
+	c.next++
+	return seq
+}
+
+// send queues a message for a request.
+func (c *consumer) send(p *pull, seq uint64, times int) {
+	en := c.stream.get(seq)
+	c.dseq++
+	if en == nil { // gone by age
+		return
+	}
+	p.batch--
+	p.beaten = time.Now()
+	reader := ""
+	if !c.work {
+		reader = c.name
+	}
+	p.link.out = append(p.link.out, message{to: p.inbox, subject: en.Subject, reader: reader, data: en.Data, what: fmt.Sprintf("%s #%d x%d", c.name, seq, times),
+		reply: fmt.Sprintf("$JS.ACK.%s.%s.%d.%d.%d.%d.%d", c.stream.name, c.name, times, seq, c.dseq, c.stream.at[seq-1].UnixNano(), c.pending())})
+}
+
+// available is the next message to deliver: work that is due again comes first.
+func (c *consumer) available() (seq uint64, again bool) {
+	if c.work {
+		now := time.Now()
+		for s, d := range c.open {
+			if !now.Before(d.due) && (seq == 0 || s < seq) {
+				seq, again = s, true
+			}
+		}
+	}
+	if seq == 0 && c.pending() > 0 {
+		seq = c.matched[c.next]
+	}
+	return seq, again
+}
+
+// ready reports whether there is a message and a request for it.
+func (c *consumer) ready() bool {
+	c.waiting = slices.DeleteFunc(c.waiting, func(p *pull) bool { return p.batch == 0 || !p.link.interested(p.inbox) })
+	if len(c.waiting) == 0 {
+		return false
+	}
+	seq, _ := c.available()
+	return seq > 0
+}
+
+// deliver hands one message of work, or up to n of a reader, to the pick-th
+// request that waits.
+func (c *consumer) deliver(pick, n int) string {
+	p := c.waiting[pick%len(c.waiting)]
+	if !c.work {
+		p = c.waiting[0]
+	}
+	first := uint64(0)
+	for p.batch > 0 && n > 0 {
+		seq, again := c.available()
+		if seq == 0 {
+			break
+		}
+		first = cmp.Or(first, seq)
+		n--
+		if !again {
+			c.take()
+		}
+		times := 1
+		if c.work {
+			n = 0
+			d := c.open[seq]
+			if d == nil {
+				d = &delivery{}
+				c.open[seq] = d
+			}
+			d.times++
+			d.due = time.Now().Add(c.ackWait)
+			times = d.times
+		}
+		c.send(p, seq, times)
+	}
+	return fmt.Sprintf("%s #%d to %s", c.name, first, p.link.name)
+}
+
+// acked takes an acknowledgement.
+func (b *Bus) acked(o *op) {
+	t := split(o.subject)
+	s := b.streams[t[2]]
+	if s == nil || s.cons[t[3]] == nil {
+		return
+	}
+	c := s.cons[t[3]]
+	seq, _ := strconv.ParseUint(t[5], 10, 64)
+	d := c.open[seq]
+	if d == nil {
+		return
+	}
+	word, arg, _ := strings.Cut(string(o.data), " ")
+	switch word {
+	case "", "+ACK", "+TERM":
+		delete(c.open, seq)
+		c.recent = append(c.recent[max(0, len(c.recent)-3):], seq)
+	case "-NAK":
+		var q struct {
+			Delay time.Duration `json:"delay"`
+		}
+		_ = json.Unmarshal([]byte(arg), &q)
+		d.due = time.Now().Add(q.Delay)
+	case "+WPI":
+		d.due = time.Now().Add(c.ackWait)
+	default:
+		panic("sim: an acknowledgement that is not simulated: " + string(o.data))
+	}
+}
+
+// expire ends requests whose time is over, and beats for those that wait. It
+// returns when something is due next.
+func (b *Bus) expire(now time.Time) (next time.Time) {
+	soon := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	for _, c := range b.list {
+		c.waiting = slices.DeleteFunc(c.waiting, func(p *pull) bool {
+			if p.expires.IsZero() || now.Before(p.expires) {
+				return false
+			}
+			p.link.out = append(p.link.out, message{to: p.inbox, status: "408 Request Timeout", header: []string{"Nats-Pending-Messages", strconv.Itoa(p.batch), "Nats-Pending-Bytes", "0"}, what: "expired " + c.name})
+			return true
+		})
+		for _, p := range c.waiting {
+			if p.beat > 0 && !now.Before(p.beaten.Add(p.beat)) {
+				p.beaten = now
+				p.link.out = append(p.link.out, message{to: p.inbox, status: "100 Idle Heartbeat", what: "beat " + c.name})
+			}
+			soon(p.expires)
+			if p.beat > 0 {
+				soon(p.beaten.Add(p.beat))
+			}
+		}
+		for _, d := range c.open {
+			if d.due.After(now) {
+				soon(d.due)
+			}
+		}
+	}
+	return next
+}
+
+// fail is the death of the server: connections end, what it kept in memory is
+// gone, and it forgets how often it delivered work, and the last acknowledgements
+// that forget names.
+func (b *Bus) fail(forget func(n int) int) {
+	for _, l := range b.links {
+		l.cut("")
+		l.arrived, l.in, l.out = nil, nil, nil
+	}
+	for _, s := range b.sorted() {
+		if s.memory {
+			delete(b.streams, s.name)
+		}
+	}
+	b.list = slices.DeleteFunc(b.list, func(c *consumer) bool {
+		if c.stream.memory || !c.work {
+			delete(c.stream.cons, c.name)
+			return true
+		}
+		c.waiting = nil
+		for _, seq := range c.recent[len(c.recent)-forget(len(c.recent)):] {
+			c.open[seq] = &delivery{}
+		}
+		c.recent = nil
+		for _, d := range c.open {
+			*d = delivery{due: time.Now()}
+		}
+		return false
+	})
+}

@@ -1,0 +1,232 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/audit/audit"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
+)
+
+// An instance is one process of the mesh: one service, by its real shell, from
+// run.Serve on. It ends by kill alone.
+type instance struct {
+	w      *world
+	kind   string
+	n, gen int
+	name   string // kind, number and generation
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan struct{} // every goroutine that Serve waits for has ended
+	dead   atomic.Bool
+	ended  atomic.Bool // by itself, for err: a slot that was lost, say
+	err    error
+	read   bool // the signing key
+	slot   string
+	ready  atomic.Bool
+	back   time.Time // when it starts again, once it is dead
+	dir    string    // of its files
+	edge   *listener // of a gateway
+
+	mu    sync.Mutex
+	links []*link
+}
+
+// start brings an instance up. was is the one it replaces, whose files it finds
+// as they were when it died.
+func (w *world) start(kind string, n, gen int, was *instance) *instance {
+	in := &instance{w: w, kind: kind, n: n, gen: gen, name: fmt.Sprintf("%s/%d.%d", kind, n, gen), done: make(chan struct{})}
+	in.ctx, in.cancel = context.WithCancel(context.Background())
+	if was != nil {
+		in.dir = was.dir
+	} else if in.dir = w.base.dirs[kind]; in.dir != "" {
+		in.dir = w.copied(in.dir)
+	}
+	if kind == "gateway" {
+		in.edge = newListener()
+	}
+	go func() {
+		defer close(in.done)
+		if err := in.serve(); !in.dead.Load() {
+			w.say("ENDED %s: %v", in.name, err)
+			in.ended.Store(true)
+			in.err = err
+		}
+	}()
+	return in
+}
+
+// copied is a copy of a folder, as a crash leaves it.
+func (w *world) copied(dir string) string {
+	to, err := os.MkdirTemp(w.base.scratch, "")
+	if err == nil {
+		err = os.CopyFS(to, os.DirFS(dir))
+	}
+	if err == nil {
+		err = private(to)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return to
+}
+
+// private gives a copied folder the modes that services demand of theirs.
+func private(dir string) error {
+	return filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return os.Chmod(p, 0o700)
+		}
+		return os.Chmod(p, 0o600)
+	})
+}
+
+func (in *instance) serve() error {
+	up := func() { in.ready.Store(true) }
+	d := bus.Dialer{Server: in}
+	b := in.w.base
+	if in.kind == "provision" {
+		return (&mesh.Provisioner{Dialer: d, Ring: b.ring, Tenant: tenant}).Run(in.ctx, up)
+	}
+	rc := run.Config{Dialer: d, Tenant: tenant, RootKID: b.ring.RootKID, NKeySeed: b.nkeys[in.kind], SignSeed: in.seed}
+	return run.Serve(in.ctx, rc, in.service(), up)
+}
+
+// seed is the signing key's, once: later looks for a new one cost a key pair each.
+func (in *instance) seed() ([]byte, error) {
+	if in.read {
+		return nil, errors.New("sim: keys do not rotate")
+	}
+	in.read = true
+	return in.w.base.seeds[in.kind], nil
+}
+
+func (in *instance) service() run.Service {
+	b := in.w.base
+	switch in.kind {
+	case "audit":
+		return &audit.Service{Config: audit.Config{Dir: in.dir, Durability: "process"}}
+	case "policy":
+		return &policy.Service{Config: policy.Config{P0File: b.ring.Path("p0.json")}}
+	case "gateway":
+		return &gateway.Service{Config: gateway.Config{TokenKey: b.tokenKey, Durability: "process", Version: "sim", Listener: in.edge}}
+	case "vault-broker":
+		return &vaultbroker.Service{Config: vaultbroker.Config{Dir: in.dir, KEK: b.kek, SealSeed: b.sealSeed}}
+	case "session-runner":
+		return &runner{in: in}
+	}
+	panic("sim: no service " + in.kind)
+}
+
+// InProcessConn implements nats.InProcessConnProvider.
+func (in *instance) InProcessConn() (net.Conn, error) {
+	if in.dead.Load() {
+		l := newLink(in.w.bus, in.name)
+		l.cut(lastWords)
+		return l, nil
+	}
+	l := in.w.bus.connect(in.name)
+	in.mu.Lock()
+	in.links = append(in.links, l)
+	in.mu.Unlock()
+	return l, nil
+}
+
+// kill ends the process: nothing that its goroutines do reaches the outside from
+// now on, and its files are copied as they are.
+func (in *instance) kill() {
+	if in.dead.Swap(true) {
+		return
+	}
+	if in.dir != "" {
+		in.dir = in.w.copied(in.dir)
+	}
+	if in.edge != nil {
+		in.edge.kill()
+	}
+	in.cancel()
+}
+
+// A listener is a gateway's address.
+type listener struct {
+	queue chan net.Conn
+	ended chan struct{}
+
+	mu    sync.Mutex
+	conns []net.Conn
+	down  bool
+}
+
+func newListener() *listener {
+	return &listener{queue: make(chan net.Conn), ended: make(chan struct{})}
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.queue:
+		return c, nil
+	case <-l.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error { l.kill(); return nil }
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return addr("127.0.0.1:1") }
+
+// kill closes the address and every connection.
+func (l *listener) kill() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down {
+		return
+	}
+	l.down = true
+	close(l.ended)
+	for _, c := range l.conns {
+		c.Close()
+	}
+}
+
+var errRefused = errors.New("sim: connection refused")
+
+// dial makes a connection, for a client.
+func (l *listener) dial(ctx context.Context) (net.Conn, error) {
+	client, server := net.Pipe()
+	l.mu.Lock()
+	if l.down {
+		l.mu.Unlock()
+		return nil, errRefused
+	}
+	l.conns = append(l.conns, server)
+	l.mu.Unlock()
+	select {
+	case l.queue <- server:
+		return client, nil
+	case <-l.ended:
+		return nil, errRefused
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+var _ io.Closer = (*listener)(nil)

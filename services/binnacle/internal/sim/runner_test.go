@@ -1,0 +1,131 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+)
+
+// runner stands in for the session-runner: the same declaration and the same
+// path to effects, pkg/execute, with effects that only the world sees in place of
+// sandboxes.
+type runner struct{ in *instance }
+
+// Declaration implements run.Service.
+func (*runner) Declaration() bus.Declaration {
+	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{execute.Control}}
+}
+
+func fake(name string, rerun bool, secrets ...contract.SecretGrant) contract.Tool {
+	const any = `{"additionalProperties":true,"type":"object"}`
+	return contract.Tool{Class: "E1", Description: "An effect of the simulation.", Executor: "session-runner", InputSchema: contract.Raw(any), Kind: "tool." + name,
+		OutputSchema: contract.Raw(any), Rerunnable: rerun, Secrets: secrets, Tool: name, Version: "v1"}
+}
+
+const secretName = "sim-key"
+
+var tools = []contract.Tool{fake("once", false), fake("again", true), fake("secret", false, contract.SecretGrant{Name: secretName})}
+
+// Run implements run.Service.
+func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
+	if err := catalog.Register(ctx, env.Emit, "session-runner", tools); err != nil {
+		return err
+	}
+	x := env.Executor(16, tools, r.handle)
+	x.Secrets = execute.SecretsByBroker(env.Emit, env.Box, env.Instance)
+	x.ReRunable = func(kind string) bool { return kind == "tool.again" }
+	ready()
+	return x.Run(ctx)
+}
+
+// order is what a call's arguments tell the effect to do.
+type order struct {
+	N    int    `json:"n"`
+	MS   int    `json:"ms"`   // how long it takes
+	Fail string `json:"fail"` // error code
+	Die  bool   `json:"die"`  // the handler panics
+}
+
+// An effect is one that began in the world.
+type effect struct {
+	by    string // instance
+	kind  string
+	ended bool
+}
+
+func (r *runner) handle(ctx context.Context, work *execute.Work) execute.Result {
+	if r.in.dead.Load() {
+		return execute.Fail("dead", "the process does not exist any more")
+	}
+	var o order
+	if err := json.Unmarshal(work.Args, &o); err != nil {
+		return execute.Fail("invalid_args", "%v", err)
+	}
+	r.in.w.effect(r.in, work)
+	if work.Call.Kind == "tool.secret" && work.Secrets[secretName] != secretValue {
+		r.in.w.violate("effect of call %s has not the secret", work.Call.ID)
+	}
+	t := time.NewTimer(time.Duration(o.MS)*time.Millisecond + time.Duration(o.N)*time.Microsecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		return execute.Fail("stopped", "%v", ctx.Err())
+	case <-r.in.ctx.Done():
+		return execute.Fail("dead", "the process was killed")
+	}
+	if o.Die {
+		panic("the simulated effect panics")
+	}
+	if o.Fail != "" {
+		return execute.Fail(o.Fail, "as ordered")
+	}
+	return execute.Result{Output: fmt.Appendf(nil, `{"n":%d}`, o.N)}
+}
+
+// effect records the beginning of an effect and checks what the ledger says of
+// its call at this moment. It runs in the executor's goroutine.
+func (w *world) effect(in *instance, work *execute.Work) {
+	e := work.Event
+	found := map[string]bool{}
+	for en, err := range w.bus.ledger().Scan(context.Background(), "evt."+e.Tenant+".*.*.*."+e.Session, 1) {
+		if err != nil {
+			w.violate("ledger: %v", err)
+			return
+		}
+		if contract.PeekCallID(en.Data) == e.CallID {
+			t := split(en.Subject)
+			name := t[4]
+			if strings.HasPrefix(name, "allowed_") {
+				name = "allowed"
+			}
+			found[name] = true
+		}
+	}
+	switch {
+	case !found["allowed"]:
+		w.violate("effect of call %s begins without a decision on the ledger", e.CallID)
+	case !found["effect_started"]:
+		w.violate("effect of call %s begins without a claim on the ledger", e.CallID)
+	case found["start_expired"]:
+		w.violate("effect of call %s begins behind its expiry", e.CallID)
+	case found["effect_recorded"]:
+		w.violate("effect of call %s begins behind its outcome", e.CallID)
+	}
+	w.mu.Lock()
+	w.effects[e.CallID] = append(w.effects[e.CallID], effect{by: in.name, kind: work.Call.Kind})
+	n := len(w.effects[e.CallID])
+	w.mu.Unlock()
+	w.say("EFFECT %s of %s at %s", work.Call.Kind, e.Session, in.name)
+	if n > 1 && work.Call.Kind != "tool.again" {
+		w.violate("call %s has %d effects", e.CallID, n)
+	}
+}

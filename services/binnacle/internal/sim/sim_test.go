@@ -1,0 +1,156 @@
+//go:debug randseednop=0
+package sim
+
+import (
+	"io"
+	"log/slog"
+	mathrand "math/rand"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+func TestMain(m *testing.M) {
+	h := slog.NewTextHandler(io.Discard, nil)
+	if os.Getenv("SIM_LOG") != "" {
+		h = slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})
+	}
+	slog.SetDefault(slog.New(h))
+	debug.SetGCPercent(-1) // schedule collects
+	debug.SetMemoryLimit(1 << 30)
+	os.Exit(m.Run())
+}
+
+// A result is what a run came to.
+type result struct {
+	Seed     uint64
+	Digest   string // of the transcript
+	Bad      []string
+	Lines    []string
+	Steps    int
+	Events   uint64
+	Calls    int
+	Crashes  int
+	Restarts int
+	Statuses map[string]int
+
+	Sum       bool // of the schedules of a process
+	Schedules int
+}
+
+// schedule runs the mesh under one seed.
+func schedule(t *testing.T, b *base, seed uint64, keep bool) (res result) {
+	cryptotest.SetGlobalRandom(t, seed+1<<40) // not the base's
+	// The NATS client keeps timers in a pool, and none may be used in another
+	// bubble. A pool is empty behind two collections.
+	runtime.GC()
+	runtime.GC()
+	mathrand.Seed(int64(seed)) //nolint:staticcheck // the NATS client draws from the global source how long it waits
+	synctest.Test(t, func(*testing.T) {
+		time.Sleep(time.Minute) // behind the base
+		w := newWorld(seed, b, keep)
+		b.load(w)
+		w.play()
+		w.stop()
+		res = result{Seed: seed, Digest: w.digest(), Bad: w.bad, Lines: w.lines, Steps: w.steps, Events: w.events.seen, Calls: len(w.calls), Crashes: w.crashes, Restarts: w.restarts,
+			Statuses: map[string]int{}}
+		for _, f := range w.events.calls {
+			res.Statuses[f.status]++
+		}
+	})
+	return res
+}
+
+// play is one run: the mesh comes up, works under faults, and settles.
+func (w *world) play() {
+	w.boot("audit", "policy", "policy", "vault-broker", "session-runner", "session-runner", "gateway", "gateway")
+	if slices.ContainsFunc(w.plan, func(f fault) bool { return f.server }) {
+		w.boot("provision") // which mends a server that lost its memory
+	}
+	if !w.until(time.Minute, w.allReady) {
+		w.violate("the mesh does not come up")
+		return
+	}
+	w.booting = false
+	w.draw(w.rng)
+	w.calm = false
+	w.note("FAULTS %+v", w.odds)
+	answered := func() bool {
+		for _, c := range w.calls {
+			if !c.done.Load() {
+				return false
+			}
+		}
+		return true
+	}
+	if !w.until(10*time.Minute, answered) {
+		w.violate("clients wait without end")
+		return
+	}
+	if w.crashes == 0 { // the plan's moment did not come
+		w.bus.mu.Lock()
+		w.kill(w.instances[w.rng.IntN(len(w.instances))], "at the end")
+		w.bus.mu.Unlock()
+	}
+	w.calm = true
+	w.note("CALM")
+	if !w.until(3*time.Minute, w.quiet) {
+		w.violate("not quiet within three minutes: calls open %v, work open %v, reservations %d, ready %v", w.events.open(), w.work(), len(w.events.held), w.allReady())
+		return
+	}
+	w.settled()
+}
+
+// quiet reports that nothing is left to be done.
+func (w *world) quiet() bool {
+	return w.allReady() && len(w.events.open()) == 0 && len(w.events.held) == 0 && len(w.work()) == 0
+}
+
+// work lists the kinds of work of which some is not acknowledged.
+func (w *world) work() (names []string) {
+	for _, c := range w.bus.list {
+		if c.work && len(c.open)+c.pending() > 0 {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
+// settled checks what must hold once all is quiet.
+func (w *world) settled() {
+	for _, c := range w.calls {
+		for _, t := range c.told {
+			f := w.events.calls[t.id]
+			switch {
+			case f == nil || f.ended == 0:
+				w.violate("client %d was told an outcome of call %s, and the ledger has none", c.n, t.id)
+			case t.status != "" && t.status != f.status:
+				w.violate("client %d was told that call %s %s, and the ledger says %s", c.n, t.id, t.status, f.status)
+			case f.status == contract.Succeeded && len(w.effects[t.id]) == 0:
+				w.violate("call %s succeeded without an effect", t.id)
+			}
+		}
+	}
+}
+
+// TestSeed runs one schedule and prints its transcript.
+func TestSeed(t *testing.T) {
+	b := newBase(t)
+	began := time.Now()
+	r := schedule(t, b, *seedFlag, true)
+	if len(r.Bad) > 0 || testing.Verbose() {
+		t.Log("\n" + strings.Join(r.Lines, "\n"))
+	}
+	t.Logf("%v, %d steps, %d events, %d calls, %d crashes, %d server restarts, %v", time.Since(began), r.Steps, r.Events, r.Calls, r.Crashes, r.Restarts, r.Statuses)
+	for _, v := range r.Bad {
+		t.Error(v)
+	}
+}

@@ -1,0 +1,307 @@
+package sim
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A link is the server's end of one NATS connection. What the client writes is
+// parsed in the goroutine that writes it and queued as operations; nothing that
+// touches a stream happens until the scheduler releases it.
+type link struct {
+	bus  *Bus
+	name string // of the instance and its generation, unique in a run
+
+	mu   sync.Mutex
+	cond *sync.Cond
+	down bool   // no more bytes in either direction
+	read []byte // for the client to read
+	buf  []byte // of the client, not yet parsed
+	subs []subscription
+
+	// The following belong to the bus's lock.
+	arrived []*op     // since the scheduler last looked
+	in      []*op     // in the order in which they are released
+	out     []message // for the client, not yet written
+	frozen  time.Time // nothing is released before
+}
+
+type subscription struct {
+	sid, subject string
+	left         int // deliveries until it ends by itself; 0: without end
+}
+
+// An op is one message that a client published.
+type op struct {
+	link           *link
+	subject, reply string
+	header         map[string]string
+	data           []byte
+	twin           bool // arrived with the one before it, which is the same request
+}
+
+// A message is what the server delivers to a client.
+type message struct {
+	to             string // the subscription's subject
+	subject, reply string // subject: of the stored message; empty: to
+	status         string // "404 Message Not Found"; empty: none
+	header         []string
+	data           []byte
+	what           string // for the transcript
+	reader         string // whose it is, where it is an ordered reader's
+	twin           bool   // answers a twin
+}
+
+var errDown = errors.New("sim: the connection is down")
+
+const infoLine = `INFO {"server_id":"SIM","server_name":"sim","version":"2.15.2","proto":1,"go":"go","host":"sim","port":4222,"headers":true,"max_payload":33554432,"jetstream":true,"auth_required":true,"nonce":"c2ltdWxhdGVkLW5vbmNl","client_id":1}` + "\r\n"
+
+func newLink(b *Bus, name string) *link {
+	l := &link{bus: b, name: name, read: []byte(infoLine)}
+	l.cond = sync.NewCond(&l.mu)
+	return l
+}
+
+// Read implements net.Conn.
+func (l *link) Read(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.read) == 0 && !l.down {
+		l.cond.Wait()
+	}
+	if len(l.read) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, l.read)
+	l.read = l.read[n:]
+	return n, nil
+}
+
+// Write implements net.Conn.
+func (l *link) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	if l.down {
+		l.mu.Unlock()
+		return 0, errDown
+	}
+	l.buf = append(l.buf, p...)
+	ops, err := l.parse()
+	l.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	if len(ops) > 0 {
+		l.bus.arrive(l, ops)
+	}
+	return len(p), nil
+}
+
+// Close implements net.Conn.
+func (l *link) Close() error { l.cut(""); return nil }
+
+// LocalAddr implements net.Conn.
+func (l *link) LocalAddr() net.Addr { return addr("sim") }
+
+// RemoteAddr implements net.Conn.
+func (l *link) RemoteAddr() net.Addr { return addr("sim") }
+
+// SetDeadline implements net.Conn; nothing here blocks but the reader, which Close ends.
+func (l *link) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline implements net.Conn.
+func (l *link) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline implements net.Conn.
+func (l *link) SetWriteDeadline(time.Time) error { return nil }
+
+type addr string
+
+func (a addr) Network() string { return "sim" }
+func (a addr) String() string  { return string(a) }
+
+// cut ends the connection after the last words, which the client may still read.
+func (l *link) cut(last string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down {
+		return
+	}
+	l.read = append(l.read, last...)
+	l.down = true
+	l.cond.Broadcast()
+}
+
+func (l *link) alive() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.down
+}
+
+// parse takes whole protocol lines off the buffer. The lock is held.
+func (l *link) parse() (ops []*op, err error) {
+	for {
+		end := bytes.Index(l.buf, []byte("\r\n"))
+		if end < 0 {
+			return ops, nil
+		}
+		f := strings.Fields(string(l.buf[:end]))
+		if len(f) == 0 {
+			return nil, errors.New("sim: empty protocol line")
+		}
+		rest := l.buf[end+2:]
+		switch verb, args := strings.ToUpper(f[0]), f[1:]; verb {
+		case "CONNECT", "PONG":
+		case "PING":
+			l.read = append(l.read, "PONG\r\n"...)
+			l.cond.Broadcast()
+		case "SUB":
+			l.subs = append(l.subs, subscription{sid: args[len(args)-1], subject: args[0]})
+		case "UNSUB":
+			l.unsub(args)
+		case "PUB", "HPUB":
+			o, n, err := published(l, verb, args, rest)
+			if err != nil {
+				return nil, err
+			}
+			if o == nil {
+				return ops, nil // not whole yet
+			}
+			ops = append(ops, o)
+			rest = rest[n:]
+		default:
+			return nil, fmt.Errorf("sim: unknown protocol verb %q", verb)
+		}
+		l.buf = rest
+	}
+}
+
+func (l *link) unsub(args []string) {
+	i := slices.IndexFunc(l.subs, func(s subscription) bool { return s.sid == args[0] })
+	if i < 0 {
+		return
+	}
+	if len(args) > 1 {
+		l.subs[i].left, _ = strconv.Atoi(args[1])
+		return
+	}
+	l.subs = slices.Delete(l.subs, i, i+1)
+}
+
+// published reads a message behind its protocol line; nil: it is not there yet.
+func published(l *link, verb string, args []string, rest []byte) (*op, int, error) {
+	o := &op{link: l, subject: args[0]}
+	sizes := 1
+	if verb == "HPUB" {
+		sizes = 2
+	}
+	if len(args) == sizes+2 {
+		o.reply = args[1]
+	}
+	total, err := strconv.Atoi(args[len(args)-1])
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(rest) < total+2 {
+		return nil, 0, nil
+	}
+	head := 0
+	if verb == "HPUB" {
+		if head, err = strconv.Atoi(args[len(args)-2]); err != nil {
+			return nil, 0, err
+		}
+		o.header = map[string]string{}
+		for _, line := range strings.Split(string(rest[:head]), "\r\n")[1:] {
+			if k, v, ok := strings.Cut(line, ":"); ok {
+				o.header[k] = strings.TrimSpace(v)
+			}
+		}
+	}
+	o.data = bytes.Clone(rest[head:total])
+	return o, total + 2, nil
+}
+
+// interested reports whether a subscription of the client takes the subject.
+func (l *link) interested(subject string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.down && slices.ContainsFunc(l.subs, func(s subscription) bool { return s.takes(subject) })
+}
+
+// takes reports whether the subscription takes messages to an inbox: it is that
+// inbox, or a prefix and one wildcard.
+func (s *subscription) takes(inbox string) bool {
+	if prefix, ok := strings.CutSuffix(s.subject, "*"); ok {
+		rest, ok := strings.CutPrefix(inbox, prefix)
+		return ok && !strings.Contains(rest, ".")
+	}
+	return s.subject == inbox
+}
+
+// write delivers a message to every subscription that takes it.
+func (l *link) write(m *message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down {
+		return
+	}
+	for i := 0; i < len(l.subs); i++ {
+		s := &l.subs[i]
+		if !s.takes(m.to) {
+			continue
+		}
+		l.read = m.append(l.read, s.sid)
+		if s.left > 0 {
+			if s.left--; s.left == 0 {
+				l.subs = slices.Delete(l.subs, i, i+1)
+				i--
+			}
+		}
+	}
+	l.cond.Broadcast()
+}
+
+func (m *message) append(b []byte, sid string) []byte {
+	subject, reply := cmp.Or(m.subject, m.to), ""
+	if m.reply != "" {
+		reply = m.reply + " "
+	}
+	if m.status == "" && len(m.header) == 0 {
+		b = fmt.Appendf(b, "MSG %s %s %s%d\r\n", subject, sid, reply, len(m.data))
+	} else {
+		head := "NATS/1.0"
+		if m.status != "" {
+			head += " " + m.status
+		}
+		head += "\r\n"
+		for i := 0; i < len(m.header); i += 2 {
+			head += m.header[i] + ": " + m.header[i+1] + "\r\n"
+		}
+		head += "\r\n"
+		b = fmt.Appendf(b, "HMSG %s %s %s%d %d\r\n%s", subject, sid, reply, len(head), len(head)+len(m.data), head)
+	}
+	return append(append(b, m.data...), "\r\n"...)
+}
+
+func split(subject string) []string { return strings.Split(subject, ".") }
+
+// match is memlog.Match over tokens.
+func match(filter, subject []string) bool {
+	for i, f := range filter {
+		if f == ">" {
+			return len(subject) > i
+		}
+		if i >= len(subject) || f != "*" && f != subject[i] {
+			return false
+		}
+	}
+	return len(filter) == len(subject)
+}

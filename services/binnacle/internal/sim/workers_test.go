@@ -1,0 +1,279 @@
+package sim
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	seedFlag   = flag.Uint64("seed", 1, "the seed of TestSeed, and the first one of TestSchedules and TestReproducible")
+	countFlag  = flag.Int("schedules", 40, "how many schedules TestSchedules runs, and TestReproducible twice")
+	workerFlag = flag.Int("workers", runtime.NumCPU(), "how many processes run schedules at once")
+	stateFlag  = flag.String("state", "", "a file in which TestSchedules keeps what is done, to go on from")
+)
+
+// A batch is what one process runs.
+type batch struct {
+	From, Count uint64
+	Digests     bool // report every schedule's
+	Stop        int  // end after so many bad ones; 0: never
+}
+
+const (
+	batchEnv = "BINNACLE_SIM_BATCH"
+	// A process runs the goroutines of a schedule on one thread, which is fast and
+	// keeps their order from varying more than it must.
+	chunk = 250
+	// patience is how long a schedule may take before its process is given up.
+	patience = 2 * time.Minute
+)
+
+// TestWorker runs a batch for TestSchedules, in a process of its own.
+func TestWorker(t *testing.T) {
+	raw := os.Getenv(batchEnv)
+	if raw == "" {
+		return // TestSchedules starts it
+	}
+	var b batch
+	if err := json.Unmarshal([]byte(raw), &b); err != nil {
+		t.Fatal(err)
+	}
+	base := newBase(t)
+	out := json.NewEncoder(os.Stdout)
+	sum := result{Statuses: map[string]int{}}
+	bad := 0
+	for seed := b.From; seed < b.From+b.Count && (b.Stop == 0 || bad < b.Stop); seed++ {
+		hung := time.AfterFunc(patience, func() {
+			fmt.Fprintf(os.Stderr, "seed %d does not end\n", seed)
+			debug.SetTraceback("all")
+			panic("stuck")
+		})
+		r := schedule(t, base, seed, false)
+		hung.Stop()
+		sum.add(&r)
+		if b.Digests || len(r.Bad) > 0 {
+			_ = out.Encode(&r)
+		}
+		if len(r.Bad) > 0 {
+			bad++
+		}
+	}
+	sum.Sum = true
+	_ = out.Encode(&sum)
+}
+
+// add counts a result in.
+func (s *result) add(r *result) {
+	s.Schedules++
+	s.Steps += r.Steps
+	s.Events += r.Events
+	s.Calls += r.Calls
+	s.Crashes += r.Crashes
+	s.Restarts += r.Restarts
+	for k, n := range r.Statuses {
+		s.Statuses[k] += n
+	}
+}
+
+// spawn runs a batch in a process of its own. program is this one, unless named.
+func spawn(program string, b batch, each func(*result), env ...string) error {
+	if program == "" {
+		var err error
+		if program, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	raw, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(program, "-test.run=^TestWorker$", "-test.timeout=0")
+	cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1", batchEnv+"="+string(raw)), env...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := false
+	in := bufio.NewScanner(out)
+	in.Buffer(nil, 64<<20)
+	var rest []string
+	for in.Scan() {
+		var r result
+		if strings.HasPrefix(in.Text(), "{") && json.Unmarshal(in.Bytes(), &r) == nil {
+			each(&r)
+			ended = ended || r.Sum
+		} else {
+			rest = append(rest, in.Text())
+		}
+	}
+	if err := cmd.Wait(); err != nil || !ended {
+		return fmt.Errorf("the process of seeds %d to %d failed: %v\n%.4000s\n%.4000s", b.From, b.From+b.Count-1, err, strings.Join(rest, "\n"), errs.String())
+	}
+	return nil
+}
+
+// state is how far a long run has come.
+type state struct {
+	From, Next uint64            // seeds from From to before Next are done
+	Ahead      map[uint64]uint64 // batches behind Next that are done, by their first seed
+	Sum        result            `json:"sum"`
+	Bad        map[uint64]string `json:"bad"`
+	Seconds    float64
+}
+
+// TestSchedules runs many schedules, each under a seed of its own, in as many
+// processes as there are cores.
+func TestSchedules(t *testing.T) {
+	s := state{From: *seedFlag, Next: *seedFlag, Ahead: map[uint64]uint64{}, Sum: result{Statuses: map[string]int{}}, Bad: map[uint64]string{}}
+	if *stateFlag != "" {
+		if raw, err := os.ReadFile(*stateFlag); err == nil {
+			if err := json.Unmarshal(raw, &s); err != nil {
+				t.Fatalf("%s: %v; remove it to begin anew", *stateFlag, err)
+			}
+			t.Logf("going on from seed %d", s.Next)
+		}
+	}
+	last := *seedFlag + uint64(*countFlag)
+	first, before, began, shown := s.Sum.Schedules, s.Seconds, time.Now(), time.Time{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := s.Next
+	size := min(chunk, max(1, (last-min(next, last))/uint64(*workerFlag)))
+	for range *workerFlag {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				for n, ok := s.Ahead[next]; ok; n, ok = s.Ahead[next] { // of a run before
+					next += n
+				}
+				b := batch{From: next, Count: min(size, last-min(next, last))}
+				next += b.Count
+				mu.Unlock()
+				if b.Count == 0 || t.Failed() && *stateFlag == "" {
+					return
+				}
+				var sum result
+				err := spawn("", b, func(r *result) {
+					mu.Lock()
+					defer mu.Unlock()
+					if r.Sum {
+						sum = *r
+					} else if len(r.Bad) > 0 {
+						s.Bad[r.Seed] = strings.Join(r.Bad, "\n\t")
+						t.Errorf("seed %d: %s", r.Seed, s.Bad[r.Seed])
+					}
+				})
+				mu.Lock()
+				if err != nil {
+					t.Error(err)
+					mu.Unlock()
+					return
+				}
+				s.Sum.merge(&sum)
+				s.Ahead[b.From] = b.Count
+				for n, ok := s.Ahead[s.Next]; ok; n, ok = s.Ahead[s.Next] {
+					delete(s.Ahead, s.Next)
+					s.Next += n
+				}
+				s.Seconds = before + time.Since(began).Seconds()
+				s.keep(t)
+				if time.Since(shown) > 5*time.Second {
+					shown = time.Now()
+					n := float64(s.Sum.Schedules)
+					rate := (n - float64(first)) / time.Since(began).Seconds()
+					fmt.Fprintf(os.Stderr, "%9.0f of %d schedules  %.1f/s  %v left  %d bad\n", n, *countFlag, rate,
+						(time.Duration((float64(*countFlag)-n)/rate) * time.Second).Round(time.Second), len(s.Bad))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	c := s.Sum
+	t.Logf("%d schedules, %d bad, in %.0f s; %d calls, %d crashes, %d server restarts, %d steps, %d events; outcomes %v", c.Schedules, len(s.Bad), s.Seconds, c.Calls, c.Crashes, c.Restarts, c.Steps, c.Events, c.Statuses)
+	for seed := range s.Bad {
+		t.Errorf("seed %d is bad: go test ./services/binnacle/internal/sim -run TestSeed -seed %d -v", seed, seed)
+	}
+	if c.Crashes < c.Schedules || c.Calls < 10*c.Schedules {
+		t.Errorf("a schedule has at least ten calls and one crash; %d schedules had %d and %d", c.Schedules, c.Calls, c.Crashes)
+	}
+}
+
+func (s *result) merge(r *result) {
+	n := s.Schedules + r.Schedules
+	s.add(r)
+	s.Schedules = n
+}
+
+// keep writes the state beside its file and puts it in its place.
+func (s *state) keep(t *testing.T) {
+	if *stateFlag == "" {
+		return
+	}
+	raw, err := json.Marshal(s)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(*stateFlag), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(*stateFlag+".new", raw, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(*stateFlag+".new", *stateFlag)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReproducible runs schedules twice, in two processes: a seed has one
+// transcript.
+func TestReproducible(t *testing.T) {
+	b := batch{From: *seedFlag, Count: uint64(*countFlag), Digests: true}
+	var digests [2]map[uint64]string
+	var wg sync.WaitGroup
+	for i := range digests {
+		digests[i] = map[uint64]string{}
+		wg.Go(func() {
+			if err := spawn("", b, func(r *result) {
+				if !r.Sum {
+					digests[i][r.Seed] = r.Digest
+				}
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for seed := b.From; seed < b.From+b.Count; seed++ {
+		if d := digests[0][seed]; d == "" || d != digests[1][seed] {
+			t.Errorf("seed %d has two transcripts: %q and %q; TestTwice shows where they part", seed, d, digests[1][seed])
+		}
+	}
+}
+
+// TestTwice runs one seed twice and shows where the transcripts part.
+func TestTwice(t *testing.T) {
+	b := newBase(t)
+	first, again := schedule(t, b, *seedFlag, true), schedule(t, b, *seedFlag, true)
+	for i := range min(len(first.Lines), len(again.Lines)) {
+		if first.Lines[i] != again.Lines[i] {
+			t.Fatalf("line %d\n%s\n---\n%s", i, strings.Join(first.Lines[max(0, i-12):min(i+4, len(first.Lines))], "\n"), strings.Join(again.Lines[max(0, i-3):min(i+4, len(again.Lines))], "\n"))
+		}
+	}
+}

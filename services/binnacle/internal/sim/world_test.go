@@ -1,0 +1,508 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+)
+
+// A world is one run of the mesh on a simulated bus under a seed. Its methods
+// run in the goroutine of the scheduler, unless they say otherwise.
+type world struct {
+	bus   *Bus
+	rng   *rand.Rand
+	base  *base
+	began time.Time
+	odds  odds
+
+	instances []*instance
+	events    *checker
+	calls     []*call
+	steps     int
+	crashes   int
+	restarts  int // of the server
+	moments   int // appends and deliveries released while faults are on
+	plan      []fault
+	calm      bool // no faults
+	booting   bool // and no order
+	looked    time.Time
+	slots     map[string]string // who holds which
+	hash      hash.Hash
+	lines     []string // of the transcript, if kept
+	keep      bool
+
+	mu      sync.Mutex
+	effects map[string][]effect // by call
+	bad     []string            // what broke an invariant
+	said    []string            // for the transcript, by other goroutines
+}
+
+// odds are how likely faults are in one run. Each seed has its own mixture, so
+// that some runs see one kind of fault often and no other.
+type odds struct {
+	mute   float64 // the acknowledgement of an append is lost
+	cut    float64 // a connection breaks as something is delivered, and what was on its way is lost
+	deaf   float64 // a consumer's acknowledgement is lost
+	again  float64 // work in hand is delivered again at once
+	freeze float64 // a connection stands still for a while
+	pause  float64 // time passes although something could be released
+}
+
+func drawOdds(r *rand.Rand) odds {
+	some := func(most float64) float64 {
+		if r.IntN(2) == 0 {
+			return 0
+		}
+		return most * r.Float64()
+	}
+	return odds{mute: some(0.15), cut: some(0.02), deaf: some(0.2), again: some(0.05), freeze: some(0.03), pause: some(0.2)}
+}
+
+// A fault happens at a moment: the release of an append or the delivery of an
+// event.
+type fault struct {
+	at     int
+	server bool // the server dies, not the instance at the other end
+	after  bool // behind the moment, not before it
+}
+
+// drawPlan plans at least one death of a service.
+func drawPlan(r *rand.Rand) []fault {
+	plan := []fault{{at: 1 + r.IntN(60), after: r.IntN(2) == 0}}
+	for range r.IntN(4) {
+		plan = append(plan, fault{at: 1 + r.IntN(160), after: r.IntN(2) == 0, server: r.IntN(6) == 0})
+	}
+	return plan
+}
+
+func newWorld(seed uint64, b *base, keep bool) *world {
+	r := rand.New(rand.NewPCG(seed, 0x6269_6e6e_6163_6c65))
+	w := &world{bus: newBus(), rng: r, base: b, began: time.Now(), odds: drawOdds(r), plan: drawPlan(r), hash: sha256.New(), keep: keep,
+		effects: map[string][]effect{}, calm: true, booting: true, slots: map[string]string{}}
+	w.events = newChecker(w)
+	return w
+}
+
+// note adds a line to the transcript.
+func (w *world) note(format string, args ...any) {
+	line := fmt.Sprintf("%9.3f %5d ", time.Since(w.began).Seconds(), w.steps) + fmt.Sprintf(format, args...)
+	w.hash.Write([]byte(line + "\n"))
+	if w.keep {
+		w.lines = append(w.lines, line)
+	}
+}
+
+func (w *world) digest() string { return hex.EncodeToString(w.hash.Sum(nil))[:16] }
+
+// say has the scheduler add a line to the transcript. Any goroutine may call it.
+func (w *world) say(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said = append(w.said, fmt.Sprintf(format, args...))
+}
+
+// hear adds what was said since the last time, in an order that does not depend
+// on who was first.
+func (w *world) hear() {
+	w.mu.Lock()
+	said := w.said
+	w.said = nil
+	w.mu.Unlock()
+	slices.Sort(said)
+	for _, s := range said {
+		w.note("%s", s)
+	}
+}
+
+// violate records that an invariant does not hold. Any goroutine may call it.
+func (w *world) violate(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.bad) < 10 {
+		w.bad = append(w.bad, fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *world) broken() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.bad) > 0
+}
+
+// An action is something that the scheduler may release.
+type action struct {
+	link *link     // its first operation, or its first message
+	out  bool      // the message
+	cons *consumer // or a delivery
+}
+
+// tick is the time between two releases.
+const tick = time.Microsecond
+
+// step waits until every goroutine is blocked, checks what was stored, and
+// releases one thing. done: nothing more is to be done before until; the
+// scheduler then lets time pass until something is due.
+func (w *world) step(until time.Time) {
+	// No two releases happen at one instant, so that the timers that goroutines
+	// start do not end at one, when the runtime would order them by chance.
+	time.Sleep(tick)
+	synctest.Wait()
+	b := w.bus
+	b.mu.Lock()
+	b.collect()
+	w.hear()
+	w.events.look()
+	now := time.Now()
+	var next time.Time
+	if now != w.looked { // nothing else becomes due
+		next, w.looked = b.expire(now), now
+	}
+	acts := w.actions(now, &next)
+	if len(acts) == 0 {
+		next = b.expire(now)
+		w.actions(now, &next)
+	}
+	if w.booting && len(acts) > 0 {
+		w.steps++
+		w.burst()
+		b.mu.Unlock()
+		return
+	}
+	if len(acts) > 0 && (w.calm || w.rng.Float64() >= w.odds.pause) {
+		w.steps++
+		w.act(acts[w.rng.IntN(len(acts))], now)
+		b.mu.Unlock()
+		return
+	}
+	b.mu.Unlock()
+	if len(acts) > 0 {
+		w.sleep(time.Duration(1+w.rng.IntN(20)) * time.Millisecond)
+		return
+	}
+	if next.IsZero() || until.Before(next) {
+		next = until
+	}
+	w.rest(next.Sub(now))
+}
+
+// burst releases everything that can be released: nobody cares in which order a
+// mesh comes up the first time.
+func (w *world) burst() {
+	for _, l := range w.bus.links {
+		for ; len(l.in) > 0; l.in = l.in[1:] {
+			w.bus.release(l.in[0], false)
+		}
+	}
+	for _, c := range w.bus.list {
+		for len(c.waiting) > 0 && c.ready() {
+			c.deliver(0, 1<<20)
+		}
+	}
+	for _, l := range w.bus.links {
+		for i := range l.out {
+			l.write(&l.out[i])
+		}
+		l.out = l.out[:0]
+	}
+}
+
+// rest lets time pass for at most d, until an operation arrives.
+func (w *world) rest(d time.Duration) {
+	if d <= 0 {
+		d = time.Millisecond
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-w.bus.kick:
+	case <-t.C:
+	}
+}
+
+func (w *world) sleep(d time.Duration) { time.Sleep(d) }
+
+func (w *world) actions(now time.Time, next *time.Time) []action {
+	var acts []action
+	for _, l := range w.bus.links {
+		if now.Before(l.frozen) {
+			if next.IsZero() || l.frozen.Before(*next) {
+				*next = l.frozen
+			}
+			continue
+		}
+		if len(l.out) > 0 {
+			acts = append(acts, action{link: l, out: true})
+		}
+		if len(l.in) > 0 {
+			acts = append(acts, action{link: l})
+		}
+	}
+	for _, c := range w.bus.list {
+		if len(c.waiting) > 0 && c.ready() {
+			acts = append(acts, action{cons: c})
+		}
+	}
+	return acts
+}
+
+// act releases one action, with or without a fault.
+func (w *world) act(a action, now time.Time) {
+	switch {
+	case a.cons != nil:
+		n := 1 << 20
+		if !w.calm && w.rng.IntN(3) == 0 {
+			n = 1
+		}
+		w.note("deliver %s", a.cons.deliver(w.rng.IntN(8), n))
+		w.repeat(a.cons, now)
+	case a.out:
+		for more := true; more; { // what an ordered reader receives together is one release, now and then not
+			m := a.link.out[0]
+			a.link.out = a.link.out[1:]
+			w.write(a.link, &m)
+			more = len(a.link.out) > 0 && a.link.out[0].twin || m.reader != "" && len(a.link.out) > 0 && a.link.out[0].reader == m.reader && (w.calm || w.rng.IntN(4) > 0)
+		}
+	default:
+		for more := true; more; more = len(a.link.in) > 0 && a.link.in[0].twin {
+			o := a.link.in[0]
+			a.link.in = a.link.in[1:]
+			w.run(o)
+		}
+	}
+	if a.link != nil && !w.calm && w.rng.Float64() < w.odds.freeze {
+		a.link.frozen = now.Add(time.Duration(1+w.rng.IntN(3000)) * time.Millisecond)
+		w.note("freeze %s for %v", a.link.name, a.link.frozen.Sub(now))
+	}
+}
+
+// write hands a message to a client, or loses it.
+func (w *world) write(l *link, m *message) {
+	delivery := m.reply != ""
+	if delivery {
+		if w.strike(l, "before it receives "+m.what, false) {
+			return
+		}
+		if !w.calm && w.rng.Float64() < w.odds.cut {
+			w.note("%s < %s CUT", l.name, m.what)
+			l.cut("")
+			l.out = nil
+			return
+		}
+	}
+	w.note("%s < %s", l.name, m.what)
+	l.write(m)
+	if delivery {
+		w.strike(l, "as it receives "+m.what, true)
+	}
+}
+
+// run executes an operation, or loses it or its answer.
+func (w *world) run(o *op) {
+	mute := false
+	what := ""
+	switch {
+	case o.isAppend():
+		if w.strike(o.link, "before its append of "+o.subject, false) {
+			return
+		}
+		mute = !w.calm && w.rng.Float64() < w.odds.mute
+	case o.isAck() && !w.calm && w.rng.Float64() < w.odds.deaf:
+		w.note("%s > %s LOST", o.link.name, o.what())
+		return
+	}
+	if mute {
+		what = " UNANSWERED"
+	}
+	if w.lost(o) {
+		return
+	}
+	before := w.bus.size()
+	w.bus.release(o, mute)
+	if n := w.bus.size(); n > before {
+		what = fmt.Sprintf(" = #%d", n) + what
+	}
+	w.note("%s > %s%s", o.link.name, o.what(), what)
+	if o.isAppend() {
+		w.strike(o.link, "behind its append of "+o.subject, true)
+	}
+}
+
+// lost ends an instance that renews a slot that is another's by now. It would end
+// by itself at the answer, in an order that depends on its goroutines.
+func (w *world) lost(o *op) bool {
+	if !strings.HasPrefix(o.subject, "slot.") {
+		return false
+	}
+	in, s := w.byLink(o.link), w.bus.streams[bus.Slots]
+	if in == nil || s == nil {
+		return false
+	}
+	seq := s.last(o.subject)
+	if seq == 0 || o.header["Nats-Expected-Last-Subject-Sequence"] == fmt.Sprint(seq) {
+		w.slots[o.subject], in.slot = in.name, o.subject
+		return false
+	}
+	if in.slot != o.subject || w.slots[o.subject] == in.name {
+		return false
+	}
+	w.kill(in, "as its slot is another's")
+	return true
+}
+
+// size is the ledger's last sequence.
+func (b *Bus) size() uint64 {
+	if s := b.streams[bus.Events]; s != nil {
+		return s.log.Size()
+	}
+	return 0
+}
+
+// repeat delivers a piece of work in hand again, as a server may.
+func (w *world) repeat(c *consumer, now time.Time) {
+	if w.calm || !c.work || len(c.open) == 0 || w.rng.Float64() >= w.odds.again {
+		return
+	}
+	low := uint64(0)
+	for seq := range c.open {
+		if low == 0 || seq < low {
+			low = seq
+		}
+	}
+	c.open[low].due = now
+	w.note("again %s #%d", c.name, low)
+}
+
+// strike kills the instance, or the server, if the plan says so for this moment.
+func (w *world) strike(l *link, where string, after bool) bool {
+	if w.calm {
+		return false
+	}
+	if !after {
+		w.moments++
+	}
+	for i, f := range w.plan {
+		if f.at != w.moments || f.after != after {
+			continue
+		}
+		w.plan[i].at = -1
+		if f.server {
+			w.fail()
+			return true
+		}
+		if in := w.byLink(l); in != nil && !in.dead.Load() {
+			w.kill(in, where)
+			return true
+		}
+		w.plan[i].at = w.moments + 1 // a stranger's connection
+	}
+	return false
+}
+
+// fail is the death and return of the server.
+func (w *world) fail() {
+	w.restarts++
+	w.note("SERVER DIES")
+	w.bus.fail(func(n int) int { return w.rng.IntN(n + 1) })
+}
+
+func (w *world) byLink(l *link) *instance {
+	for _, in := range w.instances {
+		if in.name == l.name {
+			return in
+		}
+	}
+	return nil
+}
+
+// kill ends an instance as SIGKILL does. What it wrote may still arrive in part.
+func (w *world) kill(in *instance, where string) {
+	w.crashes++
+	w.note("KILL %s %s", in.name, where)
+	for _, l := range w.bus.links {
+		if l.name != in.name {
+			continue
+		}
+		l.cut(lastWords + lastWords)
+		l.out = nil
+		l.in = l.in[:w.rng.IntN(len(l.in)+1)]
+	}
+	in.kill()
+	in.back = time.Now().Add(time.Duration(w.rng.IntN(4000)) * time.Millisecond)
+}
+
+// lastWords make a client close its connection for good when it reads them twice.
+const lastWords = "-ERR 'Authorization Violation'\r\n"
+
+// revive starts what was killed, when its time has come.
+func (w *world) revive() {
+	now := time.Now()
+	for i, in := range w.instances {
+		if in.ended.Load() && !in.dead.Load() { // its supervisor starts it again
+			if w.calm {
+				w.violate("%s ended without a fault: %v", in.name, in.err)
+			}
+			in.kill()
+			in.back = now.Add(time.Second)
+		}
+		if in.dead.Load() && !now.Before(in.back) {
+			w.instances[i] = w.start(in.kind, in.n, in.gen+1, in)
+			w.note("START %s", w.instances[i].name)
+		}
+	}
+}
+
+// until steps until the condition holds, for at most limit. It returns whether
+// it does.
+func (w *world) until(limit time.Duration, cond func() bool) bool {
+	end := time.Now().Add(limit)
+	for time.Now().Before(end) && !w.broken() {
+		if cond() {
+			return true
+		}
+		w.revive()
+		w.launch()
+		soon := time.Now().Add(time.Second)
+		for _, in := range w.instances {
+			if in.dead.Load() && in.back.Before(soon) {
+				soon = in.back
+			}
+		}
+		for _, c := range w.calls {
+			if !c.sent && c.at.Before(soon) {
+				soon = c.at
+			}
+		}
+		w.step(soon)
+	}
+	return cond()
+}
+
+// stop kills everything and waits until every goroutine has ended.
+func (w *world) stop() {
+	w.bus.mu.Lock()
+	for _, l := range w.bus.links {
+		l.cut(lastWords + lastWords)
+	}
+	w.bus.mu.Unlock()
+	for _, in := range w.instances {
+		in.kill()
+	}
+	for _, in := range w.instances {
+		<-in.done
+	}
+	time.Sleep(15 * time.Minute) // what no service waits for ends by its deadlines
+}
+
+// report is what a failed run prints.
+func (w *world) report() string {
+	return strings.Join(w.bad, "\n")
+}
