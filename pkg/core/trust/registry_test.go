@@ -1,0 +1,204 @@
+package trust_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+)
+
+// registry has a root, published at 1, and a key of policy's, published at 5.
+func registry(t *testing.T) (r *trust.Registry, root, policy *sign.Key) {
+	t.Helper()
+	root, policy = key(t, "root"), key(t, "policy")
+	r = &trust.Registry{Root: root.KID}
+	if err := r.Apply(doc(root, root, "provision", false, contract.UseRoot), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(doc(root, policy, "policy", false, contract.UseDecision, contract.UseReceipt), 5); err != nil {
+		t.Fatal(err)
+	}
+	return r, root, policy
+}
+
+// TestApplyErrors: each reason for which a document is refused, and that the
+// registry is as before.
+func TestApplyErrors(t *testing.T) {
+	evil := key(t, "evil")
+	for name, c := range map[string]struct {
+		doc  func(root, policy *sign.Key) contract.TrustKey
+		want string
+	}{
+		"no key": {func(root, policy *sign.Key) contract.TrustKey {
+			return trust.Publish(root, contract.TrustKey{KID: "k"})
+		}, "public key is not 32 bytes"},
+		"a key that is cut": {func(root, _ *sign.Key) contract.TrustKey {
+			return trust.Publish(root, contract.TrustKey{KID: "k", PublicKey: "AAAA"})
+		}, "public key is not 32 bytes"},
+		"a key in no base64": {func(root, _ *sign.Key) contract.TrustKey {
+			return trust.Publish(root, contract.TrustKey{KID: "k", PublicKey: "!"})
+		}, "public key is not 32 bytes"},
+		"another's id": {func(root, _ *sign.Key) contract.TrustKey {
+			d := doc(root, evil, "x", false)
+			d.KID = "k-0"
+			return trust.Publish(root, d)
+		}, "id does not belong to the public key"},
+		"signed by a service":  {func(_, policy *sign.Key) contract.TrustKey { return doc(policy, evil, "x", false) }, "not signed by a trusted root"},
+		"signed by a stranger": {func(_, _ *sign.Key) contract.TrustKey { return doc(evil, evil, "x", false) }, "not signed by a trusted root"},
+		"the root again": {func(root, _ *sign.Key) contract.TrustKey {
+			return doc(root, root, "provision", false, contract.UseRoot)
+		}, "published twice"},
+		"changed after": {func(root, _ *sign.Key) contract.TrustKey {
+			d := doc(root, evil, "x", false)
+			d.Owner = "policy"
+			return d
+		}, "signature does not verify"},
+		"revoked unpublished": {func(root, _ *sign.Key) contract.TrustKey { return doc(root, evil, "x", true) }, "revoked before it was published"},
+		"the last root":       {func(root, _ *sign.Key) contract.TrustKey { return doc(root, root, "provision", true, contract.UseRoot) }, "the last root cannot be revoked"},
+	} {
+		r, root, policy := registry(t)
+		before := r.Dump()
+		d := c.doc(root, policy)
+		if err := r.Apply(d, 9); err == nil || !strings.HasPrefix(err.Error(), "trust: key "+d.KID+": "+c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		if !bytes.Equal(before, r.Dump()) {
+			t.Errorf("%s: changed the registry", name)
+		}
+	}
+}
+
+// TestAt: a key is one of owner's, for a use, from its publishing to the lamport
+// before its revocation.
+func TestAt(t *testing.T) {
+	r, root, policy := registry(t)
+	if err := r.Apply(doc(root, policy, "policy", true, contract.UseDecision, contract.UseReceipt), 9); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(doc(root, policy, "policy", true, contract.UseDecision, contract.UseReceipt), 12); err != nil {
+		t.Fatal("revoked again:", err)
+	}
+	for _, c := range []struct {
+		kid, owner, use string
+		lamport         uint64
+		want            string // in the error; empty = valid
+	}{
+		{policy.KID, "policy", contract.UseDecision, 5, ""}, {policy.KID, "policy", contract.UseReceipt, 8, ""},
+		{policy.KID, "policy", contract.UseDecision, 4, "not yet published at lamport 4"}, {policy.KID, "policy", contract.UseDecision, 9, "was revoked at lamport 9"},
+		{policy.KID, "audit", contract.UseDecision, 5, "belongs to policy, not to audit"}, {policy.KID, "policy", contract.UseRoot, 5, "is not for root"}, {"k-0", "policy", contract.UseDecision, 5, "is not in the trust registry"},
+	} {
+		got, err := r.At(c.kid, c.owner, c.use, c.lamport)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || (err == nil) != bytes.Equal(got, policy.Public()) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if n := len(r.Publics("policy", contract.UseDecision, 8)); n != 1 {
+		t.Errorf("%d keys", n)
+	}
+	if n := len(r.Publics("policy", contract.UseDecision, 9)); n != 0 {
+		t.Errorf("%d keys after the revocation", n)
+	}
+	if !r.Has(policy.KID) || r.Has("k-0") {
+		t.Error("Has")
+	}
+}
+
+// TestCurrent: the newest key that is valid.
+func TestCurrent(t *testing.T) {
+	r, root, old := registry(t)
+	next := key(t, "policy-2")
+	current := func() string { k, _ := r.Current("policy", contract.UseDecision); return k.KID }
+	if current() != old.KID {
+		t.Error(current())
+	}
+	for _, step := range []struct {
+		doc  contract.TrustKey
+		want string
+	}{
+		{doc(root, next, "policy", false, contract.UseDecision), next.KID},
+		{doc(root, key(t, "other use"), "policy", false, contract.UseReceipt), next.KID},
+		{doc(root, key(t, "other owner"), "audit", false, contract.UseDecision), next.KID},
+		{doc(root, next, "policy", true, contract.UseDecision), old.KID},
+		{doc(root, old, "policy", true, contract.UseDecision, contract.UseReceipt), ""},
+	} {
+		if err := r.Apply(step.doc, 9); err != nil {
+			t.Fatal(err)
+		}
+		if got := current(); got != step.want {
+			t.Errorf("%s, want %s", got, step.want)
+		}
+	}
+	if _, ok := r.Current("policy", contract.UseDecision); ok {
+		t.Error("a revoked key is current")
+	}
+}
+
+// TestDump: a line for each key, oldest first, keys of one lamport by id.
+func TestDump(t *testing.T) {
+	r, root, policy := registry(t)
+	if err := r.Apply(doc(root, key(t, "a"), "a", false, contract.UseSeal), 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(doc(root, policy, "policy", true, contract.UseDecision, contract.UseReceipt), 9); err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{policy.KID, key(t, "a").KID}
+	revoked := []string{"9", "0"}
+	if ids[0] > ids[1] {
+		ids[0], ids[1], revoked[0], revoked[1] = ids[1], ids[0], "0", "9"
+	}
+	lines := strings.Split(string(r.Dump()), "\n")
+	if len(lines) != 4 || lines[3] != "" {
+		t.Fatalf("%q", lines)
+	}
+	for i, want := range []string{root.KID, ids[0], ids[1]} {
+		if !strings.Contains(lines[i], `"kid":"`+want+`"`) {
+			t.Errorf("line %d is not of %s: %s", i+1, want, lines[i])
+		}
+	}
+	for i, since := range []string{`"revoked_since":"0","since":"1"}`, `"revoked_since":"` + revoked[0] + `","since":"5"}`, `"revoked_since":"` + revoked[1] + `","since":"5"}`} {
+		if !strings.HasSuffix(lines[i], since) {
+			t.Errorf("line %d: %s, want …%s", i+1, lines[i], since)
+		}
+	}
+}
+
+// TestEpoch: a root key opens a log epoch after the first, of its own mesh.
+func TestEpoch(t *testing.T) {
+	r, root, policy := registry(t)
+	for name, c := range map[string]struct {
+		change func(e *contract.Event, l *contract.LogEpoch)
+		signer *sign.Key
+		want   string
+	}{
+		"opened":               {func(*contract.Event, *contract.LogEpoch) {}, root, ""},
+		"the first":            {func(_ *contract.Event, l *contract.LogEpoch) { l.Epoch = 1 }, root, "not the opening of a log epoch"},
+		"by another service":   {func(e *contract.Event, _ *contract.LogEpoch) { e.Source = "audit/audit-1" }, root, "not the opening of a log epoch"},
+		"of another mesh":      {func(_ *contract.Event, l *contract.LogEpoch) { l.Tenant = "u" }, root, "not the opening of a log epoch"},
+		"by a key of policy's": {func(*contract.Event, *contract.LogEpoch) {}, policy, "belongs to policy"},
+		"by a stranger":        {func(*contract.Event, *contract.LogEpoch) {}, key(t, "evil"), "not in the trust registry"},
+		"before the root":      {func(e *contract.Event, _ *contract.LogEpoch) { e.Lamport = 0 }, root, "not yet published"},
+	} {
+		e, l := &contract.Event{Source: "provision/p", Tenant: "t", Lamport: 20}, contract.LogEpoch{Checkpoint: "sha256:0", Epoch: 2, Reason: "lost", Tenant: "t"}
+		c.change(e, &l)
+		l = trust.SignEpoch(c.signer, l)
+		e.Data = contract.Bytes(&l)
+		got, err := trust.VerifyEpoch(e, r.At)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || err == nil && got != l {
+			t.Errorf("%s: %+v, %v, want %q", name, got, err, c.want)
+		}
+	}
+	l := trust.SignEpoch(root, contract.LogEpoch{Epoch: 2, Tenant: "t"})
+	l.Reason = "another"
+	e := &contract.Event{Source: "provision/p", Tenant: "t", Lamport: 20, Data: contract.Bytes(&l)}
+	if _, err := trust.VerifyEpoch(e, r.At); err == nil {
+		t.Error("changed and accepted")
+	}
+	e.Data = append(e.Data, ' ')
+	if _, err := trust.VerifyEpoch(e, r.At); err == nil || strings.Contains(err.Error(), "signature") {
+		t.Error("not canonical:", err)
+	}
+}
