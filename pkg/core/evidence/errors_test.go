@@ -1,0 +1,46 @@
+package evidence
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"testing"
+)
+
+// TestErrorTexts: each conformance pack, and each of the packs that insiders
+// forge, fails for the reason that was recorded when its check was written. The
+// texts are what verifiers print; a check that is lost, or that another one
+// hides, changes them. `go test -update` writes them.
+func TestErrorTexts(t *testing.T) {
+	var got bytes.Buffer
+	root, all := vectors(t)
+	for _, v := range all {
+		_, err := Verify(v.pack, root)
+		fmt.Fprintf(&got, "%s: %v\n", v.File, err)
+	}
+	worlds := []*world{insiders(t, true), insiders(t, false)}
+	for i := range 300 {
+		pack, did := forge(worlds[i%2], i)
+		_, err := Verify(pack, worlds[0].root.KID)
+		fmt.Fprintf(&got, "forged %d (%s): %v\n", i, did, err)
+	}
+	const path = "testdata/errors.txt"
+	if *update {
+		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := bytes.Split(got.Bytes(), []byte("\n")), bytes.Split(want, []byte("\n"))
+	if len(a) != len(b) {
+		t.Fatalf("%d texts, %d recorded", len(a), len(b))
+	}
+	for i := range a {
+		if !bytes.Equal(a[i], b[i]) {
+			t.Errorf("%s\nwant %s", a[i], b[i])
+		}
+	}
+}
