@@ -19,7 +19,7 @@ func TestErrorTexts(t *testing.T) {
 		fmt.Fprintf(&got, "%s: %v\n", v.File, err)
 	}
 	worlds := []*world{insiders(t, true), insiders(t, false)}
-	for i := range 300 {
+	for i := range often(300, 90) {
 		pack, did := forge(worlds[i%2], i)
 		_, err := Verify(pack, worlds[0].root.KID)
 		fmt.Fprintf(&got, "forged %d (%s): %v\n", i, did, err)
@@ -30,17 +30,17 @@ func TestErrorTexts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(path)
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := bytes.Split(got.Bytes(), []byte("\n")), bytes.Split(want, []byte("\n"))
-	if len(a) != len(b) {
-		t.Fatalf("%d texts, %d recorded", len(a), len(b))
-	}
-	for i := range a {
-		if !bytes.Equal(a[i], b[i]) {
-			t.Errorf("%s\nwant %s", a[i], b[i])
+	want := bytes.SplitAfter(b, []byte("\n"))
+	for i, line := range bytes.SplitAfter(got.Bytes(), []byte("\n")) {
+		if len(line) > 0 && (i >= len(want) || !bytes.Equal(line, want[i])) {
+			t.Errorf("line %d of %s: %s", i+1, path, line)
 		}
+	}
+	if n := bytes.Count(got.Bytes(), []byte("\n")); !testing.Short() && n != len(want)-1 {
+		t.Errorf("%d texts, %d recorded", n, len(want)-1)
 	}
 }

@@ -98,7 +98,7 @@ func TestHostile(t *testing.T) {
 		for p, b := range files {
 			deep[p] = b
 		}
-		deep[name] = []byte(strings.Repeat("[", often(8<<20, 1<<20)) + "\n")
+		deep[name] = []byte(strings.Repeat("[", often(8<<20, 1<<16)) + "\n")
 		b, err := writeTar(deep)
 		if err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestHostile(t *testing.T) {
 	within(t, "an endless line", little, ledger(func() io.Reader { return flood(1<<30, "x") }), "a line of more than")
 	w.call("s-a", "c-last", true, false)
 	line := string(w.ledger[len(w.ledger)-4]) + "\n"
-	within(t, "a million events nobody signed", little, ledger(func() io.Reader { return flood(int64(often(300_000, 60_000)), line) }), "the export is cut off")
+	within(t, "a million events nobody signed", little, ledger(func() io.Reader { return flood(int64(often(300_000, 5_000)), line) }), "the export is cut off")
 	within(t, "deep events", little, ledger(func() io.Reader { return flood(1, `{"actor":`+strings.Repeat("[", 4<<20)+"\n") }), "nesting deeper")
 
 	// Archives.
@@ -145,7 +145,7 @@ func TestHostile(t *testing.T) {
 	open := func(dir string) func() error {
 		return func() error { _, err := VerifyFile(dir, root, Demands{}); return err }
 	}
-	within(t, "a line that unpacks to 256 MiB", little, open(archive(Segment{From: 1, To: 4}, 4, flood(256<<20, "x"))), "a line of more than")
+	within(t, "a line that unpacks to 256 MiB", little, open(archive(Segment{From: 1, To: 4}, 4, flood(int64(often(256<<20, 20<<20)), "x"))), "a line of more than")
 	within(t, "more lines than the index has", little, open(archive(Segment{From: 1, To: 4}, 4, flood(1<<20, "some event\n"))), "more events than the index names")
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, ArchiveFile), []byte(strings.Repeat(`{"a":`, 1<<20)), 0o600); err != nil {
