@@ -18,7 +18,7 @@ const (
 
 var errLine = fmt.Errorf("a line of more than %d bytes", MaxLine)
 
-// lineReader reads lines that end in a newline, of at most MaxLine bytes.
+// lineReader reads lines that end in a newline, of at most MaxLine bytes with it.
 type lineReader struct {
 	in  *bufio.Reader
 	buf []byte
