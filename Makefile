@@ -12,7 +12,7 @@ HOSTILE  := escape leak
 COMMIT   := $(shell git describe --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/pkg/run.commit=$(COMMIT)
 
-.PHONY: help up build services packs test unit race e2e lint gen fix verify bench compose-up compose-down clean deps
+.PHONY: help up build services packs test unit race e2e mutate lint gen fix verify bench compose-up compose-down clean deps
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,9 @@ race: ## the same under the race detector (needs a C compiler)
 
 e2e: services ## the same scripts on one process, on one process per service and on compose
 	go test -count=1 -timeout 30m ./e2e/...
+
+mutate: ## change one operator at a time and count what tests detect: the trusted core, or PKG="FOLDER …" (docs/mutation.md)
+	scripts/mutate $(PKG)
 
 lint: ## golangci-lint with our short list of rules
 	scripts/lint
