@@ -2,7 +2,7 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// ApprovalRule says who must agree before an escalated call may start.
+// ApprovalRule is one requirement on the approvers of an escalated call.
 type ApprovalRule struct {
 	Quorum    int64    `json:"quorum"`          // distinct approvers, none of them the caller
 	Roles     []string `json:"roles,omitempty"` // each approver holds one of these; empty = any approver
@@ -16,7 +16,7 @@ func (a *ApprovalRule) Canonical(c *canon.Codec) {
 	c.Int("timeout_ms", &a.TimeoutMS)
 }
 
-// Escalated is the data of policy.escalated: the call waits for people. The
+// Escalated is the data of policy.escalated: the call waits for approval. The
 // decision's verdict is ESCALATE, and every rule must be met before Expires.
 type Escalated struct {
 	Call     Call           `json:"call"`
@@ -33,11 +33,11 @@ func (e *Escalated) Canonical(c *canon.Codec) {
 	canon.List(c, "rules", &e.Rules)
 }
 
-// Ways an approval can go.
+// Votes.
 const (
 	Grant   = "grant"
 	Refuse  = "deny"
-	TimeOut = "timed_out" // nobody's vote: the time was over
+	TimeOut = "timed_out" // no vote: the time to vote is over
 )
 
 // Approval is the data of policy.approval_recorded: one vote on an escalated
@@ -69,7 +69,8 @@ func (a *Approval) Canonical(c *canon.Codec) {
 }
 
 // Ballot is what an approver signs: the vote, and the digest of the signed
-// ESCALATE decision it is about, so that the signature says what was seen.
+// ESCALATE decision that it is about, so that the signature covers what the
+// approver was shown.
 type Ballot struct {
 	Approver       string `json:"approver"`
 	CallID         string `json:"call_id"`
@@ -91,7 +92,7 @@ func (b *Ballot) Canonical(c *canon.Codec) {
 	c.Str("vote", &b.Vote)
 }
 
-// FreezeAck is the data of <executor>.freeze_acknowledged: from here on this
+// FreezeAck is the data of <executor>.freeze_acknowledged: after this event the
 // instance starts no effect until the freeze is over.
 type FreezeAck struct {
 	FreezeID string `json:"freeze_id"`

@@ -6,9 +6,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// Call is a proposal: data of <service>.call_proposed.v1. Who calls stands in
-// the envelope; nothing in here grants authority except Scopes, which the
-// edge copied from the verified token.
+// Call is a proposal: data of <service>.call_proposed. The envelope names the
+// caller; nothing in here grants authority except Scopes, which the gateway copied
+// from the verified token.
 type Call struct {
 	Args          Content  `json:"args"`
 	Body          *Content `json:"body,omitempty"`       // what the caller brought beside the args, which name its commitment; policy does not see it
@@ -18,7 +18,7 @@ type Call struct {
 	IdemKey       string   `json:"idempotency_key,omitempty"`
 	Kind          string   `json:"kind"`                   // llm.chat, tool.<pack>, vault.<verb> …
 	Labels        []string `json:"labels,omitempty"`       // data classes the proposing service saw in what the caller brought
-	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal the actor says it acts for; policy checks
+	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal that the actor claims to act for; policy checks
 	Parent        string   `json:"parent,omitempty"`       // live call this one is nested in
 	ParentSession string   `json:"parent_session,omitempty"`
 	ReportWithin  int64    `json:"report_within_ms,omitempty"`  // the caller executes the call itself and reports its outcome within this time; absent: the tool's executor does
@@ -52,11 +52,12 @@ func (x *Call) Canonical(c *canon.Codec) {
 	c.Str("tool", &x.Tool)
 }
 
-// KeyClient begins the client of an event whose caller showed a virtual key; the
-// key's id follows.
+// KeyClient is the prefix of the client of an event whose caller presented a
+// virtual key; the key's id follows.
 const KeyClient = "key/"
 
-// Contents lists what the call refers to.
+// Contents returns the contents that the call refers to: its args, and its body if
+// it has one.
 func (x *Call) Contents() []Content {
 	if x.Body == nil {
 		return []Content{x.Args}
@@ -64,8 +65,8 @@ func (x *Call) Contents() []Content {
 	return []Content{x.Args, *x.Body}
 }
 
-// Tool is what an executor declares it can do: data of
-// <service>.tool_registered.v1. Schemas are canonical JSON Schema 2020-12.
+// Tool declares what an executor can do: data of <service>.tool_registered.
+// Schemas are canonical JSON Schema 2020-12.
 type Tool struct {
 	Class        string        `json:"class,omitempty"` // E0 read-only … E4 irreversible; empty = E3
 	Description  string        `json:"description"`
@@ -97,13 +98,13 @@ func (t *ToolApproved) Canonical(c *canon.Codec) {
 	c.Str("kind", &t.Kind)
 }
 
-// Raw is canonical JSON kept as it is.
+// Raw is a value of canonical JSON, stored byte for byte.
 type Raw []byte
 
-// UnmarshalJSON keeps the bytes.
+// UnmarshalJSON copies the bytes.
 func (r *Raw) UnmarshalJSON(b []byte) error { *r = append((*r)[:0], b...); return nil }
 
-// MarshalJSON returns the bytes.
+// MarshalJSON returns the bytes themselves, and null where there are none.
 func (r Raw) MarshalJSON() ([]byte, error) {
 	if len(r) == 0 {
 		return []byte("null"), nil
@@ -140,7 +141,8 @@ type SecretGrant struct {
 // executor fetches one by one, for its own use.
 func (s *SecretGrant) Pattern() bool { return strings.HasSuffix(s.Name, ".*") }
 
-// Permits reports whether the grant covers a secret.
+// Permits reports whether the grant covers the secret of this name: the one it
+// names, or one below its pattern.
 func (s *SecretGrant) Permits(name string) bool {
 	if s.Pattern() {
 		return strings.HasPrefix(name, strings.TrimSuffix(s.Name, "*"))

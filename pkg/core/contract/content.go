@@ -14,17 +14,17 @@ import (
 // InlineMax is the largest content, in bytes, that is stored inside an event.
 const InlineMax = 16 << 10
 
-// Where content lies.
+// Where content is stored.
 const (
 	StoreInline   = "inline"   // Salt and Text are in the reference itself
 	StoreObject   = "object"   // salt ‖ bytes is the object named by the commitment
 	StoreWithheld = "withheld" // nowhere; the commitment alone was recorded
 )
 
-// Content refers to bytes without giving them away: Commitment is
-// SHA-256(salt ‖ bytes) over 16 random bytes of salt, so that knowing the
-// commitment does not let anyone test guesses, and destroying salt and bytes
-// erases the content while every digest and signature above it still holds.
+// Content refers to bytes without revealing them: Commitment is
+// SHA-256(salt ‖ bytes) over 16 random bytes of salt, so that nobody who knows the
+// commitment can test guesses, and destroying salt and bytes erases the content
+// while every digest and signature over the commitment still holds.
 //
 // Encryption, when present, says that what is stored is
 // AES-256-GCM(key, nonce, salt ‖ bytes, additional data = commitment);
@@ -67,7 +67,8 @@ func (c *Content) Canonical(m *canon.Codec) {
 // SaltSize is the length of a content's salt in bytes.
 const SaltSize = 16
 
-// Commit is the commitment over salt and content.
+// Commit is the commitment to content under a salt: "sha256:" and
+// SHA-256(salt ‖ content) in lower-case hex.
 func Commit(salt, content []byte) string {
 	h := sha256.New()
 	h.Write(salt)
@@ -75,9 +76,10 @@ func Commit(salt, content []byte) string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// NewContent makes a reference to content. Content above InlineMax, or that is
-// not text, must be stored by the caller as the object Object(salt, content) before the
-// reference is published. salt is 16 fresh random bytes.
+// NewContent returns a reference to content, of which it keeps a copy where it is
+// text of at most InlineMax bytes. Everything else the caller must store as
+// Object(salt, content) before the reference is published. salt is 16 fresh random
+// bytes.
 func NewContent(salt, content []byte, mediaType string) Content {
 	c := Content{Commitment: Commit(salt, content), MediaType: mediaType, Size: int64(len(content)), Store: StoreObject}
 	if len(content) <= InlineMax && utf8.Valid(content) {
@@ -86,10 +88,11 @@ func NewContent(salt, content []byte, mediaType string) Content {
 	return c
 }
 
-// Object is what lies in the object store under the commitment's name.
+// Object returns the bytes that are stored under the commitment's name: the salt
+// and the content, in a slice of their own.
 func Object(salt, content []byte) []byte { return append(append([]byte(nil), salt...), content...) }
 
-// Why content cannot be had.
+// Errors of Content.Open where content is not there to be read.
 var (
 	ErrErased    = errors.New("content is erased")
 	ErrEncrypted = errors.New("content is encrypted")

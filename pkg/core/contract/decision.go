@@ -9,10 +9,9 @@ const (
 	Allow    = "ALLOW"
 )
 
-// Decision is policy's signed answer to one call. Facts is the whole document
-// the decision was computed from, args excepted, which are referred to by
-// their commitment; so anyone holding the policies and the args can compute
-// it again.
+// Decision is policy's signed verdict on one call. Facts is the whole document
+// that the decision was computed from but for the args, to which it refers by their
+// commitment; so whoever has the policies and the args can compute it again.
 type Decision struct {
 	Actor         string           `json:"actor"`
 	ArgsDigest    string           `json:"args_digest"` // the args' commitment
@@ -154,7 +153,7 @@ func (i *ExecutionIntent) Canonical(c *canon.Codec) {
 	c.Str("tool", &i.Tool)
 }
 
-// Allowed is the data of policy.allowed.v1: the executor's work item.
+// Allowed is the data of policy.allowed: the executor's work item.
 type Allowed struct {
 	Decision Decision `json:"decision"`
 	// Call is the proposal decided on, repeated so that the work item is whole.

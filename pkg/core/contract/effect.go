@@ -10,12 +10,13 @@ const (
 	Expired      = "expired"
 	TimedOut     = "timed_out"
 	Cancelled    = "cancelled"
-	Unknown      = "unknown" // started, and nobody can say how it ended
+	Unknown      = "unknown" // started, and it is not known how it ended
 	DeadLettered = "dead_lettered"
 )
 
-// Started is the data of <executor>.effect_started.v1, the claim: it is on
-// the ledger before the effect begins.
+// Started is the data of <executor>.effect_started, the claim, which is on the
+// ledger before the effect begins, and of policy.start_expired, which ends a call
+// that nobody claimed in time.
 type Started struct {
 	CallID     string `json:"call_id"`
 	DecisionID string `json:"decision_id"`
@@ -31,16 +32,16 @@ func (s *Started) Canonical(c *canon.Codec) {
 	c.Str("intent_id", &s.IntentID)
 }
 
-// Caller says who executed a call, or who attests its outcome, where that is not
-// an executor of the mesh.
+// Caller is the value of executed_by and attested_by where the caller, and no
+// executor of the mesh, executed a call or attests its outcome.
 const Caller = "caller"
 
-// CallerExecutor is the service that intents of calls are addressed to which their
-// callers execute themselves. It hands the intent out, receives the report of the
-// outcome and signs it as the caller's attestation.
+// CallerExecutor is the service to which the intent of a call is addressed that its
+// caller executes. It hands the intent out, receives the report of the outcome and
+// signs it as the caller's attestation.
 const CallerExecutor = "gateway"
 
-// Effect says what came of a call.
+// Effect is the outcome of a call.
 type Effect struct {
 	Artifacts    []string     `json:"artifacts,omitempty"`   // commitments
 	AttestedBy   string       `json:"attested_by,omitempty"` // "caller" where the caller reported the effect and no executor observed it
@@ -60,14 +61,15 @@ type Effect struct {
 	Usage        *Usage       `json:"usage,omitempty"`
 }
 
-// What Usage.Measured names.
+// Names of measures in Usage.Measured.
 const (
 	MeasureCompute = "compute_ms"
 	MeasureEgress  = "egress_bytes"
 	MeasureMemory  = "memory_peak_bytes"
 )
 
-// Usage is what the effect consumed.
+// Usage is what an effect consumed. A measure that is zero was not used, or, unless
+// Measured names it, not measured.
 type Usage struct {
 	CachedTokens    int64    `json:"cached_tokens,omitempty"` // part of InputTokens that a prompt cache held
 	Cents           int64    `json:"cents,omitempty"`
@@ -97,7 +99,7 @@ func (u *Usage) Canonical(c *canon.Codec) {
 	c.OptInt("wall_ms", &u.WallMS)
 }
 
-// Attestation is what the sandbox says it enforced.
+// Attestation is what the sandbox reports that it enforced.
 type Attestation struct {
 	Enforced    []string `json:"enforced"`
 	ImageDigest string   `json:"image_digest"`
@@ -185,9 +187,9 @@ func (r *Receipt) Canonical(c *canon.Codec) {
 	c.Str("verdict", &r.Verdict)
 }
 
-// Recorded is the data of <service>.effect_recorded.v1: everything that ends
-// a call, in one event, so that there is nothing to fall out of step. Decision
-// is present when the call never had an allowed event: a denial.
+// Recorded is the data of <service>.effect_recorded: everything that ends a call,
+// in one event, so that its parts cannot disagree. Decision is present where the
+// call has no allowed event, that is, in a denial.
 type Recorded struct {
 	Decision *Decision `json:"decision,omitempty"`
 	Effect   Effect    `json:"effect"`

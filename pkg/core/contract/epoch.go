@@ -2,9 +2,9 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// LogEpoch is the data of provision.log_epoch_opened: whoever holds the root
-// key accepts that the ledger no longer is what its last checkpoint committed
-// to, and that the log goes on as another one.
+// LogEpoch is the data of provision.log_epoch_opened: the holder of the root key
+// accepts that the ledger no longer is what its last checkpoint committed to, and
+// that a new log begins.
 type LogEpoch struct {
 	Checkpoint string `json:"checkpoint"` // digest of the last epoch's last checkpoint
 	Epoch      int64  `json:"epoch"`      // of the new log; the first is 1

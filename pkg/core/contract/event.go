@@ -43,16 +43,16 @@ type Event struct {
 	Data     []byte // canonical JSON object
 }
 
-// Service is the producer's service name.
+// Service returns the producer's service name: Source up to its slash.
 func (e *Event) Service() string { s, _, _ := strings.Cut(e.Source, "/"); return s }
 
-// Type is the CloudEvents type: dev.binnacle.<service>.<name>.v<version>.
+// Type returns the CloudEvents type: dev.binnacle.<service>.<name>.v<version>.
 func (e *Event) Type() string {
 	return "dev.binnacle." + e.Service() + "." + e.Name + ".v" + strconv.Itoa(e.Version)
 }
 
-// Subject recomputes the NATS subject the event must lie under:
-// evt.<tenant>.<service>.<origin>.<name>[_<target>].<key>.
+// Subject returns the NATS subject that the event must be stored under, computed
+// from its attributes: evt.<tenant>.<service>.<origin>.<name>[_<target>].<key>.
 func (e *Event) Subject() string {
 	name := e.Name
 	if e.Target != "" {
@@ -61,7 +61,7 @@ func (e *Event) Subject() string {
 	return "evt." + e.Tenant + "." + e.Service() + "." + e.Origin + "." + name + "." + e.Key
 }
 
-// Under reports whether subject is the one that the event must lie under.
+// Under reports whether subject equals Subject; it does not allocate.
 func (e *Event) Under(subject string) bool {
 	sep := ""
 	if e.Target != "" {
@@ -70,8 +70,9 @@ func (e *Event) Under(subject string) bool {
 	return is(subject, "evt.", e.Tenant, ".", e.Service(), ".", e.Origin, ".", e.Name, sep, e.Target, ".", e.Key)
 }
 
-// Encode returns the canonical bytes. It fails when a token would break the
-// subject or a mandatory attribute is missing.
+// Encode returns the canonical bytes, which the caller owns. It returns an error
+// where a token would break the subject or a mandatory attribute is missing. Data
+// must be canonical, which is not checked.
 func (e *Event) Encode() ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
@@ -135,7 +136,8 @@ var versions = map[string]int{
 	"allowed": 5, "attempt_finished": 3, "call_proposed": 4, "delegation_granted": 2, "effect_recorded": 5, "effect_started": 2, "escalated": 4, "ledger_truncated": 2, "policy_activated": 2, "prices_published": 2, "secret_requested": 2, "tool_registered": 4, "tool_retired": 4, "virtual_key_created": 2,
 }
 
-// VersionOf is the schema version that an event of this name is written in.
+// VersionOf returns the schema version in which this release writes events of this
+// name.
 func VersionOf(name string) int { return max(versions[name], 1) }
 
 func (e *Event) schemaOwner() string {
@@ -230,7 +232,8 @@ func Token(s string) bool {
 
 // DecodeEvent reads stored bytes. It accepts only what Encode produces, so a
 // second spelling of one event, an unknown attribute or a doubled key is an
-// error. Data aliases b; that it is canonical is checked by whoever decodes it.
+// error. Data aliases b; that it is canonical is not checked here but by CheckData
+// and Decode.
 func DecodeEvent(b []byte) (*Event, error) {
 	var e Event
 	if err := canon.Read(b, &e); err != nil {
@@ -245,15 +248,16 @@ func DecodeEvent(b []byte) (*Event, error) {
 // Bytes returns d's canonical bytes.
 func Bytes(d canon.Document) []byte { return canon.Append(make([]byte, 0, 2<<10), d) }
 
-// Digest is the SHA-256 of d's canonical bytes.
+// Digest is the digest of d's canonical bytes (see sign.Digest).
 func Digest(d canon.Document) string { return sign.Digest(Bytes(d)) }
 
 // Decode reads b into d and accepts only d's own canonical bytes: unknown
 // members, doubled keys and other spellings are errors. Raw members alias b.
 func Decode(b []byte, d canon.Document) error { return canon.Read(b, d) }
 
-// PeekCallID returns the callid of canonical event bytes without decoding
-// them, or "". It is for readers that select; whoever acts decodes.
+// PeekCallID returns the callid of canonical event bytes without decoding them, or
+// "" where none begins in the first 4 KiB. Use it to select events, and decode
+// those that are acted on.
 func PeekCallID(b []byte) string {
 	const key = `","callid":"`
 	i := bytes.Index(b[:min(len(b), 4096)], []byte(key))

@@ -15,9 +15,9 @@ const (
 	UseWitness    = "witness"  // cosigns checkpoints; Owner is "witness:<name>"
 )
 
-// TrustKey publishes or revokes a key: data of provision.key_published.v1 and
-// provision.key_revoked.v1. It is signed by the root key, which publishes
-// itself first.
+// TrustKey publishes or revokes a key: data of provision.key_published and
+// provision.key_revoked. It is signed by a root key, the first of which publishes
+// itself.
 type TrustKey struct {
 	Algorithm string   `json:"algorithm"` // "ed25519" or "x25519"
 	KID       string   `json:"kid"`
@@ -43,7 +43,7 @@ func (k *TrustKey) Canonical(c *canon.Codec) {
 	c.Strs("uses", &k.Uses)
 }
 
-// Activated is the data of policy.policy_activated: from here on the document
+// Activated is the data of policy.policy_activated: after this event the document
 // is in force, in place of the one of the same layer and name. Bundle holds
 // the policy itself, so that replay can decide again.
 type Activated struct {
@@ -51,8 +51,8 @@ type Activated struct {
 	Digest     string  `json:"digest"`               // SHA-256 of the bundle's bytes
 	Layer      string  `json:"layer"`                // "p0", "p1", "p2"
 	Name       string  `json:"name,omitempty"`       // of the bundle or overlay within its layer
-	Precedence int64   `json:"precedence,omitempty"` // p1: the lower speaks first
-	Retired    bool    `json:"retired,omitempty"`    // no longer in force, from here on
+	Precedence int64   `json:"precedence,omitempty"` // p1: bundles are evaluated in ascending order
+	Retired    bool    `json:"retired,omitempty"`    // no longer in force after this event
 	Source     string  `json:"source,omitempty"`     // where it came from
 }
 

@@ -48,7 +48,9 @@ type Segment struct {
 	SHA256 string `json:"sha256"` // of the file
 }
 
-// OpenArchive reads an archive's index.
+// OpenArchive reads the index of the archive in a folder. It returns an error of
+// the file system, or for an index that is not of ArchiveFormat. Nothing in it is
+// verified.
 func OpenArchive(dir string) (*Archive, error) {
 	b, err := readFile(filepath.Join(dir, ArchiveFile), maxIndex)
 	if err != nil {
@@ -180,7 +182,7 @@ func VerifyArchive(dir, rootKID string, demands Demands) (*LedgerReport, error) 
 	return VerifyLedgerFrom(func() (io.ReadCloser, error) { return &archiveReader{dir: dir, ix: ix}, nil }, rootKID, demands)
 }
 
-// check holds a segment's file against the index, one line in memory.
+// check compares a segment's file with the index, with one line in memory.
 func (s *Segment) check(dir string) error {
 	r, err := s.open(dir)
 	if err != nil {

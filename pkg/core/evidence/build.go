@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Stored is one ledger entry as it lies there, or, with a leaf hash, what is
-// shown of it.
+// Stored is one ledger entry: its stored bytes, or, after Redact, what is shown of
+// them, and its place in the tree.
 type Stored struct {
 	Bytes []byte
 	Proof Proof
@@ -39,7 +39,9 @@ type Source struct {
 	Tip             *TipProof         // of the session; nil where Head commits to no map of tips
 }
 
-// Build writes the pack. The same source and key give the same bytes.
+// Build writes the pack of src, signed with key, to a writer. The same source and
+// key give the same bytes. It returns an error where the events are not those of
+// one session in canonical form, or writing fails; it does not verify the pack.
 func Build(to io.Writer, src Source, key *sign.Key) error {
 	files, err := render(&src, key)
 	if err != nil {
@@ -205,7 +207,8 @@ func checkpointLamport(c *translog.Checkpoint) (int64, error) {
 	return n, nil
 }
 
-// Lamport is the newest lamport below a checkpoint.
+// Lamport returns the newest lamport below a checkpoint, or an error where its
+// lamport line is missing or malformed.
 func Lamport(c *translog.Checkpoint) (uint64, error) {
 	n, err := checkpointLamport(c)
 	return uint64(n), err

@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// Demands are what a reader wants beyond a valid proof. The zero value demands
+// Demands are what a reader requires beyond a valid proof. The zero value requires
 // nothing.
 type Demands struct {
 	Quorum    int       // of Witnesses that must have cosigned the checkpoint
@@ -27,8 +27,9 @@ type Witness struct {
 	PublicKey []byte `json:"public_key"`
 }
 
-// ReadWitnesses reads the document that names the witnesses a reader trusts,
-// {quorum, witnesses: [{name, public_key}]}.
+// ReadWitnesses sets quorum and witnesses from the document that names them,
+// {quorum, witnesses: [{name, public_key}]}. It returns an error for a quorum that
+// they cannot meet, and for names or keys that occur twice; d is then unchanged.
 func (d *Demands) ReadWitnesses(doc []byte) error {
 	if err := canon.CheckDepth(doc); err != nil {
 		return err
@@ -86,8 +87,8 @@ func (d *Demands) cosigned(note []byte, lines []string) error {
 	return nil
 }
 
-// CheckPack reports an error unless the pack meets the demands. Verify comes
-// first; this says nothing about the rest of the pack.
+// CheckPack returns an error unless the pack meets the demands. It checks nothing
+// else: Verify comes first.
 func (d *Demands) CheckPack(pack []byte) error {
 	if d.Quorum == 0 && d.Kept == nil {
 		return nil

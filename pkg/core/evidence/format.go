@@ -1,6 +1,7 @@
-// Package evidence is the evidence pack: a deterministic tar that proves what
-// happened in one session, and its verifier. docs/reference/ledger-format.md
-// is the format's specification; this package is one implementation of it.
+// Package evidence makes and verifies evidence packs: deterministic tars that prove
+// what happened in one session. It also verifies exported ledgers and archives.
+// docs/reference/ledger-format.md is the specification of the formats, of which
+// this package is one implementation; DESIGN.md has its states and invariants.
 package evidence
 
 import (
@@ -134,7 +135,7 @@ func (r *redaction) Canonical(c *canon.Codec) {
 	c.Str("leaf", &r.Leaf)
 }
 
-// HexPath renders hashes for Proof.Path.
+// HexPath returns hashes in lower-case hex, as Proof.Path has them.
 func HexPath(path []translog.Hash) []string {
 	out := make([]string, len(path))
 	for i, h := range path {

@@ -29,8 +29,8 @@ func (t *trailer) Canonical(c *canon.Codec) {
 	c.OptStrs("cosignatures", &t.Cosignatures)
 }
 
-// LedgerTrailer renders the last line of an exported ledger: a checkpoint and
-// the witnesses' lines over it.
+// LedgerTrailer returns the last line of an exported ledger, with its newline: a
+// checkpoint and the witnesses' lines over it.
 func LedgerTrailer(note string, cosignatures ...string) []byte {
 	return append(contract.Bytes(&trailer{note, cosignatures}), '\n')
 }
@@ -47,7 +47,7 @@ type LedgerReport struct {
 	Tips     string `json:"tips"` // TipBound, or TipAttested where the checkpoint commits to no map of tips
 }
 
-// String is the report for people.
+// String returns the report as text of several lines.
 func (r *LedgerReport) String() string {
 	tips := "their map, computed again, is the one that the checkpoint commits to"
 	if r.Tips != TipBound {
@@ -60,8 +60,9 @@ func (r *LedgerReport) String() string {
 // Opener opens an exported ledger from its start; a verifier reads it twice.
 type Opener func() (io.ReadCloser, error)
 
-// VerifyLedger checks an exported ledger: the root over every line, every
-// event's schema, every signature, every session's chain, and the map of tips.
+// VerifyLedger verifies an exported ledger against the key id of the trusted root:
+// the root hash over every line, every event's schema, every signature, every
+// session's chain, and the map of tips. The error names the first line that fails.
 func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	return VerifyLedgerFrom(opener(export), rootKID, Demands{})
 }

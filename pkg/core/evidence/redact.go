@@ -16,10 +16,10 @@ const (
 	PartOutput = "output"
 )
 
-// Redact takes payloads out of a session's events, and objects out of the
-// pack: those for which show says no. Their commitments stay, in the events and
-// in the decisions and receipts that are signed over them. A pack of a redacted
-// source has FormatRedacted.
+// Redact removes from src the payloads for which show returns false: PartArgs or
+// PartOutput of a call. They are removed from the session's events and from the
+// objects; their commitments stay, in the events and in the decisions and receipts
+// that are signed over them. A pack of a redacted source has FormatRedacted.
 func Redact(src *Source, show func(callID, part string) bool) error {
 	for i := range src.Events {
 		s := &src.Events[i]

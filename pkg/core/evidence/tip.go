@@ -15,7 +15,7 @@ import (
 // checkpoint commits to a map of tips.
 const pathTip = "tip.json"
 
-// What a report states about the session's end.
+// How a report says that the session's end is known.
 const (
 	TipBound    = "bound by checkpoint"
 	TipAttested = "attested by audit's manifest only"
@@ -37,7 +37,7 @@ func (p *TipProof) Canonical(c *canon.Codec) {
 	c.Str("tip_digest", &p.Tip)
 }
 
-// NewTipProof renders a tip and the path to it.
+// NewTipProof returns the proof of a tip by the path to it, from the root down.
 func NewTipProof(t translog.Tip, path []translog.Hash) *TipProof {
 	return &TipProof{Events: int64(t.Events), Path: HexPath(path), Receipts: int64(t.Receipts), Tip: "sha256:" + hex.EncodeToString(t.Digest[:])}
 }

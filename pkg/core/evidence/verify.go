@@ -395,7 +395,7 @@ func attestedByCallers(receipts [][]byte) (n int) {
 	return n
 }
 
-// String is the report for people.
+// String returns the report as text of several lines.
 func (r *Report) String() string {
 	s := fmt.Sprintf("VERIFIED session %s of tenant %s\n  log       %s, tree size %d, root %s\n  events    %d, each included in the log\n  decisions %d, signed by policy\n  receipts  %d, one unbroken chain\n",
 		r.Session, r.Tenant, r.Origin, r.TreeSize, r.RootHash, r.Events, r.Decisions, r.Receipts)

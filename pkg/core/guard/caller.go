@@ -7,12 +7,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// MaxReportWithin bounds how long a caller that executes a call itself may take
-// to report its outcome.
+// MaxReportWithin is the longest time that a caller which executes a call itself
+// may take to report its outcome.
 const MaxReportWithin = 24 * time.Hour
 
-// callerKinds are the families of kinds whose effect lies outside the mesh. What
-// the mesh does itself no caller can do in its place.
+// callerKinds are the families of kinds whose effect is outside the mesh. No caller
+// can execute what the mesh does itself.
 var callerKinds = []string{"client.*", "tool.*"}
 
 // callerMay reports whether the caller may execute the call itself.
@@ -29,14 +29,14 @@ func toCaller(i *contract.ExecutionIntent, f *Facts) {
 	i.Executor, i.Secrets = contract.CallerExecutor, nil
 	now, err := contract.ParseTime(f.Now)
 	if err != nil {
-		return // late has denied the call
+		return // gateState has denied the call
 	}
 	i.Deadline = contract.Time(now.Add(time.Duration(f.ReportWithin) * time.Millisecond))
 	i.Expires = min(i.Expires, i.Deadline) // TimeFormat sorts as time does
 }
 
-// CallID is the call that an intent belongs to, by the intent's id; "" where it
-// is none.
+// CallID returns the id of the call that the intent with this id belongs to, or ""
+// for what is not the id of an intent.
 func CallID(intentID string) string {
 	call, _ := strings.CutPrefix(intentID, "i-")
 	if call == intentID {

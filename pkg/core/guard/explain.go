@@ -1,6 +1,6 @@
 package guard
 
-// Parts of a decision, in the order in which they answer.
+// Parts of a decision, in the order in which they are applied.
 const (
 	PartGates       = "gates"
 	PartSchema      = "input schema"
@@ -15,19 +15,19 @@ const (
 	PartPeople      = "approvals"
 )
 
-// Step is what one part of a decision answered.
+// Step is the result of one part of a decision.
 type Step struct {
 	Part    string `json:"layer"`
 	Name    string `json:"name,omitempty"` // of the document
 	Digest  string `json:"digest,omitempty"`
 	Verdict string `json:"verdict,omitempty"` // empty: no opinion
 	Reason  string `json:"reason_code,omitempty"`
-	At      string `json:"at,omitempty"` // the rule that answered
+	At      string `json:"at,omitempty"` // the rule that matched
 }
 
-// Explain is Judge, with what each part answered. layers are the steps of the
-// parts whose answers are among the inputs: schema, rules and overlays. They
-// are listed where they count: a gate that denies hides them.
+// Explain returns the verdict of Judge, and the result of each part in order.
+// layers are the steps of the parts whose answers are among the inputs: schema,
+// rules and overlays. They are listed after the gates, unless a gate denies.
 func Explain(in Inputs, layers []Step) (Answer, []Step) {
 	var out []Step
 	v := judge(&in, func(part string, a Answer) {

@@ -5,19 +5,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Facts is what a decision is computed from, args excepted. Nothing in here
-// comes from the args: each fact is the ledger's or the envelope's.
+// Facts is what a decision is computed from, beside the args. No fact comes from
+// the args: each was read from the ledger or from the event's envelope.
 type Facts struct {
 	Accepts       []string       `json:"accepts,omitempty"` // labels of data that the operator lets the model receive, or *; only where data is labelled
 	Actor         string         `json:"actor"`
 	Approvals     []ApprovalFact `json:"approvals,omitempty"` // votes, where the call was escalated before
 	ArgsDigest    string         `json:"args_digest"`
 	BreakGlass    string         `json:"break_glass,omitempty"` // id of the actor's open break-glass grant
-	Budget        *BudgetFact    `json:"budget,omitempty"`      // what the limits said; absent where none applies
+	Budget        *BudgetFact    `json:"budget,omitempty"`      // result of the limits; absent where none applies
 	CatalogDigest string         `json:"catalog_digest"`
 	Client        string         `json:"client"`
 	Deadline      string         `json:"deadline"`
-	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation the call rests on
+	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation that the call is made under
 	DelegationBad string         `json:"delegation_fault,omitempty"` // reason code why it does not hold
 	Delegator     *DelegatorFact `json:"delegator,omitempty"`        // what OnBehalfOf holds; the rules must allow the call to both
 	DualControl   bool           `json:"dual_control,omitempty"`     // a second person must approve
@@ -98,9 +98,9 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptBool("unverified", &f.Unverified)
 }
 
-// ForRules is the facts as bundles see them: without what is known only after they
-// have answered, and with the session by the caller's own name for it, if there is
-// one, as rules have named sessions since before ids were derived.
+// ForRules returns a copy of the facts as bundles read them: without what is known
+// only after their evaluation, and with the session under the caller's own name for
+// it, if there is one, since rules named sessions before ids were derived.
 func (f *Facts) ForRules() *Facts {
 	g := *f
 	if f.SessionName != "" {
@@ -110,8 +110,8 @@ func (f *Facts) ForRules() *Facts {
 	return &g
 }
 
-// DelegatorFact is what the principal that a call is done for holds: its roles
-// now, and the scopes of the credential that it delegated under.
+// DelegatorFact is the authority of the principal on whose behalf a call is made:
+// its roles now, and the scopes of the credential that it delegated with.
 type DelegatorFact struct {
 	Roles  []string `json:"roles,omitempty"`
 	Scopes []string `json:"scopes,omitempty"`
@@ -123,7 +123,7 @@ func (d *DelegatorFact) Canonical(c *canon.Codec) {
 	c.OptStrs("scopes", &d.Scopes)
 }
 
-// KeyFact is a virtual key as it stood at the decision.
+// KeyFact is a virtual key as it was at the decision.
 type KeyFact struct {
 	Fault  string   `json:"fault,omitempty"` // reason code why it does not hold
 	ID     string   `json:"id"`
@@ -139,7 +139,7 @@ func (k *KeyFact) Canonical(c *canon.Codec) {
 	c.OptStrs("tags", &k.Tags)
 }
 
-// ApprovalFact is one vote as a decision saw it.
+// ApprovalFact is one vote that a decision counted or rejected.
 type ApprovalFact struct {
 	Approver string   `json:"approver"`
 	EventID  string   `json:"event_id"`
@@ -155,7 +155,7 @@ func (a *ApprovalFact) Canonical(c *canon.Codec) {
 	c.Str("vote", &a.Vote)
 }
 
-// BudgetFact is what the limits answered.
+// BudgetFact is the result of the limits.
 type BudgetFact struct {
 	Accounts []string         `json:"accounts"` // reserved on, or, where refused, the account that is full
 	Amounts  contract.Amounts `json:"amounts"`

@@ -33,7 +33,7 @@ func (l *Limit) Canonical(c *canon.Codec) {
 	c.Str("window", &l.Window)
 }
 
-// Limits is the document that policy.set_limits puts in force.
+// Limits is the document of policy.set_limits.
 type Limits struct {
 	Limits []Limit `json:"limits,omitempty"`
 }
@@ -47,7 +47,7 @@ var (
 	windows  = []string{"second", "minute", "hour", "day", "month", "total", "concurrent"}
 )
 
-// KeyLimit begins the ids of limits that virtual keys bring along.
+// KeyLimit is the prefix of the ids of limits that belong to virtual keys.
 const KeyLimit = "key_"
 
 // CheckLimits returns an error for limits that could not be enforced, or that

@@ -9,15 +9,16 @@ import (
 )
 
 // Obligations are what an executor must do on the way to a permitted effect.
-// Each is a verb and what it is about.
+// Each is one of these verbs and its object.
 const (
-	ObligeWithhold = "tool.withhold:"  // take an offered tool out of a request
-	ObligeFlag     = "content.flag:"   // say on the ledger where a class of content occurs
-	ObligeRedact   = "content.redact:" // take it out
-	ObligeBlock    = "content.block:"  // end the call where it occurs
+	ObligeWithhold = "tool.withhold:"  // remove an offered tool from a request
+	ObligeFlag     = "content.flag:"   // record where a class of content occurs
+	ObligeRedact   = "content.redact:" // remove such content
+	ObligeBlock    = "content.block:"  // end the call where such content occurs
 )
 
-// CheckObligation reports one that no executor knows.
+// CheckObligation returns an error for an obligation that no executor knows, or
+// that is longer than 256 bytes.
 func CheckObligation(o string) error {
 	for _, verb := range []string{ObligeWithhold, ObligeFlag, ObligeRedact, ObligeBlock} {
 		if what, ok := strings.CutPrefix(o, verb); ok && what != "" && len(o) <= 256 {
@@ -27,12 +28,11 @@ func CheckObligation(o string) error {
 	return fmt.Errorf("obligation %q: want tool.withhold:NAME, or content.flag, content.redact or content.block with a class, pii, secret or all", o)
 }
 
-// Offers is what ceilings and overlays say about the tools that a request offers
-// to a model: one whose call they would deny is withheld. A tool is known by its
-// name as it is offered, and by its last part where that carries the name of a
-// server in front. A name that ends in ".*" stands for tools that the request does
-// not list, those of an MCP server or of a stored prompt: it is withheld where any
-// tool is.
+// Offers returns the obligations that ceilings and overlays put on the tools that a
+// request offers to a model: to withhold each whose call they would deny. A tool is
+// matched by its name as it is offered, and by the part after the name of a server.
+// A name that ends in ".*" stands for tools that the request does not list, those
+// of an MCP server or of a stored prompt: it is withheld where any tool is denied.
 func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	var a Answer
 	for _, t := range tools {

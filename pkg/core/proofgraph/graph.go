@@ -1,4 +1,5 @@
-// Package proofgraph is the causal graph over ledger events: who led to what.
+// Package proofgraph builds the causal graph over the events of a session: which
+// event follows from which. Two builders of the same events make the same bytes.
 package proofgraph
 
 import (
@@ -44,8 +45,8 @@ func (n *Node) Canonical(c *canon.Codec) {
 	c.Str("session", &n.Session)
 }
 
-// kinds maps event names to node kinds; a name not listed is an EFFECT's
-// detail and becomes an ATTESTATION, since some service attests it.
+// kinds maps event names to node kinds. Every other event is an ATTESTATION of the
+// service that produced it.
 var kinds = map[string]string{
 	"call_proposed": Intent, "secret_requested": Intent,
 	"effect_started": Effect, "effect_recorded": Effect,
@@ -53,7 +54,8 @@ var kinds = map[string]string{
 }
 
 // Graph is built from a session's events in ledger order. Version 1, that of
-// packs before release 0.5, has neither merge decisions nor a checkpoint.
+// packs before release 0.5, has neither merge decisions nor a checkpoint. A Graph
+// is for one goroutine.
 type Graph struct {
 	Version int
 	Nodes   []Node
@@ -62,7 +64,9 @@ type Graph struct {
 	votes map[string][]string // ids of the votes on a call
 }
 
-// Add appends the node of one event.
+// Add appends the node of the next event, whose stored bytes are stored. Its
+// parents are the event that caused it; for a receipt also the receipt before it;
+// for a decision, or an outcome that holds one, also the votes on the call.
 func (g *Graph) Add(e *contract.Event, stored []byte) {
 	kind := kinds[e.Name]
 	if kind == "" {
@@ -93,21 +97,22 @@ func (g *Graph) Add(e *contract.Event, stored []byte) {
 	g.add(Node{Digest: sign.Digest(stored), ID: e.ID, Kind: kind, Lamport: int64(e.Lamport), Name: e.Name, Principal: e.Service(), Session: e.Session}, parents)
 }
 
-// Close appends the node of the checkpoint over the events added; text is what
-// its signature is over, and lamport the greatest below it. Its parents are the nodes that are nobody's parent.
+// Close appends the node of the checkpoint over the events added, in version 2.
+// text is what its signature is over, size that of its tree, and lamport the
+// greatest below it. Its parents are the nodes that have no child.
 func (g *Graph) Close(text []byte, size uint64, lamport int64, session string) {
 	if g.Version < 2 {
 		return
 	}
-	led := map[string]bool{}
+	parent := map[string]bool{}
 	for i := range g.Nodes {
 		for _, p := range g.Nodes[i].Parents {
-			led[p] = true
+			parent[p] = true
 		}
 	}
 	var ends []string
 	for i := range g.Nodes {
-		if !led[g.Nodes[i].ID] {
+		if !parent[g.Nodes[i].ID] {
 			ends = append(ends, g.Nodes[i].ID)
 		}
 	}
@@ -125,7 +130,7 @@ func (g *Graph) add(n Node, parents []string) {
 	g.Nodes = append(g.Nodes, n)
 }
 
-// Lines renders nodes as canonical JSON lines, in ledger order.
+// Lines returns a line of canonical JSON for each node, in order.
 func Lines(nodes []Node) []byte {
 	b := make([]byte, 0, 300*len(nodes))
 	for i := range nodes {
@@ -134,5 +139,5 @@ func Lines(nodes []Node) []byte {
 	return b
 }
 
-// Digest names a graph: SHA-256 over its lines.
+// Digest is the name of a graph: that of its lines (see sign.Digest).
 func Digest(nodes []Node) string { return sign.Digest(Lines(nodes)) }

@@ -29,13 +29,15 @@ const (
 // ErrSignature is returned for every signature that does not verify.
 var ErrSignature = errors.New("signature does not verify")
 
-// Key is a signing key. KID is derived from the public key and never chosen.
+// Key is an Ed25519 key pair. KID is derived from the public key and never
+// chosen. A Key may be used from several goroutines.
 type Key struct {
 	KID     string
 	private ed25519.PrivateKey
 }
 
-// NewKey makes a key of a 32 byte seed; the seed is the secret.
+// NewKey returns the key of a seed of 32 bytes, or an error for another length.
+// The seed is the secret; it is copied.
 func NewKey(seed []byte) (*Key, error) {
 	if len(seed) != ed25519.SeedSize {
 		return nil, fmt.Errorf("signing seed has %d bytes, want %d", len(seed), ed25519.SeedSize)
@@ -44,14 +46,15 @@ func NewKey(seed []byte) (*Key, error) {
 	return &Key{KID: KID(k.Public().(ed25519.PublicKey)), private: k}, nil
 }
 
-// Public returns the public key's 32 bytes.
+// Public returns a copy of the public key's 32 bytes.
 func (k *Key) Public() []byte { return k.private.Public().(ed25519.PublicKey) }
 
-// Raw signs a message that carries its own domain separation (a C2SP note, a
-// DSSE pre-authentication encoding).
+// Raw returns the signature, of 64 bytes, over a message that carries its own
+// domain separation (a C2SP note, a DSSE pre-authentication encoding).
 func (k *Key) Raw(msg []byte) []byte { return ed25519.Sign(k.private, msg) }
 
-// Sign signs domain, newline, canonical body, and returns standard base64.
+// Sign returns the signature over domain, a newline and body, in standard base64.
+// body is the canonical bytes of a document without its signature.
 func (k *Key) Sign(domain string, body []byte) string {
 	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.private, preimage(domain, body)))
 }
@@ -72,7 +75,9 @@ func KID(public []byte) string {
 	return "k-" + hex.EncodeToString(h[:16])
 }
 
-// Verify checks a signature made by Sign.
+// Verify returns ErrSignature unless sig is the signature, as Sign makes it, over
+// domain and body by the key public. A public key that does not have 32 bytes is
+// another error.
 func Verify(public []byte, domain string, body []byte, sig string) error {
 	if len(public) != ed25519.PublicKeySize {
 		return fmt.Errorf("public key has %d bytes, want %d", len(public), ed25519.PublicKeySize)
@@ -84,7 +89,8 @@ func Verify(public []byte, domain string, body []byte, sig string) error {
 	return nil
 }
 
-// VerifyRaw checks a signature made by Raw.
+// VerifyRaw returns ErrSignature unless sig is the signature, as Raw makes it, over
+// msg by the key public.
 func VerifyRaw(public, msg, sig []byte) error {
 	if len(public) != ed25519.PublicKeySize || !ed25519.Verify(public, msg, sig) {
 		return ErrSignature
@@ -97,7 +103,7 @@ func preimage(domain string, body []byte) []byte {
 	return append(append(append(b, domain...), '\n'), body...)
 }
 
-// Digest names bytes: "sha256:" and lower-case hex.
+// Digest is the name of bytes: "sha256:" and their SHA-256 in lower-case hex.
 func Digest(b []byte) string {
 	h := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(h[:])

@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// A cosignature (C2SP tlog-cosignature, version 1) is a witness's word that, at
-// a time, this checkpoint followed from every earlier one it had seen of the
-// log. Its line stands below the note's text like any signature:
+// A cosignature (C2SP tlog-cosignature, version 1) is a witness's statement that,
+// at a time, this checkpoint was consistent with every earlier one it had seen of
+// the log. Its line follows the note's text like any signature:
 //
 //	— <name> base64(key id ‖ unix time, 8 bytes ‖ Ed25519 signature)
 //
@@ -32,7 +32,8 @@ func cosigned(text []byte, unix uint64) []byte {
 	return append(fmt.Appendf(nil, "cosignature/v1\ntime %d\n", unix), text...)
 }
 
-// NoteText is what a signed note's signatures are over, or nil.
+// NoteText returns a copy of the text that a signed note's signatures are over, or
+// nil where note has no empty line.
 func NoteText(note []byte) []byte {
 	text, _, ok := bytes.Cut(note, []byte("\n\n"))
 	if !ok {
@@ -41,7 +42,8 @@ func NoteText(note []byte) []byte {
 	return append(bytes.Clone(text), '\n')
 }
 
-// Cosign makes a witness's signature line over a note, without newline.
+// Cosign returns a witness's signature line over a note, without a newline; unix
+// is the time in seconds.
 func Cosign(note []byte, name string, key *sign.Key, unix uint64) string {
 	raw := binary.BigEndian.AppendUint32(nil, cosignKeyID(name, key.Public()))
 	raw = binary.BigEndian.AppendUint64(raw, unix)
@@ -49,8 +51,8 @@ func Cosign(note []byte, name string, key *sign.Key, unix uint64) string {
 	return "— " + name + " " + base64.StdEncoding.EncodeToString(raw)
 }
 
-// VerifyCosignature checks one line over a note by the named witness's key and
-// returns when it signed, in unix seconds.
+// VerifyCosignature returns the time, in unix seconds, at which the named witness
+// signed the note, or an error unless line is its signature by the key public.
 func VerifyCosignature(note []byte, line, name string, public []byte) (unix uint64, err error) {
 	text, ok := strings.CutPrefix(line, "— "+name+" ")
 	raw, err := sign.Base64(text)

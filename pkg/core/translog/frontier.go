@@ -8,7 +8,7 @@ type Frontier struct {
 	roots []Hash // of the complete subtrees, the largest first
 }
 
-// Add appends a leaf.
+// Add appends the next leaf; it takes O(log n) hashes at most, two on average.
 func (f *Frontier) Add(leaf Hash) {
 	for n := f.Size; n&1 == 1; n >>= 1 {
 		last := len(f.roots) - 1
@@ -19,7 +19,7 @@ func (f *Frontier) Add(leaf Hash) {
 	f.Size++
 }
 
-// Root is the root over the leaves added.
+// Root returns the root of the tree of the leaves added so far.
 func (f *Frontier) Root() Hash {
 	if f.Size == 0 {
 		return EmptyRoot()

@@ -15,7 +15,7 @@ import (
 )
 
 // Checkpoint is a tree head (C2SP tlog-checkpoint). Extensions are the lines
-// behind the root hash, of the form "name value".
+// after the root hash, of the form "name value".
 type Checkpoint struct {
 	Origin     string
 	Size       uint64
@@ -23,7 +23,8 @@ type Checkpoint struct {
 	Extensions []string
 }
 
-// Text is the note text that is signed.
+// Text returns the text of the note, over which its signatures are: origin, size,
+// root in base64 and the extensions, a line each.
 func (c *Checkpoint) Text() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s\n%d\n%s\n", c.Origin, c.Size, base64.StdEncoding.EncodeToString(c.Root[:]))
@@ -33,7 +34,7 @@ func (c *Checkpoint) Text() []byte {
 	return b.Bytes()
 }
 
-// Extension returns the value of the extension line name.
+// Extension returns the value of the first extension line of this name, or "".
 func (c *Checkpoint) Extension(name string) string {
 	for _, e := range c.Extensions {
 		if v, ok := strings.CutPrefix(e, name+" "); ok {
@@ -50,7 +51,8 @@ func noteKeyID(name string, public []byte) uint32 {
 	return binary.BigEndian.Uint32(h[:])
 }
 
-// Sign returns the signed note. The key's name is the checkpoint's origin.
+// Sign returns the note (C2SP signed-note) with one signature, whose key name is
+// the checkpoint's origin.
 func (c *Checkpoint) Sign(key *sign.Key) []byte {
 	text := c.Text()
 	sig := binary.BigEndian.AppendUint32(nil, noteKeyID(c.Origin, key.Public()))

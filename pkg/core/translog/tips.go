@@ -54,13 +54,14 @@ func TipNode(l, r Hash) Hash {
 	return sha256.Sum256(b[:])
 }
 
-// TipBit is bit depth of key, the most significant being bit 0.
+// TipBit is the bit of key at depth 0 to 255, of which 0 is the most significant.
 func TipBit(key Hash, depth int) byte { return key[depth/8] >> (7 - depth%8) & 1 }
 
 // TipLeaf is a key and the hash of its leaf.
 type TipLeaf struct{ Key, Leaf Hash }
 
-// TipsRoot computes the root over leaves of distinct keys, which it sorts.
+// TipsRoot returns the root of the map with these leaves, whose keys are distinct.
+// It sorts the slice in place.
 func TipsRoot(leaves []TipLeaf) Hash {
 	slices.SortFunc(leaves, func(a, b TipLeaf) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	return tipsRoot(leaves, 0)
@@ -95,8 +96,8 @@ func climb(key, at Hash, path []Hash) (Hash, error) {
 	return at, nil
 }
 
-// VerifyTip checks that the map of this root holds t for key. Path lists the
-// siblings from the root down.
+// VerifyTip returns ErrProof unless the map with this root holds t for key. path
+// lists the siblings from the root down.
 func VerifyTip(key Hash, t *Tip, path []Hash, root Hash) error {
 	if at, err := climb(key, t.Leaf(key), path); err != nil || at != root {
 		return ErrProof
@@ -104,8 +105,9 @@ func VerifyTip(key Hash, t *Tip, path []Hash, root Hash) error {
 	return nil
 }
 
-// VerifyNoTip checks that the map of this root holds nothing for key: path ends
-// in an empty subtree, or, where other is given, in the leaf of that key.
+// VerifyNoTip returns ErrProof unless the map with this root holds nothing for key:
+// path ends in an empty subtree, or, where other is not nil, in the leaf of that
+// key, which holds held.
 func VerifyNoTip(key Hash, other *Hash, held *Tip, path []Hash, root Hash) error {
 	var at Hash
 	if other != nil {
@@ -125,7 +127,8 @@ func VerifyNoTip(key Hash, other *Hash, held *Tip, path []Hash, root Hash) error
 	return nil
 }
 
-// TipsExtension is the checkpoint's line that commits to a map of tips.
+// TipsExtension returns the extension line of a checkpoint that commits to the map
+// of tips with this root.
 func TipsExtension(root Hash) string {
 	return tipsLine + " 1 " + base64.StdEncoding.EncodeToString(root[:])
 }

@@ -12,7 +12,7 @@ import (
 // Hash is a tree hash.
 type Hash = [32]byte
 
-// LeafHash is SHA-256(0x00 ‖ entry) (RFC 6962 §2.1).
+// LeafHash is SHA-256(0x00 ‖ entry) (RFC 6962 section 2.1).
 func LeafHash(entry []byte) Hash {
 	h := sha256.New()
 	h.Write([]byte{0})
@@ -22,7 +22,7 @@ func LeafHash(entry []byte) Hash {
 	return out
 }
 
-// NodeHash is SHA-256(0x01 ‖ left ‖ right).
+// NodeHash is SHA-256(0x01 ‖ left ‖ right) (RFC 6962 section 2.1).
 func NodeHash(l, r Hash) Hash {
 	var b [65]byte
 	b[0] = 1
@@ -34,13 +34,14 @@ func NodeHash(l, r Hash) Hash {
 // EmptyRoot is the root of a tree without leaves.
 func EmptyRoot() Hash { return sha256.Sum256(nil) }
 
-// Nodes reads the hash of the complete subtree of 2^level leaves whose first
-// leaf is index<<level.
+// Nodes returns the hash of the complete subtree of 2^level leaves whose first
+// leaf is index<<level, or the error of the storage.
 type Nodes func(level uint, index uint64) (Hash, error)
 
-// Added lists the complete subtrees that leaf n (counted from 0) finishes, as
-// level and index pairs, lowest first; the leaf itself is level 0. sink stores
-// each; get reads the ones stored before.
+// Append adds leaf n, counted from 0, to a tree of n leaves. It calls sink for
+// every complete subtree that the leaf finishes, the lowest first; the leaf
+// itself is level 0. get returns subtrees that sink received before. The first
+// error of either is returned.
 func Append(n uint64, leaf Hash, get Nodes, sink func(level uint, index uint64, h Hash) error) error {
 	h := leaf
 	for level := uint(0); ; level++ {
@@ -59,7 +60,7 @@ func Append(n uint64, leaf Hash, get Nodes, sink func(level uint, index uint64, 
 	}
 }
 
-// Root computes the root of the first size leaves.
+// Root returns the root of the first size leaves; it reads O(log size) nodes.
 func Root(size uint64, get Nodes) (Hash, error) {
 	if size == 0 {
 		return EmptyRoot(), nil
@@ -89,8 +90,9 @@ func subtree(lo, hi uint64, get Nodes) (Hash, error) {
 // split is the largest power of two below n (n ≥ 2).
 func split(n uint64) uint64 { return 1 << (bits.Len64(n-1) - 1) }
 
-// Inclusion is the audit path of leaf index in the tree of size leaves
-// (RFC 6962 §2.1.1).
+// Inclusion returns the audit path of leaf index, counted from 0, in the tree of
+// size leaves, from the leaf up (RFC 6962 section 2.1.1). It returns an error
+// where the tree has no such leaf, or get fails.
 func Inclusion(index, size uint64, get Nodes) ([]Hash, error) {
 	if index >= size {
 		return nil, fmt.Errorf("leaf %d is not in a tree of %d", index, size)
@@ -119,8 +121,9 @@ func path(m, lo, hi uint64, get Nodes) ([]Hash, error) {
 	return append(p, h), err
 }
 
-// Consistency proves that the tree of old leaves is a prefix of that of size
-// leaves (RFC 6962 §2.1.2).
+// Consistency returns the proof that the tree of old leaves is the beginning of
+// that of size leaves (RFC 6962 section 2.1.2); it is empty where old is 0 or
+// size. It returns an error where old is above size, or get fails.
 func Consistency(old, size uint64, get Nodes) ([]Hash, error) {
 	if old > size {
 		return nil, fmt.Errorf("tree of %d cannot be a prefix of %d", old, size)
