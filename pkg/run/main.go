@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
@@ -97,7 +98,9 @@ func ConfigFiles(env string, endings ...string) []string {
 //	BINNACLE_KEYS    folder of key files (/run/secrets)
 //	BINNACLE_CONFIG  folder of configuration files (/config)
 //	BINNACLE_TENANT  environment id (default)
-//	BINNACLE_LOG     debug for more words
+//	BINNACLE_LOG     level of the log: debug, info, warn or error (info)
+//
+// SIGUSR1 logs a level more while it runs, SIGUSR2 a level less.
 //
 // Started with the argument "health" it asks the running process instead and
 // exits 0 when that takes work. SIGTERM drains: stop pulling, finish or hand
@@ -106,14 +109,14 @@ func Main(service string, build func(Keys) (Service, error)) {
 	if len(os.Args) == 2 && os.Args[1] == "health" {
 		os.Exit(AskHealth(service))
 	}
-	level := slog.LevelInfo
-	if os.Getenv("BINNACLE_LOG") == "debug" {
-		level = slog.LevelDebug
-	}
 	debug.SetGCPercent(300) // the heap is small and garbage is plenty
-	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	level, err := logs.Parse(os.Getenv("BINNACLE_LOG"))
+	logs.Start(ctx, os.Stderr, logs.JSON, level)
+	if err != nil {
+		slog.Error("BINNACLE_LOG is not used", "err", err)
+	}
 	if err := serveProcess(ctx, service, build); err != nil {
 		slog.Error("stopped", "service", service, "err", err)
 		os.Exit(1)

@@ -30,7 +30,7 @@ var settings = map[string]string{
 	"BINNACLE_LISTEN":           "listen address",
 	"BINNACLE_LLM":              "JSON file naming LLM providers, routes and prices",
 	"BINNACLE_CAPTURE":          "how much of prompts and answers the ledger keeps: `plain`, `encrypted`, `hashed` or `off`",
-	"BINNACLE_LOG":              "`debug` logs debug messages",
+	"BINNACLE_LOG":              "level of the log: `debug`, `info`, `warn` or `error`; SIGUSR1 and SIGUSR2 change it by a step at run time",
 	"BINNACLE_NATS":             "NATS server",
 	"BINNACLE_MIRROR":           "1 keeps a mirror of the ledger in an account of its own",
 	"BINNACLE_NOOP":             "1 offers tool.noop, for benchmarks and tests",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
@@ -107,9 +108,9 @@ func natsTLS(cmd *cobra.Command, cert, key *string) {
 }
 
 type upOptions struct {
-	listen  string
-	verbose bool
-	mesh    meshOptions
+	listen, logLevel string
+	verbose          bool
+	mesh             meshOptions
 }
 
 // newUpCmd runs the whole mesh.
@@ -119,7 +120,8 @@ func newUpCmd(c *env) *cobra.Command {
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
 		Long: `Run the whole mesh in one process, in the foreground. State is in DATA; keys and the
-administrator's token are made at the first start. --addr is the address to listen on.`,
+administrator's token are made at the first start. --addr is the address to listen on.
+The log, on standard error, has a line for each request.`,
 		Example: `  binnacle up
   binnacle up --addr 127.0.0.1:8080 --data data --packs packs --llm llm.json
   binnacle up --power --mirror --nats-listen 127.0.0.1:4222`,
@@ -128,7 +130,10 @@ administrator's token are made at the first start. --addr is the address to list
 		RunE:              func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), c, &o) },
 	}
 	cmd.Flags().StringVar(&o.listen, "listen", "", "`ADDRESS` to listen on, the same as --addr")
-	cmd.Flags().BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages")
+	cmd.Flags().BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages, the same as --log-level debug")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "`LEVEL` of the log: debug, info, warn or error; SIGUSR1 and SIGUSR2 change it by a step while the mesh runs")
+	variable(cmd.Flags(), "log-level", "BINNACLE_LOG")
+	flagWords(cmd, "log-level", "debug", "info", "warn", "error")
 	o.mesh.declare(cmd)
 	return cmd
 }
@@ -137,12 +142,15 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 	if o.listen != "" {
 		c.addr = o.listen
 	}
-	level := slog.LevelInfo
+	level, err := logs.Parse(o.logLevel)
+	if err != nil {
+		return fail(exitUsage, "--log-level: %v", err)
+	}
 	if o.verbose {
 		level = slog.LevelDebug
 	}
 	go collect(ctx)
-	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+	logs.Start(ctx, os.Stderr, logs.Text, level)
 	cfg, err := o.mesh.config(c)
 	if err != nil {
 		return err

@@ -188,6 +188,7 @@ func (s *Service) executorOf(kind string) string {
 // Delegation headers: for whom the caller acts, and by which delegation. They
 // claim; policy checks.
 const (
+	callIDHeader     = "X-Binnacle-Call-Id"
 	behalfHeader     = "X-Binnacle-On-Behalf-Of"
 	delegationHeader = "X-Binnacle-Delegation"
 )
@@ -220,7 +221,7 @@ func headers(c echo.Context, r propose.Request, verdict string) {
 	h := c.Response().Header()
 	h.Set(sessionHeader, session{id: r.Session, name: r.SessionName}.called())
 	h.Set(sessionIDHeader, r.Session)
-	h.Set("X-Binnacle-Call-Id", r.ID)
+	h.Set(callIDHeader, r.ID)
 	h.Set("X-Request-Id", r.ID)
 	h.Set("Request-Id", r.ID)
 	h.Set("X-Binnacle-Decision-Id", "d-"+r.ID)

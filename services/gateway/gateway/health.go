@@ -255,11 +255,7 @@ func (m *metrics) middleware(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil {
 			c.Error(err)
 		}
-		path := c.Path()
-		if c.Get(routeKey) == nil {
-			path = otherLabel
-		}
-		m.requests.WithLabelValues(path, strconv.Itoa(c.Response().Status)).Inc()
+		m.requests.WithLabelValues(routeOf(c), strconv.Itoa(c.Response().Status)).Inc()
 		return nil
 	}
 }

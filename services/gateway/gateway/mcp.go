@@ -111,7 +111,9 @@ func (s *Service) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.C
 	if err := s.inherit(ctx, &r, "", args); err != nil {
 		return toolError("unavailable", err.Error(), nil), nil
 	}
+	began := time.Now()
 	out, output, err := s.await(ctx, r, false)
+	logToolCall(s.env.Log, who, r.ID, began, err)
 	var esc *escalation
 	if errors.As(err, &esc) {
 		e := esc.error()

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"log/slog"
 	"net/http"
 	"slices"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/accesslog"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -140,6 +142,7 @@ func (s *Service) routes() *echo.Echo {
 			return err
 		}}))
 	e.Use(s.metrics.middleware)
+	e.Use(accesslog.Middleware(func() *slog.Logger { return s.env.Log }, routeOf, accessFacts))
 	e.Use(unreadBody)
 	for _, r := range s.table() {
 		e.Add(r.method, r.path, s.enter(r.need, r.handle))
