@@ -64,7 +64,7 @@ func (l JetStream) own(ctx context.Context, seq uint64, subject string, data []b
 		return 0, err
 	}
 	if !same(en, subject, data) {
-		return 0, fmt.Errorf("%w (sequence %d)", ErrIDConflict, seq)
+		return 0, &TakenError{seq}
 	}
 	return seq, nil
 }

@@ -34,6 +34,8 @@ type Lender struct {
 var (
 	// ErrFrozen: the mesh is frozen, the intent was withheld.
 	ErrFrozen = errors.New("the mesh is frozen")
+	// ErrStarting: the instance has not read yet whether the mesh is frozen.
+	ErrStarting = errors.New("the gateway has not read the ledger to its end yet")
 	// ErrClaimed: the call is claimed already.
 	ErrClaimed = errors.New("the call is claimed")
 )
@@ -45,6 +47,17 @@ var lentWork = bus.Work{Name: "work", Filters: []string{bus.AllowedFilter(contra
 // LentWork is what a service with a Lender declares.
 func LentWork() bus.Work { return lentWork }
 
+// Withholds returns why no intent leaves now, ErrFrozen or ErrStarting, or nil.
+func (l *Lender) Withholds() error {
+	switch {
+	case l.frozen.on():
+		return ErrFrozen
+	case !l.frozen.known.Load():
+		return ErrStarting
+	}
+	return nil
+}
+
 // HandOut claims the call that e allows, so that its intent may go to its caller:
 // on return effect_started, executed by the caller, is on the ledger. ErrClaimed
 // says that the call was claimed before, by a hand-out or by its expiry.
@@ -52,15 +65,11 @@ func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.All
 	if err := guard.CheckIntent(a, e.Tenant, e.Session, contract.CallerExecutor, l.Emit.Now(), l.Keys); err != nil {
 		return err
 	}
-	if l.frozen.on() {
-		return ErrFrozen
-	}
-	claim := claimOf(l.Emit, e, a, contract.Caller)
-	b, err := claim.Encode()
-	if err != nil {
+	if err := l.Withholds(); err != nil {
 		return err
 	}
-	_, err = l.Emit.Log.Append(ctx, claim.Subject(), claimID(a), b)
+	claim := claimOf(l.Emit, e, a, contract.Caller)
+	err := Claim(ctx, l.Emit.Log, claim, contract.CallerExecutor)
 	if errors.Is(err, eventlog.ErrIDConflict) {
 		return ErrClaimed
 	}
@@ -226,7 +235,7 @@ func (l *Lender) due(ctx context.Context, m jetstream.Msg) (time.Duration, error
 	if due, err := contract.ParseTime(a.Decision.Intent.Deadline); err == nil && l.Emit.Now().Before(due) {
 		return max(due.Sub(l.Emit.Now()), time.Millisecond), nil
 	}
-	h, err := Look(ctx, l.Emit.Log, e.Tenant, e.Session, e.CallID, md.Sequence.Stream)
+	h, err := Look(ctx, l.Emit.Log, e.Tenant, e.Session, e.CallID, contract.CallerExecutor, md.Sequence.Stream)
 	switch {
 	case err != nil || h.Recorded:
 		return 0, err

@@ -236,7 +236,7 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 	again := md.NumDelivered > 1
 	var h History
 	if again {
-		if h, err = Look(ctx, x.Emit.Log, e.Tenant, e.Session, e.CallID, md.Sequence.Stream); err != nil {
+		if h, err = Look(ctx, x.Emit.Log, e.Tenant, e.Session, e.CallID, x.Service, md.Sequence.Stream); err != nil {
 			return err
 		}
 		if h.Recorded {
@@ -269,24 +269,17 @@ func claimOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed, by string)
 	return claim
 }
 
-// claimID is the message id under which a call is claimed once.
-func claimID(a *contract.Allowed) string { return "claim:" + a.Call.ID }
-
 // start claims the call and runs it. A nil event means that another party
 // ends the call.
 func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.Allowed, h History, dead bool, body bodyReader) (*contract.Event, Result, error) {
 	claim := claimOf(x.Emit, e, a, "")
 	rerun := h.ClaimedBy != "" && x.ReRunable != nil && x.ReRunable(a.Call.Kind)
 	if h.ClaimedBy == "" {
-		b, err := claim.Encode()
-		if err != nil {
-			return nil, Result{}, err
-		}
-		_, err = x.Emit.Log.Append(ctx, claim.Subject(), claimID(a), b)
+		err := Claim(ctx, x.Emit.Log, claim, x.Service)
 		if errors.Is(err, eventlog.ErrIDConflict) {
 			// Somebody claimed it, and it may be the delivery before this
 			// one: look at what the ledger says, then come back.
-			if h, err = Look(ctx, x.Emit.Log, e.Tenant, e.Session, e.CallID, 1); err != nil {
+			if h, err = Look(ctx, x.Emit.Log, e.Tenant, e.Session, e.CallID, x.Service, 1); err != nil {
 				return nil, Result{}, err
 			}
 			if h.Recorded || h.ClaimedBy == "" {

@@ -22,6 +22,7 @@ type freeze struct {
 	emit     *emit.Emitter
 	instance string
 	id       atomic.Pointer[string] // of the freeze in force
+	known    atomic.Bool            // the ledger was read: before, on is a guess
 }
 
 func (z *freeze) on() bool { return z.id.Load() != nil }
@@ -56,13 +57,15 @@ func (z *freeze) thaw(ctx context.Context) error {
 			newest = en
 		}
 	}
-	if newest.Seq == 0 {
+	if ctx.Err() != nil {
 		return nil
 	}
-	e, err := eventlog.Open(newest)
-	if err == nil {
-		z.apply(ctx, e)
+	if newest.Seq != 0 {
+		if e, err := eventlog.Open(newest); err == nil {
+			z.apply(ctx, e)
+		}
 	}
+	z.known.Store(true)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 
@@ -94,7 +95,9 @@ func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.E
 		if err != nil {
 			return err
 		}
-		seq, err := r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)
+		seq, err := eventlog.Contend(ctx, r.Emit.Log, id, func(x *contract.Event) bool { return endsCall(x, d) }, func(id string) (uint64, error) {
+			return r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)
+		})
 		switch {
 		case err == nil:
 			c.seq, c.tip = seq, receipt.TipOf(&rec.Receipt)
@@ -120,17 +123,40 @@ func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, fi
 	if err != nil {
 		return err
 	}
+	tip, err := r.tip(en)
+	if err != nil {
+		// Some service wrote what is no outcome. It cannot be removed, so the chain
+		// goes on after it, from the last receipt before it.
+		slog.Error("an entry of a receipt chain is refused", "session", cause.Session, "seq", en.Seq, "err", err)
+		tip = receipt.Genesis(cause.Tenant, cause.Session)
+		for old, err := range r.Emit.Log.Scan(ctx, filter, 1) {
+			if err != nil {
+				return fmt.Errorf("chain of session %s: %w", cause.Session, err)
+			}
+			if t, err := r.tip(old); err == nil && old.Seq < en.Seq {
+				tip = t
+			}
+		}
+	}
+	c.known, c.seq, c.tip = true, en.Seq, tip
+	return nil
+}
+
+// tip is the end of the chain that an outcome makes, or why it is none.
+func (r *Recorder) tip(en eventlog.Entry) (receipt.Tip, error) {
 	e, err := eventlog.Open(en)
 	if err != nil {
-		return fmt.Errorf("chain of session %s: %w", cause.Session, err)
+		return receipt.Tip{}, err
 	}
 	var rec contract.Recorded
 	if err := contract.Decode(e.Data, &rec); err != nil {
-		return fmt.Errorf("chain of session %s: %w", cause.Session, err)
+		return receipt.Tip{}, err
+	}
+	if x := &rec.Receipt; x.Executor != e.Service() || x.CallID != e.CallID || x.Session != e.Session || x.Tenant != e.Tenant {
+		return receipt.Tip{}, errors.New("its receipt is of another service, call or session")
 	}
 	r.Emit.See(e.Lamport)
-	c.known, c.seq, c.tip = true, en.Seq, receipt.TipOf(&rec.Receipt)
-	return nil
+	return receipt.TipOf(&rec.Receipt), nil
 }
 
 // History is what the ledger already says about a call.
@@ -140,9 +166,11 @@ type History struct {
 	Recorded  bool
 }
 
-// Look reads a call's history from sequence from on. It is for redelivered
-// work only: the first delivery has none.
-func Look(ctx context.Context, l eventlog.Log, tenant, session, call string, from uint64) (History, error) {
+// Look reads a call's history from sequence from on: its claim by executor, the
+// service that its intent names, or its expiry by policy, and the outcome that
+// either recorded. What other services record of the call is no part of it. Look is
+// for redelivered work only: the first delivery has none.
+func Look(ctx context.Context, l eventlog.Log, tenant, session, call, executor string, from uint64) (History, error) {
 	var h History
 	for _, name := range []string{contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded} {
 		for en, err := range l.Scan(ctx, bus.Filter{Tenant: tenant, Event: name, Key: session}.String(), from) {
@@ -150,7 +178,7 @@ func Look(ctx context.Context, l eventlog.Log, tenant, session, call string, fro
 				return h, err
 			}
 			e, err := eventlog.Open(en)
-			if err != nil || e.CallID != call {
+			if err != nil || e.CallID != call || !mayRecord(e, executor) {
 				continue
 			}
 			if name == contract.EventEffectRecorded {
@@ -162,6 +190,42 @@ func Look(ctx context.Context, l eventlog.Log, tenant, session, call string, fro
 		}
 	}
 	return h, nil
+}
+
+// Claim appends the claim of a call that executor may execute, or policy's expiry of
+// it. ErrIDConflict: the call was claimed or expired before.
+func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor string) error {
+	b, err := claim.Encode()
+	if err != nil {
+		return err
+	}
+	_, err = eventlog.Contend(ctx, l, "claim:"+claim.CallID, func(e *contract.Event) bool {
+		return e.CallID == claim.CallID && (e.Name == contract.EventEffectStarted || e.Name == contract.EventStartExpired) && mayRecord(e, executor)
+	}, func(id string) (uint64, error) { return l.Append(ctx, claim.Subject(), id, b) })
+	return err
+}
+
+// endsCall reports whether an event is the outcome of the call that d decides, or
+// policy's decision on it, which may hold the same message id.
+func endsCall(e *contract.Event, d *contract.Decision) bool {
+	executor := "policy"
+	if d.Intent != nil {
+		executor = d.Intent.Executor
+	}
+	return e.CallID == d.CallID && (e.Service() == "policy" || e.Name == contract.EventEffectRecorded && mayRecord(e, executor))
+}
+
+// mayRecord reports whether an event of a call comes from a service that may record
+// it: its executor claims it, policy expires it, and both may end it.
+func mayRecord(e *contract.Event, executor string) bool {
+	service := e.Service()
+	switch e.Name {
+	case contract.EventEffectStarted:
+		return service == executor
+	case contract.EventStartExpired:
+		return service == "policy"
+	}
+	return service == executor || service == "policy"
 }
 
 // Service is the service of the claim.

@@ -42,8 +42,9 @@ type Request struct {
 	TraceCtx string
 	Parent   *contract.Event // proposal this call is nested in, or nil
 
-	// Executor is the service that the kind's tool document names, or empty. An
-	// outcome that another service records, but for policy, is not one.
+	// Executor is the service that the kind's tool document names, or empty where
+	// Proposer.ExecutorOf is to name it. An outcome that another service records, but
+	// for policy, is not one.
 	Executor string
 
 	Body *Body // what the caller brought beside the args, or nil
@@ -80,6 +81,11 @@ type Outcome struct {
 // Proposer proposes calls of one instance and waits for their outcomes.
 type Proposer struct {
 	Reader   bus.Reader // as declared; the zero value is Reader
+
+	// ExecutorOf is the service that the catalog names for a kind, or "". It is
+	// queried when an outcome arrives of a call whose request named none.
+	ExecutorOf func(kind string) string
+
 	Emit     *emit.Emitter
 	Blobs    *blob.Store
 	Conn     *bus.Conn
@@ -209,6 +215,7 @@ type Pending struct {
 	Event *contract.Event
 
 	executor  string
+	kind      string
 	ch        chan Outcome
 	escalated chan contract.Escalated
 	allowed   chan *contract.Event
@@ -223,11 +230,17 @@ type Pending struct {
 // expects reports whether the event comes from a service that may record it:
 // policy escalates and denies, and the call's executor ends it.
 func (c *Pending) expects(e *contract.Event) bool {
-	from := e.Service()
-	if from == "policy" || e.Name == contract.EventEffectRecorded && (c.executor == "" || c.executor == from) {
+	from, want := e.Service(), c.executor
+	if from == "policy" {
 		return true
 	}
-	slog.Error("outcome refused: another service recorded it", "call", e.CallID, "service", from, "want", c.executor)
+	if want == "" && c.p.ExecutorOf != nil {
+		want = c.p.ExecutorOf(c.kind)
+	}
+	if e.Name == contract.EventEffectRecorded && want == from {
+		return true
+	}
+	slog.Error("outcome refused: another service recorded it", "call", e.CallID, "service", from, "want", want)
 	return false
 }
 
@@ -255,7 +268,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	if r.TraceCtx != "" {
 		e.TraceCtx = r.TraceCtx
 	}
-	pend := &Pending{Event: e, executor: r.Executor, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
+	pend := &Pending{Event: e, executor: r.Executor, kind: r.Kind, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
 	if r.ReportWithin > 0 {
 		pend.executor = contract.CallerExecutor
 	}

@@ -80,7 +80,7 @@ func (l *Log) own(ctx context.Context, seq uint64, subject string, data []byte) 
 	if en, err := l.Get(ctx, seq); err != nil {
 		return 0, err
 	} else if en.Subject != subject || !bytes.Equal(en.Data, data) {
-		return 0, eventlog.ErrIDConflict
+		return 0, &eventlog.TakenError{Seq: seq}
 	}
 	return seq, nil
 }

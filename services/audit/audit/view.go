@@ -38,7 +38,7 @@ type View struct {
 var (
 	bMeta     = []byte("meta")     // position, lamport
 	bSessions = []byte("sessions") // tenant.session -> session document
-	bEvents   = []byte("events")   // tenant.session\x00seq -> name
+	bEvents   = []byte("events")   // tenant.session\x00seq -> name, with the target of an allowed event
 	bReceipts = []byte("receipts") // seq -> receipt
 	bIDs      = []byte("ids")      // event id -> seq
 	bSystem   = []byte("system")   // seq -> name
@@ -110,7 +110,7 @@ func create(tx *bbolt.Tx) error {
 func (v *View) Reset() error { return v.db.Update(empty) }
 
 // layout counts the versions of what the buckets hold.
-const layout = 4
+const layout = 5
 
 // Close closes the files.
 func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) }
@@ -216,6 +216,9 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	if err != nil {
 		return alarm(err.Error())
 	}
+	if why := w.misplaced(e); why != "" {
+		return alarm(why)
+	}
 	if first := w.tx.Bucket(bIDs).Get([]byte(e.ID)); first != nil {
 		return alarm("event id " + e.ID + " is already taken")
 	}
@@ -253,7 +256,7 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	}
 	s.Events++
 	s.LastSeq = int64(en.Seq)
-	if err := w.tx.Bucket(bEvents).Put(append([]byte(id+"\x00"), key(en.Seq)...), canon.AppendString(nil, e.Name)); err != nil {
+	if err := w.tx.Bucket(bEvents).Put(eventKey(id, en.Seq), canon.AppendString(nil, named(e))); err != nil {
 		return 0, err
 	}
 	if rec != nil {

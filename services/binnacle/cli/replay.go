@@ -334,25 +334,31 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 		}
 	}
 	switch e.Name {
-	case "call_proposed":
+	case contract.EventAllowed, contract.EventEscalated:
+		if e.Service() != "policy" {
+			return nil // no decision: the view raised its alarm
+		}
+	}
+	switch e.Name {
+	case contract.EventCallProposed:
 		var c contract.Call
 		if err := contract.Decode(e.Data, &c); err != nil {
 			return err
 		}
 		r.args[c.ID] = &c.Args
-	case "allowed":
+	case contract.EventAllowed:
 		var a contract.Allowed
 		if err := contract.Decode(e.Data, &a); err != nil {
 			return err
 		}
 		return r.redecide(e, &a.Decision)
-	case "escalated":
+	case contract.EventEscalated:
 		var x contract.Escalated
 		if err := contract.Decode(e.Data, &x); err != nil {
 			return err
 		}
 		return r.redecide(e, &x.Decision)
-	case "effect_recorded":
+	case contract.EventEffectRecorded:
 		var rec contract.Recorded
 		if err := contract.Decode(e.Data, &rec); err != nil {
 			return err

@@ -197,9 +197,7 @@ func (s *Service) claim(ctx context.Context, r propose.Request, e *contract.Even
 	case errors.Is(err, execute.ErrClaimed):
 		return s.resume(ctx, r, async)
 	case errors.Is(err, execute.ErrFrozen):
-		x := unavailable("the mesh is frozen: the intent was not handed out")
-		x.Code, x.CallID = "system_frozen", r.ID
-		return nil, false, x
+		return nil, false, frozen(r)
 	case errors.Is(err, guard.ErrExpired):
 		x := unavailable("the intent expired before it was handed out; propose the call again")
 		x.Code, x.CallID = "intent_expired", r.ID
@@ -242,6 +240,13 @@ func (s *Service) resume(ctx context.Context, r propose.Request, async bool) (*c
 		case "allowed":
 			return s.claim(ctx, r, e, async)
 		case "effect_started":
+			// What was handed out may have begun, or its answer was lost: while the
+			// mesh is frozen it is not given again.
+			if err := s.lender.Withholds(); errors.Is(err, execute.ErrFrozen) {
+				return nil, false, frozen(r)
+			} else if err != nil {
+				return nil, false, unavailable("the intent could not be handed out now: " + err.Error())
+			}
 			if e, err = s.askEvent(ctx, "decision", r.ID); err == nil && e == nil {
 				err = unavailable("the decision cannot be read now")
 			}
@@ -262,6 +267,13 @@ func (s *Service) resume(ctx context.Context, r propose.Request, async bool) (*c
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// frozen is the response to who wants an intent of a frozen mesh.
+func frozen(r propose.Request) *apiError {
+	x := unavailable("the mesh is frozen: no intent is handed out until it is unfrozen")
+	x.Code, x.CallID = "system_frozen", r.ID
+	return x
 }
 
 func stillWaits(r propose.Request, e *contract.Event) error {

@@ -102,7 +102,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	s.metrics = newMetrics()
 	s.verifying = make(chan struct{}, maxVerifying)
-	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance, Reader: outcomesReader}
+	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance, Reader: outcomesReader, ExecutorOf: s.executorOf}
 	s.prop.ServeBodies(env.Box)
 	s.serveValues()
 	s.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {

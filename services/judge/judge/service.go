@@ -130,7 +130,7 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 		return "", err
 	}
 	args.Capture = llm.CapturePlain // a judgement without its grounds would be none
-	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Actor: w.Event.Actor, Client: w.Event.Client,
+	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Executor: "llm-router", Actor: w.Event.Actor, Client: w.Event.Client,
 		Session: contract.SessionID(w.Event.Tenant, w.Event.Actor, session), SessionName: session, Token: w.Call.Token,
 		OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: 60 * time.Second, Parent: w.Event}
 	if err := llm.Request(ctx, s.env.Blobs, &req, args, raw, labels); err != nil {

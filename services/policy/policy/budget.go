@@ -52,6 +52,8 @@ type book struct {
 	state limit.State
 	last  uint64               // sequence of the last change folded in
 	since map[string]openSince // of open reservations
+
+	executors map[string]string // of calls that this instance reserved for, until they are settled
 }
 
 type openSince struct {
@@ -61,6 +63,7 @@ type openSince struct {
 
 type request struct {
 	limit.Request
+	executor      string // of the call
 	early, answer chan answered
 }
 
@@ -70,7 +73,7 @@ type answered struct {
 }
 
 func newBook(env *run.Env, limits func() []guard.Limit) *book {
-	return &book{env: env, limits: limits, requests: make(chan request), outcomes: make(chan limit.Outcome, maxBatch), since: map[string]openSince{}}
+	return &book{env: env, limits: limits, requests: make(chan request), outcomes: make(chan limit.Outcome, maxBatch), since: map[string]openSince{}, executors: map[string]string{}}
 }
 
 func (b *book) filter() string { return bus.AggregateFilter(b.env.Tenant, "policy", budgetKey) }
@@ -78,8 +81,8 @@ func (b *book) filter() string { return bus.AggregateFilter(b.env.Tenant, "polic
 // reserve sets aside what a call may use. What it returns is certain where it
 // refuses. Where it grants, it is on its way to the ledger, and certain once
 // final has returned the same.
-func (b *book) reserve(ctx context.Context, r limit.Request) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
-	q := request{r, make(chan answered, 1), make(chan answered, 1)}
+func (b *book) reserve(ctx context.Context, r limit.Request, executor string) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
+	q := request{r, executor, make(chan answered, 1), make(chan answered, 1)}
 	select {
 	case b.requests <- q:
 	case <-ctx.Done():
@@ -185,6 +188,7 @@ func (b *book) write(ctx context.Context, rs []request, os []limit.Outcome) ([]g
 			seq, err := b.env.Emit.Log.AppendExpect(ctx, e.Subject(), e.ID, raw, b.filter(), last)
 			if err == nil {
 				b.fold(seq, &ev)
+				b.executes(rs)
 				return facts, nil
 			}
 			if !errors.Is(err, eventlog.ErrConflict) {
@@ -238,6 +242,18 @@ func (b *book) fold(seq uint64, ev *events.BudgetChanged) {
 	}
 	for _, s := range ev.Settled {
 		delete(b.since, s.CallID)
+		delete(b.executors, s.CallID)
+	}
+}
+
+// executes notes which services may end the calls that hold a reservation.
+func (b *book) executes(rs []request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range rs {
+		if b.state.IsOpen(r.CallID) {
+			b.executors[r.CallID] = r.executor
+		}
 	}
 }
 
@@ -260,15 +276,34 @@ func (b *book) follow(ctx context.Context) error {
 	b.mu.Unlock()
 	f := follow.New(b.env.Conn, b.env.Instance, outcomesReader, func(en eventlog.Entry) error {
 		b.mu.Lock()
-		open := b.state.IsOpen(contract.PeekCallID(en.Data))
+		call := contract.PeekCallID(en.Data)
+		open, executor := b.state.IsOpen(call), b.executors[call]
 		b.mu.Unlock()
 		if open {
-			b.ended(ctx, en)
+			b.ended(ctx, en, executor)
 		}
 		return nil
 	})
 	go b.sweep(ctx)
 	return f.Run(ctx, from)
+}
+
+// executorOf is the service that recorded an outcome, if policy allowed it the call
+// after the reservation at sequence from; else it is empty.
+func (b *book) executorOf(ctx context.Context, outcome eventlog.Entry, from uint64) string {
+	e, err := eventlog.Open(outcome)
+	if err != nil {
+		return ""
+	}
+	for en, err := range b.env.Emit.Log.Scan(ctx, "evt."+e.Tenant+".policy.*.allowed_"+e.Service()+"."+e.Session, from) {
+		if err != nil {
+			break
+		}
+		if contract.PeekCallID(en.Data) == e.CallID {
+			return e.Service()
+		}
+	}
+	return ""
 }
 
 func (b *book) anyOpen() bool {
@@ -277,9 +312,12 @@ func (b *book) anyOpen() bool {
 	return len(b.since) > 0
 }
 
-func (b *book) ended(ctx context.Context, en eventlog.Entry) {
+// ended settles a call by an outcome that its executor or policy recorded, and
+// by no other. Where executor is empty, another instance reserved for the
+// call: it settles, or sweep does.
+func (b *book) ended(ctx context.Context, en eventlog.Entry, executor string) {
 	e, err := eventlog.Open(en)
-	if err != nil {
+	if err != nil || e.Service() != "policy" && e.Service() != executor {
 		return
 	}
 	var rec contract.Recorded
@@ -323,8 +361,7 @@ func (b *book) sweep(ctx context.Context) {
 					break
 				}
 				if contract.PeekCallID(en.Data) == l.call {
-					b.ended(ctx, en)
-					break
+					b.ended(ctx, en, b.executorOf(ctx, en, l.seq))
 				}
 			}
 		}

@@ -78,7 +78,7 @@ func (s *Service) propose(ctx context.Context, m jetstream.Msg) error {
 	// A server that died may have forgotten that it delivered this before, so what
 	// is older than the connection is looked up too.
 	if p.retries > 0 || md.Timestamp.Before(s.env.Conn.Made().Add(clockSkew)) {
-		if done, err := s.answered(ctx, p.event, md.Sequence.Stream, "escalated"); err != nil || done {
+		if done, err := s.answered(ctx, p.event, md.Sequence.Stream, contract.EventEscalated); err != nil || done {
 			return err
 		}
 		p.again = true
@@ -112,11 +112,10 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 	s.state.govern(f, now)
 	f.Revoked = s.state.revoked(c.Token, e.Actor, e.Time)
 	if c.Parent != "" {
-		h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, c.ParentSession, c.Parent, 1)
-		if err != nil {
+		var err error
+		if f.ParentLive, err = s.parentLive(ctx, e, c); err != nil {
 			return err
 		}
-		f.ParentLive = h.ClaimedBy != "" && !h.Recorded && h.Actor == e.Actor && h.Service() == e.Service()
 	}
 	var err error
 	if f.SessionOwner, err = s.stranger(ctx, e, f.Now); err != nil {
@@ -147,6 +146,25 @@ func (s *Service) gather(ctx context.Context, p *proposal) error {
 		f.DualControl = s.state.dualControl(p.args, e.Actor, now)
 	}
 	return nil
+}
+
+// parentLive reports whether the service that proposes a nested call is executing
+// its parent, for the same actor. The actor is the one that policy permitted the
+// parent for: a claim alone proves nothing, since any service can record one.
+func (s *Service) parentLive(ctx context.Context, e *contract.Event, c *contract.Call) (bool, error) {
+	h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, c.ParentSession, c.Parent, e.Service(), 1)
+	if err != nil || h.Service() != e.Service() || h.Recorded {
+		return false, err
+	}
+	for en, err := range s.env.Emit.Log.Scan(ctx, "evt."+e.Tenant+".policy.*.allowed_"+e.Service()+"."+c.ParentSession, 1) {
+		if err != nil {
+			return false, err
+		}
+		if a, err := eventlog.Open(en); err == nil && a.CallID == c.Parent {
+			return a.Actor == e.Actor, nil
+		}
+	}
+	return false, nil
 }
 
 // stranger is the owner of a proposal's session, "-" where nobody can say who that
@@ -241,10 +259,10 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 	var ev *contract.Event
 	switch d.Verdict {
 	case contract.Allow:
-		ev = s.env.Emit.New("allowed", p.event.Session, contract.Bytes(&contract.Allowed{Call: p.call, Decision: d}), p.event)
+		ev = s.env.Emit.New(contract.EventAllowed, p.event.Session, contract.Bytes(&contract.Allowed{Call: p.call, Decision: d}), p.event)
 		ev.Target = d.Intent.Executor
 	case contract.Escalate:
-		ev = s.env.Emit.New("escalated", p.event.Session, contract.Bytes(&contract.Escalated{Call: p.call, Decision: d,
+		ev = s.env.Emit.New(contract.EventEscalated, p.event.Session, contract.Bytes(&contract.Escalated{Call: p.call, Decision: d,
 			Expires: contract.Time(approval.Expiry(v.Approvals, s.env.Emit.Now())), Rules: v.Approvals}), p.event)
 	default:
 		eff := contract.Effect{CallID: p.call.ID, EffectType: p.call.Kind, Ended: s.env.Emit.Time(), ErrorCode: "denied", ErrorMessage: d.ReasonCode,
@@ -266,11 +284,13 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 	if err := reserved(); err != nil { // it took as long as the signature
 		return err
 	}
-	if d.Verdict == contract.Allow && p.guess {
-		_, err = s.env.Emit.Log.AppendExpect(ctx, ev.Subject(), p.key(), b, labelFilter(p.event.Tenant, p.event.Session), p.labelled)
-	} else {
-		_, err = s.env.Emit.Log.Append(ctx, ev.Subject(), p.key(), b)
-	}
+	own := func(e *contract.Event) bool { return e.Service() == "policy" && e.CallID == ev.CallID }
+	_, err = eventlog.Contend(ctx, s.env.Emit.Log, p.key(), own, func(id string) (uint64, error) {
+		if d.Verdict == contract.Allow && p.guess {
+			return s.env.Emit.Log.AppendExpect(ctx, ev.Subject(), id, b, labelFilter(p.event.Tenant, p.event.Session), p.labelled)
+		}
+		return s.env.Emit.Log.Append(ctx, ev.Subject(), id, b)
+	})
 	switch {
 	case errors.Is(err, eventlog.ErrIDConflict):
 		return nil // decided by the delivery before this one
@@ -303,7 +323,7 @@ func (s *Service) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 			}
 		}
 	}
-	b, final, err := s.budget.reserve(ctx, r)
+	b, final, err := s.budget.reserve(ctx, r, executorOf(eval.Tool(), eval.Facts()))
 	if err == nil && p.retries > 0 { // something failed before: not a step without certainty
 		b, err = final()
 	}
@@ -327,6 +347,14 @@ func (s *Service) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 	}
 	eval.Charge(&guard.BudgetFact{Accounts: []string{}, Amounts: r.Amounts, Refused: contract.ReasonBudgetError})
 	return certain, nil
+}
+
+// executorOf is the service that the intent of an allowed call names.
+func executorOf(t *contract.Tool, f *guard.Facts) string {
+	if f.ReportWithin > 0 {
+		return contract.CallerExecutor
+	}
+	return t.Executor
 }
 
 // certain is a reservation that nothing has to be waited for.
@@ -371,7 +399,7 @@ func (s *Service) answered(ctx context.Context, e *contract.Event, seq uint64, a
 			return false, err
 		}
 		a, err := eventlog.Open(en)
-		if err == nil && a.CallID == e.CallID && (a.Name == "allowed" || a.Name == "effect_recorded" || slices.Contains(also, a.Name)) {
+		if err == nil && a.CallID == e.CallID && (a.Name == contract.EventAllowed || a.Name == contract.EventEffectRecorded || slices.Contains(also, a.Name)) {
 			return true, nil
 		}
 	}

@@ -57,7 +57,7 @@ type waiting struct {
 // Reads reports whether an event of that name is one that State folds.
 func Reads(name string) bool {
 	switch name {
-	case "tool_registered", "tool_retired", "tool_approved", "policy_activated", "ledger_truncated", "log_epoch_opened", "escalated", "approval_recorded",
+	case "tool_registered", "tool_retired", "tool_approved", "policy_activated", "ledger_truncated", "log_epoch_opened", contract.EventEscalated, contract.EventApprovalRecorded,
 		events.SessionLabelledName, events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName, events.DelegationGrantedName, events.DelegationRevokedName,
 		events.MeshFrozenName, events.MeshUnfrozenName, events.LimitsSetName, events.BreakGlassOpenedName, events.BreakGlassReviewedName,
 		events.VirtualKeyCreatedName, events.VirtualKeyRevokedName, llmrouter.PricesPublishedName, llmrouter.DataAcceptedName,
@@ -87,6 +87,9 @@ func (st *State) Apply(e *contract.Event) error {
 		}
 		return nil
 	case events.SessionLabelledName:
+		if e.Service() != "policy" {
+			return nil
+		}
 		st.markLabelled()
 		return nil
 	case "policy_activated":
@@ -115,7 +118,10 @@ func (st *State) Apply(e *contract.Event) error {
 			st.truncated, st.lost = false, ""
 		}
 		return nil
-	case "escalated", "approval_recorded":
+	case contract.EventEscalated, contract.EventApprovalRecorded:
+		if e.Service() != "policy" {
+			return nil
+		}
 		return st.escalation(e)
 	case llmrouter.DataAcceptedName:
 		var d llmrouter.DataAccepted
@@ -365,7 +371,7 @@ func (st *State) escalation(e *contract.Event) error {
 	if st.waiting == nil {
 		st.waiting = map[string]*waiting{}
 	}
-	if e.Name == "escalated" {
+	if e.Name == contract.EventEscalated {
 		w := &waiting{event: e}
 		if err := contract.Decode(slices.Clone(e.Data), &w.doc); err != nil {
 			return err
@@ -430,7 +436,7 @@ func (st *State) Dump() []byte {
 	slices.Sort(ids)
 	for _, id := range ids {
 		w := canon.Object(b)
-		w.Str("escalated", id)
+		w.Str(contract.EventEscalated, id)
 		w.Int("votes", int64(len(st.waiting[id].votes)))
 		b = append(w.End(), '\n')
 	}

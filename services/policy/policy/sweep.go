@@ -47,16 +47,12 @@ func (s *Service) expire(ctx context.Context, e *contract.Event) error {
 	d := &a.Decision
 	claim := s.env.Emit.New("start_expired", e.Session, contract.Bytes(&contract.Started{CallID: d.CallID, DecisionID: d.ID, IntentID: d.Intent.ID}), e)
 	claim.ID = "s-" + d.CallID
-	b, err := claim.Encode()
-	if err != nil {
-		return err
-	}
-	h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, e.Session, e.CallID, 1)
+	h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, e.Session, e.CallID, d.Intent.Executor, 1)
 	if err != nil || h.Recorded {
 		return err
 	}
 	if h.ClaimedBy == "" {
-		if _, err = s.env.Emit.Log.Append(ctx, claim.Subject(), "claim:"+d.CallID, b); errors.Is(err, eventlog.ErrIDConflict) {
+		if err = execute.Claim(ctx, s.env.Emit.Log, claim, d.Intent.Executor); errors.Is(err, eventlog.ErrIDConflict) {
 			return nil // the executor, or another instance of ours, was first
 		} else if err != nil {
 			return err

@@ -32,7 +32,7 @@ type held struct {
 
 // UnstartedReads reports whether the view takes events of this name.
 func UnstartedReads(name string) bool {
-	return name == "allowed" || name == "effect_started" || name == "start_expired"
+	return name == contract.EventAllowed || name == contract.EventEffectStarted || name == contract.EventStartExpired
 }
 
 // Apply folds one entry in. It keeps a copy of what it needs of en.Data.
@@ -44,9 +44,21 @@ func (p *Unstarted) Apply(en eventlog.Entry) error {
 		p.calls = map[string]held{}
 	}
 	p.at = en.Seq
-	if strings.Contains(en.Subject, ".effect_started.") || strings.Contains(en.Subject, ".start_expired.") {
-		delete(p.calls, id)
+	at := strings.Split(en.Subject, ".") // evt, tenant, service, origin, name and target, key
+	if len(at) != 6 {
 		return nil
+	}
+	switch service, name := at[2], at[4]; name {
+	case contract.EventEffectStarted, contract.EventStartExpired:
+		h, ok := p.calls[id]
+		if ok && (service == "policy" && name == contract.EventStartExpired || name == contract.EventEffectStarted && strings.Contains(h.entry.Subject, ".allowed_"+service+".")) {
+			delete(p.calls, id)
+		}
+		return nil
+	default:
+		if service != "policy" {
+			return nil
+		}
 	}
 	en.Data = bytes.Clone(en.Data)
 	p.calls[id] = held{entry: en, since: time.Now()}

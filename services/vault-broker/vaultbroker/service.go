@@ -197,7 +197,7 @@ func (s *Service) check(ctx context.Context, e *contract.Event, req *execute.Sec
 	if a == nil {
 		return nil, nil, "no decision allows this call", nil
 	}
-	h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, e.Session, e.CallID, 1)
+	h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, e.Session, e.CallID, e.Service(), 1)
 	if err != nil {
 		return nil, nil, "", err
 	}

@@ -1,0 +1,306 @@
+package attack
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// What a compromised service records of another's call stays on the ledger, so each
+// topology has a mesh of its own here.
+func TestForgedEvents(t *testing.T) {
+	forgedEvents(t, harness.Processes(t, options))
+}
+
+// TestForgedEventsCompose is TestForgedEvents on compose.
+func TestForgedEventsCompose(t *testing.T) {
+	forgedEvents(t, harness.Compose(t, options))
+}
+
+// liar publishes events with a service's stolen identity.
+type liar struct {
+	t    *testing.T
+	conn *bus.Conn
+	as   string
+	n    int
+}
+
+// publish stores an event that the service may publish, under a message id, or
+// reports that the server refused it.
+func (l *liar) publish(e *contract.Event, id string) bool {
+	l.t.Helper()
+	b, err := e.Encode()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(l.t.Context(), 500*time.Millisecond)
+	defer cancel()
+	msg := &nats.Msg{Subject: e.Subject(), Data: b, Header: nats.Header{}}
+	if id != "" {
+		msg.Header.Set("Nats-Msg-Id", id)
+	}
+	_, err = l.conn.JS.PublishMsg(ctx, msg)
+	return err == nil
+}
+
+// event is an event of the service about the call of base.
+func (l *liar) event(base *contract.Event, name, id string, data []byte) *contract.Event {
+	e := *base
+	l.n++
+	e.ID, e.Source, e.Name, e.Version, e.Target, e.Data = id, l.as+"/"+l.as+"-1", name, contract.VersionOf(name), "", data
+	e.Time, e.Lamport = contract.Time(time.Now()), base.Lamport+1
+	if id == "" {
+		e.ID = fmt.Sprintf("e-LIE%s%d%s", l.as, l.n, name)
+	}
+	return &e
+}
+
+// lies records of a call, in the name of every service but policy, everything that
+// could end, start, allow or cancel it. sample is an outcome of another call.
+func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.Recorded, executor string) {
+	t.Helper()
+	call := base.CallID
+	for _, as := range harness.Services {
+		if as == "policy" || as == executor {
+			continue // they may end the call
+		}
+		l := &liar{t: t, conn: insider(t, m, as), as: as}
+		rec := *sample
+		rec.Decision = nil
+		rec.Effect.CallID, rec.Effect.ErrorMessage, rec.Effect.Status, rec.Effect.ErrorCode = call, "forged by "+as, contract.Failed, "forged"
+		rec.Output, rec.Effect.OutputDigest = nil, ""
+		rec.Receipt.CallID, rec.Receipt.ID, rec.Receipt.Executor, rec.Receipt.Session, rec.Receipt.Status = call, "r-"+call, as, base.Session, contract.Failed
+		recorded := contract.Bytes(&rec)
+		rec.Effect.AttestedBy, rec.Receipt.AttestedBy = contract.Caller, contract.Caller
+		attested := contract.Bytes(&rec)
+		started := contract.Bytes(&contract.Started{CallID: call, DecisionID: "d-" + call, IntentID: "i-" + call})
+		vote := contract.Bytes(&contract.Approval{Approver: "ann", CallID: call, Resolved: "granted", Tenant: tenant, Vote: "grant"})
+		for _, x := range []struct {
+			name, id, msg string
+			data          []byte
+		}{
+			{"effect_started", "s-" + call, "claim:" + call, started},
+			{"effect_started", "", "", started},
+			{"start_expired", "", "", started},
+			{"effect_recorded", "r-" + call, "r-" + call, recorded},
+			{"effect_recorded", "", "", attested},
+			{"effect_recorded", "d-" + call, "d-" + call, []byte(`{"not":"an outcome"}`)},
+			{"approval_recorded", "", "", vote},
+			{"approval_recorded", "q-" + call, "", vote},
+		} {
+			if !l.publish(l.event(base, x.name, x.id, x.data), x.msg) {
+				t.Fatalf("%s cannot publish under its own name", as)
+			}
+		}
+		if as != "gateway" { // the call's proposer may cancel it
+			l.publish(l.event(base, "cancel_requested", "x-"+call, []byte("{}")), "x-"+call)
+		}
+		// In another's name: the server refuses it.
+		for _, source := range []string{"policy", "audit", executor} {
+			if source == as {
+				continue
+			}
+			e := l.event(base, "effect_recorded", "", recorded)
+			e.Source = source + "/" + source + "-1"
+			if l.publish(e, "") {
+				t.Errorf("%s published an outcome as %s", as, source)
+			}
+		}
+		if as != "audit" {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			if _, err := l.conn.JS.Publish(ctx, "log."+tenant+".checkpoint", []byte("binnacle/"+tenant+"\n1\nAAAA\n")); err == nil {
+				t.Errorf("%s published a checkpoint", as)
+			}
+			cancel()
+		}
+	}
+}
+
+// recordedOf finds the outcome of a call among a session's events.
+func recordedOf(t *testing.T, m *harness.Mesh, session, call string) (out []contract.Recorded) {
+	t.Helper()
+	return effects(t, m, handed{Session: session, CallID: call})
+}
+
+// named finds the first event of a name and a call.
+func named(t *testing.T, m *harness.Mesh, session, name, call string) *contract.Event {
+	t.Helper()
+	for _, e := range eventsOf(t, m, session) {
+		if e.Name == name && (call == "" || e.CallID == call) {
+			return e
+		}
+	}
+	t.Fatalf("no %s of %s", name, call)
+	return nil
+}
+
+func forgedEvents(t *testing.T, m *harness.Mesh) {
+	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-sample", `{"n":1}`)
+	if err != nil || r.Status != 200 {
+		t.Fatal(err, r)
+	}
+	session := r.Header.Get("X-Binnacle-Session-Id")
+	sample := recordedOf(t, m, session, r.Header.Get("X-Binnacle-Call-Id"))[0]
+	t.Run("a call that its caller executes", func(t *testing.T) { forgedLent(t, m, &sample) })
+	t.Run("a call that an executor executes", func(t *testing.T) { forgedWaiting(t, m, &sample) })
+	t.Run("a parent that nobody executes", func(t *testing.T) { forgedParent(t, m) })
+	t.Run("a reservation", func(t *testing.T) { forgedSettlement(t, m, &sample) })
+
+	// The mesh works on, every session proves itself, and the ledger as a whole says
+	// what was done to it.
+	m.WaitReady()
+	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-after-lies", `{"n":2}`); err != nil || r.Status != 200 {
+		t.Fatal(err, r)
+	}
+	if out, err := m.CLI("replay"); err != nil {
+		t.Errorf("replay: %v\n%s", err, out)
+	}
+	file := filepath.Join(t.TempDir(), "ledger.jsonl")
+	if out, err := m.CLI("export", "--ledger", "--out", file); err != nil {
+		t.Fatal(out, err)
+	}
+	if out, err := m.CLI("verify", "--root", verifyRoot(m), file); err == nil {
+		t.Errorf("a ledger with forged events verifies: %s", out)
+	}
+}
+
+// forgedLent: an intent is out at its caller; nobody but the caller ends the call.
+func forgedLent(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
+	owner := mint(t, m, "owner-lent", "tools:call", "calls:decide")
+	h := decideAs(t, m, owner, "s-lent", time.Minute, map[string]string{"Idempotency-Key": "lent"})
+	lies(t, m, named(t, m, h.Session, "call_proposed", h.CallID), sample, "gateway")
+	state := as(t, m, owner, "GET", "/api/v1/calls/"+h.CallID, "", "")
+	must(t, state, 200, `"running"`)
+	if again := decideAs(t, m, owner, "s-lent", time.Minute, map[string]string{"Idempotency-Key": "lent"}); again.IntentID != h.IntentID || !again.Before {
+		t.Errorf("the intent is not the caller's any more: %+v", again)
+	}
+	must(t, as(t, m, owner, "POST", h.path(), "", h.outcome("succeeded")), 200, `"status":"succeeded"`)
+	must(t, as(t, m, owner, "GET", "/api/v1/calls/"+h.CallID, "", ""), 200, `"succeeded"`)
+	if got := recordedOf(t, m, h.Session, h.CallID); len(got) != 1 || got[0].Effect.Status != contract.Succeeded || got[0].Receipt.Executor != "gateway" {
+		t.Errorf("outcomes: %+v", got)
+	}
+	if out, err := m.CLI("verify", "--root", verifyRoot(m), exportOf(t, m, h.Session)); err != nil {
+		t.Errorf("the session does not prove itself: %s %v", out, err)
+	}
+}
+
+// forgedWaiting: a call waits for people, with its caller connected.
+func forgedWaiting(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
+	persons(t, m, "ann")
+	overlay := filepath.Join(t.TempDir(), "ask.json")
+	if err := os.WriteFile(overlay, []byte(`{"id":"ask-lies","scope":"agent","subject":"asker","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"ESCALATE_ASK","approval":{"quorum":1,"roles":["seer"],"timeout_ms":120000}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"principals", "register", "asker", "agent"}, {"roles", "grant", "ann", "seer"}, {"policy", "activate", overlay}} {
+		if out, err := m.CLI(args...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	asker := mint(t, m, "asker", "tools:call")
+	id := contract.SessionID(tenant, "asker", "s-waiting")
+	answers := make(chan *harness.Response, 1)
+	go func() {
+		r, err := m.As(asker).DoHeader(context.Background(), "POST", "/api/v1/packs/noop", `{"n":7}`, map[string]string{"X-Binnacle-Session": "s-waiting", "X-Binnacle-Timeout": "120"})
+		if err != nil {
+			t.Error(err)
+		}
+		answers <- r
+	}()
+	var waits *contract.Event
+	within(t, 20*time.Second, "the call waits for people", func() bool {
+		i := slices.IndexFunc(eventsOf(t, m, id), func(e *contract.Event) bool { return e.Name == "escalated" })
+		return i >= 0
+	})
+	waits = named(t, m, id, "call_proposed", "")
+	lies(t, m, waits, sample, "session-runner")
+	time.Sleep(500 * time.Millisecond)
+	select {
+	case r := <-answers:
+		t.Fatalf("the caller received what no executor recorded: %d %s", r.Status, r.Body)
+	default:
+	}
+	vote := mint(t, m, "ann", "approvals:vote")
+	must(t, as(t, m, vote, "POST", "/api/v1/calls", "", `{"kind":"policy.vote","args":{"call_id":"`+waits.CallID+`","reason":"seen","vote":"grant"}}`), 200, "")
+	select {
+	case r := <-answers:
+		must(t, r, 200, "")
+		if strings.Contains(string(r.Body), "forged") {
+			t.Errorf("a forged result: %s", r.Body)
+		}
+	case <-time.After(60 * time.Second):
+		t.Fatal("the call has no outcome")
+	}
+	if got := recordedOf(t, m, id, waits.CallID); len(got) != 1 || got[0].Receipt.Executor != "session-runner" || got[0].Effect.Status != contract.Succeeded {
+		t.Errorf("outcomes: %+v", got)
+	}
+	if out, err := m.CLI("verify", "--root", verifyRoot(m), exportOf(t, m, id)); err != nil {
+		t.Errorf("the session does not prove itself: %s %v", out, err)
+	}
+}
+
+// forgedParent: a service claims a call that nobody permitted it, and proposes
+// another in its caller's name.
+func forgedParent(t *testing.T, m *harness.Mesh) {
+	base := named(t, m, harness.SessionID("admin", "s-sample"), "call_proposed", "")
+	for _, by := range []string{"judge", "llm-router", "vault-broker"} {
+		l := &liar{t: t, conn: insider(t, m, by), as: by}
+		parent, child := "c-PARENT"+strings.ToUpper(by[:5]), "c-CHILD"+strings.ToUpper(by[:5])
+		claim := l.event(base, "effect_started", "s-"+parent, contract.Bytes(&contract.Started{CallID: parent, DecisionID: "d-" + parent, IntentID: "i-" + parent}))
+		claim.CallID = parent
+		l.publish(claim, "")
+		var c contract.Call
+		if err := contract.Decode(base.Data, &c); err != nil {
+			t.Fatal(err)
+		}
+		c.ID, c.Parent, c.ParentSession, c.Deadline = child, parent, base.Session, contract.Time(time.Now().Add(30*time.Second))
+		nested := l.event(base, "call_proposed", "p-"+child, contract.Bytes(&c))
+		nested.CallID = child
+		if !l.publish(nested, "p-"+child) {
+			t.Fatal("not published")
+		}
+		within(t, 20*time.Second, "the nested call is denied", func() bool {
+			got := recordedOf(t, m, base.Session, child)
+			return len(got) == 1 && got[0].Effect.Status == contract.Denied
+		})
+	}
+}
+
+// forgedSettlement: an outcome of another's call frees no reservation.
+func forgedSettlement(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
+	if out, err := m.CLI("principals", "register", "spender", "agent"); err != nil {
+		t.Fatal(out, err)
+	}
+	limit := map[string]any{"id": "one-at-once", "level": "agent", "subject": "spender", "measure": "calls", "window": "concurrent", "max": 1}
+	must(t, govern(t, m, m.Token, "set_limits", map[string]any{"limits": []any{limit}}), 200, "")
+	t.Cleanup(func() { govern(t, m, m.Token, "set_limits", map[string]any{"limits": []any{}}) })
+	spender := mint(t, m, "spender", "tools:call", "calls:decide")
+	h := decideAs(t, m, spender, "s-spend", time.Minute, nil)
+	second := func() *harness.Response {
+		doc, _ := json.Marshal(map[string]any{"kind": "tool.noop", "tool": "noop", "args": map[string]int{"n": 2}, "report_within_ms": 60000})
+		return as(t, m, spender, "POST", "/api/v1/decide", "s-spend", string(doc))
+	}
+	if r := second(); r.Status == 200 {
+		t.Fatalf("the limit does not hold: %s", r.Body)
+	}
+	lies(t, m, named(t, m, h.Session, "call_proposed", h.CallID), sample, "gateway")
+	for range 20 { // longer than an instance waits before it settles for another
+		if r := second(); r.Status == 200 {
+			t.Fatalf("a forged outcome freed the reservation: %s", r.Body)
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	must(t, as(t, m, spender, "POST", h.path(), "", h.outcome("succeeded")), 200, `"status":"succeeded"`)
+	within(t, 10*time.Second, "the true outcome frees the reservation", func() bool { return second().Status == 200 })
+}
