@@ -360,8 +360,8 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 		return r.redecide(e, &x.Decision)
 	case contract.EventEffectRecorded:
 		var rec contract.Recorded
-		if err := contract.Decode(e.Data, &rec); err != nil {
-			return err
+		if e.Service() != "policy" || contract.Decode(e.Data, &rec) != nil {
+			return nil // it holds no decision, or the view raised its alarm
 		}
 		if rec.Decision != nil {
 			return r.redecide(e, rec.Decision)
