@@ -80,7 +80,7 @@ type Outcome struct {
 
 // Proposer proposes calls of one instance and waits for their outcomes.
 type Proposer struct {
-	Reader   bus.Reader // as declared; the zero value is Reader
+	Reader bus.Reader // as declared; the zero value is Reader
 
 	// ExecutorOf is the service that the catalog names for a kind, or "". It is
 	// queried when an outcome arrives of a call whose request named none.
