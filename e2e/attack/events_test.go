@@ -21,12 +21,12 @@ import (
 // What a compromised service records of another's call stays on the ledger, so each
 // topology has a mesh of its own here.
 func TestForgedEvents(t *testing.T) {
-	forgedEvents(t, harness.Processes(t, options))
+	forgedEvents(t, harness.Processes(t, options(t, "")))
 }
 
 // TestForgedEventsCompose is TestForgedEvents on compose.
 func TestForgedEventsCompose(t *testing.T) {
-	forgedEvents(t, harness.Compose(t, options))
+	forgedEvents(t, harness.Compose(t, options(t, "/config/packs")))
 }
 
 // liar publishes events with a service's stolen identity.
