@@ -180,7 +180,7 @@ func (s *Service) relay(c echo.Context, r propose.Request) error {
 	if err != nil {
 		return err
 	}
-	standing, done := s.authority.watch(ctx, who, false)
+	standing, done := s.authority.watch(ctx, who, r.Stream)
 	defer done()
 	for {
 		if out != nil && a.got >= out.Recorded.Effect.Frames {
