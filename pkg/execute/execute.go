@@ -204,7 +204,7 @@ func (x *Executor) process(ctx context.Context, m jetstream.Msg) {
 
 var (
 	errPoison  = errors.New("not a work item")
-	errRunning = errors.New("a second delivery of what runs here")
+	errRunning = errors.New("a second delivery of what runs already")
 )
 
 // one takes one allowed event to its outcome. nil: nothing is left to do.
@@ -242,6 +242,9 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 		if h.Recorded {
 			return nil
 		}
+		if h.underWay(x.Service, x.Instance, x.Emit.Now()) {
+			return errRunning
+		}
 	}
 	body := x.fetch(runCtx, &a.Call)
 	if err := guard.CheckIntent(&a, e.Tenant, e.Session, x.Service, x.Emit.Now(), x.Keys); err != nil && h.ClaimedBy == "" {
@@ -275,7 +278,15 @@ func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.All
 	claim := claimOf(x.Emit, e, a, "")
 	rerun := h.ClaimedBy != "" && x.ReRunable != nil && x.ReRunable(a.Call.Kind)
 	if h.ClaimedBy == "" {
+		began := time.Now()
 		err := Claim(ctx, x.Emit.Log, claim, x.Service)
+		if err == nil && time.Since(began) > redelivery/2 {
+			// Another delivery may have found the claim and recorded the outcome as unknown.
+			var known History
+			if known, err = Look(ctx, x.Emit.Log, e.Tenant, e.Session, e.CallID, x.Service, 1); err != nil || known.Recorded {
+				return nil, Result{}, err
+			}
+		}
 		if errors.Is(err, eventlog.ErrIDConflict) {
 			// Somebody claimed it, and it may be the delivery before this
 			// one: look at what the ledger says, then come back.
@@ -284,6 +295,9 @@ func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.All
 			}
 			if h.Recorded || h.ClaimedBy == "" {
 				return nil, Result{}, nil
+			}
+			if h.underWay(x.Service, x.Instance, x.Emit.Now()) {
+				return nil, Result{}, errRunning
 			}
 		} else if err != nil {
 			return nil, Result{}, err

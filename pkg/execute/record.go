@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -162,6 +163,7 @@ func (r *Recorder) tip(en eventlog.Entry) (receipt.Tip, error) {
 // History is what the ledger already says about a call.
 type History struct {
 	ClaimedBy string // instance; empty if unclaimed
+	ClaimedAt time.Time
 	Actor     string // of the claim
 	Recorded  bool
 }
@@ -185,6 +187,7 @@ func Look(ctx context.Context, l eventlog.Log, tenant, session, call, executor s
 				h.Recorded = true
 			} else if h.ClaimedBy == "" {
 				h.ClaimedBy, h.Actor = e.Source, e.Actor
+				h.ClaimedAt, _ = contract.ParseTime(e.Time)
 			}
 			break
 		}
@@ -226,6 +229,16 @@ func mayRecord(e *contract.Event, executor string) bool {
 		return service == "policy"
 	}
 	return service == executor || service == "policy"
+}
+
+// redelivery is the time after which the server delivers work again that nobody
+// reported progress of; it is AckWait of bus.ExecutorWork.
+const redelivery = 10 * time.Second
+
+// underWay reports whether another instance of the service claimed the call so
+// recently that it may not know yet: its work would not have come again by itself.
+func (h History) underWay(service, instance string, now time.Time) bool {
+	return h.ClaimedBy != service+"/"+instance && h.Service() == service && now.Sub(h.ClaimedAt).Abs() < redelivery
 }
 
 // Service is the service of the claim.

@@ -288,14 +288,36 @@ func (b *book) follow(ctx context.Context) error {
 	return f.Run(ctx, from)
 }
 
-// executorOf is the service that recorded an outcome, if policy allowed it the call
-// after the reservation at sequence from; else it is empty.
-func (b *book) executorOf(ctx context.Context, outcome eventlog.Entry, from uint64) string {
+// release settles a reservation that was made for a call whose outcome, after its
+// proposal at sequence from, was recorded before: of two deliveries of a proposal the
+// later one reserves once more when the first is settled already.
+func (b *book) release(ctx context.Context, proposal *contract.Event, from uint64) {
+	b.mu.Lock()
+	open := b.state.IsOpen(proposal.CallID)
+	b.mu.Unlock()
+	if !open {
+		return
+	}
+	for en, err := range b.env.Emit.Log.Scan(ctx, bus.ChainFilter(proposal.Tenant, proposal.Session), max(from, 1)) {
+		if err != nil {
+			b.env.Log.Warn("reservation not released", "call", proposal.CallID, "err", err)
+			return
+		}
+		if contract.PeekCallID(en.Data) == proposal.CallID {
+			b.ended(ctx, en, b.executorOf(ctx, en))
+		}
+	}
+}
+
+// executorOf is the service that recorded an outcome, if policy allowed it the
+// call; else it is empty. The reservation may be younger than the permission, where a
+// proposal was delivered twice.
+func (b *book) executorOf(ctx context.Context, outcome eventlog.Entry) string {
 	e, err := eventlog.Open(outcome)
 	if err != nil {
 		return ""
 	}
-	for en, err := range b.env.Emit.Log.Scan(ctx, "evt."+e.Tenant+".policy.*.allowed_"+e.Service()+"."+e.Session, from) {
+	for en, err := range b.env.Emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventAllowed + "_" + e.Service(), Key: e.Session}.String(), 1) {
 		if err != nil {
 			break
 		}
@@ -361,7 +383,7 @@ func (b *book) sweep(ctx context.Context) {
 					break
 				}
 				if contract.PeekCallID(en.Data) == l.call {
-					b.ended(ctx, en, b.executorOf(ctx, en, l.seq))
+					b.ended(ctx, en, b.executorOf(ctx, en))
 				}
 			}
 		}

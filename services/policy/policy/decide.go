@@ -43,6 +43,7 @@ type proposal struct {
 	args    []byte    // nil: cannot be read
 	model   *llm.Args // what the args say, where they are a request's to a model
 	retries uint64
+	seq     uint64 // of the proposal; 0 where votes have resolved it
 
 	again    bool   // not the first try: labels are read from the ledger
 	guess    bool   // labels are what this instance knew
@@ -64,7 +65,7 @@ func (s *Service) propose(ctx context.Context, m jetstream.Msg) error {
 	if err != nil {
 		return err
 	}
-	p := proposal{retries: md.NumDelivered - 1}
+	p := proposal{retries: md.NumDelivered - 1, seq: md.Sequence.Stream}
 	if p.event, err = eventlog.Open(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()}); err == nil {
 		err = contract.Decode(p.event.Data, &p.call)
 	}
@@ -78,7 +79,10 @@ func (s *Service) propose(ctx context.Context, m jetstream.Msg) error {
 	// A server that died may have forgotten that it delivered this before, so what
 	// is older than the connection is looked up too.
 	if p.retries > 0 || md.Timestamp.Before(s.env.Conn.Made().Add(clockSkew)) {
-		if done, err := s.answered(ctx, p.event, md.Sequence.Stream, contract.EventEscalated); err != nil || done {
+		if done, err := s.answered(ctx, p.event, p.seq, contract.EventEscalated); err != nil || done {
+			if done {
+				s.budget.release(ctx, p.event, p.seq)
+			}
 			return err
 		}
 		p.again = true
@@ -293,6 +297,7 @@ func (s *Service) decide(ctx context.Context, p *proposal) error {
 	})
 	switch {
 	case errors.Is(err, eventlog.ErrIDConflict):
+		s.budget.release(ctx, p.event, p.seq)
 		return nil // decided by the delivery before this one
 	case errors.Is(err, eventlog.ErrConflict):
 		return errMoved
