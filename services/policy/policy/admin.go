@@ -54,41 +54,35 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	case kindActivate, kindRollback, kindRetire:
 		return s.change(ctx, w)
 	}
-	c := govern.Command{Kind: w.Call.Kind, CallID: w.Call.ID, Actor: w.Event.Actor, Tenant: w.Event.Tenant, Held: w.Call.Scopes, Now: s.env.Emit.Now(), View: &s.state}
-	c.Owns = func(session string) bool {
-		owner, err := s.opener(ctx, c.Tenant, session, "")
-		return err == nil && owner == c.Actor
-	}
-	if err := json.Unmarshal(w.Args, &c); err != nil {
+	c, err := govern.Parse(w.Call.Kind, w.Args)
+	if err != nil {
 		return execute.Fail("invalid_input", "%v", err)
 	}
-	key := govern.Key(c.Kind)
-	var name string
-	var data canon.Document
-	ev, err := handle.Do(ctx, s.env.Emit.Log, bus.AggregateFilter(s.env.Tenant, "policy", key), func(h []*contract.Event) (*contract.Event, error) {
+	by := govern.Caller{CallID: w.Call.ID, Actor: w.Event.Actor, Tenant: w.Event.Tenant, Held: w.Call.Scopes, Now: s.env.Emit.Now(), View: &s.state, Consistent: s.validLimits}
+	by.Owns = func(session string) bool {
+		owner, err := s.opener(ctx, by.Tenant, session, "")
+		return err == nil && owner == by.Actor
+	}
+	var fact govern.Fact
+	ev, err := handle.Do(ctx, s.env.Emit.Log, bus.AggregateFilter(s.env.Tenant, "policy", c.Aggregate), func(h []*contract.Event) (*contract.Event, error) {
 		st, err := folded(h)
 		if err != nil {
 			return nil, err
 		}
-		if name, data, err = govern.Decide(st, c); err != nil {
+		if fact, err = c.Decide(st, by); err != nil {
 			return nil, invalid{err}
 		}
-		if c.Kind == "policy.set_limits" {
-			if err := s.validLimits(c.Limits); err != nil {
-				return nil, invalid{err}
-			}
-		}
-		return s.fact(name, key, contract.Bytes(data), w.Event), nil
+		return s.fact(fact.Name, c.Aggregate, contract.Bytes(fact.Data), w.Event), nil
 	})
 	if res, failed := failure(err); failed {
 		return res
 	}
-	out := map[string]any{"event": ev.ID, "result": json.RawMessage(contract.Bytes(data))}
-	if name == "mesh_frozen" {
-		out["acknowledged"], out["missing"] = s.acknowledged(ctx, "f-"+c.CallID)
+	out := map[string]any{"event": ev.ID, "result": json.RawMessage(contract.Bytes(fact.Data))}
+	if w.Call.Kind == govern.KindFreeze {
+		out["acknowledged"], out["missing"] = s.acknowledged(ctx, govern.FreezeID(by.CallID))
 	}
 	s.caughtUp(ctx, ev)
-	return result("policy."+name, out)
+	return result("policy."+fact.Name, out)
 }
 
 // folded is the state that an aggregate's history comes to.
@@ -499,5 +493,5 @@ func (s *Service) build(history []past, more *contract.Activated, lamport uint64
 func (st *State) limitsSet() []guard.Limit {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	return st.gov.Limits()
+	return st.gov.Limits.List()
 }

@@ -68,7 +68,7 @@ func (s *Service) serve(view *follow.Follower) {
 	s.env.Box.Serve("keys", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
 		s.state.mu.RLock()
 		defer s.state.mu.RUnlock()
-		return reply(s.state.gov.Keys())
+		return reply(s.state.gov.Keys.List())
 	})
 	s.env.Box.Serve("identities", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 		var q struct {
@@ -83,7 +83,7 @@ func (s *Service) serve(view *follow.Follower) {
 		if q.At > 0 {
 			list = s.state.gov.IdentitiesAt(q.At, "")
 		}
-		return reply(map[string]any{"identities": list, "break_glass": s.state.gov.Grants(), "frozen": s.state.gov.Frozen()})
+		return reply(map[string]any{"identities": list, "break_glass": s.state.gov.Emergencies.List(), "frozen": s.state.gov.Freeze.ID()})
 	})
 	s.env.Box.Serve("policies", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(s.state.policies(ctx))

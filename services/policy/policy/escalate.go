@@ -135,7 +135,7 @@ func (s *Service) record(ctx context.Context, waits *waiting, v approval.Vote, c
 func (st *State) roles(principal, now string) []string {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	return st.gov.Roles(principal, now)
+	return st.gov.People.Roles(principal, now)
 }
 
 // votesOf picks a call's votes, and their events, out of its session's.

@@ -46,7 +46,7 @@ func (st *State) known() *cpi.Known {
 			add(&k.Roles, x.Role)
 		}
 	}
-	for _, x := range st.gov.Keys() {
+	for _, x := range st.gov.Keys.List() {
 		add(&k.Keys, x.ID)
 		add(&k.Principals, x.Actor)
 	}

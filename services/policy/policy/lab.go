@@ -222,8 +222,8 @@ func (s *Simulation) Decide(ctx context.Context, d *contract.Decision, args []by
 		return now, would, err
 	}
 	s.now.mu.RLock()
-	f.Roles = s.now.gov.Roles(f.Actor, f.Now)
-	f.Suspended = s.now.gov.Suspended(f.Actor) || f.OnBehalfOf != "" && s.now.gov.Suspended(f.OnBehalfOf)
+	f.Roles = s.now.gov.People.Roles(f.Actor, f.Now)
+	f.Suspended = s.now.gov.People.Suspended(f.Actor) || f.OnBehalfOf != "" && s.now.gov.People.Suspended(f.OnBehalfOf)
 	s.now.mu.RUnlock()
 	of := func(st *stack.Stack) Opinion {
 		c := stack.Call{ID: d.CallID, Facts: f, Args: args}

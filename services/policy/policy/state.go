@@ -3,7 +3,6 @@ package policy
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -260,7 +259,7 @@ func (st *State) limits() []guard.Limit {
 			out = append(out, l)
 		}
 	}
-	return append(append(out, st.gov.Limits()...), st.gov.KeyLimits()...)
+	return append(append(out, st.gov.Limits.List()...), st.gov.Keys.Limits()...)
 }
 
 // price is the most that a model, as callers name it, costs; ok is false where
@@ -310,7 +309,7 @@ func (st *State) key(client, actor, kind, now, model string) *guard.KeyFact {
 func (st *State) revoked(token, actor, proposed string) bool {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	return st.gov.Revoked(token, actor, proposed)
+	return st.gov.Tokens.Revoked(token, actor, proposed)
 }
 
 func (st *State) grantedBy(session, principal, now string) string {
@@ -321,13 +320,9 @@ func (st *State) grantedBy(session, principal, now string) string {
 
 // dualControl reports whether a registration, by its args, needs a second person.
 func (st *State) dualControl(args []byte, actor string, now time.Time) bool {
-	c := govern.Command{Kind: govern.KindRegister, Actor: actor, Now: now}
-	if json.Unmarshal(args, &c) != nil {
-		return true // the schema speaks about the rest
-	}
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	return st.gov.DualControl(c)
+	return st.gov.People.DualControl(args, actor, now)
 }
 
 // MayVote implements govern.View.
@@ -348,20 +343,20 @@ func (st *State) EndedAt(principal string) string {
 func (st *State) govern(f *guard.Facts, now time.Time) {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	f.Truncated, f.Frozen = st.truncated, st.gov.Frozen()
-	f.Roles = st.gov.Roles(f.Actor, f.Now)
-	f.Suspended = st.gov.Suspended(f.Actor) || f.OnBehalfOf != "" && st.gov.Suspended(f.OnBehalfOf)
-	f.BreakGlass, f.ReviewDue = st.gov.BreakGlass(f.Actor, f.Now, contract.Time(now.Add(-govern.ReviewWithin)))
+	f.Truncated, f.Frozen = st.truncated, st.gov.Freeze.ID()
+	f.Roles = st.gov.People.Roles(f.Actor, f.Now)
+	f.Suspended = st.gov.People.Suspended(f.Actor) || f.OnBehalfOf != "" && st.gov.People.Suspended(f.OnBehalfOf)
+	f.BreakGlass, f.ReviewDue = st.gov.Emergencies.Of(f.Actor, f.Now, contract.Time(now.Add(-govern.ReviewWithin)))
 	if f.OnBehalfOf == "" && f.Delegation == "" {
 		return
 	}
-	if f.DelegationBad = st.gov.Delegation(f.Delegation, f.OnBehalfOf, f.Actor, f.Kind, f.Now); f.DelegationBad != "" {
+	if f.DelegationBad = st.gov.Delegations.Fault(f.Delegation, f.OnBehalfOf, f.Actor, f.Kind, f.Now); f.DelegationBad != "" {
 		return
 	}
-	scopes, _ := st.gov.Delegator(f.Delegation)
-	f.Delegator = &guard.DelegatorFact{Roles: st.gov.Roles(f.OnBehalfOf, f.Now), Scopes: scopes}
+	scopes, _ := st.gov.Delegations.Scopes(f.Delegation)
+	f.Delegator = &guard.DelegatorFact{Roles: st.gov.People.Roles(f.OnBehalfOf, f.Now), Scopes: scopes}
 	// Breaking the glass is a person's own act; a review that is due stops both.
-	_, due := st.gov.BreakGlass(f.OnBehalfOf, f.Now, contract.Time(now.Add(-govern.ReviewWithin)))
+	_, due := st.gov.Emergencies.Of(f.OnBehalfOf, f.Now, contract.Time(now.Add(-govern.ReviewWithin)))
 	f.BreakGlass, f.ReviewDue = "", f.ReviewDue || due
 }
 

@@ -1,6 +1,7 @@
 package govern
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -22,35 +23,32 @@ func TestPersons(t *testing.T) {
 		t.Error("the administrator is registered twice")
 	}
 	d.ok(d.st.MayVote("admin"))
-	register := func(actor, who, kind string, at time.Duration) Command {
-		return Command{Kind: KindRegister, Actor: actor, Principal: who, Type: kind, Now: noon.Add(at)}
-	}
-	dual := func(c Command, want bool) {
+	dual := func(actor, who, kind string, at time.Duration, want bool) {
 		t.Helper()
-		if d.st.DualControl(c) != want {
-			t.Errorf("%+v: not %v", c, want)
+		if d.st.People.DualControl(fmt.Appendf(nil, `{"principal":%q,"type":%q}`, who, kind), actor, noon.Add(at)) != want {
+			t.Errorf("%s registers %s as %s: not %v", actor, who, kind, want)
 		}
 	}
-	dual(register("admin", "bob", Person, 0), false) // there is nobody to ask
-	dual(register("robot", "bob", Person, 0), true)
-	d.refused(d.do("robot", 0, "register_principal", Command{Principal: "bob", Type: Person}), "registered persons")
-	d.ok(d.do("admin", 0, "register_principal", Command{Principal: "bob", Type: Person}))
-	dual(register("admin", "carol", Person, 0), true)
-	dual(register("admin", "robot", Agent, 0), false)
-	dual(register("admin", "bob", Agent, 0), true)   // a person less to ask
-	dual(register("admin", "bob", Person, 0), false) // says nothing new
-	d.ok(d.do("admin", time.Hour, "suspend_principal", Command{Principal: "bob", Reason: "x"}))
-	dual(register("admin", "carol", Person, 2*time.Hour), true) // suspending is no way around bob
-	dual(register("admin", "carol", Person, time.Hour+forgottenAfter), true)
-	dual(register("admin", "carol", Person, time.Hour+forgottenAfter+time.Minute), false)
+	dual("admin", "bob", Person, 0, false) // there is nobody to ask
+	dual("robot", "bob", Person, 0, true)
+	d.refused(d.do("robot", 0, "register_principal", call{Principal: "bob", Type: Person}), "registered persons")
+	d.ok(d.do("admin", 0, "register_principal", call{Principal: "bob", Type: Person}))
+	dual("admin", "carol", Person, 0, true)
+	dual("admin", "robot", Agent, 0, false)
+	dual("admin", "bob", Agent, 0, true)   // a person less to ask
+	dual("admin", "bob", Person, 0, false) // says nothing new
+	d.ok(d.do("admin", time.Hour, "suspend_principal", call{Principal: "bob", Reason: "x"}))
+	dual("admin", "carol", Person, 2*time.Hour, true) // suspending is no way around bob
+	dual("admin", "carol", Person, time.Hour+forgottenAfter, true)
+	dual("admin", "carol", Person, time.Hour+forgottenAfter+time.Minute, false)
 	d.refused(d.st.MayVote("bob"), "suspended")
-	d.refused(d.do("admin", time.Hour, "resume_principal", Command{Principal: "robot", Reason: "x"}), "not suspended")
-	d.refused(d.do("admin", time.Hour, "resume_principal", Command{Principal: "bob"}), "reason")
-	d.ok(d.do("admin", time.Hour, "resume_principal", Command{Principal: "bob", Reason: "x"}))
-	if d.st.Suspended("bob") || d.st.TypeOf("bob") != Person {
+	d.refused(d.do("admin", time.Hour, "resume_principal", call{Principal: "robot", Reason: "x"}), "not suspended")
+	d.refused(d.do("admin", time.Hour, "resume_principal", call{Principal: "bob"}), "reason")
+	d.ok(d.do("admin", time.Hour, "resume_principal", call{Principal: "bob", Reason: "x"}))
+	if d.st.People.Suspended("bob") || d.st.People.TypeOf("bob") != Person {
 		t.Error("bob is not what he was")
 	}
-	d.ok(d.do("bob", time.Hour, "register_principal", Command{Principal: "robot", Type: Agent}))
+	d.ok(d.do("bob", time.Hour, "register_principal", call{Principal: "robot", Type: Agent}))
 	d.refused(d.st.MayVote("robot"), "only persons")
 }
 
@@ -58,19 +56,19 @@ func TestPersons(t *testing.T) {
 // for no more than either holds.
 func TestKeysOfOthers(t *testing.T) {
 	d := &desk{t: t}
-	key := func(id, owner string, scopes, held []string) Command {
-		return Command{ID: id, Owner: owner, Digest: "sha256:" + id, Scopes: scopes, Held: held}
+	key := func(id, owner string, scopes, held []string) call {
+		return call{ID: id, Owner: owner, Digest: "sha256:" + id, Scopes: scopes, Held: held}
 	}
 	llm, both := []string{"llm:call"}, []string{"llm:call", "approvals:vote"}
 	d.refused(d.do("admin", 0, "create_key", key("k", "admin", both, llm)), "scopes/1: approvals:vote: the caller's credential lacks it")
 	d.ok(d.do("admin", 0, "create_key", key("own", "admin", llm, llm)))
 	d.refused(d.do("admin", 0, "create_key", key("k", "bob", llm, both)), "bob has not agreed")
 	agree := func(who string, at time.Duration, id, maker string) error {
-		return d.do(who, at, "consent_key", Command{ID: id, Maker: maker, Scopes: llm, Held: llm, TTLMS: 60_000})
+		return d.do(who, at, "consent_key", call{ID: id, Maker: maker, Scopes: llm, Held: llm, TTLMS: 60_000})
 	}
 	d.refused(agree("bob", 0, "own", "admin"), "there is a key own")
 	d.refused(agree("bob", 0, "k", "bob"), "no consent")
-	d.refused(d.do("bob", 0, "consent_key", Command{ID: "k", Maker: "admin", Scopes: both, Held: llm, TTLMS: 1}), "scopes")
+	d.refused(d.do("bob", 0, "consent_key", call{ID: "k", Maker: "admin", Scopes: both, Held: llm, TTLMS: 1}), "scopes")
 	d.ok(agree("bob", 0, "k", "admin"))
 	d.refused(agree("mallory", 0, "k", "mallory2"), "choose another")
 	d.refused(d.do("eve", 0, "create_key", key("k", "bob", llm, llm)), "bob has not agreed")
@@ -90,12 +88,12 @@ func TestKeysOfOthers(t *testing.T) {
 	for _, kind := range []string{"policy.vote", "policy.create_key", "policy.consent_key", "policy.delegate", "policy.register_principal", "policy.grant_role"} {
 		fault("k", "bob", kind, contract.ReasonKeyNotInPerson)
 	}
-	d.ok(d.do("carol", 0, "suspend_principal", Command{Principal: "admin", Reason: "x"}))
+	d.ok(d.do("carol", 0, "suspend_principal", call{Principal: "admin", Reason: "x"}))
 	fault("k", "bob", "tool.x", contract.ReasonKeyInvalid) // its maker is suspended
-	d.ok(d.do("carol", 0, "resume_principal", Command{Principal: "admin", Reason: "x"}))
+	d.ok(d.do("carol", 0, "resume_principal", call{Principal: "admin", Reason: "x"}))
 	fault("k", "bob", "tool.x", "")
-	d.refused(d.do("admin", 0, "withdraw_consent", Command{ID: "k"}), "no key and no consent")
-	d.ok(d.do("bob", 0, "withdraw_consent", Command{ID: "k"}))
+	d.refused(d.do("admin", 0, "withdraw_consent", call{ID: "k"}), "no key and no consent")
+	d.ok(d.do("bob", 0, "withdraw_consent", call{ID: "k"}))
 	fault("k", "bob", "tool.x", contract.ReasonKeyInvalid)
 	fault("own", "admin", "tool.x", "")
 }
@@ -107,40 +105,40 @@ func TestRevocation(t *testing.T) {
 	llm := []string{"llm:call"}
 	agree := func(id string, after time.Duration) {
 		t.Helper()
-		d.ok(d.do("bob", after, "consent_key", Command{ID: id, Maker: "admin", Scopes: llm, Held: llm, TTLMS: 1e6}))
+		d.ok(d.do("bob", after, "consent_key", call{ID: id, Maker: "admin", Scopes: llm, Held: llm, TTLMS: 1e6}))
 	}
 	agree("k", 0)
 	agree("open", 0)
-	d.ok(d.do("admin", 0, "create_key", Command{ID: "k", Owner: "bob", Digest: "d", Scopes: llm, Held: llm}))
-	d.ok(d.do("bob", 0, "delegate", Command{CallID: "c-a", Delegate: "robot", Kinds: []string{"tool.*"}, TTLMS: 1e6, Held: llm}))
+	d.ok(d.do("admin", 0, "create_key", call{ID: "k", Owner: "bob", Digest: "d", Scopes: llm, Held: llm}))
+	d.ok(d.do("bob", 0, "delegate", call{CallID: "c-a", Delegate: "robot", Kinds: []string{"tool.*"}, TTLMS: 1e6, Held: llm}))
 	id := contract.SessionID("t", "bob", "s-one")
-	grant := Command{Tenant: "t", Session: id, Principal: "robot", TTLMS: 1e6}
+	grant := call{Tenant: "t", Session: id, Principal: "robot", TTLMS: 1e6}
 	d.refused(d.do("eve", 0, "grant_session", grant), "not found")
 	d.ok(d.do("bob", 0, "grant_session", grant))
 	if d.st.GrantedBy(id, "robot", at(0)) != "bob" || d.st.GrantedBy(id, "eve", at(0)) != "" || d.st.GrantedBy(id, "robot", at(time.Hour)) != "" {
 		t.Error("the grant is not what it says")
 	}
-	if scopes, known := d.st.Delegator("g-c-a"); !known || len(scopes) != 1 {
+	if scopes, known := d.st.Delegations.Scopes("g-c-a"); !known || len(scopes) != 1 {
 		t.Error("the delegator's scopes are lost")
 	}
 
-	d.refused(d.do("admin", 0, "revoke_token", Command{Reason: "x"}), "name one token")
-	d.refused(d.do("admin", 0, "revoke_token", Command{ID: "J", Principal: "bob", Reason: "x"}), "name one token")
-	d.refused(d.do("admin", 0, "revoke_token", Command{ID: "J"}), "reason")
-	d.ok(d.do("admin", 0, "revoke_token", Command{ID: "J", Reason: "x"}))
-	if !d.st.Revoked("J", "anybody", at(time.Hour)) || d.st.Revoked("K", "bob", at(0)) || d.st.Revoked("", "bob", at(0)) {
+	d.refused(d.do("admin", 0, "revoke_token", call{Reason: "x"}), "name one token")
+	d.refused(d.do("admin", 0, "revoke_token", call{ID: "J", Principal: "bob", Reason: "x"}), "name one token")
+	d.refused(d.do("admin", 0, "revoke_token", call{ID: "J"}), "reason")
+	d.ok(d.do("admin", 0, "revoke_token", call{ID: "J", Reason: "x"}))
+	if !d.st.Tokens.Revoked("J", "anybody", at(time.Hour)) || d.st.Tokens.Revoked("K", "bob", at(0)) || d.st.Tokens.Revoked("", "bob", at(0)) {
 		t.Error("the wrong token is revoked")
 	}
-	d.ok(d.do("admin", time.Second, "revoke_token", Command{Principal: "bob", Reason: "x"}))
-	if !d.st.Revoked("K", "bob", at(time.Second)) || d.st.Revoked("K", "bob", at(time.Second+time.Millisecond)) || d.st.Revoked("K", "admin", at(0)) {
+	d.ok(d.do("admin", time.Second, "revoke_token", call{Principal: "bob", Reason: "x"}))
+	if !d.st.Tokens.Revoked("K", "bob", at(time.Second)) || d.st.Tokens.Revoked("K", "bob", at(time.Second+time.Millisecond)) || d.st.Tokens.Revoked("K", "admin", at(0)) {
 		t.Error("the revocation ends something else than what was issued before")
 	}
-	if d.st.Key("k", "bob", "tool.x", at(0), "").Fault == "" || d.st.Delegation("g-c-a", "bob", "robot", "tool.x", at(0)) == "" || d.st.GrantedBy(id, "robot", at(0)) != "" {
+	if d.st.Key("k", "bob", "tool.x", at(0), "").Fault == "" || d.st.Delegations.Fault("g-c-a", "bob", "robot", "tool.x", at(0)) == "" || d.st.GrantedBy(id, "robot", at(0)) != "" {
 		t.Error("what was made with revoked credentials holds on")
 	}
-	d.refused(d.do("admin", time.Second, "create_key", Command{ID: "open", Owner: "bob", Digest: "e", Scopes: llm, Held: llm}), "has not agreed")
+	d.refused(d.do("admin", time.Second, "create_key", call{ID: "open", Owner: "bob", Digest: "e", Scopes: llm, Held: llm}), "has not agreed")
 	agree("later", 2*time.Second)
-	d.ok(d.do("admin", 2*time.Second, "create_key", Command{ID: "later", Owner: "bob", Digest: "f", Scopes: llm, Held: llm}))
+	d.ok(d.do("admin", 2*time.Second, "create_key", call{ID: "later", Owner: "bob", Digest: "f", Scopes: llm, Held: llm}))
 	if f := d.st.Key("later", "bob", "tool.x", at(2*time.Second), ""); f.Fault != "" {
 		t.Error(f.Fault)
 	}
@@ -151,7 +149,7 @@ func TestRevocation(t *testing.T) {
 func TestConsentAcrossAggregates(t *testing.T) {
 	keys, all := &desk{t: t}, &desk{t: t}
 	llm := []string{"llm:call"}
-	keys.ok(keys.do("bob", 0, "consent_key", Command{ID: "k", Maker: "admin", Scopes: llm, Held: llm, TTLMS: 1e6}))
-	all.ok(all.do("admin", time.Second, "revoke_token", Command{Principal: "bob", Reason: "x"}))
-	keys.refused(keys.do("admin", 2*time.Second, "create_key", Command{ID: "k", Owner: "bob", Digest: "d", Scopes: llm, Held: llm, View: &all.st}), "has not agreed")
+	keys.ok(keys.do("bob", 0, "consent_key", call{ID: "k", Maker: "admin", Scopes: llm, Held: llm, TTLMS: 1e6}))
+	all.ok(all.do("admin", time.Second, "revoke_token", call{Principal: "bob", Reason: "x"}))
+	keys.refused(keys.do("admin", 2*time.Second, "create_key", call{ID: "k", Owner: "bob", Digest: "d", Scopes: llm, Held: llm, View: &all.st}), "has not agreed")
 }

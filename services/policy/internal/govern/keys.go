@@ -1,29 +1,79 @@
 package govern
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"path"
 	"slices"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-type virtualKey struct {
-	events.VirtualKeyCreated
-	revoked string // why; empty while it stands
+// Keys is the virtual keys, and who has consented to one. The zero value is empty.
+type Keys struct {
+	made     map[string]*virtualKey // by id
+	consents map[string]*consent    // by id of the key to be
 }
 
-// Key is a virtual key as a call of a kind at now finds it; model is the one asked
-// for, or "" where the call is not to a model.
-func (s *State) Key(id, actor, kind, now, model string) *guard.KeyFact {
-	f := &guard.KeyFact{ID: id}
-	k := s.keys[id]
-	if k == nil || k.Actor != actor || k.revoked != "" || k.Expires != "" && k.Expires <= now || k.Maker != "" && s.Suspended(k.Maker) {
+type virtualKey struct {
+	events.VirtualKeyCreated
+	revoked string // why; empty while it is in force
+}
+
+type consent struct {
+	events.VirtualKeyConsented
+	from uint64
+	at   string
+}
+
+func (x *Keys) add(d *events.VirtualKeyCreated) {
+	if x.made == nil {
+		x.made = map[string]*virtualKey{}
+	}
+	x.made[d.ID] = &virtualKey{VirtualKeyCreated: *d}
+}
+
+func (x *Keys) revoke(d *events.VirtualKeyRevoked) {
+	if k := x.made[d.ID]; k != nil {
+		k.revoked = d.Reason
+	}
+}
+
+func (x *Keys) consent(d *events.VirtualKeyConsented, at moment) {
+	if x.consents == nil {
+		x.consents = map[string]*consent{}
+	}
+	x.consents[d.ID] = &consent{*d, at.lamport, at.time}
+}
+
+func (x *Keys) withdraw(d *events.VirtualKeyConsentWithdrawn) {
+	delete(x.consents, d.ID)
+	if k := x.made[d.ID]; k != nil && k.Actor == d.Principal && k.revoked == "" {
+		k.revoked = "consent withdrawn"
+	}
+}
+
+// endOf ends every key that a principal made or calls by, and the consents it gave
+// or was given.
+func (x *Keys) endOf(principal, reason string) {
+	for _, k := range x.made {
+		if k.revoked == "" && (k.Actor == principal || k.Maker == principal) {
+			k.revoked = "credentials of " + principal + " revoked: " + reason
+		}
+	}
+	maps.DeleteFunc(x.consents, func(_ string, c *consent) bool { return c.Principal == principal || c.Maker == principal })
+}
+
+// fact returns a key as a call finds it, and its maker, whose suspension ends it.
+func (x *Keys) fact(id, actor, kind, now, model string) (f *guard.KeyFact, maker string) {
+	f = &guard.KeyFact{ID: id}
+	k := x.made[id]
+	if k == nil || k.Actor != actor || k.revoked != "" || k.Expires != "" && k.Expires <= now {
 		f.Fault = contract.ReasonKeyInvalid
-		return f
+		return f, ""
 	}
 	f.Models, f.Tags = k.Models, k.Tags
 	if InPerson(kind) {
@@ -32,21 +82,22 @@ func (s *State) Key(id, actor, kind, now, model string) *guard.KeyFact {
 	if model != "" && len(k.Models) > 0 && !slices.ContainsFunc(k.Models, func(p string) bool { return matchModel(p, model) }) {
 		f.Fault = contract.ReasonModelNotAllowed
 	}
-	return f
+	return f, k.Maker
 }
 
-// matchModel matches a model against a pattern in which * stands for any run of
-// characters other than a slash.
+// matchModel matches a model against a pattern in which * is any run of characters
+// other than a slash.
 func matchModel(pattern, model string) bool {
 	ok, err := path.Match(pattern, model)
 	return err == nil && ok
 }
 
-// KeyLimits are the limits that the virtual keys that stand bring along.
-func (s *State) KeyLimits() []guard.Limit {
+// Limits returns the limits that the virtual keys in force bring along, in order
+// of the keys' ids.
+func (x *Keys) Limits() []guard.Limit {
 	var out []guard.Limit
-	for _, id := range slices.Sorted(maps.Keys(s.keys)) {
-		k := s.keys[id]
+	for _, id := range slices.Sorted(maps.Keys(x.made)) {
+		k := x.made[id]
 		if k.revoked != "" {
 			continue
 		}
@@ -62,27 +113,119 @@ func (s *State) KeyLimits() []guard.Limit {
 	return out
 }
 
-// VirtualKey is a key as people see it.
+// VirtualKey is a virtual key as people see it.
 type VirtualKey struct {
 	events.VirtualKeyCreated
 	Revoked string `json:"revoked,omitempty"` // why
 }
 
-// Keys lists the virtual keys, sorted by id.
-func (s *State) Keys() []VirtualKey {
+// List returns the virtual keys, also revoked ones, sorted by id.
+func (x *Keys) List() []VirtualKey {
 	out := []VirtualKey{}
-	for _, id := range slices.Sorted(maps.Keys(s.keys)) {
-		out = append(out, VirtualKey{s.keys[id].VirtualKeyCreated, s.keys[id].revoked})
+	for _, id := range slices.Sorted(maps.Keys(x.made)) {
+		out = append(out, VirtualKey{x.made[id].VirtualKeyCreated, x.made[id].revoked})
 	}
 	return out
 }
 
-func (s *State) dumpKeys(b []byte) []byte {
-	for _, k := range s.Keys() {
-		w := canon.Object(b)
-		w.Raw("key", contract.Bytes(&k.VirtualKeyCreated))
-		w.Str("revoked", k.Revoked)
-		b = append(w.End(), '\n')
+type createKeyArgs struct {
+	ID           string   `json:"id"`
+	Actor        string   `json:"actor"`
+	Digest       string   `json:"digest"`
+	Scopes       []string `json:"scopes"`
+	Models       []string `json:"models"`
+	Tags         []string `json:"tags"`
+	Budget       int64    `json:"budget_usd_micros"`
+	BudgetWindow string   `json:"budget_window"`
+	Rate         int64    `json:"rate_calls"`
+	RateWindow   string   `json:"rate_window"`
+	Concurrent   int64    `json:"concurrent"`
+	Cache        bool     `json:"cache"`
+	TTLMS        int64    `json:"ttl_ms"`
+}
+
+func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
+	if err := s.Keys.mayMake(c, a); err != nil {
+		return none, err
 	}
-	return b
+	k := &events.VirtualKeyCreated{Actor: a.Actor, BudgetUSDMicros: a.Budget, BudgetWindow: a.BudgetWindow, Cache: a.Cache, Concurrent: a.Concurrent, Digest: a.Digest,
+		ID: a.ID, Maker: c.Actor, Models: a.Models, RateCalls: a.Rate, RateWindow: a.RateWindow, Scopes: a.Scopes, Tags: a.Tags}
+	if a.TTLMS > 0 {
+		k.Expires = c.until(a.TTLMS)
+	}
+	return Fact{events.VirtualKeyCreatedName, k}, nil
+}
+
+// mayMake returns why the caller may not make a virtual key: nobody gives away
+// more than they hold, nor speaks for somebody who has not agreed.
+func (x *Keys) mayMake(c *Caller, a *createKeyArgs) error {
+	if x.made[a.ID] != nil {
+		return fmt.Errorf("id: there is a key %s already, or was", a.ID)
+	}
+	if err := within(a.Scopes, c.Held, "the caller's credential lacks it"); err != nil {
+		return err
+	}
+	for i, p := range a.Models {
+		if _, err := path.Match(p, ""); err != nil {
+			return fmt.Errorf("models/%d: %q is no pattern", i, p)
+		}
+	}
+	if a.Actor == c.Actor {
+		return nil
+	}
+	agreed := x.consents[a.ID]
+	if agreed == nil || agreed.Principal != a.Actor || agreed.Maker != c.Actor || agreed.Expires <= c.now() ||
+		agreed.at <= c.View.EndedAt(a.Actor) || agreed.at <= c.View.EndedAt(c.Actor) {
+		return fmt.Errorf("actor: %s has not agreed to a key %s of %s's; they do by `binnacle key consent %s --maker %s`, with a token of their own", a.Actor, a.ID, c.Actor, a.ID, c.Actor)
+	}
+	return within(a.Scopes, agreed.Scopes, a.Actor+" has not agreed to it")
+}
+
+type consentKeyArgs struct {
+	ID     string   `json:"id"`
+	Maker  string   `json:"maker"`
+	Scopes []string `json:"scopes"`
+	TTLMS  int64    `json:"ttl_ms"`
+}
+
+func consentKey(s *State, c *Caller, a *consentKeyArgs) (Fact, error) {
+	switch err := lasts(a.TTLMS, MaxDelegation); {
+	case err != nil:
+		return none, err
+	case a.Maker == c.Actor:
+		return none, errors.New("maker: is the caller, who needs no consent")
+	case s.Keys.made[a.ID] != nil:
+		return none, fmt.Errorf("id: there is a key %s already, or was", a.ID)
+	}
+	if x := s.Keys.consents[a.ID]; x != nil && x.Principal != c.Actor && x.Expires > c.now() {
+		return none, fmt.Errorf("id: %s has agreed to a key of this id; choose another", x.Principal)
+	}
+	if err := within(a.Scopes, c.Held, "the caller's credential lacks it"); err != nil {
+		return none, err
+	}
+	return Fact{events.VirtualKeyConsentedName, &events.VirtualKeyConsented{Expires: c.until(a.TTLMS), ID: a.ID, Maker: a.Maker, Principal: c.Actor, Scopes: a.Scopes}}, nil
+}
+
+type withdrawConsentArgs struct {
+	ID string `json:"id"`
+}
+
+func withdrawConsent(s *State, c *Caller, a *withdrawConsentArgs) (Fact, error) {
+	k, waits := s.Keys.made[a.ID], s.Keys.consents[a.ID]
+	if (waits == nil || waits.Principal != c.Actor) && (k == nil || k.Actor != c.Actor || k.revoked != "") {
+		return none, errors.New("id: no key and no consent of the caller's has this id")
+	}
+	return Fact{events.VirtualKeyConsentWithdrawnName, &events.VirtualKeyConsentWithdrawn{ID: a.ID, Principal: c.Actor}}, nil
+}
+
+type revokeKeyArgs struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+}
+
+func revokeKey(s *State, _ *Caller, a *revokeKeyArgs) (Fact, error) {
+	if k := s.Keys.made[a.ID]; k == nil || k.revoked != "" {
+		return none, errors.New("id: no such key stands")
+	}
+	return explained(a.Reason, events.VirtualKeyRevokedName, &events.VirtualKeyRevoked{ID: a.ID, Reason: a.Reason})
 }

@@ -1,0 +1,147 @@
+package govern
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// ReviewWithin is how long a break-glass grant may wait for its review, counted
+// from its end, before its actor is stopped.
+const ReviewWithin = 24 * time.Hour
+
+// Freeze is whether the mesh is frozen. The zero value is not.
+type Freeze struct{ in *events.MeshFrozen }
+
+// ID returns the id of the freeze in force, or "".
+func (f *Freeze) ID() string {
+	if f.in == nil {
+		return ""
+	}
+	return f.in.ID
+}
+
+type reasonArgs struct {
+	Reason string `json:"reason"`
+}
+
+func freeze(s *State, c *Caller, a *reasonArgs) (Fact, error) {
+	if in := s.Freeze.in; in != nil {
+		return none, fmt.Errorf("the mesh is already frozen (%s: %s)", in.ID, in.Reason)
+	}
+	return explained(a.Reason, events.MeshFrozenName, &events.MeshFrozen{ID: FreezeID(c.CallID), Reason: a.Reason})
+}
+
+// FreezeID returns the id of the freeze that a call makes.
+func FreezeID(callID string) string { return "f-" + callID }
+
+func unfreeze(s *State, _ *Caller, a *reasonArgs) (Fact, error) {
+	if s.Freeze.in == nil {
+		return none, errors.New("the mesh is not frozen")
+	}
+	return explained(a.Reason, events.MeshUnfrozenName, &events.MeshUnfrozen{ID: s.Freeze.in.ID, Reason: a.Reason})
+}
+
+// Emergencies is the break-glass grants: times in which somebody's escalated
+// calls run without approval. The zero value is empty.
+type Emergencies struct {
+	grants map[string]*grant // by id
+}
+
+type grant struct {
+	events.BreakGlassOpened
+	reviewed *events.BreakGlassReviewed
+}
+
+func (x *Emergencies) open(d *events.BreakGlassOpened) {
+	if x.grants == nil {
+		x.grants = map[string]*grant{}
+	}
+	x.grants[d.ID] = &grant{BreakGlassOpened: *d}
+}
+
+func (x *Emergencies) review(d *events.BreakGlassReviewed) {
+	if g := x.grants[d.ID]; g != nil && g.reviewed == nil {
+		g.reviewed = d
+	}
+}
+
+// Of returns the grant that an actor has open at now, or "", and whether the
+// review of an earlier one is overdue.
+func (x *Emergencies) Of(actor, now, dueBefore string) (open string, overdue bool) {
+	for _, id := range slices.Sorted(maps.Keys(x.grants)) {
+		g := x.grants[id]
+		if g.Actor != actor || g.reviewed != nil {
+			continue
+		}
+		if now < g.Expires {
+			open = id
+		}
+		overdue = overdue || g.Expires < dueBefore
+	}
+	return open, overdue
+}
+
+// Grant is a break-glass grant as people see it.
+type Grant struct {
+	ID       string `json:"id"`
+	Actor    string `json:"actor"`
+	Reason   string `json:"reason"`
+	Expires  string `json:"expires"`
+	Reviewer string `json:"reviewer,omitempty"`
+	Verdict  string `json:"verdict,omitempty"`
+}
+
+// List returns the grants, also reviewed ones, sorted by id.
+func (x *Emergencies) List() []Grant {
+	out := []Grant{}
+	for _, id := range slices.Sorted(maps.Keys(x.grants)) {
+		g := x.grants[id]
+		shown := Grant{ID: id, Actor: g.Actor, Reason: g.Reason, Expires: g.Expires}
+		if g.reviewed != nil {
+			shown.Reviewer, shown.Verdict = g.reviewed.Reviewer, g.reviewed.Verdict
+		}
+		out = append(out, shown)
+	}
+	return out
+}
+
+type breakGlassArgs struct {
+	Reason string `json:"reason"`
+	TTLMS  int64  `json:"ttl_ms"`
+}
+
+func breakGlass(s *State, c *Caller, a *breakGlassArgs) (Fact, error) {
+	if err := lasts(a.TTLMS, MaxBreakGlass); err != nil {
+		return none, err
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.Emergencies.grants)) {
+		if g := s.Emergencies.grants[id]; g.Actor == c.Actor && g.reviewed == nil {
+			return none, fmt.Errorf("%s still waits for its review", g.ID)
+		}
+	}
+	return explained(a.Reason, events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: c.Actor, Expires: c.until(a.TTLMS), ID: "b-" + c.CallID, Reason: a.Reason})
+}
+
+type reviewArgs struct {
+	ID      string `json:"id"`
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason"`
+}
+
+func reviewBreakGlass(s *State, c *Caller, a *reviewArgs) (Fact, error) {
+	g := s.Emergencies.grants[a.ID]
+	switch {
+	case g == nil || g.reviewed != nil:
+		return none, errors.New("id: no such break-glass grant waits for review")
+	case g.Actor == c.Actor:
+		return none, errors.New("reviewer: nobody reviews what they did themselves")
+	case c.View.MayVote(c.Actor) != nil:
+		return none, errors.New("reviewer: only registered persons review")
+	}
+	return explained(a.Reason, events.BreakGlassReviewedName, &events.BreakGlassReviewed{ID: a.ID, Reason: a.Reason, Reviewer: c.Actor, Verdict: a.Verdict})
+}

@@ -1,0 +1,138 @@
+package govern
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+)
+
+// Identity is a principal, or something that gives or ends authority, as people
+// see it.
+type Identity struct {
+	Kind      string   `json:"kind"` // principal, role, delegation, consent, session, revocation
+	Type      string   `json:"type,omitempty"`
+	Suspended bool     `json:"suspended,omitempty"`
+	ID        string   `json:"id,omitempty"`
+	Principal string   `json:"principal"`
+	Role      string   `json:"role,omitempty"`
+	Delegate  string   `json:"delegate,omitempty"`
+	Kinds     []string `json:"kinds,omitempty"`
+	Expires   string   `json:"expires,omitempty"`
+	From      uint64   `json:"from_lamport"`
+	To        uint64   `json:"to_lamport,omitempty"`
+}
+
+// IdentitiesAt lists the identities that were in force at a lamport, at time now;
+// an empty now looks at the lamport alone.
+func (s *State) IdentitiesAt(lamport uint64, now string) []Identity {
+	return slices.DeleteFunc(s.Identities(), func(i Identity) bool {
+		return !span{i.From, i.To, i.Expires}.at(lamport, now)
+	})
+}
+
+// Identities lists every identity, also those that have ended, by the lamport at
+// which each began.
+func (s *State) Identities() []Identity {
+	out := append(s.People.identities(), s.Delegations.identities()...)
+	out = append(out, s.authorities()...)
+	slices.SortFunc(out, func(a, b Identity) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Principal, b.Principal), cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Delegate, b.Delegate))
+	})
+	return out
+}
+
+func (p *People) identities() []Identity {
+	out := []Identity{}
+	for name, lives := range p.principals {
+		for i, l := range lives {
+			x := Identity{Kind: "principal", Principal: name, Type: l.kind, Suspended: l.suspended, From: l.from}
+			if i+1 < len(lives) {
+				x.To = lives[i+1].from
+			}
+			out = append(out, x)
+		}
+	}
+	for principal, roles := range p.roles {
+		for role, spans := range roles {
+			for _, x := range spans {
+				out = append(out, Identity{Kind: "role", Principal: principal, Role: role, Expires: x.expires, From: x.from, To: x.to})
+			}
+		}
+	}
+	return out
+}
+
+func (x *Delegations) identities() []Identity {
+	var out []Identity
+	for id, d := range x.given {
+		out = append(out, Identity{Kind: "delegation", ID: id, Principal: d.Delegator, Delegate: d.Delegate, Kinds: d.Kinds, Expires: d.Expires, From: d.from, To: d.to})
+	}
+	return out
+}
+
+// authorityKinds are the kinds that authorities lists. The dump has lines of their
+// own for them.
+var authorityKinds = []string{"consent", "session", "revocation"}
+
+// authorities lists revocations, consents and session grants, in no order.
+func (s *State) authorities() []Identity {
+	var out []Identity
+	for id := range s.Tokens.revoked {
+		out = append(out, Identity{Kind: "revocation", ID: id})
+	}
+	for p, before := range s.Tokens.ended {
+		out = append(out, Identity{Kind: "revocation", Principal: p, Expires: before})
+	}
+	for id, c := range s.Keys.consents {
+		out = append(out, Identity{Kind: "consent", ID: id, Principal: c.Principal, Delegate: c.Maker, Kinds: c.Scopes, Expires: c.Expires, From: c.from})
+	}
+	for session, to := range s.Sessions.grants {
+		for p, g := range to {
+			out = append(out, Identity{Kind: "session", ID: session, Principal: g.owner, Delegate: p, Expires: g.expires, From: g.from})
+		}
+	}
+	return out
+}
+
+func (s *State) dumpIdentities(b []byte) []byte {
+	for _, i := range s.Identities() {
+		if slices.Contains(authorityKinds, i.Kind) {
+			continue
+		}
+		w := canon.Object(b)
+		w.Str("delegate", i.Delegate)
+		w.Str("expires", i.Expires)
+		w.Str("from", fmt.Sprint(i.From))
+		w.Str("id", i.ID)
+		w.Strs("kinds", i.Kinds)
+		w.Str("principal", i.Principal)
+		w.Str("role", i.Role)
+		w.Str("suspended", fmt.Sprint(i.Suspended))
+		w.Str("to", fmt.Sprint(i.To))
+		w.Str("type", i.Type)
+		b = append(w.End(), '\n')
+	}
+	return b
+}
+
+func (s *State) dumpAuthorities(b []byte) []byte {
+	var lines []string
+	for _, i := range s.authorities() {
+		w := canon.Object(nil)
+		w.Str("authority", i.Kind)
+		w.Str("expires", i.Expires)
+		w.Str("for", i.Delegate)
+		w.Str("from", fmt.Sprint(i.From))
+		w.Str("id", i.ID)
+		w.Str("principal", i.Principal)
+		w.Strs("scopes", i.Kinds)
+		lines = append(lines, string(w.End()))
+	}
+	slices.Sort(lines)
+	for _, l := range lines {
+		b = append(append(b, l...), '\n')
+	}
+	return b
+}

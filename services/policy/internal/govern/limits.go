@@ -1,0 +1,48 @@
+package govern
+
+import (
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// Limits is the limits that people set. The zero value has none.
+type Limits struct {
+	list []guard.Limit
+	doc  []byte // as it was recorded
+}
+
+func (x *Limits) set(data []byte) error {
+	var d events.LimitsSet
+	if err := contract.Decode(data, &d); err != nil {
+		return err
+	}
+	var doc guard.Limits
+	if err := contract.Decode(d.Limits, &doc); err != nil {
+		return err
+	}
+	x.list, x.doc = doc.Limits, slices.Clone(d.Limits)
+	return nil
+}
+
+// List returns the limits in the order in which they were set. The caller must not
+// change them.
+func (x *Limits) List() []guard.Limit { return x.list }
+
+type setLimitsArgs struct {
+	Limits []guard.Limit `json:"limits"`
+}
+
+func setLimits(_ *State, c *Caller, a *setLimitsArgs) (Fact, error) {
+	if err := guard.CheckLimits(a.Limits); err != nil {
+		return none, err
+	}
+	if c.Consistent != nil {
+		if err := c.Consistent(a.Limits); err != nil {
+			return none, err
+		}
+	}
+	return Fact{events.LimitsSetName, &events.LimitsSet{Limits: contract.Bytes(&guard.Limits{Limits: a.Limits})}}, nil
+}

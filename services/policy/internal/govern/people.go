@@ -1,0 +1,214 @@
+package govern
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// Principal types.
+const (
+	Person  = "person"
+	Agent   = "agent"
+	Machine = "service"
+)
+
+// People is who the principals are, and the roles they hold. The zero value is
+// empty.
+type People struct {
+	principals map[string][]life            // by name, oldest first
+	roles      map[string]map[string][]span // by principal and role, oldest first
+}
+
+// life is what a principal is from a lamport on.
+type life struct {
+	from      uint64
+	at        string // contract.TimeFormat; empty where the event had none
+	kind      string
+	suspended bool
+}
+
+func (p *People) become(principal string, at moment, kind string, suspended bool) {
+	if p.principals == nil {
+		p.principals = map[string][]life{}
+	}
+	p.principals[principal] = append(p.principals[principal], life{at.lamport, at.time, kind, suspended})
+}
+
+func (p *People) grant(principal, role string, x span) {
+	p.revoke(principal, role, x.from)
+	if p.roles == nil {
+		p.roles = map[string]map[string][]span{}
+	}
+	if p.roles[principal] == nil {
+		p.roles[principal] = map[string][]span{}
+	}
+	p.roles[principal][role] = append(p.roles[principal][role], x)
+}
+
+func (p *People) revoke(principal, role string, lamport uint64) {
+	if x := p.roles[principal][role]; len(x) > 0 && x[len(x)-1].to == 0 {
+		x[len(x)-1].to = lamport
+	}
+}
+
+// last returns what a principal is, or the zero life where it is not registered.
+func (p *People) last(principal string) life {
+	if l := p.principals[principal]; len(l) > 0 {
+		return l[len(l)-1]
+	}
+	return life{}
+}
+
+// TypeOf returns what a principal was registered as, or "".
+func (p *People) TypeOf(principal string) string { return p.last(principal).kind }
+
+// Suspended reports whether a principal is suspended.
+func (p *People) Suspended(principal string) bool { return p.last(principal).suspended }
+
+// holds reports whether a principal holds a role at now (contract.TimeFormat).
+func (p *People) holds(principal, role, now string) bool {
+	x := p.roles[principal][role]
+	return len(x) > 0 && x[len(x)-1].holds(now)
+}
+
+// Roles lists the roles that a principal holds at now (contract.TimeFormat), sorted.
+func (p *People) Roles(principal, now string) []string {
+	var out []string
+	for role := range p.roles[principal] {
+		if p.holds(principal, role, now) {
+			out = append(out, role)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// MayVote returns why a principal's votes do not count, or nil. A principal that
+// is not registered is not a person.
+func (p *People) MayVote(principal string) error {
+	switch t := p.TypeOf(principal); {
+	case p.Suspended(principal):
+		return fmt.Errorf("approver: %s is suspended", principal)
+	case t == "":
+		return fmt.Errorf("approver: %s is not registered; only registered persons vote (`binnacle principals register %s person`)", principal, principal)
+	case t != Person:
+		return fmt.Errorf("approver: %s is registered as %s; only persons vote", principal, t)
+	}
+	return nil
+}
+
+// forgottenAfter is how long a suspended person still counts as somebody whose
+// approval is needed: long enough that suspending people is no way around them.
+const forgottenAfter = 7 * 24 * time.Hour
+
+// others reports whether a person other than actor is registered.
+func (p *People) others(actor string, now time.Time) bool {
+	for name, lives := range p.principals {
+		l := lives[len(lives)-1]
+		if name != actor && l.kind == Person && !(l.suspended && p.suspendedSince(name) < contract.Time(now.Add(-forgottenAfter))) {
+			return true
+		}
+	}
+	return false
+}
+
+// suspendedSince returns when the suspension in force began.
+func (p *People) suspendedSince(principal string) string {
+	at := ""
+	for _, l := range slices.Backward(p.principals[principal]) {
+		if !l.suspended {
+			break
+		}
+		at = l.at
+	}
+	return at
+}
+
+type registerArgs struct {
+	Principal string `json:"principal"`
+	Type      string `json:"type"`
+}
+
+// DualControl reports whether a registration needs the approval of a second
+// person: it makes somebody a person, or makes a person something else, and a
+// person beside the caller is registered who can be asked. args are those of the
+// call; it is true where they cannot be read, which the schema denies in any case.
+func (p *People) DualControl(args []byte, actor string, now time.Time) bool {
+	var a registerArgs
+	return json.Unmarshal(args, &a) != nil || p.dual(&a, actor, now)
+}
+
+func (p *People) dual(a *registerArgs, actor string, now time.Time) bool {
+	was := p.TypeOf(a.Principal)
+	return was != a.Type && (was == Person || a.Type == Person) && p.others(actor, now)
+}
+
+func register(s *State, c *Caller, a *registerArgs) (Fact, error) {
+	if s.People.dual(a, c.Actor, c.Now) && s.MayVote(c.Actor) != nil {
+		return none, errors.New("principal: who is a person is said by registered persons")
+	}
+	return Fact{events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: a.Principal, Type: a.Type}}, nil
+}
+
+// Bootstrap returns the event that registers the administrator of a new mesh as
+// its first person, or nil where people have registered it.
+func Bootstrap(s *State) *events.PrincipalRegistered {
+	if len(s.People.principals[contract.BootstrapAdmin]) > 0 {
+		return nil
+	}
+	return &events.PrincipalRegistered{Principal: contract.BootstrapAdmin, Type: Person}
+}
+
+type principalArgs struct {
+	Principal string `json:"principal"`
+	Reason    string `json:"reason"`
+}
+
+func suspend(_ *State, c *Caller, a *principalArgs) (Fact, error) {
+	if a.Principal == c.Actor {
+		return none, errors.New("principal: nobody suspends themselves")
+	}
+	return explained(a.Reason, events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: a.Principal, Reason: a.Reason})
+}
+
+func resume(s *State, _ *Caller, a *principalArgs) (Fact, error) {
+	if !s.People.Suspended(a.Principal) {
+		return none, fmt.Errorf("principal: %s is not suspended", a.Principal)
+	}
+	return explained(a.Reason, events.PrincipalResumedName, &events.PrincipalResumed{Principal: a.Principal, Reason: a.Reason})
+}
+
+type grantRoleArgs struct {
+	Principal string `json:"principal"`
+	Role      string `json:"role"`
+	TTLMS     int64  `json:"ttl_ms"`
+}
+
+func grantRole(_ *State, c *Caller, a *grantRoleArgs) (Fact, error) {
+	if !contract.Token(a.Role) {
+		return none, errors.New("role: want 1 to 128 of [A-Za-z0-9_-]")
+	}
+	d := &events.RoleGranted{Principal: a.Principal, Role: a.Role}
+	if a.TTLMS > 0 {
+		d.Expires = c.until(a.TTLMS)
+	}
+	return Fact{events.RoleGrantedName, d}, nil
+}
+
+type revokeRoleArgs struct {
+	Principal string `json:"principal"`
+	Role      string `json:"role"`
+}
+
+func revokeRole(s *State, c *Caller, a *revokeRoleArgs) (Fact, error) {
+	if !s.People.holds(a.Principal, a.Role, c.now()) {
+		return none, fmt.Errorf("role: %s does not hold %s", a.Principal, a.Role)
+	}
+	return Fact{events.RoleRevokedName, &events.RoleRevoked{Principal: a.Principal, Role: a.Role}}, nil
+}

@@ -1,0 +1,83 @@
+package govern
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// TestTables: every verb belongs to an aggregate, and arguments that it does not
+// know are an error, as are kinds that no verb is for.
+func TestTables(t *testing.T) {
+	for kind := range commands {
+		c, err := Parse(kind, []byte(`{}`))
+		if err != nil || c.Aggregate == "" || !strings.HasPrefix(kind, "policy.") {
+			t.Errorf("%s: %+v, %v", kind, c, err)
+		}
+		if _, err := Parse(kind, []byte(`{"surplus":1}`)); err == nil {
+			t.Errorf("%s takes a member that nothing reads", kind)
+		}
+		if _, err := Parse(kind, []byte(`[]`)); err == nil {
+			t.Errorf("%s takes a list", kind)
+		}
+	}
+	if _, err := Parse("policy.conquer", []byte(`{}`)); err == nil || !strings.Contains(err.Error(), "policy.conquer") {
+		t.Error(err)
+	}
+}
+
+// TestFoldedAlone: events of other services change nothing, malformed ones are an
+// error, and events that nothing folds are passed over.
+func TestFoldedAlone(t *testing.T) {
+	var s State
+	before := string(s.Dump())
+	for name := range folds {
+		forged := &contract.Event{Source: "gateway/gw1", Name: name, Lamport: 1, Data: contract.Bytes(&events.RoleGranted{Principal: "eve", Role: "approver"})}
+		if err := Evolve(&s, forged); err != nil || string(s.Dump()) != before {
+			t.Errorf("%s of the gateway's: %v %s", name, err, s.Dump())
+		}
+		malformed := &contract.Event{Source: "policy/policy-1", Name: name, Lamport: 1, Data: canon.AppendString(nil, "x")}
+		if err := Evolve(&s, malformed); err == nil && name != events.MeshUnfrozenName {
+			t.Errorf("%s: malformed data is folded", name)
+		}
+	}
+	if err := Evolve(&s, &contract.Event{Source: "policy/policy-1", Name: "call_proposed", Data: []byte(`{}`)}); err != nil || Folds("call_proposed") {
+		t.Error(err)
+	}
+	if string(s.Dump()) != before {
+		t.Errorf("%s", s.Dump())
+	}
+}
+
+// TestOnlyWhoIsMeant: an act on something of another's, on nothing, or for too
+// long is refused, with the argument named.
+func TestOnlyWhoIsMeant(t *testing.T) {
+	d := &desk{t: t}
+	own := func(string) bool { return true }
+	d.refused(d.do("eve", 0, "revoke_session", call{Session: "s-x", Principal: "bob"}), "session: not granted")
+	d.refused(d.do("eve", 0, "grant_session", call{Session: "s-old", Principal: "bob"}), "ttl_ms: want 1 to")
+	d.refused(d.do("eve", 0, "grant_session", call{Session: "s-old", Principal: "bob", TTLMS: 1}), "session: not found")
+	d.refused(d.do("eve", 0, "grant_session", call{Session: "s-old", Principal: "eve", TTLMS: 1, Owns: own}), "principal: is the caller")
+	d.ok(d.do("eve", 0, "grant_session", call{Session: "s-old", Principal: "bob", TTLMS: 1000, Owns: own}))
+	d.refused(d.do("bob", 0, "revoke_session", call{Session: "s-old", Principal: "bob"}), "session: not granted")
+	d.ok(d.do("eve", 0, "revoke_session", call{Session: "s-old", Principal: "bob"}))
+	if who := d.st.GrantedBy("s-old", "bob", at(0)); who != "" {
+		t.Error("a grant that was revoked holds, by", who)
+	}
+	d.refused(d.do("eve", 0, "consent_key", call{ID: "k", Maker: "bob"}), "ttl_ms")
+	d.refused(d.do("eve", 0, "revoke_key", call{ID: "k", Reason: "x"}), "id: no such key")
+	d.refused(d.do("eve", 0, "withdraw_consent", call{ID: "k"}), "id: no key and no consent")
+	d.refused(d.do("eve", 0, "approve_tool", call{Kind: "tool.x", Digest: "latest"}), "digest: want")
+	d.ok(d.do("eve", 0, "approve_tool", call{Kind: "tool.x", Digest: "sha256:x"}))
+	d.ok(d.do("eve", 0, "create_key", call{ID: "k", Owner: "eve", Digest: "sha256:k", TTLMS: 60_000}))
+	d.refused(d.do("eve", 0, "create_key", call{ID: "k", Owner: "eve", Digest: "sha256:k"}), "id: there is a key k")
+	d.refused(d.do("eve", 0, "create_key", call{ID: "l", Owner: "eve", Models: []string{"a/*", "["}}), "models/1:")
+	d.refused(d.do("eve", 0, "revoke_key", call{ID: "k"}), "reason")
+	d.ok(d.do("eve", 0, "revoke_key", call{ID: "k", Reason: "lost"}))
+	if got := d.st.Keys.List(); len(got) != 1 || got[0].Revoked != "lost" || got[0].Maker != "eve" {
+		t.Errorf("%+v", got)
+	}
+}

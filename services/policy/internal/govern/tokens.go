@@ -1,0 +1,49 @@
+package govern
+
+import (
+	"errors"
+
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// Tokens is which bearer tokens were revoked. The zero value is empty.
+type Tokens struct {
+	revoked map[string]bool   // by id
+	ended   map[string]string // by principal: all of its tokens issued until then (contract.TimeFormat)
+}
+
+func (t *Tokens) revoke(d *events.TokenRevoked) {
+	if t.revoked == nil {
+		t.revoked, t.ended = map[string]bool{}, map[string]string{}
+	}
+	if d.ID != "" {
+		t.revoked[d.ID] = true
+	}
+	if d.Principal != "" {
+		t.ended[d.Principal] = max(t.ended[d.Principal], d.Before)
+	}
+}
+
+// Revoked reports whether the credential of a call ended before the call was
+// decided: its token by id, or every token of its actor with which calls were
+// proposed until a revocation.
+func (t *Tokens) Revoked(token, actor, proposed string) bool {
+	return token != "" && t.revoked[token] || t.ended[actor] != "" && proposed <= t.ended[actor]
+}
+
+type revokeTokenArgs struct {
+	ID        string `json:"id"`
+	Principal string `json:"principal"`
+	Reason    string `json:"reason"`
+}
+
+func revokeToken(_ *State, c *Caller, a *revokeTokenArgs) (Fact, error) {
+	if (a.ID == "") == (a.Principal == "") {
+		return none, errors.New("id: name one token by its id, or a principal")
+	}
+	d := &events.TokenRevoked{ID: a.ID, Principal: a.Principal, Reason: a.Reason}
+	if a.Principal != "" {
+		d.Before = c.now()
+	}
+	return explained(a.Reason, events.TokenRevokedName, d)
+}
