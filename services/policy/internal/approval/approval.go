@@ -27,7 +27,10 @@ type Vote struct {
 	KID, Sig string // of a signed ballot, verified before
 }
 
-// Decide returns what to record of a vote, given the votes recorded before it.
+// Decide returns what to record of a vote, given the votes recorded before it. It
+// fails with ErrSettled where those settled the call, with ErrEarly for a TimeOut
+// before the escalation's end, and with an error that names the argument where the
+// vote does not count.
 func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now time.Time) (*contract.Approval, error) {
 	expires, err := contract.ParseTime(esc.Expires)
 	if err != nil {
@@ -46,24 +49,36 @@ func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now tim
 		return a, nil
 	case over:
 		return nil, errors.New("the time to vote is over")
-	case v.Reason == "":
-		return nil, errors.New("reason: say why")
-	case v.Approver == esc.Decision.Actor || v.Approver == esc.Call.OnBehalfOf:
-		return nil, errors.New("approver: nobody decides on a call of their own")
-	case slices.ContainsFunc(before, func(b contract.Approval) bool { return b.Approver == v.Approver }):
-		return nil, errors.New("approver: has voted already")
-	case !entitled(esc.Rules, v.Roles):
-		return nil, fmt.Errorf("approver: holds none of the roles asked for: %v", rolesOf(esc.Rules))
-	case v.Vote == contract.Refuse:
+	}
+	if err := counts(esc, before, &v); err != nil {
+		return nil, err
+	}
+	switch v.Vote {
+	case contract.Refuse:
 		a.Resolved = "denied"
-		return a, nil
-	case v.Vote != contract.Grant:
+	case contract.Grant:
+		if guard.Approved(esc.Rules, Facts(append(slices.Clip(before), *a), nil), esc.Decision.Actor, esc.Call.OnBehalfOf) {
+			a.Resolved = "granted"
+		}
+	default:
 		return nil, errors.New(`vote: want "grant" or "deny"`)
 	}
-	if guard.Approved(esc.Rules, Facts(append(slices.Clip(before), *a), nil), esc.Decision.Actor, esc.Call.OnBehalfOf) {
-		a.Resolved = "granted"
-	}
 	return a, nil
+}
+
+// counts returns why somebody's vote on a call does not count, or nil.
+func counts(esc *contract.Escalated, before []contract.Approval, v *Vote) error {
+	switch {
+	case v.Reason == "":
+		return errors.New("reason: say why")
+	case v.Approver == esc.Decision.Actor || v.Approver == esc.Call.OnBehalfOf:
+		return errors.New("approver: nobody decides on a call of their own")
+	case slices.ContainsFunc(before, func(b contract.Approval) bool { return b.Approver == v.Approver }):
+		return errors.New("approver: has voted already")
+	case !entitled(esc.Rules, v.Roles):
+		return fmt.Errorf("approver: holds none of the roles asked for: %v", rolesOf(esc.Rules))
+	}
+	return nil
 }
 
 // Facts is the votes as a decision sees them; ids are their events' ids, or

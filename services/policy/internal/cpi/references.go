@@ -130,45 +130,53 @@ func subjectOf(level string) string {
 	return level
 }
 
-// has reports whether something exists, and what there is of its sort.
+// has reports whether something exists, and what there is of its sort. Of a sort
+// that nothing is known of, everything exists.
 func (k *Known) has(what, value string) (exists bool, there []string) {
 	switch what {
-	case "kind":
-		there = k.Kinds
-	case "tool":
-		for _, kind := range k.Kinds {
-			there = append(there, strings.TrimPrefix(kind, "tool."))
-		}
 	case "principal":
-		if there = k.Principals; k.Actor != nil && !slices.Contains(there, value) {
+		there = k.Principals
+		if k.Actor != nil && !slices.Contains(there, value) {
 			return k.Actor(value), there
 		}
 	case "session":
 		return k.Session == nil || k.Session(value), nil
-	case "role":
-		there = append([]string{guard.DefaultRole}, k.Roles...)
-	case "key":
-		there = k.Keys
-	case "executor":
-		there = k.Executors
-	case "class":
-		there = classes
-	case "secret":
-		there = k.Secrets
-	case "host":
-		there = k.Hosts
-	case "tenant", "environment":
-		there = []string{k.Tenant}
-	case "organization", "project":
-		parts := strings.SplitN(k.Tenant, "_", 3)
-		there = []string{parts[0]}
-		if what == "project" {
-			there = []string{strings.Join(parts[:min(2, len(parts))], "_")}
-		}
 	default:
-		return true, nil
+		list := sorts[what]
+		if list == nil {
+			return true, nil
+		}
+		there = list(k)
 	}
 	return slices.Contains(there, value), there
+}
+
+// sorts lists what there is of each sort of name.
+var sorts = map[string]func(*Known) []string{
+	"kind": func(k *Known) []string { return k.Kinds },
+	"tool": func(k *Known) (tools []string) {
+		for _, kind := range k.Kinds {
+			tools = append(tools, strings.TrimPrefix(kind, "tool."))
+		}
+		return tools
+	},
+	"role":         func(k *Known) []string { return append([]string{guard.DefaultRole}, k.Roles...) },
+	"key":          func(k *Known) []string { return k.Keys },
+	"executor":     func(k *Known) []string { return k.Executors },
+	"class":        func(*Known) []string { return classes },
+	"secret":       func(k *Known) []string { return k.Secrets },
+	"host":         func(k *Known) []string { return k.Hosts },
+	"tenant":       func(k *Known) []string { return []string{k.Tenant} },
+	"environment":  func(k *Known) []string { return []string{k.Tenant} },
+	"project":      func(k *Known) []string { return []string{tenantPart(k.Tenant, 2)} },
+	"organization": func(k *Known) []string { return []string{tenantPart(k.Tenant, 1)} },
+}
+
+// tenantPart returns the first n of a tenant's parts: organization, project and
+// environment.
+func tenantPart(tenant string, n int) string {
+	parts := strings.SplitN(tenant, "_", 3)
+	return strings.Join(parts[:min(n, len(parts))], "_")
 }
 
 // maxNamed bounds how much of what exists a finding lists.

@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -45,4 +46,10 @@ func (x Erased) empty() any {
 		return (*rego.Engine)(nil)
 	}
 	return (*guard.Overlay)(nil)
+}
+
+// Tainting reports whether a secret reaches the tool itself. One that is granted
+// by a pattern stays with the executor.
+func Tainting(t *contract.Tool) bool {
+	return slices.ContainsFunc(t.Secrets, func(g contract.SecretGrant) bool { return !g.Pattern() })
 }

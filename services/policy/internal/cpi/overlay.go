@@ -1,0 +1,111 @@
+package cpi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+// overlay checks one P2 document. One that is not well-formed is not looked at
+// further.
+func (c *checker) overlay(o *guard.Overlay) {
+	where := "p2 " + o.ID
+	if err := o.Validate(); err != nil {
+		check := "structure"
+		if strings.Contains(err.Error(), "may only narrow") {
+			check = "widening"
+		}
+		c.add("error", check, where, "%v", err)
+		return
+	}
+	c.expired(where, o)
+	if o.Sandbox != nil && c.s.P0 != nil {
+		if field := beyond(o.Sandbox, &c.s.P0.Sandbox); field != "" {
+			c.add("error", "widening", where, "sandbox.%s is above the ceiling", field)
+		}
+	}
+	for _, k := range o.Only {
+		c.kind(where+" only_kinds", k)
+	}
+	c.lockout(where, o)
+	for i := range o.Rules {
+		at := fmt.Sprintf("%s rules[%d]", where, i)
+		c.ruleKinds(at, o, &o.Rules[i])
+		c.ruleReason(at, &o.Rules[i])
+		for j := range o.Rules[:i] {
+			c.ruleAfter(at, &o.Rules[i], &o.Rules[j], j)
+		}
+	}
+}
+
+// expired finds an overlay that is to be put in force after its time.
+func (c *checker) expired(where string, o *guard.Overlay) {
+	k := c.s.Known
+	if k == nil || o.Expires == "" || o.Expires > k.Now || k.Layer != "p2" || k.Name != o.ID {
+		return
+	}
+	c.out = append(c.out, Finding{Severity: "error", Check: "expired", Where: where, Pointer: "/expires",
+		Message: fmt.Sprintf("the overlay expired at %s, it is %s now", o.Expires, k.Now)})
+}
+
+// ruleKinds checks the kinds of a rule: each names something, and is among those
+// that the overlay permits at all.
+func (c *checker) ruleKinds(at string, o *guard.Overlay, r *guard.OverlayRule) {
+	for _, k := range r.Kinds {
+		c.kind(at, k)
+		if len(o.Only) > 0 && !slices.ContainsFunc(o.Only, func(p string) bool { return meet(p, k) }) {
+			c.add("error", "unreachable", at, "kind %q is not on only_kinds", k)
+		}
+	}
+}
+
+// ruleReason checks that a rule's reason code belongs to its verdict.
+func (c *checker) ruleReason(at string, r *guard.OverlayRule) {
+	info, ok := contract.Reasons[r.Reason]
+	switch {
+	case ok && info.Verdict != r.Verdict:
+		c.add("error", "reference", at, "reason_code %s belongs to %s", r.Reason, info.Verdict)
+	case !ok && !strings.HasPrefix(r.Reason, r.Verdict+"_"):
+		c.add("error", "reference", at, "reason_code %q: want one of the registry's, or %s_…", r.Reason, r.Verdict)
+	}
+}
+
+// ruleAfter finds a rule that never answers because rule j, before it, answers
+// every call that it could.
+func (c *checker) ruleAfter(at string, r, before *guard.OverlayRule, j int) {
+	if !answersAll(before, r) {
+		return
+	}
+	same := coversAll(r.Kinds, before.Kinds) && len(before.Labels) == len(r.Labels) && len(before.Classes) == len(r.Classes)
+	if before.Verdict != r.Verdict && same {
+		c.add("error", "contradiction", at, "rules[%d] answers the same calls with %s", j, before.Verdict)
+	} else {
+		c.add("error", "unreachable", at, "rules[%d] answers before it, always", j)
+	}
+}
+
+// answersAll reports whether y answers every call that x would.
+func answersAll(y, x *guard.OverlayRule) bool {
+	return coversAll(y.Kinds, x.Kinds) && subset(y.Labels, x.Labels) &&
+		(len(y.Classes) == 0 || len(x.Classes) > 0 && subset(x.Classes, y.Classes))
+}
+
+// lockout finds overlays that nobody could take back.
+func (c *checker) lockout(where string, o *guard.Overlay) {
+	if o.Scope != "tenant" || o.Expires != "" {
+		return
+	}
+	const retire = "policy.retire"
+	if len(o.Only) > 0 && !slices.ContainsFunc(o.Only, func(k string) bool { return guard.MatchKind(k, retire) }) {
+		c.add("error", "lockout", where, "only_kinds leaves out %s for the whole tenant: nobody could retire it; list it, or set expires", retire)
+	}
+	for i := range o.Rules {
+		r := &o.Rules[i]
+		if r.Verdict == contract.Deny && len(r.Labels) == 0 && slices.ContainsFunc(r.Kinds, func(k string) bool { return guard.MatchKind(k, retire) }) {
+			c.add("error", "lockout", fmt.Sprintf("%s rules[%d]", where, i), "denies %s for the whole tenant: nobody could retire it; leave it out, or set expires", retire)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package state
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+)
+
+// AddFacts adds to a call's facts what people have put in force at now, and
+// whether the ledger is whole. The facts must name actor, kind and delegation.
+func (v *View) AddFacts(f *guard.Facts, now time.Time) {
+	p := &v.People
+	overdue := contract.Time(now.Add(-govern.ReviewWithin))
+	f.Truncated, f.Frozen = v.truncated, p.Freeze.ID()
+	v.AddStanding(f)
+	f.BreakGlass, f.ReviewDue = p.Emergencies.Of(f.Actor, f.Now, overdue)
+	if f.OnBehalfOf == "" && f.Delegation == "" {
+		return
+	}
+	if f.DelegationBad = p.Delegations.Fault(f.Delegation, f.OnBehalfOf, f.Actor, f.Kind, f.Now); f.DelegationBad != "" {
+		return
+	}
+	scopes, _ := p.Delegations.Scopes(f.Delegation)
+	f.Delegator = &guard.DelegatorFact{Roles: p.People.Roles(f.OnBehalfOf, f.Now), Scopes: scopes}
+	// Breaking the glass is a person's own act; a review that is due stops both.
+	_, due := p.Emergencies.Of(f.OnBehalfOf, f.Now, overdue)
+	f.BreakGlass, f.ReviewDue = "", f.ReviewDue || due
+}
+
+// AddStanding adds the actor's roles, and whether the actor or whom it acts for is
+// suspended.
+func (v *View) AddStanding(f *guard.Facts) {
+	p := &v.People.People
+	f.Roles = p.Roles(f.Actor, f.Now)
+	f.Suspended = p.Suspended(f.Actor) || f.OnBehalfOf != "" && p.Suspended(f.OnBehalfOf)
+}
+
+// Key returns the virtual key behind a client's name, or nil where it names none.
+// model is the one that the call asks for, or "".
+func (v *View) Key(f *guard.Facts, model string) *guard.KeyFact {
+	id, ok := strings.CutPrefix(f.Client, contract.KeyClient)
+	if !ok {
+		return nil
+	}
+	return v.People.Key(id, f.Actor, f.Kind, f.Now, model)
+}
+
+// Limits returns all limits in force: the ceilings', those that people set, and
+// those of virtual keys.
+func (v *View) Limits() []guard.Limit {
+	var out []guard.Limit
+	if p0 := v.Stack.Ceilings(); p0 != nil {
+		for _, l := range p0.Limits {
+			l.ID = "p0-" + l.ID // people's ids cannot take their place
+			out = append(out, l)
+		}
+	}
+	return append(append(out, v.People.Limits.List()...), v.People.Keys.Limits()...)
+}
+
+// Price returns the most that a model, as callers name it, costs; ok is false
+// where no price is published.
+func (v *View) Price(model string) (p llmrouter.ModelPrice, ok bool) {
+	i, ok := slices.BinarySearchFunc(v.prices.Models, model, func(m llmrouter.ModelPrice, name string) int { return cmp.Compare(m.Model, name) })
+	if ok {
+		p = v.prices.Models[i]
+	}
+	return p, ok
+}
+
+// Sends returns how often a request may go to each model that may answer it.
+func (v *View) Sends() int64 { return v.prices.Sends }
+
+// Accepts lists the labels of data that a model, as callers name it, may receive.
+func (v *View) Accepts(model string) []string {
+	provider, _, _ := strings.Cut(model, "/")
+	for _, name := range []string{model, provider + "/"} {
+		i, ok := slices.BinarySearchFunc(v.accepted.Models, name, func(m llmrouter.ModelAccepts, name string) int { return cmp.Compare(m.Model, name) })
+		if ok {
+			return v.accepted.Models[i].Accepts
+		}
+	}
+	return nil
+}
+
+// Names lists what a document can name: what the catalog and people's decrees
+// have. executors are those that need no tool to exist.
+func (st *State) Names(executors []string) *cpi.Known {
+	k := &cpi.Known{Executors: slices.Clone(executors)}
+	for _, t := range st.Catalog.Tools() {
+		add(&k.Kinds, t.Kind)
+		add(&k.Executors, t.Executor)
+		for _, h := range t.Egress {
+			add(&k.Hosts, h)
+		}
+		for i := range t.Secrets {
+			add(&k.Secrets, t.Secrets[i].Name)
+		}
+	}
+	st.Read(func(v *View) {
+		for _, x := range v.People.Identities() {
+			add(&k.Principals, x.Principal)
+			add(&k.Principals, x.Delegate)
+			if x.To == 0 {
+				add(&k.Roles, x.Role)
+			}
+		}
+		for _, x := range v.People.Keys.List() {
+			add(&k.Keys, x.ID)
+			add(&k.Principals, x.Actor)
+		}
+	})
+	return k
+}
+
+// add adds a name to a list, once.
+func add(list *[]string, name string) {
+	if name != "" && !slices.Contains(*list, name) {
+		*list = append(*list, name)
+	}
+}

@@ -1,0 +1,191 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
+)
+
+// folds maps the name of an event to what it changes. What people decree is
+// govern's table.
+var folds = map[string]func(*State, *contract.Event) error{
+	"tool_registered":             (*State).toolRegistered,
+	"tool_retired":                (*State).toolChanged,
+	"tool_approved":               (*State).toolChanged,
+	events.SessionLabelledName:    own((*State).sessionLabelled),
+	"policy_activated":            own((*State).policyActivated),
+	"ledger_truncated":            (*State).ledgerTruncated,
+	"log_epoch_opened":            (*State).logEpochOpened,
+	"escalated":                   own((*State).escalated),
+	"approval_recorded":           own((*State).approvalRecorded),
+	llmrouter.PricesPublishedName: published(func(v *View, d *llmrouter.PricesPublished) { v.prices = *d }),
+	llmrouter.DataAcceptedName:    published(func(v *View, d *llmrouter.DataAccepted) { v.accepted = *d }),
+}
+
+// Reads reports whether Apply folds events of a name.
+func Reads(name string) bool { return folds[name] != nil || govern.Folds(name) }
+
+// Apply folds one event in; events of other names change nothing. It keeps nothing
+// of the bytes of e. It fails where a policy cannot be read: a state that went on
+// without it would decide by another one.
+func (st *State) Apply(e *contract.Event) error {
+	if f := folds[e.Name]; f != nil {
+		return f(st, e)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return govern.Evolve(&st.view.People, e)
+}
+
+// own makes a fold pass over events that another service recorded.
+func own(f func(*State, *contract.Event) error) func(*State, *contract.Event) error {
+	return func(st *State, e *contract.Event) error {
+		if e.Service() != "policy" {
+			return nil
+		}
+		return f(st, e)
+	}
+}
+
+// published makes a fold of what the llm-router publishes; of other services it
+// passes it over.
+func published[T any, P interface {
+	*T
+	canon.Document
+}](set func(*View, P)) func(*State, *contract.Event) error {
+	return func(st *State, e *contract.Event) error {
+		d := P(new(T))
+		if err := contract.Decode(e.Data, d); err != nil || e.Service() != "llm-router" {
+			return err
+		}
+		st.write(func(v *View) { set(v, d) })
+		return nil
+	}
+}
+
+func (st *State) toolChanged(e *contract.Event) error { return st.Catalog.Apply(e) }
+
+func (st *State) toolRegistered(e *contract.Event) error {
+	if st.Keep {
+		var t contract.Tool
+		if err := contract.Decode(e.Data, &t); err != nil {
+			return err
+		}
+		st.archive.AddTool(&t)
+	}
+	if err := st.Catalog.Apply(e); err != nil {
+		return err
+	}
+	for _, t := range st.Catalog.Tools() {
+		if len(t.Labels) > 0 || stack.Tainting(&t) {
+			st.MarkLabelled()
+		}
+	}
+	return nil
+}
+
+func (st *State) sessionLabelled(*contract.Event) error {
+	st.MarkLabelled()
+	return nil
+}
+
+// policyActivated puts a document in force, or takes it out.
+func (st *State) policyActivated(e *contract.Event) error {
+	var a contract.Activated
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return err
+	}
+	doc, err := st.document(&a, e.Lamport)
+	if err != nil {
+		return err
+	}
+	next, err := st.Stack().With(&a, doc)
+	if err != nil {
+		return err
+	}
+	st.write(func(v *View) { v.Stack = next })
+	if st.Keep && doc != nil {
+		st.archive.Add(a.Layer, a.Digest, doc)
+	}
+	return nil
+}
+
+// document compiles what an activation puts in force, or returns nil where it
+// takes something out. In replay content may be gone: what it decided cannot be
+// decided again.
+func (st *State) document(a *contract.Activated, lamport uint64) (any, error) {
+	if a.Retired {
+		return nil, nil
+	}
+	body, err := st.Open(&a.Bundle)
+	switch gone := errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted); {
+	case err == nil:
+		return stack.Compile(a.Layer, body, lamport, st.Keys)
+	case st.Keep && gone:
+		return stack.Erased{Layer: a.Layer}, nil
+	}
+	return nil, fmt.Errorf("policy %s cannot be read: %w", a.Digest, err)
+}
+
+// ledgerTruncated denies every call from now on. An event that is not audit's, or
+// that cannot be read, is an alarm too.
+func (st *State) ledgerTruncated(e *contract.Event) error {
+	var l audit.LedgerTruncated
+	if e.Service() != "audit" || contract.Decode(e.Data, &l) != nil {
+		l.Checkpoint = ""
+	}
+	st.write(func(v *View) { v.truncated, v.lost = true, l.Checkpoint })
+	return nil
+}
+
+// logEpochOpened ends the alarm about the checkpoint that the root key names.
+func (st *State) logEpochOpened(e *contract.Event) error {
+	l, err := trust.VerifyEpoch(e, st.Keys)
+	st.write(func(v *View) {
+		if err == nil && l.Checkpoint == v.lost {
+			v.truncated, v.lost = false, ""
+		}
+	})
+	return nil
+}
+
+func (st *State) escalated(e *contract.Event) error {
+	w := &Waiting{Event: e}
+	if err := contract.Decode(slices.Clone(e.Data), &w.Escalated); err != nil {
+		return err
+	}
+	st.write(func(v *View) {
+		if v.waiting == nil {
+			v.waiting = map[string]*Waiting{}
+		}
+		v.waiting[e.CallID] = w
+	})
+	return nil
+}
+
+func (st *State) approvalRecorded(e *contract.Event) error {
+	var a contract.Approval
+	if err := contract.Decode(e.Data, &a); err != nil {
+		return err
+	}
+	st.write(func(v *View) {
+		w := v.waiting[e.CallID]
+		switch {
+		case w == nil:
+		case a.Resolved != "":
+			delete(v.waiting, e.CallID)
+		default:
+			w.Votes = append(w.Votes, a)
+		}
+	})
+	return nil
+}

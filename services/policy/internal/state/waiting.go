@@ -1,0 +1,89 @@
+package state
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// Waiting is an escalated call that is not settled.
+type Waiting struct {
+	Event     *contract.Event
+	Escalated contract.Escalated
+	Votes     []contract.Approval // of State; read them through Read
+}
+
+// WaitingFor returns the escalation of a call that is not settled, or nil. Its
+// event and document do not change.
+func (st *State) WaitingFor(call string) (w *Waiting) {
+	st.Read(func(v *View) { w = v.waiting[call] })
+	return w
+}
+
+// Overdue lists the escalations whose time was over at now (contract.TimeFormat).
+func (st *State) Overdue(now string) (out []*Waiting) {
+	st.Read(func(v *View) {
+		for _, w := range v.waiting {
+			if w.Escalated.Expires <= now {
+				out = append(out, w)
+			}
+		}
+	})
+	return out
+}
+
+// Escalation is an escalated call as people see it.
+type Escalation struct {
+	CallID         string                  `json:"call_id"`
+	Session        string                  `json:"session_id"`
+	Tenant         string                  `json:"tenant"`
+	Kind           string                  `json:"kind"`
+	Tool           string                  `json:"tool"`
+	Actor          string                  `json:"actor"`
+	OnBehalfOf     string                  `json:"on_behalf_of,omitempty"`
+	Reason         string                  `json:"reason_code"`
+	Since          string                  `json:"since"`
+	Expires        string                  `json:"expires"`
+	Rules          []contract.ApprovalRule `json:"rules"`
+	Votes          []contract.Approval     `json:"votes"`
+	Args           json.RawMessage         `json:"args,omitempty"` // with show
+	DecisionDigest string                  `json:"decision_digest"`
+}
+
+// Escalations lists the calls that wait for approval, the oldest first.
+func (st *State) Escalations() []Escalation {
+	out := []Escalation{}
+	st.Read(func(v *View) {
+		for _, w := range v.waiting {
+			out = append(out, w.show())
+		}
+	})
+	slices.SortFunc(out, func(a, b Escalation) int {
+		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.CallID, b.CallID))
+	})
+	return out
+}
+
+// Escalation returns one call that waits for approval, with the reference to its
+// args; ok is false where it does not wait.
+func (st *State) Escalation(call string) (x Escalation, args contract.Content, ok bool) {
+	st.Read(func(v *View) {
+		var w *Waiting
+		if w, ok = v.waiting[call]; ok {
+			x, args = w.show(), w.Escalated.Call.Args
+		}
+	})
+	return x, args, ok
+}
+
+func (w *Waiting) show() Escalation {
+	d := &w.Escalated.Decision
+	out := Escalation{CallID: d.CallID, Session: d.Session, Tenant: d.Tenant, Kind: d.Kind, Tool: d.Tool, Actor: d.Actor, OnBehalfOf: w.Escalated.Call.OnBehalfOf, Reason: d.ReasonCode,
+		Since: w.Event.Time, Expires: w.Escalated.Expires, Rules: w.Escalated.Rules, Votes: slices.Clone(w.Votes), DecisionDigest: contract.Digest(d)}
+	if out.Votes == nil {
+		out.Votes = []contract.Approval{}
+	}
+	return out
+}
