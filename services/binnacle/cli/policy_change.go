@@ -11,7 +11,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
-	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/draft"
 )
 
 type activateOptions struct {
@@ -23,7 +23,7 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 	args := map[string]any{"layer": "p1", "precedence": o.precedence}
 	switch {
 	case len(rest) == 1:
-		d, err := policy.ReadDocument(rest[0])
+		d, err := draft.Read(rest[0])
 		if err != nil {
 			return fail(exitFailed, "%v", err)
 		}

@@ -8,17 +8,18 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
-	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/draft"
+	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
 // change is one recorded call whose verdict would be another one.
 type change struct {
-	CallID string         `json:"call_id"`
-	Actor  string         `json:"actor"`
-	Kind   string         `json:"kind"`
-	Was    policy.Opinion `json:"was"`
-	Now    policy.Opinion `json:"now"`
-	Would  policy.Opinion `json:"would"`
+	CallID string           `json:"call_id"`
+	Actor  string           `json:"actor"`
+	Kind   string           `json:"kind"`
+	Was    recorded.Opinion `json:"was"`
+	Now    recorded.Opinion `json:"now"`
+	Would  recorded.Opinion `json:"would"`
 }
 
 // simulation is what a candidate would change, apart from what has changed
@@ -31,8 +32,8 @@ type simulation struct {
 	Since     []change `json:"since"`        // was and now differ
 }
 
-func (s *simulation) add(d *contract.Decision, now, would policy.Opinion) {
-	x := change{d.CallID, d.Actor, d.Kind, policy.Opinion{Verdict: d.Verdict, Reason: d.ReasonCode}, now, would}
+func (s *simulation) add(d *contract.Decision, now, would recorded.Opinion) {
+	x := change{d.CallID, d.Actor, d.Kind, recorded.Opinion{Verdict: d.Verdict, Reason: d.ReasonCode}, now, would}
 	since, candidate := differs(x.Was, x.Now), differs(x.Now, x.Would)
 	if since {
 		s.Since = append(s.Since, x)
@@ -47,14 +48,14 @@ func (s *simulation) add(d *contract.Decision, now, would policy.Opinion) {
 
 // differs reports whether two opinions are two decisions: of permissions, which
 // rule gave them does not count.
-func differs(a, b policy.Opinion) bool {
+func differs(a, b recorded.Opinion) bool {
 	return a.Verdict != b.Verdict || a.Verdict == contract.Deny && a.Reason != b.Reason
 }
 
 // simulatePolicy decides every recorded call again, under what is in force and with
 // the candidate in place.
 func simulatePolicy(ctx context.Context, c *env, path, name string, precedence int64) error {
-	d, err := policy.ReadDocument(path)
+	d, err := draft.Read(path)
 	if err != nil {
 		return fail(exitFailed, "%v", err)
 	}
@@ -62,16 +63,16 @@ func simulatePolicy(ctx context.Context, c *env, path, name string, precedence i
 		d.Name = name
 	}
 	d.Precedence = precedence
-	now, err := eachDecision(ctx, c, func(*policy.State, *contract.Event, *contract.Decision, []byte) error { return nil })
+	now, err := eachDecision(ctx, c, func(*recorded.State, *contract.Event, *contract.Decision, []byte) error { return nil })
 	if err != nil {
 		return err
 	}
-	sim, err := policy.NewSimulation(now, d, time.Now())
+	sim, err := recorded.NewSimulation(now, d, time.Now())
 	if err != nil {
 		return fail(exitFailed, "%v", err)
 	}
 	rep := simulation{Candidate: []change{}, Since: []change{}}
-	_, err = eachDecision(ctx, c, func(_ *policy.State, _ *contract.Event, d *contract.Decision, args []byte) error {
+	_, err = eachDecision(ctx, c, func(_ *recorded.State, _ *contract.Event, d *contract.Decision, args []byte) error {
 		rep.Calls++
 		if args == nil {
 			rep.Skipped++
@@ -87,7 +88,7 @@ func simulatePolicy(ctx context.Context, c *env, path, name string, precedence i
 		return err
 	}
 	return c.print(rep, func() {
-		group := func(title string, list []change, of func(*change) (from, to policy.Opinion)) {
+		group := func(title string, list []change, of func(*change) (from, to recorded.Opinion)) {
 			if len(list) > 0 {
 				fmt.Fprintln(c.out, title)
 			}
@@ -96,8 +97,8 @@ func simulatePolicy(ctx context.Context, c *env, path, name string, precedence i
 				fmt.Fprintf(c.out, "  %s  %-16s %-24s %s %s -> %s %s\n", list[i].CallID, list[i].Actor, list[i].Kind, from.Verdict, from.Reason, to.Verdict, to.Reason)
 			}
 		}
-		group("changed by the candidate:", rep.Candidate, func(x *change) (a, b policy.Opinion) { return x.Now, x.Would })
-		group("changed since they were recorded, with or without it:", rep.Since, func(x *change) (a, b policy.Opinion) { return x.Was, x.Now })
+		group("changed by the candidate:", rep.Candidate, func(x *change) (a, b recorded.Opinion) { return x.Now, x.Would })
+		group("changed since they were recorded, with or without it:", rep.Since, func(x *change) (a, b recorded.Opinion) { return x.Was, x.Now })
 		fmt.Fprintf(c.out, "%d recorded decisions: %d stay, the candidate changes %d, %d have changed since, %d cannot be decided again\n",
 			rep.Calls, rep.Same, len(rep.Candidate), len(rep.Since), rep.Skipped)
 	})
@@ -110,7 +111,7 @@ func explainCall(ctx context.Context, c *env, call string) error {
 		Steps    []guard.Step       `json:"steps"`
 	}
 	found := []explained{}
-	_, err := eachDecision(ctx, c, func(st *policy.State, e *contract.Event, d *contract.Decision, args []byte) error {
+	_, err := eachDecision(ctx, c, func(st *recorded.State, e *contract.Event, d *contract.Decision, args []byte) error {
 		if d.CallID != call {
 			return nil
 		}
@@ -157,14 +158,14 @@ func opinion(s guard.Step) string {
 // eachDecision reads the ledger and passes each recorded decision on, with its
 // event and the state that knows every policy and tool up to there, which it
 // returns as it is at the end. args are nil where they are gone.
-func eachDecision(ctx context.Context, c *env, each func(*policy.State, *contract.Event, *contract.Decision, []byte) error) (*policy.State, error) {
+func eachDecision(ctx context.Context, c *env, each func(*recorded.State, *contract.Event, *contract.Decision, []byte) error) (*recorded.State, error) {
 	to, root, err := ledgerEnd(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	r := &replayer{c: c, ctx: ctx}
 	r.trust.Root = root
-	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
+	r.state = recorded.NewState(r.trust.At, r.open)
 	r.each = func(e *contract.Event, d *contract.Decision, args []byte, err error) error {
 		if err != nil {
 			args = nil

@@ -10,19 +10,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
-	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/draft"
 )
 
 // validatePolicies checks documents as one stack, offline. Without ceilings among them
 // the default ones stand in.
 func validatePolicies(c *env, paths []string) error {
-	w, err := policy.NewWorkbench(nil)
+	w, err := draft.NewStack(nil)
 	if err != nil {
 		return err
 	}
 	ceilings := false
 	for _, p := range paths {
-		d, err := policy.ReadDocument(p)
+		d, err := draft.Read(p)
 		if err == nil {
 			err = w.Put(d)
 		}
@@ -32,7 +32,7 @@ func validatePolicies(c *env, paths []string) error {
 		ceilings = ceilings || d.Layer == "p0"
 	}
 	if !ceilings {
-		if err := w.Put(&policy.Document{Layer: "p0", Body: contract.Bytes(&keyring.DefaultCeilings)}); err != nil {
+		if err := w.Put(&draft.Document{Layer: "p0", Body: contract.Bytes(&keyring.DefaultCeilings)}); err != nil {
 			return err
 		}
 	}
@@ -44,7 +44,7 @@ func validatePolicies(c *env, paths []string) error {
 	}); err != nil {
 		return err
 	}
-	if policy.Fatal(findings) {
+	if draft.Fatal(findings) {
 		return fail(exitFailed, "the stack is not consistent")
 	}
 	if !c.structured() {
@@ -54,7 +54,7 @@ func validatePolicies(c *env, paths []string) error {
 }
 
 func testPolicy(ctx context.Context, c *env, dir string) error {
-	results, err := policy.Test(ctx, dir)
+	results, err := draft.Test(ctx, dir)
 	if err != nil {
 		return fail(exitFailed, "%v", err)
 	}
@@ -101,7 +101,7 @@ func buildBundle(c *env, dir, out, seedFile string) error {
 		}
 		kid = k.KID
 	}
-	b, err := policy.BuildBundle(dir, kid, seed)
+	b, err := draft.Build(dir, kid, seed)
 	if err != nil {
 		return fail(exitFailed, "%v", err)
 	}
@@ -112,18 +112,18 @@ func buildBundle(c *env, dir, out, seedFile string) error {
 }
 
 // policiesInForce is the mesh's stack, as a workbench.
-func policiesInForce(ctx context.Context, c *env) (*policy.Workbench, error) {
-	var docs []policy.InForce
+func policiesInForce(ctx context.Context, c *env) (*draft.Stack, error) {
+	var docs []draft.InForce
 	if err := c.get(ctx, "/api/v1/policies", &docs); err != nil {
 		return nil, err
 	}
-	return policy.NewWorkbench(docs)
+	return draft.NewStack(docs)
 }
 
 // diffPolicy compares a document with what is in force in its place, or two
 // documents with each other.
 func diffPolicy(ctx context.Context, c *env, paths []string) error {
-	var old, next *policy.Workbench
+	var old, next *draft.Stack
 	var err error
 	if len(paths) == 1 {
 		if old, err = policiesInForce(ctx, c); err != nil {
@@ -133,8 +133,8 @@ func diffPolicy(ctx context.Context, c *env, paths []string) error {
 			return err
 		}
 	} else {
-		old, next = &policy.Workbench{}, &policy.Workbench{}
-		d, err := policy.ReadDocument(paths[0])
+		old, next = &draft.Stack{}, &draft.Stack{}
+		d, err := draft.Read(paths[0])
 		if err == nil {
 			d.Name = ""
 			err = old.Put(d)
@@ -143,7 +143,7 @@ func diffPolicy(ctx context.Context, c *env, paths []string) error {
 			return fail(exitFailed, "%v", err)
 		}
 	}
-	d, err := policy.ReadDocument(paths[len(paths)-1])
+	d, err := draft.Read(paths[len(paths)-1])
 	if err == nil {
 		if len(paths) == 2 {
 			d.Name = ""
@@ -153,7 +153,7 @@ func diffPolicy(ctx context.Context, c *env, paths []string) error {
 	if err != nil {
 		return fail(exitFailed, "%v", err)
 	}
-	removed, added := policy.Diff(old, next)
+	removed, added := draft.Diff(old, next)
 	return c.print(map[string][]string{"removed": removed, "added": added}, func() {
 		for _, l := range removed {
 			fmt.Fprintln(c.out, "-", l)
@@ -165,7 +165,7 @@ func diffPolicy(ctx context.Context, c *env, paths []string) error {
 }
 
 func showPolicies(ctx context.Context, c *env) error {
-	var docs []policy.InForce
+	var docs []draft.InForce
 	if err := c.get(ctx, "/api/v1/policies", &docs); err != nil {
 		return err
 	}

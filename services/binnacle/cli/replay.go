@@ -26,7 +26,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
-	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
 // replayReport is what replay found.
@@ -115,8 +115,8 @@ func runReplay(ctx context.Context, c *env) error {
 		r.keys[s] = &trust.Registry{Root: live["gateway"].Root}
 	}
 	r.trust.Root = live["gateway"].Root
-	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
-	r.upTo = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
+	r.state = recorded.NewState(r.trust.At, r.open)
+	r.upTo = recorded.NewState(r.trust.At, r.open)
 	began := time.Now()
 	if err := r.run(live["audit"].Position); err != nil {
 		return err
@@ -198,12 +198,12 @@ type replayer struct {
 	catalogs  map[string]*catalog.Catalog
 	authority gateway.AuthorityView
 	live      map[string]liveView
-	state     *policy.State // with everything that ever was in force
-	upTo      *policy.State // as it was at the live view's position
+	state     *recorded.State // with everything that ever was in force
+	upTo      *recorded.State // as it was at the live view's position
 	trust     trust.Registry
 	keys      map[string]*trust.Registry // as each service's live view has them
-	budget    policy.Book
-	starts    policy.Unstarted
+	budget    recorded.Budget
+	starts    recorded.Starts
 	usage     llmrouter.Usage
 	args      map[string]*contract.Content // of proposals not yet decided, by call
 	rep       replayReport
@@ -318,12 +318,12 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 			return err
 		}
 	}
-	if policy.UnstartedReads(e.Name) && seq <= r.live["policy-starts"].Position {
+	if recorded.StartsReads(e.Name) && seq <= r.live["policy-starts"].Position {
 		if err := r.starts.Apply(en); err != nil {
 			return err
 		}
 	}
-	if policy.Reads(e.Name) {
+	if r.state.Reads(e.Name) {
 		if err := r.state.Apply(e); err != nil {
 			r.differ("event %d: %v", seq, err)
 		}
@@ -496,7 +496,7 @@ func asItWas(ctx context.Context, c *env, until string) error {
 	var snap snapshot
 	r := &replayer{c: c, ctx: ctx}
 	r.trust.Root = root
-	r.state = &policy.State{Keep: true, Keys: r.trust.At, Open: r.open}
+	r.state = recorded.NewState(r.trust.At, r.open)
 	r.live = map[string]liveView{"policy-budget": {Position: to}}
 	r.each = func(*contract.Event, *contract.Decision, []byte, error) error { return nil }
 	r.end = func(n uint64, e *contract.Event) bool {

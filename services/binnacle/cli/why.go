@@ -16,7 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
-	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
 // story is a call from intent to effect, as the ledger tells it.
@@ -90,7 +90,7 @@ func tellStory(ctx context.Context, c *env, call string) (*story, error) {
 	if err := s.read(resp.Body); err != nil {
 		return nil, err
 	}
-	_, err = eachDecision(ctx, c, func(st *policy.State, e *contract.Event, d *contract.Decision, args []byte) (err error) {
+	_, err = eachDecision(ctx, c, func(st *recorded.State, e *contract.Event, d *contract.Decision, args []byte) (err error) {
 		if d.CallID == call {
 			s.Rules, err = st.Explain(ctx, e, d, args)
 		}

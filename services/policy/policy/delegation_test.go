@@ -67,7 +67,7 @@ else := {"verdict": "DENY", "reason_code": "DENY_STRANGER"}`)
 	want(w, facts("echo"), "RULE_SCOPED_CALL")
 	l := guard.Limit{ID: "l", Level: "agent", Measure: "calls", Window: "day", Max: 1}
 	f := delegated("echo")
-	w.st.govern(&f, noon)
+	w.addFacts(&f)
 	if got := l.Accounts(&f); !slices.Equal(got, []string{"l/agent:alice", "l/agent:dana"}) {
 		t.Error(got)
 	}
@@ -121,8 +121,8 @@ func TestDualControlDecision(t *testing.T) {
 	w := usual(t)
 	w.event("policy", events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: "alice", Expires: contract.Time(noon.Add(time.Minute)), ID: "b-1", Reason: "x"})
 	judge := func(f guard.Facts) string {
-		w.st.govern(&f, noon)
-		eval := w.st.evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{}`)})
+		w.addFacts(&f)
+		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{}`)})
 		return eval.Verdict().Reason
 	}
 	f := facts("echo")

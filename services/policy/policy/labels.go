@@ -7,26 +7,25 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
 // The label that the system itself attaches.
 const labelSecret = "secret" // output of a tool that received a secret
 
-// labels follows data classes through sessions. A session's labels are the
+// labels tracks data classes through sessions. A session's labels are the
 // union of what its calls can have brought in, and are recorded before the
 // call that brings them is allowed; so whatever is proposed because of its
-// output finds them on the ledger. Nothing takes a label away.
+// output finds them on the ledger. Nothing removes a label.
 //
 // A call is first decided with the labels that this instance knows of, and is
-// allowed with the expectation that the ledger holds no others: asking before
-// each decision would cost a round trip. Whoever guessed wrong reads.
+// allowed with the expectation that the ledger holds no others: a read before
+// each decision would cost a round trip. Where the expectation fails, the labels
+// are read and the call is decided again.
 type labels struct {
-	env *run.Env
-	st  *State
-
-	known cache // by tenant and session: labelled
+	*instance
+	known cache[labelled] // by tenant and session
 }
 
 // labelled is a session's labels and the event that says so; the zero value: it
@@ -36,15 +35,16 @@ type labelled struct {
 	seq    uint64
 }
 
-// errMoved: the session has other labels than the decision rests on.
+// errMoved says that the session has other labels than the decision rests on, or
+// its reservation other accounts.
 var errMoved = errors.New("the session was labelled meanwhile")
 
-// reaching is the labels of everything that can have caused a call: of its
+// reaching returns the labels of everything that can have caused a call: of its
 // session, of the session it is nested in, and of what came with it.
 func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	e, c := p.event, &p.call
 	out := slices.Clone(c.Labels)
-	if !l.st.labelled() {
+	if !l.state.Labelled() {
 		return union(out), nil
 	}
 	var own labelled
@@ -68,15 +68,14 @@ func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	return union(out), nil
 }
 
-// last is what this instance knows of a session.
+// last returns what this instance knows of a session.
 func (l *labels) last(tenant, session string) labelled {
-	v, _ := l.known.Load(tenant + "." + session)
-	have, _ := v.(labelled)
+	have, _ := l.known.get(tenant + "." + session)
 	return have
 }
 
-// stands reports whether the labels of a proposal are those on the ledger.
-func (l *labels) stands(ctx context.Context, p *proposal) error {
+// confirm returns errMoved where the labels of a proposal are not those on the ledger.
+func (l *labels) confirm(ctx context.Context, p *proposal) error {
 	if !p.guess {
 		return nil
 	}
@@ -91,13 +90,13 @@ func (l *labels) stands(ctx context.Context, p *proposal) error {
 // session it is nested in, which sees its output too.
 func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) error {
 	brings := append(slices.Clone(t.Labels), p.facts.Labels...)
-	if tainting(t) {
+	if stack.Tainting(t) {
 		brings = append(brings, labelSecret)
 	}
 	if len(brings) == 0 {
 		return nil
 	}
-	l.st.markLabelled()
+	l.state.MarkLabelled()
 	sessions := []string{p.event.Session}
 	if p.call.Parent != "" && p.call.ParentSession != p.event.Session {
 		sessions = append(sessions, p.call.ParentSession)
@@ -110,12 +109,7 @@ func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) erro
 	return nil
 }
 
-// tainting reports whether a secret reaches the tool itself. One that is granted
-// by a pattern stays with the executor.
-func tainting(t *contract.Tool) bool {
-	return slices.ContainsFunc(t.Secrets, func(g contract.SecretGrant) bool { return !g.Pattern() })
-}
-
+// add records that a session has labels, beside those that it has.
 func (l *labels) add(ctx context.Context, p *proposal, session string, brings []string) error {
 	for {
 		have, err := l.of(ctx, p.event.Tenant, session)
@@ -126,7 +120,7 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 		if len(all) == len(have.labels) {
 			return nil
 		}
-		e := l.env.Emit.New(events.SessionLabelledName, session, contract.Bytes(&events.SessionLabelled{CallID: p.call.ID, Labels: all, Session: session}), p.event)
+		e := l.emit.New(events.SessionLabelledName, session, contract.Bytes(&events.SessionLabelled{CallID: p.call.ID, Labels: all, Session: session}), p.event)
 		if session != p.event.Session {
 			e.Session, e.CallID = "", "" // the other session's evidence knows nothing of this call
 		}
@@ -134,7 +128,7 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 		if err != nil {
 			return err
 		}
-		seq, err := l.env.Emit.Log.AppendExpect(ctx, e.Subject(), e.ID, b, labelFilter(p.event.Tenant, session), have.seq)
+		seq, err := l.emit.Log.AppendExpect(ctx, e.Subject(), e.ID, b, labelFilter(p.event.Tenant, session), have.seq)
 		if err == nil {
 			l.known.put(p.event.Tenant+"."+session, labelled{all, seq})
 			if session == p.event.Session && have.seq == p.labelled {
@@ -148,17 +142,18 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 	}
 }
 
+// labelFilter selects the events that label a session.
 func labelFilter(tenant, session string) string {
 	return "evt." + tenant + ".policy.*." + events.SessionLabelledName + "." + session
 }
 
-// of reads a session's labels from the ledger itself: a view could lag behind
+// of reads a session's labels from the ledger itself: the view could lag behind
 // what the caller has already seen.
 func (l *labels) of(ctx context.Context, tenant, session string) (have labelled, err error) {
-	if !l.st.labelled() {
+	if !l.state.Labelled() {
 		return have, nil
 	}
-	en, err := l.env.Emit.Log.Last(ctx, labelFilter(tenant, session))
+	en, err := l.emit.Log.Last(ctx, labelFilter(tenant, session))
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return have, nil
 	}
@@ -178,6 +173,7 @@ func (l *labels) of(ctx context.Context, tenant, session string) (have labelled,
 	return have, nil
 }
 
+// union sorts a list and removes what it holds twice. It changes the list.
 func union(s []string) []string {
 	slices.Sort(s)
 	return slices.Compact(s)

@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
 var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
@@ -36,7 +37,7 @@ func key(t testing.TB, name string) *sign.Key {
 // world is a state made of events, as the ledger would give them.
 type world struct {
 	t        testing.TB
-	st       State
+	st       state.State
 	contents map[string][]byte
 	lamport  uint64
 }
@@ -137,31 +138,61 @@ func facts(tool string) guard.Facts {
 		Proposed: contract.Time(noon), Proposer: "gateway", Scopes: []string{"tools:call", "policy:admin"}, Session: "s-1", Tenant: "t", Tool: tool}
 }
 
+func (w *world) addFacts(f *guard.Facts) { w.st.Read(func(v *state.View) { v.AddFacts(f, noon) }) }
+
+func (w *world) limits() (limits []guard.Limit) {
+	w.st.Read(func(v *state.View) { limits = v.Limits() })
+	return limits
+}
+
+// estimate returns the most that an evaluated call can use.
+func (w *world) estimate(eval *stack.Evaluation, args []byte) (a contract.Amounts) {
+	w.st.Read(func(v *state.View) {
+		a = stack.Estimate(eval.Tool(), stack.LLMArgs(eval.Facts().Kind, args), v.Price, 1)
+	})
+	return a
+}
+
+// key returns the virtual key k1 as a call of an actor's finds it.
+func (w *world) key(actor, model string) (k *guard.KeyFact) {
+	f := facts("echo")
+	f.Client, f.Actor = "key/k1", actor
+	w.st.Read(func(v *state.View) { k = v.Key(&f, model) })
+	return k
+}
+
+// digests returns the digests of the policies that a call is decided by.
+func (w *world) digests(f *guard.Facts) contract.PolicyDigests {
+	s := w.st.Stack()
+	return s.Basis(&w.st.Catalog, f).Digests
+}
+
 // decide goes the whole way but for the network: people's facts, inputs,
 // limits, verdict.
 func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	w.t.Helper()
-	w.st.govern(&f, noon)
+	w.addFacts(&f)
 	var raw []byte
 	if args != "" {
 		raw = []byte(args)
 	}
-	eval := w.st.evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: raw})
+	eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: raw})
 	v := eval.Verdict()
-	if limits := w.st.limits(); v.Verdict == contract.Allow && len(limits) > 0 {
+	if limits := w.limits(); v.Verdict == contract.Allow && len(limits) > 0 {
 		var book limit.State
 		spent := events.BudgetChanged{Now: f.Now, Reserved: []events.Reserved{{CallID: "c-0", Session: "s", Charges: []events.Charge{
 			{Account: "rate/agent:alice", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"}, {Account: "ask/agent:bob", Amount: 1, Window: "minute:2026-03-03T12:00:00.000Z"},
 			{Account: "wide/agent:carol", Amount: 1, Window: "concurrent"}, {Account: "day/agent:dave", Amount: 1, Window: "day:2026-03-03T00:00:00.000Z"}}}}}
 		limit.Evolve(&book, &spent)
-		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: eval.Facts(), Amounts: estimate(eval.Tool(), stack.LLMArgs(f.Kind, raw), w.st.price, 1)}}, nil)
+		_, got := limit.Decide(&book, limits, noon, []limit.Request{{CallID: "c-1", Facts: eval.Facts(), Amounts: w.estimate(&eval, raw)}}, nil)
 		if len(got[0].Accounts) > 0 {
 			eval.Charge(&got[0])
 		}
 	}
 	d := eval.Decide(0, key(w.t, "policy"))
 	e := &contract.Event{Name: "allowed", Version: contract.VersionOf("allowed")}
-	again, why, hash, err := w.st.Redecide(context.Background(), e, &d, raw)
+	second, err := w.st.Redecide(context.Background(), e, &d, raw, false)
+	again, why, hash := second.Again()
 	if err != nil || again != d.Verdict || why != d.ReasonCode || hash != d.PolicyHash {
 		w.t.Errorf("decided again: %s %s instead of %s %s: %v", again, why, d.Verdict, d.ReasonCode, err)
 	}
@@ -173,7 +204,8 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 // answered so.
 func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 	w.t.Helper()
-	steps, err := w.st.Explain(context.Background(), e, d, args)
+	eval, err := w.st.Redecide(context.Background(), e, d, args, true)
+	steps := eval.Steps()
 	if err != nil || len(steps) < 2 {
 		w.t.Errorf("%s: explained by %v, %v", d.ReasonCode, steps, err)
 		return
@@ -265,14 +297,14 @@ func TestEveryReason(t *testing.T) {
 	w.event("policy", events.VirtualKeyCreatedName, &events.VirtualKeyCreated{Actor: "alice", Digest: "sha256:x", ID: "k1", Models: []string{"openai/*"}, Scopes: []string{"llm:call"}})
 	for _, model := range []string{"openai/good", "vllm/local"} {
 		f := facts("echo")
-		f.Key = w.st.key("key/k1", "alice", "tool.echo", f.Now, model)
+		f.Key = w.key("alice", model)
 		try(w, f, `{}`)
 	}
-	if f := w.st.key("key/k1", "bob", "tool.echo", contract.Time(noon), ""); f.Fault != contract.ReasonKeyInvalid {
+	if f := w.key("bob", ""); f.Fault != contract.ReasonKeyInvalid {
 		t.Error("another's key works")
 	}
 	w.event("policy", events.VirtualKeyRevokedName, &events.VirtualKeyRevoked{ID: "k1", Reason: "x"})
-	try(w, with("echo", func(f *guard.Facts) { f.Key = w.st.key("key/k1", "alice", "tool.echo", f.Now, "") }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.Key = w.key("alice", "") }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) {
 		f.Budget = &guard.BudgetFact{Accounts: []string{}, Refused: contract.ReasonPriceUnknown}
 	}), `{}`)
@@ -335,7 +367,7 @@ func TestPrecedence(t *testing.T) {
 	if _, r := w.decide(f, `{}`); r != "DENY_OVER" {
 		t.Error(r)
 	}
-	d := w.st.stack.Basis(&w.st.Catalog, &f).Digests
+	d := w.digests(&f)
 	if n := strings.Count(d.P1, "sha256:"); n != 3 || d.P2 == "" {
 		t.Errorf("%+v", d)
 	}
@@ -344,7 +376,7 @@ func TestPrecedence(t *testing.T) {
 		t.Error("an overlay outlives its expiry:", r)
 	}
 	f.Session = "s-2"
-	if d = w.st.stack.Basis(&w.st.Catalog, &f).Digests; d.P2 != "" {
+	if d = w.digests(&f); d.P2 != "" {
 		t.Error("an overlay of another session applies")
 	}
 }
@@ -516,8 +548,8 @@ func BenchmarkAllow(b *testing.B) {
 	w, k, f := ten(b), key(b, "policy"), facts("noop")
 	for i := 0; b.Loop(); i++ {
 		f.Client = fmt.Sprint("c", i) // a rule reads it, so that nothing is answered from what is kept
-		w.st.govern(&f, noon)
-		eval := w.st.evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
+		w.addFacts(&f)
+		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
 		if d := eval.Decide(0, k); d.ReasonCode != "RULE_TEN" {
 			b.Fatal(d.ReasonCode)
 		}

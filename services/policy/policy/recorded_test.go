@@ -73,8 +73,8 @@ func allows(t *testing.T) []time.Duration {
 	for i := range 20_000 {
 		f.Client = fmt.Sprint("c", i) // a rule reads it, so that nothing is answered from what is kept
 		began := time.Now()
-		w.st.govern(&f, noon)
-		eval := w.st.evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
+		w.addFacts(&f)
+		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
 		d := eval.Decide(0, k)
 		if took = append(took, time.Since(began)); d.ReasonCode != "RULE_TEN" {
 			t.Fatal(d.ReasonCode)
@@ -94,8 +94,8 @@ func recorded(t *testing.T, w *world, m *emit.Emitter, r *execute.Recorder, n in
 		args := []byte(`{"n":1}`)
 		cause := &contract.Event{ID: "p-" + id, Source: "gateway/gw1", Tenant: "t", Actor: f.Actor, Client: "-", Session: "s-1", CallID: id, Origin: "gw1", Lamport: 1}
 		began := time.Now()
-		w.st.govern(&f, noon)
-		eval := w.st.evaluate(context.Background(), stack.Call{ID: id, Facts: f, Args: args})
+		w.addFacts(&f)
+		eval := w.st.Evaluate(context.Background(), stack.Call{ID: id, Facts: f, Args: args})
 		d := eval.Decide(m.Tick(), k)
 		eff := contract.Effect{CallID: id, EffectType: f.Kind, Ended: m.Time(), ErrorCode: "denied", InputDigest: f.ArgsDigest, Instance: "policy-1", Status: contract.Denied, Tool: f.Tool}
 		if err := r.Record(context.Background(), cause, &d, true, eff, nil); err != nil {

@@ -200,5 +200,5 @@ func approveTool(_ *State, _ *Caller, a *approveToolArgs) (Fact, error) {
 	if !strings.HasPrefix(a.Digest, "sha256:") {
 		return none, errors.New("digest: want the tool document's, sha256:…")
 	}
-	return Fact{"tool_approved", &contract.ToolApproved{Digest: a.Digest, Kind: a.Kind}}, nil
+	return Fact{contract.EventToolApproved, &contract.ToolApproved{Digest: a.Digest, Kind: a.Kind}}, nil
 }

@@ -67,7 +67,7 @@ func (a *Archive) Basis(e *contract.Event, d *contract.Decision, f *guard.Facts)
 // rulesOf returns how the release that recorded a decision read schemas. The
 // first versions of the events that hold decisions are release 0.1's.
 func rulesOf(e *contract.Event) toolschema.Rules {
-	if e.Version == 1 && (e.Name == "allowed" || e.Name == "effect_recorded") {
+	if e.Version == 1 && (e.Name == contract.EventAllowed || e.Name == contract.EventEffectRecorded) {
 		return toolschema.Open
 	}
 	return toolschema.Closed

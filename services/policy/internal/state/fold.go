@@ -18,17 +18,17 @@ import (
 // folds maps the name of an event to what it changes. What people decree is
 // govern's table.
 var folds = map[string]func(*State, *contract.Event) error{
-	"tool_registered":             (*State).toolRegistered,
-	"tool_retired":                (*State).toolChanged,
-	"tool_approved":               (*State).toolChanged,
-	events.SessionLabelledName:    own((*State).sessionLabelled),
-	"policy_activated":            own((*State).policyActivated),
-	"ledger_truncated":            (*State).ledgerTruncated,
-	"log_epoch_opened":            (*State).logEpochOpened,
-	"escalated":                   own((*State).escalated),
-	"approval_recorded":           own((*State).approvalRecorded),
-	llmrouter.PricesPublishedName: published(func(v *View, d *llmrouter.PricesPublished) { v.prices = *d }),
-	llmrouter.DataAcceptedName:    published(func(v *View, d *llmrouter.DataAccepted) { v.accepted = *d }),
+	contract.EventToolRegistered:   (*State).toolRegistered,
+	contract.EventToolRetired:      (*State).toolChanged,
+	contract.EventToolApproved:     (*State).toolChanged,
+	events.SessionLabelledName:     own((*State).sessionLabelled),
+	contract.EventPolicyActivated:  own((*State).policyActivated),
+	contract.EventLedgerTruncated:  (*State).ledgerTruncated,
+	contract.EventLogEpochOpened:   (*State).logEpochOpened,
+	contract.EventEscalated:        own((*State).escalated),
+	contract.EventApprovalRecorded: own((*State).approvalRecorded),
+	llmrouter.PricesPublishedName:  published(func(v *View, d *llmrouter.PricesPublished) { v.prices = *d }),
+	llmrouter.DataAcceptedName:     published(func(v *View, d *llmrouter.DataAccepted) { v.accepted = *d }),
 }
 
 // Reads reports whether Apply folds events of a name.

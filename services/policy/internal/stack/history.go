@@ -1,0 +1,115 @@
+package stack
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+// History is the recorded activations, oldest first.
+type History []Activation
+
+// Activation is one recorded activation, and the lamport of its event.
+type Activation struct {
+	*contract.Activated
+	Lamport uint64
+}
+
+// HistoryOf reads the activations of an aggregate's events.
+func HistoryOf(events []*contract.Event) (History, error) {
+	var out History
+	for _, e := range events {
+		var a contract.Activated
+		if err := contract.Decode(e.Data, &a); err != nil {
+			return nil, err
+		}
+		out = append(out, Activation{&a, e.Lamport})
+	}
+	return out, nil
+}
+
+// InForce returns the document of a layer and name that is in force, and the other
+// one that was in force before it; nil where there is none.
+func (h History) InForce(layer, name string) (now, before *contract.Activated) {
+	for _, x := range h {
+		a := x.Activated
+		switch {
+		case a.Layer != layer || a.Name != name:
+		case a.Retired:
+			now, before = nil, now
+		case now == nil || a.Digest != now.Digest:
+			if now != nil {
+				before = now
+			}
+			now = a
+		default:
+			now = a
+		}
+	}
+	return now, before
+}
+
+// configured reports whether the last activation by the configuration was of the
+// same document: then what people changed since stays.
+func (h History) configured(a *contract.Activated) bool {
+	for _, x := range slices.Backward(h) {
+		if x.Layer == a.Layer && x.Name == a.Name && x.Source == "config" {
+			return x.Digest == a.Digest && x.Precedence == a.Precedence
+		}
+	}
+	return false
+}
+
+// Resolve completes an activation: a rollback takes the document that was in force
+// before, a retirement the one that is. changes is false where the document is in
+// force already. It fails where there is nothing to roll back to, or to retire.
+func (h History) Resolve(a *contract.Activated, rollback bool) (changes bool, err error) {
+	now, before := h.InForce(a.Layer, a.Name)
+	switch {
+	case rollback && before == nil:
+		return false, errors.New("name: there is nothing to go back to")
+	case rollback:
+		a.Bundle, a.Digest, a.Precedence, a.Source = before.Bundle, before.Digest, before.Precedence, "rollback"
+	case a.Retired && now == nil:
+		return false, errors.New("name: no such document is in force")
+	case a.Retired:
+		a.Bundle, a.Digest, a.Precedence = now.Bundle, now.Digest, now.Precedence
+	case a.Source == "config" && h.configured(a):
+		return false, nil
+	case now != nil && now.Digest == a.Digest && now.Precedence == a.Precedence:
+		return false, nil
+	}
+	return true, nil
+}
+
+// Build compiles the stack that the history and one activation more, at a lamport,
+// come to. open returns the content of a document. What is in force was checked at
+// the lamport at which it was activated: a root key that was revoked since retires
+// nothing.
+func (h History) Build(more *contract.Activated, lamport uint64, open func(*contract.Content) ([]byte, error), keys guard.KeyAt) (*Stack, error) {
+	var s Stack
+	latest := map[string]int{}
+	all := append(slices.Clip(h), Activation{more, lamport})
+	for i, a := range all {
+		latest[a.Layer+"/"+a.Name] = i
+	}
+	for i, a := range all {
+		if latest[a.Layer+"/"+a.Name] != i || a.Retired {
+			continue
+		}
+		body, err := open(&a.Bundle)
+		if err != nil {
+			return nil, err
+		}
+		doc, err := Compile(a.Layer, body, a.Lamport, keys)
+		if err != nil {
+			return nil, err
+		}
+		if s, err = s.With(a.Activated, doc); err != nil {
+			return nil, err
+		}
+	}
+	return &s, nil
+}

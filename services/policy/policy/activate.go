@@ -1,0 +1,169 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
+)
+
+// keyPolicies is the one aggregate of all layers: two activations at once are
+// validated one after the other.
+const keyPolicies = "policies"
+
+// activator puts policy documents in force, and takes them out.
+type activator struct {
+	*instance
+	names *names
+}
+
+// changeArgs is the input of policy.activate, rollback and retire.
+type changeArgs struct {
+	Layer      string `json:"layer"`
+	Name       string `json:"name"`
+	Precedence int64  `json:"precedence"`
+	Bundle     string `json:"bundle"`
+	Document   string `json:"document"`
+	URL        string `json:"url"`
+	Object     *struct {
+		Commitment string `json:"commitment"`
+		Size       int64  `json:"size"`
+	} `json:"object"`
+}
+
+// given returns the argument that holds the document; of several, or none, the
+// first that may.
+func (a *changeArgs) given() string {
+	switch {
+	case a.Bundle != "":
+		return "bundle"
+	case a.Document != "":
+		return "document"
+	case a.Object != nil:
+		return "object"
+	case a.URL != "":
+		return "url"
+	}
+	return "layer"
+}
+
+// change executes policy.activate, rollback and retire.
+func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result {
+	var a changeArgs
+	if err := json.Unmarshal(w.Args, &a); err != nil {
+		return execute.Fail("invalid_input", "%v", err)
+	}
+	if (a.Layer == "p0") != (a.Name == "") {
+		return execute.Fail("invalid_input", "name: bundles and overlays have one, the ceilings have none")
+	}
+	act := contract.Activated{Layer: a.Layer, Name: a.Name, Retired: w.Call.Kind == kindRetire}
+	var body []byte
+	if w.Call.Kind == kindActivate {
+		var err error
+		if body, err = s.bring(ctx, &a, &act); err != nil {
+			return execute.Fail("invalid_input", "%v", err)
+		}
+	}
+	ev, findings, err := s.activate(ctx, w.Event, &act, body, w.Call.Kind == kindRollback)
+	if bad := (invalid{}); w.Call.Kind == kindActivate && errors.As(err, &bad) {
+		err = invalid{fmt.Errorf("%s: %w", a.given(), bad.error)}
+	}
+	if res, failed := failure(err); failed {
+		return res
+	}
+	s.caughtUp(ctx, ev)
+	return result("policy."+contract.EventPolicyActivated, map[string]any{"layer": act.Layer, "name": act.Name, "digest": act.Digest, "retired": act.Retired, "changed": ev != nil, "findings": findings})
+}
+
+// bring fetches the document to put in force and checks what its layer asks: an
+// overlay carries its name as its id, a bundle is signed by a key for bundles. It
+// completes the activation.
+func (s *activator) bring(ctx context.Context, a *changeArgs, act *contract.Activated) (body []byte, err error) {
+	if body, act.Source, err = s.fetch(ctx, a); err != nil {
+		return nil, fmt.Errorf("%s: %w", a.given(), err)
+	}
+	switch a.Layer {
+	case "p1":
+		if act.Precedence = a.Precedence; act.Precedence == 0 {
+			act.Precedence = 500
+		}
+		if _, err := rego.Verify(body, s.bundleKey); err != nil {
+			return nil, fmt.Errorf("%s: %w", a.given(), err)
+		}
+	case "p2":
+		var o guard.Overlay
+		if err := contract.Decode(body, &o); err != nil {
+			return nil, fmt.Errorf("%s: %w", a.given(), err)
+		}
+		if o.ID != a.Name {
+			return nil, fmt.Errorf("name: want the overlay's id, %s", o.ID)
+		}
+	}
+	return body, nil
+}
+
+// activate validates the stack with an activation in it and records it, unless the
+// document is in force already; then the event is nil. It completes the activation.
+// The findings of the check are never nil.
+func (s *activator) activate(ctx context.Context, cause *contract.Event, a *contract.Activated, body []byte, rollback bool) (*contract.Event, []cpi.Finding, error) {
+	findings := []cpi.Finding{}
+	if body != nil {
+		content, err := s.contents.Commit(ctx, body, "application/octet-stream")
+		if err != nil {
+			return nil, nil, err
+		}
+		a.Bundle, a.Digest = content, sign.Digest(body)
+	}
+	ev, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(s.tenant, "policy", keyPolicies), func(h []*contract.Event) (*contract.Event, error) {
+		history, err := stack.HistoryOf(h)
+		if err != nil {
+			return nil, err
+		}
+		changes, err := history.Resolve(a, rollback)
+		if err != nil {
+			return nil, invalid{err}
+		}
+		if !changes {
+			return nil, nil
+		}
+		e := s.fact(contract.EventPolicyActivated, keyPolicies, nil, cause)
+		if fs, err := s.validate(history, a, e.Lamport, rollback); err != nil {
+			return nil, invalid{err}
+		} else if len(fs) > 0 {
+			findings = fs
+		}
+		e.Data = contract.Bytes(a)
+		return e, nil
+	})
+	return ev, findings, err
+}
+
+// validate builds the stack that an activation comes to, and checks it. It fails
+// where a document cannot be read or the findings forbid the activation.
+func (s *activator) validate(history stack.History, a *contract.Activated, lamport uint64, rollback bool) ([]cpi.Finding, error) {
+	open := func(c *contract.Content) ([]byte, error) { return s.contents.Open(context.Background(), c) }
+	next, err := history.Build(a, lamport, open, s.trust.At)
+	if err != nil {
+		return nil, err
+	}
+	known := s.names.known(a.Layer, a.Name)
+	known.Lenient = a.Source == "config" || rollback || a.Retired // at start not everything is there; what was in force may come back
+	if a.Retired {
+		known.Layer = ""
+	}
+	var limits []guard.Limit
+	s.state.Read(func(v *state.View) { limits = v.People.Limits.List() })
+	findings := next.Validate(known, limits)
+	return findings, refusal(findings)
+}

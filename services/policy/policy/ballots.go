@@ -1,0 +1,161 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
+)
+
+// ballots takes people's votes on escalated calls. An escalated call waits on the
+// ledger. Votes are events of its session, serialized by optimistic concurrency; the
+// one that settles it is the work item of settleWork, for which settler decides the
+// call again with the votes among its facts.
+type ballots struct{ *instance }
+
+// voteFilter selects the votes on the calls of a session.
+func voteFilter(tenant, session string) string {
+	return "evt." + tenant + ".policy.*." + contract.EventApprovalRecorded + "." + session
+}
+
+// voteArgs is the input of policy.vote. With kid and sig the approver is the
+// key's owner, whoever brings the ballot; without, it is the caller.
+type voteArgs struct {
+	CallID string `json:"call_id"`
+	Vote   string `json:"vote"`
+	Reason string `json:"reason"`
+	KID    string `json:"kid"`
+	Sig    string `json:"sig"`
+}
+
+// signer returns the principal that a ballot's key belongs to, or why the ballot is
+// not theirs.
+func (b *ballots) signer(a *voteArgs, w *state.Waiting) (string, error) {
+	for _, k := range b.trust.Keys() {
+		if k.KID != a.KID {
+			continue
+		}
+		who, ok := strings.CutPrefix(k.Owner, guard.ApproverOwner(""))
+		if !ok {
+			return "", errors.New("kid: is not an approver's key")
+		}
+		v := contract.Approval{Approver: who, CallID: a.CallID, KID: a.KID, Reason: a.Reason, Sig: a.Sig, Tenant: w.Escalated.Decision.Tenant, Vote: a.Vote}
+		return who, guard.VerifyBallot(&v, &w.Escalated.Decision, b.trust.At, b.emit.Tick())
+	}
+	return "", errors.New("kid: is not in the trust registry")
+}
+
+// verifies reports whether the ballot among a vote's args, if it is signed,
+// verifies. It is checked before the call is decided, so that a forgery is
+// denied, with its receipt.
+func (b *ballots) verifies(args []byte) bool {
+	var a voteArgs
+	if json.Unmarshal(args, &a) != nil || a.Sig == "" && a.KID == "" {
+		return true // the schema denies it
+	}
+	w := b.state.WaitingFor(a.CallID)
+	if w == nil {
+		return true // there is nothing to vote on, which the effect reports
+	}
+	_, err := b.signer(&a, w)
+	return err == nil
+}
+
+// vote executes policy.vote.
+func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
+	var a voteArgs
+	if err := json.Unmarshal(w.Args, &a); err != nil {
+		return execute.Fail("invalid_input", "%v", err)
+	}
+	waits := b.state.WaitingFor(a.CallID)
+	for range 20 { // the view may be a moment behind
+		if waits != nil {
+			break
+		}
+		sleep(ctx, 50*time.Millisecond)
+		waits = b.state.WaitingFor(a.CallID)
+	}
+	if waits == nil {
+		return execute.Fail("not_found", "no call %s waits for approval", a.CallID)
+	}
+	v := approval.Vote{Approver: w.Event.Actor, Vote: a.Vote, Reason: a.Reason, KID: a.KID, Sig: a.Sig}
+	if a.Sig != "" {
+		who, err := b.signer(&a, waits)
+		if err != nil {
+			return execute.Fail("invalid_input", "%v", err)
+		}
+		v.Approver = who
+	}
+	if err := b.state.MayVote(v.Approver); err != nil {
+		return execute.Fail("invalid_input", "%v", err)
+	}
+	got, err := b.record(ctx, waits, v, w.Event.Client)
+	switch {
+	case errors.Is(err, approval.ErrSettled):
+		return execute.Fail("conflict", "%v", err)
+	case errors.Is(err, eventlog.ErrConflict):
+		return execute.Fail("unavailable", "%v", err)
+	case err != nil:
+		return execute.Fail("invalid_input", "%v", err)
+	}
+	return result("approval."+a.Vote, map[string]any{"approver": v.Approver, "call_id": a.CallID, "resolved": got.Resolved})
+}
+
+// record appends a vote after those before it. Its errors are approval.Decide's and
+// handle.Do's.
+func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.Vote, client string) (*contract.Approval, error) {
+	e := waits.Event
+	var got *contract.Approval
+	_, err := handle.Do(ctx, b.emit.Log, voteFilter(e.Tenant, e.Session), func(h []*contract.Event) (*contract.Event, error) {
+		votes, _, err := votesOf(h, e.CallID)
+		if err != nil {
+			return nil, err
+		}
+		now := b.emit.Now()
+		b.state.Read(func(s *state.View) { v.Roles = s.People.People.Roles(v.Approver, contract.Time(now)) })
+		if got, err = approval.Decide(&waits.Escalated, votes, v, now); err != nil {
+			return nil, err
+		}
+		ev := b.emit.New(contract.EventApprovalRecorded, e.Session, contract.Bytes(got), e)
+		ev.Actor, ev.Client = got.Approver, client
+		return ev, nil
+	})
+	return got, err
+}
+
+// votesOf picks a call's votes, and their events, out of its session's.
+func votesOf(h []*contract.Event, call string) (votes []contract.Approval, events []*contract.Event, err error) {
+	for _, e := range h {
+		if e.CallID != call {
+			continue
+		}
+		var a contract.Approval
+		if err := contract.Decode(e.Data, &a); err != nil {
+			return nil, nil, err
+		}
+		votes, events = append(votes, a), append(events, e)
+	}
+	return votes, events, nil
+}
+
+// timeouts ends, until ctx ends, the waits whose time is over. Every instance tries;
+// the ledger takes one end only.
+func (b *ballots) timeouts(ctx context.Context) {
+	for ctx.Err() == nil {
+		sleep(ctx, 250*time.Millisecond)
+		for _, w := range b.state.Overdue(b.emit.Time()) {
+			if _, err := b.record(ctx, w, approval.Vote{Vote: contract.TimeOut}, "-"); err != nil && !errors.Is(err, approval.ErrSettled) && ctx.Err() == nil {
+				b.log.Warn("timeout not recorded, will be tried again", "call", w.Event.CallID, "err", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package policy
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
+)
+
+//go:embed default.rego
+var defaultRego []byte
+
+// DefaultBundle is the P1 bundle of a fresh mesh.
+func DefaultBundle() ([]byte, error) {
+	return rego.Build(map[string][]byte{"default.rego": defaultRego}, "", nil)
+}
+
+// nameDefault is the bundle that the configuration speaks for. It comes last.
+const (
+	nameDefault       = "default"
+	precedenceDefault = 1000
+)
+
+// configure records the configured policies, where the configuration says something
+// else than it said last. What is configured needs no signature of its own: whoever
+// can change the files can change the program.
+func (s *activator) configure(ctx context.Context, cfg *Config) error {
+	p0, err := os.ReadFile(cfg.P0File)
+	if err != nil {
+		return fmt.Errorf("policy: p0 ceilings: %w; `binnacle init` makes them", err)
+	}
+	if err := s.put(ctx, "p0", "", 0, p0); err != nil {
+		return err
+	}
+	files := map[string][]byte{"default.rego": defaultRego}
+	var n int64
+	for _, f := range cfg.P1Files {
+		body, err := os.ReadFile(f)
+		if err != nil {
+			return fmt.Errorf("policy: p1 bundle: %w", err)
+		}
+		if name, ok := strings.CutSuffix(filepath.Base(f), ".tar.gz"); ok {
+			n++
+			if err := s.put(ctx, "p1", name, 100+n, body); err != nil {
+				return err
+			}
+			continue
+		}
+		delete(files, "default.rego")
+		files["config/"+filepath.Base(f)] = body
+	}
+	b, err := rego.Build(files, "", nil)
+	if err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	if err := s.put(ctx, "p1", nameDefault, precedenceDefault, b); err != nil {
+		return err
+	}
+	return s.retireUnnamed(ctx)
+}
+
+// put records one configured document.
+func (s *activator) put(ctx context.Context, layer, name string, precedence int64, body []byte) error {
+	_, _, err := s.activate(ctx, nil, &contract.Activated{Layer: layer, Name: name, Precedence: precedence, Source: "config"}, body, false)
+	if err != nil {
+		return fmt.Errorf("policy: %s %s: %w", layer, name, err)
+	}
+	return nil
+}
+
+// keyUnnamed is the aggregate in which release 0.1 put its one bundle in force,
+// without a name.
+const keyUnnamed = "policy-p1"
+
+// retireUnnamed takes that bundle out of force: it would answer before all others.
+func (s *activator) retireUnnamed(ctx context.Context) error {
+	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(s.tenant, "policy", keyUnnamed), func(h []*contract.Event) (*contract.Event, error) {
+		history, err := stack.HistoryOf(h)
+		if err != nil {
+			return nil, err
+		}
+		now, _ := history.InForce("p1", "")
+		if now == nil {
+			return nil, nil
+		}
+		act := contract.Activated{Bundle: now.Bundle, Digest: now.Digest, Layer: "p1", Precedence: now.Precedence, Retired: true, Source: "config"}
+		return s.fact(contract.EventPolicyActivated, keyUnnamed, contract.Bytes(&act), nil), nil
+	})
+	if err != nil {
+		return fmt.Errorf("policy: the bundle of release 0.1: %w", err)
+	}
+	return nil
+}
+
+// bootstrap registers the administrator of a new mesh, or of one that a release
+// before 0.5 left, as a person, where people have not said what it is: else nobody
+// could vote, or register who can. Any number of instances may do so at once.
+func (s *activator) bootstrap(ctx context.Context) error {
+	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(s.tenant, "policy", govern.KeyIdentity), func(h []*contract.Event) (*contract.Event, error) {
+		st, err := folded(h)
+		if err != nil {
+			return nil, err
+		}
+		first := govern.Bootstrap(st)
+		if first == nil {
+			return nil, nil
+		}
+		return s.fact(events.PrincipalRegisteredName, govern.KeyIdentity, contract.Bytes(first), nil), nil
+	})
+	if err != nil {
+		return fmt.Errorf("policy: the administrator is not registered: %w", err)
+	}
+	return nil
+}

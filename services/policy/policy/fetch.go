@@ -1,0 +1,102 @@
+package policy
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+)
+
+// bundleKey returns the public key that signed a bundle.
+func (s *activator) bundleKey(kid string) ([]byte, error) {
+	for _, k := range s.trust.Keys() {
+		if k.KID == kid {
+			if !strings.HasPrefix(k.Owner, "bundle:") {
+				return nil, fmt.Errorf("key %s does not sign bundles", kid)
+			}
+			return s.trust.At(kid, k.Owner, contract.UseBundle, s.emit.Tick())
+		}
+	}
+	return nil, fmt.Errorf("key %s is not in the trust registry", kid)
+}
+
+// fetch returns the document to activate, and where it comes from: the call itself,
+// the object store, or an HTTP bundle server.
+func (s *activator) fetch(ctx context.Context, a *changeArgs) (body []byte, source string, err error) {
+	n := 0
+	for _, given := range []bool{a.Bundle != "", a.Document != "", a.URL != "", a.Object != nil} {
+		if given {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return nil, "", errors.New("give exactly one of bundle, document, object and url")
+	case a.Layer == "p1" && a.Document != "":
+		return nil, "", errors.New("a bundle comes as bundle, object or url")
+	case a.Bundle != "":
+		body, err = base64.StdEncoding.DecodeString(a.Bundle)
+		return body, "call", err
+	case a.Document != "":
+		body = []byte(a.Document)
+		if a.Layer == "p2" {
+			body, err = canon.Transform(nil, body)
+		}
+		return body, "call", err
+	case a.Object != nil:
+		c := contract.Content{Commitment: a.Object.Commitment, MediaType: "application/gzip", Size: a.Object.Size, Store: contract.StoreObject}
+		body, err = s.contents.Open(ctx, &c)
+		return body, "object " + a.Object.Commitment, err
+	}
+	body, err = s.download(ctx, a.URL)
+	return body, "url " + a.URL, err
+}
+
+// download returns a bundle from a server that the ceilings list, at most one byte
+// more than rego.MaxBundle.
+func (s *activator) download(ctx context.Context, raw string) ([]byte, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+		return nil, errors.New("want http:// or https:// without credentials")
+	}
+	in := s.state.Stack()
+	p0 := in.Ceilings()
+	listed := func(host string) bool {
+		return p0 != nil && slices.ContainsFunc(p0.EgressHosts, func(p string) bool { return guard.MatchHost(p, host) })
+	}
+	if !listed(u.Hostname()) {
+		return nil, fmt.Errorf("host %s is not in the ceilings' egress_hosts", u.Hostname())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, raw, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if !listed(r.URL.Hostname()) || len(via) > 3 {
+			return errors.New("redirects to a host that is not listed")
+		}
+		return nil
+	}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the bundle server answers %s", resp.Status)
+	}
+	return io.ReadAll(io.LimitReader(resp.Body, rego.MaxBundle+1))
+}

@@ -1,0 +1,73 @@
+package policy
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// freezes tracks which executors have acknowledged which freeze.
+type freezes struct {
+	*instance
+	live func(ctx context.Context, service string) ([]string, error) // running instances
+
+	mu    sync.Mutex
+	acked map[string][]string // instances, by freeze
+}
+
+// add notes an acknowledgement.
+func (f *freezes) add(a *contract.FreezeAck) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.acked == nil {
+		f.acked = map[string][]string{}
+	}
+	f.acked[a.FreezeID] = append(f.acked[a.FreezeID], a.Instance)
+}
+
+// of lists who has acknowledged a freeze.
+func (f *freezes) of(id string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.acked[id])
+}
+
+// executors are the services that offer anything, and the one that hands intents
+// out to callers; the others start nothing.
+func (f *freezes) executors() []string {
+	out := []string{contract.CallerExecutor}
+	for _, t := range f.state.Catalog.Tools() {
+		if !slices.Contains(out, t.Executor) {
+			out = append(out, t.Executor)
+		}
+	}
+	return out
+}
+
+// acknowledged waits until every live executor has acknowledged the freeze.
+func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		acked = f.of(id)
+		missing = []string{}
+		for _, service := range f.executors() {
+			live, err := f.live(ctx, service)
+			if err != nil && ctx.Err() == nil {
+				f.log.Warn("live executors unknown", "service", service, "err", err)
+			}
+			for _, instance := range live {
+				if !slices.Contains(acked, instance) {
+					missing = append(missing, instance)
+				}
+			}
+		}
+		if len(missing) == 0 && len(acked) > 0 || ctx.Err() != nil {
+			return acked, missing
+		}
+		sleep(ctx, 10*time.Millisecond)
+	}
+}

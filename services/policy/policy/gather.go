@@ -1,0 +1,104 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
+)
+
+// gather collects the facts of a call. None of them is taken from its args.
+func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
+	e, c := p.event, &p.call
+	now := d.emit.Now()
+	p.facts = guard.Facts{Actor: e.Actor, ArgsDigest: c.Args.Commitment, Client: e.Client, Deadline: c.Deadline, Delegation: c.Delegation, Kind: c.Kind,
+		Now: contract.Time(now), OnBehalfOf: c.OnBehalfOf, Parent: c.Parent, ReportWithin: c.ReportWithin, Proposed: e.Time, Proposer: e.Service(), Scopes: c.Scopes,
+		Requested: c.Requested, Session: e.Session, SessionName: c.SessionName, Tenant: e.Tenant, Tool: c.Tool}
+	f := &p.facts
+	if e.Tenant != d.tenant {
+		f.MeshTenant = d.tenant
+		return nil // nothing of this mesh is looked up for another's tenant
+	}
+	d.state.Read(func(v *state.View) {
+		v.AddFacts(f, now)
+		f.Revoked = v.People.Tokens.Revoked(c.Token, e.Actor, e.Time)
+	})
+	if c.Parent != "" {
+		if f.ParentLive, err = d.parentLive(ctx, e, c); err != nil {
+			return err
+		}
+	}
+	if f.SessionOwner, err = d.sessions.foreignOwner(ctx, e, f.Now); err != nil {
+		return err
+	}
+	if f.Labels, err = d.labels.reaching(ctx, p); err != nil {
+		return err
+	}
+	p.args = d.readArgs(ctx, c)
+	d.gatherByArgs(p, now)
+	return nil
+}
+
+// readArgs returns a call's args, or nil where they cannot be read: they are
+// decided as unreadable then.
+func (d *decider) readArgs(ctx context.Context, c *contract.Call) []byte {
+	args, err := d.contents.Open(ctx, &c.Args)
+	if err != nil && !errors.Is(err, contract.ErrErased) {
+		d.log.Warn("args unreadable", "call", c.ID, "err", err)
+	}
+	if err := canon.CheckDepth(args); err != nil {
+		d.log.Error("args refused", "call", c.ID, "err", err)
+		return nil
+	}
+	return args
+}
+
+// gatherByArgs adds the facts that the args select, and none that they state: what
+// the model may receive, whether the key is for it, whether a ballot's signature
+// verifies, and whether a registration needs a second person.
+func (d *decider) gatherByArgs(p *proposal, now time.Time) {
+	f := &p.facts
+	model := ""
+	if p.model = stack.LLMArgs(f.Kind, p.args); p.model != nil {
+		model = p.model.Model
+	}
+	d.state.Read(func(v *state.View) {
+		if len(f.Labels) > 0 && p.model != nil {
+			f.Accepts = v.Accepts(model)
+		}
+		f.Key = v.Key(f, model)
+		if f.Kind == govern.KindRegister {
+			f.DualControl = v.People.People.DualControl(p.args, f.Actor, now)
+		}
+	})
+	if f.Kind == kindVote {
+		f.Unverified = !d.ballots.verifies(p.args)
+	}
+}
+
+// parentLive reports whether the service that proposes a nested call is executing
+// its parent, for the same actor. The actor is the one that policy permitted the
+// parent for: a claim alone proves nothing, since any service can record one.
+func (d *decider) parentLive(ctx context.Context, e *contract.Event, c *contract.Call) (bool, error) {
+	h, err := execute.Look(ctx, d.emit.Log, e.Tenant, c.ParentSession, c.Parent, e.Service(), 1)
+	if err != nil || h.Service() != e.Service() || h.Recorded {
+		return false, err
+	}
+	for en, err := range d.emit.Log.Scan(ctx, "evt."+e.Tenant+".policy.*.allowed_"+e.Service()+"."+c.ParentSession, 1) {
+		if err != nil {
+			return false, err
+		}
+		if a, err := eventlog.Open(en); err == nil && a.CallID == c.Parent {
+			return a.Actor == e.Actor, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,119 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+)
+
+// governor executes the calls that govern the mesh.
+type governor struct {
+	*instance
+	sessions  *sessions
+	names     *names
+	ballots   *ballots
+	activator *activator
+	freezes   *freezes
+}
+
+// handle executes one of them.
+func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
+	switch w.Call.Kind {
+	case kindVote:
+		return g.ballots.vote(ctx, w)
+	case kindActivate, kindRollback, kindRetire:
+		return g.activator.change(ctx, w)
+	}
+	c, err := govern.Parse(w.Call.Kind, w.Args)
+	if err != nil {
+		return execute.Fail("invalid_input", "%v", err)
+	}
+	by := govern.Caller{CallID: w.Call.ID, Actor: w.Event.Actor, Tenant: w.Event.Tenant, Held: w.Call.Scopes, Now: g.emit.Now(), View: &g.state, Consistent: g.consistent}
+	by.Owns = func(session string) bool {
+		owner, err := g.sessions.opener(ctx, by.Tenant, session, "")
+		return err == nil && owner == by.Actor
+	}
+	var fact govern.Fact
+	ev, err := handle.Do(ctx, g.emit.Log, bus.AggregateFilter(g.tenant, "policy", c.Aggregate), func(h []*contract.Event) (*contract.Event, error) {
+		st, err := folded(h)
+		if err != nil {
+			return nil, err
+		}
+		if fact, err = c.Decide(st, by); err != nil {
+			return nil, invalid{err}
+		}
+		return g.fact(fact.Name, c.Aggregate, contract.Bytes(fact.Data), w.Event), nil
+	})
+	if res, failed := failure(err); failed {
+		return res
+	}
+	out := map[string]any{"event": ev.ID, "result": json.RawMessage(contract.Bytes(fact.Data))}
+	if w.Call.Kind == govern.KindFreeze {
+		out["acknowledged"], out["missing"] = g.freezes.acknowledged(ctx, govern.FreezeID(by.CallID))
+	}
+	g.caughtUp(ctx, ev)
+	return result("policy."+fact.Name, out)
+}
+
+// folded is the state that an aggregate's history comes to.
+func folded(h []*contract.Event) (*govern.State, error) {
+	st := &govern.State{}
+	for _, e := range h {
+		if err := govern.Evolve(st, e); err != nil {
+			return nil, err
+		}
+	}
+	return st, nil
+}
+
+// consistent returns why limits are refused beside the ceilings in force, or nil.
+func (g *governor) consistent(limits []guard.Limit) error {
+	in := g.state.Stack()
+	st := cpi.Stack{P0: in.Ceilings(), Limits: limits, Known: g.names.known("limits", "")}
+	return refusal(cpi.Validate(&st))
+}
+
+// refusal returns the findings that forbid an activation as one error, or nil.
+func refusal(fs []cpi.Finding) error {
+	errs := cpi.Errors(fs)
+	if len(errs) == 0 {
+		return nil
+	}
+	lines := make([]string, len(errs))
+	for i := range errs {
+		lines[i] = errs[i].String()
+	}
+	return errors.New(strings.Join(lines, "; "))
+}
+
+// canonical returns the canonical bytes of a literal of ours; it panics where the
+// literal is not JSON.
+func canonical(s string) contract.Raw {
+	b, err := canon.Transform(nil, []byte(s))
+	if err != nil {
+		panic(err) // a literal of ours
+	}
+	return b
+}
+
+// result returns a successful result whose output is doc.
+func result(effect string, doc any) execute.Result {
+	raw, err := json.Marshal(doc)
+	if err == nil {
+		raw, err = canon.Transform(nil, raw)
+	}
+	if err != nil {
+		return execute.Fail("internal", "%v", err)
+	}
+	return execute.Result{EffectType: effect, Output: raw}
+}

@@ -1,0 +1,89 @@
+package policy
+
+import (
+	"context"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
+)
+
+// sessions answers whose a session is.
+type sessions struct {
+	*instance
+	openers cache[string] // by tenant and session: the actor of its first proposal
+}
+
+// foreignOwner returns "" where the actor of a proposal owns its session or has a
+// grant of the owner's, else the owner, or "-" where nobody can say who that is. A
+// derived id proves its owner; a session of a release before 0.5 belongs to the
+// actor of its first proposal, which never changes.
+func (s *sessions) foreignOwner(ctx context.Context, e *contract.Event, now string) (string, error) {
+	derived := contract.DerivedSession(e.Session)
+	if contract.OwnsSession(e.Tenant, e.Actor, e.Session) {
+		return "", nil
+	}
+	first, err := s.opener(ctx, e.Tenant, e.Session, e.Actor)
+	if err != nil {
+		return "", err
+	}
+	owns := func(who string) bool {
+		if derived {
+			return contract.OwnsSession(e.Tenant, who, e.Session)
+		}
+		return who == first
+	}
+	var by string
+	s.state.Read(func(v *state.View) { by = v.People.GrantedBy(e.Session, e.Actor, now) })
+	switch {
+	case owns(e.Actor), by != "" && owns(by):
+		return "", nil
+	case owns(first):
+		return first, nil
+	}
+	return "-", nil
+}
+
+// opener returns the actor of a session's first proposal, or none where it has
+// none.
+func (s *sessions) opener(ctx context.Context, tenant, session, none string) (string, error) {
+	k := tenant + "." + session
+	if who, ok := s.openers.get(k); ok {
+		return who, nil
+	}
+	for en, err := range s.emit.Log.Scan(ctx, proposals(tenant, session), 1) {
+		if err != nil {
+			return "", err
+		}
+		first, err := eventlog.Open(en)
+		if err != nil {
+			continue
+		}
+		s.openers.put(k, first.Actor)
+		return first.Actor, nil
+	}
+	return none, nil
+}
+
+// opened reports whether a session of the mesh's tenant has a call. While the
+// ledger does not answer, none has: no activation is recorded then either.
+func (s *sessions) opened(session string) bool {
+	if !contract.Token(session) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
+	defer cancel()
+	for _, err := range s.emit.Log.Scan(ctx, proposals(s.tenant, session), 1) {
+		return err == nil
+	}
+	return false
+}
+
+// proposals selects the proposals of a session.
+func proposals(tenant, session string) string {
+	return "evt." + tenant + ".*.*." + contract.EventCallProposed + "." + session
+}
+
+// lookFor bounds the look for one name.
+const lookFor = 2 * time.Second

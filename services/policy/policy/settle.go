@@ -1,0 +1,77 @@
+package policy
+
+import (
+	"context"
+	"errors"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
+)
+
+// settler decides escalated calls again once they are settled.
+type settler struct{ *decider }
+
+// take takes one vote from the ledger; if it settled its call, the call is decided
+// again.
+func (s *settler) take(ctx context.Context, m delivery) error {
+	e, err := eventlog.Open(m.entry)
+	var last contract.Approval
+	if err == nil {
+		err = contract.Decode(e.Data, &last)
+	}
+	if err != nil || e.Service() != "policy" {
+		s.log.Error("not a vote", "subject", m.entry.Subject, "err", err)
+		return nil
+	}
+	s.emit.See(e.Lamport)
+	if last.Resolved == "" {
+		return nil
+	}
+	if done, err := s.answered(ctx, e, 1); err != nil || done {
+		return err
+	}
+	p, err := s.proposed(ctx, e)
+	if err != nil {
+		return err
+	}
+	if err := s.gather(ctx, p); err != nil {
+		return err
+	}
+	var h []*contract.Event
+	for en, err := range s.emit.Log.Scan(ctx, voteFilter(e.Tenant, e.Session), 1) {
+		if err != nil {
+			return err
+		}
+		if v, err := eventlog.Open(en); err == nil {
+			h = append(h, v)
+		}
+	}
+	votes, from, err := votesOf(h, e.CallID)
+	if err != nil {
+		return err
+	}
+	ids := make([]string, len(from))
+	for i := range from {
+		ids[i] = from[i].ID
+	}
+	p.facts.Approvals = approval.Facts(votes, ids)
+	p.facts.Resolution, p.facts.Resolved = last.Resolved, e.Time
+	return s.decide(ctx, p)
+}
+
+// proposed reads the proposal of the call that a vote was about.
+func (s *settler) proposed(ctx context.Context, vote *contract.Event) (*proposal, error) {
+	for en, err := range s.emit.Log.Scan(ctx, proposals(vote.Tenant, vote.Session), 1) {
+		if err != nil {
+			return nil, err
+		}
+		e, err := eventlog.Open(en)
+		if err != nil || e.CallID != vote.CallID {
+			continue
+		}
+		p := &proposal{event: e, again: true}
+		return p, contract.Decode(e.Data, &p.call)
+	}
+	return nil, errors.New("the proposal of call " + vote.CallID + " is not on the ledger")
+}

@@ -1,0 +1,48 @@
+package policy
+
+import (
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// What policy reads. Each filter is a right of its own at the server.
+var (
+	decideWork = bus.Work{Name: "decide", Filters: []string{"evt.*.*.*." + contract.EventCallProposed + ".>"}, AckWait: 10 * time.Second, MaxAckPending: 4096}
+	settleWork = bus.Work{Name: "settle", Filters: []string{own(contract.EventApprovalRecorded)}, AckWait: 10 * time.Second, MaxAckPending: 256}
+
+	stateReader    = bus.Reader{Name: "state", Stream: bus.Events, Filters: stateFilters()}
+	startsReader   = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters()}
+	outcomesReader = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: []string{"evt.*.*.*." + contract.EventEffectRecorded + ".>"}}
+)
+
+// own selects events of a name that policy records.
+func own(name string) string { return "evt.*.policy.*." + name + ".>" }
+
+// stateFilters selects what state folds, and the acknowledgements of freezes.
+func stateFilters() []string {
+	f := []string{"evt.*.audit.*." + contract.EventLedgerTruncated + ".>", "evt.*.provision.*." + contract.EventLogEpochOpened + ".>", "evt.*.*.*." + contract.EventFreezeAcknowledged + ".>",
+		"evt.*.llm-router.*." + llmrouter.PricesPublishedName + ".>", "evt.*.llm-router.*." + llmrouter.DataAcceptedName + ".>"}
+	for _, name := range []string{contract.EventPolicyActivated, contract.EventEscalated, contract.EventApprovalRecorded, events.SessionLabelledName,
+		events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,
+		events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
+		events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName,
+		events.TokenRevokedName, events.PrincipalResumedName, events.VirtualKeyConsentedName, events.VirtualKeyConsentWithdrawnName,
+		events.SessionGrantedName, events.SessionGrantRevokedName} {
+		f = append(f, own(name))
+	}
+	return append(f, catalog.Filters...)
+}
+
+// startsFilters selects allowed calls, and what starts or expires them.
+func startsFilters() []string {
+	f := []string{"evt.*.*.*." + contract.EventEffectStarted + ".>", own(contract.EventStartExpired)}
+	for _, x := range bus.Executors {
+		f = append(f, bus.AllowedFilter(x))
+	}
+	return f
+}
