@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/budget"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
@@ -58,30 +59,44 @@ type parts struct {
 	view      atomic.Pointer[follow.Follower] // of state; nil while the configuration is put in force
 }
 
-// assemble makes the parts of an instance.
-func assemble(env *run.Env) *parts {
+// mesh is what the parts need of the mesh beside its ledger.
+type mesh struct {
+	tracer    *tracing.Tracer
+	connected func() time.Time // when the connection to the server was made
+	ask       func(ctx context.Context, service, verb string, args, out any) error
+	live      func(ctx context.Context, service string) ([]string, error) // running instances
+	latest    func(context.Context) (uint64, error)                       // sequence of the newest event that state folds
+}
+
+// surroundings takes what the parts share, and what they need of the mesh, out of
+// an instance's environment.
+func surroundings(env *run.Env) (*instance, mesh) {
 	i := &instance{name: env.Instance, tenant: env.Tenant, emit: env.Emit, log: env.Log, contents: env.Blobs, trust: env.Trust,
 		signKey: env.SignKey, recorder: env.Recorder()}
-	i.state.Keys = env.Trust.At
-	i.state.Open = func(c *contract.Content) ([]byte, error) { return env.Blobs.Open(context.Background(), c) }
-	p := &parts{instance: i, ballots: &ballots{i}, budget: budget.New(env.Emit, env.Log, func() (limits []guard.Limit) {
+	return i, mesh{tracer: env.Tracer, connected: env.Conn.Made, ask: env.Ask,
+		live:   func(ctx context.Context, service string) ([]string, error) { return bus.Live(ctx, env.Conn, service) },
+		latest: func(ctx context.Context) (uint64, error) { return latest(ctx, env) }}
+}
+
+// assemble makes the parts of an instance.
+func assemble(i *instance, m mesh) *parts {
+	i.state.Keys = i.trust.At
+	i.state.Open = func(c *contract.Content) ([]byte, error) { return i.contents.Open(context.Background(), c) }
+	p := &parts{instance: i, ballots: &ballots{i}, budget: budget.New(i.emit, i.log, func() (limits []guard.Limit) {
 		i.state.Read(func(v *state.View) { limits = v.Limits() })
 		return limits
 	})}
 	owners := &sessions{instance: i}
-	known := &names{instance: i, sessions: owners, ask: env.Ask,
-		latest: func(ctx context.Context) (uint64, error) { return latest(ctx, env) },
-		position: func() (uint64, bool) {
-			if view := p.view.Load(); view != nil {
-				return view.Position(), true
-			}
-			return 0, false
-		}}
-	p.decider = decider{instance: i, sessions: owners, labels: &labels{instance: i}, ballots: p.ballots, budget: p.budget, tracer: env.Tracer, connected: env.Conn.Made}
+	known := &names{instance: i, sessions: owners, ask: m.ask, latest: m.latest, position: func() (uint64, bool) {
+		if view := p.view.Load(); view != nil {
+			return view.Position(), true
+		}
+		return 0, false
+	}}
+	p.decider = decider{instance: i, sessions: owners, labels: &labels{instance: i}, ballots: p.ballots, budget: p.budget, tracer: m.tracer, connected: m.connected}
 	p.settler = settler{&p.decider}
 	p.activator = &activator{instance: i, names: known}
-	p.governor = governor{instance: i, sessions: owners, names: known, ballots: p.ballots, activator: p.activator, freezes: &freezes{instance: i,
-		live: func(ctx context.Context, service string) ([]string, error) { return bus.Live(ctx, env.Conn, service) }}}
+	p.governor = governor{instance: i, sessions: owners, names: known, ballots: p.ballots, activator: p.activator, freezes: &freezes{instance: i, live: m.live}}
 	p.expirer.instance = i
 	p.queries = queries{instance: i, budget: p.budget, starts: &p.expirer.starts}
 	return p
@@ -101,7 +116,7 @@ func latest(ctx context.Context, env *run.Env) (last uint64, err error) {
 
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
-	p := assemble(env)
+	p := assemble(surroundings(env))
 	if err := catalog.Register(ctx, env.Emit, "policy", tools); err != nil {
 		return err
 	}
