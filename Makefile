@@ -12,7 +12,7 @@ HOSTILE  := escape leak
 COMMIT   := $(shell git describe --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/pkg/run.commit=$(COMMIT)
 
-.PHONY: help up build services packs test unit race e2e mutate lint gen fix verify bench compose-up compose-down clean deps
+.PHONY: help up build man services packs test unit race e2e mutate lint gen fix verify bench compose-up compose-down clean deps
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,9 @@ services: build ## build every service as a program of its own, and the NATS ser
 	for s in $(SERVICES); do go build -ldflags '$(LDFLAGS)' -o $(BIN)/svc/$$s ./services/$$s || exit 1; done
 	go build -ldflags '-s -w' -o $(BIN)/svc/nats-server ./deploy/nats
 	go build -ldflags '-s -w' -o $(BIN)/svc/balancer ./deploy/balancer
+
+man: build ## write a manual page for each command to bin/man
+	$(BIN)/binnacle manual $(BIN)/man
 
 packs: ## build the sample packs
 	@mkdir -p $(BIN)/packs

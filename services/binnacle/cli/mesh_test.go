@@ -143,11 +143,12 @@ func TestStreams(t *testing.T) {
 func TestDidYouMean(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{
-		"GET /api/v1/packs":         packs,
-		"GET /v1/models":            `{"data":[{"id":"demo/echo"},{"id":"acme/large"}]}`,
-		"POST /api/v1/calls":        `{"error":{"code":"denied","reason_code":"UNKNOWN_TOOL","message":"denied by policy: UNKNOWN_TOOL"}}`,
-		"POST /api/v1/decide":       `{"error":{"code":"denied","reason_code":"UNKNOWN_TOOL","message":"denied by policy: UNKNOWN_TOOL"}}`,
-		"POST /v1/chat/completions": `{"error":{"code":"model_not_found","message":"no such model"}}`,
+		"GET /api/v1/packs":          packs,
+		"GET /v1/models":             `{"data":[{"id":"demo/echo"},{"id":"acme/large"}]}`,
+		"POST /api/v1/calls":         `{"error":{"code":"denied","reason_code":"UNKNOWN_TOOL","message":"denied by policy: UNKNOWN_TOOL"}}`,
+		"POST /api/v1/decide":        `{"error":{"code":"denied","reason_code":"UNKNOWN_TOOL","message":"denied by policy: UNKNOWN_TOOL"}}`,
+		"GET /api/v1/packs/cmd.sipn": `{"error":{"code":"not_found","message":"no such tool"}}`,
+		"POST /v1/chat/completions":  `{"error":{"code":"model_not_found","message":"no such model"}}`,
 	})
 	for _, x := range []struct {
 		line, want string
@@ -157,6 +158,7 @@ func TestDidYouMean(t *testing.T) {
 		{"call cmd.uper --json", `"did_you_mean":["cmd.upper"]`, exitDenied},
 		{"call rm.everything", "UNKNOWN_TOOL\n", exitDenied},
 		{"decide tool.cmd.sping", "UNKNOWN_TOOL; did you mean cmd.spin?\n", exitDenied},
+		{"policy approve-tool cmd.sipn", "no such tool; did you mean cmd.spin?\n", exitFailed},
 		{"chat --model demo/ehco hi", "no such model; did you mean demo/echo?\n", exitFailed},
 		{"chat --model nobody/nothing hi", "no such model\n", exitFailed},
 	} {

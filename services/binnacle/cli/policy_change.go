@@ -66,8 +66,9 @@ func approveTool(ctx context.Context, c *env, rest []string) error {
 		var p struct {
 			Digest string `json:"tool_schema_digest"`
 		}
-		if err := c.get(ctx, "/api/v1/packs/"+strings.TrimPrefix(kind, "tool.")+"?unapproved=true", &p); err != nil {
-			return err
+		name := strings.TrimPrefix(kind, "tool.")
+		if err := c.get(ctx, "/api/v1/packs/"+name+"?unapproved=true", &p); err != nil {
+			return suggestNames(ctx, c, err, func(code, _ string) bool { return code == "not_found" }, name, toolNames)
 		}
 		digest = p.Digest
 	}
