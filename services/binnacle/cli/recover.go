@@ -118,7 +118,7 @@ func findLoss(ctx context.Context, c *env, ring *keyring.Ring, url string, head 
 // compareLedger reads a ledger from its first event and compares it with a checkpoint.
 func compareLedger(ctx context.Context, conn *bus.Conn, head *ledger.Head) (string, error) {
 	var t ledger.Tree
-	for en, err := range (eventlog.JetStream{Conn: conn}).Scan(ctx, "evt.>", 1) {
+	for en, err := range (eventlog.JetStream{Conn: conn}).Scan(ctx, bus.Filter{}.String(), 1) {
 		if err != nil {
 			return "", fmt.Errorf("read the ledger: %w", err)
 		}

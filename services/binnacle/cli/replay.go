@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -23,45 +21,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
-
-// replayReport is what replay found.
-type replayReport struct {
-	Events       int          `json:"events"`
-	Seconds      float64      `json:"seconds"`
-	EventsPerSec int          `json:"events_per_second"`
-	Views        []viewResult `json:"views"`
-	Decisions    int          `json:"decisions"`
-	Redecided    int          `json:"redecided"`
-	Erased       int          `json:"not_redecidable"` // their arguments are gone
-	Differences  []string     `json:"differences"`
-	Equal        bool         `json:"equal"`
-}
-
-// viewResult is one view's comparison.
-type viewResult struct {
-	Name     string `json:"name"`
-	Position uint64 `json:"position"`
-	Lines    int    `json:"lines"`
-	Equal    bool   `json:"equal"`
-	Where    string `json:"where,omitempty"` // the first line that differs
-	// NotCompared is why there was nothing to compare with: the service does not run.
-	NotCompared string `json:"not_compared,omitempty"`
-}
-
-// liveView is a service's view as it stands.
-type liveView struct {
-	Name     string `json:"name"`
-	Position uint64 `json:"position"`
-	Dump     string `json:"dump"`
-	Root     string `json:"root,omitempty"` // trust anchor, with the gateway's
-
-	missing string // why there is none
-}
 
 // maxDifferences bounds how many differences are listed.
 const maxDifferences = 20
@@ -155,42 +118,6 @@ func runReplay(ctx context.Context, c *env) error {
 	return nil
 }
 
-// liveViews fetches the views first: each stands at some position, and the
-// rebuilt one is taken to exactly there.
-func liveViews(ctx context.Context, c *env) (map[string]liveView, []byte, error) {
-	out := map[string]liveView{}
-	views := []string{"gateway", "gateway-authority", "policy", "policy-budget", "policy-starts", "llm-router"}
-	for _, s := range keyring.Services {
-		views = append(views, "keys-"+s)
-	}
-	for _, s := range views {
-		var v liveView
-		if err := c.get(ctx, "/api/v1/views/"+s, &v); err != nil {
-			if !strings.HasPrefix(s, "keys-") { // an executor may be down; what decides may not
-				return nil, nil, err
-			}
-			v.missing = err.Error()
-		}
-		out[s] = v
-	}
-	resp, err := c.request(ctx, http.MethodGet, "/api/v1/views/audit", nil, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer resp.Body.Close()
-	dump, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, nil, err
-	}
-	first, _, _ := bytes.Cut(dump, []byte("\n"))
-	var v liveView
-	if err := json.Unmarshal(first, &v); err != nil {
-		return nil, nil, fmt.Errorf("audit's view: %w", err)
-	}
-	out["audit"] = v
-	return out, dump, nil
-}
-
 type replayer struct {
 	c         *env
 	ctx       context.Context
@@ -250,20 +177,7 @@ func (r *replayer) run(to uint64) error {
 	return r.view.Flush()
 }
 
-// progress draws the bar on standard error, if that is a terminal.
-func (r *replayer) progress(n, of uint64, began time.Time) {
-	if !output.Terminal(r.c.errOut) {
-		return
-	}
-	const width = 40
-	done := int(n * width / max(of, 1))
-	end := ""
-	if n == of {
-		end = "\n"
-	}
-	fmt.Fprintf(r.c.errOut, "\r[%s%s] %d/%d  %.0f events/s%s", strings.Repeat("=", done), strings.Repeat(" ", width-done), n, of, float64(n)/time.Since(began).Seconds(), end)
-}
-
+// one brings everything up to an event.
 func (r *replayer) one(seq uint64, stored []byte) error {
 	en := eventlog.Entry{Seq: seq, Data: stored}
 	e, err := contract.DecodeEvent(stored)
@@ -281,6 +195,24 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	if e == nil {
 		return nil // the view raised its alarm
 	}
+	if err := r.applyGateway(seq, e); err != nil {
+		return err
+	}
+	switch e.Name {
+	case contract.EventKeyPublished, contract.EventKeyRevoked:
+		r.applyKey(seq, e)
+		return nil
+	case contract.EventBudgetChanged:
+		if seq <= r.live["policy-budget"].Position {
+			return r.budget.Apply(e)
+		}
+		return nil
+	}
+	return r.fold(seq, en, e)
+}
+
+// applyGateway brings the gateway's views up to an event.
+func (r *replayer) applyGateway(seq uint64, e *contract.Event) error {
 	for name, cat := range r.catalogs {
 		if seq <= r.live[name].Position {
 			if err := cat.Apply(e); err != nil {
@@ -293,26 +225,28 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 			return err
 		}
 	}
-	switch e.Name {
-	case "key_published", "key_revoked":
-		var k contract.TrustKey
-		if err := contract.Decode(e.Data, &k); err == nil && e.Service() == "provision" {
-			if err := r.trust.Apply(k, e.Lamport); err != nil {
-				r.differ("key %s: %v", k.KID, err)
-			}
-			for s, reg := range r.keys {
-				if seq <= r.live["keys-"+s].Position {
-					_ = reg.Apply(k, e.Lamport) // services refuse what the registry refuses, and go on
-				}
-			}
-		}
-		return nil
-	case "budget_changed":
-		if seq <= r.live["policy-budget"].Position {
-			return r.budget.Apply(e)
-		}
-		return nil
+	return nil
+}
+
+// applyKey brings the registries of keys up to an event of a key.
+func (r *replayer) applyKey(seq uint64, e *contract.Event) {
+	var k contract.TrustKey
+	if contract.Decode(e.Data, &k) != nil || e.Service() != "provision" {
+		return
 	}
+	if err := r.trust.Apply(k, e.Lamport); err != nil {
+		r.differ("key %s: %v", k.KID, err)
+	}
+	for s, reg := range r.keys {
+		if seq <= r.live["keys-"+s].Position {
+			_ = reg.Apply(k, e.Lamport) // services refuse what the registry refuses, and go on
+		}
+	}
+}
+
+// fold brings the views of llm-router and policy up to an event, and decides again
+// what it decided.
+func (r *replayer) fold(seq uint64, en eventlog.Entry, e *contract.Event) error {
 	if seq <= r.live["llm-router"].Position {
 		if err := r.usage.Apply(e); err != nil {
 			return err
@@ -333,6 +267,12 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 			}
 		}
 	}
+	return r.decision(e)
+}
+
+// decision remembers the arguments of a proposal, and decides again what an event
+// decided.
+func (r *replayer) decision(e *contract.Event) error {
 	switch e.Name {
 	case contract.EventAllowed, contract.EventEscalated:
 		if e.Service() != "policy" {
@@ -430,47 +370,6 @@ func (r *replayer) open(ref *contract.Content) ([]byte, error) {
 	return ref.Open(b.Bytes())
 }
 
-func (r *replayer) compare(name string, position uint64, live, rebuilt []byte) {
-	v := viewResult{Name: name, Position: position, Lines: bytes.Count(rebuilt, []byte("\n")), Equal: bytes.Equal(live, rebuilt)}
-	if !v.Equal {
-		a, b := bytes.Split(live, []byte("\n")), bytes.Split(rebuilt, []byte("\n"))
-		for i := range max(len(a), len(b)) {
-			line := func(l [][]byte) string {
-				if i < len(l) {
-					return string(l[i])
-				}
-				return "(nothing)"
-			}
-			if line(a) != line(b) {
-				v.Where = fmt.Sprintf("line %d: live %s, rebuilt %s", i+1, line(a), line(b))
-				break
-			}
-		}
-	}
-	r.rep.Views = append(r.rep.Views, v)
-}
-
-func (r *replayer) print() {
-	fmt.Fprintf(r.c.out, "replayed %d events in %.2f s (%d events/s)\n", r.rep.Events, r.rep.Seconds, r.rep.EventsPerSec)
-	for _, v := range r.rep.Views {
-		state := "equal"
-		if !v.Equal {
-			state = "DIFFERS at " + v.Where
-		}
-		if v.NotCompared != "" {
-			state = "not compared: " + v.NotCompared
-		}
-		fmt.Fprintf(r.c.out, "  view %-18s at %-8d %6d lines  %s\n", v.Name, v.Position, v.Lines, state)
-	}
-	fmt.Fprintf(r.c.out, "  decisions %d: %d decided again with the recorded policy and equal, %d not re-decidable (arguments erased)\n", r.rep.Decisions, r.rep.Redecided, r.rep.Erased)
-	for _, d := range r.rep.Differences {
-		fmt.Fprintln(r.c.out, "  DIFFERS", d)
-	}
-	if r.rep.Equal {
-		fmt.Fprintln(r.c.out, "equal")
-	}
-}
-
 // snapshot is the state of a mesh at a point in the past.
 type snapshot struct {
 	Seq    uint64      `json:"seq"`
@@ -520,20 +419,4 @@ func asItWas(ctx context.Context, c *env, until string) error {
 			fmt.Fprintf(c.out, "  key %s of %s since %d\n", k.KID, k.Owner, k.Since)
 		}
 	})
-}
-
-// ledgerEnd is the ledger's last sequence, and the root it is under.
-func ledgerEnd(ctx context.Context, c *env) (uint64, string, error) {
-	resp, err := c.request(ctx, http.MethodGet, "/api/v1/ledger?from=1&to=1", nil, nil)
-	if err != nil {
-		return 0, "", err
-	}
-	resp.Body.Close()
-	to, err := strconv.ParseUint(resp.Header.Get("X-Binnacle-Ledger-Size"), 10, 64)
-	if err != nil {
-		return 0, "", fmt.Errorf("the mesh does not tell its ledger's size: %w", err)
-	}
-	var live liveView
-	err = c.get(ctx, "/api/v1/views/gateway", &live)
-	return to, live.Root, err
 }

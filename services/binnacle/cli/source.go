@@ -140,7 +140,7 @@ func openMirror(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, f
 // events, and how many it covers.
 func mirroredCheckpoint(ctx context.Context, conn *bus.Conn, last uint64) (note string, size uint64, err error) {
 	for seq := uint64(1); ; {
-		batch, err := conn.GetBatch(ctx, bus.MirrorCheckpoints, "log.*.checkpoint", seq, 1000)
+		batch, err := conn.GetBatch(ctx, bus.MirrorCheckpoints, bus.LogSubject("*", bus.CheckpointSubject), seq, 1000)
 		if err != nil {
 			return "", 0, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 )
 
@@ -78,7 +79,7 @@ func rootKID(c *env, v string) (string, error) {
 	if v == "" {
 		v = filepath.Join(c.data, "root.kid")
 	}
-	if strings.HasPrefix(v, "k-") {
+	if strings.HasPrefix(v, contract.IDKey) {
 		return v, nil
 	}
 	b, err := os.ReadFile(v)
