@@ -63,7 +63,7 @@ func newTokenRevokeCmd(c *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke ID|TOKEN --reason WHY | --principal WHO --reason WHY",
 		Short: "Revoke a token, or all that a principal's credentials gave until now",
-		Example: "  binnacle token revoke t-0123456789 --reason lost\n" +
+		Example: "  binnacle token revoke ODRO5TPIFZG2DIPOSU7QNZHE2D --reason lost\n" +
 			"  binnacle token revoke --principal alice --reason left",
 		Args:              takes(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,

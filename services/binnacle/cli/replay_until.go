@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
+)
+
+// snapshot is the state of a mesh at a point in the past.
+type snapshot struct {
+	Seq    uint64      `json:"seq"`
+	Time   string      `json:"time"` // of the last event that counts
+	Policy []string    `json:"policy_state"`
+	Budget []string    `json:"policy_budget"`
+	Keys   []trust.Key `json:"keys"`
+}
+
+// asItWas replays up to a point and prints what was in force there: tools,
+// policies, what people had decreed, accounts and keys.
+func asItWas(ctx context.Context, c *env, until string) error {
+	at, err := time.Parse(time.RFC3339, until)
+	seq, numErr := strconv.ParseUint(until, 10, 64)
+	if err != nil && (numErr != nil || seq == 0) {
+		return fail(exitUsage, "--until %q: want a ledger sequence or an RFC 3339 time", until)
+	}
+	limit := contract.Time(at)
+	to, root, err := ledgerEnd(ctx, c)
+	if err != nil {
+		return err
+	}
+	var snap snapshot
+	r := &replayer{c: c, ctx: ctx}
+	r.trust.Root = root
+	r.state = recorded.NewState(r.trust.At, r.open)
+	r.live = map[string]liveView{"policy-budget": {Position: to}}
+	r.each = func(*contract.Event, *contract.Decision, []byte, error) error { return nil }
+	r.end = func(n uint64, e *contract.Event) bool {
+		if numErr == nil && n > seq || numErr != nil && e.Time > limit {
+			return true
+		}
+		snap.Seq, snap.Time = n, e.Time
+		return false
+	}
+	if err := r.run(to); err != nil {
+		return err
+	}
+	lines := func(b []byte) []string { return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n") }
+	snap.Policy, snap.Budget, snap.Keys = lines(r.state.Dump()), lines(r.budget.Dump()), r.trust.Keys()
+	return c.print(snap, func() {
+		fmt.Fprintf(c.out, "as it was behind %d, %s\n", snap.Seq, snap.Time)
+		for _, l := range append(snap.Policy, snap.Budget...) {
+			fmt.Fprintln(c.out, " ", l)
+		}
+		for _, k := range snap.Keys {
+			fmt.Fprintf(c.out, "  key %s of %s since %d\n", k.KID, k.Owner, k.Since)
+		}
+	})
+}
