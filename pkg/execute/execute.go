@@ -310,6 +310,7 @@ func (x *Executor) start(ctx context.Context, e *contract.Event, a *contract.All
 	if h.Service() != x.Service {
 		return nil, Result{}, nil // policy expired it and records that
 	}
+	x.Emit.See(h.Lamport) // the claim on the ledger may be another instance's
 	if rerun {
 		return claim, x.run(ctx, claim, a, body), nil
 	}

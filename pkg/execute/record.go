@@ -165,6 +165,7 @@ type History struct {
 	ClaimedBy string // instance; empty if unclaimed
 	ClaimedAt time.Time
 	Actor     string // of the claim
+	Lamport   uint64 // of the claim; what it causes comes after it
 	Recorded  bool
 }
 
@@ -186,7 +187,7 @@ func Look(ctx context.Context, l eventlog.Log, tenant, session, call, executor s
 			if name == contract.EventEffectRecorded {
 				h.Recorded = true
 			} else if h.ClaimedBy == "" {
-				h.ClaimedBy, h.Actor = e.Source, e.Actor
+				h.ClaimedBy, h.Actor, h.Lamport = e.Source, e.Actor, e.Lamport
 				h.ClaimedAt, _ = contract.ParseTime(e.Time)
 			}
 			break
