@@ -3,6 +3,8 @@ SHELL := /bin/bash
 ADDR  ?= 127.0.0.1:8080
 DATA  ?= data
 BIN   := $(CURDIR)/bin
+SCHEDULES ?= 1000000
+SEED  ?= 1000001
 export CGO_ENABLED ?= 0
 export GOFLAGS := -trimpath $(GOFLAGS)
 
@@ -12,7 +14,7 @@ HOSTILE  := escape leak
 COMMIT   := $(shell git describe --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/pkg/run.commit=$(COMMIT)
 
-.PHONY: help up build man services packs test unit race e2e mutate lint gen fix verify bench compose-up compose-down clean deps
+.PHONY: help up build man services packs test unit race simulator simulate e2e mutate lint gen fix verify bench compose-up compose-down clean deps
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +51,14 @@ unit: ## unit and integration tests of every module
 
 race: ## the same under the race detector (needs a C compiler)
 	CGO_ENABLED=1 go test -race work
+
+simulator: ## 5,000 schedules of the simulator, 100 of them twice, and every planted defect
+	go test -count=1 -timeout 60m -v ./services/binnacle/internal/sim -run 'TestSchedules$$' -schedules 5000
+	go test -tags simulator -count=1 -timeout 30m -v ./services/binnacle/internal/sim -run 'TestReproducible$$' -schedules 100
+	go test -tags simulator -count=1 -timeout 60m -v ./services/binnacle/internal/sim -run 'TestDefects$$'
+
+simulate: ## SCHEDULES (a million) schedules of the simulator from SEED on; goes on where it was stopped
+	go test -count=1 -timeout 0 -v ./services/binnacle/internal/sim -run 'TestSchedules$$' -seed $(SEED) -schedules $(SCHEDULES) -state $(CURDIR)/.cache/simulate-$(SEED).json
 
 e2e: services ## the same scripts on one process, on one process per service and on compose
 	go test -count=1 -timeout 30m ./e2e/...

@@ -68,6 +68,9 @@ func (c *checker) one(en eventlog.Entry) error {
 	if before, ok := c.clock[e.Cause]; ok && before >= int64(e.Lamport) {
 		return fmt.Errorf("lamport %d is not behind its cause's, %d", e.Lamport, before)
 	}
+	if c.w.keep {
+		c.w.note("EVENT #%d %s %s %s: %.900s", en.Seq, e.Source, e.Name, e.CallID, e.Data)
+	}
 	c.ids[e.ID], c.clock[e.ID] = en.Seq, int64(e.Lamport)
 	if e.Name == events.BudgetChangedName {
 		return c.budget(e)
@@ -79,6 +82,9 @@ func (c *checker) one(en eventlog.Entry) error {
 	if f == nil {
 		f = &fate{session: e.Session}
 		c.calls[e.CallID] = f
+	}
+	if f.proposed == 0 && e.Name != "call_proposed" {
+		return fmt.Errorf("call %s has an event before its proposal", e.CallID)
 	}
 	switch e.Name {
 	case "call_proposed":

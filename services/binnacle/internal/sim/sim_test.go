@@ -14,8 +14,6 @@ import (
 	"testing/cryptotest"
 	"testing/synctest"
 	"time"
-
-	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 func TestMain(m *testing.M) {
@@ -122,23 +120,6 @@ func (w *world) work() (names []string) {
 		}
 	}
 	return names
-}
-
-// settled checks what must hold once all is quiet.
-func (w *world) settled() {
-	for _, c := range w.calls {
-		for _, t := range c.told {
-			f := w.events.calls[t.id]
-			switch {
-			case f == nil || f.ended == 0:
-				w.violate("client %d was told an outcome of call %s, and the ledger has none", c.n, t.id)
-			case t.status != "" && t.status != f.status:
-				w.violate("client %d was told that call %s %s, and the ledger says %s", c.n, t.id, t.status, f.status)
-			case f.status == contract.Succeeded && len(w.effects[t.id]) == 0:
-				w.violate("call %s succeeded without an effect", t.id)
-			}
-		}
-	}
 }
 
 // TestSeed runs one schedule and prints its transcript.

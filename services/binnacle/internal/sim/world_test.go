@@ -435,6 +435,10 @@ func (w *world) kill(in *instance, where string) {
 		l.out = nil
 		l.in = l.in[:w.rng.IntN(len(l.in)+1)]
 	}
+	// What it does with what it has read already ends before its files are copied.
+	w.bus.mu.Unlock()
+	synctest.Wait()
+	w.bus.mu.Lock()
 	in.kill()
 	in.back = time.Now().Add(time.Duration(w.rng.IntN(4000)) * time.Millisecond)
 }

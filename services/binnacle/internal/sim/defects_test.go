@@ -1,0 +1,201 @@
+//go:build simulator
+
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// A defect is one that the simulator must find when it is put back. It is planted
+// by the Go command's -overlay when the test builds a program of its own: no
+// source of the mesh holds a switch for it.
+type defect struct {
+	name string
+	why  string // what it is, and where it was met
+	dir  string // of the file that holds old, below the module tree
+	old  string // stands once in the files of dir
+	new  string // planted("…") is true while the defect is switched on
+	says string // part of what is reported
+}
+
+// defects are switched on one by one. Those of which why names a commit or a seed
+// were real.
+var defects = []defect{
+	{name: "claim-ignored", why: "an executor that loses the claim runs the call all the same", dir: "pkg/execute",
+		old: "		if errors.Is(err, eventlog.ErrIDConflict) {\n			// Somebody", new: "		if errors.Is(err, eventlog.ErrIDConflict) && planted(\"claim-ignored\") {\n			return claim, x.run(ctx, claim, a, body), nil\n		} else if errors.Is(err, eventlog.ErrIDConflict) {\n			// Somebody",
+		says: "effects"},
+	{name: "foreign-duplicate", why: "a duplicate acknowledgement counts as one's own without a look at what is stored", dir: "pkg/eventlog",
+		old: "	if !same(en, subject, data) {\n		return 0, &TakenError{", new: "	if !same(en, subject, data) && !planted(\"foreign-duplicate\") {\n		return 0, &TakenError{",
+		says: "effects"},
+	{name: "run-again", why: "work that comes back after a crash runs again, whatever its kind (crash test e6647dc)", dir: "pkg/execute",
+		old: "	rerun := h.ClaimedBy != \"\" &&", new: "	rerun := h.ClaimedBy != \"\" && planted(\"run-again\") || h.ClaimedBy != \"\" &&",
+		says: "effects"},
+	{name: "effect-before-claim", why: "the effect begins before its claim is on the ledger", dir: "pkg/execute",
+		old: "		err := Claim(ctx, x.Emit.Log, claim, x.Service)\n", new: "		if planted(\"effect-before-claim\") {\n			return claim, x.run(ctx, claim, a, body), nil\n		}\n		err := Claim(ctx, x.Emit.Log, claim, x.Service)\n",
+		says: "without a claim"},
+	{name: "running-acknowledged", why: "a second delivery of what runs is acknowledged, so that nothing comes back when the executor dies (crash test e6647dc)", dir: "pkg/execute",
+		old: "		_ = m.NakWithDelay(5 * time.Second) // not acked", new: "		if planted(\"running-acknowledged\") {\n			_ = m.Ack()\n			return\n		}\n		_ = m.NakWithDelay(5 * time.Second) // not acked",
+		says: "calls open"},
+	{name: "failure-acknowledged", why: "work whose outcome could not be recorded is acknowledged", dir: "pkg/execute",
+		old: "		slog.Warn(\"work handed back\"", new: "		if planted(\"failure-acknowledged\") {\n			_ = m.Ack()\n			return\n		}\n		slog.Warn(\"work handed back\"",
+		says: "calls open"},
+	{name: "chain-without-expectation", why: "receipts are appended without the expected sequence", dir: "pkg/execute",
+		old: "			return r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)\n", new: "			if planted(\"chain-without-expectation\") {\n				return r.Emit.Log.Append(ctx, e.Subject(), id, b)\n			}\n			return r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)\n",
+		says: "chain"},
+	{name: "two-decisions", why: "the two deliveries of a proposal are denied and allowed under two message ids (the simulator's seed 36, 642ef5c)", dir: "services/policy/policy",
+		old: "		err := s.recorder.RecordUnder(ctx, p.key(), p.event,", new: "		id := p.key()\n		if planted(\"two-decisions\") {\n			id = \"r-\" + p.call.ID\n		}\n		err := s.recorder.RecordUnder(ctx, id, p.event,",
+		says: "call"},
+	{name: "reservation-forgotten", why: "what a late delivery of a decided proposal reserved is never settled (the simulator's seed 123, 57a8356)", dir: "services/policy/policy",
+		old: "	if !open {\n		return\n	}\n	for en, err := range b.env.Emit.Log.Scan(ctx, bus.ChainFilter(proposal.", new: "	if !open || planted(\"reservation-forgotten\") {\n		return\n	}\n	for en, err := range b.env.Emit.Log.Scan(ctx, bus.ChainFilter(proposal.",
+		says: "reservations"},
+	{name: "late-effect", why: "an executor whose claim is confirmed late runs a call that another one took for lost (the simulator's seed 261, 57a8356)", dir: "pkg/execute",
+		old: "	return h.ClaimedBy != service+\"/\"+instance &&", new: "	return !planted(\"late-effect\") && h.ClaimedBy != service+\"/\"+instance &&",
+		says: "behind its outcome"},
+	{name: "cause-unseen", why: "an outcome that another instance's claim causes has a lamport that is not behind the claim's (the simulator's seed 226)", dir: "services/policy/policy",
+		old: "	s.env.Emit.See(h.Lamport)\n", new: "	if !planted(\"cause-unseen\") {\n		s.env.Emit.See(h.Lamport)\n	}\n",
+		says: "lamport"},
+	{name: "budget-without-expectation", why: "the budget ledger is written without the expected sequence, so that two instances spend the same room", dir: "services/policy/policy",
+		old: "			seq, err := b.env.Emit.Log.AppendExpect(ctx, e.Subject(), e.ID, raw, b.filter(), last)\n", new: "			seq, err := b.env.Emit.Log.AppendExpect(ctx, e.Subject(), e.ID, raw, b.filter(), last)\n			if planted(\"budget-without-expectation\") && errors.Is(err, eventlog.ErrConflict) {\n				seq, err = b.env.Emit.Log.Append(ctx, e.Subject(), e.ID, raw)\n			}\n",
+		says: ""},
+	{name: "reservation-not-awaited", why: "a call is allowed before its reservation is on the ledger", dir: "services/policy/policy",
+		old: "	if err := reserved(); err != nil {", new: "	if planted(\"reservation-not-awaited\") {\n		reserved = certain\n	}\n	if err := reserved(); err != nil {",
+		says: ""},
+	{name: "expiry-without-claim", why: "policy expires a call under a message id of its own, beside the executor's claim", dir: "services/policy/policy",
+		old: "		if err = execute.Claim(ctx, s.env.Emit.Log, claim, d.Intent.Executor);", new: "		claiming := func() error { return execute.Claim(ctx, s.env.Emit.Log, claim, d.Intent.Executor) }\n		if planted(\"expiry-without-claim\") {\n			claiming = func() error { _, err := s.env.Emit.Append(ctx, claim); return err }\n		}\n		if err = claiming();",
+		says: "claim"},
+	{name: "gap-passed-over", why: "a reader takes deliveries behind a gap as if nothing were missing (dadaa12)", dir: "pkg/follow",
+		old: "	if d.consumer != r.expect {\n		r.halted = true", new: "	if d.consumer != r.expect && planted(\"gap-passed-over\") {\n		r.expect = d.consumer\n	}\n	if d.consumer != r.expect {\n		r.halted = true",
+		says: ""},
+	{name: "cancel-before-proposal", why: "a cancellation does not wait until its proposal is stored (e104054)", dir: "pkg/propose",
+		old: "	select {\n	case <-c.stored:\n	case <-ctx.Done():\n		return ctx.Err()\n	}\n	if c.lost != nil {", new: "	if planted(\"cancel-before-proposal\") {\n		e := c.p.Emit.New(\"cancel_requested\", c.Event.Key, []byte(\"{}\"), c.Event)\n		e.ID = \"x-\" + c.Event.CallID\n		_, err := c.p.Emit.Append(ctx, e)\n		return err\n	}\n	select {\n	case <-c.stored:\n	case <-ctx.Done():\n		return ctx.Err()\n	}\n	if c.lost != nil {",
+		says: "before its proposal"},
+	{name: "clock-not-advanced", why: "an event's lamport does not follow its cause's", dir: "pkg/emit",
+		old: "		m.See(cause.Lamport)\n", new: "		if !planted(\"clock-not-advanced\") {\n			m.See(cause.Lamport)\n		}\n",
+		says: "lamport"},
+	{name: "settled-twice", why: "an outcome that is seen twice settles its reservation twice", dir: "services/policy/internal/limit",
+		old: "		if !ok || done[o.CallID] {", new: "		if (!ok || done[o.CallID]) && !planted(\"settled-twice\") {",
+		says: "settled"},
+	{name: "answer-before-outcome", why: "the gateway tells a caller of success although the outcome is another's", dir: "pkg/propose",
+		old: "	pending = slices.DeleteFunc(pending, func(w *Pending) bool { return !w.expects(e) })\n", new: "	pending = slices.DeleteFunc(pending, func(w *Pending) bool { return !w.expects(e) })\n	if planted(\"answer-before-outcome\") {\n		for _, all := range p.waiting {\n			pending = append(pending, all...)\n		}\n	}\n",
+		says: "was told"},
+}
+
+// schedulesPer is how many schedules a defect has at most to be found in.
+const schedulesPer = 400
+
+// TestDefects plants each defect alone and demands that a schedule finds it.
+func TestDefects(t *testing.T) {
+	program := plant(t)
+	work := make(chan defect, len(defects))
+	for _, d := range defects {
+		work <- d
+	}
+	close(work)
+	var mu sync.Mutex
+	var lines []string
+	var wg sync.WaitGroup
+	for range *workerFlag {
+		wg.Go(func() {
+			for d := range work {
+				var found *result
+				err := spawn(program, batch{From: 1, Count: schedulesPer, Stop: 1}, func(r *result) {
+					if !r.Sum && found == nil {
+						found = r
+					}
+				}, plantEnv+"="+d.name)
+				mu.Lock()
+				switch {
+				case found != nil && strings.Contains(strings.Join(found.Bad, "\n"), d.says):
+					lines = append(lines, fmt.Sprintf("%-26s seed %3d  %.110s", d.name, found.Seed, found.Bad[0]))
+				case found != nil:
+					t.Errorf("%s: seed %d reports something else: %s", d.name, found.Seed, found.Bad)
+				case err != nil: // it broke the process that ran it
+					t.Errorf("%s: %v", d.name, err)
+				default:
+					t.Errorf("%s is not found in %d schedules: %s", d.name, schedulesPer, d.why)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(lines)
+	t.Logf("%d of %d defects found:\n%s", len(lines), len(defects), strings.Join(lines, "\n"))
+}
+
+// plant builds this test's program with every defect in it, switched off.
+func plant(t *testing.T) string {
+	dir := t.TempDir()
+	overlay := map[string]string{}
+	top, err := filepath.Abs("../../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range defects {
+		path, text := d.find(t, top, overlay)
+		to := filepath.Join(dir, fmt.Sprintf("%d.go", i))
+		text = strings.Replace(text, d.old, d.new, 1)
+		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay[path] = to
+		name, _, _ := strings.Cut(text[strings.Index("\n"+text, "\npackage ")+len("package "):], "\n")
+		helper := filepath.Join(filepath.Dir(path), "zz_planted.go")
+		if overlay[helper] == "" {
+			overlay[helper] = filepath.Join(dir, fmt.Sprintf("planted%d.go", i))
+			src := fmt.Sprintf("package %s\n\nimport \"os\"\n\nfunc planted(name string) bool { return os.Getenv(%q) == name }\n", name, defectEnv)
+			if err := os.WriteFile(overlay[helper], []byte(src), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	raw, err := json.Marshal(map[string]any{"Replace": overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, program := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "defects.test")
+	if err := os.WriteFile(list, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "test", "-c", "-overlay", list, "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("the defects do not build: %v\n%s", err, out)
+	}
+	return program
+}
+
+// find returns the file of d.dir in which d.old stands, as the overlay has it.
+func (d *defect) find(t *testing.T, top string, overlay map[string]string) (path, text string) {
+	err := filepath.WalkDir(filepath.Join(top, d.dir), func(p string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
+			return err
+		}
+		at := p
+		if overlay[p] != "" {
+			at = overlay[p]
+		}
+		raw, err := os.ReadFile(at)
+		if err == nil && strings.Contains(string(raw), d.old) {
+			if path != "" || strings.Count(string(raw), d.old) > 1 {
+				t.Fatalf("%s: what it replaces stands more than once below %s", d.name, d.dir)
+			}
+			path, text = p, string(raw)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if path == "" {
+		t.Fatalf("%s: what it replaces is in no file below %s any more; plant it in the code as it is now:\n%s", d.name, d.dir, d.old)
+	}
+	return path, text
+}
