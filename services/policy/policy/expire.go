@@ -55,7 +55,7 @@ func (s *expirer) expire(ctx context.Context, e *contract.Event) error {
 	if err != nil || h.Recorded {
 		return err
 	}
-	s.env.Emit.See(h.Lamport)
+	s.emit.See(h.Lamport)
 	if h.ClaimedBy == "" {
 		if err = execute.Claim(ctx, s.emit.Log, claim, d.Intent.Executor); errors.Is(err, eventlog.ErrIDConflict) {
 			return nil // the executor, or another instance of ours, was first
