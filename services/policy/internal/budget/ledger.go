@@ -245,10 +245,14 @@ func (b *Ledger) Read(ctx context.Context) error {
 	return nil
 }
 
-// fold folds the change at a sequence in.
+// fold folds the change at a sequence in, unless it is in: what this instance
+// writes, sweep may read before the append has returned.
 func (b *Ledger) fold(seq uint64, ev *events.BudgetChanged) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if seq <= b.last {
+		return
+	}
 	limit.Evolve(&b.state, ev)
 	b.last = seq
 	for _, r := range ev.Reserved {
