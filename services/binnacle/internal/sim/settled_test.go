@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
-	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
 // settled checks what must hold once all is quiet: clients were told what the
@@ -148,13 +148,12 @@ func (w *world) replay() {
 		keys      trust.Registry
 		tools     catalog.Catalog
 		authority gateway.AuthorityView
-		budget    policy.Book
-		starts    policy.Unstarted
+		budget    recorded.Budget
+		starts    recorded.Starts
 		args      = map[string]*contract.Content{}
 	)
 	keys.Root = w.base.ring.RootKID
-	all := &policy.State{Keep: true, Keys: keys.At, Open: w.open}
-	upTo := &policy.State{Keep: true, Keys: keys.At, Open: w.open}
+	all, upTo := recorded.NewState(keys.At, w.open), recorded.NewState(keys.At, w.open)
 	fail := func(what string, err error) {
 		if err != nil {
 			w.violate("replay of %s: %v", what, err)
@@ -170,10 +169,10 @@ func (w *world) replay() {
 		if en.Seq <= live["gateway-authority"].Position {
 			fail("authority", authority.Apply(e))
 		}
-		if policy.UnstartedReads(e.Name) && en.Seq <= live["policy-starts"].Position {
+		if recorded.StartsReads(e.Name) && en.Seq <= live["policy-starts"].Position {
 			fail("starts", starts.Apply(en))
 		}
-		if policy.Reads(e.Name) {
+		if all.Reads(e.Name) {
 			fail("state", all.Apply(e))
 			if en.Seq <= live["policy"].Position {
 				fail("state", upTo.Apply(e))
@@ -222,7 +221,7 @@ func parts(live, again string) string {
 }
 
 // redecide decides again what an event decides.
-func (w *world) redecide(st *policy.State, e *contract.Event, args map[string]*contract.Content) error {
+func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]*contract.Content) error {
 	var d *contract.Decision
 	switch e.Name {
 	case "allowed":
