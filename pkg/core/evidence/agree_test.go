@@ -38,7 +38,7 @@ func TestInsiders(t *testing.T) {
 			}
 		}
 	}
-	n := often(300, 60)
+	n := often(300, 20)
 	if v := os.Getenv("BINNACLE_MUTANTS"); v != "" {
 		var err error
 		if n, err = strconv.Atoi(v); err != nil {

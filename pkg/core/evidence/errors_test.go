@@ -19,7 +19,7 @@ func TestErrorTexts(t *testing.T) {
 		fmt.Fprintf(&got, "%s: %v\n", v.File, err)
 	}
 	worlds := []*world{insiders(t, true), insiders(t, false)}
-	for i := range often(300, 90) {
+	for i := range often(300, 40) {
 		pack, did := forge(worlds[i%2], i)
 		_, err := Verify(pack, worlds[0].root.KID)
 		fmt.Fprintf(&got, "forged %d (%s): %v\n", i, did, err)

@@ -34,6 +34,7 @@ func main() {
 	out := flag.String("o", "", "file that the report is also written to")
 	all := flag.Bool("all", false, "use every mutator of gremlins, not only its default ones and INVERT_LOGICAL")
 	timeout := flag.Int("timeout", 15, "times that a package's tests may take longer than without a mutation")
+	again := flag.String("again", "", "report of an earlier run: try only the mutants that survived it, in code that has not changed since")
 	flag.Parse()
 	dirs := flag.Args()
 	if len(dirs) == 0 {
@@ -41,22 +42,34 @@ func main() {
 			dirs = append(dirs, "pkg/core/"+p)
 		}
 	}
-	if err := run(*gremlins, *out, *all, *timeout, dirs); err != nil {
+	r := runner{gremlins: *gremlins, all: *all, timeout: *timeout}
+	if err := r.run(*out, *again, dirs); err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(1)
 	}
 }
 
-func run(gremlins, out string, all bool, timeout int, dirs []string) error {
-	root, err := os.Getwd()
+// runner runs gremlins.
+type runner struct {
+	gremlins string
+	all      bool
+	timeout  int
+	root     string // of the repository
+	tmp      string
+}
+
+func (r *runner) run(out, again string, dirs []string) (err error) {
+	if r.root, err = os.Getwd(); err != nil {
+		return err
+	}
+	if r.tmp, err = scratch(r.root); err != nil {
+		return err
+	}
+	defer os.RemoveAll(r.tmp)
+	before, err := readText(again)
 	if err != nil {
 		return err
 	}
-	tmp, err := scratch(root)
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
 	to := io.Writer(os.Stdout)
 	if out != "" {
 		f, err := os.Create(out)
@@ -71,16 +84,15 @@ func run(gremlins, out string, all bool, timeout int, dirs []string) error {
 	fmt.Fprintln(to, heading)
 	for _, dir := range dirs {
 		start := time.Now()
-		muts, err := mutate(gremlins, tmp, filepath.Join(root, dir), all, timeout)
+		muts, n, err := r.try(dir, before[dir])
 		if err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
-		n := count(muts)
 		sum.add(n)
 		fmt.Fprintf(to, "%s  %s\n", n.row(dir), time.Since(start).Round(time.Second))
 		for _, m := range muts {
 			if m.Status != killed && m.Status != notViable {
-				fmt.Fprintln(to, "    "+m.describe(filepath.Join(root, dir)))
+				fmt.Fprintln(to, "    "+m.describe(filepath.Join(r.root, dir)))
 			}
 		}
 		if n.share() < least {
@@ -116,21 +128,42 @@ func scratch(root string) (string, error) {
 	return tmp, errors.Join(err, err2, os.Mkdir(bin, 0o755), os.Symlink(self, filepath.Join(bin, "go")))
 }
 
-// mutate runs gremlins over one package.
-func mutate(gremlins, tmp, dir string, all bool, timeout int) ([]mutant, error) {
+// try mutates one package: all of it, or, after an earlier run, what survived it.
+func (r *runner) try(dir string, before *earlier) ([]mutant, counts, error) {
+	if before == nil {
+		muts, err := r.mutate(filepath.Join(r.root, dir), nil)
+		return muts, count(muts), err
+	}
+	if len(before.survivors) == 0 {
+		return nil, before.counts, nil
+	}
+	muts, err := r.mutate(filepath.Join(r.root, dir), before.survivors)
+	muts = slices.DeleteFunc(muts, func(m mutant) bool { return !slices.Contains(before.survivors, m.key()) })
+	n := before.counts
+	now := count(muts)
+	n.lived, n.notCovered, n.timedOut = now.lived, now.notCovered, now.timedOut
+	n.killed = before.counts.tried() - n.lived - n.notCovered - n.timedOut
+	return muts, n, err
+}
+
+// mutate runs gremlins over the package in dir, or over the mutants named.
+func (r *runner) mutate(dir string, only []string) ([]mutant, error) {
 	real, err := exec.LookPath("go")
 	if err != nil {
 		return nil, err
 	}
-	report := filepath.Join(tmp, "report.json")
-	args := []string{"unleash", "--silent", "--workers", "1", "--timeout-coefficient", fmt.Sprint(timeout),
+	report, places := filepath.Join(r.tmp, "report.json"), filepath.Join(r.tmp, "only.txt")
+	if err := os.WriteFile(places, []byte(strings.Join(only, "\n")), 0o600); err != nil {
+		return nil, err
+	}
+	args := []string{"unleash", "--silent", "--workers", "1", "--timeout-coefficient", fmt.Sprint(r.timeout),
 		"-E", "/", "-E", "^zz_", "-o", report, "--invert-logical"}
-	if all {
+	if r.all {
 		args = append(args, "--invert-assignments", "--invert-bitwise", "--invert-bwassign", "--invert-loopctrl", "--remove-self-assignments")
 	}
-	cmd := exec.Command(gremlins, append(args, dir)...)
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-trimpath -vet=off", "TMPDIR="+tmp, shimVar+"="+real,
-		"PATH="+filepath.Join(tmp, ".bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
+	cmd := exec.Command(r.gremlins, append(args, dir)...)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-trimpath -vet=off", "TMPDIR="+r.tmp, shimVar+"="+real, onlyVar+"="+places,
+		"PATH="+filepath.Join(r.tmp, ".bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stderr = os.Stderr
 	if b, err := cmd.Output(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, b)
@@ -185,6 +218,9 @@ func readReport(file string) ([]mutant, error) {
 	return out, nil
 }
 
+// key is a mutant's place and kind, as describe begins with them.
+func (m *mutant) key() string { return fmt.Sprintf("%s:%d:%d %s", m.file, m.Line, m.Column, m.Type) }
+
 // describe is a mutant's place, kind, and line of code.
 func (m *mutant) describe(dir string) string {
 	text := ""
@@ -193,7 +229,7 @@ func (m *mutant) describe(dir string) string {
 			text = strings.TrimSpace(rows[m.Line-1])
 		}
 	}
-	return fmt.Sprintf("%-10s %s:%d:%d %s  %s", m.Status, m.file, m.Line, m.Column, m.Type, text)
+	return fmt.Sprintf("%-10s %s  %s", m.Status, m.key(), text)
 }
 
 // counts are mutants by status.
@@ -225,11 +261,14 @@ func (c *counts) add(d counts) {
 // share is the percentage of the mutants that tests killed. One that does not
 // compile is none; one that never ends counts as undetected.
 func (c *counts) share() float64 {
-	return 100 * float64(c.killed) / float64(max(1, c.killed+c.lived+c.timedOut+c.notCovered))
+	return 100 * float64(c.killed) / float64(max(1, c.tried()))
 }
+
+// tried is the number of mutants that compile.
+func (c *counts) tried() int { return c.killed + c.lived + c.timedOut + c.notCovered }
 
 var heading = fmt.Sprintf("%-44s %7s %7s %6s %6s %7s %7s", "package", "mutants", "killed", "lived", "hangs", "no code", "share")
 
 func (c *counts) row(name string) string {
-	return fmt.Sprintf("%-44s %7d %7d %6d %6d %7d %6.1f%%", name, c.killed+c.lived+c.timedOut+c.notCovered, c.killed, c.lived+c.notCovered, c.timedOut, c.notViable, c.share())
+	return fmt.Sprintf("%-44s %7d %7d %6d %6d %7d %6.1f%%", name, c.tried(), c.killed, c.lived+c.notCovered, c.timedOut, c.notViable, c.share())
 }

@@ -11,15 +11,19 @@ import (
 	"strings"
 )
 
-// shimVar names the variable that holds the path of the real go command.
-const shimVar = "MUTATE_GO"
+// Variables by which mutate tells shim the path of the real go command, and the
+// file that lists the mutants to be tried; an empty list is all of them.
+const (
+	shimVar = "MUTATE_GO"
+	onlyVar = "MUTATE_ONLY"
+)
 
 // shim stands for the go command that gremlins runs.
 //
 // gremlins reports a mutant as not covered, without running a test, where the
 // coverage profile has no block at its place; blocks leave out the conditions of
 // cases. shim adds a block for the whole of each file, so that every mutant is
-// tried.
+// tried; or, to try a few, writes a profile of blocks at their places alone.
 //
 // gremlins takes a mutant that does not compile for a killed one. shim returns
 // the exit code that says otherwise.
@@ -67,8 +71,13 @@ func exitCode(err error) int {
 	return 0
 }
 
-// coverAll adds a block to the profile for the whole of each file that has one.
+// coverAll adds a block to the profile for the whole of each file that has one,
+// or makes it one of the places that are to be tried.
 func coverAll(profile string) error {
+	only, err := os.ReadFile(os.Getenv(onlyVar))
+	if err != nil {
+		return err
+	}
 	b, err := os.ReadFile(profile)
 	if err != nil {
 		return err
@@ -79,8 +88,26 @@ func coverAll(profile string) error {
 			files = append(files, name)
 		}
 	}
+	if len(only) > 0 {
+		return os.WriteFile(profile, places(string(only), files), 0o644)
+	}
 	for _, name := range files {
 		b = fmt.Appendf(b, "%s.go:1.1,1000000.1 1 1\n", filepath.ToSlash(name))
 	}
 	return os.WriteFile(profile, b, 0o644)
+}
+
+// places is a profile of a block of one byte at each mutant of a list.
+func places(only string, files []string) []byte {
+	b := []byte("mode: set\n")
+	for line := range strings.Lines(only) {
+		at, _, _ := strings.Cut(line, " ")
+		part := strings.Split(at, ":")
+		for _, name := range files {
+			if len(part) == 3 && filepath.Base(name)+".go" == part[0] {
+				b = fmt.Appendf(b, "%s.go:%s.%s,%s.%s 1 1\n", filepath.ToSlash(name), part[1], part[2], part[1], part[2])
+			}
+		}
+	}
+	return b
 }
