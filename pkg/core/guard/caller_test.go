@@ -37,6 +37,17 @@ func TestCallerIntent(t *testing.T) {
 	}
 }
 
+// TestCallerMay: the longest time to report, and the shortest.
+func TestCallerMay(t *testing.T) {
+	for _, ms := range []int64{1, MaxReportWithin.Milliseconds()} {
+		in := callerInputs()
+		in.Facts.ReportWithin = ms
+		if v := Judge(in); v.Verdict != contract.Allow {
+			t.Errorf("%d ms: %+v", ms, v)
+		}
+	}
+}
+
 // TestCallerRefused: what no caller may execute itself.
 func TestCallerRefused(t *testing.T) {
 	for name, change := range map[string]func(*Inputs){

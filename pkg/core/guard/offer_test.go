@@ -26,6 +26,11 @@ func TestOffers(t *testing.T) {
 		{[]string{"mcp.gh.*"}, nil, &Ceilings{ForbiddenKinds: []string{"tool.rm*"}}, []string{"mcp.gh.*"}},
 		{[]string{"mcp.gh.*"}, deny("c*"), nil, []string{"mcp.gh.*"}},
 		{[]string{"mcp.gh.*", "safe"}, deny("vault.*", "llm.chat"), nil, nil},
+		{[]string{"__rm_rf", ".rm_rf"}, deny("client.rm_rf"), nil, []string{"__rm_rf", ".rm_rf"}},
+		{[]string{"rm_rf", "rm_rf"}, deny("client.rm_rf"), nil, []string{"rm_rf"}},
+		{[]string{"rm_rf"}, []*Overlay{{Rules: []OverlayRule{{Classes: []string{"E4"}, Kinds: []string{"*"}, Verdict: contract.Deny}}}}, nil, nil},
+		{[]string{"rm_rf"}, []*Overlay{{Rules: []OverlayRule{{Labels: []string{"web"}, Kinds: []string{"*"}, Verdict: contract.Deny}}}}, nil, nil},
+		{[]string{"rm_rf"}, []*Overlay{{Rules: []OverlayRule{{Kinds: []string{"*"}, Verdict: contract.Escalate}}}}, nil, nil},
 	} {
 		var want []string
 		for _, n := range c.want {
