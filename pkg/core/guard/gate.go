@@ -14,19 +14,31 @@ const (
 	KindReview   = "policy.review"
 )
 
-// gates deny calls whatever the rules say. Each returns a reason code, or ""
-// where the call passes. They are applied in order, and the first reason counts;
-// a later one may rely on what the earlier ones rule out.
-var gates = [...]func(in *Inputs) string{gateMesh, gateName, gateState, gateCaller, gateTool, gateDue, gateCeilings}
-
-// gate returns why the call is denied whatever the rules say, or "".
+// gate returns the reason code for which the call is denied whatever the rules
+// say, or "". The gates are applied in order, and the first reason counts; a
+// later gate may rely on what the earlier ones rule out. They are called by name
+// and not from a table, so that the inputs stay on the stack.
 func gate(in *Inputs) string {
-	for _, g := range gates {
-		if reason := g(in); reason != "" {
-			return reason
-		}
+	reason := gateMesh(in)
+	if reason == "" {
+		reason = gateName(in)
 	}
-	return ""
+	if reason == "" {
+		reason = gateState(in)
+	}
+	if reason == "" {
+		reason = gateCaller(in)
+	}
+	if reason == "" {
+		reason = gateTool(in)
+	}
+	if reason == "" {
+		reason = gateDue(in)
+	}
+	if reason == "" {
+		reason = gateCeilings(in)
+	}
+	return reason
 }
 
 // gateMesh holds back every call of a mesh or tenant that cannot decide.
