@@ -40,6 +40,7 @@ func TestCodec(t *testing.T) {
 		{&row{Count: MaxInt, Labels: []string{""}, Raw: []byte("1")}, `{"actor":"","count":9007199254740991,"labels":[""],"raw":1}`},
 		{&row{Count: -MaxInt, Labels: []string{"a", "b", "c"}, Raw: []byte("1"), Yes: true}, `{"actor":"","count":-9007199254740991,"labels":["a","b","c"],"raw":1,"yes":true}`},
 		{&row{Inner: &row{Raw: []byte("null")}, Raw: []byte("-1")}, `{"actor":"","count":0,"inner":{"actor":"","count":0,"raw":null},"raw":-1}`},
+		{&row{Actor: "é€\U0001F600", Raw: []byte("1"), Text: "a\n b\t\u0080"}, `{"actor":"é€😀","count":0,"raw":1,"text":"a\n b\t` + "\u0080" + `"}`},
 		{&row{Raw: []byte(`"\u001f\\\"x"`)}, `{"actor":"","count":0,"raw":"\u001f\\\"x"}`},
 		{&listed{Data: []byte("{}"), Names: []string{}}, `{"const":"1.0","data":{},"doc":{"v":""},"names":[]}`},
 		{&listed{Data: []byte(`[1,{"a":"}"}]`), Doc: one{"v"}, N: -5, Names: []string{"a", ""}, Rows: []row{{Raw: []byte("1")}}}, `{"const":"1.0","data":[1,{"a":"}"}],"doc":{"v":"v"},"n":-5,"names":["a",""],"rows":[` + least + `]}`},
@@ -93,12 +94,12 @@ func TestStrings(t *testing.T) {
 			t.Errorf("%s: %v", long, err)
 		}
 	}
-	for s, want := range map[string]string{"": `""`, "é\u2028\U0001F600": "\"é\u2028\U0001F600\"", "\uFFFD": "\"\uFFFD\"", "a\xffb": "\"a\uFFFDb\"", "\xff\xfe": "\"\uFFFD\uFFFD\"", "\xc3": "\"\uFFFD\"", "a\xff\n": "\"a\uFFFD\\n\"", "\u0080": "\"\u0080\""} {
+	for s, want := range map[string]string{"": `""`, "é\u2028\U0001F600": "\"é\u2028\U0001F600\"", "\uFFFD": "\"\uFFFD\"", "a\xffb": "\"a\uFFFDb\"", "\xff\xfe": "\"\uFFFD\uFFFD\"", "\xc3": "\"\uFFFD\"", "\x80": "\"\uFFFD\"", "a\xff\n": "\"a\uFFFD\\n\"", "\u0080": "\"\u0080\""} {
 		if got := string(AppendString(nil, s)); got != want {
 			t.Errorf("%q is written as %s, want %s", s, got, want)
 		}
 	}
-	for in, want := range map[string]string{`"\ud83d\ude00"`: `"😀"`, `"\uFFFF\u0041\/"`: "\"\uffffA/\"", `"\b\t\n\f\r\"\\"`: `"\b\t\n\f\r\"\\"`, `"é\u00e9"`: `"éé"`} {
+	for in, want := range map[string]string{`"\ud83d\ude00"`: `"😀"`, `"\uFFFF\u0041\/"`: "\"\uffffA/\"", `"\b\t\n\f\r\"\\"`: `"\b\t\n\f\r\"\\"`, `"é\u00e9"`: `"éé"`, `"\n x"`: `"\n x"`} {
 		if got, err := Transform(nil, []byte(in)); err != nil || string(got) != want {
 			t.Errorf("%s becomes %s, %v", in, got, err)
 		}
@@ -113,6 +114,7 @@ func TestTransform(t *testing.T) {
 		`{"b":2,"a":1,"c":3}`:                         `{"a":1,"b":2,"c":3}`,
 		`{"aa":1,"a":2,"":3}`:                         `{"":3,"a":2,"aa":1}`,
 		"{\"\U0001F600\":1,\"\uFFFD\":2,\"a\":3}":     "{\"a\":3,\"\U0001F600\":1,\"\uFFFD\":2}",
+		"{\"\U0001F600\":1,\"\uFFFD\":2}":             "{\"\U0001F600\":1,\"\uFFFD\":2}", "{\"\uFFFD\":2,\"\U0001F600\":1}": "{\"\U0001F600\":1,\"\uFFFD\":2}",
 		`[]`: `[]`, `[ ]`: `[]`, `[[],{},"",0,-0,true,false,null]`: `[[],{},"",0,0,true,false,null]`,
 		`1E2`: `100`, `1e-7`: `1e-7`, `-0.0`: `0`, `1.50`: `1.5`, `1e21`: `1e+21`, `123456789012345678901`: `123456789012345680000`, `0e5`: `0`, `10`: `10`, `1e+2`: `100`, `5e-324`: `5e-324`, `1.5e-10`: `1.5e-10`, `1e100`: `1e+100`, `1e-100`: `1e-100`,
 	} {

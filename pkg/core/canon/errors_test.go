@@ -213,6 +213,17 @@ func TestDepth(t *testing.T) {
 			t.Errorf("%s: %d levels: %v, want %s", c.name, c.n+1, err, want)
 		}
 	}
+	if err := CheckDepth([]byte(`["",` + nest(128, "[", "", ""))); err == nil {
+		t.Error("129 levels after an empty string are accepted")
+	}
+	if err := CheckDepth([]byte(`["` + nest(200, "[", "", ""))); err != nil {
+		t.Error("brackets in a string that never ends are nested:", err)
+	}
+	for _, s := range []string{"\x80", "a\x80b"} {
+		if Read([]byte(`{"v":"`+s+`"}`), &one{}) == nil {
+			t.Errorf("%q is accepted", s)
+		}
+	}
 	// Documents in arrays count too, and are left again at their end.
 	list := &listed{Rows: make([]row, 3)}
 	for i := range list.Rows {

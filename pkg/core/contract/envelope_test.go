@@ -89,6 +89,7 @@ func TestEnvelopeChecks(t *testing.T) {
 		"no id":                {func(e *Event) { e.ID = "" }, "event id is empty"},
 		"no actor":             {func(e *Event) { e.Actor = "" }, "actor and client"},
 		"no client":            {func(e *Event) { e.Client = "" }, "actor and client"},
+		"the first version":    {func(e *Event) { e.Version = 1 }, ""},
 		"no version":           {func(e *Event) { e.Version = 0 }, "no version"},
 		"no lamport":           {func(e *Event) { e.Lamport = 0 }, "lamport out of range"},
 		"the largest lamport":  {func(e *Event) { e.Lamport = canon.MaxInt }, ""},
