@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -92,7 +93,7 @@ func (r *runner) run(out, again string, dirs []string) (err error) {
 		fmt.Fprintf(to, "%s  %s\n", n.row(dir), time.Since(start).Round(time.Second))
 		for _, m := range muts {
 			if m.Status != killed && m.Status != notViable {
-				fmt.Fprintln(to, "    "+m.describe(filepath.Join(r.root, dir)))
+				fmt.Fprintln(to, "    "+m.describe(filepath.Join(r.root, strings.TrimSuffix(dir, "/"+m.file))))
 			}
 		}
 		if n.share() < least {
@@ -146,8 +147,13 @@ func (r *runner) try(dir string, before *earlier) ([]mutant, counts, error) {
 	return muts, n, err
 }
 
-// mutate runs gremlins over the package in dir, or over the mutants named.
+// mutate runs gremlins over the package in a folder or over one file of it, or over
+// the mutants named.
 func (r *runner) mutate(dir string, only []string) ([]mutant, error) {
+	dir, others, err := split(dir)
+	if err != nil {
+		return nil, err
+	}
 	real, err := exec.LookPath("go")
 	if err != nil {
 		return nil, err
@@ -158,6 +164,9 @@ func (r *runner) mutate(dir string, only []string) ([]mutant, error) {
 	}
 	args := []string{"unleash", "--silent", "--workers", "1", "--timeout-coefficient", fmt.Sprint(r.timeout),
 		"-E", "/", "-E", "^zz_", "-o", report, "--invert-logical"}
+	for _, name := range others {
+		args = append(args, "-E", "^"+regexp.QuoteMeta(name)+"$")
+	}
 	if r.all {
 		args = append(args, "--invert-assignments", "--invert-bitwise", "--invert-bwassign", "--invert-loopctrl", "--remove-self-assignments")
 	}
@@ -169,6 +178,22 @@ func (r *runner) mutate(dir string, only []string) ([]mutant, error) {
 		return nil, fmt.Errorf("%w: %s", err, b)
 	}
 	return readReport(report)
+}
+
+// split returns the folder of a file of Go and the names of the other files in it;
+// of a folder, the folder.
+func split(path string) (dir string, others []string, err error) {
+	dir, base := filepath.Split(path)
+	if filepath.Ext(base) != ".go" {
+		return path, nil, nil
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.Name() != base && filepath.Ext(e.Name()) == ".go" {
+			others = append(others, e.Name())
+		}
+	}
+	return filepath.Clean(dir), others, err
 }
 
 // Statuses of mutants, as gremlins names them.
