@@ -155,6 +155,9 @@ func TestMembers(t *testing.T) {
 			t.Errorf("%s: %s, %v", in, got, err)
 		}
 	}
+	for _, in := range []string{`{"a":}`, `{"a":"x`, `{"a"`, `{`} {
+		_ = Members([]byte(in), func(name, value []byte) { t.Errorf("%s: a member %s of %q", in, name, value) })
+	}
 }
 
 // TestShapeEdges: what is just inside a shape and just outside it.
