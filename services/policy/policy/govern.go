@@ -1,9 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -80,7 +82,12 @@ func folded(h []*contract.Event) (*govern.State, error) {
 func (g *governor) consistent(limits []guard.Limit) error {
 	in := g.state.Stack()
 	st := cpi.Stack{P0: in.Ceilings(), Limits: limits, Known: g.names.known("limits", "")}
-	return refusal(cpi.Validate(&st))
+	findings := cpi.Validate(&st)
+	if err := refusal(findings); err != nil {
+		at := strings.TrimPrefix(cpi.Errors(findings)[0].Pointer, "/")
+		return fmt.Errorf("%s: %w", cmp.Or(at, "limits"), err)
+	}
+	return nil
 }
 
 // refusal returns the findings that forbid an activation as one error, or nil.
