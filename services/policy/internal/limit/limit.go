@@ -84,10 +84,10 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 	reserved := map[string]events.Reserved{}
 	for i, r := range requests {
 		held, again := s.open[r.CallID]
-		if !again || done[r.CallID] {
+		if !again {
 			held, again = reserved[r.CallID], reserved[r.CallID].CallID != ""
 		}
-		if again { // a second delivery of the proposal
+		if again { // a second delivery of the proposal, of a call that may have ended
 			facts[i] = guard.BudgetFact{Accounts: accountsOf(held.Charges), Amounts: r.Amounts}
 			continue
 		}

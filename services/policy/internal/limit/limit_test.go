@@ -182,3 +182,14 @@ func TestExceedEscalates(t *testing.T) {
 		t.Errorf("%+v", out[0])
 	}
 }
+
+// TestLateDelivery: a second delivery of a proposal whose call is settled beside it
+// reserves nothing. Its outcome is on the ledger already; nothing would settle it.
+func TestLateDelivery(t *testing.T) {
+	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 9, Window: "total"}}}
+	b.want(b.one(noon, ask("c1", "a", 0)), "")
+	ev, out := Decide(&b.s, b.limits, noon, []Request{ask("c1", "a", 0)}, []Outcome{{CallID: "c1", Status: contract.Succeeded}})
+	if out[0].Refused != "" || len(ev.Reserved) != 0 || len(ev.Settled) != 1 {
+		t.Fatalf("%+v %+v", ev, out)
+	}
+}
