@@ -168,6 +168,9 @@ func (o *op) what() string {
 		t := split(o.subject)
 		return "pub " + strings.Join(t[:4], ".")
 	}
+	if strings.HasPrefix(o.subject, "blob.") {
+		return "pub blob" // named by what is random
+	}
 	if rest, ok := strings.CutPrefix(o.subject, "$JS.ACK."); ok {
 		t := split(rest)
 		return fmt.Sprintf("ack %s #%s x%s %.4s", t[1], t[3], t[2], o.data)

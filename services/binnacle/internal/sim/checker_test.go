@@ -69,7 +69,7 @@ func (c *checker) one(en eventlog.Entry) error {
 		return fmt.Errorf("lamport %d is not behind its cause's, %d", e.Lamport, before)
 	}
 	if c.w.keep {
-		c.w.note("EVENT #%d %s %s %s: %.900s", en.Seq, e.Source, e.Name, e.CallID, e.Data)
+		c.w.show("EVENT #%d %s %s %s: %.900s", en.Seq, e.Source, e.Name, e.CallID, e.Data)
 	}
 	c.ids[e.ID], c.clock[e.ID] = en.Seq, int64(e.Lamport)
 	if e.Name == events.BudgetChangedName {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -173,13 +174,16 @@ func (w *world) drive(c *call) {
 		w.bus.mu.Unlock()
 		a := w.send(ctx, edges[(c.gateway+try)%len(edges)], c.request)
 		cancel()
-		w.say("ANSWER %d try %d: %d %.200s %v", c.n, try, a.code, a.body, a.err)
+		w.say("ANSWER %d try %d: %d %.200s %v", c.n, try, a.code, random.ReplaceAll(a.body, []byte("*")), a.err)
 		if w.heard(c, &a) || c.leaves > 0 || c.key == "" || try >= len(c.pauses) {
 			return
 		}
 		time.Sleep(c.pauses[try])
 	}
 }
+
+// random is what is drawn anew for an id.
+var random = regexp.MustCompile(`[A-Z2-7]{26}`)
 
 // heard keeps what an answer says of a call; false: it says nothing.
 func (w *world) heard(c *call, a *answer) bool {

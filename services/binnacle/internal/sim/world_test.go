@@ -101,6 +101,11 @@ func (w *world) note(format string, args ...any) {
 	}
 }
 
+// show adds a line that belongs to no transcript, because it holds what is random.
+func (w *world) show(format string, args ...any) {
+	w.lines = append(w.lines, "    "+fmt.Sprintf(format, args...))
+}
+
 func (w *world) digest() string { return hex.EncodeToString(w.hash.Sum(nil))[:16] }
 
 // say has the scheduler add a line to the transcript. Any goroutine may call it.
