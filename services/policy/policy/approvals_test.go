@@ -1,0 +1,214 @@
+package policy
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// waits takes a call of tool.pay, which the ceilings let people decide, to its wait,
+// with bob and carol as approvers.
+func waits(t *testing.T, ctx context.Context) (l *ledger, m *member, call string) {
+	l = founded(t, nil)
+	for _, who := range []string{"bob", "carol"} {
+		l.put("policy", events.PrincipalRegisteredName, "identity", &events.PrincipalRegistered{Principal: who, Type: "person"}, nil)
+		l.put("policy", events.RoleGrantedName, "identity", &events.RoleGranted{Principal: who, Role: guard.DefaultRole}, nil)
+	}
+	m = l.join("policy-1")
+	d := l.propose("pay", nil)
+	if err := m.decider.take(ctx, d); err != nil {
+		t.Fatal(err)
+	}
+	m.follow()
+	if got := m.state.Escalations(); len(got) != 1 || got[0].CallID != l.callOf(d) || got[0].Reason != contract.ReasonApprovalRequired {
+		t.Fatalf("%+v", got)
+	}
+	return l, m, l.callOf(d)
+}
+
+// work is a governing call as its executor gets it.
+func work(actor, kind, args string) *execute.Work {
+	return &execute.Work{Event: &contract.Event{ID: "a-1", Tenant: "t", Actor: actor, Client: "-", Session: "s-gov", CallID: "g-1", Source: "policy/policy-1"},
+		Call: &contract.Call{ID: "g-1", Kind: kind}, Args: []byte(args)}
+}
+
+// settled takes the votes on the ledger to a settlement.
+func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
+	t.Helper()
+	for _, e := range l.of(contract.EventApprovalRecorded) {
+		b, err := e.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.settler.take(ctx, delivery{entry: eventlog.Entry{Subject: e.Subject(), Data: b}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.follow()
+}
+
+// TestVotes: who votes, how often and how; and the vote that settles a call has it
+// decided again, once.
+func TestVotes(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l, m, call := waits(t, ctx)
+		vote := func(actor, call, vote, extra string) execute.Result {
+			r := m.governor.handle(ctx, work(actor, kindVote, `{"call_id":"`+call+`","reason":"seen","vote":"`+vote+`"`+extra+`}`))
+			m.follow()
+			return r
+		}
+		for _, c := range []struct{ actor, call, code, message string }{
+			{"alice", call, "invalid_input", "not registered"},
+			{"mallory", call, "invalid_input", "not registered"},
+			{"bob", "c-other", "not_found", "no call c-other waits"},
+		} {
+			if r := vote(c.actor, c.call, contract.Grant, ""); r.ErrorCode != c.code || !strings.Contains(r.ErrorMessage, c.message) {
+				t.Errorf("%s: %+v", c.actor, r)
+			}
+		}
+		if len(l.of(contract.EventApprovalRecorded)) != 0 {
+			t.Fatal("a vote that does not count is recorded")
+		}
+		m.faults.before = once(1, contract.EventApprovalRecorded)
+		if r := vote("bob", call, contract.Grant, ""); r.ErrorCode == "" {
+			t.Errorf("a vote that is not stored is answered %+v", r)
+		}
+		m.faults.before = nil
+		if r := vote("bob", call, contract.Grant, ""); r.ErrorCode != "" || !strings.Contains(string(r.Output), `"resolved":"granted"`) {
+			t.Errorf("%+v", r)
+		}
+		if r := vote("carol", call, contract.Grant, ""); r.ErrorCode == "" {
+			t.Error("a settled call takes another vote")
+		}
+		for range 2 { // the settlement comes again
+			settled(t, ctx, l, m)
+		}
+		if got := l.of(contract.EventAllowed); len(got) != 1 || got[0].CallID != call || len(m.state.Escalations()) != 0 {
+			t.Errorf("%d calls are allowed", len(got))
+		}
+	})
+}
+
+// TestSignedBallots: a ballot is its signer's, whoever brings it, and a forged one
+// has the call denied before it is taken.
+func TestSignedBallots(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l, m, call := waits(t, ctx)
+		k := key(t, "ballot")
+		shown := &m.state.WaitingFor(call).Escalated.Decision
+		ballot := &contract.Approval{Approver: "carol", CallID: call, KID: k.KID, Reason: "seen", Tenant: "t", Vote: contract.Refuse}
+		sig := k.Sign(sign.DomainApproval, contract.Bytes(guard.BallotOf(ballot, shown)))
+		args := func(vote, kid, sig string) string {
+			return `{"call_id":"` + call + `","kid":"` + kid + `","reason":"seen","sig":"` + sig + `","vote":"` + vote + `"}`
+		}
+		for _, c := range []struct {
+			args string
+			want bool
+		}{
+			{args(contract.Refuse, k.KID, sig), true},
+			{args(contract.Grant, k.KID, sig), false}, // another vote than was signed
+			{args(contract.Refuse, "k-none", sig), false},
+			{args(contract.Refuse, key(t, "bundler").KID, sig), false},
+			{`{"call_id":"` + call + `","vote":"grant"}`, true}, // not signed
+			{`{"call_id":"c-other","sig":"x"}`, true},           // nothing waits
+			{`[]`, true}, // the schema denies it
+		} {
+			if m.ballots.verifies([]byte(c.args)) != c.want {
+				t.Errorf("%s: not %v", c.args, c.want)
+			}
+		}
+		if r := m.governor.handle(ctx, work("bob", kindVote, args(contract.Grant, k.KID, sig))); r.ErrorCode != "invalid_input" {
+			t.Errorf("%+v", r)
+		}
+		if r := m.governor.handle(ctx, work("bob", kindVote, args(contract.Refuse, k.KID, sig))); !strings.Contains(string(r.Output), `"approver":"carol"`) {
+			t.Errorf("%+v", r)
+		}
+		settled(t, ctx, l, m)
+		if status, reason := l.outcome(call); status != contract.Denied || reason != contract.ReasonApprovalDenied {
+			t.Error(status, reason)
+		}
+	})
+}
+
+// TestTimeout: a wait ends by itself, once, however many instances end it.
+func TestTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l, a, call := waits(t, ctx)
+		b := l.join("policy-2")
+		for _, m := range []*member{a, b} {
+			m.keepUp(ctx)
+			go m.ballots.timeouts(ctx)
+		}
+		time.Sleep(59 * time.Second)
+		if len(l.of(contract.EventApprovalRecorded)) != 0 {
+			t.Fatal("the wait ended early")
+		}
+		a.faults.before = once(1, contract.EventApprovalRecorded)
+		b.faults.before = once(2, contract.EventApprovalRecorded)
+		time.Sleep(5 * time.Second)
+		if n := len(l.of(contract.EventApprovalRecorded)); n != 1 {
+			t.Fatalf("the wait ended %d times", n)
+		}
+		settled(t, ctx, l, a)
+		if status, reason := l.outcome(call); status != contract.Denied || reason != contract.ReasonApprovalTimeout {
+			t.Error(status, reason)
+		}
+	})
+}
+
+// TestExpiry: an allowed call that nobody starts ends once, and one that was
+// claimed does not.
+func TestExpiry(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		a, b := l.join("policy-1"), l.join("policy-2")
+		left, begun := l.propose("echo", nil), l.propose("echo", nil)
+		for _, d := range []delivery{left, begun} {
+			if err := a.decider.take(ctx, d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		allowed := l.of(contract.EventAllowed)[1]
+		started := l.other.New(contract.EventEffectStarted, allowed.Session, contract.Bytes(&contract.Started{CallID: allowed.CallID}), allowed)
+		started.Source = "session-runner/session-runner-1"
+		raw, err := started.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range []*member{a, b} { // b never learns of the claim
+			m.follow()
+			go m.expirer.run(ctx)
+		}
+		if _, err := l.log.Append(ctx, started.Subject(), "claim:"+allowed.CallID, raw); err != nil {
+			t.Fatal(err)
+		}
+		a.keepUp(ctx)
+		a.faults.before = once(1, contract.EventStartExpired)
+		b.faults.after = once(1, contract.EventEffectRecorded)
+		time.Sleep(59 * time.Second)
+		if status, _ := l.outcome(l.callOf(left)); status != "" {
+			t.Fatal("the call ended early:", status)
+		}
+		time.Sleep(10 * time.Second)
+		if status, _ := l.outcome(l.callOf(left)); status != contract.Expired {
+			t.Errorf("the call that nobody started is %q", status)
+		}
+		if status, _ := l.outcome(l.callOf(begun)); status != "" {
+			t.Errorf("the call that was claimed is %q", status)
+		}
+		if n := len(l.of(contract.EventStartExpired)); n != 1 {
+			t.Errorf("%d claims of policy's", n)
+		}
+		if at, lines := a.expirer.starts.Dump(); len(lines) != 0 || at == 0 {
+			t.Errorf("still listed at %d: %s", at, lines)
+		}
+	})
+}

@@ -1,0 +1,295 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// TestDecidedOnce: whatever is lost on the way, a proposal comes to one decision.
+func TestDecidedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		a := l.join("policy-1")
+		allowed := func(want int) {
+			t.Helper()
+			if got := l.of(contract.EventAllowed); len(got) != want {
+				t.Fatalf("%d calls are allowed, want %d", len(got), want)
+			}
+		}
+		d := l.propose("echo", nil)
+		if err := a.decider.take(ctx, d); err != nil {
+			t.Fatal(err)
+		}
+		allowed(1)
+		for range 2 { // it comes again, on either side of a restart
+			d.tries++
+			if err := a.decider.take(ctx, d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.tries = 0
+		if err := l.join("policy-2").decider.take(ctx, d); err != nil {
+			t.Fatal(err)
+		}
+		allowed(1)
+
+		d = l.propose("echo", nil) // the ledger does not answer
+		a.faults.before = once(1, "allowed_")
+		if err := a.decider.take(ctx, d); !errors.Is(err, errDown) {
+			t.Fatal(err)
+		}
+		allowed(1)
+		d.tries++
+		if err := a.decider.take(ctx, d); err != nil {
+			t.Fatal(err)
+		}
+		allowed(2)
+
+		d = l.propose("echo", nil) // its answer is lost
+		a.faults.after = once(1, "allowed_")
+		if err := a.decider.take(ctx, d); !errors.Is(err, errDown) {
+			t.Fatal(err)
+		}
+		d.tries++
+		if err := a.decider.take(ctx, d); err != nil {
+			t.Fatal(err)
+		}
+		allowed(3)
+		var rec contract.Allowed
+		if err := contract.Decode(l.of(contract.EventAllowed)[2].Data, &rec); err != nil || rec.Decision.Intent == nil || rec.Decision.Intent.Executor != "session-runner" {
+			t.Errorf("%+v, %v", rec.Decision, err)
+		}
+	})
+}
+
+// TestTwoInstances: two instances that get the same proposal at once record one
+// decision, also where they decide differently.
+func TestTwoInstances(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		a, b := l.join("policy-1"), l.join("policy-2")
+		l.put("policy", events.PrincipalSuspendedName, "identity", &events.PrincipalSuspended{Principal: "alice", Reason: "x"}, nil)
+		a.follow() // b has not noticed yet
+		for _, order := range [][2]*member{{a, b}, {b, a}} {
+			d := l.propose("echo", nil)
+			d.stored = time.Time{}.Add(time.Hour) // a first delivery over a connection that is younger: nothing is looked up
+			for _, m := range order {
+				if err := m.decider.take(ctx, d); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if n := len(l.of(contract.EventAllowed)) + len(l.of(contract.EventEffectRecorded)); n != 2 {
+			t.Errorf("two proposals came to %d decisions", n)
+		}
+		if status, reason := l.outcome("c-1"); status != contract.Denied || reason != contract.ReasonPrincipalSuspended {
+			t.Error(status, reason)
+		}
+		if status, _ := l.outcome("c-2"); status != "" {
+			t.Error("the call is allowed and ended:", status)
+		}
+	})
+}
+
+// TestDenials: each has a receipt, and the receipts of a session are a chain.
+func TestDenials(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		a, b := l.join("policy-1"), l.join("policy-2")
+		foreign := func(e *contract.Event, _ *contract.Call) { e.Session = contract.SessionID("t", "bob", "s-his") }
+		for i, c := range []struct {
+			tool   string
+			change func(*contract.Event, *contract.Call)
+			want   string
+		}{
+			{"rm", nil, contract.ReasonPolicyViolation},
+			{"nosuch", nil, contract.ReasonUnknownTool},
+			{"echo", func(_ *contract.Event, c *contract.Call) { c.Scopes = nil }, contract.ReasonMissingRequirement},
+			{"echo", func(_ *contract.Event, c *contract.Call) {
+				c.Args = contract.NewContent(make([]byte, contract.SaltSize), []byte(`{"m":1}`), "application/json")
+			}, contract.ReasonArgsUnknownField},
+			{"echo", func(_ *contract.Event, c *contract.Call) { c.Args.Store = contract.StoreObject; c.Args.Text = "" }, contract.ReasonArgsUnavailable},
+			{"echo", func(_ *contract.Event, c *contract.Call) {
+				c.Args = contract.NewContent(make([]byte, contract.SaltSize), []byte(strings.Repeat("[", 5000)), "application/json")
+			}, contract.ReasonArgsUnavailable},
+			{"echo", func(e *contract.Event, _ *contract.Call) { e.Tenant = "u" }, contract.ReasonTenantIsolation},
+			{"echo", func(_ *contract.Event, c *contract.Call) { c.Parent, c.ParentSession = "c-9", "s-9" }, contract.ReasonProvenanceFailure},
+			{"echo", foreign, contract.ReasonIdentityIsolationViolation},
+		} {
+			m := []*member{a, b}[i%2]
+			d := l.propose(c.tool, c.change)
+			if err := m.decider.take(ctx, d); err != nil {
+				t.Fatalf("%s: %v", c.want, err)
+			}
+			if status, reason := l.outcome(l.callOf(d)); status != contract.Denied || reason != c.want {
+				t.Errorf("%s is %s for %s, want %s", c.tool, status, reason, c.want)
+			}
+		}
+		var prev string
+		for _, e := range l.of(contract.EventEffectRecorded) {
+			var rec contract.Recorded
+			if err := contract.Decode(e.Data, &rec); err != nil {
+				t.Fatal(err)
+			}
+			if e.Tenant != "t" || e.Session != contract.SessionID("t", "alice", "s-mine") {
+				continue
+			}
+			if prev != "" && rec.Receipt.Prev != prev {
+				t.Errorf("the receipt of %s does not follow the one before it", e.CallID)
+			}
+			prev = contract.Digest(&rec.Receipt)
+		}
+		if got := l.of(contract.EventAllowed); len(got) != 0 {
+			t.Error("allowed:", got[0].CallID)
+		}
+	})
+}
+
+// TestNoProposals: what is no proposal is passed over, and does not come again.
+func TestNoProposals(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		a := l.join("policy-1")
+		before := l.log.Size()
+		good := l.propose("echo", nil)
+		for name, spoil := range map[string]func(*delivery){
+			"noise":   func(d *delivery) { d.entry.Data = []byte("noise") },
+			"subject": func(d *delivery) { d.entry.Subject = "evt.t.judge.-.call_proposed.s-1" },
+			"no call": func(d *delivery) {
+				d.entry = l.propose("echo", func(e *contract.Event, _ *contract.Call) { e.ID = "p-other" }).entry
+			},
+		} {
+			d := good
+			spoil(&d)
+			if err := a.decider.take(ctx, d); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if l.log.Size() != before+2 {
+			t.Error("something was recorded")
+		}
+	})
+}
+
+// TestLabelsGuessed: an instance that does not know a session's labels decides
+// again once the ledger tells it, and what a call brings is recorded before it is
+// allowed.
+func TestLabelsGuessed(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		a, b := l.join("policy-1"), l.join("policy-2")
+		if err := b.decider.take(ctx, l.propose("e4", nil)); err != nil { // nothing is labelled yet
+			t.Fatal(err)
+		}
+		if err := a.decider.take(ctx, l.propose("fetch", nil)); err != nil {
+			t.Fatal(err)
+		}
+		labelled, allowed := l.of(events.SessionLabelledName), l.of(contract.EventAllowed)
+		if len(labelled) != 1 || len(allowed) != 2 || labelled[0].Lamport > allowed[1].Lamport {
+			t.Fatalf("%d labelled, %d allowed", len(labelled), len(allowed))
+		}
+		d := l.propose("e4", nil)
+		d.stored = time.Time{}.Add(time.Hour)
+		if err := b.decider.take(ctx, d); err != nil {
+			t.Fatal(err)
+		}
+		if status, reason := l.outcome(l.callOf(d)); status != contract.Denied || reason != contract.ReasonTaintedInputHighRiskDeny {
+			t.Errorf("the label was not seen: %q %q", status, reason)
+		}
+		if err := a.decider.take(ctx, l.propose("fetch", nil)); err != nil || len(l.of(events.SessionLabelledName)) != 1 {
+			t.Errorf("the same label is recorded twice: %v", err)
+		}
+		nested := l.propose("echo", func(e *contract.Event, c *contract.Call) { c.Labels = []string{"user_file"} })
+		if err := a.decider.take(ctx, nested); err != nil || len(l.of(events.SessionLabelledName)) != 2 {
+			t.Errorf("what came with the call is not recorded: %v", err)
+		}
+	})
+}
+
+// TestNestedCalls: a service makes calls inside one that it is executing, for the
+// same actor, and not once that has ended.
+func TestNestedCalls(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		a := l.join("policy-1")
+		parent := l.propose("echo", nil)
+		if err := a.decider.take(ctx, parent); err != nil {
+			t.Fatal(err)
+		}
+		nested := func(actor string) string {
+			d := l.propose("echo", func(e *contract.Event, c *contract.Call) {
+				c.Parent, c.ParentSession = l.callOf(parent), e.Session
+				e.Source, e.Origin, e.Actor = "session-runner/session-runner-1", "session-runner-1", actor
+			})
+			if err := a.decider.take(ctx, d); err != nil {
+				t.Fatal(err)
+			}
+			_, reason := l.outcome(l.callOf(d))
+			return reason
+		}
+		if got := nested("alice"); got != contract.ReasonProvenanceFailure {
+			t.Error("before the parent has started:", got)
+		}
+		allowed := l.of(contract.EventAllowed)[0]
+		l.put("session-runner", contract.EventEffectStarted, allowed.Session, &contract.Started{CallID: allowed.CallID}, allowed)
+		if got := nested("alice"); got != "" {
+			t.Error("while the parent runs:", got)
+		}
+		if got := nested("mallory"); got == "" {
+			t.Error("for another actor it is allowed")
+		}
+		l.put("session-runner", contract.EventEffectRecorded, allowed.Session, &contract.Recorded{Effect: contract.Effect{CallID: allowed.CallID, Status: contract.Succeeded}}, allowed)
+	})
+}
+
+// TestSessionsOfOthers: who may call in a session, and what is remembered of it.
+func TestSessionsOfOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		a := l.join("policy-1")
+		owner := func(actor, session string) string {
+			t.Helper()
+			who, err := a.decider.sessions.foreignOwner(ctx, &contract.Event{Tenant: "t", Session: session, Actor: actor}, contract.Time(time.Now()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return who
+		}
+		mine := contract.SessionID("t", "alice", "s-mine")
+		l.propose("echo", nil)
+		l.propose("echo", func(e *contract.Event, c *contract.Call) { e.Session, e.Actor = "s-old", "bob" })
+		for _, c := range []struct{ actor, session, want string }{
+			{"alice", mine, ""}, {"bob", mine, "alice"}, {"bob", "s-old", ""}, {"alice", "s-old", "bob"}, {"alice", "s-new", ""},
+			{"alice", contract.SessionID("t", "carol", "s-x"), "-"},
+		} {
+			if got := owner(c.actor, c.session); got != c.want {
+				t.Errorf("%s in %s: %q, want %q", c.actor, c.session, got, c.want)
+			}
+		}
+		l.put("policy", events.SessionGrantedName, "identity", &events.SessionGranted{Owner: "alice", Principal: "bob", Session: mine, Expires: contract.Time(time.Now().Add(time.Hour))}, nil)
+		a.follow()
+		if got := owner("bob", mine); got != "" {
+			t.Error("a grant does not hold:", got)
+		}
+		if !a.decider.sessions.opened("s-old") || a.decider.sessions.opened("s-none") || a.decider.sessions.opened("no token") {
+			t.Error("which sessions have calls is wrong")
+		}
+		var c cache[int]
+		for i := range maxCached + 1 {
+			c.put(fmt.Sprint(i), i)
+		}
+		if v, ok := c.get(fmt.Sprint(maxCached)); !ok || v != maxCached {
+			t.Error("a full cache loses what was just put")
+		}
+		if _, ok := c.get("0"); ok {
+			t.Error("a full cache is not dropped")
+		}
+	})
+}

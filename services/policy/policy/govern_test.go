@@ -1,0 +1,305 @@
+package policy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
+)
+
+// TestBudgetsHold: of many calls at once on two instances, as many are allowed as
+// the limit has room for, and room comes back as calls end.
+func TestBudgetsHold(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, func(c *guard.Ceilings) {
+			c.Limits = []guard.Limit{{ID: "few", Level: "agent", Measure: "calls", Max: 3, Window: "concurrent"}}
+		})
+		members := []*member{l.join("policy-1"), l.join("policy-2")}
+		for _, m := range members {
+			m.keepUp(ctx)
+		}
+		run := func(n int) (allowed int) {
+			before := len(l.of(contract.EventAllowed))
+			var ds []delivery
+			for range n {
+				ds = append(ds, l.propose("echo", nil))
+			}
+			var wg sync.WaitGroup
+			for i, d := range ds {
+				wg.Go(func() {
+					for try := range uint64(4) {
+						d.tries = try
+						if members[i%2].decider.take(ctx, d) == nil {
+							return
+						}
+					}
+					t.Errorf("%s is not decided", l.callOf(d))
+				})
+			}
+			wg.Wait()
+			return len(l.of(contract.EventAllowed)) - before
+		}
+		members[0].faults.after = once(1, events.BudgetChangedName) // an answer is lost
+		if got := run(10); got != 3 {
+			t.Errorf("%d calls are allowed, want 3", got)
+		}
+		for _, e := range l.of(contract.EventAllowed) {
+			l.put("session-runner", contract.EventEffectRecorded, e.Session, &contract.Recorded{Effect: contract.Effect{CallID: e.CallID, Status: contract.Succeeded}}, e)
+		}
+		time.Sleep(10 * time.Second)
+		if got := run(4); got != 3 {
+			t.Errorf("after those ended %d calls are allowed, want 3", got)
+		}
+		if n := len(l.of(contract.EventEffectRecorded)); n != 3+7+1 {
+			t.Errorf("%d outcomes", n)
+		}
+	})
+}
+
+// TestBudgetUnavailable: where the budget ledger cannot be written, a call is tried
+// again, and then denied.
+func TestBudgetUnavailable(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, func(c *guard.Ceilings) {
+			c.Limits = []guard.Limit{{ID: "day", Level: "agent", Measure: "calls", Max: 3, Window: "day"}}
+		})
+		m := l.join("policy-1")
+		m.keepUp(ctx)
+		m.faults.before = once(1000, events.BudgetChangedName)
+		d := l.propose("echo", nil)
+		for d.tries = range uint64(maxBudgetTries) {
+			if err := m.decider.take(ctx, d); !errors.Is(err, errDown) {
+				t.Fatal(err)
+			}
+		}
+		d.tries = maxBudgetTries
+		if err := m.decider.take(ctx, d); err != nil {
+			t.Fatal(err)
+		}
+		if _, reason := l.outcome(l.callOf(d)); reason != contract.ReasonBudgetError {
+			t.Error(reason)
+		}
+	})
+}
+
+// TestFreezeWaits: a freeze answers once every running executor has acknowledged it,
+// or names those that have not.
+func TestFreezeWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		m := l.join("policy-1")
+		m.keepUp(ctx)
+		m.governor.freezes.live = func(_ context.Context, service string) ([]string, error) {
+			return map[string][]string{"session-runner": {"session-runner-1", "session-runner-2"}}[service], nil
+		}
+		began := time.Now()
+		go func() {
+			for len(l.of(events.MeshFrozenName)) == 0 {
+				sleep(ctx, time.Millisecond)
+			}
+			for _, who := range []string{"session-runner-1", "session-runner-2"} {
+				sleep(ctx, time.Second)
+				l.put("session-runner", contract.EventFreezeAcknowledged, "freeze", &contract.FreezeAck{FreezeID: govern.FreezeID("g-1"), Instance: who}, nil)
+			}
+		}()
+		r := m.governor.handle(ctx, work("admin", govern.KindFreeze, `{"reason":"x"}`))
+		if took := time.Since(began); took < 2*time.Second || took > 3*time.Second || !strings.Contains(string(r.Output), `"missing":[]`) {
+			t.Errorf("after %v: %s", took, r.Output)
+		}
+		if err := m.decider.take(ctx, l.propose("echo", nil)); err != nil {
+			t.Fatal(err)
+		}
+		if _, reason := l.outcome("c-1"); reason != contract.ReasonSystemFrozen {
+			t.Error(reason)
+		}
+		if r := m.governor.handle(ctx, work("admin", govern.KindFreeze, `{"reason":"x"}`)); r.ErrorCode != "invalid_input" {
+			t.Errorf("%+v", r)
+		}
+		if r := m.governor.handle(ctx, work("admin", guard.KindUnfreeze, `{"reason":"x"}`)); r.ErrorCode != "" {
+			t.Errorf("%+v", r)
+		}
+		m.governor.freezes.live = func(context.Context, string) ([]string, error) { return []string{"session-runner-9"}, nil }
+		w := work("admin", govern.KindFreeze, `{"reason":"x"}`)
+		w.Call.ID = "g-2"
+		if r := m.governor.handle(ctx, w); !strings.Contains(string(r.Output), `"missing":["session-runner-9"`) {
+			t.Errorf("%s", r.Output)
+		}
+	})
+}
+
+// TestGoverning: a governing call is decided on its aggregate's history, and tells
+// what is wrong with it from what is wrong with the ledger.
+func TestGoverning(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, func(c *guard.Ceilings) {
+			c.Limits = []guard.Limit{{ID: "most", Level: "agent", Measure: "calls", Max: 3, Window: "day"}}
+		})
+		a, b := l.join("policy-1"), l.join("policy-2")
+		a.keepUp(ctx)
+		b.keepUp(ctx)
+		for _, c := range []struct{ kind, args, code, message string }{
+			{"policy.grant_role", `{"principal":"bob","role":"sec"}`, "", ""},
+			{"policy.grant_role", `{"principal":"bob","role":"a b"}`, "invalid_input", "role: want"},
+			{"policy.revoke_role", `{"principal":"bob","role":"ops"}`, "invalid_input", "does not hold"},
+			{"policy.grant_role", `{"principal":1}`, "invalid_input", "principal"},
+			{"policy.conquer", `{}`, "invalid_input", "policy.conquer"},
+			{"policy.set_limits", `{"limits":[{"id":"l","level":"agent","max":9,"measure":"calls","window":"day"}]}`, "invalid_input", "above the ceiling of 3"},
+			{"policy.set_limits", `{"limits":[{"id":"l","level":"agent","subject":"nobody","max":1,"measure":"calls","window":"day"}]}`, "invalid_input", `principal "nobody" does not exist`},
+			{"policy.set_limits", `{"limits":[{"id":"l","level":"agent","max":2,"measure":"calls","window":"day"}]}`, "", ""},
+			{"policy.grant_session", `{"principal":"bob","session":"s-old","ttl_ms":1000}`, "invalid_input", "not found"},
+		} {
+			r := a.governor.handle(ctx, work("admin", c.kind, c.args))
+			if r.ErrorCode != c.code || !strings.Contains(r.ErrorMessage, c.message) {
+				t.Errorf("%s %s: %s %s", c.kind, c.args, r.ErrorCode, r.ErrorMessage)
+			}
+		}
+		l.propose("echo", func(e *contract.Event, _ *contract.Call) { e.Session, e.Actor = "s-old", "admin" })
+		if r := a.governor.handle(ctx, work("admin", "policy.grant_session", `{"principal":"bob","session":"s-old","ttl_ms":1000}`)); r.ErrorCode != "" {
+			t.Errorf("an old session of the caller's: %+v", r)
+		}
+		a.faults.before = once(1, events.RoleGrantedName)
+		if r := a.governor.handle(ctx, work("admin", "policy.grant_role", `{"principal":"bob","role":"ops"}`)); r.ErrorCode != "unavailable" {
+			t.Errorf("%+v", r)
+		}
+		var wg sync.WaitGroup
+		for i := range 8 { // all on one aggregate
+			wg.Go(func() {
+				r := []*member{a, b}[i%2].governor.handle(ctx, work("admin", "policy.grant_role", fmt.Sprintf(`{"principal":"bob","role":"r%d"}`, i)))
+				if r.ErrorCode != "" {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(time.Second)
+		var roles []string
+		a.state.Read(func(v *state.View) { roles = v.People.People.Roles("bob", contract.Time(time.Now())) })
+		if len(roles) != 9 || string(a.state.Dump()) != string(b.state.Dump()) {
+			t.Errorf("%v", roles)
+		}
+	})
+}
+
+// TestActivations: a document is in force once its stack was validated; the same
+// one changes nothing; what was before comes back; and what is not signed, not
+// consistent or not listed is refused.
+func TestActivations(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		m := l.join("policy-1")
+		m.keepUp(ctx)
+		do := func(kind, args string) execute.Result { return m.governor.handle(ctx, work("admin", kind, args)) }
+		overlay := func(reason string) string {
+			doc := contract.Bytes(&guard.Overlay{ID: "o", Scope: "tenant", Subject: "t", Rules: []guard.OverlayRule{{Kinds: []string{"tool.echo"}, Reason: reason, Verdict: contract.Deny}}})
+			return fmt.Sprintf(`{"layer":"p2","name":"o","document":%q}`, doc)
+		}
+		bundle := func(seed []byte, kid string) string {
+			b, err := rego.Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"DENY\", \"reason_code\": \"DENY_MINE\"} if input.kind == \"tool.echo\"")}, kid, seed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return `{"layer":"p1","name":"mine","bundle":"` + base64.StdEncoding.EncodeToString(b) + `"}`
+		}
+		seed := sha256.Sum256([]byte("bundler"))
+		stranger := sha256.Sum256([]byte("stranger"))
+		root := sha256.Sum256([]byte("root"))
+		for _, c := range []struct{ kind, args, want string }{
+			{kindRetire, `{"layer":"p2","name":"o"}`, "name: no such document"},
+			{kindRollback, `{"layer":"p2","name":"o"}`, "name: there is nothing to go back to"},
+			{kindActivate, overlay("DENY_A"), `"changed":true`},
+			{kindActivate, overlay("DENY_A"), `"changed":false`},
+			{kindActivate, overlay("DENY_B"), `"changed":true`},
+			{kindRollback, `{"layer":"p2","name":"o"}`, `"changed":true`},
+			{kindActivate, overlay("APPROVED"), "reason_code APPROVED belongs to ALLOW"},
+			{kindActivate, strings.Replace(overlay("DENY_A"), `"name":"o"`, `"name":"p"`, 1), "name: want the overlay's id, o"},
+			{kindActivate, `{"layer":"p2","name":"o","document":"{}"}`, "document: "},
+			{kindActivate, `{"layer":"p2","name":"o"}`, "layer: give exactly one"},
+			{kindActivate, `{"layer":"p2"}`, "name: bundles and overlays have one"},
+			{kindActivate, `{"layer":"p0","name":"x","document":"{}"}`, "name: bundles and overlays have one"},
+			{kindActivate, `{"layer":"p1","name":"x","document":"{}"}`, "document: a bundle comes as"},
+			{kindActivate, `{"layer":"p1","name":"x","url":"http://u:p@mail.example/b"}`, "url: want http"},
+			{kindActivate, `{"layer":"p1","name":"x","url":"http://evil.example/b"}`, "not in the ceilings' egress_hosts"},
+			{kindActivate, `{"layer":"p1","name":"x","object":{"commitment":"sha256:x","size":1}}`, "object: "},
+			{kindActivate, bundle(nil, ""), "is not signed"},
+			{kindActivate, bundle(stranger[:], key(t, "stranger").KID), "not in the trust registry"},
+			{kindActivate, bundle(root[:], key(t, "root").KID), "does not sign bundles"},
+			{kindActivate, bundle(seed[:], key(t, "bundler").KID), `"changed":true`},
+			{kindRetire, `{"layer":"p1","name":"mine"}`, `"retired":true`},
+		} {
+			r := do(c.kind, c.args)
+			if !strings.Contains(r.ErrorMessage+string(r.Output), c.want) {
+				t.Errorf("%s %.60s: %s%s, want %s", c.kind, c.args, r.ErrorMessage, r.Output, c.want)
+			}
+		}
+		if err := m.decider.take(ctx, l.propose("echo", nil)); err != nil {
+			t.Fatal(err)
+		}
+		if _, reason := l.outcome("c-1"); reason != "DENY_A" {
+			t.Error("the overlay in force answers", reason)
+		}
+		m.faults.before = once(1, contract.EventPolicyActivated)
+		if r := do(kindActivate, overlay("DENY_C")); r.ErrorCode != "unavailable" {
+			t.Errorf("%+v", r)
+		}
+		n := len(l.of(contract.EventPolicyActivated))
+		dir := t.TempDir()
+		file := filepath.Join(dir, "p0.json")
+		if err := os.WriteFile(file, guard.SignP0(key(t, "root"), *m.ceilings()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // an instance that starts records only what is new
+			if err := l.join("policy-2").activator.configure(ctx, &Config{P0File: file}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := len(l.of(contract.EventPolicyActivated)); got != n {
+			t.Errorf("%d activations by the same configuration", got-n)
+		}
+		if err := m.activator.configure(ctx, &Config{P0File: filepath.Join(dir, "none")}); err == nil || !strings.Contains(err.Error(), "binnacle init") {
+			t.Error(err)
+		}
+	})
+}
+
+func (m *member) ceilings() *guard.Ceilings {
+	s := m.state.Stack()
+	return s.Ceilings()
+}
+
+// TestFilters: each event that the state folds is selected by its reader, and each
+// that the reader selects is folded.
+func TestFilters(t *testing.T) {
+	files, err := filepath.Glob("../../../schemas/events/*/*.json")
+	if err != nil || len(files) < 40 {
+		t.Fatalf("%d schemas of events, %v", len(files), err)
+	}
+	for _, f := range files {
+		name, _, _ := strings.Cut(filepath.Base(f), ".")
+		selected := false
+		for _, service := range []string{"policy", "audit", "provision", "llm-router", "session-runner"} {
+			for _, f := range stateReader.Filters {
+				selected = selected || memlog.Match(f, "evt.t."+service+".-."+name+".k")
+			}
+		}
+		folded := state.Reads(name) || name == contract.EventFreezeAcknowledged
+		if selected != folded {
+			t.Errorf("%s: selected %v, folded %v", name, selected, folded)
+		}
+	}
+}

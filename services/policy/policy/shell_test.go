@@ -1,0 +1,324 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+)
+
+// errDown is what a ledger answers that cannot be reached.
+var errDown = errors.New("no answer")
+
+// faulty is a ledger whose appends can be made to fail, before they are stored or
+// after, which is a lost acknowledgement.
+type faulty struct {
+	eventlog.Log
+	mu     sync.Mutex
+	before func(subject string) error
+	after  func(subject string) error
+}
+
+func (l *faulty) around(subject string, f func() (uint64, error)) (uint64, error) {
+	l.mu.Lock()
+	before, after := l.before, l.after
+	l.mu.Unlock()
+	if before != nil {
+		if err := before(subject); err != nil {
+			return 0, err
+		}
+	}
+	seq, err := f()
+	if err == nil && after != nil {
+		if err := after(subject); err != nil {
+			return 0, err
+		}
+	}
+	return seq, err
+}
+
+func (l *faulty) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
+	return l.around(subject, func() (uint64, error) { return l.Log.Append(ctx, subject, id, data) })
+}
+
+func (l *faulty) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	return l.around(subject, func() (uint64, error) { return l.Log.AppendExpect(ctx, subject, id, data, filter, expect) })
+}
+
+// once makes a fault of the first n appends whose subject holds a word.
+func once(n int, word string) func(string) error {
+	return func(subject string) error {
+		if n > 0 && strings.Contains(subject, word) {
+			n--
+			return errDown
+		}
+		return nil
+	}
+}
+
+// shelf keeps contents in memory.
+type shelf struct{ objects map[string][]byte }
+
+func (s *shelf) Open(_ context.Context, c *contract.Content) ([]byte, error) {
+	return c.Open(s.objects[c.Commitment])
+}
+
+func (s *shelf) Commit(_ context.Context, content []byte, mediaType string) (contract.Content, error) {
+	salt := make([]byte, contract.SaltSize)
+	c := contract.NewContent(salt, content, mediaType)
+	s.objects[c.Commitment] = contract.Object(salt, content)
+	return c, nil
+}
+
+// ring is a registry of the keys that a test has.
+type ring map[*sign.Key]trust.Key
+
+func (r ring) Keys() []trust.Key {
+	var out []trust.Key
+	for _, k := range r {
+		out = append(out, k)
+	}
+	return out
+}
+
+func (r ring) At(kid, owner, use string, _ uint64) ([]byte, error) {
+	for k, doc := range r {
+		if doc.KID == kid && doc.Owner == owner && slices.Contains(doc.Uses, use) {
+			return k.Public(), nil
+		}
+	}
+	return nil, fmt.Errorf("%s is no key of %s for %s", kid, owner, use)
+}
+
+// ledger is the in-memory ledger that the instances of a test share.
+type ledger struct {
+	t     *testing.T
+	log   *memlog.Log
+	shelf *shelf
+	other *emit.Emitter // of the services beside policy
+	calls int
+}
+
+// member is one policy instance on a ledger, without its network.
+type member struct {
+	*parts
+	l      *ledger
+	faults *faulty
+	read   uint64 // sequence up to which its views are
+}
+
+func newLedger(t *testing.T) *ledger {
+	l := &ledger{t: t, log: &memlog.Log{}, shelf: &shelf{objects: map[string][]byte{}}}
+	l.other = &emit.Emitter{Log: l.log, Tenant: "t", Source: "gateway/gw1", Now: time.Now}
+	return l
+}
+
+// join starts an instance and brings its views up to the ledger's end.
+func (l *ledger) join(name string) *member {
+	m := &member{l: l, faults: &faulty{Log: l.log}}
+	k := key(l.t, "policy")
+	e := &emit.Emitter{Log: m.faults, Tenant: "t", Source: "policy/" + name, Now: time.Now}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	i := &instance{name: name, tenant: "t", emit: e, log: quiet, contents: l.shelf, trust: l.ring(),
+		signKey: func() *sign.Key { return k }, recorder: &execute.Recorder{Emit: e, Key: func() *sign.Key { return k }, Service: "policy"}}
+	m.parts = assemble(i, mesh{
+		connected: func() time.Time { return time.Time{} },
+		ask:       func(_ context.Context, _, _ string, _, out any) error { *out.(*bool) = false; return nil },
+		live:      func(context.Context, string) ([]string, error) { return nil, nil },
+		latest:    func(context.Context) (uint64, error) { return l.log.Size(), nil },
+	})
+	m.follow()
+	return m
+}
+
+// ring has a root key, a key for bundles and one of the approver carol.
+func (l *ledger) ring() ring {
+	r := ring{}
+	for name, of := range map[string][2]string{"root": {"provision", contract.UseRoot}, "bundler": {"bundle:ci", contract.UseBundle}, "ballot": {guard.ApproverOwner("carol"), contract.UseApproval}} {
+		k := key(l.t, name)
+		r[k] = trust.Key{TrustKey: contract.TrustKey{KID: k.KID, Owner: of[0], Uses: []string{of[1]}}}
+	}
+	return r
+}
+
+// follow brings the views of an instance up to the ledger's end.
+func (m *member) follow() {
+	for seq := m.read + 1; seq <= m.l.log.Size(); seq++ {
+		en, err := m.l.log.Get(context.Background(), seq)
+		if err != nil {
+			m.l.t.Fatal(err)
+		}
+		selects := func(filters []string) bool {
+			return slices.ContainsFunc(filters, func(f string) bool { return memlog.Match(f, en.Subject) })
+		}
+		if selects(stateReader.Filters) {
+			if err := m.apply(en); err != nil {
+				m.l.t.Fatal(err)
+			}
+		}
+		if selects(startsReader.Filters) {
+			if err := m.expirer.starts.Apply(en); err != nil {
+				m.l.t.Fatal(err)
+			}
+		}
+		if selects(outcomesReader.Filters) {
+			m.budget.Outcome(context.Background(), en)
+		}
+		m.read = seq
+	}
+}
+
+// keepUp follows every 5 ms, and writes the budget ledger, until the test ends.
+func (m *member) keepUp(ctx context.Context) {
+	go func() {
+		for ctx.Err() == nil {
+			m.follow()
+			sleep(ctx, 5*time.Millisecond)
+		}
+	}()
+	go m.budget.Run(ctx, ctx)
+	go m.budget.Sweep(ctx)
+}
+
+// put stores an event of a service's.
+func (l *ledger) put(service, name, key string, data canon.Document, cause *contract.Event) *contract.Event {
+	l.t.Helper()
+	e := l.other.New(name, key, contract.Bytes(data), cause)
+	e.Source = service + "/" + service + "-1"
+	if _, err := l.other.Append(context.Background(), e); err != nil {
+		l.t.Fatal(err)
+	}
+	return e
+}
+
+// founded is a ledger with ceilings, a bundle and tools.
+func founded(t *testing.T, change func(*guard.Ceilings)) *ledger {
+	l := newLedger(t)
+	c := guard.Ceilings{ForbiddenKinds: []string{"tool.rm"}, EgressHosts: []string{"mail.example"}, MaxCents: 100, Sandbox: *box(), StartWindowMS: 60_000,
+		Approvals: []guard.KindApproval{{Kinds: []string{"tool.pay"}, Rule: contract.ApprovalRule{Quorum: 1, TimeoutMS: 60_000}}}}
+	if change != nil {
+		change(&c)
+	}
+	bundle, err := DefaultBundle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := l.join("policy-0")
+	ctx := context.Background()
+	if err := m.activator.put(ctx, "p0", "", 0, guard.SignP0(key(t, "root"), c)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.activator.put(ctx, "p1", nameDefault, precedenceDefault, bundle); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.activator.bootstrap(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"echo", "rm", "pay", "fetch", "e4"} {
+		tool := contract.Tool{Class: "E0", Executor: "session-runner", Kind: "tool." + name, Tool: name, Version: "v1", Sandbox: box(),
+			InputSchema: contract.Raw(`{"properties":{"n":{"type":"integer"}},"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)}
+		switch name {
+		case "fetch":
+			tool.Labels = []string{"web"}
+		case "e4":
+			tool.Class = "E4"
+		}
+		l.put("session-runner", contract.EventToolRegistered, "tool-"+name, &tool, nil)
+	}
+	return l
+}
+
+// propose stores a proposal of alice's and returns its delivery.
+func (l *ledger) propose(tool string, change func(*contract.Event, *contract.Call)) delivery {
+	l.t.Helper()
+	l.calls++
+	id := fmt.Sprint("c-", l.calls)
+	session := contract.SessionID("t", "alice", "s-mine")
+	e := l.other.New(contract.EventCallProposed, session, nil, nil)
+	c := contract.Call{Args: contract.NewContent(make([]byte, contract.SaltSize), []byte(`{"n":1}`), "application/json"), Deadline: contract.Time(time.Now().Add(time.Minute)),
+		ID: id, Kind: "tool." + tool, Tool: tool, Scopes: []string{"tools:call"}, SessionName: "s-mine"}
+	e.ID, e.CallID, e.Actor, e.Session, e.Origin = "p-"+id, id, "alice", session, "gw1"
+	if change != nil {
+		change(e, &c)
+	}
+	e.Key, e.Data = e.Session, contract.Bytes(&c)
+	b, err := e.Encode()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	seq, err := l.log.Append(context.Background(), e.Subject(), e.ID, b)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return delivery{entry: eventlog.Entry{Seq: seq, Subject: e.Subject(), Data: b}, stored: time.Now()}
+}
+
+// of lists what is recorded under a name, in order.
+func (l *ledger) of(name string) []*contract.Event {
+	l.t.Helper()
+	var out []*contract.Event
+	for en, err := range l.log.Scan(context.Background(), "evt.>", 1) {
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		e, err := eventlog.Open(en)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		if e.Name == name {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// outcome returns the verdict, reason and status that a call's outcome records, of
+// which there must be one.
+func (l *ledger) outcome(call string) (status, reason string) {
+	l.t.Helper()
+	n := 0
+	for _, e := range l.of(contract.EventEffectRecorded) {
+		if e.CallID == call {
+			var rec contract.Recorded
+			if err := contract.Decode(e.Data, &rec); err != nil {
+				l.t.Fatal(err)
+			}
+			n++
+			status, reason = rec.Effect.Status, rec.Receipt.ReasonCode
+		}
+	}
+	if n > 1 {
+		l.t.Errorf("call %s has %d outcomes", call, n)
+	}
+	return status, reason
+}
+
+func (l *ledger) callOf(d delivery) string { return contract.PeekCallID(d.entry.Data) }
+
+// bubble runs a test in a bubble of its own time, whose goroutines end with it.
+func bubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		f(t, ctx)
+	})
+}
