@@ -116,7 +116,7 @@ func history(t *testing.T, b *meshtest.Bus, n int) {
 	}
 	body := bytes.Repeat([]byte("x"), 400)
 	for i := range n {
-		if _, err := js.PublishAsync(fmt.Sprintf("evt.t.session-runner.-.effect_recorded.s-h%d", i%10_000), body); err != nil {
+		if _, err := js.PublishAsync(fmt.Sprintf("evt.t.session-runner.-.effect_recorded.s-h%d", i%10_000), body, jetstream.WithStallWait(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}

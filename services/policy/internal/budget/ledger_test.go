@@ -1,0 +1,277 @@
+package budget
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
+)
+
+// flaky is a ledger on which fail says which appends fail after they are stored.
+type flaky struct {
+	*memlog.Log
+	mu   sync.Mutex
+	fail int
+}
+
+var errLost = errors.New("the answer is lost")
+
+func (l *flaky) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	seq, err := l.Log.AppendExpect(ctx, subject, id, data, filter, expect)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil && l.fail > 0 {
+		l.fail--
+		return 0, errLost
+	}
+	return seq, err
+}
+
+var three = []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 3, Window: "concurrent"}}
+
+func member(log eventlog.Log, name string, limits []guard.Limit) *Ledger {
+	m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/" + name, Now: time.Now}
+	return New(m, slog.New(slog.NewTextHandler(io.Discard, nil)), func() []guard.Limit { return limits })
+}
+
+// bubble runs f with n members of one ledger that are running.
+func bubble(t *testing.T, n int, f func(ctx context.Context, log *flaky, ms []*Ledger)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		log := &flaky{Log: &memlog.Log{}}
+		var ms []*Ledger
+		for i := range n {
+			ms = append(ms, member(log, fmt.Sprint("policy-", i), three))
+			go ms[i].Run(ctx, ctx)
+		}
+		f(ctx, log, ms)
+	})
+}
+
+func asked(call string) limit.Request {
+	return limit.Request{CallID: call, Facts: &guard.Facts{Actor: "alice", Session: "s-1", Tenant: "t"}, Amounts: contract.Amounts{Calls: 1}}
+}
+
+// take reserves and waits until it is certain; refused is the reason why not.
+func take(ctx context.Context, b *Ledger, call string) (refused string, err error) {
+	_, final, err := b.Reserve(ctx, asked(call), "judge")
+	if err != nil {
+		return "", err
+	}
+	f, err := final()
+	return f.Refused, err
+}
+
+// record stores an event of a call's.
+func record(t *testing.T, log eventlog.Log, service, name, target, call string, data []byte) eventlog.Entry {
+	t.Helper()
+	m := &emit.Emitter{Log: log, Tenant: "t", Source: service + "/" + service + "-1", Now: time.Now}
+	e := m.New(name, "s-1", data, nil)
+	e.CallID, e.Session, e.Target, e.Actor = call, "s-1", target, "alice"
+	seq, err := m.Append(t.Context(), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	en, err := log.Get(t.Context(), seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return en
+}
+
+func outcome(t *testing.T, log eventlog.Log, service, call string) eventlog.Entry {
+	return record(t, log, service, contract.EventEffectRecorded, "", call, contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: call, Status: contract.Succeeded}}))
+}
+
+// TestNeverOverspent: however many members reserve at once, and however many answers
+// are lost, no more is granted than the limit has.
+func TestNeverOverspent(t *testing.T) {
+	bubble(t, 3, func(ctx context.Context, log *flaky, ms []*Ledger) {
+		log.fail = 2
+		var mu sync.Mutex
+		granted := map[string]bool{}
+		var wg sync.WaitGroup
+		for i := range 24 {
+			wg.Go(func() {
+				call := fmt.Sprint("c-", i)
+				for { // a delivery after the other, until one is certain
+					refused, err := take(ctx, ms[i%3], call)
+					if err != nil {
+						continue
+					}
+					mu.Lock()
+					granted[call] = refused == ""
+					mu.Unlock()
+					return
+				}
+			})
+		}
+		wg.Wait()
+		n := 0
+		for _, ok := range granted {
+			if ok {
+				n++
+			}
+		}
+		if n != 3 {
+			t.Errorf("%d calls are granted, want 3", n)
+		}
+		var dumps []string
+		for _, b := range ms {
+			if err := b.Read(ctx); err != nil {
+				t.Fatal(err)
+			}
+			at, lines := b.Dump()
+			dumps = append(dumps, fmt.Sprintf("%d %s", at, lines))
+		}
+		if dumps[0] != dumps[1] || dumps[1] != dumps[2] || ms[0].Rows()[0].Reserved != 3 {
+			t.Errorf("the members differ: %q", dumps)
+		}
+		var v View
+		for en, err := range log.Scan(ctx, "evt.>", 1) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := eventlog.Open(en)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := v.Apply(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !strings.HasSuffix(dumps[0], " "+string(v.Dump())) {
+			t.Errorf("folded event by event it is %s", v.Dump())
+		}
+	})
+}
+
+// TestWhoSettles: an outcome settles a reservation where the executor or policy
+// recorded it, once; what another service records does not.
+func TestWhoSettles(t *testing.T) {
+	bubble(t, 1, func(ctx context.Context, log *flaky, ms []*Ledger) {
+		b := ms[0]
+		reserved := func() (n int64) {
+			time.Sleep(10 * linger)
+			for _, r := range b.Rows() {
+				n += r.Reserved
+			}
+			return n
+		}
+		for _, call := range []string{"c-1", "c-2", "c-3"} {
+			if refused, err := take(ctx, b, call); refused != "" || err != nil {
+				t.Fatal(refused, err)
+			}
+		}
+		if refused, _ := take(ctx, b, "c-4"); refused != contract.ReasonConcurrencyExceeded {
+			t.Error("beyond the limit:", refused)
+		}
+		if refused, err := take(ctx, b, "c-1"); refused != "" || err != nil || reserved() != 3 {
+			t.Error("a second delivery reserves again, or is refused:", refused, err)
+		}
+		for _, c := range []struct {
+			service, call string
+			want          int64
+		}{{"gateway", "c-1", 3}, {"judge", "c-9", 3}, {"judge", "c-1", 2}, {"judge", "c-1", 2}, {"policy", "c-2", 1}} {
+			b.Outcome(ctx, outcome(t, log, c.service, c.call))
+			if got := reserved(); got != c.want {
+				t.Errorf("after an outcome of %s by %s: %d reserved, want %d", c.call, c.service, got, c.want)
+			}
+		}
+		b.Outcome(ctx, record(t, log, "judge", contract.EventEffectRecorded, "", "c-3", []byte(`{}`)))
+		if reserved() != 1 {
+			t.Error("what is no outcome settles")
+		}
+	})
+}
+
+// TestSweep: reservations of an instance that died are settled by another, by the
+// outcome of who was allowed the call; and so is one that was made too late.
+func TestSweep(t *testing.T) {
+	bubble(t, 2, func(ctx context.Context, log *flaky, ms []*Ledger) {
+		dead, b := ms[0], ms[1]
+		for _, call := range []string{"c-1", "c-2"} {
+			if refused, err := take(ctx, dead, call); refused != "" || err != nil {
+				t.Fatal(refused, err)
+			}
+			record(t, log, "policy", contract.EventAllowed, "judge", call, contract.Bytes(&contract.Allowed{}))
+		}
+		outcome(t, log, "judge", "c-1")
+		outcome(t, log, "vault-broker", "c-2") // was not allowed it
+		if b.Watched() != true || b.From(99) != 100 {
+			t.Error("where to follow from is wrong before it has read")
+		}
+		go b.Sweep(ctx)
+		time.Sleep(2 * time.Second)
+		if b.Rows()[0].Reserved != 2 || b.From(99) != 1 {
+			t.Errorf("%+v before its time, from %d", b.Rows(), b.From(99))
+		}
+		time.Sleep(10 * time.Second)
+		if b.Rows()[0].Reserved != 1 {
+			t.Errorf("%+v", b.Rows())
+		}
+		outcome(t, log, "judge", "c-2")
+		time.Sleep(10 * time.Second)
+		if b.Rows()[0].Reserved != 0 {
+			t.Errorf("%+v", b.Rows())
+		}
+		if refused, err := take(ctx, b, "c-1"); refused != "" || err != nil || b.Rows()[0].Reserved != 1 {
+			t.Fatal(refused, err)
+		}
+		b.Release(ctx, &contract.Event{CallID: "c-1", Tenant: "t", Session: "s-1"}, 1)
+		b.Release(ctx, &contract.Event{CallID: "c-9", Tenant: "t", Session: "s-1"}, 1)
+		time.Sleep(time.Second)
+		if b.Rows()[0].Reserved != 0 {
+			t.Errorf("a reservation for a call that has ended stays: %+v", b.Rows())
+		}
+	})
+}
+
+// TestNotRunning: a caller does not wait for a ledger that nobody writes, and what
+// the ledger holds must be readable.
+func TestNotRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &memlog.Log{}
+		b := member(log, "policy-1", three)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, _, err := b.Reserve(ctx, asked("c-1"), "judge"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if member(log, "policy-2", nil).Watched() {
+			t.Error("outcomes are followed without a limit")
+		}
+		m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/policy-1", Now: time.Now}
+		e := m.New(events.BudgetChangedName, aggregate, []byte(`{"x":1}`), nil)
+		raw, err := e.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := log.Append(t.Context(), e.Subject(), e.ID, raw); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Run(t.Context(), t.Context()); err == nil || !strings.Contains(err.Error(), "budget change at 1") {
+			t.Error(err)
+		}
+		var v View
+		if err := v.Apply(&contract.Event{Source: "gateway/gw1", Name: events.BudgetChangedName, Data: contract.Bytes(&events.BudgetChanged{Now: "x", Reserved: []events.Reserved{{CallID: "c", Session: "s"}}})}); err != nil || len(v.Dump()) != 0 {
+			t.Errorf("another service's change is folded: %s, %v", v.Dump(), err)
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package starts
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// entry is an event of a call, as the ledger stores it.
+func entry(t *testing.T, seq uint64, service, name, target, call string, data []byte) eventlog.Entry {
+	t.Helper()
+	e := contract.Event{ID: fmt.Sprint("e-", seq), Source: service + "/" + service + "-1", Name: name, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
+		Actor: "a", Client: "-", Session: "s-1", CallID: call, Origin: "-", Target: target, Time: contract.Time(time.Now()), Lamport: seq, Data: data}
+	b, err := e.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return eventlog.Entry{Seq: seq, Subject: e.Subject(), Data: b}
+}
+
+func allowed(t *testing.T, seq uint64, call string, until time.Time) eventlog.Entry {
+	d := contract.Decision{CallID: call, Facts: contract.Raw(`{}`), Verdict: contract.Allow, Intent: &contract.ExecutionIntent{CallID: call, Executor: "judge", Expires: contract.Time(until)}}
+	return entry(t, seq, "policy", contract.EventAllowed, "judge", call, contract.Bytes(&contract.Allowed{Decision: d}))
+}
+
+func ended(t *testing.T, seq uint64, service, name, call string) eventlog.Entry {
+	return entry(t, seq, service, name, "", call, contract.Bytes(&contract.Started{CallID: call}))
+}
+
+// TestStarts: a call is listed from its permission until its executor claims it or
+// policy expires it; nobody else's word counts.
+func TestStarts(t *testing.T) {
+	var v View
+	until := time.Now().Add(time.Hour)
+	for _, c := range []struct {
+		name string
+		en   eventlog.Entry
+		want string // calls listed after it
+	}{
+		{"one is allowed", allowed(t, 1, "c-1", until), "c-1"},
+		{"another is", allowed(t, 2, "c-2", until), "c-1 c-2"},
+		{"one that is not listed starts", ended(t, 3, "judge", contract.EventEffectStarted, "c-9"), "c-1 c-2"},
+		{"another service claims it", ended(t, 4, "gateway", contract.EventEffectStarted, "c-1"), "c-1 c-2"},
+		{"another service expires it", ended(t, 5, "judge", contract.EventStartExpired, "c-1"), "c-1 c-2"},
+		{"another service allows", entry(t, 6, "gateway", contract.EventAllowed, "judge", "c-3", []byte(`{}`)), "c-1 c-2"},
+		{"its executor claims it", ended(t, 7, "judge", contract.EventEffectStarted, "c-1"), "c-2"},
+		{"policy expires the other", ended(t, 8, "policy", contract.EventStartExpired, "c-2"), ""},
+	} {
+		if err := v.Apply(c.en); err != nil {
+			t.Fatal(c.name, err)
+		}
+		at, dump := v.Dump()
+		var listed []string
+		for line := range strings.Lines(string(dump)) {
+			_, id, _ := strings.Cut(line, `"call_id":"`)
+			id, _, _ = strings.Cut(id, `"`)
+			listed = append(listed, id)
+		}
+		if got := strings.Join(listed, " "); got != c.want || at != c.en.Seq {
+			t.Errorf("%s: at %d %q, want %q", c.name, at, got, c.want)
+		}
+	}
+	for name, want := range map[string]bool{contract.EventAllowed: true, contract.EventEffectStarted: true, contract.EventStartExpired: true, contract.EventEffectRecorded: false} {
+		if Reads(name) != want {
+			t.Errorf("%s: not %v", name, want)
+		}
+	}
+}
+
+// TestExpired: a call is returned once a second from the end of its window on, the
+// oldest first; one that is no decision never is.
+func TestExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var v View
+		begin := time.Now()
+		for _, en := range []eventlog.Entry{allowed(t, 3, "c-late", begin.Add(5*time.Second)), allowed(t, 2, "c-soon", begin.Add(2*time.Second)),
+			entry(t, 4, "policy", contract.EventAllowed, "judge", "c-bad", contract.Bytes(&contract.Allowed{})),
+			entry(t, 5, "policy", contract.EventAllowed, "judge", "c-worse", []byte(`{"x":1}`))} {
+			if err := v.Apply(en); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expired := func() string {
+			var out []string
+			for _, e := range v.Expired(time.Now()) {
+				out = append(out, e.CallID)
+			}
+			return strings.Join(out, " ")
+		}
+		for _, c := range []struct {
+			after time.Duration
+			want  string
+		}{{0, ""}, {1500 * time.Millisecond, ""}, {2500 * time.Millisecond, "c-soon"}, {3 * time.Second, ""}, {3600 * time.Millisecond, "c-soon"}, {6 * time.Second, "c-soon c-late"}} {
+			time.Sleep(c.after - time.Since(begin))
+			if got := expired(); got != c.want {
+				t.Errorf("after %v: %q, want %q", c.after, got, c.want)
+			}
+		}
+		if err := v.Apply(ended(t, 6, "policy", contract.EventStartExpired, "c-soon")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if got := expired(); got != "c-late" {
+			t.Error(got)
+		}
+	})
+}
