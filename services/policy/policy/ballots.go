@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -24,7 +25,7 @@ type ballots struct{ *instance }
 
 // voteFilter selects the votes on the calls of a session.
 func voteFilter(tenant, session string) string {
-	return "evt." + tenant + ".policy.*." + contract.EventApprovalRecorded + "." + session
+	return bus.Filter{Tenant: tenant, Service: "policy", Event: contract.EventApprovalRecorded, Key: session}.String()
 }
 
 // voteArgs is the input of policy.vote. With kid and sig the approver is the

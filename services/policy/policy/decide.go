@@ -63,7 +63,7 @@ func (d *decider) take(ctx context.Context, m delivery) error {
 	if p.event, err = eventlog.Open(m.entry); err == nil {
 		err = contract.Decode(p.event.Data, &p.call)
 	}
-	if err != nil || p.call.ID != p.event.CallID || p.event.ID != "p-"+p.call.ID {
+	if err != nil || p.call.ID != p.event.CallID || p.event.ID != contract.IDProposal+p.call.ID {
 		d.log.Error("not a proposal", "subject", m.entry.Subject, "seq", m.entry.Seq, "err", err)
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -92,7 +93,8 @@ func (d *decider) parentLive(ctx context.Context, e *contract.Event, c *contract
 	if err != nil || h.Service() != e.Service() || h.Recorded {
 		return false, err
 	}
-	for en, err := range d.emit.Log.Scan(ctx, "evt."+e.Tenant+".policy.*.allowed_"+e.Service()+"."+c.ParentSession, 1) {
+	allowed := bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventAllowed + "_" + e.Service(), Key: c.ParentSession}
+	for en, err := range d.emit.Log.Scan(ctx, allowed.String(), 1) {
 		if err != nil {
 			return false, err
 		}

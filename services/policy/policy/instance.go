@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
@@ -70,7 +71,7 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 // answered reports whether an earlier delivery of a proposal was decided; also
 // names events that count as one beside the decision.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
-	for en, err := range i.emit.Log.Scan(ctx, "evt."+e.Tenant+".policy.*.*."+e.Session, seq) {
+	for en, err := range i.emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String(), seq) {
 		if err != nil {
 			return false, err
 		}

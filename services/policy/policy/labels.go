@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
@@ -144,7 +145,7 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 
 // labelFilter selects the events that label a session.
 func labelFilter(tenant, session string) string {
-	return "evt." + tenant + ".policy.*." + events.SessionLabelledName + "." + session
+	return bus.Filter{Tenant: tenant, Service: "policy", Event: events.SessionLabelledName, Key: session}.String()
 }
 
 // of reads a session's labels from the ledger itself: the view could lag behind

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -406,107 +405,6 @@ func TestForgedPolicies(t *testing.T) {
 	}
 	if string(w.st.Dump()) != string(before) {
 		t.Error("another service's events govern")
-	}
-}
-
-// TestFuzzedProposals decides 10,000 proposals made of noise: none fails, none
-// is allowed that does not fit, and each is decided the same again.
-func TestFuzzedProposals(t *testing.T) {
-	w := usual(t)
-	r := rand.New(rand.NewPCG(1, 2))
-	noise := []string{"", "tool.echo", "tool.", "tool.*", "policy.unfreeze", "tool.echo\x00", "tool.еcho", "TOOL.ECHO", "tool.echo ", "../tool.echo", "tool.echo\u200b", "\xff\xfe", strings.Repeat("a", 4000),
-		"alice", "-", "2026-03-03T12:00:00.000Z", "9999-12-31T23:59:59.999Z", "0000-01-01T00:00:00.000Z", "now", "s-1", "judge", "gateway", "web", "secret", "tools:call", "g-1", "{}", "null"}
-	pick := func() string { return noise[r.IntN(len(noise))] }
-	list := func() []string {
-		var out []string
-		for range r.IntN(4) {
-			out = append(out, pick())
-		}
-		return out
-	}
-	args := func() string {
-		switch r.IntN(8) {
-		case 0:
-			return strings.Repeat(`{"n":`, 200) + "1" + strings.Repeat("}", 200)
-		case 1:
-			return `{"n":1` + strings.Repeat("0", r.IntN(400)) + `}`
-		case 2:
-			return `{"n":1,"n":2}`
-		case 3:
-			return "{\"n\":\"\xff\"}"
-		case 4:
-			return fmt.Sprintf(`{"n":%d}`, r.Int64())
-		case 5:
-			return fmt.Sprintf(`{%q:1}`, strings.ToValidUTF8(pick(), "?"))
-		case 6:
-			return strings.Repeat("[", 5000)
-		}
-		return `{"n":1}`
-	}
-	allowed := 0
-	for range 10_000 {
-		f := facts("echo")
-		for range r.IntN(4) {
-			switch r.IntN(12) {
-			case 0:
-				f.Actor = pick()
-			case 1:
-				f.Kind = pick()
-			case 2:
-				f.Tool = pick()
-			case 3:
-				f.Deadline = pick()
-			case 4:
-				f.Now = pick()
-			case 5:
-				f.Proposed = pick()
-			case 6:
-				f.Scopes = list()
-			case 7:
-				f.Labels = list()
-			case 8:
-				f.OnBehalfOf, f.Delegation = pick(), pick()
-			case 9:
-				f.Session, f.Tenant = pick(), pick()
-			case 10:
-				f.Parent, f.Proposer = pick(), pick()
-			case 11:
-				f.Resolution, f.Resolved = pick(), pick()
-			}
-		}
-		for _, s := range []*string{&f.Actor, &f.Kind, &f.Tool, &f.Deadline, &f.Now, &f.Proposed, &f.Session, &f.Tenant, &f.OnBehalfOf, &f.Delegation, &f.Parent, &f.Proposer, &f.Resolution, &f.Resolved} {
-			*s = strings.ToValidUTF8(*s, "?") // the ledger holds no other text
-		}
-		a := args()
-		v, reason := w.decide(f, a)
-		if v == contract.Allow {
-			if allowed++; f.Kind != "tool.echo" || f.Tool != "echo" || !slices.Contains(f.Scopes, "tools:call") || f.Delegation != "" || f.Proposer != "gateway" || !strings.HasPrefix(a, `{"n":`) || strings.Count(a, `"n"`) != 1 {
-				t.Fatalf("allowed (%s): %+v %.80s", reason, f, a)
-			}
-		}
-	}
-	if allowed == 0 || allowed > 5000 {
-		t.Errorf("%d allowed", allowed)
-	}
-}
-
-// TestTimeBackwards: a clock that jumps back opens no window again, and one
-// that jumps ahead lets nothing start late.
-func TestTimeBackwards(t *testing.T) {
-	w := usual(t)
-	for _, c := range []struct {
-		proposed, now time.Time
-		want          string
-	}{
-		{noon, noon.Add(-time.Hour), "RULE_SCOPED_CALL"}, // our clock is behind the edge's: the window is the proposal's
-		{noon, noon.Add(time.Hour), contract.ReasonProposalExpired},
-		{noon.Add(-time.Hour), noon, contract.ReasonProposalExpired},
-	} {
-		f := facts("echo")
-		f.Proposed, f.Deadline, f.Now = contract.Time(c.proposed), contract.Time(c.proposed.Add(time.Minute)), contract.Time(c.now)
-		if _, r := w.decide(f, `{}`); r != c.want {
-			t.Errorf("proposed %s, decided %s: %s", c.proposed, c.now, r)
-		}
 	}
 }
 

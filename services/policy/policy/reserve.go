@@ -20,25 +20,18 @@ const maxBudgetTries = 3
 // holds another reservation than the facts. The calls that govern the mesh are not
 // counted: a full account must not keep people from changing its limit.
 func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
-	tool, facts := eval.Tool(), eval.Facts()
-	var limits []guard.Limit
-	r := limit.Request{CallID: p.call.ID, Facts: facts, Force: facts.Resolution == "granted"}
-	d.state.Read(func(v *state.View) {
-		if limits = v.Limits(); len(limits) > 0 {
-			r.Amounts = stack.Estimate(tool, p.model, v.Price, v.Sends())
-		}
-	})
-	if len(limits) == 0 || tool.Executor == "policy" {
+	limits, r := d.request(p, eval)
+	if len(limits) == 0 || eval.Tool().Executor == "policy" {
 		return certain, nil
 	}
 	if r.Amounts.USDMicros < 0 {
 		r.Amounts.USDMicros = 0
-		if accounts := priced(limits, facts); accounts != nil && !r.Force {
+		if accounts := priced(limits, r.Facts); accounts != nil && !r.Force {
 			eval.Charge(&guard.BudgetFact{Accounts: accounts, Amounts: r.Amounts, Refused: contract.ReasonPriceUnknown})
 			return certain, nil
 		}
 	}
-	b, final, err := d.budget.Reserve(ctx, r, executorOf(tool, facts))
+	b, final, err := d.budget.Reserve(ctx, r, executorOf(eval.Tool(), r.Facts))
 	if err == nil && p.retries > 0 { // something failed before: not a step without certainty
 		b, err = final()
 	}
@@ -55,13 +48,28 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 	if p.retries > 0 {
 		return certain, nil
 	}
-	return func() error {
-		now, err := final()
-		if err == nil && (now.Refused != "" || !slices.Equal(now.Accounts, b.Accounts)) {
-			err = errMoved
+	return func() error { return confirmed(&b, final) }, nil
+}
+
+// request returns the limits in force, and what a call asks of them.
+func (d *decider) request(p *proposal, eval *stack.Evaluation) (limits []guard.Limit, r limit.Request) {
+	r = limit.Request{CallID: p.call.ID, Facts: eval.Facts(), Force: eval.Facts().Resolution == "granted"}
+	d.state.Read(func(v *state.View) {
+		if limits = v.Limits(); len(limits) > 0 {
+			r.Amounts = stack.Estimate(eval.Tool(), p.model, v.Price, v.Sends())
 		}
-		return err
-	}, nil
+	})
+	return limits, r
+}
+
+// confirmed waits until a reservation is on the ledger, and returns errMoved where
+// it is another one than b.
+func confirmed(b *guard.BudgetFact, final func() (guard.BudgetFact, error)) error {
+	now, err := final()
+	if err == nil && (now.Refused != "" || !slices.Equal(now.Accounts, b.Accounts)) {
+		err = errMoved
+	}
+	return err
 }
 
 // priced returns the accounts of the first limit on money that a call falls under,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
@@ -82,7 +83,7 @@ func (s *sessions) opened(session string) bool {
 
 // proposals selects the proposals of a session.
 func proposals(tenant, session string) string {
-	return "evt." + tenant + ".*.*." + contract.EventCallProposed + "." + session
+	return bus.Filter{Tenant: tenant, Event: contract.EventCallProposed, Key: session}.String()
 }
 
 // lookFor bounds the look for one name.

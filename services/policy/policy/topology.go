@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -12,35 +13,30 @@ import (
 
 // What policy reads. Each filter is a right of its own at the server.
 var (
-	decideWork = bus.Work{Name: "decide", Filters: []string{"evt.*.*.*." + contract.EventCallProposed + ".>"}, AckWait: 10 * time.Second, MaxAckPending: 4096}
-	settleWork = bus.Work{Name: "settle", Filters: []string{own(contract.EventApprovalRecorded)}, AckWait: 10 * time.Second, MaxAckPending: 256}
+	decideWork = bus.Work{Name: "decide", Filters: bus.Filters("", contract.EventCallProposed), AckWait: 10 * time.Second, MaxAckPending: 4096}
+	settleWork = bus.Work{Name: "settle", Filters: bus.Filters("policy", contract.EventApprovalRecorded), AckWait: 10 * time.Second, MaxAckPending: 256}
 
 	stateReader    = bus.Reader{Name: "state", Stream: bus.Events, Filters: stateFilters()}
 	startsReader   = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters()}
-	outcomesReader = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: []string{"evt.*.*.*." + contract.EventEffectRecorded + ".>"}}
+	outcomesReader = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: bus.Filters("", contract.EventEffectRecorded)}
 )
-
-// own selects events of a name that policy records.
-func own(name string) string { return "evt.*.policy.*." + name + ".>" }
 
 // stateFilters selects what state folds, and the acknowledgements of freezes.
 func stateFilters() []string {
-	f := []string{"evt.*.audit.*." + contract.EventLedgerTruncated + ".>", "evt.*.provision.*." + contract.EventLogEpochOpened + ".>", "evt.*.*.*." + contract.EventFreezeAcknowledged + ".>",
-		"evt.*.llm-router.*." + llmrouter.PricesPublishedName + ".>", "evt.*.llm-router.*." + llmrouter.DataAcceptedName + ".>"}
-	for _, name := range []string{contract.EventPolicyActivated, contract.EventEscalated, contract.EventApprovalRecorded, events.SessionLabelledName,
-		events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,
-		events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
-		events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName,
-		events.TokenRevokedName, events.PrincipalResumedName, events.VirtualKeyConsentedName, events.VirtualKeyConsentWithdrawnName,
-		events.SessionGrantedName, events.SessionGrantRevokedName} {
-		f = append(f, own(name))
-	}
-	return append(f, catalog.Filters...)
+	return slices.Concat(bus.Filters("audit", contract.EventLedgerTruncated), bus.Filters("provision", contract.EventLogEpochOpened),
+		bus.Filters("", contract.EventFreezeAcknowledged), bus.Filters("llm-router", llmrouter.PricesPublishedName, llmrouter.DataAcceptedName),
+		bus.Filters("policy", contract.EventPolicyActivated, contract.EventEscalated, contract.EventApprovalRecorded, events.SessionLabelledName,
+			events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,
+			events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
+			events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName,
+			events.TokenRevokedName, events.PrincipalResumedName, events.VirtualKeyConsentedName, events.VirtualKeyConsentWithdrawnName,
+			events.SessionGrantedName, events.SessionGrantRevokedName),
+		catalog.Filters)
 }
 
 // startsFilters selects allowed calls, and what starts or expires them.
 func startsFilters() []string {
-	f := []string{"evt.*.*.*." + contract.EventEffectStarted + ".>", own(contract.EventStartExpired)}
+	f := slices.Concat(bus.Filters("", contract.EventEffectStarted), bus.Filters("policy", contract.EventStartExpired))
 	for _, x := range bus.Executors {
 		f = append(f, bus.AllowedFilter(x))
 	}

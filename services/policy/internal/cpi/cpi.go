@@ -51,6 +51,7 @@ type Finding struct {
 	Message  string `json:"message"`
 }
 
+// String returns the finding in one line: severity, check, place and message.
 func (f Finding) String() string {
 	if f.Pointer != "" {
 		return fmt.Sprintf("%s: %s: %s %s: %s", f.Severity, f.Check, f.Where, f.Pointer, f.Message)

@@ -80,7 +80,7 @@ func delegate(_ *State, c *Caller, a *delegateArgs) (Fact, error) {
 		return none, errors.New("delegate: is the caller itself")
 	}
 	return Fact{events.DelegationGrantedName, &events.DelegationGranted{Delegate: a.Delegate, Delegator: c.Actor, Expires: c.until(a.TTLMS),
-		ID: "g-" + c.CallID, Kinds: a.Kinds, Scopes: c.Held}}, nil
+		ID: contract.IDDelegation + c.CallID, Kinds: a.Kinds, Scopes: c.Held}}, nil
 }
 
 type revokeDelegationArgs struct {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
@@ -37,7 +38,7 @@ func freeze(s *State, c *Caller, a *reasonArgs) (Fact, error) {
 }
 
 // FreezeID returns the id of the freeze that a call makes.
-func FreezeID(callID string) string { return "f-" + callID }
+func FreezeID(callID string) string { return contract.IDFreeze + callID }
 
 func unfreeze(s *State, _ *Caller, a *reasonArgs) (Fact, error) {
 	if s.Freeze.in == nil {
@@ -124,7 +125,7 @@ func breakGlass(s *State, c *Caller, a *breakGlassArgs) (Fact, error) {
 			return none, fmt.Errorf("%s still waits for its review", g.ID)
 		}
 	}
-	return explained(a.Reason, events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: c.Actor, Expires: c.until(a.TTLMS), ID: "b-" + c.CallID, Reason: a.Reason})
+	return explained(a.Reason, events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: c.Actor, Expires: c.until(a.TTLMS), ID: contract.IDBreakGlass + c.CallID, Reason: a.Reason})
 }
 
 type reviewArgs struct {

@@ -18,15 +18,15 @@ import (
 // folds maps the name of an event to what it changes. What people decree is
 // govern's table.
 var folds = map[string]func(*State, *contract.Event) error{
-	contract.EventToolRegistered:   (*State).toolRegistered,
-	contract.EventToolRetired:      (*State).toolChanged,
-	contract.EventToolApproved:     (*State).toolChanged,
-	events.SessionLabelledName:     own((*State).sessionLabelled),
-	contract.EventPolicyActivated:  own((*State).policyActivated),
-	contract.EventLedgerTruncated:  (*State).ledgerTruncated,
-	contract.EventLogEpochOpened:   (*State).logEpochOpened,
-	contract.EventEscalated:        own((*State).escalated),
-	contract.EventApprovalRecorded: own((*State).approvalRecorded),
+	contract.EventToolRegistered:   toolRegistered,
+	contract.EventToolRetired:      toolChanged,
+	contract.EventToolApproved:     toolChanged,
+	events.SessionLabelledName:     own(sessionLabelled),
+	contract.EventPolicyActivated:  own(policyActivated),
+	contract.EventLedgerTruncated:  ledgerTruncated,
+	contract.EventLogEpochOpened:   logEpochOpened,
+	contract.EventEscalated:        own(escalated),
+	contract.EventApprovalRecorded: own(approvalRecorded),
 	llmrouter.PricesPublishedName:  published(func(v *View, d *llmrouter.PricesPublished) { v.prices = *d }),
 	llmrouter.DataAcceptedName:     published(func(v *View, d *llmrouter.DataAccepted) { v.accepted = *d }),
 }
@@ -72,9 +72,9 @@ func published[T any, P interface {
 	}
 }
 
-func (st *State) toolChanged(e *contract.Event) error { return st.Catalog.Apply(e) }
+func toolChanged(st *State, e *contract.Event) error { return st.Catalog.Apply(e) }
 
-func (st *State) toolRegistered(e *contract.Event) error {
+func toolRegistered(st *State, e *contract.Event) error {
 	if st.Keep {
 		var t contract.Tool
 		if err := contract.Decode(e.Data, &t); err != nil {
@@ -93,13 +93,13 @@ func (st *State) toolRegistered(e *contract.Event) error {
 	return nil
 }
 
-func (st *State) sessionLabelled(*contract.Event) error {
+func sessionLabelled(st *State, _ *contract.Event) error {
 	st.MarkLabelled()
 	return nil
 }
 
 // policyActivated puts a document in force, or takes it out.
-func (st *State) policyActivated(e *contract.Event) error {
+func policyActivated(st *State, e *contract.Event) error {
 	var a contract.Activated
 	if err := contract.Decode(e.Data, &a); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (st *State) document(a *contract.Activated, lamport uint64) (any, error) {
 
 // ledgerTruncated denies every call from now on. An event that is not audit's, or
 // that cannot be read, is an alarm too.
-func (st *State) ledgerTruncated(e *contract.Event) error {
+func ledgerTruncated(st *State, e *contract.Event) error {
 	var l audit.LedgerTruncated
 	if e.Service() != "audit" || contract.Decode(e.Data, &l) != nil {
 		l.Checkpoint = ""
@@ -148,7 +148,7 @@ func (st *State) ledgerTruncated(e *contract.Event) error {
 }
 
 // logEpochOpened ends the alarm about the checkpoint that the root key names.
-func (st *State) logEpochOpened(e *contract.Event) error {
+func logEpochOpened(st *State, e *contract.Event) error {
 	l, err := trust.VerifyEpoch(e, st.Keys)
 	st.write(func(v *View) {
 		if err == nil && l.Checkpoint == v.lost {
@@ -158,7 +158,7 @@ func (st *State) logEpochOpened(e *contract.Event) error {
 	return nil
 }
 
-func (st *State) escalated(e *contract.Event) error {
+func escalated(st *State, e *contract.Event) error {
 	w := &Waiting{Event: e}
 	if err := contract.Decode(slices.Clone(e.Data), &w.Escalated); err != nil {
 		return err
@@ -172,7 +172,7 @@ func (st *State) escalated(e *contract.Event) error {
 	return nil
 }
 
-func (st *State) approvalRecorded(e *contract.Event) error {
+func approvalRecorded(st *State, e *contract.Event) error {
 	var a contract.Approval
 	if err := contract.Decode(e.Data, &a); err != nil {
 		return err

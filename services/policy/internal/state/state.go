@@ -166,7 +166,7 @@ func (v *View) dump(b []byte) []byte {
 	slices.Sort(ids)
 	for _, id := range ids {
 		w := canon.Object(b)
-		w.Str("escalated", id)
+		w.Str(contract.EventEscalated, id)
 		w.Int("votes", int64(len(v.waiting[id].Votes)))
 		b = append(w.End(), '\n')
 	}
