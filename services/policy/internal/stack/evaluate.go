@@ -217,9 +217,12 @@ func checkArgs(in *guard.Inputs, model *llm.Args, args []byte, rules toolschema.
 // LLMArgs reads the args of a request to a model, and returns nil for any other
 // kind of call and for args that are no such request.
 func LLMArgs(kind string, args []byte) *llm.Args {
-	var q llm.Args
-	if !slices.Contains(llm.Kinds, kind) || contract.Decode(args, &q) != nil {
+	if !slices.Contains(llm.Kinds, kind) {
 		return nil
 	}
-	return &q
+	q := new(llm.Args)
+	if contract.Decode(args, q) != nil {
+		return nil
+	}
+	return q
 }
