@@ -60,6 +60,7 @@ func bubble(t *testing.T, n int, f func(ctx context.Context, log *flaky, ms []*L
 			ms = append(ms, member(log, fmt.Sprint("policy-", i), three))
 			go ms[i].Run(ctx, ctx)
 		}
+		synctest.Wait() // each has read the empty ledger
 		f(ctx, log, ms)
 	})
 }
