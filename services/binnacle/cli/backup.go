@@ -67,8 +67,8 @@ func newRestoreCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-func (f *backupOptions) fill(data string) {
-	for dir, def := range map[*string]string{&f.folders.Keys: "keys", &f.folders.Vault: "vault", &f.folders.Audit: "audit"} {
+func (o *backupOptions) fill(data string) {
+	for dir, def := range map[*string]string{&o.folders.Keys: "keys", &o.folders.Vault: "vault", &o.folders.Audit: "audit"} {
 		if *dir == "" {
 			*dir = filepath.Join(data, def)
 		}
@@ -76,19 +76,19 @@ func (f *backupOptions) fill(data string) {
 }
 
 // open connects as the provisioning identity. The keys must be in place.
-func (f *backupOptions) open(data string) (*bus.Conn, func(), error) {
-	if f.nats == "" {
+func (o *backupOptions) open(data string) (*bus.Conn, func(), error) {
+	if o.nats == "" {
 		c, stop, err := mesh.Offline(data)
 		if errors.Is(err, mesh.ErrInUse) {
 			err = fail(exitUsage, "%v: stop it, or run it with --nats-listen and name that here as --nats", err)
 		}
 		return c, stop, err
 	}
-	ring, err := keyring.Open(f.folders.Keys)
+	ring, err := keyring.Open(o.folders.Keys)
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := mesh.Provisioning(bus.Dialer{URL: f.nats, CA: run.NATSCA(f.folders.Keys)}, ring)
+	c, err := mesh.Provisioning(bus.Dialer{URL: o.nats, CA: run.NATSCA(o.folders.Keys)}, ring)
 	return c, func() {}, err
 }
 

@@ -15,7 +15,8 @@ func newCompletionCmd(c *env) *cobra.Command {
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Print a script that completes command lines in a shell",
 		Long: `Print a script that completes command lines in a shell: commands, flags and their
-values and, while a mesh answers, its tools, models and waiting calls.`,
+values and, while a mesh answers, its tools, models and waiting calls. The script for
+bash needs the package bash-completion.`,
 		Example: `  source <(binnacle completion bash)
   binnacle completion zsh > "${fpath[1]}/_binnacle"
   binnacle completion fish > ~/.config/fish/completions/binnacle.fish`,

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -207,11 +206,3 @@ func fromEnvironment(f *pflag.FlagSet) (err error) {
 
 // given reports whether the command line names a flag.
 func (c *env) given(flag string) bool { return c.flags != nil && c.flags.Changed(flag) }
-
-// oneOf fails unless a value is one of those a flag takes.
-func oneOf(flag, value string, values ...string) error {
-	if slices.Contains(values, value) {
-		return nil
-	}
-	return fail(exitUsage, "--%s %q: want %s", flag, value, strings.Join(values, ", "))
-}
