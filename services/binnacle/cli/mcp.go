@@ -54,7 +54,7 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 		return fail(exitNoMesh, "no mesh answers at %s (%v); `binnacle up` runs one", c.mesh().addr, err)
 	}
 	defer upstream.Close()
-	srv := mcp.NewServer(own, &mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true}}})
+	srv := mcp.NewServer(own, &mcp.ServerOptions{HasTools: true})
 	// Tools are listed and called at the mesh, also unknown ones: that they
 	// were asked for, and denied, is a fact.
 	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
