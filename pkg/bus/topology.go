@@ -115,6 +115,11 @@ func AllowedFilter(executor string) string {
 	return Filter{Service: "policy", Event: contract.EventAllowed + "_" + executor}.String()
 }
 
+// Allows reports whether a subject is that of an event which is an executor's work.
+func Allows(subject, executor string) bool {
+	return strings.Contains(subject, "."+contract.EventAllowed+"_"+executor+".")
+}
+
 // HandOutFilter selects the intents for callers that wait at an instance.
 var HandOutFilter = Filter{Service: "policy", Origin: "{instance}", Event: contract.EventAllowed + "_" + contract.CallerExecutor}.String()
 

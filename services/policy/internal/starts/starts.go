@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -71,7 +72,7 @@ func ends(service, name, allowed string) bool {
 	if name == contract.EventStartExpired {
 		return service == "policy"
 	}
-	return strings.Contains(allowed, ".allowed_"+service+".")
+	return bus.Allows(allowed, service)
 }
 
 // Dump returns the view's canonical form, sorted JSON lines, and the sequence
