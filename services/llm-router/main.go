@@ -2,12 +2,9 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
@@ -22,12 +19,7 @@ func main() {
 			if err != nil {
 				return nil, err
 			}
-			if err := canon.CheckDepth(b); err != nil {
-				return nil, fmt.Errorf("%s: %w", f, err)
-			}
-			d := json.NewDecoder(bytes.NewReader(b))
-			d.DisallowUnknownFields()
-			if err := d.Decode(&s.Config); err != nil {
+			if s.Config, err = llmrouter.ReadConfig(b); err != nil {
 				return nil, fmt.Errorf("%s: %w", f, err)
 			}
 		}

@@ -11,15 +11,16 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
+// strictJSON decodes a document of a file: a member that is wrong is named by its
+// JSON pointer.
 func strictJSON(b []byte, v any) error {
 	if err := canon.CheckDepth(b); err != nil {
 		return err
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	return d.Decode(v)
+	return strictjson.Decode(b, v)
 }
 
 // request sends one request. A response outside 2xx becomes an error with

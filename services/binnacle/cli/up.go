@@ -72,7 +72,7 @@ func (o *meshOptions) config(c *env) (mesh.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	if cfg.LLM, err = ReadLLM(b); err != nil {
+	if cfg.LLM, err = llmrouter.ReadConfig(b); err != nil {
 		err = fmt.Errorf("%s: %w", o.llm, err)
 	}
 	return cfg, err
@@ -184,10 +184,4 @@ func collect(ctx context.Context) {
 		case <-time.After(2 * time.Second):
 		}
 	}
-}
-
-// ReadLLM reads the llm document strictly.
-func ReadLLM(b []byte) (cfg llmrouter.Config, err error) {
-	err = strictJSON(b, &cfg)
-	return cfg, err
 }

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
 // Errors in a request's JSON body name the wrong member by its JSON pointer
@@ -74,83 +73,15 @@ func (s *Service) callerInto(c echo.Context, v any) (*caller, []byte, error) {
 	return who, doc, err
 }
 
-// strict decodes a canonical JSON object into the struct that v points to.
-// Members that the struct does not have are errors, as are names that differ by
-// case and values of another type. A null counts as absent.
+// strict decodes a canonical JSON object into the struct that v points to, as
+// strictjson.Decode does.
 func strict(doc []byte, v any) error {
-	if e := misfit(doc, reflect.TypeOf(v), ""); e != nil {
-		return e
+	err := strictjson.Decode(doc, v)
+	var e *strictjson.Error
+	if errors.As(err, &e) {
+		return badRequest(e.Pointer, e.Message)
 	}
-	return json.Unmarshal(doc, v)
-}
-
-// misfit returns an error for the first value in doc that does not fit t; at is
-// the pointer of doc.
-func misfit(doc []byte, t reflect.Type, at string) *apiError {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch {
-	case t == reflect.TypeFor[json.RawMessage](), string(doc) == "null":
-		return nil
-	case t.Kind() == reflect.Struct:
-		return misfitObject(doc, t, at)
-	case t.Kind() == reflect.Slice:
-		var list []json.RawMessage
-		if json.Unmarshal(doc, &list) != nil {
-			return badRequest(at, "want a list")
-		}
-		for i, v := range list {
-			if e := misfit(v, t.Elem(), at+"/"+strconv.Itoa(i)); e != nil {
-				return e
-			}
-		}
-		return nil
-	}
-	if json.Unmarshal(doc, reflect.New(t).Interface()) != nil {
-		return badRequest(at, "want "+wanted(t.Kind()))
-	}
-	return nil
-}
-
-func misfitObject(doc []byte, t reflect.Type, at string) *apiError {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(doc, &members) != nil {
-		return badRequest(at, "want a JSON object")
-	}
-	known, names := map[string]reflect.Type{}, []string{}
-	for f := range t.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		known[name], names = f.Type, append(names, name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		field := at + "/" + escapePointer(name)
-		ft, ok := known[name]
-		if !ok {
-			return badRequest(field, "unknown member; known are "+strings.Join(names, ", "))
-		}
-		if e := misfit(members[name], ft, field); e != nil {
-			return e
-		}
-	}
-	return nil
-}
-
-func wanted(k reflect.Kind) string {
-	switch k {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Uint64:
-		return "a whole number from 0"
-	}
-	return "a whole number"
-}
-
-// escapePointer makes a member's name a token of a JSON pointer.
-func escapePointer(name string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+	return err
 }
 
 // duplicate returns the pointer of the first member in doc that has the name of
@@ -181,7 +112,7 @@ func duplicateIn(d *json.Decoder, at string) (string, error) {
 				return "", errNotJSON
 			}
 			s, _ := name.(string)
-			if member = at + "/" + escapePointer(s); seen[s] {
+			if member = at + "/" + strictjson.Token(s); seen[s] {
 				return member, nil
 			}
 			seen[s] = true

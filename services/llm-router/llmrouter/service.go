@@ -15,11 +15,13 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fair"
@@ -39,6 +41,16 @@ type Config struct {
 	Limit   int         `json:"limit,omitempty"`    // calls at once; 0 = 4096
 	// Functions that clients of a proxy may be told to call; others are denied.
 	ClientTools []ClientTool `json:"client_tools"`
+}
+
+// ReadConfig reads the llm document. An error names the member that is wrong by its
+// JSON pointer.
+func ReadConfig(doc []byte) (cfg Config, err error) {
+	if err := canon.CheckDepth(doc); err != nil {
+		return cfg, err
+	}
+	err = strictjson.Decode(doc, &cfg)
+	return cfg, err
 }
 
 // Retry says how often a candidate is tried again before the next is.

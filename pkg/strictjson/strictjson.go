@@ -1,0 +1,132 @@
+// Package strictjson decodes JSON documents that people write, and names what is
+// wrong in them by its JSON pointer (RFC 6901). Its errors quote no value, which
+// may be secret.
+package strictjson
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Error is a member that does not belong into a document, or a value that does not
+// fit.
+type Error struct {
+	Pointer string // "" is the document as a whole
+	Message string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Pointer + ": " + e.Message }
+
+// Decode decodes a JSON object into the struct that v points to. Members that the
+// struct does not have are an *Error, as are names that differ by case and values of
+// another type. A null counts as absent. A doc that is not JSON is encoding/json's
+// error. Names are those of the fields' json tags.
+func Decode(doc []byte, v any) error {
+	if !json.Valid(doc) {
+		return json.Unmarshal(doc, v)
+	}
+	if e := misfit(doc, reflect.TypeOf(v), ""); e != nil {
+		return e
+	}
+	return json.Unmarshal(doc, v)
+}
+
+// Token makes a member's name a token of a JSON pointer.
+func Token(name string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+}
+
+// misfit returns an error for the first value in doc that does not fit t; at is
+// the pointer of doc.
+func misfit(doc []byte, t reflect.Type, at string) *Error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == reflect.TypeFor[json.RawMessage]() || string(doc) == "null" {
+		return nil
+	}
+	if !reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		switch t.Kind() {
+		case reflect.Struct:
+			return object(doc, t, at)
+		case reflect.Map:
+			return members(doc, at, func(string) (reflect.Type, string) { return t.Elem(), "" })
+		case reflect.Slice:
+			return list(doc, t.Elem(), at)
+		}
+	}
+	if json.Unmarshal(doc, reflect.New(t).Interface()) != nil {
+		return &Error{at, "want " + wanted(t.Kind())}
+	}
+	return nil
+}
+
+func list(doc []byte, of reflect.Type, at string) *Error {
+	var items []json.RawMessage
+	if json.Unmarshal(doc, &items) != nil {
+		return &Error{at, "want a list"}
+	}
+	for i, v := range items {
+		if e := misfit(v, of, at+"/"+strconv.Itoa(i)); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+func object(doc []byte, t reflect.Type, at string) *Error {
+	known, names := map[string]reflect.Type{}, []string{}
+	for _, f := range reflect.VisibleFields(t) { // those of embedded structs too
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" || !f.IsExported() {
+			continue
+		}
+		known[name], names = f.Type, append(names, name)
+	}
+	return members(doc, at, func(name string) (reflect.Type, string) {
+		if t, ok := known[name]; ok {
+			return t, ""
+		}
+		return nil, "unknown member; known are " + strings.Join(names, ", ")
+	})
+}
+
+// members checks each member of an object by the type that its name has.
+func members(doc []byte, at string, typeOf func(name string) (t reflect.Type, why string)) *Error {
+	var given map[string]json.RawMessage
+	if json.Unmarshal(doc, &given) != nil {
+		return &Error{at, "want a JSON object"}
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		field := at + "/" + Token(name)
+		t, why := typeOf(name)
+		if t == nil {
+			return &Error{field, why}
+		}
+		if e := misfit(given[name], t, field); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+func wanted(k reflect.Kind) string {
+	switch k {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "a whole number from 0"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return "a whole number"
+	}
+	return "another value"
+}
