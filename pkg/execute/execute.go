@@ -233,9 +233,12 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 	x.mu.Unlock()
 	defer func() { x.mu.Lock(); delete(x.running, e.CallID); x.mu.Unlock() }()
 
-	again := md.NumDelivered > 1
+	body := x.fetch(runCtx, &a.Call)
+	refused := guard.CheckIntent(&a, e.Tenant, e.Session, x.Service, x.Emit.Now(), x.Keys)
 	var h History
-	if again {
+	// A server that died may have forgotten that it delivered this before, so what
+	// has expired is looked up too: it may have been claimed in time.
+	if md.NumDelivered > 1 || errors.Is(refused, guard.ErrExpired) {
 		if h, err = Look(ctx, x.Emit.Log, e.Tenant, e.Session, e.CallID, x.Service, md.Sequence.Stream); err != nil {
 			return err
 		}
@@ -246,8 +249,7 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 			return errRunning
 		}
 	}
-	body := x.fetch(runCtx, &a.Call)
-	if err := guard.CheckIntent(&a, e.Tenant, e.Session, x.Service, x.Emit.Now(), x.Keys); err != nil && h.ClaimedBy == "" {
+	if err := refused; err != nil && h.ClaimedBy == "" {
 		if errors.Is(err, guard.ErrExpired) {
 			return nil // policy's sweep records the expiry
 		}
