@@ -271,9 +271,16 @@ func ComposeShell(t testing.TB) (env []string, name string) {
 	t.Helper()
 	m := base(t, "compose", Options{})
 	m.configure()
-	down := []string{"--profile", "tools", "down", "-v", "--remove-orphans"}
-	m.compose(down...)
-	t.Cleanup(func() { m.compose(down...) })
+	down := func() {
+		m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
+		// The harness's meshes have their ring in a folder, so theirs does not name the
+		// volume; a page's does, and keys of an earlier run would meet a new NATS.
+		if out, err := exec.Command("docker", "volume", "rm", "-f", project+"_ring").CombinedOutput(); err != nil {
+			t.Errorf("volume of the ring: %v\n%s", err, out)
+		}
+	}
+	down()
+	t.Cleanup(down)
 	if out, err := m.composeCmd(filepath.Join(Root(), "scripts/compose"), "images").CombinedOutput(); err != nil {
 		t.Fatalf("images: %v\n%s", err, out)
 	}
