@@ -57,7 +57,7 @@ simulator: ## 5,000 schedules of the simulator, 100 of them twice, and every pla
 	go test -tags simulator -count=1 -timeout 30m -v ./services/binnacle/internal/sim -run 'TestReproducible$$' -schedules 100
 	go test -tags simulator -count=1 -timeout 60m -v ./services/binnacle/internal/sim -run 'TestDefects$$'
 
-simulate: ## SCHEDULES (a million) schedules of the simulator from SEED on; goes on where it was stopped
+simulate: ## SCHEDULES (a million) schedules of the simulator from SEED on; resumes where it was stopped
 	go test -count=1 -timeout 0 -v ./services/binnacle/internal/sim -run 'TestSchedules$$' -seed $(SEED) -schedules $(SCHEDULES) -state $(CURDIR)/.cache/simulate-$(SEED).json
 
 e2e: services ## the same scripts on one process, on one process per service and on compose

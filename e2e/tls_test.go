@@ -225,7 +225,7 @@ func refusesPlain(t *testing.T, addr string) {
 	}
 }
 
-// refusesPlainNATS: a client that goes on without TLS is not let in.
+// refusesPlainNATS: a client without TLS is refused.
 func refusesPlainNATS(t *testing.T, addr string) {
 	t.Helper()
 	if addr == "" {

@@ -324,7 +324,7 @@ var _ = register("12 errors point into the body", func(t *testing.T, m *harness.
 		{"/api/v1/calls", `{"kind":"policy.suspend_principal","args":{"principal":"admin","reason":""}}`, "/args/reason", "/args/reason"},
 		{"/api/v1/calls", `{"kind":"vault.put","args":{"name":"a b"}}`, "/args/name", "/args/name"},
 		{"/api/v1/calls", `{"kind":"policy.activate","args":{"layer":"p2","name":"x","document":"{"}}`, "/args/document", "/args/document"},
-		{"/api/v1/calls", `{"kind":"policy.set_limits","args":{"limits":[{"id":"a","level":"agent","subject":"nobody-1299","measure":"calls","window":"day","max":1}]}}`, "/args/limits/0/subject", "/args/limits/0/subject"},
+		{"/api/v1/calls", `{"kind":"policy.set_limits","args":{"limits":[{"id":"a","level":"agent","subject":"unregistered-1299","measure":"calls","window":"day","max":1}]}}`, "/args/limits/0/subject", "/args/limits/0/subject"},
 		{"/api/v1/calls", `{"kind":"llm.chat","args":{"model":"demo/echo","messages":"x"}}`, "/args/messages", ""},
 		{"/api/v1/decide", `{"kind":"tool.cmd.upper","args":{"txt":"x"},"report_within_ms":1000}`, "/args/text", "/args/text"},
 		{"/mcp/v1/execute", `{"method":"cmd.upper","params":{"text":["x"]}}`, "/params/text", "/args/text"},

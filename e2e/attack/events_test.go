@@ -166,7 +166,7 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	sample := recordedOf(t, m, session, r.Header.Get("X-Binnacle-Call-Id"))[0]
 	t.Run("a call that its caller executes", func(t *testing.T) { forgedLent(t, m, &sample) })
 	t.Run("a call that an executor executes", func(t *testing.T) { forgedWaiting(t, m, &sample) })
-	t.Run("a parent that nobody executes", func(t *testing.T) { forgedParent(t, m) })
+	t.Run("a parent that is not executing", func(t *testing.T) { forgedParent(t, m) })
 	t.Run("a reservation", func(t *testing.T) { forgedSettlement(t, m, &sample) })
 
 	// The mesh works on, every session proves itself, and the ledger as a whole says
@@ -187,7 +187,7 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedLent: an intent is out at its caller; nobody but the caller ends the call.
+// forgedLent: once an intent is handed out, only its caller ends the call.
 func forgedLent(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	owner := mint(t, m, "owner-lent", "tools:call", "calls:decide")
 	h := decideAs(t, m, owner, "s-lent", time.Minute, map[string]string{"Idempotency-Key": "lent"})
@@ -262,7 +262,7 @@ func forgedWaiting(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	}
 }
 
-// forgedParent: a service claims a call that nobody permitted it, and proposes
+// forgedParent: a service claims a call that policy did not allow it, and proposes
 // another in its caller's name.
 func forgedParent(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, harness.SessionID("admin", "s-sample"), "call_proposed", "")

@@ -76,7 +76,7 @@ func write(t *testing.T, path string, b []byte) {
 // Who may write to the folder of packs replaces them after their digests were
 // read, in every way, while they run and between runs: what runs is what was
 // registered, under one digest. On compose the folder is the host's, which the
-// session-runner has read-only; the packs of the image can be written by nobody.
+// session-runner has read-only; the packs of the image are read-only.
 var _ = register("12.8 packs replaced on disk", func(t *testing.T, m *harness.Mesh) {
 	dir := m.PackFolder()
 	if dir == "" {

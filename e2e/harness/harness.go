@@ -66,7 +66,7 @@ type Options struct {
 	Power      bool
 	Containerd string
 	Packs      string   // folder of packs; default bin/packs
-	Webhook    string   // told of calls that wait for approval
+	Webhook    string   // receives calls that wait for approval
 	TLS        bool     // HTTP and NATS under a certificate of the test's own, m.Dir/tls.crt
 	Dir        string   // state; default a folder of the test
 	Flags      []string // of `up`

@@ -13,8 +13,8 @@ type Filter struct {
 	Tenant, Service, Origin, Event, Key string
 }
 
-// String returns the subject filter. Tokens at the end that match anything are
-// spelled as one ">".
+// String returns the subject filter. Trailing tokens that match anything are
+// written as one ">".
 func (f Filter) String() string {
 	tokens := [...]string{f.Tenant, f.Service, f.Origin, f.Event, f.Key}
 	last := len(tokens) - 1

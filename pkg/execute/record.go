@@ -127,7 +127,7 @@ func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, fi
 	tip, err := r.tip(en)
 	if err != nil {
 		// Some service wrote what is no outcome. It cannot be removed, so the chain
-		// goes on after it, from the last receipt before it.
+		// continues after it, from the last receipt before it.
 		slog.Error("an entry of a receipt chain is refused", "session", cause.Session, "seq", en.Seq, "err", err)
 		tip = receipt.Genesis(cause.Tenant, cause.Session)
 		for old, err := range r.Emit.Log.Scan(ctx, filter, 1) {
@@ -232,8 +232,8 @@ func mayRecord(e *contract.Event, executor string) bool {
 	return service == executor || service == "policy"
 }
 
-// redelivery is the time after which the server delivers work again that nobody
-// reported progress of; it is AckWait of bus.ExecutorWork.
+// redelivery is the time after which the server redelivers work without a progress
+// report; it is AckWait of bus.ExecutorWork.
 const redelivery = 10 * time.Second
 
 // underWay reports whether another instance of the service claimed the call so

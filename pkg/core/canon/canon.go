@@ -314,11 +314,11 @@ func (p *parser) escaped(start int) (string, error) {
 	return "", p.fail("unterminated string")
 }
 
-// unescaped is the byte that an escape of one character stands for, by that
+// unescaped is the byte that a one-character escape encodes, by that
 // character; 0 where there is no such escape.
 var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// escape reads the escape at p.pos and appends what it stands for.
+// escape reads the escape at p.pos and appends the character that it encodes.
 func (p *parser) escape(buf []byte) ([]byte, error) {
 	if p.pos+1 >= len(p.src) {
 		return nil, p.fail("unterminated escape")

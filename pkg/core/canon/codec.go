@@ -28,7 +28,7 @@ func Read(b []byte, d Document) error {
 }
 
 // Members calls f for each member of a canonical object in order: its name,
-// with the quotes, and its value, both as they are spelled. Both alias doc. An
+// with the quotes, and its value, both as in doc. Both alias doc. An
 // error is returned for what is no object; the values themselves are checked no
 // further than that brackets and strings balance.
 func Members(doc []byte, f func(name, value []byte)) error {
@@ -51,7 +51,7 @@ func Members(doc []byte, f func(name, value []byte)) error {
 	return s.end("data after the document")
 }
 
-// Codec is one pass over a document, writing or reading. Each method stands for
+// Codec is one pass over a document, writing or reading. Each method handles
 // one member: k is its name, and v points to its value, which a writing pass
 // writes and a reading pass sets. A reading pass stops at its first error.
 type Codec struct {

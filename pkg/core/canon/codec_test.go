@@ -144,7 +144,7 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// TestMembers: names and values as they are spelled, in order.
+// TestMembers: names and values byte for byte, in order.
 func TestMembers(t *testing.T) {
 	for in, want := range map[string]string{
 		`{}`: "", `{"a":1}`: `"a"=1;`, `{"a":{"x":[1,2]},"b":"},\"","c":[],"d":null}`: `"a"={"x":[1,2]};"b"="},\"";"c"=[];"d"=null;`,

@@ -11,7 +11,7 @@ const (
 
 // Decision is policy's signed verdict on one call. Facts is the whole document
 // that the decision was computed from but for the args, to which it refers by their
-// commitment; so whoever has the policies and the args can compute it again.
+// commitment; so a reader who has the policies and the args can compute it again.
 type Decision struct {
 	Actor         string           `json:"actor"`
 	ArgsDigest    string           `json:"args_digest"` // the args' commitment

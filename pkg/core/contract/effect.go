@@ -16,7 +16,7 @@ const (
 
 // Started is the data of <executor>.effect_started, the claim, which is on the
 // ledger before the effect begins, and of policy.start_expired, which ends a call
-// that nobody claimed in time.
+// that no executor claimed in time.
 type Started struct {
 	CallID     string `json:"call_id"`
 	DecisionID string `json:"decision_id"`

@@ -11,7 +11,7 @@ import (
 )
 
 // TestEnvelope: an event reads back from its bytes, every attribute included, and
-// what it derives from its body is spelled as the reference says.
+// what it derives from its body has the form that the reference defines.
 func TestEnvelope(t *testing.T) {
 	e := benchEvent()
 	e.Target = "session-runner"

@@ -209,7 +209,7 @@ func rewrite(t *testing.T, w *world, dir string, ix *Archive, lines []byte) {
 	w.index(dir, ix)
 }
 
-// TestVerifyFile: a pack, an exported ledger and an archive are told apart by
+// TestVerifyFile: a pack, an exported ledger and an archive are distinguished by
 // their content.
 func TestVerifyFile(t *testing.T) {
 	w := bound(t, 2)
@@ -291,7 +291,7 @@ func TestKept(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	// A log that commits to a map of tips goes on doing so.
+	// A log that commits to a map of tips continues to.
 	w.bind = false
 	bare := w.source("s-a")
 	export = append(joinLines(w.ledger), LedgerTrailer(string(bare.Checkpoint))...)

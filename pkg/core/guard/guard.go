@@ -117,7 +117,7 @@ func (j *judging) joined() Answer {
 	return Combine(layers...)
 }
 
-// feasible denies what nobody could execute as the layers demand.
+// feasible denies a call that no executor can run within the limits of all layers.
 func (j *judging) feasible(v Answer) Answer {
 	switch {
 	case v.Verdict == contract.Deny:

@@ -31,7 +31,7 @@ func CheckObligation(o string) error {
 // Offers returns the obligations that ceilings and overlays put on the tools that a
 // request offers to a model: to withhold each whose call they would deny. A tool is
 // matched by its name as it is offered, and by the part after the name of a server.
-// A name that ends in ".*" stands for tools that the request does not list, those
+// A name that ends in ".*" matches tools that the request does not list, those
 // of an MCP server or of a stored prompt: it is withheld where any tool is denied.
 func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	var a Answer

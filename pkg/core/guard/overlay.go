@@ -110,7 +110,7 @@ func (r *OverlayRule) validate() error {
 	return nil
 }
 
-// checkIsolation returns an error for a sandbox whose tier or user id nobody
+// checkIsolation returns an error for a sandbox whose tier or user id no runner
 // could provide.
 func checkIsolation(s *contract.Sandbox) error {
 	switch {

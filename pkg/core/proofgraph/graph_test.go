@@ -76,7 +76,7 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestClose: the checkpoint's parents are the nodes that are nobody's parent.
+// TestClose: the checkpoint's parents are the nodes without children.
 func TestClose(t *testing.T) {
 	g := script(t, 2, allowed+"v9 approval_recorded <p2 @c-2")
 	g.Close([]byte("text"), 42, 6, "s-1")

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// Variables by which mutate tells shim the path of the real go command, and the
+// Variables by which mutate passes shim the path of the real go command, and the
 // file that lists the mutants to be tried; an empty list is all of them.
 const (
 	shimVar = "MUTATE_GO"
 	onlyVar = "MUTATE_ONLY"
 )
 
-// shim stands for the go command that gremlins runs.
+// shim replaces the go command that gremlins runs.
 //
 // gremlins reports a mutant as not covered, without running a test, where the
 // coverage profile has no block at its place; blocks leave out the conditions of

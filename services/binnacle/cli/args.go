@@ -40,7 +40,7 @@ func normalize(root *cobra.Command, args []string) []string {
 	return slices.Concat(path, rest)
 }
 
-// dashes spells a flag as pflag does: two dashes before a name, one before a letter.
+// dashes writes a flag as pflag does: two dashes before a name, one before a letter.
 func dashes(arg string) string {
 	name := strings.TrimLeft(arg, "-")
 	if word, _, _ := strings.Cut(name, "="); len(word) == 1 {

@@ -106,7 +106,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestErrorForms: an error is a document in the form that was asked for.
+// TestErrorForms: an error is a document in the requested form.
 func TestErrorForms(t *testing.T) {
 	for form, want := range map[string]string{
 		"json":  `{"error":{"code":"usage","message":`,

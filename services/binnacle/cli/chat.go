@@ -17,7 +17,7 @@ type chatOptions struct {
 	stream         bool
 }
 
-// newChatCmd asks a model.
+// newChatCmd sends a prompt to a model.
 func newChatCmd(c *env) *cobra.Command {
 	var o chatOptions
 	cmd := &cobra.Command{

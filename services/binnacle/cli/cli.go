@@ -22,7 +22,7 @@ func Main(args []string) int {
 
 // execute runs one command and returns its exit code, which does not depend on the
 // form of output. Under --output json standard output holds one document, the
-// command's or {"error": …}, or one per line for what goes on.
+// command's or {"error": …}, or one per line for output that continues.
 func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	c := &env{out: &written{w: out}, errOut: errOut, in: in, format: formatOf(args)}
 	root := newRoot(c)

@@ -133,7 +133,7 @@ const eventRow = "%6v  %s  %-44s %-20s %s %s\n"
 
 // printEvents prints lines {event, seq}. called is the user's name of the session
 // that all of them belong to; empty where they may be of several. A whole list is
-// one document, as JSON a line for each entry; what goes on until it is stopped is
+// one document, as JSON a line for each entry; output that continues until it is stopped is
 // a document for each event.
 func printEvents(ctx context.Context, c *env, r io.Reader, called string, whole bool) error {
 	sc := bufio.NewScanner(r)

@@ -29,9 +29,9 @@ func newProxyCmd(c *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy --upstream URL",
 		Short: "Serve OpenAI clients before a provider, governed by the mesh",
-		Long: `Serve OpenAI clients in front of a provider. Each request and each tool call that the
-model asks for is decided and recorded by a mesh that runs elsewhere or, with
---embedded, in this process.`,
+		Long: `Serve OpenAI clients in front of a provider. A mesh decides and records each request and
+each tool call in the model's response: one that runs elsewhere or, with --embedded, one
+in this process.`,
 		Example: `  binnacle proxy --upstream https://api.openai.com/v1
   binnacle proxy --upstream https://api.openai.com/v1 --embedded --data data`,
 		Args:              takes(0, 0),

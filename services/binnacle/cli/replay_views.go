@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// liveView is a service's view as it stands.
+// liveView is a service's current view.
 type liveView struct {
 	Name     string `json:"name"`
 	Position uint64 `json:"position"`
@@ -23,7 +23,7 @@ type liveView struct {
 	missing string // why there is none
 }
 
-// liveViews fetches the views first: each stands at some position, and the
+// liveViews fetches the views first: each has a position of its own, and the
 // rebuilt one is taken to exactly there.
 func liveViews(ctx context.Context, c *env) (map[string]liveView, []byte, error) {
 	out := map[string]liveView{}

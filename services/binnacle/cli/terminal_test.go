@@ -109,7 +109,7 @@ func TestBar(t *testing.T) {
 	tty.sees(t, "[====================                    ] 1/2")
 }
 
-// TestLoginPrompt: on a terminal the token is asked for and not shown.
+// TestLoginPrompt: on a terminal the token is prompted for and not echoed.
 func TestLoginPrompt(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})

@@ -39,7 +39,7 @@ type chapter struct {
 	Says    string `json:"says"`
 }
 
-// newWhyCmd tells how a call came to its end.
+// newWhyCmd explains how a call ended.
 func newWhyCmd(c *env) *cobra.Command {
 	var form string
 	cmd := &cobra.Command{
@@ -126,7 +126,7 @@ func (s *story) read(r io.Reader) error {
 	return lines.Err()
 }
 
-// add adds an event and its causes. Causes outside the call are named, not told.
+// add adds an event and its causes. Causes outside the call are named, not explained.
 func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[string]bool) {
 	s.Nodes = append(s.Nodes, chapter{seq, e.ID, n.Kind, e.Name, e.Source, e.Lamport, e.Time, says(e)})
 	in[e.ID] = true

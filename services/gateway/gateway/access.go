@@ -31,7 +31,7 @@ func accessFacts(c echo.Context, err error) accesslog.Facts {
 }
 
 // logToolCall logs a call that came over MCP: a request of that protocol may be a
-// stream, and its route is the same whatever it asks for.
+// stream, and its route is the same whatever it requests.
 func logToolCall(log *slog.Logger, who *caller, call string, began time.Time, err error) {
 	status, code := statusAndCode(err)
 	accesslog.Line(log, slog.LevelInfo, "tools/call", "/mcp", status, time.Since(began), &accesslog.Facts{Actor: who.actor, Call: call, Error: code})

@@ -44,7 +44,7 @@ type attempt struct {
 	held   amounts   // that it may be billed for, and may send
 	egress provider.Egress
 	trace  string // context for the provider
-	inject bool   // usage in the stream was asked for by us, not by the caller
+	inject bool   // usage in the stream was requested by the router, not by the caller
 }
 
 // attempt asks one candidate and records what came of it. nil is success.

@@ -86,7 +86,7 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	return result("policy."+contract.EventPolicyActivated, map[string]any{"layer": act.Layer, "name": act.Name, "digest": act.Digest, "retired": act.Retired, "changed": ev != nil, "findings": findings})
 }
 
-// bring fetches the document to put in force and checks what its layer asks: an
+// bring fetches the document to put in force and checks what its layer requires: an
 // overlay carries its name as its id, a bundle is signed by a key for bundles. It
 // completes the activation.
 func (s *activator) bring(ctx context.Context, a *changeArgs, act *contract.Activated) (body []byte, err error) {

@@ -97,7 +97,7 @@ func TestVotes(t *testing.T) {
 	})
 }
 
-// TestSignedBallots: a ballot is its signer's, whoever brings it, and a forged one
+// TestSignedBallots: a ballot belongs to its signer, not to the client that sends it, and a forged one
 // has the call denied before it is taken.
 func TestSignedBallots(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
@@ -164,7 +164,7 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// TestExpiry: an allowed call that nobody starts ends once, and one that was
+// TestExpiry: an allowed call that is never started ends once, and one that was
 // claimed does not.
 func TestExpiry(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {

@@ -29,7 +29,7 @@ func voteFilter(tenant, session string) string {
 }
 
 // voteArgs is the input of policy.vote. With kid and sig the approver is the
-// key's owner, whoever brings the ballot; without, it is the caller.
+// key's owner, not the caller; without, it is the caller.
 type voteArgs struct {
 	CallID string `json:"call_id"`
 	Vote   string `json:"vote"`

@@ -179,7 +179,7 @@ func TestNoProposals(t *testing.T) {
 }
 
 // TestLabelsGuessed: an instance that does not know a session's labels decides
-// again once the ledger tells it, and what a call brings is recorded before it is
+// again once the ledger has it, and what a call brings is recorded before it is
 // allowed.
 func TestLabelsGuessed(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {

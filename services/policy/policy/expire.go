@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/starts"
 )
 
-// expirer ends allowed calls that nobody starts.
+// expirer ends allowed calls that no executor starts.
 type expirer struct {
 	*instance
 	starts starts.View

@@ -55,8 +55,8 @@ func (i *instance) fact(name, key string, data []byte, cause *contract.Event) *c
 	return e
 }
 
-// caughtUp waits up to a second until the state holds an event, so that whoever
-// caused it finds it in force with their next call, mostly. A nil event is no wait.
+// caughtUp waits up to a second until the state holds an event, so that the caller
+// that caused it usually finds it in force with the next call. A nil event is no wait.
 func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	if ev == nil {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// queries answers what other services and people ask of policy. They change nothing.
+// queries answers the queries of other services. They change nothing.
 type queries struct {
 	*instance
 	budget *budget.Ledger

@@ -51,7 +51,7 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 	return func() error { return confirmed(&b, final) }, nil
 }
 
-// request returns the limits in force, and what a call asks of them.
+// request returns the limits in force, and what a call needs of them.
 func (d *decider) request(p *proposal, eval *stack.Evaluation) (limits []guard.Limit, r limit.Request) {
 	r = limit.Request{CallID: p.call.ID, Facts: eval.Facts(), Force: eval.Facts().Resolution == "granted"}
 	d.state.Read(func(v *state.View) {

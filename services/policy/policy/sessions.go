@@ -17,7 +17,7 @@ type sessions struct {
 }
 
 // foreignOwner returns "" where the actor of a proposal owns its session or has a
-// grant of the owner's, else the owner, or "-" where nobody can say who that is. A
+// grant of the owner's, else the owner, or "-" where the owner is unknown. A
 // derived id proves its owner; a session of a release before 0.5 belongs to the
 // actor of its first proposal, which never changes.
 func (s *sessions) foreignOwner(ctx context.Context, e *contract.Event, now string) (string, error) {

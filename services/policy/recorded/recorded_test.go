@@ -127,7 +127,7 @@ func TestRedecide(t *testing.T) {
 	}
 }
 
-// TestSimulation: what has changed since a call was recorded is told from what a
+// TestSimulation: what has changed since a call was recorded is separated from what a
 // candidate would change.
 func TestSimulation(t *testing.T) {
 	p := newPast(t)

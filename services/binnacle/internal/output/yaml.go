@@ -11,7 +11,7 @@ import (
 )
 
 // writeYAML writes a document with the members in the order of its JSON form, and
-// with its numbers as JSON spells them.
+// with its numbers as in JSON.
 func writeYAML(w io.Writer, doc any) error {
 	var b bytes.Buffer
 	j := json.NewEncoder(&b)

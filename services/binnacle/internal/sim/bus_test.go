@@ -356,7 +356,7 @@ func (s *stream) info() []byte {
 		s.config, s.log.Size(), s.log.Size(), len(s.cons))
 }
 
-// read is what a direct read asks for.
+// read is the request of a direct read.
 type read struct {
 	Seq   uint64 `json:"seq"`
 	Last  string `json:"last_by_subj"`
@@ -364,7 +364,7 @@ type read struct {
 	Batch int    `json:"batch"`
 }
 
-// find lists the messages that a read asks for.
+// find lists the messages that a read requests.
 func (s *stream) find(q read) []uint64 {
 	if q.Last != "" {
 		return some(s.last(q.Last))

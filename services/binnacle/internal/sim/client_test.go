@@ -102,7 +102,7 @@ type call struct {
 	told   []told // guarded by the world's lock
 }
 
-// told is what a client was told of a call.
+// told is what a client received about a call.
 type told struct{ id, status string }
 
 // plan draws the calls of a run: at least ten, in few sessions, of every kind.

@@ -22,7 +22,7 @@ type defect struct {
 	name string
 	why  string // what it is, and where it was met
 	dir  string // of the file that holds old, below the module tree
-	old  string // stands once in the files of dir
+	old  string // occurs once in the files of dir
 	new  string // planted("…") is true while the defect is switched on
 	says string // part of what is reported
 }
@@ -81,7 +81,7 @@ var defects = []defect{
 	{name: "settled-twice", why: "an outcome that is seen twice settles its reservation twice", dir: "services/policy",
 		old: "		if !ok || done[o.CallID] {", new: "		if (!ok || done[o.CallID]) && !planted(\"settled-twice\") {",
 		says: "settled"},
-	{name: "answer-before-outcome", why: "the gateway tells a caller of success although the outcome is another's", dir: "pkg/propose",
+	{name: "answer-before-outcome", why: "the gateway answers with success although the outcome is another's", dir: "pkg/propose",
 		old: "	pending = slices.DeleteFunc(pending, func(w *Pending) bool { return !w.expects(e) })\n", new: "	pending = slices.DeleteFunc(pending, func(w *Pending) bool { return !w.expects(e) })\n	if planted(\"answer-before-outcome\") {\n		for _, all := range p.waiting {\n			pending = append(pending, all...)\n		}\n	}\n",
 		says: "was told"},
 }
@@ -169,7 +169,7 @@ func plant(t *testing.T) string {
 	return program
 }
 
-// find returns the file of d.dir in which d.old stands, as the overlay has it.
+// find returns the file of d.dir in which d.old occurs, as the overlay has it.
 func (d *defect) find(t *testing.T, top string, overlay map[string]string) (path, text string) {
 	err := filepath.WalkDir(filepath.Join(top, d.dir), func(p string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {

@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
-// runner stands in for the session-runner: the same declaration and the same
+// runner replaces the session-runner: the same declaration and the same
 // path to effects, pkg/execute, with effects that only the world sees in place of
 // sandboxes.
 type runner struct{ in *instance }

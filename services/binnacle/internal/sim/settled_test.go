@@ -21,7 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// settled checks what must hold once all is quiet: clients were told what the
+// settled checks what must hold once all is quiet: clients received what the
 // ledger says, the ledger verifies as a stranger would verify it, and replay
 // comes to the same views and decisions.
 func (w *world) settled() {
@@ -35,7 +35,7 @@ func (w *world) settled() {
 	w.replay()
 }
 
-// heardTruth compares what clients were told with the ledger.
+// heardTruth compares what clients received with the ledger.
 func (w *world) heardTruth() {
 	for _, c := range w.calls {
 		for _, t := range c.told {

@@ -39,7 +39,7 @@ const (
 	patience = 2 * time.Minute
 )
 
-// A process that is told by plantEnv which defect to switch on does so by
+// A process that plantEnv gives the defect to switch on does so by
 // defectEnv, once it has its base.
 const (
 	plantEnv  = "BINNACLE_SIM_PLANT"

@@ -53,7 +53,7 @@ type odds struct {
 	cut    float64 // a connection breaks as something is delivered, and what was on its way is lost
 	deaf   float64 // a consumer's acknowledgement is lost
 	again  float64 // work in hand is delivered again at once
-	freeze float64 // a connection stands still for a while
+	freeze float64 // a connection delivers nothing for a while
 	pause  float64 // time passes although something could be released
 }
 
@@ -199,8 +199,8 @@ func (w *world) step(until time.Time) {
 	w.rest(next.Sub(now))
 }
 
-// burst releases everything that can be released: nobody cares in which order a
-// mesh comes up the first time.
+// burst releases everything that can be released: the order of the first start
+// does not matter.
 func (w *world) burst() {
 	for _, l := range w.bus.links {
 		for ; len(l.in) > 0; l.in = l.in[1:] {

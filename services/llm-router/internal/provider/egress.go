@@ -10,7 +10,7 @@ import (
 )
 
 // Egress counts the bytes that requests send: request line, header fields and
-// body, spelled as in HTTP/1.1, at the moment the transport takes them. A body
+// body, encoded as in HTTP/1.1, when the transport reads them. A body
 // that the transport sends again, after a connection broke, counts again. What
 // TLS and HTTP/2 put around it or save does not count, nor do DNS and
 // handshakes. Nothing is sent after End. The zero value counts from 0; its

@@ -374,7 +374,7 @@ func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) 
 }
 
 // Sweep settles, once a second until ctx ends, reservations that stayed open: of
-// instances that died, and of calls that ended while nobody followed.
+// instances that died, and of calls that ended while no instance followed.
 func (b *Ledger) Sweep(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {

@@ -244,7 +244,7 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// TestNotRunning: a caller does not wait for a ledger that nobody writes, and what
+// TestNotRunning: a caller does not wait for a ledger without a writer, and what
 // the ledger holds must be readable.
 func TestNotRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

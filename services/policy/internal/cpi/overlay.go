@@ -93,7 +93,7 @@ func answersAll(y, x *guard.OverlayRule) bool {
 		(len(y.Classes) == 0 || len(x.Classes) > 0 && subset(x.Classes, y.Classes))
 }
 
-// lockout finds overlays that nobody could take back.
+// lockout finds overlays that no principal could retire.
 func (c *checker) lockout(where string, o *guard.Overlay) {
 	if o.Scope != "tenant" || o.Expires != "" {
 		return

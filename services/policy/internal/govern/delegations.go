@@ -70,7 +70,7 @@ type delegateArgs struct {
 	TTLMS    int64    `json:"ttl_ms"`
 }
 
-// delegate lets another principal act for the caller, and for nobody else: no
+// delegate lets another principal act for the caller alone: no
 // argument names the delegator.
 func delegate(_ *State, c *Caller, a *delegateArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxDelegation); err != nil {

@@ -5,7 +5,7 @@
 // It is pure. Two tables are its surface: commands maps a governing verb to how
 // its arguments are decoded and what it decides, folds maps an event to what it
 // changes. A command sees the history of its own aggregate alone; what it needs
-// of others it asks of a View.
+// of others it reads from a View.
 package govern
 
 import (
@@ -105,7 +105,7 @@ func Evolve(s *State, e *contract.Event) error {
 	return apply(s, e)
 }
 
-// endAll ends what a principal's credentials gave until now: whoever held one of
+// endAll ends what a principal's credentials gave until now: a holder of one of
 // them may have made keys, delegations, consents and grants with it.
 func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 	s.Keys.endOf(d.Principal, d.Reason)

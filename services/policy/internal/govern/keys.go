@@ -156,8 +156,8 @@ func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
 	return Fact{events.VirtualKeyCreatedName, k}, nil
 }
 
-// mayMake returns why the caller may not make a virtual key: nobody gives away
-// more than they hold, nor speaks for somebody who has not agreed.
+// mayMake returns why the caller may not make a virtual key: no caller grants
+// more than it holds, nor acts for a principal who has not agreed.
 func (x *Keys) mayMake(c *Caller, a *createKeyArgs) error {
 	if x.made[a.ID] != nil {
 		return fmt.Errorf("id: there is a key %s already, or was", a.ID)

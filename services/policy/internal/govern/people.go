@@ -137,7 +137,7 @@ type registerArgs struct {
 
 // DualControl reports whether a registration needs the approval of a second
 // person: it makes somebody a person, or makes a person something else, and a
-// person beside the caller is registered who can be asked. args are those of the
+// person beside the caller is registered who can approve. args are those of the
 // call; it is true where they cannot be read, which the schema denies in any case.
 func (p *People) DualControl(args []byte, actor string, now time.Time) bool {
 	var a registerArgs

@@ -66,7 +66,7 @@ func grantSession(_ *State, c *Caller, a *grantSessionArgs) (Fact, error) {
 }
 
 // owns reports whether a session is the caller's. A derived id proves its owner;
-// for a session of a release before 0.5 the ledger is asked.
+// for a session of a release before 0.5 the ledger is read.
 func owns(c *Caller, session string) bool {
 	if contract.DerivedSession(session) {
 		return contract.OwnsSession(c.Tenant, c.Actor, session)

@@ -3,12 +3,12 @@
 //
 // A decision rests on signed ceilings (P0), bundles of Rego (P1), overlays that
 // narrow (P2), limits, the tool's own document, and the labels of the data that
-// reached the call. Whoever needs a verdict calls Evaluate: the service for a new
+// reached the call. Every user of verdicts calls Evaluate: the service for a new
 // call, replay for a recorded one, a simulation for a candidate document, and an
 // explanation. They differ in where the Basis comes from, which is Stack.Basis
 // for the documents in force and Archive.Basis for recorded ones.
 //
-// Evaluate asks the documents; pkg/core/guard joins their answers into a verdict
+// Evaluate evaluates the documents; pkg/core/guard joins their answers into a verdict
 // and is the only maker of signed decisions.
 package stack
 
@@ -54,7 +54,7 @@ type Evaluation struct {
 	steps  []guard.Step // of the documents; with Call.Explain
 }
 
-// Evaluate asks the schema, the bundles and the overlays of a basis about a call.
+// Evaluate evaluates the schema, the bundles and the overlays of a basis for a call.
 // Every decision rests on it: live, in replay, in simulations, and where one is
 // explained. Of the bundles, the first with an opinion answers for the layer. An
 // error in a document is its denial.
@@ -89,7 +89,7 @@ func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	return e
 }
 
-// bundles asks the bundles in order, up to the first with an opinion.
+// bundles evaluates the bundles in order, up to the first with an opinion.
 func (e *Evaluation) bundles(ctx context.Context, b *Basis, c *Call) {
 	in := &e.inputs
 	input := rego.NewInput(&in.Facts, in.Tool, c.Args)
@@ -122,7 +122,7 @@ func (e *Evaluation) Facts() *guard.Facts { return &e.inputs.Facts }
 // Tool returns the tool document, or nil where the tool is unknown.
 func (e *Evaluation) Tool() *contract.Tool { return e.inputs.Tool }
 
-// Charge adds what the budget ledger answered to the facts. No document is asked
+// Charge adds what the budget ledger answered to the facts. No document is evaluated
 // again: none of them sees it.
 func (e *Evaluation) Charge(b *guard.BudgetFact) { e.inputs.Facts.Budget = b }
 

@@ -33,7 +33,7 @@ func ended(t *testing.T, seq uint64, service, name, call string) eventlog.Entry 
 }
 
 // TestStarts: a call is listed from its permission until its executor claims it or
-// policy expires it; nobody else's word counts.
+// policy expires it; events of other services do not count.
 func TestStarts(t *testing.T) {
 	var v View
 	until := time.Now().Add(time.Hour)

@@ -43,7 +43,7 @@ func (v *View) AddStanding(f *guard.Facts) {
 }
 
 // Key returns the virtual key behind a client's name, or nil where it names none.
-// model is the one that the call asks for, or "".
+// model is the one that the call requests, or "".
 func (v *View) Key(f *guard.Facts, model string) *guard.KeyFact {
 	id, ok := strings.CutPrefix(f.Client, contract.KeyClient)
 	if !ok {
