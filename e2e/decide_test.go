@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -137,4 +139,62 @@ func TestCallersExecute(t *testing.T) {
 		}
 	}
 	cli(t, m, "replay")
+}
+
+// TestDecideBehindHistory: an intent of before 10,000 calls of its own session and
+// a restart is found, reported and answered again, a new decision there is made,
+// and neither takes much longer than on an empty ledger.
+func TestDecideBehindHistory(t *testing.T) {
+	m := harness.Processes(t, harness.Options{Noop: true})
+	const session = "s-long"
+	round := func() time.Duration {
+		var took []time.Duration
+		for range 40 {
+			began := time.Now()
+			x := handOut(t, m, session, time.Minute, nil)
+			if r := x.report(t, m, ""); r.Status != 200 {
+				t.Fatalf("%d %s", r.Status, r.Body)
+			}
+			took = append(took, time.Since(began))
+		}
+		slices.Sort(took)
+		return took[len(took)/2]
+	}
+	key := map[string]string{"Idempotency-Key": "before the history"}
+	old := handOut(t, m, session, time.Hour, key)
+	round() // warm
+	empty := round()
+
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 1250 {
+				if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", session, "{}"); err != nil || r.Status != 200 {
+					t.Errorf("%v %+v", err, r)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, name := range m.Names() {
+		m.Restart(name)
+	}
+	m.WaitReady()
+	round() // warm
+	long := round()
+	t.Logf("decide and report, median: %s on an empty ledger, %s behind 10,000 calls of the session", empty, long)
+	if long > 2*empty+5*time.Millisecond {
+		t.Errorf("decide and report took %s on an empty ledger and %s behind a history", empty, long)
+	}
+	if again := handOut(t, m, session, time.Hour, key); again.IntentID != old.IntentID || !again.Before {
+		t.Errorf("the same key gave %+v, first %+v", again, old)
+	}
+	if r := old.report(t, m, ""); r.Status != 200 || !strings.Contains(string(r.Body), `"status":"succeeded"`) {
+		t.Errorf("the old intent's report: %d %s", r.Status, r.Body)
+	}
+	if r := old.report(t, m, ""); r.Status != 200 || !strings.Contains(string(r.Body), `"repeated":true`) {
+		t.Errorf("reported again: %d %s", r.Status, r.Body)
+	}
+	proves(t, m)
 }
