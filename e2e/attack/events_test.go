@@ -14,8 +14,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
 // What a compromised service records of another's call stays on the ledger, so each
@@ -167,6 +169,7 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	t.Run("a call that its caller executes", func(t *testing.T) { forgedLent(t, m, &sample) })
 	t.Run("a call that an executor executes", func(t *testing.T) { forgedWaiting(t, m, &sample) })
 	t.Run("a parent that is not executing", func(t *testing.T) { forgedParent(t, m) })
+	t.Run("a summary of another request", func(t *testing.T) { forgedSummary(t, m) })
 	t.Run("a reservation", func(t *testing.T) { forgedSettlement(t, m, &sample) })
 
 	// The mesh works on, every session proves itself, and the ledger as a whole says
@@ -285,6 +288,51 @@ func forgedParent(t *testing.T, m *harness.Mesh) {
 		within(t, 20*time.Second, "the nested call is denied", func() bool {
 			got := recordedOf(t, m, base.Session, child)
 			return len(got) == 1 && got[0].Effect.Status == contract.Denied
+		})
+	}
+}
+
+// forgedSummary: the gateway summarizes a request to a model for policy. A gateway
+// that names less in the summary than the request holds reaches no provider.
+func forgedSummary(t *testing.T, m *harness.Mesh) {
+	r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "s-summary", `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`)
+	if err != nil || r.Status != 200 {
+		t.Fatal(err, r)
+	}
+	session := r.Header.Get("X-Binnacle-Session-Id")
+	base := named(t, m, session, "call_proposed", r.Header.Get("X-Binnacle-Call-Id"))
+	l := &liar{t: t, conn: insider(t, m, "gateway"), as: "gateway"}
+	for i, x := range []struct{ body, status, code string }{
+		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // the true one: the attack itself works
+		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"rm_rf"}}]}`, contract.Failed, "invalid_input"},
+		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"max_tokens":99}`, contract.Failed, "invalid_input"},
+		{`{"model":"demo/b","messages":[{"role":"user","content":"hi"}]}`, contract.Failed, "invalid_input"},
+	} {
+		var c contract.Call
+		var args llm.Args
+		if err := contract.Decode(base.Data, &c); err != nil {
+			t.Fatal(err)
+		}
+		summary, err := c.Args.Open(nil)
+		if err != nil || contract.Decode(summary, &args) != nil {
+			t.Fatal(err, string(summary))
+		}
+		body, _ := blob.Refer([]byte(x.body), "application/json")
+		args.Body = body.Commitment
+		c.Body = &body
+		c.Args, _ = blob.Refer(contract.Bytes(&args), "application/json")
+		c.ID, c.Deadline = fmt.Sprintf("c-SUMMARY%d", i), contract.Time(time.Now().Add(30*time.Second))
+		e := l.event(base, "call_proposed", "p-"+c.ID, contract.Bytes(&c))
+		e.CallID = c.ID
+		if !l.publish(e, "p-"+c.ID) {
+			t.Fatal("not published")
+		}
+		within(t, 20*time.Second, c.ID+" ends "+x.status, func() bool {
+			got := recordedOf(t, m, session, c.ID)
+			if len(got) == 1 && (got[0].Effect.Status != x.status || got[0].Effect.ErrorCode != x.code) {
+				t.Fatalf("%s: %s %s %s", x.body, got[0].Effect.Status, got[0].Effect.ErrorCode, got[0].Effect.ErrorMessage)
+			}
+			return len(got) == 1
 		})
 	}
 }
