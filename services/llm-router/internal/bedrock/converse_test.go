@@ -1,0 +1,24 @@
+package bedrock
+
+import (
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir/irtest"
+)
+
+// TestBuildRequest goes over the families of models too: they differ in how a
+// request says how much to think.
+func TestBuildRequest(t *testing.T) {
+	irtest.Requested(t, BuildRequest, "anthropic.claude-3-7-sonnet-v1:0", "us.anthropic.claude-opus-5-5", "openai.gpt-oss-120b-1:0", "us.amazon.nova-2-lite-v1:0")
+}
+
+func TestAnswers(t *testing.T) { irtest.Answers(t, ParseResponse, nil) }
+
+func TestDecoder(t *testing.T) { irtest.Streams(t, func() irtest.Decoder { return &Decoder{} }) }
+
+func TestParseFault(t *testing.T) {
+	irtest.Faults(t, func(status int, body []byte) *ir.Fault {
+		return ParseFault(status, "ThrottlingException:http://x", body)
+	})
+}

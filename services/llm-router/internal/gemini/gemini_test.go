@@ -1,0 +1,40 @@
+package gemini
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir/irtest"
+)
+
+// TestBuildRequest goes over the generations of models too: they differ in how a
+// request says how much to think, and in whether calls are signed.
+func TestBuildRequest(t *testing.T) {
+	irtest.Requested(t, BuildRequest, "gemini-2.5-pro", "gemini-2.5-flash", "gemini-3-pro")
+}
+
+func TestAnswers(t *testing.T) {
+	irtest.Answers(t, func(b []byte) (*ir.Response, error) { return ParseResponse(b, "x") }, nil)
+}
+
+func TestDecoder(t *testing.T) {
+	irtest.Streams(t, func() irtest.Decoder { return &Decoder{CallID: "x"} })
+}
+
+func TestParseFault(t *testing.T) { irtest.Faults(t, ParseFault) }
+
+func TestEmbeddings(t *testing.T) {
+	got, err := BuildEmbeddings("m", []string{"a", "b"}, 3)
+	const want = `{"requests":[{"content":{"parts":[{"text":"a"}]},"model":"models/m","outputDimensionality":3},{"content":{"parts":[{"text":"b"}]},"model":"models/m","outputDimensionality":3}]}`
+	if err != nil || string(got) != want {
+		t.Errorf("%s %v", got, err)
+	}
+	vectors, err := ParseEmbeddings([]byte(`{"embeddings":[{"values":[1,0.5]},{"values":[0]}]}`))
+	if err != nil || fmt.Sprint(vectors) != "[[1 0.5] [0]]" {
+		t.Errorf("%v %v", vectors, err)
+	}
+	if _, err := ParseEmbeddings([]byte(`{"embeddings":7}`)); err == nil {
+		t.Error("a number is a list of vectors")
+	}
+}

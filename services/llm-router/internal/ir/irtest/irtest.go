@@ -1,0 +1,318 @@
+// Package irtest runs a dialect over recorded requests, answers and streams and
+// compares what comes of them with golden files. It is imported by tests only.
+//
+// A package of a dialect keeps its fixtures in testdata, in the wire format that
+// the API's documentation shows: request-*.json, answer-*.json, stream-*.sse and
+// fault-*.json. Beside each is a file with the same name and the suffix .golden
+// that holds what the dialect must make of it. `go test -update` rewrites those;
+// a change of one is a change of behaviour and is reviewed as such.
+package irtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// Golden fails the test if got differs from the file, and names the first line
+// that does. With -update it writes the file instead.
+func Golden(t *testing.T, file string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(got, want) {
+		return
+	}
+	g, w := strings.Split(string(got), "\n"), strings.Split(string(want), "\n")
+	for i := range g {
+		if i >= len(w) || g[i] != w[i] {
+			t.Fatalf("%s:%d:\n got %s\nwant %s", file, i+1, g[i], strings.Join(w[min(i, len(w)):min(i+1, len(w))], ""))
+		}
+	}
+	t.Fatalf("%s: %d lines are missing", file, len(w)-len(g))
+}
+
+// Dump writes values as one line of JSON each, without the members that are
+// empty, so that a golden file shows what a dialect read and nothing else.
+func Dump(values ...any) []byte {
+	var out []byte
+	for _, v := range values {
+		doc, err := json.Marshal(v)
+		if err != nil {
+			doc = []byte(err.Error())
+		}
+		var tree any
+		if json.Unmarshal(doc, &tree) == nil {
+			doc, _ = json.Marshal(bare(tree))
+		}
+		out = append(append(out, doc...), '\n')
+	}
+	return out
+}
+
+// bare takes empty members out of a document.
+func bare(v any) any {
+	switch x := v.(type) {
+	case map[string]any:
+		for k, e := range x {
+			switch e := e.(type) {
+			case nil:
+				delete(x, k)
+			case string:
+				if e == "" {
+					delete(x, k)
+				}
+			case bool:
+				if !e {
+					delete(x, k)
+				}
+			case float64:
+				if e == 0 {
+					delete(x, k)
+				}
+			default:
+				x[k] = bare(e)
+			}
+		}
+	case []any:
+		for i := range x {
+			x[i] = bare(x[i])
+		}
+	}
+	return v
+}
+
+// each runs do over the fixtures of a pattern; a pattern without one fails.
+func each(t *testing.T, pattern string, do func(t *testing.T, doc []byte) []byte) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", pattern))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no fixture %s: %v", pattern, err)
+	}
+	for _, f := range files {
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			doc, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			Golden(t, f+".golden", do(t, doc))
+		})
+	}
+}
+
+// Requests reads testdata/request-*.json with parse. An error is part of the
+// golden file too: some fixtures are requests that must be refused.
+func Requests(t *testing.T, parse func([]byte) (*ir.Request, error)) {
+	each(t, "request-*.json", func(_ *testing.T, doc []byte) []byte {
+		r, err := parse(doc)
+		if err != nil {
+			return []byte("error: " + err.Error() + "\n")
+		}
+		out := Dump(r.Messages)
+		r.Messages = nil
+		return append(out, Dump(r)...)
+	})
+}
+
+// Answers reads testdata/answer-*.json with parse, and writes it again with
+// build, which is nil for an API that no caller speaks.
+func Answers(t *testing.T, parse func([]byte) (*ir.Response, error), build func(*ir.Response) ([]byte, error)) {
+	each(t, "answer-*.json", func(t *testing.T, doc []byte) []byte {
+		r, err := parse(doc)
+		if err != nil {
+			return []byte("error: " + err.Error() + "\n")
+		}
+		out := Dump(r)
+		if build == nil {
+			return out
+		}
+		again, err := build(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(append(out, again...), '\n')
+	})
+}
+
+// Decoder reads a provider's stream, event by event.
+type Decoder interface {
+	Event(name string, data []byte) ([]ir.Event, error)
+	Done() bool
+}
+
+// Streams reads testdata/stream-*.sse with a new decoder each. The last line of
+// the golden file is the answer that the events spell together.
+func Streams(t *testing.T, decoder func() Decoder) {
+	each(t, "stream-*.sse", func(_ *testing.T, doc []byte) []byte {
+		d := decoder()
+		var out []byte
+		var sum ir.Collect
+		for block := range strings.SplitSeq(strings.TrimSpace(string(doc)), "\n\n") {
+			var name, data string
+			for line := range strings.SplitSeq(block, "\n") {
+				if v, ok := strings.CutPrefix(line, "event: "); ok {
+					name = v
+				}
+				if v, ok := strings.CutPrefix(line, "data: "); ok {
+					data = v
+				}
+			}
+			steps, err := d.Event(name, []byte(data))
+			for i := range steps {
+				out = append(out, Dump(steps[i])...)
+				sum.Add(&steps[i])
+			}
+			if err != nil {
+				out = append(append(out, "error: "...), Dump(err)...)
+			}
+		}
+		out = fmt.Appendf(out, "done: %v\n", d.Done())
+		return append(out, Dump(sum.Response())...)
+	})
+}
+
+// Faults reads testdata/fault-*.json as the body of a response with status 400,
+// and as the same error in the middle of a stream, which has no status.
+func Faults(t *testing.T, parse func(status int, body []byte) *ir.Fault) {
+	each(t, "fault-*.json", func(_ *testing.T, doc []byte) []byte { return Dump(parse(400, doc), parse(0, doc)) })
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// Everything is a request that says everything the intermediate form can hold
+// and an API without files by reference can take.
+func Everything() *ir.Request {
+	cache := json.RawMessage(`{"type":"ephemeral"}`)
+	text := func(s string) ir.Part { return ir.Part{Type: ir.Text, Text: s} }
+	return &ir.Request{Model: "m", Stream: true, MaxTokens: 4000, Temperature: ptr(1.5), TopP: ptr(0.9), TopK: ptr(int64(40)), Stop: []string{"x", "y"}, Seed: ptr(int64(7)), N: 1,
+		PresencePenalty: ptr(0.1), FrequencyPenalty: ptr(0.2), LogProbs: ptr(false), TopLogProbs: ptr(int64(2)), Effort: "low", User: "u", Metadata: map[string]string{"k": "v"}, CacheKey: "ck",
+		Parallel: ptr(false), Choice: &ir.Choice{Mode: "tool", Name: "upper"},
+		Format: &ir.Format{Type: "json_schema", Name: "answer", Description: "e", Schema: json.RawMessage(`{"type":"object"}`), Strict: ptr(true)},
+		Tools: []ir.ToolDef{{Name: "upper", Description: "d", Schema: json.RawMessage(`{"type":"object"}`), Cache: cache}, {Name: "lower", Namespace: "ns", Strict: ptr(true)},
+			{Name: "free", Custom: json.RawMessage(`{"type":"text"}`)}, {Name: "plain", Custom: json.RawMessage("null")}, {Hosted: json.RawMessage(`{"type":"web_search"}`)}},
+		Messages: []ir.Message{
+			{Role: ir.System, Parts: []ir.Part{{Type: ir.Text, Text: "be brief", Cache: cache}}},
+			{Role: ir.User, Name: "ada", Parts: []ir.Part{text("look"), {Type: ir.Image, Media: &ir.Media{MIME: "image/png", Data: "QUJD", Detail: "low"}}, {Type: ir.File, Media: &ir.Media{MIME: "application/pdf", Data: "QUJD", Name: "a.pdf"}}}},
+			{Role: ir.Assistant, Parts: []ir.Part{{Type: ir.Thinking, Text: "hm", Signature: "seal"}, {Type: ir.Thinking, Redacted: "zz"}, {Type: ir.Thinking, Text: "unsealed"}, text("two calls"),
+				{Type: ir.Refusal, Text: "no"}, {Type: ir.ToolCall, ID: "c1", Name: "upper", Args: `{"text":"a"}`, Signature: "s1"}, {Type: ir.ToolCall, ID: "c2", Namespace: "ns", Name: "lower"}, {Type: ir.ToolCall, ID: "c3", Name: "free", Args: "text", Custom: true}}},
+			{Role: ir.Tool, Parts: []ir.Part{{Type: ir.ToolResult, ID: "c1", Parts: []ir.Part{text("A"), {Type: ir.Image, Media: &ir.Media{MIME: "image/png", Data: "QUJD"}}}}, {Type: ir.ToolResult, ID: "c2", Name: "lower", IsError: true, Parts: []ir.Part{text("failed")}},
+				{Type: ir.ToolResult, ID: "c3", Parts: []ir.Part{text(`{"ok":true}`)}}}},
+			{Role: ir.User, Parts: []ir.Part{text("go on")}},
+		}, Extra: map[string]json.RawMessage{"x_odd": json.RawMessage(`[1]`)}}
+}
+
+// Requested writes a request for every variation of Everything that APIs treat
+// differently, and compares the documents with testdata/built.golden.
+func Requested(t *testing.T, build func(*ir.Request) ([]byte, error), models ...string) {
+	var out []byte
+	for _, model := range append([]string{"m"}, models...) {
+		for name, change := range variations {
+			r := Everything()
+			r.Model = model
+			change(r)
+			doc, err := build(r)
+			if err != nil {
+				doc = []byte("error: " + err.Error())
+			}
+			out = fmt.Appendf(out, "# %s, %s\n%s\n", model, name, doc)
+		}
+	}
+	Golden(t, "testdata/built.golden", sorted(out))
+}
+
+// sorted puts the documents in an order of their own: they come from a map.
+func sorted(b []byte) []byte {
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	var pairs []string
+	for i := 0; i+1 < len(lines); i += 2 {
+		pairs = append(pairs, lines[i]+"\n"+lines[i+1]+"\n")
+	}
+	for i := range pairs {
+		for j := i; j > 0 && pairs[j] < pairs[j-1]; j-- {
+			pairs[j], pairs[j-1] = pairs[j-1], pairs[j]
+		}
+	}
+	return []byte(strings.Join(pairs, ""))
+}
+
+var variations = map[string]func(*ir.Request){
+	"everything":  func(*ir.Request) {},
+	"any tool":    func(r *ir.Request) { r.Choice = &ir.Choice{Mode: "required"} },
+	"no tool":     func(r *ir.Request) { r.Choice = &ir.Choice{Mode: "none"} },
+	"free choice": func(r *ir.Request) { r.Choice, r.Parallel, r.Stream = &ir.Choice{Mode: "auto"}, nil, false },
+	"no choice":   func(r *ir.Request) { r.Choice, r.Parallel = nil, ptr(true) },
+	"no tools":    func(r *ir.Request) { r.Tools = nil },
+	"own tools only": func(r *ir.Request) {
+		r.Tools = []ir.ToolDef{{Hosted: json.RawMessage(`{"type":"bash_1","name":"bash"}`)}}
+	},
+	"budget":             func(r *ir.Request) { r.Effort, r.ThinkingBudget = "", 2000 },
+	"budget above bound": func(r *ir.Request) { r.Effort, r.ThinkingBudget = "", 9000 },
+	"no bound":           func(r *ir.Request) { r.MaxTokens, r.Effort = 0, "high" },
+	"no effort":          func(r *ir.Request) { r.Effort = "" },
+	"object":             func(r *ir.Request) { r.Format = &ir.Format{Type: "json_object"} },
+	"audio": func(r *ir.Request) {
+		r.Messages[1].Parts = []ir.Part{{Type: ir.Audio, Media: &ir.Media{MIME: "audio/wav", Data: "QUJD"}}}
+	},
+	"by reference": func(r *ir.Request) {
+		r.Messages[1].Parts = []ir.Part{{Type: ir.Image, Media: &ir.Media{URL: "https://example.org/x.png"}}, {Type: ir.File, Media: &ir.Media{ID: "file-1"}}}
+	},
+	"an empty turn":       func(r *ir.Request) { r.Messages[2].Parts = []ir.Part{{Type: ir.Text}} },
+	"an empty tool":       func(r *ir.Request) { r.Tools = []ir.ToolDef{{Name: "t"}} },
+	"only a refused turn": func(r *ir.Request) { r.Messages[2].Parts = []ir.Part{{Type: ir.Refusal, Text: "no"}} },
+}
+
+// Events is an answer in pieces: thinking that is sealed, text, a refusal, two
+// tool calls and a custom one, with usage at both ends.
+func Events() []ir.Event {
+	delta := func(typ, s string) ir.Event { return ir.Event{Kind: ir.Delta, Part: ir.Part{Type: typ, Text: s}} }
+	args := func(i int, s string) ir.Event { return ir.Event{Kind: ir.CallArgs, Index: i, Part: ir.Part{Args: s}} }
+	return []ir.Event{{Kind: ir.Begin, ID: "x", Model: "other"}, {Kind: ir.Used, Usage: ir.Usage{In: 30, Cached: 10, Known: true}},
+		delta(ir.Thinking, "h"), delta(ir.Thinking, "m"), {Kind: ir.Signed, Part: ir.Part{Signature: "seal"}}, {Kind: ir.Delta, Part: ir.Part{Type: ir.Thinking, Redacted: "zz"}},
+		{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: "hel"}, LogProbs: json.RawMessage(`{"content":[]}`)}, delta(ir.Text, "lo"), delta(ir.Refusal, "no"), delta(ir.Text, "again"),
+		{Kind: ir.CallBegin, Part: ir.Part{ID: "c1", Name: "ns__lower"}}, args(0, `{"a"`), args(0, `:1}`), args(9, "nobody's"),
+		{Kind: ir.CallBegin, Index: 1, Part: ir.Part{ID: "c2", Name: "free"}}, args(1, `{"input":"t"}`),
+		{Kind: ir.CallBegin, Index: 2, Part: ir.Part{ID: "c3", Name: "upper"}}, args(2, ""), {Kind: ir.Delta, Choice: 1, Part: ir.Part{Type: ir.Text, Text: "beside"}},
+		{Kind: ir.End, Finish: ir.ToolCalls}, {Kind: ir.End, Choice: 1, Finish: ir.Stop}, {Kind: ir.Used, Usage: ir.Usage{Out: 9, Reasoning: 2, Known: true}}}
+}
+
+// Encoder writes a caller's stream.
+type Encoder interface {
+	Encode(*ir.Event) []byte
+	Finish() []byte
+}
+
+// Encoded writes Events, and answers that end in every way, with a new encoder
+// each, and compares the bytes with testdata/encoded.golden.
+func Encoded(t *testing.T, encoder func() Encoder) {
+	var out []byte
+	write := func(events []ir.Event) {
+		e := encoder()
+		for i := range events {
+			out = append(out, e.Encode(&events[i])...)
+		}
+		out = append(append(out, e.Finish()...), "----\n"...)
+	}
+	write(Events())
+	for _, end := range []string{ir.Stop, ir.Length, ir.ToolCalls, ir.Filtered, ir.Paused, "odd", ""} {
+		write([]ir.Event{{Kind: ir.Begin}, {Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: "a"}}, {Kind: ir.End, Finish: end}})
+	}
+	write([]ir.Event{{Kind: ir.End, Finish: ir.Stop, StopSeq: "x"}})
+	write(nil)
+	Golden(t, "testdata/encoded.golden", out)
+}
