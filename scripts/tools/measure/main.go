@@ -12,11 +12,17 @@ import (
 func main() {
 	list := flag.Bool("list", false, "print each function, type, package and literal that a figure counts")
 	only := flag.Bool("enforced", false, "print the enforced figures only")
+	draw := flag.Int("sample", 0, "print this many comments drawn at random for a review of style, and no figures")
+	seed := flag.Uint64("seed", 1, "seed of -sample")
 	flag.Parse()
 	t, err := readTree(".")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "measure:", err)
 		os.Exit(2)
+	}
+	if *draw > 0 {
+		t.sample(os.Stdout, *draw, *seed)
+		return
 	}
 	broken := 0
 	fmt.Printf("%-66s %10s  %s\n", "figure", "here", "limit")

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"io"
+	"math/rand/v2"
+	"strings"
+)
+
+// sample writes n comments of the tree, tests included, drawn without
+// replacement by a generator with the given seed: the same tree and seed give
+// the same comments. A comment is a group of lines as gofmt groups them, or one
+// at the end of a line of code; directives and lines of fewer than three words
+// are left out. The form is a Markdown table with an empty column for verdicts.
+func (t *tree) sample(w io.Writer, n int, seed uint64) {
+	type comment struct{ at, text string }
+	var all []comment
+	for _, f := range t.files {
+		for _, g := range f.ast.Comments {
+			if text := prose(g); len(strings.Fields(text)) >= 3 {
+				all = append(all, comment{f.at(g.Pos()), text})
+			}
+		}
+	}
+	r := rand.New(rand.NewPCG(seed, 0))
+	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	fmt.Fprintf(w, "Drawn with seed %d from %d comments.\n\n| # | where | comment | verdict |\n|---|---|---|---|\n", seed, len(all))
+	for i, c := range all[:min(n, len(all))] {
+		fmt.Fprintf(w, "| %d | %s | %s | |\n", i+1, c.at, strings.ReplaceAll(c.text, "|", `\|`))
+	}
+}
+
+// prose returns the text of a comment in one line, without directives.
+func prose(g *ast.CommentGroup) string { return strings.Join(strings.Fields(g.Text()), " ") }
