@@ -212,3 +212,40 @@ func TestExpiry(t *testing.T) {
 		}
 	})
 }
+
+// TestExpiryResumed: an instance fails between a call's expiry and its outcome, and
+// another one, which starts afterwards, records the outcome.
+func TestExpiryResumed(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l := founded(t, nil)
+		a := l.join("policy-1")
+		left := l.propose("echo", nil)
+		if err := a.decider.take(ctx, left); err != nil {
+			t.Fatal(err)
+		}
+		a.follow()
+		dead, kill := context.WithCancel(ctx)
+		go a.expirer.run(dead)
+		a.keepUp(dead)
+		a.faults.before = once(1<<30, contract.EventEffectRecorded)
+		time.Sleep(70 * time.Second)
+		kill()
+		if n := len(l.of(contract.EventStartExpired)); n != 1 {
+			t.Fatalf("%d expiries", n)
+		}
+		if status, _ := l.outcome(l.callOf(left)); status != "" {
+			t.Fatal("the outcome was recorded all the same:", status)
+		}
+		b := l.join("policy-2")
+		b.follow()
+		go b.expirer.run(ctx)
+		b.keepUp(ctx)
+		time.Sleep(7 * time.Second)
+		if status, _ := l.outcome(l.callOf(left)); status != contract.Expired {
+			t.Errorf("the call that was expired is %q", status)
+		}
+		if at, lines := b.expirer.starts.Dump(); len(lines) != 0 || at == 0 {
+			t.Errorf("still listed at %d: %s", at, lines)
+		}
+	})
+}

@@ -34,9 +34,10 @@ func stateFilters() []string {
 		catalog.Filters)
 }
 
-// startsFilters selects allowed calls, and what starts or expires them.
+// startsFilters selects allowed calls, the events that start or expire them, and
+// the outcomes that policy records.
 func startsFilters() []string {
-	f := slices.Concat(bus.Filters("", contract.EventEffectStarted), bus.Filters("policy", contract.EventStartExpired))
+	f := slices.Concat(bus.Filters("", contract.EventEffectStarted), bus.Filters("policy", contract.EventStartExpired, contract.EventEffectRecorded))
 	for _, x := range bus.Executors {
 		f = append(f, bus.AllowedFilter(x))
 	}

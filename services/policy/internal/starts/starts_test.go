@@ -32,8 +32,9 @@ func ended(t *testing.T, seq uint64, service, name, call string) eventlog.Entry 
 	return entry(t, seq, service, name, "", call, contract.Bytes(&contract.Started{CallID: call}))
 }
 
-// TestStarts: a call is listed from its permission until its executor claims it or
-// policy expires it; events of other services do not count.
+// TestStarts: a call is listed from its permission until its executor claims it or,
+// once policy expired it, policy records its outcome; events of other services do
+// not count.
 func TestStarts(t *testing.T) {
 	var v View
 	until := time.Now().Add(time.Hour)
@@ -49,7 +50,12 @@ func TestStarts(t *testing.T) {
 		{"another service expires it", ended(t, 5, "judge", contract.EventStartExpired, "c-1"), "c-1 c-2"},
 		{"another service allows", entry(t, 6, "gateway", contract.EventAllowed, "judge", "c-3", []byte(`{}`)), "c-1 c-2"},
 		{"its executor claims it", ended(t, 7, "judge", contract.EventEffectStarted, "c-1"), "c-2"},
-		{"policy expires the other", ended(t, 8, "policy", contract.EventStartExpired, "c-2"), ""},
+		{"policy ends one that is not listed", ended(t, 8, "policy", contract.EventEffectRecorded, "c-9"), "c-2"},
+		{"policy records an outcome that has no expiry", ended(t, 9, "policy", contract.EventEffectRecorded, "c-2"), "c-2"},
+		{"policy expires the other", ended(t, 10, "policy", contract.EventStartExpired, "c-2"), "c-2 expired"},
+		{"another service ends it", ended(t, 11, "judge", contract.EventEffectRecorded, "c-2"), "c-2 expired"},
+		{"policy expires it again", ended(t, 12, "policy", contract.EventStartExpired, "c-2"), "c-2 expired"},
+		{"policy ends it", ended(t, 13, "policy", contract.EventEffectRecorded, "c-2"), ""},
 	} {
 		if err := v.Apply(c.en); err != nil {
 			t.Fatal(c.name, err)
@@ -58,14 +64,17 @@ func TestStarts(t *testing.T) {
 		var listed []string
 		for line := range strings.Lines(string(dump)) {
 			_, id, _ := strings.Cut(line, `"call_id":"`)
-			id, _, _ = strings.Cut(id, `"`)
+			id, rest, _ := strings.Cut(id, `"`)
+			if strings.Contains(rest, `"state":"expired"`) {
+				id += " expired"
+			}
 			listed = append(listed, id)
 		}
 		if got := strings.Join(listed, " "); got != c.want || at != c.en.Seq {
 			t.Errorf("%s: at %d %q, want %q", c.name, at, got, c.want)
 		}
 	}
-	for name, want := range map[string]bool{contract.EventAllowed: true, contract.EventEffectStarted: true, contract.EventStartExpired: true, contract.EventEffectRecorded: false} {
+	for name, want := range map[string]bool{contract.EventAllowed: true, contract.EventEffectStarted: true, contract.EventStartExpired: true, contract.EventEffectRecorded: true, contract.EventCallProposed: false} {
 		if Reads(name) != want {
 			t.Errorf("%s: not %v", name, want)
 		}
@@ -73,7 +82,8 @@ func TestStarts(t *testing.T) {
 }
 
 // TestExpired: a call is returned once a second from the end of its window on, the
-// oldest first; one that is no decision never is.
+// oldest first, and once in five seconds from its expiry on, until its outcome; one
+// that is no decision is never returned.
 func TestExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var v View
@@ -104,7 +114,20 @@ func TestExpired(t *testing.T) {
 		if err := v.Apply(ended(t, 6, "policy", contract.EventStartExpired, "c-soon")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second)
+		expiry := time.Now()
+		for _, c := range []struct {
+			after time.Duration
+			want  string
+		}{{2 * time.Second, "c-late"}, {4900 * time.Millisecond, "c-late"}, {6 * time.Second, "c-soon c-late"}, {10900 * time.Millisecond, "c-late"}, {11 * time.Second, "c-soon"}} {
+			time.Sleep(c.after - time.Since(expiry))
+			if got := expired(); got != c.want {
+				t.Errorf("%v after the expiry: %q, want %q", c.after, got, c.want)
+			}
+		}
+		if err := v.Apply(ended(t, 7, "policy", contract.EventEffectRecorded, "c-soon")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Second)
 		if got := expired(); got != "c-late" {
 			t.Error(got)
 		}
