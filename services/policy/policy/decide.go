@@ -74,9 +74,6 @@ func (d *decider) take(ctx context.Context, m delivery) error {
 	// is older than the connection is looked up too.
 	if p.retries > 0 || m.stored.Before(d.connected().Add(clockSkew)) {
 		if done, err := d.answered(ctx, p.event, p.seq, contract.EventEscalated); err != nil || done {
-			if done {
-				d.budget.Release(ctx, p.event, p.seq)
-			}
 			return err
 		}
 		p.again = true
@@ -165,7 +162,6 @@ func (d *decider) append(ctx context.Context, p *proposal, decision *contract.De
 	})
 	switch {
 	case errors.Is(err, eventlog.ErrIDConflict):
-		d.budget.Release(ctx, p.event, p.seq)
 		return nil // decided by the delivery before this one
 	case errors.Is(err, eventlog.ErrConflict):
 		return errMoved

@@ -55,7 +55,7 @@ var defects = []defect{
 		old: "	err := d.recorder.RecordUnder(ctx, p.key(), p.event,", new: "	id := p.key()\n	if planted(\"two-decisions\") {\n		id = \"r-\" + p.call.ID\n	}\n	err := d.recorder.RecordUnder(ctx, id, p.event,",
 		says: "call"},
 	{name: "reservation-forgotten", why: "what a late delivery of a decided proposal reserved is never settled (the simulator's seed 123, 57a8356)", dir: "services/policy",
-		old: "	if !open {\n		return\n	}\n	for en, err := range b.emit.Log.Scan(ctx, bus.ChainFilter(proposal.", new: "	if !open || planted(\"reservation-forgotten\") {\n		return\n	}\n	for en, err := range b.emit.Log.Scan(ctx, bus.ChainFilter(proposal.",
+		old: "			b.lookUp(ctx, l)\n", new: "			if planted(\"reservation-forgotten\") {\n				l.from = l.seq\n			}\n			b.lookUp(ctx, l)\n",
 		says: ""},
 	{name: "late-effect", why: "an executor whose claim is confirmed late runs a call that another one took for lost (the simulator's seed 261, 57a8356)", dir: "pkg/execute",
 		old: "	return h.ClaimedBy != service+\"/\"+instance &&", new: "	return !planted(\"late-effect\") && h.ClaimedBy != service+\"/\"+instance &&",

@@ -33,6 +33,10 @@ const (
 	// takeOver is how long a reservation may stay open before any instance
 	// looks for its call's outcome; the one that saw it comes first.
 	takeOver = 3 * time.Second
+	// lookBack is how many entries before a reservation its call's outcome may be.
+	// Of two deliveries of a proposal, the later one may reserve after the other's
+	// outcome was recorded, and its instance may fail before it notices.
+	lookBack = 1 << 18
 )
 
 // Ledger is one instance's hold on the budget ledger. All that waits is decided
@@ -62,9 +66,11 @@ func New(m *emit.Emitter, log *slog.Logger, limits func() []guard.Limit) *Ledger
 		since: map[string]openSince{}, executors: map[string]string{}}
 }
 
+// openSince is what an instance knows of an open reservation.
 type openSince struct {
-	seq uint64
-	at  time.Time
+	seq  uint64 // of the change that made it
+	from uint64 // where the sweep begins to look for the call's outcome
+	at   time.Time
 }
 
 type request struct {
@@ -256,7 +262,7 @@ func (b *Ledger) fold(seq uint64, ev *events.BudgetChanged) {
 	limit.Evolve(&b.state, ev)
 	b.last = seq
 	for _, r := range ev.Reserved {
-		b.since[r.CallID] = openSince{seq, time.Now()}
+		b.since[r.CallID] = openSince{seq, seq - min(seq-1, lookBack), time.Now()}
 	}
 	for _, s := range ev.Settled {
 		delete(b.since, s.CallID)
@@ -287,7 +293,8 @@ func (b *Ledger) Watched() bool {
 }
 
 // From returns the sequence from which outcomes have to be followed, given the
-// ledger's last one: outcomes come after their reservations.
+// ledger's last one: outcomes come after their reservations, but for those that the
+// sweep finds.
 func (b *Ledger) From(tail uint64) uint64 {
 	from := tail + 1
 	b.mu.Lock()
@@ -307,27 +314,6 @@ func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 	b.mu.Unlock()
 	if open {
 		b.ended(ctx, en, executor)
-	}
-}
-
-// Release settles a reservation that was made for a call whose outcome, after its
-// proposal at sequence from, was recorded before: of two deliveries of a proposal the
-// later one reserves once more when the first is settled already.
-func (b *Ledger) Release(ctx context.Context, proposal *contract.Event, from uint64) {
-	b.mu.Lock()
-	open := b.state.IsOpen(proposal.CallID)
-	b.mu.Unlock()
-	if !open {
-		return
-	}
-	for en, err := range b.emit.Log.Scan(ctx, bus.ChainFilter(proposal.Tenant, proposal.Session), max(from, 1)) {
-		if err != nil {
-			b.log.Warn("reservation not released", "call", proposal.CallID, "err", err)
-			return
-		}
-		if contract.PeekCallID(en.Data) == proposal.CallID {
-			b.ended(ctx, en, b.executorOf(ctx, en))
-		}
 	}
 }
 
@@ -374,7 +360,8 @@ func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) 
 }
 
 // Sweep settles, once a second until ctx ends, reservations that stayed open: of
-// instances that died, and of calls that ended while no instance followed.
+// instances that failed, of calls that ended while no instance followed, and of
+// calls that had ended before their reservation was made.
 func (b *Ledger) Sweep(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -385,22 +372,39 @@ func (b *Ledger) Sweep(ctx context.Context) {
 			continue
 		}
 		for _, l := range b.late() {
-			for en, err := range b.emit.Log.Scan(ctx, bus.ChainFilter(b.emit.Tenant, l.session), l.seq) {
-				if err != nil {
-					break
-				}
-				if contract.PeekCallID(en.Data) == l.call {
-					b.ended(ctx, en, b.executorOf(ctx, en))
-				}
-			}
+			b.lookUp(ctx, l)
 		}
+	}
+}
+
+// lookUp settles a late call's reservation if the call's outcome is on the ledger.
+// Where it is not, the next look begins at the reservation.
+func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
+	found := false
+	for en, err := range b.emit.Log.Scan(ctx, bus.ChainFilter(b.emit.Tenant, l.session), l.from) {
+		if err != nil {
+			return
+		}
+		if contract.PeekCallID(en.Data) == l.call {
+			found = true
+			b.ended(ctx, en, b.executorOf(ctx, en))
+		}
+	}
+	if found {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s, ok := b.since[l.call]; ok && s.seq == l.seq {
+		s.from = s.seq
+		b.since[l.call] = s
 	}
 }
 
 // lateCall is a call whose reservation has been open for longer than takeOver.
 type lateCall struct {
 	call, session string
-	seq           uint64 // of the reservation
+	seq, from     uint64 // as in openSince
 }
 
 // late lists them, the oldest reservation first.
@@ -409,7 +413,7 @@ func (b *Ledger) late() []lateCall {
 	b.mu.Lock()
 	for call, s := range b.since {
 		if time.Since(s.at) > takeOver {
-			out = append(out, lateCall{call, b.state.Session(call), s.seq})
+			out = append(out, lateCall{call, b.state.Session(call), s.seq, s.from})
 		}
 	}
 	b.mu.Unlock()
