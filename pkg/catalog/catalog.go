@@ -26,7 +26,7 @@ type Catalog struct {
 	tools    map[string]entry  // by kind
 	first    map[string]string // by kind: the first digest ever registered
 	approved map[string]string // by kind: the digest people approved
-	digest   string
+	digest   string            // of the lines; empty: to be computed, as Apply costs less without it
 }
 
 type entry struct {
@@ -67,7 +67,7 @@ func (c *Catalog) Apply(e *contract.Event) error {
 			c.first[t.Kind] = c.tools[t.Kind].digest
 		}
 	}
-	c.digest = sign.Digest(c.lines())
+	c.digest = ""
 	return nil
 }
 
@@ -82,7 +82,7 @@ func (c *Catalog) approve(e *contract.Event) error {
 		c.approved = map[string]string{}
 	}
 	c.approved[a.Kind] = a.Digest
-	c.digest = sign.Digest(c.lines())
+	c.digest = ""
 	return nil
 }
 
@@ -115,12 +115,18 @@ func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
 	return &e.tool, e.digest
 }
 
-// Digest names the whole catalog.
+// Digest returns the digest of Dump, which names the whole catalog.
 func (c *Catalog) Digest() string {
 	c.mu.RLock()
-	defer c.mu.RUnlock()
+	d := c.digest
+	c.mu.RUnlock()
+	if d != "" {
+		return d
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.digest == "" {
-		return sign.Digest(nil)
+		c.digest = sign.Digest(c.lines())
 	}
 	return c.digest
 }

@@ -28,6 +28,7 @@ type Bus struct {
 	streams map[string]*stream
 	list    []*consumer // of all streams, by name
 	links   []*link
+	due     time.Time // nothing is due before; zero: unknown
 
 	events atomic.Pointer[memlog.Log] // the ledger
 }
@@ -345,6 +346,7 @@ func (b *Bus) call(o *op, call string, send func(message)) {
 			reply(c.info())
 		case "CONSUMER.MSG":
 			c.pull(o)
+			b.timed()
 		default:
 			panic("sim: a call of the API that is not simulated: " + call)
 		}

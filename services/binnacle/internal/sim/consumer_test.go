@@ -183,13 +183,15 @@ func (c *consumer) available() (seq uint64, again bool) {
 
 // ready reports whether there is a message and a request for it.
 func (c *consumer) ready() bool {
-	c.waiting = slices.DeleteFunc(c.waiting, func(p *pull) bool { return p.batch == 0 || !p.link.interested(p.inbox) })
-	if len(c.waiting) == 0 {
+	if seq, _ := c.available(); seq == 0 {
 		return false
 	}
-	seq, _ := c.available()
-	return seq > 0
+	c.waiting = slices.DeleteFunc(c.waiting, (*pull).over)
+	return len(c.waiting) > 0
 }
+
+// over reports whether a request has received all it may, or its client has left.
+func (p *pull) over() bool { return p.batch == 0 || !p.link.interested(p.inbox) }
 
 // deliver hands one message of work, or up to n of a reader, to the pick-th
 // request that waits.
@@ -233,6 +235,7 @@ func (b *Bus) acked(o *op) {
 	if s == nil || s.cons[t[3]] == nil {
 		return
 	}
+	b.timed()
 	c := s.cons[t[3]]
 	seq, _ := strconv.ParseUint(t[5], 10, 64)
 	d := c.open[seq]
@@ -257,8 +260,11 @@ func (b *Bus) acked(o *op) {
 	}
 }
 
+// timed says that a time at which something is due was set: expire has to look.
+func (b *Bus) timed() { b.due = time.Time{} }
+
 // expire ends requests whose time is over, and beats for those that wait. It
-// returns when something is due next.
+// returns when something is due next, if anything is.
 func (b *Bus) expire(now time.Time) (next time.Time) {
 	soon := func(t time.Time) {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
@@ -266,7 +272,7 @@ func (b *Bus) expire(now time.Time) (next time.Time) {
 		}
 	}
 	for _, c := range b.list {
-		c.waiting = slices.DeleteFunc(c.waiting, func(p *pull) bool {
+		c.waiting = slices.DeleteFunc(slices.DeleteFunc(c.waiting, (*pull).over), func(p *pull) bool {
 			if p.expires.IsZero() || now.Before(p.expires) {
 				return false
 			}
@@ -289,6 +295,9 @@ func (b *Bus) expire(now time.Time) (next time.Time) {
 			}
 		}
 	}
+	if b.due = next; next.IsZero() {
+		b.due = now.Add(time.Hour)
+	}
 	return next
 }
 
@@ -296,6 +305,7 @@ func (b *Bus) expire(now time.Time) (next time.Time) {
 // gone, and it forgets how often it delivered work, and the last acknowledgements
 // that forget names.
 func (b *Bus) fail(forget func(n int) int) {
+	b.timed()
 	for _, l := range b.links {
 		l.cut("")
 		l.arrived, l.in, l.out = nil, nil, nil

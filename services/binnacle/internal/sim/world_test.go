@@ -32,9 +32,8 @@ type world struct {
 	restarts  int // of the server
 	moments   int // appends and deliveries released while faults are on
 	plan      []fault
-	calm      bool // no faults
-	booting   bool // and no order
-	looked    time.Time
+	calm      bool              // no faults
+	booting   bool              // and no order
 	slots     map[string]string // who holds which
 	hash      hash.Hash
 	lines     []string // of the transcript, if kept
@@ -168,8 +167,8 @@ func (w *world) step(until time.Time) {
 	w.events.look()
 	now := time.Now()
 	var next time.Time
-	if now != w.looked { // nothing else becomes due
-		next, w.looked = b.expire(now), now
+	if !now.Before(b.due) {
+		b.expire(now)
 	}
 	acts := w.actions(now, &next)
 	if len(acts) == 0 {
@@ -210,6 +209,7 @@ func (w *world) burst() {
 	for _, c := range w.bus.list {
 		for len(c.waiting) > 0 && c.ready() {
 			c.deliver(0, 1<<20)
+			w.bus.timed()
 		}
 	}
 	for _, l := range w.bus.links {
@@ -268,6 +268,7 @@ func (w *world) act(a action, now time.Time) {
 			n = 1
 		}
 		w.note("deliver %s", a.cons.deliver(w.rng.IntN(8), n))
+		w.bus.timed()
 		w.repeat(a.cons, now)
 	case a.out:
 		for more := true; more; { // what an ordered reader receives together is one release, now and then not
