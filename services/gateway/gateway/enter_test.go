@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -22,7 +23,8 @@ import (
 func edge(t *testing.T, limits BodyLimits) (*Service, string, func(actor string, scopes ...string) string) {
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
-	s := &Service{Config: Config{TokenKey: key, Bodies: limits}, metrics: newMetrics(), env: &run.Env{Tenant: "default", Log: slog.Default()}}
+	s := &Service{Config: Config{TokenKey: key, Bodies: limits}}
+	s.build(&run.Env{Tenant: "default", Log: slog.Default()})
 	srv := httptest.NewServer(s.routes())
 	t.Cleanup(srv.Close)
 	return s, srv.Listener.Addr().String(), func(actor string, scopes ...string) string {
@@ -72,16 +74,16 @@ func TestScopeBeforeBody(t *testing.T) {
 	health := "bearer " + mint("probe", token.Health)
 	began, n := time.Now(), 0
 	for _, r := range s.table() {
-		if r.method != http.MethodGet && len(r.need.scopes) == 0 && !r.need.calls {
+		if r.method != http.MethodGet && len(r.need.Scopes) == 0 && !r.need.Calls {
 			t.Errorf("%s %s needs no scope", r.method, r.path)
 		}
-		if r.need.caller {
+		if r.need.Caller {
 			n++
 			if status, code := answer(t, begin(t, addr, r.method, r.path, "none", 1000, ""), 5*time.Second); status != 401 || code != "token_missing" {
 				t.Errorf("%s %s without a token: %d %s", r.method, r.path, status, code)
 			}
 		}
-		if len(r.need.scopes) > 0 || r.need.calls {
+		if len(r.need.Scopes) > 0 || r.need.Calls {
 			if status, code := answer(t, begin(t, addr, r.method, r.path, health, 1000, ""), 5*time.Second); status != 403 || code != "scope_missing" {
 				t.Errorf("%s %s with health:read: %d %s", r.method, r.path, status, code)
 			}
@@ -103,7 +105,7 @@ func TestBodies(t *testing.T) {
 	if status, code := answer(t, post(len(deep), deep), 5*time.Second); status != 400 || code != "invalid_input" {
 		t.Error("deep", status, code)
 	}
-	if status, code := answer(t, post(maxBody+1, ""), 5*time.Second); status != 413 || code != "body_too_large" {
+	if status, code := answer(t, post(body.Max+1, ""), 5*time.Second); status != 413 || code != "body_too_large" {
 		t.Error("announced as too large", status, code)
 	}
 	began := time.Now()
@@ -164,9 +166,7 @@ func TestBodyBudget(t *testing.T) {
 	send := func(actor string, n int) net.Conn {
 		c := begin(t, addr, "POST", "/api/v1/judgements", "Bearer "+mint(actor, token.All...), n+1, strings.Repeat(" ", n))
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // until it is counted, or refused
-			s.bodies.mu.Lock()
-			all := s.bodies.all
-			s.bodies.mu.Unlock()
+			all, _ := s.gate.Bodies.Held()
 			if all > 0 {
 				time.Sleep(20 * time.Millisecond)
 				break
@@ -185,9 +185,7 @@ func TestBodyBudget(t *testing.T) {
 	}
 	c.Close()
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		s.bodies.mu.Lock()
-		all, callers := s.bodies.all, len(s.bodies.callers)
-		s.bodies.mu.Unlock()
+		all, callers := s.gate.Bodies.Held()
 		if all == 1800 && callers == 2 {
 			break
 		}
@@ -203,7 +201,7 @@ func TestSlowBodiesBlockNobody(t *testing.T) {
 	all := "Bearer " + mint("slow", token.All...)
 	var conns []net.Conn
 	for range 200 {
-		conns = append(conns, begin(t, addr, "POST", "/api/v1/calls", all, maxBody, "{"))
+		conns = append(conns, begin(t, addr, "POST", "/api/v1/calls", all, body.Max, "{"))
 	}
 	if status, _ := answer(t, begin(t, addr, "POST", "/api/v1/calls", "Bearer "+mint("fast", token.All...), 2, "[]"), 900*time.Millisecond); status != 400 {
 		t.Error("another's request", status)
@@ -217,9 +215,7 @@ func TestSlowBodiesBlockNobody(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	s.bodies.mu.Lock()
-	defer s.bodies.mu.Unlock()
-	if s.bodies.all != 0 {
-		t.Error("still held:", s.bodies.all)
+	if all, _ := s.gate.Bodies.Held(); all != 0 {
+		t.Error("still held:", all)
 	}
 }

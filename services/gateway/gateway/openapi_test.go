@@ -17,6 +17,7 @@ func TestOpenAPI(t *testing.T) {
 	if err := json.Unmarshal(openapiDoc, &doc); err != nil || doc.OpenAPI != "3.1.0" {
 		t.Fatal(doc.OpenAPI, err)
 	}
+	s, _, _ := edge(t, BodyLimits{})
 	var have, want []string
 	for path, ops := range doc.Paths {
 		for method := range ops {
@@ -24,7 +25,7 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	param := regexp.MustCompile(`:([a-z]+)`)
-	for _, r := range (&Service{metrics: newMetrics()}).routes().Routes() {
+	for _, r := range s.routes().Routes() {
 		want = append(want, r.Method+" "+param.ReplaceAllString(r.Path, "{$1}"))
 	}
 	slices.Sort(have)

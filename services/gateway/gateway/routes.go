@@ -3,53 +3,23 @@ package gateway
 import (
 	"log/slog"
 	"net/http"
-	"slices"
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/accesslog"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
-
-// need is what a request must show before its body is read.
-type need struct {
-	caller bool     // a valid credential
-	calls  bool     // a scope that can allow a call at all
-	scopes []string // one of these; empty = any
-	opaque bool     // the body is not one JSON document
-}
-
-var (
-	open    = need{}
-	known   = need{caller: true}
-	calling = need{caller: true, calls: true} // policy decides which calls
-)
-
-func holds(scopes ...string) need { return need{caller: true, scopes: scopes} }
-
-// opaque is n for a route whose body is not one JSON document.
-func opaque(n need) need { n.opaque = true; return n }
-
-// reading are the scopes that allow no call.
-var reading = []string{token.Audit, token.Cosign, token.Health}
-
-// missing is the scope that a caller lacks, in words; empty = none.
-func (n need) missing(who *caller) string {
-	if n.calls && !slices.ContainsFunc(who.scopes, func(s string) bool { return !slices.Contains(reading, s) }) {
-		return "that allows calls"
-	}
-	if len(n.scopes) > 0 && !slices.ContainsFunc(n.scopes, func(s string) bool { return slices.Contains(who.scopes, s) }) {
-		return n.scopes[0]
-	}
-	return ""
-}
 
 // route is one entrance.
 type route struct {
 	method, path string
-	need         need
+	need         auth.Need
 	handle       echo.HandlerFunc
 }
 
@@ -57,95 +27,95 @@ type route struct {
 // document.
 func (s *Service) table() []route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
-	model, audit := holds(token.LLM), holds(token.Audit)
-	mcp := s.mcpHandler()
+	model, audit := auth.Holds(token.LLM), auth.Holds(token.Audit)
+	mcp := s.mcp.Handler()
 	return []route{
-		{get, "/healthz", open, s.healthz},
-		{get, "/readyz", open, s.readyz},
-		{get, "/metrics", open, s.metrics.handler(s)},
-		{get, "/openapi.json", open, openapi},
-		{get, "/version", open, s.version},
+		{get, "/healthz", auth.Open, s.health.Alive},
+		{get, "/readyz", auth.Open, s.health.Ready},
+		{get, "/metrics", auth.Open, s.metrics.Handler(s.health, s.queries)},
+		{get, "/openapi.json", auth.Open, openapi},
+		{get, "/version", auth.Open, s.health.VersionOf},
 
-		{post, "/v1/chat/completions", model, s.llm(llm.Chat)},
-		{post, "/v1/completions", model, s.llm(llm.Completions)},
-		{post, "/v1/embeddings", model, s.llm(llm.Embeddings)},
-		{post, "/v1/messages", model, s.llm(llm.Messages)},
-		{post, "/v1/messages/count_tokens", model, s.llm(llm.CountTokens)},
-		{post, "/v1/responses", model, s.llm(llm.Responses)},
-		{get, "/v1/responses/:id", known, s.response},
-		{del, "/v1/responses/:id", model, s.deleteResponse},
-		{get, "/v1/responses/:id/input_items", known, s.inputItems},
-		{get, "/v1/models", known, s.models},
-		{get, "/v1/models/*", known, s.models},
-		{get, "/api/v1/packs", known, s.listPacks},
-		{get, "/api/v1/packs/:name", known, s.getPack},
-		{post, "/api/v1/packs/:name", calling, s.runPack},
-		{post, "/api/v1/calls", calling, s.call},
-		{post, "/api/v1/secrets", holds(token.Vault), s.putSecret},
-		{get, "/api/v1/llm/stats", audit, s.usageOf("stats")},
-		{get, "/api/v1/llm/spend", audit, s.usageOf("spend")},
-		{post, "/api/v1/keys", holds(token.Admin), s.createKey},
-		{get, "/api/v1/keys", holds(token.Admin), s.listKeys},
-		{post, "/api/v1/keys/:id/consent", calling, s.consentKey},
-		{del, "/api/v1/keys/:id/consent", calling, s.withdrawConsent},
-		{post, "/api/v1/tokens/revocations", holds(token.Admin), s.revokeToken},
-		{post, "/api/v1/judgements", calling, s.judgement},
-		{get, "/api/v1/calls/:id", known, s.callState},
-		{post, "/api/v1/decide", holds(token.Decide), s.decide},
-		{post, "/api/v1/intents/:id/outcome", holds(token.Decide), s.report},
+		{post, "/v1/chat/completions", model, s.models.Handler(llm.Chat)},
+		{post, "/v1/completions", model, s.models.Handler(llm.Completions)},
+		{post, "/v1/embeddings", model, s.models.Handler(llm.Embeddings)},
+		{post, "/v1/messages", model, s.models.Handler(llm.Messages)},
+		{post, "/v1/messages/count_tokens", model, s.models.Handler(llm.CountTokens)},
+		{post, "/v1/responses", model, s.models.Handler(llm.Responses)},
+		{get, "/v1/responses/:id", auth.Known, s.models.Response},
+		{del, "/v1/responses/:id", model, s.models.DeleteResponse},
+		{get, "/v1/responses/:id/input_items", auth.Known, s.models.InputItems},
+		{get, "/v1/models", auth.Known, s.models.Models},
+		{get, "/v1/models/*", auth.Known, s.models.Models},
+		{get, "/api/v1/packs", auth.Known, s.packs.List},
+		{get, "/api/v1/packs/:name", auth.Known, s.packs.Get},
+		{post, "/api/v1/packs/:name", auth.Calling, s.packs.Run},
+		{post, "/api/v1/calls", auth.Calling, s.calls.Call},
+		{post, "/api/v1/secrets", auth.Holds(token.Vault), s.secrets.Put},
+		{get, "/api/v1/llm/stats", audit, s.models.Usage("stats")},
+		{get, "/api/v1/llm/spend", audit, s.models.Usage("spend")},
+		{post, "/api/v1/keys", auth.Holds(token.Admin), s.keys.Create},
+		{get, "/api/v1/keys", auth.Holds(token.Admin), s.keys.List},
+		{post, "/api/v1/keys/:id/consent", auth.Calling, s.keys.Consent},
+		{del, "/api/v1/keys/:id/consent", auth.Calling, s.keys.Withdraw},
+		{post, "/api/v1/tokens/revocations", auth.Holds(token.Admin), s.keys.Revoke},
+		{post, "/api/v1/judgements", auth.Calling, s.calls.Judgement},
+		{get, "/api/v1/calls/:id", auth.Known, s.calls.State},
+		{post, "/api/v1/decide", auth.Holds(token.Decide), s.decide.Decide},
+		{post, "/api/v1/intents/:id/outcome", auth.Holds(token.Decide), s.decide.Report},
 
-		{get, "/api/v1/approvals", holds(token.Vote), s.approvals},
-		{get, "/api/v1/approvals/:call", holds(token.Vote), s.approval},
-		{post, "/api/v1/approvals/:call/votes", calling, s.vote},
-		{get, "/api/v1/policies", audit, s.asked("policies")},
-		{get, "/api/v1/limits", audit, s.asked("limits")},
-		{get, "/api/v1/identities", audit, s.identities},
-		{get, "/api/v1/trust/keys", known, s.trustKeys},
+		{get, "/api/v1/approvals", auth.Holds(token.Vote), s.approvals.List},
+		{get, "/api/v1/approvals/:call", auth.Holds(token.Vote), s.approvals.Get},
+		{post, "/api/v1/approvals/:call/votes", auth.Calling, s.approvals.Vote},
+		{get, "/api/v1/policies", audit, s.policy.Query("policies")},
+		{get, "/api/v1/limits", audit, s.policy.Query("limits")},
+		{get, "/api/v1/identities", audit, s.policy.Identities},
+		{get, "/api/v1/trust/keys", auth.Known, s.policy.TrustKeys},
 
-		{get, "/helm/receipts", audit, s.receipts},
-		{get, "/helm/proofgraph", audit, s.proofgraph},
-		{get, "/api/v1/proofgraph/sessions", audit, s.sessions},
-		{get, "/api/v1/proofgraph/sessions/:id/receipts", audit, s.sessionReceipts},
-		{get, "/api/v1/proofgraph/receipts/:hash", audit, s.receiptByDigest},
-		{get, "/api/v1/sessions/:id/evidence", audit, s.evidence},
-		{post, "/api/v1/evidence/export", audit, s.exportEvidence},
-		{post, "/api/v1/evidence/verify", opaque(audit), s.verifyEvidence},
-		{post, "/api/v1/conformance/run", audit, s.runConformance},
-		{get, "/api/v1/conformance/reports/:id", audit, s.conformanceReport},
-		{get, "/api/v1/events", audit, s.events},
-		{get, "/api/v1/search", audit, s.search},
-		{get, "/api/v1/ledger", audit, s.ledger},
-		{get, "/api/v1/ledger/:seq/proof", audit, s.proof},
-		{get, "/api/v1/contents/:commitment", audit, s.content},
-		{get, "/log/checkpoint", audit, s.logCheckpoint},
-		{get, "/log/consistency", audit, s.logConsistency},
-		{get, "/log/tile/:level/:tile", audit, s.logTile},
-		{get, "/log/tile/:level/:tile/*", audit, s.logTile},
-		{post, "/log/cosignatures", holds(token.Cosign), s.logCosign},
-		{get, "/api/v1/views/:service", audit, s.viewDump},
+		{get, "/helm/receipts", audit, s.ledger.Receipts},
+		{get, "/helm/proofgraph", audit, s.ledger.ProofGraph},
+		{get, "/api/v1/proofgraph/sessions", audit, s.ledger.ListSessions},
+		{get, "/api/v1/proofgraph/sessions/:id/receipts", audit, s.ledger.SessionReceipts},
+		{get, "/api/v1/proofgraph/receipts/:hash", audit, s.ledger.ReceiptByDigest},
+		{get, "/api/v1/sessions/:id/evidence", audit, s.ledger.Evidence},
+		{post, "/api/v1/evidence/export", audit, s.ledger.ExportEvidence},
+		{post, "/api/v1/evidence/verify", audit.WithOpaqueBody(), s.ledger.VerifyEvidence},
+		{post, "/api/v1/conformance/run", audit, s.conformance.Run},
+		{get, "/api/v1/conformance/reports/:id", audit, s.conformance.Report},
+		{get, "/api/v1/events", audit, s.ledger.Events},
+		{get, "/api/v1/search", audit, s.ledger.Search},
+		{get, "/api/v1/ledger", audit, s.ledger.Ledger},
+		{get, "/api/v1/ledger/:seq/proof", audit, s.ledger.Proof},
+		{get, "/api/v1/contents/:commitment", audit, s.ledger.Content},
+		{get, "/log/checkpoint", audit, s.tlog.Checkpoint},
+		{get, "/log/consistency", audit, s.tlog.Consistency},
+		{get, "/log/tile/:level/:tile", audit, s.tlog.Tile},
+		{get, "/log/tile/:level/:tile/*", audit, s.tlog.Tile},
+		{post, "/log/cosignatures", auth.Holds(token.Cosign), s.tlog.Cosign},
+		{get, "/api/v1/views/:service", audit, s.ledger.View},
 
-		{get, "/mcp/v1/capabilities", holds(token.Tools), s.capabilities},
-		{post, "/mcp/v1/execute", calling, s.execute},
-		{get, "/mcp", calling, mcp},
-		{post, "/mcp", calling, mcp},
-		{del, "/mcp", calling, mcp},
+		{get, "/mcp/v1/capabilities", auth.Holds(token.Tools), s.mcp.Capabilities},
+		{post, "/mcp/v1/execute", auth.Calling, s.mcp.Execute},
+		{get, "/mcp", auth.Calling, mcp},
+		{post, "/mcp", auth.Calling, mcp},
+		{del, "/mcp", auth.Calling, mcp},
 	}
 }
 
 func (s *Service) routes() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
-	e.HTTPErrorHandler = s.fail
+	e.HTTPErrorHandler = apierr.Handler(func() *slog.Logger { return s.env.Log })
 	e.Use(middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, DisablePrintStack: true,
 		LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
 			s.env.Log.Error("request panicked", "err", err, "stack", string(stack))
 			return err
 		}}))
-	e.Use(s.metrics.middleware)
-	e.Use(accesslog.Middleware(func() *slog.Logger { return s.env.Log }, routeOf, accessFacts))
-	e.Use(unreadBody)
+	e.Use(s.metrics.Middleware)
+	e.Use(accesslog.Middleware(func() *slog.Logger { return s.env.Log }, metrics.RouteOf, accessFacts))
+	e.Use(body.Unread)
 	for _, r := range s.table() {
-		e.Add(r.method, r.path, s.enter(r.need, r.handle))
+		e.Add(r.method, r.path, s.gate.Enter(r.need, r.handle))
 	}
 	return e
 }

@@ -12,8 +12,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,6 +25,26 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/conformance"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/decide"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/health"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/keys"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/labels"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/ledgerapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/probe"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/secrets"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/tlog"
 )
 
 // Config is the gateway's configuration.
@@ -38,7 +56,7 @@ type Config struct {
 	CallTimeout time.Duration     // how long a caller waits; 0 = 90 s
 	Version     string
 	Capture     string // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
-	Bodies      BodyLimits
+	Bodies      body.Limits
 	TLSCert     string // certificate and key, PEM files, read again when they change; empty = plain HTTP
 	TLSKey      string
 	Webhook     string // is told of calls that wait for approval; empty = nobody
@@ -49,34 +67,42 @@ type Config struct {
 	Listener net.Listener
 }
 
-// Service implements run.Service.
+// Service implements run.Service. Each of its parts is a package beneath
+// services/gateway/internal; Service builds them and runs what runs.
 type Service struct {
 	Config
 
 	env       *run.Env
-	prop      *propose.Proposer
 	tools     catalog.Catalog
-	authority authority
-	released  released
+	authority auth.Authority
 	view      *follow.Follower
-	metrics   *metrics
-	pulse     pulse
-	bodies    bodies
-	values    heldValues
-	makers    makers
-	mcps      mcpSessions
-	lender    *execute.Lender // nil without a signing key
-
-	readyNow   cached[Readiness]
-	figures    cached[struct{}]
-	verifying  chan struct{} // packs that are verified now
-	conforming sync.Mutex    // held by a conformance run
-
-	verified      sync.Map // digest of a token -> *caller
-	verifiedCount atomic.Int64
+	metrics   *metrics.Metrics
+	probe     probe.Probe
+	parts
 }
 
-var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), authorityFilters()...)}
+// parts are the gateway's APIs and what they share.
+type parts struct {
+	gate        *auth.Gate
+	prop        *propose.Proposer
+	lender      *execute.Lender // nil without a signing key
+	calls       *calls.API
+	models      *llmapi.API
+	mcp         *mcpapi.API
+	packs       *packs.API
+	decide      *decide.API
+	keys        *keys.API
+	secrets     *secrets.API
+	approvals   *approvals.API
+	policy      *policyapi.API
+	ledger      *ledgerapi.API
+	tlog        *tlog.API
+	conformance *conformance.API
+	health      *health.API
+	queries     *queries.Client
+}
+
+var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), auth.Filters()...)}
 
 // outcomesReader is what callers wait for: outcomes, escalations, and the intents
 // of calls that they execute themselves.
@@ -84,13 +110,12 @@ var outcomesReader = bus.Reader{Name: propose.Reader.Name, Stream: bus.Events, F
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{notifyWork, execute.LentWork()},
+	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{approvals.Work, execute.LentWork()},
 		Readers: []bus.Reader{outcomesReader, toolsReader, execute.Control}}
 }
 
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
-	s.env = env
 	if s.CallTimeout == 0 {
 		s.CallTimeout = 90 * time.Second
 	}
@@ -100,11 +125,6 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if !slices.Contains([]string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed, llm.CaptureOff}, s.Capture) {
 		return fmt.Errorf("gateway: capture %q: want plain, encrypted, hashed or off", s.Capture)
 	}
-	s.metrics = newMetrics()
-	s.verifying = make(chan struct{}, maxVerifying)
-	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance, Reader: outcomesReader, ExecutorOf: s.executorOf}
-	s.prop.ServeBodies(env.Box)
-	s.serveValues()
 	s.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {
 		e, err := eventlog.Open(en)
 		if err != nil {
@@ -112,11 +132,14 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return nil
 		}
 		env.Emit.See(e.Lamport)
-		if slices.Contains(authorityEvents, e.Name) {
-			return s.authority.apply(e)
+		if err := s.authority.Apply(e); err != nil {
+			return err
 		}
 		return s.tools.Apply(e)
 	})
+	s.build(env)
+	s.prop.ServeBodies(env.Box)
+	s.secrets.Serve()
 	env.ReportFollower("gateway.catalog", s.view)
 	env.Report(func(context.Context) run.Health {
 		pos, lag := s.prop.Position()
@@ -137,22 +160,25 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	} else {
 		l = tls.NewListener(l, files.Config())
 	}
-	srv := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: maxHeader, IdleTimeout: 2 * time.Minute}
+	srv := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: body.MaxHeader, IdleTimeout: 2 * time.Minute}
 	g, inner := errgroup.WithContext(ctx)
 	listening := make(chan struct{})
 	g.Go(func() error { return s.view.Run(inner, 1) })
-	g.Go(func() error { s.pulse.run(inner, env.Conn); return nil })
-	g.Go(func() error { s.keepSessions(inner); return nil })
-	if env.SignKey() != nil {
-		s.lender = &execute.Lender{Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At, Instance: env.Instance}
+	g.Go(func() error {
+		s.probe.Run(inner, func(ctx context.Context) error { _, err := env.Conn.LastSeq(ctx, bus.Events); return err })
+		return nil
+	})
+	g.Go(func() error { s.mcp.Run(inner); return nil })
+	if s.lender != nil {
 		g.Go(func() error { return s.lender.Run(inner) })
 	}
 	if s.Webhook != "" {
 		if len(s.WebhookKey) < 16 {
 			return errors.New("gateway: the webhook's key has fewer than 16 bytes")
 		}
+		hook := &approvals.Webhook{URL: s.Webhook, Key: s.WebhookKey, Emit: env.Emit, Log: env.Log}
 		g.Go(func() error {
-			return execute.Consume(inner, env.Conn, notifyWork.Consumer("gateway"), 4, notifyWork.AckWait, s.notify)
+			return execute.Consume(inner, env.Conn, approvals.Work.Consumer("gateway"), 4, approvals.Work.AckWait, hook.Notify)
 		})
 	}
 	// Outcomes are received until every request has had its answer.
@@ -186,6 +212,46 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	})
 	return g.Wait()
+}
+
+// build makes the parts of a gateway over env.
+func (s *Service) build(env *run.Env) {
+	s.env, s.metrics = env, metrics.New()
+	var ledger eventlog.Log
+	if env.Emit != nil {
+		ledger = env.Emit.Log
+	}
+	s.queries = &queries.Client{Services: env}
+	s.gate = &auth.Gate{TokenKey: s.TokenKey, Tenant: env.Tenant, Authority: &s.authority, Limits: s.Bodies}
+	if s.view != nil {
+		s.gate.Known = s.view.Ready()
+	}
+	if env.SignKey() != nil {
+		s.lender = &execute.Lender{Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At, Instance: env.Instance}
+	}
+	in := &sessions.Resolver{Tenant: env.Tenant, Ledger: ledger, Grants: &s.authority}
+	heirs := &labels.Reader{Tenant: env.Tenant, Ledger: ledger, Queries: s.queries}
+	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance, Reader: outcomesReader}
+	s.calls = &calls.API{Tenant: env.Tenant, CallTimeout: s.CallTimeout, Gate: s.gate, Sessions: in, Labels: heirs, Queries: s.queries, Proposer: s.prop,
+		Tools: &s.tools, Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Ledger: ledger, Log: env.Log}
+	s.prop.ExecutorOf = s.calls.ExecutorOf
+	s.models = &llmapi.API{Capture: s.Capture, CallTimeout: s.CallTimeout, Gate: s.gate, Calls: s.calls, Labels: heirs, Queries: s.queries, Proposer: s.prop,
+		Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Box: env.Box, Tracer: env.Tracer, Log: env.Log}
+	s.calls.ModelRequest = s.models.Request
+	s.mcp = &mcpapi.API{Version: s.Version, CallTimeout: s.CallTimeout, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools, Logged: s.logToolCall}
+	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools}
+	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Proposer: s.prop, Probe: &s.probe, Lender: s.lender, Tools: &s.tools,
+		Metrics: s.metrics, Blobs: env.Blobs, Emit: env.Emit, Log: env.Log}
+	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}
+	s.secrets = &secrets.API{Tenant: env.Tenant, Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Box: env.Box}
+	s.approvals = &approvals.API{Gate: s.gate, Calls: s.calls, Queries: s.queries}
+	s.policy = &policyapi.API{Gate: s.gate, Queries: s.queries, Trust: env.Trust}
+	s.ledger = &ledgerapi.API{Tenant: env.Tenant, RootKID: env.RootKID, Gate: s.gate, Queries: s.queries, Sessions: in, Conn: env.Conn, Blobs: env.Blobs,
+		Catalog: &s.tools, Authority: &s.authority, Position: func() uint64 { return s.view.Position() }}
+	s.tlog = &tlog.API{Gate: s.gate, Queries: s.queries}
+	s.conformance = &conformance.API{RootKID: env.RootKID, Gate: s.gate, Blobs: env.Blobs, Emit: env.Emit}
+	s.health = &health.API{Tenant: env.Tenant, Instance: env.Instance, Version: s.Version, Durability: s.Durability, Expect: s.Expect, Gate: s.gate,
+		Ledger: ledger, Conn: env.Conn, Box: env.Box, Health: env.Health}
 }
 
 func (s *Service) listen() (net.Listener, error) {

@@ -15,7 +15,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
-	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/conformance"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/decide"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/health"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/keys"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/ledgerapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/secrets"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/tlog"
 )
 
 // operation is one route.
@@ -33,7 +44,7 @@ const (
 
 var table = []operation{
 	{"GET", "/healthz", "The process is alive.", "", nil, nil, map[string]string{}},
-	{"GET", "/readyz", "503 until every service is ready; cached for a second. With health:read, or from a peer on the gateway's own host, each service and view with its lag, and the durability mode.", "", nil, nil, gateway.Readiness{}},
+	{"GET", "/readyz", "503 until every service is ready; cached for a second. With health:read, or from a peer on the gateway's own host, each service and view with its lag, and the durability mode.", "", nil, nil, health.Readiness{}},
 	{"GET", "/metrics", "Prometheus metrics, brought up to date once a second; open to peers on the gateway's own host. What a proxy forwards is not from that host.", "health:read", nil, nil, "text/plain"},
 	{"GET", "/openapi.json", "This document.", "", nil, nil, map[string]any{}},
 	{"GET", "/version", "What this gateway was built from.", "", nil, nil, run.Build{}},
@@ -48,39 +59,39 @@ var table = []operation{
 	{"POST", "/v1/completions", "OpenAI text completion, plain or streamed.", "llm:call, and call llm.completions", nil, map[string]any{}, map[string]any{}},
 	{"GET", "/v1/models", "OpenAI model list.", auth, nil, nil, map[string]any{}},
 	{"GET", "/v1/models/*", "One model of the list; its name may hold slashes.", auth, nil, nil, map[string]any{}},
-	{"GET", "/api/v1/packs", "The packs there are.", auth, nil, nil, []gateway.Pack{}},
-	{"GET", "/api/v1/packs/{name}", "One pack with its schemas.", auth, nil, nil, gateway.Pack{}},
-	{"POST", "/api/v1/packs/{name}", "Runs a pack; the body is its input.", "call tool.<name>", nil, map[string]any{}, gateway.CallResponse{}},
-	{"POST", "/api/v1/calls", "Proposes any call.", "call <kind>", nil, gateway.CallRequest{}, gateway.CallResponse{}},
+	{"GET", "/api/v1/packs", "The packs there are.", auth, nil, nil, []packs.Pack{}},
+	{"GET", "/api/v1/packs/{name}", "One pack with its schemas.", auth, nil, nil, packs.Pack{}},
+	{"POST", "/api/v1/packs/{name}", "Runs a pack; the body is its input.", "call tool.<name>", nil, map[string]any{}, calls.CallResponse{}},
+	{"POST", "/api/v1/calls", "Proposes any call.", "call <kind>", nil, calls.CallRequest{}, calls.CallResponse{}},
 	{"GET", "/api/v1/llm/stats", "How models did in a window: success rates, percentiles of latency.", audit, []string{"from", "to"}, nil, []llm.ModelStats{}},
 	{"GET", "/api/v1/llm/spend", "Tokens and money in a window, by key, model, tag, day, actor or provider.", audit, []string{"from", "to", "by"}, nil, []llm.Spend{}},
-	{"POST", "/api/v1/keys", "Makes a virtual key and shows it, this once. The ledger has its digest.", "policy:admin, and call policy.create_key", nil, gateway.KeyRequest{}, gateway.KeyResponse{}},
+	{"POST", "/api/v1/keys", "Makes a virtual key and shows it, this once. The ledger has its digest.", "policy:admin, and call policy.create_key", nil, keys.KeyRequest{}, keys.KeyResponse{}},
 	{"GET", "/api/v1/keys", "Virtual keys: what they may be used for, and what became of them.", "policy:admin", nil, nil, []map[string]any{}},
-	{"POST", "/api/v1/keys/{id}/consent", "Agrees, with a token of one's own, that another principal makes a virtual key that calls as the caller.", "call policy.consent_key", nil, gateway.ConsentRequest{}, gateway.CallResponse{}},
-	{"DELETE", "/api/v1/keys/{id}/consent", "Takes the consent back, and ends the key made under it.", "call policy.withdraw_consent", nil, nil, gateway.CallResponse{}},
-	{"POST", "/api/v1/tokens/revocations", "Ends a bearer token by its id (jti), or all that a principal's credentials gave until now. In force within a second on every gateway.", "policy:admin, and call policy.revoke_token", nil, gateway.RevocationRequest{}, gateway.CallResponse{}},
-	{"POST", "/api/v1/secrets", "Stores a secret. The value travels sealed to the vault-broker and never reaches the ledger.", "vault:write, and call vault.put", nil, gateway.SecretRequest{}, map[string]string{}},
-	{"POST", "/api/v1/judgements", "Scores a recorded session against a YAML rubric.", "call judge.score", nil, map[string]string{}, gateway.CallResponse{}},
-	{"GET", "/api/v1/calls/{id}", "How a call stands; for who made it, and for readers of the ledger. Retry-After while it has not ended.", auth, nil, nil, gateway.CallState{}},
-	{"POST", "/api/v1/decide", "Decides a call that the caller executes itself: the signed decision with its intent, and no effect. Handing the intent out records effect_started; its outcome is due within report_within_ms. With call_id alone: takes up a call that has been approved since.", "calls:decide, and call <kind>", nil, gateway.DecideRequest{}, gateway.DecideResponse{}},
-	{"POST", "/api/v1/intents/{id}/outcome", "Reports the outcome of a call that the caller executed itself, once. After the deadline the outcome stays unknown, and the report is a fact of its own.", "calls:decide", nil, gateway.OutcomeRequest{}, gateway.OutcomeResponse{}},
+	{"POST", "/api/v1/keys/{id}/consent", "Agrees, with a token of one's own, that another principal makes a virtual key that calls as the caller.", "call policy.consent_key", nil, keys.ConsentRequest{}, calls.CallResponse{}},
+	{"DELETE", "/api/v1/keys/{id}/consent", "Takes the consent back, and ends the key made under it.", "call policy.withdraw_consent", nil, nil, calls.CallResponse{}},
+	{"POST", "/api/v1/tokens/revocations", "Ends a bearer token by its id (jti), or all that a principal's credentials gave until now. In force within a second on every gateway.", "policy:admin, and call policy.revoke_token", nil, keys.RevocationRequest{}, calls.CallResponse{}},
+	{"POST", "/api/v1/secrets", "Stores a secret. The value travels sealed to the vault-broker and never reaches the ledger.", "vault:write, and call vault.put", nil, secrets.SecretRequest{}, map[string]string{}},
+	{"POST", "/api/v1/judgements", "Scores a recorded session against a YAML rubric.", "call judge.score", nil, map[string]string{}, calls.CallResponse{}},
+	{"GET", "/api/v1/calls/{id}", "How a call stands; for who made it, and for readers of the ledger. Retry-After while it has not ended.", auth, nil, nil, calls.CallState{}},
+	{"POST", "/api/v1/decide", "Decides a call that the caller executes itself: the signed decision with its intent, and no effect. Handing the intent out records effect_started; its outcome is due within report_within_ms. With call_id alone: takes up a call that has been approved since.", "calls:decide, and call <kind>", nil, decide.DecideRequest{}, decide.DecideResponse{}},
+	{"POST", "/api/v1/intents/{id}/outcome", "Reports the outcome of a call that the caller executed itself, once. After the deadline the outcome stays unknown, and the report is a fact of its own.", "calls:decide", nil, decide.OutcomeRequest{}, decide.OutcomeResponse{}},
 	{"GET", "/api/v1/approvals", "The calls that wait for approval.", "approvals:vote", nil, nil, []map[string]any{}},
 	{"GET", "/api/v1/approvals/{call}", "One of them, with its arguments and the digest that a ballot signs.", "approvals:vote", nil, nil, map[string]any{}},
-	{"POST", "/api/v1/approvals/{call}/votes", "Votes on it, as the caller or with a signed ballot.", "call policy.vote", nil, gateway.VoteRequest{}, gateway.CallResponse{}},
+	{"POST", "/api/v1/approvals/{call}/votes", "Votes on it, as the caller or with a signed ballot.", "call policy.vote", nil, approvals.VoteRequest{}, calls.CallResponse{}},
 	{"GET", "/api/v1/policies", "The policy documents in force, by layer and precedence.", audit, nil, nil, []map[string]any{}},
 	{"GET", "/api/v1/limits", "The limits in force, and what stands on their accounts.", audit, nil, nil, map[string]any{}},
 	{"GET", "/api/v1/identities", "Principals, roles, delegations and break-glass grants, also ended ones, by lamport, or as they stood at one; and the freeze.", audit, []string{"at"}, nil, map[string]any{}},
-	{"GET", "/api/v1/trust/keys", "The trust registry; at=LAMPORT answers for a point in the past.", auth, []string{"at"}, nil, []gateway.KeyInfo{}},
+	{"GET", "/api/v1/trust/keys", "The trust registry; at=LAMPORT answers for a point in the past.", auth, []string{"at"}, nil, []policyapi.KeyInfo{}},
 	{"GET", "/helm/receipts", "Receipts as JSON lines, in ledger order.", audit, []string{"session", "owner", "limit", "offset"}, nil, "application/x-ndjson"},
 	{"GET", "/helm/proofgraph", "A session's proof graph.", audit, []string{"session", "owner"}, nil, map[string]any{}},
 	{"GET", "/api/v1/proofgraph/sessions", "Sessions with their chain tips.", audit, []string{"limit", "offset"}, nil, []map[string]any{}},
 	{"GET", "/api/v1/proofgraph/sessions/{id}/receipts", "A session's receipts.", audit, []string{"owner"}, nil, []map[string]any{}},
 	{"GET", "/api/v1/proofgraph/receipts/{hash}", "The receipt of a digest, sha256:… or its hex digits.", audit, nil, nil, contract.Receipt{}},
 	{"GET", "/api/v1/sessions/{id}/evidence", "A session's evidence pack; witnessed=K seals it under a checkpoint that K witnesses cosigned; redact=args|output|all withholds payloads, but not those of the calls in disclose=ID,…; from=SIZE proves that the log grew from the checkpoint of that size.", audit, []string{"witnessed", "from", "redact", "disclose", "owner"}, nil, "application/x-tar"},
-	{"POST", "/api/v1/evidence/export", "A session's evidence pack, as a tar or compressed.", audit, nil, gateway.ExportRequest{}, "application/x-tar"},
-	{"POST", "/api/v1/evidence/verify", "Verifies an evidence pack of at most 16 MiB: the body, or the file bundle of a form. root=KID: under that root instead of the mesh's.", audit, []string{"root"}, "application/x-tar", gateway.Verification{}},
-	{"POST", "/api/v1/conformance/run", "Drives this gateway through the conformance gates with the caller's credential; answers when all are done.", audit, nil, gateway.ConformanceRequest{}, gateway.ConformanceReport{}},
-	{"GET", "/api/v1/conformance/reports/{id}", "The stored report of a conformance run.", audit, nil, nil, gateway.ConformanceReport{}},
+	{"POST", "/api/v1/evidence/export", "A session's evidence pack, as a tar or compressed.", audit, nil, ledgerapi.ExportRequest{}, "application/x-tar"},
+	{"POST", "/api/v1/evidence/verify", "Verifies an evidence pack of at most 16 MiB: the body, or the file bundle of a form. root=KID: under that root instead of the mesh's.", audit, []string{"root"}, "application/x-tar", ledgerapi.Verification{}},
+	{"POST", "/api/v1/conformance/run", "Drives this gateway through the conformance gates with the caller's credential; answers when all are done.", audit, nil, conformance.ConformanceRequest{}, conformance.ConformanceReport{}},
+	{"GET", "/api/v1/conformance/reports/{id}", "The stored report of a conformance run.", audit, nil, nil, conformance.ConformanceReport{}},
 	{"GET", "/api/v1/events", "Events as JSON lines {event, seq}; follow=true goes on for ever.", audit, []string{"session", "owner", "type", "since", "from", "to", "follow"}, nil, "application/x-ndjson"},
 	{"GET", "/api/v1/search", "Events that have all of these, newest first, as JSON lines {event, seq}; before=SEQ of the last line goes on.", audit, []string{"actor", "client", "event", "reason", "service", "session", "owner", "status", "tool", "verdict", "since", "until", "before", "limit"}, nil, "application/x-ndjson"},
 	{"GET", "/api/v1/ledger", "Stored bytes, one event a line.", audit, []string{"from", "to"}, nil, "application/x-ndjson"},
@@ -90,10 +101,10 @@ var table = []operation{
 	{"GET", "/log/consistency", "Proof that the tree of `to` leaves begins with that of `from` (RFC 6962); epoch=N: in a closed epoch of the log.", audit, []string{"from", "to", "epoch"}, nil, map[string]any{}},
 	{"GET", "/log/tile/{level}/{tile}", "Hashes of one tile in the C2SP tlog-tiles layout: level, then x001/x234/067, with .p/W for a partial one.", audit, nil, nil, "application/octet-stream"},
 	{"GET", "/log/tile/{level}/{tile}/*", "The same, for an index of more groups, or a partial tile.", audit, nil, nil, "application/octet-stream"},
-	{"POST", "/log/cosignatures", "A witness's cosignature over a checkpoint of ours.", "log:cosign", nil, gateway.Cosignature{}, map[string]string{}},
+	{"POST", "/log/cosignatures", "A witness's cosignature over a checkpoint of ours.", "log:cosign", nil, tlog.Cosignature{}, map[string]string{}},
 	{"GET", "/api/v1/views/{service}", "A live view in canonical form, with its position.", audit, nil, nil, map[string]any{}},
 	{"GET", "/mcp/v1/capabilities", "Tool manifest of the HELM surface.", "tools:call", nil, nil, map[string]any{}},
-	{"POST", "/mcp/v1/execute", "Runs a tool by the HELM surface: {method, params}.", "call tool.<method>", nil, gateway.ExecuteRequest{}, map[string]any{}},
+	{"POST", "/mcp/v1/execute", "Runs a tool by the HELM surface: {method, params}.", "call tool.<method>", nil, mcpapi.ExecuteRequest{}, map[string]any{}},
 	{"GET", "/mcp", "MCP streamable HTTP: the session's event stream.", auth, nil, nil, "text/event-stream"},
 	{"POST", "/mcp", "MCP streamable HTTP: initialize, tools/list, tools/call, notifications.", "call tool.<name>", nil, map[string]any{}, "text/event-stream"},
 	{"DELETE", "/mcp", "Ends an MCP session.", auth, nil, nil, nil},

@@ -1,0 +1,171 @@
+// Package apierr holds the errors that the gateway's APIs return, and how each
+// API spells them. It knows neither routes nor services.
+package apierr
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
+)
+
+// Error is the one error of the edge. Its JSON is OpenAI's error shape with
+// further fields.
+type Error struct {
+	Status  int    `json:"-"`
+	Message string `json:"message"`
+	Type    string `json:"type"`
+	Code    string `json:"code"`
+	Param   string `json:"param,omitempty"`   // what is wrong: a JSON pointer into the body, "body", or the name of a header or parameter
+	Pointer string `json:"pointer,omitempty"` // its JSON pointer in the call, "/args/…", where the arguments break the tool's schema
+
+	ReasonCode string `json:"reason_code,omitempty"`
+	Hint       string `json:"hint,omitempty"`
+	CallID     string `json:"call_id,omitempty"`
+	DecisionID string `json:"decision_id,omitempty"`
+	ReceiptID  string `json:"receipt_id,omitempty"`
+	RetryAfter string `json:"-"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// BadRequest is a request that is wrong in param.
+func BadRequest(param, message string) *Error {
+	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_input", Param: param, Message: message}
+}
+
+// NotFound is a thing that there is not, or not for the caller.
+func NotFound(message string) *Error {
+	return &Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: message}
+}
+
+// Unavailable is a failure that a retry may not meet.
+func Unavailable(message string) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "unavailable", Message: message, RetryAfter: "2"}
+}
+
+// OfOutcome turns an outcome that is not a success into its error; nil for a
+// success.
+func OfOutcome(r *contract.Recorded) *Error {
+	e := &Error{Message: r.Effect.ErrorMessage, Code: r.Effect.ErrorCode, Type: "server_error", ReasonCode: r.Receipt.ReasonCode,
+		CallID: r.Receipt.CallID, DecisionID: r.Receipt.DecisionID, ReceiptID: r.Receipt.ID}
+	switch r.Effect.Status {
+	case contract.Succeeded:
+		return nil
+	case contract.Denied:
+		e.Status, e.Type, e.Code = http.StatusForbidden, "permission_error", "denied"
+		e.Message = "denied by policy: " + r.Receipt.ReasonCode
+		e.ofReason(r)
+	case contract.TimedOut:
+		e.Status = http.StatusGatewayTimeout
+	case contract.Cancelled:
+		if e.Status = 499; r.Effect.ErrorCode == "system_frozen" {
+			e.Status, e.RetryAfter = http.StatusServiceUnavailable, "2"
+		}
+	case contract.Expired:
+		e.Status, e.RetryAfter = http.StatusServiceUnavailable, "2"
+	case contract.Unknown, contract.DeadLettered:
+		e.Status = http.StatusInternalServerError
+	default:
+		e.Status = statusOf(r.Effect.ErrorCode)
+		if e.Status < 500 {
+			e.Type = "invalid_request_error"
+		}
+	}
+	return e
+}
+
+// ofReason says of a denial what the registry of reason codes knows.
+func (e *Error) ofReason(r *contract.Recorded) {
+	info, ok := contract.Reasons[r.Receipt.ReasonCode]
+	if !ok {
+		return // a bundle's own
+	}
+	e.Status, e.Hint = info.Status, info.Hint
+	e.Message += ": " + info.Meaning
+	if info.Status == http.StatusBadRequest {
+		e.Type = "invalid_request_error"
+	}
+	if info.Status == http.StatusTooManyRequests {
+		e.Type = "rate_limit_error"
+	}
+	if !info.Retryable || info.Status != http.StatusTooManyRequests && info.Status != http.StatusServiceUnavailable {
+		return
+	}
+	e.RetryAfter = "2"
+	var facts struct {
+		Budget struct {
+			RetryAt string `json:"retry_at"`
+		} `json:"budget"`
+	}
+	if r.Decision == nil || json.Unmarshal(r.Decision.Facts, &facts) != nil {
+		return
+	}
+	at, err1 := contract.ParseTime(facts.Budget.RetryAt)
+	now, err2 := contract.ParseTime(r.Decision.Time)
+	if err1 == nil && err2 == nil {
+		e.RetryAfter = strconv.Itoa(int(max(at.Sub(now), 0).Seconds()) + 1)
+	}
+}
+
+func statusOf(code string) int {
+	switch code {
+	case "invalid_input", "unknown_pack":
+		return http.StatusBadRequest
+	case "conflict":
+		return http.StatusConflict
+	case "model_not_found", "session_not_found", "not_found":
+		return http.StatusNotFound
+	case "sandbox_unavailable", "unavailable":
+		return http.StatusServiceUnavailable
+	case "internal":
+		return http.StatusInternalServerError
+	}
+	return http.StatusBadGateway
+}
+
+// Handler returns the one place where an error becomes a response; log returns
+// the logger for what is no Error.
+func Handler(log func() *slog.Logger) echo.HTTPErrorHandler {
+	return func(err error, c echo.Context) { respond(log, err, c) }
+}
+
+func respond(log func() *slog.Logger, err error, c echo.Context) {
+	if c.Response().Committed {
+		return
+	}
+	var e *Error
+	var he *echo.HTTPError
+	var esc *Escalation
+	switch {
+	case errors.As(err, &e):
+	case errors.As(err, &esc):
+		e = esc.APIError()
+	case errors.As(err, &he):
+		e = &Error{Status: he.Code, Type: "invalid_request_error", Code: "http_error", Message: http.StatusText(he.Code)}
+		if he.Code == http.StatusNotFound {
+			e.Code, e.Message = "not_found", "no such path: "+c.Request().Method+" "+c.Request().URL.Path
+		}
+	case errors.Is(err, context.Canceled):
+		return // the client left; nobody reads an answer
+	default:
+		log().Error("request failed", "path", c.Path(), "err", err)
+		e = &Error{Status: http.StatusInternalServerError, Type: "server_error", Code: "internal", Message: "internal error; see the gateway's log"}
+	}
+	if e.RetryAfter != "" {
+		c.Response().Header().Set("Retry-After", e.RetryAfter)
+	}
+	if e.Status == http.StatusUnauthorized {
+		c.Response().Header().Set("WWW-Authenticate", "Bearer")
+	}
+	e.Message = hostpath.Strip(e.Message)
+	kind, _ := c.Get(ShapeKey).(string)
+	_ = c.JSON(e.Status, e.Doc(kind))
+}

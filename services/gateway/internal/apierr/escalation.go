@@ -1,0 +1,54 @@
+package apierr
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/accesslog"
+)
+
+// Escalation reports that a call waits for people. It is not a failure: the call
+// is on the ledger, and its outcome can be fetched later.
+type Escalation struct {
+	CallID string
+	Doc    *contract.Escalated
+}
+
+func (e *Escalation) Error() string { return "call " + e.CallID + " waits for approval" }
+
+// APIError is the escalation for APIs that have no response for "not yet".
+func (e *Escalation) APIError() *Error {
+	return &Error{Status: http.StatusForbidden, Type: "permission_error", Code: "approval_pending", ReasonCode: e.Doc.Decision.ReasonCode,
+		CallID: e.CallID, DecisionID: e.Doc.Decision.ID, ReceiptID: receipt.ID(e.CallID), RetryAfter: "5",
+		Message: "the call waits for approval until " + e.Doc.Expires + "; GET /api/v1/calls/" + e.CallID + " tells how it stands",
+		Hint:    contract.Reasons[contract.ReasonApprovalRequired].Hint}
+}
+
+// StatusAndCode is the status and the code of the error that a request ended with; 200 and
+// no code for none.
+func StatusAndCode(err error) (status int, code string) {
+	var e *Error
+	var esc *Escalation
+	var he *echo.HTTPError
+	switch {
+	case err == nil:
+		return http.StatusOK, ""
+	case errors.As(err, &e):
+	case errors.As(err, &esc):
+		e = esc.APIError()
+	case errors.As(err, &he) && he.Code == http.StatusNotFound:
+		return he.Code, "not_found"
+	case errors.As(err, &he):
+		return he.Code, "http_error"
+	case errors.Is(err, context.Canceled):
+		return accesslog.StatusClientLeft, "cancelled"
+	default:
+		return http.StatusInternalServerError, "internal"
+	}
+	return e.Status, e.Code
+}

@@ -1,0 +1,65 @@
+// Package approvals is the API of calls that wait for people, and the webhook that
+// is notified of them.
+package approvals
+
+import (
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// API lists the calls that wait for people, and takes votes. Its fields are set
+// before its first use.
+type API struct {
+	Gate    *auth.Gate
+	Calls   *calls.API
+	Queries *queries.Client
+}
+
+// List is GET /api/v1/approvals.
+func (s *API) List(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
+		return err
+	}
+	return s.Queries.Doc(c, "policy", "approvals", nil)
+}
+
+// Get is GET /api/v1/approvals/{call}.
+func (s *API) Get(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
+		return err
+	}
+	return s.Queries.Doc(c, "policy", "approval", map[string]string{"call_id": c.Param("call")})
+}
+
+// VoteRequest is the body of POST /api/v1/approvals/{call}/votes.
+type VoteRequest struct {
+	Vote   string `json:"vote"` // grant or deny
+	Reason string `json:"reason"`
+	KID    string `json:"kid,omitempty"` // with sig: a ballot signed by the approver's own key
+	Sig    string `json:"sig,omitempty"`
+}
+
+// Vote proposes policy.vote: a vote is a call like any other.
+func (s *API) Vote(c echo.Context) error {
+	var req VoteRequest
+	who, _, err := s.Gate.Into(c, &req)
+	if err != nil {
+		return err
+	}
+	w := canon.Object(nil)
+	w.Str("call_id", c.Param("call"))
+	if req.KID != "" {
+		w.Str("kid", req.KID)
+	}
+	w.Str("reason", req.Reason)
+	if req.Sig != "" {
+		w.Str("sig", req.Sig)
+	}
+	w.Str("vote", req.Vote)
+	return s.Calls.Respond(c, who, "policy.vote", "policy.vote", w.End())
+}

@@ -1,0 +1,110 @@
+package approvals
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+)
+
+// Webhook is notified of calls that wait for approval. Its fields are set before
+// its first use.
+type Webhook struct {
+	URL  string
+	Key  []byte // HMAC-SHA256 key of the signature
+	Emit *emit.Emitter
+	Log  *slog.Logger
+}
+
+// Work notifies the webhook of each escalated call, until it returns 2xx.
+var Work = bus.Work{Name: "notify", Filters: []string{"evt.*.policy.*.escalated.>"}, AckWait: 20 * time.Second, MaxAckPending: 64}
+
+// SignatureHeader carries "t=<unix seconds>,v1=<hex HMAC-SHA256 of t.body>".
+const SignatureHeader = "X-Binnacle-Signature"
+
+// Notify notifies the webhook of one escalation and settles its message.
+func (s *Webhook) Notify(ctx context.Context, m jetstream.Msg) {
+	md, err := m.Metadata()
+	if err != nil {
+		return
+	}
+	var x contract.Escalated
+	e, err := eventlog.Open(eventlog.Entry{Seq: md.Sequence.Stream, Subject: m.Subject(), Data: m.Data()})
+	if err == nil {
+		err = contract.Decode(e.Data, &x)
+	}
+	if err != nil {
+		s.Log.Error("not an escalation", "subject", m.Subject(), "err", err)
+		_ = m.Term()
+		return
+	}
+	if x.Expires <= s.Emit.Time() {
+		_ = m.Ack() // nobody can vote any more
+		return
+	}
+	if err := s.post(ctx, e, &x); err != nil {
+		s.Log.Warn("webhook will be notified again", "call", e.CallID, "err", err)
+		_ = m.NakWithDelay(min(time.Duration(md.NumDelivered)*time.Second, 30*time.Second))
+		return
+	}
+	_ = m.Ack()
+}
+
+func (s *Webhook) post(ctx context.Context, e *contract.Event, x *contract.Escalated) error {
+	body, err := json.Marshal(map[string]any{"type": "approval.requested", "id": e.ID, "call_id": e.CallID, "session_id": e.Session, "tenant": e.Tenant,
+		"actor": e.Actor, "on_behalf_of": x.Call.OnBehalfOf, "kind": x.Call.Kind, "tool": x.Call.Tool, "reason_code": x.Decision.ReasonCode,
+		"rules": x.Rules, "since": e.Time, "expires": x.Expires, "decision_digest": contract.Digest(&x.Decision), "votes": "/api/v1/approvals/" + e.CallID + "/votes"})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(SignatureHeader, Signature(s.Key, s.Emit.Now(), body))
+	resp, err := webhookClient.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err // the address may hold a secret
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("it returned %s", resp.Status)
+	}
+	return nil
+}
+
+var webhookClient = &http.Client{Transport: &http.Transport{}}
+
+// Signature signs a webhook's body for the moment t.
+func Signature(key []byte, t time.Time, body []byte) string {
+	ts := strconv.FormatInt(t.Unix(), 10)
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(ts + "."))
+	h.Write(body)
+	return "t=" + ts + ",v1=" + hex.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,305 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+)
+
+// Authority is the view of what lets a caller in, and of what ended it: virtual
+// keys, suspensions, revocations and session grants. Every request is checked
+// against it, and streams are checked for as long as they last. What a caller may
+// do is policy's to decide, call by call.
+type Authority struct {
+	mu        sync.RWMutex
+	keys      map[string]*virtualKey // by digest
+	byID      map[string]*virtualKey
+	suspended map[string]bool
+	revoked   map[string]bool               // tokens, by id
+	ended     map[string]time.Time          // by principal: credentials of until then
+	grants    map[string]map[string]grantor // by session and principal
+	changed   chan struct{}                 // closed at the next change
+}
+
+type virtualKey struct {
+	events.VirtualKeyCreated
+	created time.Time
+	until   time.Time // zero: no end
+}
+
+type grantor struct{ owner, expires string }
+
+var authorityEvents = []string{events.VirtualKeyCreatedName, events.VirtualKeyRevokedName, events.VirtualKeyConsentWithdrawnName, events.PrincipalRegisteredName,
+	events.PrincipalSuspendedName, events.PrincipalResumedName, events.TokenRevokedName, events.SessionGrantedName, events.SessionGrantRevokedName}
+
+// Filters select the events that an Authority is made of.
+func Filters() []string {
+	out := make([]string, len(authorityEvents))
+	for i, n := range authorityEvents {
+		out[i] = "evt.*.policy.*." + n + ".>"
+	}
+	return out
+}
+
+// Apply folds one event in; events of other names change nothing.
+func (a *Authority) Apply(e *contract.Event) error {
+	if e.Service() != "policy" || !slices.Contains(authorityEvents, e.Name) {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.keys == nil {
+		a.keys, a.byID = map[string]*virtualKey{}, map[string]*virtualKey{}
+		a.suspended, a.revoked, a.ended = map[string]bool{}, map[string]bool{}, map[string]time.Time{}
+		a.grants = map[string]map[string]grantor{}
+	}
+	if err := a.fold(e); err != nil {
+		return err
+	}
+	if a.changed != nil {
+		close(a.changed)
+		a.changed = nil
+	}
+	return nil
+}
+
+func (a *Authority) fold(e *contract.Event) error {
+	switch e.Name {
+	case events.VirtualKeyCreatedName:
+		k := &virtualKey{}
+		if err := contract.Decode(e.Data, &k.VirtualKeyCreated); err != nil {
+			return err
+		}
+		var err error
+		if k.created, err = contract.ParseTime(e.Time); err != nil {
+			return err
+		}
+		if k.Expires != "" {
+			if k.until, err = contract.ParseTime(k.Expires); err != nil {
+				return err
+			}
+		}
+		a.keys[k.Digest], a.byID[k.ID] = k, k
+	case events.VirtualKeyRevokedName:
+		var d events.VirtualKeyRevoked
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		a.drop(d.ID)
+	case events.VirtualKeyConsentWithdrawnName:
+		var d events.VirtualKeyConsentWithdrawn
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		if k := a.byID[d.ID]; k != nil && k.Actor == d.Principal {
+			a.drop(d.ID)
+		}
+	case events.PrincipalRegisteredName:
+		var d events.PrincipalRegistered
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		delete(a.suspended, d.Principal)
+	case events.PrincipalSuspendedName:
+		var d events.PrincipalSuspended
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		a.suspended[d.Principal] = true
+	case events.PrincipalResumedName:
+		var d events.PrincipalResumed
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		delete(a.suspended, d.Principal)
+	case events.TokenRevokedName:
+		return a.revoke(e)
+	case events.SessionGrantedName:
+		var d events.SessionGranted
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		if a.grants[d.Session] == nil {
+			a.grants[d.Session] = map[string]grantor{}
+		}
+		a.grants[d.Session][d.Principal] = grantor{d.Owner, d.Expires}
+	case events.SessionGrantRevokedName:
+		var d events.SessionGrantRevoked
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
+		}
+		delete(a.grants[d.Session], d.Principal)
+	}
+	return nil
+}
+
+func (a *Authority) revoke(e *contract.Event) error {
+	var d events.TokenRevoked
+	if err := contract.Decode(e.Data, &d); err != nil {
+		return err
+	}
+	if d.ID != "" {
+		a.revoked[d.ID] = true
+	}
+	if d.Principal == "" {
+		return nil
+	}
+	before, err := contract.ParseTime(d.Before)
+	if err != nil {
+		return err
+	}
+	if a.ended[d.Principal].Before(before) {
+		a.ended[d.Principal] = before
+	}
+	for id, k := range a.byID {
+		if k.Actor == d.Principal || k.Maker == d.Principal {
+			a.drop(id)
+		}
+	}
+	for _, to := range a.grants {
+		for p, g := range to {
+			if g.owner == d.Principal {
+				delete(to, p)
+			}
+		}
+	}
+	return nil
+}
+
+func (a *Authority) drop(id string) {
+	if k := a.byID[id]; k != nil {
+		delete(a.keys, k.Digest)
+		delete(a.byID, id)
+	}
+}
+
+// Why a credential holds no more.
+var (
+	errKeyUnknown = errors.New("virtual key not found, revoked or expired")
+	errExpired    = errors.New("the token has expired")
+	errRevoked    = errors.New("the token was revoked")
+	errMaker      = errors.New("the principal that made the virtual key is suspended")
+)
+
+// byKey returns the caller who shows a virtual key.
+func (a *Authority) byKey(raw string) (*Caller, error) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	k := a.keys[DigestOf(raw)]
+	if k == nil {
+		return nil, errKeyUnknown
+	}
+	who := &Caller{Actor: k.Actor, Client: contract.KeyClient + k.ID, Scopes: k.Scopes, Cache: k.Cache, Until: k.until, key: k}
+	return who, a.fault(who, time.Now())
+}
+
+// HasKey reports whether a virtual key may be used now.
+func (a *Authority) HasKey(raw string) bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.keys[DigestOf(raw)] != nil
+}
+
+// fault returns why a caller's credential holds no more at now, or nil. A
+// suspension is no fault of the credential; see barred. The caller holds mu.
+func (a *Authority) fault(who *Caller, now time.Time) error {
+	switch {
+	case !who.Until.IsZero() && !now.Before(who.Until):
+		if who.key != nil {
+			return errKeyUnknown
+		}
+		return errExpired
+	case who.key != nil && a.byID[who.key.ID] != who.key:
+		return errKeyUnknown
+	case who.key != nil && a.suspended[who.key.Maker]:
+		return errMaker
+	case who.key == nil && (a.revoked[who.Token] || !who.issued.After(a.ended[who.Actor])):
+		return errRevoked
+	}
+	return nil
+}
+
+// check is fault for requests.
+func (a *Authority) check(who *Caller) error {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.fault(who, time.Now())
+}
+
+// barred reports whether a principal is suspended.
+func (a *Authority) barred(principal string) bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.suspended[principal]
+}
+
+// Lent reports whether a session's owner lets a principal make calls in it.
+func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	g, ok := a.grants[session][principal]
+	return ok && contract.Time(now) < g.expires && contract.OwnsSession(tenant, g.owner, session) && !a.suspended[g.owner]
+}
+
+// watch returns a context that ends with ctx, or when who's authority ends by
+// revocation or suspension, or, with expiry, by time. The cause is an *apierr.Error.
+func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		for {
+			a.mu.Lock()
+			if a.changed == nil {
+				a.changed = make(chan struct{})
+			}
+			changed := a.changed
+			err, barred := a.fault(who, time.Now()), a.suspended[who.Actor]
+			a.mu.Unlock()
+			if barred {
+				err = errSuspended(who.Actor)
+			}
+			if err != nil && (expiry || !errors.Is(err, errExpired)) {
+				cancel(ended(err))
+				return
+			}
+			var end <-chan time.Time
+			if expiry && !who.Until.IsZero() {
+				end = time.After(time.Until(who.Until))
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			case <-end:
+			}
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
+func errSuspended(principal string) *apierr.Error {
+	return &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: "principal_suspended", ReasonCode: contract.ReasonPrincipalSuspended,
+		Message: "principal " + principal + " is suspended", Hint: contract.Reasons[contract.ReasonPrincipalSuspended].Hint}
+}
+
+// ended is the response to a caller whose authority has ended.
+func ended(err error) *apierr.Error {
+	var e *apierr.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	e = &apierr.Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_invalid", Message: "the bearer token is not valid: " + err.Error()}
+	switch {
+	case errors.Is(err, errRevoked):
+		e.ReasonCode = contract.ReasonCredentialRevoked
+	case errors.Is(err, errKeyUnknown), errors.Is(err, errMaker):
+		e.ReasonCode = contract.ReasonKeyInvalid
+	}
+	return e
+}

@@ -1,0 +1,229 @@
+// Package body reads request bodies: whole, bounded in size, pace, depth and
+// sum, and as strict JSON whose errors name the wrong member.
+package body
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+)
+
+// Limits of requests.
+const (
+	MaxHeader = 64 << 10        // bytes of header lines
+	Max       = 16 << 20        // bytes of a body; content above it belongs in an artifact
+	bodyDrain = 2 * time.Second // for the rest of a body that is not read
+)
+
+// Limits bounds request bodies. A zero field is its default.
+type Limits struct {
+	Caller int64         // bytes of one caller's bodies held at once; 32 MiB
+	All    int64         // bytes of all callers' bodies held at once; 64 MiB
+	Rate   int64         // bytes a second, the least a body must bring; 1024
+	Window time.Duration // over which the rate is counted; 10 s
+	Total  time.Duration // the most that a body may take; 2 min
+}
+
+func (l Limits) orDefault() Limits {
+	return Limits{Caller: cmp.Or(l.Caller, 32<<20), All: cmp.Or(l.All, 64<<20), Rate: cmp.Or(l.Rate, 1<<10),
+		Window: cmp.Or(l.Window, 10*time.Second), Total: cmp.Or(l.Total, 2*time.Minute)}
+}
+
+// bodyKey is where the body is kept in an echo.Context, once read to its end.
+const bodyKey = "body"
+
+// Raw is the request's body, read by enter; nil without one.
+func Raw(c echo.Context) []byte {
+	raw, _ := c.Get(bodyKey).([]byte)
+	return raw
+}
+
+// Unread closes the connection after the response to a request whose body
+// was not read: the server would otherwise wait for the rest before it answers.
+func Unread(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Request().ContentLength == 0 {
+			return next(c)
+		}
+		c.Response().Before(func() {
+			if c.Get(bodyKey) == nil {
+				c.Response().Header().Set("Connection", "close")
+				_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(bodyDrain))
+			}
+		})
+		return next(c)
+	}
+}
+
+// Read reads the body of an actor's request within limits and b, and keeps it for
+// Raw. Memory is counted in b until the caller calls release. A body that is not
+// opaque is one JSON document.
+func (b *Budget) Read(c echo.Context, limits Limits, actor string, opaque bool) (release func(), err error) {
+	held := &hold{b: b, limits: limits.orDefault(), actor: actor}
+	raw, err := read(c, held)
+	if err == nil && !opaque {
+		if e := canon.CheckDepth(raw); e != nil {
+			err = apierr.BadRequest(apierr.WholeBody, e.Error())
+		}
+	}
+	if err != nil {
+		held.release()
+		return nil, err
+	}
+	c.Request().Body = io.NopCloser(bytes.NewReader(raw))
+	c.Request().ContentLength = int64(len(raw))
+	return held.release, nil
+}
+
+// Held is how many bytes are held now, and of how many callers.
+func (b *Budget) Held() (bytes int64, callers int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all, len(b.callers)
+}
+
+// read reads a request's body. Memory grows with what has arrived, never
+// with what was announced.
+func read(c echo.Context, held *hold) ([]byte, error) {
+	r := c.Request()
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return nil, &apierr.Error{Status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Code: "encoding_unsupported", Param: "Content-Encoding",
+			Message: "content encodings are not supported; send the body as it is"}
+	}
+	if r.ContentLength > Max {
+		return nil, tooLarge()
+	}
+	p := pace{rc: http.NewResponseController(c.Response()), limits: &held.limits}
+	p.begin(time.Now())
+	buf := make([]byte, 0, 4<<10)
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(make([]byte, 0, min(4*cap(buf), Max+1)), buf...)
+		}
+		n, err := r.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if len(buf) > Max {
+			return nil, tooLarge()
+		}
+		if e := held.take(n); e != nil {
+			return nil, e
+		}
+		if err == io.EOF {
+			p.end()
+			c.Set(bodyKey, buf)
+			return buf, nil
+		}
+		if err != nil {
+			return nil, readError(err, &held.limits)
+		}
+		p.came(n)
+	}
+}
+
+func readError(err error, l *Limits) error {
+	var ne net.Error
+	if errors.As(err, &ne) && ne.Timeout() {
+		return &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: "body_too_slow", Param: apierr.WholeBody,
+			Message: fmt.Sprintf("the request body comes too slowly: send at least %d bytes a second, and all of it within %s", l.Rate, l.Total)}
+	}
+	return apierr.BadRequest(apierr.WholeBody, "the request body could not be read")
+}
+
+func tooLarge() *apierr.Error {
+	return &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large", Param: apierr.WholeBody,
+		Message: fmt.Sprintf("a request body has at most %d bytes", Max)}
+}
+
+// pace bounds how slowly a body may come: each byte moves the deadline by its
+// share of the rate, but never past one window from now nor past the total.
+type pace struct {
+	rc       *http.ResponseController
+	limits   *Limits
+	deadline time.Time
+	last     time.Time // that deadline can ever be
+}
+
+func (p *pace) begin(now time.Time) {
+	p.last = now.Add(p.limits.Total)
+	p.set(now.Add(p.limits.Window))
+}
+
+func (p *pace) came(n int) {
+	next := p.deadline.Add(time.Duration(int64(n) * int64(time.Second) / p.limits.Rate))
+	if most := time.Now().Add(p.limits.Window); next.After(most) {
+		next = most
+	}
+	if next.After(p.last) {
+		next = p.last
+	}
+	if next.Sub(p.deadline) > p.limits.Window/10 { // setting a deadline is not free
+		p.set(next)
+	}
+}
+
+func (p *pace) set(t time.Time) {
+	p.deadline = t
+	_ = p.rc.SetReadDeadline(t) // a response recorder has no connection
+}
+
+// end lifts the deadline: the server watches the connection while the handler
+// runs.
+func (p *pace) end() { _ = p.rc.SetReadDeadline(time.Time{}) }
+
+// Budget counts the bytes of request bodies that a gateway holds now. The zero
+// value holds none. It is safe for concurrent use.
+type Budget struct {
+	mu      sync.Mutex
+	all     int64
+	callers map[string]int64
+}
+
+// hold is one request's share.
+type hold struct {
+	b      *Budget
+	limits Limits
+	actor  string
+	n      int64
+}
+
+func (h *hold) take(n int) error {
+	h.b.mu.Lock()
+	defer h.b.mu.Unlock()
+	if h.b.callers == nil {
+		h.b.callers = map[string]int64{}
+	}
+	h.n += int64(n)
+	h.b.all += int64(n)
+	h.b.callers[h.actor] += int64(n)
+	switch {
+	case h.b.callers[h.actor] > h.limits.Caller:
+		return overBudget(fmt.Sprintf("more than %d bytes of the caller's request bodies are in flight; send fewer at once", h.limits.Caller))
+	case h.b.all > h.limits.All:
+		return overBudget(fmt.Sprintf("more than %d bytes of request bodies are in flight at this gateway; send the request again", h.limits.All))
+	}
+	return nil
+}
+
+func (h *hold) release() {
+	h.b.mu.Lock()
+	defer h.b.mu.Unlock()
+	h.b.all -= h.n
+	if h.b.callers[h.actor] -= h.n; h.b.callers[h.actor] <= 0 {
+		delete(h.b.callers, h.actor)
+	}
+}
+
+func overBudget(message string) *apierr.Error {
+	return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "body_budget_exceeded", Param: apierr.WholeBody, Message: message, RetryAfter: "1"}
+}

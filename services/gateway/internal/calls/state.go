@@ -1,0 +1,88 @@
+package calls
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// CallState is how a call stands.
+type CallState struct {
+	CallID     string          `json:"call_id"`
+	Session    string          `json:"session_id"`
+	Called     string          `json:"session,omitempty"` // the caller's name for it
+	Status     string          `json:"status"`            // proposed, pending_approval, allowed, running, or the effect's status
+	Verdict    string          `json:"verdict,omitempty"`
+	ReasonCode string          `json:"reason_code,omitempty"`
+	Expires    string          `json:"expires,omitempty"` // of the approval
+	ReceiptID  string          `json:"receipt_id,omitempty"`
+	ErrorCode  string          `json:"error_code,omitempty"`
+	Error      string          `json:"error,omitempty"`
+	Output     json.RawMessage `json:"output,omitempty"`
+	Poll       string          `json:"poll"`
+}
+
+// Accepted answers 202: come back later.
+func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
+	poll := "/api/v1/calls/" + r.ID
+	c.Response().Header().Set("Location", poll)
+	c.Response().Header().Set("Retry-After", "5")
+	return c.JSON(http.StatusAccepted, CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: "pending_approval", Verdict: contract.Escalate,
+		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: poll})
+}
+
+// State is GET /api/v1/calls/{id}: for who made the call, and for readers
+// of the ledger.
+func (s *API) State(c echo.Context) error {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
+	defer cancel()
+	e, err := s.Queries.Last(ctx, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	if e == nil || e.Actor != who.Actor && !slices.Contains(who.Scopes, token.Audit) {
+		return apierr.NotFound("not found: no call " + c.Param("id"))
+	}
+	out := CallState{CallID: e.CallID, Session: e.Session, Status: "proposed", Poll: "/api/v1/calls/" + e.CallID}
+	switch e.Name {
+	case "escalated":
+		var x contract.Escalated
+		if err := contract.Decode(e.Data, &x); err != nil {
+			return err
+		}
+		out.Status, out.Verdict, out.ReasonCode, out.Expires = "pending_approval", contract.Escalate, x.Decision.ReasonCode, x.Expires
+	case "allowed":
+		out.Status, out.Verdict = "allowed", contract.Allow
+	case "effect_started":
+		out.Status, out.Verdict = "running", contract.Allow
+	case "effect_recorded":
+		var rec contract.Recorded
+		if err := contract.Decode(e.Data, &rec); err != nil {
+			return err
+		}
+		out.Status, out.Verdict, out.ReasonCode, out.ReceiptID = rec.Effect.Status, rec.Receipt.Verdict, rec.Receipt.ReasonCode, rec.Receipt.ID
+		out.ErrorCode, out.Error = rec.Effect.ErrorCode, rec.Effect.ErrorMessage
+		if rec.Output != nil && rec.Effect.Status == contract.Succeeded {
+			if out.Output, err = s.Blobs.Open(ctx, rec.Output); err != nil {
+				return apierr.Unavailable("the output cannot be read now: " + err.Error())
+			}
+		}
+	}
+	if out.ReceiptID == "" {
+		c.Response().Header().Set("Retry-After", "1")
+	}
+	return c.JSON(http.StatusOK, out)
+}

@@ -1,0 +1,210 @@
+// Package conformance lets a caller run the conformance gates against this gateway
+// and stores the reports.
+package conformance
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/services/gateway/conform"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+)
+
+// API drives this gateway through the conformance gates. Its exported fields are
+// set before its first use.
+type API struct {
+	RootKID string
+	Gate    *auth.Gate
+	Blobs   *blob.Store
+	Emit    *emit.Emitter
+
+	running sync.Mutex // held by a run
+}
+
+// ConformanceRequest is the body of POST /api/v1/conformance/run.
+type ConformanceRequest struct {
+	Level   string          `json:"level,omitempty"`   // L1, L2 or L3; empty = L1
+	Profile string          `json:"profile,omitempty"` // another name for level
+	Tool    string          `json:"tool,omitempty"`    // that the caller may call; empty = cmd.upper
+	Args    json.RawMessage `json:"args,omitempty"`    // its arguments
+	Model   string          `json:"model,omitempty"`   // that the caller may use; empty = demo/echo
+}
+
+// ConformanceReport is what a run found. It is stored under its id, which
+// commits to its content.
+type ConformanceReport struct {
+	ID      string           `json:"report_id,omitempty"`
+	Verdict string           `json:"verdict"` // PASS or FAIL
+	Level   string           `json:"level"`
+	Gates   []conform.Result `json:"gates"`
+	Failed  int              `json:"failed"`
+	Details []string         `json:"details"` // a line for each gate that failed
+	Actor   string           `json:"actor"`   // who had it run
+	Time    string           `json:"time"`
+}
+
+// conformanceWithin bounds a run.
+const conformanceWithin = 2 * time.Minute
+
+// Run is POST /api/v1/conformance/run: this gateway is driven
+// through the gates with the caller's own credential, so that its calls are the
+// caller's and on the ledger like all others.
+func (s *API) Run(c echo.Context) error {
+	var req ConformanceRequest
+	who, _, err := s.Gate.Into(c, &req)
+	if err != nil {
+		return err
+	}
+	t, level, err := req.target()
+	if err != nil {
+		return err
+	}
+	t.Root = s.RootKID
+	t.Token, _ = auth.Credential(c.Request().Header)
+	if !s.running.TryLock() {
+		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "conformance_busy", RetryAfter: "10", Message: "another conformance run is under way at this gateway"}
+	}
+	defer s.running.Unlock()
+	l := newPipes()
+	srv := &http.Server{Handler: c.Echo(), ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = srv.Serve(l) }()
+	defer srv.Close()
+	t.Endpoint, t.Transport = "http://gateway", &http.Transport{DialContext: l.dial}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), conformanceWithin)
+	defer cancel()
+	rep := ConformanceReport{Verdict: "PASS", Level: level, Gates: []conform.Result{}, Details: []string{}, Actor: who.Actor, Time: s.Emit.Time()}
+	if err := conform.Run(ctx, t, level, rep.add); err != nil {
+		return apierr.Unavailable("the run did not end: " + err.Error())
+	}
+	if rep.ID, err = s.storeReport(ctx, &rep); err != nil {
+		return apierr.Unavailable("the report cannot be stored now: " + err.Error())
+	}
+	return c.JSON(http.StatusOK, rep)
+}
+
+func (r *ConformanceRequest) target() (t conform.Target, level string, err error) {
+	if r.Level != "" && r.Profile != "" && r.Level != r.Profile {
+		return t, "", apierr.BadRequest("/profile", "is another name for level; send one of them")
+	}
+	at := "/level"
+	if r.Level == "" && r.Profile != "" {
+		at = "/profile"
+	}
+	level = cmp.Or(r.Level, r.Profile, "L1")
+	if !slices.Contains(conform.Levels, level) {
+		return t, "", apierr.BadRequest(at, "want one of "+strings.Join(conform.Levels, ", "))
+	}
+	t = conform.Target{Tool: "cmd.upper", Args: json.RawMessage(`{"text":"conform"}`), Model: "demo/echo"}
+	if r.Tool != "" {
+		t.Tool, t.Args = r.Tool, json.RawMessage("{}")
+	}
+	if r.Args != nil {
+		if t.Args, err = body.CallArgs("/args", r.Args); err != nil {
+			return t, "", err
+		}
+	}
+	if r.Model != "" {
+		t.Model = r.Model
+	}
+	return t, level, nil
+}
+
+func (r *ConformanceReport) add(g conform.Result) {
+	r.Gates = append(r.Gates, g)
+	if !g.Pass {
+		r.Verdict, r.Failed = "FAIL", r.Failed+1
+		r.Details = append(r.Details, g.Level+" "+g.Gate+": "+g.Detail)
+	}
+}
+
+// A report's id is "cr-", the commitment of its content and its size, so that
+// every gateway finds it, and nothing else can be found under it.
+const reportPrefix = "cr-"
+
+func (s *API) storeReport(ctx context.Context, r *ConformanceReport) (string, error) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return "", err
+	}
+	ref, object := blob.Withheld(b, "application/json")
+	ref.Store = contract.StoreObject
+	if err := s.Blobs.Put(ctx, &ref, object); err != nil {
+		return "", err
+	}
+	return reportPrefix + strings.TrimPrefix(ref.Commitment, "sha256:") + "-" + strconv.Itoa(len(b)), nil
+}
+
+// Report is GET /api/v1/conformance/reports/:id.
+func (s *API) Report(c echo.Context) error {
+	id := c.Param("id")
+	digits, size, _ := strings.Cut(strings.TrimPrefix(id, reportPrefix), "-")
+	n, err := strconv.ParseInt(size, 10, 32)
+	if err != nil || len(digits) != 64 || !strings.HasPrefix(id, reportPrefix) || !contract.Token(digits) {
+		return apierr.BadRequest("id", "want the report_id of a run, cr-…")
+	}
+	b, err := s.Blobs.Open(c.Request().Context(), &contract.Content{Commitment: "sha256:" + digits, MediaType: "application/json", Size: n, Store: contract.StoreObject})
+	if errors.Is(err, contract.ErrErased) {
+		return apierr.NotFound("no conformance report " + id)
+	}
+	if err != nil {
+		return apierr.Unavailable("the report cannot be read now: " + err.Error())
+	}
+	var r ConformanceReport
+	if err := json.Unmarshal(b, &r); err != nil || r.Verdict == "" {
+		return apierr.NotFound("no conformance report " + id)
+	}
+	r.ID = id
+	return c.JSON(http.StatusOK, r)
+}
+
+// pipes is a net.Listener whose connections never leave the process.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case p.conns <- server:
+		return client, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Accept implements net.Listener.
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener; it is called once.
+func (p *pipes) Close() error { close(p.done); return nil }
+
+// Addr implements net.Listener.
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "in process", Net: "pipe"} }

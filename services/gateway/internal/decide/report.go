@@ -1,0 +1,337 @@
+package decide
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	events "github.com/binnacle-mesh/binnacle/schemas/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// OutcomeRequest is the body of POST /api/v1/intents/{id}/outcome.
+type OutcomeRequest struct {
+	ArgsDigest   string          `json:"args_digest"` // the intent's
+	Status       string          `json:"status"`      // succeeded, failed, timed_out or cancelled
+	ErrorCode    string          `json:"error_code,omitempty"`
+	ErrorMessage string          `json:"error_message,omitempty"`
+	Output       json.RawMessage `json:"output,omitempty"`
+	Usage        *ReportedUsage  `json:"usage,omitempty"` // absent: what was reserved counts as used
+}
+
+// ReportedUsage is what the effect consumed, according to the caller.
+type ReportedUsage struct {
+	Cents        int64 `json:"cents,omitempty"`
+	CPUMillis    int64 `json:"cpu_ms,omitempty"`
+	EgressBytes  int64 `json:"egress_bytes,omitempty"`
+	InputTokens  int64 `json:"input_tokens,omitempty"`
+	OutputTokens int64 `json:"output_tokens,omitempty"`
+	USDMicros    int64 `json:"usd_micros,omitempty"`
+	WallMS       int64 `json:"wall_ms,omitempty"`
+}
+
+// OutcomeResponse is what the ledger has of the call now.
+type OutcomeResponse struct {
+	CallID     string `json:"call_id"`
+	ReceiptID  string `json:"receipt_id"`
+	Session    string `json:"session_id"`
+	Status     string `json:"status"`      // of the call; unknown where the report came too late
+	AttestedBy string `json:"attested_by"` // caller, or empty
+	Late       bool   `json:"late"`        // the report is a fact of its own
+	Repeated   bool   `json:"repeated"`    // the same report was recorded before
+}
+
+// maxErrorText bounds a caller's description of a failure, in bytes.
+const maxErrorText = 1000
+
+func (q *OutcomeRequest) check() error {
+	r := execute.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
+	if q.Output != nil {
+		r.Output = &contract.Content{}
+	}
+	var wrong *execute.ReportError
+	if errors.As(r.Check(), &wrong) {
+		return apierr.BadRequest("/"+wrong.Field, wrong.Problem)
+	}
+	if err := body.CheckName("/error_code", q.ErrorCode); err != nil {
+		return err
+	}
+	if len(q.ErrorMessage) > maxErrorText {
+		return apierr.BadRequest("/error_message", "at most 1000 bytes")
+	}
+	return q.Usage.check()
+}
+
+func (u *ReportedUsage) check() error {
+	if u == nil {
+		return nil
+	}
+	v := reflect.ValueOf(*u)
+	for f, n := range v.Fields() {
+		if n.Int() < 0 {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			return apierr.BadRequest("/usage/"+name, "want a whole number from 0")
+		}
+	}
+	return nil
+}
+
+// Report is POST /api/v1/intents/{id}/outcome.
+func (s *API) Report(c echo.Context) error {
+	who, err := s.Gate.Caller(c, token.Decide)
+	if err != nil {
+		return err
+	}
+	var q OutcomeRequest
+	if _, err := body.Into(c, &q); err != nil {
+		return err
+	}
+	if err := q.check(); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	e, a, err := s.lent(ctx, who, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	if q.ArgsDigest != a.Decision.Intent.ArgsDigest {
+		return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "args_digest_mismatch", Param: "/args_digest", CallID: a.Call.ID,
+			Message: "the intent permits " + a.Decision.Intent.ArgsDigest + " and nothing else"}
+	}
+	if err := s.fitsOutput(a, q.Output); err != nil {
+		return err
+	}
+	out, err := s.closeCall(ctx, e, a, &q)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// lent finds the event that allowed a call whose intent was handed out to the
+// caller.
+func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contract.Event, *contract.Allowed, error) {
+	missing := apierr.NotFound("not found: no intent " + intent + " was handed out to you")
+	call := guard.CallID(intent)
+	if call == "" {
+		return nil, nil, missing
+	}
+	e, err := s.Queries.Event(ctx, "decision", call)
+	if err != nil {
+		return nil, nil, err
+	}
+	var a contract.Allowed
+	if e == nil || !who.Made(e) || contract.Decode(e.Data, &a) != nil || a.Decision.Intent == nil || a.Decision.Intent.Executor != contract.CallerExecutor {
+		return nil, nil, missing
+	}
+	return e, &a, nil
+}
+
+// fitsOutput checks an output against the tool's document, where that is still
+// the one that was decided on.
+func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
+	if len(output) == 0 {
+		return nil
+	}
+	if tool, digest := s.Tools.Lookup(a.Call.Kind); tool != nil && digest == a.Decision.ToolDigest {
+		if err := s.schemas.Output(digest, tool, output); err != nil {
+			return apierr.BadRequest("/output", "the output "+err.Error()+"; report the call as failed if this is what it gave")
+		}
+	}
+	return nil
+}
+
+// closeCall records a report as the call's outcome, or as a fact of its own where
+// the call has one.
+func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest) (*OutcomeResponse, error) {
+	if s.Lender == nil {
+		return nil, apierr.Unavailable("the gateway has no signing key")
+	}
+	last, err := s.Queries.Last(ctx, a.Call.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case last == nil || last.Name == "allowed":
+		return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " was not handed out")
+	case last.Name == "effect_recorded":
+		return s.reportedBefore(ctx, e, a, q, last)
+	case last.Service() != contract.CallerExecutor: // expired
+		return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " expired before it was handed out")
+	}
+	r, err := s.reportOf(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	eff, late, err := s.Lender.Close(ctx, last, a, r)
+	switch {
+	case errors.Is(err, execute.ErrSuperseded): // by the deadline, or by the same report
+		if last, err = s.Queries.Last(ctx, a.Call.ID); err != nil || last == nil || last.Name != "effect_recorded" {
+			return nil, apierr.Unavailable("the outcome of the call cannot be read now")
+		}
+		return s.reportedBefore(ctx, e, a, q, last)
+	case err != nil:
+		return nil, apierr.Unavailable("the report could not be recorded now: " + err.Error())
+	case late:
+		return s.lateReport(ctx, e, a, q, r, &eff)
+	}
+	s.Metrics.Count(a.Call.Kind, eff.Status)
+	return &OutcomeResponse{CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID), Session: e.Session, Status: eff.Status, AttestedBy: eff.AttestedBy}, nil
+}
+
+// reportOf stores the output of a report.
+func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*execute.Report, error) {
+	r := &execute.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
+	if u := q.Usage; u != nil {
+		r.Usage = &contract.Usage{Cents: u.Cents, CPUMillis: u.CPUMillis, EgressBytes: u.EgressBytes, InputTokens: u.InputTokens,
+			OutputTokens: u.OutputTokens, USDMicros: u.USDMicros, WallMS: u.WallMS}
+	}
+	if q.Output == nil {
+		return r, nil
+	}
+	content, err := s.Blobs.Commit(ctx, q.Output, "application/json")
+	if errors.Is(err, blob.ErrTooLarge) {
+		return nil, apierr.BadRequest("/output", err.Error())
+	}
+	if err != nil {
+		return nil, apierr.Unavailable("the output could not be stored now: " + err.Error())
+	}
+	r.Output = &content
+	return r, nil
+}
+
+// reportedBefore answers a report of a call that has an outcome: the same report
+// again is one report, another one is refused, and one that comes after the call
+// was given up is recorded as a fact of its own.
+func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, last *contract.Event) (*OutcomeResponse, error) {
+	var rec contract.Recorded
+	if err := contract.Decode(last.Data, &rec); err != nil {
+		return nil, err
+	}
+	if rec.Effect.AttestedBy == "" {
+		if rec.Effect.Status != contract.Unknown {
+			return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " was not handed out; the call ended " + rec.Effect.Status)
+		}
+		r, err := s.reportOf(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		eff := rec.Effect
+		eff.AttestedBy, eff.Status, eff.ErrorCode, eff.ErrorMessage, eff.Usage, eff.Ended = contract.Caller, r.Status, r.ErrorCode, r.ErrorMessage, r.Usage, s.Emit.Time()
+		if r.Output != nil {
+			eff.OutputDigest = r.Output.Commitment
+		}
+		return s.lateReport(ctx, e, a, q, r, &eff)
+	}
+	same, err := s.sameReport(ctx, &rec.Effect, rec.Output, q)
+	if err != nil {
+		return nil, err
+	}
+	if !same {
+		return nil, reportConflict(a)
+	}
+	return &OutcomeResponse{CallID: a.Call.ID, ReceiptID: rec.Receipt.ID, Session: e.Session, Status: rec.Effect.Status, AttestedBy: rec.Effect.AttestedBy, Repeated: true}, nil
+}
+
+func reportConflict(a *contract.Allowed) *apierr.Error {
+	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "outcome_conflict", CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID),
+		Message: "another outcome was reported under this intent; an intent has one"}
+}
+
+// sameReport reports whether a recorded report equals q.
+func (s *API) sameReport(ctx context.Context, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
+	var usage contract.Usage
+	if eff.Usage != nil {
+		usage = *eff.Usage
+	}
+	var said contract.Usage
+	if u := q.Usage; u != nil {
+		said = contract.Usage{Cents: u.Cents, CPUMillis: u.CPUMillis, EgressBytes: u.EgressBytes, InputTokens: u.InputTokens,
+			OutputTokens: u.OutputTokens, USDMicros: u.USDMicros, WallMS: u.WallMS}
+	}
+	if eff.Status != q.Status || eff.ErrorCode != q.ErrorCode || eff.ErrorMessage != q.ErrorMessage || !bytes.Equal(contract.Bytes(&usage), contract.Bytes(&said)) || (out == nil) != (q.Output == nil) {
+		return false, nil
+	}
+	if out == nil {
+		return true, nil
+	}
+	first, err := s.Blobs.Open(ctx, out)
+	if errors.Is(err, contract.ErrErased) {
+		return true, nil
+	}
+	if err != nil {
+		return false, apierr.Unavailable("the recorded output cannot be read now: " + err.Error())
+	}
+	return bytes.Equal(first, q.Output), nil
+}
+
+// lateReport records a report that came after the deadline: the outcome stays
+// unknown.
+func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, r *execute.Report, eff *contract.Effect) (*OutcomeResponse, error) {
+	w := canon.Object(nil)
+	w.Raw("effect", contract.Bytes(eff))
+	if r.Output != nil {
+		w.Raw("output", contract.Bytes(r.Output))
+	}
+	fact := s.Emit.New(events.OutcomeReportedName, e.Session, contract.Bytes(&events.OutcomeReported{CallID: a.Call.ID, IntentID: a.Decision.Intent.ID,
+		ReceiptID: receipt.ID(a.Call.ID), Report: w.End()}), e)
+	fact.ID = "o-" + a.Call.ID
+	out := &OutcomeResponse{CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID), Session: e.Session, Status: contract.Unknown, Late: true}
+	before, err := s.lateBefore(ctx, e)
+	if err == nil && before == nil {
+		if _, err = s.Emit.Append(ctx, fact); errors.Is(err, eventlog.ErrIDConflict) {
+			before, err = s.lateBefore(ctx, e)
+		}
+	}
+	if err != nil {
+		return nil, apierr.Unavailable("the report could not be recorded now: " + err.Error())
+	}
+	if before == nil {
+		return out, nil
+	}
+	var x events.OutcomeReported
+	var doc struct {
+		Effect json.RawMessage `json:"effect"`
+		Output json.RawMessage `json:"output"`
+	}
+	var was contract.Effect
+	var content *contract.Content
+	if err := errors.Join(contract.Decode(before.Data, &x), json.Unmarshal(x.Report, &doc), contract.Decode(doc.Effect, &was)); err != nil {
+		return nil, err
+	}
+	if doc.Output != nil {
+		content = &contract.Content{}
+		if err := contract.Decode(doc.Output, content); err != nil {
+			return nil, err
+		}
+	}
+	same, err := s.sameReport(ctx, &was, content, q)
+	if err != nil {
+		return nil, err
+	}
+	if !same {
+		return nil, reportConflict(a)
+	}
+	out.Repeated = true
+	return out, nil
+}
+
+// lateBefore finds the late report of a call; nil: there is none.
+func (s *API) lateBefore(ctx context.Context, e *contract.Event) (*contract.Event, error) {
+	return s.Queries.Event(ctx, "late_report", e.CallID)
+}

@@ -1,0 +1,226 @@
+// Package labels finds the data classes that a call inherits from content that
+// other sessions made.
+package labels
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"math/bits"
+	"slices"
+	"sync"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
+)
+
+// Labels follow content out of its session: a call that names what another session
+// made, by the id of its call, receipt or decision, by a commitment, by a session,
+// or by a stored response, carries that session's labels. Only a call that names
+// something costs a query.
+
+// maxNamed bounds the calls, contents and sessions that one request may name.
+const maxNamed = 256
+
+// named lists the calls, commitments and sessions that a document names: "c-" and
+// 26 of base32, derived session ids, and "sha256:" and 64 of hex. Ids of receipts
+// and decisions hold their call's. It reads the document once, eight bytes at a
+// time; BenchmarkNamed measures it.
+func named(doc []byte) (out []string) {
+	const each1, each10, each80 = 0x0101010101010101, 0x1010101010101010, 0x8080808080808080
+	i := 1 // of a byte that may end a prefix
+	for ; i+8 <= len(doc); i += 8 {
+		before, w := binary.LittleEndian.Uint64(doc[i-1:]), binary.LittleEndian.Uint64(doc[i:])
+		id := ((before | each10) ^ (each1 * 's')) | (w ^ (each1 * '-')) // a byte is 0 at "c-" and "s-": c and s differ in bit 0x10
+		sum := (before ^ (each1 * '6')) | (w ^ (each1 * ':'))
+		// The lowest bit set is at a byte that is 0; those above it may not be.
+		for hits := ((id-each1)&^id | (sum-each1)&^sum) & each80; hits != 0; hits &= hits - 1 {
+			out = nameAt(out, doc, i+bits.TrailingZeros64(hits)/8)
+		}
+	}
+	for ; i < len(doc); i++ {
+		out = nameAt(out, doc, i)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Lengths of what named finds.
+const (
+	callLen    = len("c-") + 26
+	sessionLen = len("s-x") + 26
+	sumLen     = 64
+)
+
+// nameAt appends the name whose prefix ends with byte i of doc, if there is one.
+func nameAt(out []string, doc []byte, i int) []string {
+	at := i - 1
+	if doc[i] == ':' {
+		const prefix = "sha256:"
+		from, to := i+1-len(prefix), i+1+sumLen
+		if from < 0 || to > len(doc) || string(doc[from:i+1]) != prefix || bytes.ContainsFunc(doc[i+1:to], notHex) || to < len(doc) && !notHex(rune(doc[to])) {
+			return out
+		}
+		return append(out, string(doc[from:to]))
+	}
+	if doc[i] != '-' || at > 0 && word(rune(doc[at-1])) { // a hyphen before it ends the prefix of a longer id
+		return out
+	}
+	to := at
+	switch doc[at] {
+	case 'c':
+		to += callLen
+	case 's':
+		to += sessionLen
+	default:
+		return out
+	}
+	if to > len(doc) || to < len(doc) && wordOrHyphen(rune(doc[to])) {
+		return out
+	}
+	id := doc[at:to]
+	if id[0] == 'c' && !bytes.ContainsFunc(id[2:], notBase32) || id[0] == 's' && id[2] == 'x' && contract.DerivedSession(string(id)) {
+		out = append(out, string(id))
+	}
+	return out
+}
+
+func notHex(r rune) bool { return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'f') }
+
+func notBase32(r rune) bool { return !(r >= 'A' && r <= 'Z' || r >= '2' && r <= '7') }
+
+func word(r rune) bool {
+	return r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_'
+}
+
+func wordOrHyphen(r rune) bool { return word(r) || r == '-' }
+
+// Queries reaches the mesh's other services.
+type Queries interface {
+	Ask(ctx context.Context, service, verb string, args, out any) error
+}
+
+// Reader reads from the ledger the labels that calls inherit. Its exported fields
+// are set before its first use; it is safe for concurrent use.
+type Reader struct {
+	Tenant  string
+	Ledger  eventlog.Log
+	Queries Queries
+
+	makers makers
+}
+
+// Inherit adds to a proposal the labels of the sessions whose content it names in
+// docs, and of the one that made the call previous, whose response it continues.
+func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous string, docs ...[]byte) error {
+	var ids []string
+	for _, d := range docs {
+		ids = append(ids, named(d)...)
+	}
+	if previous != "" {
+		ids = append(ids, previous)
+	}
+	slices.Sort(ids)
+	judged := ""
+	if r.Kind == "judge.score" { // also a session that a release before 0.5 left
+		var q struct{ Session string }
+		if json.Unmarshal(r.Args, &q) == nil && sessions.Check("session", q.Session) == nil {
+			judged = q.Session
+		}
+	}
+	if ids = slices.Compact(ids); len(ids) == 0 && judged == "" {
+		return nil
+	}
+	if len(ids) > maxNamed {
+		return apierr.BadRequest(apierr.WholeBody, "a request names at most 256 calls, contents and sessions")
+	}
+	sessions, err := s.makers.of(ctx, s.Queries, ids)
+	if err != nil {
+		return err
+	}
+	if judged != "" {
+		sessions = append(sessions, judged)
+	}
+	for _, session := range sessions {
+		if session == r.Session {
+			continue // policy reads those
+		}
+		labels, err := s.labelsOf(ctx, session)
+		if err != nil {
+			return err
+		}
+		r.Labels = append(r.Labels, labels...)
+	}
+	slices.Sort(r.Labels)
+	r.Labels = slices.Compact(r.Labels)
+	return nil
+}
+
+// labelsOf reads a session's labels from the ledger.
+func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error) {
+	en, err := s.Ledger.Last(ctx, "evt."+s.Tenant+".policy.*."+policy.SessionLabelledName+"."+session)
+	if err == eventlog.ErrNotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, apierr.Unavailable("the ledger does not answer: " + err.Error())
+	}
+	e, err := eventlog.Open(en)
+	if err != nil {
+		return nil, err
+	}
+	var d policy.SessionLabelled
+	return d.Labels, contract.Decode(e.Data, &d)
+}
+
+// makers remembers which session made what is named; that never changes.
+type makers struct {
+	mu sync.Mutex
+	by map[string]string
+}
+
+// maxMakers bounds the memory; it is dropped whole when full.
+const maxMakers = 16384
+
+// of lists the sessions that made what ids name. What is not on the ledger was made
+// by none.
+func (m *makers) of(ctx context.Context, q Queries, ids []string) (sessions []string, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var unknown []string
+	m.mu.Lock()
+	for _, id := range ids {
+		if v, ok := m.by[id]; ok {
+			sessions = append(sessions, v)
+		} else {
+			unknown = append(unknown, id)
+		}
+	}
+	m.mu.Unlock()
+	if len(unknown) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
+		defer cancel()
+		var found map[string]string
+		if err := q.Ask(ctx, "audit", "makers", map[string][]string{"ids": unknown}, &found); err != nil {
+			return nil, apierr.Unavailable("audit does not answer: " + err.Error())
+		}
+		m.mu.Lock()
+		if m.by == nil || len(m.by) > maxMakers {
+			m.by = map[string]string{}
+		}
+		for id, session := range found {
+			m.by[id] = session
+			sessions = append(sessions, session)
+		}
+		m.mu.Unlock()
+	}
+	slices.Sort(sessions)
+	return slices.Compact(sessions), nil
+}

@@ -1,0 +1,162 @@
+package ledgerapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/hex"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+)
+
+// ReceiptByDigest is GET /api/v1/proofgraph/receipts/:hash. The hash is the
+// receipt's digest, "sha256:" and 64 hex digits, or these digits alone.
+func (s *API) ReceiptByDigest(c echo.Context) error {
+	digits := strings.TrimPrefix(c.Param("hash"), "sha256:")
+	if b, err := hex.DecodeString(digits); err != nil || len(b) != 32 || digits != strings.ToLower(digits) {
+		return apierr.BadRequest("hash", "want a receipt's digest: sha256: and 64 lower-case hex digits")
+	}
+	return s.Queries.Doc(c, "audit", "receipt_by_digest", map[string]string{"digest": "sha256:" + digits})
+}
+
+// ExportRequest is the body of POST /api/v1/evidence/export.
+type ExportRequest struct {
+	Session string `json:"session_id"`
+	Format  string `json:"format,omitempty"` // tar or tar.gz; empty = tar
+}
+
+// ExportEvidence is POST /api/v1/evidence/export: the pack of a session, as
+// GET /api/v1/sessions/:id/evidence returns it.
+func (s *API) ExportEvidence(c echo.Context) error {
+	var req ExportRequest
+	if _, err := body.Into(c, &req); err != nil {
+		return err
+	}
+	if req.Session == "" {
+		return apierr.BadRequest("/session_id", "name the session")
+	}
+	c.SetParamNames("id")
+	c.SetParamValues(req.Session)
+	switch req.Format {
+	case "", "tar":
+		return s.Evidence(c)
+	case "tar.gz":
+		zipped := &zippedResponse{ResponseWriter: c.Response().Writer}
+		c.Response().Writer = zipped
+		return errors.Join(s.Evidence(c), zipped.Close())
+	}
+	return apierr.BadRequest("/format", "want tar or tar.gz")
+}
+
+// zippedResponse compresses the body of a response that succeeds.
+type zippedResponse struct {
+	http.ResponseWriter
+	gz *gzip.Writer
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (z *zippedResponse) WriteHeader(status int) {
+	if status == http.StatusOK {
+		z.Header().Set("Content-Type", "application/gzip")
+		z.gz = gzip.NewWriter(z.ResponseWriter)
+	}
+	z.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (z *zippedResponse) Write(b []byte) (int, error) {
+	if z.gz == nil {
+		return z.ResponseWriter.Write(b)
+	}
+	return z.gz.Write(b)
+}
+
+// Close ends the compressed body.
+func (z *zippedResponse) Close() error {
+	if z.gz == nil {
+		return nil
+	}
+	return z.gz.Close()
+}
+
+// Verification is the response of POST /api/v1/evidence/verify.
+type Verification struct {
+	Verdict string             `json:"verdict"` // PASS or FAIL
+	Checks  VerificationChecks `json:"checks"`
+	Errors  []string           `json:"errors"` // the first thing that is wrong
+	Root    string             `json:"root"`   // key id of the root that it was verified under
+	Report  *evidence.Report   `json:"report,omitempty"`
+}
+
+// VerificationChecks is what a pack that passes proves. A pack fails as a
+// whole: of one that does, nothing is established.
+type VerificationChecks struct {
+	Signatures       bool `json:"signatures"`
+	CausalChain      bool `json:"causal_chain"`
+	PolicyCompliance bool `json:"policy_compliance"`
+}
+
+// maxVerifying is how many packs a gateway verifies at once: each takes a core.
+const maxVerifying = 2
+
+// VerifyEvidence is POST /api/v1/evidence/verify: a pack as a file of a form
+// (multipart/form-data, field "bundle") or as the body. The root is the mesh's
+// own, or the key id in ?root=.
+func (s *API) VerifyEvidence(c echo.Context) error {
+	pack, err := bundle(c.Request().Header.Get("Content-Type"), body.Raw(c))
+	if err != nil {
+		return err
+	}
+	root := s.RootKID
+	if v := c.QueryParam("root"); v != "" {
+		if len(v) > body.MaxName || !strings.HasPrefix(v, "k-") {
+			return apierr.BadRequest("root", "want the key id of a root, k-…")
+		}
+		root = v
+	}
+	defer s.verifying.Add(-1)
+	if s.verifying.Add(1) > maxVerifying {
+		return &apierr.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "verifier_busy", RetryAfter: "1", Message: "other packs are being verified; send it again"}
+	}
+	v := Verification{Root: root, Errors: []string{}}
+	v.Report, err = evidence.Verify(pack, root)
+	if v.Verdict = "PASS"; err != nil {
+		v.Verdict, v.Errors = "FAIL", append(v.Errors, err.Error())
+	}
+	v.Checks = VerificationChecks{err == nil, err == nil, err == nil}
+	return c.JSON(http.StatusOK, v)
+}
+
+// bundle is the pack that a request brings.
+func bundle(contentType string, raw []byte) ([]byte, error) {
+	kind, params, _ := mime.ParseMediaType(contentType)
+	if kind != "multipart/form-data" {
+		if len(raw) == 0 {
+			return nil, apierr.BadRequest(apierr.WholeBody, "send an evidence pack, or a form with it in the field bundle")
+		}
+		return raw, nil
+	}
+	form := multipart.NewReader(bytes.NewReader(raw), params["boundary"])
+	for {
+		part, err := form.NextPart()
+		if err != nil {
+			return nil, apierr.BadRequest("bundle", "the form has no file in the field bundle")
+		}
+		if part.FormName() == "bundle" {
+			b, err := io.ReadAll(part) // it is in memory already
+			if err != nil {
+				return nil, apierr.BadRequest("bundle", "the form is cut off")
+			}
+			return b, nil
+		}
+	}
+}

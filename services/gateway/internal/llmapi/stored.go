@@ -1,0 +1,256 @@
+package llmapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+)
+
+// Response is GET /v1/responses/:id. A stored response is what the ledger holds
+// of it; it is its maker's alone.
+func (s *API) Response(c echo.Context) error {
+	_, rec, err := s.stored(c)
+	if err != nil {
+		return err
+	}
+	body, err := s.readStored(c, rec.Output)
+	if err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, body)
+}
+
+// InputItems is GET /v1/responses/:id/input_items: what went into a stored
+// Response, newest first unless asked otherwise.
+func (s *API) InputItems(c echo.Context) error {
+	call, _, err := s.stored(c)
+	if err != nil {
+		return err
+	}
+	limit := 20
+	if v := c.QueryParam("limit"); v != "" {
+		if limit, err = strconv.Atoi(v); err != nil || limit < 1 || limit > 100 {
+			return apierr.BadRequest("limit", "want 1 to 100")
+		}
+	}
+	order := c.QueryParam("order")
+	if order != "" && order != "asc" && order != "desc" {
+		return apierr.BadRequest("order", `want "asc" or "desc"`)
+	}
+	body, err := s.readStored(c, call.Body)
+	if err != nil {
+		return err
+	}
+	items, err := itemsOf(body, strings.TrimPrefix(call.ID, "c-"))
+	if err != nil {
+		return err
+	}
+	if order != "asc" {
+		slices.Reverse(items)
+	}
+	if after := c.QueryParam("after"); after != "" {
+		i := slices.IndexFunc(items, func(it map[string]any) bool { return it["id"] == after })
+		if i < 0 {
+			return apierr.BadRequest("after", "no item of this response has the id "+after)
+		}
+		items = items[i+1:]
+	}
+	out := map[string]any{"object": "list", "has_more": len(items) > limit, "first_id": nil, "last_id": nil}
+	items = items[:min(limit, len(items))]
+	if out["data"] = items; len(items) > 0 {
+		out["first_id"], out["last_id"] = items[0]["id"], items[len(items)-1]["id"]
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// DeleteResponse is DELETE /v1/responses/:id, a governed call: what the ledger
+// holds of the response stays, but nobody is served it any more.
+func (s *API) DeleteResponse(c echo.Context) error {
+	if _, _, err := s.stored(c); err != nil {
+		return err
+	}
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	w := canon.Object(nil)
+	w.Str("id", c.Param("id"))
+	r, err := s.Calls.Request(c, "llm.delete_response", "llm.delete_response", w.End(), who)
+	if err != nil {
+		return err
+	}
+	_, output, err := s.Calls.Run(c, r)
+	if err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, output)
+}
+
+// itemsOf spells the input of a request as items with ids: text is one message,
+// and a message's text one part of it.
+func itemsOf(body []byte, call string) ([]map[string]any, error) {
+	var q struct {
+		Input json.RawMessage `json:"input"`
+	}
+	if err := json.Unmarshal(body, &q); err != nil {
+		return nil, err
+	}
+	items := []map[string]any{}
+	var text string
+	if json.Unmarshal(q.Input, &text) == nil {
+		items = append(items, map[string]any{"role": "user", "content": text})
+	} else if len(q.Input) > 0 { // without, a stored prompt or conversation was the input
+		d := json.NewDecoder(bytes.NewReader(q.Input))
+		d.UseNumber()
+		if err := d.Decode(&items); err != nil {
+			return nil, err
+		}
+	}
+	for i, it := range items {
+		if it["type"] == nil && it["role"] != nil {
+			it["type"] = "message"
+		}
+		if text, ok := it["content"].(string); ok && it["type"] == "message" {
+			part := "input_text"
+			if it["role"] == "assistant" {
+				part = "output_text"
+			}
+			it["content"] = []any{map[string]any{"type": part, "text": text}}
+		}
+		if it["type"] == "message" && it["status"] == nil {
+			it["status"] = "completed"
+		}
+		if it["id"] == nil {
+			it["id"] = fmt.Sprintf("item_%s_%d", call, i)
+		}
+	}
+	return items, nil
+}
+
+// stored finds the call of the response that a request names, as its maker.
+func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error) {
+	c.Set(apierr.ShapeKey, llm.Responses)
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	none := noResponse(c)
+	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
+	defer cancel()
+	at, err := s.storedResponse(ctx, c.Param("id"))
+	if err != nil {
+		return nil, nil, err
+	}
+	if at.Call == "" || at.Actor != who.Actor {
+		return nil, nil, none
+	}
+	call := at.Call
+	first, err := s.Queries.Event(ctx, "proposal", call)
+	if err != nil {
+		return nil, nil, err
+	}
+	last, err := s.Queries.Last(ctx, call)
+	for err == nil && last != nil && last.Name != "effect_recorded" && ctx.Err() == nil { // it is about to be
+		time.Sleep(5 * time.Millisecond)
+		last, err = s.Queries.Last(ctx, call)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	var p contract.Call
+	var rec contract.Recorded
+	if first == nil || last == nil || first.Actor != who.Actor || contract.Decode(first.Data, &p) != nil || contract.Decode(last.Data, &rec) != nil || p.Kind != llm.Responses {
+		return nil, nil, none
+	}
+	raw, err := s.Blobs.Open(ctx, &p.Args)
+	if err != nil {
+		return nil, nil, apierr.Unavailable("the ledger does not answer: " + err.Error())
+	}
+	if args, err := calls.ModelArgs(raw); err != nil || !args.Stored() {
+		return nil, nil, none
+	}
+	return &p, &rec, nil
+}
+
+// storedResponse finds a stored response; the zero value: there is none. It may be
+// another caller's.
+func (s *API) storedResponse(ctx context.Context, id string) (r llm.StoredResponse, err error) {
+	if err = s.Queries.Ask(ctx, "llm-router", "stored_response", map[string]string{"id": id}, &r); err != nil {
+		err = apierr.Unavailable("the llm-router does not answer: " + err.Error())
+	}
+	return r, err
+}
+
+// continues adds to a request's summary what the stored responses come to that it
+// goes on from, and returns the call that made the last of them, or "". Whether they are the caller's to go on from, the llm-router
+// checks when it runs the call.
+func (s *API) continues(ctx context.Context, a *llm.Args, who *auth.Caller) (call string, err error) {
+	if a.Previous == "" {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
+	defer cancel()
+	r, err := s.storedResponse(ctx, a.Previous)
+	if err == nil && r.Actor == who.Actor {
+		a.History = r.Tokens
+		a.In, a.Hold = a.In+r.Tokens, a.Hold+r.Tokens
+	}
+	return r.Call, err
+}
+
+func noResponse(c echo.Context) *apierr.Error { return noResponseOf(c.Param("id")) }
+
+func noResponseOf(id string) *apierr.Error {
+	return apierr.NotFound("no response " + id + " is stored")
+}
+
+// undeleted returns an error if a response was stored and is deleted by now.
+func (s *API) undeleted(ctx context.Context, response []byte) error {
+	var d struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(response, &d); err != nil || d.ID == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
+	defer cancel()
+	r, err := s.storedResponse(ctx, d.ID)
+	if err == nil && r.Deleted {
+		return noResponseOf(d.ID)
+	}
+	return err
+}
+
+// readStored reads what the ledger holds of a response; none, where that is nothing.
+func (s *API) readStored(c echo.Context, ref *contract.Content) ([]byte, error) {
+	if ref == nil {
+		return nil, noResponse(c)
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
+	defer cancel()
+	body, err := s.Blobs.Open(ctx, ref)
+	if errors.Is(err, contract.ErrErased) {
+		return nil, noResponse(c)
+	}
+	if err != nil {
+		return nil, apierr.Unavailable("the response cannot be read now: " + err.Error())
+	}
+	return body, nil
+}

@@ -1,0 +1,187 @@
+// Package mcpapi serves tools over MCP and over the HELM HTTP surface.
+package mcpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/labels"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
+)
+
+// API serves MCP and the HELM HTTP surface. Its exported fields are set before its
+// first use.
+type API struct {
+	Version     string        // of the gateway
+	CallTimeout time.Duration // how long a tool call is waited for
+	Gate        *auth.Gate
+	Calls       *calls.API
+	Sessions    *sessions.Resolver
+	Labels      *labels.Reader
+	Tools       Catalog
+
+	// Logged is called with each tool call that has ended.
+	Logged func(who *auth.Caller, call string, began time.Time, err error)
+
+	mcps mcpSessions
+}
+
+// Catalog is the tools there are; catalog.Catalog implements it.
+type Catalog interface {
+	packs.Catalog
+	Digest() string
+}
+
+// Handler serves the session-based wire of MCP (protocol versions up to
+// 2025-11-25). The sessionless wire of 2026-07-28 gets a second, stateless
+// handler beside this one, chosen by the request's protocol version; nothing
+// below depends on which of the two a tool call came through.
+func (s *API) Handler() echo.HandlerFunc {
+	h := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
+		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1})
+	// The caller was verified before the body was read; here the SDK is given
+	// what came of it. Its sessions are bound to the credential.
+	verifier := func(ctx context.Context, raw string, _ *http.Request) (*sdkauth.TokenInfo, error) {
+		who, err := s.Gate.Verify(raw)
+		if err != nil {
+			return nil, errors.Join(sdkauth.ErrInvalidToken, err)
+		}
+		return &sdkauth.TokenInfo{Expiration: who.Until, UserID: auth.DigestOf(raw), Extra: map[string]any{auth.CallerKey: who}}, nil
+	}
+	checked := sdkauth.RequireBearerToken(verifier, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h) // virtual keys may have no end
+	return func(c echo.Context) error {
+		who, err := s.Gate.Caller(c, "")
+		if err != nil {
+			return err
+		}
+		r := c.Request()
+		raw, _ := auth.Credential(r.Header)
+		x, err := s.mcps.enter(r.Header.Get("Mcp-Session-Id"), who.Actor, raw, s.mcpServer)
+		if err != nil {
+			return err
+		}
+		defer func() { s.mcps.leave(x, time.Now()) }()
+		ctx, done := s.Gate.Watch(r.Context(), who, r.Method == http.MethodGet)
+		defer done()
+		r = r.WithContext(context.WithValue(ctx, mcpKey{}, x))
+		r.Header.Set("Authorization", "Bearer "+raw)
+		checked.ServeHTTP(c.Response(), r)
+		return nil
+	}
+}
+
+// mcpServer is one MCP session's server, with the catalog as it is now.
+func (s *API) mcpServer(id string) *mcp.Server {
+	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{GetSessionID: func() string { return id }})
+	for _, t := range packs.Approved(s.Tools) {
+		srv.AddTool(&mcp.Tool{Name: t.Tool, Description: t.Description, InputSchema: json.RawMessage(t.InputSchema), OutputSchema: json.RawMessage(t.OutputSchema)}, s.mcpCall)
+	}
+	// A name outside the catalog is proposed all the same, so that the
+	// attempt and its denial are on the ledger.
+	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			if call, ok := req.(*mcp.CallToolRequest); ok && method == "tools/call" {
+				if t, _ := s.Tools.Lookup("tool." + call.Params.Name); t == nil && len(call.Params.Name) <= body.MaxName {
+					return s.mcpCall(ctx, call)
+				}
+			}
+			return next(ctx, method, req)
+		}
+	})
+	return srv
+}
+
+func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	info := req.Extra.TokenInfo
+	if info == nil {
+		return nil, errors.New("no verified caller")
+	}
+	who, ok := info.Extra[auth.CallerKey].(*auth.Caller)
+	if !ok {
+		return nil, errors.New("no verified caller")
+	}
+	if req.Extra.Header.Get(sessions.Header) == "" && req.Session.ID() != "" {
+		req.Extra.Header.Set(sessions.Header, "s-mcp-"+token64(req.Session.ID()))
+	}
+	in, err := s.Sessions.Of(ctx, who, req.Extra.Header)
+	if err != nil {
+		return nil, err
+	}
+	raw := req.Params.Arguments
+	if len(raw) == 0 {
+		raw = json.RawMessage("{}")
+	}
+	args, err := canon.Transform(nil, raw)
+	if err != nil {
+		return toolError("invalid_input", "arguments: "+err.Error(), nil), nil
+	}
+	behalf, delegation, err := calls.Delegation(req.Extra.Header)
+	if err != nil {
+		return nil, err
+	}
+	r := propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args, Executor: s.Calls.ExecutorOf("tool." + req.Params.Name),
+		Actor: who.Actor, Client: who.Client, Token: who.Token, Scopes: who.Scopes, Timeout: s.CallTimeout, TraceCtx: calls.TraceContext(req.Extra.Header),
+		OnBehalfOf: behalf, Delegation: delegation}
+	in.Into(&r)
+	if err := s.Labels.Inherit(ctx, &r, "", args); err != nil {
+		return toolError("unavailable", err.Error(), nil), nil
+	}
+	began := time.Now()
+	out, output, err := s.Calls.Await(ctx, r, false)
+	s.Logged(who, r.ID, began, err)
+	var esc *apierr.Escalation
+	if errors.As(err, &esc) {
+		e := esc.APIError()
+		return toolError(e.Code, e.Message, e), nil
+	}
+	if err != nil {
+		var e *apierr.Error
+		if errors.As(err, &e) {
+			return toolError(e.Code, e.Message, e), nil
+		}
+		return nil, err
+	}
+	return &mcp.CallToolResult{Meta: meta(&out.Recorded.Receipt, in), StructuredContent: json.RawMessage(output),
+		Content: []mcp.Content{&mcp.TextContent{Text: string(output)}}}, nil
+}
+
+func meta(r *contract.Receipt, in sessions.Session) mcp.Meta {
+	return mcp.Meta{"binnacle/receipt_id": r.ID, "binnacle/decision_id": r.DecisionID, "binnacle/verdict": r.Verdict, "binnacle/session_id": in.ID, "binnacle/session": in.Called()}
+}
+
+// toolError reports a failure to the model as MCP asks: a result with
+// isError, so that it can react.
+func toolError(code, message string, e *apierr.Error) *mcp.CallToolResult {
+	r := &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: code + ": " + message}}}
+	if e != nil {
+		r.Meta = mcp.Meta{"binnacle/receipt_id": e.ReceiptID, "binnacle/decision_id": e.DecisionID, "binnacle/reason_code": e.ReasonCode}
+	}
+	return r
+}
+
+// token64 makes a subject token of an MCP session id.
+func token64(id string) string {
+	id = strings.Map(func(r rune) rune {
+		if r < 128 && contract.Token(string(r)) {
+			return r
+		}
+		return '_'
+	}, id)
+	return id[:min(len(id), 90)]
+}

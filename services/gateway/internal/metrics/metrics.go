@@ -1,0 +1,211 @@
+// Package metrics counts what a gateway does and shows it to Prometheus, with label
+// values from closed or capped sets.
+package metrics
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/health"
+)
+
+// Metrics are the figures of one gateway. It is safe for concurrent use.
+type Metrics struct {
+	reg      *prometheus.Registry
+	calls    *prometheus.CounterVec
+	latency  *prometheus.HistogramVec
+	requests *prometheus.CounterVec
+	lag      *prometheus.GaugeVec
+	attempts *prometheus.GaugeVec
+	tokens   *prometheus.GaugeVec
+	spent    *prometheus.GaugeVec
+
+	fresh health.Cached[struct{}] // brings the figures of others up to date
+}
+
+// New makes the figures of a gateway.
+func New() *Metrics {
+	m := &Metrics{
+		reg:      prometheus.NewRegistry(),
+		calls:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_calls_total", Help: "Calls by kind family and outcome."}, []string{"kind", "status"}),
+		latency:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "binnacle_call_seconds", Help: "Proposal to outcome, as the gateway sees it.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"kind"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_http_requests_total", Help: "Requests by route and status."}, []string{"route", "status"}),
+		lag:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_lag_events", Help: "Events waiting, by instance and view or durable."}, []string{"instance", "part"}),
+	}
+	// What the ledger holds of attempts, read from the view: it goes on across restarts.
+	m.attempts = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_llm_attempts", Help: "Attempts at providers, by outcome: succeeded, cancelled, or an error code."}, []string{"provider", "model", "outcome"})
+	m.tokens = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_llm_tokens", Help: "Tokens used, by type: input, output, cached, reasoning."}, []string{"provider", "model", "type"})
+	m.spent = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_llm_usd_micros", Help: "Money spent, in millionths of a US dollar."}, []string{"provider", "model"})
+	m.reg.MustRegister(m.attempts, m.tokens, m.spent, m.calls, m.latency, m.requests, m.lag)
+	return m
+}
+
+// Label values come from closed or capped sets: callers invent kinds, models and
+// paths without end, and each value costs memory for good.
+var (
+	families = []string{"audit", "client", "judge", "lab", "llm", "policy", "tool", "vault", "work"}
+	outcomes = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered,
+		"escalated", "none"}
+)
+
+// Caps of what other services report.
+const (
+	maxModels = 100 // provider and model, those of the most attempts; the rest are one
+	maxCodes  = 64  // error codes of attempts
+	maxParts  = 500 // instances and their parts
+)
+
+func oneOf(set []string, v string) string {
+	if slices.Contains(set, v) {
+		return v
+	}
+	return OtherLabel
+}
+
+func family(kind string) string {
+	prefix, _, _ := strings.Cut(kind, ".")
+	return oneOf(families, prefix)
+}
+
+// Count counts a call that ended.
+func (m *Metrics) Count(kind, status string) {
+	m.calls.WithLabelValues(family(kind), oneOf(outcomes, status)).Inc()
+}
+
+// Observe counts a call that ended, and the time it took.
+func (m *Metrics) Observe(kind, status string, d time.Duration) {
+	m.Count(kind, status)
+	m.latency.WithLabelValues(family(kind)).Observe(d.Seconds())
+}
+
+// OtherLabel is the value that labels without one of their own share.
+const OtherLabel = "other"
+
+// RouteOf is a request's route as declared, or OtherLabel where none matched.
+func RouteOf(c echo.Context) string {
+	if c.Get(auth.RouteKey) == nil {
+		return OtherLabel
+	}
+	return c.Path()
+}
+
+// Middleware counts requests by route and status. An error becomes a response
+// here, so that its status is known.
+func (m *Metrics) Middleware(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		err := next(c)
+		if err != nil {
+			c.Error(err)
+		}
+		m.requests.WithLabelValues(RouteOf(c), strconv.Itoa(c.Response().Status)).Inc()
+		return nil
+	}
+}
+
+// models brings the figures of models up to date.
+func (m *Metrics) models(ctx context.Context, q Queries) {
+	var stats []llm.ModelStats
+	var spend []llm.Spend
+	if q.Ask(ctx, "llm-router", "stats", map[string]any{}, &stats) != nil || q.Ask(ctx, "llm-router", "spend", map[string]any{"by": []string{"provider", "model"}}, &spend) != nil {
+		return // what was said last stands
+	}
+	top := busiest(stats)
+	label := func(provider, model string) (string, string) {
+		if k := [2]string{provider, model}; top[k] {
+			return provider, model
+		}
+		return OtherLabel, OtherLabel
+	}
+	codes := map[string]bool{}
+	m.attempts.Reset()
+	m.tokens.Reset()
+	m.spent.Reset()
+	for _, x := range stats {
+		p, model := label(x.Provider, x.Model)
+		m.attempts.WithLabelValues(p, model, "succeeded").Add(float64(x.Succeeded))
+		m.attempts.WithLabelValues(p, model, "cancelled").Add(float64(x.Cancelled))
+		for code, n := range x.Errors {
+			if !codes[code] && len(codes) == maxCodes {
+				code = OtherLabel
+			}
+			codes[code] = true
+			m.attempts.WithLabelValues(p, model, code).Add(float64(n))
+		}
+	}
+	for _, x := range spend {
+		p, model := label(x.By["provider"], strings.TrimPrefix(x.By["model"], x.By["provider"]+"/"))
+		for kind, n := range map[string]int64{"input": x.InputTokens, "output": x.OutputTokens, "cached": x.CachedTokens, "reasoning": x.ReasoningTokens} {
+			m.tokens.WithLabelValues(p, model, kind).Add(float64(n))
+		}
+		m.spent.WithLabelValues(p, model).Add(float64(x.USDMicros))
+	}
+}
+
+// busiest are the models that have labels of their own.
+func busiest(stats []llm.ModelStats) map[[2]string]bool {
+	stats = slices.Clone(stats)
+	slices.SortFunc(stats, func(a, b llm.ModelStats) int {
+		return cmp.Or(cmp.Compare(b.Attempts, a.Attempts), strings.Compare(a.Provider, b.Provider), strings.Compare(a.Model, b.Model))
+	})
+	out := map[[2]string]bool{}
+	for _, x := range stats[:min(len(stats), maxModels)] {
+		out[[2]string{x.Provider, x.Model}] = true
+	}
+	return out
+}
+
+// lags brings the figures of views up to date.
+func (m *Metrics) lags(r health.Readiness) {
+	m.lag.Reset()
+	n := 0
+	for _, list := range r.Services {
+		for _, d := range list {
+			for _, p := range d.Parts {
+				if n++; n <= maxParts {
+					m.lag.WithLabelValues(d.Instance, p.Name).Set(float64(p.Lag))
+				}
+			}
+		}
+	}
+}
+
+// Queries reaches the mesh's other services.
+type Queries interface {
+	Ask(ctx context.Context, service, verb string, args, out any) error
+}
+
+// Health tells who may read the figures, and the state of the mesh's parts;
+// health.API implements it.
+type Health interface {
+	Insider(c echo.Context) error
+	Now() health.Readiness
+}
+
+// Handler is GET /metrics, for insiders.
+func (m *Metrics) Handler(h Health, q Queries) echo.HandlerFunc {
+	page := promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
+	return func(c echo.Context) error {
+		if err := h.Insider(c); err != nil {
+			return err
+		}
+		r := h.Now()
+		m.fresh.Get(time.Second, func(ctx context.Context) (struct{}, time.Duration) {
+			m.lags(r)
+			m.models(ctx, q)
+			return struct{}{}, time.Second
+		})
+		page.ServeHTTP(c.Response(), c.Request())
+		return nil
+	}
+}

@@ -1,0 +1,25 @@
+package metrics
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+)
+
+// TestLabels: models and error codes without end share one label.
+func TestMetricLabels(t *testing.T) {
+	var stats []llm.ModelStats
+	for i := range 1000 {
+		stats = append(stats, llm.ModelStats{Provider: "p", Model: fmt.Sprint("m", i), Attempts: int64(i)})
+	}
+	top := busiest(stats)
+	if len(top) != maxModels || !top[[2]string{"p", "m999"}] || top[[2]string{"p", "m1"}] {
+		t.Error(len(top), "models have labels of their own")
+	}
+	for kind, want := range map[string]string{"tool.x": "tool", "llm.chat": "llm", "evil.x": OtherLabel, "": OtherLabel, "tool": "tool"} {
+		if got := family(kind); got != want {
+			t.Errorf("%q: %s", kind, got)
+		}
+	}
+}

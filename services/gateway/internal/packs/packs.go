@@ -1,0 +1,101 @@
+// Package packs is the REST API of tools.
+package packs
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+)
+
+// Catalog is the tools there are; catalog.Catalog implements it.
+type Catalog interface {
+	Tools() []contract.Tool
+	Lookup(kind string) (tool *contract.Tool, digest string)
+	Drifted(t *contract.Tool, digest string) bool
+}
+
+// API lists packs and runs them. Its fields are set before its first use.
+type API struct {
+	Gate  *auth.Gate
+	Calls *calls.API
+	Tools Catalog
+}
+
+// Pack is one tool as REST lists it.
+type Pack struct {
+	Name         string       `json:"name"`
+	Version      string       `json:"version"`
+	Description  string       `json:"description"`
+	InputSchema  contract.Raw `json:"input_schema"`
+	OutputSchema contract.Raw `json:"output_schema"`
+	Secrets      []string     `json:"secrets,omitempty"`
+	Digest       string       `json:"tool_schema_digest"`
+}
+
+// Approved lists what is called as a tool: kinds "tool.…". A tool whose document
+// is not the approved one is left out: what it says of itself must not reach a
+// model before people have read it.
+func Approved(tools Catalog) []contract.Tool {
+	var out []contract.Tool
+	for _, t := range tools.Tools() {
+		if strings.HasPrefix(t.Kind, "tool.") && !tools.Drifted(&t, contract.Digest(&t)) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func describe(t *contract.Tool) Pack {
+	p := Pack{Name: t.Tool, Version: t.Version, Description: t.Description, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema, Digest: contract.Digest(t)}
+	for _, g := range t.Secrets {
+		p.Secrets = append(p.Secrets, g.Name)
+	}
+	return p
+}
+
+func (s *API) List(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, ""); err != nil {
+		return err
+	}
+	out := []Pack{}
+	for _, t := range Approved(s.Tools) {
+		out = append(out, describe(&t))
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+func (s *API) Get(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, ""); err != nil {
+		return err
+	}
+	name, unapproved := c.Param("name"), c.QueryParam("unapproved") == "true"
+	t, digest := s.Tools.Lookup("tool." + name)
+	if t == nil && unapproved { // people approve tools that are no packs, too
+		t, digest = s.Tools.Lookup(name)
+	}
+	if t != nil && (unapproved || !s.Tools.Drifted(t, digest)) {
+		return c.JSON(http.StatusOK, describe(t))
+	}
+	return apierr.NotFound("no pack " + c.Param("name"))
+}
+
+// Run proposes a call of the pack. An unknown pack is proposed too: that
+// it was asked for, and denied, is a fact.
+func (s *API) Run(c echo.Context) error {
+	who, args, err := s.Gate.Body(c)
+	if err != nil {
+		return err
+	}
+	name := c.Param("name")
+	if err := body.CheckName("name", "tool."+name); err != nil {
+		return err
+	}
+	return s.Calls.Respond(c, who, "tool."+name, name, args)
+}

@@ -1,0 +1,88 @@
+// Package policyapi is the reads of what governs calls: documents, limits,
+// identities and the trust registry.
+package policyapi
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// API answers these reads. Its fields are set before its first use.
+type API struct {
+	Gate    *auth.Gate
+	Queries *queries.Client
+	Trust   *run.Trust
+}
+
+// Query answers for readers of the ledger.
+func (s *API) Query(verb string) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+			return err
+		}
+		return s.Queries.Doc(c, "policy", verb, nil)
+	}
+}
+
+// KeyInfo is a key of the trust registry, with its life by lamport.
+type KeyInfo struct {
+	contract.TrustKey
+	Since        uint64 `json:"since_lamport"`
+	RevokedSince uint64 `json:"revoked_since_lamport,omitempty"`
+	Valid        bool   `json:"valid"` // at the lamport asked about, or now
+}
+
+// TrustKeys is GET /api/v1/trust/keys?at=: which keys there are, and whether
+// each was valid at a lamport.
+func (s *API) TrustKeys(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, ""); err != nil {
+		return err
+	}
+	at, err := lamportOf(c)
+	if err != nil {
+		return err
+	}
+	if at == 0 {
+		at = canon.MaxInt
+	}
+	out := []KeyInfo{}
+	for _, k := range s.Trust.Keys() {
+		out = append(out, KeyInfo{k.TrustKey, k.Since, k.RevokedSince, k.Since <= at && (k.RevokedSince == 0 || at < k.RevokedSince)})
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+// lamportOf is the point in the past asked about; 0 = now.
+func lamportOf(c echo.Context) (uint64, error) {
+	raw := c.QueryParam("at")
+	if raw == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(raw, 10, 53)
+	if err != nil || n == 0 {
+		return 0, apierr.BadRequest("at", "want a lamport, a number above 0")
+	}
+	return n, nil
+}
+
+// Identities is GET /api/v1/identities?at=.
+func (s *API) Identities(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+		return err
+	}
+	at, err := lamportOf(c)
+	if err != nil {
+		return err
+	}
+	return s.Queries.Doc(c, "policy", "identities", map[string]uint64{"at": at})
+}

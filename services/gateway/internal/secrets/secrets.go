@@ -1,0 +1,194 @@
+// Package secrets takes the values of secrets and holds them, sealed, until their
+// calls are decided.
+package secrets
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// API stores secrets. Its exported fields are set before its first use.
+type API struct {
+	Tenant string
+	Gate   *auth.Gate
+	Calls  *calls.API
+	Trust  *run.Trust
+	Ledger eventlog.Log
+	Box    *transient.Box
+
+	values heldValues
+}
+
+// SecretRequest is the body of POST /api/v1/secrets.
+type SecretRequest struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Put stores a secret. The value never becomes an argument: it travels
+// sealed to the broker's key, beside the call.
+func (s *API) Put(c echo.Context) error {
+	who, err := s.Gate.Caller(c, token.Vault)
+	if err != nil {
+		return err
+	}
+	var req SecretRequest
+	if _, err := body.Into(c, &req); err != nil {
+		return err
+	}
+	if !execute.ValidSecretName(req.Name) {
+		return apierr.BadRequest("/name", "a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with "+execute.ReservedSecrets)
+	}
+	if req.Value == "" || len(req.Value) > 64<<10 {
+		return apierr.BadRequest("/value", "a secret's value has 1 to 65536 bytes")
+	}
+	key, ok := s.Trust.Current("vault-broker", contract.UseSeal)
+	if !ok {
+		return apierr.Unavailable("the vault-broker's key is not published yet")
+	}
+	args := canon.Object(nil)
+	args.Str("name", req.Name)
+	r, err := s.Calls.Request(c, "vault.put", "vault.put", args.End(), who)
+	if err != nil {
+		return err
+	}
+	sealed, err := seal.To(key.PublicKey, execute.PutSecretInfo(s.Tenant, req.Name, r.ID), []byte(req.Value))
+	if err != nil {
+		return err
+	}
+	if err := s.values.hold(r.ID, r.Session, sealed); err != nil {
+		return apierr.Unavailable(err.Error())
+	}
+	_, output, err := s.Calls.Run(c, r)
+	var esc *apierr.Escalation
+	if !errors.As(err, &esc) { // else it waits here for what people decide
+		s.values.drop(r.ID)
+		if err != nil {
+			return err
+		}
+		return c.JSONBlob(http.StatusOK, output)
+	}
+	if until, bad := contract.ParseTime(esc.Doc.Expires); bad == nil {
+		s.values.until(r.ID, until.Add(time.Minute))
+	}
+	return calls.Accepted(c, r, esc)
+}
+
+// heldValues are sealed values of secrets whose calls are not decided yet. They
+// leave the gateway only once the ledger holds that their call is allowed.
+type heldValues struct {
+	mu sync.Mutex
+	by map[string]heldValue // by call
+}
+
+type heldValue struct {
+	session string
+	sealed  []byte
+	until   time.Time
+}
+
+const (
+	maxHeldValues = 256 // of 64 KiB at most
+	holdValue     = 15 * time.Minute
+)
+
+// hold keeps the value of a call; the first one given counts.
+func (h *heldValues) hold(call, session string, sealed []byte) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(h.by, func(_ string, v heldValue) bool { return now.After(v.until) })
+	if _, held := h.by[call]; held {
+		return nil
+	}
+	if len(h.by) >= maxHeldValues {
+		return errors.New("too many secrets wait for a decision here; try again when some are decided")
+	}
+	if h.by == nil {
+		h.by = map[string]heldValue{}
+	}
+	h.by[call] = heldValue{session, sealed, now.Add(holdValue)}
+	return nil
+}
+
+func (h *heldValues) drop(call string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.by, call)
+}
+
+// until sets how long a value is held.
+func (h *heldValues) until(call string, t time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v, ok := h.by[call]; ok {
+		v.until = t
+		h.by[call] = v
+	}
+}
+
+func (h *heldValues) get(call string) (heldValue, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v, ok := h.by[call]
+	return v, ok && time.Now().Before(v.until)
+}
+
+// Serve hands a held value to the vault-broker, once its call is allowed.
+func (s *API) Serve() {
+	s.Box.Serve(execute.ValueVerb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+		var q struct {
+			CallID string `json:"call_id"`
+		}
+		if err := json.Unmarshal(raw, &q); err != nil {
+			return err
+		}
+		v, ok := s.values.get(q.CallID)
+		if !ok {
+			return errors.New("no value waits here for call " + q.CallID)
+		}
+		if ok, err := s.allowed(ctx, q.CallID, v.session); err != nil || !ok {
+			return errors.Join(errors.New("the call is not allowed"), err)
+		}
+		if err := reply(base64.StdEncoding.EncodeToString(v.sealed)); err != nil {
+			return err
+		}
+		s.values.drop(q.CallID)
+		return nil
+	}, "vault-broker")
+}
+
+// allowed reports whether the ledger holds that a call of the vault-broker's is
+// allowed.
+func (s *API) allowed(ctx context.Context, call, session string) (bool, error) {
+	for en, err := range s.Ledger.Scan(ctx, "evt."+s.Tenant+".policy.*.allowed_vault-broker."+session, 1) {
+		if err != nil {
+			return false, err
+		}
+		if contract.PeekCallID(en.Data) == call {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,260 @@
+// Package sessions resolves the names that callers have for their sessions to ids.
+package sessions
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// Session headers. The first holds, in requests, the caller's name for a session,
+// or an id; in responses what the caller gave, or else the id. The second holds
+// the id.
+const (
+	Header   = "X-Binnacle-Session"
+	IDHeader = "X-Binnacle-Session-Id"
+)
+
+// Session is where a call belongs.
+type Session struct {
+	ID        string
+	Name      string // the caller's own; empty where it gave none, or the id
+	Requested string // digest of an id that the caller may not use; id is then its session of refusals
+}
+
+// Called is how the caller calls the session.
+func (x Session) Called() string {
+	if x.Name != "" {
+		return x.Name
+	}
+	return x.ID
+}
+
+// Check returns an error if v, in param of a request, cannot name a session.
+func Check(param, v string) error {
+	if !strings.HasPrefix(v, "s-") || !contract.Token(v) || len(v) < 3 || len(v) > 100 {
+		return apierr.BadRequest(param, "a session is named by \"s-\" and up to 98 of [A-Za-z0-9_-]")
+	}
+	return nil
+}
+
+// Grants knows which sessions are granted to whom; auth.Authority implements it.
+type Grants interface {
+	// Lent reports whether the owner of a session lets a principal make calls in it at now.
+	Lent(tenant, session, principal string, now time.Time) bool
+}
+
+// Resolver finds sessions by their names and ids. Its exported fields are set
+// before its first use; it is safe for concurrent use.
+type Resolver struct {
+	Tenant string
+	Ledger eventlog.Log
+	Grants Grants
+
+	released released
+}
+
+// Of is the session that a request names, or a new one.
+func (s *Resolver) Of(ctx context.Context, who *auth.Caller, h http.Header) (Session, error) {
+	v := h.Get(Header)
+	if v == "" {
+		return Session{ID: contract.SessionID(s.Tenant, who.Actor, rand.Text())}, nil
+	}
+	if err := Check(Header, v); err != nil {
+		return Session{}, err
+	}
+	return s.resolve(ctx, who, v)
+}
+
+// resolve finds the session that a caller of a call means. A derived id is always
+// an id: the caller's own, one granted to it, or refused, whether it exists or not.
+// Anything else is a name, unless the caller owns a session of that id which a
+// release before 0.5 left.
+func (s *Resolver) resolve(ctx context.Context, who *auth.Caller, v string) (Session, error) {
+	t := s.Tenant
+	if contract.DerivedSession(v) {
+		if contract.OwnsSession(t, who.Actor, v) || s.Grants.Lent(t, v, who.Actor, time.Now()) {
+			return Session{ID: v}, nil
+		}
+		return Session{ID: contract.SessionID(t, who.Actor, contract.SessionRefused), Requested: sign.Digest([]byte(v))}, nil
+	}
+	owner, err := s.released.owner(ctx, s.Ledger, t, v)
+	if err != nil {
+		return Session{}, apierr.Unavailable("the ledger does not answer: " + err.Error())
+	}
+	if owner == who.Actor {
+		return Session{ID: v}, nil
+	}
+	return Session{ID: contract.SessionID(t, who.Actor, v), Name: v}, nil
+}
+
+// QueriedBy finds the session that a query of a reader of the ledger means; the query's
+// owner says whose name it is, where it is not the reader's own.
+func (s *Resolver) QueriedBy(c echo.Context, who *auth.Caller, v string) (string, error) {
+	return s.Queried(c.Request().Context(), who, v, c.QueryParam("owner"))
+}
+
+// Queried finds the session that a reader of the ledger means: by its id, or by
+// the name that owner, or without one the reader, has for it. What is no session's
+// name is returned as it is.
+func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner string) (string, error) {
+	if contract.DerivedSession(v) || Check("session", v) != nil {
+		return v, nil
+	}
+	if owner != "" {
+		who = &auth.Caller{Actor: owner}
+	}
+	own := contract.SessionID(s.Tenant, who.Actor, v)
+	first, err := s.released.owner(ctx, s.Ledger, s.Tenant, v)
+	switch {
+	case err != nil:
+		return "", apierr.Unavailable("the ledger does not answer: " + err.Error())
+	case first == who.Actor:
+		return v, nil
+	case first == "" || owner != "":
+		return own, nil
+	}
+	// Somebody else's of a release before; the reader's own of that name comes first.
+	for _, err := range s.Ledger.Scan(ctx, proposalsOf(s.Tenant, own), 1) {
+		if err != nil {
+			return "", apierr.Unavailable("the ledger does not answer: " + err.Error())
+		}
+		return own, nil
+	}
+	return v, nil
+}
+
+// InArgs resolves the sessions that the args of some kinds name: what a judge is
+// to read, and what is granted.
+func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, args []byte, at *Session) ([]byte, error) {
+	judged := kind == "judge.score"
+	if !judged && kind != "policy.grant_session" && kind != "policy.revoke_session" {
+		return args, nil
+	}
+	var doc map[string]json.RawMessage
+	var named string
+	if json.Unmarshal(args, &doc) != nil || json.Unmarshal(doc["session"], &named) != nil || Check("session", named) != nil {
+		return args, nil // the tool's schema refuses it
+	}
+	var id string
+	var err error
+	if judged && slices.Contains(who.Scopes, token.Audit) {
+		id, err = s.Queried(ctx, who, named, "")
+	} else {
+		var x Session
+		x, err = s.resolve(ctx, who, named)
+		if id = x.ID; x.Requested != "" && judged {
+			id, *at = named, Session{ID: x.ID, Requested: x.Requested}
+		} else if x.Requested != "" {
+			id = named // not the caller's to grant: policy refuses it
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if doc["session"], err = json.Marshal(id); err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(doc)
+	if err != nil {
+		return nil, err
+	}
+	return canon.Transform(nil, raw)
+}
+
+// Into places a call in a session.
+func (x Session) Into(r *propose.Request) {
+	r.Session, r.SessionName, r.Requested = x.ID, x.Name, x.Requested
+}
+
+func proposalsOf(tenant, session string) string {
+	return "evt." + tenant + ".*.*.call_proposed." + session
+}
+
+// released knows the sessions that releases before 0.5 left, whose ids were names.
+// No more of them are made, so what it found holds for good. A ledger whose first
+// proposal has a derived session has none.
+type released struct {
+	mu     sync.Mutex
+	none   bool
+	owners map[string]string // by session; "" where there is none
+}
+
+const maxReleased = 16384
+
+// owner is the actor of the first proposal of a session of that id, or "".
+func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id string) (string, error) {
+	r.mu.Lock()
+	owner, known := r.owners[id]
+	known = known || r.none
+	first := r.owners == nil
+	r.mu.Unlock()
+	if known {
+		return owner, nil
+	}
+	if first {
+		if err := r.look(ctx, log, tenant); err != nil || r.isNone() {
+			return "", err
+		}
+	}
+	e, err := firstOf(ctx, log, proposalsOf(tenant, id))
+	if err != nil {
+		return "", err
+	}
+	if e != nil {
+		owner = e.Actor
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.owners == nil || len(r.owners) >= maxReleased {
+		r.owners = map[string]string{}
+	}
+	r.owners[id] = owner
+	return owner, nil
+}
+
+// look finds out whether the ledger began with derived sessions.
+func (r *released) look(ctx context.Context, log eventlog.Log, tenant string) error {
+	e, err := firstOf(ctx, log, proposalsOf(tenant, ">"))
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.none = e == nil || contract.DerivedSession(e.Session)
+	return nil
+}
+
+func (r *released) isNone() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.none
+}
+
+func firstOf(ctx context.Context, log eventlog.Log, filter string) (*contract.Event, error) {
+	for en, err := range log.Scan(ctx, filter, 1) {
+		if err != nil {
+			return nil, err
+		}
+		if e, err := eventlog.Open(en); err == nil {
+			return e, nil
+		}
+	}
+	return nil, nil
+}

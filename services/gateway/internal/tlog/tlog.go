@@ -1,0 +1,165 @@
+// Package tlog serves the transparency log to those who follow it from outside:
+// checkpoints, consistency proofs and tiles, and takes the cosignatures of
+// witnesses. The layout of tiles is C2SP tlog-tiles.
+package tlog
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// API serves the log. Its fields are set before its first use.
+type API struct {
+	Gate    *auth.Gate
+	Queries *queries.Client
+}
+
+// Checkpoint is GET /log/checkpoint.
+func (s *API) Checkpoint(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+		return err
+	}
+	epoch, err := epochOf(c)
+	if err != nil {
+		return err
+	}
+	witnessed := uint64(0)
+	if v := c.QueryParam("witnessed"); v != "" {
+		if witnessed, err = strconv.ParseUint(v, 10, 8); err != nil {
+			return apierr.BadRequest("witnessed", "want how many witnesses must have cosigned")
+		}
+	}
+	var note string
+	if err := s.Queries.Into(c, "audit", "checkpoint", map[string]any{"witness": c.QueryParam("witness") == "true", "witnessed": witnessed, "epoch": epoch}, &note); err != nil {
+		return err
+	}
+	return c.Blob(http.StatusOK, "text/plain; charset=utf-8", []byte(note))
+}
+
+// epochOf is the closed epoch of the log that a request is about; 0 is the one
+// that is open.
+func epochOf(c echo.Context) (uint64, error) {
+	raw := c.QueryParam("epoch")
+	if raw == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(raw, 10, 31)
+	if err != nil || n == 0 {
+		return 0, apierr.BadRequest("epoch", "want the number of a closed epoch, from 1")
+	}
+	return n, nil
+}
+
+// Consistency is GET /log/consistency.
+func (s *API) Consistency(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+		return err
+	}
+	epoch, err := epochOf(c)
+	if err != nil {
+		return err
+	}
+	q := map[string]uint64{"epoch": epoch}
+	for _, name := range []string{"from", "to"} {
+		n, err := strconv.ParseUint(c.QueryParam(name), 10, 53)
+		if err != nil {
+			return apierr.BadRequest(name, "want a tree size")
+		}
+		q[name] = n
+	}
+	var doc json.RawMessage
+	if err := s.Queries.Into(c, "audit", "consistency", q, &doc); err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, doc)
+}
+
+// Tile is GET /log/tile.
+func (s *API) Tile(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+		return err
+	}
+	level, err := strconv.ParseUint(c.Param("level"), 10, 8)
+	path := c.Param("tile")
+	if more := c.Param("*"); more != "" {
+		path += "/" + more
+	}
+	index, width, ok := tilePath(path)
+	if err != nil || !ok {
+		return apierr.BadRequest("tile", "want /log/tile/<level>/<index in groups of three digits, all but the last with x>[.p/<width>]")
+	}
+	var b64 string
+	if err := s.Queries.Into(c, "audit", "tile", map[string]uint64{"level": level, "index": index, "width": width}, &b64); err != nil {
+		return err
+	}
+	b, err := base64.StdEncoding.DecodeString(b64)
+	if err != nil {
+		return err
+	}
+	if width == 256 { // a full tile never changes
+		c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	return c.Blob(http.StatusOK, "application/octet-stream", b)
+}
+
+// tilePath reads "x001/x234/067" and "x001/x234/067.p/12".
+func tilePath(p string) (index, width uint64, ok bool) {
+	width = 256
+	if i := strings.Index(p, ".p/"); i >= 0 {
+		n, err := strconv.ParseUint(p[i+3:], 10, 16)
+		if err != nil || n == 0 || n > 255 {
+			return 0, 0, false
+		}
+		p, width = p[:i], n
+	}
+	groups := strings.Split(p, "/")
+	for i, g := range groups {
+		last := i == len(groups)-1
+		digits, x := strings.CutPrefix(g, "x")
+		n, err := strconv.ParseUint(digits, 10, 16)
+		if err != nil || len(digits) != 3 || x == last || index > 1<<40 {
+			return 0, 0, false
+		}
+		index = index*1000 + n
+	}
+	return index, width, true
+}
+
+// Cosignature is the body of POST /log/cosignatures.
+type Cosignature struct {
+	Size uint64 `json:"size"` // of the checkpoint
+	Line string `json:"line"` // C2SP tlog-cosignature, without newline
+}
+
+// Cosign is POST /log/cosignatures.
+func (s *API) Cosign(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Cosign); err != nil {
+		return err
+	}
+	var q Cosignature
+	if _, err := body.Into(c, &q); err != nil {
+		return err
+	}
+	if q.Size == 0 {
+		return apierr.BadRequest("/size", "want the size of the checkpoint that is cosigned, from 1")
+	}
+	if q.Line == "" || strings.Contains(q.Line, "\n") {
+		return apierr.BadRequest("/line", "want one C2SP tlog-cosignature line, without its newline")
+	}
+	var doc json.RawMessage
+	if err := s.Queries.Into(c, "audit", "cosign", q, &doc); err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, doc)
+}
