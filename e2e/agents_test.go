@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// agentsDir is where the command-line agents lie, from their npm packages.
+// agentsDir is the folder with the npm packages of the command-line agents.
 func agentsDir(t *testing.T) string {
 	dir := filepath.Join(harness.Root(), ".cache/agents/node_modules")
 	if _, err := os.Stat(dir); err != nil {
@@ -23,8 +23,8 @@ func agentsDir(t *testing.T) string {
 	return dir
 }
 
-// TestAgents lets the agents that people use complete a prompt with a call of an
-// MCP tool, through the mesh's two endpoints: the model's API and /mcp.
+// TestAgents: command-line agents complete a prompt that needs an MCP tool, through the
+// mesh's two endpoints: the model API and /mcp.
 func TestAgents(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestArchive keeps the ledger as sealed segments, of the mesh and of its
-// mirror, lets it grow, and then takes segments away and changes them.
+// TestArchive: the ledger is archived in sealed segments, from the mesh and from its
+// mirror; the archive grows with the ledger; removed and changed segments are detected.
 func TestArchive(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true, Mirror: true})
 	calls := func(n int) {
@@ -60,12 +60,12 @@ func TestArchive(t *testing.T) {
 		t.Errorf("%d files for %d segments", len(files), len(after.Segments))
 	}
 
-	// Another size, or another log, does not go on in it.
+	// An archive with another segment size, or of another log, is not extended.
 	if out, err := m.CLI("archive", "--to", dir, "--segment", "128"); err == nil || !strings.Contains(err.Error(), "has segments of 64") {
 		t.Error(out, err)
 	}
 
-	// Each that is missing is missed, by name.
+	// Each missing segment is named.
 	bad := func(what, want string, change func(dir string)) {
 		t.Helper()
 		spoiled := filepath.Join(t.TempDir(), "a")
@@ -113,7 +113,7 @@ func TestArchive(t *testing.T) {
 		return s[:at] + "AAAA" + s[at+4:]
 	}))
 
-	// The mirror says the same, by a key that can only read.
+	// The mirror yields the same archive, with a key that can only read.
 	keys := t.TempDir()
 	key, err := os.ReadFile(filepath.Join(m.Dir, "keys/auditor.nkey"))
 	if err != nil || os.WriteFile(filepath.Join(keys, "auditor.nkey"), key, 0o600) != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestBackup takes a mesh away, of one process while it is stopped, of several
-// while it works, and puts it back as another one: every fact, proof, content
-// and secret is there, and it goes on.
+// TestBackup backs a mesh up, of one process while it is stopped, of several while it
+// runs, and restores it elsewhere: every fact, proof, content and secret is present, and
+// the mesh continues.
 func TestBackup(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestBackup(t *testing.T) {
 				}
 				return r
 			}
-			big := strings.Repeat("heave ", 5000) // an object of its own
+			big := strings.Repeat("heave ", 5000) // stored as an object of its own
 			for range 20 {
 				call(m, "noop", "s-kept", `{"n":1}`)
 			}
@@ -84,12 +84,12 @@ func TestBackup(t *testing.T) {
 			if out, err := again.CLI("export", "--session", "s-kept", "--out", fresh); err != nil {
 				t.Fatal(out, err)
 			}
-			for _, part := range []string{"events.jsonl", "decisions.jsonl", "receipts.jsonl", "system.jsonl"} { // it may be bound to a newer checkpoint
+			for _, part := range []string{"events.jsonl", "decisions.jsonl", "receipts.jsonl", "system.jsonl"} { // it may bind to a newer checkpoint
 				if a, b := entry(t, pack, part), entry(t, fresh, part); len(a) == 0 || !bytes.HasPrefix(b, a) {
 					t.Errorf("%s in the pack of the restored mesh has other bytes", part)
 				}
 			}
-			r := call(again, "cmd.secretlen", "s-kept", `{}`) // its session goes on, with the secret it needs
+			r := call(again, "cmd.secretlen", "s-kept", `{}`) // the session continues and can use its secret
 			if !strings.Contains(string(r.Body), `"length":8`) {
 				t.Errorf("%s", r.Body)
 			}

@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestCache: who asks for it gets an answer from before to the same request, and
-// it says so in the headers and on the receipt's effect.
+// TestCache: a caller that opts in gets the cached answer to the same request, marked as
+// cached in the headers and in the receipt's effect.
 func TestCache(t *testing.T) {
 	for store, ttl := range map[string]int{"memory": 3000, "object": 60000} {
 		t.Run(store, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestCache(t *testing.T) {
 					t.Errorf("effects %v", kinds)
 				}
 			}
-			// Another caller is not answered with it.
+			// Another caller does not get the cached answer.
 			out, err := m.AgreedKey("other", "eve", "--cache")
 			if err != nil {
 				t.Fatal(out, err)
@@ -68,7 +68,7 @@ func TestCache(t *testing.T) {
 				t.Errorf("another's: %q", hit)
 			}
 			eventually(t, "a key that opts in is answered", 2*time.Second, func() bool { hit, _ := ask("s-other", "vllm/c-good", false, "", key); return hit == "hit" })
-			if store == "object" { // it outlives whoever kept it
+			if store == "object" { // the cache outlives the llm-router that filled it
 				m.Kill("llm-router")
 				m.Restart("llm-router")
 				m.WaitReady()

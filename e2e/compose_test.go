@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestComposeConfigured: the configuration folder reaches the services: the llm
-// document, capture, a policy of one's own and OpenTelemetry.
+// TestComposeConfigured: the files of the configuration folder reach the services: llm
+// document, capture, a policy, and OpenTelemetry.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64

@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// containerdSocket is where a host's containerd listens.
+// containerdSocket is the default path of containerd's socket.
 const containerdSocket = "/run/containerd/containerd.sock"
 
 // effectsOf lists the effects of a session on the ledger.
@@ -32,9 +32,9 @@ func effectsOf(t *testing.T, m *harness.Mesh, session string) []contract.Effect 
 	return out
 }
 
-// TestComputeBudget: real runs of each tier use a budget of compute up, at two
-// session-runners, and what is used up stays so over restarts. A budget of
-// egress gets back what a sandbox without a way out did not send.
+// TestComputeBudget: runs on each tier use up a compute budget, at two session-runners,
+// and it stays used up over restarts. A budget of egress is refunded what a sandbox
+// without network did not send.
 func TestComputeBudget(t *testing.T) {
 	for _, c := range []struct{ name, socket, packs string }{{"process and wasi", "", "cmd.escape,cmd.escape-wasi"}, {"container", containerdSocket, "cmd.escape-container"}} {
 		t.Run(c.name, func(t *testing.T) { computeBudget(t, c.socket, strings.Split(c.packs, ",")) })
@@ -121,10 +121,10 @@ func computeBudget(t *testing.T, socket string, packs []string) {
 	}
 }
 
-// TestSwappedPacks: a pack that is replaced on disk, in every way, while it is
-// called and between calls, runs as it was registered; nothing else ever runs
-// under its digest. A restarted session-runner registers the new program, which
-// is drift until it is approved.
+// TestSwappedPacks: a pack that is replaced on disk, in every way, between calls and
+// during them, runs as it was registered; no other program runs under its digest. A
+// restarted session-runner registers the new program, which counts as drift until it is
+// approved.
 func TestSwappedPacks(t *testing.T) {
 	for _, c := range []struct {
 		name, socket, file, other string
@@ -135,7 +135,7 @@ func TestSwappedPacks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			from, dir := filepath.Join(harness.Root(), "bin/hostile-packs"), t.TempDir()
-			if err := os.Chmod(dir, 0o777); err != nil { // anybody may write into it
+			if err := os.Chmod(dir, 0o777); err != nil { // writable for every user
 				t.Fatal(err)
 			}
 			read := func(name string) []byte {
@@ -195,7 +195,7 @@ func TestSwappedPacks(t *testing.T) {
 			if len(digests) != 1 {
 				t.Errorf("digests %v", digests)
 			}
-			if c.name == "process per service" { // new bytes get a new digest, which is drift
+			if c.name == "process per service" { // new content has a new digest, which is drift
 				os.Remove(path)
 				put(c.file, other)
 				m.Kill("session-runner")

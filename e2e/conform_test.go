@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas"
 )
 
-// mutation spoils answers on their way to the conformance runner.
+// mutation changes responses on their way to the conformance runner.
 type mutation struct {
 	path   string // regular expression over method and path
 	change func(r *http.Response, body []byte) []byte
@@ -37,7 +37,7 @@ func without(header string) func(*http.Response, []byte) []byte {
 	return func(r *http.Response, b []byte) []byte { r.Header.Del(header); return b }
 }
 
-// lines changes the lines of an answer.
+// lines applies a change to each line of a response.
 func lines(change func([]string) []string) func(*http.Response, []byte) []byte {
 	return func(r *http.Response, b []byte) []byte {
 		if r.StatusCode != http.StatusOK {
@@ -57,8 +57,8 @@ func flip(at int) func(*http.Response, []byte) []byte {
 	}
 }
 
-// mutations are, by gate, endpoints that do not conform. Each gate has some,
-// and fails on each of them.
+// mutations maps each gate to endpoints that do not conform to it; the gate must fail on
+// each of them.
 var mutations = map[string][]mutation{
 	"health":         {{"GET /readyz", status(503)}, {"GET /readyz", replace(`"ready":true`, `"ready":false`)}, {"GET /metrics", replace("# TYPE", "#")}},
 	"authentication": {{"GET /v1/models", status(200)}, {"POST /api/v1/packs", status(200)}, {"GET /helm/receipts", status(200)}, {"POST /mcp", status(200)}},
@@ -113,7 +113,8 @@ var mutations = map[string][]mutation{
 
 var serial int
 
-// TestConformCanFail: an endpoint that breaks one promise fails that gate.
+// TestConformCanFail: an endpoint that breaks one promise fails the gate of that
+// promise.
 func TestConformCanFail(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	var names []string

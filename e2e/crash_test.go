@@ -20,25 +20,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// crash is the state of one crash test: what callers were told, beside the
-// mesh they asked.
+// crash is the state of one crash test: the mesh, and the responses that callers
+// received.
 type crash struct {
 	t *testing.T
 	m *harness.Mesh
 
 	mu     sync.Mutex
-	acked  map[string]string // call id -> status as the caller heard it
+	acked  map[string]string // call id -> status that the caller received
 	sent   int
-	unsure int // calls whose caller got no outcome
+	unsure int // calls whose caller received no outcome
 }
 
-// TestCrash kills every service, NATS included, under load, at random moments
-// and at each step between proposed and recorded. Afterwards nothing that was
-// acknowledged is missing, every call has exactly one outcome, no effect
-// lacks a decision, and the ledger verifies.
+// TestCrash kills every service, NATS included, under load, at random moments and at
+// each step between proposal and outcome. Afterwards no acknowledged call is missing,
+// every call has exactly one outcome, no effect lacks a decision, and the ledger
+// verifies.
 func TestCrash(t *testing.T) {
 	c := &crash{t: t, m: harness.Processes(t, harness.Options{Noop: true}), acked: map[string]string{}}
-	// A pack with a secret takes vault-broker into the path.
+	// A pack with a secret makes vault-broker part of the path.
 	if r, err := c.m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"demo-api-key","value":"crash-test-secret"}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
@@ -85,7 +85,7 @@ func (c *crash) caller(ctx context.Context, w int) {
 		}
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Second)
 		if c.one(try, path, session, body) == 503 {
-			time.Sleep(100 * time.Millisecond) // Retry-After says longer
+			time.Sleep(100 * time.Millisecond) // Retry-After says at least a second
 		}
 		cancel()
 	}
@@ -117,7 +117,7 @@ func (c *crash) one(ctx context.Context, path, session, body string) (status int
 		}
 		_ = json.Unmarshal(r.Body, &doc)
 		if doc.Error.ReceiptID != "" && doc.Error.Code != "outcome_pending" {
-			c.acked[doc.Error.CallID] = "" // some outcome was told
+			c.acked[doc.Error.CallID] = "" // the caller received an outcome
 		} else {
 			c.unsure++
 		}
@@ -125,13 +125,13 @@ func (c *crash) one(ctx context.Context, path, session, body string) (status int
 	return r.Status
 }
 
-// steps stops a service at a step by SIGSTOP, drives one call up to there,
-// kills the service and lets another process take over.
+// steps stops a service by SIGSTOP at a step, drives one call up to there, kills the
+// service and lets another process continue.
 func (c *crash) steps() {
 	type step struct {
 		name, victim, path, body string
-		event                    string // wait for it on the ledger, then kill
-		freeze                   bool   // stop the victim before the call is made
+		event                    string // event to wait for before the kill
+		freeze                   bool   // whether to stop the victim before the call is made
 	}
 	for _, s := range []step{
 		{"proposed, policy dies before deciding", "policy", "/api/v1/packs/noop", "{}", "call_proposed", true},
@@ -164,7 +164,7 @@ func (c *crash) steps() {
 	}
 }
 
-// ledger connects as the provisioning identity, to read past every service.
+// ledger connects as the provisioning identity, which can read every stream.
 func (c *crash) ledger() (eventlog.JetStream, func()) {
 	seed, err := os.ReadFile(filepath.Join(c.m.Dir, "keys/provision.nkey"))
 	if err != nil {
@@ -194,8 +194,8 @@ func (c *crash) await(session, event string) {
 	c.t.Fatalf("no %s in session %s", event, session)
 }
 
-// settle waits until every proposed call has an outcome: an unstarted one
-// expires by itself.
+// settle waits until every proposed call has an outcome; policy expires the unstarted
+// ones.
 func (c *crash) settle() {
 	l, done := c.ledger()
 	defer done()
@@ -235,8 +235,8 @@ func (c *crash) count(l eventlog.Log) (proposed map[string]bool, recorded map[st
 	return proposed, recorded
 }
 
-// check compares what callers heard with the ledger, and verifies the ledger
-// as a stranger would.
+// check compares what callers received with the ledger, and verifies the ledger from its
+// export.
 func (c *crash) check() {
 	l, done := c.ledger()
 	defer done()
@@ -297,7 +297,7 @@ func (c *crash) check() {
 		c.sent, len(c.acked), c.unsure, outcomes, missing, differ, twice.Load(), rep.TreeSize, rep.Receipts, rep.Open)
 	least := 1000
 	if c.m.Name == "cluster" {
-		least = 300 // eight callers, and no leader half of the time
+		least = 300 // eight callers, and half of the time no leader
 	}
 	if len(c.acked) < least {
 		c.t.Errorf("only %d calls were acknowledged; the load was no load", len(c.acked))

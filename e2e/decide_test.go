@@ -46,7 +46,7 @@ func handOut(t *testing.T, m *harness.Mesh, session string, within time.Duration
 	return x
 }
 
-// stateOf is a call as the mesh tells its caller.
+// stateOf returns a call's status as its caller gets it.
 func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 	t.Helper()
 	r, err := m.Do(context.Background(), "GET", "/api/v1/calls/"+call, "", "")
@@ -58,10 +58,10 @@ func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 	return doc.Status
 }
 
-// TestCallersExecute: what one gateway hands out is reported to another, also when
-// the first is dead or all of them were started again; without a report the call
-// ends unknown at its deadline, whoever handed it out; a budget settles by what
-// was reported; a call that people approved is taken up.
+// TestCallersExecute: an intent that one gateway handed out is reported to another, also
+// when the first is dead or all services were restarted; without a report the call ends
+// unknown at its deadline, recorded by any gateway; a budget settles by the reported
+// usage; an approved call is taken up.
 func TestCallersExecute(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)
@@ -80,7 +80,8 @@ func TestCallersExecute(t *testing.T) {
 		t.Errorf("one key at two gateways: %+v %+v", a, b)
 	}
 
-	// A gateway dies between hand-out and report, and between hand-out and deadline.
+	// A gateway dies between hand-out and report, and another between hand-out and
+	// deadline.
 	kept, lost := handOut(t, second, "s-dies", time.Minute, nil), handOut(t, second, "s-dies", 3*time.Second, nil)
 	m.Kill("gateway-b")
 	if r := kept.report(t, m, ""); r.Status != 200 || strings.Contains(string(r.Body), `"late":true`) {
@@ -88,7 +89,7 @@ func TestCallersExecute(t *testing.T) {
 	}
 	eventually(t, "the other gateway ends the call", 30*time.Second, func() bool { return stateOf(t, m, lost.CallID) == "unknown" })
 
-	// Everything is started again, the server too, before the deadline.
+	// All services and the NATS server restart before the deadline.
 	over := handOut(t, m, "s-restart", 4*time.Second, nil)
 	still := handOut(t, m, "s-restart", 5*time.Minute, nil)
 	for _, name := range m.Names() {
@@ -102,7 +103,7 @@ func TestCallersExecute(t *testing.T) {
 		t.Errorf("reported after a restart: %d %s", r.Status, r.Body)
 	}
 
-	// Escalated: taken up once people agreed, and only then.
+	// An escalated call is handed out after its approval, not before.
 	cli(t, m, "roles", "grant", "ann", "approver")
 	cli(t, m, "principals", "register", "ann", "person")
 	cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"admin","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
@@ -141,9 +142,9 @@ func TestCallersExecute(t *testing.T) {
 	cli(t, m, "replay")
 }
 
-// TestDecideBehindHistory: an intent of before 10,000 calls of its own session and
-// a restart is found, reported and answered again, a new decision there is made,
-// and neither takes much longer than on an empty ledger.
+// TestDecideBehindHistory: after 10,000 calls in the same session and a restart, an
+// older intent is found, reported and reported again, new decisions are made, and
+// neither takes much longer than on an empty ledger.
 func TestDecideBehindHistory(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	const session = "s-long"

@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestDeep: requests, answers, events, errors and arguments that nest deeper
-// than any stack is high end in typed errors, and every process lives.
+// TestDeep: requests, answers, events, errors and arguments with nesting that overflows
+// a recursive parser's stack end in typed errors, and every process survives.
 func TestDeep(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	for name, start := range harness.Topologies {

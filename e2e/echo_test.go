@@ -15,10 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/packs/spell"
 )
 
-// TestEchoedKeys: a provider repeats the key that it was called with, in every
-// spelling: in errors, answers, streams and headers. The second call uses the
-// key that the llm-router still holds. No spelling reaches the caller, the
-// ledger or a log.
+// TestEchoedKeys: a provider returns the API key of the request in every encoding, in
+// errors, answers, streams and headers. The second call uses the key that the llm-router
+// has cached. No encoding of it reaches the caller, the ledger or a log.
 func TestEchoedKeys(t *testing.T) {
 	const key = "sk-echo/0123456789+ABCDEFGHIJ=z"
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

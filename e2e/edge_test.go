@@ -15,7 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// post sends a request as it is, to the mesh or to a provider.
+// post sends a body unchanged, to the mesh or to a provider.
 func post(ctx context.Context, t *testing.T, url string, header map[string]string, body string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
@@ -50,7 +50,7 @@ func bearer(m *harness.Mesh, session string) map[string]string {
 	return map[string]string{"Authorization": "Bearer " + m.Token, "X-Binnacle-Session": session}
 }
 
-// outcomes are the recorded effects of a session, by what was asked.
+// outcomes returns the recorded effects of a session, by requested model.
 func outcomes(t *testing.T, m *harness.Mesh, session string) []map[string]any {
 	return recorded(t, m, session, "effect_recorded")
 }
@@ -79,7 +79,7 @@ func recorded(t *testing.T, m *harness.Mesh, session, name string) []map[string]
 	return docs
 }
 
-// eventually waits for something that comes by itself.
+// eventually fails the test unless ok returns true in time.
 func eventually(t *testing.T, what string, within time.Duration, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(within); !ok(); time.Sleep(2 * time.Millisecond) {
@@ -89,8 +89,8 @@ func eventually(t *testing.T, what string, within time.Duration, ok func() bool)
 	}
 }
 
-// TestFidelity sends the same requests direct and through, and compares what
-// the provider got and what the caller got, byte for byte.
+// TestFidelity sends the same requests direct and through the mesh, and compares what
+// the provider received and what the caller received, byte for byte.
 func TestFidelity(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
@@ -128,7 +128,8 @@ func TestFidelity(t *testing.T) {
 			t.Errorf("x-request-id %q", id)
 		}
 	}
-	// Usage that only we asked for is not shown, and is on the ledger.
+	// Usage that only the mesh requested is not returned to the caller, and is on the
+	// ledger.
 	body := `{"model":"%s","messages":[{"role":"user","content":"hi"}],"stream":true}`
 	want := all(t, post(t.Context(), t, p.URL+"/openai/v1/chat/completions", auth["openai"], fmt.Sprintf(body, "m-good")))
 	if got := all(t, post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, "s-usage"), fmt.Sprintf(body, "openai/m-good"))); got != want {
@@ -137,7 +138,7 @@ func TestFidelity(t *testing.T) {
 	if u := outcomes(t, m, "s-usage")[0]["effect"].(map[string]any)["usage"].(map[string]any); u["output_tokens"] != 9.0 || u["cached_tokens"] != 5.0 {
 		t.Errorf("usage %v", u)
 	}
-	// What two readers could read in two ways is refused.
+	// Ambiguous JSON is refused.
 	for _, twice := range []string{`{"model":"openai/m-good","model":"openai/m-missing","messages":[{"role":"user","content":"x"}]}`,
 		`{"model":"openai/m-good","MODEL":"m-missing","messages":[{"role":"user","content":"x"}]}`,
 		`{"model":"openai/m-good","mod\u0065l":"x","messages":[{"role":"user","content":"x"}]}`,
@@ -149,7 +150,8 @@ func TestFidelity(t *testing.T) {
 	}
 }
 
-// TestClientLeaves: the provider is let go at once, and what passed is billed.
+// TestClientLeaves: when the client disconnects, the request to the provider is
+// cancelled at once, and what was received is billed.
 func TestClientLeaves(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "v1", "models": []any{map[string]any{"model": "openai/m-pace", "input": 1000000, "output": 2000000}}}})
 	for name, start := range harness.Topologies {
@@ -157,7 +159,7 @@ func TestClientLeaves(t *testing.T) {
 			m := start(t, harness.Options{LLM: doc})
 			for i, c := range []struct {
 				name, body string
-				after      string // leave once this was read
+				after      string // disconnect after reading this
 			}{
 				{"mid-stream", `{"model":"openai/m-pace","stream":true,"messages":[{"role":"user","content":"x"}]}`, `"word `},
 				{"before the first byte of a stream", `{"model":"openai/m-hang","stream":true,"messages":[{"role":"user","content":"x"}]}`, ""},
@@ -295,7 +297,7 @@ func TestRouting(t *testing.T) {
 		if got := strings.Join(path, ","); got != want {
 			t.Errorf("attempts:\n got %s\nwant %s", got, want)
 		}
-		time.Sleep(1600 * time.Millisecond) // the breakers close again
+		time.Sleep(1600 * time.Millisecond) // until the breakers close again
 	}
 	if r, body := ask("openai/f-limited", "s-trig", false); r.StatusCode != 429 || r.Header.Get("Retry-After") != "3" || r.Header.Get("X-Ratelimit-Remaining-Requests") != "0" {
 		t.Errorf("a trigger that does not match: %d %v %s", r.StatusCode, r.Header, body)
@@ -303,22 +305,23 @@ func TestRouting(t *testing.T) {
 	if r, _ := ask("vllm/f-limited", "s-trig2", false); served(r) != "anthropic/g-good" {
 		t.Errorf("rate_limit trigger: %s", served(r))
 	}
-	// Lifecycle frames are held: a stream that dies before content falls over.
+	// Lifecycle frames are held back: a stream that fails before its first content falls
+	// back to the next provider.
 	if r, body := ask("ollama/f-early", "s-early", true); served(r) != "bedrock/g-good" || sseText(t, []byte(body)) != "You said: which way" || !strings.HasSuffix(body, "[DONE]\n\n") {
 		t.Errorf("before content: %s %s", served(r), body)
 	}
-	// After it, the caller gets what there is, and an explicit error.
+	// After the first content, the caller gets what arrived and an explicit error.
 	if _, body := ask("ollama/f-cut", "s-cut", true); !strings.Contains(body, "You ") || !strings.Contains(body, `"error"`) || strings.Contains(body, "[DONE]") || len(p.Requests("bedrock/never-good")) > 0 {
 		t.Errorf("after content: %s", body)
 	}
 	if o := outcomes(t, m, "s-cut")[0]; o["effect"].(map[string]any)["error_code"] != "upstream_cut" || !strings.Contains(fmt.Sprint(o["output"]), "You said") {
 		t.Errorf("a cut stream's record: %v", o)
 	}
-	// One failure, and again.
+	// One failure is retried.
 	if r, _ := ask("vllm/x-flaky", "s-flaky", false); r.StatusCode != 200 {
 		t.Errorf("retry: %d", r.StatusCode)
 	}
-	// Two keys in turn; one that is refused rests, and a new value is used
+	// Two keys are used in turn; a refused key is suspended, and its new value is used
 	// without a restart.
 	keys := map[string]int{}
 	for range 10 {
@@ -339,7 +342,7 @@ func TestRouting(t *testing.T) {
 			t.Errorf("rotated key, call %d: %d %s", i, r.StatusCode, body)
 		}
 	}
-	// A breaker opens, callers hear so at once, and it closes by itself.
+	// While a breaker is open, calls fail immediately; it closes by itself.
 	for range 3 {
 		ask("azure/z-broken", "s-break", false)
 	}
@@ -362,8 +365,8 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestHedge: a provider that stays silent is overtaken by the next, whose answer
-// is the only one that is shown; the loser is let go and recorded.
+// TestHedge: when a provider stays silent, the next one is tried in parallel; only the
+// first answer is returned, and the slower request is cancelled and recorded.
 func TestHedge(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"hedge_ms": 100, "fallbacks": []any{
 		map[string]any{"primary": "openai/h-hang", "fallbacks": []string{"anthropic/h-good"}}, map[string]any{"primary": "openai/h-slow", "fallbacks": []string{"anthropic/h-hang"}}}})
@@ -392,9 +395,9 @@ func TestHedge(t *testing.T) {
 	}
 }
 
-// TestColdKeys: several secrets that one call fetches at once arrive, each at
-// whoever asked: a list of models of two keyed providers is whole and quick, and a
-// hedge whose keys nobody has yet is answered.
+// TestColdKeys: secrets that one call fetches concurrently reach their own requesters: a
+// list of the models of two keyed providers is complete and quick, and a hedge whose
+// keys are not yet cached succeeds.
 func TestColdKeys(t *testing.T) {
 	_, doc := harness.NewProviders(t, map[string]any{"hedge_ms": 60, "fallbacks": []any{map[string]any{"primary": "openai/h-slow", "fallbacks": []string{"anthropic/h-good"}}}})
 	for name, start := range harness.Topologies {

@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// tally is a listener that counts what its connections receive.
+// tally is a listener that counts the bytes its connections receive.
 type tally struct {
 	net.Listener
 	n atomic.Int64
@@ -40,9 +40,9 @@ func (c *tallied) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// newTally is a provider that counts the bytes it receives. Its model good
-// answers; flaky fails every other time; slow answers after 300 ms. The document
-// has retries, hedges and a fallback.
+// newTally starts a provider that counts the bytes it receives. Its model good succeeds;
+// flaky fails every other time; slow responds after 300 ms. The llm document has
+// retries, hedges and a fallback.
 func newTally(t testing.TB) (*tally, string) {
 	var flaky atomic.Int64
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -79,9 +79,9 @@ func newTally(t testing.TB) (*tally, string) {
 	return l, path
 }
 
-// TestEgressBudget: a budget of egress is used up by what LLM calls really send,
-// to the byte, with retries and hedges; with two llm-routers; and what is used up
-// stays so over restarts.
+// TestEgressBudget: a budget of egress is used up by the bytes that LLM calls send,
+// counted exactly, with retries and hedges, by two llm-routers; and it stays used up
+// over restarts.
 func TestEgressBudget(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

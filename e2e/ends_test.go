@@ -13,9 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestStreamsEnd: a model's answer that streams at either of two gateways ends
-// within a second or so of its caller's authority, with an error event, and what
-// passed is on the ledger with its usage.
+// TestStreamsEnd: a streamed answer ends within about a second of its caller's
+// authority, at either of two gateways, with an error event; the ledger has what was
+// sent, with its usage.
 func TestStreamsEnd(t *testing.T) {
 	_, doc := harness.NewProviders(t, nil)
 	m := harness.Processes(t, harness.Options{LLM: doc})
@@ -80,9 +80,8 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
-// TestFrozenDecide: while the mesh is frozen no gateway hands out an intent, neither
-// one that was decided before nor one that was handed out before, and not after a
-// restart either.
+// TestFrozenDecide: while the mesh is frozen no gateway hands out an intent, whether it
+// was decided or handed out before, also after a restart.
 func TestFrozenDecide(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)

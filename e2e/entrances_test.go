@@ -20,7 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// hostileJSON are documents that kill parsers that recurse, by name.
+// hostileJSON maps a name to a document that overflows the stack of a recursive parser.
 func hostileJSON(n int) map[string]string {
 	return map[string]string{
 		"arrays":    strings.Repeat("[", n),
@@ -35,7 +35,7 @@ func hostileJSON(n int) map[string]string {
 	}
 }
 
-// survives runs a program, which may fail but must not crash.
+// survives runs a program that may fail but must not crash.
 func survives(t *testing.T, what string, cmd *exec.Cmd) {
 	t.Helper()
 	var out bytes.Buffer
@@ -58,9 +58,9 @@ func survives(t *testing.T, what string, cmd *exec.Cmd) {
 	}
 }
 
-// TestHostileEntrances: whatever reads a document from outside lives, or ends
-// in order: the programs of the command line, both verifiers, the proxy, and
-// every service that receives from another over NATS.
+// TestHostileEntrances: every reader of outside documents survives or exits with an
+// error: the command line's programs, both verifiers, the proxy, and every service that
+// receives messages over NATS.
 func TestHostileEntrances(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	binnacle, dir := harness.Bin(t, "binnacle"), t.TempDir()
@@ -97,7 +97,7 @@ func TestHostileEntrances(t *testing.T) {
 				t.Fatal(err)
 			}
 			survives(t, "verify archive "+name, run("", "verify", ix))
-			// A pack whose every file is the document.
+			// A pack in which every file is the document.
 			var pack bytes.Buffer
 			w := tar.NewWriter(&pack)
 			for _, f := range []string{"checkpoint", "events.jsonl", "manifest.json", "signature.json", "attestation.json", "trust.jsonl", "receipts.jsonl", "decisions.jsonl", "inclusion.jsonl"} {
@@ -123,8 +123,8 @@ func TestHostileEntrances(t *testing.T) {
 	}
 }
 
-// hostileProxy sends hostile requests to the proxy, and hostile answers back
-// through it.
+// hostileProxy sends hostile requests to the proxy, and returns hostile answers through
+// it.
 func hostileProxy(t *testing.T, m *harness.Mesh, run func(string, ...string) *exec.Cmd) {
 	docs := hostileJSON(8 << 20)
 	var answer string
@@ -175,8 +175,8 @@ func hostileProxy(t *testing.T, m *harness.Mesh, run func(string, ...string) *ex
 	}
 }
 
-// hostileFrames publishes hostile frames and events as each service, whose
-// identity was stolen, to each other.
+// hostileFrames publishes hostile frames and events to every service, under each
+// service's stolen identity.
 func hostileFrames(t *testing.T, m *harness.Mesh) {
 	docs := hostileJSON(900 << 10)
 	instances := map[string]string{"audit": "audit-1", "gateway": "gw1", "judge": "judge-1", "llm-router": "llm-router-1", "policy": "policy-1", "session-runner": "session-runner-1", "vault-broker": "vault-broker-1"}
@@ -197,7 +197,7 @@ func hostileFrames(t *testing.T, m *harness.Mesh) {
 					t.Fatal(err)
 				}
 			}
-			// An event that is none, and one whose data is hostile.
+			// Data that is not an event, and an event whose data is hostile.
 			deep := strings.Repeat("[", 400<<10) + strings.Repeat("]", 400<<10)
 			event := `{"actor":"a","client":"c","callid":"c-hostile","data":` + deep + `,"datacontenttype":"application/json","id":"x","lamport":"1","origin":"gw1","session":"s-hostile","source":"` + service + `/x-1","specversion":"1.0","subject":"s-hostile","tenant":"default","time":"2026-01-01T00:00:00.000Z","type":"dev.binnacle.` + service + `.effect_recorded.v1"}`
 			for _, b := range []string{doc, event} {

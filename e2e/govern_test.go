@@ -70,9 +70,8 @@ func proves(t *testing.T, m *harness.Mesh) {
 	cli(t, m, "replay")
 }
 
-// TestBudget: 64 clients against a limit never exceed it, over three policy
-// instances that are killed meanwhile, and nothing stays reserved. The
-// reference overspends by 77 % here.
+// TestBudget: 64 clients never exceed a limit, over three policy instances that are
+// killed meanwhile, and nothing stays reserved. The reference overspends by 77 % here.
 func TestBudget(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")
@@ -151,9 +150,8 @@ func TestBudget(t *testing.T) {
 	proves(t, m)
 }
 
-// TestFreeze: one event stops everything, also calls that are allowed and
-// have not started; every executor acknowledges, and nothing starts behind its
-// acknowledgement.
+// TestFreeze: one event stops every call, also allowed calls that have not started;
+// every executor acknowledges it and starts nothing afterwards.
 func TestFreeze(t *testing.T) {
 	for name, topology := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +186,7 @@ func TestFreeze(t *testing.T) {
 			if out, err := m.CLI("freeze", "--reason", "again"); err == nil {
 				t.Error("frozen twice", out)
 			}
-			// An executor that comes up frozen starts nothing either.
+			// An executor that starts while the mesh is frozen starts no call either.
 			if name == "processes" {
 				m.Kill("session-runner")
 				m.Restart("session-runner")
@@ -222,9 +220,9 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestDrift: a pack whose program or description changed since it was approved
-// is denied, and not offered, until people accept the new one. Output that
-// breaks its schema does not reach the caller.
+// TestDrift: a pack whose program or description changed since its approval is denied
+// and not listed until the new one is approved. Output that breaks its schema does not
+// reach the caller.
 func TestDrift(t *testing.T) {
 	packs := t.TempDir()
 	install := func(from, description, output string) {
@@ -280,8 +278,8 @@ func TestDrift(t *testing.T) {
 	proves(t, m)
 }
 
-// TestLabels: what came from the web taints its session, and those it calls
-// from; the caller cannot shake it off, and arguments have no say.
+// TestLabels: data from the web labels its session and every session that its calls are
+// nested in; the caller cannot remove a label, and arguments do not affect labels.
 func TestLabels(t *testing.T) {
 	packs := t.TempDir()
 	for _, p := range []struct{ name, extra string }{{"fetch", "labels: [web]\nclass: E0\n"}, {"shout", "class: E4\n"}, {"send", "class: E1\negress_hosts: [mail.example]\n"},
@@ -347,13 +345,13 @@ func TestLabels(t *testing.T) {
 	if err != nil || !strings.Contains(string(r.Body), "TAINTED_PRIVILEGED_INVOKE_DENY") {
 		t.Errorf("%v %s", err, r.Body)
 	}
-	// A tool that received a secret: its session must not send data out.
+	// A session whose tool received a secret must not send data out.
 	if out, err := m.CLIStdin("hunter2hunter2", "secret", "put", "demo-api-key"); err != nil {
 		t.Fatal(out, err)
 	}
 	call("s-secret", "login")
 	want(call("s-secret", "send"), "TAINTED_DATA_EGRESS_DENY")
-	// A file in a chat taints what follows, by the edge's word.
+	// A file in a chat labels the session; the gateway reports it.
 	body := `{"model":"demo/echo","messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"data:,x"}}]}]}`
 	if r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "s-file", body); err != nil || r.Status >= 500 {
 		t.Errorf("%v %s", err, r.Body)
@@ -365,7 +363,7 @@ func TestLabels(t *testing.T) {
 	if !found {
 		t.Error("the file left no label")
 	}
-	// Many at once: the label is there before the output that brings it.
+	// Under concurrency the label is recorded before the output that causes it.
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
@@ -376,7 +374,7 @@ func TestLabels(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// A policy service that knows of no labels yet finds them before it allows.
+	// A policy instance that has not folded the labels yet reads them before it allows.
 	m.Kill("binnacle")
 	m.Restart("binnacle")
 	m.WaitReady()
@@ -386,8 +384,8 @@ func TestLabels(t *testing.T) {
 	proves(t, m)
 }
 
-// TestRotation: service, root and approver keys are replaced under load
-// without one failed call, and what was signed before still verifies.
+// TestRotation: service, root and approver keys are replaced under load without a failed
+// call, and earlier signatures still verify.
 func TestRotation(t *testing.T) {
 	for name, topology := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -438,7 +436,7 @@ func TestRotation(t *testing.T) {
 			for _, kid := range fresh {
 				waitKey(kid)
 			}
-			time.Sleep(3 * time.Second) // every service has taken its key up
+			time.Sleep(3 * time.Second) // until every service signs with its new key
 			for o, kid := range old {
 				if s, _, _ := strings.Cut(o, " "); fresh[s] != "" {
 					cli(t, m, "trust", "revoke", kid)
@@ -507,8 +505,8 @@ func lineOf(text, word string) string {
 	return ""
 }
 
-// TestWebhook: the webhook is told of each call that waits, signed, again
-// until it answers 2xx.
+// TestWebhook: the webhook is notified of each call that waits for approval, with a
+// signature, and repeatedly until it responds 2xx.
 func TestWebhook(t *testing.T) {
 	type hit struct {
 		sig  string
@@ -555,8 +553,8 @@ func TestWebhook(t *testing.T) {
 	}
 }
 
-// TestBundleSources: a bundle from an HTTP bundle server and from the object
-// store; a server that the ceilings do not list is not asked.
+// TestBundleSources: a bundle is fetched from an HTTP bundle server and from the object
+// store; a server that the ceilings do not list is not contacted.
 func TestBundleSources(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	dir := t.TempDir()
@@ -588,7 +586,7 @@ func TestBundleSources(t *testing.T) {
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-b", "{}"); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
-	// The object store has it, under the commitment of its activation.
+	// The object store has the bundle under the commitment of its activation.
 	var commitment string
 	var size int64
 	for _, e := range ledger(t, m) {
@@ -604,9 +602,9 @@ func TestBundleSources(t *testing.T) {
 	proves(t, m)
 }
 
-// TestHotReload: policies change under load, two at once, over three policy
-// instances: every call has one decision, which names the policies in force,
-// and a stack that would contradict itself is refused, whoever comes second.
+// TestHotReload: policies change under load, two at once, over three policy instances:
+// every call has one decision, which names the policies in force; an activation that
+// contradicts the stack is refused, whichever of the two comes second.
 func TestHotReload(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")
@@ -692,8 +690,8 @@ func TestHotReload(t *testing.T) {
 	proves(t, m)
 }
 
-// TestTwoAtOnce: two activations that contradict each other, at the same
-// moment: one is in force, the other was refused.
+// TestTwoAtOnce: of two contradictory concurrent activations one is in force and the
+// other is refused.
 func TestTwoAtOnce(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")

@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestGuards: what is found in prompts and answers is flagged, taken out or
-// ends the call, also where it comes in pieces; and offered tools that policy
-// denies do not reach the model.
+// TestGuards: findings in prompts and answers are flagged, removed or end the call, also
+// when they are split over chunks; and tools that policy denies are not offered to the
+// model.
 func TestGuards(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"guards": map[string]any{"prompt": map[string]string{"secret": "redact", "email": "flag", "us_ssn": "block"}, "output": map[string]string{"phone": "redact", "iban": "block"}}})
 	rego := filepath.Join(t.TempDir(), "p.rego")
@@ -63,7 +63,7 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 				if status, body, got := ask(session, "openai/g-good", "ssn 078-05-1120", "", stream); status != 400 || got != "" || !strings.Contains(body, "content_blocked") || strings.Contains(body, "078") {
 					t.Errorf("block: %d %s %s", status, body, got)
 				}
-				// The fixture says the words back one by one.
+				// The fixture returns the words of the prompt one by one.
 				for _, model := range []string{"openai/g-good", "anthropic/g-good", "gemini/g-good"} {
 					if status, body, _ := ask(session, model, "call +49 30 901820 55 now", "", stream); status != 200 || strings.Contains(body, "901820") || !strings.Contains(body, "You said: call [redacted:phone] now") {
 						t.Errorf("%s: output redact: %d %s", model, status, body)
@@ -91,7 +91,8 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 			if body := all(t, r); r.StatusCode != 403 || !strings.Contains(body, "DENY_FILES") || !strings.Contains(body, `"permission_error"`) {
 				t.Errorf("files: %d %s", r.StatusCode, body)
 			}
-			// What the caller said is no answer, also where the answer repeats it.
+			// The caller's own words are not a finding of the answer, also where the
+			// answer repeats them.
 			for _, model := range []string{"anthropic/g-good", "openai/g-good"} {
 				for _, stream := range []bool{false, true} {
 					r := post(t.Context(), t, "http://"+m.Addr+"/v1/responses", bearer(m, "s-echo"), fmt.Sprintf(`{"model":%q,"stream":%v,"instructions":"pay DE89 3704 0044 0532 0130 00","input":"call +49 30 901820 55 now"}`, model, stream))
@@ -100,7 +101,8 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 					}
 				}
 			}
-			// An overlay that denies a kind withholds the tool of its name.
+			// An overlay that denies a kind removes the tool of its name from the
+			// request.
 			overlay := filepath.Join(t.TempDir(), "o.json")
 			if err := os.WriteFile(overlay, []byte(`{"id":"no-upper","scope":"session","subject":"s-overlay","rules":[{"kinds":["client.upper"],"verdict":"DENY","reason_code":"DENY_X"}]}`), 0o644); err != nil {
 				t.Fatal(err)

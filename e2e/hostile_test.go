@@ -19,9 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestHostileRequests sends 10,000 requests made of noise: the edge answers
-// each with a typed error or an outcome, nothing falls over, and the ledger
-// still proves itself.
+// TestHostileRequests sends 10,000 random requests: each gets a typed error or an
+// outcome, no process crashes, and the ledger verifies.
 func TestHostileRequests(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	kinds := []string{"tool.noop", "tool.nоop", "tool.noop\u200b", "TOOL.NOOP", "tool.*", "tool.", ".", "policy.freeze ", "policy.vote", "policy.activate", "llm.chat", "vault.put", "judge.score",
@@ -76,10 +75,9 @@ func TestHostileRequests(t *testing.T) {
 	proves(t, m)
 }
 
-// TestForgedIntents speaks to the bus with stolen identities: a gateway that
-// proposes for another tenant, and a policy that sends intents again, of
-// another tenant, or with another decision's signature. Nothing runs but what
-// was decided, once.
+// TestForgedIntents connects to NATS with stolen identities: a gateway that proposes for
+// another tenant, and a policy service that publishes intents again, in another tenant,
+// or with another decision's signature. Only decided calls run, once each.
 func TestForgedIntents(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	dial := func(service string) *bus.Conn {
@@ -123,7 +121,7 @@ func TestForgedIntents(t *testing.T) {
 	}
 	policy, gateway := dial("policy"), dial("gateway")
 
-	// The same intent again, under no message id.
+	// The same intent again, without a message id.
 	put(policy, allowed[0])
 	// The intent in another tenant, and in another session.
 	other := *allowed[0]
@@ -132,8 +130,8 @@ func TestForgedIntents(t *testing.T) {
 	other = *allowed[0]
 	other.ID, other.Session, other.Key = "d-session", "s-else", "s-else"
 	put(policy, &other)
-	// One decision's signature on the other's body, and an intent of a call
-	// that nobody proposed.
+	// A decision with another's signature, and an intent of a call that was never
+	// proposed.
 	var a, b contract.Allowed
 	if err := contract.Decode(allowed[0].Data, &a); err != nil {
 		t.Fatal(err)
@@ -158,7 +156,7 @@ func TestForgedIntents(t *testing.T) {
 	foreign.Data = contract.Bytes(&c)
 	put(gateway, &foreign)
 
-	time.Sleep(4 * time.Second) // eight deliveries of what does not verify
+	time.Sleep(4 * time.Second) // eight deliveries of an event that does not verify
 	starts := map[string]int{}
 	denied := false
 	for _, e := range ledger(t, m) {
@@ -182,7 +180,7 @@ func TestForgedIntents(t *testing.T) {
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-forge", `{"n":9}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
-	// The ledger tells: it does not verify any more, and says where.
+	// Verification of the ledger fails and names the place.
 	out := filepath.Join(t.TempDir(), "ledger.jsonl")
 	cli(t, m, "export", "--ledger", "--out", out)
 	if s, err := m.CLI("verify", out); err == nil || !strings.Contains(err.Error(), "d-") {
@@ -190,9 +188,8 @@ func TestForgedIntents(t *testing.T) {
 	}
 }
 
-// TestIdempotency: a retry under the same key is the same call, also at the
-// same moment; other arguments under it are refused. The reference runs it
-// again.
+// TestIdempotency: a retry under the same key is the same call, also concurrently; other
+// arguments under the key are refused. The reference runs the call again.
 func TestIdempotency(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	do := func(key, body string) *harness.Response {
@@ -226,7 +223,7 @@ func TestIdempotency(t *testing.T) {
 	if r := do("twice", `{"n":1}`); r.Status != 200 || r.Header.Get("X-Binnacle-Call-Id") == "" {
 		t.Errorf("%d %s", r.Status, r.Body)
 	}
-	// What was denied never started: its retry is decided anew.
+	// A denied call never started, so its retry is decided anew.
 	o := write(t, "o.json", `{"id":"idem","scope":"session","subject":"s-idem","rules":[{"kinds":["tool.*"],"verdict":"DENY","reason_code":"DENY_NOW"}]}`)
 	cli(t, m, "policy", "activate", o)
 	if r := do("later", `{"n":1}`); r.Status != 403 {
@@ -238,7 +235,7 @@ func TestIdempotency(t *testing.T) {
 			t.Errorf("%d %s", r.Status, r.Body)
 		}
 	}
-	// Signs that JSON for HTML spells anew reach audit and come back as they are.
+	// Characters that encoding/json escapes for HTML reach audit and return unescaped.
 	for range 2 {
 		r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"tool.a.>&<","args":{}}`, map[string]string{"Idempotency-Key": "signs"})
 		if err != nil || r.Status != 400 || !strings.Contains(string(r.Body), "ENVELOPE_INVALID") {

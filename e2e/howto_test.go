@@ -30,8 +30,8 @@ import (
 // counted in notRun. A page has no indented block of code.
 type howto struct {
 	notRun int
-	// setup starts what the page takes for granted, and returns the shell's
-	// environment and what differs on this machine from what the page says.
+	// setup starts what the page assumes, and returns the shell's environment and
+	// replacements for what differs on this machine.
 	setup func(t *testing.T, work string) (env []string, replace []string)
 }
 
@@ -77,7 +77,7 @@ var (
 	receipt = regexp.MustCompile(`(?m)^(receipt r-c-.*|\r?\[=*.*events/s)\n?`)
 )
 
-// readPage splits a page into what is run, and counts what is not.
+// readPage splits a page into steps, and counts the fences that are not run.
 func readPage(t *testing.T, path string, replace []string) (steps []step, notRun int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -168,7 +168,7 @@ func runPage(t *testing.T, path string, h howto) {
 	}
 }
 
-// matches compares what was printed with what a page says, where "…" is anything.
+// matches compares output with the page's, in which "…" matches any text.
 func matches(want, got string) bool {
 	var pattern strings.Builder
 	for i, part := range strings.Split(want, "…") {
@@ -180,7 +180,7 @@ func matches(want, got string) bool {
 	return regexp.MustCompile(`^` + pattern.String() + `$`).MatchString(strings.TrimSpace(got))
 }
 
-// shell is one bash that a page's commands are typed into.
+// shell is a bash process that runs the commands of one page.
 type shell struct {
 	in  io.Writer
 	out *bufio.Reader
@@ -207,7 +207,7 @@ func startShell(t *testing.T, dir string, env []string) *shell {
 		t.Fatal(err)
 	}
 	w.Close()
-	t.Cleanup(func() { // what the page left running ends as its group
+	t.Cleanup(func() { // background processes of the page end with its process group
 		in.Close()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
 		time.Sleep(500 * time.Millisecond)
@@ -218,7 +218,7 @@ func startShell(t *testing.T, dir string, env []string) *shell {
 	return &shell{in: in, out: bufio.NewReader(r)}
 }
 
-// run types a command and returns what it printed, and its exit code.
+// run runs a command and returns its output and exit code.
 func (s *shell) run(t *testing.T, command string) (out string, code int) {
 	t.Helper()
 	s.n++
@@ -262,7 +262,7 @@ func (s *shell) run(t *testing.T, command string) (out string, code int) {
 	return "", -1
 }
 
-// withMesh is for pages that talk to a mesh that runs already.
+// withMesh is the setup of pages that use a running mesh.
 func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 	return func(t *testing.T, work string) ([]string, []string) {
 		m := harness.One(t, o)
@@ -273,8 +273,8 @@ func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 	}
 }
 
-// alone is for pages that start their own mesh: every port they name is one that
-// is free here.
+// alone is the setup of pages that start a mesh: every port that a page names is
+// replaced by a free one.
 func alone(t *testing.T, _ string) ([]string, []string) {
 	var replace []string
 	for _, port := range []string{"8080", "8081", "4222", "4223", "4224", "6222", "6223", "6224", "9090", "9091"} {
@@ -283,15 +283,15 @@ func alone(t *testing.T, _ string) ([]string, []string) {
 	return []string{"BINNACLE_ADDR=" + replace[1]}, replace
 }
 
-// withProvider is for pages that have a model server at 127.0.0.1:8000, whose key
-// is in KEY.
+// withProvider is the setup of pages that use a model server at 127.0.0.1:8000 with its
+// key in KEY.
 func withProvider(t *testing.T, work string) ([]string, []string) {
 	l, _ := harness.NewLLM(t)
 	env, replace := alone(t, work)
 	return append(env, "KEY="+l.Key), append([]string{"http://127.0.0.1:8000", l.URL, "llama3", "good"}, replace...)
 }
 
-// onCompose is for the page that types docker compose.
+// onCompose is the setup of the page about docker compose.
 func onCompose(t *testing.T, work string) ([]string, []string) {
 	env, project := harness.ComposeShell(t)
 	_, replace := alone(t, work)

@@ -15,9 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestRevocationEverywhere: a revocation is in force within a second on every
-// gateway, and from the first request on that a gateway takes after a restart,
-// behind a long history too.
+// TestRevocationEverywhere: a revocation takes effect within a second on every gateway,
+// and before the first request that a restarted gateway serves, also after a long
+// history.
 func TestRevocationEverywhere(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.StartGateway("gateway-b")
@@ -56,7 +56,7 @@ func TestRevocationEverywhere(t *testing.T) {
 		}
 		last = tok
 	}
-	// A long history between the revocation and the restart.
+	// 3,200 calls between the revocation and the restart.
 	var wg sync.WaitGroup
 	for w := range 16 {
 		wg.Go(func() {
@@ -71,7 +71,7 @@ func TestRevocationEverywhere(t *testing.T) {
 	seen := 0
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		switch s := status(m.Addr, last); s {
-		case 0, 503: // not there yet, or not sure yet
+		case 0, 503: // not listening, or not ready
 		case 401:
 			seen++
 		default:
@@ -127,8 +127,8 @@ func TestFirstCallsAtTwoGateways(t *testing.T) {
 	proves(t, m)
 }
 
-// TestFirstPerson: the administrator is registered once, by however many policies
-// start, and not again where people said otherwise.
+// TestFirstPerson: the administrator is registered as a person once, by any number of
+// policy instances, and not again after an administrator changed that.
 func TestFirstPerson(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")
@@ -145,7 +145,7 @@ func TestFirstPerson(t *testing.T) {
 	if n := count(); n != 1 {
 		t.Errorf("the administrator is registered %d times", n)
 	}
-	cli(t, m, "principals", "register", "admin", "agent") // alone, and still free to say so
+	cli(t, m, "principals", "register", "admin", "agent") // the only person, who may still register others
 	m.Kill("policy")
 	m.Restart("policy")
 	m.WaitReady()
@@ -173,8 +173,8 @@ func TestUpgradedAuthority(t *testing.T) {
 			if out := cli(t, m, "principals", "list"); strings.Count(out, "admin ") != 1 || !strings.Contains(out, "person") {
 				t.Error(out)
 			}
-			// The owner of a released session goes on in it by its id, which is a name to
-			// everybody else.
+			// The owner of a released session continues it by its id; for another caller
+			// that id is a session name.
 			owner := ""
 			for _, e := range ledger(t, m) {
 				if owner == "" && e.Session == "s-release" {
@@ -202,7 +202,8 @@ func TestUpgradedAuthority(t *testing.T) {
 					t.Error("a stranger is in the chain of a released session")
 				}
 			}
-			// Nobody is locked out: the second person is registered, and approves the third.
+			// The administrator is not locked out: a second person is registered, and
+			// approves the third.
 			cli(t, m, "principals", "register", "bob", "person")
 			cli(t, m, "roles", "grant", "bob", "approver")
 			doc := `{"kind":"policy.register_principal","tool":"policy.register_principal","args":{"principal":"carol","type":"person"}}`

@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestKeysAtOnce: several secrets are fetched at once for one call. The list of
-// models asks every keyed provider, and a hedge fetches the second key while the
-// first is still on its way; both were served from one inbox once, and failed.
+// TestKeysAtOnce: secrets that are fetched concurrently for one call all arrive. The
+// list of models queries every keyed provider, and a hedge fetches the second key while
+// the first is under way; with one shared inbox both failed.
 func TestKeysAtOnce(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// exposed lists what others than its owner may read, write or enter of the
-// folders and files given. The server's files are behind its folder.
+// exposed lists the given folders, and the files in them, that users other than the
+// owner may read, write or enter. Files inside the server's private folder are left out.
 func exposed(t *testing.T, paths ...string) (out []string) {
 	t.Helper()
 	n := 0
@@ -44,10 +44,9 @@ func exposed(t *testing.T, paths ...string) (out []string) {
 	return out
 }
 
-// TestModes: under a lax umask and under a strict one a mesh works, and nothing
-// that it or its commands write can be read by others: keys, tokens, the vault,
-// views, exports, archives, backups, and what restore writes. What somebody
-// opened is closed at the next start.
+// TestModes: under a lax umask and under a strict one a mesh works, and other users can
+// read nothing that it or its commands write: keys, tokens, the vault, views, exports,
+// archives, backups, and restored files. Loosened modes are repaired at the next start.
 func TestModes(t *testing.T) {
 	for _, mask := range []int{0, 0o077} {
 		for name, start := range harness.Topologies {
@@ -94,7 +93,7 @@ func TestModes(t *testing.T) {
 				if bad := exposed(t, again); len(bad) > 0 {
 					t.Errorf("after restore others can use:\n%s", strings.Join(bad, "\n"))
 				}
-				for _, d := range []string{"keys", "vault", "audit"} { // as release 0.4 restored it, and worse
+				for _, d := range []string{"keys", "vault", "audit"} { // as release 0.4 restored it, and more open
 					err := filepath.WalkDir(filepath.Join(again, d), func(path string, d fs.DirEntry, err error) error {
 						if err != nil {
 							return err

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestVirtualKeys: what a key may do, for how long, and how much; and that the
-// key itself is nowhere but with its holder.
+// TestVirtualKeys: a key's scopes, lifetime and budget hold; and the key's value is
+// stored nowhere.
 func TestVirtualKeys(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/m-good", "input": 1000000, "output": 1000000}}}})
 	for name, start := range harness.Topologies {
@@ -52,7 +52,8 @@ func TestVirtualKeys(t *testing.T) {
 					t.Errorf("call %d of a key rated 2 an hour: %d %s", i, status, body)
 				}
 			}
-			// 28 micro-dollars each at most 100 + input; the budget holds for a few.
+			// At most 28 micro-dollars and 100 tokens plus input each; the budget covers
+			// a few.
 			spent := create("small", "--actor", "robot", "--budget", "0.0003")
 			ok := 0
 			for range 12 {
@@ -72,7 +73,7 @@ func TestVirtualKeys(t *testing.T) {
 			if status, _ := chat(spent, "demo/echo"); status != 200 {
 				t.Error("the demo costs nothing")
 			}
-			// A window, a tag, a key: what was spent.
+			// Spend by window, by tag and by key.
 			var rows []struct {
 				By    map[string]string `json:"by"`
 				Spent int64             `json:"usd_micros"`
@@ -123,8 +124,8 @@ func TestVirtualKeys(t *testing.T) {
 	}
 }
 
-// TestBudgetExact: 64 callers at three gateways share a budget for ten calls,
-// and exactly ten are let through; a gateway that dies takes nothing with it.
+// TestBudgetExact: 64 callers at three gateways share a budget for ten calls, and
+// exactly ten are allowed; a gateway that dies leaves nothing reserved.
 func TestBudgetExact(t *testing.T) {
 	_, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/x-pace", "input": 1000000, "output": 1000000}}}})
 	m := harness.Processes(t, harness.Options{LLM: doc})
@@ -170,7 +171,7 @@ func TestBudgetExact(t *testing.T) {
 	if admitted.Load() != 10 || refused.Load() != 54 {
 		t.Fatalf("%d admitted, %d refused", admitted.Load(), refused.Load())
 	}
-	m.Kill("gateway-c") // whose callers are gone with it
+	m.Kill("gateway-c") // whose callers were connected to it
 	cancel()
 	eventually(t, "nothing stays reserved", 20*time.Second, func() bool {
 		out, err := m.CLI("policy", "limits", "--json")
@@ -198,9 +199,9 @@ func TestBudgetExact(t *testing.T) {
 	}
 }
 
-// TestOverspend: a key with a budget of a cent cannot make providers owe more, by
-// whatever members a request says less than it takes: the most that any provider
-// can bill for what it received is within the budget, over all requests together.
+// TestOverspend: a key with a budget of a cent cannot make providers bill more, whatever
+// members of its requests understate the cost: the most that all providers can bill for
+// what they received is within the budget.
 func TestOverspend(t *testing.T) {
 	models := []any{}
 	for _, m := range []string{"openai/m-good", "vllm/m-good", "anthropic/claude-opus-4-1-good", "gemini/gemini-2.5-flash-good", "bedrock/claude-3-7-good"} {
@@ -210,7 +211,7 @@ func TestOverspend(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			m := start(t, harness.Options{LLM: doc})
-			const budget = 10_000 // millionths of a dollar, and so tokens
+			const budget = 10_000 // micro-dollars, and so tokens
 			out, err := m.CLI("key", "create", "cent", "--actor", "admin", "--budget", "0.01")
 			if err != nil {
 				t.Fatal(out, err)
@@ -247,7 +248,7 @@ func TestOverspend(t *testing.T) {
 				owed += bill(t, &r, 64_000)
 			}
 			t.Logf("%v; at most %d of %d owed", codes, owed, budget)
-			// What was billed is less than what might have been, and is freed for the next.
+			// The difference between the reserved and the billed amount is released.
 			if most := int64(budget) * int64(codes[200]); owed > most {
 				t.Errorf("%d owed for %d calls within a budget of %d each", owed, codes[200], budget)
 			}
@@ -260,8 +261,7 @@ func TestOverspend(t *testing.T) {
 	}
 }
 
-// bill is the most tokens that a request can be billed for, by what its provider
-// got.
+// bill returns the most tokens that a provider can bill for a received request.
 func bill(t *testing.T, r *harness.Seen, most int64) int64 {
 	var q struct {
 		Max      int64           `json:"max_tokens"`

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestReadmeTour runs the README's tour word for word and compares what it
-// prints; "…" stands for anything.
+// TestReadmeTour runs the README's tour word for word and compares the output, in which
+// "…" matches any text.
 func TestReadmeTour(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(harness.Root(), "README.md"))
 	if err != nil {
@@ -37,7 +37,7 @@ func TestReadmeTour(t *testing.T) {
 		cmd := exec.Command("bash", "-c", command)
 		cmd.Dir = work
 		cmd.Env = append(os.Environ(), m.Env()...)
-		out, _ := cmd.CombinedOutput() // a denial exits with its code, and says so
+		out, _ := cmd.CombinedOutput() // a denial has an exit code of its own
 		var pattern strings.Builder
 		for i, part := range strings.Split(strings.TrimSpace(want), "…") {
 			if i > 0 {

@@ -22,16 +22,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestRecover: a healthy ledger is not recovered; after a true loss the root
-// key opens an epoch, and a witness that saw the lost history follows it. An
-// epoch that no root key opened is a fork.
+// TestRecover: recover refuses a healthy ledger; after a true loss the root key opens an
+// epoch, and a witness that saw the lost history follows it. An epoch without the root
+// key's signature is a fork.
 func TestRecover(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) { recoverOn(t, lossyProcesses(t, start)) })
 	}
 }
 
-// TestComposeRecover is TestRecover on compose, by the service recover.
+// TestComposeRecover is TestRecover on compose, through the service recover.
 func TestComposeRecover(t *testing.T) { recoverOn(t, lossyCompose(t)) }
 
 // lossy is a mesh whose ledger a test may lose, on a topology.
@@ -63,7 +63,7 @@ func lossyProcesses(t *testing.T, start func(testing.TB, harness.Options) *harne
 		if l.m.NATS != "" {
 			args = append(args, "--nats", l.m.NATS)
 		} else {
-			l.m.StopAll() // what the command must not run beside
+			l.m.StopAll() // processes that must not run during the command
 		}
 		return l.m.CLI(append([]string{"recover"}, args...)...)
 	}
@@ -79,7 +79,7 @@ func lossyProcesses(t *testing.T, start func(testing.TB, harness.Options) *harne
 	return l
 }
 
-// lossyCompose recovers by what a user of compose types.
+// lossyCompose recovers with the commands that a user of compose types.
 func lossyCompose(t *testing.T) *lossy {
 	l := &lossy{m: harness.Compose(t, harness.Options{Noop: true})}
 	compose := func(args ...string) {
@@ -89,7 +89,7 @@ func lossyCompose(t *testing.T) *lossy {
 		}
 	}
 	l.start = func() { compose("up", "-d", "--wait"); l.m.WaitReady() }
-	l.begin = func() { _, _ = l.m.ComposeCLI("up", "-d") } // it may wait in vain for what is not healthy
+	l.begin = func() { _, _ = l.m.ComposeCLI("up", "-d") } // its wait for health may fail
 	l.stop = func() { compose("stop") }
 	l.store = func() string { return l.m.Volume("ledger") }
 	l.recover = func(args ...string) (string, error) {
@@ -154,7 +154,7 @@ func recoverOn(t *testing.T, l *lossy) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls(5) // the checkpoint that closes the epoch is a later one
+	calls(5) // the closing checkpoint of the epoch is a later one
 	l.stop()
 	lost, err := filepath.Glob(filepath.Join(l.store(), "*"))
 	if err != nil || len(lost) == 0 {
@@ -179,7 +179,7 @@ func recoverOn(t *testing.T, l *lossy) {
 	if out, err = l.recover(reason...); err != nil || !strings.Contains(out, "epoch 2") || !strings.Contains(out, "the ledger") {
 		t.Fatal(out, err)
 	}
-	if l.m.NATS != "" { // the mesh runs on; audit alone starts again, once the epoch is on the ledger
+	if l.m.NATS != "" { // the mesh keeps running; audit alone restarts once the epoch is on the ledger
 		for end := time.Now().Add(30 * time.Second); !strings.Contains(cli(t, l.m, "events", "list", "--type", "log_epoch_opened"), "log_epoch_opened"); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the epoch is not on the ledger")
@@ -215,7 +215,7 @@ func recoverOn(t *testing.T, l *lossy) {
 	}
 }
 
-// forgedEpoch shows the witness heads of epochs that no root key opened, signed
+// forgedEpoch sends the witness heads of epochs without the root key's signature, signed
 // by audit's own key.
 func forgedEpoch(t *testing.T, m *harness.Mesh, look func(addr string) (string, error)) {
 	t.Helper()

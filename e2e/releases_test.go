@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestReleases: the ledgers that earlier releases left are restored, replayed,
-// verified and gone on with by today's code.
+// TestReleases: the ledgers of earlier releases are restored, replayed, verified and
+// continued by today's code.
 func TestReleases(t *testing.T) {
 	dir := filepath.Join(harness.Root(), "e2e/testdata/releases")
 	files, err := filepath.Glob(filepath.Join(dir, "*.backup"))
@@ -27,8 +27,8 @@ func TestReleases(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			m := harness.One(t, harness.Options{Dir: data})
-			// Every decision is taken again by the rules that its release read
-			// schemas by, and comes out the same.
+			// Every decision, taken again by the schema rules of its release, is the
+			// same.
 			out, err := m.CLI("replay", "--json")
 			var rep struct {
 				Decisions, Redecided int
@@ -42,8 +42,8 @@ func TestReleases(t *testing.T) {
 			if out, err := m.CLI("export", "--session", "s-release", "--out", pack); err != nil {
 				t.Fatal(out, err)
 			}
-			// The release's pack verifies; today's is bound to a newer checkpoint,
-			// and the events in it are the same bytes.
+			// The pack that the release exported verifies; today's export binds to a
+			// newer checkpoint and has the same events, byte for byte.
 			was := filepath.Join(dir, version+".tar")
 			for file, tip := range map[string]string{was: "tip       attested by audit's manifest only", pack: "tip       bound by checkpoint"} {
 				if out, err := m.CLI("verify", file); err != nil || !strings.Contains(out, tip) {
@@ -62,9 +62,8 @@ func TestReleases(t *testing.T) {
 			if out, err := m.CLI("verify", ledger); err != nil || !strings.Contains(out, "computed again") {
 				t.Error(out, err)
 			}
-			// Its session goes on. What may be called follows from the policy that
-			// was in force, and from tools that may have drifted; a denial is the same
-			// for all.
+			// Its session continues. Whether calls are allowed depends on the recorded
+			// policy and on drift of tools; a denial is the same everywhere.
 			if out, err := m.CLI("call", "cmd.nobody", "{}", "--session", "s-release"); err == nil || !strings.Contains(err.Error(), "UNKNOWN_TOOL") {
 				t.Error(out, err)
 			}

@@ -12,8 +12,8 @@ import (
 
 var unstartedLines = regexp.MustCompile(`view policy\.starts\s+at \d+\s+(\d+) lines  equal`)
 
-// TestReplayUnstarted: replay compares the calls that are allowed and not
-// started, while there are some and after they expired.
+// TestReplayUnstarted: replay compares the view of allowed, unstarted calls while it has
+// some and after they have expired.
 func TestReplayUnstarted(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.Kill("session-runner")

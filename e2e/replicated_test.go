@@ -12,10 +12,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
-// TestCrashReplicated kills, under load, the server that leads the ledger,
-// twice, and then all three at once. Nothing acknowledged is lost, and nobody
-// hangs on an election: callers hear 503 with Retry-After within two seconds,
-// but for those whose call has started, who get its outcome.
+// TestCrashReplicated kills, under load, the leader of the ledger's stream, twice, and
+// then all three servers. No acknowledged call is lost, and no caller waits for an
+// election: calls fail with 503 and Retry-After within two seconds, except started
+// calls, whose callers receive the outcome.
 func TestCrashReplicated(t *testing.T) {
 	c := &crash{t: t, m: harness.Cluster(t, harness.Options{Noop: true}), acked: map[string]string{}}
 	ctx, stop := context.WithCancel(t.Context())
@@ -50,7 +50,7 @@ func TestCrashReplicated(t *testing.T) {
 	}
 }
 
-// leader is the process that leads the ledger's stream.
+// leader returns the process that leads the ledger's stream.
 func (c *crash) leader() string {
 	l, done := c.ledger()
 	defer done()
@@ -71,7 +71,7 @@ func (c *crash) leader() string {
 	return info.Cluster.Leader
 }
 
-// probe asks every 100 ms and keeps how long each answer took.
+// probe sends a request every 100 ms and records the time to each response.
 type probe struct {
 	c    *crash
 	mu   sync.Mutex
@@ -99,7 +99,7 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 				case err != nil:
 					c.t.Error(err)
 				case r.Status == 503 && took > 2*time.Second+slack, took > 10*time.Second:
-					// A call that has started is waited for: its outcome is on its way.
+					// A started call is waited for: its outcome follows.
 					c.t.Errorf("an answer took %v: %d %s", took, r.Status, r.Body)
 				case r.Status == 503 && r.Header.Get("Retry-After") != "":
 					p.told++
@@ -120,8 +120,8 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 	return p
 }
 
-// down waits until the mesh takes calls again, and judges what was heard
-// meanwhile.
+// down waits until the mesh accepts calls again, and checks the responses of the
+// meantime.
 func (p *probe) down() {
 	killed := time.Now()
 	defer close(p.over)
@@ -142,5 +142,5 @@ func (p *probe) down() {
 	fmt.Printf("leader killed: calls again after %v, %d told 503, slowest answer %v\n", time.Since(killed).Round(time.Millisecond), p.told, slow.Round(time.Millisecond))
 }
 
-// slack is for two busy cores.
+// slack is added to limits for a machine of two busy cores.
 const slack = 300 * time.Millisecond

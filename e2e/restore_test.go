@@ -16,7 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// restoreUnder restores a backup under a umask that takes nothing away.
+// restoreUnder restores a backup under umask 0.
 func restoreUnder(t *testing.T, backup, data string) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", `umask 0 && exec "$0" restore --in "$1" --data "$2"`, harness.Bin(t, "binnacle"), backup, data)
@@ -25,7 +25,7 @@ func restoreUnder(t *testing.T, backup, data string) {
 	}
 }
 
-// open lists what of a folder others than its owner may use.
+// open lists the entries of a folder that users other than the owner may access.
 func open(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -44,8 +44,8 @@ func open(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// TestRestoredModes: what restore writes is its owner's alone under any umask;
-// what was loosened since is reported at the next start and repaired.
+// TestRestoredModes: restored files are accessible to their owner alone under any umask;
+// modes that were loosened since are reported and repaired at the next start.
 func TestRestoredModes(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	restoreUnder(t, filepath.Join(harness.Root(), "e2e/testdata/releases/0.4.0.backup"), data)
@@ -79,9 +79,9 @@ func TestRestoredModes(t *testing.T) {
 	}
 }
 
-// TestRestoredContentKeys: content that release 0.4.0 encrypted, when content
-// keys were in the store of secrets, can be read after a restore and an upgrade;
-// a destroyed key erases what is under it, there too, and nothing else.
+// TestRestoredContentKeys: content that release 0.4.0 encrypted, with content keys in
+// the store of secrets, can be read after a restore and an upgrade; destroying a key
+// erases its content, also there, and no other content.
 func TestRestoredContentKeys(t *testing.T) {
 	file := filepath.Join(harness.Root(), "e2e/testdata/releases/encrypted/0.4.0.backup")
 	data := filepath.Join(t.TempDir(), "data")
@@ -152,11 +152,11 @@ func TestRestoredContentKeys(t *testing.T) {
 	}
 }
 
-// composeModes: on compose the volumes of keys, of audit and of the vault are
-// their service's alone; what was loosened is reported when the service starts,
-// repaired where it may, and by init in volumes of keys.
+// composeModes: on compose the volumes of keys, of audit and of the vault are accessible
+// to their service alone; loosened modes are reported when the service starts, repaired
+// where it may, and by init in volumes of keys.
 func composeModes(t *testing.T, m *harness.Mesh) {
-	if i, err := os.Stat(m.Volume("ledger")); err != nil || i.Mode().Perm() != 0o700 { // the server's own files are behind it
+	if i, err := os.Stat(m.Volume("ledger")); err != nil || i.Mode().Perm() != 0o700 { // the server's files lie inside it
 		t.Errorf("the ledger's volume: %v %v", i.Mode(), err)
 	}
 	volumes := []string{"audit", "vault"}

@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// load proposes calls and chats until stop, each on a connection of its own, and
-// counts those that did not succeed.
+// load sends calls and chats until stop, each on a connection of its own, and counts
+// those that fail.
 type load struct {
 	m      *harness.Mesh
 	stop   context.CancelFunc
@@ -57,7 +57,7 @@ func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
 
 func (l *load) end() { l.stop(); l.wg.Wait() }
 
-// check fails t if a call failed since the last check, or none was made.
+// check fails t if a call failed since the last check, or if none was made.
 func (l *load) check(t *testing.T, during string) {
 	t.Helper()
 	from := l.done.Load()
@@ -90,7 +90,7 @@ func propose(c *http.Client, m *harness.Mesh, path, body string) error {
 	return nil
 }
 
-// signing lists the keys that the live instances of a service sign with.
+// signing lists the signing keys of the live instances of a service.
 func signing(t *testing.T, m *harness.Mesh, service string) []string {
 	t.Helper()
 	r, err := m.Do(t.Context(), "GET", "/readyz", "", "")
@@ -116,10 +116,10 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 	return out
 }
 
-// TestComposeScale: two of everything that may run twice behind one port. A
-// gateway that dies takes no new connection with it; keys of services, of the
-// root and of approvers are rotated and revoked under load, and no call fails; a
-// service that may run once does.
+// TestComposeScale: two instances of each scalable service work behind one port. New
+// connections avoid a dead gateway; keys of services, of the root and of approvers are
+// rotated and revoked under load without a failed call; a service that may run once runs
+// once.
 func TestComposeScale(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true})
 	m.Scale("gateway=2", "policy=2", "llm-router=2", "session-runner=2", "judge=2")
@@ -147,8 +147,8 @@ func TestComposeScale(t *testing.T) {
 	}
 }
 
-// rotateAll gives services new keys by the command that a user of compose types,
-// and revokes the old ones once every instance has taken the new one up.
+// rotateAll rotates the services' keys by the command that a user of compose types, and
+// revokes the old keys once every instance signs with the new ones.
 func rotateAll(t *testing.T, m *harness.Mesh, l *load) {
 	for _, s := range []string{"policy", "session-runner", "llm-router", "audit"} {
 		old := signing(t, m, s)
@@ -184,8 +184,8 @@ func revoked(t *testing.T, m *harness.Mesh, kid string) bool {
 	return false
 }
 
-// rotateRoot rotates the root, and has the new one publish and revoke the key of
-// an approver.
+// rotateRoot rotates the root key, and publishes and revokes an approver's key under the
+// new one.
 func rotateRoot(t *testing.T, m *harness.Mesh, l *load) {
 	keys := func(args ...string) string {
 		t.Helper()
@@ -243,8 +243,8 @@ func keysArePrivate(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// crashContainer ends the first process of a container as a crash would, so that the
-// engine starts it again.
+// crashContainer kills the first process of a container from the host, so that the
+// engine's restart policy applies.
 func crashContainer(t *testing.T, container string) {
 	t.Helper()
 	pid, err := exec.Command("docker", "inspect", "-f", "{{.State.Pid}}", container).Output()
@@ -256,8 +256,8 @@ func crashContainer(t *testing.T, container string) {
 	}
 }
 
-// gatewayDies: connections that are opened after a gateway has died reach the
-// other one, before the first is back.
+// gatewayDies: connections opened after a gateway has died reach the other, before the
+// first restarts.
 func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
 	crashContainer(t, "binnacle-e2e-gateway-1")
 	time.Sleep(50 * time.Millisecond)
@@ -270,12 +270,12 @@ func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
 			t.Fatalf("call %d after the death of a gateway: %v", i, err)
 		}
 	}
-	l.failed.Store(0) // calls that the dead one was serving
+	l.failed.Store(0) // calls that the dead gateway was serving
 	l.check(t, "the return of a gateway")
 }
 
-// runsOnceOnCompose: a second audit ends with a sentence; one that crashed is
-// back without being taken for a second one.
+// runsOnceOnCompose: a second audit exits with an error; a crashed one restarts and is
+// not taken for a second one.
 func runsOnceOnCompose(t *testing.T, m *harness.Mesh) {
 	for _, s := range []string{"audit", "vault-broker", "provision"} {
 		crashContainer(t, "binnacle-e2e-"+s+"-1")

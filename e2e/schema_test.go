@@ -71,7 +71,7 @@ func checkSchemas(t *testing.T, m *harness.Mesh) {
 		}
 		switch {
 		case seen[id] > 0:
-		case compiled[stem+":v"+strconv.Itoa(n+1)] != nil: // written no more
+		case compiled[stem+":v"+strconv.Itoa(n+1)] != nil: // no longer written
 		case strings.Contains(id, "key_revoked"), strings.Contains(id, "tool_retired"), strings.Contains(id, "start_expired"), strings.Contains(id, "secret_refused"), strings.Contains(id, "ledger_truncated"), strings.Contains(id, "log_epoch_opened"), strings.Contains(id, "response_cached"):
 			// not part of a healthy run
 		case m.Name != "compose" || !strings.Contains(id, "cancel"):

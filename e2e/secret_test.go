@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestSecretNowhere: while and after a pack used a secret, its value is in no
-// file of the mesh, no log, no answer, no command line and no environment.
+// TestSecretNowhere: while and after a pack used a secret, its value is in no file of
+// the mesh, log, response, command line or environment.
 func TestSecretNowhere(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -42,20 +42,20 @@ func TestSecretNowhere(t *testing.T) {
 					t.Errorf("%s: %v, or the secret is in it", path, err)
 				}
 			}
-			// A malformed request must not be quoted back.
+			// The error of a malformed request does not quote it.
 			r, err := m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"x","value":["`+value+`"]}`)
 			if err != nil || r.Status != 400 || bytes.Contains(r.Body, []byte(value)) {
 				t.Errorf("%v %s", err, r.Body)
 			}
 			leaks(t, m, value)
-			// And it survives a restart of everything.
+			// The secret survives a restart of every service.
 			m.StopAll()
 			leaks(t, m, value)
 		})
 	}
 }
 
-// leaks looks for a value in every file the mesh wrote.
+// leaks searches every file that the mesh wrote for a value.
 func leaks(t *testing.T, m *harness.Mesh, value string) {
 	t.Helper()
 	files := 0
@@ -65,7 +65,7 @@ func leaks(t *testing.T, m *harness.Mesh, value string) {
 		}
 		b, err := os.ReadFile(path)
 		if err != nil {
-			return nil // it was there a moment ago
+			return nil // removed since the folder was read
 		}
 		files++
 		if bytes.Contains(b, []byte(value)) {

@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestStoredOwner: a response that a provider stores is read, continued,
-// referred to and deleted by its maker alone, and by nobody once it is deleted:
-// at two gateways, by two llm-routers, and after a restart.
+// TestStoredOwner: a response that a provider stores is read, continued, referred to and
+// deleted by its maker alone, and by no caller after its deletion: at two gateways, by
+// two llm-routers, and after a restart.
 func TestStoredOwner(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.Processes(t, harness.Options{LLM: doc})
@@ -98,7 +98,7 @@ func TestStoredOwner(t *testing.T) {
 			t.Errorf("%s: %d %s", c, status, body)
 		}
 	}
-	// What a continued response holds counts for the reservation.
+	// The tokens of a continued response count in the reservation.
 	status, body := do(m.Addr, m.Token, "POST", "/v1/responses", `{"model":"openai/m-own","previous_response_id":"`+plain.id+`","input":"go on","max_output_tokens":10}`)
 	var last struct{ ID string }
 	if err := json.Unmarshal([]byte(body), &last); err != nil || status != 200 {

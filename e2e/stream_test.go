@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestSlowClient: who does not read holds back the provider, not the mesh's
-// memory; and whoever reads on loses nothing.
+// TestSlowClient: a client that stops reading stops the provider and does not fill the
+// mesh's memory; a client that reads slowly loses nothing.
 func TestSlowClient(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
@@ -30,7 +30,7 @@ func TestSlowClient(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond)
 	held := p.Flooded()
 	time.Sleep(500 * time.Millisecond)
-	// What lies in socket buffers on both sides and in the window may have come.
+	// At most the window and the socket buffers of both sides have been sent.
 	if now := p.Flooded(); now != held || now > 12<<20 {
 		t.Fatalf("the provider went on: %d bytes, then %d", held, now)
 	}
@@ -46,8 +46,8 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// TestEndless: a stream without an end does not fill memory; it ends in an error,
-// and what passed is on the ledger.
+// TestEndless: an endless stream does not fill memory; it ends in an error, and what was
+// sent is on the ledger.
 func TestEndless(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
@@ -109,8 +109,8 @@ func TestKilledMidStream(t *testing.T) {
 	}
 }
 
-// TestCapture: what of prompts and answers the ledger keeps is the operator's
-// choice, and decisions are taken again without them.
+// TestCapture: how much of prompts and answers the ledger keeps is configurable, and
+// decisions can be taken again without them.
 func TestCapture(t *testing.T) {
 	_, doc := harness.NewProviders(t, nil)
 	for _, mode := range []string{"plain", "encrypted", "hashed", "off"} {
@@ -118,7 +118,7 @@ func TestCapture(t *testing.T) {
 			t.Run(mode+"/"+name, func(t *testing.T) {
 				m := start(t, harness.Options{LLM: doc, Capture: mode})
 				const secret = "the quick brown fox"
-				big := strings.Repeat("lorem ", 20000) // beyond what fits into an event, and into one message
+				big := strings.Repeat("lorem ", 20000) // larger than an event's inline limit, and than one message
 				for _, body := range []string{`{"model":"openai/m-good","messages":[{"role":"user","content":"` + secret + `"}]}`, `{"model":"openai/m-good","stream":true,"messages":[{"role":"user","content":"` + secret + `"}]}`,
 					`{"model":"openai/m-good","messages":[{"role":"user","content":"` + secret + strings.Repeat(big, 10) + `"}]}`} {
 					r := post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, "s-capture"), body)
@@ -169,8 +169,8 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// erased: content under the tenant's key can be read by who may, until the key is
-// destroyed; then it is gone, and everything still verifies.
+// erased: content under the tenant's key is readable with the right scope until the key
+// is destroyed; then it is erased, and everything still verifies.
 func erased(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	ask := func(session, previous string) (int, string) {
@@ -224,8 +224,8 @@ func erased(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// destroyKey has the administrator ask for a content key's end and keeper approve
-// it, and returns what became of the call.
+// destroyKey destroys a content key: the administrator requests it, keeper approves. It
+// returns the call's outcome.
 func destroyKey(t *testing.T, m *harness.Mesh, id string) (end string) {
 	t.Helper()
 	who := bearer(m, "s-destroy")
@@ -253,7 +253,7 @@ func destroyKey(t *testing.T, m *harness.Mesh, id string) (end string) {
 	return end
 }
 
-// second has the verifier in the other language look at a pack.
+// second runs the verifier in the other language on a pack.
 func second(t *testing.T, m *harness.Mesh, pack string) {
 	t.Helper()
 	root, err := os.ReadFile(filepath.Join(m.Dir, "root.kid"))

@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 )
 
-// composeTLS is a mesh on compose under TLS with two gateways.
+// composeTLS is a mesh on compose with TLS and two gateways.
 type composeTLS struct {
 	*testing.T
 	m *harness.Mesh
@@ -27,15 +27,16 @@ func (c composeTLS) works(when string) {
 	}
 }
 
-// gateways are the balancer's port, which connects to either, and both gateways.
+// gateways returns the address of the balancer, which connects to either gateway, and
+// those of both gateways.
 func (c composeTLS) gateways() []string {
 	return []string{c.m.Addr, c.m.ContainerAddr("gateway", 1) + ":8080", c.m.ContainerAddr("gateway", 2) + ":8080"}
 }
 
 func (c composeTLS) nats() string { return c.m.ContainerAddr("nats", 1) + ":4222" }
 
-// serve waits until every listener serves a certificate of that name to a client
-// that verifies it, and refuses plain text.
+// serve waits until every listener presents a certificate for the name to a verifying
+// client, and refuses plain text.
 func (c composeTLS) serve(name string) {
 	c.Helper()
 	for _, addr := range c.gateways() {
@@ -73,9 +74,9 @@ func (c composeTLS) compose(args ...string) string {
 	return out
 }
 
-// TestComposeTLS: on compose both gateways and NATS serve certificates of the
-// configuration folder, and new ones without a restart; services go on under
-// another authority once they have it; files that cannot be used are named.
+// TestComposeTLS: on compose both gateways and NATS use certificates from the
+// configuration folder and reload them without a restart; services continue under
+// another authority once they have it; unusable files are named.
 func TestComposeTLS(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true, TLS: true})
 	m.Scale("gateway=2")
@@ -95,7 +96,7 @@ func TestComposeTLS(t *testing.T) {
 	if out := c.compose("run", "--rm", "-T", "-e", "BINNACLE_TOKEN="+m.Token, "cli", "call", "noop"); !strings.Contains(out, "{}") {
 		t.Errorf("the command line's image: %s", out)
 	}
-	// A key of a service is rotated: the server's configuration stays under TLS.
+	// After the rotation of a service's key, the server's configuration still has TLS.
 	kid := strings.TrimSpace(c.compose("run", "--rm", "-T", "keys", "trust", "rotate", "policy"))
 	eventually(t, "policy signs with the new key", 30*time.Second, func() bool { return strings.Contains(strings.Join(signing(t, m, "policy"), " "), kid) })
 	c.compose("restart", "nats", "gateway")
@@ -111,8 +112,8 @@ func TestComposeTLS(t *testing.T) {
 	t.Run("wrong files", func(t *testing.T) { composeTLS{t, m}.wrongFiles() })
 }
 
-// anotherAuthority: a NATS server whose authority services do not know gets no
-// connection of theirs; they take the authority up without a restart.
+// anotherAuthority: services refuse a NATS server whose authority they do not trust, and
+// load the authority without a restart.
 func (c composeTLS) anotherAuthority() {
 	file := filepath.Join(c.TempDir(), "ca.crt")
 	other := certs.NewAuthority(c, file)
@@ -122,7 +123,7 @@ func (c composeTLS) anotherAuthority() {
 		return err != nil && strings.Contains(err.Error(), "unknown authority")
 	})
 	started := c.m.Inspect("judge", 1, "{{.State.StartedAt}}")
-	c.compose("restart", "nats") // which ends every connection
+	c.compose("restart", "nats") // which closes every connection
 	eventually(c.T, "services refuse the server", 60*time.Second, func() bool {
 		return strings.Contains(c.compose("logs", "--no-color", "--since", "10s", "nats"), "bad certificate")
 	})
@@ -138,7 +139,7 @@ func (c composeTLS) anotherAuthority() {
 	if err != nil {
 		c.Fatal(err)
 	}
-	if err := os.WriteFile(ca, append(old, b...), 0o644); err != nil { // both, for the change
+	if err := os.WriteFile(ca, append(old, b...), 0o644); err != nil { // trust both during the change
 		c.Fatal(err)
 	}
 	c.compose("run", "--rm", "-T", "keys", "init")
@@ -151,8 +152,8 @@ func (c composeTLS) anotherAuthority() {
 	c.serve("fourth")
 }
 
-// wrongFiles: what runs keeps its certificate; what starts ends with an error
-// that names the file and the fix, and comes up once the file is right.
+// wrongFiles: a running process keeps its certificate; a starting one exits with an
+// error that names the file and the fix, and starts once the file is correct.
 func (c composeTLS) wrongFiles() {
 	for service, text := range map[string]string{"gateway": "the key is that of the first certificate", "nats": "both must be PEM files"} {
 		key := filepath.Join(c.m.Dir, "config", service, "tls.key")

@@ -22,8 +22,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// TestTLS: gateway and NATS serve TLS from files, take up new ones without a
-// restart, and answer nothing else; the command line and services use it.
+// TestTLS: gateway and NATS serve TLS from files, reload them without a restart, and
+// refuse plain text; the command line and services use TLS.
 func TestTLS(t *testing.T) {
 	for name, topology := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestTLS(t *testing.T) {
 			if nats == "" {
 				return
 			}
-			// A service without the authority does not get in, and in the clear neither.
+			// A service without the authority cannot connect, nor one without TLS.
 			seed, err := os.ReadFile(filepath.Join(m.Dir, "keys/gateway.nkey"))
 			if err != nil {
 				t.Fatal(err)
@@ -87,8 +87,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestListenTLS: the NATS listener of `up --nats-listen` serves TLS as a server of
-// its own does; in a network where others may reach it, it warns without.
+// TestListenTLS: the NATS listener of `up --nats-listen` serves TLS as a separate server
+// does; beyond loopback without TLS it logs a warning.
 func TestListenTLS(t *testing.T) {
 	dir := t.TempDir()
 	addr := ports.Free(t)
@@ -144,10 +144,10 @@ func TestListenTLS(t *testing.T) {
 			t.Errorf("%s: %v %s", file, err, out)
 		}
 	}
-	m = harness.One(t, o) // with a certificate of its own again, named first
+	m = harness.One(t, o) // with a new certificate of its own, named first
 	serves("first")
 	m.StopAll()
-	// Without TLS: in a network of its own, which nothing else can reach.
+	// Without TLS, in a network namespace of its own that no other host reaches.
 	for listen, warned := range map[string]bool{"0.0.0.0:4222": true, "127.0.0.1:4222": false} {
 		cmd := exec.Command("timeout", "-s", "INT", "60", "unshare", "-n", "sh", "-c", `ip link set lo up && exec "$0" up --data "$1" --addr 127.0.0.1:8080 --nats-listen "$2"`, harness.Bin(t, "binnacle"), dir, listen)
 		var out syncBuffer
@@ -182,9 +182,9 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// certificateOf is the name in the certificate that a client which verifies it by
-// the mesh's authority is served; host is what the client calls the server,
-// empty for its address.
+// certificateOf returns the name in the certificate that the server presents to a client
+// that trusts the mesh's authority; host is the server name to verify, or "" for its
+// address.
 func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) (string, error) {
 	t.Helper()
 	authority, err := os.ReadFile(m.Cert())
@@ -204,7 +204,7 @@ func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) 
 	}
 	defer raw.Close()
 	_ = raw.SetDeadline(time.Now().Add(10 * time.Second))
-	if nats { // it sends its INFO first
+	if nats { // the server sends INFO before the handshake
 		b := make([]byte, 4096)
 		if _, err := raw.Read(b); err != nil || !strings.Contains(string(b), `"tls_required":true`) {
 			return "", fmt.Errorf("NATS demands no TLS: %v %.300s", err, b)
@@ -217,7 +217,7 @@ func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) 
 	return c.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
 }
 
-// refusesPlain: a request without TLS gets nothing from a gateway.
+// refusesPlain: a gateway does not serve a request without TLS.
 func refusesPlain(t *testing.T, addr string) {
 	t.Helper()
 	if got := say(t, addr, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); strings.Contains(got, "200") || !strings.Contains(got, "400") {
@@ -236,7 +236,7 @@ func refusesPlainNATS(t *testing.T, addr string) {
 	}
 }
 
-// say sends a text and returns what comes back until the connection ends.
+// say sends a text and returns what arrives until the connection is closed.
 func say(t *testing.T, addr, text string) string {
 	t.Helper()
 	c, err := net.DialTimeout("tcp", addr, 10*time.Second)
@@ -248,12 +248,12 @@ func say(t *testing.T, addr, text string) string {
 	if _, err := c.Write([]byte(text)); err != nil {
 		t.Fatal(err)
 	}
-	b, _ := io.ReadAll(c) // it may be reset
+	b, _ := io.ReadAll(c) // the connection may be reset
 	return string(b)
 }
 
-// TestEmptyToken: a token that is set and empty is an error, never another's;
-// help shows no token.
+// TestEmptyToken: a token variable that is set and empty is an error, and help shows no
+// token.
 func TestEmptyToken(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	good := m.Token

@@ -17,9 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestTraces: one trace goes from the client through the mesh to the provider,
-// spans follow the GenAI conventions, every event of the call carries it, and
-// /metrics knows the model.
+// TestTraces: one trace spans client, mesh and provider; spans follow the GenAI
+// conventions; every event of the call carries the trace context; /metrics counts the
+// model.
 func TestTraces(t *testing.T) {
 	var mu sync.Mutex
 	spans := map[string]*otlp.Span{}

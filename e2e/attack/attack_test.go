@@ -1,5 +1,5 @@
-// Package attack runs attacks from outside against a running mesh. Each attack
-// worked once; each must fail now, on every topology, and leave the mesh
+// Package attack runs attacks from outside against a running mesh. Each attack succeeded
+// against an earlier version; each must fail now, on every topology, and leave the mesh
 // healthy. docs/reference/known-failures.md lists them.
 package attack
 
@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// An attack fails t if it succeeds. Attacks of one topology share the mesh and
-// run in order of registration, so each uses names of its own.
+// An attack fails t if it succeeds. All attacks of a topology run in one mesh, in order
+// of registration, so each uses session and key names of its own.
 type attack struct {
 	name string
 	run  func(*testing.T, *harness.Mesh)
@@ -50,17 +50,16 @@ func TestProcessPerService(t *testing.T) { runAll(t, harness.Processes(t, option
 
 func TestCompose(t *testing.T) { runAll(t, harness.Compose(t, options(t, "/config/packs"))) }
 
-// options name a folder of the test's own with the examples' packs, those of
-// e2e/packs, and those that an attack replaces. packs is that folder's name as the
-// session-runner sees it, "" where it is the same.
+// options creates a folder with the packs of examples, those of e2e/packs, and those
+// that an attack replaces. packs is the path of that folder as the session-runner sees
+// it, or "" where the paths are equal.
 func options(t *testing.T, packs string) harness.Options {
 	return harness.Options{Noop: true, Packs: packFolder(t, packs)}
 }
 
-// TestRunning attacks a mesh that is running already: e2e/attack/run starts it
-// with ATTACK_ADDR and ATTACK_DATA. Without them there is nothing to attack. The
-// attack on packs replaces some that are there from the start, so it is left to
-// the meshes that this package starts.
+// TestRunning attacks a running mesh that e2e/attack/run names by ATTACK_ADDR and
+// ATTACK_DATA; without them it attacks nothing. The attack on packs needs packs that are
+// registered at the start, so only meshes that this package starts run it.
 func TestRunning(t *testing.T) {
 	addr, dir := os.Getenv("ATTACK_ADDR"), os.Getenv("ATTACK_DATA")
 	if addr == "" {

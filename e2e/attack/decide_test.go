@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// handed is what the decision-only API gives.
+// handed is a response of the decision-only API.
 type handed struct {
 	CallID     string `json:"call_id"`
 	Session    string `json:"session_id"`
@@ -43,7 +43,7 @@ func (h handed) outcome(status string) string {
 	return fmt.Sprintf(`{"args_digest":%q,"status":%q}`, h.ArgsDigest, status)
 }
 
-// effects are the outcomes of a call on the ledger.
+// effects returns the outcomes of a call that the ledger holds.
 func effects(t *testing.T, m *harness.Mesh, h handed) (out []contract.Recorded) {
 	t.Helper()
 	for _, e := range eventsOf(t, m, h.Session) {
@@ -61,8 +61,9 @@ func effects(t *testing.T, m *harness.Mesh, h handed) (out []contract.Recorded) 
 var _ = register("12.30 forged reports of what callers execute", func(t *testing.T, m *harness.Mesh) {
 	owner, thief := mint(t, m, "owner-1230", "tools:call", "calls:decide"), mint(t, m, "thief-1230", "tools:call", "calls:decide", "policy:admin")
 	h := decideAs(t, m, owner, "s-1230", time.Minute, nil)
-	// Another caller, another client of the same actor, no scope, another digest, what
-	// no caller can say, and ids that name no intent of the caller's.
+	// Refused reports: by another caller, by another client of the same actor, without
+	// the scope, with another digest, with a status that callers may not report, and
+	// under ids that name no intent of the caller.
 	must(t, as(t, m, thief, "POST", h.path(), "", h.outcome("succeeded")), 404, "not_found")
 	other, err := m.CLI("token", "create", "--actor", "owner-1230", "--client", "other", "--scope", "tools:call", "--scope", "calls:decide")
 	if err != nil {
@@ -80,7 +81,7 @@ var _ = register("12.30 forged reports of what callers execute", func(t *testing
 	for _, id := range []string{"i-c-NOSUCH", h.CallID, "d-" + h.CallID, "i-", strings.Repeat("i-", 500)} {
 		must(t, as(t, m, owner, "POST", "/api/v1/intents/"+id+"/outcome", "", h.outcome("succeeded")), 404, "not_found")
 	}
-	// An intent for an executor is nobody's to report.
+	// An intent for an executor is reported by no caller.
 	r := as(t, m, owner, "POST", "/api/v1/packs/noop", "s-1230-run", `{"n":1}`)
 	must(t, r, 200, "")
 	ran := handed{IntentID: "i-" + r.Header.Get("X-Binnacle-Call-Id"), ArgsDigest: h.ArgsDigest}
@@ -88,7 +89,7 @@ var _ = register("12.30 forged reports of what callers execute", func(t *testing
 	if got := effects(t, m, h); len(got) != 0 {
 		t.Fatalf("%d outcomes of attacks", len(got))
 	}
-	// Sixteen reports that contradict each other: one outcome.
+	// Of sixteen contradictory reports, one becomes the outcome.
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	said := map[string]int{}
@@ -119,24 +120,28 @@ var _ = register("12.30 intents used again", func(t *testing.T, m *harness.Mesh)
 	owner, thief := mint(t, m, "owner-1231", "tools:call", "calls:decide"), mint(t, m, "thief-1231", "tools:call", "calls:decide")
 	key := map[string]string{"Idempotency-Key": "again-1231"}
 	h := decideAs(t, m, owner, "s-1231", 3*time.Second, key)
-	// The same key is the same intent and says so; it starts once.
+	// The same idempotency key returns the same intent, marked as handed out before; the
+	// effect starts once.
 	again := decideAs(t, m, owner, "s-1231", 3*time.Second, key)
 	if again.IntentID != h.IntentID || h.Before || !again.Before {
 		t.Errorf("%+v %+v", h, again)
 	}
-	// Another's key of the same name, and another's call id, are another call or none.
+	// The same idempotency key of another caller names another call, and the call id of
+	// another caller none.
 	if x := decideAs(t, m, thief, "s-1231", time.Minute, map[string]string{"Idempotency-Key": "again-1231"}); x.IntentID == h.IntentID {
 		t.Error("an intent for two callers")
 	}
 	must(t, as(t, m, thief, "POST", "/api/v1/decide", "", `{"call_id":"`+h.CallID+`"}`), 404, "not_found")
-	// What the mesh does itself, and what takes longer than a day, no caller does.
+	// A caller executes neither kinds that the mesh executes itself nor calls that take
+	// more than a day.
 	for _, kind := range []string{"policy.freeze", "vault.put", "judge.score", "llm.chat"} {
 		r := as(t, m, m.Token, "POST", "/api/v1/decide", "", `{"kind":"`+kind+`","tool":"`+kind+`","args":{"reason":"x"},"report_within_ms":1000}`)
 		must(t, r, 403, "CALLER_EXECUTION_REFUSED")
 	}
 	must(t, as(t, m, owner, "POST", "/api/v1/decide", "", `{"kind":"tool.noop","tool":"noop","args":{},"report_within_ms":86400001}`), 400, "report_within_ms")
 	must(t, as(t, m, owner, "POST", "/api/v1/decide", "", `{"kind":"tool.noop","tool":"noop","args":{},"report_within_ms":-1}`), 400, "report_within_ms")
-	// No report came: unknown, by the gateway itself; a late one changes nothing.
+	// Without a report the gateway records unknown; a late report does not change the
+	// outcome.
 	within(t, 20*time.Second, "the call ends when its report is due", func() bool { return len(effects(t, m, h)) == 1 })
 	must(t, as(t, m, owner, "POST", h.path(), "", h.outcome("succeeded")), 200, `"status":"unknown"`)
 	must(t, as(t, m, owner, "POST", h.path(), "", h.outcome("failed")), 409, "outcome_conflict")
@@ -156,7 +161,7 @@ var _ = register("12.30 intents used again", func(t *testing.T, m *harness.Mesh)
 	if started != 1 || late != 1 {
 		t.Errorf("started %d times, %d late reports", started, late)
 	}
-	// Under the key that named it there is nothing more to have.
+	// The idempotency key of the ended call returns no intent.
 	r, err := m.As(owner).DoHeader(context.Background(), "POST", "/api/v1/decide", `{"kind":"tool.noop","tool":"noop","args":{"n":1},"report_within_ms":3000}`,
 		map[string]string{"Idempotency-Key": "again-1231", "X-Binnacle-Session": "s-1231"})
 	if err != nil || r.Status == 200 {
@@ -183,7 +188,7 @@ var _ = register("12.31 policies that name nothing", func(t *testing.T, m *harne
 	must(t, govern(t, m, m.Token, "set_limits", map[string]any{"limits": []map[string]any{{"id": "x", "level": "agent", "subject": "no-such-agent-1231", "measure": "calls", "window": "day", "max": 1}}}), 400, "/limits/0/subject")
 })
 
-// verifyRoot is where the mesh's trust anchor is.
+// verifyRoot is the path of the mesh's trust anchor.
 func verifyRoot(m *harness.Mesh) string {
 	for _, v := range m.Env() {
 		if file, ok := strings.CutPrefix(v, "BINNACLE_ROOT="); ok {

@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// head opens a connection and sends a request's head and the beginning of its
-// body; "" as token sends none.
+// head opens a connection and sends the header and the first bytes of the body of a
+// request; an empty token sends no Authorization field.
 func head(t *testing.T, m *harness.Mesh, method, path, token string, length int, body string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", m.Addr)
@@ -47,7 +47,7 @@ func reply(c net.Conn, d time.Duration) (int, string, error) {
 	return resp.StatusCode, doc.Error.Code, nil
 }
 
-// mint makes a token, where the mesh's keys are.
+// mint makes a token with the mesh's signing key.
 func mint(t *testing.T, m *harness.Mesh, actor string, scopes ...string) string {
 	t.Helper()
 	args := []string{"token", "create", "--actor", actor}
@@ -61,7 +61,7 @@ func mint(t *testing.T, m *harness.Mesh, actor string, scopes ...string) string 
 	return strings.TrimSpace(out)
 }
 
-// entrances are the POST routes, as the mesh itself lists them.
+// entrances returns the POST routes of the mesh's own OpenAPI document.
 func entrances(t *testing.T, m *harness.Mesh) []string {
 	t.Helper()
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
@@ -84,8 +84,8 @@ func entrances(t *testing.T, m *harness.Mesh) []string {
 	return out
 }
 
-// A token with the least of scopes sent 16 MB of brackets, and the process
-// died. The scope is checked before a byte of the body is read.
+// A token with the scope health:read sent 16 MB of open brackets, and the process died.
+// The scope is now checked before a byte of the body is read.
 var _ = register("12.1 body of the unentitled", func(t *testing.T, m *harness.Mesh) {
 	probe := mint(t, m, "probe-121", "health:read")
 	for _, path := range entrances(t, m) {
@@ -98,13 +98,13 @@ var _ = register("12.1 body of the unentitled", func(t *testing.T, m *harness.Me
 	}
 })
 
-// hostile are bodies that have killed parsers.
+// hostile returns bodies that have crashed JSON parsers.
 func hostile() map[string]string {
 	const n = 16<<20 - 100
 	deep := `{"model":"demo/echo","input":"x","messages":`
 	inner := strings.Repeat("[", 5000) + strings.Repeat("]", 5000)
 	text := inner
-	for range 3 { // JSON in a string in a string in a string
+	for range 3 { // JSON in a string, three levels deep
 		b, _ := json.Marshal(map[string]string{"a": text})
 		text = string(b)
 	}
@@ -138,7 +138,7 @@ var _ = register("12.1 nested bodies at every entrance", func(t *testing.T, m *h
 			}
 			switch name {
 			case "brackets", "in a member", "objects", "mixed, closed", "129", "behind a quote":
-				if path == "/api/v1/evidence/verify" { // takes a tar, which none of these is
+				if path == "/api/v1/evidence/verify" { // takes a tar file, and none of these is one
 					if !strings.Contains(string(r.Body), `"verdict":"FAIL"`) {
 						t.Errorf("%s %s: %d %.200s", path, name, r.Status, r.Body)
 					}
@@ -165,8 +165,8 @@ var _ = register("12.1 compressed body", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// rss is the resident memory of the process that serves HTTP, in bytes; 0 where
-// the process is not ours to look at.
+// rss is the resident memory of the process that serves HTTP, in bytes; 0 where the test
+// cannot read it.
 func rss(m *harness.Mesh) int64 {
 	name := map[string]string{"one": "binnacle", "processes": "gateway"}[m.Name]
 	if name == "" {
@@ -184,7 +184,7 @@ func rss(m *harness.Mesh) int64 {
 var _ = register("12.12 slow bodies", func(t *testing.T, m *harness.Mesh) {
 	token, before := mint(t, m, "slow-1212", "tools:call"), rss(m)
 	var conns []net.Conn
-	for range 200 { // each announces 16 MiB, and sends a byte
+	for range 200 { // each announces 16 MiB and sends one byte
 		conns = append(conns, head(t, m, "POST", "/api/v1/calls", token, 16<<20, "{"))
 	}
 	stop := make(chan struct{})
@@ -224,7 +224,7 @@ var _ = register("12.12 slow bodies", func(t *testing.T, m *harness.Mesh) {
 			status, code, err := reply(c, 30*time.Second)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil { // its last byte met a closed connection
+			if err != nil { // the connection was closed before its last byte
 				seen["closed"]++
 				if ne, ok := err.(net.Error); ok && ne.Timeout() {
 					seen["open"]++
@@ -242,7 +242,8 @@ var _ = register("12.12 slow bodies", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// Bytes that wait in one caller's requests are bounded, and others are served.
+// The bytes that one caller's unfinished requests hold are bounded, and other callers
+// are served.
 var _ = register("12.12 bodies held at once", func(t *testing.T, m *harness.Mesh) {
 	hog, other := mint(t, m, "hog-1212", "tools:call"), mint(t, m, "other-1212", "tools:call")
 	const n = 15 << 20

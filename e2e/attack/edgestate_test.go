@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// outside asks as a peer of another host: through a proxy of this one where the
-// mesh is here, and past Docker's bridge on compose.
+// outside sends a request as a peer on another host: through a proxy on this host where
+// the mesh runs here, and around Docker's bridge on compose.
 func outside(t *testing.T, m *harness.Mesh, path, token string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+m.Addr+path, nil)
@@ -133,7 +133,7 @@ func openMCP(t *testing.T, m *harness.Mesh, token string) string {
 
 const ping = `{"jsonrpc":"2.0","id":7,"method":"ping"}`
 
-// key makes a virtual key for its maker.
+// key creates a virtual key for the calling principal.
 func key(t *testing.T, m *harness.Mesh, id string, scopes ...string) string {
 	t.Helper()
 	doc, _ := json.Marshal(map[string]any{"id": id, "actor": "admin", "scopes": scopes})
@@ -153,7 +153,7 @@ var _ = register("12.17 virtual key on /mcp", func(t *testing.T, m *harness.Mesh
 	if status != 200 || !strings.Contains(body, `"binnacle/verdict":"ALLOW"`) {
 		t.Errorf("tools/call: %d %s", status, body)
 	}
-	// Nobody else's credential goes on with the session.
+	// Another credential cannot continue the MCP session.
 	if status, _, body := mcp(t, m, m.Token, id, ping); status != 404 {
 		t.Errorf("another credential in the session: %d %s", status, body)
 	}
@@ -231,11 +231,11 @@ var _ = register("12.18 session outlives its credential", func(t *testing.T, m *
 	}
 })
 
-// hostPaths are what a response must not show: where a mesh keeps its state.
+// hostPaths are path prefixes of a mesh's state, which no response may contain.
 var hostPaths = regexp.MustCompile(`(?:^|[^A-Za-z0-9_./-])(?:/work|/tmp|/home|/root|/var|/usr|/state|/data|/run|/proc|/packs|/etc)/[A-Za-z0-9_.-]+`)
 
-// Each route is driven to errors: parameters of every odd kind, bodies of the
-// wrong shape. No response shows a path of the host.
+// Each route is driven to errors by malformed parameters and bodies. No response
+// contains a path of the host.
 var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
 	if err != nil {
@@ -273,7 +273,7 @@ var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harn
 				r, err := m.Do(ctx, strings.ToUpper(method), full, "", body)
 				cancel()
 				if err != nil {
-					continue // an address that HTTP does not carry, or a stream without an end
+					continue // a URL that HTTP cannot carry, or a stream without an end
 				}
 				if r.Status >= 400 {
 					if found := hostPaths.Find(r.Body); found != nil || strings.Contains(string(r.Body), m.Dir) {
@@ -288,7 +288,7 @@ var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harn
 	}
 })
 
-// A caller whose arguments are wrong learns which.
+// The error of wrong arguments names them.
 var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Mesh) {
 	for body, want := range map[string]string{`{"text":1}`: "/args/text", `{}`: "/args/text", `{"text":"x","other":1}`: "/args/other"} {
 		e := wrongBody(t, m, "/api/v1/packs/cmd.upper", body)
@@ -298,7 +298,7 @@ var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Me
 	}
 })
 
-// pointed is what an error names.
+// pointed is the part of an error that names a member of the request.
 type pointed struct{ Param, Pointer, Message string }
 
 // wrongBody sends a body that must be refused.
@@ -316,8 +316,8 @@ func wrongBody(t *testing.T, m *harness.Mesh, path, body string) pointed {
 	return doc.Error
 }
 
-// What is wrong in a body is named by its pointer in the body, whether the
-// gateway, the tool's schema or the executor finds it.
+// A wrong member of a body is named by its JSON pointer, whether the gateway, the tool's
+// schema or the executor finds it.
 var _ = register("12 errors point into the body", func(t *testing.T, m *harness.Mesh) {
 	for _, c := range []struct{ path, body, param, pointer string }{
 		{"/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":1}}`, "/args/text", "/args/text"},

@@ -20,8 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// What a compromised service records of another's call stays on the ledger, so each
-// topology has a mesh of its own here.
+// Forged events stay on the ledger, so each topology gets a mesh of its own here.
 func TestForgedEvents(t *testing.T) {
 	forgedEvents(t, harness.Processes(t, options(t, "")))
 }
@@ -57,7 +56,7 @@ func (l *liar) publish(e *contract.Event, id string) bool {
 	return err == nil
 }
 
-// event is an event of the service about the call of base.
+// event returns an event of the service that concerns the call of base.
 func (l *liar) event(base *contract.Event, name, id string, data []byte) *contract.Event {
 	e := *base
 	l.n++
@@ -69,15 +68,15 @@ func (l *liar) event(base *contract.Event, name, id string, data []byte) *contra
 	return &e
 }
 
-// lies records of a call, in the name of every service but policy, everything that
-// could end, start, allow or cancel it. sample is an outcome of another call; the
-// receipts name signer, or the service itself where it is empty.
+// lies publishes, as every service but policy and the executor, each event that could
+// end, start, allow or cancel the call of base. sample is an outcome of another call;
+// its receipt names signer, or the publishing service where signer is empty.
 func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.Recorded, executor, signer string) {
 	t.Helper()
 	call := base.CallID
 	for _, as := range harness.Services {
 		if as == "policy" || as == executor {
-			continue // they may end the call
+			continue // may end the call
 		}
 		l := &liar{t: t, conn: insider(t, m, as), as: as}
 		rec := *sample
@@ -110,10 +109,10 @@ func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.
 				t.Fatalf("%s cannot publish under its own name", as)
 			}
 		}
-		if as != "gateway" { // the call's proposer may cancel it
+		if as != "gateway" { // the gateway proposed the call and may cancel it
 			l.publish(l.event(base, "cancel_requested", "x-"+call, []byte("{}")), "x-"+call)
 		}
-		// In another's name: the server refuses it.
+		// The server refuses events under another service's name.
 		for _, source := range []string{"policy", "audit", executor} {
 			if source == as {
 				continue
@@ -134,8 +133,7 @@ func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.
 	}
 }
 
-// recordedOf finds the outcomes of a call that are not forged among a session's
-// events, of which the ledger has all.
+// recordedOf returns the outcomes of a call in a session that are not forged.
 func recordedOf(t *testing.T, m *harness.Mesh, session, call string) (out []contract.Recorded) {
 	t.Helper()
 	for _, e := range eventsOf(t, m, session) {
@@ -147,7 +145,7 @@ func recordedOf(t *testing.T, m *harness.Mesh, session, call string) (out []cont
 	return out
 }
 
-// named finds the first event of a name and a call.
+// named returns the first event with a name and a call id; an empty call id matches any.
 func named(t *testing.T, m *harness.Mesh, session, name, call string) *contract.Event {
 	t.Helper()
 	for _, e := range eventsOf(t, m, session) {
@@ -172,8 +170,8 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	t.Run("a summary of another request", func(t *testing.T) { forgedSummary(t, m) })
 	t.Run("a reservation", func(t *testing.T) { forgedSettlement(t, m, &sample) })
 
-	// The mesh works on, every session proves itself, and the ledger as a whole says
-	// what was done to it.
+	// The mesh still works, sessions without forged events verify, and verification of
+	// the whole ledger reports the forged ones.
 	m.WaitReady()
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-after-lies", `{"n":2}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
@@ -190,7 +188,7 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedLent: once an intent is handed out, only its caller ends the call.
+// forgedLent: after an intent is handed out, only its caller ends the call.
 func forgedLent(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	owner := mint(t, m, "owner-lent", "tools:call", "calls:decide")
 	h := decideAs(t, m, owner, "s-lent", time.Minute, map[string]string{"Idempotency-Key": "lent"})
@@ -210,7 +208,8 @@ func forgedLent(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	}
 }
 
-// forgedWaiting: a call waits for people, with its caller connected.
+// forgedWaiting: a call that waits for approval, with its caller connected, is not ended
+// by forged events.
 func forgedWaiting(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	persons(t, m, "ann")
 	overlay := filepath.Join(t.TempDir(), "ask.json")
@@ -259,14 +258,14 @@ func forgedWaiting(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	if got := recordedOf(t, m, id, waits.CallID); len(got) != 1 || got[0].Receipt.Executor != "session-runner" || got[0].Effect.Status != contract.Succeeded {
 		t.Errorf("outcomes: %+v", got)
 	}
-	// The chain of the session has receipts that name who forged them.
+	// The session's chain contains receipts that name the service that forged them.
 	if out, err := m.CLI("verify", "--root", verifyRoot(m), exportOf(t, m, id)); err == nil || !strings.Contains(err.Error(), "chain") {
 		t.Errorf("a session with receipts of others verifies: %s %v", out, err)
 	}
 }
 
-// forgedParent: a service claims a call that policy did not allow it, and proposes
-// another in its caller's name.
+// forgedParent: a service claims a call that policy did not allow it, and proposes a
+// nested call in the name of that call's actor.
 func forgedParent(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, harness.SessionID("admin", "s-sample"), "call_proposed", "")
 	for _, by := range []string{"judge", "llm-router", "vault-broker"} {
@@ -292,8 +291,8 @@ func forgedParent(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedSummary: the gateway summarizes a request to a model for policy. A gateway
-// that names less in the summary than the request holds reaches no provider.
+// forgedSummary: the gateway summarizes a request to a model for policy. If the summary
+// names less than the request contains, the request reaches no provider.
 func forgedSummary(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "s-summary", `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`)
 	if err != nil || r.Status != 200 {
@@ -303,7 +302,7 @@ func forgedSummary(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, session, "call_proposed", r.Header.Get("X-Binnacle-Call-Id"))
 	l := &liar{t: t, conn: insider(t, m, "gateway"), as: "gateway"}
 	for i, x := range []struct{ body, status, code string }{
-		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // the true one: the attack itself works
+		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // the true summary: shows that the forgery itself is accepted
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"rm_rf"}}]}`, contract.Failed, "invalid_input"},
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"max_tokens":99}`, contract.Failed, "invalid_input"},
 		{`{"model":"demo/b","messages":[{"role":"user","content":"hi"}]}`, contract.Failed, "invalid_input"},
@@ -337,7 +336,7 @@ func forgedSummary(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedSettlement: an outcome of another's call frees no reservation.
+// forgedSettlement: a forged outcome does not free another call's reservation.
 func forgedSettlement(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	if out, err := m.CLI("principals", "register", "spender", "agent"); err != nil {
 		t.Fatal(out, err)
@@ -355,7 +354,7 @@ func forgedSettlement(t *testing.T, m *harness.Mesh, sample *contract.Recorded) 
 		t.Fatalf("the limit does not hold: %s", r.Body)
 	}
 	lies(t, m, named(t, m, h.Session, "call_proposed", h.CallID), sample, "gateway", "gateway")
-	for range 20 { // longer than an instance waits before it settles for another
+	for range 20 { // longer than a policy instance waits before it settles another's calls
 		if r := second(); r.Status == 200 {
 			t.Fatalf("a forged outcome freed the reservation: %s", r.Body)
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// auditor is an insider that holds audit's key and seals packs of its own.
+// auditor seals packs with audit's key, as an insider could.
 type auditor struct {
 	t    *testing.T
 	m    *harness.Mesh
@@ -54,7 +54,7 @@ func newAuditor(t *testing.T, m *harness.Mesh) *auditor {
 	return a
 }
 
-// pack exports a session and returns its files.
+// pack exports a session and returns the pack and its files.
 func (a *auditor) pack(session string) ([]byte, map[string][]byte) {
 	a.t.Helper()
 	r, err := a.m.Do(a.t.Context(), http.MethodGet, "/api/v1/sessions/"+session+"/evidence", "", "")
@@ -76,7 +76,7 @@ func (a *auditor) pack(session string) ([]byte, map[string][]byte) {
 	}
 }
 
-// source is a pack as what it can be built from again.
+// source returns what a pack is built from.
 func (a *auditor) source(session string, files map[string][]byte) *evidence.Source {
 	a.t.Helper()
 	head, err := translog.ParseNote(files["checkpoint"], a.key.Public())
@@ -107,8 +107,8 @@ func (a *auditor) source(session string, files map[string][]byte) *evidence.Sour
 	return src
 }
 
-// rejected fails the test unless both verifiers reject the pack, ours for this
-// reason.
+// rejected fails the test unless both verifiers reject the pack, ours with an error that
+// contains want.
 func (a *auditor) rejected(what, want string, src *evidence.Source) {
 	a.t.Helper()
 	var b bytes.Buffer
@@ -118,8 +118,8 @@ func (a *auditor) rejected(what, want string, src *evidence.Source) {
 	a.judged(what, want, b.Bytes())
 }
 
-// judged runs both verifiers on a pack; want is a part of ours' error, empty if
-// it has to verify.
+// judged runs both verifiers on a pack. want is part of our verifier's error, or empty
+// if the pack must verify.
 func (a *auditor) judged(what, want string, pack []byte, args ...string) {
 	a.t.Helper()
 	file := filepath.Join(a.t.TempDir(), "p.tar")
@@ -140,7 +140,7 @@ func (a *auditor) judged(what, want string, pack []byte, args ...string) {
 	}
 }
 
-// calls makes two calls of noop in a session of the attack's.
+// calls makes two calls of noop in a new session.
 func (a *auditor) calls(session string) {
 	a.t.Helper()
 	for i := range 2 {
@@ -150,8 +150,8 @@ func (a *auditor) calls(session string) {
 	}
 }
 
-// Whoever holds audit's key could end a session's evidence before its last
-// outcome: the manifest was the only statement of where the session ends.
+// A holder of audit's key could end a session's evidence before its last outcome, since
+// only the manifest said where the session ends.
 var _ = register("12.E a session without its end", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	a.calls("s-attack-end")
@@ -166,8 +166,8 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 	src.Events = src.Events[:last]
 	src.Tip.Events, src.Tip.Receipts = int64(last), 1
 	a.rejected("without the last outcome, its end claimed", "map of tips does not hold this", src)
-	// A checkpoint that commits to no map: reported, and rejected by a reader who
-	// kept one that does.
+	// A checkpoint without a map of tips is reported, and rejected by a reader that has
+	// kept one with a map.
 	src = a.source(session, files)
 	src.Events, src.Tip = src.Events[:last], nil
 	for i, line := range src.Head.Extensions {
@@ -188,8 +188,8 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 	a.judged("a map given up, to a reader who kept one", "does not prove", bare.Bytes(), "--kept", kept)
 })
 
-// An insider with audit's key writes a log of its own, in which events that
-// nobody signs say more, or less, than their schema.
+// With audit's key an insider writes a log whose unsigned events have members beyond
+// their schema, or lack required ones.
 var _ = register("12.E an event that its schema does not know", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	a.calls("s-attack-schema")
@@ -209,11 +209,11 @@ var _ = register("12.E an event that its schema does not know", func(t *testing.
 		a.own(src)
 		var b bytes.Buffer
 		if err := evidence.Build(&b, *src, a.key); err != nil {
-			continue // not even a builder of packs takes it
+			continue // the builder of packs refuses it too
 		}
 		a.judged(what, "schema", b.Bytes())
 	}
-	// The same log unchanged verifies: it is the change that is found.
+	// The unchanged log verifies, so it is the change that is rejected.
 	src := a.source(session, files)
 	a.own(src)
 	var b bytes.Buffer
@@ -223,7 +223,7 @@ var _ = register("12.E an event that its schema does not know", func(t *testing.
 	a.judged("a log of its own", "", b.Bytes())
 })
 
-// own gives the source a log that holds nothing else.
+// own replaces the source's log by one that contains the source's events only.
 func (a *auditor) own(src *evidence.Source) {
 	a.t.Helper()
 	nodes := map[[2]uint64]translog.Hash{}
@@ -266,7 +266,7 @@ func (a *auditor) own(src *evidence.Source) {
 	src.Checkpoint = src.Head.Sign(a.key)
 }
 
-// sessionIn is the session that a pack is about.
+// sessionIn returns the session id of a pack.
 func sessionIn(t *testing.T, files map[string][]byte) string {
 	t.Helper()
 	var m struct{ Session string }
@@ -276,7 +276,8 @@ func sessionIn(t *testing.T, files map[string][]byte) string {
 	return m.Session
 }
 
-// Files made to exhaust a verifier, to the mesh's own and to the one outside.
+// Files that are made to exhaust memory or time of a verifier are rejected by both
+// verifiers.
 var _ = register("12.1 hostile packs", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	archive := func(h *tar.Header, body string) []byte {

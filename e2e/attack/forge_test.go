@@ -41,8 +41,8 @@ func insider(t *testing.T, m *harness.Mesh, service string) *bus.Conn {
 	return c
 }
 
-// spy is an inbox of the attackers': that of policy's last slot, which no
-// instance uses. It keeps each message by the last token of its subject.
+// spy receives in the inbox of policy's last slot, which no instance uses. It stores
+// each message under the last token of its subject.
 type spy struct {
 	conn *bus.Conn
 	mu   sync.Mutex
@@ -85,7 +85,7 @@ func (s *spy) first(id string, d time.Duration) string {
 	}
 }
 
-// query sends a question as a service, to be answered to the spy.
+// query sends a query under a service's name, with the spy's inbox as the reply address.
 func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 	t.Helper()
 	raw, _ := json.Marshal(args)
@@ -96,14 +96,13 @@ func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 	}
 }
 
-// Any service was answered whatever it queried, and could have another service
-// answer into a stream that a third had open. Each identity tries each verb of
-// each service.
+// Services answered any query of any service, and sent the answer into a stream of a
+// third. Each identity tries each query of each service.
 var _ = register("12.11 queries of a compromised service", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
-		return // nothing listens: TestForeign and TestPermissions try the same in process
+		return // the embedded server has no listener: TestForeign and TestPermissions cover this topology
 	}
-	verbs := map[string]map[string][]string{ // service -> verb -> who may query it
+	verbs := map[string]map[string][]string{ // service -> query -> services that may send it
 		"audit": {"acted": {"policy"}, "call": {"gateway", "llm-router"}, "decision": {"gateway"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},
 			"transcript": {"judge"}, "view": {"gateway"}},
 		"gateway":        {"body": bus.Executors, "health": {"gateway"}, "sealed_value": {"vault-broker"}},
@@ -132,7 +131,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 					refused = append(refused, x)
 				}
 			}
-			for _, other := range harness.Services { // under another service's id, and under one of no question
+			for _, other := range harness.Services { // under another service's id, and under an id that belongs to no query
 				if other != as {
 					for _, id := range []string{fmt.Sprintf("q_%s_%s-%s", other, as, live[0]), fmt.Sprintf("c-%s-%s", as, live[0])} {
 						query(t, c, as, live[0], id, "health", nil)
@@ -176,9 +175,9 @@ func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Ev
 	}
 }
 
-// A sealed value was taken from any service that sent one first: each identity
-// watches the ledger and sends forged values, ends and errors into every inbox
-// of a secret, while secrets are stored and used.
+// Receivers of sealed values accepted the first one, from any service. Each identity
+// follows the ledger and sends forged values, ends and errors into every inbox that
+// waits for a secret, while secrets are stored and used.
 var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	const value = "a-true-value-of-thirty-3-bytes-xx"
 	if m.NATS == "" {
@@ -196,7 +195,7 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	}
 	for _, as := range harness.Services {
 		if as == "vault-broker" || as == "gateway" {
-			continue // a stolen vault or edge is lost
+			continue // the values of the spying identities are not of interest
 		}
 		c := insider(t, m, as)
 		ctx, stop := context.WithCancel(t.Context())
@@ -253,8 +252,7 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// Forged ends, errors and data of an answer were shown to its caller, whichever
-// service sent them.
+// Callers were shown forged ends, errors and data of an answer from any service.
 var _ = register("12.11 forged frames", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
 		return
@@ -290,7 +288,7 @@ var _ = register("12.11 forged frames", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// trustDocs is the published trust documents, a line each.
+// trustDocs returns the published trust documents, one per line.
 func trustDocs(t *testing.T, m *harness.Mesh) []byte {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(m.Dir, "keys/trust/*.json"))
@@ -308,8 +306,8 @@ func trustDocs(t *testing.T, m *harness.Mesh) []byte {
 	return out
 }
 
-// vault:write could store a secret under a content key's name, and with it
-// replace or destroy the key that all encrypted content is under.
+// vault:write could store a secret under a content key's name, and so replace or destroy
+// the key of all encrypted content.
 var _ = register("12.2 content keys", func(t *testing.T, m *harness.Mesh) {
 	bearer := func(scopes ...string) map[string]string {
 		return map[string]string{"Authorization": "Bearer " + mint(t, m, "vault-122", scopes...), "Prefer": "respond-async"}
@@ -335,8 +333,8 @@ var _ = register("12.2 content keys", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// The value of a secret went to the vault before its call was decided. It stays
-// at the gateway until the ledger holds that the call is allowed.
+// The value of a secret was sent to the vault before its call was decided. The gateway
+// now holds it until the ledger has the call's allowed event.
 var _ = register("12.2 a value before its decision", func(t *testing.T, m *harness.Mesh) {
 	overlay := `{"id":"ask-122","scope":"agent","subject":"putter-122","rules":[{"kinds":["vault.put"],"verdict":"ESCALATE","reason_code":"ESCALATE_ASK","approval":{"quorum":1,"roles":["keeper-122"],"timeout_ms":120000}}]}`
 	path := filepath.Join(t.TempDir(), "ask.json")

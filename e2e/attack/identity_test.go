@@ -26,7 +26,7 @@ func as(t *testing.T, m *harness.Mesh, token, method, path, session, body string
 	return r
 }
 
-// govern proposes a call of a policy kind, and does not wait for people.
+// govern proposes a call of a policy kind and does not wait for approval.
 func govern(t *testing.T, m *harness.Mesh, token, kind string, args map[string]any) *harness.Response {
 	t.Helper()
 	doc, err := json.Marshal(map[string]any{"kind": "policy." + kind, "tool": "policy." + kind, "args": args})
@@ -47,7 +47,7 @@ func must(t *testing.T, r *harness.Response, status int, word string) {
 	}
 }
 
-// within checks that cond comes true in time.
+// within fails the test unless cond becomes true in time.
 func within(t *testing.T, d time.Duration, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
@@ -61,7 +61,7 @@ func within(t *testing.T, d time.Duration, what string, cond func() bool) {
 	}
 }
 
-// shut are queries of every sort that a reader of the ledger may make.
+// shut lists queries of every kind that a reader of the ledger may send.
 var shut = []string{"/api/v1/events", "/api/v1/ledger", "/helm/receipts", "/api/v1/search?actor=admin", "/api/v1/proofgraph/sessions", "/api/v1/identities", "/api/v1/policies",
 	"/api/v1/packs", "/v1/models", "/api/v1/trust/keys", "/log/checkpoint", "/api/v1/views/gateway", "/api/v1/llm/stats"}
 
@@ -190,7 +190,7 @@ var _ = register("12.4 a revoked token works on", func(t *testing.T, m *harness.
 	must(t, as(t, m, spare, "POST", "/api/v1/packs/noop", "", "{}"), 200, "")
 	must(t, as(t, m, key, "GET", "/v1/models", "", ""), 200, "")
 
-	// All that the principal has, by HTTP.
+	// All credentials of the principal are revoked over HTTP.
 	must(t, as(t, m, m.Token, "POST", "/api/v1/tokens/revocations", "", `{"principal":"revoked-124","reason":"stolen machine"}`), 200, "")
 	within(t, time.Second, "all tokens and keys of the principal are refused", func() bool {
 		return as(t, m, spare, "GET", "/api/v1/packs", "", "").Status == 401 && as(t, m, key, "GET", "/v1/models", "", "").Status == 401
@@ -199,7 +199,7 @@ var _ = register("12.4 a revoked token works on", func(t *testing.T, m *harness.
 	must(t, as(t, m, mint(t, m, who, "tools:call"), "POST", "/api/v1/tokens/revocations", "", `{"principal":"admin","reason":"x"}`), 403, "")
 })
 
-// persons registers people, as far as one administrator can.
+// persons registers people, with the approvals that one administrator can get.
 func persons(t *testing.T, m *harness.Mesh, names ...string) {
 	t.Helper()
 	for _, n := range names {
@@ -210,7 +210,7 @@ func persons(t *testing.T, m *harness.Mesh, names ...string) {
 		if r.Status != 202 {
 			t.Fatalf("%d %s", r.Status, r.Body)
 		}
-		var waits struct { // other attacks have registered people, one of whom agrees
+		var waits struct { // other attacks have registered people; one of them approves
 			CallID string `json:"call_id"`
 		}
 		r.JSON(t, &waits)
@@ -261,7 +261,8 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 	if r := govern(t, m, m.Token, "create_key", args("k-125", victim)); r.Status == 200 {
 		t.Errorf("a key for another, by a bare call: %s", r.Body)
 	}
-	// Nobody agrees in another's name: not by on-behalf-of, not under a key of their own.
+	// Consent cannot be given for another principal: neither by on-behalf-of nor under a
+	// virtual key.
 	r, err := m.DoHeader(context.Background(), "POST", "/api/v1/keys/k-125/consent", `{"maker":"admin","scopes":["approvals:vote"],"ttl_ms":60000}`, map[string]string{"X-Binnacle-On-Behalf-Of": victim, "X-Binnacle-Delegation": "g-none"})
 	if err != nil || r.Status != 403 {
 		t.Errorf("consent in another's name: %v %+v", err, r)
@@ -275,7 +276,8 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 		must(t, govern(t, m, own, kind, args), 403, "KEY_NOT_IN_PERSON")
 	}
 
-	// A call that waits for two people: strangers and agents are none.
+	// A call that needs two approvals: votes of unregistered principals and of agents do
+	// not count.
 	if out, err := m.CLIStdin(`{"id":"two-125","scope":"agent","subject":"asker-125","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED","approval":{"quorum":2,"timeout_ms":60000}}]}`, "principals", "register", "asker-125", "agent"); err != nil {
 		t.Fatal(out, err)
 	}
@@ -304,8 +306,8 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 		t.Errorf("an agent votes: %d %s", r.Status, r.Body)
 	}
 	must(t, vote(own), 403, "KEY_NOT_IN_PERSON")
-	must(t, vote(m.Token), 200, "") // one person, one vote
-	// Registering people of one's own making needs a second person.
+	must(t, vote(m.Token), 200, "") // one vote per person
+	// Registering a person needs the approval of a second person.
 	persons(t, m, "bob-125")
 	must(t, govern(t, m, m.Token, "register_principal", map[string]any{"principal": "fake-125", "type": "person"}), 202, "pending_approval")
 	must(t, govern(t, m, m.Token, "break_glass", map[string]any{"reason": "attack", "ttl_ms": 1000}), 200, "")
@@ -321,7 +323,7 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 	if st.Status != "pending_approval" {
 		t.Errorf("the call is %s: one administrator filled a quorum of two", st.Status)
 	}
-	// Leave no glass broken and no policy behind.
+	// Close the break-glass access and retire the policies of this attack.
 	must(t, govern(t, m, m.Token, "resume_principal", map[string]any{"principal": "bob-125", "reason": "over"}), 200, "")
 	must(t, govern(t, m, m.Token, "retire", map[string]any{"layer": "p2", "name": "two-125"}), 200, "")
 	var ids struct {
@@ -336,7 +338,7 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 	reviewGlass(t, m, "bob-125")
 })
 
-// reviewGlass closes what the administrator broke.
+// reviewGlass reviews the break-glass access that the administrator opened.
 func reviewGlass(t *testing.T, m *harness.Mesh, reviewer string) {
 	t.Helper()
 	tok := mint(t, m, reviewer, "policy:admin")
@@ -361,7 +363,7 @@ var _ = register("12.5 a key beyond its maker's scopes", func(t *testing.T, m *h
 			t.Errorf("%s, by a bare call: %d %s", scope, r.Status, r.Body)
 		}
 	}
-	// A key ends with its maker's authority.
+	// A virtual key ends when its maker's authority ends.
 	maker := mint(t, m, "maker-125", "policy:admin", "tools:call")
 	r := as(t, m, maker, "POST", "/api/v1/keys", "", `{"id":"made-125","scopes":["tools:call"]}`)
 	var out struct{ Key string }
@@ -371,7 +373,7 @@ var _ = register("12.5 a key beyond its maker's scopes", func(t *testing.T, m *h
 	within(t, time.Second, "a key ends with its maker's authority", func() bool { return as(t, m, out.Key, "POST", "/api/v1/packs/noop", "", "{}").Status == 401 })
 })
 
-// eventsOf are the events of a session, by its id.
+// eventsOf returns the events of a session, by its id.
 func eventsOf(t *testing.T, m *harness.Mesh, id string) []*contract.Event {
 	t.Helper()
 	var out []*contract.Event
@@ -394,7 +396,8 @@ func eventsOf(t *testing.T, m *harness.Mesh, id string) []*contract.Event {
 
 var _ = register("12.16 names and chains of others' sessions", func(t *testing.T, m *harness.Mesh) {
 	thief, owner := mint(t, m, "thief-1216", "tools:call", "llm:call", "judge:run", "policy:admin"), mint(t, m, "owner-1216", "tools:call", "llm:call")
-	// A denied call does not take the name: who comes later has the session.
+	// A denied call does not take the name: the session belongs to the first allowed
+	// call.
 	must(t, as(t, m, thief, "POST", "/api/v1/packs/no.such", "s-mine-1216", "{}"), 403, "UNKNOWN_TOOL")
 	r := as(t, m, owner, "POST", "/api/v1/packs/noop", "s-mine-1216", "{}")
 	must(t, r, 200, `"session":"s-mine-1216"`)
@@ -403,7 +406,8 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 		t.Errorf("%v", r.Header)
 	}
 	before := len(eventsOf(t, m, id))
-	// Nor does anybody enter the chain, by the id or by any other way to say it.
+	// No other caller enters the chain, by the session's id or by any other spelling of
+	// it.
 	ghost := harness.SessionID("owner-1216", "s-never-made")
 	for _, victim := range []string{id, ghost} {
 		refused := as(t, m, thief, "POST", "/api/v1/packs/noop", victim, "{}")
@@ -438,7 +442,8 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 	if after := len(eventsOf(t, m, id)); after != before {
 		t.Errorf("the session of another has %d events more", after-before)
 	}
-	// What has the syntax of an id is one, for everybody; what has not is a name.
+	// What has the syntax of a session id is an id for every caller; everything else is
+	// a name.
 	must(t, as(t, m, owner, "POST", "/api/v1/packs/noop", id, "{}"), 200, id)
 	for _, name := range []string{id + "a", id[:len(id)-1], strings.ToUpper(id[3:4]) + id[4:]} {
 		if !strings.HasPrefix(name, "s-") {
@@ -450,7 +455,7 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 			t.Errorf("%s reaches the session", name)
 		}
 	}
-	// The owner lets somebody in, and out again.
+	// The owner grants the session to another principal and revokes the grant.
 	must(t, govern(t, m, owner, "grant_session", map[string]any{"session": "s-mine-1216", "principal": "friend-1216", "ttl_ms": 60000}), 200, id)
 	friend := mint(t, m, "friend-1216", "tools:call")
 	within(t, time.Second, "a granted session is entered", func() bool { return as(t, m, friend, "POST", "/api/v1/packs/noop", id, "{}").Status == 200 })
@@ -494,7 +499,7 @@ var _ = register("12.16 first calls of one name at once", func(t *testing.T, m *
 })
 
 var _ = register("12 a delegate does what its delegator may not", func(t *testing.T, m *harness.Mesh) {
-	// The delegator's credential allows no tools; the delegate's does.
+	// The delegator's token has no tools scope; the delegate's has.
 	weak := mint(t, m, "weak-dele", "policy:admin")
 	g := govern(t, m, weak, "delegate", map[string]any{"delegate": "strong-dele", "kinds": []string{"tool.*"}, "ttl_ms": 60000})
 	var gave struct {

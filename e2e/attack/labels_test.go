@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// What a session labelled secret or user_file made left through a model, or
-// through another session of the same actor that named it.
+// Data of a session labelled secret or user_file left through a model, and through
+// another session of the same actor that named its outputs.
 var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.Mesh) {
 	const denied = "TAINTED_MODEL_EGRESS_DENY"
 	send := func(path, session, body string) *harness.Response {
@@ -45,7 +45,7 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 	}
 	r.JSON(t, &doc)
 
-	// The session itself, and others that name what it made in each way.
+	// The session itself, and sessions that refer to its outputs in each possible way.
 	if got := chat("s-12l-secret", "remote/model", "sum it up"); !strings.Contains(got, denied) {
 		t.Errorf("the tainted session's own request: %s", got)
 	}
@@ -59,7 +59,7 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		if got := chat("s-12l-by-"+what, "remote/model", "and without the name, now"); strings.Contains(got, denied) {
 			t.Errorf("a denied request taints nothing: %s", got)
 		}
-		// What a tool is given by name taints the session of that call.
+		// An argument that names an output labels the session of that call.
 		if r := send("/api/v1/packs/noop", "s-12l-tool-"+what, fmt.Sprintf(`{"deep":[{"ref":%q}]}`, ref)); r.Status != 200 {
 			t.Fatalf("%d %s", r.Status, r.Body)
 		}
@@ -68,8 +68,8 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		}
 	}
 
-	// A stored response of it that another session continues. The demo runs in the
-	// mesh and may receive everything.
+	// Another session continues a stored response of the labelled one. The demo provider
+	// runs in the mesh and accepts every label.
 	r = send("/v1/responses", "s-12l-secret", `{"model":"demo/echo","input":"remember"}`)
 	var stored struct{ ID string }
 	r.JSON(t, &stored)
@@ -80,7 +80,7 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		t.Errorf("a continued response: %s", r.Body)
 	}
 
-	// A file, to a provider that is not set to receive files, and to one that is.
+	// A file, to a provider that does not accept files and to one that does.
 	image := func(model string) string {
 		return `{"model":"` + model + `","messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"data:image/png;base64,aGk="}}]}]}`
 	}

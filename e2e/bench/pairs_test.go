@@ -18,15 +18,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// figures of one run of one build.
+// figures of one run of one build, by name.
 type figures struct {
 	p50, cpu, chat time.Duration // of a governed no-op call, its CPU over all services, of a call to a model
 	rate           float64       // no-op calls a second from 64 clients
 }
 
-// TestPairs compares two builds of the mesh, one after the other, PAIRS times
-// (default 10), and prints the medians and the median ratio of the pairs.
-// scripts/bench-pairs builds the earlier one; BASE_BIN is its program.
+// TestPairs compares two builds of the mesh, run alternately PAIRS times (default 10),
+// and prints the medians and the median ratio of the pairs. scripts/bench-pairs builds
+// the earlier one; BASE_BIN is the path of its program.
 func TestPairs(t *testing.T) {
 	base := os.Getenv("BASE_BIN")
 	if base == "" {

@@ -21,11 +21,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// bigSession is how many calls the session has whose export is measured.
+// bigSession is the number of calls in the session whose export is measured.
 const bigSession = 10_000
 
-// proofs measures the proof side: how far checkpoints lag behind a full load,
-// the export of a big session, and how fast proofs are made and checked.
+// proofs measures evidence: the lag of checkpoints under full load, the export of a long
+// session, and the rate at which proofs are made and verified.
 func proofs(t *testing.T) {
 	consistency(t)
 	m := harness.One(t, harness.Options{Noop: true})
@@ -96,10 +96,10 @@ func get(m *harness.Mesh, path string) ([]byte, error) {
 	return r.Body, nil
 }
 
-var others int // calls made before the big session's
+var others int // calls made before those of the long session
 
-// checkpointLag asks, under 64 clients, how old the oldest event is that no
-// checkpoint covers yet.
+// checkpointLag samples, under load of 64 clients, the age of the oldest event that no
+// checkpoint covers.
 func checkpointLag(t *testing.T, m *harness.Mesh) {
 	done := make(chan struct{})
 	var lags []time.Duration
@@ -122,7 +122,7 @@ func checkpointLag(t *testing.T, m *harness.Mesh) {
 			}
 			line, err := get(m, fmt.Sprintf("/api/v1/ledger?from=%d&to=%d", size+1, size+1))
 			if err != nil || len(bytes.TrimSpace(line)) == 0 {
-				continue // it covers everything
+				continue // the checkpoint covers every event
 			}
 			var e struct{ Time time.Time }
 			if err := json.Unmarshal(line, &e); err != nil {
@@ -146,7 +146,7 @@ func checkpointLag(t *testing.T, m *harness.Mesh) {
 	add(row{Name: "checkpoint lag under full load", Durability: "process", Clients: 64, Value: fmt.Sprintf("p50 %d ms, worst %d ms, at %.0f calls/s", lags[len(lags)/2].Milliseconds(), lags[len(lags)-1].Milliseconds(), rate), Budget: "<= 1 s"})
 }
 
-// consistency measures the proofs themselves, in a tree of a million leaves.
+// consistency measures the making of proofs in a tree of a million leaves.
 func consistency(t *testing.T) {
 	const size = 1_000_000
 	nodes := make([][]translog.Hash, 21)

@@ -17,10 +17,9 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// rival measures what the reference does for a decision, in the same run: two
-// Ed25519 signatures, over the decision and the receipt, and the receipt
-// inserted into an in-process SQLite file. It has no server, no permissions
-// and no second reader.
+// rival measures the reference's decision in the same run: two Ed25519 signatures, over
+// the decision and the receipt, and an insert of the receipt into an in-process SQLite
+// file. It has no server, no permissions and no second reader.
 func rival(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -64,8 +63,8 @@ func rival(t *testing.T) {
 	}
 }
 
-// decisions adds the rows that the policy service's own bench left; its parts
-// are internal, so it runs there.
+// decisions adds the rows of the policy service's own benchmark, which runs there
+// because it needs internal packages.
 func decisions(t *testing.T) {
 	file := os.Getenv("BENCH_ROWS")
 	if file == "" {

@@ -43,7 +43,7 @@ func Compose(t testing.TB, o Options) *Mesh {
 	}
 	m := base(t, "compose", o)
 	m.configure()
-	// Volumes and FIFOs outlive a test that was killed: start from nothing.
+	// Volumes and FIFOs of a killed test are removed first.
 	m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -74,7 +74,7 @@ func (m *Mesh) configure() {
 		}
 	}
 	o := m.opts
-	var reach []string // services that are to reach servers of the test
+	var reach []string // services that need servers of the test
 	env := slices.Clone(o.Env)
 	add := func(name, value string) {
 		if value != "" {
@@ -123,13 +123,13 @@ func (m *Mesh) configure() {
 	m.write(m.override(), []byte(more))
 }
 
-// override is the compose file that is merged with the mesh's own, if it exists.
+// override is a compose file that is merged with the mesh's own where it exists.
 func (m *Mesh) override() string { return filepath.Join(m.Dir, "compose.test.yaml") }
 
 var loopback = regexp.MustCompile(`127\.0\.0\.1:(\d+)`)
 
-// reachable puts the host's address on the test's network in the place of the
-// loopback address, and starts a relay for each port.
+// reachable replaces the loopback address by the host's address on the test's network,
+// and starts a relay for each port.
 func (m *Mesh) reachable(doc []byte) []byte {
 	if !loopback.Match(doc) {
 		return doc
@@ -158,14 +158,14 @@ func (m *Mesh) write(path string, b []byte) {
 	}
 }
 
-// ContainerAddr is the address of a service's nth container on the internal
+// ContainerAddr returns the address of a service's nth container on the internal
 // network, which the host can reach.
 func (m *Mesh) ContainerAddr(service string, n int) string {
 	m.T.Helper()
 	return m.Inspect(service, n, `{{(index .NetworkSettings.Networks "`+project+`_mesh").IPAddress}}`)
 }
 
-// Inspect is what `docker inspect` says of a service's nth container.
+// Inspect returns what `docker inspect` prints of a service's nth container.
 func (m *Mesh) Inspect(service string, n int, format string) string {
 	m.T.Helper()
 	out, err := exec.Command("docker", "inspect", "-f", format, fmt.Sprintf("%s-%s-%d", project, service, n)).CombinedOutput()
@@ -175,7 +175,7 @@ func (m *Mesh) Inspect(service string, n int, format string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Volume is the folder of a volume, which a mesh that runs may change.
+// Volume returns the host's folder of a volume; a running mesh may change its files.
 func (m *Mesh) Volume(name string) string {
 	m.T.Helper()
 	out, err := exec.Command("docker", "volume", "inspect", "-f", "{{.Mountpoint}}", project+"_"+name).Output()
@@ -185,8 +185,8 @@ func (m *Mesh) Volume(name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// configureTLS writes certificates and authorities where config/README.md says,
-// and returns the variables that name them.
+// configureTLS writes certificates and authorities to the paths that config/README.md
+// gives, and returns the variables that name them.
 func (m *Mesh) configureTLS() []string {
 	m.ca = certs.NewAuthority(m.T, m.Cert())
 	m.Recertify("first")
@@ -196,17 +196,19 @@ func (m *Mesh) configureTLS() []string {
 	return append([]string{"BINNACLE_TLS_CERT=/config/tls.crt", "BINNACLE_TLS_KEY=/config/tls.key", "BINNACLE_CA=/config/ca.crt", "BINNACLE_NATS_TLS_CA=/config/ca.crt"}, tlsVariables...)
 }
 
-// tlsVariables are what becomes part of the NATS server's configuration.
+// tlsVariables are the variables that change the NATS server's configuration.
 var tlsVariables = []string{"BINNACLE_NATS_TLS_CERT=/config/tls.crt", "BINNACLE_NATS_TLS_KEY=/config/tls.key"}
 
-// recertify replaces the files as a user of compose does, for user 65532.
+// recertify replaces the certificate files as a user of compose does, readable by user
+// 65532.
 func (m *Mesh) recertify(name string) {
 	for _, s := range []string{"gateway", "nats"} {
 		m.CertifyService(m.ca, s, name)
 	}
 }
 
-// CertifyService gives gateway or nats a certificate of an authority's.
+// CertifyService writes a certificate for gateway or nats, signed by the given
+// authority.
 func (m *Mesh) CertifyService(ca *certs.Authority, service, name string) {
 	m.T.Helper()
 	to, tmp := filepath.Join(m.Dir, "config", service), m.T.TempDir()
@@ -250,8 +252,8 @@ func (m *Mesh) ComposeCLI(args ...string) (string, error) {
 	return string(out), err
 }
 
-// compose runs one command, again if need be: the engine may refuse to remove
-// a network whose last container has only just gone.
+// compose runs one command, and repeats it where the engine refuses to remove a network
+// whose last container has just ended.
 func (m *Mesh) compose(args ...string) {
 	m.T.Helper()
 	var err error
@@ -264,17 +266,17 @@ func (m *Mesh) compose(args ...string) {
 	m.T.Fatal(err)
 }
 
-// ComposeShell makes the images, removes what another test left, and returns the
-// environment in which a shell's own `docker compose` runs the test's project,
-// configured by a folder of the test. The project is removed with the test.
+// ComposeShell builds the images, removes what an earlier test left, and returns the
+// environment in which `docker compose`, typed in a shell, runs the test's project with
+// a configuration folder of the test. The project is removed at the end of the test.
 func ComposeShell(t testing.TB) (env []string, name string) {
 	t.Helper()
 	m := base(t, "compose", Options{})
 	m.configure()
 	down := func() {
 		m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
-		// The harness's meshes have their ring in a folder, so theirs does not name the
-		// volume; a page's does, and keys of an earlier run would meet a new NATS.
+		// Meshes of the harness keep their keys in a folder, so their down -v does not
+		// remove the volume of a page's keys, which a new NATS server would refuse.
 		if out, err := exec.Command("docker", "volume", "rm", "-f", project+"_ring").CombinedOutput(); err != nil {
 			t.Errorf("volume of the ring: %v\n%s", err, out)
 		}
@@ -287,8 +289,8 @@ func ComposeShell(t testing.TB) (env []string, name string) {
 	return []string{"COMPOSE_PROJECT_NAME=" + project, "COMPOSE_PROGRESS=quiet", "BINNACLE_COMPOSE_CONFIG=" + filepath.Join(m.Dir, "config")}, project
 }
 
-// volumes makes m.Dir/volumes, in which each service's volume of keys has its
-// name, so that the command line on this machine distributes to them.
+// volumes links each service's volume of keys into m.Dir/volumes by the service's name,
+// so that the command line on this host distributes keys to them.
 func (m *Mesh) volumes() {
 	m.T.Helper()
 	dir := filepath.Join(m.Dir, "volumes")

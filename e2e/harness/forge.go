@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// Forge has the trusted core's own test forge n packs with insiders' keys and
-// compare its verdicts with those of the second verifier, which node runs. It
-// returns what the test printed.
+// Forge runs the trusted core's test that forges n packs with insiders' keys and
+// compares its verdicts with those of the second verifier, run by node. It returns the
+// test's output.
 func Forge(node string, n int) (string, error) {
 	cmd := exec.Command("go", "test", "-count=1", "-v", "-timeout=1h", "-run=^TestInsiders$", "./evidence")
 	cmd.Dir = filepath.Join(Root(), "pkg/core")

@@ -15,11 +15,10 @@ import (
 	"testing"
 )
 
-// GoImage makes an image of that name from this machine: its Go distribution and
-// the modules that packages need, in the places where the official image has
-// them, what it has compiled of them, and the few commands of a shell that
-// deploy/images/build runs. It stands in for the base image where no registry is
-// reachable.
+// GoImage builds an image of that name from this machine: its Go distribution and the
+// modules that packages need, at the paths of the official image, the build cache for
+// them, and the shell commands that deploy/images/build runs. It replaces the base image
+// where no registry is reachable.
 func GoImage(t testing.TB, name string, packages ...string) {
 	t.Helper()
 	cmd := exec.Command("docker", "import", "--change", "ENV PATH=/usr/local/go/bin:/usr/bin:/bin", "--change", "ENV GOPATH=/go GOCACHE=/go/cache", "-", name)
@@ -66,7 +65,7 @@ func (w *tree) golang(t testing.TB, packages []string) error {
 			return err
 		}
 	}
-	// What is known of every module, without the archives they came in.
+	// The metadata of every module, without its archive.
 	if err := w.folder(filepath.Join(modules, "cache/download"), "go/pkg/mod/cache/download", ".zip"); err != nil {
 		return err
 	}
@@ -84,8 +83,8 @@ func (w *tree) golang(t testing.TB, packages []string) error {
 	return w.compiled(t, packages)
 }
 
-// moduleDirs lists the folders of the modules that packages need, and of those
-// whose path is the beginning of such a module's: go looks into them too.
+// moduleDirs lists the folders of the modules that packages need, and of modules whose
+// path is a prefix of such a module's, where go looks too.
 func moduleDirs(packages []string) ([]string, error) {
 	out, err := goList(nil, append([]string{"-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, packages...)...)
 	if err != nil {
@@ -105,8 +104,8 @@ func moduleDirs(packages []string) ([]string, error) {
 	return dirs, nil
 }
 
-// compiled adds what the build cache of this machine has of packages, so that the
-// image links them and compiles what has changed.
+// compiled adds this machine's build cache for packages, so that the image compiles only
+// what has changed.
 func (w *tree) compiled(t testing.TB, packages []string) error {
 	cache := goEnv(t, "GOCACHE")
 	for _, env := range [][]string{nil, {"GOOS=wasip1", "GOARCH=wasm"}} {
@@ -163,7 +162,7 @@ func goEnv(t testing.TB, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// command adds a program and the libraries it is linked with.
+// command adds a program and its shared libraries.
 func (w *tree) command(name string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -183,8 +182,8 @@ func (w *tree) command(name string) error {
 	return nil
 }
 
-// folder adds the files below dir, but for those whose name ends in one of leave
-// and those in a folder that one of leave names between slashes.
+// folder adds the files below dir, except files whose name ends in an entry of leave,
+// and folders that an entry of leave names between slashes.
 func (w *tree) folder(dir, as string, leave ...string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -210,7 +209,7 @@ func (w *tree) add(path, as string) error {
 		return nil
 	}
 	w.have[as] = true
-	f, err := os.Open(path) // through links: what they lead to is wanted
+	f, err := os.Open(path) // links are followed: the image needs their targets
 	if err != nil {
 		return err
 	}

@@ -26,10 +26,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// Services of the mesh, in no particular order.
+// Services lists the services of the mesh, in no particular order.
 var Services = []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}
 
-// Root is the repository's root.
+// Root returns the root folder of the repository.
 func Root() string {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -46,7 +46,8 @@ func Root() string {
 	}
 }
 
-// Bin is a built program, or a failed test that says how to build it.
+// Bin returns the path of a built program. It fails the test, naming the command that
+// builds it, where the program is missing.
 func Bin(t testing.TB, name string) string {
 	t.Helper()
 	p := filepath.Join(Root(), "bin", name)
@@ -56,36 +57,36 @@ func Bin(t testing.TB, name string) string {
 	return p
 }
 
-// Options of a mesh.
+// Options configures a mesh.
 type Options struct {
 	Noop       bool
 	LLM        string   // llm document
-	Env        []string // of every process
+	Env        []string // added to the environment of every process
 	Capture    string   // plain, hashed, off; empty = plain
 	Policies   []string
 	Power      bool
 	Containerd string
 	Packs      string   // folder of packs; default bin/packs
-	Webhook    string   // receives calls that wait for approval
-	TLS        bool     // HTTP and NATS under a certificate of the test's own, m.Dir/tls.crt
-	Dir        string   // state; default a folder of the test
+	Webhook    string   // URL that is notified of calls that wait for approval
+	TLS        bool     // HTTP and NATS use a certificate of the test, m.Dir/tls.crt
+	Dir        string   // state folder; default a folder of the test
 	Flags      []string // of `up`
 	Mirror     bool     // keep a mirror of the ledger (one process per service)
 }
 
 // Mesh is a running mesh.
 type Mesh struct {
-	secrets bool // of the llm document are in the vault
+	secrets bool // the llm document's secrets are in the vault
 	ca      *certs.Authority
 	T       testing.TB
 	Name    string // topology
 	Addr    string
 	Dir     string
 	Token   string
-	NATS    string // URL, where the topology has one
+	NATS    string // URL of the NATS server, empty where it has no listener
 
 	opts  Options
-	ready time.Time // when the mesh was last ready, zero before
+	ready time.Time // when the mesh was last ready; zero before
 	mu    sync.Mutex
 	procs map[string]*Proc
 	log   *os.File
@@ -99,7 +100,7 @@ type Proc struct {
 	env  []string
 }
 
-// Topologies that need no container engine.
+// Topologies lists those that need no container engine.
 var Topologies = map[string]func(testing.TB, Options) *Mesh{"one": One, "processes": Processes}
 
 func base(t testing.TB, name string, o Options) *Mesh {
@@ -141,8 +142,8 @@ func One(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// OneUnready does not wait for /readyz, for a mesh that is not to become
-// ready. Its token must be there from an earlier start.
+// OneUnready is One for a mesh that is not expected to become ready: it does not wait
+// for /readyz. It uses the administrator's token of an earlier start.
 func OneUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "one", o)
 	argv := []string{Bin(t, "binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", m.packs()}
@@ -172,15 +173,15 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// readToken takes the administrator's token of an earlier start, if there is one.
+// readToken reads the administrator's token of an earlier start, if there is one.
 func (m *Mesh) readToken() {
 	if tok, err := os.ReadFile(filepath.Join(m.Dir, "admin.token")); err == nil {
 		m.Token = strings.TrimSpace(string(tok))
 	}
 }
 
-// Attach uses a mesh that is running already and is not ended by the test: addr
-// is its gateway's address, dir its state folder.
+// Attach returns a mesh that is already running and that the test does not stop. addr is
+// its gateway's address, dir its state folder.
 func Attach(t testing.TB, addr, dir string) *Mesh {
 	t.Helper()
 	m := &Mesh{T: t, Name: "running", Addr: addr, Dir: dir, procs: map[string]*Proc{}}
@@ -188,8 +189,8 @@ func Attach(t testing.TB, addr, dir string) *Mesh {
 	return m
 }
 
-// PackFolder is the folder of packs of a mesh, as who may write to it sees it: on
-// compose the host's, in the configuration folder. It is "" for a mesh that Attach found running.
+// PackFolder returns the folder of packs, by the path that can be written to: on compose
+// a folder of the host. It is "" for a mesh from Attach.
 func (m *Mesh) PackFolder() string {
 	switch m.Name {
 	case "running":
@@ -207,8 +208,8 @@ func Processes(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// ProcessesUnready does not wait for /readyz, for a mesh that is not to become
-// ready. Its token must be there from an earlier start.
+// ProcessesUnready is Processes for a mesh that is not expected to become ready: it does
+// not wait for /readyz. It uses the administrator's token of an earlier start.
 func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "processes", o)
 	binnacle := Bin(t, "binnacle")
@@ -363,7 +364,7 @@ func (m *Mesh) Kill(name string) {
 	<-p.done
 }
 
-// Exited waits for a process to end by itself and returns its exit code.
+// Exited waits for a process to exit by itself and returns its exit code.
 func (m *Mesh) Exited(name string, within time.Duration) int {
 	m.T.Helper()
 	m.mu.Lock()
@@ -377,10 +378,10 @@ func (m *Mesh) Exited(name string, within time.Duration) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Log is what the processes of the mesh have logged.
+// Log returns the log of all processes of the mesh.
 func (m *Mesh) Log() string { return string(m.read(m.log.Name())) }
 
-// Restart starts a killed process again with the same words.
+// Restart starts a killed process again with the same arguments.
 func (m *Mesh) Restart(name string) {
 	m.mu.Lock()
 	p := m.procs[name]
@@ -388,11 +389,11 @@ func (m *Mesh) Restart(name string) {
 	m.Start(name, p.argv, p.env)
 }
 
-// Cert is the authority of the certificates of a mesh with TLS: its only
-// certificate, except on compose.
+// Cert returns the path of the certificate authority of a mesh with TLS. Outside compose
+// it is the only certificate.
 func (m *Mesh) Cert() string { return filepath.Join(m.Dir, "tls.crt") }
 
-// Recertify replaces the certificates of a mesh with TLS by others of that name.
+// Recertify replaces the certificates of a mesh with TLS by new ones for a host name.
 func (m *Mesh) Recertify(name string) {
 	m.T.Helper()
 	if m.Name == "compose" {
@@ -410,7 +411,7 @@ func (m *Mesh) URL() string {
 	return "http://" + m.Addr
 }
 
-// client trusts the mesh's certificate as it is now.
+// client returns an HTTP client that trusts the mesh's current certificate.
 func (m *Mesh) client() *http.Client {
 	if !m.opts.TLS {
 		return http.DefaultClient
@@ -422,7 +423,7 @@ func (m *Mesh) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 }
 
-// Names lists the processes.
+// Names returns the names of the processes.
 func (m *Mesh) Names() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -434,7 +435,7 @@ func (m *Mesh) Names() []string {
 	return out
 }
 
-// PID is a process id.
+// PID returns the id of a process.
 func (m *Mesh) PID(name string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -482,7 +483,7 @@ func (m *Mesh) dump(readyz string) {
 		} `json:"services"`
 	}
 	_ = json.Unmarshal([]byte(readyz), &doc)
-	for _, n := range m.Names() { // one after the other, or they write over each other
+	for _, n := range m.Names() { // in series, so that their output does not mix
 		well := strings.HasPrefix(n, "nats")
 		for _, i := range doc.Services[n] {
 			well = well || i.OK
@@ -496,7 +497,7 @@ func (m *Mesh) dump(readyz string) {
 
 func (m *Mesh) WaitReady() {
 	m.T.Helper()
-	if !m.ready.IsZero() { // a gateway caches for a second that it is ready
+	if !m.ready.IsZero() { // a gateway caches its state for a second
 		time.Sleep(1100 * time.Millisecond)
 	}
 	var last string
@@ -523,7 +524,7 @@ func (m *Mesh) WaitReady() {
 	m.T.Fatalf("mesh not ready: %s", last)
 }
 
-// putSecrets puts the secrets that the llm document speaks of into the vault, once.
+// putSecrets stores the secrets that the llm document names in the vault, once.
 func (m *Mesh) putSecrets() {
 	if m.opts.LLM == "" || m.secrets {
 		return
@@ -544,7 +545,7 @@ func (m *Mesh) putSecrets() {
 	}
 }
 
-// Env is what a command needs to find the mesh.
+// Env returns the variables by which the binnacle command finds the mesh.
 func (m *Mesh) Env() []string {
 	env := []string{"BINNACLE_ADDR=" + strings.TrimPrefix(m.URL(), "http://"), "BINNACLE_CA=", "BINNACLE_TOKEN=" + m.Token, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
 	if m.opts.TLS {
@@ -562,7 +563,7 @@ func (m *Mesh) Env() []string {
 // CLI runs the binnacle command against the mesh.
 func (m *Mesh) CLI(args ...string) (string, error) { return m.CLIStdin("", args...) }
 
-// CLIStdin is CLI with something on standard input.
+// CLIStdin is CLI with standard input.
 func (m *Mesh) CLIStdin(stdin string, args ...string) (string, error) {
 	cmd := exec.Command(Bin(m.T, "binnacle"), args...)
 	cmd.Env = append(os.Environ(), m.Env()...)
@@ -590,12 +591,12 @@ func (m *Mesh) TokenFor(actor string, scopes ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// As is the mesh as the holder of another credential sees it.
+// As returns the mesh with another credential for requests and commands.
 func (m *Mesh) As(token string) *Mesh {
 	return &Mesh{T: m.T, Name: m.Name, Addr: m.Addr, Dir: m.Dir, Token: token, NATS: m.NATS}
 }
 
-// AgreedKey makes a virtual key that calls as actor, who agrees to it first.
+// AgreedKey creates a virtual key that calls as actor, after actor has consented.
 func (m *Mesh) AgreedKey(id, actor string, args ...string) (string, error) {
 	scopes := []string{"--scope", "llm:call"}
 	if _, err := m.As(m.TokenFor(actor, "llm:call")).CLI(append([]string{"key", "consent", id, "--maker", "admin"}, scopes...)...); err != nil {
@@ -604,7 +605,7 @@ func (m *Mesh) AgreedKey(id, actor string, args ...string) (string, error) {
 	return m.CLI(append([]string{"key", "create", id, "--actor", actor}, args...)...)
 }
 
-// SessionID is the id of the session that an actor of the mesh calls name.
+// SessionID returns the id of the session to which an actor gave a name.
 func SessionID(actor, name string) string { return contract.SessionID("default", actor, name) }
 
 // Response is an HTTP answer.

@@ -51,11 +51,11 @@ func NewLLM(t testing.TB) (*LLM, string) {
 	return l, path
 }
 
-// secretsFile is where the values of a document's secrets stand in tests; a mesh
-// that is started with the document gets them into its vault.
+// secretsFile is the path of the values of an llm document's secrets; a mesh that is
+// started with the document stores them in its vault.
 func secretsFile(doc string) string { return doc + ".secrets" }
 
-// WriteSecrets names the values of the secrets that an llm document speaks of.
+// WriteSecrets writes the values of the secrets that an llm document names.
 func WriteSecrets(t testing.TB, doc string, values map[string]string) {
 	b, err := json.Marshal(values)
 	if err != nil {
@@ -118,7 +118,7 @@ func (l *LLM) chat(w http.ResponseWriter, r *http.Request) {
 	if len(req.Tools) > 0 {
 		message["content"], finish = nil, "tool_calls"
 		var calls []any
-		for i, t := range req.Tools { // every tool it is offered, it calls
+		for i, t := range req.Tools { // it calls every offered tool
 			calls = append(calls, map[string]any{"id": fmt.Sprint("call_", i+1), "type": "function", "function": map[string]string{"name": t.Function.Name, "arguments": `{"text":"x"}`}})
 		}
 		message["tool_calls"] = calls
@@ -176,7 +176,7 @@ func wireError(w http.ResponseWriter, status int, message, code string) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": message, "type": "invalid_request_error", "param": nil, "code": code}})
 }
 
-// responses speaks the Responses API: it calls every function it is offered.
+// responses implements the Responses API: it calls every offered function.
 func (l *LLM) responses(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Authorization") != "Bearer "+l.Key {
 		wireError(w, 401, "Incorrect API key provided", "invalid_api_key")

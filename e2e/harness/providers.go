@@ -53,17 +53,17 @@ type Providers struct {
 	down  map[string]bool
 }
 
-// Seen is one request that came.
+// Seen is one received request.
 type Seen struct {
 	Provider, Path, Model string
 	Header                http.Header
 	Body                  []byte
 	At                    time.Time
-	Gone                  time.Time // when the caller left before the end; zero: it stayed
+	Gone                  time.Time // when the client disconnected before the end; zero if it did not
 	done                  bool
 }
 
-// bedrockKey is the key pair that requests are signed under (SigV4).
+// bedrockKey is the key pair of SigV4 signatures.
 const bedrockKey = `{"access_key_id":"AKIDEXAMPLE0123456789","secret_access_key":"wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"}`
 
 // NewProviders starts the server and writes an llm document with a provider for
@@ -114,10 +114,10 @@ func NewProviders(t testing.TB, more map[string]any) (*Providers, string) {
 	return p, path
 }
 
-// Flooded is how many bytes the flood has written so far.
+// Flooded returns the bytes that the model flood has written so far.
 func (p *Providers) Flooded() int64 { return p.flood.Load() }
 
-// Requests is what came for a model; "" for all.
+// Requests returns the requests for a model, or all if model is "".
 func (p *Providers) Requests(model string) []Seen {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *Providers) Requests(model string) []Seen {
 	return out
 }
 
-// SetKey changes the value that a provider takes for a secret's name.
+// SetKey changes the API key that a provider accepts for a secret's name.
 func (p *Providers) SetKey(name, value string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +143,7 @@ func (p *Providers) key(name string) string {
 	return p.Keys[name]
 }
 
-// see records a request, and when its caller leaves.
+// see records a request, and the time when its client disconnects.
 func (p *Providers) see(r *http.Request, provider, model string, body []byte) (n int) {
 	p.mu.Lock()
 	n = len(p.seen)
@@ -166,7 +166,7 @@ func (p *Providers) finished(r *http.Request, n int) {
 	p.seen[n].done = r.Context().Err() == nil
 }
 
-// ask is a request as every wire means it.
+// ask is a request, independent of its wire format.
 type ask struct {
 	model   string // last part
 	stream  bool
@@ -178,7 +178,7 @@ type ask struct {
 	usage   bool
 }
 
-// reply is what is answered.
+// reply is a response, independent of its wire format.
 type reply struct {
 	think string
 	words []string
@@ -219,7 +219,7 @@ func (a *ask) reply() reply {
 	return r
 }
 
-// before does what happens before an answer; true: there is none.
+// before handles models that delay or fail; it returns true if it has sent the response.
 func (p *Providers) before(w http.ResponseWriter, r *http.Request, a *ask, fail func(status int)) bool {
 	switch a.behave() {
 	case "limited":
@@ -263,7 +263,7 @@ func (p *Providers) before(w http.ResponseWriter, r *http.Request, a *ask, fail 
 	return false
 }
 
-// nested writes more open lists than any stack holds.
+// nested writes 11 MiB of open brackets, which overflow a recursive parser's stack.
 func nested(w http.ResponseWriter, a *ask) {
 	doc := []byte(`{"id":"x","error":` + strings.Repeat("[", 11<<20))
 	switch {
@@ -278,7 +278,7 @@ func nested(w http.ResponseWriter, a *ask) {
 	_, _ = w.Write(doc)
 }
 
-// args are the arguments of every call that is answered.
+// args are the arguments of every tool call in responses.
 func (a *ask) args() string {
 	if a.behave() == "deepargs" {
 		const depth = 1 << 20
@@ -302,7 +302,8 @@ func (s sseOut) send(name string, doc any) {
 	s.w.(http.Flusher).Flush()
 }
 
-// stopAt reports whether a stream ends badly behind word i, having done so.
+// stopAt ends a stream after word i where the model demands a bad end, and reports
+// whether it did.
 func (s sseOut) stopAt(a *ask, i int, fault func()) bool {
 	if i != 2 {
 		if a.behave() == "pace" {

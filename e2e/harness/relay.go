@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// testNetwork joins containers and the host: what listens on the host's address
-// there is reached by containers, and by nobody outside the machine.
+// testNetwork connects containers and the host: containers reach listeners on the host's
+// address in it, and hosts outside do not.
 const testNetwork = "binnacle-e2e-host"
 
-// testHost is the host's address on the test's network, which is made if need be.
+// testHost returns the host's address on the test's network, which it creates where it
+// is missing.
 func testHost(t testing.TB) string {
 	t.Helper()
 	inspect := func() (string, error) {
@@ -32,13 +33,12 @@ func testHost(t testing.TB) string {
 	return addr
 }
 
-// relay passes connections to listen on to a server of the test, until the test
-// ends.
+// relay forwards connections to a server of the test until the test ends.
 func relay(t testing.TB, listen, to string) {
 	t.Helper()
 	l, err := net.Listen("tcp", listen)
 	if err != nil && strings.Contains(err.Error(), "address already in use") {
-		return // the document names the server twice
+		return // a relay for this server exists already
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -138,7 +138,7 @@ func (p *Providers) openaiCall(w http.ResponseWriter, r *http.Request, name, dep
 	}
 }
 
-// flatten is a content's text, and how many images it holds.
+// flatten returns a content's text and the number of its images.
 func flatten(raw json.RawMessage) (string, int) {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
@@ -362,7 +362,7 @@ func (p *Providers) responsesWire(w http.ResponseWriter, r *http.Request, a *ask
 	send("response.completed", map[string]any{"response": doc("completed", items, use)})
 }
 
-// azure serves /azure/openai/deployments/{deployment}/….
+// azure implements /azure/openai/deployments/{deployment}/….
 func (p *Providers) azure(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Api-Key") != p.key("llm.azure") {
 		jsonOut(w, 401, map[string]any{"error": map[string]string{"code": "401", "message": "Access denied due to invalid subscription key or wrong API endpoint."}})

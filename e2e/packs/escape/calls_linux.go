@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited are the descriptors that were open before this program opened any.
+// inherited lists the descriptors that were open at the start of the program.
 var inherited = func() []int {
 	open := []int{}
 	for fd := 3; fd < 1024; fd++ {
@@ -28,7 +28,7 @@ func burn(ms int64) {
 	}
 }
 
-// held keeps arguments of system calls alive.
+// held keeps arguments of system calls reachable for the garbage collector.
 var held [][]byte
 
 func facts() map[string]any {
@@ -127,7 +127,7 @@ func calls() []attempt {
 		call("sethostname", unix.SYS_SETHOSTNAME, payload, 1),
 		call("fanotify_init", unix.SYS_FANOTIFY_INIT, 0, 0),
 	}
-	if os.Getuid() == 0 { // the one user of a user namespace of its own
+	if os.Getuid() == 0 { // the only user id of a new user namespace
 		for i := range out {
 			if out[i].name == "setuid 0" {
 				out = append(out[:i], out[i+1:]...)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// attempt is one way out: nil means that it worked.
+// attempt tries one escape; nil means that it succeeded.
 type attempt struct {
 	name string
 	try  func() error
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// wanted is how many milliseconds of CPU time the caller asks to use.
+// wanted is the CPU time in milliseconds that the caller requests.
 func wanted() int64 {
 	var in struct {
 		BurnMS int64 `json:"burn_ms"`
@@ -52,7 +52,7 @@ func wanted() int64 {
 	return in.BurnMS
 }
 
-// read fails unless the file holds want: an empty one tells nothing.
+// read fails unless the file contains want; an empty file proves nothing.
 func read(path, want string) error {
 	b, err := os.ReadFile(path)
 	if err == nil && !contains(string(b), want) {

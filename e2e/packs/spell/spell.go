@@ -1,4 +1,5 @@
-// Package spell spells a text in the ways that programs do.
+// Package spell encodes a text in the ways that programs commonly do, for tests of
+// redaction.
 package spell
 
 import (
@@ -13,10 +14,10 @@ import (
 	"unicode/utf16"
 )
 
-// Hows lists the spellings.
+// Hows lists the names of the encodings.
 var Hows = []string{"plain", "escapes", "slash", "quoted twice", "go", "base64", "base64 1", "base64 2", "hex", "HEX", "percent", "PERCENT", "query", "html"}
 
-// In returns v in a spelling, as it may be put between the quotes of a JSON string.
+// In returns v in the named encoding, valid between the quotes of a JSON string.
 func In(how, v string) string {
 	each := func(format string) string {
 		var b strings.Builder
