@@ -15,8 +15,9 @@ import (
 
 const module = "github.com/binnacle-mesh/binnacle/pkg/core"
 
-// allowed is everything the trusted core may import from the standard
-// library, package by package. Adding to it is a decision, not a detail.
+// allowed lists, for each package of the trusted core, the standard packages that
+// it may import. Every addition enlarges what a reviewer must trust, and needs a
+// reason in its commit.
 var allowed = map[string][]string{
 	"canon":               {"bytes", "errors", "fmt", "math", "slices", "strconv", "unicode/utf16", "unicode/utf8"},
 	"sign":                {"crypto/ed25519", "crypto/sha256", "encoding/base64", "encoding/hex", "errors", "fmt", "strings"},
@@ -30,6 +31,8 @@ var allowed = map[string][]string{
 	"cmd/binnacle-verify": {"encoding/json", "errors", "flag", "fmt", "io", "io/fs", "os", "strings"},
 }
 
+// TestImports shows that every package of the trusted core imports only what
+// allowed lists, and that allowed lists every package.
 func TestImports(t *testing.T) {
 	for pkg, std := range allowed {
 		for path, imports := range importsOf(t, pkg) {
@@ -59,8 +62,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestNoRequire: the go.mod has no require block, which anyone can check at a
-// glance.
+// TestNoRequire shows that go.mod has no require block, so that a reader sees at
+// a glance that the module has no dependencies.
 func TestNoRequire(t *testing.T) {
 	b, err := os.ReadFile("go.mod")
 	if err != nil {
@@ -92,16 +95,17 @@ func importsOf(t *testing.T, dir string) map[string][]string {
 	return out
 }
 
-// TestMakers scans the whole tree: decisions, intents, receipts and trust
-// keys are made only here, and allowed_* is consumed only by pkg/execute and
-// by policy's own sweep. One exception is named: the gateway reads the intents of
-// callers that execute themselves, and hands them out by execute.Lender alone.
+// TestMakers scans the whole repository. Only the trusted core constructs
+// decisions, intents, receipts and trust keys, and only pkg/execute and policy's
+// expiry of unstarted calls consume allowed_* subjects. The one exception is the
+// gateway: it reads the intents of calls that their callers execute, and gives
+// them out through execute.Lender alone.
 func TestMakers(t *testing.T) {
 	sealed := map[string][]string{
 		"Decision":        {"pkg/core/"},
 		"ExecutionIntent": {"pkg/core/"},
 		"Receipt":         {"pkg/core/"},
-		"TrustKey":        {"pkg/core/", "services/binnacle/internal/keyring/"}, // unsigned until trust.Publish
+		"TrustKey":        {"pkg/core/", "services/binnacle/internal/keyring/"}, // the key ring builds unsigned keys; trust.Publish signs them
 	}
 	out, err := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").CombinedOutput()
 	root := "../.."
@@ -139,7 +143,7 @@ func TestMakers(t *testing.T) {
 				if x.Sel.Name == "AllowedFilter" || x.Sel.Name == "ExecutorWork" {
 					switch {
 					case strings.HasPrefix(f, "pkg/execute/"), f == "pkg/run/run.go", f == "services/policy/policy/topology.go":
-					case x.Sel.Name == "ExecutorWork" && strings.HasPrefix(f, "services/"): // a declaration; consuming it is pkg/execute's
+					case x.Sel.Name == "ExecutorWork" && strings.HasPrefix(f, "services/"): // services declare the work they take; pkg/execute consumes it
 					default:
 						t.Errorf("%s reads allowed_* beside pkg/execute", f)
 					}

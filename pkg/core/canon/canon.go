@@ -1,11 +1,20 @@
 // Package canon writes and reads canonical JSON as RFC 8785 (JSON
-// Canonicalization Scheme) defines it: one byte sequence for each value.
+// Canonicalization Scheme) defines it: one byte sequence for each value. Digests
+// and signatures of the whole project are computed over these bytes.
 //
-// Transform canonicalises JSON of foreign origin. Append and Read write and
-// read documents of our own, whose members are listed once in ascending order;
-// Read accepts nothing but what Append writes. A Shape checks canonical bytes
-// against a JSON Schema. All of them yield, or accept, the same bytes for the
-// same value, and tests hold every contract to that.
+// Transform canonicalizes JSON from any source. Append and Read write and read
+// the project's own documents, each of which lists its members once, in ascending
+// order; Read accepts only the bytes that Append writes. A Shape checks canonical
+// bytes against a JSON Schema. All of them agree on the bytes of a value, and the
+// tests compare them for every document of package contract.
+//
+// encoding/json is not used: it accepts duplicate names, replaces invalid UTF-8
+// and matches names without regard to case, so two readers could see two
+// documents in the same signed bytes.
+//
+// The package imports neither I/O nor reflection. Its functions may be called
+// concurrently. A new kind of member is a method of Codec, in codec.go, with a
+// case in TestCodec.
 package canon
 
 import (
@@ -19,17 +28,20 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth is the number of objects and arrays that may be nested in each
-// other. Deeper input is an error in every function of this package.
+// MaxDepth is the number of objects and arrays that may be nested in each other.
+// Every function of this package returns an error for input that is nested more
+// deeply, so that recursion is bounded.
 const MaxDepth = 128
 
-// Error says where and why input is not acceptable JSON, or not canonical.
+// Error reports where and why input is not acceptable JSON, or not in canonical
+// form.
 type Error struct {
 	Offset int    // in bytes, from the start of the input
 	Reason string // lower case, without the offset
 }
 
-// Error returns the reason and the offset.
+// Error returns the reason and the offset as one line, in the form that the
+// verifiers' error tables compare.
 func (e *Error) Error() string { return fmt.Sprintf("json: %s at byte %d", e.Reason, e.Offset) }
 
 // Transform appends the canonical form of the JSON text src to dst and returns
@@ -50,13 +62,15 @@ func Transform(dst, src []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// IsCanonical reports whether b is one JSON value in its canonical form.
+// IsCanonical reports whether b is exactly one JSON value in its canonical form.
+// It allocates a copy of b, and does not retain b.
 func IsCanonical(b []byte) bool {
 	c, err := Transform(make([]byte, 0, len(b)), b)
 	return err == nil && string(c) == string(b)
 }
 
-// parser reads JSON of any spelling from src and appends its canonical form.
+// parser reads JSON in any valid form from src, and its methods append the
+// canonical form to a destination.
 type parser struct {
 	src []byte
 	pos int
@@ -75,7 +89,7 @@ func (p *parser) space() {
 	}
 }
 
-// accept reads b if it comes next.
+// accept moves past b and returns true if b is the next byte.
 func (p *parser) accept(b byte) bool {
 	if p.pos >= len(p.src) || p.src[p.pos] != b {
 		return false
@@ -123,11 +137,12 @@ func (p *parser) literal(dst []byte) ([]byte, error) {
 // members.values[start:end].
 type member struct {
 	name       string
-	units      []uint16 // set only when a name is not ASCII
+	units      []uint16 // UTF-16 code units of name; set only when a name of the object is not ASCII
 	start, end int
 }
 
-// members are those of one object, in the order of the input until sort.
+// members holds the members of one object, in the order of the input until sort
+// is called.
 type members struct {
 	list     []member
 	values   []byte
@@ -182,7 +197,7 @@ func (p *parser) object(dst []byte, depth int) ([]byte, error) {
 	}
 }
 
-// member reads a name and its value.
+// member reads one name with its value, and adds them to m.
 func (p *parser) member(m *members, depth int) error {
 	p.space()
 	if p.pos >= len(p.src) || p.src[p.pos] != '"' {
@@ -217,7 +232,8 @@ func ascii(s string) bool {
 	return true
 }
 
-// appendMembers appends the object, whose last byte was just read.
+// appendMembers appends the object, whose closing brace was just read, with its
+// members sorted. It returns an error for a name that occurs twice.
 func (p *parser) appendMembers(dst []byte, m *members) ([]byte, error) {
 	m.sort()
 	dst = append(dst, '{')
@@ -260,8 +276,8 @@ func (p *parser) array(dst []byte, depth int) ([]byte, error) {
 	}
 }
 
-// str reads the string whose opening quote is at p.pos. One without escapes,
-// as nearly all are, is copied once.
+// str reads the string whose opening quote is at p.pos. A string without escapes,
+// which is the usual case, is copied only once.
 func (p *parser) str() (string, error) {
 	p.pos++
 	start := p.pos
@@ -282,7 +298,7 @@ func (p *parser) str() (string, error) {
 	return "", p.fail("unterminated string")
 }
 
-// endString returns the string whose closing quote is at p.pos.
+// endString returns s, the content of the string whose closing quote is at p.pos.
 func (p *parser) endString(s []byte) (string, error) {
 	if !utf8.Valid(s) {
 		return "", p.fail("invalid UTF-8")
@@ -314,8 +330,8 @@ func (p *parser) escaped(start int) (string, error) {
 	return "", p.fail("unterminated string")
 }
 
-// unescaped is the byte that a one-character escape encodes, by that
-// character; 0 where there is no such escape.
+// unescaped maps the character after a backslash to the byte that this short
+// escape encodes; 0 means that there is no such escape.
 var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // escape reads the escape at p.pos and appends the character that it encodes.
@@ -338,8 +354,8 @@ func (p *parser) escape(buf []byte) ([]byte, error) {
 	return utf8.AppendRune(buf, r), nil
 }
 
-// codePoint reads what follows \u: four digits, or those of a high surrogate
-// and then the escape of a low one.
+// codePoint reads the part of an escape after \u: four hex digits, and for a high
+// surrogate also the escape of the low one.
 func (p *parser) codePoint() (rune, error) {
 	r, err := p.hex4()
 	if err != nil || !utf16.IsSurrogate(r) {
@@ -386,7 +402,7 @@ func (p *parser) number(dst []byte) ([]byte, error) {
 	return AppendNumber(dst, f)
 }
 
-// digits reads digits and reports whether there was one.
+// digits reads a sequence of digits and reports whether it holds at least one.
 func (p *parser) digits() bool {
 	n := p.pos
 	for p.pos < len(p.src) && p.src[p.pos] >= '0' && p.src[p.pos] <= '9' {
@@ -395,10 +411,12 @@ func (p *parser) digits() bool {
 	return p.pos > n
 }
 
-// fraction reads a number's fraction, if it has one.
+// fraction reads a number's fraction if there is one, and reports whether the
+// input is valid so far.
 func (p *parser) fraction() bool { return !p.accept('.') || p.digits() }
 
-// exponent reads a number's exponent, if it has one.
+// exponent reads a number's exponent if there is one, and reports whether the
+// input is valid so far.
 func (p *parser) exponent() bool {
 	if !p.accept('e') && !p.accept('E') {
 		return true
@@ -419,14 +437,15 @@ func AppendNumber(dst []byte, f float64) ([]byte, error) {
 		return nil, errNumber
 	}
 	if f == 0 {
-		return append(dst, '0'), nil // also minus zero
+		return append(dst, '0'), nil // also for minus zero, which RFC 8785 writes as 0
 	}
 	if a := math.Abs(f); a >= 1e-6 && a < 1e21 {
 		return strconv.AppendFloat(dst, f, 'f', -1, 64), nil
 	}
 	n := len(dst)
 	dst = strconv.AppendFloat(dst, f, 'e', -1, 64)
-	// Go writes at least two exponent digits, ECMAScript does not pad.
+	// Go writes at least two digits of an exponent; ECMAScript writes no leading
+	// zero.
 	if e := len(dst) - 2; e > n && dst[e] == '0' && (dst[e-1] == '-' || dst[e-1] == '+') {
 		dst[e] = dst[e+1]
 		dst = dst[:e+1]
@@ -436,8 +455,8 @@ func AppendNumber(dst []byte, f float64) ([]byte, error) {
 
 const hexDigits = "0123456789abcdef"
 
-// shortEscapes is the character behind the backslash for each byte that
-// RFC 8785 (section 3.2.2.2) escapes with one character; 0 for the others.
+// shortEscapes maps a byte that RFC 8785 (section 3.2.2.2) escapes with one
+// character to that character; 0 means that the byte has no short escape.
 var shortEscapes = [utf8.RuneSelf]byte{'"': '"', '\\': '\\', '\b': 'b', '\t': 't', '\n': 'n', '\f': 'f', '\r': 'r'}
 
 // AppendString appends s as a canonical JSON string (RFC 8785 section 3.2.2.2)
@@ -445,7 +464,7 @@ var shortEscapes = [utf8.RuneSelf]byte{'"': '"', '\\': '\\', '\b': 'b', '\t': 't
 // replaced by U+FFFD, so a caller that must not lose bytes validates first.
 func AppendString(dst []byte, s string) []byte {
 	dst = append(slices.Grow(dst, len(s)+2), '"')
-	start := 0 // of what is still to be copied
+	start := 0 // of the part that is not yet copied
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= utf8.RuneSelf {
@@ -466,7 +485,8 @@ func AppendString(dst []byte, s string) []byte {
 	return append(append(dst, s[start:]...), '"')
 }
 
-// appendEscape appends the escape of a byte that cannot stand for itself.
+// appendEscape appends the escape of a byte that must not occur in a JSON string
+// as it is.
 func appendEscape(dst []byte, c byte) []byte {
 	if short := shortEscapes[c]; short != 0 {
 		return append(dst, '\\', short)

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// RFC 8785 §3.2.2 and §3.2.3 samples.
+// TestRFC8785Sample checks the samples of RFC 8785 sections 3.2.2 and 3.2.3.
 func TestRFC8785Sample(t *testing.T) {
 	in := `{"numbers":[333333333.33333329,1E30,4.50,2e-3,0.000000000000000000000000001],"string":"\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/","literals":[null,true,false]}`
 	want := `{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}`
@@ -20,7 +20,8 @@ func TestRFC8785Sample(t *testing.T) {
 	}
 }
 
-// RFC 8785 §3.2.3: keys sort by UTF-16 code units.
+// TestKeyOrder checks that names are sorted by UTF-16 code units (RFC 8785
+// section 3.2.3).
 func TestKeyOrder(t *testing.T) {
 	in := `{"\u20ac":"Euro Sign","\r":"Carriage Return","\ufb33":"Hebrew Letter Dalet With Dagesh","1":"One","\ud83d\ude00":"Emoji: Grinning Face","\u0080":"Control","\u00f6":"Latin Small Letter O With Diaeresis"}`
 	got, err := Transform(nil, []byte(in))
@@ -38,7 +39,7 @@ func TestKeyOrder(t *testing.T) {
 	}
 }
 
-// RFC 8785 Appendix B.
+// TestNumbers checks the number samples of RFC 8785 appendix B.
 func TestNumbers(t *testing.T) {
 	for _, c := range []struct {
 		bits uint64
@@ -82,7 +83,8 @@ func TestRejects(t *testing.T) {
 	}
 }
 
-// FuzzTransform: idempotent, and the same document as encoding/json sees.
+// FuzzTransform shows that Transform is idempotent, and that its result decodes
+// to the same value with encoding/json as its input.
 func FuzzTransform(f *testing.F) {
 	for _, s := range []string{`{"b":1,"a":[1.5,"x\u00e9",null,true]}`, `"\ud83d\ude00"`, `1e21`, `{"":{}}`, `[1e-7,-0]`} {
 		f.Add([]byte(s))
@@ -116,13 +118,13 @@ func BenchmarkTransform1KiB(b *testing.B) {
 	}
 }
 
-// one is a document of one string.
+// one is a document with a single string member.
 type one struct{ v string }
 
 func (o *one) Canonical(c *Codec) { c.Str("v", &o.v) }
 
-// FuzzReadString holds Read to accept the one canonical spelling of each string
-// and nothing else.
+// FuzzReadString shows that Read accepts the canonical form of each string and no
+// other form of it.
 func FuzzReadString(f *testing.F) {
 	for _, s := range []string{`plain`, `a\"b`, `\\`, `\u0001`, `\u001f`, `\u001F`, `\u000a`, `\n`, `\/`, `\ud83d\ude00`, "\xff", `\`, `\u00`, "tab\there", `\u0020`, "é\\n", `\"`} {
 		f.Add(s)

@@ -1,36 +1,40 @@
 package canon
 
-// Document names its members once, in ascending order; Append writes and Read
-// reads by the same list. Optional members (Opt…) are absent when empty, since
-// absence is the only spelling of "nothing" in our documents.
+// Document is a value with a canonical form. It lists its members once, in
+// ascending order of their names; Append writes and Read reads by the same list,
+// so that the two cannot disagree. Optional members (the methods Opt…) are absent
+// when empty: absence is the only form of "no value" in a document, and a present
+// but empty optional member is an error.
 //
 // Canonical calls one method of c for each member, with a pointer to the field
-// that holds it. It calls them in the same order whatever the fields hold.
+// that holds the value. It makes the same calls in the same order for every
+// content of the fields.
 type Document interface{ Canonical(c *Codec) }
 
-// Append appends d's canonical bytes to dst and returns the extended slice. d
-// is not changed.
+// Append appends the canonical bytes of d to dst and returns the extended slice.
+// It does not change d. Raw members must already be canonical, which is not
+// checked.
 func Append(dst []byte, d Document) []byte {
 	c := Codec{w: Writer{B: dst}}
 	c.object(d)
 	return c.w.B
 }
 
-// Read fills d from b, which must be d's canonical bytes and nothing else:
-// another order, a doubled or unknown name, white space, another spelling of a
-// string or number, and an empty optional member are errors. d must be the zero
-// value; after an error its content is undefined. Strings are copied; raw
-// members alias b.
+// Read fills d from b, which must hold the canonical bytes of d and nothing else.
+// Another order, a duplicate or unknown name, white space, another form of a
+// string or number, and an empty optional member are errors, so that one document
+// has one digest. d must be the zero value; after an error its content is
+// undefined. Strings are copied; raw members alias b.
 func Read(b []byte, d Document) error {
 	c := Codec{scanner: scanner{in: b}, reading: true}
 	c.object(d)
 	return c.end("data after the document")
 }
 
-// Members calls f for each member of a canonical object in order: its name,
-// with the quotes, and its value, both as in doc. Both alias doc. An
-// error is returned for what is no object; the values themselves are checked no
-// further than that brackets and strings balance.
+// Members calls f for each member of the canonical object doc, in order, with the
+// name in its quotes and the value, both as they are in doc. The two slices alias
+// doc. Members returns an error if doc is not an object. Of the values it checks
+// only that brackets and quotes balance.
 func Members(doc []byte, f func(name, value []byte)) error {
 	s := scanner{in: doc, depth: 1}
 	s.expect('{')
@@ -51,20 +55,23 @@ func Members(doc []byte, f func(name, value []byte)) error {
 	return s.end("data after the document")
 }
 
-// Codec is one pass over a document, writing or reading. Each method handles
-// one member: k is its name, and v points to its value, which a writing pass
-// writes and a reading pass sets. A reading pass stops at its first error.
+// Codec is one pass over a document, which either writes or reads. Each method
+// handles one member: k is the member's name and v points to its value, which a
+// writing pass writes and a reading pass sets. A reading pass stops at its first
+// error, and its later calls change nothing. A Codec is used by one goroutine.
 type Codec struct {
-	scanner // of a reading pass
+	scanner // used by a reading pass
 	w       Writer
 	reading bool
 }
 
-// Reading reports whether this is a reading pass.
+// Reading reports whether this pass reads. A document that stores a member in
+// another form than the JSON has converts it before a writing pass and after a
+// reading one.
 func (c *Codec) Reading() bool { return c.reading }
 
-// Fail ends a reading pass with err, which Read returns. The first error
-// counts; nil is none.
+// Fail ends a reading pass with err, which Read then returns. Only the first
+// error is recorded, and a nil err is ignored.
 func (c *Codec) Fail(err error) { c.stop(err) }
 
 func (c *Codec) object(d Document) {
@@ -85,7 +92,8 @@ func (c *Codec) object(d Document) {
 	c.first = outer
 }
 
-// Str is a string member.
+// Str writes or reads a string member, which is present even when it is empty.
+// Reading copies the string.
 func (c *Codec) Str(k string, v *string) {
 	if !c.reading {
 		c.w.Str(k, *v)
@@ -94,7 +102,8 @@ func (c *Codec) Str(k string, v *string) {
 	}
 }
 
-// OptStr is a string member that is absent when empty.
+// OptStr writes or reads a string member that is absent when empty; an empty
+// string in the input is an error.
 func (c *Codec) OptStr(k string, v *string) {
 	switch {
 	case c.reading && c.has(k):
@@ -106,7 +115,8 @@ func (c *Codec) OptStr(k string, v *string) {
 	}
 }
 
-// Const is a string member that always has the value v; any other is an error.
+// Const writes or reads a string member that always has the value v; a reading
+// pass fails for any other value.
 func (c *Codec) Const(k, v string) {
 	got := v
 	c.Str(k, &got)
@@ -115,7 +125,8 @@ func (c *Codec) Const(k, v string) {
 	}
 }
 
-// Int is an integer member. Its magnitude is at most MaxInt.
+// Int writes or reads an integer member. Its magnitude is at most MaxInt; reading
+// fails beyond it, writing does not check.
 func (c *Codec) Int(k string, v *int64) {
 	if !c.reading {
 		c.w.Int(k, *v)
@@ -124,8 +135,8 @@ func (c *Codec) Int(k string, v *int64) {
 	}
 }
 
-// OptInt is an integer member that is absent when zero. Its magnitude is at
-// most MaxInt.
+// OptInt writes or reads an integer member that is absent when zero; a zero in
+// the input is an error. Its magnitude is at most MaxInt.
 func (c *Codec) OptInt(k string, v *int64) {
 	switch {
 	case c.reading && c.has(k):
@@ -137,7 +148,8 @@ func (c *Codec) OptInt(k string, v *int64) {
 	}
 }
 
-// OptBool is a boolean member that is absent when false.
+// OptBool writes or reads a boolean member that is absent when false; the value
+// false in the input is an error.
 func (c *Codec) OptBool(k string, v *bool) {
 	switch {
 	case c.reading && c.has(k):
@@ -150,9 +162,9 @@ func (c *Codec) OptBool(k string, v *bool) {
 	}
 }
 
-// Raw is a member of any JSON value. A writing pass writes the bytes of v,
-// which must be canonical; a reading pass checks that they are, and sets v to
-// bytes that alias the input.
+// Raw writes or reads a member that holds any JSON value. A writing pass copies
+// the bytes of v, which must be canonical. A reading pass checks that the value
+// is canonical, and sets v to bytes that alias the input.
 func (c *Codec) Raw(k string, v *[]byte) {
 	c.Data(k, v)
 	if c.reading && c.err == nil && !IsCanonical(*v) {
@@ -160,8 +172,8 @@ func (c *Codec) Raw(k string, v *[]byte) {
 	}
 }
 
-// Data is Raw, except that a reading pass checks no more of the value than that
-// brackets and strings balance: the caller checks the rest.
+// Data is like Raw, except that a reading pass checks only that brackets and
+// quotes balance. The caller must check the value before it relies on it.
 func (c *Codec) Data(k string, v *[]byte) {
 	if !c.reading {
 		c.w.Raw(k, *v)
@@ -174,8 +186,8 @@ func (c *Codec) Data(k string, v *[]byte) {
 	}
 }
 
-// Strs is an array of strings. A reading pass sets an empty array to an empty
-// slice that is not nil.
+// Strs writes or reads an array of strings, which is present even when it is
+// empty. A reading pass sets an empty array to an empty slice that is not nil.
 func (c *Codec) Strs(k string, v *[]string) {
 	if !c.reading {
 		c.w.Strs(k, *v)
@@ -185,7 +197,8 @@ func (c *Codec) Strs(k string, v *[]string) {
 	}
 }
 
-// OptStrs is an array of strings that is absent when empty.
+// OptStrs writes or reads an array of strings that is absent when empty; an empty
+// array in the input is an error.
 func (c *Codec) OptStrs(k string, v *[]string) {
 	switch {
 	case c.reading && c.has(k):
@@ -198,7 +211,8 @@ func (c *Codec) OptStrs(k string, v *[]string) {
 	}
 }
 
-// Doc is a member that is a document of its own.
+// Doc writes or reads a member that is itself a document. The nested document
+// counts towards MaxDepth.
 func (c *Codec) Doc(k string, d Document) {
 	if !c.reading {
 		c.w.key(k)
@@ -208,8 +222,9 @@ func (c *Codec) Doc(k string, d Document) {
 	}
 }
 
-// OptDoc is a member that is a document of its own, and is absent when *p is
-// nil.
+// OptDoc writes or reads a member that is itself a document and is absent when *p
+// is nil. A reading pass allocates the document. It is a function because methods
+// cannot have type parameters.
 func OptDoc[T any, P interface {
 	*T
 	Document
@@ -224,7 +239,8 @@ func OptDoc[T any, P interface {
 	}
 }
 
-// List is an array of documents that is absent when empty.
+// List writes or reads an array of documents that is absent when empty; an empty
+// array in the input is an error. A reading pass appends to *v.
 func List[T any, P interface {
 	*T
 	Document

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// listed is a document with every kind of member that row lacks.
+// listed is a document with the kinds of members that row lacks.
 type listed struct {
 	Const string
 	Data  []byte
@@ -28,7 +28,8 @@ func (l *listed) Canonical(c *Codec) {
 	List(c, "rows", &l.Rows)
 }
 
-// TestCodec: what is written and what is read of each kind of member.
+// TestCodec checks the bytes that are written for each kind of member, the value
+// that is read back, and the input that is rejected.
 func TestCodec(t *testing.T) {
 	const least = `{"actor":"","count":0,"raw":1}`
 	for _, c := range []struct {
@@ -68,8 +69,8 @@ func TestCodec(t *testing.T) {
 	}
 }
 
-// TestStrings: every byte below 0x80, some above, and the escapes around them,
-// written and read.
+// TestStrings writes and reads every byte below 0x80, some characters above it,
+// and their escapes.
 func TestStrings(t *testing.T) {
 	for c := range 0x80 {
 		s := "a" + string(rune(c)) + "z"
@@ -106,8 +107,8 @@ func TestStrings(t *testing.T) {
 	}
 }
 
-// TestTransform: white space goes, members are sorted by UTF-16 code units, and
-// everything else stays in its place.
+// TestTransform shows that white space is removed, members are sorted by UTF-16
+// code units, and everything else stays in place.
 func TestTransform(t *testing.T) {
 	for in, want := range map[string]string{
 		" \t\r\n{ \"b\" : [ 1 , 2 ] , \"a\" : { } } ": `{"a":{},"b":[1,2]}`,
@@ -127,7 +128,7 @@ func TestTransform(t *testing.T) {
 	}
 }
 
-// TestWriter: the writer of objects that are never read.
+// TestWriter checks the bytes that Writer produces for each kind of member.
 func TestWriter(t *testing.T) {
 	w := Object([]byte("x"))
 	w.Int("a", -1)
@@ -144,7 +145,8 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// TestMembers: names and values byte for byte, in order.
+// TestMembers shows that names and values are passed on byte for byte and in
+// order.
 func TestMembers(t *testing.T) {
 	for in, want := range map[string]string{
 		`{}`: "", `{"a":1}`: `"a"=1;`, `{"a":{"x":[1,2]},"b":"},\"","c":[],"d":null}`: `"a"={"x":[1,2]};"b"="},\"";"c"=[];"d"=null;`,
@@ -160,7 +162,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestShapeEdges: what is just inside a shape and just outside it.
+// TestShapeEdges checks, for each rule of a shape, a value that just satisfies it
+// and one that just does not.
 func TestShapeEdges(t *testing.T) {
 	digest, time := &Shape{Kind: StringKind, Form: DigestForm}, &Shape{Kind: StringKind, Form: TimeForm}
 	hex := strings.Repeat("0123456789abcdef", 4)

@@ -2,12 +2,13 @@ package canon
 
 import "bytes"
 
-// CheckDepth returns an error if JSON in src nests objects and arrays deeper
-// than MaxDepth. It neither recurses nor allocates, and reads src once, so it
-// is safe to run on input of any size and shape before a parser that recurses
-// sees it. It does not check that src is JSON: of input that is not, it may
-// accept what a strict parser rejects, but never nesting above MaxDepth that a
-// parser of JSON would follow.
+// CheckDepth returns an *Error if JSON in src nests objects and arrays more than
+// MaxDepth deep. It neither recurses nor allocates, and reads src once, so it is
+// safe to call on untrusted input of any size before a parser that recurses.
+//
+// It does not check that src is JSON. For invalid input it may return nil, but it
+// never accepts a depth above MaxDepth that a JSON parser would reach before it
+// finds the error.
 func CheckDepth(src []byte) error {
 	depth := 0
 	for i := 0; i < len(src); i++ {
@@ -23,7 +24,7 @@ func CheckDepth(src []byte) error {
 		case '"':
 			end := stringEnd(src, i+1)
 			if end < 0 {
-				return nil // the string never ends; every parser stops here
+				return nil // an unterminated string: every parser stops here
 			}
 			i = end
 		}
@@ -31,8 +32,8 @@ func CheckDepth(src []byte) error {
 	return nil
 }
 
-// stringEnd returns the index of the quote that ends the string whose first
-// byte is at i, or -1.
+// stringEnd returns the index of the quote that ends the string whose first byte
+// is at i, or -1 if the string is unterminated.
 func stringEnd(src []byte, i int) int {
 	for {
 		n := bytes.IndexByte(src[i:], '"')

@@ -30,7 +30,8 @@ func TestCheckDepth(t *testing.T) {
 	}
 }
 
-// FuzzCheckDepth compares with the depth that encoding/json finds in valid JSON.
+// FuzzCheckDepth compares CheckDepth with the depth that encoding/json finds in
+// valid JSON.
 func FuzzCheckDepth(f *testing.F) {
 	f.Add([]byte(`{"a":["b\\",{"c":"]"}]}`))
 	f.Fuzz(func(t *testing.T, src []byte) {
@@ -58,13 +59,13 @@ func FuzzCheckDepth(f *testing.F) {
 	})
 }
 
-// nested is a document whose one member is kept as it is.
+// nested is a document whose only member is raw JSON.
 type nested struct{ data []byte }
 
 func (n *nested) Canonical(c *Codec) { c.Raw("data", &n.data) }
 
-// TestReadDepth: contracts refuse nesting above what content needs, wherever it
-// is, without recursion.
+// TestReadDepth shows that Read rejects a raw member that is nested too deeply,
+// and does not recurse to find out.
 func TestReadDepth(t *testing.T) {
 	doc := func(n int) []byte {
 		return []byte(`{"data":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`)

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// errorCases hold inputs to the error that verifiers print: the reason and the
-// byte at which it was found. "<nil>" is no error.
+// errorCases maps an input, with a letter for the reader, to the error that a
+// verifier prints: the reason and its byte offset. "<nil>" stands for no error.
+// The texts are compared with those of the second verifier.
 var errorCases = map[string]string{
 	`T `:                                 `json: unexpected end at byte 0`,
 	`T  `:                                `json: unexpected end at byte 1`,
@@ -157,8 +158,9 @@ var errorCases = map[string]string{
 	`S {"d":[]}`:                          `json: data: expected member "a" at byte 1`,
 }
 
-// TestErrorTexts runs every case: T is Transform, R is Read of a row, M is
-// Members, S is Check of someShape.
+// TestErrorTexts checks the error of every case. The first letter names the
+// reader: T for Transform, R for Read of a row, M for Members, S for Check of
+// someShape.
 func TestErrorTexts(t *testing.T) {
 	for in, want := range errorCases {
 		if got := fmt.Sprint(errorOf(in)); got != want {
@@ -181,7 +183,7 @@ func errorOf(c string) error {
 	return someShape.Check(in)
 }
 
-// TestDepth: 128 levels are accepted and one more is not, by every reader.
+// TestDepth shows that every reader accepts 128 levels and rejects 129.
 func TestDepth(t *testing.T) {
 	nest := func(n int, open, middle, closing string) string {
 		return strings.Repeat(open, n) + middle + strings.Repeat(closing, n)
@@ -190,7 +192,7 @@ func TestDepth(t *testing.T) {
 		name string
 		n    int
 		read func(n int) error
-		at   int // byte of the level that is too deep
+		at   int // offset of the level that is too deep
 	}{
 		{"arrays", 128, func(n int) error { _, err := Transform(nil, []byte(nest(n, "[", "1", "]"))); return err }, 129},
 		{"objects", 128, func(n int) error { _, err := Transform(nil, []byte(nest(n, `{"a":`, "1", "}"))); return err }, 129 * 5},
@@ -224,7 +226,7 @@ func TestDepth(t *testing.T) {
 			t.Errorf("%q is accepted", s)
 		}
 	}
-	// Documents in arrays count too, and are left again at their end.
+	// Documents in arrays count as levels, and stop counting at their end.
 	list := &listed{Rows: make([]row, 3)}
 	for i := range list.Rows {
 		list.Rows[i].Raw = []byte(nest(125, "[", "1", "]"))

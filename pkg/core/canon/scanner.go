@@ -7,17 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// scanner reads canonical JSON from the front. The first error ends it: what
-// is called after that reads nothing, and returns a zero value.
+// scanner reads canonical JSON from front to back. After the first error its
+// methods read nothing and return zero values.
 type scanner struct {
 	in    []byte
 	pos   int
-	first bool // no member of the object at pos was read yet
-	depth int  // of objects and arrays open at pos
+	first bool // no member of the object at pos has been read yet
+	depth int  // number of objects and arrays that are open at pos
 	err   error
 }
 
-// stop ends the pass with err; the first error counts, and nil is none.
+// stop ends the pass with err. Only the first error is recorded, and a nil err is
+// ignored.
 func (s *scanner) stop(err error) {
 	if s.err == nil {
 		s.err = err
@@ -26,7 +27,8 @@ func (s *scanner) stop(err error) {
 
 func (s *scanner) fail(reason string) { s.stop(&Error{s.pos, reason}) }
 
-// end fails with reason unless the input ends here, and returns the first error.
+// end fails with reason unless the whole input has been read, and returns the
+// first error.
 func (s *scanner) end(reason string) error {
 	if s.err == nil && s.pos != len(s.in) {
 		s.fail(reason)
@@ -34,7 +36,7 @@ func (s *scanner) end(reason string) error {
 	return s.err
 }
 
-// next reports whether b comes next.
+// next reports whether b is the next byte, without moving past it.
 func (s *scanner) next(b byte) bool {
 	return s.err == nil && s.pos < len(s.in) && s.in[s.pos] == b
 }
@@ -47,7 +49,8 @@ func (s *scanner) expect(b byte) {
 	s.pos++
 }
 
-// has moves past the member name k, and the comma before it, if they come next.
+// has moves past the name k, its colon and the comma before it, and returns true
+// if they come next. Otherwise it moves nowhere.
 func (s *scanner) has(k string) bool {
 	if s.err != nil {
 		return false
@@ -66,7 +69,7 @@ func (s *scanner) has(k string) bool {
 	return true
 }
 
-// named reports whether in begins with the member name k and its colon.
+// named reports whether in begins with the member name k in quotes and a colon.
 func named(in []byte, k string) bool {
 	n := len(k)
 	return len(in) >= n+3 && in[0] == '"' && string(in[1:1+n]) == k && in[1+n] == '"' && in[2+n] == ':'
@@ -82,7 +85,8 @@ func (s *scanner) need(k string) bool {
 	return false
 }
 
-// array calls item for each item of the array at pos, which reads it.
+// array reads the array at pos and calls item at the start of each element; item
+// must read the element.
 func (s *scanner) array(item func()) {
 	s.expect('[')
 	s.depth++
@@ -101,7 +105,7 @@ func (s *scanner) array(item func()) {
 	}
 }
 
-// str reads a string in its canonical spelling.
+// str reads a string in its canonical form and returns a copy of its value.
 func (s *scanner) str() string {
 	from, to, escapes := s.bounds()
 	switch {
@@ -113,8 +117,8 @@ func (s *scanner) str() string {
 	return string(s.in[from:to])
 }
 
-// raw reads a string in its canonical spelling and returns the bytes between
-// the quotes, escapes and all; they alias the input.
+// raw reads a string in its canonical form and returns the bytes between the
+// quotes with their escapes. The bytes alias the input.
 func (s *scanner) raw() []byte {
 	from, to, escapes := s.bounds()
 	if escapes {
@@ -127,8 +131,9 @@ func (s *scanner) raw() []byte {
 	return s.in[from:to]
 }
 
-// bounds finds the string at pos and moves past its closing quote, unless it
-// holds an escape: then it stops at the first byte, for escaped.
+// bounds finds the string at pos and moves past its closing quote. If the string
+// holds an escape, it stops at the first byte instead, and the caller continues
+// with escaped.
 func (s *scanner) bounds() (from, to int, escapes bool) {
 	s.expect('"')
 	if s.err != nil {
@@ -159,14 +164,14 @@ func (s *scanner) bounds() (from, to int, escapes bool) {
 }
 
 // escaped reads a string that holds escapes and whose first byte is at from. It
-// fails unless they are the ones that RFC 8785 writes.
+// fails if an escape is not the one that RFC 8785 prescribes.
 func (s *scanner) escaped(from int) string {
 	end := s.closing(from)
 	if s.err != nil {
 		return ""
 	}
 	in, out := s.in, make([]byte, 0, end-from)
-	start := from // of what is still to be copied
+	start := from // of the part that is not yet copied
 	for p := from; p < end; p++ {
 		if in[p] < 0x20 {
 			s.pos = p
@@ -195,8 +200,8 @@ func (s *scanner) escaped(from int) string {
 	return string(out)
 }
 
-// closing is the index of the quote that ends a string whose first byte is at
-// from.
+// closing returns the index of the quote that ends the string whose first byte is
+// at from.
 func (s *scanner) closing(from int) int {
 	end := from
 	for ; end < len(s.in) && s.in[end] != '"'; end++ {
@@ -210,9 +215,9 @@ func (s *scanner) closing(from int) int {
 	return end
 }
 
-// unescape reads what follows a backslash, of which there is at least one byte.
-// It returns the byte meant, and the length of its spelling, which is 0 where
-// RFC 8785 would have written something else.
+// unescape reads the escape in, of at least one byte, that follows a backslash.
+// It returns the byte that is encoded and the length of the escape, which is 0 if
+// RFC 8785 prescribes another form.
 func unescape(in []byte) (b byte, n int) {
 	if b = unescaped[in[0]]; b != 0 && b != '/' {
 		return b, 1
@@ -225,8 +230,9 @@ func unescape(in []byte) (b byte, n int) {
 	return 0, 0
 }
 
-// control is the control character of two lower-case hex digits; ok is false
-// for what is none, and for those that RFC 8785 escapes with one character.
+// control returns the control character with the two lower-case hex digits hi and
+// lo. ok is false if the digits name no control character, or one that RFC 8785
+// escapes with a single character.
 func control(hi, lo byte) (b byte, ok bool) {
 	switch {
 	case hi != '0' && hi != '1':
@@ -256,8 +262,9 @@ func (s *scanner) int() int64 {
 	return n
 }
 
-// skip moves past one value without a close look: brackets and strings
-// balance, and no nesting is deeper than MaxDepth. No more is checked.
+// skip moves past one value. It checks only that brackets and quotes balance and
+// that no nesting is deeper than MaxDepth; callers that need more check the bytes
+// that were skipped.
 func (s *scanner) skip() {
 	depth := 0
 	for s.err == nil && s.pos < len(s.in) {
@@ -286,20 +293,20 @@ func (s *scanner) skip() {
 	}
 }
 
-// enter fails where an object or array, the more-th that skip opened, is nested
-// too deeply.
+// enter fails if an object or array is nested too deeply; more counts those that
+// skip has opened.
 func (s *scanner) enter(more int) {
 	if s.depth+more > MaxDepth {
 		s.fail("nesting deeper than 128")
 	}
 }
 
-// closes reports whether b ends a value that is not a string, an object or an
-// array: it belongs to what holds the value.
+// closes reports whether b follows a number or a literal inside an object or
+// array, and therefore ends it.
 func closes(b byte) bool { return b == ',' || b == '}' || b == ']' }
 
-// skipString moves to the quote that ends the string whose first quote is at
-// pos, or, where none does, to the last byte.
+// skipString moves to the quote that ends the string whose opening quote is at
+// pos. If the string is unterminated, it fails and moves to the last byte.
 func (s *scanner) skipString() {
 	for s.pos++; s.pos < len(s.in) && s.in[s.pos] != '"'; s.pos++ {
 		if s.in[s.pos] == '\\' {

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// Kind is a type of JSON value that a Shape may demand.
+// Kind is a type of JSON value that a Shape can require.
 type Kind byte
 
-// Kinds of values. A FreeKind value is any object.
+// The kinds of values. FreeKind accepts any object.
 const (
 	FreeKind Kind = iota
 	StringKind
@@ -18,25 +18,26 @@ const (
 	ObjectKind
 )
 
-// Forms that a string may have to have.
+// The forms that a Shape can require of a string.
 const (
 	AnyForm    byte = iota
 	DigestForm      // sha256: and 64 lower-case hex digits
-	TimeForm        // 2006-01-02T15:04:05.000Z, digits only: not that the day exists
+	TimeForm        // 2006-01-02T15:04:05.000Z; only digits are checked, not the calendar
 )
 
-// Shape is what a JSON Schema of the subset that events use demands of a value.
+// Shape is what a JSON Schema, of the subset that event schemas use, requires of
+// a value. It is read-only once built, and may then be used concurrently.
 type Shape struct {
 	Kind    Kind
-	Members []Member // of an object, sorted by name; it has no others
+	Members []Member // of an object, sorted by name; other members are errors
 	Item    *Shape   // of an array
-	Enum    []string // of a string; empty = any
-	Form    byte     // of a string
-	Min     int64    // of an integer
+	Enum    []string // values that a string may have; empty = any
+	Form    byte     // form that a string must have
+	Min     int64    // smallest value of an integer
 	Bounded bool     // whether Min applies
 }
 
-// Member is one member of an object. An optional one is absent when its value
+// Member is one member of an object. An optional member is absent when its value
 // would be an empty string or array, zero or false.
 type Member struct {
 	Name     string
@@ -44,18 +45,18 @@ type Member struct {
 	Shape    *Shape
 }
 
-// Check returns an error unless b is the canonical bytes of one value of this
-// shape. It neither changes nor retains b. The shape and those within it must
-// be complete: Item is set where Kind is ArrayKind, Shape in every Member.
+// Check returns an error unless b holds the canonical bytes of exactly one value
+// of this shape. It neither changes nor retains b. The shape must be complete:
+// Item is set where Kind is ArrayKind, and Shape in every Member.
 func (s *Shape) Check(b []byte) error {
 	c := checker{scanner{in: b}}
 	c.value(s, "data", true)
 	return c.end("data after the value")
 }
 
-// checker reads canonical JSON and holds it against shapes. In its methods,
-// what is the value's name in errors, and empty says whether the value may be
-// empty, as that of an optional member must not.
+// checker compares canonical JSON with a shape. In its methods, what is the name
+// of the value in errors, and empty says whether the value may be empty, which
+// the value of an optional member must not be.
 type checker struct{ scanner }
 
 func (c *checker) value(s *Shape, what string, empty bool) {
@@ -166,7 +167,8 @@ func isDigest(v []byte) bool {
 	return true
 }
 
-// isTime reports whether v has the form of a time, in which d is any digit.
+// isTime reports whether v has the form of a time; each d in form matches any
+// digit.
 func isTime(v []byte) bool {
 	const form = "dddd-dd-ddTdd:dd:dd.dddZ"
 	if len(v) != len(form) {

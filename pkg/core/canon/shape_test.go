@@ -16,6 +16,8 @@ var someShape = &Shape{Kind: ObjectKind, Members: []Member{
 	{"h", false, &Shape{Kind: StringKind, Form: TimeForm}},
 }}
 
+// TestShape checks values that have a shape, and values that differ from it in
+// one respect.
 func TestShape(t *testing.T) {
 	hex := strings.Repeat("0a", 32)
 	for _, ok := range []string{
@@ -40,7 +42,7 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// FuzzShape: what has a shape is canonical.
+// FuzzShape shows that every input that Check accepts is canonical.
 func FuzzShape(f *testing.F) {
 	f.Add([]byte(`{"a":"","d":[{"x":1}],"f":{}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -2,22 +2,24 @@ package canon
 
 import "strconv"
 
-// MaxInt is the largest integer magnitude a document may hold: beyond it an
-// IEEE 754 double, and so RFC 8785, loses precision.
+// MaxInt is the largest magnitude of an integer in a document: an IEEE 754
+// double, which RFC 8785 uses for numbers, cannot hold every integer beyond it.
 const MaxInt = 1<<53 - 1
 
-// Writer appends one canonical object that is only ever written. Member names
-// must be ASCII and given in ascending order, which is not checked. Documents
-// that are also read implement Document instead.
+// Writer appends one canonical object that is written and never read back. The
+// caller passes member names in ascending order and in ASCII, which is not
+// checked. A document that is also read implements Document instead.
 type Writer struct {
-	B     []byte // what was written so far; the object is complete after End
-	comma bool   // the next member needs one
+	B     []byte // the bytes written so far; the object is complete after End
+	comma bool   // the next member needs a comma before it
 }
 
-// Object starts an object behind dst, which the writer extends.
+// Object starts an object after the bytes of dst and returns its writer, which
+// extends dst and owns it until End.
 func Object(dst []byte) Writer { return Writer{B: append(dst, '{')} }
 
-// End closes the object and returns the bytes.
+// End closes the object and returns the bytes, which include those that Object
+// was called with. The writer must not be used afterwards.
 func (w *Writer) End() []byte { return append(w.B, '}') }
 
 func (w *Writer) key(k string) {
@@ -28,16 +30,19 @@ func (w *Writer) key(k string) {
 	w.B = append(append(append(w.B, '"'), k...), '"', ':')
 }
 
-// Str writes a string member.
+// Str writes a string member. Invalid UTF-8 in v is replaced by U+FFFD, as in
+// AppendString.
 func (w *Writer) Str(k, v string) { w.key(k); w.B = AppendString(w.B, v) }
 
-// Int writes an integer member. |v| must not exceed MaxInt.
+// Int writes an integer member. The magnitude of v must not exceed MaxInt, which
+// is not checked.
 func (w *Writer) Int(k string, v int64) { w.key(k); w.B = strconv.AppendInt(w.B, v, 10) }
 
-// Raw writes a member whose value is already canonical.
+// Raw writes a member whose value v is already canonical, which is not checked; v
+// is copied.
 func (w *Writer) Raw(k string, v []byte) { w.key(k); w.B = append(w.B, v...) }
 
-// Strs writes an array of strings.
+// Strs writes an array of strings. A nil slice is written as an empty array.
 func (w *Writer) Strs(k string, v []string) {
 	w.key(k)
 	w.B = append(w.B, '[')

@@ -2,22 +2,25 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// ApprovalRule is one requirement on the approvers of an escalated call.
+// ApprovalRule is one requirement on the approvers of an escalated call. It is
+// met when Quorum distinct approvers with a required role have granted the call.
 type ApprovalRule struct {
-	Quorum    int64    `json:"quorum"`          // distinct approvers, none of them the caller
-	Roles     []string `json:"roles,omitempty"` // each approver holds one of these; empty = any approver
-	TimeoutMS int64    `json:"timeout_ms"`      // after that the call is denied
+	Quorum    int64    `json:"quorum"`          // distinct approvers; the caller does not count
+	Roles     []string `json:"roles,omitempty"` // each approver must hold one of these; empty = guard.DefaultRole
+	TimeoutMS int64    `json:"timeout_ms"`      // milliseconds from the escalation until the call is denied
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (a *ApprovalRule) Canonical(c *canon.Codec) {
 	c.Int("quorum", &a.Quorum)
 	c.OptStrs("roles", &a.Roles)
 	c.Int("timeout_ms", &a.TimeoutMS)
 }
 
-// Escalated is the data of policy.escalated: the call waits for approval. The
-// decision's verdict is ESCALATE, and every rule must be met before Expires.
+// Escalated is the data of policy.escalated, which records that a call waits for
+// approval. The verdict of Decision is ESCALATE. Every rule must be met before
+// Expires; otherwise the call is denied.
 type Escalated struct {
 	Call     Call           `json:"call"`
 	Decision Decision       `json:"decision"`
@@ -25,7 +28,8 @@ type Escalated struct {
 	Rules    []ApprovalRule `json:"rules,omitempty"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (e *Escalated) Canonical(c *canon.Codec) {
 	c.Doc("call", &e.Call)
 	c.Doc("decision", &e.Decision)
@@ -33,29 +37,30 @@ func (e *Escalated) Canonical(c *canon.Codec) {
 	canon.List(c, "rules", &e.Rules)
 }
 
-// Votes.
+// The values of Approval.Vote.
 const (
 	Grant   = "grant"
 	Refuse  = "deny"
-	TimeOut = "timed_out" // no vote: the time to vote is over
+	TimeOut = "timed_out" // not a vote: the time to vote has expired
 )
 
 // Approval is the data of policy.approval_recorded: one vote on an escalated
-// call, or the end of its time. Resolved is set on the event that settles the
-// escalation; no event on the call's approvals follows that one.
+// call, or the expiry of its time to vote. Resolved is set on the event that
+// settles the escalation, which is the last approval event of the call.
 type Approval struct {
-	Approver string   `json:"approver"` // principal; "-" for the mesh itself
+	Approver string   `json:"approver"` // the principal who voted; "-" for an expiry
 	CallID   string   `json:"call_id"`
-	KID      string   `json:"kid,omitempty"` // the approver's own key, where the vote is signed
+	KID      string   `json:"kid,omitempty"` // the approver's own key, if the vote is signed
 	Reason   string   `json:"reason,omitempty"`
-	Resolved string   `json:"resolved,omitempty"` // "granted", "denied", "timed_out"
-	Roles    []string `json:"roles,omitempty"`    // the approver held at that lamport
+	Resolved string   `json:"resolved,omitempty"` // "granted", "denied" or "timed_out"; empty = not settled yet
+	Roles    []string `json:"roles,omitempty"`    // that the approver held at the event's Lamport time
 	Sig      string   `json:"sig,omitempty"`
 	Tenant   string   `json:"tenant"`
-	Vote     string   `json:"vote"` // "grant", "deny", "timed_out"
+	Vote     string   `json:"vote"` // Grant, Refuse or TimeOut
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (a *Approval) Canonical(c *canon.Codec) {
 	c.Str("approver", &a.Approver)
 	c.Str("call_id", &a.CallID)
@@ -68,9 +73,9 @@ func (a *Approval) Canonical(c *canon.Codec) {
 	c.Str("vote", &a.Vote)
 }
 
-// Ballot is what an approver signs: the vote, and the digest of the signed
-// ESCALATE decision that it is about, so that the signature covers what the
-// approver was shown.
+// Ballot is the document that an approver signs: the vote and the digest of the
+// signed ESCALATE decision. The digest binds the signature to the decision that
+// was shown to the approver, so the vote cannot be used for another one.
 type Ballot struct {
 	Approver       string `json:"approver"`
 	CallID         string `json:"call_id"`
@@ -81,7 +86,8 @@ type Ballot struct {
 	Vote           string `json:"vote"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (b *Ballot) Canonical(c *canon.Codec) {
 	c.Str("approver", &b.Approver)
 	c.Str("call_id", &b.CallID)
@@ -92,14 +98,15 @@ func (b *Ballot) Canonical(c *canon.Codec) {
 	c.Str("vote", &b.Vote)
 }
 
-// FreezeAck is the data of <executor>.freeze_acknowledged: after this event the
-// instance starts no effect until the freeze is over.
+// FreezeAck is the data of <executor>.freeze_acknowledged. After this event the
+// instance starts no effect until the mesh is unfrozen.
 type FreezeAck struct {
 	FreezeID string `json:"freeze_id"`
 	Instance string `json:"instance"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (f *FreezeAck) Canonical(c *canon.Codec) {
 	c.Str("freeze_id", &f.FreezeID)
 	c.Str("instance", &f.Instance)

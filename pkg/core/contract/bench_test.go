@@ -5,6 +5,8 @@ import (
 	"time"
 )
 
+// benchDecision returns an ALLOW whose members are nearly all set, as decisions
+// of a running mesh are.
 func benchDecision() *Decision {
 	box := Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1 << 20, Pids: 16, Tier: "process", WallMS: 10000}
 	return &Decision{
@@ -16,6 +18,7 @@ func benchDecision() *Decision {
 	}
 }
 
+// benchEvent returns an event with every attribute but Target.
 func benchEvent() *Event {
 	return &Event{ID: "e-1", Source: "gateway/gw1", Name: "effect_started", Version: 2, Key: "s-1", Time: "2026-05-04T03:02:01.000Z", Tenant: "t", Actor: "alice", Client: "-",
 		Session: "s-1", CallID: "c-1", Origin: "gw1", Correl: "e-0", Cause: "e-0", Lamport: 12, TraceCtx: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",

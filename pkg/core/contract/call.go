@@ -6,31 +6,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// Call is a proposal: data of <service>.call_proposed. The envelope names the
-// caller; nothing in here grants authority except Scopes, which the gateway copied
-// from the verified token.
+// Call is a proposal, the data of <service>.call_proposed. The event's envelope
+// identifies the caller. No field of a Call grants authority except Scopes, which
+// the gateway copies from the verified credential.
 type Call struct {
 	Args          Content  `json:"args"`
-	Body          *Content `json:"body,omitempty"`       // what the caller brought beside the args, which name its commitment; policy does not see it
-	Deadline      string   `json:"deadline"`             // when the caller stops waiting
-	Delegation    string   `json:"delegation,omitempty"` // id of the delegation OnBehalfOf rests on
+	Body          *Content `json:"body,omitempty"`       // content beside the args, which hold its commitment; policy does not read it
+	Deadline      string   `json:"deadline"`             // when the caller stops waiting (TimeFormat)
+	Delegation    string   `json:"delegation,omitempty"` // id of the delegation that permits OnBehalfOf
 	ID            string   `json:"id"`
 	IdemKey       string   `json:"idempotency_key,omitempty"`
 	Kind          string   `json:"kind"`                   // llm.chat, tool.<pack>, vault.<verb> …
-	Labels        []string `json:"labels,omitempty"`       // data classes the proposing service saw in what the caller brought
-	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal that the actor claims to act for; policy checks
-	Parent        string   `json:"parent,omitempty"`       // live call this one is nested in
+	Labels        []string `json:"labels,omitempty"`       // data classes that the proposing service found in the request
+	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal that the actor claims to act for; policy checks the claim
+	Parent        string   `json:"parent,omitempty"`       // running call that this one is nested in
 	ParentSession string   `json:"parent_session,omitempty"`
-	ReportWithin  int64    `json:"report_within_ms,omitempty"`  // the caller executes the call itself and reports its outcome within this time; absent: the tool's executor does
-	Requested     string   `json:"requested_session,omitempty"` // digest of a session id that the caller named and may not use; policy denies
+	ReportWithin  int64    `json:"report_within_ms,omitempty"`  // milliseconds within which the caller, which executes the call itself, reports its outcome; absent = the tool's executor executes it
+	Requested     string   `json:"requested_session,omitempty"` // digest of a session id that the caller named without the right to use it; policy denies
 	Scopes        []string `json:"scopes"`
-	SessionName   string   `json:"session_name,omitempty"` // the caller's own name for the session
-	Stream        bool     `json:"stream,omitempty"`       // caller reads transient frames
-	Token         string   `json:"token,omitempty"`        // id (jti) of the bearer token that the caller showed
+	SessionName   string   `json:"session_name,omitempty"` // the caller's name for the session
+	Stream        bool     `json:"stream,omitempty"`       // the caller reads transient frames
+	Token         string   `json:"token,omitempty"`        // id (jti) of the bearer token that the caller presented
 	Tool          string   `json:"tool"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (x *Call) Canonical(c *canon.Codec) {
 	c.Doc("args", &x.Args)
 	canon.OptDoc(c, "body", &x.Body)
@@ -52,12 +53,12 @@ func (x *Call) Canonical(c *canon.Codec) {
 	c.Str("tool", &x.Tool)
 }
 
-// KeyClient is the prefix of the client of an event whose caller presented a
-// virtual key; the key's id follows.
+// KeyClient is the prefix of Event.Client where the caller presented a virtual
+// key. The id of the key follows the prefix.
 const KeyClient = "key/"
 
-// Contents returns the contents that the call refers to: its args, and its body if
-// it has one.
+// Contents returns the contents that the call refers to: the args, and the body
+// if there is one. The result shares no memory with the call.
 func (x *Call) Contents() []Content {
 	if x.Body == nil {
 		return []Content{x.Args}
@@ -65,46 +66,52 @@ func (x *Call) Contents() []Content {
 	return []Content{x.Args, *x.Body}
 }
 
-// Tool declares what an executor can do: data of <service>.tool_registered.
-// Schemas are canonical JSON Schema 2020-12.
+// Tool declares what an executor can do; it is the data of
+// <service>.tool_registered. The schemas are canonical JSON Schema 2020-12. The
+// digest of a Tool identifies it in decisions and approvals, so any changed
+// member makes it another tool document.
 type Tool struct {
-	Class        string        `json:"class,omitempty"` // E0 read-only … E4 irreversible; empty = E3
+	Class        string        `json:"class,omitempty"` // effect class, E0 (read-only) to E4 (irreversible); empty = E3
 	Description  string        `json:"description"`
-	Egress       []string      `json:"egress_hosts,omitempty"` // hosts it talks to
+	Egress       []string      `json:"egress_hosts,omitempty"` // hosts that the tool connects to
 	Executor     string        `json:"executor"`
 	InputSchema  Raw           `json:"input_schema"`
 	Kind         string        `json:"kind"`
-	Labels       []string      `json:"labels,omitempty"` // data classes its output carries, e.g. "web"
+	Labels       []string      `json:"labels,omitempty"` // data classes of the output, such as "web"
 	OutputSchema Raw           `json:"output_schema"`
-	Pack         string        `json:"pack_digest,omitempty"` // of the program a pack runs
-	Rerunnable   bool          `json:"rerunnable,omitempty"`  // safe to run again after a crash
-	Reserve      *Amounts      `json:"reserve,omitempty"`     // most that one call uses; absent measures use nothing
-	Sandbox      *Sandbox      `json:"sandbox,omitempty"`     // what the tool asks for; policy may lower it
+	Pack         string        `json:"pack_digest,omitempty"` // digest of the program that a pack runs
+	Rerunnable   bool          `json:"rerunnable,omitempty"`  // may run again after a crash
+	Reserve      *Amounts      `json:"reserve,omitempty"`     // the most that one call may use; an absent measure is not used
+	Sandbox      *Sandbox      `json:"sandbox,omitempty"`     // what the tool requires; policy may lower it
 	Secrets      []SecretGrant `json:"secrets,omitempty"`
 	Tool         string        `json:"tool"`
 	Version      string        `json:"version"`
 }
 
-// ToolApproved is the data of policy.tool_approved: the tool document with this
-// digest may be called; another digest of its kind is drift.
+// ToolApproved is the data of policy.tool_approved: calls may use the tool
+// document with this digest. A tool document of the same kind with another digest
+// is denied as drift.
 type ToolApproved struct {
 	Digest string `json:"digest"`
 	Kind   string `json:"kind"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (t *ToolApproved) Canonical(c *canon.Codec) {
 	c.Str("digest", &t.Digest)
 	c.Str("kind", &t.Kind)
 }
 
-// Raw is a value of canonical JSON, stored byte for byte.
+// Raw is a value of canonical JSON, which is stored and signed byte for byte.
 type Raw []byte
 
-// UnmarshalJSON copies the bytes.
+// UnmarshalJSON implements json.Unmarshaler. It copies the bytes and does not
+// check that they are canonical.
 func (r *Raw) UnmarshalJSON(b []byte) error { *r = append((*r)[:0], b...); return nil }
 
-// MarshalJSON returns the bytes themselves, and null where there are none.
+// MarshalJSON implements json.Marshaler. It returns the bytes themselves, which
+// the caller must not change, and null for an empty Raw.
 func (r Raw) MarshalJSON() ([]byte, error) {
 	if len(r) == 0 {
 		return []byte("null"), nil
@@ -112,7 +119,8 @@ func (r Raw) MarshalJSON() ([]byte, error) {
 	return r, nil
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (t *Tool) Canonical(c *canon.Codec) {
 	c.OptStr("class", &t.Class)
 	c.Str("description", &t.Description)
@@ -131,18 +139,19 @@ func (t *Tool) Canonical(c *canon.Codec) {
 	c.Str("version", &t.Version)
 }
 
-// SecretGrant permits one named secret, usable only towards the hosts.
+// SecretGrant permits the use of one named secret, or of all secrets below a
+// pattern, towards Hosts only. It names secrets and never holds their values.
 type SecretGrant struct {
 	Hosts []string `json:"hosts,omitempty"`
 	Name  string   `json:"name"`
 }
 
-// Pattern reports whether the grant names several secrets ("llm.*"), which the
-// executor fetches one by one, for its own use.
+// Pattern reports whether the grant names several secrets with a pattern such as
+// "llm.*". The executor requests such secrets one by one, for its own use.
 func (s *SecretGrant) Pattern() bool { return strings.HasSuffix(s.Name, ".*") }
 
-// Permits reports whether the grant covers the secret of this name: the one it
-// names, or one below its pattern.
+// Permits reports whether the grant covers the secret with this name: the secret
+// that it names, or any secret below its pattern.
 func (s *SecretGrant) Permits(name string) bool {
 	if s.Pattern() {
 		return strings.HasPrefix(name, strings.TrimSuffix(s.Name, "*"))
@@ -150,28 +159,31 @@ func (s *SecretGrant) Permits(name string) bool {
 	return s.Name == name
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (s *SecretGrant) Canonical(c *canon.Codec) {
 	c.OptStrs("hosts", &s.Hosts)
 	c.Str("name", &s.Name)
 }
 
-// Sandbox bounds an execution. In an intent it is a ceiling: the executor may
-// enforce less time or memory, never more.
+// Sandbox limits one execution. In an intent it is a ceiling: the executor may
+// enforce lower limits, never higher ones.
 type Sandbox struct {
-	CPUMillis   int64  `json:"cpu_millis"`   // thousandths of one core
+	CPUMillis   int64  `json:"cpu_millis"`   // thousandths of one core's time
 	MemoryMiB   int64  `json:"memory_mib"`   //
-	OutputBytes int64  `json:"output_bytes"` // stdout cap
+	OutputBytes int64  `json:"output_bytes"` // greatest size of stdout
 	Pids        int64  `json:"pids"`
-	Tier        string `json:"tier"`          // weakest isolation allowed: "process" or "container"
-	UID         string `json:"uid,omitempty"` // OwnUID: a user id that no other run has at the same time
-	WallMS      int64  `json:"wall_ms"`       // wall clock
+	Tier        string `json:"tier"`          // weakest permitted isolation: "process", "wasi" or "container"
+	UID         string `json:"uid,omitempty"` // OwnUID = a user id that no other run has at the same time
+	WallMS      int64  `json:"wall_ms"`       // wall-clock time
 }
 
-// OwnUID is the value of Sandbox.UID that demands a user id per run.
+// OwnUID is the value of Sandbox.UID that requires a user id of its own for each
+// run.
 const OwnUID = "per_run"
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (s *Sandbox) Canonical(c *canon.Codec) {
 	c.Int("cpu_millis", &s.CPUMillis)
 	c.Int("memory_mib", &s.MemoryMiB)

@@ -11,49 +11,54 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// InlineMax is the largest content, in bytes, that is stored inside an event.
+// InlineMax is the size in bytes of the largest content that is stored inside an
+// event. Larger content is an object in the store.
 const InlineMax = 16 << 10
 
-// Where content is stored.
+// The values of Content.Store: the places where content can be stored.
 const (
 	StoreInline   = "inline"   // Salt and Text are in the reference itself
-	StoreObject   = "object"   // salt ‖ bytes is the object named by the commitment
-	StoreWithheld = "withheld" // nowhere; the commitment alone was recorded
+	StoreObject   = "object"   // the object named by the commitment holds salt ‖ bytes
+	StoreWithheld = "withheld" // nowhere; only the commitment is recorded
 )
 
-// Content refers to bytes without revealing them: Commitment is
-// SHA-256(salt ‖ bytes) over 16 random bytes of salt, so that nobody who knows the
-// commitment can test guesses, and destroying salt and bytes erases the content
-// while every digest and signature over the commitment still holds.
+// Content refers to bytes without revealing them. Commitment is SHA-256(salt ‖
+// bytes) with a salt of 16 random bytes. Without the salt, a reader of the
+// commitment cannot test guesses; and once salt and bytes are destroyed, the
+// content is erased while every digest and signature over the commitment still
+// verifies.
 //
-// Encryption, when present, says that what is stored is
-// AES-256-GCM(key, nonce, salt ‖ bytes, additional data = commitment);
-// destroying the named key erases the content.
+// Encryption, if present, means that the stored bytes are AES-256-GCM(key, nonce,
+// salt ‖ bytes, additional data = commitment). Destroying the named key then
+// erases the content wherever copies of it are.
 type Content struct {
 	Commitment string      `json:"commitment"`
 	Encryption *Encryption `json:"encryption,omitempty"`
 	MediaType  string      `json:"media_type"`
-	Salt       string      `json:"salt,omitempty"` // base64url, 16 bytes; inline plaintext only
-	Size       int64       `json:"size"`           // of the content, without salt
+	Salt       string      `json:"salt,omitempty"` // base64url of 16 bytes; only with unencrypted inline content
+	Size       int64       `json:"size"`           // of the content in bytes, without the salt
 	Store      string      `json:"store"`
-	Text       string      `json:"text,omitempty"` // inline: the content (UTF-8), or base64url ciphertext under Encryption
+	Text       string      `json:"text,omitempty"` // inline only: the content as UTF-8, or the base64url of the ciphertext under Encryption
 }
 
-// Encryption names the key that opens a content.
+// Encryption names the content key and the nonce that decrypt a content. Keys
+// belong to tenants; package contentkeys of the mesh holds them.
 type Encryption struct {
-	Algorithm string `json:"algorithm"` // "A256GCM"
+	Algorithm string `json:"algorithm"` // always "A256GCM", AES-256 in Galois/Counter Mode
 	KeyID     string `json:"key_id"`
-	Nonce     string `json:"nonce"` // base64url, 12 bytes
+	Nonce     string `json:"nonce"` // base64url of 12 bytes
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (e *Encryption) Canonical(c *canon.Codec) {
 	c.Str("algorithm", &e.Algorithm)
 	c.Str("key_id", &e.KeyID)
 	c.Str("nonce", &e.Nonce)
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (c *Content) Canonical(m *canon.Codec) {
 	m.Str("commitment", &c.Commitment)
 	canon.OptDoc(m, "encryption", &c.Encryption)
@@ -64,11 +69,12 @@ func (c *Content) Canonical(m *canon.Codec) {
 	m.OptStr("text", &c.Text)
 }
 
-// SaltSize is the length of a content's salt in bytes.
+// SaltSize is the length of a content's salt in bytes. 128 random bits make
+// guesses at a content's commitment infeasible.
 const SaltSize = 16
 
-// Commit is the commitment to content under a salt: "sha256:" and
-// SHA-256(salt ‖ content) in lower-case hex.
+// Commit returns the commitment to content under salt: "sha256:" and SHA-256(salt
+// ‖ content) in lower-case hex.
 func Commit(salt, content []byte) string {
 	h := sha256.New()
 	h.Write(salt)
@@ -76,10 +82,10 @@ func Commit(salt, content []byte) string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// NewContent returns a reference to content, of which it keeps a copy where it is
-// text of at most InlineMax bytes. Everything else the caller must store as
-// Object(salt, content) before the reference is published. salt is 16 fresh random
-// bytes.
+// NewContent returns a reference to content. It copies UTF-8 text of at most
+// InlineMax bytes into the reference; the caller must store anything else as
+// Object(salt, content) before it publishes the reference. salt must be SaltSize
+// fresh random bytes.
 func NewContent(salt, content []byte, mediaType string) Content {
 	c := Content{Commitment: Commit(salt, content), MediaType: mediaType, Size: int64(len(content)), Store: StoreObject}
 	if len(content) <= InlineMax && utf8.Valid(content) {
@@ -88,21 +94,22 @@ func NewContent(salt, content []byte, mediaType string) Content {
 	return c
 }
 
-// Object returns the bytes that are stored under the commitment's name: the salt
-// and the content, in a slice of their own.
+// Object returns the bytes to store under the commitment's name: the salt
+// followed by the content, in a newly allocated slice.
 func Object(salt, content []byte) []byte { return append(append([]byte(nil), salt...), content...) }
 
-// Errors of Content.Open where content is not there to be read.
+// Errors of Content.Open. ErrErased means that salt or object no longer exist,
+// ErrEncrypted that the content must first be decrypted with its content key.
 var (
 	ErrErased    = errors.New("content is erased")
 	ErrEncrypted = errors.New("content is encrypted")
 )
 
-// Open returns the content after checking it against commitment and size. For
-// StoreObject and StoreWithheld the caller brings the object's bytes, which the
-// content aliases; nil means that they are gone. It returns ErrErased where salt
-// or object are gone, ErrEncrypted where a key is needed, and another error
-// where the content is not the one committed to.
+// Open returns the content after it has checked it against commitment and size.
+// For StoreObject and StoreWithheld the caller passes the object's bytes, which
+// the result aliases; nil means that the object does not exist. Open returns
+// ErrErased if salt or object do not exist, ErrEncrypted if the content is
+// encrypted, and another error if the content does not match commitment and size.
 func (c *Content) Open(object []byte) ([]byte, error) {
 	if c.Encryption != nil {
 		return nil, ErrEncrypted
@@ -120,7 +127,8 @@ func (c *Content) Open(object []byte) ([]byte, error) {
 	return body, nil
 }
 
-// split returns salt and content, from where the content is stored.
+// split returns the salt and the content from the place where the content is
+// stored.
 func (c *Content) split(object []byte) (salt, body []byte, err error) {
 	switch c.Store {
 	case StoreInline:

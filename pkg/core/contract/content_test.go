@@ -9,7 +9,8 @@ import (
 
 func salt() []byte { return []byte("0123456789abcdef") }
 
-// TestNewContent: short text is stored inline, everything else as an object.
+// TestNewContent shows that short UTF-8 text is stored inline and everything else
+// as an object.
 func TestNewContent(t *testing.T) {
 	for name, c := range map[string]struct {
 		content []byte
@@ -35,14 +36,15 @@ func TestNewContent(t *testing.T) {
 	}
 }
 
-// TestOpen changes one thing at a time.
+// TestOpen changes one property of a valid content at a time and checks the
+// error.
 func TestOpen(t *testing.T) {
 	const other = "AAAAAAAAAAAAAAAAAAAAAA"
 	for name, c := range map[string]struct {
 		change func(c *Content)
 		object []byte
-		is     error  // that the error is
-		want   string // in the error; empty = opened
+		is     error  // sentinel that the error wraps, or nil
+		want   string // part of the error; empty = opened
 	}{
 		"inline":                     {func(*Content) {}, nil, nil, ""},
 		"inline, an object too":      {func(*Content) {}, []byte("x"), nil, ""},
@@ -79,7 +81,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestObject: an object does not share memory with the salt.
+// TestObject shows that an object shares no memory with the salt that it was made
+// from.
 func TestObject(t *testing.T) {
 	s := append(make([]byte, 0, 64), salt()...)
 	a := Object(s, []byte("one"))

@@ -2,59 +2,62 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// Verdicts, strongest first.
+// The verdicts of decisions, strongest first; guard.Combine defines how they are
+// joined.
 const (
 	Deny     = "DENY"
 	Escalate = "ESCALATE"
 	Allow    = "ALLOW"
 )
 
-// Decision is policy's signed verdict on one call. Facts is the whole document
-// that the decision was computed from but for the args, to which it refers by their
-// commitment; so a reader who has the policies and the args can compute it again.
+// Decision is policy's signed verdict on one call. Facts holds everything that
+// the decision was computed from except the args, to which it refers by their
+// commitment. A reader who has the policies and the args can therefore compute
+// the decision again. Only guard.Decide makes a Decision.
 type Decision struct {
 	Actor         string           `json:"actor"`
-	ArgsDigest    string           `json:"args_digest"` // the args' commitment
+	ArgsDigest    string           `json:"args_digest"` // the commitment to the args
 	CallID        string           `json:"call_id"`
 	CatalogDigest string           `json:"catalog_digest"`
 	Client        string           `json:"client"`
 	Facts         Raw              `json:"facts"`
 	FactsDigest   string           `json:"facts_digest"`
 	ID            string           `json:"id"`
-	Intent        *ExecutionIntent `json:"intent,omitempty"` // present exactly when Verdict is ALLOW
+	Intent        *ExecutionIntent `json:"intent,omitempty"` // present if and only if Verdict is ALLOW
 	KID           string           `json:"kid"`
 	Kind          string           `json:"kind"`
 	Lamport       int64            `json:"lamport"`
 	Policies      PolicyDigests    `json:"policies"`
-	PolicyHash    string           `json:"policy_decision_hash"` // binds verdict, reason, policies, facts
+	PolicyHash    string           `json:"policy_decision_hash"` // covers verdict, reason, policies, facts and args
 	ReasonCode    string           `json:"reason_code"`
 	Session       string           `json:"session"`
 	Sig           string           `json:"sig,omitempty"`
 	Tenant        string           `json:"tenant"`
 	Time          string           `json:"time"`
 	Tool          string           `json:"tool"`
-	ToolDigest    string           `json:"tool_schema_digest"` // of the Tool document in force; "none" if unknown
+	ToolDigest    string           `json:"tool_schema_digest"` // of the Tool document in force; "none" if the tool is unknown
 	Verdict       string           `json:"verdict"`
 }
 
-// PolicyDigests names the policies in force by layer. Where a layer holds
-// several documents, their digests are joined by "+" in order of precedence.
-// P2 is empty where no overlay applied.
+// PolicyDigests names the policies in force, by layer. If a layer has several
+// documents, their digests are joined by "+" in order of precedence. P2 is empty
+// if no overlay applied.
 type PolicyDigests struct {
 	P0 string `json:"p0"`
 	P1 string `json:"p1"`
 	P2 string `json:"p2,omitempty"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (p *PolicyDigests) Canonical(c *canon.Codec) {
 	c.Str("p0", &p.P0)
 	c.Str("p1", &p.P1)
 	c.OptStr("p2", &p.P2)
 }
 
-// Canonical implements canon.Document; an unset Sig is absent, which is the
-// signature's preimage.
+// Canonical implements canon.Document. An unset Sig is absent, and the bytes
+// without it are what the signature covers.
 func (d *Decision) Canonical(c *canon.Codec) {
 	c.Str("actor", &d.Actor)
 	c.Str("args_digest", &d.ArgsDigest)
@@ -80,38 +83,40 @@ func (d *Decision) Canonical(c *canon.Codec) {
 	c.Str("verdict", &d.Verdict)
 }
 
-// ExecutionIntent is the permission inside an ALLOW: this executor, these
-// args, these ceilings, to be started within this window, once.
+// ExecutionIntent is the permission inside an ALLOW: one executor may execute one
+// call once, with these args, within these ceilings, and start it between
+// NotBefore and Expires. Only guard.Decide makes one.
 type ExecutionIntent struct {
 	ArgsDigest string        `json:"args_digest"`
 	Budget     *Reservation  `json:"budget,omitempty"`
 	CallID     string        `json:"call_id"`
-	Deadline   string        `json:"deadline,omitempty"`     // the effect must end before; absent: the call's own
-	Egress     []string      `json:"egress_hosts,omitempty"` // ceiling; absent = no network
+	Deadline   string        `json:"deadline,omitempty"`     // time by which the effect must have ended; absent = the call's deadline
+	Egress     []string      `json:"egress_hosts,omitempty"` // hosts that the effect may connect to; absent = no network
 	Executor   string        `json:"executor"`
-	Expires    string        `json:"expires"` // the effect must have started before
+	Expires    string        `json:"expires"` // time by which the effect must have started
 	ID         string        `json:"id"`
 	IdemKey    string        `json:"idempotency_key"`
 	Kind       string        `json:"kind"`
 	NotBefore  string        `json:"not_before"`
-	Obliged    []string      `json:"obligations,omitempty"` // what the executor must do on the way; one that it does not know it must refuse
+	Obliged    []string      `json:"obligations,omitempty"` // what the executor must do during the execution; it refuses an intent with an unknown obligation
 	Sandbox    *Sandbox      `json:"sandbox,omitempty"`
 	Secrets    []SecretGrant `json:"secrets,omitempty"`
 	Tool       string        `json:"tool"`
 }
 
-// Amounts counts what is limited. Zero is nothing.
+// Amounts counts the measures that limits can bound. An absent measure is zero.
 type Amounts struct {
 	Calls         int64 `json:"calls,omitempty"`
 	Cents         int64 `json:"cents,omitempty"`
-	ComputeMillis int64 `json:"compute_ms,omitempty"` // of one core
+	ComputeMillis int64 `json:"compute_ms,omitempty"` // milliseconds of one core
 	EgressBytes   int64 `json:"egress_bytes,omitempty"`
 	Risk          int64 `json:"risk_points,omitempty"`
 	Tokens        int64 `json:"tokens,omitempty"`
 	USDMicros     int64 `json:"usd_micros,omitempty"` // millionths of a US dollar
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (a *Amounts) Canonical(c *canon.Codec) {
 	c.OptInt("calls", &a.Calls)
 	c.OptInt("cents", &a.Cents)
@@ -122,19 +127,22 @@ func (a *Amounts) Canonical(c *canon.Codec) {
 	c.OptInt("usd_micros", &a.USDMicros)
 }
 
-// Reservation is what was set aside for one call, and on which accounts.
+// Reservation is the amount that is set aside for one call, and the accounts of
+// the budget ledger that it is reserved on.
 type Reservation struct {
 	Accounts []string `json:"accounts"` // "<limit>/<level>:<subject>"
 	Amounts  Amounts  `json:"amounts"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (r *Reservation) Canonical(c *canon.Codec) {
 	c.Strs("accounts", &r.Accounts)
 	c.Doc("amounts", &r.Amounts)
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (i *ExecutionIntent) Canonical(c *canon.Codec) {
 	c.Str("args_digest", &i.ArgsDigest)
 	canon.OptDoc(c, "budget", &i.Budget)
@@ -153,14 +161,17 @@ func (i *ExecutionIntent) Canonical(c *canon.Codec) {
 	c.Str("tool", &i.Tool)
 }
 
-// Allowed is the data of policy.allowed: the executor's work item.
+// Allowed is the data of policy.allowed, which is the work item of the executor
+// that Decision.Intent names.
 type Allowed struct {
 	Decision Decision `json:"decision"`
-	// Call is the proposal decided on, repeated so that the work item is whole.
+	// Call is the proposal that the decision is about, repeated so that an
+	// executor needs no second read.
 	Call Call `json:"call"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (a *Allowed) Canonical(c *canon.Codec) {
 	c.Doc("call", &a.Call)
 	c.Doc("decision", &a.Decision)

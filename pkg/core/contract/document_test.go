@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// documents has one of each document that the ledger or an export holds.
+// documents returns one of each document that the ledger or an export holds.
 func documents() []canon.Document {
 	return []canon.Document{
 		&Activated{}, &Allowed{}, &Approval{}, &ApprovalRule{}, &Attestation{}, &Ballot{}, &Call{}, &Content{}, &Decision{}, &Effect{}, &Encryption{}, &Escalated{},
@@ -19,7 +19,7 @@ func documents() []canon.Document {
 	}
 }
 
-// fill sets every field below v to a value of its own.
+// fill sets every field below v to a different value.
 func fill(v reflect.Value, n *int64) {
 	*n++
 	switch {
@@ -45,7 +45,8 @@ func fill(v reflect.Value, n *int64) {
 	}
 }
 
-// canonical is what encoding/json and Transform make of a document.
+// canonical returns the document's canonical bytes as encoding/json and Transform
+// produce them, independently of Canonical.
 func canonical(t *testing.T, d canon.Document) string {
 	t.Helper()
 	b, err := json.Marshal(d)
@@ -58,9 +59,9 @@ func canonical(t *testing.T, d canon.Document) string {
 	return string(b)
 }
 
-// TestDocuments: the members that a document lists are those of its fields,
-// under the names of their tags; empty ones are absent where the tag says so; and
-// its bytes are canonical, which encoding/json and Transform show, and read back.
+// TestDocuments shows that a document lists the same members as its struct tags,
+// with the same names and omitempty flags, and that its bytes are canonical and
+// read back to an equal document.
 func TestDocuments(t *testing.T) {
 	for _, d := range documents() {
 		typ := reflect.TypeOf(d).Elem()
@@ -93,8 +94,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// complete sets what a document cannot be without: arrays and raw values that are
-// not optional.
+// complete sets the fields that a document must always have: arrays and raw
+// values that are not optional.
 func complete(v reflect.Value) {
 	for i := range v.NumField() {
 		f, tag := v.Field(i), v.Type().Field(i).Tag.Get("json")
@@ -110,8 +111,8 @@ func complete(v reflect.Value) {
 	}
 }
 
-// TestEmptyOptional: an optional member that is present and empty is another
-// spelling of the same document, and refused.
+// TestEmptyOptional shows that an optional member that is present but empty is
+// rejected, since it would be a second form of the same document.
 func TestEmptyOptional(t *testing.T) {
 	for _, c := range []struct {
 		d    canon.Document

@@ -2,7 +2,7 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// Effect statuses. Exactly one ends each call.
+// The statuses of an effect. Every call ends with exactly one of them.
 const (
 	Succeeded    = "succeeded"
 	Failed       = "failed"
@@ -10,21 +10,23 @@ const (
 	Expired      = "expired"
 	TimedOut     = "timed_out"
 	Cancelled    = "cancelled"
-	Unknown      = "unknown" // started, and it is not known how it ended
+	Unknown      = "unknown" // started, but how it ended cannot be determined
 	DeadLettered = "dead_lettered"
 )
 
-// Started is the data of <executor>.effect_started, the claim, which is on the
-// ledger before the effect begins, and of policy.start_expired, which ends a call
-// that no executor claimed in time.
+// Started is the data of two events. <executor>.effect_started is the claim,
+// which is stored before the effect begins. policy.start_expired ends a call that
+// no executor claimed in time. The two share one message id, so at most one of
+// them is stored.
 type Started struct {
 	CallID     string `json:"call_id"`
 	DecisionID string `json:"decision_id"`
-	ExecutedBy string `json:"executed_by,omitempty"` // "caller" where the intent was handed out to the caller
+	ExecutedBy string `json:"executed_by,omitempty"` // Caller if the intent was handed out to the caller
 	IntentID   string `json:"intent_id"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (s *Started) Canonical(c *canon.Codec) {
 	c.Str("call_id", &s.CallID)
 	c.Str("decision_id", &s.DecisionID)
@@ -32,26 +34,27 @@ func (s *Started) Canonical(c *canon.Codec) {
 	c.Str("intent_id", &s.IntentID)
 }
 
-// Caller is the value of executed_by and attested_by where the caller, and no
-// executor of the mesh, executed a call or attests its outcome.
+// Caller is the value of executed_by and attested_by where the caller itself, and
+// not an executor of the mesh, executed a call or attests its outcome.
 const Caller = "caller"
 
-// CallerExecutor is the service to which the intent of a call is addressed that its
-// caller executes. It hands the intent out, receives the report of the outcome and
-// signs it as the caller's attestation.
+// CallerExecutor is the service that intents name as executor if the caller
+// executes the call itself. The service hands the intent out, receives the report
+// of the outcome, and signs the report as the caller's attestation.
 const CallerExecutor = "gateway"
 
-// Effect is the outcome of a call.
+// Effect is the outcome of a call, as the executor observed it or, with
+// AttestedBy set, as the caller reported it.
 type Effect struct {
-	Artifacts    []string     `json:"artifacts,omitempty"`   // commitments
-	AttestedBy   string       `json:"attested_by,omitempty"` // "caller" where the caller reported the effect and no executor observed it
+	Artifacts    []string     `json:"artifacts,omitempty"`   // commitments to contents that the effect produced
+	AttestedBy   string       `json:"attested_by,omitempty"` // Caller if the caller reported the effect and no executor observed it
 	Attestation  *Attestation `json:"attestation,omitempty"`
 	CallID       string       `json:"call_id"`
 	EffectType   string       `json:"effect_type"`
 	Ended        string       `json:"ended"`
 	ErrorCode    string       `json:"error_code,omitempty"`
 	ErrorMessage string       `json:"error_message,omitempty"`
-	Frames       int64        `json:"frames,omitempty"` // transient frames sent before this
+	Frames       int64        `json:"frames,omitempty"` // number of transient frames sent during the call
 	InputDigest  string       `json:"input_digest"`
 	Instance     string       `json:"instance"`
 	OutputDigest string       `json:"output_digest,omitempty"`
@@ -61,30 +64,31 @@ type Effect struct {
 	Usage        *Usage       `json:"usage,omitempty"`
 }
 
-// Names of measures in Usage.Measured.
+// The names of measures in Usage.Measured.
 const (
 	MeasureCompute = "compute_ms"
 	MeasureEgress  = "egress_bytes"
 	MeasureMemory  = "memory_peak_bytes"
 )
 
-// Usage is what an effect consumed. A measure that is zero was not used, or, unless
-// Measured names it, not measured.
+// Usage is what an effect consumed. A measure of zero that Measured does not name
+// was either not used or not measured.
 type Usage struct {
-	CachedTokens    int64    `json:"cached_tokens,omitempty"` // part of InputTokens that a prompt cache held
+	CachedTokens    int64    `json:"cached_tokens,omitempty"` // the part of InputTokens that came from a prompt cache
 	Cents           int64    `json:"cents,omitempty"`
 	CPUMillis       int64    `json:"cpu_ms,omitempty"`
 	EgressBytes     int64    `json:"egress_bytes,omitempty"`
 	InputTokens     int64    `json:"input_tokens,omitempty"`
-	Measured        []string `json:"measured,omitempty"` // what is known even where it is 0: compute_ms, egress_bytes, memory_peak_bytes
+	Measured        []string `json:"measured,omitempty"` // names of measures that are known even if they are zero
 	MemoryPeakBytes int64    `json:"memory_peak_bytes,omitempty"`
 	OutputTokens    int64    `json:"output_tokens,omitempty"`
-	ReasoningTokens int64    `json:"reasoning_tokens,omitempty"` // part of OutputTokens
+	ReasoningTokens int64    `json:"reasoning_tokens,omitempty"` // the part of OutputTokens spent on reasoning
 	USDMicros       int64    `json:"usd_micros,omitempty"`       // millionths of a US dollar
 	WallMS          int64    `json:"wall_ms,omitempty"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (u *Usage) Canonical(c *canon.Codec) {
 	c.OptInt("cached_tokens", &u.CachedTokens)
 	c.OptInt("cents", &u.Cents)
@@ -99,7 +103,8 @@ func (u *Usage) Canonical(c *canon.Codec) {
 	c.OptInt("wall_ms", &u.WallMS)
 }
 
-// Attestation is what the sandbox reports that it enforced.
+// Attestation is the sandbox's report of the isolation and the limits that it
+// enforced during one execution.
 type Attestation struct {
 	Enforced    []string `json:"enforced"`
 	ImageDigest string   `json:"image_digest"`
@@ -107,7 +112,8 @@ type Attestation struct {
 	Tier        string   `json:"tier"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (a *Attestation) Canonical(c *canon.Codec) {
 	c.Strs("enforced", &a.Enforced)
 	c.Str("image_digest", &a.ImageDigest)
@@ -115,7 +121,8 @@ func (a *Attestation) Canonical(c *canon.Codec) {
 	c.Str("tier", &a.Tier)
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (e *Effect) Canonical(c *canon.Codec) {
 	c.OptStrs("artifacts", &e.Artifacts)
 	canon.OptDoc(c, "attestation", &e.Attestation)
@@ -135,23 +142,24 @@ func (e *Effect) Canonical(c *canon.Codec) {
 	canon.OptDoc(c, "usage", &e.Usage)
 }
 
-// Receipt closes a call. Receipts of one session form a chain by Prev; Index
-// counts them from 1.
+// Receipt is the signed record that closes a call. The receipts of one session
+// form a chain: Prev is the digest of the receipt before, and Index counts from
+// 1. Only receipt.Issue makes one.
 type Receipt struct {
 	ArgsDigest     string `json:"args_digest"`
-	AttestedBy     string `json:"attested_by,omitempty"` // the effect's
+	AttestedBy     string `json:"attested_by,omitempty"` // as in the effect
 	CallID         string `json:"call_id"`
-	DecisionDigest string `json:"decision_digest"` // of the signed decision's bytes
+	DecisionDigest string `json:"decision_digest"` // of the canonical bytes of the signed decision
 	DecisionID     string `json:"decision_id"`
 	EffectDigest   string `json:"effect_digest"`
-	Executor       string `json:"executor"` // service that signed
-	ID             string `json:"id"`       // "r-" + call id
+	Executor       string `json:"executor"` // service whose key signed
+	ID             string `json:"id"`       // "r-" and the call id
 	Index          int64  `json:"index"`
 	IntentID       string `json:"intent_id,omitempty"`
 	KID            string `json:"kid"`
 	Lamport        int64  `json:"lamport"`
 	OutputDigest   string `json:"output_digest,omitempty"`
-	Prev           string `json:"prev"` // digest of the previous receipt's bytes, or the genesis
+	Prev           string `json:"prev"` // digest of the previous receipt's canonical bytes, or of the genesis text
 	ReasonCode     string `json:"reason_code"`
 	Session        string `json:"session"`
 	Sig            string `json:"sig,omitempty"`
@@ -161,8 +169,8 @@ type Receipt struct {
 	Verdict        string `json:"verdict"`
 }
 
-// Canonical implements canon.Document; an unset Sig is absent, which is the
-// signature's preimage.
+// Canonical implements canon.Document. An unset Sig is absent, and the bytes
+// without it are what the signature covers.
 func (r *Receipt) Canonical(c *canon.Codec) {
 	c.Str("args_digest", &r.ArgsDigest)
 	c.OptStr("attested_by", &r.AttestedBy)
@@ -187,9 +195,10 @@ func (r *Receipt) Canonical(c *canon.Codec) {
 	c.Str("verdict", &r.Verdict)
 }
 
-// Recorded is the data of <service>.effect_recorded: everything that ends a call,
-// in one event, so that its parts cannot disagree. Decision is present where the
-// call has no allowed event, that is, in a denial.
+// Recorded is the data of <service>.effect_recorded. One event holds everything
+// that ends a call, so that effect and receipt cannot be stored apart. Decision
+// is present if no allowed event holds the decision, that is, if the call was
+// denied.
 type Recorded struct {
 	Decision *Decision `json:"decision,omitempty"`
 	Effect   Effect    `json:"effect"`
@@ -197,7 +206,8 @@ type Recorded struct {
 	Receipt  Receipt   `json:"receipt"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (r *Recorded) Canonical(c *canon.Codec) {
 	canon.OptDoc(c, "decision", &r.Decision)
 	c.Doc("effect", &r.Effect)

@@ -10,8 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// TestEnvelope: an event reads back from its bytes, every attribute included, and
-// what it derives from its body has the form that the reference defines.
+// TestEnvelope shows that an event with every attribute reads back from its
+// bytes, and that type, schema and lamport have the form that the ledger format
+// documents.
 func TestEnvelope(t *testing.T) {
 	e := benchEvent()
 	e.Target = "session-runner"
@@ -45,15 +46,16 @@ func TestEnvelope(t *testing.T) {
 	if e.Service() != "gateway" || e.Type() != "dev.binnacle.gateway.effect_started.v2" {
 		t.Error(e.Service(), e.Type())
 	}
-	// An event's own schema belongs to its producer, a shared one to the mesh.
+	// A schema belongs to its producer unless it is one of the mesh's shared
+	// schemas.
 	e.Name, e.Version = "outcome_reported", 1
 	if got := e.dataSchema(); got != "urn:binnacle:event:gateway:outcome_reported:v1" {
 		t.Error(got)
 	}
 }
 
-// TestCutEvent: no beginning of an event's bytes is an event. A line that ended
-// within data was once read past its end.
+// TestCutEvent shows that no proper prefix of an event's bytes is an event. An
+// early version read past the end of an event that was cut inside its data.
 func TestCutEvent(t *testing.T) {
 	b, err := benchEvent().Encode()
 	if err != nil {
@@ -66,13 +68,13 @@ func TestCutEvent(t *testing.T) {
 	}
 }
 
-// TestEnvelopeChecks: what would break the subject, or is missing, neither
-// encodes nor decodes.
+// TestEnvelopeChecks shows that an event with a missing attribute, or with a
+// token that would break its subject, can be neither encoded nor decoded.
 func TestEnvelopeChecks(t *testing.T) {
 	long := strings.Repeat("x", 128)
 	for name, c := range map[string]struct {
 		change func(e *Event)
-		want   string // in the error; empty = accepted
+		want   string // part of the error; empty = accepted
 	}{
 		"nothing":              {func(*Event) {}, ""},
 		"longest token":        {func(e *Event) { e.Key = long }, ""},
@@ -119,7 +121,8 @@ func TestEnvelopeChecks(t *testing.T) {
 	}
 }
 
-// TestSpellings: type, schema and lamport have one spelling each.
+// TestSpellings shows that type, schema and lamport are accepted in one form
+// only.
 func TestSpellings(t *testing.T) {
 	b, err := benchEvent().Encode()
 	if err != nil {
@@ -141,6 +144,8 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
+// TestPeekCallID compares PeekCallID with the decoded event, with and without a
+// call id.
 func TestPeekCallID(t *testing.T) {
 	b, err := benchEvent().Encode()
 	if err != nil {
@@ -163,6 +168,8 @@ func TestPeekCallID(t *testing.T) {
 	}
 }
 
+// TestToken checks every edge of the set of bytes and of the length that a token
+// may have.
 func TestToken(t *testing.T) {
 	for s, want := range map[string]bool{"a": true, "Z": true, "0": true, "9": true, "z": true, "A": true, "_": true, "-": true, "s-1_X": true, strings.Repeat("a", 128): true,
 		"": false, strings.Repeat("a", 129): false, "a.b": false, "*": false, ">": false, " ": false, "a/b": false, "é": false, "a\x00": false, "@": false, "[": false, "`": false, "{": false, ":": false} {
@@ -172,7 +179,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestTime: the limits of each field, and what the calendar does not have.
+// TestTime checks the limits of each field, and dates that the calendar does not
+// have.
 func TestTime(t *testing.T) {
 	zone := time.FixedZone("", 3600)
 	if got := Time(time.Date(2026, 1, 1, 0, 30, 0, 1_999_999, zone)); got != "2025-12-31T23:30:00.001Z" {

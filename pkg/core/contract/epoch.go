@@ -2,19 +2,20 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// LogEpoch is the data of provision.log_epoch_opened: the holder of the root key
-// accepts that the ledger no longer is what its last checkpoint committed to, and
-// that a new log begins.
+// LogEpoch is the data of provision.log_epoch_opened. With it the holder of a
+// root key accepts that the ledger no longer matches its last checkpoint, and
+// opens a new log.
 type LogEpoch struct {
-	Checkpoint string `json:"checkpoint"` // digest of the last epoch's last checkpoint
-	Epoch      int64  `json:"epoch"`      // of the new log; the first is 1
+	Checkpoint string `json:"checkpoint"` // digest of the last checkpoint of the epoch before
+	Epoch      int64  `json:"epoch"`      // number of the new log; the first log is 1
 	Reason     string `json:"reason"`
 	Sig        string `json:"sig,omitempty"`
-	SignerKID  string `json:"signer_kid"` // a root key
+	SignerKID  string `json:"signer_kid"` // the root key that signed
 	Tenant     string `json:"tenant"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (l *LogEpoch) Canonical(c *canon.Codec) {
 	c.Str("checkpoint", &l.Checkpoint)
 	c.Int("epoch", &l.Epoch)

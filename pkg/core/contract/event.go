@@ -1,11 +1,17 @@
-// Package contract holds the documents a stranger needs to read the ledger:
-// the event envelope and the contracts inside it.
+// Package contract holds the documents that a reader of the ledger needs: the
+// event envelope and the data inside it. docs/reference/ledger-format.md
+// describes the same documents for implementers in other languages.
 //
-// Each document lists its members once, in Canonical; Bytes writes and Decode
-// reads by that list, and Decode accepts nothing but the canonical bytes
-// (RFC 8785, empty optional members absent). Signed documents (Decision, Receipt,
-// TrustKey) are made only inside the trusted core: guard.Decide,
-// receipt.Issue and trust.Publish; a test scans the tree for other makers.
+// Each document lists its members once, in its Canonical method. Bytes writes by
+// that list and Decode reads by it. Decode accepts only the canonical bytes (RFC
+// 8785, with empty optional members absent). Signed documents (Decision, Receipt,
+// TrustKey) are made only inside the trusted core, by guard.Decide, receipt.Issue
+// and trust.Publish; TestMakers scans the repository for other makers.
+//
+// Released documents never change: a new member needs a new version of the event
+// schema under schemas/events, and is optional here, so that older events still
+// decode. The files zz_*.go are generated from the schemas. The package imports
+// canon, sign and the standard library; it reads no clock and no randomness.
 package contract
 
 import (
@@ -19,31 +25,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Event is one ledger entry: CloudEvents 1.0 in structured JSON form, with
-// extension attributes. The stored bytes are what the log hashes; nothing may
-// re-encode an event to hash it.
+// Event is one ledger entry: a CloudEvents 1.0 event in structured JSON form,
+// with extension attributes. The log hashes the stored bytes. Code that needs an
+// event's hash must use those bytes and never encode the event again.
 type Event struct {
-	ID       string // unique; of two events with one id the first in the ledger counts
-	Source   string // producer: service "/" instance, e.g. "policy/policy-1"
-	Name     string // event name, e.g. "call_proposed"; part of type
-	Version  int    // schema version; part of type
+	ID       string // unique; of two events with the same id the first one in the ledger counts
+	Source   string // producer, service "/" instance, such as "policy/policy-1"
+	Name     string // event name, such as "call_proposed"; part of the type
+	Version  int    // schema version, from 1; part of the type
 	Key      string // aggregate key or session id
-	Time     string // when the producer made it (TimeFormat)
-	Tenant   string // environment
-	Actor    string // verified caller; "-" where the mesh itself acts
-	Client   string // client the actor used; "-" if none
+	Time     string // when the producer made the event (TimeFormat)
+	Tenant   string // the environment that the event belongs to
+	Actor    string // verified caller; "-" if the mesh itself acts
+	Client   string // client that the actor used; "-" if none
 	Session  string // session the event belongs to; empty for aggregates
 	CallID   string // call the event belongs to; empty if none
 	Origin   string // instance that waits for the outcome; "-" if none
-	Target   string // executor addressed by an allowed event; else empty
-	Correl   string // first event of the whole cause chain
-	Cause    string // event that led to this one
-	Lamport  uint64 // 1 + max(own, everything seen); decimal string in JSON, as CloudEvents integers have 32 bits
+	Target   string // executor that an allowed event addresses; otherwise empty
+	Correl   string // id of the first event of the chain of causes
+	Cause    string // id of the event that caused this one
+	Lamport  uint64 // Lamport time: 1 + the greatest that the producer has made or received; a decimal string in JSON, as CloudEvents integers have 32 bits
 	TraceCtx string // W3C trace context
 	Data     []byte // canonical JSON object
 }
 
-// Service returns the producer's service name: Source up to its slash.
+// Service returns the name of the service that produced the event: Source up to
+// its slash.
 func (e *Event) Service() string { s, _, _ := strings.Cut(e.Source, "/"); return s }
 
 // Type returns the CloudEvents type: dev.binnacle.<service>.<name>.v<version>.
@@ -51,7 +58,7 @@ func (e *Event) Type() string {
 	return "dev.binnacle." + e.Service() + "." + e.Name + ".v" + strconv.Itoa(e.Version)
 }
 
-// Subject returns the NATS subject that the event must be stored under, computed
+// Subject returns the NATS subject under which the event must be stored, computed
 // from its attributes: evt.<tenant>.<service>.<origin>.<name>[_<target>].<key>.
 func (e *Event) Subject() string {
 	name := e.Name
@@ -61,7 +68,8 @@ func (e *Event) Subject() string {
 	return "evt." + e.Tenant + "." + e.Service() + "." + e.Origin + "." + name + "." + e.Key
 }
 
-// Under reports whether subject equals Subject; it does not allocate.
+// Under reports whether subject equals e.Subject(). It does not allocate, as it
+// runs for every event that is read.
 func (e *Event) Under(subject string) bool {
 	sep := ""
 	if e.Target != "" {
@@ -71,8 +79,8 @@ func (e *Event) Under(subject string) bool {
 }
 
 // Encode returns the canonical bytes, which the caller owns. It returns an error
-// where a token would break the subject or a mandatory attribute is missing. Data
-// must be canonical, which is not checked.
+// that names the attribute if a mandatory attribute is missing or could not be a
+// token of the subject. Data must already be canonical, which is not checked.
 func (e *Event) Encode() ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
@@ -80,7 +88,9 @@ func (e *Event) Encode() ([]byte, error) {
 	return canon.Append(make([]byte, 0, 640+len(e.Data)), e), nil
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. Name, Version and Lamport are part of
+// other attributes; a reading pass derives them from type, dataschema and
+// lamport.
 func (e *Event) Canonical(c *canon.Codec) {
 	var schema, lamport, typ string
 	if !c.Reading() {
@@ -111,7 +121,8 @@ func (e *Event) Canonical(c *canon.Codec) {
 	}
 }
 
-// derive reads what the event spells in another form.
+// derive sets Name, Version and Lamport from the attributes that contain them,
+// and returns an error if one is not in its canonical form.
 func (e *Event) derive(schema, lamport, typ string) (err error) {
 	rest, ok := strings.CutPrefix(typ, "dev.binnacle."+e.Service()+".")
 	name, version, ok2 := strings.Cut(rest, ".v")
@@ -129,15 +140,15 @@ func (e *Event) derive(schema, lamport, typ string) (err error) {
 	return nil
 }
 
-// versions are the schema versions written today, where they are not 1. Older
-// versions differ by the absence of members and values only, and are read as
-// they are.
+// versions maps an event name to the schema version that this release writes, if
+// it is not 1. Older versions differ only by absent members and values, and are
+// read without conversion.
 var versions = map[string]int{
 	"allowed": 5, "attempt_finished": 3, "call_proposed": 4, "delegation_granted": 2, "effect_recorded": 5, "effect_started": 2, "escalated": 4, "ledger_truncated": 2, "policy_activated": 2, "prices_published": 2, "secret_requested": 2, "tool_registered": 4, "tool_retired": 4, "virtual_key_created": 2,
 }
 
-// VersionOf returns the schema version in which this release writes events of this
-// name.
+// VersionOf returns the schema version in which this release writes events with
+// this name. An unknown name has version 1.
 func VersionOf(name string) int { return max(versions[name], 1) }
 
 func (e *Event) schemaOwner() string {
@@ -151,7 +162,7 @@ func (e *Event) dataSchema() string {
 	return "urn:binnacle:event:" + e.schemaOwner() + ":" + e.Name + ":v" + strconv.Itoa(e.Version)
 }
 
-// is reports whether s is the parts, one behind the other.
+// is reports whether s is the concatenation of parts. It does not allocate.
 func is(s string, parts ...string) bool {
 	for _, p := range parts {
 		rest, ok := strings.CutPrefix(s, p)
@@ -163,8 +174,8 @@ func is(s string, parts ...string) bool {
 	return s == ""
 }
 
-// check returns an error for an event that could not be stored under its
-// subject, or that lacks an attribute.
+// check returns an error for an event that lacks an attribute or could not be
+// stored under its subject.
 func (e *Event) check() error {
 	if err := e.checkNames(); err != nil {
 		return err
@@ -185,7 +196,7 @@ func (e *Event) check() error {
 	return nil
 }
 
-// checkNames checks the tokens of the subject and the id.
+// checkNames checks the tokens of the subject, and the id.
 func (e *Event) checkNames() error {
 	service, instance, ok := strings.Cut(e.Source, "/")
 	for _, t := range [...]struct{ field, v string }{
@@ -205,10 +216,10 @@ func (e *Event) checkNames() error {
 	return nil
 }
 
-// maxToken is the length of the longest token.
+// maxToken is the greatest length of a token in bytes.
 const maxToken = 128
 
-// tokenBytes are the bytes that tokens are made of.
+// tokenBytes is the set of bytes that a token may contain.
 var tokenBytes = func() (set [256]bool) {
 	for _, b := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") {
 		set[b] = true
@@ -217,7 +228,8 @@ var tokenBytes = func() (set [256]bool) {
 }()
 
 // Token reports whether s can be one token of a subject: 1 to 128 bytes of
-// [A-Za-z0-9_-].
+// [A-Za-z0-9_-]. Dots, wildcards and white space would change the meaning of a
+// NATS subject.
 func Token(s string) bool {
 	if s == "" || len(s) > maxToken {
 		return false
@@ -230,10 +242,10 @@ func Token(s string) bool {
 	return true
 }
 
-// DecodeEvent reads stored bytes. It accepts only what Encode produces, so a
-// second spelling of one event, an unknown attribute or a doubled key is an
-// error. Data aliases b; that it is canonical is not checked here but by CheckData
-// and Decode.
+// DecodeEvent reads an event from its stored bytes. It accepts only the bytes
+// that Encode produces, so another form of the same event, an unknown attribute
+// or a duplicate name is an error. Data aliases b, and is not checked to be
+// canonical: CheckData and Decode do that.
 func DecodeEvent(b []byte) (*Event, error) {
 	var e Event
 	if err := canon.Read(b, &e); err != nil {
@@ -245,19 +257,22 @@ func DecodeEvent(b []byte) (*Event, error) {
 	return &e, nil
 }
 
-// Bytes returns d's canonical bytes.
+// Bytes returns the canonical bytes of d in a newly allocated slice.
 func Bytes(d canon.Document) []byte { return canon.Append(make([]byte, 0, 2<<10), d) }
 
-// Digest is the digest of d's canonical bytes (see sign.Digest).
+// Digest returns the digest of d's canonical bytes, in the form of sign.Digest.
+// It is how documents refer to each other.
 func Digest(d canon.Document) string { return sign.Digest(Bytes(d)) }
 
-// Decode reads b into d and accepts only d's own canonical bytes: unknown
-// members, doubled keys and other spellings are errors. Raw members alias b.
+// Decode reads d from b and accepts only the canonical bytes of d: unknown
+// members, duplicate names and other forms of a value are errors. d must be the
+// zero value. Raw members alias b.
 func Decode(b []byte, d canon.Document) error { return canon.Read(b, d) }
 
-// PeekCallID returns the callid of canonical event bytes without decoding them, or
-// "" where none begins in the first 4 KiB. Use it to select events, and decode
-// those that are acted on.
+// PeekCallID returns the callid attribute of canonical event bytes without
+// decoding them, or "" if none begins in the first 4 KiB. Use it to select events
+// from a scan; decode the events that are acted on, since the bytes are not
+// checked.
 func PeekCallID(b []byte) string {
 	const key = `","callid":"`
 	i := bytes.Index(b[:min(len(b), 4096)], []byte(key))

@@ -6,6 +6,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
+// schemaID identifies an event schema; owner is a service, or "mesh" for the
+// shared schemas.
 type schemaID struct {
 	owner, name string
 	version     int
@@ -16,9 +18,9 @@ type schema struct {
 	digest string // hex SHA-256 of the schema's file
 }
 
-// CheckData returns an error unless the event's data is the canonical form of a
-// value of the schema that the event names. An event whose schema is unknown to
-// this release fails.
+// CheckData returns an error unless Data is in canonical form and matches the
+// schema that the event's name and version identify. It also returns an error if
+// this release has no such schema.
 func (e *Event) CheckData() error {
 	s, ok := schemas[schemaID{e.schemaOwner(), e.Name, e.Version}]
 	if !ok {
@@ -30,8 +32,9 @@ func (e *Event) CheckData() error {
 	return nil
 }
 
-// SchemaDigests lists the schemas that CheckData knows: the digest of each file
-// by its path below schemas.
+// SchemaDigests returns the schemas that CheckData uses: for each schema file, by
+// its path below schemas, the SHA-256 of the file in hex. The caller owns the
+// map.
 func SchemaDigests() map[string]string {
 	out := map[string]string{}
 	for id, s := range schemas {

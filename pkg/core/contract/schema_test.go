@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSchemas: the tables are made from the schema files that LOCK names, all of
-// them; `make gen` writes them anew.
+// TestSchemas shows that the generated tables match the schema files that
+// schemas/LOCK lists, and lack none; `make gen` generates them.
 func TestSchemas(t *testing.T) {
 	lock, err := os.ReadFile("../../../schemas/LOCK")
 	if err != nil {
@@ -29,8 +29,8 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// TestCheckData: a member more, a member less, another type and an unknown
-// version fail.
+// TestCheckData shows that an additional member, a missing member, a value of
+// another type and an unknown version fail.
 func TestCheckData(t *testing.T) {
 	event := func(name string, version int, data string) *Event {
 		return &Event{Name: name, Version: version, Source: "policy/p", Data: []byte(data)}

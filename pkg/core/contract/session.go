@@ -6,12 +6,13 @@ import (
 	"strings"
 )
 
-// A session id is derived from tenant, owner and the owner's name for the
-// session, so that no name reaches a session of somebody else's. It has a
-// syntax of its own, "s-x" and 26 of [a-z2-7]: the first 10 bytes of a digest
-// of the three, then the first 6 bytes of a digest of those bytes, tenant and
-// owner. The second part tells whose session it is without a query.
-// Ids of other forms are those that releases before 0.5 left.
+// A session id is derived from the tenant, the owner and the owner's name for the
+// session, so that no name can reach another owner's session. The id is "s-x" and
+// 26 characters of [a-z2-7], the base32 of two parts: the first 10 bytes of a
+// digest of the three strings, and the first 6 bytes of a digest of those 10
+// bytes, tenant and owner. The second part lets any service check the owner of a
+// session without a query. Session ids in other forms were made by releases
+// before 0.5.
 
 const (
 	derivedPrefix = "s-x"
@@ -23,21 +24,23 @@ var sessionEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").Wit
 
 var derivedLen = len(derivedPrefix) + sessionEncoding.EncodedLen(nameBytes+ownerBytes)
 
-// SessionID returns the id of the session that owner calls name.
+// SessionID returns the id of the session that owner names name in tenant. It is
+// a pure function, so every gateway derives the same id.
 func SessionID(tenant, owner, name string) string {
 	h := fields("binnacle session v1", tenant, owner, name)
 	id := append(h[:nameBytes:nameBytes], ownerTag(tenant, owner, h[:nameBytes])...)
 	return derivedPrefix + sessionEncoding.EncodeToString(id)
 }
 
-// DerivedSession reports whether s has the syntax of a derived session id. Such
-// a string is always an id and never a name.
+// DerivedSession reports whether s has the form of a derived session id. Such a
+// string is always treated as an id and never as a name.
 func DerivedSession(s string) bool {
 	b, ok := derivedBytes(s)
 	return ok && len(b) == nameBytes+ownerBytes
 }
 
-// OwnsSession reports whether a derived session id is one of owner's.
+// OwnsSession reports whether owner of tenant is the owner of the derived session
+// id. It returns false for strings in any other form.
 func OwnsSession(tenant, owner, id string) bool {
 	b, ok := derivedBytes(id)
 	return ok && string(b[nameBytes:]) == string(ownerTag(tenant, owner, b[:nameBytes]))
@@ -56,7 +59,8 @@ func ownerTag(tenant, owner string, name []byte) []byte {
 	return h[:ownerBytes]
 }
 
-// fields digests strings so that no two splits look alike.
+// fields returns a digest of parts. Each part is hashed by itself first, so that
+// no two lists of strings have the same preimage.
 func fields(parts ...string) [sha256.Size]byte {
 	h := sha256.New()
 	for _, p := range parts {
@@ -66,10 +70,11 @@ func fields(parts ...string) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// SessionRefused is the name, which no caller can give, of a principal's session
-// of refusals: calls that named a session that the principal may not use.
+// SessionRefused is the name of the session that records a principal's refused
+// calls, those that named a session the principal may not use. Callers cannot
+// choose this name.
 const SessionRefused = "refused"
 
-// BootstrapAdmin is the principal of the token that a new mesh is made with.
+// BootstrapAdmin is the principal of the token that a new mesh is created with.
 // Policy registers it as the first person.
 const BootstrapAdmin = "admin"

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestSessionID: ids follow from tenant, owner and name; whose one is can be
-// seen from it; and what is not exactly of their syntax is a name.
+// TestSessionID shows that an id depends on tenant, owner and name, that its
+// owner can be checked from the id alone, and that any string in another form is
+// a name.
 func TestSessionID(t *testing.T) {
 	id := SessionID("default", "alice", "s-tour")
 	if id != SessionID("default", "alice", "s-tour") || !DerivedSession(id) || !Token(id) || !strings.HasPrefix(id, "s-") {
@@ -28,7 +29,8 @@ func TestSessionID(t *testing.T) {
 			t.Errorf("%q is taken for an id", name)
 		}
 	}
-	// 16 bytes are 25.6 characters: the last has two spare bits, which are zero.
+	// 16 bytes need 25.6 base32 characters; the two spare bits of the last one
+	// must be zero.
 	last := id[len(id)-1]
 	for c := byte('a'); c <= 'z'; c++ {
 		if other := id[:len(id)-1] + string(c); c != last && DerivedSession(other) && OwnsSession("default", "alice", other) {

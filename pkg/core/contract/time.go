@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// TimeFormat is the only spelling of time in the ledger: UTC, milliseconds. Two
-// times in it compare as strings as they do as times.
+// TimeFormat is the only form of a time in the ledger: UTC with milliseconds. Two
+// times in this form compare as strings in the same order as they compare as
+// times.
 const TimeFormat = "2006-01-02T15:04:05.000Z"
 
-// Time renders t in TimeFormat; fractions of a millisecond are cut off. The year
-// of t must be 0 to 9999.
+// Time returns t in TimeFormat, truncated to milliseconds. The year of t must be
+// between 0 and 9999.
 func Time(t time.Time) string { return t.UTC().Format(TimeFormat) }
 
-// ParseTime reads TimeFormat and nothing else. It returns an error for another
-// spelling, and for a day or a time of day that does not exist.
+// ParseTime parses a time in TimeFormat. It returns an error for any other form,
+// and for a day or time of day that does not exist.
 func ParseTime(s string) (time.Time, error) {
 	if !separated(s) {
 		return time.Time{}, errTime(s)
@@ -25,7 +26,7 @@ func ParseTime(s string) (time.Time, error) {
 		return time.Time{}, errTime(s)
 	}
 	t := time.Date(year, time.Month(month), day, hour, minute, second, ms*1e6, time.UTC)
-	if y, m, d := t.Date(); y != year || int(m) != month || d != day { // Date moves what is no day of the calendar
+	if y, m, d := t.Date(); y != year || int(m) != month || d != day { // time.Date normalizes days that do not exist
 		return time.Time{}, errTime(s)
 	}
 	return t, nil
@@ -33,12 +34,13 @@ func ParseTime(s string) (time.Time, error) {
 
 func errTime(s string) error { return fmt.Errorf("time %q is not in the form %s", s, TimeFormat) }
 
-// separated reports whether what is not a digit in TimeFormat is in its place.
+// separated reports whether every character of s that is not a digit in
+// TimeFormat is in its place.
 func separated(s string) bool {
 	return len(s) == len(TimeFormat) && s[4] == '-' && s[7] == '-' && s[10] == 'T' && s[13] == ':' && s[16] == ':' && s[19] == '.' && s[23] == 'Z'
 }
 
-// number is the value of decimal digits, or -1.
+// number returns the value of decimal digits, or -1 if another character occurs.
 func number(digits string) (v int) {
 	for i := range len(digits) {
 		c := digits[i] - '0'

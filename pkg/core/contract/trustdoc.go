@@ -2,7 +2,8 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// Key uses.
+// The uses of keys. A signature verifies only if its key was published for the
+// use of the document that is signed.
 const (
 	UseRoot       = "root"
 	UseDecision   = "decision"
@@ -15,14 +16,15 @@ const (
 	UseWitness    = "witness"  // cosigns checkpoints; Owner is "witness:<name>"
 )
 
-// TrustKey publishes or revokes a key: data of provision.key_published and
-// provision.key_revoked. It is signed by a root key, the first of which publishes
-// itself.
+// TrustKey publishes or revokes a public key; it is the data of
+// provision.key_published and provision.key_revoked. A root key signs it. The
+// first root key signs its own publication, and a verifier must obtain its key id
+// elsewhere.
 type TrustKey struct {
 	Algorithm string   `json:"algorithm"` // "ed25519" or "x25519"
 	KID       string   `json:"kid"`
-	Owner     string   `json:"owner"`      // service
-	PublicKey string   `json:"public_key"` // base64
+	Owner     string   `json:"owner"`      // service, or "approver:", "bundle:" or "witness:" and a name
+	PublicKey string   `json:"public_key"` // standard base64
 	Revoked   bool     `json:"revoked,omitempty"`
 	Sig       string   `json:"sig,omitempty"`
 	SignerKID string   `json:"signer_kid"`
@@ -30,7 +32,8 @@ type TrustKey struct {
 	Uses      []string `json:"uses"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (k *TrustKey) Canonical(c *canon.Codec) {
 	c.Str("algorithm", &k.Algorithm)
 	c.Str("kid", &k.KID)
@@ -43,20 +46,21 @@ func (k *TrustKey) Canonical(c *canon.Codec) {
 	c.Strs("uses", &k.Uses)
 }
 
-// Activated is the data of policy.policy_activated: after this event the document
-// is in force, in place of the one of the same layer and name. Bundle holds
-// the policy itself, so that replay can decide again.
+// Activated is the data of policy.policy_activated. After this event the document
+// is in force and replaces the one with the same layer and name. Bundle refers to
+// the policy's bytes, so that replay can take decisions again.
 type Activated struct {
 	Bundle     Content `json:"bundle"`
 	Digest     string  `json:"digest"`               // SHA-256 of the bundle's bytes
 	Layer      string  `json:"layer"`                // "p0", "p1", "p2"
 	Name       string  `json:"name,omitempty"`       // of the bundle or overlay within its layer
-	Precedence int64   `json:"precedence,omitempty"` // p1: bundles are evaluated in ascending order
-	Retired    bool    `json:"retired,omitempty"`    // no longer in force after this event
-	Source     string  `json:"source,omitempty"`     // where it came from
+	Precedence int64   `json:"precedence,omitempty"` // p1 only: bundles are evaluated in ascending order
+	Retired    bool    `json:"retired,omitempty"`    // the document is no longer in force after this event
+	Source     string  `json:"source,omitempty"`     // where the operator loaded the document from
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (a *Activated) Canonical(c *canon.Codec) {
 	c.Doc("bundle", &a.Bundle)
 	c.Str("digest", &a.Digest)

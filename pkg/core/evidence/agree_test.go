@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// insiders is the world whose packs insiders forge: with tips or, as releases
-// before 0.5 made them, without.
+// insiders returns the ledger from which insiders forge packs. bind says whether
+// its checkpoints commit to a map of tips; those of releases before 0.5 do not.
 func insiders(t testing.TB, bind bool) *world {
 	w := sample(t, 2)
 	w.escalated(func(*escalation) {})
@@ -20,10 +20,11 @@ func insiders(t testing.TB, bind bool) *world {
 	return w
 }
 
-// TestInsiders forges packs with the real keys. An honest one, built the same
-// way, verifies, and so does a good part of the forged: what is signed again
-// reaches the last check. With BINNACLE_NODE, the path of node, a second
-// verifier has to agree on each; BINNACLE_MUTANTS says how many there are.
+// TestInsiders forges packs with the real keys. A pack built the same way without
+// changes verifies, and many forged packs reach the last checks, since everything
+// changed is signed again. If BINNACLE_NODE is the path of node, the second
+// verifier must return the same verdict for each pack. BINNACLE_MUTANTS sets the
+// number of packs.
 func TestInsiders(t *testing.T) {
 	worlds := []*world{insiders(t, true), insiders(t, false)}
 	for _, w := range worlds {
@@ -69,7 +70,7 @@ func TestInsiders(t *testing.T) {
 	}
 }
 
-// second is another verifier as a process.
+// second is the other verifier, running as a process.
 type second struct {
 	in  io.WriteCloser
 	out *bufio.Reader
@@ -80,6 +81,8 @@ type verdict struct {
 	Error string `json:"error"`
 }
 
+// startSecond starts the other verifier, or returns nil if BINNACLE_NODE is not
+// set.
 func startSecond(t *testing.T, root string) *second {
 	node := os.Getenv("BINNACLE_NODE")
 	if node == "" {

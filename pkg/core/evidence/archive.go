@@ -21,36 +21,39 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// ArchiveFile is the name of the index in an archive's folder.
+// ArchiveFile is the name of the index file in the folder of an archive.
 const ArchiveFile = "archive.json"
 
-// ArchiveFormat is the format member of an archive's index.
+// ArchiveFormat is the value of the member "format" in an archive's index.
 const ArchiveFormat = "binnacle-archive/v1"
 
-// maxIndex bounds an archive's index.
+// maxIndex is the greatest size of an archive's index in bytes.
 const maxIndex = 64 << 20
 
-// Archive is the index of a ledger stored as a folder of sealed segments.
+// Archive is the index of a ledger that is stored as a folder of segments. It is
+// JSON but not canonical, because nothing signs it: the signed checkpoint
+// determines the roots of the segments.
 type Archive struct {
 	Format       string    `json:"format"`
-	Segment      uint64    `json:"segment"`                // events per segment, a power of two; the last may have fewer
-	Checkpoint   string    `json:"checkpoint"`             // signed note over all of them
-	Cosignatures []string  `json:"cosignatures,omitempty"` // witnesses' lines over it
+	Segment      uint64    `json:"segment"`                // events per segment, a power of two; the last segment may have fewer
+	Checkpoint   string    `json:"checkpoint"`             // signed note over all segments
+	Cosignatures []string  `json:"cosignatures,omitempty"` // witnesses' signature lines over Checkpoint
 	Segments     []Segment `json:"segments"`
 }
 
-// Segment is one file of an archive: stored bytes, one event a line, gzip.
+// Segment is one file of an archive: the stored bytes of consecutive events, one
+// event per line, compressed with gzip.
 type Segment struct {
 	File   string `json:"file"`
-	From   uint64 `json:"from"` // sequence
+	From   uint64 `json:"from"` // sequence of the first event, from 1
 	To     uint64 `json:"to"`
-	Root   string `json:"root"`   // hex, of the subtree over its events
-	SHA256 string `json:"sha256"` // of the file
+	Root   string `json:"root"`   // hex, of the Merkle subtree over the events
+	SHA256 string `json:"sha256"` // hex, of the file
 }
 
-// OpenArchive reads the index of the archive in a folder. It returns an error of
-// the file system, or for an index that is not of ArchiveFormat. Nothing in it is
-// verified.
+// OpenArchive reads the index of the archive in a folder and verifies nothing in
+// it. It returns an error of the file system, or an error for an index that is
+// not of ArchiveFormat.
 func OpenArchive(dir string) (*Archive, error) {
 	b, err := readFile(filepath.Join(dir, ArchiveFile), maxIndex)
 	if err != nil {
@@ -71,7 +74,7 @@ func OpenArchive(dir string) (*Archive, error) {
 	return &ix, nil
 }
 
-// readFile reads a file of at most limit bytes.
+// readFile reads a file, and returns an error if it has more than limit bytes.
 func readFile(name string, limit int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -85,9 +88,9 @@ func readFile(name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// Commits returns an error unless the segments named follow one another without
-// a gap and their roots are those of the checkpoint's tree. It checks neither
-// the checkpoint's signature nor the files.
+// Commits returns an error unless the segments follow one another without a gap
+// and their roots together have the root of the checkpoint. It checks neither the
+// checkpoint's signature nor the files.
 func (ix *Archive) Commits() error {
 	size, want, err := unsignedHead(ix.Checkpoint)
 	if err == nil {
@@ -99,8 +102,8 @@ func (ix *Archive) Commits() error {
 	return in(ArchiveFile, err)
 }
 
-// roots returns the roots of the segments, which together hold the events 1 to
-// size.
+// roots returns the roots of the segments, after checking that together they hold
+// the events 1 to size.
 func (ix *Archive) roots(size uint64) ([]translog.Hash, error) {
 	if ix.Segment == 0 || ix.Segment&(ix.Segment-1) != 0 {
 		return nil, fmt.Errorf("segments of %d events", ix.Segment)
@@ -124,11 +127,11 @@ func (ix *Archive) roots(size uint64) ([]translog.Hash, error) {
 	return roots, nil
 }
 
-// holds reports whether the segment has the events from one to another, of which
-// there is at least one.
+// holds reports whether the segment's events are those from one sequence to
+// another, at least one.
 func (s *Segment) holds(from, to uint64) bool { return s.From == from && s.To == to && from <= to }
 
-// unsignedHead reads a note's size and root without checking who signed it.
+// unsignedHead reads the size and root of a note without verifying its signature.
 func unsignedHead(note string) (size uint64, root translog.Hash, err error) {
 	rows := strings.SplitN(note, "\n", 4)
 	if len(rows) < 4 {
@@ -142,8 +145,8 @@ func unsignedHead(note string) (size uint64, root translog.Hash, err error) {
 	return size, translog.Hash(b), nil
 }
 
-// fold is the root over subtrees of equal size, of which the last may be
-// smaller: RFC 6962 splits at the largest power of two.
+// fold returns the root over subtrees of equal size, of which the last may be
+// smaller. RFC 6962 splits a tree at the largest power of two.
 func fold(roots []translog.Hash) translog.Hash {
 	switch len(roots) {
 	case 0:
@@ -158,9 +161,10 @@ func fold(roots []translog.Hash) translog.Hash {
 	return translog.NodeHash(fold(roots[:k]), fold(roots[k:]))
 }
 
-// VerifyArchive checks an archive against the root key that is trusted: every
-// segment against the index, the index against the checkpoint, and then what
-// VerifyLedger checks. Its error names every segment that is missing or wrong.
+// VerifyArchive verifies an archive against the key id of the trusted root: every
+// segment against the index, the index against the checkpoint, and then
+// everything that VerifyLedger checks. The error names every segment that is
+// missing or wrong.
 func VerifyArchive(dir, rootKID string, demands Demands) (*LedgerReport, error) {
 	ix, err := OpenArchive(dir)
 	if err != nil {
@@ -182,7 +186,8 @@ func VerifyArchive(dir, rootKID string, demands Demands) (*LedgerReport, error) 
 	return VerifyLedgerFrom(func() (io.ReadCloser, error) { return &archiveReader{dir: dir, ix: ix}, nil }, rootKID, demands)
 }
 
-// check compares a segment's file with the index, with one line in memory.
+// check compares a segment's file with the index. It holds one line in memory at
+// a time.
 func (s *Segment) check(dir string) error {
 	r, err := s.open(dir)
 	if err != nil {
@@ -214,7 +219,8 @@ func (s *Segment) check(dir string) error {
 	return nil
 }
 
-// segmentReader decompresses a segment and hashes its file on the way.
+// segmentReader decompresses a segment and computes the digest of its file at the
+// same time.
 type segmentReader struct {
 	*gzip.Reader
 	file *os.File
@@ -222,6 +228,7 @@ type segmentReader struct {
 	sum  hash.Hash
 }
 
+// open opens a segment's file for reading.
 func (s *Segment) open(dir string) (*segmentReader, error) {
 	f, err := os.Open(filepath.Join(dir, s.File))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -239,7 +246,7 @@ func (s *Segment) open(dir string) (*segmentReader, error) {
 	return r, nil
 }
 
-// whole checks the digest of the file.
+// whole reads the rest of the file and compares its digest with the index.
 func (r *segmentReader) whole(want string) error {
 	if _, err := io.Copy(io.Discard, r.in); err != nil {
 		return err
@@ -250,10 +257,11 @@ func (r *segmentReader) whole(want string) error {
 	return nil
 }
 
-// Close closes the file.
+// Close closes the file. The digest is checked by whole, not here.
 func (r *segmentReader) Close() error { return r.file.Close() }
 
-// archiveReader reads an archive as an exported ledger.
+// archiveReader reads the segments of an archive, one after the other, in the
+// form of an exported ledger.
 type archiveReader struct {
 	dir  string
 	ix   *Archive
@@ -261,7 +269,8 @@ type archiveReader struct {
 	cur  io.ReadCloser
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader over the decompressed segments and the checkpoint
+// line that follows them.
 func (a *archiveReader) Read(p []byte) (int, error) {
 	for {
 		if a.cur == nil {
@@ -289,7 +298,7 @@ func (a *archiveReader) Read(p []byte) (int, error) {
 	}
 }
 
-// Close implements io.Closer.
+// Close implements io.Closer. It closes the segment that is being read, if any.
 func (a *archiveReader) Close() error {
 	if a.cur == nil {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// archived writes the world's ledger as a folder of segments of n events.
+// archived writes the ledger as a folder of segments with n events each.
 func (w *world) archived(n uint64) (dir string, ix *Archive) {
 	w.t.Helper()
 	dir = w.t.(*testing.T).TempDir()
@@ -40,6 +40,7 @@ func (w *world) archived(n uint64) (dir string, ix *Archive) {
 	return dir, ix
 }
 
+// index writes the index of an archive.
 func (w *world) index(dir string, ix *Archive) {
 	w.t.Helper()
 	b, err := json.Marshal(ix)
@@ -49,6 +50,7 @@ func (w *world) index(dir string, ix *Archive) {
 	put(w.t, filepath.Join(dir, ArchiveFile), b)
 }
 
+// packed returns b compressed with gzip.
 func packed(t testing.TB, b []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -60,6 +62,7 @@ func packed(t testing.TB, b []byte) []byte {
 	return out.Bytes()
 }
 
+// put writes a file.
 func put(t testing.TB, name string, b []byte) {
 	t.Helper()
 	if err := os.WriteFile(name, b, 0o600); err != nil {
@@ -67,8 +70,8 @@ func put(t testing.TB, name string, b []byte) {
 	}
 }
 
-// TestArchive: a ledger cut into segments of any size verifies as the ledger
-// does.
+// TestArchive shows that an archive verifies like the exported ledger, for
+// segments of every size.
 func TestArchive(t *testing.T) {
 	w := bound(t, 3)
 	src := w.source("s-a")
@@ -88,8 +91,8 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestArchiveIndex: an index that leaves events out, or is not that of the
-// checkpoint, commits to nothing.
+// TestArchiveIndex shows that an index that omits events, or does not match the
+// checkpoint, is rejected.
 func TestArchiveIndex(t *testing.T) {
 	w := bound(t, 3)
 	size := uint64(len(w.ledger))
@@ -135,13 +138,13 @@ func TestArchiveIndex(t *testing.T) {
 	}
 }
 
-// TestArchiveFiles: what may happen to the files of an archive, and that the
-// error names each of them.
+// TestArchiveFiles changes the files of an archive and shows that the error names
+// each file that is wrong.
 func TestArchiveFiles(t *testing.T) {
 	w := bound(t, 3)
 	for name, c := range map[string]struct {
 		change func(dir string, ix *Archive)
-		want   []string // in the error
+		want   []string // parts of the error
 	}{
 		"missing": {func(dir string, ix *Archive) { os.Remove(filepath.Join(dir, "9.gz")) }, []string{"events 9 to 16: 9.gz is missing", "3 of 4 segments verify"}},
 		"two missing": {func(dir string, ix *Archive) {
@@ -186,6 +189,7 @@ func TestArchiveFiles(t *testing.T) {
 	}
 }
 
+// appendTo appends bytes to a file.
 func appendTo(t *testing.T, name string, more []byte) {
 	t.Helper()
 	b, err := os.ReadFile(name)
@@ -195,11 +199,14 @@ func appendTo(t *testing.T, name string, more []byte) {
 	put(t, name, append(b, more...))
 }
 
-// swap makes other events the first segment's file, and the index name it.
+// swap replaces the events in the first segment's file and updates the digest in
+// the index.
 func swap(t *testing.T, w *world, dir string, ix *Archive, events [][]byte) {
 	rewrite(t, w, dir, ix, joinLines(events))
 }
 
+// rewrite replaces the first segment's file with these lines and updates the
+// digest in the index.
 func rewrite(t *testing.T, w *world, dir string, ix *Archive, lines []byte) {
 	t.Helper()
 	b := packed(t, lines)
@@ -209,8 +216,8 @@ func rewrite(t *testing.T, w *world, dir string, ix *Archive, lines []byte) {
 	w.index(dir, ix)
 }
 
-// TestVerifyFile: a pack, an exported ledger and an archive are distinguished by
-// their content.
+// TestVerifyFile shows that packs, exported ledgers and archives are
+// distinguished by their content.
 func TestVerifyFile(t *testing.T) {
 	w := bound(t, 2)
 	src := w.source("s-a")
@@ -241,7 +248,8 @@ func TestVerifyFile(t *testing.T) {
 	}
 }
 
-// TestReadKept: a checkpoint is read from a file of its own or from a pack.
+// TestReadKept shows that a checkpoint is read from a file of its own and from a
+// pack.
 func TestReadKept(t *testing.T) {
 	w := bound(t, 2)
 	src := w.source("s-a")
@@ -260,7 +268,7 @@ func TestReadKept(t *testing.T) {
 	}
 }
 
-// TestKept: a ledger must have grown from the checkpoint that its reader kept.
+// TestKept shows that a ledger must extend the checkpoint that its reader kept.
 func TestKept(t *testing.T) {
 	w := bound(t, 2)
 	early := w.source("s-a")
@@ -291,14 +299,15 @@ func TestKept(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	// A log that commits to a map of tips continues to.
+	// If the earlier checkpoint commits to a map of tips, the later one must,
+	// too.
 	w.bind = false
 	bare := w.source("s-a")
 	export = append(joinLines(w.ledger), LedgerTrailer(string(bare.Checkpoint))...)
 	if _, err := VerifyLedgerFrom(opener(export), w.root.KID, Demands{Kept: early.Checkpoint}); err == nil || !strings.Contains(err.Error(), "the later does not") {
 		t.Error(err)
 	}
-	// A pack shows it by the proof in it.
+	// A pack proves the same with its consistency proof.
 	w.bind = true
 	w.grow(&late, early.Head.Size)
 	pack := build(t, late, w.keys["audit"])
@@ -316,7 +325,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestReadWitnesses: the document that names whom a reader trusts.
+// TestReadWitnesses checks the document that lists the trusted witnesses.
 func TestReadWitnesses(t *testing.T) {
 	k := func(name string) string { b, _ := json.Marshal(key(t, name).Public()); return string(b) }
 	w := func(name, key string) string { return `{"name":"` + name + `","public_key":` + key + `}` }

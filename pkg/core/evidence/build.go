@@ -17,31 +17,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Stored is one ledger entry: its stored bytes, or, after Redact, what is shown of
-// them, and its place in the tree.
+// Stored is one ledger entry and its position in the tree. Bytes are the stored
+// bytes, or, after Redact, those bytes without the withheld payloads.
 type Stored struct {
 	Bytes []byte
 	Proof Proof
-	leaf  *translog.Hash // of the stored bytes, where Bytes are redacted
+	leaf  *translog.Hash // leaf hash of the stored bytes, if Bytes are redacted
 }
 
-// Source is what a pack is built from. Events are the session's, System the
-// trust and policy events below the checkpoint; both in ledger order.
+// Source is what a pack is built from. Events are the events of the session and
+// System the trust and policy events covered by the checkpoint, both in the order
+// of the ledger.
 type Source struct {
 	Tenant, Session string
 	System, Events  []Stored
-	Checkpoint      []byte // signed note
+	Checkpoint      []byte // signed note, of which Head is the parsed form
 	Head            translog.Checkpoint
-	Objects         map[string][]byte // by commitment; absent = erased
-	Cosignatures    []string          // witnesses' lines over the checkpoint; none = no file
-	Earlier         []byte            // signed note of an earlier checkpoint; none = no file
-	Growth          []translog.Hash   // consistency proof from there to Head
-	Tip             *TipProof         // of the session; nil where Head commits to no map of tips
+	Objects         map[string][]byte // by commitment; an absent object is erased
+	Cosignatures    []string          // witnesses' signature lines over the checkpoint; none = no file
+	Earlier         []byte            // signed note of an earlier checkpoint; nil = no file
+	Growth          []translog.Hash   // consistency proof from Earlier to Head
+	Tip             *TipProof         // proof of the session's tip; nil if Head commits to no map of tips
 }
 
-// Build writes the pack of src, signed with key, to a writer. The same source and
-// key give the same bytes. It returns an error where the events are not those of
-// one session in canonical form, or writing fails; it does not verify the pack.
+// Build writes the pack of src, signed with key. The same source and key produce
+// the same bytes. It returns an error if the events are not events of one session
+// in canonical form, or an error of the writer. It does not verify the pack.
 func Build(to io.Writer, src Source, key *sign.Key) error {
 	files, err := render(&src, key)
 	if err != nil {
@@ -50,7 +51,7 @@ func Build(to io.Writer, src Source, key *sign.Key) error {
 	return renderTar(to, files)
 }
 
-// render makes the pack's files.
+// render returns the files of the pack by path.
 func render(src *Source, key *sign.Key) (map[string][]byte, error) {
 	if len(src.Events) == 0 {
 		return nil, fmt.Errorf("session %q has no events", src.Session)
@@ -132,10 +133,10 @@ func proofLines(events []Stored) []byte {
 	return b
 }
 
-// derived is what follows from a session's events alone.
+// derived is what the events of a session determine without any key.
 type derived struct {
 	events    []*contract.Event
-	data      []data // of the events
+	data      []data // decoded data of the events
 	decisions [][]byte
 	receipts  [][]byte
 	graph     proofgraph.Graph
@@ -143,8 +144,8 @@ type derived struct {
 	contents  []contract.Content
 }
 
-// derive reads the events in ledger order. It checks what needs no keys:
-// canonical form, one tenant and session, unique ids.
+// derive reads the events in the order of the ledger. It checks everything that
+// needs no keys: canonical form, one tenant and session, unique ids.
 func derive(tenant, session string, events []Stored, version int) (*derived, error) {
 	d := &derived{tip: receipt.Genesis(tenant, session), graph: proofgraph.Graph{Version: version}}
 	ids := map[string]bool{}
@@ -170,7 +171,8 @@ func derive(tenant, session string, events []Stored, version int) (*derived, err
 	return d, nil
 }
 
-// add appends the next event, and the decisions and receipts in its data.
+// add appends the next event with the decisions, receipts and contents in its
+// data.
 func (d *derived) add(e *contract.Event, x *data) {
 	d.events = append(d.events, e)
 	d.data = append(d.data, *x)
@@ -189,7 +191,8 @@ func (d *derived) add(e *contract.Event, x *data) {
 	}
 }
 
-// graphVersion is that of the proof graph in a pack under this checkpoint.
+// graphVersion returns the version of the proof graph in a pack with this
+// checkpoint.
 func graphVersion(c *translog.Checkpoint) int {
 	if _, ok, _ := c.Tips(); ok {
 		return 2
@@ -197,7 +200,8 @@ func graphVersion(c *translog.Checkpoint) int {
 	return 1
 }
 
-// checkpointLamport reads the first lamport line.
+// checkpointLamport returns the value of the checkpoint's extension line
+// "lamport".
 func checkpointLamport(c *translog.Checkpoint) (int64, error) {
 	v := c.Extension("lamport")
 	n, err := strconv.ParseInt(v, 10, 64)
@@ -207,8 +211,9 @@ func checkpointLamport(c *translog.Checkpoint) (int64, error) {
 	return n, nil
 }
 
-// Lamport returns the newest lamport below a checkpoint, or an error where its
-// lamport line is missing or malformed.
+// Lamport returns the greatest Lamport time of the events that a checkpoint
+// covers. It returns an error if the checkpoint's lamport line is missing or
+// malformed.
 func Lamport(c *translog.Checkpoint) (uint64, error) {
 	n, err := checkpointLamport(c)
 	return uint64(n), err

@@ -11,21 +11,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 )
 
-// callState is what the ledger holds of one call so far.
+// callState is what the ledger holds of one call so far. DESIGN.md has the table
+// of states and the events between them.
 type callState struct {
 	proposed  *contract.Event
 	call      *contract.Call
 	escalated *contract.Decision
-	votes     map[string]*contract.Approval // by event id
-	settled   bool
-	decision  *contract.Decision
-	started   bool
-	claimer   string
-	recorded  bool
+	votes     map[string]*contract.Approval // by id of the vote's event
+	// a vote or the expiry of the time to vote has ended the escalation
+	settled  bool
+	decision *contract.Decision
+	started  bool
+	claimer  string
+	recorded bool
 }
 
-// checkCalls walks the session in ledger order: intent before decision before
-// start before outcome, each once, each signed by who may sign it.
+// checkCalls checks the events of a session in the order of the ledger: proposal
+// before decision, decision before start, start before outcome, each at most once
+// and signed by the service that may sign it. It returns the number of calls
+// without an outcome.
 func checkCalls(m *Manifest, d *derived, sys *system) (open int, err error) {
 	calls := map[string]*callState{}
 	tip := receipt.Genesis(m.Tenant, m.Session)
@@ -40,7 +44,7 @@ func checkCalls(m *Manifest, d *derived, sys *system) (open int, err error) {
 	return openCalls(calls), nil
 }
 
-// openCalls counts the calls without an outcome.
+// openCalls returns the number of calls without an outcome.
 func openCalls(calls map[string]*callState) (open int) {
 	for _, c := range calls {
 		if !c.recorded {
@@ -50,8 +54,8 @@ func openCalls(calls map[string]*callState) (open int) {
 	return open
 }
 
-// checkEvent follows the next event of a session, whose data fits its schema and
-// was decoded to x.
+// checkEvent applies the next event of a session to the state of its call. The
+// event's data was checked against its schema and decoded to x.
 func checkEvent(e *contract.Event, x *data, calls map[string]*callState, tip *receipt.Tip, sys *system) error {
 	c := calls[e.CallID]
 	if x.call != nil {
@@ -70,7 +74,7 @@ func checkEvent(e *contract.Event, x *data, calls map[string]*callState, tip *re
 	return c.next(e, x, tip, sys)
 }
 
-// next follows the next event of a proposed call.
+// next applies the next event of a call that was proposed.
 func (c *callState) next(e *contract.Event, x *data, tip *receipt.Tip, sys *system) error {
 	switch {
 	case x.allowed != nil:
@@ -87,6 +91,7 @@ func (c *callState) next(e *contract.Event, x *data, tip *receipt.Tip, sys *syst
 	return nil
 }
 
+// allow applies policy's ALLOW, with the work item for the executor.
 func (c *callState) allow(e *contract.Event, a *contract.Allowed, sys *system) error {
 	switch {
 	case e.Service() != "policy" || c.decision != nil || c.recorded:
@@ -100,6 +105,7 @@ func (c *callState) allow(e *contract.Event, a *contract.Allowed, sys *system) e
 	return checkDecision(c, c.decision, sys)
 }
 
+// escalate applies policy's ESCALATE.
 func (c *callState) escalate(e *contract.Event, x *contract.Escalated, sys *system) error {
 	switch {
 	case e.Service() != "policy" || c.escalated != nil || c.decision != nil || c.recorded:
@@ -113,6 +119,7 @@ func (c *callState) escalate(e *contract.Event, x *contract.Escalated, sys *syst
 	return checkDecision(c, c.escalated, sys)
 }
 
+// vote applies a vote, or the expiry of the time to vote.
 func (c *callState) vote(e *contract.Event, a *contract.Approval, sys *system) error {
 	if e.Service() != "policy" || c.escalated == nil || c.settled || c.decision != nil || c.recorded || a.CallID != c.call.ID {
 		return errors.New("a vote on a call that does not wait for one")
@@ -121,6 +128,8 @@ func (c *callState) vote(e *contract.Event, a *contract.Approval, sys *system) e
 	return guard.VerifyBallot(a, c.escalated, sys.reg.At, e.Lamport)
 }
 
+// start applies the claim of an executor, or policy's expiry of an unclaimed
+// call.
 func (c *callState) start(e *contract.Event, s *contract.Started) error {
 	switch {
 	case c.decision == nil || c.started || c.recorded:
@@ -142,7 +151,8 @@ func (c *callState) start(e *contract.Event, s *contract.Started) error {
 	return nil
 }
 
-// executedBy is what a claim says of who executes: "" for its own service.
+// executedBy returns the value of executed_by in a claim by owner: "" if owner
+// executes the call itself.
 func executedBy(owner string) string {
 	if owner == contract.CallerExecutor {
 		return contract.Caller
@@ -150,8 +160,8 @@ func executedBy(owner string) string {
 	return ""
 }
 
-// checkDecision verifies a decision, and that it is about the call proposed, by
-// policies that were activated.
+// checkDecision verifies a decision, that it is about the proposed call, and that
+// the policies it names were activated.
 func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {
 		return err
@@ -172,17 +182,21 @@ func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	return checkVotes(c, d)
 }
 
+// sameCall reports whether the decision is about the proposed call.
 func (c *callState) sameCall(d *contract.Decision) bool {
 	return d.CallID == c.call.ID && d.ArgsDigest == c.call.Args.Commitment && d.Kind == c.call.Kind && d.Tool == c.call.Tool
 }
 
+// sameCaller reports whether the decision names the caller, session and tenant of
+// the proposal.
 func (c *callState) sameCaller(d *contract.Decision) bool {
 	p := c.proposed
 	return d.Actor == p.Actor && d.Client == p.Client && d.Session == p.Session && d.Tenant == p.Tenant
 }
 
-// activated reports whether every policy that the decision names was activated.
-// A denial may name none: it is also what follows from a missing policy.
+// activated reports whether every policy that the decision names was activated. A
+// denial need not name P0 and P1 policies, because their absence is itself a
+// reason to deny.
 func (s *system) activated(d *contract.Decision) bool {
 	if d.Policies.P2 != "" && !known(s.policies, "p2", d.Policies.P2) {
 		return false
@@ -190,7 +204,8 @@ func (s *system) activated(d *contract.Decision) bool {
 	return d.Verdict == contract.Deny || known(s.policies, "p0", d.Policies.P0) && known(s.policies, "p1", d.Policies.P1)
 }
 
-// known reports whether every digest of a layer was activated.
+// known reports whether every digest in a "+"-separated list was activated for
+// the layer.
 func known(policies map[string]bool, layer, digests string) bool {
 	for digest := range strings.SplitSeq(digests, "+") {
 		if !policies[layer+digest] {
@@ -200,8 +215,8 @@ func known(policies map[string]bool, layer, digests string) bool {
 	return true
 }
 
-// checkVotes checks that the votes which a decision counts are recorded, and that
-// it allows nothing before the escalation was settled.
+// checkVotes checks that every vote that the decision counts is recorded, and
+// that nothing is allowed before the escalation was settled.
 func checkVotes(c *callState, d *contract.Decision) error {
 	votes, err := votesOf(d.Facts)
 	if err != nil {
@@ -219,7 +234,7 @@ func checkVotes(c *callState, d *contract.Decision) error {
 	return nil
 }
 
-// record follows the outcome of the call, and moves tip to its receipt.
+// record applies the outcome of the call, and moves tip to its receipt.
 func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt.Tip, sys *system) error {
 	if c.recorded {
 		return errors.New("second outcome of one call")
@@ -241,12 +256,12 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 		return err
 	}
 	*tip = receipt.TipOf(&r.Receipt)
-	*c = callState{recorded: true} // nothing may follow that needs more
+	*c = callState{recorded: true} // drops what no further event of the call may refer to
 	return nil
 }
 
-// decisionOn returns the decision that an outcome rests on: the one recorded
-// before, or, of a denial, the one in the outcome itself.
+// decisionOn returns the decision that an outcome rests on: the recorded ALLOW,
+// or, for a denial, the decision in the outcome itself.
 func (c *callState) decisionOn(r *contract.Recorded, sys *system) (*contract.Decision, error) {
 	switch {
 	case r.Decision == nil:

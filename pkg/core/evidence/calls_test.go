@@ -9,13 +9,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 )
 
-// step is one event of a session with its data.
+// step is one event of a session with its decoded data.
 type step struct {
 	e *contract.Event
 	x data
 }
 
-// session is the events of a session of world, and what the others say.
+// session returns the decoded events of a session and the system state that all
+// events produce.
 func (w *world) session(id string) (steps []step, sys *system) {
 	w.t.Helper()
 	src := w.source(id)
@@ -41,7 +42,7 @@ func (w *world) session(id string) (steps []step, sys *system) {
 	return steps, sys
 }
 
-// follow walks steps and returns the first error.
+// follow checks the steps in order and returns the first error.
 func follow(steps []step, sys *system, session string) error {
 	calls, tip := map[string]*callState{}, receipt.Genesis("t", session)
 	for i := range steps {
@@ -53,8 +54,8 @@ func follow(steps []step, sys *system, session string) error {
 }
 
 // TestCallRules breaks one rule of a call at a time, in events that are otherwise
-// as the services write them. The call is proposed (0), allowed (1), started (2)
-// and recorded (3); a second one is proposed (4) and denied (5).
+// as the services write them. The first call is proposed (0), allowed (1),
+// started (2) and recorded (3); the second is proposed (4) and denied (5).
 func TestCallRules(t *testing.T) {
 	const proposed, allowed, started, recorded, denied = 0, 1, 2, 3, 5
 	type change func(s []step, sys *system) []step
@@ -63,14 +64,14 @@ func TestCallRules(t *testing.T) {
 		return func(s []step, _ *system) []step { return slices.Insert(s, i, s[i]) }
 	}
 	edit := func(f func(s []step)) change { return func(s []step, _ *system) []step { f(s); return s } }
-	// both changes the call as it was proposed and as it was decided on, so that
-	// only the decision disagrees.
+	// both changes the call in its proposal and in the work item, so that only
+	// the decision disagrees.
 	both := func(f func(c *contract.Call)) change {
 		return edit(func(s []step) { f(s[proposed].x.call); f(&s[allowed].x.allowed.Call) })
 	}
 	for name, c := range map[string]struct {
 		change change
-		want   string // in the error; empty = accepted
+		want   string // part of the error; empty = accepted
 	}{
 		"as written":                  {edit(func([]step) {}), ""},
 		"not yet recorded":            {drop(recorded), "does not follow the chain"},
@@ -140,7 +141,7 @@ func TestCallRules(t *testing.T) {
 	}
 }
 
-// policies forgets the activations of a layer.
+// policies returns a change that removes the activations of a layer.
 func policies(layer string) func([]step, *system) []step {
 	return func(s []step, sys *system) []step {
 		for k := range sys.policies {
@@ -152,8 +153,8 @@ func policies(layer string) func([]step, *system) []step {
 	}
 }
 
-// TestDenialNeedsNoPolicy: a denial may follow from a policy that is missing, and
-// still must not name an overlay that was never there.
+// TestDenialNeedsNoPolicy shows that a denial may name no P0 and P1 policy, but
+// no overlay that was never activated.
 func TestDenialNeedsNoPolicy(t *testing.T) {
 	sys := newSystem("k")
 	sys.policies["p0a"], sys.policies["p1b"], sys.policies["p1c"], sys.policies["p2d"] = true, true, true, true
@@ -173,7 +174,7 @@ func TestDenialNeedsNoPolicy(t *testing.T) {
 	}
 }
 
-// TestSystemEvents: what trust and policy events must be.
+// TestSystemEvents breaks one rule of trust and policy events at a time.
 func TestSystemEvents(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(e *contract.Event)
@@ -220,7 +221,7 @@ func TestSystemEvents(t *testing.T) {
 	}
 }
 
-// TestEscalationRules breaks one rule of an escalated call at a time: it is
+// TestEscalationRules breaks one rule of an escalated call at a time. The call is
 // proposed (0), escalated (1), voted on (2, 3), allowed (4), started (5) and
 // recorded (6).
 func TestEscalationRules(t *testing.T) {

@@ -11,9 +11,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// data is an event's data, decoded; of an event that no rule is about, nothing.
+// data is the decoded data of an event. For an event that no rule mentions, every
+// field is nil.
 type data struct {
-	call      *contract.Call // proposed
+	call      *contract.Call // of call_proposed
 	allowed   *contract.Allowed
 	escalated *contract.Escalated
 	approval  *contract.Approval
@@ -21,7 +22,7 @@ type data struct {
 	recorded  *contract.Recorded
 }
 
-// decode reads the data of an event of a session.
+// decode decodes the data of an event of a session.
 func decode(e *contract.Event) (d data, err error) {
 	var doc canon.Document
 	switch e.Name {
@@ -52,7 +53,7 @@ func decode(e *contract.Event) (d data, err error) {
 	return d, nil
 }
 
-// contents lists what the data refers to.
+// contents returns the contents that the data refers to.
 func (d *data) contents() []contract.Content {
 	switch {
 	case d.call != nil:
@@ -67,19 +68,21 @@ func (d *data) contents() []contract.Content {
 	return nil
 }
 
-// isGone reports whether content cannot be opened, rather than being wrong.
+// isGone reports whether err means that content is erased or encrypted, and not
+// that it is wrong.
 func isGone(err error) bool {
 	return errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted)
 }
 
-// approvals is the one member of a decision's facts that a verifier reads.
+// approvals is the only member of a decision's facts that a verifier reads.
 type approvals struct{ list []guard.ApprovalFact }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document for an object with the single member
+// "approvals".
 func (a *approvals) Canonical(c *canon.Codec) { canon.List(c, "approvals", &a.list) }
 
-// votesOf reads the votes that a decision counted. Facts may hold members that
-// a verifier does not know.
+// votesOf returns the votes that a decision counted. Other members of the facts
+// are ignored, so that a verifier accepts facts of later releases.
 func votesOf(facts []byte) ([]guard.ApprovalFact, error) {
 	var a approvals
 	var bad error
@@ -91,23 +94,25 @@ func votesOf(facts []byte) ([]guard.ApprovalFact, error) {
 	return a.list, errors.Join(err, bad)
 }
 
-// system is what the trust and policy events of a ledger say.
+// system is the state that the trust and policy events of a ledger produce.
 type system struct {
 	reg      *trust.Registry
-	policies map[string]bool // layer and digest of every policy that was activated
-	epochs   int64           // the newest log epoch
+	policies map[string]bool // key is the layer followed by the digest; true for every policy that was activated
+	epochs   int64           // number of the newest log epoch
 }
 
+// newSystem returns the state before the first event, with the trusted root.
 func newSystem(rootKID string) system {
 	return system{reg: &trust.Registry{Root: rootKID}, policies: map[string]bool{}, epochs: 1}
 }
 
-// isSystem reports whether an event is one that apply folds.
+// isSystem reports whether apply processes the event.
 func isSystem(e *contract.Event) bool {
 	return e.Name == "key_published" || e.Name == "key_revoked" || e.Name == "policy_activated"
 }
 
-// apply folds the next trust or policy event, in ledger order.
+// apply applies the next trust or policy event, in the order of the ledger. files
+// holds the contents of policy documents by path.
 func (s *system) apply(e *contract.Event, files map[string][]byte) error {
 	switch e.Service() + "." + e.Name {
 	case "provision.key_published", "provision.key_revoked":

@@ -13,23 +13,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// Demands are what a reader requires beyond a valid proof. The zero value requires
-// nothing.
+// Demands are what a reader requires in addition to a valid proof. The zero value
+// requires nothing.
 type Demands struct {
-	Quorum    int       // of Witnesses that must have cosigned the checkpoint
-	Witnesses []Witness // that the reader trusts
-	Kept      []byte    // a checkpoint the reader saw earlier: the log must have grown from it
+	Quorum    int       // number of Witnesses that must have cosigned the checkpoint
+	Witnesses []Witness // the witnesses that the reader trusts
+	Kept      []byte    // signed note of a checkpoint that the reader saw earlier; the log must extend it
 }
 
-// Witness is one that a verifier trusts.
+// Witness is a witness that the reader trusts to have checked that the log only
+// grows.
 type Witness struct {
 	Name      string `json:"name"`
 	PublicKey []byte `json:"public_key"`
 }
 
-// ReadWitnesses sets quorum and witnesses from the document that names them,
-// {quorum, witnesses: [{name, public_key}]}. It returns an error for a quorum that
-// they cannot meet, and for names or keys that occur twice; d is then unchanged.
+// ReadWitnesses sets Quorum and Witnesses from the document {quorum, witnesses:
+// [{name, public_key}]}. It returns an error for malformed documents, for a
+// quorum that exceeds the number of witnesses, and for names or keys that occur
+// twice; d is then unchanged.
 func (d *Demands) ReadWitnesses(doc []byte) error {
 	if err := canon.CheckDepth(doc); err != nil {
 		return err
@@ -58,6 +60,7 @@ func (d *Demands) ReadWitnesses(doc []byte) error {
 	return nil
 }
 
+// distinct returns an error if w has the name or the key of one of the others.
 func distinct(w Witness, others []Witness) error {
 	for _, o := range others {
 		if o.Name == w.Name || bytes.Equal(o.PublicKey, w.PublicKey) {
@@ -67,7 +70,8 @@ func distinct(w Witness, others []Witness) error {
 	return nil
 }
 
-// cosigned reports an error unless enough of the witnesses signed the note.
+// cosigned returns an error unless at least Quorum witnesses have signed the
+// note.
 func (d *Demands) cosigned(note []byte, lines []string) error {
 	n := 0
 	for i, w := range d.Witnesses {
@@ -87,8 +91,8 @@ func (d *Demands) cosigned(note []byte, lines []string) error {
 	return nil
 }
 
-// CheckPack returns an error unless the pack meets the demands. It checks nothing
-// else: Verify comes first.
+// CheckPack returns an error unless the pack satisfies the demands. It checks
+// nothing else, so the caller must call Verify first.
 func (d *Demands) CheckPack(pack []byte) error {
 	if d.Quorum == 0 && d.Kept == nil {
 		return nil
@@ -111,14 +115,15 @@ func (d *Demands) CheckPack(pack []byte) error {
 	return checkKept(files, d.Kept)
 }
 
-// keptHead is a checkpoint that a ledger must have grown from. A nil one
-// demands nothing.
+// keptHead is a checkpoint that the ledger must extend. A nil keptHead requires
+// nothing.
 type keptHead struct {
 	note []byte
-	size uint64 // as the note has it; nothing rests on it before check
+	size uint64 // as the unverified note states it; check verifies the note
 	root *translog.Hash
 }
 
+// keptHead returns the state for checking d.Kept, or nil.
 func (d *Demands) keptHead() *keptHead {
 	if d.Kept == nil {
 		return nil
@@ -130,7 +135,7 @@ func (d *Demands) keptHead() *keptHead {
 	return k
 }
 
-// at notes the root when the tree has the kept checkpoint's size.
+// at records the root of tree once the tree has the size of the kept checkpoint.
 func (k *keptHead) at(tree *translog.Frontier) {
 	if k != nil && tree.Size == k.size {
 		root := tree.Root()
@@ -138,8 +143,8 @@ func (k *keptHead) at(tree *translog.Frontier) {
 	}
 }
 
-// check compares the kept checkpoint, which one of audit's keys must have
-// signed, with the ledger whose last checkpoint is head.
+// check verifies that one of audit's keys signed the kept checkpoint, and that
+// the ledger with the last checkpoint head extends it.
 func (k *keptHead) check(head *translog.Checkpoint, reg *trust.Registry) error {
 	if k == nil {
 		return nil
@@ -157,7 +162,8 @@ func (k *keptHead) check(head *translog.Checkpoint, reg *trust.Registry) error {
 	return keepsTips(c, head)
 }
 
-// keepsTips: a log whose checkpoints commit to a map of tips goes on doing so.
+// keepsTips returns an error if only the earlier of two checkpoints commits to a
+// map of tips: once a log commits to one, it must not stop.
 func keepsTips(earlier, later *translog.Checkpoint) error {
 	_, had, err1 := earlier.Tips()
 	_, has, err2 := later.Tips()

@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// TestErrorTexts: each conformance pack, and each of the packs that insiders
-// forge, fails for the reason that was recorded when its check was written. The
-// texts are what verifiers print; a check that is lost, or that another one
-// hides, changes them. `go test -update` writes them.
+// TestErrorTexts compares the error of each conformance pack, and of each pack
+// that insiders forge, with the recorded text. A check that is lost, or hidden by
+// another one, changes the text. `go test -update` writes the texts.
 func TestErrorTexts(t *testing.T) {
 	var got bytes.Buffer
 	root, all := vectors(t)

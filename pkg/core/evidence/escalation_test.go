@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// escalated runs one call that two people approved, one by a key of his own;
-// spoil changes it on its way.
+// escalation is a call that two people approved, one of them with a key of his
+// own; a test changes it before it is signed.
 type escalation struct {
 	votes  []contract.Approval
 	facts  guard.Facts
@@ -21,6 +21,7 @@ type escalation struct {
 	signer *sign.Key
 }
 
+// escalated adds an escalated call to the ledger, after spoil has changed it.
 func (w *world) escalated(spoil func(*escalation)) {
 	bob := key(w.t, "bob")
 	doc := trust.Publish(w.root, contract.TrustKey{Algorithm: "ed25519", KID: bob.KID, Owner: guard.ApproverOwner("bob"), PublicKey: base64.StdEncoding.EncodeToString(bob.Public()), Tenant: "t", Uses: []string{contract.UseApproval}})
@@ -68,7 +69,7 @@ func (w *world) escalated(spoil func(*escalation)) {
 		w.t.Fatalf("%s %s", d.Verdict, d.ReasonCode)
 	}
 	a := w.put("policy", "allowed", "s-e", contract.Bytes(&contract.Allowed{Call: c, Decision: d}), p)
-	a.ID, a.Target, a.Version = d.ID, "session-runner", 2 // the first whose facts hold approvals
+	a.ID, a.Target, a.Version = d.ID, "session-runner", 2 // version 2 is the first whose facts may hold approvals
 	w.store(a)
 	s := w.put("session-runner", "effect_started", "s-e", contract.Bytes(&contract.Started{CallID: "c-e", DecisionID: d.ID, IntentID: d.Intent.ID}), a)
 	s.ID = "s-c-e"
@@ -76,10 +77,10 @@ func (w *world) escalated(spoil func(*escalation)) {
 	w.record("session-runner", s, &d, false, contract.Effect{CallID: "c-e", EffectType: c.Kind, Ended: contract.Time(w.now), InputDigest: args.Commitment, Instance: "x-1", Tool: "echo", Status: contract.Failed, ErrorCode: "x"}, nil)
 }
 
-// spoiled is one way that a call's approvals may not have been.
+// spoiled is one change to the approvals of an escalated call.
 type spoiled struct {
 	spoil func(*escalation)
-	word  string // in the verifier's error; empty: it verifies
+	word  string // part of the verifier's error; empty = it verifies
 }
 
 func escalations(t testing.TB) map[string]spoiled {
@@ -96,8 +97,8 @@ func escalations(t testing.TB) map[string]spoiled {
 	}
 }
 
-// TestEscalation: a pack shows who agreed; votes that were not cast, not
-// signed by their key, or not yet all there, do not verify.
+// TestEscalation shows that votes that were not cast, were not signed with the
+// approver's key, or do not settle the escalation, do not verify.
 func TestEscalation(t *testing.T) {
 	for name, c := range escalations(t) {
 		w := sample(t, 1)

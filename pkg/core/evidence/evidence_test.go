@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// world makes a small ledger by the rules, without any bus.
+// world builds a small ledger in memory by the same rules as the services.
 type world struct {
 	t       testing.TB
 	root    *sign.Key
@@ -44,6 +44,8 @@ func key(t testing.TB, name string) *sign.Key {
 
 func newWorld(t testing.TB) *world { return newWorldOf(t, "") }
 
+// newWorldOf returns a world whose keys are derived from whose, so that two
+// worlds have different keys.
 func newWorldOf(t testing.TB, whose string) *world {
 	w := &world{t: t, root: key(t, whose+"root"), keys: map[string]*sign.Key{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), tips: map[string]receipt.Tip{}, objects: map[string][]byte{}}
 	publish := func(k *sign.Key, owner string, uses ...string) {
@@ -71,6 +73,8 @@ func newWorldOf(t testing.TB, whose string) *world {
 	return w
 }
 
+// put makes the next event without storing it; system events are made before the
+// ledger exists.
 func (w *world) put(service, name, subject string, data []byte, cause *contract.Event) *contract.Event {
 	w.lamport++
 	w.now = w.now.Add(time.Millisecond)
@@ -82,7 +86,7 @@ func (w *world) put(service, name, subject string, data []byte, cause *contract.
 	return e
 }
 
-// store appends e to the ledger; put alone only makes it for causes.
+// store appends e to the ledger.
 func (w *world) store(e *contract.Event) {
 	b, err := e.Encode()
 	if err != nil {
@@ -93,7 +97,8 @@ func (w *world) store(e *contract.Event) {
 
 var ceilings = guard.Ceilings{MaxCents: 1, Sandbox: contract.Sandbox{CPUMillis: 1000, MemoryMiB: 64, OutputBytes: 1024, Pids: 8, Tier: "process", WallMS: 1000}, StartWindowMS: 60000}
 
-// call runs one call through the ledger; big content becomes an object.
+// call adds one call to the ledger, with its outcome. If big is set, its contents
+// are stored as objects.
 func (w *world) call(session, id string, allow, big bool) {
 	body := []byte(`{"text":"` + id + `"}`)
 	if big {
@@ -137,6 +142,7 @@ func (w *world) call(session, id string, allow, big bool) {
 	w.record("session-runner", s, &d, false, eff, &out)
 }
 
+// record adds the outcome of a call, with its receipt, to the ledger.
 func (w *world) record(service string, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) {
 	e := w.put(service, "effect_recorded", cause.Session, nil, cause)
 	e.ID = receipt.ID(d.CallID)
@@ -153,7 +159,7 @@ func (w *world) record(service string, cause *contract.Event, d *contract.Decisi
 	w.store(e)
 }
 
-// source collects a session as audit does.
+// source collects what the pack of a session is built from, as audit does.
 func (w *world) source(session string) Source {
 	nodes := map[[2]uint64]translog.Hash{}
 	get := func(level uint, i uint64) (translog.Hash, error) { return nodes[[2]uint64{uint64(level), i}], nil }
@@ -197,6 +203,7 @@ func (w *world) source(session string) Source {
 	return src
 }
 
+// bytesOf returns the pack of src.
 func bytesOf(src Source, k *sign.Key) ([]byte, error) {
 	var b bytes.Buffer
 	err := Build(&b, src, k)
@@ -212,7 +219,8 @@ func build(t testing.TB, src Source, k *sign.Key) []byte {
 	return pack
 }
 
-// sample has two sessions, so that something could be swapped.
+// sample returns a ledger with two sessions, so that events of one can be moved
+// to the other.
 func sample(t testing.TB, calls int) *world {
 	w := newWorld(t)
 	for e := range w.ledgerOfSystem() {
@@ -225,8 +233,8 @@ func sample(t testing.TB, calls int) *world {
 	return w
 }
 
-// ledgerOfSystem yields the trust and policy events; newWorld makes them
-// before there is a ledger to put them on.
+// ledgerOfSystem returns an iterator over the trust and policy events, which
+// newWorld makes before they are stored.
 func (w *world) ledgerOfSystem() func(func(*contract.Event) bool) {
 	return func(yield func(*contract.Event) bool) {
 		for _, e := range w.system {
@@ -237,6 +245,8 @@ func (w *world) ledgerOfSystem() func(func(*contract.Event) bool) {
 	}
 }
 
+// TestVerifies shows that packs of honest sessions verify, and that their reports
+// have the right counts.
 func TestVerifies(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 40} {
 		w := sample(t, n)
@@ -251,18 +261,20 @@ func TestVerifies(t *testing.T) {
 	}
 }
 
-// TestErased: an object that is gone is reported, and everything else holds.
+// TestErased shows that erased objects are counted in the report and everything
+// else still verifies.
 func TestErased(t *testing.T) {
 	w := sample(t, 3)
 	w.objects = map[string][]byte{}
 	rep, err := Verify(build(t, w.source("s-a"), w.keys["audit"]), w.root.KID)
-	if err != nil || rep.Erased != 3 { // proposed, allowed and output
+	if err != nil || rep.Erased != 3 { // the contents of the proposal, the work item and the output
 		t.Fatalf("%+v %v", rep, err)
 	}
 }
 
-// often is a number of repetitions, or a stride: the first one, or the second
-// where tests run with -short, as they do once for each of many mutants.
+// often returns all, or short if tests run with -short. It is a number of
+// repetitions or a stride; mutation testing runs these tests once per mutant with
+// -short.
 func often(all, short int) int {
 	if testing.Short() {
 		return short
@@ -270,7 +282,7 @@ func often(all, short int) int {
 	return all
 }
 
-// TestEveryByte flips every byte of a pack, one at a time: none is accepted.
+// TestEveryByte shows that no pack with a single changed byte is accepted.
 func TestEveryByte(t *testing.T) {
 	w := bound(t, 1)
 	pack := build(t, w.source("s-a"), w.keys["audit"])
@@ -291,8 +303,8 @@ func TestEveryByte(t *testing.T) {
 	}
 }
 
-// tamperings are what somebody who holds audit's own key may try: the pack is
-// sealed again behind each.
+// tamperings lists changes that the holder of audit's own key could try; the pack
+// is sealed again after each.
 func tamperings(w *world) map[string]func(*Source) {
 	attacker := key(w.t, "attacker")
 	return map[string]func(*Source){
@@ -325,25 +337,26 @@ func tamperings(w *world) map[string]func(*Source) {
 	}
 }
 
-// TestTampering drops, reorders, doubles and swaps entries of packs of 1, 2, 3
-// and 1,000 calls, with and without an attacker who seals the result again.
+// TestTampering drops, reorders, duplicates and swaps entries of packs of 1, 2, 3
+// and 1,000 calls, both by an attacker who can sign the manifest and by one who
+// cannot.
 func TestTampering(t *testing.T) {
 	for _, calls := range []int{1, 2, 3, often(1000, 5)} {
 		w := sample(t, calls)
 		w.bind = calls%2 == 1
 		for name, change := range tamperings(w) {
-			// Sealed again by audit's own key: even a lying auditor cannot.
+			// Sealing with audit's own key does not help the attacker.
 			src := w.source("s-a")
 			objects := len(src.Objects)
 			change(&src)
 			pack, err := bytesOf(src, w.keys["audit"])
 			if err != nil || name == "changed content object" && objects == 0 {
-				continue // what is not even consistent cannot be built
+				continue // an inconsistent source cannot be built at all
 			}
 			rep, err := Verify(pack, w.root.KID)
 			if name == "drop last event" && err == nil {
-				// Without a map of tips the tail is attested by audit: the verifier
-				// sees an open call.
+				// Without a map of tips only audit attests the end of the
+				// session, so the verifier reports an open call instead.
 				if rep.Open != 1 || w.bind {
 					t.Errorf("%d calls, %s: %+v", calls, name, rep)
 				}
@@ -367,7 +380,7 @@ func TestTampering(t *testing.T) {
 	}
 }
 
-// foreign is a pack of an attacker's own world, honest by its own root.
+// foreign returns a pack of another mesh, which is honest under that mesh's root.
 func foreign(t testing.TB) []byte {
 	other := newWorldOf(t, "evil ")
 	for e := range other.ledgerOfSystem() {
@@ -381,7 +394,7 @@ func foreign(t testing.TB) []byte {
 	return pack
 }
 
-// TestLedger: the whole ledger as one export, and what breaks it.
+// TestLedger verifies a whole exported ledger, and changes of it that must fail.
 func TestLedger(t *testing.T) {
 	w := bound(t, 5)
 	src := w.source("s-a")

@@ -6,9 +6,10 @@ import (
 	"os"
 )
 
-// VerifyFile checks a pack, an exported ledger, or the folder of an archive
-// against the root key that is trusted, and what is demanded beyond that. The
-// report is a *Report or a *LedgerReport.
+// VerifyFile verifies a pack, an exported ledger or the folder of an archive,
+// which it distinguishes by content, against the key id of the trusted root and
+// the reader's demands. The report is a *Report or a *LedgerReport. It returns an
+// error of the file system, or one that names the first fault.
 func VerifyFile(path, rootKID string, demands Demands) (fmt.Stringer, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -38,7 +39,8 @@ func VerifyFile(path, rootKID string, demands Demands) (fmt.Stringer, error) {
 	return orNil(rep, err)
 }
 
-// orNil keeps a nil report from becoming an interface that is not nil.
+// orNil returns a nil interface if err is not nil; a nil *Report in an interface
+// would not compare equal to nil.
 func orNil[T fmt.Stringer](rep T, err error) (fmt.Stringer, error) {
 	if err != nil {
 		return nil, err
@@ -46,8 +48,9 @@ func orNil[T fmt.Stringer](rep T, err error) (fmt.Stringer, error) {
 	return rep, nil
 }
 
-// ReadKept reads a checkpoint that a reader kept: a file of its own, or a pack
-// that holds one. It checks no signature.
+// ReadKept returns the checkpoint that a reader kept earlier, from a file that
+// holds the signed note or from a pack. It verifies no signature; Demands does
+// that.
 func ReadKept(path string) ([]byte, error) {
 	b, err := readFile(path, MaxPack)
 	if err != nil {

@@ -1,7 +1,17 @@
-// Package evidence makes and verifies evidence packs: deterministic tars that prove
-// what happened in one session. It also verifies exported ledgers and archives.
-// docs/reference/ledger-format.md is the specification of the formats, of which
-// this package is one implementation; DESIGN.md has its states and invariants.
+// Package evidence builds and verifies evidence packs, which are deterministic
+// tar files that prove what happened in one session. It also verifies exported
+// ledgers and archives of them.
+//
+// docs/reference/ledger-format.md specifies the formats, and e2e/verifier is an
+// independent implementation of it in another language; DESIGN.md describes the
+// states of a verification and its invariants. The formats are released: an
+// existing file never changes its meaning, and a new file or format name must
+// make older verifiers fail rather than ignore it.
+//
+// This is the only package of the trusted core that reads files. It verifies
+// files from unknown sources, so every read is bounded (see MaxPack and MaxLine),
+// and nothing that a file says about itself is believed before the signature over
+// it was checked.
 package evidence
 
 import (
@@ -23,38 +33,40 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Format is the manifest's format member; FormatRedacted is that of a pack from
-// which payloads were withheld.
+// The values of the manifest's member "format". A pack from which payloads were
+// withheld has FormatRedacted, so that a verifier without support for redaction
+// rejects it.
 const (
 	Format         = "binnacle-evidence-pack/v1"
 	FormatRedacted = "binnacle-redacted-pack/v1"
 )
 
-// Paths inside the tar, which is sorted by path.
+// The paths of the files in a pack. The tar file is sorted by path.
 const (
 	pathAttestation  = "attestation.dsse.json"
 	pathCheckpoint   = "checkpoint"
-	pathCosignatures = "cosignatures"     // witnesses' lines over the checkpoint; only where the exporter asked for them
-	pathConsistency  = "consistency.json" // that the log grew from an earlier checkpoint
+	pathCosignatures = "cosignatures"     // witnesses' signature lines over the checkpoint; optional
+	pathConsistency  = "consistency.json" // proof that the log extends an earlier checkpoint; optional
 	pathDecisions    = "decisions.jsonl"
 	pathEvents       = "events.jsonl"
 	pathManifest     = "manifest.json"
 	pathGraph        = "proofgraph.jsonl"
-	pathLeaves       = "leaves.jsonl" // of redacted events
+	pathLeaves       = "leaves.jsonl" // leaf hashes of redacted events
 	pathProofs       = "proofs.jsonl"
 	pathReceipts     = "receipts.jsonl"
-	pathSystem       = "system.jsonl" // trust and policy events, in ledger order
-	dirContents      = "contents/"    // salt ‖ bytes of content kept as an object
+	pathSystem       = "system.jsonl" // trust and policy events, in the order of the ledger
+	dirContents      = "contents/"    // salt ‖ bytes of each content stored as an object
 )
 
-// Manifest lists and seals the files. It is signed by audit.
+// Manifest lists the files of a pack with their digests. Audit signs it, so its
+// signature covers every other file except the attestation, which has its own.
 type Manifest struct {
 	Events    int64  `json:"events"`
-	Files     []File `json:"files"` // all but manifest and attestation, sorted by path
+	Files     []File `json:"files"` // all files except manifest and attestation, sorted by path
 	Format    string `json:"format"`
 	Graph     string `json:"graph_digest"`
 	KID       string `json:"kid"`
-	Lamport   int64  `json:"lamport"` // of the checkpoint
+	Lamport   int64  `json:"lamport"` // greatest Lamport time that the checkpoint covers
 	Origin    string `json:"origin"`  // of the log
 	Receipts  int64  `json:"receipts"`
 	RootHash  string `json:"root_hash"`
@@ -65,21 +77,24 @@ type Manifest struct {
 	TreeSize  int64  `json:"tree_size"`
 }
 
-// File is one entry of the manifest.
+// File is one entry of the manifest: the path, size and SHA-256 in hex of a file
+// of the pack.
 type File struct {
 	Path   string `json:"path"`
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (f *File) Canonical(c *canon.Codec) {
 	c.Str("path", &f.Path)
 	c.Str("sha256", &f.SHA256)
 	c.Int("size", &f.Size)
 }
 
-// Canonical implements canon.Document; an unset Sig is absent.
+// Canonical implements canon.Document. An unset Sig is absent, and the bytes
+// without it are what the signature covers.
 func (m *Manifest) Canonical(c *canon.Codec) {
 	c.Int("events", &m.Events)
 	canon.List(c, "files", &m.Files)
@@ -97,45 +112,50 @@ func (m *Manifest) Canonical(c *canon.Codec) {
 	c.Int("tree_size", &m.TreeSize)
 }
 
-// Proof places one event in the tree.
+// Proof is the position of one event in the Merkle tree, with its audit path (RFC
+// 6962 section 2.1.1).
 type Proof struct {
-	Index int64    `json:"index"` // leaf index = stream sequence - 1
-	Path  []string `json:"path"`  // hex, leaf to root
+	Index int64    `json:"index"` // leaf index = stream sequence − 1
+	Path  []string `json:"path"`  // hex, from the leaf to the root
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (p *Proof) Canonical(c *canon.Codec) {
 	c.Int("index", &p.Index)
 	c.Strs("path", &p.Path)
 }
 
-// growth proves that the log of an earlier checkpoint is the beginning of the
-// pack's.
+// growth is the proof that the log of an earlier checkpoint is a prefix of the
+// pack's log.
 type growth struct {
 	From string   `json:"from"` // the earlier checkpoint, a signed note
-	Path []string `json:"path"` // hex; RFC 6962 section 2.1.2
+	Path []string `json:"path"` // hex, consistency proof of RFC 6962 section 2.1.2
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (g *growth) Canonical(c *canon.Codec) {
 	c.Str("from", &g.From)
 	c.Strs("path", &g.Path)
 }
 
-// redaction names an event whose payloads are withheld, and the leaf hash of
-// its stored bytes.
+// redaction names an event from which payloads are withheld, and the leaf hash of
+// its original bytes.
 type redaction struct {
 	ID   string `json:"id"`
 	Leaf string `json:"leaf"` // hex
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (r *redaction) Canonical(c *canon.Codec) {
 	c.Str("id", &r.ID)
 	c.Str("leaf", &r.Leaf)
 }
 
-// HexPath returns hashes in lower-case hex, as Proof.Path has them.
+// HexPath returns the hashes of a path in lower-case hex, the form of Proof.Path
+// and TipProof.Path.
 func HexPath(path []translog.Hash) []string {
 	out := make([]string, len(path))
 	for i, h := range path {
@@ -144,6 +164,7 @@ func HexPath(path []translog.Hash) []string {
 	return out
 }
 
+// parsePath parses the hashes of a path.
 func parsePath(path []string) ([]translog.Hash, error) {
 	out := make([]translog.Hash, len(path))
 	for i, s := range path {
@@ -155,7 +176,7 @@ func parsePath(path []string) ([]translog.Hash, error) {
 	return out, nil
 }
 
-// parseHash reads a hash in lower-case hex.
+// parseHash parses a hash in lower-case hex and accepts no other form of it.
 func parseHash(s string) (h translog.Hash, ok bool) {
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) != len(h) || hex.EncodeToString(b) != s {
@@ -166,7 +187,8 @@ func parseHash(s string) (h translog.Hash, ok bool) {
 
 const payloadType = "application/vnd.in-toto+json"
 
-// attestation is the DSSE envelope (in-toto Statement v1) over the manifest.
+// attestation returns the DSSE envelope with an in-toto Statement v1 about the
+// manifest, for tools that read in-toto.
 func attestation(m *Manifest, sig string) []byte {
 	body := statement(m)
 	w := canon.Object(nil)
@@ -179,6 +201,7 @@ func attestation(m *Manifest, sig string) []byte {
 	return w.End()
 }
 
+// statement returns the in-toto Statement v1 whose subject is the manifest.
 func statement(m *Manifest) []byte {
 	raw := contract.Bytes(m)
 	pred := canon.Object(nil)
@@ -199,13 +222,14 @@ func statement(m *Manifest) []byte {
 	return w.End()
 }
 
-// pae is DSSE's pre-authentication encoding.
+// pae returns the pre-authentication encoding of body (DSSE v1), which is the
+// signed message.
 func pae(body []byte) []byte {
 	return slices.Concat(fmt.Appendf(nil, "DSSEv1 %d %s %d ", len(payloadType), payloadType, len(body)), body)
 }
 
-// renderTar renders files deterministically: sorted by path, USTAR, mode 0644,
-// no owner, time zero.
+// renderTar writes files in the only accepted form: sorted by path, USTAR
+// headers, mode 0644, no owner, modification time 0.
 func renderTar(to io.Writer, files map[string][]byte) error {
 	paths := make([]string, 0, len(files))
 	for p := range files {
@@ -236,13 +260,14 @@ func writeTar(files map[string][]byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// sameTar is an io.Writer that finds whether what is written are these bytes.
+// sameTar is an io.Writer that compares what is written with want, so that
+// comparing needs no second copy of a pack.
 type sameTar struct {
 	want []byte
 	ok   bool
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It never returns an error.
 func (s *sameTar) Write(b []byte) (int, error) {
 	s.ok = s.ok && bytes.HasPrefix(s.want, b)
 	if s.ok {
@@ -251,8 +276,9 @@ func (s *sameTar) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// readTar returns the files of a pack. It accepts exactly what writeTar writes:
-// every byte of the archive is compared with a fresh rendering of what was read.
+// readTar returns the files of a pack by path. It accepts only bytes that
+// renderTar writes: it renders the files again and compares every byte, so that
+// no byte of a pack is outside the signatures.
 func readTar(b []byte) (map[string][]byte, error) {
 	files, err := readEntries(b)
 	if err != nil {
@@ -268,6 +294,8 @@ func readTar(b []byte) (map[string][]byte, error) {
 	return files, nil
 }
 
+// readEntries reads the files of a tar file. Sizes are checked against the
+// remaining bytes before memory is allocated.
 func readEntries(b []byte) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	in := bytes.NewReader(b)
@@ -294,6 +322,7 @@ func readEntries(b []byte) (map[string][]byte, error) {
 	}
 }
 
+// lines splits a file into lines, the last of which must end with a newline.
 func lines(b []byte) ([][]byte, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -304,6 +333,7 @@ func lines(b []byte) ([][]byte, error) {
 	return bytes.Split(b[:len(b)-1], []byte("\n")), nil
 }
 
+// joinLines joins lines and ends each with a newline.
 func joinLines(l [][]byte) []byte {
 	n := 0
 	for _, x := range l {
@@ -316,7 +346,8 @@ func joinLines(l [][]byte) []byte {
 	return b
 }
 
-// openEvent reads an event's stored bytes, whatever they nest.
+// openEvent decodes an event from untrusted bytes, after checking their nesting
+// depth.
 func openEvent(b []byte) (*contract.Event, error) {
 	if err := canon.CheckDepth(b); err != nil {
 		return nil, fmt.Errorf("event: %w", err)
@@ -324,7 +355,7 @@ func openEvent(b []byte) (*contract.Event, error) {
 	return contract.DecodeEvent(b)
 }
 
-// decodeManifest also returns the signature's preimage.
+// decodeManifest returns the manifest and the bytes that its signature covers.
 func decodeManifest(b []byte) (*Manifest, []byte, error) {
 	var m Manifest
 	if err := contract.Decode(b, &m); err != nil {
@@ -335,6 +366,7 @@ func decodeManifest(b []byte) (*Manifest, []byte, error) {
 	return &m, contract.Bytes(&body), nil
 }
 
+// attestationSig returns the signature in a DSSE envelope with exactly one.
 func attestationSig(b []byte) (string, error) {
 	var env struct {
 		Signatures []struct {

@@ -12,8 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata; only before a format is released")
 
-// TestGolden: a pack of format version 1, kept for ever, verifies, and today's
-// code writes the same bytes for the same session.
+// TestGolden shows that a recorded pack of format version 1 verifies, and that
+// the same session still produces the same bytes.
 func TestGolden(t *testing.T) {
 	w := sample(t, 4)
 	pack := build(t, w.source("s-a"), w.keys["audit"])
@@ -35,7 +35,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// FuzzDecode: what decodes is canonical, and encodes to the same bytes.
+// FuzzDecode shows that events that decode are canonical and encode to the same
+// bytes.
 func FuzzDecode(f *testing.F) {
 	w := newWorld(f)
 	for e := range w.ledgerOfSystem() {

@@ -8,7 +8,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// grow adds the proof that the log grew from its first n entries.
+// grow adds to src the proof that the log extends its first n entries.
 func (w *world) grow(src *Source, n uint64) {
 	nodes := map[[2]uint64]translog.Hash{}
 	get := func(level uint, i uint64) (translog.Hash, error) { return nodes[[2]uint64{uint64(level), i}], nil }
@@ -28,7 +28,7 @@ func (w *world) grow(src *Source, n uint64) {
 	}
 }
 
-// growths are packs that prove that their log grew, and such as do not.
+// growths returns packs with valid and with invalid proofs that their log grew.
 func growths(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(n uint64, change func(*world, *Source)) []byte {
@@ -74,8 +74,8 @@ func growths(t testing.TB) map[string]redacted {
 	return out
 }
 
-// TestGrowth: a pack can carry the proof that its log only grew since a
-// checkpoint that its reader kept.
+// TestGrowth shows that a pack can prove that its log extends an earlier
+// checkpoint, and that invalid proofs fail.
 func TestGrowth(t *testing.T) {
 	w := sample(t, 3)
 	for name, c := range growths(t) {

@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// within fails if f allocates more than limit bytes at once, as a process that
-// it takes too much from would.
+// within fails the test if the heap grows by more than limit bytes while f runs,
+// or if f does not return an error that contains want.
 func within(t *testing.T, what string, limit uint64, f func() error, want string) {
 	t.Helper()
 	stop, peak := make(chan struct{}), make(chan uint64)
@@ -52,7 +52,7 @@ func within(t *testing.T, what string, limit uint64, f func() error, want string
 	}
 }
 
-// flood is a reader of one line, n times.
+// flood returns a reader of n repetitions of line.
 func flood(n int64, line string) io.Reader {
 	return io.LimitReader(&endless{line: []byte(line)}, n*int64(len(line)))
 }
@@ -70,8 +70,8 @@ func (e *endless) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// TestHostile: what is made to exhaust a verifier fails, with its reason and in
-// little memory.
+// TestHostile shows that input made to exhaust a verifier fails with the right
+// reason and uses little memory.
 func TestHostile(t *testing.T) {
 	w := bound(t, 1)
 	root := w.root.KID
@@ -106,7 +106,7 @@ func TestHostile(t *testing.T) {
 		within(t, "eight million brackets in "+name, 4*little, verify(b), "")
 	}
 
-	// Ledgers.
+	// Exported ledgers.
 	ledger := func(r func() io.Reader) func() error {
 		return func() error {
 			_, err := VerifyLedgerFrom(func() (io.ReadCloser, error) { return io.NopCloser(r()), nil }, root, Demands{})
@@ -153,7 +153,7 @@ func TestHostile(t *testing.T) {
 	}
 	within(t, "a deep index", little, open(dir), "nesting deeper")
 
-	// A file that is larger than a pack may be.
+	// A file larger than the greatest pack.
 	big := filepath.Join(t.TempDir(), "big.tar")
 	f, err := os.Create(big)
 	if err == nil {

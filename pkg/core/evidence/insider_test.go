@@ -21,18 +21,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// An insider holds every service's key: it changes what it likes on the ledger
-// and signs decisions, receipts, checkpoints and manifests again. What it makes
-// need not be rejected; two verifiers must agree on it.
+// An insider holds the keys of every service. It changes any event of the ledger
+// and signs decisions, receipts, checkpoints and manifests again. Its packs need
+// not be rejected, but two independent verifiers must return the same verdict.
 
 type object = map[string]any
 
-// forgery is one pack on its way.
+// forgery is one forged pack while it is built.
 type forgery struct {
 	w       *world
 	r       *rand.Rand
 	session string
-	ledger  []object // events as trees
+	ledger  []object // events as JSON trees
 	raw     map[int]func([]byte) []byte
 	did     []string
 	files   map[string][]byte
@@ -48,7 +48,7 @@ func tree(t testing.TB, b []byte) object {
 	return v
 }
 
-// form is the canonical form of a tree, or what comes nearest.
+// form returns the canonical form of a tree, or an approximation if it has none.
 func form(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -80,7 +80,8 @@ func without(o object, k string) object {
 
 func digestOf(v any) string { return sign.Digest(form(v)) }
 
-// often is true but one time in n; always, where nothing is forged.
+// often returns true except one time in n; without a random source it returns
+// true.
 func (f *forgery) often(n int) bool { return f.r == nil || f.r.IntN(n) > 0 }
 
 func (f *forgery) signed(o object, domain string, k *sign.Key) {
@@ -102,7 +103,7 @@ func (f *forgery) decide(d object) {
 	f.signed(d, sign.DomainDecision, f.w.keys["policy"])
 }
 
-// resign walks the ledger and makes digests and signatures fit again.
+// resign updates digests and signatures in the whole ledger after a change.
 func (f *forgery) resign() {
 	tips, index := map[string]string{}, map[string]int{}
 	decisions, escalated := map[string]object{}, map[string]object{}
@@ -150,7 +151,8 @@ func (f *forgery) resign() {
 	}
 }
 
-// stored renders the ledger, with what is changed behind the signatures.
+// stored returns the lines of the ledger, with changes that are made after
+// signing.
 func (f *forgery) stored() [][]byte {
 	out := make([][]byte, len(f.ledger))
 	for i, e := range f.ledger {
@@ -162,7 +164,7 @@ func (f *forgery) stored() [][]byte {
 	return out
 }
 
-// event is the tree as proofgraph reads it.
+// eventOf returns the event with the attributes that proofgraph reads.
 func eventOf(e object) *contract.Event {
 	n, _ := strconv.ParseUint(str(e["lamport"]), 10, 64)
 	name := ""
@@ -172,7 +174,7 @@ func eventOf(e object) *contract.Event {
 	return &contract.Event{ID: str(e["id"]), Source: str(e["source"]), Name: name, Session: str(e["session"]), CallID: str(e["callid"]), Cause: str(e["causationid"]), Lamport: n}
 }
 
-// build makes the pack's files from the ledger as it is.
+// build makes the files of the pack from the forged ledger.
 func (f *forgery) build(extensions func([]string) []string) {
 	all := f.stored()
 	nodes := mem{}
@@ -258,8 +260,8 @@ func (f *forgery) build(extensions func([]string) []string) {
 	files[pathManifest] = contract.Bytes(&m)
 }
 
-// seal lists the files anew and signs the manifest, as a tree that change may
-// have been at.
+// seal lists the files again and signs the manifest; change may alter the
+// manifest as a JSON tree before it is signed.
 func (f *forgery) seal(change func(object)) []byte {
 	m := tree(f.w.t, f.files[pathManifest])
 	var list []any
@@ -282,7 +284,7 @@ func (f *forgery) seal(change func(object)) []byte {
 		"predicateType": "urn:binnacle:evidence-pack:v1", "subject": []any{object{"digest": object{"sha256": strings.TrimPrefix(sign.Digest(f.files[pathManifest]), "sha256:")}, "name": pathManifest}}})
 	f.files[pathAttestation] = form(object{"payload": base64.StdEncoding.EncodeToString(body), "payloadType": payloadType, "signatures": []any{object{"keyid": m["kid"], "sig": base64.StdEncoding.EncodeToString(k.Raw(pae(body)))}}})
 	pack, err := writeTar(f.files)
-	if err != nil { // a path that no tar of ours can hold
+	if err != nil { // a path that does not fit into a tar header
 		return []byte(err.Error())
 	}
 	return pack

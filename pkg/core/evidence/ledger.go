@@ -16,38 +16,41 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// trailer is the last line of an exported ledger: the checkpoint that covers
-// exactly the lines above it.
+// trailer is the last line of an exported ledger: the checkpoint over exactly the
+// lines before it.
 type trailer struct {
 	Note         string
-	Cosignatures []string // witnesses' lines over it
+	Cosignatures []string // witnesses' signature lines over Note
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (t *trailer) Canonical(c *canon.Codec) {
 	c.Str("binnacle_checkpoint", &t.Note)
 	c.OptStrs("cosignatures", &t.Cosignatures)
 }
 
-// LedgerTrailer returns the last line of an exported ledger, with its newline: a
-// checkpoint and the witnesses' lines over it.
+// LedgerTrailer returns the last line of an exported ledger, with its newline:
+// the checkpoint over all lines before it and the witnesses' cosignatures.
 func LedgerTrailer(note string, cosignatures ...string) []byte {
 	return append(contract.Bytes(&trailer{note, cosignatures}), '\n')
 }
 
-// LedgerReport is what a verified ledger proves.
+// LedgerReport is what a verified ledger proves, and the counts that its reader
+// may compare.
 type LedgerReport struct {
 	Origin   string `json:"origin"`
 	TreeSize int64  `json:"tree_size"`
 	RootHash string `json:"root_hash"`
 	Sessions int    `json:"sessions"`
 	Receipts int    `json:"receipts"`
-	Attested int    `json:"attested_by_callers"` // of the receipts
+	Attested int    `json:"attested_by_callers"` // receipts of outcomes that callers reported and no executor observed
 	Open     int    `json:"open_calls"`
-	Tips     string `json:"tips"` // TipBound, or TipAttested where the checkpoint commits to no map of tips
+	Tips     string `json:"tips"` // TipBound, or TipAttested if the checkpoint commits to no map of tips
 }
 
-// String returns the report as text of several lines.
+// String returns the report as several lines of text for people; programs use the
+// JSON form.
 func (r *LedgerReport) String() string {
 	tips := "their map, computed again, is the one that the checkpoint commits to"
 	if r.Tips != TipBound {
@@ -57,12 +60,14 @@ func (r *LedgerReport) String() string {
 		r.Origin, r.TreeSize, r.RootHash, r.Sessions, r.Receipts, r.Attested, tips, r.Open)
 }
 
-// Opener opens an exported ledger from its start; a verifier reads it twice.
+// Opener opens an exported ledger at its start. It is called twice, since a
+// ledger is verified in two passes, and must return the same bytes each time.
 type Opener func() (io.ReadCloser, error)
 
-// VerifyLedger verifies an exported ledger against the key id of the trusted root:
-// the root hash over every line, every event's schema, every signature, every
-// session's chain, and the map of tips. The error names the first line that fails.
+// VerifyLedger verifies an exported ledger against the key id of the trusted
+// root: the Merkle root over every line, the schema of every event, every
+// signature, the chain of every session, and the map of tips. The error names the
+// first line that fails.
 func VerifyLedger(export []byte, rootKID string) (*LedgerReport, error) {
 	return VerifyLedgerFrom(opener(export), rootKID, Demands{})
 }
@@ -71,9 +76,11 @@ func opener(b []byte) Opener {
 	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
 }
 
-// VerifyLedgerFrom is VerifyLedger over what open returns. The first pass
-// verifies the checkpoint over all lines with the keys that they publish, in
-// memory that does not grow with them; the second follows the calls.
+// VerifyLedgerFrom verifies like VerifyLedger, but reads from open and also
+// checks the demands. The first pass verifies the checkpoint over all lines with
+// the keys that the lines publish, in memory that does not grow with the ledger.
+// The second pass checks the calls, and stores the event ids and the state of each
+// session and call.
 func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerReport, error) {
 	l, err := authenticate(open, rootKID, demands)
 	if err != nil {
@@ -92,7 +99,7 @@ func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerRepo
 	return w.report()
 }
 
-// each calls f with every line and its index.
+// each calls f with every line and its index, counted from 0.
 func each(open Opener, f func(n uint64, line []byte) error) error {
 	r, err := open()
 	if err != nil {
@@ -120,7 +127,7 @@ type authentic struct {
 	head *translog.Checkpoint
 	last trailer
 	tips translog.Hash
-	has  bool // tips
+	has  bool // the checkpoint commits to a map of tips
 }
 
 // authenticate is the first pass.
@@ -161,7 +168,7 @@ func authenticate(open Opener, rootKID string, demands Demands) (*authentic, err
 
 func isTrailer(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"binnacle_checkpoint":`)) }
 
-// readTrailer reads the checkpoint, which is the n-th line and the last.
+// readTrailer reads the checkpoint from line n, which must be the last.
 func (l *authentic) readTrailer(b []byte, in *lineReader, n uint64) error {
 	if !in.last() {
 		return fmt.Errorf("line %d: a checkpoint that is not the last line", n)
@@ -172,7 +179,7 @@ func (l *authentic) readTrailer(b []byte, in *lineReader, n uint64) error {
 	return nil
 }
 
-// read takes one line of the first pass.
+// read processes one event line in the first pass.
 func (l *authentic) read(b []byte) error {
 	e, err := openEvent(b)
 	if err != nil {
@@ -184,14 +191,14 @@ func (l *authentic) read(b []byte) error {
 	if !isSystem(e) && e.Name != "log_epoch_opened" {
 		return nil
 	}
-	e.Data = bytes.Clone(e.Data) // it aliases b
+	e.Data = bytes.Clone(e.Data) // the slice aliases b, which the next line overwrites
 	if e.Name == "log_epoch_opened" {
 		return l.epoch(e)
 	}
 	return l.apply(e, nil)
 }
 
-// epoch verifies the opening of a log epoch.
+// epoch verifies an event that opens a log epoch.
 func (l *authentic) epoch(e *contract.Event) error {
 	opened, err := trust.VerifyEpoch(e, l.reg.At)
 	if err != nil {
@@ -201,7 +208,7 @@ func (l *authentic) epoch(e *contract.Event) error {
 	return nil
 }
 
-// seal verifies the checkpoint over the tree and what is demanded of it.
+// seal verifies the checkpoint over the tree, and the demands.
 func (l *authentic) seal(tree *translog.Frontier, kept *keptHead, demands Demands) (err error) {
 	if !l.reg.Has(l.reg.Root) {
 		return fmt.Errorf("the trusted root %s is not published here", l.reg.Root)
@@ -224,15 +231,16 @@ func (l *authentic) seal(tree *translog.Frontier, kept *keptHead, demands Demand
 	return demands.cosigned([]byte(l.last.Note), l.last.Cosignatures)
 }
 
-// walk is the second pass: sessions are dealt out to workers, each of which
-// follows its own, so that all cores check signatures.
+// walk is the second pass. Sessions are distributed to workers by a hash of the
+// session id, so that all processors verify signatures while the events of a
+// session stay in order.
 type walk struct {
 	l       *authentic
 	ids     map[string]struct{}
 	workers []*worker
 }
 
-// batchSize is how many events a worker gets at once.
+// batchSize is the number of events that are sent to a worker at once.
 const batchSize = 64
 
 type worker struct {
@@ -245,13 +253,13 @@ type worker struct {
 	err      error
 }
 
-// item is one session event with its line.
+// item is one event of a session and the index of its line.
 type item struct {
 	n uint64
 	e *contract.Event
 }
 
-// course is how far one session has come.
+// course is the state of one session during the second pass.
 type course struct {
 	calls    map[string]*callState
 	tip      receipt.Tip
@@ -270,7 +278,7 @@ func newWalk(l *authentic) *walk {
 	return w
 }
 
-// add takes one line of the second pass.
+// add processes one line in the second pass.
 func (w *walk) add(n uint64, b []byte) error {
 	e, err := openEvent(bytes.Clone(b))
 	if err != nil || e.Session == "" {
@@ -296,7 +304,8 @@ func (x *worker) flush() {
 	x.pending = make([]item, 0, batchSize)
 }
 
-// run follows events until the first error, and then only takes them.
+// run processes events until the first error, and then discards the rest, so that
+// the sender does not block.
 func (x *worker) run() {
 	defer close(x.done)
 	for batch := range x.in {
@@ -341,7 +350,7 @@ func (x *worker) follow(e *contract.Event) error {
 	return nil
 }
 
-// stop ends the workers.
+// stop ends the workers and waits for them.
 func (w *walk) stop() {
 	for _, x := range w.workers {
 		x.flush()
@@ -350,7 +359,8 @@ func (w *walk) stop() {
 	}
 }
 
-// report ends the walk. Of several errors it returns that of the first line.
+// report ends the walk. If several workers found errors, it returns the error of
+// the first line.
 func (w *walk) report() (*LedgerReport, error) {
 	w.stop()
 	var first *worker

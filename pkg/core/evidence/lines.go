@@ -7,18 +7,19 @@ import (
 	"io"
 )
 
-// Limits of what a verifier reads, so that a hostile file fails with an error
-// and not for want of memory. A pack is held in memory whole; of ledgers and
-// archives one line is, and what the checks need for each session and call,
-// which is stored only after the checkpoint over all lines has been verified.
+// The limits of what a verifier reads, so that a hostile file results in an error
+// and not in exhausted memory. A pack is held in memory as a whole. Of ledgers
+// and archives one line is held, and the event ids and the state of each session
+// and call, which are stored only after the checkpoint over all lines was verified.
 const (
-	MaxPack = 2 << 30  // bytes of a pack
-	MaxLine = 16 << 20 // bytes of one event; our servers take 1 MB
+	MaxPack = 2 << 30  // greatest size of a pack in bytes
+	MaxLine = 16 << 20 // greatest size of one event in bytes; the mesh's servers accept 1 MB
 )
 
 var errLine = fmt.Errorf("a line of more than %d bytes", MaxLine)
 
-// lineReader reads lines that end in a newline, of at most MaxLine bytes with it.
+// lineReader reads lines of at most MaxLine bytes, including the newline that
+// must end each.
 type lineReader struct {
 	in  *bufio.Reader
 	buf []byte
@@ -28,8 +29,8 @@ func newLineReader(r io.Reader) *lineReader {
 	return &lineReader{in: bufio.NewReaderSize(r, 256<<10)}
 }
 
-// next returns the next line without its newline, valid until the next call, or
-// io.EOF.
+// next returns the next line without its newline, or io.EOF at the end. The slice
+// is valid until the next call.
 func (l *lineReader) next() ([]byte, error) {
 	l.buf = l.buf[:0]
 	for {
@@ -52,8 +53,8 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// last reports whether no byte follows what was read. The line returned last
-// is no longer valid.
+// last reports whether all bytes have been read. It invalidates the line that
+// next returned.
 func (l *lineReader) last() bool {
 	_, err := l.in.Peek(1)
 	return err != nil

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// spot is one value in a tree, and how to set it.
+// spot is one value in a JSON tree, with functions to replace and remove it.
 type spot struct {
 	path string
 	v    any
 	set  func(any)
 	gone func()
-	in   object // its object, if it is a member
+	in   object // the object that holds it; nil in an array
 	name string
 }
 
@@ -43,7 +43,7 @@ func deep(n int) any {
 	return v
 }
 
-// strange are values to put anywhere.
+// strange returns a random value of any JSON type, many of them edge cases.
 func strange(r *rand.Rand) any {
 	all := []any{"", " ", "x", "-", "é", "e\u0301", "\U0001f600", "\u0000", "\u2028", "\ufeff", "a\nb", "a\"b\\", "policy", "gateway", "caller", "session-runner", "audit", "ALLOW", "DENY", "ESCALATE", "denied", "succeeded", "failed", "unknown", "expired", "inline", "object", "withheld",
 		"s-a", "s-b", "c-a0", "__proto__", "constructor", "0", "1", "-1", "007", "+5", "9007199254740993", "2026-02-30T00:00:00.000Z", "0000-01-01T00:00:00.000Z", "2026-01-02T24:00:00.000Z", "2026-01-02T03:04:60.000Z", "2026-01-02T03:04:05Z", "sha256:" + strings.Repeat("A", 64), "sha256:" + strings.Repeat("a", 64),
@@ -51,7 +51,7 @@ func strange(r *rand.Rand) any {
 	return all[r.IntN(len(all))]
 }
 
-// twist changes a string a little.
+// twist returns s with one small random change.
 func twist(r *rand.Rand, s string) string {
 	at := r.IntN(len(s) + 1)
 	switch r.IntN(9) {
@@ -70,7 +70,7 @@ func twist(r *rand.Rand, s string) string {
 	case 6:
 		return strings.NewReplacer("+", "-", "/", "_").Replace(s)
 	case 7:
-		if s != "" { // another value of the last unused bits of base64
+		if s != "" { // sets unused bits of the last base64 character
 			b := []byte(s)
 			b[len(s)-1] ^= 1
 			return strings.ToValidUTF8(string(b), "?")
@@ -79,7 +79,7 @@ func twist(r *rand.Rand, s string) string {
 	return s[:at] + "x" + s[at:]
 }
 
-// place changes one value somewhere in a tree.
+// place replaces, removes or adds one random value in a tree.
 func (f *forgery) place(v object, what string) {
 	var all []spot
 	spots(v, what, &all)
@@ -106,7 +106,7 @@ func (f *forgery) place(v object, what string) {
 		n := names[f.r.IntN(len(names))]
 		f.did = append(f.did, "and "+n)
 		s.in[n] = strange(f.r)
-	case k < 11: // the value of another place
+	case k < 11: // the value of another spot
 		o := all[f.r.IntN(len(all))]
 		f.did = append(f.did, "like "+o.path)
 		var c any
@@ -151,7 +151,7 @@ func (f *forgery) mutateLedger() {
 	case k == 17:
 		f.did = append(f.did, fmt.Sprint("double ", i))
 		f.ledger = slices.Insert(f.ledger, i, f.ledger[i])
-	case k == 18: // the type alone
+	case k == 18: // the version in the type only
 		e := f.ledger[i]
 		types := []string{"v2", "v9", "v01", "v3", "v4", "v5", "v1.0", "v"}
 		e["type"] = strings.TrimSuffix(str(e["type"]), "v1") + types[f.r.IntN(len(types))]
@@ -169,8 +169,8 @@ func (f *forgery) mutateLedger() {
 	}
 }
 
-// spelling is a change of a document's bytes that is not one of its content, or
-// that no tree can hold.
+// spelling returns a change of a document's bytes that leaves its content the
+// same, or that a JSON tree cannot express.
 func (f *forgery) spelling() func([]byte) []byte {
 	all := []struct{ old, repl string }{{`{"`, `{ "`}, {`","`, `", "`}, {`":"`, `": "`}, {`"tenant":"t"`, `"tenant":"t","tenant":"t"`}, {`"t"`, `"\u0074"`}, {`"tool"`, `"\u0074ool"`}, {`"size":`, `"size":0`}, {`"size":1`, `"size":1e0`}, {`"index":1`, `"index":1.0`}, {`"lamport":`, `"lamport":+`},
 		{`"alice"`, `"\ud800"`}, {`"alice"`, "\"\xff\""}, {`"alice"`, "\"\xed\xa0\x80\""}, {`"alice"`, `"\/"`}, {`"alice"`, "\"\x01\""}, {`"alice"`, `"\u007f"`}, {`"alice"`, "\"\x7f\""}, {`}`, `} `}, {`{"actor"`, "\xef\xbb\xbf{\"actor\""}, {`"-"`, `"—"`}, {`"client":"test"`, `"client":"te\u0301st"`},
@@ -233,7 +233,7 @@ func (f *forgery) mutateFile() {
 			c[f.r.IntN(len(c))] ^= 1 << f.r.IntN(8)
 			f.files[p] = c
 		}
-	case 6: // one line of it
+	case 6: // one line of the file
 		lines := bytes.Split(bytes.TrimSuffix(b, []byte("\n")), []byte("\n"))
 		i := f.r.IntN(len(lines))
 		var v any
@@ -254,7 +254,7 @@ func (f *forgery) mutateFile() {
 	}
 }
 
-// mutateTar changes what is signed by nobody: headers and padding.
+// mutateTar changes bytes that no signature covers: headers and padding.
 func (f *forgery) mutateTar(pack []byte) []byte {
 	f.did = append(f.did, "tar")
 	c := bytes.Clone(pack)
@@ -267,7 +267,7 @@ func (f *forgery) mutateTar(pack []byte) []byte {
 		return append(c, make([]byte, 512*(1+f.r.IntN(20)))...)
 	case 2:
 		return c[:n-512*(1+f.r.IntN(3))]
-	case 3: // a size in other spellings
+	case 3: // a size in another notation
 		copy(c[124:], []string{"0000000001 ", "        1 \x00", "-0000000001", "\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "77777777777", "0x000000001"}[f.r.IntN(6)])
 	default:
 		copy(c[f.r.IntN(512):], "x")
@@ -275,7 +275,8 @@ func (f *forgery) mutateTar(pack []byte) []byte {
 	return c
 }
 
-// forge makes mutant n: the same for the same n.
+// forge returns mutant n, which is the same for the same n, and a description of
+// its changes.
 func forge(w *world, n int) (pack []byte, did string) {
 	f := &forgery{w: w, r: rand.New(rand.NewPCG(uint64(n), 12)), session: "s-a"}
 	if n%3 == 0 {

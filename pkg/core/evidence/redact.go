@@ -10,16 +10,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Parts of a call that can be withheld.
+// The parts of a call that can be withheld from a pack.
 const (
 	PartArgs   = "args"
 	PartOutput = "output"
 )
 
-// Redact removes from src the payloads for which show returns false: PartArgs or
-// PartOutput of a call. They are removed from the session's events and from the
-// objects; their commitments stay, in the events and in the decisions and receipts
-// that are signed over them. A pack of a redacted source has FormatRedacted.
+// Redact removes from src the payloads for which show returns false. part is
+// PartArgs or PartOutput of the call. Redact removes them from the events and
+// from the objects; the commitments remain in the events, and in the decisions
+// and receipts whose signatures cover them. Build gives a redacted source the
+// format FormatRedacted. After an error src is partly redacted and must not be
+// used.
 func Redact(src *Source, show func(callID, part string) bool) error {
 	for i := range src.Events {
 		s := &src.Events[i]
@@ -53,12 +55,12 @@ func Redact(src *Source, show func(callID, part string) bool) error {
 	return nil
 }
 
-// withhold calls take for every content of an event's data, and encodes the data
-// again if take changed one.
+// withhold calls take for every content in an event's data, and encodes the data
+// again if take returned true for one, which means that take changed it.
 func withhold(e *contract.Event, take func(c *contract.Content, part string) bool) (changed bool, err error) {
 	var (
 		doc  canon.Document
-		call *contract.Call // in doc
+		call *contract.Call // the call in doc
 		rec  *contract.Recorded
 	)
 	switch e.Name {
@@ -91,12 +93,13 @@ func withhold(e *contract.Event, take func(c *contract.Content, part string) boo
 	return changed, nil
 }
 
-// payloads hands a call's args and body to take; the body is the args' part.
+// payloads calls take for a call's args and body. The body belongs to PartArgs.
 func payloads(c *contract.Call, take func(*contract.Content, string) bool) bool {
 	args := take(&c.Args, PartArgs)
 	return c.Body != nil && take(c.Body, PartArgs) || args
 }
 
+// leafLines returns the lines of pathLeaves: one for each redacted event.
 func leafLines(stored []Stored, events []*contract.Event) []byte {
 	var b []byte
 	for i, s := range stored {
@@ -107,9 +110,10 @@ func leafLines(stored []Stored, events []*contract.Event) []byte {
 	return b
 }
 
-// leavesOf returns the leaf hash of each event: that of its bytes, or, where
-// payloads are withheld from them, the one that the pack names. The pack may name
-// one only for an event from which something really is withheld.
+// leavesOf returns the leaf hash of each event, and the number of redacted
+// events. The leaf of a redacted event is the one that the pack names; the leaf
+// of any other event is computed from its bytes. A pack may name a leaf only for
+// an event from which a payload is withheld.
 func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []translog.Hash, redacted int, err error) {
 	named, err := lines(files[pathLeaves])
 	if err != nil {
@@ -137,8 +141,8 @@ func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []t
 	return leaves, redacted, nil
 }
 
-// redactedLeaf returns the leaf hash that a line of pathLeaves names for an
-// event, or nil where the line is about another event.
+// redactedLeaf returns the leaf hash in a line of pathLeaves if the line is about
+// this event, and otherwise nil.
 func redactedLeaf(event, line []byte) (*translog.Hash, error) {
 	var r redaction
 	if err := contract.Decode(line, &r); err != nil {

@@ -9,13 +9,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
+// redacted is a pack and the expected result of its verification.
 type redacted struct {
 	ok   bool
 	pack []byte
-	rep  Report // of a good one: what is compared
+	rep  Report // expected report of a valid pack
 }
 
-// redactions are packs with payloads withheld, and such as only pretend to be.
+// redactions returns packs with withheld payloads, and packs that falsely claim
+// to be redacted.
 func redactions(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(show func(call, part string) bool, change func(*Source)) []byte {
@@ -57,10 +59,11 @@ func redactions(t testing.TB) map[string]redacted {
 	return out
 }
 
-// spoil changes what is shown of a redacted event, as whoever seals could.
+// spoil changes the visible bytes of a redacted event, as the holder of audit's
+// key could.
 func spoil(t testing.TB, s *Source, i int, old, repl string) {
 	b := []byte(strings.Replace(string(s.Events[i].Bytes), old, repl, 1))
-	if strings.Contains(repl, "sha256:00") { // keep the length
+	if strings.Contains(repl, "sha256:00") { // keeps the length of the digest
 		at := bytes.Index(b, []byte(repl)) + len(repl)
 		b = append(b[:at:at], b[at+2:]...)
 	}
@@ -73,8 +76,8 @@ func spoil(t testing.TB, s *Source, i int, old, repl string) {
 	s.Events[i].Bytes = b
 }
 
-// TestRedacted: payloads can be withheld and the pack still proves the rest;
-// what is shown instead cannot be made up.
+// TestRedacted shows that a pack with withheld payloads still proves everything
+// else, and that false content cannot be shown in their place.
 func TestRedacted(t *testing.T) {
 	w := sample(t, 3)
 	for name, c := range redactions(t) {

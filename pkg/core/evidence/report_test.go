@@ -9,7 +9,8 @@ import (
 	"testing/iotest"
 )
 
-// TestLines: lines of any length up to the limit, and what is none.
+// TestLines checks lines of any length up to the limit, and input that is not a
+// sequence of lines.
 func TestLines(t *testing.T) {
 	long := strings.Repeat("x", 300<<10)      // longer than the reader's buffer
 	longest := strings.Repeat("y", MaxLine-1) // and its newline
@@ -54,8 +55,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestExport: where an exported ledger may be cut or grown, and what it may not
-// hold.
+// TestExport cuts, extends and changes an exported ledger at every kind of place.
 func TestExport(t *testing.T) {
 	w := bound(t, 2)
 	src := w.source("s-a")
@@ -105,7 +105,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestReportTexts: what people read.
+// TestReportTexts checks the text that people read.
 func TestReportTexts(t *testing.T) {
 	r := &Report{Tenant: "t", Session: "s", Origin: "log", TreeSize: 9, RootHash: "00", Events: 4, Decisions: 1, Receipts: 1, Tip: TipBound}
 	const least = "VERIFIED session s of tenant t\n  log       log, tree size 9, root 00\n  events    4, each included in the log\n  decisions 1, signed by policy\n  receipts  1, one unbroken chain\n  tip       bound by checkpoint\n"
@@ -128,7 +128,7 @@ func TestReportTexts(t *testing.T) {
 	}
 }
 
-// TestCounts: the figures of a report are those of the session.
+// TestCounts compares the counts in a report with the session.
 func TestCounts(t *testing.T) {
 	w := bound(t, 4) // allowed, allowed with objects, denied, allowed
 	src := w.source("s-a")

@@ -21,11 +21,11 @@ import (
 
 const signatureFile = "../../../schemas/conformance/signatures.json"
 
-// sigVector is one signature with everything that it takes to make it again.
-// The keys are of these vectors alone.
+// sigVector is one signature with everything needed to reproduce it. Its keys are
+// used for nothing else.
 type sigVector struct {
 	About     string          `json:"about"`
-	Domain    string          `json:"domain,omitempty"`   // its line begins the message; "" = the message carries its own
+	Domain    string          `json:"domain,omitempty"`   // first line of the message; "" = the message has its own domain separation
 	Document  json.RawMessage `json:"document,omitempty"` // signed without its member "sig"
 	Message   string          `json:"message"`            // hex
 	Seed      string          `json:"seed"`               // hex; RFC 8032 section 5.1.5
@@ -35,14 +35,14 @@ type sigVector struct {
 	OK        bool            `json:"ok"`
 }
 
-// signatures makes one vector per thing that is signed, and such as must not
-// verify.
+// signatures returns one vector for each type of signed document, and signatures
+// that must not verify.
 func signatures(t *testing.T) []sigVector {
 	w := sample(t, 1)
 	w.escalated(func(*escalation) {})
 	var out []sigVector
 	seed := func(name string) (*sign.Key, string) {
-		h := sha256.Sum256([]byte(name)) // as key does
+		h := sha256.Sum256([]byte(name)) // the same seed as in key
 		return key(t, name), hex.EncodeToString(h[:])
 	}
 	doc := func(about, domain, signer string, body canon.Document) {
@@ -139,8 +139,8 @@ func signatures(t *testing.T) []sigVector {
 	return out
 }
 
-// TestSignatures: the published signatures are those that today's code makes,
-// and it says of each what the file says. `go test -update` writes them.
+// TestSignatures shows that the published signatures are reproduced, and verify
+// or fail as the file says. `go test -update` writes the file.
 func TestSignatures(t *testing.T) {
 	all := signatures(t)
 	b, err := json.MarshalIndent(map[string]any{"signatures": all}, "", " ")

@@ -11,25 +11,27 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// pathTip holds the proof of the session's end; a pack has it exactly where its
-// checkpoint commits to a map of tips.
+// pathTip is the file with the proof of the session's tip. A pack has it if and
+// only if its checkpoint commits to a map of tips.
 const pathTip = "tip.json"
 
-// How a report says that the session's end is known.
+// The values of Report.Tip: what proves that the session does not continue after
+// its last receipt in the pack.
 const (
 	TipBound    = "bound by checkpoint"
 	TipAttested = "attested by audit's manifest only"
 )
 
-// TipProof shows what a checkpoint's map of tips holds for a session.
+// TipProof proves which value the checkpoint's map of tips holds for a session.
 type TipProof struct {
-	Events   int64    `json:"events"`   // of the session
-	Path     []string `json:"path"`     // hex; siblings from the root down
-	Receipts int64    `json:"receipts"` // of the session
+	Events   int64    `json:"events"`   // number of events of the session
+	Path     []string `json:"path"`     // hex; siblings from the root downwards
+	Receipts int64    `json:"receipts"` // number of receipts of the session
 	Tip      string   `json:"tip_digest"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (p *TipProof) Canonical(c *canon.Codec) {
 	c.Int("events", &p.Events)
 	c.Strs("path", &p.Path)
@@ -37,12 +39,14 @@ func (p *TipProof) Canonical(c *canon.Codec) {
 	c.Str("tip_digest", &p.Tip)
 }
 
-// NewTipProof returns the proof of a tip by the path to it, from the root down.
+// NewTipProof returns the proof for tip t with the siblings in path, listed from
+// the root downwards. It does not verify the proof.
 func NewTipProof(t translog.Tip, path []translog.Hash) *TipProof {
 	return &TipProof{Events: int64(t.Events), Path: HexPath(path), Receipts: int64(t.Receipts), Tip: "sha256:" + hex.EncodeToString(t.Digest[:])}
 }
 
-// tipOf is the map's entry for a session.
+// tipOf returns the value that the map of tips holds for a session with these
+// counts.
 func tipOf(digest string, events, receipts uint64) (t translog.Tip, err error) {
 	b, err := hex.DecodeString(strings.TrimPrefix(digest, "sha256:"))
 	if err != nil || len(b) != len(t.Digest) {
@@ -51,9 +55,9 @@ func tipOf(digest string, events, receipts uint64) (t translog.Tip, err error) {
 	return translog.Tip{Digest: translog.Hash(b), Events: events, Receipts: receipts}, nil
 }
 
-// checkTip verifies that the session ends where the checkpoint's map of tips
-// says, and returns how the end is known: TipBound, or TipAttested where the
-// checkpoint commits to no map.
+// checkTip verifies that the session in the pack ends where the checkpoint's map
+// of tips says. It returns TipBound, or TipAttested if the checkpoint commits to
+// no map of tips.
 func checkTip(m *Manifest, head *translog.Checkpoint, d *derived, file []byte) (string, error) {
 	root, ok, err := head.Tips()
 	switch {
@@ -75,7 +79,8 @@ func checkTip(m *Manifest, head *translog.Checkpoint, d *derived, file []byte) (
 	return TipBound, nil
 }
 
-// proveTip reads a tip and verifies that the map with this root holds it for key.
+// proveTip reads a tip proof and verifies that the map with this root holds its
+// value for key.
 func proveTip(file []byte, key, root translog.Hash) (*TipProof, error) {
 	var p TipProof
 	if err := contract.Decode(file, &p); err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// bound is sample whose checkpoints commit to a map of tips.
+// bound returns a sample whose checkpoints commit to a map of tips.
 func bound(t testing.TB, calls int) *world {
 	w := sample(t, calls)
 	w.bind = true
 	return w
 }
 
-// tipLeaves are the map's entries over the ledger as it is.
+// tipLeaves returns the entries of the map of tips over the whole ledger.
 func (w *world) tipLeaves() (leaves []translog.TipLeaf, tips map[string]translog.Tip) {
 	tips = map[string]translog.Tip{}
 	for _, b := range w.ledger {
@@ -56,7 +56,7 @@ func (w *world) tipLeaves() (leaves []translog.TipLeaf, tips map[string]translog
 	return leaves, tips
 }
 
-// tipPath proves key by the map's definition.
+// tipPath returns the path to key, computed from the definition of the map.
 func tipPath(leaves []translog.TipLeaf, key translog.Hash, depth int) []translog.Hash {
 	if len(leaves) < 2 {
 		return nil
@@ -70,7 +70,8 @@ func tipPath(leaves []translog.TipLeaf, key translog.Hash, depth int) []translog
 	return append([]translog.Hash{subRoot(half[1-b], depth+1)}, tipPath(half[b], key, depth+1)...)
 }
 
-// subRoot is the root of a subtree at depth.
+// subRoot returns the root of a subtree at depth, computed from the definition of
+// the map.
 func subRoot(leaves []translog.TipLeaf, depth int) translog.Hash {
 	switch len(leaves) {
 	case 0:
@@ -86,8 +87,8 @@ func subRoot(leaves []translog.TipLeaf, depth int) translog.Hash {
 	return translog.TipNode(subRoot(half[0], depth+1), subRoot(half[1], depth+1))
 }
 
-// prove adds the proof of the session's end to src and the map's root to its
-// checkpoint, which it signs again.
+// prove adds the tip proof to src and the map's root to its checkpoint, which it
+// signs again.
 func (w *world) prove(src *Source) {
 	leaves, tips := w.tipLeaves()
 	src.Head.Extensions = append(src.Head.Extensions, translog.TipsExtension(translog.TipsRoot(slices.Clone(leaves))))
@@ -95,7 +96,8 @@ func (w *world) prove(src *Source) {
 	src.Tip = NewTipProof(tips[src.Session], tipPath(leaves, translog.TipKey("t", src.Session), 0))
 }
 
-// endings are packs that end early, or claim an end that is not the session's.
+// endings returns packs that omit the end of a session, or claim an end that is
+// false.
 func endings(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(ok bool, name, session string, change func(*world, *Source)) {
@@ -168,8 +170,8 @@ func endings(t testing.TB) map[string]redacted {
 	return out
 }
 
-// TestTip: a pack whose checkpoint commits to a map of tips cannot end before
-// the session does, even if audit's own key seals it.
+// TestTip shows that if the checkpoint commits to a map of tips, a pack cannot
+// omit the end of the session, even with audit's own key.
 func TestTip(t *testing.T) {
 	root := key(t, "root").KID
 	for name, c := range endings(t) {
@@ -185,7 +187,8 @@ func TestTip(t *testing.T) {
 	}
 }
 
-// TestGoldenBound: a pack with a proof of its end has the bytes it had.
+// TestGoldenBound shows that a pack with a tip proof still has the recorded
+// bytes.
 func TestGoldenBound(t *testing.T) {
 	w := bound(t, 4)
 	pack := build(t, w.source("s-a"), w.keys["audit"])
@@ -204,8 +207,8 @@ func TestGoldenBound(t *testing.T) {
 	}
 }
 
-// TestGraph: a checkpoint closes the graph over every end in it, and a decision
-// after votes joins them; graphs of packs before that have neither.
+// TestGraph shows that in version 2 a checkpoint is the last node of the graph
+// and a decision after votes joins them, and that version 1 has neither.
 func TestGraph(t *testing.T) {
 	kinds := func(w *world) (kinds map[string]proofgraph.Node) {
 		files, err := readTar(build(t, w.source("s-e"), w.keys["audit"]))
@@ -245,7 +248,8 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestLedgerTips: the map over an exported ledger is computed again.
+// TestLedgerTips shows that the map of tips over an exported ledger is computed
+// again and compared.
 func TestLedgerTips(t *testing.T) {
 	w := bound(t, 5)
 	src := w.source("s-a")
@@ -266,7 +270,7 @@ func TestLedgerTips(t *testing.T) {
 	if rep, err := VerifyLedger(export(&none), w.root.KID); err != nil || rep.Tips != TipAttested {
 		t.Error(rep, err)
 	}
-	// A checkpoint kept, and witnesses.
+	// An earlier checkpoint and witnesses are checked as well.
 	small := w.source("s-a")
 	w.grow(&small, 7)
 	head, err := translog.ParseNote(small.Earlier, w.keys["audit"].Public())

@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// vectorDir holds packs that verify and packs that must not, for any verifier.
+// vectorDir holds packs that any verifier must accept, and packs that any
+// verifier must reject.
 const vectorDir = "../../../schemas/conformance/packs"
 
 type vector struct {
@@ -23,7 +24,8 @@ type vector struct {
 	pack  []byte
 }
 
-// vectors makes the set: good packs, and one bad pack per tampering.
+// vectors returns the published set: valid packs, and one invalid pack for each
+// kind of tampering.
 func vectors(t *testing.T) (root string, all []vector) {
 	w := sample(t, 3)
 	add := func(ok bool, about string, pack []byte) {
@@ -118,8 +120,8 @@ func vectors(t *testing.T) (root string, all []vector) {
 	return w.root.KID, all
 }
 
-// TestVectors: the published packs are those that today's code makes, and our
-// verifier says of each what the index says. `go test -update` writes them.
+// TestVectors shows that the published packs are reproduced, and verify or fail
+// as the index says. `go test -update` writes them.
 func TestVectors(t *testing.T) {
 	root, all := vectors(t)
 	index, err := json.MarshalIndent(map[string]any{"format": Format, "root": root, "packs": all}, "", " ")

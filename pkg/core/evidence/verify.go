@@ -15,7 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// Report is what a verified pack proves.
+// Report is what a verified pack proves, and the counts that its reader may
+// compare. Values of zero mean that nothing of the kind occurred.
 type Report struct {
 	Tenant    string `json:"tenant"`
 	Session   string `json:"session"`
@@ -26,16 +27,16 @@ type Report struct {
 	Decisions int    `json:"decisions"`
 	Receipts  int    `json:"receipts"`
 	Attested  int    `json:"attested_by_callers"` // receipts of outcomes that callers reported and no executor observed
-	Open      int    `json:"open_calls"`          // proposed, without an outcome below the checkpoint
-	Erased    int    `json:"erased"`              // contents no longer there, or withheld; their commitments stand
+	Open      int    `json:"open_calls"`          // calls without an outcome below the checkpoint
+	Erased    int    `json:"erased"`              // contents that are erased or withheld; their commitments still verify
 	GrownFrom int64  `json:"grown_from"`          // size of the earlier checkpoint that this one is proven to extend; 0 = none
-	Redacted  int    `json:"redacted"`            // events shown without payloads: their leaf hashes are audit's word
-	Tip       string `json:"tip"`                 // how the session's end is known: TipBound or TipAttested
+	Redacted  int    `json:"redacted"`            // events without their payloads; audit alone attests their leaf hashes
+	Tip       string `json:"tip"`                 // TipBound or TipAttested
 }
 
-// Verify checks everything in the pack against rootKID, the key id of the
-// root the reader trusts, and returns an error that names the first thing that
-// is wrong. It depends on nothing but its arguments and does not change pack.
+// Verify checks everything in the pack against rootKID, the key id of the root
+// that the reader trusts. It returns an error that names the first fault. The
+// result depends only on the arguments, and pack is not changed.
 func Verify(pack []byte, rootKID string) (*Report, error) {
 	v, err := openPack(pack)
 	if err == nil {
@@ -50,21 +51,22 @@ func Verify(pack []byte, rootKID string) (*Report, error) {
 	return v.follow()
 }
 
-// verification is a pack on its way through the steps of Verify.
+// verification is the state of a pack during Verify; DESIGN.md describes the four
+// steps.
 type verification struct {
 	m        *Manifest
-	preimage []byte // of the manifest's signature
+	preimage []byte // bytes that the manifest's signature covers
 	files    map[string][]byte
-	system   [][]byte // lines
+	system   [][]byte // lines of pathSystem
 	sys      *system
-	events   [][]byte // lines
+	events   [][]byte // lines of pathEvents
 	head     *translog.Checkpoint
 	grown    int64 // size of the earlier checkpoint
 	redacted int
 }
 
-// openPack reads the files and compares them with the manifest. Nothing is
-// trusted yet.
+// openPack reads the files and compares them with the manifest, which is not
+// verified yet.
 func openPack(pack []byte) (*verification, error) {
 	files, err := readTar(pack)
 	if err != nil {
@@ -81,7 +83,7 @@ func openPack(pack []byte) (*verification, error) {
 	return v, in(pathSystem, err)
 }
 
-// in names the file that an error is about; nil stays nil.
+// in adds the name of a file to an error; nil stays nil.
 func in(path string, err error) error {
 	if err == nil {
 		return nil
@@ -89,8 +91,8 @@ func in(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// authenticate builds the trust registry up from the root, and checks the
-// signatures over the manifest with it.
+// authenticate builds the trust registry from the root, and verifies the
+// signatures over the manifest.
 func (v *verification) authenticate(rootKID string) (err error) {
 	if v.sys, err = foldSystem(v.system, rootKID, v.files); err != nil {
 		return in(pathSystem, err)
@@ -98,7 +100,8 @@ func (v *verification) authenticate(rootKID string) (err error) {
 	return checkSeals(v.m, v.preimage, v.files, v.sys.reg)
 }
 
-// place checks the checkpoint, and that every event is in the log below it.
+// place verifies the checkpoint, and that every event is in the log that it
+// covers.
 func (v *verification) place() (err error) {
 	if v.events, err = lines(v.files[pathEvents]); err != nil {
 		return in(pathEvents, err)
@@ -122,7 +125,7 @@ func (v *verification) place() (err error) {
 	return in(pathConsistency, err)
 }
 
-// follow walks the session's calls, and compares what follows from its events
+// follow checks the calls of the session, and compares what its events determine
 // with the other files.
 func (v *verification) follow() (*Report, error) {
 	m := v.m
@@ -152,7 +155,7 @@ func (v *verification) follow() (*Report, error) {
 	return rep, nil
 }
 
-// checkFiles compares the files with the manifest's list of them.
+// checkFiles compares the files with the list in the manifest.
 func checkFiles(m *Manifest, files map[string][]byte) error {
 	if m.Format != Format && m.Format != FormatRedacted {
 		return fmt.Errorf("%s: format %q is neither %s nor %s", pathManifest, m.Format, Format, FormatRedacted)
@@ -174,7 +177,8 @@ func checkFiles(m *Manifest, files map[string][]byte) error {
 	return nil
 }
 
-// check compares the file with the manifest's entry f.
+// check compares the file that entry f of the manifest names with its size and
+// digest.
 func (f *File) check(files map[string][]byte) error {
 	b, ok := files[f.Path]
 	switch {
@@ -188,7 +192,7 @@ func (f *File) check(files map[string][]byte) error {
 	return nil
 }
 
-// knownPath reports whether the format has such a file.
+// knownPath reports whether the format defines a file with this path.
 func knownPath(p string) bool {
 	switch p {
 	case pathCheckpoint, pathConsistency, pathCosignatures, pathDecisions, pathEvents, pathGraph, pathLeaves, pathProofs, pathReceipts, pathSystem, pathTip:
@@ -197,7 +201,8 @@ func knownPath(p string) bool {
 	return strings.HasPrefix(p, dirContents)
 }
 
-// foldSystem rebuilds the trust registry and the policies that were in force.
+// foldSystem applies the trust and policy events, and returns the trust registry
+// and the activated policies.
 func foldSystem(lines [][]byte, rootKID string, files map[string][]byte) (*system, error) {
 	sys := newSystem(rootKID)
 	for _, b := range lines {
@@ -218,6 +223,8 @@ func foldSystem(lines [][]byte, rootKID string, files map[string][]byte) (*syste
 	return &sys, nil
 }
 
+// checkSeals verifies audit's signature over the manifest, and the attestation
+// about it.
 func checkSeals(m *Manifest, preimage []byte, files map[string][]byte, reg *trust.Registry) error {
 	pub, err := reg.At(m.KID, "audit", contract.UseManifest, uint64(m.Lamport))
 	if err != nil {
@@ -240,8 +247,8 @@ func checkSeals(m *Manifest, preimage []byte, files map[string][]byte, reg *trus
 	return nil
 }
 
-// checkHead verifies the checkpoint: one of audit's keys signed it, and it is the
-// one that the manifest names.
+// checkHead verifies that one of audit's keys signed the checkpoint, and that the
+// manifest names this checkpoint.
 func checkHead(m *Manifest, note []byte, reg *trust.Registry) (*translog.Checkpoint, error) {
 	head, err := openNote(note, reg, uint64(m.Lamport))
 	if err != nil {
@@ -257,8 +264,8 @@ func checkHead(m *Manifest, note []byte, reg *trust.Registry) (*translog.Checkpo
 	return head, nil
 }
 
-// checkProofs verifies the place of each system event and then of each event of
-// the session under the checkpoint. Both lists are in ledger order.
+// checkProofs verifies the inclusion of each system event and then of each event
+// of the session. Both lists must be in the order of the ledger.
 func checkProofs(head *translog.Checkpoint, file []byte, system, session []translog.Hash) error {
 	proofs, err := lines(file)
 	if err != nil {
@@ -280,8 +287,8 @@ func checkProofs(head *translog.Checkpoint, file []byte, system, session []trans
 	return nil
 }
 
-// checkProof verifies one line of proofs and returns the leaf's index, which is
-// above last.
+// checkProof verifies one line of pathProofs and returns the leaf's index, which
+// must be greater than last.
 func checkProof(head *translog.Checkpoint, line []byte, leaf translog.Hash, last int64) (index int64, err error) {
 	var p Proof
 	if err := contract.Decode(line, &p); err != nil {
@@ -297,7 +304,7 @@ func checkProof(head *translog.Checkpoint, line []byte, leaf translog.Hash, last
 	return p.Index, translog.VerifyInclusion(uint64(p.Index), head.Size, leaf, path, head.Root)
 }
 
-// openNote reads a checkpoint that one of audit's keys signed.
+// openNote parses a checkpoint that one of audit's keys must have signed.
 func openNote(note []byte, reg *trust.Registry, lamport uint64) (head *translog.Checkpoint, err error) {
 	err = errors.New("no checkpoint key of audit in the trust registry")
 	for _, pub := range reg.Publics("audit", contract.UseCheckpoint, lamport) {
@@ -308,8 +315,8 @@ func openNote(note []byte, reg *trust.Registry, lamport uint64) (head *translog.
 	return head, err
 }
 
-// checkGrowth verifies that the checkpoint extends the earlier one that the
-// pack names, if it names one, and returns that one's size.
+// checkGrowth verifies that the checkpoint extends the earlier one that the pack
+// holds, and returns the size of that one; 0 if the pack holds none.
 func checkGrowth(files map[string][]byte, head *translog.Checkpoint, reg *trust.Registry, lamport uint64) (size int64, err error) {
 	b, ok := files[pathConsistency]
 	if !ok {
@@ -336,8 +343,8 @@ func checkGrowth(files map[string][]byte, head *translog.Checkpoint, reg *trust.
 	return int64(earlier.Size), translog.VerifyConsistency(earlier.Size, head.Size, earlier.Root, head.Root, path)
 }
 
-// checkKept reports an error unless the pack's checkpoint is proven to extend
-// the one kept.
+// checkKept returns an error unless the pack proves that its checkpoint extends
+// the kept one. Verify has checked the proof itself.
 func checkKept(files map[string][]byte, kept []byte) error {
 	text := func(note []byte) string { return string(translog.NoteText(note)) }
 	if text(kept) == text(files[pathCheckpoint]) {
@@ -350,6 +357,8 @@ func checkKept(files map[string][]byte, kept []byte) error {
 	return nil
 }
 
+// checkDerived compares the derived files of the pack with what the events
+// determine.
 func checkDerived(m *Manifest, d *derived, files map[string][]byte) error {
 	switch {
 	case !bytes.Equal(files[pathDecisions], joinLines(d.decisions)):
@@ -364,6 +373,8 @@ func checkDerived(m *Manifest, d *derived, files map[string][]byte) error {
 	return nil
 }
 
+// checkContents opens every content that the session refers to, checks every
+// object, and returns the number of contents that are erased or withheld.
 func checkContents(d *derived, files map[string][]byte) (erased int, err error) {
 	for i := range d.contents {
 		c := &d.contents[i]
@@ -384,8 +395,9 @@ func checkContents(d *derived, files map[string][]byte) (erased int, err error) 
 	return erased, nil
 }
 
-// attestedByCallers counts the receipts that are marked so. They are canonical:
-// no string in them holds a bare quotation mark.
+// attestedByCallers counts receipts of outcomes that callers attested. A search
+// for the member suffices, since quotation marks inside canonical strings are
+// escaped.
 func attestedByCallers(receipts [][]byte) (n int) {
 	for _, b := range receipts {
 		if bytes.Contains(b, []byte(`"attested_by":"`+contract.Caller+`"`)) {
@@ -395,7 +407,8 @@ func attestedByCallers(receipts [][]byte) (n int) {
 	return n
 }
 
-// String returns the report as text of several lines.
+// String returns the report as several lines of text for people; programs use the
+// JSON form.
 func (r *Report) String() string {
 	s := fmt.Sprintf("VERIFIED session %s of tenant %s\n  log       %s, tree size %d, root %s\n  events    %d, each included in the log\n  decisions %d, signed by policy\n  receipts  %d, one unbroken chain\n",
 		r.Session, r.Tenant, r.Origin, r.TreeSize, r.RootHash, r.Events, r.Decisions, r.Receipts)

@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// TestWitnesses: k of n count, each once; one that is down, that signed
-// something else, or that signed twice, adds nothing.
+// TestWitnesses shows that a quorum counts each witness once, and ignores
+// witnesses that did not sign, signed another checkpoint, or signed twice.
 func TestWitnesses(t *testing.T) {
 	w := sample(t, 2)
 	src := w.source("s-a")
@@ -28,7 +28,7 @@ func TestWitnesses(t *testing.T) {
 		lines []string
 		k     int
 		list  []Witness
-		word  string // in the error; empty: they suffice
+		word  string // part of the error; empty = the quorum is met
 	}{
 		"both":                     {[]string{one, two}, 2, all("w1", "w2"), ""},
 		"two of three, one down":   {[]string{one, two}, 2, all("w1", "w3", "w2"), ""},

@@ -6,19 +6,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Answer is what one policy layer returned for a call. The zero Answer is no
-// opinion; P1 without an opinion is a denial.
+// Answer is the result of one policy layer for a call. The zero Answer means that
+// the layer has no opinion. If the P1 layer has no opinion, the call is denied.
 type Answer struct {
 	Verdict   string // contract.Deny, Escalate or Allow; empty = no opinion
 	Reason    string
-	Approvals []contract.ApprovalRule // what ESCALATE requires; all of them must be met
-	Sandbox   *contract.Sandbox       // narrows the tool's; nil = no limit of its own
-	Obliged   []string                // what the executor must do on the way; see CheckObligation
+	Approvals []contract.ApprovalRule // for ESCALATE: all of these rules must be met
+	Sandbox   *contract.Sandbox       // upper limits on the tool's sandbox; nil = none
+	Obliged   []string                // what the executor must do during the execution; see CheckObligation
 }
 
+// denied returns a DENY with this reason code.
 func denied(reason string) Answer { return Answer{Verdict: contract.Deny, Reason: reason} }
 
-// orDeny makes a denial of no opinion, and of an answer that is incomplete.
+// orDeny returns a DENY in place of no opinion or an incomplete answer, and
+// otherwise a itself.
 func orDeny(a Answer) Answer {
 	if a.Verdict == "" {
 		return denied(contract.ReasonNoPolicyDefined)
@@ -29,6 +31,7 @@ func orDeny(a Answer) Answer {
 	return a
 }
 
+// rank orders verdicts by strength; a string that is no verdict has rank 0.
 func rank(verdict string) int {
 	switch verdict {
 	case contract.Deny:
@@ -41,11 +44,12 @@ func rank(verdict string) int {
 	return 0
 }
 
-// Combine joins layers: DENY > ESCALATE > ALLOW; of two equal verdicts the
-// reason of the earlier layer counts; sandbox limits are joined by Narrow;
-// approval rules and obligations of all layers are collected in order. Layers
-// without an opinion add their sandbox and obligations only. A verdict that is
-// none of the three is a denial.
+// Combine joins the answers of layers: DENY is stronger than ESCALATE, and
+// ESCALATE stronger than ALLOW. Of two equal verdicts, the reason of the earlier
+// layer counts. Sandbox limits are joined by Narrow; approval rules and
+// obligations of all layers are collected in order. A layer without an opinion
+// contributes only its sandbox and obligations. An unknown verdict counts as
+// DENY. The arguments are not changed.
 func Combine(layers ...Answer) Answer {
 	var out Answer
 	for _, a := range layers {

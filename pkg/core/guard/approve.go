@@ -7,7 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// p0Approvals is the approval that the ceilings require for the call's kind.
+// p0Approvals returns ESCALATE with the rules that the ceilings set for the
+// call's kind, or no opinion.
 func p0Approvals(in *Inputs) Answer {
 	var a Answer
 	for i := range in.P0.Approvals {
@@ -19,14 +20,15 @@ func p0Approvals(in *Inputs) Answer {
 	return a
 }
 
-// dualControl requires a second person, who has a day to approve.
+// dualControl requires the approval of a second person within a day.
 var dualControl = Answer{Verdict: contract.Escalate, Reason: contract.ReasonApprovalRequired,
 	Approvals: []contract.ApprovalRule{{Quorum: 1, TimeoutMS: (24 * time.Hour).Milliseconds()}}}
 
-// defaultApproval applies where an ESCALATE has no rule.
+// defaultApproval is the rule of an ESCALATE that has none of its own.
 var defaultApproval = contract.ApprovalRule{Quorum: 1, TimeoutMS: (5 * time.Minute).Milliseconds()}
 
-// settle applies to an ESCALATE how it was settled, if it was.
+// settle returns what an ESCALATE becomes: DENY or ALLOW if the votes, their
+// expiry or a break-glass grant settle it, and otherwise ESCALATE.
 func settle(in *Inputs, v Answer) Answer {
 	if len(v.Approvals) == 0 {
 		v.Approvals = []contract.ApprovalRule{defaultApproval}
@@ -39,20 +41,21 @@ func settle(in *Inputs, v Answer) Answer {
 		return denied(contract.ReasonApprovalTimeout)
 	case f.Resolution == "granted" && Approved(v.Approvals, f.Approvals, f.Actor, f.OnBehalfOf):
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonApproved
-	case f.Resolution == "granted": // the policies require more now than they did
+	case f.Resolution == "granted": // the policies now require more approvals than when the votes were counted
 		return denied(contract.ReasonApprovalDenied)
-	case f.BreakGlass != "" && !f.DualControl: // dual control holds in an emergency too
+	case f.BreakGlass != "" && !f.DualControl: // break-glass does not replace the second person of dual control
 		v.Verdict, v.Reason = contract.Allow, contract.ReasonBreakGlass
 	}
 	return v
 }
 
-// DefaultRole is the role that an approver holds where a rule names none.
+// DefaultRole is the role that approvers must hold if an approval rule names no
+// role.
 const DefaultRole = "approver"
 
 // Approved reports whether the grants among votes meet every rule. Each approver
-// counts once for a rule, and only with one of its roles; callers, those who
-// proposed the call or for whom it is done, do not count.
+// counts once per rule, and only with one of the rule's roles. Votes of callers,
+// the principals who proposed the call or for whom it is made, do not count.
 func Approved(rules []contract.ApprovalRule, votes []ApprovalFact, callers ...string) bool {
 	for i := range rules {
 		roles := rules[i].Roles

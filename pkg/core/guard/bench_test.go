@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// BenchmarkJudge measures the verdict without any signature: the gates and the
-// join of the layers.
+// BenchmarkJudge measures the verdict without a signature: the gates, and joining
+// the layers.
 func BenchmarkJudge(b *testing.B) {
 	in := inputs()
 	in.P2 = []guard.Answer{{}, {Sandbox: &contract.Sandbox{MemoryMiB: 32, Tier: "process"}}}

@@ -8,11 +8,11 @@ import (
 )
 
 // MaxReportWithin is the longest time that a caller which executes a call itself
-// may take to report its outcome.
+// may take to report the outcome.
 const MaxReportWithin = 24 * time.Hour
 
-// callerKinds are the families of kinds whose effect is outside the mesh. No caller
-// can execute what the mesh does itself.
+// callerKinds are the patterns of kinds whose effect is outside the mesh. Callers
+// cannot execute other kinds, whose effect is in the mesh itself.
 var callerKinds = []string{"client.*", "tool.*"}
 
 // callerMay reports whether the caller may execute the call itself.
@@ -22,9 +22,9 @@ func callerMay(in *Inputs) bool {
 		matchAny(callerKinds, f.Kind) && !matchAny(in.P0.CallerKinds, f.Kind)
 }
 
-// toCaller addresses an intent to the caller: it names the service that hands it
-// out, ends when the report is due, and permits no secret, since secrets go to
-// executors alone.
+// toCaller changes an intent into one for the caller. It names the service that
+// hands the intent out, expires no later than the report is due, and contains no
+// secrets, since secrets are released to executors only.
 func toCaller(i *contract.ExecutionIntent, f *Facts) {
 	i.Executor, i.Secrets = contract.CallerExecutor, nil
 	now, err := contract.ParseTime(f.Now)
@@ -32,11 +32,11 @@ func toCaller(i *contract.ExecutionIntent, f *Facts) {
 		return // gateState has denied the call
 	}
 	i.Deadline = contract.Time(now.Add(time.Duration(f.ReportWithin) * time.Millisecond))
-	i.Expires = min(i.Expires, i.Deadline) // TimeFormat sorts as time does
+	i.Expires = min(i.Expires, i.Deadline) // strings in TimeFormat sort in order of time
 }
 
-// CallID returns the id of the call that the intent with this id belongs to, or ""
-// for what is not the id of an intent.
+// CallID returns the id of the call that the intent with this id belongs to, or
+// "" if intentID is not the id of an intent.
 func CallID(intentID string) string {
 	call, _ := strings.CutPrefix(intentID, "i-")
 	if call == intentID {

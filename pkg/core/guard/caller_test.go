@@ -8,6 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
+// callerInputs returns the inputs of an allowed call that its caller executes and
+// reports within five seconds.
 func callerInputs() Inputs {
 	at := time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 	return Inputs{CallID: "c-1", P0: &Ceilings{StartWindowMS: 60_000, Sandbox: contract.Sandbox{CPUMillis: 1, MemoryMiB: 1, OutputBytes: 1, Pids: 1, Tier: "process", WallMS: 1}},
@@ -17,8 +19,8 @@ func callerInputs() Inputs {
 			Deadline: contract.Time(at.Add(time.Minute)), ReportWithin: 5000}}
 }
 
-// TestCallerIntent: an intent for the caller names the service that hands it out,
-// ends when the report is due, and permits no secret.
+// TestCallerIntent shows that an intent for the caller names the service that
+// hands it out, ends when the report is due, and contains no secrets.
 func TestCallerIntent(t *testing.T) {
 	in := callerInputs()
 	if v := Judge(in); v.Verdict != contract.Allow {
@@ -37,7 +39,8 @@ func TestCallerIntent(t *testing.T) {
 	}
 }
 
-// TestCallerMay: the longest time to report, and the shortest.
+// TestCallerMay checks the shortest and the longest time within which a caller
+// may report.
 func TestCallerMay(t *testing.T) {
 	for _, ms := range []int64{1, MaxReportWithin.Milliseconds()} {
 		in := callerInputs()
@@ -48,7 +51,7 @@ func TestCallerMay(t *testing.T) {
 	}
 }
 
-// TestCallerRefused: what no caller may execute itself.
+// TestCallerRefused lists calls that no caller may execute itself.
 func TestCallerRefused(t *testing.T) {
 	for name, change := range map[string]func(*Inputs){
 		"the mesh's own kind":    func(in *Inputs) { in.Facts.Kind, in.Tool.Kind = "policy.freeze", "policy.freeze" },

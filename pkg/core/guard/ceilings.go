@@ -12,20 +12,22 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Ceilings is the P0 layer: what no other layer can exceed.
+// Ceilings is the P0 layer of policy: limits that no other layer can exceed. A
+// root key signs it offline, so that a stolen credential cannot change it.
 type Ceilings struct {
-	Approvals      []KindApproval   `json:"approvals,omitempty"`              // kinds that always need people
-	EgressHosts    []string         `json:"egress_hosts,omitempty"`           // exact, "*.suffix", or "*"
-	ExplicitTools  bool             `json:"explicit_tools,omitempty"`         // no tool runs before policy.approve_tool; else the first digest seen counts as approved
-	CallerKinds    []string         `json:"forbidden_caller_kinds,omitempty"` // kinds that no caller executes itself
-	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"`        // exact, or prefix ending in "*"
-	Limits         []Limit          `json:"limits,omitempty"`                 // always in force, beside those set by policy.set_limits
+	Approvals      []KindApproval   `json:"approvals,omitempty"`              // kinds that always need approval
+	EgressHosts    []string         `json:"egress_hosts,omitempty"`           // hosts that tools may connect to: exact, "*.suffix", or "*"
+	ExplicitTools  bool             `json:"explicit_tools,omitempty"`         // no tool runs before policy.approve_tool; otherwise the first digest of each tool counts as approved
+	CallerKinds    []string         `json:"forbidden_caller_kinds,omitempty"` // kinds that callers may not execute themselves
+	ForbiddenKinds []string         `json:"forbidden_kinds,omitempty"`        // kinds that are always denied: exact, or a prefix ending in "*"
+	Limits         []Limit          `json:"limits,omitempty"`                 // always in force, in addition to those of policy.set_limits
 	MaxCents       int64            `json:"max_cents_per_call"`
 	Sandbox        contract.Sandbox `json:"sandbox"`
 	StartWindowMS  int64            `json:"start_window_ms"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (c *Ceilings) Canonical(m *canon.Codec) {
 	canon.List(m, "approvals", &c.Approvals)
 	m.OptStrs("egress_hosts", &c.EgressHosts)
@@ -38,23 +40,25 @@ func (c *Ceilings) Canonical(m *canon.Codec) {
 	m.Int("start_window_ms", &c.StartWindowMS)
 }
 
-// KindApproval demands approval for kinds.
+// KindApproval requires approval for every call whose kind matches one of the
+// patterns in Kinds.
 type KindApproval struct {
 	Kinds []string              `json:"kinds"`
 	Rule  contract.ApprovalRule `json:"rule"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (k *KindApproval) Canonical(c *canon.Codec) {
 	c.Strs("kinds", &k.Kinds)
 	c.Doc("rule", &k.Rule)
 }
 
-// MaxApprovalTime bounds how long a call may wait for people.
+// MaxApprovalTime is the longest time that a call may wait for votes.
 const MaxApprovalTime = 7 * 24 * time.Hour
 
-// CheckRule returns an error for an approval rule that could not be met: quorum
-// is 1 to 16, and the time to vote 1 ms to MaxApprovalTime.
+// CheckRule returns an error for an approval rule that could never be met. The
+// quorum must be 1 to 16, and the time to vote 1 ms to MaxApprovalTime.
 func CheckRule(r *contract.ApprovalRule) error {
 	switch {
 	case r.Quorum < 1 || r.Quorum > 16:
@@ -65,8 +69,8 @@ func CheckRule(r *contract.ApprovalRule) error {
 	return nil
 }
 
-// Validate returns an error for a document that could not be enforced. The error
-// begins with the field's name.
+// Validate returns an error for ceilings that could not be enforced. The error
+// begins with the name of the JSON field.
 func (c *Ceilings) Validate() error {
 	switch {
 	case c.StartWindowMS <= 0 || time.Duration(c.StartWindowMS)*time.Millisecond > MaxStartWindow:
@@ -96,8 +100,8 @@ func (c *Ceilings) forbidsHost(host string) bool {
 	return !slices.ContainsFunc(c.EgressHosts, func(p string) bool { return MatchHost(p, host) })
 }
 
-// MatchKind reports whether a pattern, which is a kind or a prefix of kinds and
-// "*", covers kind.
+// MatchKind reports whether pattern matches kind. A pattern is a kind, or a
+// prefix of kinds followed by "*".
 func MatchKind(pattern, kind string) bool {
 	prefix, wild := strings.CutSuffix(pattern, "*")
 	return pattern == kind || wild && strings.HasPrefix(kind, prefix)
@@ -107,38 +111,42 @@ func matchAny(patterns []string, kind string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return MatchKind(p, kind) })
 }
 
-// MatchHost reports whether a host pattern covers host. A suffix pattern
-// covers whole labels only: "*.a.org" is not "evil-a.org".
+// MatchHost reports whether pattern matches host. A pattern is a host, "*", or
+// "*." and a suffix of whole labels: "*.a.org" matches "x.a.org" but not
+// "evil-a.org".
 func MatchHost(pattern, host string) bool {
 	suffix, wild := strings.CutPrefix(pattern, "*")
 	return pattern == host || pattern == "*" || wild && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix)
 }
 
-// SignedCeilings is the P0 document as it is stored and activated.
+// SignedCeilings is the P0 document in its stored form: the ceilings and the
+// signature of a root key over them.
 type SignedCeilings struct {
 	Ceilings Ceilings `json:"ceilings"`
-	KID      string   `json:"kid"` // root key
+	KID      string   `json:"kid"` // id of the root key
 	Sig      string   `json:"sig,omitempty"`
 }
 
-// Canonical implements canon.Document; an unset Sig is absent.
+// Canonical implements canon.Document. An unset Sig is absent, and the bytes
+// without it are what the signature covers.
 func (x *SignedCeilings) Canonical(c *canon.Codec) {
 	c.Doc("ceilings", &x.Ceilings)
 	c.Str("kid", &x.KID)
 	c.OptStr("sig", &x.Sig)
 }
 
-// SignP0 returns the P0 document of c, signed with the root key.
+// SignP0 returns the canonical bytes of the P0 document that holds c, signed with
+// the root key. It does not validate c.
 func SignP0(root *sign.Key, c Ceilings) []byte {
 	s := SignedCeilings{Ceilings: c, KID: root.KID}
 	s.Sig = root.Sign(sign.DomainP0, contract.Bytes(&s))
 	return contract.Bytes(&s)
 }
 
-// OpenP0 verifies and validates a P0 document that takes force at lamport, and
-// returns its ceilings. After an error, which is one of the signature, of root
-// or of Validate, they must not be used. root returns the public key of a root
-// key that was valid at a lamport.
+// OpenP0 verifies and validates a P0 document that comes into force at lamport,
+// and returns its ceilings. It returns an error if the signature does not verify,
+// if the key was not a root key at lamport, or if Validate fails; the ceilings
+// must then not be used.
 func OpenP0(doc []byte, lamport uint64, root KeyAt) (*Ceilings, error) {
 	var s SignedCeilings
 	if err := contract.Decode(doc, &s); err != nil {

@@ -1,6 +1,6 @@
 package guard
 
-// Parts of a decision, in the order in which they are applied.
+// The parts of a decision, in the order in which Judge applies them.
 const (
 	PartGates       = "gates"
 	PartSchema      = "input schema"
@@ -15,19 +15,20 @@ const (
 	PartPeople      = "approvals"
 )
 
-// Step is the result of one part of a decision.
+// Step is the result of one part of a decision, as `binnacle policy explain`
+// prints it.
 type Step struct {
 	Part    string `json:"layer"`
-	Name    string `json:"name,omitempty"` // of the document
+	Name    string `json:"name,omitempty"` // of the policy document
 	Digest  string `json:"digest,omitempty"`
-	Verdict string `json:"verdict,omitempty"` // empty: no opinion
+	Verdict string `json:"verdict,omitempty"` // empty = no opinion
 	Reason  string `json:"reason_code,omitempty"`
-	At      string `json:"at,omitempty"` // the rule that matched
+	At      string `json:"at,omitempty"` // position of the rule that matched
 }
 
-// Explain returns the verdict of Judge, and the result of each part in order.
-// layers are the steps of the parts whose answers are among the inputs: schema,
-// rules and overlays. They are listed after the gates, unless a gate denies.
+// Explain returns the verdict of Judge and the result of each part in order.
+// layers are the steps of those parts whose answers are inputs: schema, rules and
+// overlays. They are listed after the gates, unless a gate denies.
 func Explain(in Inputs, layers []Step) (Answer, []Step) {
 	var out []Step
 	v := judge(&in, func(part string, a Answer) {

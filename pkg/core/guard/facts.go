@@ -5,54 +5,57 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Facts is what a decision is computed from, beside the args. No fact comes from
-// the args: each was read from the ledger or from the event's envelope.
+// Facts is what a decision is computed from, apart from the args, the tool and
+// the policies. Facts do not come from the args: each was read from the ledger or
+// from the event's envelope. The canonical bytes of Facts are part of the
+// decision, so that the decision can be taken again from the ledger alone.
 type Facts struct {
-	Accepts       []string       `json:"accepts,omitempty"` // labels of data that the operator lets the model receive, or *; only where data is labelled
+	Accepts       []string       `json:"accepts,omitempty"` // data labels that the operator lets the model receive, or "*"; set only if the call carries labels
 	Actor         string         `json:"actor"`
-	Approvals     []ApprovalFact `json:"approvals,omitempty"` // votes, where the call was escalated before
+	Approvals     []ApprovalFact `json:"approvals,omitempty"` // votes, if the call was escalated before
 	ArgsDigest    string         `json:"args_digest"`
 	BreakGlass    string         `json:"break_glass,omitempty"` // id of the actor's open break-glass grant
-	Budget        *BudgetFact    `json:"budget,omitempty"`      // result of the limits; absent where none applies
+	Budget        *BudgetFact    `json:"budget,omitempty"`      // result of the limits; absent if none applies
 	CatalogDigest string         `json:"catalog_digest"`
 	Client        string         `json:"client"`
 	Deadline      string         `json:"deadline"`
-	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation that the call is made under
-	DelegationBad string         `json:"delegation_fault,omitempty"` // reason code why it does not hold
-	Delegator     *DelegatorFact `json:"delegator,omitempty"`        // what OnBehalfOf holds; the rules must allow the call to both
-	DualControl   bool           `json:"dual_control,omitempty"`     // a second person must approve
+	Delegation    string         `json:"delegation,omitempty"`       // id of the delegation that permits OnBehalfOf
+	DelegationBad string         `json:"delegation_fault,omitempty"` // reason code why the delegation is invalid
+	Delegator     *DelegatorFact `json:"delegator,omitempty"`        // authority of OnBehalfOf; the rules must allow the call to both principals
+	DualControl   bool           `json:"dual_control,omitempty"`     // approval by a second person is required
 	Frozen        string         `json:"frozen,omitempty"`           // id of the freeze in force
-	Key           *KeyFact       `json:"key,omitempty"`              // the virtual key that was shown
+	Key           *KeyFact       `json:"key,omitempty"`              // the virtual key that the caller presented
 	Kind          string         `json:"kind"`
-	Labels        []string       `json:"labels,omitempty"`           // data classes that reached this call by causation
-	Truncated     bool           `json:"ledger_truncated,omitempty"` // audit missed history; nothing is allowed until it is recovered
-	MeshTenant    string         `json:"mesh_tenant,omitempty"`      // set where the call's tenant is not the mesh's
+	Labels        []string       `json:"labels,omitempty"`           // data classes that reached this call through its causes
+	Truncated     bool           `json:"ledger_truncated,omitempty"` // audit found events missing; nothing is allowed until the ledger is restored
+	MeshTenant    string         `json:"mesh_tenant,omitempty"`      // set if the call's tenant is not the mesh's
 	Now           string         `json:"now"`
 	OnBehalfOf    string         `json:"on_behalf_of,omitempty"`
 	Parent        string         `json:"parent,omitempty"`
 	ParentLive    bool           `json:"parent_live,omitempty"`
 	Proposed      string         `json:"proposed"`
-	Proposer      string         `json:"proposer"`                    // service that proposed
-	ReportWithin  int64          `json:"report_within_ms,omitempty"`  // the caller executes the call itself and reports within this time
-	Requested     string         `json:"requested_session,omitempty"` // digest of a session id that the caller named and may not use
-	Resolution    string         `json:"resolution,omitempty"`        // how an escalation was settled
-	Resolved      string         `json:"resolved,omitempty"`          // when
-	ReviewDue     bool           `json:"review_due,omitempty"`        // a break-glass use of the actor's waits for its review too long
-	Revoked       bool           `json:"revoked,omitempty"`           // the caller's credential was
-	Roles         []string       `json:"roles,omitempty"`             // of the actor
+	Proposer      string         `json:"proposer"`                    // service that proposed the call
+	ReportWithin  int64          `json:"report_within_ms,omitempty"`  // milliseconds within which the caller, which executes the call itself, reports the outcome
+	Requested     string         `json:"requested_session,omitempty"` // digest of a session id that the caller named without the right to use it
+	Resolution    string         `json:"resolution,omitempty"`        // how the escalation was settled: granted, denied or timed_out
+	Resolved      string         `json:"resolved,omitempty"`          // when the escalation was settled
+	ReviewDue     bool           `json:"review_due,omitempty"`        // a break-glass use of the actor is overdue for review
+	Revoked       bool           `json:"revoked,omitempty"`           // the caller's credential is revoked
+	Roles         []string       `json:"roles,omitempty"`             // roles of the actor
 	Scopes        []string       `json:"scopes"`
 	Session       string         `json:"session"`
-	SessionName   string         `json:"session_name,omitempty"`  // the caller's own name for the session
-	SessionOwner  string         `json:"session_owner,omitempty"` // set where the session was opened by somebody else
-	Suspended     bool           `json:"suspended,omitempty"`     // the actor, or whom it acts for, is
+	SessionName   string         `json:"session_name,omitempty"`  // the caller's name for the session
+	SessionOwner  string         `json:"session_owner,omitempty"` // set if another principal opened the session
+	Suspended     bool           `json:"suspended,omitempty"`     // the actor or OnBehalfOf is suspended
 	Tenant        string         `json:"tenant"`
 	Tool          string         `json:"tool"`
-	ToolPinned    string         `json:"tool_pinned,omitempty"` // the approved digest, where it is not the one in force; "none" where none is
+	ToolPinned    string         `json:"tool_pinned,omitempty"` // the approved digest if it is not ToolDigest; "none" if no digest is approved
 	ToolDigest    string         `json:"tool_schema_digest"`
 	Unverified    bool           `json:"unverified,omitempty"` // a signature among the args does not verify
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptStrs("accepts", &f.Accepts)
 	c.Str("actor", &f.Actor)
@@ -98,9 +101,10 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptBool("unverified", &f.Unverified)
 }
 
-// ForRules returns a copy of the facts as bundles read them: without what is known
-// only after their evaluation, and with the session under the caller's own name for
-// it, if there is one, since rules named sessions before ids were derived.
+// ForRules returns a copy of the facts as input for bundles. It omits the facts
+// that are known only after the rules were evaluated. Session holds the caller's
+// name for the session, if there is one, because rules of older releases refer to
+// sessions by name. The copy shares slices with f.
 func (f *Facts) ForRules() *Facts {
 	g := *f
 	if f.SessionName != "" {
@@ -111,27 +115,31 @@ func (f *Facts) ForRules() *Facts {
 }
 
 // DelegatorFact is the authority of the principal on whose behalf a call is made:
-// its roles now, and the scopes of the credential that it delegated with.
+// the roles that it holds now, and the scopes of the credential with which it
+// granted the delegation.
 type DelegatorFact struct {
 	Roles  []string `json:"roles,omitempty"`
 	Scopes []string `json:"scopes,omitempty"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (d *DelegatorFact) Canonical(c *canon.Codec) {
 	c.OptStrs("roles", &d.Roles)
 	c.OptStrs("scopes", &d.Scopes)
 }
 
-// KeyFact is a virtual key as it was at the decision.
+// KeyFact is the state of a virtual key at the time of the decision, with the
+// models that it may be used for.
 type KeyFact struct {
-	Fault  string   `json:"fault,omitempty"` // reason code why it does not hold
+	Fault  string   `json:"fault,omitempty"` // reason code why the key is invalid; empty = valid
 	ID     string   `json:"id"`
-	Models []string `json:"models,omitempty"` // patterns; empty = every model
+	Models []string `json:"models,omitempty"` // patterns of model names; empty = every model
 	Tags   []string `json:"tags,omitempty"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (k *KeyFact) Canonical(c *canon.Codec) {
 	c.OptStr("fault", &k.Fault)
 	c.Str("id", &k.ID)
@@ -139,7 +147,8 @@ func (k *KeyFact) Canonical(c *canon.Codec) {
 	c.OptStrs("tags", &k.Tags)
 }
 
-// ApprovalFact is one vote that a decision counted or rejected.
+// ApprovalFact is one vote that the decision was computed from, whether or not it
+// counted.
 type ApprovalFact struct {
 	Approver string   `json:"approver"`
 	EventID  string   `json:"event_id"`
@@ -147,7 +156,8 @@ type ApprovalFact struct {
 	Vote     string   `json:"vote"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (a *ApprovalFact) Canonical(c *canon.Codec) {
 	c.Str("approver", &a.Approver)
 	c.Str("event_id", &a.EventID)
@@ -155,16 +165,18 @@ func (a *ApprovalFact) Canonical(c *canon.Codec) {
 	c.Str("vote", &a.Vote)
 }
 
-// BudgetFact is the result of the limits.
+// BudgetFact is the result of checking the limits: what was reserved for the
+// call, or why the reservation was refused.
 type BudgetFact struct {
-	Accounts []string         `json:"accounts"` // reserved on, or, where refused, the account that is full
+	Accounts []string         `json:"accounts"` // that the amounts are reserved on, or the account that refused
 	Amounts  contract.Amounts `json:"amounts"`
-	Escalate bool             `json:"escalate,omitempty"` // the limit asks for approval instead of a denial
-	Refused  string           `json:"refused,omitempty"`  // reason code
-	RetryAt  string           `json:"retry_at,omitempty"` // when the window ends
+	Escalate bool             `json:"escalate,omitempty"` // the limit requires approval instead of denying
+	Refused  string           `json:"refused,omitempty"`  // reason code; empty = reserved
+	RetryAt  string           `json:"retry_at,omitempty"` // when the window of the limit ends
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (b *BudgetFact) Canonical(c *canon.Codec) {
 	c.Strs("accounts", &b.Accounts)
 	c.Doc("amounts", &b.Amounts)

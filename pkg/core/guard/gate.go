@@ -8,16 +8,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Kinds of calls that end a state in which the gates deny all others.
+// The kinds of calls that end a state in which the gates deny all other calls.
+// The gates that would otherwise deny them let them pass.
 const (
 	KindUnfreeze = "policy.unfreeze"
 	KindReview   = "policy.review"
 )
 
-// gate returns the reason code for which the call is denied whatever the rules
-// say, or "". The gates are applied in order, and the first reason counts; a
-// later gate may rely on what the earlier ones rule out. They are called by name
-// and not from a table, so that the inputs stay on the stack.
+// gate returns the reason code for which the call is denied before any rule is
+// evaluated, or "". The gates run in order and the first reason counts, so a gate
+// may rely on what earlier gates have excluded. They are called one by one, and
+// not from a table of functions, because a table would make the inputs escape to
+// the heap.
 func gate(in *Inputs) string {
 	reason := gateMesh(in)
 	if reason == "" {
@@ -41,7 +43,8 @@ func gate(in *Inputs) string {
 	return reason
 }
 
-// gateMesh holds back every call of a mesh or tenant that cannot decide.
+// gateMesh denies every call while the mesh cannot decide: without ceilings, with
+// events missing from the ledger, or for another tenant.
 func gateMesh(in *Inputs) string {
 	switch {
 	case in.P0 == nil:
@@ -54,7 +57,8 @@ func gateMesh(in *Inputs) string {
 	return ""
 }
 
-// gateName holds back names that rules could misread.
+// gateName denies names that rules could misread: with characters outside ASCII,
+// which can look like others, or outside the syntax of names.
 func gateName(in *Inputs) string {
 	kind, tool := in.Facts.Kind, in.Facts.Tool
 	switch {
@@ -66,8 +70,8 @@ func gateName(in *Inputs) string {
 	return ""
 }
 
-// gateState holds back calls of a frozen mesh, of tools that do not exist, that
-// come too late, and that claim a parent which does not run.
+// gateState denies calls of a frozen mesh, of unknown tools, calls after their
+// start window, and calls whose parent is not running.
 func gateState(in *Inputs) string {
 	f := &in.Facts
 	switch {
@@ -83,8 +87,8 @@ func gateState(in *Inputs) string {
 	return ""
 }
 
-// gateCaller holds back callers whose authority has ended, and sessions of
-// somebody else.
+// gateCaller denies callers whose authority has ended, and the use of another
+// principal's session.
 func gateCaller(in *Inputs) string {
 	f := &in.Facts
 	switch {
@@ -100,7 +104,7 @@ func gateCaller(in *Inputs) string {
 	return ""
 }
 
-// gateTool holds back tool documents that are not the approved ones.
+// gateTool denies tools whose document is not the approved one.
 func gateTool(in *Inputs) string {
 	switch in.Facts.ToolPinned {
 	case "":
@@ -111,8 +115,8 @@ func gateTool(in *Inputs) string {
 	return contract.ReasonToolDrift
 }
 
-// gateDue holds back calls whose delegation or signed args do not hold, and
-// callers with an emergency use to review.
+// gateDue denies calls whose delegation or signed args are invalid, and callers
+// with an overdue break-glass review.
 func gateDue(in *Inputs) string {
 	f := &in.Facts
 	switch {
@@ -126,7 +130,7 @@ func gateDue(in *Inputs) string {
 	return ""
 }
 
-// gateCeilings holds back what the ceilings forbid.
+// gateCeilings denies what the P0 ceilings forbid.
 func gateCeilings(in *Inputs) string {
 	switch {
 	case matchAny(in.P0.ForbiddenKinds, in.Facts.Kind):
@@ -145,7 +149,7 @@ func ascii(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r >= 0x80 })
 }
 
-// nameBytes are the bytes that names of kinds and tools are made of.
+// nameBytes is the set of bytes that names of kinds and tools may contain.
 var nameBytes = bytesOf("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 func bytesOf(s string) (set [256]bool) {
@@ -155,7 +159,8 @@ func bytesOf(s string) (set [256]bool) {
 	return set
 }
 
-// name reports whether s can be the name of a kind or a tool.
+// name reports whether s can be the name of a kind or a tool: 1 to 128 bytes of
+// nameBytes.
 func name(s string) bool {
 	if s == "" || len(s) > 128 {
 		return false
@@ -168,9 +173,9 @@ func name(s string) bool {
 	return true
 }
 
-// window returns when the call may start, counted from its proposal, or, for a
-// call that was escalated, from the moment at which that was settled; and when
-// its caller stops waiting. ok is false where a time is malformed.
+// window returns the time span in which the call may start, and the time until
+// which its caller waits. The span begins at the proposal or, for an escalated
+// call, when the escalation was settled. ok is false if a time is malformed.
 func window(in *Inputs) (from, until, deadline time.Time, ok bool) {
 	proposed, err1 := contract.ParseTime(in.Facts.Proposed)
 	deadline, err2 := contract.ParseTime(in.Facts.Deadline)
@@ -188,6 +193,8 @@ func window(in *Inputs) (from, until, deadline time.Time, ok bool) {
 	return from, until, deadline, err1 == nil && err2 == nil && err3 == nil
 }
 
+// late reports whether the call's start window is over at the time of the
+// decision, or cannot be determined.
 func late(in *Inputs) bool {
 	now, err := contract.ParseTime(in.Facts.Now)
 	_, until, _, ok := window(in)

@@ -9,8 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// gateCases are ways to fail one gate, in the order in which the gates are
-// applied.
+// gateCases lists one way to fail each gate, in the order in which the gates run.
 var gateCases = []struct {
 	name   string
 	spoil  func(in *guard.Inputs)
@@ -39,8 +38,8 @@ var gateCases = []struct {
 	{"too dear", func(in *guard.Inputs) { in.Tool.Reserve = &contract.Amounts{Cents: 2} }, contract.ReasonBudgetExceeded},
 }
 
-// TestGateOrder fails every pair of gates at once: the earlier one's reason
-// counts, and no layer is applied.
+// TestGateOrder fails every pair of gates at once and shows that the reason of
+// the earlier gate counts, and that no layer is applied.
 func TestGateOrder(t *testing.T) {
 	for i, first := range gateCases {
 		for _, second := range gateCases[i:] {
@@ -60,7 +59,8 @@ func TestGateOrder(t *testing.T) {
 	}
 }
 
-// TestGateEdges: what is just inside a gate passes, what is just outside fails.
+// TestGateEdges shows, for each gate, a value that just passes and one that just
+// fails.
 func TestGateEdges(t *testing.T) {
 	at := func(d time.Duration) string { return contract.Time(now.Add(d)) }
 	for name, c := range map[string]struct {
@@ -111,6 +111,7 @@ func TestGateEdges(t *testing.T) {
 	}
 }
 
+// TestPatterns checks what patterns of kinds and hosts match.
 func TestPatterns(t *testing.T) {
 	for _, c := range []struct {
 		pattern, kind string

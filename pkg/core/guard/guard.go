@@ -1,10 +1,17 @@
-// Package guard decides whether a call is permitted, and checks that a
-// permission is what it claims to be. It joins the verdicts of the policy
-// layers, applies the P0 ceilings, makes the execution intent, and later
-// verifies both. Nothing else makes a Decision or an ExecutionIntent.
+// Package guard decides whether a call is permitted, and checks that a permission
+// is authentic. It joins the answers of the policy layers, applies the P0
+// ceilings, makes the execution intent of an allowed call, and verifies decisions
+// and intents. No other package makes a Decision or an ExecutionIntent.
 //
-// Every function is a pure function of its arguments. Rego, JSON Schema and
-// storage stay outside; their results are arguments.
+// The order of a decision is fixed: gates, then the layers (input schema, P0, P1,
+// P2, dual control), then the feasibility of the sandbox, then the limits, then
+// the votes. A DENY at any step is final. Whatever is missing or malformed
+// denies, so that a fault in a caller of this package never permits an effect.
+//
+// Every function is a pure function of its arguments. Policy languages, JSON
+// Schema and storage stay outside, and their results are arguments; replay and
+// verifiers can therefore take a recorded decision again. A new reason to deny is
+// a fact in Facts and a case in one of the gates.
 package guard
 
 import (
@@ -13,23 +20,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Inputs is everything that a decision is computed from.
+// Inputs is everything that a decision is computed from. guard does not change or
+// retain what the fields refer to.
 type Inputs struct {
 	CallID   string
-	IdemKey  string // idempotency key; empty = the call's id
+	IdemKey  string // empty = the call's id
 	Facts    Facts
-	Tool     *contract.Tool // nil: unknown
-	Schema   Answer         // DENY with its reason, or zero when the args fit
+	Tool     *contract.Tool // nil = unknown tool
+	Schema   Answer         // DENY with its reason, or zero if the args match the tool's schema
 	P1       Answer
-	P2       []Answer  // of the overlays that apply
-	P0       *Ceilings // nil: missing, denied
+	P2       []Answer  // answers of the overlays that apply
+	P0       *Ceilings // nil = missing, which denies
 	Policies contract.PolicyDigests
 	Lamport  uint64
 }
 
-// Decide returns the decision on a call, signed with key. It has no error to
-// return: whatever is missing, unknown or malformed is a DENY with its reason.
-// An ALLOW holds the execution intent.
+// Decide returns the decision on a call, signed with key. It returns no error:
+// whatever is missing, unknown or malformed results in a DENY with a reason code.
+// An ALLOW holds the execution intent. An ESCALATE has an id of its own, so that
+// the later decision about the same call is a second document.
 func Decide(in Inputs, key *sign.Key) contract.Decision {
 	v := judge(&in, nil)
 	f := contract.Bytes(&in.Facts)
@@ -51,13 +60,13 @@ func Decide(in Inputs, key *sign.Key) contract.Decision {
 	return d
 }
 
-// EscalationID is the id of the decision that escalates a call. The decision
-// that ends the wait has the call's decision id.
+// EscalationID returns the id of the ESCALATE decision on a call. The decision
+// that settles the escalation has the call's ordinary decision id.
 func EscalationID(callID string) string { return "q-" + callID }
 
-// Redecide computes the verdict, reason and policy decision hash again from
-// recorded inputs, for replay. They equal those of the recorded decision where
-// the inputs do.
+// Redecide computes verdict, reason code and policy decision hash again from
+// recorded inputs. Replay compares them with the recorded decision; they are
+// equal if the inputs are.
 func Redecide(in Inputs) (verdict, reason, hash string) {
 	v := judge(&in, nil)
 	d := contract.Decision{ArgsDigest: in.Facts.ArgsDigest, FactsDigest: contract.Digest(&in.Facts), Policies: in.Policies,
@@ -65,7 +74,8 @@ func Redecide(in Inputs) (verdict, reason, hash string) {
 	return v.Verdict, v.Reason, policyHash(&d)
 }
 
-// policyHash binds verdict and reason to the facts, args and policies.
+// policyHash returns the digest that binds verdict and reason to the facts, the
+// args and the policies.
 func policyHash(d *contract.Decision) string {
 	w := canon.Object(nil)
 	w.Str("args_digest", d.ArgsDigest)
@@ -76,12 +86,13 @@ func policyHash(d *contract.Decision) string {
 	return sign.Digest(w.End())
 }
 
-// Judge returns the verdict alone. The first gate that fails denies. After the
-// gates the layers are joined, and then the votes of approvers and the limits
-// are applied.
+// Judge returns the verdict without a signed decision. The first gate that fails
+// denies; after the gates the layers are joined, then the limits are applied, and
+// then the votes of approvers.
 func Judge(in Inputs) Answer { return judge(&in, nil) }
 
-// judge is Judge; note, if set, receives the answer of each part in order.
+// judge implements Judge. note, if not nil, is called with the answer of each
+// part in order.
 func judge(in *Inputs, note func(part string, a Answer)) Answer {
 	j := judging{in, note}
 	if reason := gate(in); reason != "" {
@@ -95,12 +106,14 @@ func judge(in *Inputs, note func(part string, a Answer)) Answer {
 	return v
 }
 
-// judging is one run of judge.
+// judging holds the inputs of one run of judge and the function that records its
+// parts.
 type judging struct {
 	*Inputs
 	note func(part string, a Answer)
 }
 
+// noted records the answer of a part, and returns it.
 func (j *judging) noted(part string, a Answer) Answer {
 	if j.note != nil {
 		j.note(part, a)
@@ -108,7 +121,7 @@ func (j *judging) noted(part string, a Answer) Answer {
 	return a
 }
 
-// joined joins the layers in order of precedence.
+// joined joins the answers of the layers in order of precedence.
 func (j *judging) joined() Answer {
 	layers := append([]Answer{j.Schema, j.noted(PartCeilings, p0Approvals(j.Inputs)), orDeny(j.P1)}, j.P2...)
 	if j.Facts.DualControl {
@@ -117,12 +130,13 @@ func (j *judging) joined() Answer {
 	return Combine(layers...)
 }
 
-// feasible denies a call that no executor can run within the limits of all layers.
+// feasible denies a call that no executor could run within the limits of all
+// layers.
 func (j *judging) feasible(v Answer) Answer {
 	switch {
 	case v.Verdict == contract.Deny:
 		return v
-	case j.Facts.ReportWithin != 0 && len(v.Obliged) > 0: // a caller meets no obligation
+	case j.Facts.ReportWithin != 0 && len(v.Obliged) > 0: // a caller cannot be trusted to fulfil an obligation
 		return j.noted(PartCaller, denied(contract.ReasonCallerExecutionRefused))
 	case j.Tool.Sandbox != nil && !runs(narrowed(j.Inputs, v)):
 		return j.noted(PartSandbox, denied(contract.ReasonSandboxViolation))
@@ -130,7 +144,7 @@ func (j *judging) feasible(v Answer) Answer {
 	return v
 }
 
-// limited joins what the limits answered.
+// limited joins the result of the limits with v.
 func (j *judging) limited(v Answer) Answer {
 	b := j.Facts.Budget
 	if v.Verdict == contract.Deny || b == nil {
@@ -139,6 +153,7 @@ func (j *judging) limited(v Answer) Answer {
 	return Combine(j.noted(PartLimits, exceeded(b)), v)
 }
 
+// exceeded returns the answer that the result of the limits amounts to.
 func exceeded(b *BudgetFact) Answer {
 	switch {
 	case b.Refused == "":

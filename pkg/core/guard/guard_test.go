@@ -27,7 +27,8 @@ func box(mem int64, tier string) contract.Sandbox {
 	return contract.Sandbox{CPUMillis: 1000, MemoryMiB: mem, OutputBytes: 100, Pids: 10, Tier: tier, WallMS: 1000}
 }
 
-// inputs of a call that is allowed; each case spoils one thing.
+// inputs returns the inputs of a call that is allowed; each test case changes one
+// of them.
 func inputs() guard.Inputs {
 	s := box(64, "process")
 	return guard.Inputs{
@@ -41,7 +42,8 @@ func inputs() guard.Inputs {
 	}
 }
 
-// approved makes the call one that waited for people.
+// approved changes the inputs into those of an escalated call that the approvers
+// in by have granted.
 func approved(in *guard.Inputs, quorum int64, by ...string) {
 	in.P1 = guard.Answer{Verdict: contract.Escalate, Reason: "ASK", Approvals: []contract.ApprovalRule{{Quorum: quorum, TimeoutMS: 1000}}}
 	in.Facts.Resolution, in.Facts.Resolved = "granted", in.Facts.Now
@@ -50,6 +52,8 @@ func approved(in *guard.Inputs, quorum int64, by ...string) {
 	}
 }
 
+// TestDecide checks verdict and reason for one deviation from an allowed call at
+// a time.
 func TestDecide(t *testing.T) {
 	k := key(t, "policy")
 	for name, c := range map[string]struct {
@@ -147,6 +151,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestNarrow shows that the intent's sandbox is the strictest of tool, rules and
+// ceilings.
 func TestNarrow(t *testing.T) {
 	in := inputs()
 	in.P1.Sandbox = &contract.Sandbox{MemoryMiB: 32, WallMS: 5000, Tier: "container"}
@@ -166,8 +172,9 @@ func keys(k *sign.Key) guard.KeyAt {
 	}
 }
 
-// TestCheckIntent: nothing signed can be changed, nothing moved to another
-// executor, session, tenant, call or time.
+// TestCheckIntent shows that no signed field can be changed, and that an intent
+// cannot be used by another executor, or for another session, tenant, call or
+// time.
 func TestCheckIntent(t *testing.T) {
 	k := key(t, "policy")
 	work := func() *contract.Allowed {
@@ -200,7 +207,7 @@ func TestCheckIntent(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	// Every member is under the signature.
+	// The signature covers every member.
 	for name, change := range map[string]func(d *contract.Decision){
 		"actor": func(d *contract.Decision) { d.Actor = "bob" }, "verdict": func(d *contract.Decision) { d.Verdict = contract.Deny },
 		"reason": func(d *contract.Decision) { d.ReasonCode = "X" }, "expires": func(d *contract.Decision) { d.Intent.Expires = contract.Time(now.Add(time.Hour)) },
@@ -221,6 +228,7 @@ func TestCheckIntent(t *testing.T) {
 	}
 }
 
+// TestP0 shows that ceilings open only with the signature of a trusted root key.
 func TestP0(t *testing.T) {
 	root, evil := key(t, "root"), key(t, "evil")
 	c := guard.Ceilings{Sandbox: box(64, "process"), StartWindowMS: 1000, MaxCents: 1}

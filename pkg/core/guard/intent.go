@@ -9,12 +9,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// MaxStartWindow bounds how long after its proposal a call may start. It must
-// stay below the ledger's dedupe window (5 minutes), on which the claim
-// rests, by more than any clock difference between services.
+// MaxStartWindow is the longest time after its proposal at which a call may
+// start. The claim of a call is unique because NATS rejects duplicate message ids
+// within the stream's window of 5 minutes, so this time plus the clock difference
+// between services must stay below 5 minutes.
 const MaxStartWindow = 2 * time.Minute
 
-// mint makes the intent of an allowed call.
+// mint returns the intent of an allowed call.
 func mint(in *Inputs, v Answer) *contract.ExecutionIntent {
 	from, until, deadline, _ := window(in)
 	i := &contract.ExecutionIntent{
@@ -41,17 +42,18 @@ func mint(in *Inputs, v Answer) *contract.ExecutionIntent {
 	return i
 }
 
-// ErrExpired is returned by CheckIntent after the end of an intent's start
-// window.
+// ErrExpired is returned by CheckIntent if the intent is valid in every other
+// respect, but its start window is over.
 var ErrExpired = errors.New("intent expired")
 
-// KeyAt returns the public key kid, or an error unless kid was a key of owner
-// for use at lamport. trust.Registry.At is one.
+// KeyAt returns the public key with id kid, or an error unless kid was a key of
+// owner for use at lamport. trust.Registry.At implements it.
 type KeyAt func(kid, owner, use string, lamport uint64) (public []byte, err error)
 
 // VerifyDecision returns an error unless policy signed the decision with a key
-// that was valid at its lamport, and its digests and its intent are those of its
-// other fields. Whether the policies it names were in force is not checked.
+// that was valid at the decision's Lamport time, and unless its digests and its
+// intent match its other fields. It does not check that the policies the decision
+// names were in force; package evidence does.
 func VerifyDecision(d *contract.Decision, keys KeyAt) error {
 	pub, err := keys(d.KID, "policy", contract.UseDecision, uint64(d.Lamport))
 	if err != nil {
@@ -75,25 +77,26 @@ func VerifyDecision(d *contract.Decision, keys KeyAt) error {
 	return nil
 }
 
+// sameCall reports whether the intent is for the call that the decision is about.
 func sameCall(i *contract.ExecutionIntent, d *contract.Decision) bool {
 	return i.CallID == d.CallID && i.ArgsDigest == d.ArgsDigest && i.Kind == d.Kind && i.Tool == d.Tool
 }
 
-// ApproverOwner is the owner, in the trust registry, of a principal's own key
-// for approvals.
+// ApproverOwner returns the owner that the trust registry lists for a principal's
+// own approval key: "approver:" and the principal.
 func ApproverOwner(principal string) string { return "approver:" + principal }
 
-// BallotOf is the document that the approver of a signed vote signed; escalated
-// is the decision voted on.
+// BallotOf returns the document that the approver of a signed vote signed.
+// escalated is the ESCALATE decision that the vote is about.
 func BallotOf(a *contract.Approval, escalated *contract.Decision) *contract.Ballot {
 	return &contract.Ballot{Approver: a.Approver, CallID: a.CallID, DecisionDigest: contract.Digest(escalated), KID: a.KID, Reason: a.Reason,
 		Tenant: a.Tenant, Vote: a.Vote}
 }
 
-// VerifyBallot returns an error unless a vote on an escalated decision carries
-// the signature of its approver's key that was valid at lamport. A vote that
-// names neither key nor signature passes: an authenticated person cast it, and
-// the event's producer attests that.
+// VerifyBallot returns an error unless the vote carries the signature of a key
+// that was the approver's at lamport. A vote with neither key nor signature
+// passes: it was cast by an authenticated person, which the producer of the event
+// attests.
 func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt, lamport uint64) error {
 	if a.Sig == "" && a.KID == "" {
 		return nil
@@ -108,11 +111,11 @@ func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt
 	return nil
 }
 
-// CheckIntent is what an executor checks before it starts: the decision
-// verifies, it allows the call, its intent is for this executor, tenant and
-// session, the call beside it is the one decided, and the start window is not
-// over at now. It returns ErrExpired after the window, and another error for the
-// rest.
+// CheckIntent is the check that an executor makes before it starts. The decision
+// must verify and allow the call; its intent must be for this executor, tenant
+// and session; the call beside it must be the one that was decided; and the start
+// window must not be over at now. CheckIntent returns ErrExpired if only the
+// window is over, and another error otherwise.
 func CheckIntent(a *contract.Allowed, tenant, session, executor string, now time.Time, keys KeyAt) error {
 	d := &a.Decision
 	if err := VerifyDecision(d, keys); err != nil {
@@ -138,6 +141,7 @@ func CheckIntent(a *contract.Allowed, tenant, session, executor string, now time
 	return nil
 }
 
+// decided reports whether d is the decision about c.
 func decided(c *contract.Call, d *contract.Decision) bool {
 	return c.ID == d.CallID && c.Args.Commitment == d.ArgsDigest && c.Kind == d.Kind && c.Tool == d.Tool
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestIntent: what an intent permits follows from the inputs.
+// TestIntent shows which members of the intent follow from which inputs.
 func TestIntent(t *testing.T) {
 	in := inputs()
 	in.Tool.Egress, in.P0.EgressHosts = []string{"a.org"}, []string{"a.org"}
@@ -32,12 +32,12 @@ func TestIntent(t *testing.T) {
 	if got := guard.Decide(in, k).Intent; got.IdemKey != "mine" || got.Sandbox != nil {
 		t.Errorf("%+v", got)
 	}
-	// The deadline is the end of the window where it is sooner.
+	// The window ends at the deadline if that comes first.
 	in.Facts.Deadline = contract.Time(now.Add(time.Second))
 	if got := guard.Decide(in, k).Intent; got.Expires != in.Facts.Deadline || got.Deadline != "" {
 		t.Errorf("%+v", got)
 	}
-	// After an escalation both are counted from its end.
+	// After an escalation, both start when the escalation was settled.
 	approved(&in, 1, "bob")
 	in.Facts.Proposed, in.Facts.Deadline = contract.Time(now.Add(-time.Hour)), contract.Time(now.Add(-time.Hour+30*time.Second))
 	if got := guard.Decide(in, k).Intent; got.NotBefore != contract.Time(now) || got.Deadline != contract.Time(now.Add(30*time.Second)) || got.Expires != got.Deadline {
@@ -45,7 +45,7 @@ func TestIntent(t *testing.T) {
 	}
 }
 
-// TestDecisionFields: a decision repeats the facts it is about.
+// TestDecisionFields shows that a decision repeats the facts it is based on.
 func TestDecisionFields(t *testing.T) {
 	in := inputs()
 	in.Policies = contract.PolicyDigests{P0: "p0", P1: "p1"}
@@ -67,7 +67,8 @@ func TestDecisionFields(t *testing.T) {
 	}
 }
 
-// TestVerifyDecision: what policy itself would sign wrongly.
+// TestVerifyDecision checks decisions with a valid signature whose content is
+// inconsistent, as a faulty policy service could sign them.
 func TestVerifyDecision(t *testing.T) {
 	k := key(t, "policy")
 	for name, c := range map[string]struct {
@@ -103,7 +104,8 @@ func TestVerifyDecision(t *testing.T) {
 	}
 }
 
-// TestGateOfExecutor: what CheckIntent holds back though policy signed it.
+// TestGateOfExecutor lists the decisions and intents, validly signed by policy,
+// that CheckIntent rejects.
 func TestGateOfExecutor(t *testing.T) {
 	k := key(t, "policy")
 	for name, c := range map[string]struct {
@@ -139,8 +141,8 @@ func TestGateOfExecutor(t *testing.T) {
 	}
 }
 
-// TestBallots: a signed vote is by the approver's own key, over the decision that
-// was shown; an unsigned one needs no key.
+// TestBallots shows that a signed vote needs the approver's own key and the
+// decision that was voted on, and that an unsigned vote needs no key.
 func TestBallots(t *testing.T) {
 	k := key(t, "bob")
 	at := func(kid, owner, use string, lamport uint64) ([]byte, error) {
@@ -179,7 +181,7 @@ func TestBallots(t *testing.T) {
 	}
 }
 
-// TestOpenP0: ceilings that were changed, or are not valid, are not opened.
+// TestOpenP0 shows that changed or invalid ceilings are rejected.
 func TestOpenP0(t *testing.T) {
 	root := key(t, "root")
 	at := func(kid, owner, use string, lamport uint64) ([]byte, error) {

@@ -12,6 +12,8 @@ import (
 
 var rule = contract.ApprovalRule{Quorum: 1, TimeoutMS: 1000}
 
+// TestCombine checks the precedence of verdicts and reasons, and the union of
+// approvals and obligations.
 func TestCombine(t *testing.T) {
 	deny, ask, yes := guard.Answer{Verdict: contract.Deny, Reason: "D"}, guard.Answer{Verdict: contract.Escalate, Reason: "E", Approvals: []contract.ApprovalRule{rule}}, guard.Answer{Verdict: contract.Allow, Reason: "A"}
 	two := contract.ApprovalRule{Quorum: 2, TimeoutMS: 1}
@@ -44,8 +46,8 @@ func equal(a, b guard.Answer) bool {
 		slices.EqualFunc(a.Approvals, b.Approvals, func(x, y contract.ApprovalRule) bool { return reflect.DeepEqual(x, y) })
 }
 
-// TestNarrowMeet: Narrow takes the smaller of each limit and the stronger tier,
-// whichever side it is on, and a zero limit sets no bound.
+// TestNarrowMeet shows that Narrow takes the smaller value of each limit and the
+// stronger tier, from either argument, and that a zero limit is no limit.
 func TestNarrowMeet(t *testing.T) {
 	a := contract.Sandbox{CPUMillis: 1, MemoryMiB: 20, OutputBytes: 3, Pids: 40, WallMS: 5}
 	b := contract.Sandbox{CPUMillis: 10, MemoryMiB: 2, OutputBytes: 30, Pids: 4, WallMS: 50}
@@ -77,7 +79,7 @@ func TestNarrowMeet(t *testing.T) {
 	}
 }
 
-// TestNoRoom: a sandbox in which nothing could run is a denial.
+// TestNoRoom shows that a call is denied if its sandbox could not run anything.
 func TestNoRoom(t *testing.T) {
 	for name, shrink := range map[string]func(s *contract.Sandbox){
 		"cpu": func(s *contract.Sandbox) { s.CPUMillis = 0 }, "memory": func(s *contract.Sandbox) { s.MemoryMiB = 0 }, "output": func(s *contract.Sandbox) { s.OutputBytes = 0 },
@@ -92,8 +94,8 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestParts: Explain lists the parts in the order in which they answer, and its
-// verdict is that of Judge.
+// TestParts shows that Explain lists the parts in the order in which they are
+// applied, and that its verdict equals Judge's.
 func TestParts(t *testing.T) {
 	layers := []guard.Step{{Part: guard.PartSchema}, {Part: guard.PartRules, Name: "r", Verdict: contract.Allow}}
 	for name, c := range map[string]struct {
@@ -134,7 +136,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestSettle: what becomes of an escalation.
+// TestSettle checks what an escalation becomes for each combination of votes,
+// expiry and break-glass.
 func TestSettle(t *testing.T) {
 	vote := func(who, vote string, roles ...string) guard.ApprovalFact {
 		return guard.ApprovalFact{Approver: who, EventID: "e-" + who, Roles: roles, Vote: vote}

@@ -9,20 +9,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Limit bounds one measure for every subject of a level, per window. Windows
-// are calendar windows in UTC; "concurrent" counts what is reserved and not
-// yet settled; "total" never resets.
+// Limit bounds one measure per window, separately for every subject of a level.
+// Windows are calendar windows in UTC. The window "concurrent" counts the amounts
+// that are reserved and not yet settled; "total" is never reset.
 type Limit struct {
 	ID       string `json:"id"`
-	Level    string `json:"level"` // organization, project, environment, agent, session, key
+	Level    string `json:"level"` // organization, project, environment, agent, session or key
 	Max      int64  `json:"max"`
-	Measure  string `json:"measure"`             // calls, cents, compute_ms, egress_bytes, risk_points, tokens, usd_micros
-	OnExceed string `json:"on_exceed,omitempty"` // "escalate"; empty = deny
-	Subject  string `json:"subject,omitempty"`   // only this one; empty = each by itself
-	Window   string `json:"window"`              // second, minute, hour, day, month, total, concurrent
+	Measure  string `json:"measure"`             // calls, cents, compute_ms, egress_bytes, risk_points, tokens or usd_micros
+	OnExceed string `json:"on_exceed,omitempty"` // "escalate", or empty to deny
+	Subject  string `json:"subject,omitempty"`   // the only subject that the limit is for; empty = every subject
+	Window   string `json:"window"`              // second, minute, hour, day, month, total or concurrent
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (l *Limit) Canonical(c *canon.Codec) {
 	c.Str("id", &l.ID)
 	c.Str("level", &l.Level)
@@ -33,12 +34,14 @@ func (l *Limit) Canonical(c *canon.Codec) {
 	c.Str("window", &l.Window)
 }
 
-// Limits is the document of policy.set_limits.
+// Limits is the document that a call of policy.set_limits holds. It replaces all
+// limits that were set before.
 type Limits struct {
 	Limits []Limit `json:"limits,omitempty"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (l *Limits) Canonical(c *canon.Codec) { canon.List(c, "limits", &l.Limits) }
 
 var (
@@ -47,11 +50,12 @@ var (
 	windows  = []string{"second", "minute", "hour", "day", "month", "total", "concurrent"}
 )
 
-// KeyLimit is the prefix of the ids of limits that belong to virtual keys.
+// KeyLimit is the prefix of the ids of limits that belong to virtual keys. Other
+// limits may not use it.
 const KeyLimit = "key_"
 
-// CheckLimits returns an error for limits that could not be enforced, or that
-// share an id. The error names the limit's place and field.
+// CheckLimits returns an error if a limit could not be enforced or two limits
+// share an id. The error names the limit's index and the field.
 func CheckLimits(ls []Limit) error {
 	seen := map[string]bool{}
 	for i := range ls {
@@ -68,7 +72,8 @@ func CheckLimits(ls []Limit) error {
 	return nil
 }
 
-// checkID returns "id" and why the id cannot be used, or nothing.
+// checkID returns "id" and the fault if the id cannot be used, and otherwise
+// empty strings. seen holds the ids of earlier limits.
 func (l *Limit) checkID(seen map[string]bool) (field, want string) {
 	switch {
 	case !contract.Token(l.ID):
@@ -81,8 +86,8 @@ func (l *Limit) checkID(seen map[string]bool) (field, want string) {
 	return "", ""
 }
 
-// checkTerms returns the first of the other fields that is wrong, and what it
-// should be.
+// checkTerms returns the first other field that is invalid and its permitted
+// values, or empty strings.
 func (l *Limit) checkTerms() (field, want string) {
 	switch {
 	case !slices.Contains(levels, l.Level):
@@ -99,10 +104,11 @@ func (l *Limit) checkTerms() (field, want string) {
 	return "", ""
 }
 
-// Accounts returns the names of the accounts of the limit that a call is charged
-// to, "<limit>/<level>:<subject>", or none where the limit is for another
-// subject. A call on behalf of another principal is charged to both. A session
-// is named by its id or by its owner's name for it.
+// Accounts returns the accounts of the limit that a call is charged to,
+// "<limit>/<level>:<subject>", or none if the limit is for another subject. A
+// call on behalf of another principal is charged to both principals.
+// Limit.Subject may name a session by its id or by its owner's name for it; the
+// account always has the id.
 func (l *Limit) Accounts(f *Facts) []string {
 	switch l.Level {
 	case "organization":
@@ -127,8 +133,8 @@ func (l *Limit) Accounts(f *Facts) []string {
 	return nil
 }
 
-// account appends the subject's account if the limit is for it, under this name
-// or another.
+// account appends the account of subject if the limit is for every subject, or
+// for subject under its own or one of its other names.
 func (l *Limit) account(out []string, subject string, names ...string) []string {
 	if l.Subject == "" || l.Subject == subject || slices.Contains(names, l.Subject) {
 		return append(out, l.ID+"/"+l.Level+":"+subject)
@@ -136,15 +142,16 @@ func (l *Limit) account(out []string, subject string, names ...string) []string 
 	return out
 }
 
-// tenantPart is the first n parts of a tenant's id, which are organization,
-// project and environment, joined by "_"; of an id with fewer, all of it.
+// tenantPart returns the first n parts of a tenant's id, joined by "_". The parts
+// are organization, project and environment; an id with fewer parts is returned
+// whole.
 func tenantPart(tenant string, n int) string {
 	parts := strings.SplitN(tenant, "_", 3)
 	return strings.Join(parts[:min(n, len(parts))], "_")
 }
 
-// RiskPoints is the weight of an effect class (E0 to E4) in limits by
-// risk_points. An unknown class has that of E3.
+// RiskPoints returns the weight of an effect class, E0 to E4, in limits by
+// risk_points. An unknown class has the weight of E3.
 func RiskPoints(class string) int64 {
 	switch class {
 	case "E0":

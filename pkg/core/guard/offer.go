@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Obligations are what an executor must do on the way to a permitted effect.
-// Each is one of these verbs and its object.
+// Obligations are what an executor must do during a permitted execution. An
+// obligation is one of these verbs followed by its object.
 const (
 	ObligeWithhold = "tool.withhold:"  // remove an offered tool from a request
 	ObligeFlag     = "content.flag:"   // record where a class of content occurs
@@ -17,8 +17,8 @@ const (
 	ObligeBlock    = "content.block:"  // end the call where such content occurs
 )
 
-// CheckObligation returns an error for an obligation that no executor knows, or
-// that is longer than 256 bytes.
+// CheckObligation returns an error for an obligation with an unknown verb,
+// without an object, or longer than 256 bytes.
 func CheckObligation(o string) error {
 	for _, verb := range []string{ObligeWithhold, ObligeFlag, ObligeRedact, ObligeBlock} {
 		if what, ok := strings.CutPrefix(o, verb); ok && what != "" && len(o) <= 256 {
@@ -28,11 +28,12 @@ func CheckObligation(o string) error {
 	return fmt.Errorf("obligation %q: want tool.withhold:NAME, or content.flag, content.redact or content.block with a class, pii, secret or all", o)
 }
 
-// Offers returns the obligations that ceilings and overlays put on the tools that a
-// request offers to a model: to withhold each whose call they would deny. A tool is
-// matched by its name as it is offered, and by the part after the name of a server.
-// A name that ends in ".*" matches tools that the request does not list, those
-// of an MCP server or of a stored prompt: it is withheld where any tool is denied.
+// Offers returns the obligations that follow from the tools that a request offers
+// to a model: ceilings and overlays that would deny every call of a tool require
+// that the tool is withheld. A tool is matched by its offered name, and by the
+// part of the name after that of a server. A name that ends in ".*" stands for
+// tools that the request does not list, such as those of an MCP server or of a
+// stored prompt; it is withheld if any tool is denied.
 func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	var a Answer
 	for _, t := range tools {
@@ -55,7 +56,7 @@ func Offers(tools []string, p0 *Ceilings, overlays []*Overlay) Answer {
 	return a
 }
 
-// concernTools reports whether a pattern covers some call of a tool.
+// concernTools reports whether any pattern could match the kind of some tool.
 func concernTools(patterns []string, _ string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		prefix, wild := strings.CutSuffix(p, "*")
@@ -65,7 +66,7 @@ func concernTools(patterns []string, _ string) bool {
 	})
 }
 
-// kindsOf are the kinds that a call of an offered tool can be.
+// kindsOf returns the kinds that a call of the offered tool could have.
 func kindsOf(tool string) []string {
 	names := []string{tool}
 	for _, joint := range []string{"__", "."} {
@@ -80,8 +81,8 @@ func kindsOf(tool string) []string {
 	return out
 }
 
-// denies reports whether the overlay denies every call of a kind, whatever its
-// labels.
+// denies reports whether the overlay denies every call of a kind, for every class
+// and label.
 func (o *Overlay) denies(kind string, match func([]string, string) bool) bool {
 	return slices.ContainsFunc(o.Rules, func(r OverlayRule) bool {
 		return r.Verdict == contract.Deny && len(r.Classes) == 0 && len(r.Labels) == 0 && match(r.Kinds, kind)

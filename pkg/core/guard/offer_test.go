@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestOffers: a tool is withheld by each name that a call of it can have, and
-// tools that a request does not list wherever any tool is.
+// TestOffers shows that a tool is withheld under each name that a call of it can
+// have, and that unlisted tools are withheld if any tool is denied.
 func TestOffers(t *testing.T) {
 	deny := func(kinds ...string) []*Overlay {
 		return []*Overlay{{Rules: []OverlayRule{{Kinds: kinds, Verdict: contract.Deny}}}}

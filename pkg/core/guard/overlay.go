@@ -9,19 +9,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Overlay is a P2 document: rules for one tenant, session or agent, until it
-// expires. It can only narrow: there is no way to write ALLOW.
+// Overlay is a P2 document: rules for one tenant, session or agent until the
+// overlay expires. It can only narrow what other layers permit, since it has no
+// way to express ALLOW.
 type Overlay struct {
-	Expires string            `json:"expires,omitempty"` // empty = until retired
+	Expires string            `json:"expires,omitempty"` // TimeFormat; empty = until it is retired
 	ID      string            `json:"id"`
-	Only    []string          `json:"only_kinds,omitempty"` // if any, other kinds are denied
-	Rules   []OverlayRule     `json:"rules,omitempty"`      // the first that matches counts
-	Sandbox *contract.Sandbox `json:"sandbox,omitempty"`    // ceiling; a zero limit sets no bound
-	Scope   string            `json:"scope"`                // tenant, session, agent
+	Only    []string          `json:"only_kinds,omitempty"` // if not empty, other kinds are denied
+	Rules   []OverlayRule     `json:"rules,omitempty"`      // the first rule that matches counts
+	Sandbox *contract.Sandbox `json:"sandbox,omitempty"`    // upper limits; a zero limit is no limit
+	Scope   string            `json:"scope"`                // tenant, session or agent
 	Subject string            `json:"subject"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (o *Overlay) Canonical(c *canon.Codec) {
 	c.OptStr("expires", &o.Expires)
 	c.Str("id", &o.ID)
@@ -32,17 +34,18 @@ func (o *Overlay) Canonical(c *canon.Codec) {
 	c.Str("subject", &o.Subject)
 }
 
-// OverlayRule is the verdict on the calls that it matches.
+// OverlayRule is a verdict on the calls that match its kinds, classes and labels.
 type OverlayRule struct {
-	Approval *contract.ApprovalRule `json:"approval,omitempty"` // for ESCALATE
-	Classes  []string               `json:"classes,omitempty"`  // any of these effect classes; empty = all
+	Approval *contract.ApprovalRule `json:"approval,omitempty"` // for ESCALATE; nil = the default rule
+	Classes  []string               `json:"classes,omitempty"`  // effect classes, any of which matches; empty = every class
 	Kinds    []string               `json:"kinds"`
-	Labels   []string               `json:"labels,omitempty"` // all of these; empty = whatever they are
+	Labels   []string               `json:"labels,omitempty"` // data labels, all of which must be present; empty = no condition
 	Reason   string                 `json:"reason_code"`
 	Verdict  string                 `json:"verdict"` // DENY or ESCALATE
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (r *OverlayRule) Canonical(c *canon.Codec) {
 	canon.OptDoc(c, "approval", &r.Approval)
 	c.OptStrs("classes", &r.Classes)
@@ -53,7 +56,8 @@ func (r *OverlayRule) Canonical(c *canon.Codec) {
 }
 
 // Validate returns an error for an overlay that could not be enforced, or that
-// would widen what other layers permit. The error begins with the field's name.
+// would permit more than other layers do. The error begins with the name of the
+// JSON field.
 func (o *Overlay) Validate() error {
 	if err := o.checkScope(); err != nil {
 		return err
@@ -76,7 +80,8 @@ func (o *Overlay) Validate() error {
 	return nil
 }
 
-// checkScope returns an error unless the overlay has a name and is for somebody.
+// checkScope returns an error unless the overlay has an id, a scope with a
+// subject, and at least one restriction.
 func (o *Overlay) checkScope() error {
 	switch {
 	case !contract.Token(o.ID):
@@ -110,8 +115,8 @@ func (r *OverlayRule) validate() error {
 	return nil
 }
 
-// checkIsolation returns an error for a sandbox whose tier or user id no runner
-// could provide.
+// checkIsolation returns an error for a sandbox with a tier or user id that no
+// runner provides.
 func checkIsolation(s *contract.Sandbox) error {
 	switch {
 	case tierRank(s.Tier) < 0:
@@ -122,11 +127,11 @@ func checkIsolation(s *contract.Sandbox) error {
 	return nil
 }
 
-// Applies reports whether the overlay concerns a call, and has not expired at the
-// call's time. An agent's overlay also narrows what is done on behalf of that
-// principal; a session is named by its id or by its owner's name for it.
+// Applies reports whether the overlay is for this call and has not expired at the
+// time of the decision. An agent's overlay also applies to calls on behalf of
+// that agent. Subject may name a session by its id or by its owner's name for it.
 func (o *Overlay) Applies(f *Facts) bool {
-	if o.Expires != "" && f.Now >= o.Expires { // TimeFormat sorts as time does
+	if o.Expires != "" && f.Now >= o.Expires { // strings in TimeFormat sort in order of time
 		return false
 	}
 	switch o.Scope {
@@ -138,9 +143,9 @@ func (o *Overlay) Applies(f *Facts) bool {
 	return o.Subject == f.Actor || f.Delegator != nil && o.Subject == f.OnBehalfOf
 }
 
-// Answer returns the verdict of the overlay on a call that it applies to, by a
-// tool that may be nil: of the first rule that matches, or no opinion. Its
-// sandbox always narrows.
+// Answer returns the overlay's answer to a call that it applies to: the verdict
+// of the first rule that matches, or no opinion. The overlay's sandbox is part of
+// every answer. t may be nil.
 func (o *Overlay) Answer(f *Facts, t *contract.Tool) Answer {
 	a := Answer{Sandbox: o.Sandbox}
 	if len(o.Only) > 0 && !matchAny(o.Only, f.Kind) {
@@ -169,7 +174,7 @@ func all(want, have []string) bool {
 	return !slices.ContainsFunc(want, func(w string) bool { return !slices.Contains(have, w) })
 }
 
-// classOf is a tool's effect class, which is E3 where it names none.
+// classOf returns the tool's effect class, or E3 if it declares none.
 func classOf(t *contract.Tool) string {
 	if t == nil || t.Class == "" {
 		return "E3"

@@ -2,8 +2,8 @@ package guard
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/contract"
 
-// narrowed is the sandbox that a call gets: the tool's own, within the ceilings
-// and what the layers joined to.
+// narrowed returns the sandbox of a call: the tool's own, within the ceilings and
+// the limits of the other layers.
 func narrowed(in *Inputs, v Answer) contract.Sandbox {
 	s := Narrow(*in.Tool.Sandbox, in.P0.Sandbox)
 	if v.Sandbox != nil {
@@ -12,7 +12,7 @@ func narrowed(in *Inputs, v Answer) contract.Sandbox {
 	return s
 }
 
-// runs reports whether a sandbox could run anything at all.
+// runs reports whether a program could run in the sandbox at all.
 func runs(s contract.Sandbox) bool {
 	return bounded(&s) && tierRank(s.Tier) >= 0 && knownUID(s.UID)
 }
@@ -22,9 +22,9 @@ func bounded(s *contract.Sandbox) bool {
 	return s.CPUMillis > 0 && s.MemoryMiB > 0 && s.OutputBytes > 0 && s.Pids > 0 && s.WallMS > 0
 }
 
-// Narrow returns the sandbox that meets both a and b: the smaller of each limit
-// and the stronger tier. A zero limit or an empty tier sets no bound. An unknown
-// tier stays, and nothing satisfies it.
+// Narrow returns the sandbox that satisfies both a and b: the smaller value of
+// each limit and the stronger tier. A zero limit or an empty tier is no limit. An
+// unknown tier is kept in the result, and no runner satisfies it.
 func Narrow(a, b contract.Sandbox) contract.Sandbox {
 	a.CPUMillis = lower(a.CPUMillis, b.CPUMillis)
 	a.MemoryMiB = lower(a.MemoryMiB, b.MemoryMiB)
@@ -40,6 +40,7 @@ func Narrow(a, b contract.Sandbox) contract.Sandbox {
 	return a
 }
 
+// lower returns the smaller of two limits, of which zero is none.
 func lower(x, y int64) int64 {
 	if x == 0 || y != 0 && y < x {
 		return y
@@ -47,8 +48,8 @@ func lower(x, y int64) int64 {
 	return x
 }
 
-// stronger reports whether a known tier gives way to another, which may be
-// unknown.
+// stronger reports whether tier must replace than. An unknown tier replaces every
+// known one.
 func stronger(tier, than string) bool {
 	return tierRank(than) >= 0 && (tierRank(tier) < 0 || tierRank(tier) > tierRank(than))
 }
@@ -67,8 +68,9 @@ func tierRank(t string) int {
 
 func knownUID(uid string) bool { return uid == "" || uid == contract.OwnUID }
 
-// TierSatisfies reports whether the isolation tier have is known and at least
-// as strong as want. An unknown tier satisfies nothing.
+// TierSatisfies reports whether the isolation tier have is known and at least as
+// strong as want. The tiers are process, wasi and container, from weakest to
+// strongest.
 func TierSatisfies(have, want string) bool {
 	return tierRank(have) >= 0 && tierRank(have) >= tierRank(want)
 }

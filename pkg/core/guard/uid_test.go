@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// TestOwnUID: any layer can demand a user id per run, none can lift it, and an
-// unknown demand is refused.
+// TestOwnUID shows that any layer can require a user id per run, that no other
+// layer can cancel this, and that an unknown value is rejected.
 func TestOwnUID(t *testing.T) {
 	own := contract.Sandbox{UID: contract.OwnUID, Tier: "process"}
 	for _, s := range []contract.Sandbox{guard.Narrow(box(64, "process"), own), guard.Narrow(own, box(64, "process")), guard.Narrow(guard.Narrow(own, own), contract.Sandbox{})} {

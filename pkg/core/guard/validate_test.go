@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// wrong checks that an error is the one wanted, or that there is none.
+// wrong fails the test unless err begins with want, or is nil if want is empty.
 func wrong(t *testing.T, name string, err error, want string) {
 	t.Helper()
 	if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
@@ -18,6 +18,7 @@ func wrong(t *testing.T, name string, err error, want string) {
 	}
 }
 
+// TestCeilingsValidate changes one field of valid ceilings at a time.
 func TestCeilingsValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(c *guard.Ceilings)
@@ -54,6 +55,7 @@ func TestCeilingsValidate(t *testing.T) {
 	}
 }
 
+// TestCheckRule checks the smallest and the greatest quorum and time to vote.
 func TestCheckRule(t *testing.T) {
 	const week = 7 * 24 * 3600 * 1000
 	for _, c := range []struct {
@@ -66,6 +68,7 @@ func TestCheckRule(t *testing.T) {
 	}
 }
 
+// TestOverlayValidate changes one field of a valid overlay at a time.
 func TestOverlayValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(o *guard.Overlay)
@@ -101,7 +104,7 @@ func TestOverlayValidate(t *testing.T) {
 	}
 }
 
-// TestOverlayApplies: whom and when an overlay concerns.
+// TestOverlayApplies shows for which calls and until when an overlay applies.
 func TestOverlayApplies(t *testing.T) {
 	for _, c := range []struct {
 		scope, subject, expires string
@@ -125,7 +128,8 @@ func TestOverlayApplies(t *testing.T) {
 	}
 }
 
-// TestOverlayAnswer: the first rule that matches kind, class and labels counts.
+// TestOverlayAnswer shows that the first rule that matches kind, class and labels
+// counts.
 func TestOverlayAnswer(t *testing.T) {
 	limits := &contract.Sandbox{MemoryMiB: 1}
 	o := guard.Overlay{Sandbox: limits, Only: []string{"tool.*", "vault.put"}, Rules: []guard.OverlayRule{
@@ -163,6 +167,7 @@ func TestOverlayAnswer(t *testing.T) {
 	}
 }
 
+// TestCheckLimits changes one field of a valid limit at a time.
 func TestCheckLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *guard.Limit)
@@ -190,7 +195,7 @@ func TestCheckLimits(t *testing.T) {
 	}
 }
 
-// TestAccounts: which accounts a call is charged to.
+// TestAccounts shows which accounts a call is charged to.
 func TestAccounts(t *testing.T) {
 	f := inputs().Facts
 	f.Tenant, f.SessionName, f.Key = "acme_web_prod", "mine", &guard.KeyFact{ID: "k-1"}
@@ -228,6 +233,8 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
+// TestWeights checks the risk points of each effect class, and which obligations
+// are valid.
 func TestWeights(t *testing.T) {
 	for class, want := range map[string]int64{"E0": 0, "E1": 1, "E2": 2, "E3": 5, "E4": 10, "": 5, "E9": 5} {
 		if got := guard.RiskPoints(class); got != want {
@@ -243,7 +250,8 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// TestForRules: bundles do not see what is known only after they have answered.
+// TestForRules shows that bundles do not receive facts that are known only after
+// their evaluation.
 func TestForRules(t *testing.T) {
 	f := inputs().Facts
 	f.Approvals, f.Budget, f.Resolution, f.Resolved = []guard.ApprovalFact{{}}, &guard.BudgetFact{}, "granted", f.Now

@@ -1,5 +1,9 @@
-// Package proofgraph builds the causal graph over the events of a session: which
-// event follows from which. Two builders of the same events make the same bytes.
+// Package proofgraph builds the causal graph over the events of a session: for
+// each event, the events that it follows from. Builders that read the same events
+// produce the same bytes, so the digest of a graph identifies it, and evidence
+// packs commit to that digest. It imports only canon, contract and sign. A new
+// kind of node needs a new version of the graph, because released packs must keep
+// their digests.
 package proofgraph
 
 import (
@@ -11,29 +15,30 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Node kinds.
+// The kinds of nodes; the map kinds and Graph.Add assign them.
 const (
 	Intent        = "INTENT"
 	Attestation   = "ATTESTATION"
 	Effect        = "EFFECT"
 	TrustEvent    = "TRUST_EVENT"
-	Checkpoint    = "CHECKPOINT"     // a signed tree head that covers every node before it
-	MergeDecision = "MERGE_DECISION" // a decision that joins the votes on an escalated call
+	Checkpoint    = "CHECKPOINT"     // the signed tree head that covers every node before it
+	MergeDecision = "MERGE_DECISION" // a decision that follows from the votes on an escalated call
 )
 
-// Node is one event in the graph, or the checkpoint that closes it.
+// Node is one event in the graph, or the checkpoint that completes it.
 type Node struct {
 	Digest    string   `json:"digest"` // of the event's stored bytes, or of the checkpoint's text
 	ID        string   `json:"id"`     // event id
 	Kind      string   `json:"kind"`
 	Lamport   int64    `json:"lamport"`
 	Name      string   `json:"name"`    // event name
-	Parents   []string `json:"parents"` // ids, sorted
+	Parents   []string `json:"parents"` // ids of the nodes that this one follows from, sorted
 	Principal string   `json:"principal"`
 	Session   string   `json:"session"`
 }
 
-// Canonical implements canon.Document.
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
 func (n *Node) Canonical(c *canon.Codec) {
 	c.Str("digest", &n.Digest)
 	c.Str("id", &n.ID)
@@ -45,28 +50,28 @@ func (n *Node) Canonical(c *canon.Codec) {
 	c.Str("session", &n.Session)
 }
 
-// kinds maps event names to node kinds. Every other event is an ATTESTATION of the
-// service that produced it.
+// kinds maps event names to kinds of nodes. Other events are an ATTESTATION of
+// the service that produced them.
 var kinds = map[string]string{
 	"call_proposed": Intent, "secret_requested": Intent,
 	"effect_started": Effect, "effect_recorded": Effect,
 	"key_published": TrustEvent, "key_revoked": TrustEvent, "log_epoch_opened": TrustEvent, "policy_activated": TrustEvent,
 }
 
-// Graph is built from a session's events in ledger order. Version 1, that of
-// packs before release 0.5, has neither merge decisions nor a checkpoint. A Graph
-// is for one goroutine.
+// Graph is built from the events of one session in the order of the ledger.
+// Version 1, which evidence packs of releases before 0.5 use, has neither merge
+// decisions nor a checkpoint. A Graph must be used by one goroutine only.
 type Graph struct {
 	Version int
 	Nodes   []Node
 
-	prev  string              // event id of the session's previous receipt
-	votes map[string][]string // ids of the votes on a call
+	prev  string              // id of the event with the session's previous receipt
+	votes map[string][]string // ids of the votes on a call, by call id
 }
 
-// Add appends the node of the next event, whose stored bytes are stored. Its
-// parents are the event that caused it; for a receipt also the receipt before it;
-// for a decision, or an outcome that holds one, also the votes on the call.
+// Add appends the node of the next event; stored is its stored bytes. The parents
+// of the node are the event that caused it, for a receipt also the receipt
+// before, and for the decision or outcome of an escalated call also the votes.
 func (g *Graph) Add(e *contract.Event, stored []byte) {
 	kind := kinds[e.Name]
 	if kind == "" {
@@ -97,9 +102,10 @@ func (g *Graph) Add(e *contract.Event, stored []byte) {
 	g.add(Node{Digest: sign.Digest(stored), ID: e.ID, Kind: kind, Lamport: int64(e.Lamport), Name: e.Name, Principal: e.Service(), Session: e.Session}, parents)
 }
 
-// Close appends the node of the checkpoint over the events added, in version 2.
-// text is what its signature is over, size that of its tree, and lamport the
-// greatest below it. Its parents are the nodes that have no child.
+// Close appends the node of the checkpoint that covers the events added so far;
+// version 1 has no such node. text is the signed text of the checkpoint, size its
+// tree size, and lamport the greatest Lamport time of the events. The parents are
+// the nodes without children.
 func (g *Graph) Close(text []byte, size uint64, lamport int64, session string) {
 	if g.Version < 2 {
 		return
@@ -119,6 +125,7 @@ func (g *Graph) Close(text []byte, size uint64, lamport int64, session string) {
 	g.add(Node{Digest: sign.Digest(text), ID: fmt.Sprintf("checkpoint-%d", size), Kind: Checkpoint, Lamport: lamport + 1, Name: "checkpoint", Principal: "audit", Session: session}, ends)
 }
 
+// add appends a node with its parents sorted and without duplicates.
 func (g *Graph) add(n Node, parents []string) {
 	n.Parents = []string{}
 	for _, p := range parents {
@@ -130,7 +137,8 @@ func (g *Graph) add(n Node, parents []string) {
 	g.Nodes = append(g.Nodes, n)
 }
 
-// Lines returns a line of canonical JSON for each node, in order.
+// Lines returns the graph's file form: one line of canonical JSON for each node,
+// in order.
 func Lines(nodes []Node) []byte {
 	b := make([]byte, 0, 300*len(nodes))
 	for i := range nodes {
@@ -139,5 +147,6 @@ func Lines(nodes []Node) []byte {
 	return b
 }
 
-// Digest is the name of a graph: that of its lines (see sign.Digest).
+// Digest returns the digest of the graph's file form, in the form of sign.Digest.
+// It identifies the graph in evidence packs.
 func Digest(nodes []Node) string { return sign.Digest(Lines(nodes)) }

@@ -9,7 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// script is a session in lines "id name [<cause] [@call]", in ledger order.
+// script builds the graph of a session from lines "id name [<cause] [@call]" in
+// the order of the ledger.
 func script(t *testing.T, version int, lines string) *Graph {
 	t.Helper()
 	g := &Graph{Version: version}
@@ -28,7 +29,7 @@ func script(t *testing.T, version int, lines string) *Graph {
 	return g
 }
 
-// outline is a graph in lines "id KIND parents".
+// outline returns the graph as lines "id KIND parents".
 func outline(g *Graph) string {
 	var b strings.Builder
 	for _, n := range g.Nodes {
@@ -57,6 +58,7 @@ s1 effect_started <d1
 r1 effect_recorded <s1
 `
 
+// TestGraph compares the graph of each script with its outline, in both versions.
 func TestGraph(t *testing.T) {
 	for name, c := range map[string]struct {
 		version      int
@@ -76,7 +78,8 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestClose: the checkpoint's parents are the nodes without children.
+// TestClose shows that the parents of the checkpoint are the nodes without
+// children.
 func TestClose(t *testing.T) {
 	g := script(t, 2, allowed+"v9 approval_recorded <p2 @c-2")
 	g.Close([]byte("text"), 42, 6, "s-1")
@@ -96,7 +99,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestLines: a node is one line of canonical JSON, which reads back.
+// TestLines shows that each node is one line of canonical JSON, which reads back
+// to an equal node.
 func TestLines(t *testing.T) {
 	g := script(t, 2, allowed)
 	lines := strings.SplitAfter(string(Lines(g.Nodes)), "\n")

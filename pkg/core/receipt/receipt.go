@@ -1,5 +1,11 @@
 // Package receipt issues and checks receipts, the signed records of how calls
-// ended. It is the only maker of contract.Receipt.
+// ended. No other package makes a contract.Receipt.
+//
+// The receipts of a session form a chain from Genesis, in which each receipt
+// names the digest of the one before. The chain makes removal of a receipt, or a
+// change of their order, detectable without the log. Functions are pure; time,
+// key and the end of the chain are arguments. The rules about which service may
+// record which status are in checkSigner and checkAttested.
 package receipt
 
 import (
@@ -11,26 +17,31 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// ID is the receipt id of a call, known before the outcome.
+// ID returns the id of a call's receipt. It is known before the outcome, so a
+// second receipt of the same call would have the same id.
 func ID(callID string) string { return "r-" + callID }
 
-// Tip is the end of a session's receipt chain.
+// Tip is the end of a session's receipt chain, from which the next receipt
+// continues.
 type Tip struct {
-	Digest string // of the last receipt's bytes; that of Genesis before the first
-	Index  int64  // of the last receipt; 0 before the first
+	Digest string // of the last receipt's canonical bytes, or of the genesis text before the first
+	Index  int64  // index of the last receipt; 0 before the first
 }
 
-// Genesis is the tip of a session that has no receipt yet.
+// Genesis returns the tip of a session without receipts. It depends on tenant and
+// session, so that a chain cannot be moved to another session.
 func Genesis(tenant, session string) Tip {
 	return Tip{Digest: sign.Digest([]byte("binnacle receipt genesis v1\n" + tenant + "\n" + session))}
 }
 
-// TipOf is the tip after r.
+// TipOf returns the tip after r, which the next receipt of the session must
+// follow.
 func TipOf(r *contract.Receipt) Tip { return Tip{contract.Digest(r), r.Index} }
 
-// Issue returns the signed receipt of an effect, the next one after tip. d is
-// the decision on the call, executor the service whose key signs, and now a time
-// in contract.TimeFormat. Neither d nor e is changed, or checked: Check is.
+// Issue returns the signed receipt of an effect, which follows tip in the
+// session's chain. d is the decision on the call, executor the service that key
+// belongs to, and now a time in contract.TimeFormat. Issue changes neither d nor
+// e and checks nothing: verifiers call Check.
 func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *contract.Effect, lamport uint64, now string) contract.Receipt {
 	r := contract.Receipt{
 		ArgsDigest: d.ArgsDigest, CallID: d.CallID, DecisionDigest: contract.Digest(d), DecisionID: d.ID,
@@ -45,11 +56,12 @@ func Issue(key *sign.Key, executor string, tip Tip, d *contract.Decision, e *con
 	return r
 }
 
-// Check returns an error unless one recorded outcome is authentic and one that
-// its decision d permits: a key of its executor signed the receipt, valid at the
-// receipt's lamport; every digest is that of the document it names; and the
-// executor may sign the status. d is nil where no decision was recorded, which
-// is an error. The place in the session's chain is CheckLink's.
+// Check returns an error unless a recorded outcome is authentic and permitted by
+// its decision d. The receipt must be signed by a key of its executor that was
+// valid at the receipt's Lamport time; every digest must match the document it
+// names; and the executor must have the right to record the status. A nil d, for
+// a call without a recorded decision, is an error. The position in the session's
+// chain is checked by CheckLink.
 func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error {
 	r := &rec.Receipt
 	if err := verify(r, keys); err != nil {
@@ -73,7 +85,7 @@ func Check(rec *contract.Recorded, d *contract.Decision, keys guard.KeyAt) error
 	return nil
 }
 
-// verify checks the signature.
+// verify checks the signature of r.
 func verify(r *contract.Receipt, keys guard.KeyAt) error {
 	pub, err := keys(r.KID, r.Executor, contract.UseReceipt, uint64(r.Lamport))
 	if err != nil {
@@ -84,7 +96,7 @@ func verify(r *contract.Receipt, keys guard.KeyAt) error {
 	return sign.Verify(pub, sign.DomainReceipt, contract.Bytes(&body), r.Sig)
 }
 
-// checkEffect compares the receipt with the effect and the output beside it.
+// checkEffect compares the receipt with the effect and with the output beside it.
 func checkEffect(rec *contract.Recorded) error {
 	r, e := &rec.Receipt, &rec.Effect
 	output := ""
@@ -102,10 +114,11 @@ func checkEffect(rec *contract.Recorded) error {
 	return nil
 }
 
-// checkAttested reports whether the outcome is attested by whom executor and
-// status allow. An executor observes what it signs. Of an intent that was handed
-// out to the caller, the service that did so observes only that it was withheld
-// after all, or that no report came; the rest is the caller's attestation.
+// checkAttested reports whether attested_by matches executor and status. An
+// executor observes what it records. If the intent was handed out to the caller,
+// the service that handed it out can itself observe only that the intent was
+// withdrawn or that no report arrived; every other outcome is the caller's
+// attestation.
 func checkAttested(r *contract.Receipt, e *contract.Effect) bool {
 	lent := r.Executor == contract.CallerExecutor
 	switch {
@@ -119,13 +132,13 @@ func checkAttested(r *contract.Receipt, e *contract.Effect) bool {
 	return r.Status == contract.Succeeded || r.Status == contract.Failed || r.Status == contract.TimedOut || r.Status == contract.Cancelled
 }
 
-// decidedBy reports whether the receipt repeats the decision.
+// decidedBy reports whether the receipt repeats the fields of the decision.
 func decidedBy(r *contract.Receipt, d *contract.Decision) bool {
 	return r.DecisionID == d.ID && r.DecisionDigest == contract.Digest(d) && r.Verdict == d.Verdict && r.ReasonCode == d.ReasonCode &&
 		r.CallID == d.CallID && r.ArgsDigest == d.ArgsDigest && r.Session == d.Session && r.Tenant == d.Tenant
 }
 
-// checkRefusal checks how a call that was not allowed ended.
+// checkRefusal checks the outcome of a call that was not allowed.
 func checkRefusal(r *contract.Receipt) error {
 	if r.Executor != "policy" || r.Status != contract.Denied || r.IntentID != "" {
 		return errors.New("a call that was not allowed can only end denied, by policy")
@@ -133,8 +146,9 @@ func checkRefusal(r *contract.Receipt) error {
 	return nil
 }
 
-// checkSigner checks that the service that signed may record this status: policy
-// records what never started, the executor that the intent names the rest.
+// checkSigner checks that the service that signed may record this status. Policy
+// records calls that never started; the executor that the intent names records
+// all others.
 func checkSigner(r *contract.Receipt, intent *contract.ExecutionIntent) error {
 	if intent == nil {
 		return checkRefusal(r)
@@ -155,7 +169,8 @@ func checkSigner(r *contract.Receipt, intent *contract.ExecutionIntent) error {
 	return nil
 }
 
-// CheckLink returns an error unless r is the next receipt after tip.
+// CheckLink returns an error unless r is the next receipt after tip, with the
+// next index and the digest of the receipt before.
 func CheckLink(tip Tip, r *contract.Receipt) error {
 	if r.Prev != tip.Digest || r.Index != tip.Index+1 {
 		return fmt.Errorf("receipt %s: does not follow the chain of session %s at %d", r.ID, r.Session, tip.Index)

@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestAttested: only the service that hands intents out signs what a caller
-// attests, marked so, and of its own only that no report came or that the intent
-// was withheld.
+// TestAttested shows that the service that hands intents out signs what a caller
+// attests only with attested_by set, and without it only that no report arrived
+// or that the intent was withdrawn.
 func TestAttested(t *testing.T) {
 	seed := sha256.Sum256([]byte("k"))
 	key, err := sign.NewKey(seed[:])
@@ -32,7 +32,7 @@ func TestAttested(t *testing.T) {
 		{"gateway", "caller", contract.Cancelled, true},
 		{"gateway", "", contract.Unknown, true},
 		{"gateway", "", contract.Cancelled, true},
-		{"gateway", "", contract.Succeeded, false}, // an observation that nobody made
+		{"gateway", "", contract.Succeeded, false}, // an effect that the service did not observe
 		{"gateway", "", contract.Failed, false},
 		{"gateway", "caller", contract.Unknown, false},
 		{"gateway", "caller", contract.DeadLettered, false},
@@ -48,7 +48,7 @@ func TestAttested(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	// The mark cannot be taken off, on either side.
+	// attested_by cannot be removed from effect or receipt alone.
 	d := &contract.Decision{ID: "d-c-1", CallID: "c-1", Verdict: contract.Allow, Intent: &contract.ExecutionIntent{ID: "i-c-1", Executor: "gateway"}}
 	e := contract.Effect{CallID: "c-1", AttestedBy: contract.Caller, Status: contract.Succeeded}
 	r := Issue(key, "gateway", Tip{}, d, &e, 1, "now")
@@ -73,7 +73,8 @@ func signer(t testing.TB) (*sign.Key, guard.KeyAt) {
 	}
 }
 
-// outcome is a call that was allowed, executed and recorded with an output.
+// outcome returns the record of an allowed and executed call, with an output, and
+// its decision.
 func outcome(key *sign.Key) (*contract.Recorded, *contract.Decision) {
 	d := &contract.Decision{ID: "d-c-1", CallID: "c-1", ArgsDigest: "sha256:a", Session: "s-1", Tenant: "t", Tool: "echo", ReasonCode: "RULE", Verdict: contract.Allow,
 		Intent: &contract.ExecutionIntent{ID: "i-c-1", Executor: "session-runner"}}
@@ -81,12 +82,13 @@ func outcome(key *sign.Key) (*contract.Recorded, *contract.Decision) {
 	return &contract.Recorded{Effect: e, Output: &contract.Content{Commitment: "sha256:o"}, Receipt: Issue(key, "session-runner", Tip{"sha256:p", 4}, d, &e, 7, "now")}, d
 }
 
-// resign signs the receipt again, as an executor that lies would.
+// resign signs the receipt again, as a dishonest executor could.
 func resign(key *sign.Key, r *contract.Receipt) {
 	r.Sig = ""
 	r.Sig = key.Sign(sign.DomainReceipt, contract.Bytes(r))
 }
 
+// TestIssue checks every field of a receipt against the decision and the effect.
 func TestIssue(t *testing.T) {
 	key, keys := signer(t)
 	rec, d := outcome(key)
@@ -101,8 +103,9 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// TestCheck changes one thing at a time. Where the executor signs the lie, the
-// receipt is signed again; where it does not, the signature is what fails.
+// TestCheck changes one field at a time. Changes that a dishonest executor could
+// sign are signed again and must fail for another reason; for the others the
+// signature must fail.
 func TestCheck(t *testing.T) {
 	key, keys := signer(t)
 	type rec = contract.Recorded
@@ -159,7 +162,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// effect changes the effect, whose digest the receipt then names.
+// effect returns a change of the effect that also updates the receipt's digest of
+// it.
 func effect(f func(e *contract.Effect)) func(*contract.Recorded, *contract.Decision) {
 	return func(r *contract.Recorded, _ *contract.Decision) {
 		f(&r.Effect)
@@ -181,7 +185,8 @@ func by(executor, s string) func(*contract.Recorded, *contract.Decision) {
 	}
 }
 
-// TestOwnCalls: policy executes the calls that govern, and records them itself.
+// TestOwnCalls shows that policy may record the outcomes of the calls that it
+// executes itself.
 func TestOwnCalls(t *testing.T) {
 	key, keys := signer(t)
 	for _, s := range []string{contract.Succeeded, contract.Failed, contract.Expired} {
@@ -196,8 +201,8 @@ func TestOwnCalls(t *testing.T) {
 	}
 }
 
-// TestDenied: a call that was not allowed ends denied, by policy, and has no
-// intent.
+// TestDenied shows that a call that was not allowed ends denied, is recorded by
+// policy, and has no intent.
 func TestDenied(t *testing.T) {
 	key, keys := signer(t)
 	for _, c := range []struct {
@@ -221,6 +226,8 @@ func TestDenied(t *testing.T) {
 	}
 }
 
+// TestChain checks the genesis of a chain and that a receipt follows only the tip
+// it was issued after.
 func TestChain(t *testing.T) {
 	key, _ := signer(t)
 	tip := Genesis("t", "s-1")

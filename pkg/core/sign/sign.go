@@ -1,8 +1,11 @@
-// Package sign is Ed25519 (RFC 8032) with domain separation.
+// Package sign signs and verifies with Ed25519 (RFC 8032) and domain separation,
+// and names bytes by their SHA-256.
 //
-// A preimage is the domain line, a newline, and the RFC 8785 bytes of every
-// field of the document except the signature itself. The key id is one of
-// those fields, so a signature cannot be moved to another key's name.
+// The signed bytes are the domain line, a newline, and the RFC 8785 bytes of
+// every field of the document except the signature. The domain prevents a
+// signature over one type of document from being valid for another. The key id is
+// one of the signed fields, so a signature cannot be attributed to another key. A
+// new type of signed document gets a domain constant here.
 package sign
 
 import (
@@ -15,7 +18,8 @@ import (
 	"strings"
 )
 
-// Domain lines of everything that is signed.
+// The domain lines of everything that is signed. The version in a line changes if
+// the signed fields of that document change their meaning.
 const (
 	DomainApproval = "binnacle approval v1"
 	DomainDecision = "binnacle decision v1"
@@ -26,18 +30,20 @@ const (
 	DomainManifest = "binnacle evidence manifest v1"
 )
 
-// ErrSignature is returned for every signature that does not verify.
+// ErrSignature is returned for every signature that does not verify, whatever the
+// reason.
 var ErrSignature = errors.New("signature does not verify")
 
-// Key is an Ed25519 key pair. KID is derived from the public key and never
-// chosen. A Key may be used from several goroutines.
+// Key is an Ed25519 key pair. KID is derived from the public key. A Key is
+// immutable and may be used concurrently.
 type Key struct {
 	KID     string
 	private ed25519.PrivateKey
 }
 
-// NewKey returns the key of a seed of 32 bytes, or an error for another length.
-// The seed is the secret; it is copied.
+// NewKey returns the key with this seed, or an error unless the seed has 32
+// bytes. The seed is the secret key material (RFC 8032 section 5.1.5); NewKey
+// copies it.
 func NewKey(seed []byte) (*Key, error) {
 	if len(seed) != ed25519.SeedSize {
 		return nil, fmt.Errorf("signing seed has %d bytes, want %d", len(seed), ed25519.SeedSize)
@@ -46,11 +52,12 @@ func NewKey(seed []byte) (*Key, error) {
 	return &Key{KID: KID(k.Public().(ed25519.PublicKey)), private: k}, nil
 }
 
-// Public returns a copy of the public key's 32 bytes.
+// Public returns the 32 bytes of the public key in a newly allocated slice, which
+// the caller owns.
 func (k *Key) Public() []byte { return k.private.Public().(ed25519.PublicKey) }
 
-// Raw returns the signature, of 64 bytes, over a message that carries its own
-// domain separation (a C2SP note, a DSSE pre-authentication encoding).
+// Raw returns the 64-byte signature over msg. msg must have a domain separation
+// of its own, such as a C2SP signed note or a DSSE pre-authentication encoding.
 func (k *Key) Raw(msg []byte) []byte { return ed25519.Sign(k.private, msg) }
 
 // Sign returns the signature over domain, a newline and body, in standard base64.
@@ -59,8 +66,9 @@ func (k *Key) Sign(domain string, body []byte) string {
 	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.private, preimage(domain, body)))
 }
 
-// Base64 decodes standard base64 in its one spelling: padded, unused bits zero,
-// and without the line breaks that encoding/base64 skips.
+// Base64 decodes standard base64 in its canonical form only: padded, with unused
+// bits zero, and without the line breaks that encoding/base64 ignores. Signed and
+// hashed documents could otherwise exist in several forms.
 func Base64(s string) ([]byte, error) {
 	if strings.ContainsAny(s, "\r\n") {
 		return nil, errors.New("line break in base64")
@@ -68,16 +76,16 @@ func Base64(s string) ([]byte, error) {
 	return base64.StdEncoding.Strict().DecodeString(s)
 }
 
-// KID is the key id of a public key: "k-" and the first 16 bytes, in hex, of
-// its SHA-256.
+// KID returns the id of a public key: "k-" and the first 16 bytes of its SHA-256
+// in hex.
 func KID(public []byte) string {
 	h := sha256.Sum256(public)
 	return "k-" + hex.EncodeToString(h[:16])
 }
 
-// Verify returns ErrSignature unless sig is the signature, as Sign makes it, over
-// domain and body by the key public. A public key that does not have 32 bytes is
-// another error.
+// Verify returns nil if sig is the signature, in the form of Sign, over domain
+// and body by the key public. It returns ErrSignature if sig is not, and another
+// error if public does not have 32 bytes.
 func Verify(public []byte, domain string, body []byte, sig string) error {
 	if len(public) != ed25519.PublicKeySize {
 		return fmt.Errorf("public key has %d bytes, want %d", len(public), ed25519.PublicKeySize)
@@ -89,8 +97,8 @@ func Verify(public []byte, domain string, body []byte, sig string) error {
 	return nil
 }
 
-// VerifyRaw returns ErrSignature unless sig is the signature, as Raw makes it, over
-// msg by the key public.
+// VerifyRaw returns nil if sig is the signature, in the form of Raw, over msg by
+// the key public, and otherwise ErrSignature.
 func VerifyRaw(public, msg, sig []byte) error {
 	if len(public) != ed25519.PublicKeySize || !ed25519.Verify(public, msg, sig) {
 		return ErrSignature
@@ -103,7 +111,8 @@ func preimage(domain string, body []byte) []byte {
 	return append(append(append(b, domain...), '\n'), body...)
 }
 
-// Digest is the name of bytes: "sha256:" and their SHA-256 in lower-case hex.
+// Digest returns the name of bytes that documents use: "sha256:" and their
+// SHA-256 in lower-case hex.
 func Digest(b []byte) string {
 	h := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(h[:])

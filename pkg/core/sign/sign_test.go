@@ -18,7 +18,7 @@ func seed(t *testing.T, s string) []byte {
 	return b
 }
 
-// TestRFC8032 signs the messages of RFC 8032 section 7.1, tests 1 to 3.
+// TestRFC8032 checks the test vectors 1 to 3 of RFC 8032 section 7.1.
 func TestRFC8032(t *testing.T) {
 	for _, c := range []struct{ seed, public, msg, sig string }{
 		{"9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60", "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a", "",
@@ -48,8 +48,8 @@ func TestRFC8032(t *testing.T) {
 	}
 }
 
-// TestPreimage: a signature is over the domain line and the body, and over
-// nothing that another split of the same bytes could be.
+// TestPreimage shows that a signature covers the domain line and the body, and
+// that the same bytes split differently do not verify.
 func TestPreimage(t *testing.T) {
 	k, err := NewKey(make([]byte, 32))
 	if err != nil {
@@ -75,7 +75,8 @@ func TestPreimage(t *testing.T) {
 	}
 }
 
-// TestMalformed: keys and signatures of another form are errors, not panics.
+// TestMalformed shows that malformed keys and signatures return errors and do not
+// panic.
 func TestMalformed(t *testing.T) {
 	for _, n := range []int{0, 31, 33, 64} {
 		if _, err := NewKey(make([]byte, n)); err == nil || !strings.Contains(err.Error(), "want 32") {
@@ -99,7 +100,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestBase64: every string of bytes has one spelling.
+// TestBase64 shows that every sequence of bytes has one accepted encoding.
 func TestBase64(t *testing.T) {
 	for s, want := range map[string]string{"": "", "YQ==": "a", "YWI=": "ab", "YWJj": "abc", "+/8=": "\xfb\xff"} {
 		if got, err := Base64(s); err != nil || string(got) != want {
@@ -113,12 +114,14 @@ func TestBase64(t *testing.T) {
 	}
 }
 
+// TestNames checks the form of digests and key ids, and that the domains are
+// distinct lines.
 func TestNames(t *testing.T) {
 	if got := Digest([]byte("abc")); got != "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" {
 		t.Error(got)
 	}
 	k, _ := NewKey(make([]byte, 32))
-	// The key id is that of the key: 16 bytes of the public key's SHA-256.
+	// The key id is "k-" and 16 bytes of the public key's SHA-256.
 	want := "k-" + strings.TrimPrefix(Digest(k.Public()), "sha256:")[:32]
 	if k.KID != want || KID(k.Public()) != want {
 		t.Errorf("%s, want %s", k.KID, want)

@@ -12,28 +12,33 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// A cosignature (C2SP tlog-cosignature, version 1) is a witness's statement that,
-// at a time, this checkpoint was consistent with every earlier one it had seen of
-// the log. Its line follows the note's text like any signature:
+// A cosignature (C2SP tlog-cosignature, version 1) is the statement of a witness
+// that, at the stated time, this checkpoint was consistent with every earlier
+// checkpoint of the log that the witness had cosigned. Its line follows the
+// note's text like any other signature line:
 //
 //	— <name> base64(key id ‖ unix time, 8 bytes ‖ Ed25519 signature)
 //
-// over "cosignature/v1\ntime <unix time>\n" and the note's text.
+// The signature is over "cosignature/v1\ntime <unix time>\n" followed by the
+// note's text.
 
 var errCosignature = errors.New("cosignature: does not verify")
 
-// cosignKeyID differs from a note's key id by its type, 0x04.
+// cosignKeyID returns the key id of a cosignature: like that of a note's
+// signature, but with the type byte 0x04 (C2SP tlog-cosignature).
 func cosignKeyID(name string, public []byte) uint32 {
 	h := sha256.Sum256(append([]byte(name+"\n\x04"), public...))
 	return binary.BigEndian.Uint32(h[:])
 }
 
+// cosigned returns the message that a cosignature signs.
 func cosigned(text []byte, unix uint64) []byte {
 	return append(fmt.Appendf(nil, "cosignature/v1\ntime %d\n", unix), text...)
 }
 
-// NoteText returns a copy of the text that a signed note's signatures are over, or
-// nil where note has no empty line.
+// NoteText returns a copy of the text that the signatures of a signed note cover,
+// with its final newline, or nil if note has no empty line and thus no
+// signatures.
 func NoteText(note []byte) []byte {
 	text, _, ok := bytes.Cut(note, []byte("\n\n"))
 	if !ok {
@@ -42,8 +47,9 @@ func NoteText(note []byte) []byte {
 	return append(bytes.Clone(text), '\n')
 }
 
-// Cosign returns a witness's signature line over a note, without a newline; unix
-// is the time in seconds.
+// Cosign returns a witness's signature line over a note, without a newline. unix
+// is the time of the statement in seconds. The caller must have checked that the
+// note is consistent with the checkpoints it cosigned before.
 func Cosign(note []byte, name string, key *sign.Key, unix uint64) string {
 	raw := binary.BigEndian.AppendUint32(nil, cosignKeyID(name, key.Public()))
 	raw = binary.BigEndian.AppendUint64(raw, unix)
@@ -51,8 +57,9 @@ func Cosign(note []byte, name string, key *sign.Key, unix uint64) string {
 	return "— " + name + " " + base64.StdEncoding.EncodeToString(raw)
 }
 
-// VerifyCosignature returns the time, in unix seconds, at which the named witness
-// signed the note, or an error unless line is its signature by the key public.
+// VerifyCosignature returns the time in unix seconds at which the named witness
+// cosigned the note. It returns an error unless line is a cosignature of note by
+// the key public under that name.
 func VerifyCosignature(note []byte, line, name string, public []byte) (unix uint64, err error) {
 	text, ok := strings.CutPrefix(line, "— "+name+" ")
 	raw, err := sign.Base64(text)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestNoSuchProof: what has no proof, in making and in checking one.
+// TestNoSuchProof checks that proofs that cannot exist are neither made nor
+// accepted.
 func TestNoSuchProof(t *testing.T) {
 	m := mem{}
 	var roots []Hash
@@ -56,8 +57,8 @@ func TestNoSuchProof(t *testing.T) {
 	}
 }
 
-// TestMissingNodes: an error of the storage ends the computation, wherever it
-// occurs.
+// TestMissingNodes shows that an error of the storage is returned, for whichever
+// node it occurs.
 func TestMissingNodes(t *testing.T) {
 	m := mem{}
 	for n := range uint64(13) {
@@ -93,7 +94,8 @@ func TestMissingNodes(t *testing.T) {
 	}
 }
 
-// TestTipPath: the limits of a path in the map of tips.
+// TestTipPath checks the limits on the length and the end of a path in the map of
+// tips.
 func TestTipPath(t *testing.T) {
 	key, tip := TipKey("t", "s"), &Tip{Digest: Hash{1}, Events: 2, Receipts: 1}
 	long := make([]Hash, maxTipPath)

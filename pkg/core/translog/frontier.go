@@ -1,14 +1,16 @@
 package translog
 
-// Frontier is a tree to which leaves are added in order, of which only the
-// roots of its complete subtrees are stored, O(log n). The zero value is the
-// empty tree.
+// Frontier is a tree to which leaves are added in order. It stores only the roots
+// of the complete subtrees, O(log n) hashes, and so can compute the root but no
+// proofs. The zero value is the empty tree. A Frontier must be used by one
+// goroutine only.
 type Frontier struct {
 	Size  uint64
-	roots []Hash // of the complete subtrees, the largest first
+	roots []Hash // of the complete subtrees, largest first
 }
 
-// Add appends the next leaf; it takes O(log n) hashes at most, two on average.
+// Add appends the next leaf. It computes two hashes on average and O(log n) at
+// most.
 func (f *Frontier) Add(leaf Hash) {
 	for n := f.Size; n&1 == 1; n >>= 1 {
 		last := len(f.roots) - 1
@@ -19,7 +21,8 @@ func (f *Frontier) Add(leaf Hash) {
 	f.Size++
 }
 
-// Root returns the root of the tree of the leaves added so far.
+// Root returns the root of the tree of all leaves added so far (RFC 6962 section
+// 2.1). It does not change the frontier.
 func (f *Frontier) Root() Hash {
 	if f.Size == 0 {
 		return EmptyRoot()

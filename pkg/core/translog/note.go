@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Checkpoint is a tree head (C2SP tlog-checkpoint). Extensions are the lines
-// after the root hash, of the form "name value".
+// Checkpoint is a signed tree head in the form of C2SP tlog-checkpoint.
+// Extensions are the lines after the root hash, each of the form "name value".
 type Checkpoint struct {
 	Origin     string
 	Size       uint64
@@ -23,8 +23,8 @@ type Checkpoint struct {
 	Extensions []string
 }
 
-// Text returns the text of the note, over which its signatures are: origin, size,
-// root in base64 and the extensions, a line each.
+// Text returns the text of the note that its signatures cover: one line each for
+// origin, size, root in base64, and every extension.
 func (c *Checkpoint) Text() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s\n%d\n%s\n", c.Origin, c.Size, base64.StdEncoding.EncodeToString(c.Root[:]))
@@ -34,7 +34,8 @@ func (c *Checkpoint) Text() []byte {
 	return b.Bytes()
 }
 
-// Extension returns the value of the first extension line of this name, or "".
+// Extension returns the value of the first extension line with this name, or ""
+// if there is none.
 func (c *Checkpoint) Extension(name string) string {
 	for _, e := range c.Extensions {
 		if v, ok := strings.CutPrefix(e, name+" "); ok {
@@ -44,15 +45,15 @@ func (c *Checkpoint) Extension(name string) string {
 	return ""
 }
 
-// noteKeyID is C2SP signed-note's Ed25519 key id: the first four bytes of
-// SHA-256(name ‖ "\n" ‖ 0x01 ‖ public key).
+// noteKeyID returns the key id of an Ed25519 key in a C2SP signed note: the first
+// four bytes of SHA-256(name ‖ "\n" ‖ 0x01 ‖ public key).
 func noteKeyID(name string, public []byte) uint32 {
 	h := sha256.Sum256(append([]byte(name+"\n\x01"), public...))
 	return binary.BigEndian.Uint32(h[:])
 }
 
-// Sign returns the note (C2SP signed-note) with one signature, whose key name is
-// the checkpoint's origin.
+// Sign returns the checkpoint as a C2SP signed note with one signature. The name
+// in the signature line is the checkpoint's origin.
 func (c *Checkpoint) Sign(key *sign.Key) []byte {
 	text := c.Text()
 	sig := binary.BigEndian.AppendUint32(nil, noteKeyID(c.Origin, key.Public()))
@@ -60,16 +61,18 @@ func (c *Checkpoint) Sign(key *sign.Key) []byte {
 	return fmt.Appendf(nil, "%s\n— %s %s\n", text, c.Origin, base64.StdEncoding.EncodeToString(sig))
 }
 
-// plain reports whether text is UTF-8 without control characters but newlines,
-// as a note's text has to be.
+// plain reports whether text is UTF-8 without control characters other than
+// newlines, which C2SP signed-note requires.
 func plain(text []byte) bool {
 	return utf8.Valid(text) && bytes.IndexFunc(text, func(r rune) bool { return r < 0x20 && r != '\n' || r == 0x7f }) < 0
 }
 
 var errNote = errors.New("checkpoint: not a C2SP signed note of one signature")
 
-// ParseNote reads a note with exactly one signature and checks it with the
-// Ed25519 key public. After an error nothing of the note is returned.
+// ParseNote reads a note with exactly one signature, and verifies the signature
+// with the Ed25519 key public. It returns an error for any other note, and for a
+// text that Checkpoint.Text would not produce. Cosignature lines must be removed
+// before.
 func ParseNote(note, public []byte) (*Checkpoint, error) {
 	text := NoteText(note)
 	if text == nil || !plain(text) {
@@ -93,8 +96,8 @@ func ParseNote(note, public []byte) (*Checkpoint, error) {
 	return &Checkpoint{Origin: lines[0], Size: size, Root: Hash(root), Extensions: lines[3:]}, nil
 }
 
-// verifyNote checks what follows a note's text and the empty line after it: one
-// signature line of origin's.
+// verifyNote checks the part of a note after its text and the empty line: exactly
+// one signature line, with origin as its name.
 func verifyNote(tail, text []byte, origin string, public []byte) error {
 	line, ok := strings.CutPrefix(string(tail), "— "+origin+" ")
 	line, ended := strings.CutSuffix(line, "\n")

@@ -21,7 +21,7 @@ func noteKey(t *testing.T, first byte) *sign.Key {
 	return k
 }
 
-// signed is a note over any text, whose lines are not looked at.
+// signed returns a signed note over any text, valid or not.
 func signed(key *sign.Key, text, name string) []byte {
 	raw := binary.BigEndian.AppendUint32(nil, noteKeyID(name, key.Public()))
 	raw = append(raw, key.Raw([]byte(text))...)
@@ -30,7 +30,8 @@ func signed(key *sign.Key, text, name string) []byte {
 
 var zeroRoot = base64.StdEncoding.EncodeToString(make([]byte, 32))
 
-// TestNoteText: what a signed note may hold, though its signature verifies.
+// TestNoteText lists texts that are rejected although their signature verifies,
+// and texts that are accepted.
 func TestNoteText(t *testing.T) {
 	key := noteKey(t, 0)
 	for name, c := range map[string]struct {
@@ -70,7 +71,8 @@ func TestNoteText(t *testing.T) {
 	}
 }
 
-// TestNoteSignature: exactly one signature line, of the log's own name and key.
+// TestNoteSignature shows that a note needs exactly one signature line, with the
+// name and the key of the log.
 func TestNoteSignature(t *testing.T) {
 	key, other := noteKey(t, 0), noteKey(t, 1)
 	c := &Checkpoint{Origin: "log", Size: 3, Root: LeafHash(nil)}
@@ -111,8 +113,8 @@ func TestNoteSignature(t *testing.T) {
 	}
 }
 
-// TestCosignature: a witness's line is over this note, at the time it names, by
-// the key of its name.
+// TestCosignature shows that a cosignature is valid only for its note, its time,
+// its name and its key.
 func TestCosignature(t *testing.T) {
 	log, key, other := noteKey(t, 0), noteKey(t, 1), noteKey(t, 2)
 	note := (&Checkpoint{Origin: "log", Size: 3, Root: LeafHash(nil)}).Sign(log)
@@ -122,7 +124,7 @@ func TestCosignature(t *testing.T) {
 	if err != nil || len(raw) != 76 || binary.BigEndian.Uint64(raw[4:]) != 1700000000 {
 		t.Fatalf("%x %v", raw, err)
 	}
-	// The signature is over the header that C2SP tlog-cosignature names.
+	// C2SP tlog-cosignature defines this header of the signed message.
 	if sign.VerifyRaw(key.Public(), append([]byte("cosignature/v1\ntime 1700000000\n"), NoteText(note)...), raw[12:]) != nil {
 		t.Error("the signature is over another message")
 	}

@@ -13,31 +13,36 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// The map of tips is a Merkle map from (tenant, session) to the end of the
-// session. A checkpoint commits to its root, so that a session's evidence
-// cannot end early. The map is a compact sparse Merkle tree over 256-bit keys:
-// a subtree without keys hashes to 32 zero bytes, a subtree of one key is the
-// leaf of that key, and a subtree of more is TipNode of its halves, split by
-// the next bit of the key, the most significant first. Its shape and root
-// follow from its content alone.
+// The map of tips is a Merkle map from (tenant, session) to the tip of the
+// session's receipt chain. A checkpoint commits to the root of the map, so that
+// the evidence of a session cannot omit its last receipts. The map is a compact
+// sparse Merkle tree over 256-bit keys. A subtree without keys has the hash of 32
+// zero bytes; a subtree with one key is the leaf of that key; a larger subtree is
+// TipNode of its two halves, split by the next bit of the key, most significant
+// bit first. Shape and root therefore depend only on the content, not on the
+// order of insertion.
 
-// tipsLine names the extension line of a checkpoint: "tips 1 <base64 root>".
+// tipsLine is the name of a checkpoint's extension line "tips 1 <base64 root>"; 1
+// is the version of the map.
 const tipsLine = "tips"
 
-// Tip is the end of one session: what the map holds for it.
+// Tip is the value that the map of tips holds for one session: the end of its
+// receipt chain, and how much the session contains.
 type Tip struct {
-	Digest   Hash   // of the last receipt's canonical bytes; the chain's genesis before the first
-	Events   uint64 // of the session
+	Digest   Hash   // of the last receipt's canonical bytes; before the first, of the chain's genesis
+	Events   uint64 // number of events of the session
 	Receipts uint64
 }
 
-// TipKey is the key of a session: SHA-256(tenant ‖ 0x00 ‖ session).
+// TipKey returns the key of a session in the map of tips: SHA-256(tenant ‖ 0x00 ‖
+// session).
 func TipKey(tenant, session string) Hash {
 	return sha256.Sum256([]byte(tenant + "\x00" + session))
 }
 
-// Leaf is SHA-256(0x02 ‖ key ‖ digest ‖ receipts ‖ events), the counts as 8
-// bytes, big endian.
+// Leaf returns the leaf hash SHA-256(0x02 ‖ key ‖ digest ‖ receipts ‖ events).
+// The counts are 8 bytes each, big endian. The key is part of the leaf because
+// the position in a compact tree does not determine it.
 func (t *Tip) Leaf(key Hash) Hash {
 	b := make([]byte, 0, 1+32+32+16)
 	b = append(append(append(b, 2), key[:]...), t.Digest[:]...)
@@ -45,7 +50,9 @@ func (t *Tip) Leaf(key Hash) Hash {
 	return sha256.Sum256(binary.BigEndian.AppendUint64(b, t.Events))
 }
 
-// TipNode is SHA-256(0x03 ‖ left ‖ right).
+// TipNode returns the hash of an inner node, SHA-256(0x03 ‖ left ‖ right). The
+// prefix differs from those of the log and of leaves, so that no hash can serve
+// as another kind of node.
 func TipNode(l, r Hash) Hash {
 	var b [65]byte
 	b[0] = 3
@@ -54,14 +61,16 @@ func TipNode(l, r Hash) Hash {
 	return sha256.Sum256(b[:])
 }
 
-// TipBit is the bit of key at depth 0 to 255, of which 0 is the most significant.
+// TipBit returns the bit of key at a depth from 0 to 255; depth 0 is the most
+// significant bit.
 func TipBit(key Hash, depth int) byte { return key[depth/8] >> (7 - depth%8) & 1 }
 
-// TipLeaf is a key and the hash of its leaf.
+// TipLeaf is a key in the map of tips and the hash of the leaf at that key, as
+// returned by Tip.Leaf.
 type TipLeaf struct{ Key, Leaf Hash }
 
-// TipsRoot returns the root of the map with these leaves, whose keys are distinct.
-// It sorts the slice in place.
+// TipsRoot returns the root of the map with these leaves, whose keys must be
+// distinct. It sorts the slice in place.
 func TipsRoot(leaves []TipLeaf) Hash {
 	slices.SortFunc(leaves, func(a, b TipLeaf) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	return tipsRoot(leaves, 0)
@@ -78,13 +87,14 @@ func tipsRoot(leaves []TipLeaf, depth int) Hash {
 	return TipNode(tipsRoot(leaves[:i], depth+1), tipsRoot(leaves[i:], depth+1))
 }
 
-// maxTipPath is the length of the longest path: keys have 256 bits.
+// maxTipPath is the greatest length of a path: one sibling for each of the 256
+// bits of a key.
 const maxTipPath = 256
 
 // climb hashes from what is at the end of path up to the root.
 func climb(key, at Hash, path []Hash) (Hash, error) {
 	if n := len(path); n > maxTipPath || n > 0 && path[n-1] == (Hash{}) && at != (Hash{}) {
-		return Hash{}, ErrProof // one key alone is a leaf, wherever it is
+		return Hash{}, ErrProof // a subtree with a single key is a leaf, so its sibling cannot be empty
 	}
 	for d := len(path) - 1; d >= 0; d-- {
 		if TipBit(key, d) == 0 {
@@ -96,8 +106,8 @@ func climb(key, at Hash, path []Hash) (Hash, error) {
 	return at, nil
 }
 
-// VerifyTip returns ErrProof unless the map with this root holds t for key. path
-// lists the siblings from the root down.
+// VerifyTip returns ErrProof unless path proves that the map with this root holds
+// t for key. path lists the sibling hashes from the root downwards.
 func VerifyTip(key Hash, t *Tip, path []Hash, root Hash) error {
 	if at, err := climb(key, t.Leaf(key), path); err != nil || at != root {
 		return ErrProof
@@ -105,9 +115,9 @@ func VerifyTip(key Hash, t *Tip, path []Hash, root Hash) error {
 	return nil
 }
 
-// VerifyNoTip returns ErrProof unless the map with this root holds nothing for key:
-// path ends in an empty subtree, or, where other is not nil, in the leaf of that
-// key, which holds held.
+// VerifyNoTip returns ErrProof unless path proves that the map with this root
+// holds no value for key. The path ends in an empty subtree, or, if other is not
+// nil, in the leaf of the key *other with the value held.
 func VerifyNoTip(key Hash, other *Hash, held *Tip, path []Hash, root Hash) error {
 	var at Hash
 	if other != nil {
@@ -127,16 +137,17 @@ func VerifyNoTip(key Hash, other *Hash, held *Tip, path []Hash, root Hash) error
 	return nil
 }
 
-// TipsExtension returns the extension line of a checkpoint that commits to the map
-// of tips with this root.
+// TipsExtension returns the extension line with which a checkpoint commits to the
+// map of tips with this root.
 func TipsExtension(root Hash) string {
 	return tipsLine + " 1 " + base64.StdEncoding.EncodeToString(root[:])
 }
 
 var errTips = errors.New("checkpoint: want at most one line of the form \"tips 1 <base64 root>\"")
 
-// Tips returns the root of the map of tips. ok is false where the checkpoint
-// does not commit to one: those of releases before 0.5 do not.
+// Tips returns the root of the map of tips that the checkpoint commits to. ok is
+// false if it commits to none, as checkpoints of releases before 0.5. Tips
+// returns an error for a malformed or repeated extension line.
 func (c *Checkpoint) Tips() (root Hash, ok bool, err error) {
 	for _, e := range c.Extensions {
 		name, v, _ := strings.Cut(e, " ")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestTipsVectors: the root of a small map is the one that was computed by hand
-// from the definition, so that the format cannot drift.
+// TestTipsVectors compares the root of a small map with one computed by hand from
+// the definition, so that a change of the format is detected.
 func TestTipsVectors(t *testing.T) {
 	if TipsRoot(nil) != (Hash{}) {
 		t.Error("the empty map's root is not 32 zero bytes")
@@ -43,7 +43,8 @@ func TestTipsVectors(t *testing.T) {
 	}
 }
 
-// path proves key in a map, by the definition.
+// tipPath returns the path of key in a map, computed directly from the
+// definition, and the leaf at its end.
 func tipPath(leaves []TipLeaf, key Hash, depth int) (path []Hash, at *TipLeaf) {
 	if len(leaves) == 0 {
 		return nil, nil
@@ -60,8 +61,9 @@ func tipPath(leaves []TipLeaf, key Hash, depth int) (path []Hash, at *TipLeaf) {
 	return append([]Hash{tipsRoot(half[1-b], depth+1)}, path...), at
 }
 
-// TestTips: every key of a map can be shown to be in it with what it holds and
-// with nothing else, every other to be absent, whatever the order of insertion.
+// TestTips shows that the presence of every key in a map, with its value and no
+// other, and the absence of every other key can be proved, for any order of
+// insertion.
 func TestTips(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for n := range 60 {
@@ -113,6 +115,8 @@ func TestTips(t *testing.T) {
 	}
 }
 
+// TestTipsLine checks the extension line of a checkpoint in its valid and invalid
+// forms.
 func TestTipsLine(t *testing.T) {
 	root := LeafHash([]byte("r"))
 	line := TipsExtension(root)

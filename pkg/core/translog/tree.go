@@ -1,5 +1,13 @@
-// Package translog is the transparency log: the RFC 6962 Merkle tree over the
-// ledger's stored bytes, its proofs, and C2SP checkpoint notes.
+// Package translog implements the transparency log: the RFC 6962 Merkle tree over
+// the ledger's stored bytes with its proofs, the map of session tips, and C2SP
+// checkpoint notes with their cosignatures.
+//
+// The package computes hashes and verifies proofs; it stores nothing. Nodes is
+// the storage of its caller, which must return the hashes that Append passed to
+// sink. Leaves, inner nodes, tip leaves and tip nodes are hashed with the
+// prefixes 0 to 3, so that none can be presented as another. Tests compare the
+// tree with the vectors of RFC 6962's reference implementation, and every proof
+// up to 65 leaves with its definition.
 package translog
 
 import (
@@ -9,10 +17,11 @@ import (
 	"math/bits"
 )
 
-// Hash is a tree hash.
+// Hash is a SHA-256 hash of a node of the log or of the map of tips.
 type Hash = [32]byte
 
-// LeafHash is SHA-256(0x00 ‖ entry) (RFC 6962 section 2.1).
+// LeafHash returns the hash of a log entry: SHA-256(0x00 ‖ entry) (RFC 6962
+// section 2.1).
 func LeafHash(entry []byte) Hash {
 	h := sha256.New()
 	h.Write([]byte{0})
@@ -22,7 +31,8 @@ func LeafHash(entry []byte) Hash {
 	return out
 }
 
-// NodeHash is SHA-256(0x01 ‖ left ‖ right) (RFC 6962 section 2.1).
+// NodeHash returns the hash of an inner node: SHA-256(0x01 ‖ left ‖ right) (RFC
+// 6962 section 2.1).
 func NodeHash(l, r Hash) Hash {
 	var b [65]byte
 	b[0] = 1
@@ -31,17 +41,19 @@ func NodeHash(l, r Hash) Hash {
 	return sha256.Sum256(b[:])
 }
 
-// EmptyRoot is the root of a tree without leaves.
+// EmptyRoot returns the root of a tree without leaves, the SHA-256 of the empty
+// string (RFC 6962 section 2.1).
 func EmptyRoot() Hash { return sha256.Sum256(nil) }
 
 // Nodes returns the hash of the complete subtree of 2^level leaves whose first
-// leaf is index<<level, or the error of the storage.
+// leaf is index<<level, or an error of the storage. Functions of this package
+// return such an error as it is.
 type Nodes func(level uint, index uint64) (Hash, error)
 
 // Append adds leaf n, counted from 0, to a tree of n leaves. It calls sink for
-// every complete subtree that the leaf finishes, the lowest first; the leaf
-// itself is level 0. get returns subtrees that sink received before. The first
-// error of either is returned.
+// every subtree that the leaf completes, from the lowest to the highest; the leaf
+// itself has level 0. get must return the subtrees that earlier calls passed to
+// sink. Append returns the first error of get or sink.
 func Append(n uint64, leaf Hash, get Nodes, sink func(level uint, index uint64, h Hash) error) error {
 	h := leaf
 	for level := uint(0); ; level++ {
@@ -60,7 +72,8 @@ func Append(n uint64, leaf Hash, get Nodes, sink func(level uint, index uint64, 
 	}
 }
 
-// Root returns the root of the first size leaves; it reads O(log size) nodes.
+// Root returns the root of the first size leaves. It calls get O(log size) times,
+// for the complete subtrees that make up the tree.
 func Root(size uint64, get Nodes) (Hash, error) {
 	if size == 0 {
 		return EmptyRoot(), nil
@@ -68,7 +81,8 @@ func Root(size uint64, get Nodes) (Hash, error) {
 	return subtree(0, size, get)
 }
 
-// subtree hashes leaves [lo, hi), lo aligned for the largest power of two in it.
+// subtree returns the hash of the leaves [lo, hi). lo must be a multiple of the
+// largest power of two that does not exceed hi-lo.
 func subtree(lo, hi uint64, get Nodes) (Hash, error) {
 	n := hi - lo
 	if n&(n-1) == 0 {
@@ -87,12 +101,12 @@ func subtree(lo, hi uint64, get Nodes) (Hash, error) {
 	return NodeHash(l, r), nil
 }
 
-// split is the largest power of two below n (n ≥ 2).
+// split returns the largest power of two below n, for n ≥ 2.
 func split(n uint64) uint64 { return 1 << (bits.Len64(n-1) - 1) }
 
 // Inclusion returns the audit path of leaf index, counted from 0, in the tree of
-// size leaves, from the leaf up (RFC 6962 section 2.1.1). It returns an error
-// where the tree has no such leaf, or get fails.
+// size leaves, from the leaf upwards (RFC 6962 section 2.1.1). It returns an
+// error if the tree has no such leaf, or the error of get.
 func Inclusion(index, size uint64, get Nodes) ([]Hash, error) {
 	if index >= size {
 		return nil, fmt.Errorf("leaf %d is not in a tree of %d", index, size)
@@ -100,6 +114,7 @@ func Inclusion(index, size uint64, get Nodes) ([]Hash, error) {
 	return path(index, 0, size, get)
 }
 
+// path implements Inclusion for leaf m in the leaves [lo, hi).
 func path(m, lo, hi uint64, get Nodes) ([]Hash, error) {
 	if hi-lo == 1 {
 		return nil, nil
@@ -121,9 +136,9 @@ func path(m, lo, hi uint64, get Nodes) ([]Hash, error) {
 	return append(p, h), err
 }
 
-// Consistency returns the proof that the tree of old leaves is the beginning of
-// that of size leaves (RFC 6962 section 2.1.2); it is empty where old is 0 or
-// size. It returns an error where old is above size, or get fails.
+// Consistency returns the proof that the tree of old leaves is a prefix of the
+// tree of size leaves (RFC 6962 section 2.1.2). The proof is empty if old is 0 or
+// size. Consistency returns an error if old exceeds size, or the error of get.
 func Consistency(old, size uint64, get Nodes) ([]Hash, error) {
 	if old > size {
 		return nil, fmt.Errorf("tree of %d cannot be a prefix of %d", old, size)
@@ -134,6 +149,7 @@ func Consistency(old, size uint64, get Nodes) ([]Hash, error) {
 	return subproof(old, 0, size, true, get)
 }
 
+// subproof implements SUBPROOF of RFC 6962 section 2.1.2 for the leaves [lo, hi).
 func subproof(m, lo, hi uint64, whole bool, get Nodes) ([]Hash, error) {
 	if m == hi-lo {
 		if whole {
@@ -159,11 +175,12 @@ func subproof(m, lo, hi uint64, whole bool, get Nodes) ([]Hash, error) {
 	return append(p, h), err
 }
 
-// ErrProof is returned for every proof that does not hold.
+// ErrProof is returned for every proof that does not prove its statement. It does
+// not say which hash differs, since no caller can act on that.
 var ErrProof = errors.New("proof does not hold")
 
-// VerifyInclusion returns ErrProof unless proof shows that leaf is the one at
-// index, counted from 0, in the tree of size leaves that has this root (RFC 9162
+// VerifyInclusion returns ErrProof unless proof proves that leaf is at position
+// index, counted from 0, in the tree of size leaves with this root (RFC 9162
 // section 2.1.3.2).
 func VerifyInclusion(index, size uint64, leaf Hash, proof []Hash, root Hash) error {
 	if index >= size {
@@ -187,13 +204,13 @@ func VerifyInclusion(index, size uint64, leaf Hash, proof []Hash, root Hash) err
 	return nil
 }
 
-// walk is the way from a node to the root: its index in its level, and that of
-// the level's last node (fn and sn in RFC 9162).
+// walk is a position on the path from a node to the root: the node's index in its
+// level, and the index of the last node of that level (fn and sn in RFC 9162).
 type walk struct{ node, last uint64 }
 
-// up moves to the parent of the next proof hash and the node, which may be
-// several levels up. left reports whether that hash is the left child; ok is
-// false where there is no parent.
+// up moves to the parent of the current node and the next proof hash, which may
+// be several levels higher. left reports whether the proof hash is the left
+// child. ok is false if the walk is at the root already.
 func (w *walk) up() (left, ok bool) {
 	if w.last == 0 {
 		return false, false
@@ -207,9 +224,9 @@ func (w *walk) up() (left, ok bool) {
 	return left, true
 }
 
-// VerifyConsistency returns ErrProof unless proof shows that the tree of old
-// leaves with oldRoot is the beginning of that of size leaves with root
-// (RFC 9162 section 2.1.4.2).
+// VerifyConsistency returns ErrProof unless proof proves that the tree of old
+// leaves with oldRoot is a prefix of the tree of size leaves with root (RFC 9162
+// section 2.1.4.2).
 func VerifyConsistency(old, size uint64, oldRoot, root Hash, proof []Hash) error {
 	switch {
 	case old > size:
@@ -229,9 +246,9 @@ func VerifyConsistency(old, size uint64, oldRoot, root Hash, proof []Hash) error
 	return provenIf(ok && first == oldRoot && second == root)
 }
 
-// grow computes the roots of the smaller tree, whose last leaf is w.node, and of
-// the larger, whose last is w.last. ok is false where the proof is too long or too
-// short.
+// grow computes the root of the smaller tree, whose last leaf is w.node, and of
+// the larger tree, whose last leaf is w.last. ok is false if the proof has too
+// many or too few hashes.
 func grow(w walk, proof []Hash) (first, second Hash, ok bool) {
 	for w.node&1 == 1 {
 		w.node, w.last = w.node>>1, w.last>>1
@@ -251,6 +268,7 @@ func grow(w walk, proof []Hash) (first, second Hash, ok bool) {
 	return first, second, w.last == 0
 }
 
+// provenIf returns nil if ok, and ErrProof otherwise.
 func provenIf(ok bool) error {
 	if !ok {
 		return ErrProof

@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// The leaves and roots of the RFC 6962 reference tests (certificate
-// transparency's merkletree test vectors).
+// The leaves and roots are the test vectors of the RFC 6962 reference
+// implementation (merkletree of certificate-transparency).
 var (
 	rfcLeaves = []string{"", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"}
 	rfcRoots  = []string{
@@ -24,6 +24,7 @@ var (
 	}
 )
 
+// mem stores the complete subtrees of a tree, by level and index.
 type mem map[[2]uint64]Hash
 
 func (m mem) get(level uint, i uint64) (Hash, error) { return m[[2]uint64{uint64(level), i}], nil }
@@ -34,6 +35,8 @@ func (m mem) add(t *testing.T, n uint64, leaf Hash) {
 	}
 }
 
+// TestRFC6962Roots compares the roots of the trees of 0 to 8 leaves with the
+// published ones.
 func TestRFC6962Roots(t *testing.T) {
 	m := mem{}
 	if r := EmptyRoot(); hex.EncodeToString(r[:]) != "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" {
@@ -49,7 +52,8 @@ func TestRFC6962Roots(t *testing.T) {
 	}
 }
 
-// TestRFC6962Proofs checks published audit paths and consistency proofs.
+// TestRFC6962Proofs compares audit paths and consistency proofs with the
+// published ones.
 func TestRFC6962Proofs(t *testing.T) {
 	m := mem{}
 	for i, l := range rfcLeaves {
@@ -86,7 +90,8 @@ func TestRFC6962Proofs(t *testing.T) {
 	}
 }
 
-// TestProofs: every proof of every tree up to 65 holds, and no changed one.
+// TestProofs shows that every proof of every tree of up to 65 leaves verifies,
+// and that no changed proof does.
 func TestProofs(t *testing.T) {
 	m := mem{}
 	roots := []Hash{EmptyRoot()}
@@ -129,13 +134,16 @@ func TestProofs(t *testing.T) {
 			}
 		}
 	}
-	// The duplicate-leaf forgery (CVE-2012-2459) does not exist here.
+	// Repeating the last leaf changes the root; CVE-2012-2459 was a tree in which
+	// it did not.
 	a, b, c := leaves[0], leaves[1], leaves[2]
 	if NodeHash(NodeHash(a, b), c) == NodeHash(NodeHash(a, b), NodeHash(c, c)) {
 		t.Fatal("duplicated leaf keeps the root")
 	}
 }
 
+// TestNote shows that a signed checkpoint reads back, and that a changed one does
+// not verify.
 func TestNote(t *testing.T) {
 	seed := make([]byte, 32)
 	key, _ := sign.NewKey(seed)
@@ -159,9 +167,9 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// TestDuplicateLeaves: a tree that repeats its last leaf is another tree
-// (CVE-2012-2459 is what happens where it is not), and neither an inner node
-// passes for a leaf, nor a leaf for two.
+// TestDuplicateLeaves shows that repeating the last leaf changes the root (unlike
+// in CVE-2012-2459), that an inner node is not accepted as a leaf, and that a
+// leaf is not accepted at another position.
 func TestDuplicateLeaves(t *testing.T) {
 	leaf := func(s string) Hash { return LeafHash([]byte(s)) }
 	roots := map[Hash]int{}
@@ -188,7 +196,7 @@ func TestDuplicateLeaves(t *testing.T) {
 			if was, ok := roots[root]; ok {
 				t.Fatalf("%d leaves and %d repeats have the root of %d leaves", n, repeat, was)
 			}
-			// Where the leaf is not, no proof puts it.
+			// The proof of a leaf verifies at no other position.
 			first, err := Inclusion(uint64(n-1), i, m.get)
 			if err != nil {
 				t.Fatal(err)
@@ -214,7 +222,8 @@ func TestDuplicateLeaves(t *testing.T) {
 	}
 }
 
-// TestFrontier: a frontier has the roots of the whole tree.
+// TestFrontier shows that a Frontier has the same root as the stored tree at
+// every size.
 func TestFrontier(t *testing.T) {
 	m, f := mem{}, Frontier{}
 	for n := uint64(0); n < 300; n++ {

@@ -7,16 +7,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// SignEpoch returns l, the opening of a log epoch, signed with the root key.
+// SignEpoch returns l, the opening of a log epoch, signed with the root key. It
+// sets SignerKID and Sig and checks nothing else.
 func SignEpoch(root *sign.Key, l contract.LogEpoch) contract.LogEpoch {
 	l.SignerKID, l.Sig = root.KID, ""
 	l.Sig = root.Sign(sign.DomainEpoch, contract.Bytes(&l))
 	return l
 }
 
-// VerifyEpoch returns the document of e, or an error unless e opens a log epoch
-// after the first and carries the signature of a key that is a root at its
-// lamport, by keyAt (see Registry.At).
+// VerifyEpoch returns the document in the data of e. It returns an error unless
+// the document opens a log epoch after the first, for the tenant of the event,
+// and is signed by a key that was a root key at the event's Lamport time. keyAt
+// is Registry.At.
 func VerifyEpoch(e *contract.Event, keyAt func(kid, owner, use string, lamport uint64) ([]byte, error)) (l contract.LogEpoch, err error) {
 	if err := contract.Decode(e.Data, &l); err != nil {
 		return l, err

@@ -10,7 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// registry has a root, published at 1, and a key of policy's, published at 5.
+// registry returns a registry with a root key published at Lamport time 1 and a
+// key of policy published at 5.
 func registry(t *testing.T) (r *trust.Registry, root, policy *sign.Key) {
 	t.Helper()
 	root, policy = key(t, "root"), key(t, "policy")
@@ -24,8 +25,8 @@ func registry(t *testing.T) (r *trust.Registry, root, policy *sign.Key) {
 	return r, root, policy
 }
 
-// TestApplyErrors: each reason for which a document is refused, and that the
-// registry is as before.
+// TestApplyErrors checks each reason to reject a document, and that a rejected
+// document leaves the registry unchanged.
 func TestApplyErrors(t *testing.T) {
 	evil := key(t, "evil")
 	for name, c := range map[string]struct {
@@ -71,8 +72,8 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
-// TestAt: a key is one of owner's, for a use, from its publishing to the lamport
-// before its revocation.
+// TestAt shows that a key is valid for its owner and its uses only, from its
+// publication until just before its revocation.
 func TestAt(t *testing.T) {
 	r, root, policy := registry(t)
 	if err := r.Apply(doc(root, policy, "policy", true, contract.UseDecision, contract.UseReceipt), 9); err != nil {
@@ -84,7 +85,7 @@ func TestAt(t *testing.T) {
 	for _, c := range []struct {
 		kid, owner, use string
 		lamport         uint64
-		want            string // in the error; empty = valid
+		want            string // part of the error; empty = valid
 	}{
 		{policy.KID, "policy", contract.UseDecision, 5, ""}, {policy.KID, "policy", contract.UseReceipt, 8, ""},
 		{policy.KID, "policy", contract.UseDecision, 4, "not yet published at lamport 4"}, {policy.KID, "policy", contract.UseDecision, 9, "was revoked at lamport 9"},
@@ -106,7 +107,7 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// TestCurrent: the newest key that is valid.
+// TestCurrent shows that the newest valid key is returned.
 func TestCurrent(t *testing.T) {
 	r, root, old := registry(t)
 	next := key(t, "policy-2")
@@ -136,7 +137,8 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// TestDump: a line for each key, oldest first, keys of one lamport by id.
+// TestDump shows that the dump has one line per key, in order of publication and
+// then of key id.
 func TestDump(t *testing.T) {
 	r, root, policy := registry(t)
 	if err := r.Apply(doc(root, key(t, "a"), "a", false, contract.UseSeal), 5); err != nil {
@@ -166,7 +168,8 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// TestEpoch: a root key opens a log epoch after the first, of its own mesh.
+// TestEpoch shows that only a root key can open a log epoch, only one after the
+// first, and only for its own mesh.
 func TestEpoch(t *testing.T) {
 	r, root, policy := registry(t)
 	for name, c := range map[string]struct {

@@ -1,6 +1,11 @@
-// Package trust is the registry of public keys: a fold over the ledger's
-// key_published and key_revoked events that says whose a key was, and for what
-// use, at any lamport.
+// Package trust is the registry of public keys. It is built from the ledger's
+// key_published and key_revoked events, and returns, for any Lamport time, which
+// owner a key belonged to and what it could be used for.
+//
+// Time is the Lamport time of the ledger and not the clock, so that two readers
+// of one ledger agree on whether a signature was valid. The only key that a
+// reader must know beforehand is the id of the first root key; every other key is
+// signed by a root key that was valid before. The package holds public keys only.
 package trust
 
 import (
@@ -16,33 +21,33 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Registry holds keys by id. The zero value with Root set is ready to use. Root
-// is the reader's trust anchor and is never taken from the ledger. A Registry
-// must not be used from several goroutines while Apply runs.
+// Registry holds public keys by id. The zero value with Root set is ready to use.
+// Root is the reader's trust anchor and must not come from the ledger. A Registry
+// may be read concurrently, but not while Apply runs.
 type Registry struct {
-	Root string // KID of the first root key; it endorses its successors
+	Root string // id of the first root key, which signs its successors
 	keys map[string]entry
 }
 
 type entry struct {
 	doc            contract.TrustKey
 	public         []byte
-	since, revoked uint64 // lamport; revoked 0 = valid
+	since, revoked uint64 // Lamport times of publication and revocation; revoked is 0 for a valid key
 }
 
-// Publish returns k signed with the root key. Its id and uses are not
-// checked here but by Apply.
+// Publish returns k signed with the root key. It sets SignerKID and Sig; the
+// other fields are checked by Apply.
 func Publish(root *sign.Key, k contract.TrustKey) contract.TrustKey {
 	k.SignerKID, k.Sig = root.KID, ""
 	k.Sig = root.Sign(sign.DomainTrust, contract.Bytes(&k))
 	return k
 }
 
-// Apply folds the next trust event in, k, which happened at lamport. The first
-// must be the root publishing itself; every later one carries the signature of a
-// root key that is valid at its lamport. A root key published under the
-// signature of another succeeds it; the last valid root cannot be revoked. After
-// an error the registry is as before.
+// Apply adds the next trust event with document k, which has the Lamport time
+// lamport. The first document must publish the root key and be signed by it;
+// every later one must be signed by a root key that is valid at its Lamport time.
+// A root key that another root key publishes is its successor. The last valid
+// root key cannot be revoked. After an error the registry is unchanged.
 func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	public, err := r.authentic(&k, lamport)
 	if err == nil {
@@ -54,7 +59,8 @@ func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	return nil
 }
 
-// authentic returns the public key of a document that a root key signed.
+// authentic returns the public key in k, after checking that a valid root key
+// signed k.
 func (r *Registry) authentic(k *contract.TrustKey, lamport uint64) ([]byte, error) {
 	public, err := sign.Base64(k.PublicKey)
 	if err != nil || len(public) != 32 {
@@ -74,13 +80,13 @@ func (r *Registry) authentic(k *contract.TrustKey, lamport uint64) ([]byte, erro
 	return public, sign.Verify(signer, sign.DomainTrust, contract.Bytes(&body), k.Sig)
 }
 
-// anchors reports whether k is the root publishing itself, which no key in the
-// registry can sign.
+// anchors reports whether k publishes the first root key. No other key can sign
+// that document, so it is signed by itself.
 func (r *Registry) anchors(k *contract.TrustKey) bool {
 	return k.KID == r.Root && k.SignerKID == r.Root && !r.Has(r.Root)
 }
 
-// fold stores an authentic document.
+// fold stores a document whose signature has been verified.
 func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) error {
 	old, known := r.keys[k.KID]
 	switch {
@@ -89,7 +95,7 @@ func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) erro
 	case k.Revoked && r.lastRoot(&old, lamport):
 		return errors.New("the last root cannot be revoked")
 	case k.Revoked && old.revoked != 0:
-		return nil // the first revocation counts
+		return nil // the earliest revocation is the valid one
 	case k.Revoked:
 		old.revoked = lamport
 		r.keys[k.KID] = old
@@ -104,14 +110,15 @@ func (r *Registry) fold(k contract.TrustKey, public []byte, lamport uint64) erro
 	return nil
 }
 
-// lastRoot reports whether e is a root key and less than two are valid.
+// lastRoot reports whether e is a root key and fewer than two root keys are
+// valid.
 func (r *Registry) lastRoot(e *entry, lamport uint64) bool {
 	return slices.Contains(e.doc.Uses, contract.UseRoot) && len(r.Publics("provision", contract.UseRoot, lamport)) < 2
 }
 
-// At returns the public key kid, or an error unless it was owner's for use at
-// lamport: since it was published, and before it was revoked. The caller must
-// not change the bytes.
+// At returns the public key kid. It returns an error unless the key belonged to
+// owner, could be used for use, had been published by lamport, and had not been
+// revoked by then. The caller must not change the bytes.
 func (r *Registry) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	e, ok := r.keys[kid]
 	switch {
@@ -129,7 +136,7 @@ func (r *Registry) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	return e.public, nil
 }
 
-// Current returns the newest key document of owner's for use that is not
+// Current returns the newest document of owner's keys for use that is not
 // revoked, and whether there is one.
 func (r *Registry) Current(owner, use string) (contract.TrustKey, bool) {
 	var best entry
@@ -141,11 +148,12 @@ func (r *Registry) Current(owner, use string) (contract.TrustKey, bool) {
 	return best.doc, best.since > 0
 }
 
-// Has reports whether kid is published.
+// Has reports whether a key with id kid was published, even if it is revoked by
+// now.
 func (r *Registry) Has(kid string) bool { _, ok := r.keys[kid]; return ok }
 
 // Publics returns the public keys that owner had for use at lamport, in no
-// particular order.
+// particular order. The caller must not change their bytes.
 func (r *Registry) Publics(owner, use string, lamport uint64) [][]byte {
 	var out [][]byte
 	for kid := range r.keys {
@@ -156,16 +164,17 @@ func (r *Registry) Publics(owner, use string, lamport uint64) [][]byte {
 	return out
 }
 
-// Key is one key with the lamports at which it was published and revoked; the
-// latter is 0 where it is valid.
+// Key is one key of the registry with the Lamport times of its publication and
+// revocation. RevokedSince is 0 for a valid key.
 type Key struct {
 	contract.TrustKey
 	Since        uint64 `json:"since_lamport"`
 	RevokedSince uint64 `json:"revoked_since_lamport,omitempty"`
 }
 
-// Dump returns the registry's canonical form: a line of canonical JSON for each
-// key, oldest first. Two registries with the same keys have the same bytes.
+// Dump returns the registry's canonical form: one line of canonical JSON for each
+// key, in order of publication. Two registries with the same keys have the same
+// dump, which replay compares.
 func (r *Registry) Dump() []byte {
 	var b []byte
 	for _, k := range r.Keys() {
@@ -178,7 +187,8 @@ func (r *Registry) Dump() []byte {
 	return b
 }
 
-// Keys lists every key, oldest first.
+// Keys returns every key, revoked ones included, in order of publication. The
+// caller owns the slice.
 func (r *Registry) Keys() []Key {
 	var out []Key
 	for _, e := range r.keys {

@@ -23,6 +23,8 @@ func doc(signer, k *sign.Key, owner string, revoked bool, uses ...string) contra
 	return trust.Publish(signer, contract.TrustKey{Algorithm: "ed25519", KID: k.KID, Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(k.Public()), Revoked: revoked, Tenant: "t", Uses: uses})
 }
 
+// TestRegistry shows the life of a key: publication by the root key, use, and
+// revocation.
 func TestRegistry(t *testing.T) {
 	root, policy, evil := key(t, "root"), key(t, "policy"), key(t, "evil")
 	r := &trust.Registry{Root: root.KID}
@@ -70,8 +72,9 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestRootRotation: a root endorses its successor, which then signs; the old
-// one is revoked from a lamport on, and what it signed before stands.
+// TestRootRotation shows that a root key publishes its successor, which then
+// signs alone. After the first root key is revoked, its earlier signatures remain
+// valid.
 func TestRootRotation(t *testing.T) {
 	first, second, policy, late := key(t, "root"), key(t, "second"), key(t, "policy"), key(t, "late")
 	r := &trust.Registry{Root: first.KID}
@@ -82,7 +85,7 @@ func TestRootRotation(t *testing.T) {
 		}
 	}
 	apply(true, doc(first, first, "provision", false, contract.UseRoot), 1)
-	apply(false, doc(first, first, "provision", true, contract.UseRoot), 2) // the last root
+	apply(false, doc(first, first, "provision", true, contract.UseRoot), 2) // the only root key
 	apply(false, doc(second, second, "provision", false, contract.UseRoot), 2)
 	apply(true, doc(first, policy, "policy", false, contract.UseDecision), 3)
 	apply(true, doc(first, second, "provision", false, contract.UseRoot), 4)

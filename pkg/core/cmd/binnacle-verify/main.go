@@ -1,9 +1,11 @@
-// Command binnacle-verify checks evidence offline: a pack, an exported ledger,
-// or the folder of an archive. It imports only the standard library and the
-// trusted core.
+// Command binnacle-verify checks evidence offline: an evidence pack, an exported
+// ledger, or the folder of an archive. It imports only the standard library and
+// the trusted core, so that a reader can audit everything that it runs. The
+// checks are in package evidence; this command reads flags and files and prints
+// the report.
 //
-// Exit codes: 0 verified, 1 something is wrong (named on standard error),
-// 2 usage, or a file that does not exist.
+// Exit codes: 0 verified; 1 verification failed, with the reason on standard
+// error; 2 wrong usage, or a file that does not exist.
 package main
 
 import (
@@ -21,8 +23,8 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Getenv("BINNACLE_ROOT"), os.Stdout, os.Stderr)) }
 
-// run is the command with its arguments; envRoot is the root that the
-// environment names. It returns the exit code.
+// run executes the command with these arguments and returns its exit code.
+// envRoot is the value of BINNACLE_ROOT.
 func run(args []string, envRoot string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("binnacle-verify", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -61,7 +63,8 @@ func run(args []string, envRoot string, stdout, stderr io.Writer) int {
 	return show(stdout, stderr, rep, *asJSON)
 }
 
-// show prints a report. Where that fails, the exit code must not say verified.
+// show prints a report. It returns 2 if printing fails, because exit code 0 means
+// that the reader has the report.
 func show(stdout, stderr io.Writer, rep fmt.Stringer, asJSON bool) int {
 	var err error
 	if asJSON {
@@ -76,7 +79,8 @@ func show(stdout, stderr io.Writer, rep fmt.Stringer, asJSON bool) int {
 	return 0
 }
 
-// demands reads what is wanted beyond a valid proof.
+// demands reads the files that name witnesses and an earlier checkpoint; both are
+// optional.
 func demands(witnesses, kept string) (d evidence.Demands, err error) {
 	if witnesses != "" {
 		b, err := os.ReadFile(witnesses)
@@ -95,8 +99,9 @@ func demands(witnesses, kept string) (d evidence.Demands, err error) {
 	return d, nil
 }
 
-// rootKID resolves the trust anchor, which never comes from what is verified:
-// the flag's value, the environment's, or the file of a mesh beside it.
+// rootKID returns the key id of the trusted root, which never comes from the
+// evidence itself: from the flag, else from the environment, else from
+// data/root.kid. Flag and environment hold a key id or a file name.
 func rootKID(flagValue, env string) (string, error) {
 	v := flagValue
 	if v == "" {

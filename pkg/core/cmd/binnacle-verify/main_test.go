@@ -15,7 +15,7 @@ const (
 	pack  = packs + "good-3-calls.tar"
 )
 
-// trusted is the root of the conformance packs.
+// trusted returns the key id of the root that signed the conformance packs.
 func trusted(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(packs + "index.json")
@@ -29,6 +29,7 @@ func trusted(t *testing.T) string {
 	return ix.Root
 }
 
+// file writes text to a file in a temporary folder and returns its path.
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 	p := filepath.Join(t.TempDir(), name)
@@ -38,7 +39,7 @@ func file(t *testing.T, name, text string) string {
 	return p
 }
 
-// TestExitCodes: the exit code and the message follow from arguments,
+// TestExitCodes checks exit code and output for combinations of arguments,
 // environment and files.
 func TestExitCodes(t *testing.T) {
 	root := trusted(t)
@@ -80,8 +81,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestDefaultRoot: without flag and environment the root is that of the mesh in
-// the working directory.
+// TestDefaultRoot shows that without flag and environment the root is read from
+// data/root.kid in the working directory.
 func TestDefaultRoot(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.Mkdir("data", 0o700); err != nil {
@@ -95,7 +96,7 @@ func TestDefaultRoot(t *testing.T) {
 	}
 }
 
-// TestNotShown: a report that cannot be written is no success.
+// TestNotShown shows that the exit code is not 0 if the report cannot be written.
 func TestNotShown(t *testing.T) {
 	root, text := trusted(t), pack
 	for _, args := range [][]string{{"--root", root, text}, {"--root", root, "--json", text}} {
@@ -106,12 +107,12 @@ func TestNotShown(t *testing.T) {
 	}
 }
 
-// full is a disk without room.
+// full is a writer to a full disk.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-// origin is the folder that tests start in.
+// origin is the folder in which the tests start.
 var origin = func() string {
 	dir, err := os.Getwd()
 	if err != nil {
