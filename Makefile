@@ -74,6 +74,7 @@ gen: ## regenerate types and references
 	cd services/gateway && go run ./internal/openapigen
 	cd services/binnacle && go run ./internal/asyncgen
 	cd services/llm-router && go run ./internal/confgen
+	cd services/binnacle && go run ./internal/confgen
 	cd services/binnacle && go run . manual --reference ../../docs/reference/cli.md
 
 fix: ## put modules in step, regenerate, format

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -12,13 +13,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
@@ -54,70 +55,52 @@ func (k Keys) Text(name string) (string, error) {
 // Path is a key file's place.
 func (k Keys) Path(name string) string { return filepath.Join(string(k), name) }
 
-// Getenv reads an environment variable with a default.
-func Getenv(name, def string) string {
-	if v := os.Getenv(name); v != "" {
-		return v
+// usualFile is the configuration file of a service that nothing names one to.
+const usualFile = "/etc/binnacle/binnacle.yaml"
+
+// loadConfig reads the configuration of a service: the file that BINNACLE_CONFIG_FILE
+// names, or the usual one if it exists, and the files of the folder BINNACLE_CONFIG.
+func loadConfig(service string) (*config.Loaded, error) {
+	file := os.Getenv("BINNACLE_CONFIG_FILE")
+	if file == "" {
+		if _, err := os.Stat(usualFile); err == nil {
+			file = usualFile
+		}
 	}
-	return def
+	folder := os.Getenv("BINNACLE_CONFIG")
+	if folder == "" {
+		folder = "/config"
+	}
+	return config.Load(config.Source{Program: service, File: file, Folder: folder, Getenv: os.Getenv})
 }
 
-// ConfigFile is the path that an environment variable names; where it is empty,
-// the file or folder of that name in the configuration folder (BINNACLE_CONFIG,
-// /config); "" where there is neither.
-func ConfigFile(env, name string) string {
-	if v := os.Getenv(env); v != "" {
-		return v
-	}
-	path := filepath.Join(Getenv("BINNACLE_CONFIG", "/config"), name)
-	if _, err := os.Stat(path); err != nil {
-		return ""
-	}
-	return path
-}
-
-// ConfigFiles is like ConfigFile for a comma-separated list; where the variable
-// is empty, it is the files of the configuration folder with one of the endings,
-// by name.
-func ConfigFiles(env string, endings ...string) []string {
-	if v := os.Getenv(env); v != "" {
-		return strings.Split(v, ",")
-	}
-	var out []string
-	for _, e := range endings {
-		found, _ := filepath.Glob(filepath.Join(Getenv("BINNACLE_CONFIG", "/config"), "*"+e)) // the pattern is well-formed
-		out = append(out, found...)
-	}
-	slices.Sort(out)
-	return out
-}
-
-// Main runs one service as a process of its own and does not return. It reads
-//
-//	BINNACLE_NATS    NATS server (nats://127.0.0.1:4222)
-//	BINNACLE_KEYS    folder of key files (/run/secrets)
-//	BINNACLE_CONFIG  folder of configuration files (/config)
-//	BINNACLE_TENANT  environment id (default)
-//	BINNACLE_LOG     level of the log: debug, info, warn or error (info)
+// Main runs one service as a process of its own and does not return. Its configuration
+// is read by package config and handed to build; a wrong one ends the process with
+// exit code 1, after a line of the log for each problem.
 //
 // SIGUSR1 logs a level more while it runs, SIGUSR2 a level less.
 //
-// Started with the argument "health" it asks the running process instead and
+// Started with the argument "health" it queries the running process instead and
 // exits 0 when that takes work. SIGTERM drains: stop pulling, finish or hand
 // back work, flush, exit 0.
-func Main(service string, build func(Keys) (Service, error)) {
+func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 	if len(os.Args) == 2 && os.Args[1] == "health" {
 		os.Exit(AskHealth(service))
 	}
 	debug.SetGCPercent(300) // the heap is small and garbage is plenty
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	level, err := logs.Parse(os.Getenv("BINNACLE_LOG"))
-	logs.Start(ctx, os.Stderr, logs.JSON, level)
+	c, err := loadConfig(service)
 	if err != nil {
-		slog.Error("BINNACLE_LOG is not used", "err", err)
+		logs.Start(ctx, os.Stderr, logs.JSON, slog.LevelInfo)
+		for _, p := range config.Problems(err) {
+			slog.Error("configuration refused", "service", service, "err", p)
+		}
+		os.Exit(1)
 	}
-	if err := serveProcess(ctx, service, build); err != nil {
+	level, _ := logs.Parse(c.Config.Log.Level) // it was checked
+	logs.Start(ctx, os.Stderr, logs.JSON, level)
+	if err := serveProcess(ctx, service, &c.Config, build); err != nil {
 		slog.Error("stopped", "service", service, "err", err)
 		os.Exit(1)
 	}
@@ -136,16 +119,16 @@ func NATSCA(keys string) string {
 	return f
 }
 
-func serveProcess(ctx context.Context, service string, build func(Keys) (Service, error)) error {
-	keys := Keys(Getenv("BINNACLE_KEYS", "/run/secrets"))
+func serveProcess(ctx context.Context, service string, c *config.Config, build func(Keys, *config.Config) (Service, error)) error {
+	keys := Keys(c.Keys)
 	if err := private.Check(string(keys)); err != nil {
 		return err
 	}
-	s, err := build(keys)
+	s, err := build(keys, c)
 	if err != nil {
 		return err
 	}
-	cfg := Config{Dialer: bus.Dialer{URL: Getenv("BINNACLE_NATS", "nats://127.0.0.1:4222"), CA: NATSCA(string(keys))}, Tenant: Getenv("BINNACLE_TENANT", "default")}
+	cfg := Config{Dialer: bus.Dialer{URL: c.NATS.URL, CA: cmp.Or(c.NATS.CA, NATSCA(string(keys)))}, Tenant: c.Tenant, TracesTo: c.Tracing.Endpoint}
 	if cfg.RootKID, err = keys.Text("root.kid"); err != nil {
 		return err
 	}

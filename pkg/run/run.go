@@ -50,6 +50,7 @@ type Config struct {
 	// moment its key is published.
 	SignSeed func() ([]byte, error)
 	RootKID  string // the root key this mesh trusts
+	TracesTo string // URL of OpenTelemetry's collector; "" = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
 }
 
 // Env is a running instance's surroundings.
@@ -244,7 +245,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	env.Box.Serve(KeysView, func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(env.Trust.dump())
 	})
-	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance); err != nil {
+	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance, cfg.TracesTo); err != nil {
 		return fmt.Errorf("%s: tracing: %w", slot.Instance, err)
 	}
 	defer func() {

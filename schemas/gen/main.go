@@ -63,9 +63,6 @@ func main() {
 	if err := page(byService); err != nil {
 		log.Fatal(err)
 	}
-	if err := configPage(); err != nil {
-		log.Fatal(err)
-	}
 	if err := errors.Join(reasons(), names(byService), shapes(files)); err != nil {
 		log.Fatal(err)
 	}

@@ -2,14 +2,13 @@
 package main
 
 import (
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 )
 
-// Environment: BINNACLE_STATE (folder for view and checkpoint, /state),
-// BINNACLE_DURABILITY (process, power, replicated).
 func main() {
-	run.Main("audit", func(run.Keys) (run.Service, error) {
-		return &audit.Service{Config: audit.Config{Dir: run.Getenv("BINNACLE_STATE", "/state"), Durability: run.Getenv("BINNACLE_DURABILITY", "process")}}, nil
+	run.Main("audit", func(_ run.Keys, c *config.Config) (run.Service, error) {
+		return &audit.Service{Config: audit.Config{Dir: c.Audit.State, Durability: c.Durability}}, nil
 	})
 }

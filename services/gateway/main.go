@@ -5,21 +5,16 @@ import (
 	"crypto/ed25519"
 	"encoding/hex"
 	"errors"
-	"os"
-	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
 
-// Environment: BINNACLE_LISTEN (0.0.0.0:8080), BINNACLE_DURABILITY,
-// BINNACLE_EXPECT (services /readyz waits for), BINNACLE_APPROVAL_WEBHOOK,
-// BINNACLE_CAPTURE (plain, encrypted, hashed or off).
-// BINNACLE_TLS_CERT and BINNACLE_TLS_KEY (PEM files; without, plain HTTP).
-// Keys: token.pub, and webhook.seed for a webhook.
+// Key files: token.pub, and webhook.seed for a webhook.
 func main() {
-	run.Main("gateway", func(keys run.Keys) (run.Service, error) {
+	run.Main("gateway", func(keys run.Keys, c *config.Config) (run.Service, error) {
 		text, err := keys.Text("token.pub")
 		if err != nil {
 			return nil, err
@@ -28,18 +23,17 @@ func main() {
 		if err != nil || len(key) != ed25519.PublicKeySize {
 			return nil, errors.New("token.pub does not hold an Ed25519 public key in hex")
 		}
-		webhook := os.Getenv("BINNACLE_APPROVAL_WEBHOOK")
 		var webhookKey []byte
-		if webhook != "" {
+		if c.Gateway.ApprovalWebhook != "" {
 			if webhookKey, err = keys.Seed("webhook.seed"); err != nil {
 				return nil, err
 			}
 		}
-		return &gateway.Service{Config: gateway.Config{TLSCert: os.Getenv("BINNACLE_TLS_CERT"), TLSKey: os.Getenv("BINNACLE_TLS_KEY"), Capture: os.Getenv("BINNACLE_CAPTURE"), Webhook: webhook, WebhookKey: webhookKey, Addr: run.Getenv("BINNACLE_LISTEN", "0.0.0.0:8080"), TokenKey: key, Version: run.Version(),
-			Durability: run.Getenv("BINNACLE_DURABILITY", "process"),
-			Expect:     strings.Split(run.Getenv("BINNACLE_EXPECT", "audit,judge,llm-router,policy,session-runner,vault-broker"), ","),
+		return &gateway.Service{Config: gateway.Config{TLSCert: c.Gateway.TLS.Cert, TLSKey: c.Gateway.TLS.Key, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, WebhookKey: webhookKey, Addr: c.Gateway.Listen, TokenKey: key, Version: run.Version(),
+			Durability: c.Durability,
+			Expect:     c.Gateway.Expect,
 			Listening: func(addr string) {
-				if f := os.Getenv("BINNACLE_ADDR_FILE"); f != "" {
+				if f := c.Gateway.AddressFile; f != "" {
 					_ = private.Write(f, []byte(addr))
 				}
 			}}}, nil

@@ -3,24 +3,22 @@ package main
 
 import (
 	"fmt"
-	"os"
 
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
 
-// Environment: BINNACLE_LLM (JSON file naming providers; optional; else llm.json
-// of the configuration folder).
 func main() {
-	run.Main("llm-router", func(run.Keys) (run.Service, error) {
+	run.Main("llm-router", func(_ run.Keys, c *config.Config) (run.Service, error) {
 		s := &llmrouter.Service{}
-		if f := run.ConfigFile("BINNACLE_LLM", "llm.json"); f != "" {
-			b, err := os.ReadFile(f)
+		if d := c.LLMRouter.Document; d.Given() {
+			doc, where, err := d.Read("/llm-router/document")
 			if err != nil {
 				return nil, err
 			}
-			if s.Config, err = llmrouter.ReadConfig(b); err != nil {
-				return nil, fmt.Errorf("%s: %w", f, err)
+			if s.Config, err = llmrouter.ReadConfig(doc); err != nil {
+				return nil, fmt.Errorf("%s: %w", where, err)
 			}
 		}
 		return s, nil

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
@@ -12,15 +13,11 @@ import (
 // samples is where images have the sample packs.
 const samples = "/packs"
 
-// Environment: BINNACLE_PACKS (folder; else packs of the configuration folder,
-// else the image's samples), BINNACLE_STATE (scratch, /state), BINNACLE_CONTAINERD
-// (socket; auto = the usual one if there is one; empty = tier process),
-// BINNACLE_FIFO (folder that client and daemon both see), BINNACLE_NOOP (1 offers
-// tool.noop).
+// Without a folder of packs it takes the samples, where the image has them.
 func main() {
-	run.Main("session-runner", func(run.Keys) (run.Service, error) {
-		cfg := sessionrunner.Config{PacksDir: run.ConfigFile("BINNACLE_PACKS", "packs"), StateDir: run.Getenv("BINNACLE_STATE", "/state"),
-			Containerd: containerdSocket(run.Getenv("BINNACLE_CONTAINERD", "")), FIFODir: run.Getenv("BINNACLE_FIFO", ""), Noop: run.Getenv("BINNACLE_NOOP", "") == "1"}
+	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
+		cfg := sessionrunner.Config{PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,
+			Containerd: containerdSocket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Noop: c.SessionRunner.Noop}
 		if cfg.PacksDir == "" {
 			if _, err := os.Stat(samples); err == nil {
 				cfg.PacksDir = samples

@@ -2,24 +2,15 @@
 package main
 
 import (
-	"os"
-
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
-// Environment: BINNACLE_STATE (folder of the encrypted file, /state),
-// BINNACLE_VAULT_KEK (key-encryption key in hex, instead of the file). Keys:
-// vault.kek, vault.seal.
+// Key files: vault.kek, unless the configuration names another place, and vault.seal.
 func main() {
-	run.Main("vault-broker", func(keys run.Keys) (run.Service, error) {
-		var kek []byte
-		var err error
-		if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
-			kek, err = run.ParseSeed("BINNACLE_VAULT_KEK", v)
-		} else {
-			kek, err = keys.Seed("vault.kek")
-		}
+	run.Main("vault-broker", func(keys run.Keys, c *config.Config) (run.Service, error) {
+		kek, err := keyEncryptionKey(keys, c.VaultBroker.KEK)
 		if err != nil {
 			return nil, err
 		}
@@ -27,6 +18,19 @@ func main() {
 		if err != nil {
 			return nil, err
 		}
-		return &vaultbroker.Service{Config: vaultbroker.Config{Dir: run.Getenv("BINNACLE_STATE", "/state"), KEK: kek, SealSeed: sealSeed}}, nil
+		return &vaultbroker.Service{Config: vaultbroker.Config{Dir: c.VaultBroker.State, KEK: kek, SealSeed: sealSeed}}, nil
 	})
+}
+
+// keyEncryptionKey reads the key from where the configuration says, else from the
+// folder of keys.
+func keyEncryptionKey(keys run.Keys, at config.Secret) ([]byte, error) {
+	if !at.Given() {
+		return keys.Seed("vault.kek")
+	}
+	text, err := at.Read()
+	if err != nil {
+		return nil, err
+	}
+	return run.ParseSeed(at.Where(), text)
 }

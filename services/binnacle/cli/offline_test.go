@@ -163,12 +163,13 @@ func TestOfflineKeys(t *testing.T) {
 // the configuration of a mesh.
 func TestMeshConfig(t *testing.T) {
 	alone(t)
-	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK"} {
+	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
 		t.Setenv("BINNACLE_"+name, "")
 	}
 	llm := filepath.Join(t.TempDir(), "llm.json")
-	write(t, filepath.Dir(llm), map[string]string{"llm.json": `{"surplus":1}`})
-	base := mesh.Config{Dir: "data", Addr: "127.0.0.1:8080", Capture: "plain"}
+	write(t, filepath.Dir(llm), map[string]string{"llm.json": `{"surplus":1}`, "mesh.yaml": "data: /f\ngateway: {capture: hashed}\nnats: {max_store: 64MiB}\n"})
+	file := filepath.Join(filepath.Dir(llm), "mesh.yaml")
+	base := mesh.Config{Dir: "data", Addr: "127.0.0.1:8080", Capture: "plain", MaxStore: 1e12}
 	with := func(change func(*mesh.Config)) mesh.Config { c := base; change(&c); return c }
 	for _, x := range []struct {
 		line, env string
@@ -178,11 +179,11 @@ func TestMeshConfig(t *testing.T) {
 		{"", "", base, ""},
 		{"--addr a:1 --data d", "BINNACLE_ADDR=b:2 BINNACLE_DATA=e", with(func(c *mesh.Config) { c.Addr, c.Dir = "a:1", "d" }), ""},
 		{"", "BINNACLE_ADDR=b:2 BINNACLE_DATA=e", with(func(c *mesh.Config) { c.Addr, c.Dir = "b:2", "e" }), ""},
-		{"--packs p --containerd s --capture off --nats-listen n:1 --approval-webhook w --noop", "BINNACLE_PACKS=q BINNACLE_APPROVAL_WEBHOOK=v", with(func(c *mesh.Config) {
-			c.Packs, c.Containerd, c.Capture, c.NATSListen, c.Webhook, c.Noop = "p", "s", "off", "n:1", "w", true
+		{"--packs p --containerd s --capture off --nats-listen n:1 --approval-webhook http://w --noop", "BINNACLE_PACKS=q BINNACLE_APPROVAL_WEBHOOK=http://v", with(func(c *mesh.Config) {
+			c.Packs, c.Containerd, c.Capture, c.NATSListen, c.Webhook, c.Noop = "p", "s", "off", "n:1", "http://w", true
 		}), ""},
-		{"", "BINNACLE_PACKS=q BINNACLE_CAPTURE=hashed BINNACLE_APPROVAL_WEBHOOK=v BINNACLE_CONTAINERD=s", with(func(c *mesh.Config) {
-			c.Packs, c.Capture, c.Webhook, c.Containerd = "q", "hashed", "v", "s"
+		{"", "BINNACLE_PACKS=q BINNACLE_CAPTURE=hashed BINNACLE_APPROVAL_WEBHOOK=http://v BINNACLE_CONTAINERD=s", with(func(c *mesh.Config) {
+			c.Packs, c.Capture, c.Webhook, c.Containerd = "q", "hashed", "http://v", "s"
 		}), ""},
 		{"--tls-cert a --tls-key b --nats-tls-cert c --nats-tls-key d", "", with(func(c *mesh.Config) { c.TLSCert, c.TLSKey, c.NATSCert, c.NATSKey = "a", "b", "c", "d" }), ""},
 		{"", "BINNACLE_TLS_CERT=a BINNACLE_TLS_KEY=b BINNACLE_NATS_TLS_CERT=c BINNACLE_NATS_TLS_KEY=d", with(func(c *mesh.Config) { c.TLSCert, c.TLSKey, c.NATSCert, c.NATSKey = "a", "b", "c", "d" }), ""},
@@ -193,6 +194,10 @@ func TestMeshConfig(t *testing.T) {
 		{"--policy a --policy b,c", "", with(func(c *mesh.Config) { c.Policies = []string{"a", "b,c"} }), ""},
 		{"", "BINNACLE_VAULT_KEK=" + strings.Repeat("00", 32), with(func(c *mesh.Config) { c.VaultKEK = make([]byte, 32) }), ""},
 		{"", "BINNACLE_VAULT_KEK=short", base, "BINNACLE_VAULT_KEK"},
+		{"--config " + file, "", with(func(c *mesh.Config) { c.Dir, c.Capture, c.MaxStore = "/f", "hashed", 64<<20 }), ""},
+		{"--data g --capture off", "BINNACLE_CONFIG_FILE=" + file, with(func(c *mesh.Config) { c.Dir, c.Capture, c.MaxStore = "g", "off", 64<<20 }), ""},
+		{"--config " + file, "BINNACLE_DURABILITY=replicated", base, "/durability"},
+		{"--config nosuch.yaml", "", base, "nosuch.yaml"},
 		{"--llm " + llm, "", base, "surplus"},
 		{"--llm nosuch.json", "", base, "nosuch.json"},
 	} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/proxy"
 )
@@ -49,11 +50,15 @@ in this process.`,
 
 // embedMesh starts a mesh for the proxy and points the command at it.
 func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) {
-	cfg, err := o.config(c)
+	l, err := o.load(c, config.Up)
 	if err != nil {
 		return nil, err
 	}
-	if os.Getenv("BINNACLE_ADDR") == "" && !c.given("addr") {
+	cfg, err := meshConfig(&l.Config)
+	if err != nil {
+		return nil, err
+	}
+	if l.Origin("/gateway/listen") == "default" {
 		cfg.Addr = "127.0.0.1:0"
 	}
 	m, err := mesh.Start(ctx, cfg)

@@ -14,7 +14,7 @@ var families = []struct {
 	id, title string
 	verbs     []verb
 }{
-	{"run", "Run it", []verb{newUpCmd, newInitCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
+	{"run", "Run it", []verb{newUpCmd, newInitCmd, newConfigCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
 	{"use", "Use it", []verb{newCallCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newSecretCmd, newMCPCmd, newProxyCmd, newJudgeCmd,
 		newTokenCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
 	{"govern", "Govern it", []verb{newPolicyCmd, newApprovalsCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -11,24 +10,27 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
 
-// meshOptions configure a mesh of one process.
+// meshOptions are the flags of a mesh of one process. What they mean is in the
+// configuration file too, which they override.
 type meshOptions struct {
-	packs, containerd, llm, capture, nats, webhook string
-	cert, key, natsCert, natsKey                   string
-	policies                                       []string
-	power, noop, mirror                            bool
+	file, packs, containerd, llm, capture, nats, webhook, admin string
+	cert, key, natsCert, natsKey                                string
+	policies                                                    []string
+	power, noop, mirror                                         bool
 }
 
 // declare declares the flags of the options.
 func (o *meshOptions) declare(cmd *cobra.Command) {
 	f := cmd.Flags()
+	configFlag(f, &o.file)
 	f.StringVar(&o.packs, "packs", "", "`FOLDER` of packs")
 	f.StringVar(&o.containerd, "containerd", "", "containerd `SOCKET`, for tier container")
 	f.StringVar(&o.llm, "llm", "", "JSON `FILE` that names LLM providers, routes and prices")
@@ -39,57 +41,80 @@ func (o *meshOptions) declare(cmd *cobra.Command) {
 	f.StringVar(&o.cert, "tls-cert", "", "the gateway's certificate, a PEM `FILE` that is read again when it changes; empty is plain HTTP")
 	f.StringVar(&o.key, "tls-key", "", "its key, a PEM `FILE`")
 	natsTLS(cmd, &o.natsCert, &o.natsKey)
-	f.BoolVar(&o.mirror, "mirror", false, "keep a mirror of the ledger in an account of its own (BINNACLE_MIRROR)")
+	f.BoolVar(&o.mirror, "mirror", false, "keep a mirror of the ledger in an account of its own")
 	f.StringVar(&o.webhook, "approval-webhook", "", "`URL` that is notified of calls that wait for approval")
 	f.StringArrayVar(&o.policies, "policy", nil, "P1 bundle (.tar.gz) or Rego `FILE`, which replaces the built-in bundle; may be repeated")
-	variable(f, "packs", "BINNACLE_PACKS")
-	variable(f, "containerd", "BINNACLE_CONTAINERD")
-	variable(f, "llm", "BINNACLE_LLM")
-	variable(f, "capture", "BINNACLE_CAPTURE")
-	variable(f, "tls-cert", "BINNACLE_TLS_CERT")
-	variable(f, "tls-key", "BINNACLE_TLS_KEY")
-	variable(f, "approval-webhook", "BINNACLE_APPROVAL_WEBHOOK")
+	for flag, pointer := range map[string]string{"packs": "/session-runner/packs", "containerd": "/session-runner/containerd", "llm": "/llm-router/document",
+		"capture": "/gateway/capture", "noop": "/session-runner/noop", "nats-listen": "/nats/listen", "tls-cert": "/gateway/tls/cert", "tls-key": "/gateway/tls/key",
+		"mirror": "/nats/mirror", "approval-webhook": "/gateway/approval_webhook", "policy": "/policy/bundles"} {
+		setting(f, flag, pointer)
+	}
 	flagWords(cmd, "capture", "plain", "encrypted", "hashed", "off")
 	directories(cmd, "packs")
 }
 
-// config is the configuration of a mesh that the options, BINNACLE_* variables and
-// the flags of every command make.
+// load reads the configuration of a program under these flags and those of every
+// command.
+func (o *meshOptions) load(c *env, program string) (*config.Loaded, error) {
+	flags := c.overrides()
+	if c.given("addr") {
+		flags["/gateway/listen"] = config.Flag{Name: "--addr", Text: c.addr}
+	}
+	if c.given("power") {
+		flags["/durability"] = config.Flag{Name: "--power", Text: map[bool]string{true: "power", false: "process"}[o.power]}
+	}
+	if c.given("verbose") {
+		flags["/log/level"] = config.Flag{Name: "--verbose", Text: "debug"}
+	}
+	return c.load(program, o.file, flags)
+}
+
+// config is the configuration of a mesh of this process.
 func (o *meshOptions) config(c *env) (mesh.Config, error) {
-	cfg := mesh.Config{Dir: c.data, Addr: listenAddr(c), TLSCert: o.cert, TLSKey: o.key, NATSCert: o.natsCert, NATSKey: o.natsKey, Packs: o.packs, Containerd: o.containerd,
-		Policies: o.policies, Power: powerMode(c, o.power), Noop: o.noop, NATSListen: o.nats, Mirror: mirrorMode(c, o.mirror), Webhook: o.webhook, Capture: o.capture}
-	if v := os.Getenv("BINNACLE_VAULT_KEK"); v != "" {
-		kek, err := run.ParseSeed("BINNACLE_VAULT_KEK", v)
+	l, err := o.load(c, config.Up)
+	if err != nil {
+		return mesh.Config{}, err
+	}
+	return meshConfig(&l.Config)
+}
+
+// meshConfig makes the configuration of a mesh of what the file, variables and flags
+// say. It reads the vault's key and the llm document.
+func meshConfig(x *config.Config) (mesh.Config, error) {
+	cfg := mesh.Config{Dir: x.Data, Addr: x.Gateway.Listen, TLSCert: x.Gateway.TLS.Cert, TLSKey: x.Gateway.TLS.Key, NATSCert: x.NATS.TLS.Cert, NATSKey: x.NATS.TLS.Key,
+		Packs: x.SessionRunner.Packs, Containerd: x.SessionRunner.Containerd, Policies: x.Policy.Bundles, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
+		NATSListen: x.NATS.Listen, MaxStore: int64(x.NATS.MaxStore), Mirror: x.NATS.Mirror, Webhook: x.Gateway.ApprovalWebhook, Capture: x.Gateway.Capture, TracesTo: x.Tracing.Endpoint}
+	if x.Durability == "replicated" {
+		return cfg, fail(exitUsage, "/durability: one process has one NATS server, so its ledger is not replicated: use power or process")
+	}
+	if kek := x.VaultBroker.KEK; kek.Given() {
+		text, err := kek.Read()
 		if err != nil {
 			return cfg, err
 		}
-		cfg.VaultKEK = kek
+		if cfg.VaultKEK, err = run.ParseSeed(kek.Where(), text); err != nil {
+			return cfg, err
+		}
 	}
-	if o.llm == "" {
+	if !x.LLMRouter.Document.Given() {
 		return cfg, nil
 	}
-	b, err := os.ReadFile(o.llm)
-	if err != nil {
-		return cfg, err
-	}
-	if cfg.LLM, err = llmrouter.ReadConfig(b); err != nil {
-		err = fmt.Errorf("%s: %w", o.llm, err)
-	}
+	var err error
+	cfg.LLM, err = readLLM(x.LLMRouter.Document)
 	return cfg, err
 }
 
-// listenAddr is the address that a mesh of this process listens on.
-func listenAddr(c *env) string {
-	if c.addr != "" {
-		return c.addr
-	}
-	return envOr("BINNACLE_ADDR", defaultAddr)
+// declareListen declares --listen.
+func declareListen(f *pflag.FlagSet, listen *string) {
+	f.StringVar(listen, "listen", "", "`ADDRESS` to listen on, the same as --addr")
+	setting(f, "listen", "/gateway/listen")
 }
 
-// powerMode reports whether a mesh runs in durability mode power: by its flag or, where
-// that was not given, by BINNACLE_DURABILITY.
-func powerMode(c *env, flag bool) bool {
-	return flag || !c.given("power") && os.Getenv("BINNACLE_DURABILITY") == "power"
+// declareLevel declares --log-level.
+func declareLevel(cmd *cobra.Command, level *string) {
+	cmd.Flags().StringVar(level, "log-level", "info", "`LEVEL` of the log: debug, info, warn or error; SIGUSR1 and SIGUSR2 change it by a step while the mesh runs")
+	setting(cmd.Flags(), "log-level", "/log/level")
+	flagWords(cmd, "log-level", "debug", "info", "warn", "error")
 }
 
 // mirrorMode reports whether a mesh keeps a mirror: by its flag or, where that was
@@ -105,6 +130,8 @@ func natsTLS(cmd *cobra.Command, cert, key *string) {
 	f.StringVar(key, "nats-tls-key", "", "its key, a PEM `FILE` as the server sees it")
 	variable(f, "nats-tls-cert", "BINNACLE_NATS_TLS_CERT")
 	variable(f, "nats-tls-key", "BINNACLE_NATS_TLS_KEY")
+	setting(f, "nats-tls-cert", "/nats/tls/cert")
+	setting(f, "nats-tls-key", "/nats/tls/key")
 }
 
 type upOptions struct {
@@ -124,34 +151,32 @@ administrator's token are made at the first start. --addr is the address to list
 The log, on standard error, has a line for each request.`,
 		Example: `  binnacle up
   binnacle up --addr 127.0.0.1:8080 --data data --packs packs --llm llm.json
+  binnacle up --config binnacle.yaml
   binnacle up --power --mirror --nats-listen 127.0.0.1:4222`,
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), c, &o) },
 	}
-	cmd.Flags().StringVar(&o.listen, "listen", "", "`ADDRESS` to listen on, the same as --addr")
+	declareListen(cmd.Flags(), &o.listen)
 	cmd.Flags().BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages, the same as --log-level debug")
-	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "`LEVEL` of the log: debug, info, warn or error; SIGUSR1 and SIGUSR2 change it by a step while the mesh runs")
-	variable(cmd.Flags(), "log-level", "BINNACLE_LOG")
-	flagWords(cmd, "log-level", "debug", "info", "warn", "error")
+	declareLevel(cmd, &o.logLevel)
 	o.mesh.declare(cmd)
 	return cmd
 }
 
 func runUp(ctx context.Context, c *env, o *upOptions) error {
-	if o.listen != "" {
-		c.addr = o.listen
-	}
-	level, err := logs.Parse(o.logLevel)
+	loaded, err := o.mesh.load(c, config.Up)
 	if err != nil {
-		return fail(exitUsage, "--log-level: %v", err)
+		return err
 	}
-	if o.verbose {
-		level = slog.LevelDebug
+	level, err := logs.Parse(loaded.Config.Log.Level)
+	if err != nil {
+		return err
 	}
+	c.data = loaded.Config.Data
 	go collect(ctx)
 	logs.Start(ctx, os.Stderr, logs.Text, level)
-	cfg, err := o.mesh.config(c)
+	cfg, err := meshConfig(&loaded.Config)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -56,9 +57,11 @@ type Config struct {
 	TLSKey     string
 	NATSCert   string // the NATS listener's certificate and key; empty = plain TCP
 	NATSKey    string
+	MaxStore   int64  // the most that the streams may take on disk, in bytes; 0 = 1 TB
 	NATSListen string // also listen for NATS clients on host:port; empty = in process only
 	Webhook    string // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
 	Capture    string // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
+	TracesTo   string // URL of OpenTelemetry's collector; empty = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
 	LLM        llmrouter.Config
 }
 
@@ -165,7 +168,11 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: nats, SyncAlways: cfg.Power, Listen: cfg.NATSListen, TLSCert: cfg.NATSCert, TLSKey: cfg.NATSKey})
+	maxFile := ""
+	if cfg.MaxStore > 0 {
+		maxFile = strconv.FormatInt(cfg.MaxStore, 10)
+	}
+	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: nats, MaxFile: maxFile, SyncAlways: cfg.Power, Listen: cfg.NATSListen, TLSCert: cfg.NATSCert, TLSKey: cfg.NATSKey})
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +275,7 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 	g, ctx := errgroup.WithContext(ctx)
 	up := make(chan struct{}, len(list))
 	for name, s := range list {
-		rc := run.Config{Dialer: d, Tenant: cfg.Tenant, RootKID: ring.RootKID}
+		rc := run.Config{Dialer: d, Tenant: cfg.Tenant, RootKID: ring.RootKID, TracesTo: cfg.TracesTo}
 		if rc.NKeySeed, err = ring.NKey(name); err != nil {
 			return err
 		}

@@ -1,0 +1,257 @@
+package config
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// write makes a configuration file and returns its path.
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "binnacle.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// pointers are the pointers of the fields below a type.
+func pointers(t reflect.Type, at string) (out []string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		p := at + "/" + f.Tag.Get("json")
+		if f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[Secret]() && f.Type != reflect.TypeFor[Document]() {
+			out = append(out, pointers(f.Type, p)...)
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// TestSettingsAreTheFields: the table and the Go types have the same members, each
+// once, and every default fits.
+func TestSettingsAreTheFields(t *testing.T) {
+	fields := map[string]bool{}
+	for _, p := range pointers(reflect.TypeFor[Config](), "") {
+		fields[p] = true
+	}
+	for i := range Settings {
+		x := &Settings[i]
+		if !fields[x.Pointer] {
+			t.Errorf("%s is no field, or is described twice", x.Pointer)
+		}
+		delete(fields, x.Pointer)
+		for _, program := range Programs() {
+			if _, err := parse(x, x.standard(program), "default"); err != nil {
+				t.Error(err)
+			}
+		}
+		if x.About == "" || strings.HasSuffix(x.About, ".") || x.Kind.check == nil || x.Kind.schema == nil {
+			t.Errorf("%s is not described", x.Pointer)
+		}
+	}
+	for p := range fields {
+		t.Errorf("field %s is not described", p)
+	}
+}
+
+// TestPrecedence: a flag comes before a variable, that before the file, that before
+// the configuration folder, and the default is last; each value says its origin.
+func TestPrecedence(t *testing.T) {
+	file := write(t, "gateway:\n  capture: hashed\n  listen: 127.0.0.1:1\n")
+	folder := t.TempDir()
+	packs := filepath.Join(folder, "packs")
+	if err := os.Mkdir(packs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{}
+	s := Source{Program: Up, Getenv: func(k string) string { return env[k] }, Flags: map[string]Flag{}}
+	check := func(pointer, value, origin string) {
+		t.Helper()
+		l, err := Load(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range l.Values {
+			if v.Pointer == pointer && (v.Text() != value || v.Origin != origin) {
+				t.Errorf("%s is %q of %q, want %q of %q", pointer, v.Text(), v.Origin, value, origin)
+			}
+		}
+	}
+	check("/gateway/capture", "plain", "default")
+	check("/session-runner/packs", "", "default")
+	s.Folder = folder
+	check("/session-runner/packs", packs, "folder "+folder)
+	s.File = file
+	check("/gateway/capture", "hashed", "file "+file+":2")
+	check("/gateway/listen", "127.0.0.1:1", "file "+file+":3")
+	env["BINNACLE_CAPTURE"] = "off"
+	check("/gateway/capture", "off", "variable BINNACLE_CAPTURE")
+	s.Flags["/gateway/capture"] = Flag{Name: "--capture", Text: "encrypted"}
+	check("/gateway/capture", "encrypted", "flag --capture")
+	s.Flags["/gateway/capture"] = Flag{Name: "--capture"}
+	check("/gateway/capture", "", "flag --capture")
+	s.Flags["/policy/bundles"] = Flag{Name: "--policy", List: []string{"a", "b,c"}}
+	check("/policy/bundles", `["a","b,c"]`, "flag --policy")
+}
+
+// TestValues: each kind of value arrives in the Go types, and relative paths are those
+// beside the file.
+func TestValues(t *testing.T) {
+	file := write(t, `
+nats: {max_store: 64MiB, mirror: true}
+log:
+gateway: {listen: ":0", tls: {cert: c.pem, key: /k.pem}}
+policy: {bundles: [a.rego, /b.tar.gz]}
+session-runner: {containerd: auto, packs: packs}
+vault-broker: {kek: {file: kek}}
+llm-router:
+  document: {providers: [{name: x}]}
+`)
+	l, err := Load(Source{Program: Up, File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(file)
+	c := l.Config
+	if c.NATS.MaxStore != 64<<20 || !c.NATS.Mirror || c.Log.Level != "info" ||
+		c.Gateway.Listen != ":0" || c.Gateway.TLS != (TLS{filepath.Join(dir, "c.pem"), "/k.pem"}) || c.Policy.Bundles[0] != filepath.Join(dir, "a.rego") || c.Policy.Bundles[1] != "/b.tar.gz" ||
+		c.SessionRunner.Containerd != "auto" || c.SessionRunner.Packs != filepath.Join(dir, "packs") || c.VaultBroker.KEK.File != filepath.Join(dir, "kek") ||
+		string(c.LLMRouter.Document.Inline) != `{"providers":[{"name":"x"}]}` {
+		t.Errorf("%+v", c)
+	}
+	if l, err = Load(Source{Program: "judge", File: file}); err != nil || l.Config.NATS.MaxStore != 0 || l.Config.NATS.URL == "" {
+		t.Errorf("a service reads what is not its own, or not what is: %+v %v", l, err)
+	}
+}
+
+// TestProblems: what a file must not hold is refused by its pointer and line, with
+// the value and what to write instead; everything wrong is reported at once.
+func TestProblems(t *testing.T) {
+	for text, want := range map[string][]string{
+		"gatway: {}":                     {"1: /gatway: unknown member; known here are data, keys, tenant"},
+		"gateway:\n  approvalWebhook: x": {"2: /gateway/approvalWebhook: unknown member; write approval_webhook"},
+		"gateway: 3":                     {"1: /gateway: want an object with some of the members listen, address_file, tls"},
+		"gateway:\n  capture: all\nlog:\n  level: loud\n": {`2: /gateway/capture: "all": want one of plain, encrypted, hashed, off`, `4: /log/level: "loud": want one of debug`},
+		"nats: {max_store: 1G}":                           {`1: /nats/max_store: "1G": want a size with a unit`},
+		"nats: {replicas: 0}":                             {`/nats/replicas: "0": want a whole number above 0`},
+		"nats: {mirror: 'yes'}":                           {`/nats/mirror: "yes": want true or false, without`},
+		"gateway: {listen: 8080}":                         {`/gateway/listen: "8080": want host:port`},
+		"gateway: {listen: 'a:99999'}":                    {`/gateway/listen: "a:99999": want host:port`},
+		"gateway: {expect: [a, 3]}":                       {`/gateway/expect: "[\"a\",3]": want a list of texts`},
+		"vault-broker: {kek: 00ff}":                       {"/vault-broker/kek: want {file: PATH} or {variable: NAME}"},
+		"vault-broker: {kek: {file: a, variable: b}}":     {"/vault-broker/kek: want {file: PATH}"},
+		"gateway: {approval_webhook: 'ftp://u:secret@x'}": {"/gateway/approval_webhook: want a URL that begins with https://"},
+		"log: {level: info, level: warn}":                 {"/log/level: occurs twice"},
+		"log: &a {level: info}":                           {"/log: anchors and aliases are not taken"},
+		"tenant: !!binary aGk=":                           {"/tenant: tag !!binary is not taken"},
+		"- a":                                             {"1: want an object"},
+		"a: {":                                            {"line 1"},
+		"log: {}\n---\nlog: {}":                           {"the file holds more than one document"},
+		"1: {}":                                           {"names of members are texts"},
+		strings.Repeat("{a: ", 70) + "1" + strings.Repeat("}", 70): {"is nested deeper than 64"},
+	} {
+		_, err := Check(write(t, text))
+		if err == nil {
+			t.Errorf("%q is accepted", text)
+			continue
+		}
+		found := Problems(err)
+		if len(found) != len(want) {
+			t.Errorf("%q: %d problems, want %d: %v", text, len(found), len(want), err)
+			continue
+		}
+		for i, p := range found {
+			if got := p.Error(); !strings.Contains(got, "binnacle.yaml:"+want[i]) && !strings.Contains(got, want[i]) || strings.Contains(got, "secret@") || strings.Contains(got, "00ff") {
+				t.Errorf("%q: %q, want %q", text, got, want[i])
+			}
+		}
+	}
+	_, err := Load(Source{Program: Up, Flags: map[string]Flag{"/durability": {Name: "--durability", Text: "fast"}}})
+	if err == nil || err.Error() != `/durability: "fast": want one of process, power, replicated (flag --durability)` {
+		t.Error(err)
+	}
+	if _, err := Load(Source{Program: Up, File: "/no/such"}); err == nil {
+		t.Error("a file that is not there is accepted")
+	}
+}
+
+// TestSecretsAreNotShown: the value of the key's variable is in no listing, and a
+// private URL is shown without what may be secret in it.
+func TestSecretsAreNotShown(t *testing.T) {
+	file := write(t, "gateway: {approval_webhook: 'https://user:hush@chat.example/hooks/hush?t=hush'}")
+	l, err := Load(Source{Program: Up, File: file, Getenv: func(k string) string { return map[string]string{"BINNACLE_VAULT_KEK": "hush"}[k] }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, v := range l.Values {
+		if strings.Contains(v.Text(), "hush") {
+			t.Errorf("%s shows %s", v.Pointer, v.Text())
+		}
+		if v.Text() == "https://chat.example/…" || v.Text() == `{"variable":"BINNACLE_VAULT_KEK"}` {
+			seen++
+		}
+	}
+	if seen != 2 || l.Config.Gateway.ApprovalWebhook != "https://user:hush@chat.example/hooks/hush?t=hush" {
+		t.Errorf("%d %+v", seen, l.Values)
+	}
+	t.Setenv("BINNACLE_VAULT_KEK", " hush\n")
+	if got, err := l.Config.VaultBroker.KEK.Read(); got != "hush" || err != nil {
+		t.Error(got, err)
+	}
+}
+
+// TestDigest: comments and order do not change a document's digest, values do.
+func TestDigest(t *testing.T) {
+	digest := func(text string) string {
+		d, err := Check(write(t, text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	a := digest("log: {level: info}\ntenant: a\n")
+	if b := digest("# said otherwise\ntenant: a\nlog:\n  level: info\n"); a != b {
+		t.Error(a, b)
+	}
+	if b := digest("log: {level: warn}\ntenant: a\n"); a == b {
+		t.Error("a value does not count")
+	}
+	if digest("") != digest("{}") {
+		t.Error("an empty file is not an empty document")
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]Size{"0B": 0, "1kB": 1000, "1KiB": 1024, "3TiB": 3 << 40, "12MB": 12e6} {
+		if got, err := ParseSize(text); got != want || err != nil {
+			t.Errorf("%s: %d %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "12", "1K", "1mb", "-1B", "1.5GB", "9999999TiB", "GB", "1GBB"} {
+		if got, err := ParseSize(text); err == nil {
+			t.Errorf("%q is %d", text, got)
+		}
+	}
+}
+
+// TestSchemaIsPublished: the schema in the tree is the one of these types.
+func TestSchemaIsPublished(t *testing.T) {
+	want, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile("../../schemas/config/binnacle.v1.json")
+	if err != nil || string(got) != string(want) {
+		t.Errorf("schemas/config/binnacle.v1.json is not what Schema makes; run make gen (%v)", err)
+	}
+	if !json.Valid(want) {
+		t.Error("not JSON")
+	}
+}

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"slices"
+)
+
+// Programs that read the configuration and are no service by themselves.
+const (
+	Up        = "up"        // the whole mesh in one process
+	Provision = "provision" // what keeps an external NATS server as declared
+)
+
+// Setting is a member of the document.
+type Setting struct {
+	Pointer  string   // RFC 6901
+	Kind     Kind     // what it may be
+	Readers  []string // programs that read it; nil is all of them
+	Variable string   // environment variable that overrides it; "" for none
+	Default  string   // as a variable would spell it; "" for none
+	// UpVariable and UpDefault are the variable and the default of Up, where they
+	// differ.
+	UpVariable, UpDefault string
+	// InFolder are patterns (path.Match) of what is used where nothing names it: a
+	// service's files in its configuration folder.
+	InFolder []string
+	Reload   bool   // a running program takes up a change
+	Private  bool   // its value may hold a secret, so only its beginning is shown
+	About    string // a noun phrase, in Markdown
+}
+
+// Settings are the members of the document, in the order of its sections.
+var Settings = []Setting{
+	{Pointer: "/data", Kind: pathKind, Readers: []string{Up, Provision}, Variable: "BINNACLE_DATA", Default: "data", About: "state folder: keys, ledger, views"},
+	{Pointer: "/keys", Kind: pathKind, Readers: services, Variable: "BINNACLE_KEYS", Default: "/run/secrets", About: "folder of the service's own key files"},
+	{Pointer: "/tenant", Kind: textKind, Readers: services, Variable: "BINNACLE_TENANT", Default: "default", About: "environment id"},
+	{Pointer: "/durability", Kind: choice("process", "power", "replicated"), Readers: []string{Up, "audit", "gateway"}, Variable: "BINNACLE_DURABILITY", Default: "process",
+		About: "durability mode: in one process `power` fsyncs every event; a service names the mode that its NATS server has"},
+	{Pointer: "/log/level", Kind: choice("debug", "info", "warn", "error"), Variable: "BINNACLE_LOG", Default: "info", About: "level of the log; SIGUSR1 and SIGUSR2 change it by a step at run time"},
+	{Pointer: "/tracing/endpoint", Kind: urlKind, Variable: "OTEL_EXPORTER_OTLP_ENDPOINT", About: "collector of OpenTelemetry's spans, OTLP over HTTP; without it there are no spans"},
+	{Pointer: "/nats/url", Kind: natsKind, Readers: append([]string{Provision}, services...), Variable: "BINNACLE_NATS", Default: "nats://127.0.0.1:4222", About: "NATS server"},
+	{Pointer: "/nats/ca", Kind: pathKind, Readers: append([]string{Provision}, services...), Variable: "BINNACLE_NATS_CA", About: "PEM file of the authority that signed the NATS server's certificate; without it nats.ca in the folder of keys, if there"},
+	{Pointer: "/nats/listen", Kind: addressKind, Readers: []string{Up}, About: "address for NATS clients, beside the services of this process"},
+	{Pointer: "/nats/tls/cert", Kind: pathKind, Readers: []string{Up, Provision}, Variable: "BINNACLE_NATS_TLS_CERT", About: "certificate of the NATS listener, a PEM file as the server sees it, for `up`, `init` and `provision`; without it plain TCP"},
+	{Pointer: "/nats/tls/key", Kind: pathKind, Readers: []string{Up, Provision}, Variable: "BINNACLE_NATS_TLS_KEY", About: "its key, a PEM file as the server sees it"},
+	{Pointer: "/nats/mirror", Kind: switchKind, Readers: []string{Up, Provision}, Variable: "BINNACLE_MIRROR", Default: "false", About: "whether a mirror of the ledger is kept in an account of its own"},
+	{Pointer: "/nats/replicas", Kind: countKind, Readers: []string{Provision}, Default: "1", About: "replicas of the streams"},
+	{Pointer: "/nats/max_store", Kind: sizeKind, Readers: []string{Up}, Default: "1TB", About: "the most that the streams may take on disk"},
+	{Pointer: "/audit/state", Kind: pathKind, Readers: []string{"audit"}, Variable: "BINNACLE_STATE", Default: "/state", About: "folder of the view and the checkpoint"},
+	{Pointer: "/gateway/listen", Kind: addressKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_LISTEN", Default: "0.0.0.0:8080", UpVariable: "BINNACLE_ADDR", UpDefault: "127.0.0.1:8080", About: "address that the gateway listens on"},
+	{Pointer: "/gateway/address_file", Kind: pathKind, Readers: []string{"gateway"}, Variable: "BINNACLE_ADDR_FILE", About: "file that the gateway writes its bound address to"},
+	{Pointer: "/gateway/tls/cert", Kind: pathKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_TLS_CERT", About: "the gateway's certificate, a PEM file that is read again when it changes; without it plain HTTP"},
+	{Pointer: "/gateway/tls/key", Kind: pathKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_TLS_KEY", About: "its key, a PEM file"},
+	{Pointer: "/gateway/capture", Kind: choice("plain", "encrypted", "hashed", "off"), Readers: []string{Up, "gateway"}, Variable: "BINNACLE_CAPTURE", Default: "plain", About: "how much of prompts and answers the ledger keeps"},
+	{Pointer: "/gateway/approval_webhook", Kind: urlKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_APPROVAL_WEBHOOK", Private: true, About: "URL that is notified of calls that wait for approval; the body is signed under keys/webhook.seed"},
+	{Pointer: "/gateway/expect", Kind: wordsKind, Readers: []string{"gateway"}, Variable: "BINNACLE_EXPECT", Default: "audit,judge,llm-router,policy,session-runner,vault-broker", About: "services that /readyz waits for"},
+	{Pointer: "/llm-router/document", Kind: documentKind, Readers: []string{Up, "llm-router"}, Variable: "BINNACLE_LLM", InFolder: []string{"llm.json"}, About: "[the llm document](llm-document.md): providers, routes and prices"},
+	{Pointer: "/policy/bundles", Kind: pathsKind, Readers: []string{Up, "policy"}, Variable: "BINNACLE_POLICY", InFolder: []string{"*.rego", "*.tar.gz"}, About: "P1 bundles (.tar.gz), or Rego files, which together replace the built-in bundle"},
+	{Pointer: "/session-runner/packs", Kind: pathKind, Readers: []string{Up, "session-runner"}, Variable: "BINNACLE_PACKS", InFolder: []string{"packs"}, About: "folder of packs"},
+	{Pointer: "/session-runner/containerd", Kind: socketKind, Readers: []string{Up, "session-runner"}, Variable: "BINNACLE_CONTAINERD", About: "containerd socket for tier container; `auto` is /run/containerd/containerd.sock if there is one; without it tier process"},
+	{Pointer: "/session-runner/fifo", Kind: pathKind, Readers: []string{"session-runner"}, Variable: "BINNACLE_FIFO", About: "folder of FIFOs that containerd and the session-runner see under one path"},
+	{Pointer: "/session-runner/noop", Kind: switchKind, Readers: []string{Up, "session-runner"}, Variable: "BINNACLE_NOOP", Default: "false", About: "whether tool.noop is offered, for benchmarks and tests"},
+	{Pointer: "/session-runner/state", Kind: pathKind, Readers: []string{"session-runner"}, Variable: "BINNACLE_STATE", Default: "/state", About: "scratch folder"},
+	{Pointer: "/vault-broker/kek", Kind: secretKind, Readers: []string{Up, "vault-broker"}, Variable: "BINNACLE_VAULT_KEK", About: "where the vault's key-encryption key is, 32 bytes in hex; without it vault.kek in the folder of keys. The variable holds the key itself"},
+	{Pointer: "/vault-broker/state", Kind: pathKind, Readers: []string{"vault-broker"}, Variable: "BINNACLE_STATE", Default: "/state", About: "folder of the encrypted file"},
+}
+
+// services are the programs that are one service each.
+var services = []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}
+
+// Programs are the names of the programs that read the configuration.
+func Programs() []string { return append([]string{Up, Provision}, services...) }
+
+// ReadBy reports whether a program reads the member.
+func (s *Setting) ReadBy(program string) bool {
+	return s.Readers == nil || slices.Contains(s.Readers, program)
+}
+
+// variable is the environment variable that overrides the member for a program.
+func (s *Setting) variable(program string) string {
+	if program == Up && s.UpVariable != "" {
+		return s.UpVariable
+	}
+	return s.Variable
+}
+
+// standard is the default of the member for a program.
+func (s *Setting) standard(program string) string {
+	if program == Up && s.UpDefault != "" {
+		return s.UpDefault
+	}
+	return s.Default
+}
+
+// Find returns the setting of a pointer, nil where there is none.
+func Find(pointer string) *Setting {
+	for i := range Settings {
+		if Settings[i].Pointer == pointer {
+			return &Settings[i]
+		}
+	}
+	return nil
+}
