@@ -1,8 +1,8 @@
-// Package archive keeps a ledger as a folder of sealed segments: files of equal
-// size in events, each a complete subtree of the log, an index that names them,
-// and the checkpoint over all of them. A folder can be added to, copied to any
-// storage, and verified without the mesh. The index commits to every segment,
-// so one that is missing is missed, and those that are there still verify.
+// Package archive stores a ledger as a folder of sealed segments: files with an equal
+// number of events, each a complete subtree of the log, an index that names them, and
+// the checkpoint over all of them. A folder can be extended, copied to any storage, and
+// verified without the mesh. The index commits to every segment, so verification names
+// each missing segment and still verifies the others.
 package archive
 
 import (
@@ -26,14 +26,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// Index is the folder's table of contents.
+// Index is the folder's table of contents, the file index.json.
 type Index = evidence.Archive
 
-// Ledger gives the stored bytes of sequences from to to, one a line.
+// Ledger writes the stored bytes of the events with sequences from to to, inclusive, one
+// per line.
 type Ledger func(from, to uint64) (io.ReadCloser, error)
 
-// Add brings the archive in dir up to the checkpoint, beginning it if it is not
-// there; cosigned are witnesses' lines over the checkpoint. Full segments that it holds are not read again.
+// Add extends the archive in dir to the checkpoint, and creates it where dir has none.
+// cosigned are witnesses' signature lines over the checkpoint. Full segments in dir are
+// not read again. On return the files are written; the index is replaced last, so an
+// interrupted Add leaves the former archive.
 func Add(dir string, segment uint64, note string, cosigned []string, read Ledger) (*Index, error) {
 	head, err := ledger.ReadHead([]byte(note))
 	if err != nil {
@@ -80,7 +83,7 @@ func Add(dir string, segment uint64, note string, cosigned []string, read Ledger
 	if err := replace(filepath.Join(dir, evidence.ArchiveFile), append(b, '\n')); err != nil {
 		return nil, err
 	}
-	for _, s := range old { // the short one, where it is part of a longer now
+	for _, s := range old { // the last, shorter segment is replaced by the longer one
 		if !slices.ContainsFunc(ix.Segments, func(x evidence.Segment) bool { return x.File == s.File }) {
 			if err := os.Remove(filepath.Join(dir, s.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err
@@ -111,7 +114,8 @@ func write(dir string, from, to uint64, read Ledger) (*evidence.Segment, error) 
 	return s, replace(filepath.Join(dir, s.File), b.Bytes())
 }
 
-// replace writes a file whole or not at all.
+// replace writes a file by renaming a temporary one, so that readers see the old or the
+// new content.
 func replace(name string, b []byte) error {
 	f, err := private.Create(name + ".new")
 	if err != nil {
@@ -124,7 +128,7 @@ func replace(name string, b []byte) error {
 	return os.Rename(name+".new", name)
 }
 
-// rootOf is the Merkle root over lines.
+// rootOf returns the Merkle root (RFC 6962) over lines.
 func rootOf(r io.Reader) (root translog.Hash, n uint64, err error) {
 	var t ledger.Tree
 	b := bufio.NewReaderSize(r, 1<<20)

@@ -1,8 +1,7 @@
-// Package backup takes a whole mesh away in one file, and puts it back: keys,
-// the vault's encrypted store, and every message of the streams that hold
-// facts. The mesh may go on while it is taken. A restored ledger has the same
-// entries under the same sequences, so everything that was ever proven about
-// it still holds.
+// Package backup writes a whole mesh into one file, and restores it: keys, the vault's
+// encrypted store, and every message of the streams that hold facts. The mesh may run
+// during a backup. A restored ledger has the same entries under the same sequences, so
+// every earlier proof about it stays valid.
 package backup
 
 import (
@@ -32,15 +31,15 @@ import (
 // format is the index's format member.
 const format = "binnacle-backup/v1"
 
-// index is the backup's first file.
+// index is the first file of a backup.
 type index struct {
 	Format string            `json:"format"`
 	Taken  string            `json:"taken"` // RFC 3339
 	Events uint64            `json:"events"`
-	Floors map[string]uint64 `json:"floors"` // by work consumer: everything up to here was acknowledged
+	Floors map[string]uint64 `json:"floors"` // by work consumer: the sequence up to which all is acknowledged
 }
 
-// message is one line of a stream's file.
+// message is one message of a stream, a line of the stream's file.
 type message struct {
 	Data    []byte `json:"data"`
 	ID      string `json:"id,omitempty"` // Nats-Msg-Id
@@ -48,27 +47,28 @@ type message struct {
 	Subject string `json:"subject"`
 }
 
-// Folders are where a mesh keeps what is not on the bus.
+// Folders are the folders of a mesh's state outside NATS.
 type Folders struct {
 	Keys  string
 	Vault string // the vault-broker's state
 	Audit string // audit's state; written on restore only
 }
 
-// Report says what a backup holds.
+// Report describes the content of a backup.
 type Report struct {
 	Events      uint64 `json:"events"`
 	Blobs       uint64 `json:"contents"`
 	Checkpoints uint64 `json:"checkpoints"`
-	Size        uint64 `json:"checkpoint_size"` // of the newest checkpoint in it; 0 = none
+	Size        uint64 `json:"checkpoint_size"` // size of the newest checkpoint in it; 0 = none
 }
 
-// Take writes a backup. c belongs to the provisioning identity. The file holds
-// private keys: keep it as you keep them.
+// Take writes a backup to w. c is a connection of the provisioning identity. The file
+// holds private keys: store it as securely as the keys.
 func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, w io.Writer) (*Report, error) {
 	ix := index{Format: format, Taken: time.Now().UTC().Format(time.RFC3339), Floors: map[string]uint64{}}
-	// Floors first, then the end, then what lies before it: whatever happens
-	// meanwhile is either in the backup or not yet acknowledged by it.
+	// The positions of work consumers are read first, then the end of the ledger, then
+	// the events up to it: an event of the meantime is either in the backup or not
+	// acknowledged by it.
 	for i := range decls {
 		for j := range decls[i].Work {
 			name := decls[i].Work[j].Consumer(decls[i].Service)
@@ -79,7 +79,7 @@ func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, 
 			}
 			err := c.API(ctx, "CONSUMER.INFO."+bus.Events+"."+name, nil, &info)
 			var api *jetstream.APIError
-			if err != nil && !(errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeConsumerNotFound) { // of a later release than the mesh
+			if err != nil && !(errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeConsumerNotFound) { // the stream is newer than the mesh's release
 				return nil, fmt.Errorf("consumer %s: %w", name, err)
 			}
 			ix.Floors[name] = info.Floor.Stream
@@ -127,9 +127,9 @@ func put(t *tar.Writer, name string, b []byte) error {
 	return err
 }
 
-// takeStream copies a stream up to end, 0 = all there is, by way of a file,
-// since an archive wants to know sizes first. Checkpoints over more than size
-// entries are left out: the backup does not hold what they speak of.
+// takeStream copies a stream up to the sequence end, or all of it if end is 0. It writes
+// a temporary file first, because tar needs the size. Checkpoints over more than size
+// entries are left out, because the backup lacks those entries.
 func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, end, size uint64, r *Report) (n uint64, err error) {
 	f, err := os.CreateTemp("", "binnacle-backup-*")
 	if err != nil {
@@ -206,12 +206,12 @@ func takeFolder(t *tar.Writer, name, dir string) error {
 	})
 }
 
-// Bus gives Restore its connection, once the keys are in place, to a bus that
-// holds nothing yet.
+// Bus connects Restore to an empty NATS server; it is called after the keys are
+// restored.
 type Bus func() (*bus.Conn, error)
 
-// Restore puts a backup into folders that do not exist yet and onto an empty
-// bus, and checks that the ledger has the root that its newest checkpoint says.
+// Restore writes a backup into folders that do not exist yet and onto an empty NATS
+// server, and checks that the ledger has the root of its newest checkpoint.
 func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
 	for _, dir := range []string{f.Keys, f.Vault, f.Audit} {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -230,7 +230,8 @@ func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaratio
 	if err := json.NewDecoder(t).Decode(&ix); err != nil || ix.Format != format {
 		return nil, fmt.Errorf("backup.json: format %q is not %s (%w)", ix.Format, format, err)
 	}
-	// The keys lie behind the streams, so those wait on disk.
+	// The keys follow the streams in the file, so the streams are stored on disk until
+	// the server runs.
 	spool, err := os.MkdirTemp("", "binnacle-restore-*")
 	if err != nil {
 		return nil, err
@@ -265,7 +266,7 @@ func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaratio
 	return restoreStreams(ctx, c, spool, &ix, f, decls)
 }
 
-// copyFolder copies a folder of plain files to where none is.
+// copyFolder copies a folder of regular files to a path that does not exist.
 func copyFolder(to, from string) error {
 	return filepath.WalkDir(from, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -296,7 +297,8 @@ func writeFile(name string, r io.Reader) error {
 }
 
 func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f Folders, decls []bus.Declaration) (*Report, error) {
-	// Streams first and alone: work consumers begin where they had come to.
+	// Streams are restored before work consumers, which begin at their recorded
+	// positions.
 	if err := bus.Provision(ctx, c.JS, nil, 1); err != nil {
 		return nil, err
 	}
@@ -363,7 +365,7 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 	return r, errors.Join(private.Mkdir(f.Audit), private.Write(filepath.Join(f.Audit, "checkpoint"), newest))
 }
 
-// each reads a stream's file.
+// each calls a function for each line of a stream's file.
 func each(spool, stream string, f func(*message) error) (n uint64, err error) {
 	file, err := os.Open(filepath.Join(spool, "streams", stream+".jsonl"))
 	if err != nil {
@@ -385,23 +387,23 @@ func each(spool, stream string, f func(*message) error) (n uint64, err error) {
 	}
 }
 
-// publisher keeps some messages in flight, in order.
+// publisher publishes in order, with a bounded number of unacknowledged messages.
 type publisher struct {
 	c       *bus.Conn
 	pending []sent
-	ids     map[string]bool // that the server has seen
+	ids     map[string]bool // acknowledged by the server
 }
 
 type sent struct {
 	ack jetstream.PubAckFuture
-	seq uint64 // that it must get; 0 = any
+	seq uint64 // sequence that the server must assign; 0 = any
 }
 
 const inFlight = 512
 
 func (p *publisher) put(ctx context.Context, m *message, exact bool) error {
 	msg := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: nats.Header{}}
-	if m.ID != "" && !p.ids[m.ID] { // twice is possible, far apart in time
+	if m.ID != "" && !p.ids[m.ID] { // the same id may occur again, outside the dedupe window
 		p.ids[m.ID] = true
 		msg.Header.Set(jetstream.MsgIDHeader, m.ID)
 	}
@@ -419,7 +421,7 @@ func (p *publisher) put(ctx context.Context, m *message, exact bool) error {
 	return p.settle(ctx)
 }
 
-// settle waits for everything in flight.
+// settle waits until every message is acknowledged.
 func (p *publisher) settle(ctx context.Context) error {
 	for _, s := range p.pending {
 		select {

@@ -16,7 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newApprovalsCmd lists calls that wait for people, and votes on them.
+// newApprovalsCmd returns approvals: it lists calls that wait for approval, and votes on
+// them.
 func newApprovalsCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "approvals COMMAND",
@@ -143,8 +144,7 @@ func runVote(ctx context.Context, c *env, call string, o *voteOptions) error {
 	return c.say(doc.Output, nil)
 }
 
-// signBallot signs the vote with the approver's own key, which never leaves this
-// machine.
+// signBallot signs the vote with the approver's own key. The key stays on this machine.
 func signBallot(ctx context.Context, c *env, call, file, as string, body map[string]string) error {
 	seed, err := keyring.ReadSeed(file)
 	if err != nil {

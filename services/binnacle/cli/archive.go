@@ -15,7 +15,8 @@ type archiveOptions struct {
 	source  sourceOptions
 }
 
-// newArchiveCmd brings a folder of sealed segments up to date.
+// newArchiveCmd returns archive, which extends a folder of sealed segments to the newest
+// checkpoint.
 func newArchiveCmd(c *env) *cobra.Command {
 	var o archiveOptions
 	cmd := &cobra.Command{

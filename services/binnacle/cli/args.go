@@ -88,7 +88,7 @@ func subcommand(at *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// takes wants between lo and hi arguments, any number above lo where hi is -1.
+// takes returns a check for between lo and hi arguments; hi = -1 is no upper bound.
 func takes(lo, hi int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < lo || hi >= 0 && len(args) > hi {
@@ -98,8 +98,7 @@ func takes(lo, hi int) cobra.PositionalArgs {
 	}
 }
 
-// wrongUsage is the error of a command line without the arguments that a command
-// takes, or with others.
+// wrongUsage returns the error of a command line with missing or surplus arguments.
 func wrongUsage(cmd *cobra.Command) error {
 	_, names, _ := strings.Cut(cmd.Use, " ")
 	return fail(exitUsage, "usage: %s; '%s --help' explains it", strings.TrimSpace(cmd.CommandPath()+" "+names), cmd.CommandPath())

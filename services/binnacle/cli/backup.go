@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// backupOptions are those of backup and restore.
+// backupOptions are the options of backup and restore.
 type backupOptions struct {
 	nats, in, out string
 	folders       backup.Folders
@@ -33,7 +33,7 @@ func (o *backupOptions) declare(cmd *cobra.Command) {
 	directories(cmd, "keys", "vault", "audit")
 }
 
-// newBackupCmd takes a whole mesh away in one file.
+// newBackupCmd returns backup, which writes a whole mesh into one file.
 func newBackupCmd(c *env) *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
@@ -50,7 +50,7 @@ func newBackupCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// newRestoreCmd puts a backup back.
+// newRestoreCmd returns restore, which recreates a mesh from a backup.
 func newRestoreCmd(c *env) *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
@@ -75,7 +75,7 @@ func (o *backupOptions) fill(data string) {
 	}
 }
 
-// open connects as the provisioning identity. The keys must be in place.
+// open connects as the provisioning identity, whose keys must exist.
 func (o *backupOptions) open(data string) (*bus.Conn, func(), error) {
 	if o.nats == "" {
 		c, stop, err := mesh.Offline(data)

@@ -9,7 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newBreakGlassCmd lets escalated calls run without approval, under review.
+// newBreakGlassCmd returns break-glass, which lets escalated calls run without approval,
+// for a later review.
 func newBreakGlassCmd(c *env) *cobra.Command {
 	var openReason, reviewReason, verdict string
 	var ttl time.Duration

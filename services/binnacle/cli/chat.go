@@ -67,8 +67,8 @@ func runChat(ctx context.Context, c *env, o *chatOptions, pos []string) error {
 	return c.printRaw(append(raw, '\n'), func() { fmt.Fprintln(c.out, doc.Choices[0].Message.Content) })
 }
 
-// printStream prints a chat stream's text as it comes. It fails unless the
-// stream ends with [DONE].
+// printStream prints the text of a chat stream as it arrives. It fails unless the stream
+// ends with [DONE].
 func printStream(c *env, r io.Reader) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)

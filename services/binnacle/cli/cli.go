@@ -1,8 +1,7 @@
-// Package cli is the binnacle command.
-//
-// Each verb has a file: its constructor declares the verb, its flags, its help and
-// what completes its arguments; its handler is a function beside it, which takes an
-// options struct and knows nothing of flags. root.go lists the verbs.
+// Package cli is the binnacle command. Each verb has a file: its constructor declares
+// the verb, its flags, its help and the completion of its arguments; its handler is a
+// function beside it, which takes an options struct and does not depend on flags.
+// root.go lists the verbs: add a new one there.
 package cli
 
 import (

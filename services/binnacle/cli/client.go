@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
-// strictJSON decodes a document of a file: a member that is wrong is named by its
-// JSON pointer.
+// strictJSON decodes a document from a file; its error names a wrong member by its JSON
+// pointer.
 func strictJSON(b []byte, v any) error {
 	if err := canon.CheckDepth(b); err != nil {
 		return err
@@ -66,7 +66,8 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 	return nil, responseError(resp)
 }
 
-// post sends body as JSON, decodes the response into out, and returns it as it is.
+// post sends body as JSON and decodes the response into out. It returns the response's
+// bytes unchanged.
 func (c *env) post(ctx context.Context, path string, body any, h http.Header, out any) ([]byte, error) {
 	resp, err := c.request(ctx, http.MethodPost, path, body, h)
 	if err != nil {
@@ -83,7 +84,7 @@ func (c *env) post(ctx context.Context, path string, body any, h http.Header, ou
 	return raw, nil
 }
 
-// responseError is the error in a response outside 2xx, with its exit code. It
+// responseError returns the error of a response outside 2xx, with its exit code, and
 // closes the response.
 func responseError(resp *http.Response) error {
 	defer resp.Body.Close()

@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// completionTimeout bounds what a shell waits for the mesh.
+// completionTimeout bounds the time that a completion waits for the mesh.
 const completionTimeout = 800 * time.Millisecond
 
 // completer completes one word.
@@ -24,14 +24,14 @@ func complete(cmd *cobra.Command, flag string, f completer) {
 	}
 }
 
-// words completes to one of them.
+// words returns a completer that offers the given words.
 func words(list ...string) completer {
 	return func(_ *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
 		return starting(list, word), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// starting are the completions that begin with a word.
+// starting returns the completions that begin with a word.
 func starting(list []string, word string) []string {
 	var out []string
 	for _, x := range list {
@@ -42,10 +42,11 @@ func starting(list []string, word string) []string {
 	return out
 }
 
-// flagWords completes the values of a flag to one of a list.
+// flagWords completes a flag's values from a list.
 func flagWords(cmd *cobra.Command, flag string, list ...string) { complete(cmd, flag, words(list...)) }
 
-// byPosition completes each argument in its own way, and nothing after them.
+// byPosition completes each argument by the completer of its position, and no argument
+// after the last.
 func byPosition(list ...completer) completer {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(list) {
@@ -55,7 +56,7 @@ func byPosition(list ...completer) completer {
 	}
 }
 
-// files completes to files of the machine.
+// files completes paths of this machine.
 func files(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveDefault
 }
@@ -86,7 +87,8 @@ func completeContexts(_ *cobra.Command, _ []string, word string) ([]string, cobr
 	return starting(contextNames(), word), cobra.ShellCompDirectiveNoFileComp
 }
 
-// contextNames are the names of the stored contexts; none where they cannot be read.
+// contextNames returns the names of the stored contexts, or none where they cannot be
+// read.
 func contextNames() []string {
 	path, err := contexts.Path()
 	if err != nil {
@@ -99,8 +101,8 @@ func contextNames() []string {
 	return s.Names()
 }
 
-// fromMesh completes the first argument, or a flag, to names that the mesh lists.
-// A mesh that does not answer in time completes nothing.
+// fromMesh completes the first argument, or a flag, from names that the mesh lists. It
+// completes nothing if the mesh does not respond in time.
 func fromMesh(c *env, list func(context.Context, *env) ([]string, error)) completer {
 	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
 		if c.start(cmd.Flags()) != nil {
@@ -129,7 +131,7 @@ func completeTools(c *env) completer {
 // completeModels completes a model's name.
 func completeModels(c *env) completer { return fromMesh(c, modelNames) }
 
-// describedTools are the mesh's tools as completions.
+// describedTools returns the mesh's tools as completions with descriptions.
 func describedTools(ctx context.Context, c *env) ([]string, error) {
 	packs, err := listTools(ctx, c)
 	var out []string
@@ -139,7 +141,7 @@ func describedTools(ctx context.Context, c *env) ([]string, error) {
 	return out, err
 }
 
-// toolNames are the names of the mesh's tools.
+// toolNames returns the names of the mesh's tools.
 func toolNames(ctx context.Context, c *env) ([]string, error) {
 	packs, err := listTools(ctx, c)
 	var out []string
@@ -149,7 +151,7 @@ func toolNames(ctx context.Context, c *env) ([]string, error) {
 	return out, err
 }
 
-// modelNames are the names of the models that the mesh offers.
+// modelNames returns the names of the models that the mesh offers.
 func modelNames(ctx context.Context, c *env) ([]string, error) {
 	var doc struct {
 		Data []struct {
@@ -164,12 +166,12 @@ func modelNames(ctx context.Context, c *env) ([]string, error) {
 	return out, err
 }
 
-// suggestTool adds the tools with a like name to the denial of an unknown one.
+// suggestTool adds the tools with a similar name to the denial of an unknown one.
 func suggestTool(ctx context.Context, c *env, err error, name string) error {
 	return suggestNames(ctx, c, err, func(_, reason string) bool { return reason == "UNKNOWN_TOOL" }, name, toolNames)
 }
 
-// suggestModel adds the models with a like name to the error about an unknown one.
+// suggestModel adds the models with a similar name to the error about an unknown one.
 func suggestModel(ctx context.Context, c *env, err error, name string) error {
 	return suggestNames(ctx, c, err, func(code, _ string) bool { return code == "model_not_found" }, name, modelNames)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// shells are those that completion has a script for.
+// shells lists the shells that have a completion script.
 var shells = []string{"bash", "zsh", "fish", "powershell"}
 
 // newCompletionCmd prints scripts that complete command lines.
@@ -32,7 +32,7 @@ bash needs the package bash-completion.`,
 	}
 }
 
-// completionScript is the script of a shell.
+// completionScript returns the script of a shell.
 func completionScript(root *cobra.Command, shell string) (string, error) {
 	var b bytes.Buffer
 	var err error

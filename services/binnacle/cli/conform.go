@@ -14,7 +14,7 @@ import (
 
 type conformOptions struct{ level, endpoint, root, tool, args, model string }
 
-// newConformCmd drives an endpoint through the conformance gates.
+// newConformCmd returns conform, which runs the conformance gates against an endpoint.
 func newConformCmd(c *env) *cobra.Command {
 	var o conformOptions
 	cmd := &cobra.Command{
@@ -40,7 +40,7 @@ includes those before it: L1 is the surface, L2 receipts and chains, L3 proofs.`
 	return cmd
 }
 
-// check fails for an endpoint or arguments that cannot be used.
+// check returns an error for an unusable endpoint or argument.
 func (o *conformOptions) check() error {
 	if u, err := url.Parse(o.endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return fail(exitUsage, "--endpoint: want http(s)://host[:port], not %q", o.endpoint)
@@ -51,7 +51,7 @@ func (o *conformOptions) check() error {
 	return nil
 }
 
-// printGate prints how one gate ended.
+// printGate prints the result of one gate.
 func printGate(c *env, r *conform.Result) {
 	word := c.style().Good("pass")
 	if !r.Pass {

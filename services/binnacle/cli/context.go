@@ -81,12 +81,12 @@ func newContextSetCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// contextRow is a context as list shows it.
+// contextRow is a context as context list shows it.
 type contextRow struct {
 	Name    string `json:"name"`
 	Current bool   `json:"current"`
 	Addr    string `json:"addr"`
-	Token   bool   `json:"token"` // whether there is one
+	Token   bool   `json:"token"` // whether a token is stored
 	CA      string `json:"ca,omitempty"`
 }
 
@@ -112,7 +112,8 @@ func listContexts(c *env) error {
 	})
 }
 
-// changeContexts changes the stored contexts and prints what became of one.
+// changeContexts applies a change to the stored contexts and prints the context that it
+// concerns.
 func changeContexts(c *env, name, what string, change func(*contexts.Store) error) error {
 	path, err := contexts.Path()
 	if err != nil {

@@ -42,7 +42,7 @@ execute exactly what it permits, then report the outcome with 'binnacle report'.
 	return cmd
 }
 
-// body is the request that the options and arguments make.
+// body returns the request for the options and arguments.
 func (o *decideOptions) body(pos []string) (map[string]any, error) {
 	switch {
 	case o.call == "" && len(pos) == 0 || o.call != "" && len(pos) > 0:

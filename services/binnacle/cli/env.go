@@ -23,10 +23,10 @@ type env struct {
 	addr, token, data, context string
 	json                       bool
 	output                     string
-	flags                      *pflag.FlagSet // of the command that runs
+	flags                      *pflag.FlagSet // of the running command
 
 	format output.Format
-	target *target // the mesh, once it is known
+	target *target // the mesh, set when it is first needed
 }
 
 // globalFlags declares the flags that every command takes.
@@ -39,7 +39,8 @@ func globalFlags(c *env, f *pflag.FlagSet) {
 	f.StringVarP(&c.output, "output", "o", "", "form of the output: `FORMAT` is table, json, jsonl or yaml (default table)")
 }
 
-// start completes the flags that every command takes, before a command runs.
+// start completes the global flags before a command runs: output format, contexts,
+// variables.
 func (c *env) start(flags *pflag.FlagSet) error {
 	c.flags = flags
 	if c.data == "" {
@@ -51,7 +52,7 @@ func (c *env) start(flags *pflag.FlagSet) error {
 	return c.chooseFormat()
 }
 
-// chooseFormat takes the form of output from --output and --json.
+// chooseFormat sets the output format from --output and --json.
 func (c *env) chooseFormat() error {
 	if c.json && c.output != "" && c.output != string(output.JSON) {
 		return fail(exitUsage, "--json and --output %s contradict each other", c.output)
@@ -71,8 +72,8 @@ func (c *env) chooseFormat() error {
 	return nil
 }
 
-// formatOf finds the form of output in a command line that may be wrong, so that
-// an error is in that form. It is table where none is named.
+// formatOf finds the output format in a command line that may be invalid, so that the
+// error has that format. The default is table.
 func formatOf(args []string) output.Format {
 	for i, a := range args {
 		name, value, given := strings.Cut(strings.TrimLeft(a, "-"), "=")
@@ -98,14 +99,14 @@ func formatOf(args []string) output.Format {
 // structured reports whether the output is a document for programs.
 func (c *env) structured() bool { return c.format != output.Table }
 
-// headings reports whether a table has a line of headings: on a terminal, and where
-// the command line names the format. Elsewhere the rows stand alone, so that a
-// program that reads them line by line need not skip one.
+// headings reports whether a table has a heading line: on a terminal, and where the
+// command line names the format. Other output has rows only, so that programs that read
+// lines need not skip the heading.
 func (c *env) headings() bool {
 	return c.output == string(output.Table) || output.Terminal(c.terminal())
 }
 
-// terminal is the file behind standard output, if it is one.
+// terminal returns the file of standard output, or nil if that is not a file.
 func (c *env) terminal() io.Writer {
 	if w, ok := c.out.(*written); ok {
 		return w.w
@@ -113,11 +114,10 @@ func (c *env) terminal() io.Writer {
 	return c.out
 }
 
-// style colours what goes to standard output.
+// style is the style of standard output.
 func (c *env) style() output.Style { return output.StyleFor(c.terminal(), os.Getenv) }
 
-// print writes doc in the form of output that was chosen, or calls human for
-// people.
+// print writes doc in the chosen output format, or calls human for the table format.
 func (c *env) print(doc any, human func()) error {
 	if !c.structured() {
 		human()
@@ -129,8 +129,8 @@ func (c *env) print(doc any, human func()) error {
 	return output.Write(c.out, c.format, doc)
 }
 
-// printRaw is print for a document that the mesh sent: as JSON it is byte for byte
-// what was received.
+// printRaw is print for a document from the mesh: the JSON format returns its bytes
+// unchanged.
 func (c *env) printRaw(raw []byte, human func()) error {
 	if c.format == output.JSON {
 		_, err := c.out.Write(raw)
@@ -139,14 +139,14 @@ func (c *env) printRaw(raw []byte, human func()) error {
 	return c.print(json.RawMessage(raw), human)
 }
 
-// table writes a document, or its rows for people.
+// table writes a document, or in the table format its rows.
 func (c *env) table(doc any, columns []output.Column, rows func(g *output.Grid)) error {
 	g := output.Grid{Columns: columns}
 	rows(&g)
 	return c.tables(doc, &g)
 }
 
-// tables writes a document, or its tables for people.
+// tables writes a document, or in the table format its tables.
 func (c *env) tables(doc any, grids ...*output.Grid) error {
 	var failed error
 	err := c.print(doc, func() {
@@ -157,7 +157,7 @@ func (c *env) tables(doc any, grids ...*output.Grid) error {
 	return errors.Join(err, failed)
 }
 
-// written counts what was written.
+// written counts the bytes that pass through it.
 type written struct {
 	w io.Writer
 	n int64
@@ -180,15 +180,15 @@ func envOr(name, def string) string {
 // envAnnotation is the annotation of a flag that names its variable.
 const envAnnotation = "binnacle_variable"
 
-// variable lets an environment variable give a flag's value where the command line
-// does not. The value is no default, so that no help text shows it.
+// variable binds an environment variable to a flag: it gives the value where the command
+// line does not. The value is not the flag's default, so no help text shows it.
 func variable(f *pflag.FlagSet, flag, name string) {
 	x := f.Lookup(flag)
 	x.Usage += " (" + name + ")"
 	_ = f.SetAnnotation(flag, envAnnotation, []string{name}) // the flag exists
 }
 
-// fromEnvironment gives flags that were not named the values of their variables.
+// fromEnvironment sets flags that the command line does not name from their variables.
 func fromEnvironment(f *pflag.FlagSet) (err error) {
 	f.VisitAll(func(x *pflag.Flag) {
 		names := x.Annotations[envAnnotation]

@@ -8,35 +8,36 @@ import (
 // Exit codes.
 const (
 	exitOK      = 0
-	exitFailed  = 1 // the command did not succeed, or what it checked does not verify
+	exitFailed  = 1 // the command failed, or the verified evidence is invalid
 	exitUsage   = 2 // the command line is wrong
 	exitDenied  = 3 // policy denied the call
-	exitNoMesh  = 4 // no mesh answers at the address
+	exitNoMesh  = 4 // no mesh responds at the address
 	exitAuth    = 5 // the token is missing or not accepted
 	exitDiffers = 6 // replay found a difference
 	exitPending = 7 // the call waits for approval
-	exitFork    = 8 // a witness caught the log with two histories
+	exitFork    = 8 // a witness found two histories of the log
 )
 
-// codes name the exit codes in JSON errors where the mesh sent no code.
+// codes are the error codes in JSON, by exit code, of errors for which the mesh sent
+// none.
 var codes = map[int]string{exitFailed: "failed", exitUsage: "usage", exitDenied: "denied", exitNoMesh: "no_mesh", exitAuth: "token", exitDiffers: "differs",
 	exitPending: "pending_approval", exitFork: "fork"}
 
-// errSilent is the cause of an error that says nothing more than its exit code.
+// errSilent is the cause of an error whose message was printed already.
 var errSilent = errors.New("")
 
-// exitError carries an exit code.
+// exitError is an error with an exit code.
 type exitError struct {
 	code int
 	err  error
-	doc  map[string]any // the mesh's own error, if it sent one
+	doc  map[string]any // the error response of the mesh, if there was one
 }
 
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// document is the error as JSON: code, message, field where one is wrong, and the
-// other members of the mesh's error.
+// document returns the error as JSON: code, message, the wrong field, and the other
+// members of the mesh's error.
 func (e *exitError) document(err error) map[string]any {
 	out := map[string]any{"code": codes[e.code], "message": err.Error()}
 	for k, v := range e.doc {
@@ -49,12 +50,12 @@ func (e *exitError) document(err error) map[string]any {
 	return out
 }
 
-// fail is an error with an exit code.
+// fail returns an error with an exit code.
 func fail(code int, format string, args ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
-// end reports how a command ended and returns its exit code.
+// end prints a command's error, if any, and returns its exit code.
 func (c *env) end(err error) int {
 	if err == nil {
 		return exitOK

@@ -68,7 +68,7 @@ func runEvents(ctx context.Context, c *env, o *eventsOptions, follow bool) error
 	return printEvents(ctx, c, resp.Body, o.session, !follow)
 }
 
-// facets are what search finds events by.
+// facets are the properties by which search finds events.
 var facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
 type searchOptions struct {
@@ -77,7 +77,7 @@ type searchOptions struct {
 	before       uint64
 }
 
-// newSearchCmd finds events by what they are about.
+// newSearchCmd returns search, which finds events by their properties.
 func newSearchCmd(c *env) *cobra.Command {
 	var o searchOptions
 	cmd := &cobra.Command{
@@ -128,13 +128,12 @@ func runSearch(ctx context.Context, c *env, o *searchOptions, pos []string) erro
 	return printEvents(ctx, c, resp.Body, q.Get("session"), true)
 }
 
-// eventRow is a line of a list of events.
+// eventRow is a row of a list of events.
 const eventRow = "%6v  %s  %-44s %-20s %s %s\n"
 
-// printEvents prints lines {event, seq}. called is the user's name of the session
-// that all of them belong to; empty where they may be of several. A whole list is
-// one document, as JSON a line for each entry; output that continues until it is stopped is
-// a document for each event.
+// printEvents prints lines of the form {event, seq}. called is the user's name of the
+// session of all of them, or empty if they may belong to several. A complete list is one
+// document in every format; the output of tail is one document per event.
 func printEvents(ctx context.Context, c *env, r io.Reader, called string, whole bool) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)
@@ -179,7 +178,7 @@ func listLines(c *env, sc *bufio.Scanner) error {
 	return err
 }
 
-// streamLines prints each document by itself.
+// streamLines prints each document separately.
 func streamLines(c *env, sc *bufio.Scanner) error {
 	for sc.Scan() {
 		if err := c.printRaw([]byte(sc.Text()+"\n"), nil); err != nil {

@@ -25,7 +25,7 @@ type exportOptions struct {
 	source                            sourceOptions
 }
 
-// newExportCmd takes evidence away.
+// newExportCmd returns export, which writes evidence to a file.
 func newExportCmd(c *env) *cobra.Command {
 	var o exportOptions
 	cmd := &cobra.Command{
@@ -84,7 +84,7 @@ func runExport(ctx context.Context, c *env, o *exportOptions) error {
 	return c.print(map[string]any{"file": o.out, "bytes": n}, func() { fmt.Fprintf(c.out, "wrote %s, %d bytes\n", o.out, n) })
 }
 
-// exportTo writes what the options name, and returns how many bytes.
+// exportTo writes the evidence that the options name, and returns its size in bytes.
 func exportTo(ctx context.Context, c *env, w io.Writer, o *exportOptions) (int64, error) {
 	if o.ledger {
 		src, stop, err := openLedger(ctx, c, &o.source)
@@ -101,7 +101,7 @@ func exportTo(ctx context.Context, c *env, w io.Writer, o *exportOptions) (int64
 	return c.copyTo(ctx, w, "/api/v1/sessions/"+url.PathEscape(o.session)+"/evidence?"+q.Encode())
 }
 
-// query is the request for a session's evidence.
+// query returns the request for a session's evidence.
 func (o *exportOptions) query() (url.Values, error) {
 	q := url.Values{"witnessed": {strconv.Itoa(o.source.witnessed)}}
 	if o.kept != "" {
@@ -125,8 +125,8 @@ func (o *exportOptions) query() (url.Values, error) {
 	return q, nil
 }
 
-// inline is what export prints where it writes no file: the bytes as they are or,
-// under --json, in base64.
+// inline is the output of export without a file: the bytes themselves or, under --json,
+// their base64 encoding.
 func inline(c *env, w io.Writer, n int64) error {
 	b, ok := w.(*bytes.Buffer)
 	if !ok {

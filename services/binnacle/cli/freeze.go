@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newFreezeCmd stops the mesh.
+// newFreezeCmd returns freeze, which stops every call of the mesh.
 func newFreezeCmd(c *env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{

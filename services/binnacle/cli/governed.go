@@ -20,7 +20,7 @@ func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMess
 	return outputOf(resp.Body)
 }
 
-// outputOf reads the response to a call.
+// outputOf returns the output in the response to a call.
 func outputOf(body io.Reader) (json.RawMessage, error) {
 	var doc struct {
 		Output json.RawMessage `json:"output"`
@@ -47,8 +47,7 @@ func (c *env) say(out json.RawMessage, err error) error {
 	return c.print(out, func() { fmt.Fprintln(c.out, indent(out)) })
 }
 
-// governedCmd completes a command that proposes a call of a kind and prints its
-// output.
+// governedCmd makes cmd propose a call of a kind and print its output.
 func governedCmd(c *env, cmd *cobra.Command, kind string, args func(pos []string) any) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, pos []string) error {
 		return c.say(c.governed(cmd.Context(), kind, args(pos)))

@@ -47,7 +47,7 @@ func helpText(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// listCommands lists commands under a title, if there are any.
+// listCommands prints commands under a title; no commands, no title.
 func listCommands(b *strings.Builder, title string, cmds []*cobra.Command) {
 	width := 0
 	for _, sub := range cmds {
@@ -61,7 +61,7 @@ func listCommands(b *strings.Builder, title string, cmds []*cobra.Command) {
 	}
 }
 
-// listFlags lists flags under a title, if there are any.
+// listFlags prints flags under a title; no flags, no title.
 func listFlags(b *strings.Builder, title string, flags *pflag.FlagSet) {
 	if flags.HasAvailableFlags() {
 		fmt.Fprintf(b, "\n%s\n%s", title, flags.FlagUsagesWrapped(helpWidth))

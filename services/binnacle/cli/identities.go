@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// identity is a principal, or what one was given: a role, a delegation or a place
-// in a session.
+// identity is a principal, or an entry that belongs to one: a role, a delegation or a
+// session grant.
 type identity struct {
 	Kind      string   `json:"kind"`
 	ID        string   `json:"id"`
@@ -28,14 +28,14 @@ type identity struct {
 	Suspended bool     `json:"suspended"`
 }
 
-// identities is what GET /api/v1/identities answers.
+// identities is the response to GET /api/v1/identities.
 type identities struct {
 	Identities []identity        `json:"identities"`
 	BreakGlass []json.RawMessage `json:"break_glass"`
 	Frozen     string            `json:"frozen"`
 }
 
-// identityColumns are the columns of a list of a kind of identity.
+// identityColumns are the columns of a list, by kind of identity.
 var identityColumns = map[string][]output.Column{
 	"principal":  {{Heading: "PRINCIPAL", Min: 19}, {Heading: "TYPE", Min: 15}, {Heading: "STATE"}},
 	"role":       {{Heading: "PRINCIPAL", Min: 19}, {Heading: "ROLE", Min: 15}, {Heading: "STATE"}},
@@ -43,7 +43,7 @@ var identityColumns = map[string][]output.Column{
 	"delegation": {{Heading: "ID"}, {Heading: "DELEGATION"}},
 }
 
-// row is an identity as a row under its columns.
+// row returns an identity as a row under the columns of its kind.
 func (i *identity) row() []string {
 	state := fmt.Sprintf("since lamport %d", i.From)
 	if i.Kind == "principal" && i.Suspended {

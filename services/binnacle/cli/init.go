@@ -51,8 +51,8 @@ func distributeFlag(cmd *cobra.Command, to *string) {
 	directories(cmd, "distribute")
 }
 
-// distribute copies every service's keys, and the NATS server's configuration,
-// to the folders that hold one service's each.
+// distribute copies every service's keys, and the NATS server's configuration, to the
+// folders of the services.
 func distribute(ring *keyring.Ring, to string) error {
 	if to == "" {
 		return nil
@@ -66,8 +66,7 @@ func distribute(ring *keyring.Ring, to string) error {
 		TLSCert: os.Getenv("BINNACLE_NATS_TLS_CERT"), TLSKey: os.Getenv("BINNACLE_NATS_TLS_KEY")})
 }
 
-// Where an external NATS server keeps its store and listens, unless flags say
-// otherwise.
+// Default paths and address of an external NATS server.
 const (
 	natsStore   = "/data"
 	natsListen  = "0.0.0.0:4222"

@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// newKeyCmd makes, lists and revokes virtual keys.
+// newKeyCmd returns key, which creates, lists and revokes virtual keys.
 func newKeyCmd(c *env) *cobra.Command {
 	var reason string
 	revoke := governedCmd(c, &cobra.Command{
@@ -161,7 +161,8 @@ func listVirtualKeys(ctx context.Context, c *env, now time.Time) error {
 	})
 }
 
-// sendConsent agrees to a virtual key that calls as the caller, or withdraws that.
+// sendConsent consents to a virtual key that calls as the caller, or withdraws that
+// consent.
 func sendConsent(ctx context.Context, c *env, method, id string, body any) error {
 	resp, err := c.request(ctx, method, "/api/v1/keys/"+url.PathEscape(id)+"/consent", body, nil)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newLLMCmd shows how models performed, and what they cost.
+// newLLMCmd returns llm, which shows the performance and cost of models.
 func newLLMCmd(c *env) *cobra.Command {
 	var since time.Duration
 	var by string
@@ -46,7 +46,7 @@ func newLLMCmd(c *env) *cobra.Command {
 	}, stats, spend)
 }
 
-// window is the query for what happened since then.
+// window returns the query parameters for events since a time.
 func window(since time.Duration) url.Values {
 	return url.Values{"from": {time.Now().Add(-since).UTC().Format(time.RFC3339)}}
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// defaultContext is the context that login makes where none is named or in use.
+// defaultContext is the name of the context that login creates where no context is named
+// or in use.
 const defaultContext = "default"
 
 // newLoginCmd stores a mesh's address and a token.
@@ -73,7 +74,7 @@ func runLogin(ctx context.Context, c *env, ca string) error {
 	})
 }
 
-// loginContext is the context that login fills, without its token.
+// loginContext returns the context that login stores, without its token.
 func loginContext(c *env, s *contexts.Store, ca string) (string, *contexts.Context, error) {
 	name := c.context
 	if name == "" {
@@ -104,7 +105,7 @@ func loginContext(c *env, s *contexts.Store, ca string) (string, *contexts.Conte
 	return name, &x, nil
 }
 
-// readToken reads a token from standard input: one line, not shown on a terminal.
+// readToken reads a token from standard input: one line, without echo on a terminal.
 func readToken(c *env, addr string) (string, error) {
 	var b []byte
 	var err error
@@ -125,8 +126,7 @@ func readToken(c *env, addr string) (string, error) {
 	return token, nil
 }
 
-// tryToken fails unless the mesh accepts the token. One that lacks a scope is
-// accepted.
+// tryToken returns an error unless the mesh accepts the token, which may lack scopes.
 func tryToken(ctx context.Context, c *env, x *contexts.Context) error {
 	c.token, c.target = x.Token, &target{addr: x.Addr, ca: x.CA}
 	resp, err := c.request(ctx, http.MethodGet, "/api/v1/packs", nil, nil)

@@ -15,7 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// newMCPCmd serves MCP to clients that start their servers themselves.
+// newMCPCmd returns mcp, which serves MCP over standard input and output for clients
+// that start their servers themselves.
 func newMCPCmd(c *env) *cobra.Command {
 	var session string
 	serve := &cobra.Command{
@@ -37,7 +38,8 @@ Standard output carries MCP, whatever the flags.`,
 	}, serve)
 }
 
-// serveMCP is an MCP server that holds no tools.
+// serveMCP runs an MCP server that forwards every request to the mesh and has no tools
+// of its own.
 func serveMCP(ctx context.Context, c *env, session string) error {
 	token, err := c.bearer()
 	if err != nil {
@@ -55,8 +57,8 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 	}
 	defer upstream.Close()
 	srv := mcp.NewServer(own, &mcp.ServerOptions{HasTools: true})
-	// Tools are listed and called at the mesh, also unknown ones: that they
-	// were asked for, and denied, is a fact.
+	// The mesh lists and calls tools, unknown ones too: a denied request for an unknown
+	// tool is recorded.
 	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			switch r := req.(type) {
@@ -90,12 +92,12 @@ func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// shallow passes JSON on until it nests deeper than canon.MaxDepth: the SDK's
+// shallow is a reader of JSON that fails where nesting exceeds canon.MaxDepth: the SDK's
 // parsers recurse.
 type shallow struct {
 	io.Reader
 	depth         int
-	text, escaped bool // inside a string, behind a backslash
+	text, escaped bool // inside a string, after a backslash
 }
 
 var errDeep = errors.New("message nests deeper than 128")

@@ -6,7 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newPolicyCmd looks at policies and puts them in force.
+// newPolicyCmd returns policy, which checks policies, compares them and puts them in
+// force.
 func newPolicyCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "policy COMMAND",
@@ -81,7 +82,7 @@ diff of two files work offline; the others at the mesh.`,
 	)
 }
 
-// policyFiles is a subcommand whose arguments are files.
+// policyFiles returns a subcommand whose arguments are files.
 func policyFiles(use, short, example string, lo, hi int, run func(context.Context, []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Example: example, Args: takes(lo, hi), ValidArgsFunction: files,

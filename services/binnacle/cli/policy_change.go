@@ -53,8 +53,8 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 	return c.say(c.governed(ctx, "policy.activate", args))
 }
 
-// approveTool accepts a tool's document: the one with the digest, or the one
-// the catalog holds now.
+// approveTool approves a tool's document: the one with the digest, or the catalog's
+// current one.
 func approveTool(ctx context.Context, c *env, rest []string) error {
 	kind, digest := rest[0], ""
 	if !strings.Contains(kind, ".") || !slices.Contains([]string{"tool", "llm", "client", "vault", "judge"}, strings.SplitN(kind, ".", 2)[0]) {

@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// change is one recorded call whose verdict would be another one.
+// change is one recorded call for which the candidate gives another verdict.
 type change struct {
 	CallID string           `json:"call_id"`
 	Actor  string           `json:"actor"`
@@ -22,14 +22,14 @@ type change struct {
 	Would  recorded.Opinion `json:"would"`
 }
 
-// simulation is what a candidate would change, apart from what has changed
-// since the calls were recorded.
+// simulation separates the changes that a candidate causes from those that are due to
+// what changed since the calls were recorded.
 type simulation struct {
 	Calls     int      `json:"calls"`
 	Same      int      `json:"same"`
 	Skipped   int      `json:"not_redecidable"`
-	Candidate []change `json:"by_candidate"` // now and would differ
-	Since     []change `json:"since"`        // was and now differ
+	Candidate []change `json:"by_candidate"` // verdict now, and with the candidate
+	Since     []change `json:"since"`        // recorded verdict, and verdict now
 }
 
 func (s *simulation) add(d *contract.Decision, now, would recorded.Opinion) {
@@ -46,8 +46,8 @@ func (s *simulation) add(d *contract.Decision, now, would recorded.Opinion) {
 	}
 }
 
-// differs reports whether two opinions are two decisions: of permissions, which
-// rule gave them does not count.
+// differs reports whether two opinions are different decisions; two permissions by
+// different rules are not.
 func differs(a, b recorded.Opinion) bool {
 	return a.Verdict != b.Verdict || a.Verdict == contract.Deny && a.Reason != b.Reason
 }
@@ -104,7 +104,7 @@ func simulatePolicy(ctx context.Context, c *env, path, name string, precedence i
 	})
 }
 
-// explainCall takes a recorded call's decisions apart.
+// explainCall prints the steps of a recorded call's decisions.
 func explainCall(ctx context.Context, c *env, call string) error {
 	type explained struct {
 		Decision *contract.Decision `json:"decision"`
@@ -147,7 +147,7 @@ func explainCall(ctx context.Context, c *env, call string) error {
 	})
 }
 
-// opinion is what a step of a decision answered, in words.
+// opinion describes the result of one step of a decision.
 func opinion(s guard.Step) string {
 	if s.Verdict == "" {
 		return "no objection"
@@ -155,9 +155,9 @@ func opinion(s guard.Step) string {
 	return s.Verdict + " " + s.Reason
 }
 
-// eachDecision reads the ledger and passes each recorded decision on, with its
-// event and the state that knows every policy and tool up to there, which it
-// returns as it is at the end. args are nil where they are gone.
+// eachDecision reads the ledger and passes on each recorded decision with its event and
+// the policy state at that position. It returns the state at the end. args are nil where
+// they are erased.
 func eachDecision(ctx context.Context, c *env, each func(*recorded.State, *contract.Event, *contract.Decision, []byte) error) (*recorded.State, error) {
 	to, root, err := ledgerEnd(ctx, c)
 	if err != nil {

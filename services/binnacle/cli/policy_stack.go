@@ -14,7 +14,7 @@ import (
 )
 
 // validatePolicies checks documents as one stack, offline. Without ceilings among them
-// the default ones stand in.
+// it uses the default ones.
 func validatePolicies(c *env, paths []string) error {
 	w, err := draft.NewStack(nil)
 	if err != nil {
@@ -111,7 +111,7 @@ func buildBundle(c *env, dir, out, seedFile string) error {
 	return c.print(map[string]string{"file": out, "digest": sign.Digest(b), "kid": kid}, func() { fmt.Fprintf(c.out, "wrote %s\n%s\n", out, sign.Digest(b)) })
 }
 
-// policiesInForce is the mesh's stack, as a workbench.
+// policiesInForce returns the mesh's current stack.
 func policiesInForce(ctx context.Context, c *env) (*draft.Stack, error) {
 	var docs []draft.InForce
 	if err := c.get(ctx, "/api/v1/policies", &docs); err != nil {
@@ -120,8 +120,8 @@ func policiesInForce(ctx context.Context, c *env) (*draft.Stack, error) {
 	return draft.NewStack(docs)
 }
 
-// diffPolicy compares a document with what is in force in its place, or two
-// documents with each other.
+// diffPolicy compares a document with the one that it would replace, or two documents
+// with each other.
 func diffPolicy(ctx context.Context, c *env, paths []string) error {
 	var old, next *draft.Stack
 	var err error

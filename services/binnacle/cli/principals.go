@@ -6,7 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newPrincipalsCmd says who is a person, an agent or a service.
+// newPrincipalsCmd returns principals, which registers people, agents and services and
+// suspends them.
 func newPrincipalsCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "principals COMMAND",
@@ -26,7 +27,7 @@ func newPrincipalsCmd(c *env) *cobra.Command {
 	)
 }
 
-// newSuspensionCmd is principals suspend and principals resume.
+// newSuspensionCmd returns principals suspend or principals resume.
 func newSuspensionCmd(c *env, verb, short string) *cobra.Command {
 	var reason string
 	cmd := governedCmd(c, &cobra.Command{
@@ -72,7 +73,8 @@ func newRolesCmd(c *env) *cobra.Command {
 	)
 }
 
-// newDelegationsCmd lets somebody act on the caller's behalf.
+// newDelegationsCmd returns delegations, which lets another principal act on the
+// caller's behalf.
 func newDelegationsCmd(c *env) *cobra.Command {
 	var ttl time.Duration
 	grant := governedCmd(c, &cobra.Command{

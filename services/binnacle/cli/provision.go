@@ -25,7 +25,8 @@ type provisionOptions struct {
 	peers                   []string
 }
 
-// newProvisionCmd keeps an external NATS server as the mesh needs it.
+// newProvisionCmd returns provision, which creates the streams, consumers and published
+// keys on an external NATS server.
 func newProvisionCmd(c *env) *cobra.Command {
 	var o provisionOptions
 	cmd := &cobra.Command{

@@ -19,15 +19,15 @@ const defaultAddr = "127.0.0.1:8080"
 type target struct {
 	addr    string
 	ca      string // PEM file of the certificate's authority, empty for the system's
-	token   string // of a context, empty where none gives one
-	context string // that gave the address, empty where none did
+	token   string // from a context; empty where none gives one
+	context string // name of the context that gave the address; empty where none did
 	err     error  // why the contexts cannot be read
 }
 
-// mesh is where the command's requests go. Flags come before BINNACLE_* variables,
-// those before the context in use; only a context that the command line names
-// comes before the variables. A context's token goes to the context's address and
-// to no other.
+// mesh returns the address and credentials for requests. Flags take precedence over
+// BINNACLE_* variables, and those over the context in use; a context that the command
+// line names takes precedence over variables. A context's token is sent to the context's
+// address only.
 func (c *env) mesh() *target {
 	if c.target == nil {
 		c.target = findMesh(c)

@@ -43,11 +43,10 @@ DATA/keys and reads the whole ledger first; a ledger that holds everything is re
 	return cmd
 }
 
-// recoverLog opens a new log epoch: the ledger lost something that a checkpoint
-// had committed to, nothing can bring it back, and the mesh is to go on. It
-// needs the root seed and reads the whole ledger first: a ledger that still
-// holds what the checkpoint commits to is refused, because an epoch that closes
-// a healthy log would look like a fork to everybody who follows it.
+// recoverLog opens a new log epoch after the ledger lost events that a checkpoint
+// commits to. It needs the root seed and reads the whole ledger first: it refuses a
+// ledger that still has what the checkpoint commits to, because a new epoch over a
+// healthy log looks like a fork to its witnesses.
 func recoverLog(ctx context.Context, c *env, o *recoverOptions) error {
 	if o.reason == "" {
 		return fail(exitUsage, "recover wants --reason: it is signed and stays on the ledger")
@@ -89,8 +88,8 @@ func recoverLog(ctx context.Context, c *env, o *recoverOptions) error {
 	})
 }
 
-// findLoss compares the ledger with a checkpoint and returns what is missing or
-// other, or "" where the ledger holds all that the checkpoint commits to.
+// findLoss compares the ledger with a checkpoint and describes the difference; "" means
+// none.
 func findLoss(ctx context.Context, c *env, ring *keyring.Ring, url string, head *ledger.Head) (string, error) {
 	var conn *bus.Conn
 	var err error

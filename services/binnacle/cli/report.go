@@ -11,7 +11,8 @@ import (
 
 type reportOptions struct{ status, argsDigest, output, errorCode, message, usage string }
 
-// newReportCmd reports the outcome of a call that the caller executed.
+// newReportCmd returns report, which reports the outcome of a call that the caller
+// executed.
 func newReportCmd(c *env) *cobra.Command {
 	var o reportOptions
 	cmd := &cobra.Command{

@@ -6,10 +6,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// verb makes the command of a verb.
+// verb sets a command's name and group in help.
 type verb func(*env) *cobra.Command
 
-// families are the verbs, in the groups and in the order in which help lists them.
+// families lists the verbs in the groups and order of the help text.
 var families = []struct {
 	id, title string
 	verbs     []verb
@@ -35,7 +35,7 @@ Exit codes: 0 done, 1 failed or does not verify, 2 wrong usage, 3 denied by
 policy, 4 no mesh at the address, 5 token not accepted, 6 replay differs,
 7 the call waits for approval, 8 a witness caught a fork.`
 
-// newRoot is the command with all its verbs.
+// newRoot returns the command with all its verbs.
 func newRoot(c *env) *cobra.Command {
 	cobra.EnableCommandSorting = false
 	root := &cobra.Command{
@@ -80,8 +80,8 @@ func newRoot(c *env) *cobra.Command {
 	return root
 }
 
-// group makes a command one that has only subcommands: without one of them it is
-// wrong usage.
+// group returns a command that has only subcommands; without a subcommand it fails with
+// exit code 2.
 func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.FParseErrWhitelist.UnknownFlags = true // the unknown subcommand is the error to report

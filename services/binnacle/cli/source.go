@@ -21,15 +21,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// ledgerSource is a ledger up to a checkpoint.
+// ledgerSource reads a ledger up to a checkpoint.
 type ledgerSource struct {
 	note     string
 	cosigned []string // witnesses' lines over the checkpoint
-	size     uint64   // that the checkpoint covers
+	size     uint64   // events that the checkpoint covers
 	read     archive.Ledger
 }
 
-// sourceOptions says where a ledger is read: at the mesh, or at its mirror.
+// sourceOptions select the source of a ledger: the mesh, or its mirror.
 type sourceOptions struct {
 	mirror, keys string
 	witnessed    int
@@ -44,8 +44,7 @@ func (o *sourceOptions) declare(cmd *cobra.Command) {
 	directories(cmd, "keys")
 }
 
-// openLedger opens the ledger that the options name. The function that it returns
-// closes it.
+// openLedger opens the ledger that the options name. The returned function closes it.
 func openLedger(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, func(), error) {
 	if o.mirror != "" && o.witnessed > 0 {
 		return nil, nil, fail(exitUsage, "--witnessed is for the mesh, not for its mirror")
@@ -57,8 +56,8 @@ func openLedger(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, f
 	return src, func() {}, err
 }
 
-// meshLedger is the ledger up to a checkpoint that covers what is there now, or
-// up to the newest that k witnesses have cosigned.
+// meshLedger returns the ledger up to a checkpoint that covers its current end, or up to
+// the newest checkpoint with k witnesses' cosignatures.
 func meshLedger(ctx context.Context, c *env, k int) (*ledgerSource, error) {
 	note, cosigned, err := checkpointNow(ctx, c, k)
 	if err != nil {
@@ -79,7 +78,7 @@ func meshLedger(ctx context.Context, c *env, k int) (*ledgerSource, error) {
 	return src, nil
 }
 
-// checkpointNow fetches that checkpoint, and the witnesses' lines over it.
+// checkpointNow returns that checkpoint, and the witnesses' lines over it.
 func checkpointNow(ctx context.Context, c *env, k int) (note string, cosigned []string, err error) {
 	if k > 0 {
 		var b bytes.Buffer
@@ -103,8 +102,8 @@ func checkpointNow(ctx context.Context, c *env, k int) (note string, cosigned []
 	return proof.Checkpoint, nil, err
 }
 
-// openMirror opens the mirrored ledger up to the newest mirrored checkpoint over no
-// more than it holds.
+// openMirror opens the mirrored ledger up to the newest mirrored checkpoint that covers
+// no more than the mirror holds.
 func openMirror(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, func(), error) {
 	if o.keys == "" {
 		o.keys = filepath.Join(c.data, "keys")
@@ -136,8 +135,8 @@ func openMirror(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, f
 	return src, conn.Close, nil
 }
 
-// mirroredCheckpoint is the newest mirrored checkpoint over no more than last
-// events, and how many it covers.
+// mirroredCheckpoint returns the newest mirrored checkpoint over at most last events,
+// and the number it covers.
 func mirroredCheckpoint(ctx context.Context, conn *bus.Conn, last uint64) (note string, size uint64, err error) {
 	for seq := uint64(1); ; {
 		batch, err := conn.GetBatch(ctx, bus.MirrorCheckpoints, bus.LogSubject("*", bus.CheckpointSubject), seq, 1000)
@@ -162,7 +161,7 @@ func mirroredCheckpoint(ctx context.Context, conn *bus.Conn, last uint64) (note 
 	return note, size, nil
 }
 
-// copyMirror writes entries of the mirrored ledger, a line each.
+// copyMirror writes entries of the mirrored ledger, one per line.
 func copyMirror(ctx context.Context, conn *bus.Conn, from, to uint64, w io.Writer) error {
 	for next := from; next <= to; {
 		batch, err := conn.GetBatch(ctx, bus.MirrorEvents, ">", next, 500)

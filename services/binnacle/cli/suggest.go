@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// unknownCommand is the error of a word that is no subcommand of at.
+// unknownCommand returns the error of a word that is not a subcommand of at.
 func unknownCommand(at *cobra.Command, word string) error {
 	var names []string
 	for _, sub := range at.Commands() {
@@ -32,7 +32,7 @@ func path(cmd *cobra.Command) string {
 	return p
 }
 
-// wrongFlag is the error of a flag that a command does not take, or of its value.
+// wrongFlag returns the error of an unknown flag, or of a flag's invalid value.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
@@ -51,8 +51,8 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return fail(exitUsage, "%v%s; '%s --help' lists the flags", err, hint, cmd.CommandPath())
 }
 
-// suggestNames adds, to an error about a name that the mesh does not know, the
-// names that are like it. If list fails, the error is as it was.
+// suggestNames adds similar names to an error about an unknown one. If list fails, it
+// returns the error unchanged.
 func suggestNames(ctx context.Context, c *env, err error, unknown func(code, reason string) bool, name string, list func(context.Context, *env) ([]string, error)) error {
 	var x *exitError
 	if !errors.As(err, &x) {
@@ -75,7 +75,7 @@ func suggestNames(ctx context.Context, c *env, err error, unknown func(code, rea
 	return &exitError{code: x.code, err: fmt.Errorf("%w%s", x.err, didYouMean(found)), doc: x.doc}
 }
 
-// didYouMean is the question at the end of an error, empty without names.
+// didYouMean returns the question at the end of an error; empty without names.
 func didYouMean(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -83,8 +83,8 @@ func didYouMean(names []string) string {
 	return "; did you mean " + strings.Join(names, " or ") + "?"
 }
 
-// near returns at most three names that are like word, the nearest first: those
-// that few edits make of it, and those that it begins.
+// near returns at most three names that are similar to word, the nearest first: names
+// within a few edits, and names that begin with word.
 func near(word string, names []string) []string {
 	type candidate struct {
 		name  string
@@ -106,8 +106,8 @@ func near(word string, names []string) []string {
 	return out
 }
 
-// distance is the Damerau-Levenshtein distance of adjacent transpositions: how many
-// letters must be added, removed, replaced or swapped.
+// distance is the Damerau-Levenshtein distance with adjacent transpositions: the least
+// number of letters to add, remove, replace or swap.
 func distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	before, last, row := make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)

@@ -19,7 +19,8 @@ type tokenOptions struct {
 	ttl           time.Duration
 }
 
-// newTokenCmd mints bearer tokens, where the mesh's keys are, and revokes them.
+// newTokenCmd returns token, which makes bearer tokens with the mesh's signing key and
+// revokes them.
 func newTokenCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "token COMMAND",

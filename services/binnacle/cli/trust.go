@@ -18,11 +18,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// trustOptions are those of the subcommands that change the key ring.
+// trustOptions are the options of subcommands that change the key ring.
 type trustOptions struct{ keys, distribute string }
 
-// newTrustCmd works on the key ring's files, offline, except list. What it changes
-// it also distributes, where --distribute or BINNACLE_DISTRIBUTE names a folder.
+// newTrustCmd returns trust. Its subcommands work on the files of the key ring, offline,
+// except list. They distribute what they change where --distribute or
+// BINNACLE_DISTRIBUTE names a folder.
 func newTrustCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "trust COMMAND",
@@ -67,7 +68,7 @@ func newTrustCmd(c *env) *cobra.Command {
 	)
 }
 
-// newRingCmd completes a command that changes the key ring.
+// newRingCmd makes cmd a command that changes the key ring.
 func newRingCmd(c *env, cmd *cobra.Command, change func(ring *keyring.Ring, pos []string) error) *cobra.Command {
 	var o trustOptions
 	cmd.Flags().StringVar(&o.keys, "keys", "", "`FOLDER` of keys (default DATA/keys)")
@@ -136,7 +137,7 @@ func newTrustAddCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// signCeilings signs a P0 document and puts it into the ring.
+// signCeilings signs a P0 document and stores it in the ring.
 func signCeilings(c *env, ring *keyring.Ring, file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {

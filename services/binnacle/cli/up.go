@@ -193,9 +193,8 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 	return m.Err()
 }
 
-// collect keeps garbage collection rare while the heap is small, and memory in
-// bounds while it is not: what may pile up is some 160 MiB, and less where that
-// would take the process above 480 MiB.
+// collect configures the garbage collector: rare while the heap is small, and bounded
+// otherwise to about 160 MiB of garbage, less where the process would exceed 480 MiB.
 func collect(ctx context.Context) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	for {

@@ -19,15 +19,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// story is a call from intent to effect, as the ledger tells it.
+// story is a call from intent to effect, as recorded on the ledger.
 type story struct {
 	CallID string       `json:"call_id"`
 	Nodes  []chapter    `json:"nodes"` // in ledger order
 	Edges  [][2]string  `json:"edges"` // from parent to child, by event id
-	Rules  []guard.Step `json:"rules"` // what each layer said to the last decision
+	Rules  []guard.Step `json:"rules"` // the layers' answers in the last decision
 }
 
-// chapter is one event of it.
+// chapter is one event of the story.
 type chapter struct {
 	Seq     uint64 `json:"seq"`
 	ID      string `json:"id"`
@@ -58,7 +58,7 @@ with what each layer of policy said. The other formats draw the proof graph.`,
 	return cmd
 }
 
-// drawings write a story in a format.
+// drawings are the functions that write a story, by format.
 var drawings = map[string]func(*story) string{"text": (*story).text, "mermaid": (*story).mermaid, "dot": (*story).dot, "svg": (*story).svg}
 
 func runWhy(ctx context.Context, c *env, call, form string) error {
@@ -115,7 +115,7 @@ func (s *story) read(r io.Reader) error {
 		}
 		e, err := contract.DecodeEvent(line.Event)
 		if err != nil {
-			continue // audit's alarm, not ours
+			continue // reported by audit's alarm, not here
 		}
 		graph.Add(e, line.Event)
 		if e.CallID != s.CallID {
@@ -126,7 +126,8 @@ func (s *story) read(r io.Reader) error {
 	return lines.Err()
 }
 
-// add adds an event and its causes. Causes outside the call are named, not explained.
+// add adds an event and its causes. Causes outside the call are named without
+// explanation.
 func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[string]bool) {
 	s.Nodes = append(s.Nodes, chapter{seq, e.ID, n.Kind, e.Name, e.Source, e.Lamport, e.Time, says(e)})
 	in[e.ID] = true
@@ -139,8 +140,8 @@ func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[st
 	}
 }
 
-// sayings say in a few words what an event of a name records. One that cannot be
-// decoded says "".
+// sayings describe an event by its name in a few words, or by "" if it cannot be
+// decoded.
 var sayings = map[string]func(e *contract.Event) string{
 	contract.EventCallProposed: decoded(func(e *contract.Event, x *contract.Call) string {
 		return fmt.Sprintf("%s asks for %s", e.Actor, x.Kind)
@@ -169,7 +170,7 @@ var sayings = map[string]func(e *contract.Event) string{
 	}),
 }
 
-// decoded is a saying of an event whose data is a T.
+// decoded returns a saying for events whose data is a T.
 func decoded[T any, D interface {
 	*T
 	canon.Document
@@ -183,7 +184,7 @@ func decoded[T any, D interface {
 	}
 }
 
-// says is an event in a few words: its name where nothing better is known.
+// says describes an event in a few words, by default its name.
 func says(e *contract.Event) string {
 	if say, ok := sayings[e.Name]; ok {
 		if words := say(e); words != "" {

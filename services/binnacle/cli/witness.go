@@ -32,7 +32,7 @@ type witnessOptions struct {
 	every                  time.Duration
 }
 
-// newWitnessCmd follows a log from outside.
+// newWitnessCmd returns witness, which follows a log from outside the mesh.
 func newWitnessCmd(c *env) *cobra.Command {
 	var o witnessOptions
 	cmd := &cobra.Command{
@@ -56,8 +56,8 @@ prove a fork to anyone (exit code 8).`,
 	return cmd
 }
 
-// runWitness follows a log from outside. It keeps a head before it signs, so it never
-// signs two histories, whatever happens to it.
+// runWitness follows a log from outside. It stores a head durably before it signs it, so
+// that it never signs two histories, also after a crash.
 func runWitness(ctx context.Context, c *env, o *witnessOptions) error {
 	if o.name == "" || o.key == "" || o.state == "" {
 		return fail(exitUsage, "witness wants --name, --key and --state")
@@ -77,8 +77,8 @@ func runWitness(ctx context.Context, c *env, o *witnessOptions) error {
 	return watchLog(ctx, c, &witnessing{c: c, name: o.name, key: k, file: o.state, root: kid}, o.every)
 }
 
-// watchLog looks again and again until it is stopped or finds a fork, or once where
-// every is 0.
+// watchLog checks the log every period until it is stopped or finds a fork; a period of
+// 0 checks once.
 func watchLog(ctx context.Context, c *env, w *witnessing, every time.Duration) error {
 	waiting := ""
 	for {
@@ -89,7 +89,7 @@ func watchLog(ctx context.Context, c *env, w *witnessing, every time.Duration) e
 			return nil
 		case errors.As(err, &x) && x.code == exitFork, err != nil && every == 0:
 			return err
-		case err != nil && err.Error() != waiting: // once for each reason, not once for each try
+		case err != nil && err.Error() != waiting: // once for each reason, not for each attempt
 			waiting = err.Error()
 			fmt.Fprintf(c.errOut, "binnacle: waiting, next try in %s: %s\n", every, waiting)
 		case err == nil && waiting != "":
@@ -114,13 +114,12 @@ type witnessing struct {
 	file string
 	root string
 	keys trust.Registry
-	seen uint64 // of the ledger, for keys
-	sent []byte // the head whose cosignature the mesh has taken
+	seen uint64 // position on the ledger up to which keys are read
+	sent []byte // the head whose cosignature the mesh has accepted
 }
 
-// look takes one step: it checks the newest head against the stored one, stores
-// it, and sends the cosignature. A head that is stored already is sent again
-// where no response said that the mesh took it.
+// look checks the newest head against the stored one, stores it, and sends the
+// cosignature. It sends a stored head again until the mesh has accepted its cosignature.
 func (w *witnessing) look(ctx context.Context) error {
 	var note bytes.Buffer
 	if _, err := w.c.copyTo(ctx, &note, "/log/checkpoint?witness=true"); err != nil {
@@ -131,7 +130,7 @@ func (w *witnessing) look(ctx context.Context) error {
 	}
 	head, err := w.open(note.Bytes())
 	if err != nil {
-		w.keys, w.seen = trust.Registry{}, 0 // a ledger that was restored may have published its keys anew
+		w.keys, w.seen = trust.Registry{}, 0 // a restored ledger may have published its keys again
 		return err
 	}
 	kept, err := os.ReadFile(w.file)
@@ -169,14 +168,14 @@ func (w *witnessing) look(ctx context.Context) error {
 	})
 }
 
-// errFork is returned for two heads that no proof joins.
+// errFork is returned for two heads without a consistency proof between them.
 type errFork string
 
 func (e errFork) Error() string { return string(e) }
 
-// follows checks that head continues last: the same log grown, or a log that
-// signed epochs of the root key lead to. Two heads that contradict each other
-// are stored beside the state: they prove the fork to anyone.
+// follows checks that head continues last: the same log with more entries, or a log that
+// epochs signed by the root key lead to. It stores two contradictory heads beside the
+// state, as proof of the fork.
 func (w *witnessing) follows(ctx context.Context, last, head *translog.Checkpoint, kept, note []byte) error {
 	var err error
 	if head.Origin == last.Origin {
@@ -195,8 +194,8 @@ func (w *witnessing) follows(ctx context.Context, last, head *translog.Checkpoin
 	return fail(exitFork, "FORK: %s; both signed heads are in %s", fork, proof)
 }
 
-// grown checks that the tree of last is the beginning of that of head. Both are
-// of the log's epoch; 0 is the one that is open.
+// grown checks that the tree of last is a prefix of the tree of head. Both belong to the
+// given epoch of the log; 0 is the current one.
 func (w *witnessing) grown(ctx context.Context, last, head *translog.Checkpoint, epoch int64) error {
 	if head.Size < last.Size {
 		return errFork(fmt.Sprintf("the log shrank from %d to %d leaves", last.Size, head.Size))
@@ -221,7 +220,7 @@ func (w *witnessing) grown(ctx context.Context, last, head *translog.Checkpoint,
 	return nil
 }
 
-// open reads a head that one of audit's keys signed.
+// open verifies a head's signature by one of audit's keys and parses it.
 func (w *witnessing) open(note []byte) (*translog.Checkpoint, error) {
 	for _, k := range w.keys.Keys() {
 		if k.Owner != "audit" || !slices.Contains(k.Uses, contract.UseCheckpoint) {
@@ -238,8 +237,8 @@ func (w *witnessing) open(note []byte) (*translog.Checkpoint, error) {
 	return nil, errors.New("checkpoint: no key of audit under this root signed it")
 }
 
-// learn folds the key events that are new. Each carries a root's signature, so
-// it does not matter who hands them over.
+// learn folds new key events into the registry. Each is signed by a root key, so the
+// sender need not be trusted.
 func (w *witnessing) learn(ctx context.Context) error {
 	w.keys.Root = w.root
 	type entry struct {
@@ -285,7 +284,7 @@ func (w *witnessing) learn(ctx context.Context) error {
 	return nil
 }
 
-// keep writes a file so that it is there after a crash.
+// keep writes a file durably: it is synced before keep returns.
 func keep(path string, b []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".head-*")
 	if err != nil {

@@ -31,10 +31,10 @@ func epochOf(origin string) (base string, epoch int64) {
 	return base, n
 }
 
-// reopened checks that the root key opened every epoch between two heads, each
-// after a checkpoint of the one before, and that the stored head is in the
-// history that the first of those checkpoints closes. So a witness follows a
-// true recovery, and whatever else changes a log's name is a fork.
+// reopened checks that the root key opened every epoch between two heads, each after a
+// checkpoint of the one before, and that the first of those checkpoints covers the
+// stored head. So a witness follows a true recovery, and reports any other change of the
+// log's name as a fork.
 func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoint, kept []byte) error {
 	base, from := epochOf(last.Origin)
 	now, to := epochOf(head.Origin)
@@ -51,7 +51,7 @@ func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoi
 			return errFork(fmt.Sprintf("the head is of epoch %d, and no root key opened epoch %d", to, n))
 		}
 		if n > from+1 {
-			continue // no head of the epochs between was cosigned here
+			continue // this witness cosigned no head of the epochs in between
 		}
 		if err := w.closed(ctx, last, kept, &l); err != nil {
 			return err
@@ -64,8 +64,8 @@ func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoi
 	return nil
 }
 
-// closed checks that the stored head is in the history that an epoch's opening
-// closes: it is the checkpoint that the root key named, or that one grew from it.
+// closed checks that the history that an epoch's opening closes contains the stored
+// head: the checkpoint that the root key named is the head, or extends it.
 func (w *witnessing) closed(ctx context.Context, last *translog.Checkpoint, kept []byte, l *contract.LogEpoch) error {
 	if sign.Digest(kept) == l.Checkpoint {
 		return nil
@@ -87,8 +87,8 @@ func (w *witnessing) closed(ctx context.Context, last *translog.Checkpoint, kept
 	return w.grown(ctx, last, end, l.Epoch-1)
 }
 
-// epochs are the openings on the ledger that a root key signed, by number. The
-// first that is on the ledger counts.
+// epochs returns the epochs that a root key opened on the ledger, by number. Of two
+// openings with one number the first counts.
 func (w *witnessing) epochs(ctx context.Context) (map[int64]contract.LogEpoch, error) {
 	resp, err := w.c.request(ctx, http.MethodGet, "/api/v1/events?type="+contract.EventLogEpochOpened, nil, nil)
 	if err != nil {
@@ -111,7 +111,7 @@ func (w *witnessing) epochs(ctx context.Context) (map[int64]contract.LogEpoch, e
 		}
 		l, err := trust.VerifyEpoch(e, w.keys.At)
 		if err != nil {
-			continue // not the root key's word
+			continue // not signed by the root key
 		}
 		if _, ok := out[l.Epoch]; !ok {
 			out[l.Epoch] = l

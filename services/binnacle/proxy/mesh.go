@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Mesh is the gateway that is asked, and the token to ask with.
+// Mesh is the gateway that the proxy queries, and its token.
 type Mesh struct {
 	URL    string // http://host:port
 	Token  string
@@ -20,7 +20,8 @@ type Mesh struct {
 
 const sessionHeader = "X-Binnacle-Session"
 
-// asker asks for one request and all that follows from it.
+// asker requests the decisions of one client request and of the tool calls in its
+// response.
 type asker struct {
 	mesh           Mesh
 	session, trace string
@@ -29,7 +30,7 @@ type asker struct {
 	receipts []string // of the tool calls decided, in their order
 }
 
-// verdict is what the mesh says.
+// verdict is the mesh's decision on one call.
 type verdict struct {
 	Allowed             bool
 	Status              int
@@ -43,8 +44,8 @@ func undecided(format string, args ...any) *verdict {
 	return &verdict{Status: http.StatusServiceUnavailable, Code: "mesh_unavailable", Message: fmt.Sprintf(format, args...), RetryAfter: "2"}
 }
 
-// decide proposes a call and waits for its outcome. Whatever is not an outcome
-// that allows is a refusal.
+// decide proposes a call and waits for its outcome. Every result but an allowed outcome
+// is a refusal.
 func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 	body, err := json.Marshal(map[string]any{"kind": kind, "tool": kind, "args": args})
 	if err != nil {
@@ -91,7 +92,7 @@ func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 	return v
 }
 
-// write answers a client whose request is not passed on.
+// write sends the refusal to a client whose request is not forwarded.
 func (v *verdict) write(w http.ResponseWriter) {
 	if v.RetryAfter != "" {
 		w.Header().Set("Retry-After", v.RetryAfter)
@@ -118,8 +119,7 @@ func (v *verdict) headers(h http.Header, session string) {
 	}
 }
 
-// headers names the receipts of the tool calls, where they are known before
-// the answer begins.
+// headers sets the receipts of the tool calls that are known before the response begins.
 func (a *asker) headers(h http.Header) {
 	if len(a.receipts) > 0 {
 		h.Set("X-Binnacle-Tool-Receipts", strings.Join(a.receipts, ", "))

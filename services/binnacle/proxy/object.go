@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// object is a JSON object whose members keep their order and their bytes.
-// What two parsers could read in two ways is refused: doubled members, and
-// members that a lax parser would take for one that is looked at here.
+// object is a JSON object that preserves the order and bytes of its members. Ambiguous
+// objects are refused: those with duplicate members, and with members that a lax parser
+// would confuse with one that the proxy reads.
 type object struct {
 	keys []string
 	vals map[string]json.RawMessage
@@ -73,7 +73,7 @@ func (o *object) set(key string, v json.RawMessage) {
 func (o *object) put(key string, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // strings and our own structs
+		panic(err) // encodes strings and types of this package only, so it cannot fail
 	}
 	o.set(key, b)
 }
@@ -83,7 +83,7 @@ func (o *object) del(key string) {
 	o.keys = slices.DeleteFunc(o.keys, func(k string) bool { return k == key })
 }
 
-// has tells whether there is such a member that is not null.
+// has reports whether the object has the member with a value other than null.
 func (o *object) has(key string) bool {
 	v, ok := o.vals[key]
 	return ok && string(v) != "null"

@@ -1,16 +1,11 @@
-// Package proxy is the sidecar between an OpenAI client and its provider: one
-// changed base_url, and what the provider answers is governed before the
-// client sees it. The proxy holds no authority and decides nothing; it asks a
-// mesh twice:
-//
-//   - kind llm.forward: may this request go to this upstream? Asked before it
-//     is sent.
-//   - kind client.<function>, once for each tool call of the answer, with the
-//     call's own arguments: may the client be told to make it?
-//
-// A tool call that is not allowed, or cannot be decided now, is withheld and
-// takes the form of a refusal. The client's API key passes through and is
-// neither kept nor recorded.
+// Package proxy is the sidecar between an OpenAI client and its provider. The client
+// changes its base_url; the mesh then decides what the provider's responses may contain
+// before the client receives them. The proxy holds no authority and decides nothing. It
+// proposes two kinds of calls to a mesh: llm.forward, before a request is forwarded to
+// the upstream, and client.<function>, for each tool call of the response, with the
+// call's own arguments. A tool call that is denied, or cannot be decided now, is
+// withheld and replaced by a refusal. The client's API key is forwarded and neither
+// stored nor recorded.
 package proxy
 
 import (
@@ -42,14 +37,14 @@ type Proxy struct {
 	client *http.Client
 }
 
-// Limits of what the proxy holds in memory.
+// Limits on the memory of one request.
 const (
 	maxBody  = 32 << 20 // a request, or a plain answer
 	maxHeld  = 4 << 20  // tool calls of one answer, while they are held
 	maxCalls = 128      // tool calls of one answer
 )
 
-// sent are the paths that carry something to the upstream, below /v1.
+// sent lists the paths below /v1 whose requests are forwarded after a decision.
 var sent = map[string]bool{"/chat/completions": true, "/responses": true, "/completions": true, "/embeddings": true}
 
 // New makes a proxy.
@@ -59,8 +54,8 @@ func New(upstream *url.URL, mesh Mesh, session string, log *slog.Logger) *Proxy 
 		Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// ServeHTTP implements http.Handler. What could carry a tool call past the
-// mesh is not served.
+// ServeHTTP implements http.Handler. Paths that could carry a tool call around the mesh
+// are not served.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/v1")
 	switch {
@@ -81,12 +76,11 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// read are the mesh's routes that are served on the proxy's own port too.
+// read lists the routes of the mesh that the proxy serves too.
 var read = map[string]bool{"/helm/receipts": true, "/helm/proofgraph": true}
 
-// helm passes a read on to the mesh under the credential that the client shows:
-// a token of the mesh, not the provider's key. The proxy's own token is not
-// lent to its clients.
+// helm forwards a read to the mesh with the client's credential, which must be a token
+// of the mesh. The proxy's own token is not used for clients.
 func (p *Proxy) helm(w http.ResponseWriter, r *http.Request) {
 	if !read[r.URL.Path] {
 		refuse(w, &problem{http.StatusNotFound, "invalid_request_error", "not_found", "the proxy serves GET /helm/receipts and /helm/proofgraph of the mesh"})
@@ -152,7 +146,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	defer resp.Body.Close()
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
-	case resp.StatusCode/100 == 3: // clients follow it, past the proxy
+	case resp.StatusCode/100 == 3: // clients would follow it around the proxy
 		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_malformed", "the upstream answers with a redirection, which is not passed on"})
 	case resp.StatusCode/100 != 2 || path != "/chat/completions" && path != "/responses":
 		p.copy(w, resp)
@@ -167,7 +161,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	}
 }
 
-// describe says of a request what the ledger will hold.
+// describe returns the summary of a request that the ledger records.
 func (p *Proxy) describe(body []byte) (*forwardArgs, error) {
 	doc, err := parse(body)
 	if err != nil {
@@ -197,8 +191,8 @@ func (p *Proxy) describe(body []byte) (*forwardArgs, error) {
 // hop are the headers that belong to one connection (RFC 9110 §7.6.1).
 var hop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// send passes the request on. It answers the client itself, and returns nil,
-// where the upstream gives no response.
+// send forwards the request. If the upstream gives no response, it responds to the
+// client itself and returns nil.
 func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body []byte) *http.Response {
 	u := *p.Upstream
 	u.Path, u.RawQuery = strings.TrimSuffix(u.Path, "/")+path, r.URL.RawQuery
@@ -216,7 +210,7 @@ func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body [
 			req.Header.Del(h)
 		}
 	}
-	// What comes back must be readable here.
+	// The response must not be compressed, since the proxy reads it.
 	req.Header.Set("Accept-Encoding", "identity")
 	resp, err := p.client.Do(req)
 	if err != nil {
@@ -229,7 +223,7 @@ func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body [
 	return resp
 }
 
-// copy passes an answer on that holds no tool calls.
+// copy forwards a response without tool calls.
 func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)
@@ -239,7 +233,7 @@ func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 		n, err := resp.Body.Read(buf)
 		if _, werr := w.Write(buf[:n]); werr != nil || err != nil {
 			if err != nil && err != io.EOF {
-				panic(http.ErrAbortHandler) // the client must not take the part for the whole
+				panic(http.ErrAbortHandler) // the client must not take a part of the response for all of it
 			}
 			return
 		}
@@ -249,7 +243,7 @@ func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 
 func head(w http.ResponseWriter, resp *http.Response) {
 	for k, v := range resp.Header {
-		if !strings.HasPrefix(k, "X-Binnacle-") { // ours say what the mesh said
+		if !strings.HasPrefix(k, "X-Binnacle-") { // the proxy's own fields take precedence
 			w.Header()[k] = v
 		}
 	}
@@ -258,7 +252,7 @@ func head(w http.ResponseWriter, resp *http.Response) {
 	}
 }
 
-// plain governs an answer that came in one piece.
+// plain decides the tool calls of a response that is not streamed.
 func (p *Proxy) plain(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context, govern func(context.Context, []byte, *asker) ([]byte, error)) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err == nil && len(body) > maxBody {

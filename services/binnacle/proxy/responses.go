@@ -10,17 +10,16 @@ import (
 	"sync"
 )
 
-// The Responses API: an answer is a list of output items, a tool call is one of
-// them, and a stream tells of each item as it is made and of the whole at the
-// end.
+// The Responses API: a response is a list of output items, of which tool calls are one
+// type. A stream has events for each item and, at the end, the whole response.
 
-// passing are the items that ask nothing of the client: text, and what the
-// provider has done itself.
+// passing lists the item types that require nothing of the client: text, and results of
+// the provider's own tools.
 var passing = map[string]bool{"message": true, "reasoning": true, "compaction": true, "file_search_call": true, "web_search_call": true,
 	"code_interpreter_call": true, "image_generation_call": true, "mcp_call": true, "mcp_list_tools": true}
 
-// itemCall reads an output item that is a tool call; nil where it asks nothing
-// of the client. A type that is not known is a call that will be refused.
+// itemCall returns an output item's tool call, or nil if the item requires nothing of
+// the client. An item of an unknown type is a call that will be refused.
 func itemCall(item *object) (*toolCall, error) {
 	var f struct {
 		Type, Name, Input string
@@ -47,7 +46,7 @@ func itemCall(item *object) (*toolCall, error) {
 	return &toolCall{id: f.CallID, kind: f.Type + " item", name: f.Name}, nil
 }
 
-// item is the call as an output item, made of what was decided.
+// item returns the call as an output item, made from the decided fields.
 func (t *toolCall) item(id string) *object {
 	doc := map[string]string{"id": id, "call_id": t.id, "name": t.name, "status": "completed"}
 	if t.kind == "custom" {
@@ -70,23 +69,23 @@ func made(v any) *object {
 	return o
 }
 
-// refusalItem is the message that stands in for a call.
+// refusalItem returns the message that replaces a withheld call.
 func refusalItem(id, refusal string) *object {
 	return made(map[string]any{"id": id, "type": "message", "role": "assistant", "status": "completed",
 		"content": []any{map[string]string{"type": "refusal", "refusal": refusal}}})
 }
 
-// fate is what became of a call.
+// fate is the decision on a call.
 type fate struct {
 	allowed bool
 	refusal string
 }
 
-// settled remembers the fates of an answer's calls, since a stream tells of each
+// settled stores the decisions on a response's calls, since a stream contains each call
 // twice.
 type settled map[toolCall]fate
 
-// settle decides the calls that are not decided yet, all at once.
+// settle decides the undecided calls, concurrently.
 func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
 	var open []*toolCall
 	for _, t := range calls {
@@ -97,7 +96,7 @@ func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
 	fates := make([]fate, len(open))
 	var wg sync.WaitGroup
 	for i, t := range open {
-		wg.Go(func() { // one by one, since each wants a refusal of its own
+		wg.Go(func() { // one by one, since each needs a refusal of its own
 			allowed, refusal := ask.govern(ctx, []*toolCall{t})
 			fates[i] = fate{len(allowed) == 1, refusal}
 		})
@@ -108,7 +107,7 @@ func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
 	}
 }
 
-// output governs the items of a response object.
+// output decides the tool calls among the items of a response object.
 func (s settled) output(ctx context.Context, doc *object, ask *asker) error {
 	items, err := doc.list("output")
 	if err != nil {
@@ -148,7 +147,7 @@ func (s settled) output(ctx context.Context, doc *object, ask *asker) error {
 	return nil
 }
 
-// governedResponse is a response with the tool calls that are allowed.
+// governedResponse returns a response that contains only the allowed tool calls.
 func governedResponse(ctx context.Context, body []byte, ask *asker) ([]byte, error) {
 	doc, err := parse(body)
 	if err != nil {
@@ -160,13 +159,13 @@ func governedResponse(ctx context.Context, body []byte, ask *asker) ([]byte, err
 	return doc.append(nil), nil
 }
 
-// responseStream governs a streamed response.
+// responseStream decides the tool calls of a streamed response.
 type responseStream struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
 	ask  *asker
 	said settled
-	held map[int]bool // output items that wait for their end
+	held map[int]bool // output items that are not complete
 	n    int          // events written
 }
 
@@ -187,8 +186,8 @@ func (p *Proxy) responses(w http.ResponseWriter, resp *http.Response, ask *asker
 	}
 }
 
-// write sends an event under a number of its own: some of the upstream's are
-// left out, and others put in.
+// write sends an event with a sequence number of its own, since some of the upstream's
+// events are left out and others added.
 func (s *responseStream) write(e *object) {
 	var kind string
 	_ = e.get("type", &kind)
@@ -224,7 +223,7 @@ func (s *responseStream) event(ctx context.Context, data []byte) error {
 	if e.has("item") {
 		return s.item(ctx, e, kind, index)
 	}
-	// Pieces of a call come with it, when it is whole, or not at all.
+	// Deltas of a call are held until it is complete and allowed.
 	if s.held[index] && e.has("output_index") || strings.HasPrefix(kind, "response.function_call_arguments") || strings.HasPrefix(kind, "response.custom_tool_call_input") {
 		return nil
 	}

@@ -12,9 +12,9 @@ import (
 	"slices"
 )
 
-// stream governs a streamed chat completion. Text passes at once; the deltas
-// of tool calls are held until the choice they belong to ends, are decided
-// whole, and then follow as one delta, or as a refusal.
+// stream decides the tool calls of a streamed chat completion. Text is forwarded at
+// once; deltas of tool calls are held until their choice ends, are decided as a whole,
+// and are then sent as one delta or replaced by a refusal.
 func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)
@@ -41,7 +41,7 @@ type stream struct {
 	size int
 }
 
-// held are the tool calls of one choice, by index, in order of appearance.
+// held holds the tool calls of one choice, by index, in order of appearance.
 type held struct {
 	order []int
 	calls map[int]*toolCall
@@ -61,7 +61,7 @@ func (s *stream) write(data []byte) {
 	_ = s.rc.Flush()
 }
 
-// chunk passes on what one event holds beside tool calls.
+// chunk forwards the content of one event other than tool calls.
 func (s *stream) chunk(ctx context.Context, data []byte) error {
 	if string(data) == "[DONE]" {
 		if s.holds() {
@@ -98,8 +98,8 @@ func (s *stream) chunk(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// choice takes the tool calls out of one choice of a chunk, and tells whether
-// anything is left of it. Where the choice ends, they are decided first.
+// choice removes the tool calls from one choice of a chunk, and reports whether the rest
+// is not empty. If the choice ends, its calls are decided first.
 func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err error) {
 	index := 0
 	if err := c.get("index", &index); err != nil {
@@ -175,7 +175,7 @@ func (s *stream) hold(choice int, f *fields) error {
 	return nil
 }
 
-// release writes what was decided as chunks of their own, like doc's.
+// release writes the decided calls as chunks of their own, with the metadata of doc.
 func (s *stream) release(doc *object, index int, allowed []*toolCall, refusal string) {
 	delta := &object{vals: map[string]json.RawMessage{}}
 	var list []*object
@@ -204,8 +204,8 @@ func (s *stream) release(doc *object, index int, allowed []*toolCall, refusal st
 
 var errUpstreamCut = errors.New("the upstream broke the stream off")
 
-// events reads a stream of server-sent events (WHATWG HTML §9.2) and hands on
-// the data of each.
+// events reads a stream of server-sent events (WHATWG HTML §9.2) and passes on the data
+// of each.
 func events(r io.Reader, each func([]byte) error) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), maxHeld)
@@ -225,7 +225,7 @@ func events(r io.Reader, each func([]byte) error) error {
 		}
 		value, ok := bytes.CutPrefix(line, []byte("data:"))
 		if !ok {
-			continue // comments, ids, names
+			continue // comments, ids and names are ignored
 		}
 		value = bytes.TrimPrefix(value, []byte(" "))
 		if some {
@@ -241,7 +241,7 @@ func events(r io.Reader, each func([]byte) error) error {
 		}
 		return errUpstreamCut
 	}
-	return nil // an event without its empty line is dropped, as the standard says
+	return nil // the standard drops an event without a final empty line
 }
 
 // lines splits at \n, \r and \r\n.
@@ -259,5 +259,5 @@ func lines(b []byte, end bool) (int, []byte, error) {
 	case i+1 < len(b) || end:
 		return i + 1, b[:i], nil
 	}
-	return 0, nil, nil // \r at the end: what follows decides
+	return 0, nil, nil // a final \r may be half of \r\n
 }

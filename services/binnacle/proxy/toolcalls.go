@@ -10,14 +10,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// toolCall is one tool call of an answer, whole. What the client gets is made
-// of these fields and of no others, so it is what was decided.
+// toolCall is one complete tool call of a response. The client receives a call made of
+// these fields only, so it receives what was decided.
 type toolCall struct {
 	id, kind   string // kind: "function", "custom", or "" for the older function_call
 	name, args string
 }
 
-// want is the call as the mesh is asked for it. A custom tool takes text.
+// want returns the call as it is proposed to the mesh. The argument of a custom tool is
+// text.
 func (t *toolCall) want() (kind string, args json.RawMessage, err error) {
 	switch t.kind {
 	case "function", "":
@@ -62,7 +63,7 @@ func (t *toolCall) document() any {
 	return function{t.name, t.args}
 }
 
-// at is the same call as element i of a streamed delta.
+// at returns the call as the delta with index i of a stream.
 func (t *toolCall) at(i int) *object {
 	b, err := json.Marshal(t.document())
 	if err != nil {
@@ -76,8 +77,8 @@ func (t *toolCall) at(i int) *object {
 	return o
 }
 
-// govern asks for every call and returns those that are allowed, and the
-// refusal that stands for the others.
+// govern proposes every call and returns those that are allowed, and a refusal for the
+// others.
 func (a *asker) govern(ctx context.Context, calls []*toolCall) (allowed []*toolCall, refusal string) {
 	verdicts := make([]*verdict, len(calls))
 	var wg sync.WaitGroup
@@ -114,7 +115,7 @@ func (a *asker) govern(ctx context.Context, calls []*toolCall) (allowed []*toolC
 	return allowed, strings.Join(said, "\n")
 }
 
-// fields is a tool call as providers write it, whole or in part.
+// fields is a tool call in the providers' form, complete or in part.
 type fields struct {
 	Index    *int   `json:"index"`
 	ID       string `json:"id"`
@@ -129,8 +130,8 @@ type fields struct {
 	} `json:"custom"`
 }
 
-// take removes the tool calls from a message or delta and returns them. The
-// older function_call becomes one of kind "".
+// take removes the tool calls from a message or delta and returns them. The older
+// function_call member becomes a call of kind "".
 func take(m *object) ([]fields, error) {
 	var out []fields
 	if err := m.get("tool_calls", &out); err != nil {
@@ -150,7 +151,7 @@ func take(m *object) ([]fields, error) {
 	return out, nil
 }
 
-// governed is a chat completion with the tool calls that are allowed.
+// governed returns a chat completion that contains only the allowed tool calls.
 func governed(ctx context.Context, body []byte, ask *asker) ([]byte, error) {
 	doc, err := parse(body)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command asyncgen writes docs/reference/asyncapi.json: the mesh's subjects,
-// who sends and who receives on them, and the events' schemas, from the
-// services' declarations and schemas/events.
+// Command asyncgen writes docs/reference/asyncapi.json: the mesh's subjects, their
+// senders and receivers, and the events' schemas, from the services' declarations and
+// schemas/events.
 package main
 
 import (
@@ -21,7 +21,7 @@ type object = map[string]any
 
 func ref(path string) object { return object{"$ref": path} }
 
-// escape makes a JSON pointer token of a name.
+// escape returns a name as a token of a JSON pointer (RFC 6901).
 func escape(s string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(s) }
 
 func main() {

@@ -42,8 +42,8 @@ func Path() (string, error) {
 	return filepath.Join(dir, "binnacle", "contexts.json"), nil
 }
 
-// Load reads the file. A file that does not exist is an empty store. A file that
-// others than its owner may read is made private.
+// Load reads the file. A file that does not exist is an empty store. A file that other
+// users may read is made private.
 func Load(path string) (*Store, error) {
 	s := &Store{Contexts: map[string]Context{}}
 	b, err := os.ReadFile(path)
@@ -80,7 +80,7 @@ func (s *Store) Save(path string) error {
 // Names are the names of the contexts, sorted.
 func (s *Store) Names() []string { return slices.Sorted(maps.Keys(s.Contexts)) }
 
-// Get returns a context by name. An empty name is the one in use, and nil where
+// Get returns a context by name. An empty name selects the context in use, or nil where
 // there is none.
 func (s *Store) Get(name string) (*Context, error) {
 	if name == "" {
@@ -96,7 +96,7 @@ func (s *Store) Get(name string) (*Context, error) {
 	return &c, nil
 }
 
-// Put adds or replaces a context. The first one becomes the one in use.
+// Put adds or replaces a context. The first context is also put in use.
 func (s *Store) Put(name string, c Context) error {
 	if !validName.MatchString(name) {
 		return fmt.Errorf("context name %q: want letters, digits, '.', '_' and '-', at most 64", name)

@@ -34,7 +34,8 @@ func Flags(cmd *cobra.Command) []*pflag.Flag {
 	return own
 }
 
-// spelling is how a flag is written, with the name of its value, and what it does.
+// spelling returns a flag as help shows it, with the name of its value, and its
+// description.
 func spelling(f *pflag.Flag) (flag, text string) {
 	value, text := pflag.UnquoteUsage(f)
 	flag = "--" + f.Name
@@ -50,7 +51,7 @@ func spelling(f *pflag.Flag) (flag, text string) {
 	return flag, text
 }
 
-// shownDefault reports whether a flag's default is worth a word.
+// shownDefault reports whether help shows a flag's default.
 func shownDefault(f *pflag.Flag) bool {
 	switch f.DefValue {
 	case "", "false", "0", "0s", "[]":

@@ -53,7 +53,7 @@ func flagTable(b *bytes.Buffer, cmd *cobra.Command) {
 	b.WriteString("\n")
 }
 
-// escape keeps Markdown from reading names as its own signs.
+// escape escapes characters that are markup in Markdown.
 func escape(text string) string {
 	return strings.NewReplacer("*", `\*`, "_", `\_`, "<", "&lt;").Replace(text)
 }

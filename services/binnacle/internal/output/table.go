@@ -30,8 +30,8 @@ func (g *Grid) Add(cells ...string) { g.rows = append(g.rows, row{cells: cells})
 // Note adds lines below the last row.
 func (g *Grid) Note(text string) { g.rows[len(g.rows)-1].note += text + "\n" }
 
-// Write writes the rows, two spaces between columns; with headings, also a line of
-// those, which is all that a table without rows has.
+// Write writes the rows, with two spaces between columns. With headings it also writes
+// the heading line, even if the table has no rows.
 func (g *Grid) Write(w io.Writer, headings bool, style Style) error {
 	width := make([]int, len(g.Columns))
 	names := make([]string, len(g.Columns))

@@ -6,22 +6,22 @@ import (
 	"golang.org/x/term"
 )
 
-// Terminal reports whether v is a file that a person sees or types into.
+// Terminal reports whether v is a file that is connected to a terminal.
 func Terminal(v any) bool {
 	f, ok := v.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Style colours text. The zero value leaves it as it is.
+// Style adds colour to text. The zero value adds none.
 type Style struct{ on bool }
 
-// StyleFor is the style of what is written to w: colour on a terminal, unless
-// NO_COLOR is set (https://no-color.org) or TERM is dumb; none elsewhere.
+// StyleFor returns the style for output to w: colour on a terminal, unless NO_COLOR is
+// set (https://no-color.org) or TERM is dumb.
 func StyleFor(w any, getenv func(string) string) Style {
 	return Style{on: Terminal(w) && coloured(getenv)}
 }
 
-// coloured reports whether the environment permits colour.
+// coloured reports whether the environment allows colour.
 func coloured(getenv func(string) string) bool {
 	return getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
