@@ -143,7 +143,7 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	if p.Reader.Name == "" {
 		p.Reader = Reader
 	}
-	p.follower = follow.New(p.Conn, p.Instance, p.Reader, p.deliver)
+	p.follower = follow.New(p.Conn, p.Instance, p.Reader, p.Deliver)
 	p.mu.Unlock()
 	last, err := p.Conn.Tail(ctx, bus.Events)
 	if err != nil {
@@ -159,7 +159,12 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	return p.follower.Run(ctx, last+1)
 }
 
-func (p *Proposer) deliver(en eventlog.Entry) error {
+// Deliver hands an entry of the ledger to the calls that wait for it; others are
+// passed over. An event that is not from a service that may record it is refused
+// and logged. Run delivers what the instance's reader receives; entries that were
+// read in another way may be delivered too, before or after it: what is delivered
+// twice counts once. The error is always nil, as followers expect.
+func (p *Proposer) Deliver(en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil {
 		slog.Error("ledger entry refused", "seq", en.Seq, "err", err)
@@ -169,16 +174,13 @@ func (p *Proposer) deliver(en eventlog.Entry) error {
 	p.mu.Lock()
 	pending := slices.Clone(p.waiting[e.CallID])
 	p.mu.Unlock()
-	pending = slices.DeleteFunc(pending, func(w *Pending) bool { return !w.expects(e) })
+	pending = slices.DeleteFunc(pending, func(w *Pending) bool { return !w.Expects(e) })
 	if len(pending) == 0 {
 		return nil
 	}
-	if e.Name == contract.EventAllowed {
+	if e.Name == contract.EventAllowed || e.Name == contract.EventEffectStarted {
 		for _, pend := range pending {
-			select {
-			case pend.allowed <- e:
-			default:
-			}
+			pend.handOut(e)
 		}
 		return nil
 	}
@@ -219,6 +221,7 @@ type Pending struct {
 	ch        chan Outcome
 	escalated chan contract.Escalated
 	allowed   chan *contract.Event
+	started   chan *contract.Event
 	p         *Proposer
 	body      []byte
 	bodyFor   string // the only service that gets it
@@ -227,9 +230,25 @@ type Pending struct {
 	lost      error
 }
 
-// expects reports whether the event comes from a service that may record it:
+// handOut delivers the decision that allows a call which its caller executes, or
+// the claim of one whose intent was handed out.
+func (c *Pending) handOut(e *contract.Event) {
+	if c.executor != contract.CallerExecutor {
+		return
+	}
+	to := c.allowed
+	if e.Name == contract.EventEffectStarted {
+		to = c.started
+	}
+	select {
+	case to <- e:
+	default:
+	}
+}
+
+// Expects reports whether an event of the call comes from a service that may record it:
 // policy escalates and denies, and the call's executor ends it.
-func (c *Pending) expects(e *contract.Event) bool {
+func (c *Pending) Expects(e *contract.Event) bool {
 	from, want := e.Service(), c.executor
 	if from == "policy" {
 		return true
@@ -237,7 +256,7 @@ func (c *Pending) expects(e *contract.Event) bool {
 	if want == "" && c.p.ExecutorOf != nil {
 		want = c.p.ExecutorOf(c.kind)
 	}
-	if e.Name == contract.EventEffectRecorded && want == from {
+	if want == from && (e.Name == contract.EventEffectRecorded || e.Name == contract.EventEffectStarted) {
 		return true
 	}
 	slog.Error("outcome refused: another service recorded it", "call", e.CallID, "service", from, "want", want)
@@ -268,19 +287,14 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	if r.TraceCtx != "" {
 		e.TraceCtx = r.TraceCtx
 	}
-	pend := &Pending{Event: e, executor: r.Executor, kind: r.Kind, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
+	pend := &Pending{Event: e, executor: r.Executor, kind: r.Kind, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1), started: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
 	if r.ReportWithin > 0 {
 		pend.executor = contract.CallerExecutor
 	}
 	if r.Body != nil {
 		pend.body, pend.bodyFor = r.Body.Carried, r.Body.For
 	}
-	p.mu.Lock()
-	if p.waiting == nil {
-		p.waiting = map[string][]*Pending{}
-	}
-	p.waiting[r.ID] = append(p.waiting[r.ID], pend)
-	p.mu.Unlock()
+	p.wait(pend)
 	go func() { // an outcome implies that the proposal was stored
 		defer close(pend.stored)
 		ctx := context.WithoutCancel(ctx)
@@ -298,6 +312,30 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 		}
 	}()
 	return pend, nil
+}
+
+func (p *Proposer) wait(pend *Pending) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting == nil {
+		p.waiting = map[string][]*Pending{}
+	}
+	p.waiting[pend.Event.CallID] = append(p.waiting[pend.Event.CallID], pend)
+}
+
+// Join waits for a call that was proposed before, by the event e that proposed c. It
+// appends nothing and reads nothing: the call's events from now on arrive if this
+// instance proposed it, and whatever the caller hands to Deliver. Close the pending
+// call when done with it; Cancel withdraws the call as its proposer's would.
+func (p *Proposer) Join(e *contract.Event, c *contract.Call) *Pending {
+	pend := &Pending{Event: e, kind: c.Kind, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1),
+		started: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
+	if c.ReportWithin > 0 {
+		pend.executor = contract.CallerExecutor
+	}
+	close(pend.stored)
+	p.wait(pend)
+	return pend
 }
 
 // ErrUnknownOutcome: the caller stopped waiting; the call may still end, and
@@ -326,6 +364,10 @@ func (c *Pending) Escalated() <-chan contract.Escalated { return c.escalated }
 // Allowed is ready when a call that the caller executes itself may be handed out;
 // it holds the event that allows the call.
 func (c *Pending) Allowed() <-chan *contract.Event { return c.allowed }
+
+// Started is ready when the intent of a call that the caller executes itself was
+// handed out before; it holds the claim. Only a joined call has one.
+func (c *Pending) Started() <-chan *contract.Event { return c.started }
 
 // Failed is ready when the proposal could not be recorded.
 func (c *Pending) Failed() <-chan error { return c.store }

@@ -115,7 +115,7 @@ func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
 		Event json.RawMessage `json:"event"`
 	}
 	var all []published
-	for _, name := range []string{"key_published", "key_revoked"} {
+	for _, name := range []string{contract.EventKeyPublished, contract.EventKeyRevoked} {
 		b, err := p.read(ctx, "/api/v1/events?type="+name)
 		if err != nil {
 			return nil, err

@@ -84,7 +84,7 @@ func (s *Service) table() []route {
 		{get, "/api/v1/conformance/reports/:id", audit, s.conformance.Report},
 		{get, "/api/v1/events", audit, s.ledger.Events},
 		{get, "/api/v1/search", audit, s.ledger.Search},
-		{get, "/api/v1/ledger", audit, s.ledger.Ledger},
+		{get, "/api/v1/ledger", audit, s.ledger.Entries},
 		{get, "/api/v1/ledger/:seq/proof", audit, s.ledger.Proof},
 		{get, "/api/v1/contents/:commitment", audit, s.ledger.Content},
 		{get, "/log/checkpoint", audit, s.tlog.Checkpoint},

@@ -34,7 +34,7 @@ type Webhook struct {
 }
 
 // Work notifies the webhook of each escalated call, until it returns 2xx.
-var Work = bus.Work{Name: "notify", Filters: []string{"evt.*.policy.*.escalated.>"}, AckWait: 20 * time.Second, MaxAckPending: 64}
+var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.EventEscalated), AckWait: 20 * time.Second, MaxAckPending: 64}
 
 // SignatureHeader carries "t=<unix seconds>,v1=<hex HMAC-SHA256 of t.body>".
 const SignatureHeader = "X-Binnacle-Signature"

@@ -3,11 +3,14 @@ package auth
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -36,21 +39,54 @@ type virtualKey struct {
 
 type grantor struct{ owner, expires string }
 
-var authorityEvents = []string{events.VirtualKeyCreatedName, events.VirtualKeyRevokedName, events.VirtualKeyConsentWithdrawnName, events.PrincipalRegisteredName,
-	events.PrincipalSuspendedName, events.PrincipalResumedName, events.TokenRevokedName, events.SessionGrantedName, events.SessionGrantRevokedName}
+// folds are the events that an Authority is made of, all of policy's, and how each
+// changes it. The lock is held.
+var folds = map[string]func(a *Authority, e *contract.Event) error{
+	contract.EventVirtualKeyCreated: (*Authority).keyCreated,
+	contract.EventVirtualKeyRevoked: with(func(a *Authority, d *events.VirtualKeyRevoked) { a.drop(d.ID) }),
+	contract.EventVirtualKeyConsentWithdrawn: with(func(a *Authority, d *events.VirtualKeyConsentWithdrawn) {
+		if k := a.byID[d.ID]; k != nil && k.Actor == d.Principal {
+			a.drop(d.ID)
+		}
+	}),
+	contract.EventPrincipalRegistered: with(func(a *Authority, d *events.PrincipalRegistered) { delete(a.suspended, d.Principal) }),
+	contract.EventPrincipalSuspended:  with(func(a *Authority, d *events.PrincipalSuspended) { a.suspended[d.Principal] = true }),
+	contract.EventPrincipalResumed:    with(func(a *Authority, d *events.PrincipalResumed) { delete(a.suspended, d.Principal) }),
+	contract.EventTokenRevoked:        (*Authority).tokenRevoked,
+	contract.EventSessionGranted: with(func(a *Authority, d *events.SessionGranted) {
+		if a.grants[d.Session] == nil {
+			a.grants[d.Session] = map[string]grantor{}
+		}
+		a.grants[d.Session][d.Principal] = grantor{d.Owner, d.Expires}
+	}),
+	contract.EventSessionGrantRevoked: with(func(a *Authority, d *events.SessionGrantRevoked) { delete(a.grants[d.Session], d.Principal) }),
+}
+
+// with is the fold of an event whose data is a T and cannot be wrong in itself.
+func with[T any, P interface {
+	*T
+	canon.Document
+}](f func(*Authority, P)) func(*Authority, *contract.Event) error {
+	return func(a *Authority, e *contract.Event) error {
+		var d T
+		if err := contract.Decode(e.Data, P(&d)); err != nil {
+			return err
+		}
+		f(a, &d)
+		return nil
+	}
+}
 
 // Filters select the events that an Authority is made of.
 func Filters() []string {
-	out := make([]string, len(authorityEvents))
-	for i, n := range authorityEvents {
-		out[i] = "evt.*.policy.*." + n + ".>"
-	}
-	return out
+	return bus.Filters("policy", slices.Sorted(maps.Keys(folds))...)
 }
 
-// Apply folds one event in; events of other names change nothing.
+// Apply folds one event in; events of other names or services change nothing. It
+// wakes those who wait for a change.
 func (a *Authority) Apply(e *contract.Event) error {
-	if e.Service() != "policy" || !slices.Contains(authorityEvents, e.Name) {
+	fold := folds[e.Name]
+	if fold == nil || e.Service() != "policy" {
 		return nil
 	}
 	a.mu.Lock()
@@ -60,7 +96,7 @@ func (a *Authority) Apply(e *contract.Event) error {
 		a.suspended, a.revoked, a.ended = map[string]bool{}, map[string]bool{}, map[string]time.Time{}
 		a.grants = map[string]map[string]grantor{}
 	}
-	if err := a.fold(e); err != nil {
+	if err := fold(a, e); err != nil {
 		return err
 	}
 	if a.changed != nil {
@@ -70,77 +106,24 @@ func (a *Authority) Apply(e *contract.Event) error {
 	return nil
 }
 
-func (a *Authority) fold(e *contract.Event) error {
-	switch e.Name {
-	case events.VirtualKeyCreatedName:
-		k := &virtualKey{}
-		if err := contract.Decode(e.Data, &k.VirtualKeyCreated); err != nil {
-			return err
-		}
-		var err error
-		if k.created, err = contract.ParseTime(e.Time); err != nil {
-			return err
-		}
-		if k.Expires != "" {
-			if k.until, err = contract.ParseTime(k.Expires); err != nil {
-				return err
-			}
-		}
-		a.keys[k.Digest], a.byID[k.ID] = k, k
-	case events.VirtualKeyRevokedName:
-		var d events.VirtualKeyRevoked
-		if err := contract.Decode(e.Data, &d); err != nil {
-			return err
-		}
-		a.drop(d.ID)
-	case events.VirtualKeyConsentWithdrawnName:
-		var d events.VirtualKeyConsentWithdrawn
-		if err := contract.Decode(e.Data, &d); err != nil {
-			return err
-		}
-		if k := a.byID[d.ID]; k != nil && k.Actor == d.Principal {
-			a.drop(d.ID)
-		}
-	case events.PrincipalRegisteredName:
-		var d events.PrincipalRegistered
-		if err := contract.Decode(e.Data, &d); err != nil {
-			return err
-		}
-		delete(a.suspended, d.Principal)
-	case events.PrincipalSuspendedName:
-		var d events.PrincipalSuspended
-		if err := contract.Decode(e.Data, &d); err != nil {
-			return err
-		}
-		a.suspended[d.Principal] = true
-	case events.PrincipalResumedName:
-		var d events.PrincipalResumed
-		if err := contract.Decode(e.Data, &d); err != nil {
-			return err
-		}
-		delete(a.suspended, d.Principal)
-	case events.TokenRevokedName:
-		return a.revoke(e)
-	case events.SessionGrantedName:
-		var d events.SessionGranted
-		if err := contract.Decode(e.Data, &d); err != nil {
-			return err
-		}
-		if a.grants[d.Session] == nil {
-			a.grants[d.Session] = map[string]grantor{}
-		}
-		a.grants[d.Session][d.Principal] = grantor{d.Owner, d.Expires}
-	case events.SessionGrantRevokedName:
-		var d events.SessionGrantRevoked
-		if err := contract.Decode(e.Data, &d); err != nil {
-			return err
-		}
-		delete(a.grants[d.Session], d.Principal)
+func (a *Authority) keyCreated(e *contract.Event) (err error) {
+	k := &virtualKey{}
+	if err := contract.Decode(e.Data, &k.VirtualKeyCreated); err != nil {
+		return err
 	}
+	if k.created, err = contract.ParseTime(e.Time); err != nil {
+		return err
+	}
+	if k.Expires != "" {
+		if k.until, err = contract.ParseTime(k.Expires); err != nil {
+			return err
+		}
+	}
+	a.keys[k.Digest], a.byID[k.ID] = k, k
 	return nil
 }
 
-func (a *Authority) revoke(e *contract.Event) error {
+func (a *Authority) tokenRevoked(e *contract.Event) error {
 	var d events.TokenRevoked
 	if err := contract.Decode(e.Data, &d); err != nil {
 		return err
@@ -200,11 +183,29 @@ func (a *Authority) byKey(raw string) (*Caller, error) {
 	return who, a.fault(who, time.Now())
 }
 
-// HasKey reports whether a virtual key may be used now.
-func (a *Authority) HasKey(raw string) bool {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.keys[DigestOf(raw)] != nil
+// AwaitKey waits until a virtual key may be used at this gateway, or until ctx ends.
+func (a *Authority) AwaitKey(ctx context.Context, raw string) {
+	for {
+		a.mu.Lock()
+		known, changed := a.keys[DigestOf(raw)] != nil, a.nextChange()
+		a.mu.Unlock()
+		if known {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// nextChange is closed when the view changes next. The lock is held for writing.
+func (a *Authority) nextChange() <-chan struct{} {
+	if a.changed == nil {
+		a.changed = make(chan struct{})
+	}
+	return a.changed
 }
 
 // fault returns why a caller's credential holds no more at now, or nil. A
@@ -255,10 +256,7 @@ func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (contex
 	go func() {
 		for {
 			a.mu.Lock()
-			if a.changed == nil {
-				a.changed = make(chan struct{})
-			}
-			changed := a.changed
+			changed := a.nextChange()
 			err, barred := a.fault(who, time.Now()), a.suspended[who.Actor]
 			a.mu.Unlock()
 			if barred {
@@ -284,7 +282,7 @@ func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (contex
 }
 
 func errSuspended(principal string) *apierr.Error {
-	return &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: "principal_suspended", ReasonCode: contract.ReasonPrincipalSuspended,
+	return &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: contract.EventPrincipalSuspended, ReasonCode: contract.ReasonPrincipalSuspended,
 		Message: "principal " + principal + " is suspended", Hint: contract.Reasons[contract.ReasonPrincipalSuspended].Hint}
 }
 

@@ -219,7 +219,7 @@ func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Con
 func (k *Caller) Made(e *contract.Event) bool { return e.Actor == k.Actor && e.Client == k.Client }
 
 // KeyPrefix begins every virtual key, so that scanners find one that leaked.
-const KeyPrefix = "bk-"
+const KeyPrefix = contract.IDVirtualKey
 
 // DigestOf is the digest under which the ledger knows a virtual key.
 func DigestOf(raw string) string {

@@ -6,14 +6,17 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
 
 // An Idempotency-Key names a call: the caller's retry of it is the same call,
@@ -26,11 +29,11 @@ import (
 const maxAttempts = 32
 
 // repeatable is the id of the call that an actor's Idempotency-Key names now.
-func (s *API) repeatable(ctx context.Context, actor, key string) (string, error) {
+func (s *Maker) repeatable(ctx context.Context, actor, key string) (string, error) {
 	for n := 0; ; n++ {
 		id := attemptID(s.Tenant, actor, key, strconv.Itoa(n))
 		e, err := s.Queries.Last(ctx, id)
-		if err != nil || e == nil || e.Name != "effect_recorded" || n == maxAttempts {
+		if err != nil || e == nil || e.Name != contract.EventEffectRecorded || n == maxAttempts {
 			return id, err
 		}
 		var rec contract.Recorded
@@ -49,7 +52,7 @@ func attemptID(parts ...string) string {
 		n := sha256.Sum256([]byte(s)) // fixed length: no two splits look alike
 		h.Write(n[:])
 	}
-	return "c-" + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:26]
+	return contract.IDCall + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:26]
 }
 
 // Conflict is the refusal of an Idempotency-Key that cannot be repeated.
@@ -57,10 +60,10 @@ func Conflict(r propose.Request, message string) *apierr.Error {
 	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "idempotency_conflict", Param: "Idempotency-Key", Message: message, CallID: r.ID}
 }
 
-// Same reports whether a recorded call is the one that r proposes. Of a request to a
+// same reports whether a recorded call is the one that r proposes. Of a request to a
 // language model the summaries are compared, and the requests where the ledger
 // keeps them.
-func (s *API) Same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
+func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
 	args, err := s.Blobs.Open(ctx, &c.Args)
 	if err != nil || c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
 		return false, err
@@ -84,50 +87,114 @@ func (s *API) Same(ctx context.Context, c *contract.Call, r propose.Request) (bo
 	return err == nil && err2 == nil && bytes.Equal(body, again), errors.Join(err, err2)
 }
 
-// Repeat answers a call that was made before, once it has ended. The same key
-// with other arguments is a mistake of the caller's.
-func (s *API) Repeat(ctx context.Context, r propose.Request, e *contract.Event) (*propose.Outcome, []byte, error) {
-	first, err := s.Queries.Event(ctx, "proposal", r.ID)
+// Prior is a call that was made before under an Idempotency-Key.
+type Prior struct {
+	Proposal *contract.Event
+	Call     contract.Call
+	Last     *contract.Event // the newest event of the call that is known
+}
+
+// Before finds the call that was made before under the id of r, and checks that it is
+// the one that r proposes: the same key for another call is refused. lost is nil
+// before r is proposed, when audit's index has the call or nobody made it; nil, nil
+// then means that there is none. Otherwise lost is why r could not be proposed: where
+// its id was taken, that error names the place of the first proposal.
+func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Prior, error) {
+	if r.IdemKey == "" {
+		return nil, nil
+	}
+	p := &Prior{}
+	var err error
+	if lost != nil {
+		var taken *eventlog.TakenError
+		if !errors.As(lost, &taken) {
+			return nil, nil
+		}
+		if p.Proposal, err = s.proposalAt(ctx, taken.Seq, r.ID); err != nil {
+			return nil, apierr.Unavailable("the first call under this Idempotency-Key cannot be read now: " + err.Error())
+		}
+		p.Last = p.Proposal
+	} else {
+		if p.Last, err = s.Queries.Last(ctx, r.ID); err != nil || p.Last == nil {
+			return nil, err
+		}
+		if p.Proposal, err = s.Queries.Event(ctx, "proposal", r.ID); err != nil {
+			return nil, err
+		}
+	}
+	if p.Proposal == nil || contract.Decode(p.Proposal.Data, &p.Call) != nil {
+		return nil, apierr.Unavailable("the first call under this Idempotency-Key cannot be read now")
+	}
+	if same, err := s.same(ctx, &p.Call, r); err != nil || !same {
+		return nil, Conflict(r, "this key was used for another call; use a new one")
+	}
+	return p, nil
+}
+
+// proposalAt reads the proposal of a call at a sequence of the ledger. Any service can
+// publish under any message id, so what is stored there may be something else.
+func (s *Runner) proposalAt(ctx context.Context, seq uint64, call string) (*contract.Event, error) {
+	en, err := s.Ledger.Get(ctx, seq)
+	if err != nil {
+		return nil, err
+	}
+	e, err := eventlog.Open(en)
+	if err == nil && (e.Name != contract.EventCallProposed || e.CallID != call || e.Service() != contract.CallerExecutor) {
+		err = fmt.Errorf("sequence %d holds another event under the id of its proposal", seq)
+	}
+	return e, err
+}
+
+// Repeat waits for the end of a call that was made before and returns what Await
+// returns for it.
+func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (*propose.Outcome, []byte, error) {
+	if e := before.Last; e.Name == contract.EventEffectRecorded {
+		out := &propose.Outcome{Event: e}
+		if err := contract.Decode(e.Data, &out.Recorded); err != nil {
+			return nil, nil, err
+		}
+		return s.result(ctx, r, out)
+	}
+	res := s.WaitAgain(ctx, before.Proposal, &before.Call, await.Terms{Within: r.Timeout})
+	switch res.State {
+	case await.Ended:
+		return s.result(ctx, r, res.Outcome)
+	case await.Silent:
+		return nil, nil, Silent(r, "send the request again with its Idempotency-Key")
+	case await.Escalated:
+		return nil, nil, &apierr.Escalation{CallID: r.ID, Doc: res.Escalated}
+	case await.Left:
+		return nil, nil, ctx.Err()
+	}
+	return nil, nil, Pending(r)
+}
+
+// OutcomeOf returns the outcome of the call c, which e proposed. It waits for one
+// that is about to be recorded until ctx ends; nil: there is none by then.
+func (s *Runner) OutcomeOf(ctx context.Context, e *contract.Event, c *contract.Call) (*contract.Recorded, error) {
+	last, err := s.Queries.Last(ctx, c.ID)
+	if err != nil {
+		return nil, err
+	}
+	if last != nil && last.Name == contract.EventEffectRecorded {
+		var rec contract.Recorded
+		return &rec, contract.Decode(last.Data, &rec)
+	}
+	res := s.WaitAgain(ctx, e, c, await.Terms{Within: queries.Timeout})
+	switch res.State {
+	case await.Ended:
+		return &res.Outcome.Recorded, nil
+	case await.Silent:
+		return nil, Silent(propose.Request{ID: c.ID}, "send the request again")
+	}
+	return nil, nil
+}
+
+func (s *Runner) repeatOr(ctx context.Context, r propose.Request, before *Prior, err error) (*propose.Outcome, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var c contract.Call
-	if first == nil || contract.Decode(first.Data, &c) != nil {
-		return nil, nil, apierr.Unavailable("the first call under this Idempotency-Key cannot be read now")
-	}
-	if same, err := s.Same(ctx, &c, r); err != nil || !same {
-		return nil, nil, Conflict(r, "this key was used for another call; use a new one")
-	}
-	for until := time.Now().Add(r.Timeout); e == nil || e.Name != "effect_recorded"; {
-		if time.Now().After(until) {
-			if e != nil && e.Name == "escalated" {
-				var x contract.Escalated
-				if err := contract.Decode(e.Data, &x); err != nil {
-					return nil, nil, err
-				}
-				return nil, nil, &apierr.Escalation{CallID: r.ID, Doc: &x}
-			}
-			return nil, nil, WaitError(r, propose.ErrUnknownOutcome)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		case <-time.After(50 * time.Millisecond):
-		}
-		if e, err = s.Queries.Last(ctx, r.ID); err != nil {
-			return nil, nil, err
-		}
-	}
-	out := &propose.Outcome{Event: e}
-	if err := contract.Decode(e.Data, &out.Recorded); err != nil {
-		return nil, nil, err
-	}
-	if e := apierr.OfOutcome(&out.Recorded); e != nil {
-		s.PointAt(e, r)
-		return out, nil, e
-	}
-	body, err := s.output(ctx, out)
-	return out, body, err
+	return s.Repeat(ctx, r, before)
 }
 
 // ModelArgs decodes the args of a call of a language model.

@@ -33,15 +33,15 @@ type CallState struct {
 
 // Accepted answers 202: come back later.
 func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
-	poll := "/api/v1/calls/" + r.ID
+	poll := pollOf(r.ID)
 	c.Response().Header().Set("Location", poll)
 	c.Response().Header().Set("Retry-After", "5")
-	return c.JSON(http.StatusAccepted, CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: "pending_approval", Verdict: contract.Escalate,
+	return c.JSON(http.StatusAccepted, CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: pendingApproval, Verdict: contract.Escalate,
 		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: poll})
 }
 
-// State is GET /api/v1/calls/{id}: for who made the call, and for readers
-// of the ledger.
+// State is GET /api/v1/calls/{id}: for who made the call, and for readers of the
+// ledger.
 func (s *API) State(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -49,36 +49,21 @@ func (s *API) State(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
-	e, err := s.Queries.Last(ctx, c.Param("id"))
+	e, err := s.Runner.Queries.Last(ctx, c.Param("id"))
 	if err != nil {
 		return err
 	}
 	if e == nil || e.Actor != who.Actor && !slices.Contains(who.Scopes, token.Audit) {
 		return apierr.NotFound("not found: no call " + c.Param("id"))
 	}
-	out := CallState{CallID: e.CallID, Session: e.Session, Status: "proposed", Poll: "/api/v1/calls/" + e.CallID}
-	switch e.Name {
-	case "escalated":
-		var x contract.Escalated
-		if err := contract.Decode(e.Data, &x); err != nil {
-			return err
-		}
-		out.Status, out.Verdict, out.ReasonCode, out.Expires = "pending_approval", contract.Escalate, x.Decision.ReasonCode, x.Expires
-	case "allowed":
-		out.Status, out.Verdict = "allowed", contract.Allow
-	case "effect_started":
-		out.Status, out.Verdict = "running", contract.Allow
-	case "effect_recorded":
-		var rec contract.Recorded
-		if err := contract.Decode(e.Data, &rec); err != nil {
-			return err
-		}
-		out.Status, out.Verdict, out.ReasonCode, out.ReceiptID = rec.Effect.Status, rec.Receipt.Verdict, rec.Receipt.ReasonCode, rec.Receipt.ID
-		out.ErrorCode, out.Error = rec.Effect.ErrorCode, rec.Effect.ErrorMessage
-		if rec.Output != nil && rec.Effect.Status == contract.Succeeded {
-			if out.Output, err = s.Blobs.Open(ctx, rec.Output); err != nil {
-				return apierr.Unavailable("the output cannot be read now: " + err.Error())
-			}
+	out := CallState{CallID: e.CallID, Session: e.Session, Status: "proposed", Poll: pollOf(e.CallID)}
+	ref, err := out.fold(e)
+	if err != nil {
+		return err
+	}
+	if ref != nil {
+		if out.Output, err = s.Blobs.Open(ctx, ref); err != nil {
+			return apierr.Unavailable("the output cannot be read now: " + err.Error())
 		}
 	}
 	if out.ReceiptID == "" {
@@ -86,3 +71,37 @@ func (s *API) State(c echo.Context) error {
 	}
 	return c.JSON(http.StatusOK, out)
 }
+
+// fold makes of the newest event of a call its state, and returns the output of one
+// that succeeded, or nil.
+func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error) {
+	switch e.Name {
+	case contract.EventEscalated:
+		var d contract.Escalated
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return nil, err
+		}
+		x.Status, x.Verdict, x.ReasonCode, x.Expires = pendingApproval, contract.Escalate, d.Decision.ReasonCode, d.Expires
+	case contract.EventAllowed:
+		x.Status, x.Verdict = contract.EventAllowed, contract.Allow
+	case contract.EventEffectStarted:
+		x.Status, x.Verdict = "running", contract.Allow
+	case contract.EventEffectRecorded:
+		var rec contract.Recorded
+		if err := contract.Decode(e.Data, &rec); err != nil {
+			return nil, err
+		}
+		x.Status, x.Verdict, x.ReasonCode, x.ReceiptID = rec.Effect.Status, rec.Receipt.Verdict, rec.Receipt.ReasonCode, rec.Receipt.ID
+		x.ErrorCode, x.Error = rec.Effect.ErrorCode, rec.Effect.ErrorMessage
+		if rec.Effect.Status == contract.Succeeded {
+			return rec.Output, nil
+		}
+	}
+	return nil, nil
+}
+
+// pendingApproval is the status of a call that waits for people.
+const pendingApproval = "pending_approval"
+
+// pollOf is the path of a call's state.
+func pollOf(call string) string { return "/api/v1/calls/" + call }

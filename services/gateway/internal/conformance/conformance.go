@@ -135,7 +135,7 @@ func (r *ConformanceReport) add(g conform.Result) {
 
 // A report's id is "cr-", the commitment of its content and its size, so that
 // every gateway finds it, and nothing else can be found under it.
-const reportPrefix = "cr-"
+const reportPrefix = contract.IDConform
 
 func (s *API) storeReport(ctx context.Context, r *ConformanceReport) (string, error) {
 	b, err := json.Marshal(r)

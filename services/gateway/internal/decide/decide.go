@@ -19,12 +19,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
-	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/probe"
@@ -35,17 +35,16 @@ import (
 // API hands permitted calls out to callers and takes their reports. Its fields are
 // set before its first use.
 type API struct {
-	Gate     *auth.Gate
-	Calls    *calls.API
-	Queries  *queries.Client
-	Proposer *propose.Proposer
-	Probe    *probe.Probe
-	Lender   *execute.Lender // nil without a signing key
-	Tools    calls.Tools
-	Metrics  calls.Metrics
-	Blobs    *blob.Store
-	Emit     *emit.Emitter
-	Log      *slog.Logger
+	Gate    *auth.Gate
+	Calls   *calls.API
+	Queries *queries.Client
+	Probe   *probe.Probe
+	Lender  *execute.Lender // nil without a signing key
+	Tools   calls.Tools
+	Metrics calls.Metrics
+	Blobs   *blob.Store
+	Emit    *emit.Emitter
+	Log     *slog.Logger
 
 	schemas toolschema.Checker
 }
@@ -153,76 +152,49 @@ func (s *API) permission(ctx context.Context, r propose.Request, async bool) (e 
 	if s.Probe.Down() {
 		return nil, false, calls.Silent(r, "nothing was proposed")
 	}
-	defer s.Probe.Watch()()
-	if r.IdemKey != "" {
-		if last, err := s.Queries.Last(ctx, r.ID); err != nil {
-			return nil, false, err
-		} else if last != nil {
-			return s.sameAgain(ctx, r, async)
-		}
+	if before, err := s.Calls.Before(ctx, r, nil); err != nil || before != nil {
+		return s.resumeOr(ctx, r, before, err, async)
 	}
-	p, err := s.Proposer.Propose(ctx, r)
+	p, err := s.Calls.Propose(ctx, r)
 	if err != nil {
-		return nil, false, calls.ProposeError(err)
+		return nil, false, err
 	}
 	defer p.Close()
-	wait, cancel := context.WithTimeout(ctx, r.Timeout+5*time.Second)
-	defer cancel()
-	e, err = s.decided(wait, p, r, async)
-	switch {
-	case r.IdemKey != "" && errors.Is(err, eventlog.ErrIDConflict): // the same key, at the same moment
-		return s.sameAgain(ctx, r, async)
-	case err != nil && ctx.Err() != nil: // the client left; what is not handed out expires
-		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		if err := p.Cancel(bye); err != nil {
-			s.Log.Warn("cancellation not recorded", "call", r.ID, "err", err)
-		}
-		return nil, false, ctx.Err()
-	case err != nil:
-		return nil, false, err
-	}
-	return s.claim(ctx, r, e, async)
-}
-
-// decided waits for the decision on a proposal.
-func (s *API) decided(ctx context.Context, p *propose.Pending, r propose.Request, async bool) (*contract.Event, error) {
-	var esc *apierr.Escalation
-	lost := s.Probe.Lost()
-	for {
-		select {
-		case e := <-p.Allowed():
-			return e, nil
-		case out := <-p.Outcome():
-			return nil, s.endedError(r, &out.Recorded)
-		case x := <-p.Escalated():
-			if esc = (&apierr.Escalation{CallID: r.ID, Doc: &x}); async {
-				return nil, esc
-			}
-		case err := <-p.Failed():
-			return nil, errors.Join(calls.WaitError(r, err), err)
-		case <-lost:
-			return nil, calls.Silent(r, "send the request again with its Idempotency-Key, or POST its call_id")
-		case <-ctx.Done():
-			if esc != nil {
-				return nil, esc
-			}
-			return nil, calls.WaitError(r, propose.ErrUnknownOutcome)
+	res := s.Calls.WaitDecision(ctx, p, await.Terms{Within: r.Timeout + calls.Margin, Async: async})
+	if res.State == await.Failed {
+		if before, err := s.Calls.Before(ctx, r, res.Err); err != nil || before != nil {
+			return s.resumeOr(ctx, r, before, err, async)
 		}
 	}
+	if res.State == await.Allowed {
+		return s.claim(ctx, r, p.Event, &res, async)
+	}
+	return nil, false, s.refused(ctx, p, r, &res)
 }
 
-// claim hands the intent in e out, once.
-func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, async bool) (*contract.Event, bool, error) {
+// refused is the response where a wait ended without permission.
+func (s *API) refused(ctx context.Context, p *propose.Pending, r propose.Request, res *await.Result) error {
+	switch res.State {
+	case await.Ended:
+		return s.endedError(r, &res.Outcome.Recorded)
+	case await.Silent:
+		return calls.Silent(r, "send the request again with its Idempotency-Key, or POST its call_id")
+	}
+	return s.Calls.Unended(ctx, p, r, res)
+}
+
+// claim hands the intent of the call that e proposed out, once: on return its claim is
+// on the ledger.
+func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, res *await.Result, async bool) (*contract.Event, bool, error) {
 	var a contract.Allowed
-	if err := contract.Decode(e.Data, &a); err != nil {
+	if err := contract.Decode(res.Event.Data, &a); err != nil {
 		return nil, false, err
 	}
-	switch err := s.Lender.HandOut(ctx, e, &a); {
+	switch err := s.Lender.HandOut(ctx, res.Event, &a); {
 	case err == nil:
-		return e, false, nil
+		return res.Event, false, nil
 	case errors.Is(err, execute.ErrClaimed):
-		return s.resume(ctx, r, async)
+		return s.resume(ctx, r, &calls.Prior{Proposal: e, Call: a.Call}, async)
 	case errors.Is(err, execute.ErrFrozen):
 		return nil, false, frozen(r)
 	case errors.Is(err, guard.ErrExpired):
@@ -235,65 +207,47 @@ func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, a
 	}
 }
 
-// sameAgain answers a request whose Idempotency-Key names a call that was made
-// before: if it is the same call, with the same intent.
-func (s *API) sameAgain(ctx context.Context, r propose.Request, async bool) (*contract.Event, bool, error) {
-	first, err := s.Queries.Event(ctx, "proposal", r.ID)
+func (s *API) resumeOr(ctx context.Context, r propose.Request, before *calls.Prior, err error, async bool) (*contract.Event, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	var c contract.Call
-	if first == nil || contract.Decode(first.Data, &c) != nil {
-		return nil, false, apierr.Unavailable("the first call under this Idempotency-Key cannot be read now")
-	}
-	if same, err := s.Calls.Same(ctx, &c, r); err != nil || !same {
-		return nil, false, calls.Conflict(r, "this key was used for another call; use a new one")
-	}
-	return s.resume(ctx, r, async)
+	return s.resume(ctx, r, before, async)
 }
 
-// resume waits until a proposed call may be handed out, and hands it out.
-func (s *API) resume(ctx context.Context, r propose.Request, async bool) (*contract.Event, bool, error) {
-	for until := time.Now().Add(r.Timeout); ; {
-		e, err := s.Queries.Last(ctx, r.ID)
-		if err != nil {
-			return nil, false, err
-		}
-		name := ""
-		if e != nil {
-			name = e.Name
-		}
-		switch name {
-		case "allowed":
-			return s.claim(ctx, r, e, async)
-		case "effect_started":
-			// What was handed out may have begun, or its answer was lost: while the
-			// mesh is frozen it is not given again.
-			if err := s.Lender.Withholds(); errors.Is(err, execute.ErrFrozen) {
-				return nil, false, frozen(r)
-			} else if err != nil {
-				return nil, false, apierr.Unavailable("the intent could not be handed out now: " + err.Error())
-			}
-			if e, err = s.Queries.Event(ctx, "decision", r.ID); err == nil && e == nil {
-				err = apierr.Unavailable("the decision cannot be read now")
-			}
-			return e, true, err
-		case "effect_recorded":
-			var rec contract.Recorded
-			if err := contract.Decode(e.Data, &rec); err != nil {
-				return nil, false, err
-			}
-			return nil, false, s.endedError(r, &rec)
-		}
-		if async && name == "escalated" || time.Now().After(until) {
-			return nil, false, stillWaits(r, e)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, false, ctx.Err()
-		case <-time.After(50 * time.Millisecond):
-		}
+// resume waits until a call that was proposed before may be handed out, and hands it
+// out.
+func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior, async bool) (*contract.Event, bool, error) {
+	res := s.Calls.WaitAgain(ctx, before.Proposal, &before.Call, await.Terms{Within: r.Timeout, Async: async})
+	switch res.State {
+	case await.Allowed:
+		return s.claim(ctx, r, before.Proposal, &res, async)
+	case await.Started:
+		return s.again(ctx, r)
+	case await.Ended:
+		return nil, false, s.endedError(r, &res.Outcome.Recorded)
+	case await.Escalated:
+		return nil, false, &apierr.Escalation{CallID: r.ID, Doc: res.Escalated}
+	case await.Silent:
+		return nil, false, calls.Silent(r, "send the request again")
+	case await.Left:
+		return nil, false, ctx.Err()
 	}
+	return nil, false, calls.Pending(r)
+}
+
+// again returns the decision whose intent was handed out before. Its effect may have
+// begun, or the first response was lost: while the mesh is frozen it is withheld.
+func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bool, error) {
+	if err := s.Lender.Withholds(); errors.Is(err, execute.ErrFrozen) {
+		return nil, false, frozen(r)
+	} else if err != nil {
+		return nil, false, apierr.Unavailable("the intent could not be handed out now: " + err.Error())
+	}
+	e, err := s.Queries.Event(ctx, "decision", r.ID)
+	if err == nil && e == nil {
+		err = apierr.Unavailable("the decision cannot be read now")
+	}
+	return e, true, err
 }
 
 // frozen is the response to who wants an intent of a frozen mesh.
@@ -301,14 +255,6 @@ func frozen(r propose.Request) *apierr.Error {
 	x := apierr.Unavailable("the mesh is frozen: no intent is handed out until it is unfrozen")
 	x.Code, x.CallID = "system_frozen", r.ID
 	return x
-}
-
-func stillWaits(r propose.Request, e *contract.Event) error {
-	var x contract.Escalated
-	if e != nil && e.Name == "escalated" && contract.Decode(e.Data, &x) == nil {
-		return &apierr.Escalation{CallID: r.ID, Doc: &x}
-	}
-	return calls.WaitError(r, propose.ErrUnknownOutcome)
 }
 
 // endedError is why a call that has an outcome is not handed out.
@@ -337,6 +283,6 @@ func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async
 		return err
 	}
 	r := propose.Request{ID: call.ID, Kind: call.Kind, Tool: call.Tool, Session: first.Session, Timeout: timeout}
-	e, again, err := s.resume(ctx, r, async)
+	e, again, err := s.resume(ctx, r, &calls.Prior{Proposal: first, Call: call}, async)
 	return s.handOut(c, r, e, again, err)
 }

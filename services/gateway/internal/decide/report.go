@@ -167,9 +167,9 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	switch {
 	case err != nil:
 		return nil, err
-	case last == nil || last.Name == "allowed":
+	case last == nil || last.Name == contract.EventAllowed:
 		return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " was not handed out")
-	case last.Name == "effect_recorded":
+	case last.Name == contract.EventEffectRecorded:
 		return s.reportedBefore(ctx, e, a, q, last)
 	case last.Service() != contract.CallerExecutor: // expired
 		return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " expired before it was handed out")
@@ -181,7 +181,7 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	eff, late, err := s.Lender.Close(ctx, last, a, r)
 	switch {
 	case errors.Is(err, execute.ErrSuperseded): // by the deadline, or by the same report
-		if last, err = s.Queries.Last(ctx, a.Call.ID); err != nil || last == nil || last.Name != "effect_recorded" {
+		if last, err = s.Queries.Last(ctx, a.Call.ID); err != nil || last == nil || last.Name != contract.EventEffectRecorded {
 			return nil, apierr.Unavailable("the outcome of the call cannot be read now")
 		}
 		return s.reportedBefore(ctx, e, a, q, last)
@@ -290,7 +290,7 @@ func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.All
 	}
 	fact := s.Emit.New(events.OutcomeReportedName, e.Session, contract.Bytes(&events.OutcomeReported{CallID: a.Call.ID, IntentID: a.Decision.Intent.ID,
 		ReceiptID: receipt.ID(a.Call.ID), Report: w.End()}), e)
-	fact.ID = "o-" + a.Call.ID
+	fact.ID = contract.IDOutcome + a.Call.ID
 	out := &OutcomeResponse{CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID), Session: e.Session, Status: contract.Unknown, Late: true}
 	before, err := s.lateBefore(ctx, e)
 	if err == nil && before == nil {

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -129,20 +131,12 @@ func (s *API) Ready(c echo.Context) error {
 	return c.JSON(status, r)
 }
 
+// readiness queries every instance of the services that are expected, at once.
 func (s *API) readiness(ctx context.Context) Readiness {
 	r := Readiness{Ready: true, Durability: s.Durability, Instance: s.Instance, Services: map[string][]Dependency{}, Missing: []string{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	add := func(service string, d Dependency) {
-		mu.Lock()
-		defer mu.Unlock()
-		r.Services[service] = append(r.Services[service], d)
-	}
-	own := Dependency{Instance: s.Instance, OK: true, Parts: s.Health(ctx)}
-	for _, p := range own.Parts {
-		own.OK = own.OK && p.OK
-	}
-	add("gateway", own)
+	r.Services["gateway"] = []Dependency{dependency(s.Instance, s.Health(ctx), nil)}
 	for _, service := range s.Expect {
 		names, err := bus.Live(ctx, s.Conn, service)
 		if err != nil || len(names) == 0 {
@@ -151,39 +145,51 @@ func (s *API) readiness(ctx context.Context) Readiness {
 		}
 		for _, name := range names {
 			wg.Go(func() {
-				d := Dependency{Instance: name, OK: true, Parts: []run.Health{}}
-				if err := s.Box.AskOne(ctx, service, name, "health", nil, &d.Parts); err != nil {
-					d.OK, d.Detail = false, err.Error()
-				}
-				for _, p := range d.Parts {
-					d.OK = d.OK && p.OK
-				}
-				add(service, d)
+				parts := []run.Health{}
+				err := s.Box.AskOne(ctx, service, name, "health", nil, &parts)
+				d := dependency(name, parts, err)
+				mu.Lock()
+				defer mu.Unlock()
+				r.Services[service] = append(r.Services[service], d)
 			})
 		}
 	}
 	wg.Wait()
 	if lag := s.catalogLag(ctx, r.Services); lag != "" {
-		r.Ready = false
 		r.Missing = append(r.Missing, lag)
 	}
-	for _, list := range r.Services {
-		ok := false // one working instance makes a service ready
-		for _, d := range list {
-			ok = ok || d.OK
-		}
-		r.Ready = r.Ready && ok
-	}
-	r.Ready = r.Ready && len(r.Missing) == 0
+	r.Ready = len(r.Missing) == 0 && r.allServe()
 	return r
+}
+
+// dependency is an instance with the parts that it reported, or why it did not.
+func dependency(instance string, parts []run.Health, err error) Dependency {
+	d := Dependency{Instance: instance, OK: err == nil, Parts: parts}
+	if err != nil {
+		d.Detail = err.Error()
+	}
+	for _, p := range parts {
+		d.OK = d.OK && p.OK
+	}
+	return d
+}
+
+// allServe reports whether each service has an instance that works.
+func (r *Readiness) allServe() bool {
+	for _, list := range r.Services {
+		if !slices.ContainsFunc(list, func(d Dependency) bool { return d.OK }) {
+			return false
+		}
+	}
+	return true
 }
 
 // catalogLag names a reader of the catalog that has not seen the newest
 // registration yet: it would not know a tool that is there.
 func (s *API) catalogLag(ctx context.Context, services map[string][]Dependency) string {
 	newest := uint64(0)
-	for _, name := range []string{"tool_registered", "tool_retired"} {
-		en, err := s.Ledger.Last(ctx, "evt."+s.Tenant+".*.*."+name+".>")
+	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {
+		en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: s.Tenant, Event: name}.String())
 		if err == nil {
 			newest = max(newest, en.Seq)
 		} else if !errors.Is(err, eventlog.ErrNotFound) {

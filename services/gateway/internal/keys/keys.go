@@ -2,6 +2,7 @@
 package keys
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"net/http"
@@ -32,7 +33,13 @@ type API struct {
 
 // Authority tells when a key that was made is in force; auth.Authority implements
 // it.
-type Authority interface{ HasKey(raw string) bool }
+type Authority interface {
+	// AwaitKey returns when the key is in force at this gateway, or when ctx ends.
+	AwaitKey(ctx context.Context, raw string)
+}
+
+// inForce bounds how long the response to the maker of a key waits for it.
+const inForce = 2 * time.Second
 
 // KeyRequest is the body of POST /api/v1/keys.
 type KeyRequest struct {
@@ -98,9 +105,9 @@ func (s *API) Create(c echo.Context) error {
 	if _, _, err := s.Calls.Run(c, r); err != nil {
 		return err
 	}
-	for end := time.Now().Add(2 * time.Second); !s.Authority.HasKey(key) && time.Now().Before(end); { // it works when its maker has it
-		time.Sleep(2 * time.Millisecond)
-	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), inForce) // it works when its maker has it
+	defer cancel()
+	s.Authority.AwaitKey(ctx, key)
 	return c.JSON(http.StatusOK, KeyResponse{req.ID, key})
 }
 

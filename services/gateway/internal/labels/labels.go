@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
@@ -53,42 +54,66 @@ func named(doc []byte) (out []string) {
 
 // Lengths of what named finds.
 const (
-	callLen    = len("c-") + 26
-	sessionLen = len("s-x") + 26
+	callLen    = len(contract.IDCall) + 26
+	sessionLen = len(contract.IDSession+"x") + 26
 	sumLen     = 64
 )
 
 // nameAt appends the name whose prefix ends with byte i of doc, if there is one.
 func nameAt(out []string, doc []byte, i int) []string {
+	name := ""
+	switch doc[i] {
+	case ':':
+		name = sumAt(doc, i)
+	case '-':
+		name = idAt(doc, i)
+	}
+	if name == "" {
+		return out
+	}
+	return append(out, name)
+}
+
+// sumAt is the digest whose prefix ends with byte i of doc, or "".
+func sumAt(doc []byte, i int) string {
+	const prefix = "sha256:"
+	from, to := i+1-len(prefix), i+1+sumLen
+	if from < 0 || to > len(doc) || string(doc[from:i+1]) != prefix {
+		return ""
+	}
+	if bytes.ContainsFunc(doc[i+1:to], notHex) || to < len(doc) && !notHex(rune(doc[to])) {
+		return ""
+	}
+	return string(doc[from:to])
+}
+
+// idAt is the id of a call or a session whose prefix ends with byte i of doc, or "". A
+// hyphen before the prefix makes it a part of a longer id.
+func idAt(doc []byte, i int) string {
 	at := i - 1
-	if doc[i] == ':' {
-		const prefix = "sha256:"
-		from, to := i+1-len(prefix), i+1+sumLen
-		if from < 0 || to > len(doc) || string(doc[from:i+1]) != prefix || bytes.ContainsFunc(doc[i+1:to], notHex) || to < len(doc) && !notHex(rune(doc[to])) {
-			return out
-		}
-		return append(out, string(doc[from:to]))
+	if at > 0 && word(rune(doc[at-1])) {
+		return ""
 	}
-	if doc[i] != '-' || at > 0 && word(rune(doc[at-1])) { // a hyphen before it ends the prefix of a longer id
-		return out
-	}
-	to := at
 	switch doc[at] {
-	case 'c':
-		to += callLen
-	case 's':
-		to += sessionLen
-	default:
-		return out
+	case contract.IDCall[0]:
+		if id := alone(doc, at, callLen); id != nil && !bytes.ContainsFunc(id[len(contract.IDCall):], notBase32) {
+			return string(id)
+		}
+	case contract.IDSession[0]:
+		if id := alone(doc, at, sessionLen); id != nil && id[len(contract.IDSession)] == 'x' && contract.DerivedSession(string(id)) {
+			return string(id)
+		}
 	}
+	return ""
+}
+
+// alone is the n bytes of doc from at if no longer word begins there; else nil.
+func alone(doc []byte, at, n int) []byte {
+	to := at + n
 	if to > len(doc) || to < len(doc) && wordOrHyphen(rune(doc[to])) {
-		return out
+		return nil
 	}
-	id := doc[at:to]
-	if id[0] == 'c' && !bytes.ContainsFunc(id[2:], notBase32) || id[0] == 's' && id[2] == 'x' && contract.DerivedSession(string(id)) {
-		out = append(out, string(id))
-	}
-	return out
+	return doc[at:to]
 }
 
 func notHex(r rune) bool { return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'f') }
@@ -164,7 +189,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 
 // labelsOf reads a session's labels from the ledger.
 func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error) {
-	en, err := s.Ledger.Last(ctx, "evt."+s.Tenant+".policy.*."+policy.SessionLabelledName+"."+session)
+	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: s.Tenant, Service: "policy", Event: contract.EventSessionLabelled, Key: session}.String())
 	if err == eventlog.ErrNotFound {
 		return nil, nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
@@ -118,7 +119,7 @@ func (s *API) VerifyEvidence(c echo.Context) error {
 	}
 	root := s.RootKID
 	if v := c.QueryParam("root"); v != "" {
-		if len(v) > body.MaxName || !strings.HasPrefix(v, "k-") {
+		if len(v) > body.MaxName || !strings.HasPrefix(v, contract.IDKey) {
 			return apierr.BadRequest("root", "want the key id of a root, k-…")
 		}
 		root = v

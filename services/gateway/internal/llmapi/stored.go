@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -58,7 +57,7 @@ func (s *API) InputItems(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	items, err := itemsOf(body, strings.TrimPrefix(call.ID, "c-"))
+	items, err := itemsOf(body, strings.TrimPrefix(call.ID, contract.IDCall))
 	if err != nil {
 		return err
 	}
@@ -144,14 +143,14 @@ func itemsOf(body []byte, call string) ([]map[string]any, error) {
 	return items, nil
 }
 
-// stored finds the call of the response that a request names, as its maker.
+// stored finds the call of the response that a request names, as its maker. The
+// response may be known before its call's outcome is: then that is waited for.
 func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error) {
 	c.Set(apierr.ShapeKey, llm.Responses)
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
 		return nil, nil, err
 	}
-	none := noResponse(c)
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
 	at, err := s.storedResponse(ctx, c.Param("id"))
@@ -159,34 +158,39 @@ func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error)
 		return nil, nil, err
 	}
 	if at.Call == "" || at.Actor != who.Actor {
-		return nil, nil, none
+		return nil, nil, noResponse(c)
 	}
-	call := at.Call
-	first, err := s.Queries.Event(ctx, "proposal", call)
+	first, err := s.Queries.Event(ctx, "proposal", at.Call)
 	if err != nil {
 		return nil, nil, err
 	}
-	last, err := s.Queries.Last(ctx, call)
-	for err == nil && last != nil && last.Name != "effect_recorded" && ctx.Err() == nil { // it is about to be
-		time.Sleep(5 * time.Millisecond)
-		last, err = s.Queries.Last(ctx, call)
+	var call contract.Call
+	if first == nil || first.Actor != who.Actor || contract.Decode(first.Data, &call) != nil || call.Kind != llm.Responses {
+		return nil, nil, noResponse(c)
 	}
+	if err := s.keeps(ctx, c, &call); err != nil {
+		return nil, nil, err
+	}
+	rec, err := s.Calls.OutcomeOf(ctx, first, &call)
 	if err != nil {
 		return nil, nil, err
 	}
-	var p contract.Call
-	var rec contract.Recorded
-	if first == nil || last == nil || first.Actor != who.Actor || contract.Decode(first.Data, &p) != nil || contract.Decode(last.Data, &rec) != nil || p.Kind != llm.Responses {
-		return nil, nil, none
+	if rec == nil {
+		return nil, nil, noResponse(c)
 	}
-	raw, err := s.Blobs.Open(ctx, &p.Args)
+	return &call, rec, nil
+}
+
+// keeps returns an error unless the request that made a response had it stored.
+func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) error {
+	raw, err := s.Blobs.Open(ctx, &call.Args)
 	if err != nil {
-		return nil, nil, apierr.Unavailable("the ledger does not answer: " + err.Error())
+		return apierr.Unavailable("the ledger does not answer: " + err.Error())
 	}
 	if args, err := calls.ModelArgs(raw); err != nil || !args.Stored() {
-		return nil, nil, none
+		return noResponse(c)
 	}
-	return &p, &rec, nil
+	return nil
 }
 
 // storedResponse finds a stored response; the zero value: there is none. It may be
@@ -208,6 +212,10 @@ func (s *API) continues(ctx context.Context, a *llm.Args, who *auth.Caller) (cal
 	ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
 	defer cancel()
 	r, err := s.storedResponse(ctx, a.Previous)
+	var e *apierr.Error
+	if errors.As(err, &e) && e.Status == http.StatusNotFound {
+		e.Param = "/previous_response_id"
+	}
 	if err == nil && r.Actor == who.Actor {
 		a.History = r.Tokens
 		a.In, a.Hold = a.In+r.Tokens, a.Hold+r.Tokens

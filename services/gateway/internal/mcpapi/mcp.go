@@ -15,7 +15,6 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
@@ -28,13 +27,12 @@ import (
 // API serves MCP and the HELM HTTP surface. Its exported fields are set before its
 // first use.
 type API struct {
-	Version     string        // of the gateway
-	CallTimeout time.Duration // how long a tool call is waited for
-	Gate        *auth.Gate
-	Calls       *calls.API
-	Sessions    *sessions.Resolver
-	Labels      *labels.Reader
-	Tools       Catalog
+	Version  string // of the gateway
+	Gate     *auth.Gate
+	Calls    *calls.API
+	Sessions *sessions.Resolver
+	Labels   *labels.Reader
+	Tools    Catalog
 
 	// Logged is called with each tool call that has ended.
 	Logged func(who *auth.Caller, call string, began time.Time, err error)
@@ -131,14 +129,10 @@ func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	if err != nil {
 		return toolError("invalid_input", "arguments: "+err.Error(), nil), nil
 	}
-	behalf, delegation, err := calls.Delegation(req.Extra.Header)
+	r, err := s.Calls.Plain(req.Extra.Header, who, in, "tool."+req.Params.Name, req.Params.Name, args)
 	if err != nil {
 		return nil, err
 	}
-	r := propose.Request{ID: propose.NewCallID(), Kind: "tool." + req.Params.Name, Tool: req.Params.Name, Args: args, Executor: s.Calls.ExecutorOf("tool." + req.Params.Name),
-		Actor: who.Actor, Client: who.Client, Token: who.Token, Scopes: who.Scopes, Timeout: s.CallTimeout, TraceCtx: calls.TraceContext(req.Extra.Header),
-		OnBehalfOf: behalf, Delegation: delegation}
-	in.Into(&r)
 	if err := s.Labels.Inherit(ctx, &r, "", args); err != nil {
 		return toolError("unavailable", err.Error(), nil), nil
 	}

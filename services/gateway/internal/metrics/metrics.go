@@ -56,7 +56,7 @@ func New() *Metrics {
 var (
 	families = []string{"audit", "client", "judge", "lab", "llm", "policy", "tool", "vault", "work"}
 	outcomes = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered,
-		"escalated", "none"}
+		contract.EventEscalated, "none"}
 )
 
 // Caps of what other services report.

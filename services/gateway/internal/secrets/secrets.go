@@ -14,6 +14,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -182,11 +183,11 @@ func (s *API) Serve() {
 // allowed reports whether the ledger holds that a call of the vault-broker's is
 // allowed.
 func (s *API) allowed(ctx context.Context, call, session string) (bool, error) {
-	for en, err := range s.Ledger.Scan(ctx, "evt."+s.Tenant+".policy.*.allowed_vault-broker."+session, 1) {
+	for en, err := range s.Ledger.Scan(ctx, bus.Filter{Tenant: s.Tenant, Service: "policy", Key: session}.String(), 1) {
 		if err != nil {
 			return false, err
 		}
-		if contract.PeekCallID(en.Data) == call {
+		if bus.Allows(en.Subject, "vault-broker") && contract.PeekCallID(en.Data) == call {
 			return true, nil
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -48,7 +49,7 @@ func (x Session) Called() string {
 
 // Check returns an error if v, in param of a request, cannot name a session.
 func Check(param, v string) error {
-	if !strings.HasPrefix(v, "s-") || !contract.Token(v) || len(v) < 3 || len(v) > 100 {
+	if !strings.HasPrefix(v, contract.IDSession) || !contract.Token(v) || len(v) < 3 || len(v) > 100 {
 		return apierr.BadRequest(param, "a session is named by \"s-\" and up to 98 of [A-Za-z0-9_-]")
 	}
 	return nil
@@ -184,7 +185,7 @@ func (x Session) Into(r *propose.Request) {
 }
 
 func proposalsOf(tenant, session string) string {
-	return "evt." + tenant + ".*.*.call_proposed." + session
+	return bus.Filter{Tenant: tenant, Event: contract.EventCallProposed, Key: session}.String()
 }
 
 // released knows the sessions that releases before 0.5 left, whose ids were names.
@@ -231,7 +232,7 @@ func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id strin
 
 // look finds out whether the ledger began with derived sessions.
 func (r *released) look(ctx context.Context, log eventlog.Log, tenant string) error {
-	e, err := firstOf(ctx, log, proposalsOf(tenant, ">"))
+	e, err := firstOf(ctx, log, proposalsOf(tenant, ""))
 	if err != nil {
 		return err
 	}

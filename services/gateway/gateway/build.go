@@ -1,0 +1,90 @@
+package gateway
+
+import (
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/conformance"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/decide"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/health"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/keys"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/labels"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/ledgerapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/secrets"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/tlog"
+)
+
+// parts are the gateway's APIs and what they share.
+type parts struct {
+	gate        *auth.Gate
+	prop        *propose.Proposer
+	lender      *execute.Lender // nil without a signing key
+	calls       *calls.API
+	models      *llmapi.API
+	mcp         *mcpapi.API
+	packs       *packs.API
+	decide      *decide.API
+	keys        *keys.API
+	secrets     *secrets.API
+	approvals   *approvals.API
+	policy      *policyapi.API
+	ledger      *ledgerapi.API
+	tlog        *tlog.API
+	conformance *conformance.API
+	health      *health.API
+	queries     *queries.Client
+}
+
+// build makes the parts of a gateway over env.
+func (s *Service) build(env *run.Env) {
+	s.env, s.metrics = env, metrics.New()
+	var ledger eventlog.Log
+	if env.Emit != nil {
+		ledger = env.Emit.Log
+	}
+	s.queries = &queries.Client{Services: env}
+	s.gate = &auth.Gate{TokenKey: s.TokenKey, Tenant: env.Tenant, Authority: &s.authority, Limits: s.Bodies}
+	if s.view != nil {
+		s.gate.Known = s.view.Ready()
+	}
+	if env.SignKey() != nil {
+		s.lender = &execute.Lender{Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At, Instance: env.Instance}
+	}
+	in := &sessions.Resolver{Tenant: env.Tenant, Ledger: ledger, Grants: &s.authority}
+	heirs := &labels.Reader{Tenant: env.Tenant, Ledger: ledger, Queries: s.queries}
+	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance, Reader: outcomesReader}
+	s.calls = &calls.API{Gate: s.gate,
+		Maker: &calls.Maker{Tenant: env.Tenant, CallTimeout: s.CallTimeout, Sessions: in, Labels: heirs, Queries: s.queries, Tools: &s.tools},
+		Runner: &calls.Runner{Queries: s.queries, Proposer: s.prop, Past: &await.Past{Ledger: ledger, Instance: env.Instance, Proposer: s.prop},
+			Tools: &s.tools, Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Ledger: ledger, Log: env.Log}}
+	s.prop.ExecutorOf = s.calls.ExecutorOf
+	s.models = &llmapi.API{Capture: s.Capture, CallTimeout: s.CallTimeout, Gate: s.gate, Calls: s.calls, Labels: heirs, Queries: s.queries,
+		Metrics: s.metrics, Blobs: env.Blobs, Box: env.Box, Tracer: env.Tracer, Log: env.Log}
+	s.calls.ModelRequest = s.models.Request
+	s.mcp = &mcpapi.API{Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools, Logged: s.logToolCall}
+	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools}
+	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Probe: &s.probe, Lender: s.lender, Tools: &s.tools,
+		Metrics: s.metrics, Blobs: env.Blobs, Emit: env.Emit, Log: env.Log}
+	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}
+	s.secrets = &secrets.API{Tenant: env.Tenant, Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Box: env.Box}
+	s.approvals = &approvals.API{Gate: s.gate, Calls: s.calls, Queries: s.queries}
+	s.policy = &policyapi.API{Gate: s.gate, Queries: s.queries, Trust: env.Trust}
+	s.ledger = &ledgerapi.API{Tenant: env.Tenant, RootKID: env.RootKID, Gate: s.gate, Queries: s.queries, Sessions: in, Ledger: ledger, Blobs: env.Blobs,
+		Catalog: &s.tools, Authority: &s.authority, Position: func() uint64 { return s.view.Position() }}
+	s.tlog = &tlog.API{Gate: s.gate, Queries: s.queries}
+	s.conformance = &conformance.API{RootKID: env.RootKID, Gate: s.gate, Blobs: env.Blobs, Emit: env.Emit}
+	s.health = &health.API{Tenant: env.Tenant, Instance: env.Instance, Version: s.Version, Durability: s.Durability, Expect: s.Expect, Gate: s.gate,
+		Ledger: ledger, Conn: env.Conn, Box: env.Box, Health: env.Health}
+}

@@ -1,0 +1,100 @@
+package await
+
+import (
+	"context"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+)
+
+// Past follows calls that were proposed before, by this gateway or by another: an
+// Idempotency-Key that is used again, a call that is taken up, a stored response.
+// Its fields are set before its first use; it is safe for concurrent use.
+type Past struct {
+	Ledger   eventlog.Log
+	Instance string // of this gateway
+	Proposer *propose.Proposer
+}
+
+// Intervals at which the ledger is read for a call that another gateway proposed:
+// only that one is notified of its outcome.
+const (
+	readFirst = 20 * time.Millisecond
+	readMost  = 250 * time.Millisecond
+)
+
+// Follow joins the call c, which e proposed: the pending call that it returns
+// receives the call's present state, once, from the ledger, and what follows. It
+// reads until ctx ends; the caller closes the pending call.
+//
+// The state is read after the call was joined, so nothing is missed in between. A
+// gateway that proposed the call is notified of the rest by its own reader, even if
+// it was restarted since; for others the ledger is read again. No other service is
+// queried.
+func (p *Past) Follow(ctx context.Context, e *contract.Event, c *contract.Call) *propose.Pending {
+	call := p.Proposer.Join(e, c)
+	go p.read(ctx, e, call)
+	return call
+}
+
+func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pending) {
+	from := uint64(0)
+	for wait := readFirst; ; wait = min(2*wait, readMost) {
+		next, err := p.deliver(ctx, e, call, from)
+		if err == nil && e.Origin == p.Instance {
+			return
+		}
+		if err == nil {
+			from = next
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// deliver hands the newest event of the call at or after sequence from to those who
+// wait for it; 0 is where the call may begin. It returns where the next read begins.
+func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64) (next uint64, err error) {
+	if from == 0 {
+		at, err := contract.ParseTime(e.Time)
+		if err != nil {
+			return 0, err
+		}
+		if from, err = eventlog.Since(ctx, p.Ledger, at); err != nil {
+			return 0, err
+		}
+	}
+	var newest eventlog.Entry
+	expired := false
+	for en, err := range p.Ledger.Scan(ctx, bus.SessionFilter(e.Tenant, e.Session), from) {
+		if err != nil {
+			return 0, err
+		}
+		from = en.Seq + 1
+		if contract.PeekCallID(en.Data) != e.CallID {
+			continue
+		}
+		if x, err := eventlog.Open(en); err == nil && moves(x) && call.Expects(x) {
+			newest, expired = en, x.Name == contract.EventStartExpired
+		}
+	}
+	if newest.Seq > 0 && !expired { // what expired is about to have its outcome
+		return from, p.Proposer.Deliver(newest)
+	}
+	return from, nil
+}
+
+// moves reports whether an event changes the state of a call that is waited for.
+func moves(e *contract.Event) bool {
+	switch e.Name {
+	case contract.EventEscalated, contract.EventAllowed, contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded:
+		return true
+	}
+	return false
+}

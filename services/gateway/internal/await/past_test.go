@@ -1,0 +1,177 @@
+package await
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+)
+
+// counted is a ledger that counts its reads.
+type counted struct {
+	memlog.Log
+	gets, scans int
+}
+
+func (l *counted) Get(ctx context.Context, seq uint64) (eventlog.Entry, error) {
+	l.gets++
+	return l.Log.Get(ctx, seq)
+}
+
+// mesh is the ledger of one call and the services that record it.
+type mesh struct {
+	t     *testing.T
+	log   *counted
+	first *contract.Event // the proposal
+	call  contract.Call
+	past  *Past
+}
+
+const anExecutor = "session-runner"
+
+// newMesh proposes a call at gateway gw1. within is for calls that their caller
+// executes.
+func newMesh(t *testing.T, within time.Duration) *mesh {
+	m := &mesh{t: t, log: &counted{}, call: contract.Call{ID: "c-AAAAAAAAAAAAAAAAAAAAAAAAAA", Kind: "tool.x", ReportWithin: within.Milliseconds()}}
+	gw := &emit.Emitter{Log: m.log, Tenant: "t", Source: "gateway/gw1", Now: time.Now}
+	m.first = gw.New(contract.EventCallProposed, "s-1", []byte("{}"), nil)
+	m.first.ID, m.first.Actor, m.first.Session, m.first.CallID, m.first.Origin = contract.IDProposal+m.call.ID, "alice", "s-1", m.call.ID, "gw1"
+	m.append(m.first)
+	m.past = &Past{Ledger: m.log, Instance: "gw1", Proposer: &propose.Proposer{Emit: gw, Instance: "gw1", ExecutorOf: func(string) string { return anExecutor }}}
+	return m
+}
+
+func (m *mesh) append(e *contract.Event) eventlog.Entry {
+	m.t.Helper()
+	seq, _, err := eventlog.AppendEvent(m.t.Context(), m.log, e)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	en, err := m.log.Log.Get(m.t.Context(), seq)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return en
+}
+
+// record appends an event of the call as a service does.
+func (m *mesh) record(service, name string, doc []byte) eventlog.Entry {
+	by := &emit.Emitter{Log: m.log, Tenant: "t", Source: service + "/x1", Now: time.Now}
+	e := by.New(name, "s-1", doc, m.first)
+	return m.append(e)
+}
+
+func (m *mesh) ends(service string) eventlog.Entry {
+	return m.record(service, contract.EventEffectRecorded, contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: m.call.ID, Status: contract.Succeeded},
+		Receipt: contract.Receipt{ID: contract.IDReceipt + m.call.ID}}))
+}
+
+func (m *mesh) escalates() eventlog.Entry {
+	x := contract.Escalated{Call: m.call, Expires: "2026-01-01T00:00:00.000Z"}
+	x.Decision.Facts = []byte("{}")
+	return m.record("policy", contract.EventEscalated, contract.Bytes(&x))
+}
+
+// TestFollow: a call that was proposed before is found in each of its states, and
+// followed to its end by the gateway that proposed it and by another one.
+func TestFollow(t *testing.T) {
+	for name, c := range map[string]struct {
+		instance string        // that follows
+		within   time.Duration // the caller executes
+		before   func(m *mesh)
+		later    func(m *mesh) // after a second
+		state    State
+		took     time.Duration // at most
+	}{
+		"ended":                       {"gw1", 0, func(m *mesh) { m.ends(anExecutor) }, nil, Ended, 0},
+		"ended, elsewhere":            {"gw2", 0, func(m *mesh) { m.ends(anExecutor) }, nil, Ended, 0},
+		"ended after an escalation":   {"gw1", 0, func(m *mesh) { m.escalates(); m.ends("policy") }, nil, Ended, 0},
+		"escalated":                   {"gw1", 0, func(m *mesh) { m.escalates() }, nil, Escalated, time.Minute},
+		"ends later, by notice":       {"gw1", 0, nil, func(m *mesh) { _ = m.past.Proposer.Deliver(m.ends(anExecutor)) }, Ended, time.Second},
+		"ends later, elsewhere":       {"gw2", 0, nil, func(m *mesh) { m.ends(anExecutor) }, Ended, time.Second + readMost},
+		"goes on":                     {"gw2", 0, func(m *mesh) { m.record(anExecutor, contract.EventEffectStarted, []byte("{}")) }, nil, Overdue, time.Minute},
+		"ended by a stranger":         {"gw2", 0, func(m *mesh) { m.ends("llm-router") }, nil, Overdue, time.Minute},
+		"ended by a stranger as well": {"gw2", 0, func(m *mesh) { m.ends(anExecutor); m.ends("llm-router") }, nil, Ended, 0},
+		"allowed for its caller": {"gw1", time.Minute, func(m *mesh) {
+			m.record("policy", contract.EventAllowed, []byte(`{"decision":{"intent":{"executor":"gateway"}}}`))
+		}, nil, Allowed, 0},
+		"handed out before": {"gw1", time.Minute, func(m *mesh) {
+			m.record("policy", contract.EventAllowed, []byte(`{"decision":{"intent":{"executor":"gateway"}}}`))
+			m.record("gateway", contract.EventEffectStarted, []byte("{}"))
+		}, nil, Started, 0},
+		"expired before it was handed out": {"gw2", time.Minute, func(m *mesh) {
+			m.record("policy", contract.EventAllowed, []byte(`{"decision":{"intent":{"executor":"gateway"}}}`))
+			m.record("policy", contract.EventStartExpired, []byte("{}"))
+		}, func(m *mesh) { m.ends("policy") }, Ended, time.Second + readMost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMesh(t, c.within)
+				m.past.Instance = c.instance
+				if c.before != nil {
+					c.before(m)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				p := m.past.Follow(ctx, m.first, &m.call)
+				defer p.Close()
+				if c.later != nil {
+					go func() { time.Sleep(time.Second); c.later(m) }()
+				}
+				began := time.Now()
+				r := Waiter{Probe: &ledger{lost: make(chan struct{})}}.Wait(ctx, p, Terms{Within: time.Minute}, Whole{})
+				if took := time.Since(began); r.State != c.state || took > c.took {
+					t.Errorf("state %d after %s, want %d within %s", r.State, took, c.state, c.took)
+				}
+				if r.State == Ended && r.Outcome.Recorded.Effect.CallID != m.call.ID {
+					t.Errorf("the outcome is of call %q", r.Outcome.Recorded.Effect.CallID)
+				}
+				cancel()
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// TestFollowReadsLittle: how much is read does not grow with what was stored long
+// before the call.
+func TestFollowReadsLittle(t *testing.T) {
+	reads := func(history int) int {
+		n := 0
+		synctest.Test(t, func(t *testing.T) {
+			m := newMesh(t, 0)
+			m.log = &counted{}
+			m.past.Ledger = m.log
+			by := &emit.Emitter{Log: m.log, Tenant: "t", Source: "policy/p1", Now: time.Now}
+			for i := range history {
+				e := by.New(contract.EventEffectRecorded, "s-1", []byte("{}"), nil)
+				e.Session, e.CallID = "s-1", fmt.Sprint("c-", i)
+				m.append(e)
+			}
+			time.Sleep(time.Hour)
+			m.first.Time = contract.Time(time.Now())
+			m.append(m.first)
+			m.ends(anExecutor)
+			p := m.past.Follow(t.Context(), m.first, &m.call)
+			defer p.Close()
+			synctest.Wait()
+			select {
+			case <-p.Outcome():
+			default:
+				t.Error("the outcome was not found")
+			}
+			n = m.log.gets
+		})
+		return n
+	}
+	if few, many := reads(10), reads(10_000); many > few+20 {
+		t.Errorf("%d reads behind 10 events, %d behind 10,000", few, many)
+	}
+}

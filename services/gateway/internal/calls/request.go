@@ -1,0 +1,151 @@
+package calls
+
+import (
+	"net/http"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/labels"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
+)
+
+// Maker makes the proposals of calls from requests. Nothing that it does is recorded.
+// Its fields are set before its first use; it is safe for concurrent use.
+type Maker struct {
+	Tenant      string
+	CallTimeout time.Duration // how long a caller waits where it does not say
+	Sessions    *sessions.Resolver
+	Labels      *labels.Reader
+	Queries     *queries.Client
+	Tools       Tools
+}
+
+// TimeoutHeader lets a caller say how long it will wait, in seconds. The call
+// must start within that time, and is stopped when it is over.
+const TimeoutHeader = "X-Binnacle-Timeout"
+
+// TimeoutOf is how long the caller of a request waits.
+func (s *Maker) TimeoutOf(h http.Header) (time.Duration, error) {
+	v := h.Get(TimeoutHeader)
+	if v == "" {
+		return s.CallTimeout, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > 600 {
+		return 0, apierr.BadRequest(TimeoutHeader, "want seconds from 1 to 600")
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
+// Request makes the proposal of a call from a request: its session, the labels that
+// it inherits, its Idempotency-Key and its time. Nothing is recorded yet. The id of a
+// proposal with a key is that of the call that the key names.
+func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *auth.Caller) (propose.Request, error) {
+	ctx, h := c.Request().Context(), c.Request().Header
+	in, err := s.Sessions.Of(ctx, who, h)
+	if err != nil {
+		return propose.Request{}, err
+	}
+	if args, err = s.Sessions.InArgs(ctx, who, kind, args, &in); err != nil {
+		return propose.Request{}, err
+	}
+	timeout, err := s.TimeoutOf(h)
+	if err != nil {
+		return propose.Request{}, err
+	}
+	idem := h.Get(idempotencyHeader)
+	if len(idem) > body.MaxName {
+		return propose.Request{}, apierr.BadRequest(idempotencyHeader, "at most 128 characters")
+	}
+	r, err := s.Plain(h, who, in, kind, tool, args)
+	if err != nil {
+		return r, err
+	}
+	if r.Timeout, r.IdemKey = timeout, idem; idem != "" {
+		if r.ID, err = s.repeatable(ctx, who.Actor, idem); err != nil {
+			return r, err
+		}
+	}
+	return r, s.Labels.Inherit(ctx, &r, "", args)
+}
+
+// Plain makes the proposal of a call in a session, without a key, labels or a time of
+// its own: what a request's headers and its caller alone determine.
+func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind, tool string, args []byte) (propose.Request, error) {
+	behalf, delegation, err := delegationOf(h)
+	if err != nil {
+		return propose.Request{}, err
+	}
+	r := propose.Request{ID: propose.NewCallID(), Kind: kind, Tool: tool, Args: args, Actor: who.Actor, Client: who.Client, Token: who.Token,
+		Scopes: who.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(h), OnBehalfOf: behalf, Delegation: delegation, Executor: s.ExecutorOf(kind)}
+	in.Into(&r)
+	return r, nil
+}
+
+// ExecutorOf is the service that the catalog names for a kind; empty where it
+// names none, and policy will deny.
+func (s *Maker) ExecutorOf(kind string) string {
+	if t, _ := s.Tools.Lookup(kind); t != nil {
+		return t.Executor
+	}
+	return ""
+}
+
+// Headers of requests and responses.
+const (
+	// IDHeader holds the call's id, in responses.
+	IDHeader = "X-Binnacle-Call-Id"
+
+	idempotencyHeader = "Idempotency-Key"
+
+	// For whom the caller acts, and by which delegation. They claim; policy checks.
+	behalfHeader     = "X-Binnacle-On-Behalf-Of"
+	delegationHeader = "X-Binnacle-Delegation"
+)
+
+// delegationOf returns whom a request says that it is made for, and by which
+// delegation.
+func delegationOf(h http.Header) (behalf, delegation string, err error) {
+	behalf, delegation = h.Get(behalfHeader), h.Get(delegationHeader)
+	if len(behalf) > body.MaxName || len(delegation) > body.MaxName {
+		return "", "", apierr.BadRequest(behalfHeader, "at most 128 characters")
+	}
+	return behalf, delegation, nil
+}
+
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+// traceContext is the W3C trace context, or nothing where it is malformed, as
+// the specification asks.
+func traceContext(h http.Header) string {
+	if v := h.Get("Traceparent"); traceparent.MatchString(v) {
+		return v
+	}
+	return ""
+}
+
+// Headers names the call on the response. Every id is known before the
+// outcome is.
+func Headers(c echo.Context, r propose.Request, verdict string) {
+	h := c.Response().Header()
+	h.Set(sessions.Header, sessions.Session{ID: r.Session, Name: r.SessionName}.Called())
+	h.Set(sessions.IDHeader, r.Session)
+	h.Set(IDHeader, r.ID)
+	h.Set("X-Request-Id", r.ID)
+	h.Set("Request-Id", r.ID)
+	h.Set("X-Binnacle-Decision-Id", contract.IDDecision+r.ID)
+	h.Set("X-Binnacle-Receipt-Id", receipt.ID(r.ID))
+	if verdict != "" {
+		h.Set("X-Binnacle-Verdict", verdict)
+	}
+}

@@ -1,0 +1,166 @@
+package ledgerapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// Events lists or follows the ledger as JSON lines {seq, event}, filtered by
+// session, type and time.
+func (s *API) Events(c echo.Context) error {
+	who, err := s.Gate.Caller(c, token.Audit)
+	if err != nil {
+		return err
+	}
+	session, typ, since := c.QueryParam("session"), c.QueryParam("type"), c.QueryParam("since")
+	if session != "" && !contract.Token(session) {
+		return apierr.BadRequest("session", "not a session id")
+	}
+	if session, err = s.Sessions.QueriedBy(c, who, session); err != nil {
+		return err
+	}
+	var after time.Time
+	if since != "" {
+		if d, err := time.ParseDuration(since); err == nil {
+			after = time.Now().Add(-d)
+		} else if after, err = time.Parse(time.RFC3339, since); err != nil {
+			return apierr.BadRequest("since", "want a duration like 5m or an RFC 3339 time")
+		}
+	}
+	filter := bus.Filter{Tenant: s.Tenant, Key: session}.String()
+	return s.lines(c, filter, c.QueryParam("follow") == "true", func(en eventlog.Entry) []byte {
+		e, err := eventlog.Open(en)
+		if err != nil || typ != "" && e.Name != typ && e.Type() != typ {
+			return nil
+		}
+		if t, err := contract.ParseTime(e.Time); err == nil && t.Before(after) {
+			return nil
+		}
+		b := append([]byte(`{"event":`), en.Data...)
+		return append(strconv.AppendUint(append(b, `,"seq":`...), en.Seq, 10), '}')
+	})
+}
+
+// Entries streams stored bytes, one line each, from sequence `from` on.
+func (s *API) Entries(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+		return err
+	}
+	return s.lines(c, bus.Filter{}.String(), false, func(en eventlog.Entry) []byte { return en.Data })
+}
+
+// span is the part of the ledger that a request reads: from a sequence up to another
+// one, which is included; 0 is the ledger's end.
+type span struct{ from, to uint64 }
+
+func spanOf(c echo.Context) (p span, err error) {
+	p.from = 1
+	for _, x := range []struct {
+		name string
+		v    *uint64
+	}{{"from", &p.from}, {"to", &p.to}} {
+		if raw := c.QueryParam(x.name); raw != "" {
+			if *x.v, err = strconv.ParseUint(raw, 10, 64); err != nil {
+				return p, apierr.BadRequest(x.name, "want a ledger sequence")
+			}
+		}
+	}
+	return p, nil
+}
+
+// followEvery is how often a stream that goes on looks for new entries.
+const followEvery = 50 * time.Millisecond
+
+// lines streams the entries of the ledger that match filter, each as render returns
+// it; entries that it returns nil for are left out. forever goes on at the end of the
+// ledger. The connection breaks, so that a part is not taken for the whole, when the
+// ledger cannot be read or the caller's authority ends.
+func (s *API) lines(c echo.Context, filter string, forever bool, render func(eventlog.Entry) []byte) error {
+	part, err := spanOf(c)
+	if err != nil {
+		return err
+	}
+	who, err := s.Gate.Caller(c, token.Audit)
+	if err != nil {
+		return err
+	}
+	ctx, done := s.Gate.Watch(c.Request().Context(), who, true)
+	defer done()
+	last, err := s.Ledger.Last(ctx, bus.Filter{}.String())
+	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
+		return apierr.Unavailable("the ledger does not answer: " + err.Error())
+	}
+	c.Response().Header().Set("Content-Type", "application/x-ndjson")
+	c.Response().Header().Set("X-Binnacle-Ledger-Size", strconv.FormatUint(last.Seq, 10))
+	c.Response().WriteHeader(http.StatusOK)
+	c.Response().Flush()
+	for {
+		if over := s.send(ctx, c, filter, &part, render); over || !forever {
+			return nil
+		}
+		c.Response().Flush()
+		select {
+		case <-ctx.Done():
+			if c.Request().Context().Err() == nil {
+				panic(http.ErrAbortHandler) // not the client: its authority ended
+			}
+			return nil
+		case <-time.After(followEvery):
+		}
+	}
+}
+
+// send writes the entries of part that there are now and moves part past them. It
+// reports whether the response is over: part has ended, or the client has left.
+func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, render func(eventlog.Entry) []byte) (over bool) {
+	for en, err := range s.Ledger.Scan(ctx, filter, part.from) {
+		if err != nil || ctx.Err() != nil { // the caller's authority may have ended
+			panic(http.ErrAbortHandler)
+		}
+		if part.to > 0 && en.Seq > part.to {
+			return true
+		}
+		part.from = en.Seq + 1
+		if b := render(en); b != nil {
+			if _, err := c.Response().Write(append(b[:len(b):len(b)], '\n')); err != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Content returns an object by its commitment: salt and bytes.
+func (s *API) Content(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+		return err
+	}
+	size, err := strconv.ParseInt(c.QueryParam("size"), 10, 64)
+	if err != nil {
+		return apierr.BadRequest("size", "want the content's size")
+	}
+	ref := contract.Content{Commitment: c.Param("commitment"), Size: size, Store: contract.StoreObject}
+	if !strings.HasPrefix(ref.Commitment, "sha256:") || !contract.Token(strings.TrimPrefix(ref.Commitment, "sha256:")) {
+		return apierr.BadRequest("commitment", "want sha256:<hex>")
+	}
+	object, err := s.Blobs.Object(c.Request().Context(), &ref)
+	if err != nil {
+		return apierr.Unavailable(err.Error())
+	}
+	if object == nil {
+		return apierr.NotFound("no such content, or erased")
+	}
+	return c.Blob(http.StatusOK, "application/octet-stream", object)
+}

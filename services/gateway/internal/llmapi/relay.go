@@ -1,0 +1,124 @@
+package llmapi
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/tracing"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+)
+
+// relay takes a call's frames to the caller: a plain response once the outcome is on
+// the ledger, a stream as it arrives, with its end held until then.
+func (s *API) relay(c echo.Context, r propose.Request) error {
+	if s.Calls.Probe.Down() {
+		return calls.Silent(r, "nothing was proposed")
+	}
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return err
+	}
+	args, err := calls.ModelArgs(r.Args)
+	if err != nil {
+		return err
+	}
+	span := s.trace(c, &r, args)
+	defer func() {
+		span.SetAttributes(attribute.Int("http.response.status_code", c.Response().Status))
+		span.End()
+	}()
+	frames := s.Box.Open(r.ID, r.Executor)
+	defer frames.Close()
+	ctx := c.Request().Context()
+	p, err := s.Calls.Propose(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	began := time.Now()
+	a := &response{s: s, c: c, r: r, frames: frames}
+	allowed, done := s.Gate.Watch(ctx, who, r.Stream)
+	defer done()
+	// People are not waited for as long as models.
+	terms := await.Terms{Within: r.Timeout + calls.Margin, Async: calls.Async(c), People: min(r.Timeout, s.CallTimeout)}
+	res := s.Calls.Wait(allowed, p, terms, a)
+	switch res.State {
+	case await.Ended:
+		s.Metrics.Observe(r.Kind, res.Outcome.Recorded.Effect.Status, time.Since(began))
+		return a.end(&res.Outcome.Recorded)
+	case await.Broken:
+		return a.broken(res.Err)
+	case await.Escalated:
+		calls.Headers(c, r, contract.Escalate)
+	case await.Silent:
+		s.Calls.GiveUp(ctx, p, r)
+		return calls.Silent(r, "the call is withdrawn")
+	case await.Failed:
+		if before, err := s.Calls.Before(ctx, r, res.Err); err != nil || before != nil {
+			return s.repeatOr(c, r, before, err)
+		}
+	case await.Left, await.Gone:
+		_ = s.Calls.Unended(ctx, p, r, &res) // nobody reads a response
+		return a.revoked(ctx, allowed)
+	}
+	return s.Calls.Unended(ctx, p, r, &res)
+}
+
+// trace begins the span of a request and puts its context into the proposal.
+func (s *API) trace(c echo.Context, r *propose.Request, args *llm.Args) trace.Span {
+	span := s.Tracer.Start(r.TraceCtx, "POST "+c.Path(), trace.SpanKindServer, attribute.String("http.request.method", "POST"), attribute.String("http.route", c.Path()),
+		attribute.String("gen_ai.operation.name", operation(r.Kind)), attribute.String("gen_ai.request.model", args.Model), attribute.String("gen_ai.conversation.id", r.Session), attribute.String("binnacle.call.id", r.ID))
+	r.TraceCtx = tracing.Context(span, r.TraceCtx)
+	return span
+}
+
+// operation is the name OpenTelemetry gives to what a kind does.
+func operation(kind string) string {
+	switch kind {
+	case llm.Embeddings:
+		return "embeddings"
+	case llm.Completions:
+		return "text_completion"
+	}
+	return "chat"
+}
+
+// repeat answers a request whose Idempotency-Key was used before.
+func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) error {
+	args, err := calls.ModelArgs(r.Args)
+	if err != nil {
+		return err
+	}
+	if args.Stream {
+		return calls.Conflict(r, "a stream cannot be repeated; GET /api/v1/calls/"+r.ID+" has its end")
+	}
+	ctx := c.Request().Context()
+	out, body, err := s.Calls.Repeat(ctx, r, before)
+	verdict := ""
+	if out != nil {
+		verdict = out.Recorded.Receipt.Verdict
+	}
+	calls.Headers(c, r, verdict)
+	if err == nil && r.Kind == llm.Responses {
+		err = s.undeleted(ctx, body)
+	}
+	if err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, body)
+}
+
+func (s *API) repeatOr(c echo.Context, r propose.Request, before *calls.Prior, err error) error {
+	if err != nil {
+		return err
+	}
+	return s.repeat(c, r, before)
+}

@@ -1,0 +1,169 @@
+package llmapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+)
+
+// response writes one response from the frames of its call. It implements await.Sink.
+type response struct {
+	s      *API
+	c      echo.Context
+	r      propose.Request
+	frames *transient.Stream
+	head   *llm.Head
+	body   []byte // of a plain answer, or the held end of a stream
+	open   bool   // a stream that has begun
+	got    int64  // frames
+	taken  int64  // bytes written or kept
+	told   int64  // of them told to the sender
+	n      int64  // credits sent
+}
+
+// Wake implements await.Sink.
+func (a *response) Wake() <-chan struct{} { return a.frames.Wake() }
+
+// Take implements await.Sink.
+func (a *response) Take() (running bool, err error) {
+	for {
+		f, ok, err := a.frames.Try()
+		if err != nil || !ok {
+			return running, err
+		}
+		if err := a.frame(f); err != nil {
+			return running, errors.Join(await.ErrGone, err)
+		}
+		running = true
+	}
+}
+
+// Complete implements await.Sink.
+func (a *response) Complete(r *contract.Recorded) bool { return a.got >= r.Effect.Frames }
+
+func (a *response) streams() bool {
+	return a.head != nil && a.head.Status == http.StatusOK && a.head.Headers["Content-Type"] == "text/event-stream"
+}
+
+func (a *response) frame(t transient.Frame) error {
+	f, err := llm.ParseFrame(t.Data)
+	if err != nil {
+		return err
+	}
+	a.got++
+	if f.Head != nil {
+		a.head = f.Head
+	}
+	if !a.streams() {
+		a.body = append(a.body, f.Data...)
+	} else if len(f.Data) > 0 {
+		if err := a.write(f.Data); err != nil {
+			return err
+		}
+	}
+	a.body = append(a.body, f.End...)
+	a.taken += int64(len(f.Data) + len(f.End))
+	if a.taken-a.told >= llm.Window/2 && a.head != nil {
+		a.told = a.taken
+		a.n++
+		return a.s.Box.Post(a.head.Instance, llm.CreditID(a.r.ID), a.n, fmt.Appendf(nil, "%d", a.taken))
+	}
+	return nil
+}
+
+// begin writes the response's head.
+func (a *response) begin(verdict string) http.Header {
+	calls.Headers(a.c, a.r, verdict)
+	h := a.c.Response().Header()
+	if a.head != nil {
+		for k, v := range a.head.Headers {
+			h.Set(k, v)
+		}
+	}
+	return h
+}
+
+func (a *response) write(data []byte) error {
+	resp := a.c.Response()
+	if !a.open {
+		a.open = true
+		h := a.begin(contract.Allow) // frames come only from an allowed call
+		h.Set("Cache-Control", "no-cache")
+		resp.WriteHeader(http.StatusOK)
+	}
+	if _, err := resp.Write(data); err != nil {
+		return err
+	}
+	resp.Flush()
+	return nil
+}
+
+// end closes the answer, now that its outcome is on the ledger.
+func (a *response) end(r *contract.Recorded) error {
+	e := apierr.OfOutcome(r)
+	switch {
+	case e == nil && a.streams():
+		return a.write(a.body)
+	case e == nil && a.head == nil: // answered without a frame
+		return a.broken(transient.ErrGap)
+	case a.open:
+		return a.fail(e)
+	case a.head != nil && a.head.Status != http.StatusOK && r.Effect.Status == contract.Failed:
+		h := a.begin(r.Receipt.Verdict)
+		if a.head.Fault == nil {
+			h.Set("Content-Type", "application/json")
+			return a.c.Blob(a.head.Status, "application/json", a.body)
+		}
+		e.Status, e.Param, e.Message, e.Code = a.head.Status, a.head.Fault.Param, a.head.Fault.Message, a.head.Fault.Code
+		e.Type = apierr.TypeOf(e.Status)
+		return e
+	case e != nil:
+		calls.Headers(a.c, a.r, r.Receipt.Verdict)
+		return e
+	}
+	a.begin(r.Receipt.Verdict)
+	return a.c.Blob(http.StatusOK, "application/json", a.body)
+}
+
+// fail ends a stream that has begun with an error, in the words of its API, and
+// never as if it were complete.
+func (a *response) fail(e *apierr.Error) error { return a.write(e.Event(a.r.Kind)) }
+
+// broken ends an answer that lost frames.
+func (a *response) broken(err error) error {
+	msg := "the live stream broke; what was recorded is on the ledger under the receipt id"
+	if !errors.Is(err, transient.ErrGap) {
+		msg = err.Error()
+	}
+	e := &apierr.Error{Status: http.StatusBadGateway, Type: "server_error", Code: "stream_broken", Message: msg, CallID: a.r.ID, ReceiptID: receipt.ID(a.r.ID)}
+	if !a.open {
+		calls.Headers(a.c, a.r, contract.Allow)
+		return e
+	}
+	return a.fail(e)
+}
+
+// revoked ends the response to a caller whose authority ended while it was waited
+// for; a caller that left reads none.
+func (a *response) revoked(request, allowed context.Context) error {
+	var e *apierr.Error
+	switch {
+	case request.Err() != nil || !errors.As(context.Cause(allowed), &e):
+		return nil
+	case a.open:
+		return a.fail(e)
+	}
+	return e
+}
