@@ -14,18 +14,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
 )
 
 const acceptsKey = "accepts"
 
-// anyLabel stands for every label. The demo gets it: it runs in this process.
+// anyLabel stands for every label. Providers that run in this process get it.
 const anyLabel = "*"
 
 // accepted is which labelled data each name may receive. A name that routing can
 // take to several providers receives what all of them accept.
 func (s *Service) accepted() *events.DataAccepted {
-	by := map[string][]string{demo.Provider: {anyLabel}}
+	by := map[string][]string{}
+	for _, p := range registry.Locals() {
+		by[p.Name] = []string{anyLabel}
+	}
 	for i := range s.Providers {
 		by[s.Providers[i].Name] = s.Providers[i].Accepts
 	}

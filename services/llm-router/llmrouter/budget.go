@@ -1,6 +1,7 @@
 package llmrouter
 
 import (
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
@@ -10,7 +11,7 @@ type amounts struct{ tokens, micros, egress int64 }
 
 // worst is the most that the attempt can be billed for.
 func (a *attempt) worst() amounts {
-	if a.up == nil {
+	if a.up.Local() != nil {
 		return amounts{}
 	}
 	in, out := a.c.args.Most(a.c.s.Limits(a.cand.ID()))
@@ -25,7 +26,7 @@ func (a *attempt) afford() *provider.Failure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.room; r != nil && (c.billed.tokens+w.tokens > r.tokens && r.tokens > 0 || c.billed.micros+w.micros > r.micros && r.micros > 0) {
-		return &provider.Failure{Code: provider.OverBudget, Message: "another attempt, at " + a.cand.ID() + ", could use more than was reserved for the call"}
+		return &provider.Failure{Code: fault.OverBudget, Message: "another attempt, at " + a.cand.ID() + ", could use more than was reserved for the call"}
 	}
 	a.held = w
 	c.billed.tokens += w.tokens
@@ -55,7 +56,7 @@ func (a *attempt) affordEgress(n int64) bool {
 func (a *attempt) settle(f *provider.Failure) {
 	left := a.held
 	switch {
-	case f != nil && f.Free:
+	case f != nil && f.Free():
 		left = amounts{}
 	case a.usage.Known:
 		left = amounts{tokens: a.usage.In + a.usage.Out, micros: a.ev.USDMicros}

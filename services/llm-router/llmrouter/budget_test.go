@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
@@ -28,7 +29,7 @@ func TestAfford(t *testing.T) {
 		if len(made) != 3 {
 			t.Fatalf("%s: %d attempts of 100 within 300", name, len(made))
 		}
-		made[0].settle(&provider.Failure{Free: true}) // nothing was sent
+		made[0].settle(&provider.Failure{Code: fault.Unreachable}) // nothing was sent
 		if a := next(); a.afford() != nil || !a.affordEgress(100) {
 			t.Errorf("%s: what was given back cannot be used", name)
 		}

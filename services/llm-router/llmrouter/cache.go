@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 )
 
 // CacheConfig says where answers are kept for requests that are the same, byte
@@ -114,16 +115,16 @@ func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 			return execute.Result{}, false
 		}
 	}
-	head := &llm.Head{Status: http.StatusOK, Headers: map[string]string{"X-Binnacle-Cache": "hit", "X-Binnacle-Model": k.model, "Content-Type": k.media}}
+	head := &llm.Head{Status: http.StatusOK, Headers: map[string]string{headerCache: "hit", headerModel: k.model, headerType: k.media}}
 	if err := c.out.claim(&attempt{}, head); err != nil {
 		return execute.Result{}, false
 	}
 	if err := c.out.finish(body); err != nil {
-		return execute.Fail("client_stalled", "%v", err), true
+		return execute.Fail(fault.ClientStalled, "%v", err), true
 	}
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, Key: c.key.id, Model: k.model, Provider: "cache", Requested: c.args.Model,
-		Rule: "cache", Status: "succeeded", Streamed: c.args.Stream, Tags: c.key.tags}))
-	if k.media == "application/json" {
+		Rule: "cache", Status: contract.Succeeded, Streamed: c.args.Stream, Tags: c.key.tags}))
+	if k.media == typeJSON {
 		c.output = body
 	}
 	r := c.result()
@@ -137,7 +138,7 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 	if ttl == 0 {
 		ttl = time.Hour
 	}
-	k := &kept{key: c.cacheKey(), media: head.Headers["Content-Type"], model: head.Headers["X-Binnacle-Model"], until: time.Now().Add(ttl)}
+	k := &kept{key: c.cacheKey(), media: head.Headers[headerType], model: head.Headers[headerModel], until: time.Now().Add(ttl)}
 	if c.s.Cache.Store != "object" || c.args.Capture != llm.CapturePlain { // what the ledger must not hold, no store does
 		k.body = body
 		c.s.cache.put(k, c.s.cacheLimit())

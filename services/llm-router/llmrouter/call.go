@@ -17,6 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
@@ -27,6 +29,7 @@ import (
 type call struct {
 	s    *Service
 	w    *execute.Work
+	api  *dialect.Caller // that the caller speaks
 	args llm.Args
 	body []byte
 	out  *out
@@ -50,8 +53,8 @@ type call struct {
 
 // call takes one request to its answer. Its usage says what was sent, also where
 // that is nothing.
-func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
-	c := &call{s: s, w: w, usage: contract.Usage{Measured: []string{contract.MeasureEgress}}}
+func (s *Service) call(ctx context.Context, w *execute.Work, api *dialect.Caller) execute.Result {
+	c := &call{s: s, w: w, api: api, usage: contract.Usage{Measured: []string{contract.MeasureEgress}}}
 	r := c.answer(ctx)
 	r.Usage = &c.usage
 	return r
@@ -60,10 +63,10 @@ func (s *Service) call(ctx context.Context, w *execute.Work) execute.Result {
 func (c *call) answer(ctx context.Context) execute.Result {
 	s, w := c.s, c.w
 	if err := contract.Decode(w.Args, &c.args); err != nil {
-		return execute.Fail("invalid_input", "args: %v", err)
+		return execute.Fail(fault.InvalidInput, "args: %v", err)
 	}
 	if w.Call.Body == nil || w.Call.Body.Commitment != c.args.Body {
-		return execute.Fail("invalid_input", "body: is not the one that the args name")
+		return execute.Fail(fault.InvalidInput, "body: is not the one that the args name")
 	}
 	c.inPrompt = scan.Seen{}
 	if b := w.Intent.Budget; b != nil {
@@ -77,10 +80,10 @@ func (c *call) answer(ctx context.Context) execute.Result {
 		return execute.Fail("args_unavailable", "the request cannot be read: %v", err)
 	}
 	if seen, _, err := llm.Peek(w.Call.Kind, c.body); err != nil || !seen.Agrees(&c.args) {
-		return execute.Fail("invalid_input", "the request is not what its summary says, by which it was decided on")
+		return execute.Fail(fault.InvalidInput, "the request is not what its summary says, by which it was decided on")
 	}
 	if c.now, err = contract.ParseTime(w.Event.Time); err != nil {
-		return execute.Fail("internal", "%v", err)
+		return execute.Fail(fault.Internal, "%v", err)
 	}
 	c.key.id = gjson.GetBytes(w.Facts, "key.id").Str
 	for _, t := range gjson.GetBytes(w.Facts, "key.tags").Array() {
@@ -106,10 +109,10 @@ func (c *call) answer(ctx context.Context) execute.Result {
 	if len(plan) == 0 {
 		p, m, ok := strings.Cut(c.args.Model, "/")
 		if !ok || p == "" || m == "" {
-			return c.failed(&provider.Failure{Code: "invalid_input", Fault: &ir.Fault{Param: "/model", Message: "/model: want provider/model, an alias or a virtual model; GET /v1/models lists them"},
+			return c.failed(&provider.Failure{Code: fault.InvalidInput, Fault: &ir.Fault{Param: "/model", Message: "/model: want provider/model, an alias or a virtual model; GET /v1/models lists them"},
 				Message: "model: " + strconv.Quote(c.args.Model) + " is none that is configured here"})
 		}
-		return c.failed(&provider.Failure{Code: "model_not_found", Fault: &ir.Fault{Param: "/model", Message: "no provider " + strconv.Quote(p) + "; GET /v1/models lists what there is"},
+		return c.failed(&provider.Failure{Code: fault.ModelNotFound, Fault: &ir.Fault{Param: "/model", Message: "no provider " + strconv.Quote(p) + "; GET /v1/models lists what there is"},
 			Message: "no provider " + strconv.Quote(p)})
 	}
 	f := c.follow(ctx, plan)
@@ -125,7 +128,7 @@ func (c *call) answer(ctx context.Context) execute.Result {
 // refused records a request that no provider was asked with.
 func (c *call) refused(f *provider.Failure) {
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, ErrorCode: f.Code, Findings: c.inPrompt.List("prompt."), Key: c.key.id, Model: c.args.Model,
-		Provider: "none", Requested: c.args.Model, Status: "failed", Streamed: c.args.Stream, Tags: c.key.tags}))
+		Provider: "none", Requested: c.args.Model, Status: contract.Failed, Streamed: c.args.Stream, Tags: c.key.tags}))
 }
 
 func (c *call) result() execute.Result {
@@ -145,17 +148,18 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 	if c.out.begun() || !c.w.Call.Stream {
 		return r
 	}
-	h := &llm.Head{Status: statusOf(f), Headers: map[string]string{}}
+	h := &llm.Head{Status: f.Row().EdgeStatus(f.Status), Headers: map[string]string{}}
 	if f.Retry > 0 {
 		h.Headers["Retry-After"] = strconv.Itoa(int(math.Ceil(f.Retry.Seconds())))
 	}
 	var data []byte
 	passHeaders(h.Headers, f.Headers)
-	if len(f.Body) > 0 && f.Code != "credential_invalid" && llm.Check(f.Body) == nil {
+	hidden := f.Row().Hidden
+	if len(f.Body) > 0 && !hidden && llm.Check(f.Body) == nil {
 		data = f.Body
 	} else {
 		h.Fault = &llm.Fault{Code: f.Code, Message: f.Message}
-		if f.Fault != nil && f.Code != "credential_invalid" {
+		if f.Fault != nil && !hidden {
 			h.Fault.Param, h.Fault.Message = f.Fault.Param, f.Fault.Message
 		}
 	}
@@ -165,79 +169,24 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 	return r
 }
 
-// statusOf is the HTTP status for the caller. What is wrong between us and a
-// provider is no fault of the caller's.
-func statusOf(f *provider.Failure) int {
-	switch f.Code {
-	case "rate_limited", provider.OverBudget:
-		return http.StatusTooManyRequests
-	case "model_not_found", "not_found":
-		return http.StatusNotFound
-	case "upstream_timeout":
-		return http.StatusGatewayTimeout
-	case "invalid_input", "content_blocked":
-		return http.StatusBadRequest
-	case "provider_unavailable":
-		return http.StatusServiceUnavailable
-	case "upstream_refused", "unsupported":
-		if f.Status >= 400 && f.Status < 500 {
-			return f.Status
-		}
-	case "upstream_error":
-		if f.Status == http.StatusServiceUnavailable || f.Status == 529 {
-			return http.StatusServiceUnavailable
-		}
-	}
-	return http.StatusBadGateway
-}
-
 // passHeaders takes over what a provider says about rates and requests.
 func passHeaders(to map[string]string, from http.Header) {
 	for k, v := range from {
-		l := strings.ToLower(k)
-		if len(v) > 0 && (strings.HasPrefix(l, "x-ratelimit-") || strings.HasPrefix(l, "anthropic-ratelimit-") || l == "retry-after" || l == "retry-after-ms" || l == "openai-processing-ms") {
+		if len(v) > 0 && registry.Passes(k) {
 			to[k] = v[0]
 		}
 	}
-	if id := requestID(from); id != "" {
+	if id := registry.RequestID(from); id != "" {
 		to["X-Provider-Request-Id"] = id
 	}
 }
 
-func requestID(h http.Header) string {
-	for _, k := range []string{"X-Request-Id", "Request-Id", "Apim-Request-Id", "X-Amzn-Requestid"} {
-		if v := h.Get(k); v != "" {
-			return v[:min(len(v), 200)]
-		}
-	}
-	return ""
-}
-
-// trigger classifies how an attempt failed.
-func trigger(f *provider.Failure) string {
-	switch f.Code {
-	case "rate_limited":
-		return route.RateLimit
-	case "upstream_timeout":
-		return route.Timeout
-	}
-	return route.Error
-}
-
-// again reports whether the same candidate may be asked once more.
-func again(f *provider.Failure) bool {
-	switch f.Code {
-	case "rate_limited", "upstream_timeout", "upstream_unreachable", "upstream_cut", "upstream_malformed", "upstream_error":
-		return true
-	}
-	return f.Code == "credential_invalid" && f.Status == http.StatusUnauthorized // a key that was rotated meanwhile
-}
-
-// follow tries the candidates of a plan in order; nil is success.
+// follow tries the candidates of a plan in order; nil is success. What a failure
+// means for the next step is in its row of fault.Table.
 func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Failure {
 	var last *provider.Failure
 	for i := 0; i < len(plan); i++ {
-		if last != nil && len(plan[i].Triggers) > 0 && !slices.Contains(plan[i].Triggers, trigger(last)) {
+		if last != nil && len(plan[i].Triggers) > 0 && !slices.Contains(plan[i].Triggers, last.Row().Trigger) {
 			return last
 		}
 		for try := 1; ; try++ {
@@ -245,15 +194,16 @@ func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Fai
 			if f == nil {
 				return nil
 			}
-			if f.Code == provider.OverBudget && last != nil {
-				return last // no room to try again
+			row := f.Row()
+			if row.Next == fault.StopBehind && last != nil {
+				return last
 			}
 			last = f
-			if c.out.begun() || ctx.Err() != nil || f.Code == "content_blocked" {
+			if c.out.begun() || ctx.Err() != nil || row.Next == fault.Stop {
 				return last
 			}
 			i = used
-			if try >= c.s.Retry.Attempts || !again(f) || !c.backoff(ctx, try, f.Retry) {
+			if try >= c.s.Retry.Attempts || !row.Again(f.Status) || !c.backoff(ctx, try, f.Retry) {
 				break
 			}
 		}

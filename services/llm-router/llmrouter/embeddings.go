@@ -9,12 +9,13 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/gemini"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// embeddings translates OpenAI's request for Gemini.
-func embeddings(body []byte, model string) ([]byte, error) {
+// embeddings translates a caller's request for embeddings. An error begins with
+// the member that is wrong.
+func embeddings(api *dialect.API, body []byte, model string) ([]byte, error) {
 	in := gjson.GetBytes(body, "input")
 	var texts []string
 	if in.Type == gjson.String {
@@ -28,7 +29,7 @@ func embeddings(body []byte, model string) ([]byte, error) {
 			texts = append(texts, v.Str)
 		}
 	}
-	return gemini.BuildEmbeddings(model, texts, gjson.GetBytes(body, "dimensions").Int())
+	return api.Embed.Build(model, texts, gjson.GetBytes(body, "dimensions").Int())
 }
 
 // embeddingsAnswer spells vectors as OpenAI does: as numbers, or, as its clients

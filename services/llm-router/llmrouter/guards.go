@@ -7,6 +7,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
@@ -66,7 +67,7 @@ func (c *call) clean() *provider.Failure {
 	if len(c.withheld) > 0 {
 		body, err := llm.Withhold(c.w.Call.Kind, c.body, c.withheld)
 		if err != nil {
-			return &provider.Failure{Code: "invalid_input", Message: "tools cannot be withheld: " + err.Error()}
+			return &provider.Failure{Code: fault.InvalidInput, Message: "tools cannot be withheld: " + err.Error()}
 		}
 		c.body = body
 	}
@@ -82,7 +83,7 @@ func (c *call) clean() *provider.Failure {
 }
 
 func contentBlocked(where, class string) *provider.Failure {
-	return &provider.Failure{Code: "content_blocked", Message: "the " + where + " holds content of class " + class + ", which is blocked here"}
+	return &provider.Failure{Code: fault.ContentBlocked, Message: "the " + where + " holds content of class " + class + ", which is blocked here"}
 }
 
 // filter guards a stream: text is shown once it cannot be part of a finding any

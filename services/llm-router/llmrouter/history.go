@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
@@ -58,11 +59,11 @@ func (c *call) owned(ctx context.Context) *provider.Failure {
 		return nil
 	}
 	if err := c.s.view.Poll(ctx); err != nil {
-		return &provider.Failure{Code: "provider_unavailable", Message: "what is stored cannot be read now: " + err.Error()}
+		return &provider.Failure{Code: fault.ProviderUnavailable, Message: "what is stored cannot be read now: " + err.Error()}
 	}
 	none := func(field, what, id string) *provider.Failure {
 		message := fmt.Sprintf("%s: no %s %s is stored", field, what, id)
-		return &provider.Failure{Code: "not_found", Message: message, Fault: &ir.Fault{Param: field, Message: message}}
+		return &provider.Failure{Code: fault.NotFound, Message: message, Fault: &ir.Fault{Param: field, Message: message}}
 	}
 	if id := c.args.Previous; id != "" && c.s.usage.answer(id).Actor != c.w.Event.Actor {
 		return none("/previous_response_id", "response", id)
@@ -159,14 +160,14 @@ func (s *Service) deleteResponse(ctx context.Context, w *execute.Work) execute.R
 		ID string `json:"id"`
 	}
 	if err := json.Unmarshal(w.Args, &q); err != nil {
-		return execute.Fail("invalid_input", "%v", err)
+		return execute.Fail(fault.InvalidInput, "%v", err)
 	}
 	a, err := s.answer(ctx, q.ID)
 	if err != nil {
 		return execute.Fail("unavailable", "%v", err)
 	}
 	if a.Call == "" || a.Actor != w.Event.Actor { // another's response does not exist
-		return execute.Fail("not_found", "no response %s is stored", q.ID)
+		return execute.Fail(fault.NotFound, "no response %s is stored", q.ID)
 	}
 	w.Fact(events.ResponseDeletedName, contract.Bytes(&events.ResponseDeleted{ResponseCall: a.Call, ResponseID: q.ID}))
 	out := canon.Object(nil)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
@@ -106,9 +107,9 @@ func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure)
 		}
 	}
 	if !limited.IsZero() {
-		return "", &provider.Failure{Code: "rate_limited", Status: http.StatusTooManyRequests, Retry: limited.Sub(now), Message: "every key of the provider is at its rate limit for model " + model}
+		return "", &provider.Failure{Code: fault.RateLimited, Status: http.StatusTooManyRequests, Retry: limited.Sub(now), Message: "every key of the provider is at its rate limit for model " + model}
 	}
-	return "", &provider.Failure{Code: "provider_unavailable", Retry: broken.Sub(now), Message: "the provider is left alone for a while after it failed"}
+	return "", &provider.Failure{Code: fault.ProviderUnavailable, Retry: broken.Sub(now), Message: "the provider is left alone for a while after it failed"}
 }
 
 // rest keeps a key away from a model for a while.

@@ -10,7 +10,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
@@ -41,6 +40,9 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 	}
 	var wg sync.WaitGroup
 	for _, up := range s.providers {
+		if up.Local() != nil {
+			continue
+		}
 		wg.Go(func() {
 			var key string
 			var err error
@@ -82,10 +84,15 @@ type model struct {
 	OwnedBy string `json:"owned_by"`
 }
 
-// list is every model that a request can name: the demo, aliases and virtual
+// list is every model that a request can name: those in this process, aliases and virtual
 // models, and what the providers offer.
 func (s *Service) list() []model {
-	out := []model{{ID: demo.Provider + "/" + demo.Model, OwnedBy: demo.Fingerprint}}
+	var out []model
+	for _, p := range registry.Locals() {
+		for _, m := range p.Local().Models {
+			out = append(out, model{ID: p.Name + "/" + m, OwnedBy: p.Local().Owner})
+		}
+	}
 	for _, n := range s.Names() {
 		out = append(out, model{ID: n, OwnedBy: "binnacle"})
 	}

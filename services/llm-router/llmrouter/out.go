@@ -81,7 +81,7 @@ func (o *out) claim(a *attempt, h *llm.Head) error {
 		h.Instance = o.w.Instance
 		redactHead(o.w.Redactor(), h)
 		if o.tee != nil {
-			h.Headers["X-Binnacle-Cache"] = "miss"
+			h.Headers[headerCache] = "miss"
 		}
 		o.head, o.said = h, h
 	}

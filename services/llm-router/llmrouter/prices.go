@@ -13,7 +13,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
 )
 
 const pricesKey = "prices"
@@ -29,9 +28,15 @@ func (s *Service) sends() int64 {
 }
 
 // publish records what a request to each name can use at most, where that has
-// changed, so that policy can hold it against budgets. The demo costs nothing.
+// changed, so that policy can hold it against budgets. Models that run in this process
+// cost nothing.
 func (s *Service) publish(ctx context.Context, env *run.Env) error {
-	p := events.PricesPublished{Sends: s.sends(), Version: s.Prices.Version, Models: []events.ModelPrice{{Model: demo.Provider + "/" + demo.Model, MaxOutput: llm.DefaultOutput}}}
+	p := events.PricesPublished{Sends: s.sends(), Version: s.Prices.Version}
+	for _, l := range registry.Locals() {
+		for _, m := range l.Local().Models {
+			p.Models = append(p.Models, events.ModelPrice{Model: l.Name + "/" + m, MaxOutput: l.Local().Output})
+		}
+	}
 	if p.Version == "" {
 		p.Version = "none"
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
@@ -19,7 +20,7 @@ func refused(body []byte, err error, why string) *provider.Failure {
 	if at != "" {
 		message = at + ": " + message
 	}
-	return &provider.Failure{Code: "invalid_input", Status: http.StatusBadRequest, Message: message, Fault: &ir.Fault{Param: at, Message: message}}
+	return &provider.Failure{Code: fault.InvalidInput, Status: http.StatusBadRequest, Message: message, Fault: &ir.Fault{Param: at, Message: message}}
 }
 
 // pathIn is how errors of the dialects begin: "messages[0]: ", "content[1].type: ".

@@ -18,7 +18,7 @@ func TestRefused(t *testing.T) {
 		`{"model":"m","messages":[],"temperature":"hot"}`:                                 "/temperature: a string does not belong here",
 		`{"model":"m","messages":[],"tools":[{"type":"function","function":{"name":1}}]}`: "/tools/0: a number does not belong here",
 	} {
-		_, err := parseRequest(llm.Chat, []byte(body))
+		_, err := callerOf(llm.Chat).Parse([]byte(body))
 		if err == nil {
 			t.Errorf("%s is read", body)
 			continue

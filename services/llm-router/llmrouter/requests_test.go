@@ -79,13 +79,13 @@ func TestRequests(t *testing.T) {
 		{Name: "azure", Kind: "azure", BaseURL: "https://x.openai.azure.com"}, {Name: "bedrock", Kind: "bedrock", Region: "us-east-1"},
 		{Name: "signed", Kind: "bedrock", Region: "eu-west-1"}, {Name: "openrouter", Kind: "openrouter"}, {Name: "ollama", Kind: "ollama"},
 		{Name: "vllm", BaseURL: "http://127.0.0.1:8000/v1", Headers: map[string]string{"X-Title": "t"}},
-		{Name: "relay", BaseURL: "http://127.0.0.1:8000/v1", APIs: []string{provider.Messages, provider.CountTokens}},
-		{Name: "both", Kind: "anthropic", APIs: []string{provider.Chat, provider.Responses}},
+		{Name: "relay", BaseURL: "http://127.0.0.1:8000/v1", APIs: []string{"messages", "count_tokens"}},
+		{Name: "both", Kind: "anthropic", APIs: []string{"chat", "responses"}},
 	}
 	models := map[string]string{"openai": "gpt-9", "anthropic": "claude-opus-4-1", "gemini": "gemini-2.5-flash", "azure": "my deployment", "bedrock": "us.anthropic.claude-opus-5-5", "signed": "us.amazon.nova-2-lite-v1:0"}
 	kinds := []string{llm.Chat, llm.Responses, llm.Messages, llm.CountTokens, llm.Embeddings, llm.Completions}
 	for _, c := range configs {
-		p, err := provider.New(c, client)
+		p, err := registry.New(c, client)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,10 +108,14 @@ func TestRequests(t *testing.T) {
 					t.Fatal(kind, err)
 				}
 				args.Beta = []string{"b1", "b2"}
-				a := &attempt{up: &upstream{Provider: p}, wire: wireFor(p, kind), c: &call{s: &Service{}, args: *args, body: body, w: &execute.Work{Call: &contract.Call{Kind: kind}}}}
-				a.cand = route.Candidate{Provider: c.Name, Model: model}
-				fmt.Fprintf(&out, "# %s, %s, stream %v: %s\n", c.Name, kind, stream, a.wire)
-				if a.wire == "" || a.wire == wireEstimate {
+				a := &attempt{up: &upstream{Provider: p}, c: &call{s: &Service{}, api: callerOf(kind), args: *args, body: body, w: &execute.Work{Call: &contract.Call{Kind: kind}}}}
+				a.cand, a.api = route.Candidate{Provider: c.Name, Model: model}, apiFor(p, callerOf(kind))
+				name := ""
+				if a.api != nil {
+					name = a.api.Name
+				}
+				fmt.Fprintf(&out, "# %s, %s, stream %v: %s\n", c.Name, kind, stream, name)
+				if a.api == nil || a.api == estimate {
 					continue
 				}
 				sent, err := a.request(t.Context())
@@ -119,7 +123,7 @@ func TestRequests(t *testing.T) {
 					fmt.Fprintln(&out, "error:", err)
 					continue
 				}
-				_, _ = p.Do(t.Context(), &provider.Call{Wire: a.wire, Model: model, Body: sent, Stream: stream, Key: key, Beta: args.Beta, Trace: "00-a-b-01", Egress: &provider.Egress{}})
+				_, _ = p.Do(t.Context(), &provider.Call{API: a.api, Model: model, Body: sent, Stream: stream, Key: key, Beta: args.Beta, Trace: "00-a-b-01", Egress: &provider.Egress{}})
 			}
 		}
 		fmt.Fprintf(&out, "# %s, its models\n", c.Name)

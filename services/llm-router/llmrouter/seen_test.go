@@ -45,10 +45,10 @@ func (r *received) read(wire string, doc map[string]any) {
 			r.offered(t, "")
 		}
 	}
-	if slices.Contains([]string{provider.Embeddings, provider.CountTokens}, wire) {
+	if slices.Contains([]string{"embeddings", "count_tokens"}, wire) {
 		return
 	}
-	own := map[string][]string{provider.Chat: {"max_tokens", "max_completion_tokens"}, provider.Completions: {"max_tokens"}, provider.Messages: {"max_tokens"}, provider.Responses: {"max_output_tokens"}}[wire]
+	own := map[string][]string{"chat": {"max_tokens", "max_completion_tokens"}, "completions": {"max_tokens"}, "messages": {"max_tokens"}, "responses": {"max_output_tokens"}}[wire]
 	r.answers = 1
 	number := func(v any) int64 { f, _ := v.(float64); return int64(f) }
 	for _, n := range own {
@@ -67,7 +67,7 @@ func (r *received) read(wire string, doc map[string]any) {
 		return nil
 	}
 	switch wire {
-	case provider.Gemini:
+	case "gemini":
 		g := inner("generationConfig")
 		for _, v := range member(g, "maxOutputTokens") {
 			r.bounds = append(r.bounds, number(v))
@@ -80,7 +80,7 @@ func (r *received) read(wire string, doc map[string]any) {
 				r.budget = max(r.budget, number(b))
 			}
 		}
-	case provider.Converse:
+	case "converse":
 		for _, v := range member(inner("inferenceConfig"), "maxTokens") {
 			r.bounds = append(r.bounds, number(v))
 		}
@@ -93,7 +93,7 @@ func (r *received) read(wire string, doc map[string]any) {
 				r.budget = max(r.budget, number(b))
 			}
 		}
-	case provider.Messages:
+	case "messages":
 		for _, b := range member(inner("thinking"), "budget_tokens") {
 			r.budget = max(r.budget, number(b))
 		}
@@ -101,7 +101,7 @@ func (r *received) read(wire string, doc map[string]any) {
 	for _, v := range member(doc, "n", "best_of") {
 		r.answers = max(r.answers, number(v))
 	}
-	if wire == provider.Completions {
+	if wire == "completions" {
 		for _, v := range member(doc, "prompt") {
 			if list, ok := v.([]any); ok && len(list) > 0 {
 				if _, one := list[0].(float64); !one {
@@ -263,7 +263,7 @@ func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 	s := &Service{}
 	providers := map[string]*upstream{}
 	for name, kind := range kindOf {
-		p, err := provider.New(provider.Config{Name: name, Kind: kind, BaseURL: "http://127.0.0.1:1", Region: "us-east-1"}, nil)
+		p, err := registry.New(provider.Config{Name: name, Kind: kind, BaseURL: "http://127.0.0.1:1", Region: "us-east-1"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,9 +279,9 @@ func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 			continue
 		}
 		for name, up := range providers {
-			a := &attempt{up: up, wire: wireFor(up.Provider, kind), c: &call{s: s, args: *args, body: []byte(body), w: &execute.Work{Call: &contract.Call{Kind: kind}}}}
+			a := &attempt{up: up, api: apiFor(up.Provider, callerOf(kind)), c: &call{s: s, api: callerOf(kind), args: *args, body: []byte(body), w: &execute.Work{Call: &contract.Call{Kind: kind}}}}
 			a.cand = route.Candidate{Provider: name, Model: models[name]}
-			if a.wire == "" || a.wire == wireEstimate {
+			if a.api == nil || a.api == estimate {
 				continue
 			}
 			out, err := a.request(t.Context())
@@ -293,15 +293,15 @@ func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 				t.Fatalf("%s: %v", out, err)
 			}
 			got := received{tools: map[string]bool{}}
-			got.read(a.wire, doc)
+			got.read(a.api.Name, doc)
 			sent++
 			if head := int64(1 << 10); head+int64(len(out)) > args.Egress(1) { // what real keys, traces and paths take
-				t.Fatalf("seed %d: %s over %s gets %d bytes; %d are reserved\nfrom %s\nsent %s", seed, name, a.wire, len(out), args.Egress(1), body, out)
+				t.Fatalf("seed %d: %s over %s gets %d bytes; %d are reserved\nfrom %s\nsent %s", seed, name, a.api.Name, len(out), args.Egress(1), body, out)
 			}
 			for tool := range got.tools {
 				withTools++
 				if !slices.ContainsFunc(args.Tools, func(n string) bool { return n == tool || strings.Replace(n, ".", "__", 1) == tool }) {
-					t.Fatalf("seed %d: %s over %s gets the tool %q; policy saw %v\nfrom %s\nsent %s", seed, name, a.wire, tool, args.Tools, body, out)
+					t.Fatalf("seed %d: %s over %s gets the tool %q; policy saw %v\nfrom %s\nsent %s", seed, name, a.api.Name, tool, args.Tools, body, out)
 				}
 			}
 			most := int64(maxOutput)
@@ -315,8 +315,8 @@ func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 			m := prices.Most(name + "/" + models[name])
 			in, free := args.Most(m.Limits)
 			reserved := (in*m.Input + free*m.Output + 999_999) / 1_000_000
-			if worst := (got.letters/2*3_000_000 + most*got.answers*15_000_000) / 1_000_000; worst > reserved && a.wire != provider.Embeddings {
-				t.Fatalf("seed %d: %s over %s may cost %d, reserved are %d: %+v\nfrom %s\nsent %s", seed, name, a.wire, worst, reserved, got, body, out)
+			if worst := (got.letters/2*3_000_000 + most*got.answers*15_000_000) / 1_000_000; worst > reserved && a.api.Name != "embeddings" {
+				t.Fatalf("seed %d: %s over %s may cost %d, reserved are %d: %+v\nfrom %s\nsent %s", seed, name, a.api.Name, worst, reserved, got, body, out)
 			}
 			if own := args.Hold - args.In; len(got.bounds) > 0 && !args.Unbound && slices.Max(got.bounds)*got.answers > own {
 				t.Fatalf("seed %d: the caller's bound is raised: %s\nsent %s", seed, body, out)

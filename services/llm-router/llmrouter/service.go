@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,9 +22,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/demo"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fair"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
@@ -82,6 +81,13 @@ type upstream struct {
 	keys *rotation
 }
 
+func newUpstream(p *provider.Provider, b route.Break) *upstream {
+	return &upstream{Provider: p, gate: fair.New(p.Limit), keys: newRotation(p.Secrets, b)}
+}
+
+// registry holds the kinds of providers. Only their list knows them by name.
+var registry = providers.All
+
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{execute.Control, attemptsReader}, Caches: true}
@@ -95,13 +101,16 @@ func llmTool(kind, description string) contract.Tool {
 		InputSchema: contract.Raw(llm.Schema), OutputSchema: contract.Raw(`{}`), Secrets: []contract.SecretGrant{{Name: providerKeys}}}
 }
 
-var llmTools = []contract.Tool{
-	llmTool(llm.Chat, "OpenAI chat completion. The args summarize the request, which is the call's body."),
-	llmTool(llm.Responses, "OpenAI response."),
-	llmTool(llm.Messages, "Anthropic message."),
-	llmTool(llm.CountTokens, "Counts the tokens of an Anthropic message."),
-	llmTool(llm.Embeddings, "OpenAI embeddings."),
-	llmTool(llm.Completions, "OpenAI text completion."),
+// tools are those of the callers' APIs, and what else the service does.
+func (s *Service) tools() []contract.Tool {
+	var out []contract.Tool
+	for _, c := range callers {
+		out = append(out, llmTool(c.Kind, c.Description))
+	}
+	return append(append(out, ownTools...), forwardTool)
+}
+
+var ownTools = []contract.Tool{
 	{Description: "Asks every provider which models it offers.", Class: "E0", Executor: "llm-router", Kind: kindModels, Tool: kindModels, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`),
 		Secrets: []contract.SecretGrant{{Name: providerKeys}}},
@@ -121,7 +130,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	env.Box.Serve("models", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
 		return reply(map[string]any{"data": s.list(), "stale": s.models.stale()})
 	})
-	tools := append(slices.Clone(llmTools), forwardTool)
+	tools := s.tools()
 	var checker toolschema.Checker
 	for i := range s.ClientTools {
 		t, err := s.ClientTools[i].tool()
@@ -161,15 +170,18 @@ func (s *Service) configure() error {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true, DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	s.providers = map[string]*upstream{}
+	for _, p := range registry.Locals() {
+		s.providers[p.Name] = newUpstream(p, s.Breaker)
+	}
 	for i, c := range s.Providers {
-		if !contract.Token(c.Name) || c.Name == demo.Provider || s.providers[c.Name] != nil {
+		if !contract.Token(c.Name) || s.providers[c.Name] != nil {
 			return fmt.Errorf("providers[%d].name: %q is taken or not made of [A-Za-z0-9_-]", i, c.Name)
 		}
-		p, err := provider.New(c, client)
+		p, err := registry.New(c, client)
 		if err != nil {
 			return fmt.Errorf("providers[%d].%w", i, err)
 		}
-		s.providers[c.Name] = &upstream{Provider: p, gate: fair.New(p.Limit), keys: newRotation(p.Secrets, s.Breaker)}
+		s.providers[c.Name] = newUpstream(p, s.Breaker)
 	}
 	if s.Retry.Attempts == 0 {
 		s.Retry.Attempts = 2
@@ -191,11 +203,11 @@ func (s *Service) configure() error {
 	return s.Check(s.has)
 }
 
-func (s *Service) has(name string) bool { return name == demo.Provider || s.providers[name] != nil }
+func (s *Service) has(name string) bool { return s.providers[name] != nil }
 
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
-	if slices.Contains(llm.Kinds, w.Call.Kind) {
-		return s.call(ctx, w)
+	if api := callerOf(w.Call.Kind); api != nil {
+		return s.call(ctx, w, api)
 	}
 	switch w.Call.Kind {
 	case kindModels:

@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 
 	"github.com/tidwall/gjson"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
@@ -20,9 +20,9 @@ import (
 type stream struct {
 	*attempt
 	head  *llm.Head
-	dec   decoder
-	enc   encoder // nil: events pass as the provider wrote them
-	guard *filter // nil: nothing is guarded; else there is an encoder
+	dec   dialect.Decoder
+	enc   dialect.Encoder // nil: events pass as the provider wrote them
+	guard *filter         // nil: nothing is guarded; else there is an encoder
 	turns ir.Turns
 	sum   ir.Collect
 	held  []byte // what came before the first content
@@ -32,19 +32,19 @@ type stream struct {
 }
 
 func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.Head) error {
-	head.Headers["Content-Type"] = "text/event-stream"
-	s := &stream{attempt: a, head: head, dec: newDecoder(a.wire, strings.TrimPrefix(a.c.w.Call.ID, contract.IDCall))}
+	head.Headers[headerType] = typeStream
+	s := &stream{attempt: a, head: head, dec: a.api.Decoder(a.c.name())}
 	if len(a.c.reply) > 0 {
-		if !spelled[a.c.w.Call.Kind] {
-			return &provider.Failure{Code: "unsupported", Status: http.StatusBadRequest, Message: "stream: answers of " + a.c.w.Call.Kind + " are guarded here, and cannot be while they stream"}
+		if a.c.api.Encoder == nil {
+			return &provider.Failure{Code: fault.Unsupported, Taken: true, Status: http.StatusBadRequest, Message: "stream: answers of " + a.c.w.Call.Kind + " are guarded here, and cannot be while they stream"}
 		}
-		s.guard = &filter{g: a.c.reply, seen: a.seen, joined: a.c.w.Call.Kind == llm.Chat}
+		s.guard = &filter{g: a.c.reply, seen: a.seen, joined: a.c.api.Joined}
 	}
-	if s.guard != nil || a.wire != native[a.c.w.Call.Kind] {
+	if s.guard != nil || !a.native() {
 		s.enc = a.ans.encoder()
 	}
 	defer s.keep()
-	for !s.dec.Done() || s.enc != nil && a.wire == provider.Gemini {
+	for !s.dec.Done() || s.enc != nil && a.api.Trails {
 		b, err := s.next(ctx, res)
 		if errors.Is(err, errEnd) {
 			break
@@ -119,10 +119,8 @@ func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error)
 		if s.ev.ResponseID == "" {
 			s.ev.ResponseID = responseID(e.Data)
 		}
-		if s.wire == provider.Responses {
-			if done, ok := whole(e.Data); ok {
-				s.output = done
-			}
+		if done, ok := whole(s.api.Final, e.Data); ok {
+			s.output = done
 		}
 	}
 	if content && !s.shown {
@@ -190,7 +188,7 @@ func (s *stream) finish(end []byte) error {
 		end = append(s.held, end...)
 	}
 	if s.enc != nil {
-		s.ev.ResponseID = s.ans.id
+		s.ev.ResponseID = s.ans.ID
 	}
 	s.keep()
 	return s.c.out.finish(end)
@@ -205,14 +203,15 @@ func (s *stream) keep() {
 	}
 }
 
-// whole is the response that the last event of a responses stream holds.
-func whole(data []byte) ([]byte, bool) {
-	if !bytes.Contains(data, []byte(`"response.completed"`)) && !bytes.Contains(data, []byte(`"response.incomplete"`)) {
-		return nil, false
+// whole is the answer that an event of one of the types holds.
+func whole(types []string, data []byte) ([]byte, bool) {
+	for _, t := range types {
+		if bytes.Contains(data, []byte(t)) && gjson.GetBytes(data, "type").Str == t {
+			d := gjson.GetBytes(data, "response")
+			return []byte(d.Raw), d.IsObject()
+		}
 	}
-	d := gjson.GetBytes(data, "response")
-	t := gjson.GetBytes(data, "type").Str
-	return []byte(d.Raw), d.IsObject() && (t == "response.completed" || t == "response.incomplete")
+	return nil, false
 }
 
 var usageNull = []byte(`,"usage":null`)

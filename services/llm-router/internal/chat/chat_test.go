@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir/irtest"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/irtest"
 )
 
 func TestParseRequest(t *testing.T) { irtest.Requests(t, ParseRequest) }

@@ -39,15 +39,14 @@ func usageOf(u ir.Usage) *usage {
 	return x
 }
 
-// Usage reads what a response says was used.
-func Usage(doc []byte) ir.Usage {
-	var d struct {
-		Usage *usage `json:"usage"`
-	}
-	if json.Unmarshal(doc, &d) != nil {
+// Usage reads the member of a response that says what was used; its zero value,
+// with Known false, where the member is missing or cannot be read.
+func Usage(member []byte) ir.Usage {
+	var u *usage
+	if json.Unmarshal(member, &u) != nil {
 		return ir.Usage{}
 	}
-	return d.Usage.ir()
+	return u.ir()
 }
 
 func finish(s string) string {

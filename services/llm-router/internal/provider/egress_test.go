@@ -11,6 +11,19 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+)
+
+// testAPI is an API whose requests pass as they are, and reg holds the one kind of
+// provider that offers it.
+var (
+	testAPI = &dialect.API{Name: "plain", Path: dialect.To("/plain"), Fault: func(status int, _ func(string) string, body []byte) *ir.Fault {
+		return &ir.Fault{Status: status, Message: string(body)}
+	}}
+	reg = NewRegistry(Kind{Name: "test", APIs: []*dialect.API{testAPI}, Lists: true})
 )
 
 // tally counts what a server's connections receive.
@@ -43,7 +56,7 @@ func serve(t testing.TB, h http.HandlerFunc) (*Provider, *tally) {
 	t.Cleanup(srv.Close)
 	tr := &http.Transport{DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
-	p, err := New(Config{Name: "p", BaseURL: srv.URL + "/v1", Headers: map[string]string{"X-Title": "a title", "Host": "not.this"}}, &http.Client{Transport: tr})
+	p, err := reg.New(Config{Name: "p", BaseURL: srv.URL + "/v1", Headers: map[string]string{"X-Title": "a title", "Host": "not.this"}}, &http.Client{Transport: tr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +84,7 @@ func TestEgress(t *testing.T) {
 		status.Store(int64(code))
 		for _, size := range []int{1, 999, 100_000, 3 << 20} {
 			var e Egress
-			a, err := p.Do(t.Context(), &Call{Wire: Chat, Model: "m", Key: "key", Trace: "00-a-b-01", Body: bytes.Repeat([]byte("x"), size), Egress: &e})
+			a, err := p.Do(t.Context(), &Call{API: testAPI, Model: "m", Key: "key", Trace: "00-a-b-01", Body: bytes.Repeat([]byte("x"), size), Egress: &e})
 			if (err == nil) != (code == 200) {
 				t.Fatal(code, err)
 			}
@@ -95,8 +108,8 @@ func TestEgressRefused(t *testing.T) {
 	p, l := serve(t, func(http.ResponseWriter, *http.Request) {})
 	e := Egress{Afford: func(n int64) bool { return n < 1000 }}
 	body := []byte(strings.Repeat("x", 1000))
-	_, err := p.Do(t.Context(), &Call{Wire: Chat, Body: body, Egress: &e})
-	if f, ok := err.(*Failure); !ok || f.Code != OverBudget || !f.Free || l.n.Load() != 0 || e.End() != 0 {
+	_, err := p.Do(t.Context(), &Call{API: testAPI, Body: body, Egress: &e})
+	if f, ok := err.(*Failure); !ok || f.Code != fault.OverBudget || !f.Free() || l.n.Load() != 0 || e.End() != 0 {
 		t.Fatalf("%v; %d received", err, l.n.Load())
 	}
 	if _, err := p.List(t.Context(), "", &Egress{Afford: func(int64) bool { return false }}); err == nil || l.n.Load() != 0 {
@@ -138,7 +151,7 @@ func TestEgressEnds(t *testing.T) {
 	defer cancel()
 	var e Egress
 	body := make([]byte, 64<<20)
-	if _, err := p.Do(ctx, &Call{Wire: Chat, Body: body, Egress: &e}); err == nil {
+	if _, err := p.Do(ctx, &Call{API: testAPI, Body: body, Egress: &e}); err == nil {
 		t.Fatal("it answered")
 	}
 	counted := e.End()
@@ -150,13 +163,13 @@ func TestEgressEnds(t *testing.T) {
 }
 
 func BenchmarkEgress(b *testing.B) {
-	p, err := New(Config{Name: "p", BaseURL: "http://127.0.0.1:1/v1"}, nil)
+	p, err := reg.New(Config{Name: "p", BaseURL: "http://127.0.0.1:1/v1"}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	body := make([]byte, 80<<10)
 	buf := make([]byte, 32<<10)
-	req, err := p.request(b.Context(), &Call{Wire: Chat, Model: "m", Key: "key", Trace: "00-a-b-01", Body: body})
+	req, err := p.request(b.Context(), &Call{API: testAPI, Model: "m", Key: "key", Trace: "00-a-b-01", Body: body})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -4,15 +4,15 @@ import (
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir/irtest"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/irtest"
 )
 
 func TestParseRequest(t *testing.T) { irtest.Requests(t, ParseRequest) }
 
 func TestBuildRequest(t *testing.T) { irtest.Requested(t, BuildRequest) }
 
-// frame repeats a request in which everything that a response repeats is said.
-func frame(t *testing.T) Frame {
+// repeats is the frame of a request with every member that a response repeats.
+func repeats(t *testing.T) Frame {
 	said, err := ir.Split([]byte(`{"instructions":"be brief","temperature":0.5,"tools":[{"type":"function","name":"upper"}],"reasoning":{"effort":"low"},"text":{"verbosity":"low"},"user":null,"metadata":{"k":"v"}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -22,7 +22,7 @@ func frame(t *testing.T) Frame {
 
 func TestAnswers(t *testing.T) {
 	irtest.Answers(t, ParseResponse, func(r *ir.Response) ([]byte, error) {
-		f := frame(t)
+		f := repeats(t)
 		return BuildResponse(r, &f)
 	})
 }
@@ -30,7 +30,7 @@ func TestAnswers(t *testing.T) {
 func TestDecoder(t *testing.T) { irtest.Streams(t, func() irtest.Decoder { return &Decoder{} }) }
 
 func TestEncoder(t *testing.T) {
-	irtest.Encoded(t, func() irtest.Encoder { return &Encoder{Frame: frame(t)} })
+	irtest.Encoded(t, func() irtest.Encoder { return &Encoder{Frame: repeats(t)} })
 }
 
 // TestParseOutput: a stored response is one turn of the model's.

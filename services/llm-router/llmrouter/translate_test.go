@@ -3,13 +3,38 @@ package llmrouter
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
+
+// translatable are the kinds of calls that can be translated, each with the API
+// that callers and providers share.
+func translatable() map[string]*dialect.API {
+	out := map[string]*dialect.API{}
+	for _, c := range callers {
+		if c.Parse != nil {
+			out[c.Kind] = c.Native
+		}
+	}
+	return out
+}
+
+// targets are the APIs that requests are translated to.
+func targets() (out []*dialect.API) {
+	for _, k := range registry.Kinds() {
+		for _, a := range k.APIs {
+			if a.Rank > 0 && !slices.Contains(out, a) {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
 
 func ptr[T any](v T) *T { return &v }
 
@@ -51,22 +76,22 @@ func said(r *ir.Request) []string {
 
 // TestTranslation: from each API to each other and back nothing is lost.
 func TestTranslation(t *testing.T) {
-	kinds := map[string]string{llm.Chat: provider.Chat, llm.Responses: provider.Responses, llm.Messages: provider.Messages}
+	kinds := translatable()
 	for a, wa := range kinds {
 		for b, wb := range kinds {
-			first, err := buildRequest(wa, everything())
+			first, err := wa.Request(everything())
 			if err != nil {
 				t.Fatal(err)
 			}
-			in, err := parseRequest(a, first)
+			in, err := callerOf(a).Parse(first)
 			if err != nil {
 				t.Fatalf("%s: %v: %s", a, err, first)
 			}
-			over, err := buildRequest(wb, in)
+			over, err := wb.Request(in)
 			if err != nil {
 				t.Fatal(err)
 			}
-			back, err := parseRequest(b, over)
+			back, err := callerOf(b).Parse(over)
 			if err != nil {
 				t.Fatalf("%s: %v: %s", b, err, over)
 			}
@@ -99,19 +124,19 @@ func TestAnswers(t *testing.T) {
 			}
 		}
 	}
-	for kind, wire := range map[string]string{llm.Chat: provider.Chat, llm.Responses: provider.Responses, llm.Messages: provider.Messages} {
-		a := answer{kind: kind, id: "x", model: "m", created: 7, usage: true}
+	for kind, wire := range translatable() {
+		a := answer{caller: callerOf(kind), Frame: dialect.Frame{ID: "x", Model: "m", Created: 7, Usage: true}}
 		c := *r
 		body, err := a.build(&c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := parseResponse(wire, body, "x")
+		got, err := wire.Parse(body, "x")
 		if err != nil {
 			t.Fatalf("%s: %v: %s", kind, err, body)
 		}
 		check(kind+" plain", got)
-		enc, dec := a.encoder(), newDecoder(wire, "x")
+		enc, dec := a.encoder(), wire.Decoder("x")
 		var stream []byte
 		for i := range events {
 			stream = append(stream, enc.Encode(&events[i])...)
@@ -136,21 +161,21 @@ func TestAnswers(t *testing.T) {
 }
 
 func FuzzTranslate(f *testing.F) {
-	for _, wire := range []string{provider.Chat, provider.Responses, provider.Messages} {
-		b, err := buildRequest(wire, everything())
+	for _, wire := range translatable() {
+		b, err := wire.Request(everything())
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(b)
 	}
 	f.Fuzz(func(_ *testing.T, body []byte) {
-		for _, kind := range []string{llm.Chat, llm.Responses, llm.Messages} {
-			r, err := parseRequest(kind, body)
+		for kind := range translatable() {
+			r, err := callerOf(kind).Parse(body)
 			if err != nil {
 				continue
 			}
-			for _, wire := range []string{provider.Chat, provider.Responses, provider.Messages, provider.Gemini, provider.Converse} {
-				_, _ = buildRequest(wire, r)
+			for _, wire := range targets() {
+				_, _ = wire.Request(r)
 			}
 		}
 	})
@@ -160,16 +185,16 @@ func FuzzDecode(f *testing.F) {
 	f.Add("contentBlockDelta", []byte(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}`))
 	f.Add("", []byte(`{"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":"x"}}`))
 	f.Fuzz(func(_ *testing.T, name string, data []byte) {
-		for _, wire := range []string{provider.Chat, provider.Responses, provider.Messages, provider.Gemini, provider.Converse} {
-			d := newDecoder(wire, "x")
+		for _, wire := range targets() {
+			d := wire.Decoder("x")
 			for range 2 {
 				steps, err := d.Event(name, data)
 				if err != nil {
 					break
 				}
 				var sum ir.Collect
-				for _, kind := range []string{llm.Chat, llm.Responses, llm.Messages} {
-					e := (&answer{kind: kind}).encoder()
+				for kind := range translatable() {
+					e := (&answer{caller: callerOf(kind)}).encoder()
 					for i := range steps {
 						sum.Add(&steps[i])
 						e.Encode(&steps[i])
@@ -177,7 +202,7 @@ func FuzzDecode(f *testing.F) {
 					e.Finish()
 				}
 			}
-			_, _ = parseResponse(wire, data, "x")
+			_, _ = wire.Parse(data, "x")
 		}
 	})
 }

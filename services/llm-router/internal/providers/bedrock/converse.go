@@ -1,5 +1,3 @@
-// Package bedrock is Amazon Bedrock's Converse API as a client writes and reads
-// it. Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html
 package bedrock
 
 import (

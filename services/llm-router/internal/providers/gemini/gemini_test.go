@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir/irtest"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/irtest"
 )
 
 // TestBuildRequest goes over the generations of models too: they differ in how a

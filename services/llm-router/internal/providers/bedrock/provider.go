@@ -1,0 +1,70 @@
+package bedrock
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+)
+
+// API is Converse, and ConverseStream for streams, which are framed in Amazon's
+// own encoding.
+var API = &dialect.API{
+	Name: "converse", Path: func(model string, stream bool) string {
+		if stream {
+			return "/model/" + model + "/converse-stream"
+		}
+		return "/model/" + model + "/converse"
+	},
+	Rank: 4, Build: BuildRequest, Parse: func(body []byte, _ string) (*ir.Response, error) { return ParseResponse(body) },
+	Decoder: func(string) dialect.Decoder { return &Decoder{} }, Source: newFrames,
+	Fault: func(status int, header func(string) string, body []byte) *ir.Fault {
+		return ParseFault(status, header("X-Amzn-Errortype"), body)
+	},
+}
+
+// Provider is Amazon Bedrock in one region. Its runtime endpoint lists no models.
+var Provider = provider.Kind{
+	Name: "bedrock", Trace: "aws.bedrock", APIs: []*dialect.API{API}, Needs: "region", Prepare: prepare, Authorize: authorize, RequestID: "X-Amzn-Requestid",
+}
+
+func prepare(c *provider.Config) error {
+	if c.Region == "" {
+		return errors.New("region: bedrock needs one, e.g. us-east-1")
+	}
+	if c.BaseURL == "" {
+		c.BaseURL = "https://bedrock-runtime." + c.Region + ".amazonaws.com"
+	}
+	return nil
+}
+
+// authorize takes a Bedrock API key, or the JSON of an access key, with which the
+// request is signed (Signature Version 4). The signature holds the time, so that a
+// request is signed right before it is sent.
+func authorize(ctx context.Context, req *http.Request, c *provider.Config, key string, body []byte) error {
+	if !strings.HasPrefix(key, "{") {
+		return provider.Bearer(ctx, req, c, key, body)
+	}
+	var k struct {
+		ID      string `json:"access_key_id"`
+		Secret  string `json:"secret_access_key"`
+		Session string `json:"session_token"`
+	}
+	if json.Unmarshal([]byte(key), &k) != nil || k.ID == "" || k.Secret == "" {
+		return errors.New("the key is neither a Bedrock API key nor {access_key_id, secret_access_key, session_token}")
+	}
+	sum := sha256.Sum256(body)
+	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = false })
+	return signer.SignHTTP(ctx, aws.Credentials{AccessKeyID: k.ID, SecretAccessKey: k.Secret, SessionToken: k.Session}, req, hex.EncodeToString(sum[:]), "bedrock", c.Region, time.Now())
+}

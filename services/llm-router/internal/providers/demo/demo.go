@@ -1,0 +1,59 @@
+// Package demo is the built-in provider "demo": one deterministic model, echo,
+// that answers with the last user message. With it a fresh mesh answers without
+// any key; its answers name it as a demo. It is pure.
+package demo
+
+import (
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+)
+
+// model is the only one.
+const model = "echo"
+
+// Provider is the demo. It runs in the router's process and costs nothing.
+var Provider = provider.Kind{Name: "demo", Trace: "binnacle.demo", Local: &provider.Local{
+	Models: []string{model}, Owner: "binnacle-demo", Output: llm.DefaultOutput, Missing: "the demo has one model, demo/" + model,
+	ID:     func(id string) string { return strings.Replace(id, "-", "-demo-", 1) },
+	Answer: answer,
+}}
+
+// answer is the reply to a request, as a stream of events. Words count as tokens.
+func answer(id string, r *ir.Request) []ir.Event {
+	text, in := lastOfUser(r)
+	bound := r.MaxTokens
+	if bound == 0 {
+		bound = llm.DefaultOutput
+	}
+	out := []ir.Event{{Kind: ir.Begin, ID: id}}
+	said, finish := int64(0), ir.Stop
+	for _, word := range strings.SplitAfter(text, " ") {
+		if word == "" {
+			continue
+		}
+		n := int64(len(strings.Fields(word)))
+		if said+n > bound {
+			finish = ir.Length
+			break
+		}
+		said += n
+		out = append(out, ir.Event{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: word}})
+	}
+	return append(out, ir.Event{Kind: ir.End, Finish: finish}, ir.Event{Kind: ir.Used, Usage: ir.Usage{In: in, Out: said, Known: true}})
+}
+
+// lastOfUser is the text of the last message of the user's, and the number of
+// words in all messages.
+func lastOfUser(r *ir.Request) (text string, words int64) {
+	for _, m := range r.Messages {
+		t := ir.PlainText(m.Parts)
+		words += int64(len(strings.Fields(t)))
+		if m.Role == ir.User {
+			text = t
+		}
+	}
+	return text, words
+}

@@ -1,0 +1,12 @@
+// Package ollama is the provider Ollama, a server of models on one's own machine
+// with OpenAI's API.
+package ollama
+
+import (
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/chat"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+)
+
+// Provider is Ollama.
+var Provider = provider.Kind{Name: "ollama", Trace: "ollama", Base: "http://localhost:11434/v1", APIs: []*dialect.API{chat.API, chat.Completions, chat.Embeddings}, Lists: true}

@@ -1,0 +1,22 @@
+// Package providers is the list of the kinds of providers that the router knows.
+// To add one: write its package beside the others, with one value of type
+// provider.Kind, and name that here. Nothing else of the router changes; the
+// reference of the llm document and the tests of requests follow the list.
+package providers
+
+import (
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/anthropic"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/azure"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/bedrock"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/compatible"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/demo"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/gemini"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/ollama"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/openai"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/openrouter"
+)
+
+// All is every kind of provider. The last one that is reached over HTTP is that
+// of a configuration without a kind.
+var All = provider.NewRegistry(openai.Provider, anthropic.Provider, gemini.Provider, azure.Provider, bedrock.Provider, openrouter.Provider, ollama.Provider, compatible.Provider, demo.Provider)

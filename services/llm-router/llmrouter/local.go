@@ -1,0 +1,93 @@
+package llmrouter
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+)
+
+// local takes the answer of a provider that answers in this process. Guards apply
+// to it as to any other.
+func (a *attempt) local(ctx context.Context) error {
+	l := a.up.Local()
+	if !slices.Contains(l.Models, a.cand.Model) {
+		return &provider.Failure{Code: fault.ModelNotFound, Status: http.StatusNotFound, Message: l.Missing}
+	}
+	if a.c.api.Parse == nil {
+		return a.unsupported()
+	}
+	r, err := a.parsed(ctx)
+	if err != nil {
+		return a.unreadable(err, "")
+	}
+	a.ans.Store = true
+	a.ans.ID = l.ID(a.ans.ID)
+	a.ev.HTTPStatus = http.StatusOK
+	steps, err := a.guarded(l.Answer(a.ans.ID, r))
+	if err != nil {
+		return err
+	}
+	return a.play(steps)
+}
+
+// guarded applies the guards of answers to events.
+func (a *attempt) guarded(steps []ir.Event) ([]ir.Event, error) {
+	if len(a.c.reply) == 0 {
+		return steps, nil
+	}
+	f := filter{g: a.c.reply, seen: a.seen}
+	var shown []ir.Event
+	for _, e := range steps {
+		more, blocked := f.step(e)
+		if blocked != "" {
+			return nil, contentBlocked("answer", blocked)
+		}
+		shown = append(shown, more...)
+	}
+	return shown, nil
+}
+
+// play gives the caller an answer that is known whole, as a stream or as one
+// document.
+func (a *attempt) play(steps []ir.Event) error {
+	out, media := a.c.out, typeJSON
+	var enc dialect.Encoder
+	if a.c.args.Stream {
+		enc, media = a.ans.encoder(), typeStream
+	}
+	if err := out.claim(a, a.head(media)); err != nil {
+		return err
+	}
+	var sum ir.Collect
+	for i := range steps {
+		e := &steps[i]
+		sum.Add(e)
+		if e.Kind == ir.Used {
+			a.usage.Merge(e.Usage)
+		}
+		if e.Content() {
+			a.said += len(e.Part.Text)
+		}
+		if enc != nil {
+			if err := out.write(enc.Encode(e)); err != nil {
+				return err
+			}
+		}
+	}
+	whole := sum.Response()
+	whole.Usage = a.usage
+	var err error
+	if a.output, err = a.ans.build(whole); err != nil {
+		return err
+	}
+	a.ev.ResponseID = a.ans.ID
+	if enc != nil {
+		return out.finish(enc.Finish())
+	}
+	return out.finish(a.output)
+}

@@ -1,0 +1,74 @@
+package llmrouter
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
+
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+)
+
+// request is the body for the provider: the caller's own with the model's name
+// changed in place, or its translation.
+func (a *attempt) request(ctx context.Context) ([]byte, error) {
+	switch {
+	case a.native():
+		return a.passed()
+	case a.api.Embed != nil:
+		return embeddings(a.api, a.c.body, a.cand.Model)
+	}
+	r, err := a.parsed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.Model = a.cand.Model
+	body, err := a.api.Request(r)
+	if bound := a.api.OldBound; err == nil && bound != "" && r.MaxTokens > 0 && a.up.OldBound() {
+		body, err = sjson.SetBytes(body, bound, r.MaxTokens) // many servers know no other bound
+	}
+	return body, err
+}
+
+// passed is the caller's own body for the candidate. A stream that would not say
+// what it used is made to: what is not counted cannot be billed.
+func (a *attempt) passed() ([]byte, error) {
+	body, err := rename(a.c.body, a.cand.Model)
+	if ask := a.api.AskUsage; err == nil && ask != "" && a.c.args.Stream && !a.c.args.Usage {
+		a.inject = true
+		body, err = sjson.SetBytes(body, ask, true)
+	}
+	return body, err
+}
+
+// parsed is what the caller's request means, with the conversation that it goes
+// on from in front of it. The answer is written to fit it.
+func (a *attempt) parsed(ctx context.Context) (*ir.Request, error) {
+	c := a.c
+	r, err := c.api.Parse(c.body)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.history(ctx, r); err != nil {
+		return nil, err
+	}
+	store := gjson.GetBytes(c.body, "store")
+	a.ans.Request, a.ans.Previous, a.ans.Store = r, c.args.Previous, !store.Exists() || store.Bool()
+	return r, nil
+}
+
+// rename replaces the model's name and nothing else.
+func rename(body []byte, model string) ([]byte, error) {
+	at := gjson.GetBytes(body, "model")
+	if at.Index == 0 {
+		return sjson.SetBytes(body, "model", model)
+	}
+	name, err := json.Marshal(model)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, 0, len(body)+len(name)+64)
+	out = append(append(out, body[:at.Index]...), name...)
+	return append(out, body[at.Index+len(at.Raw):]...), nil
+}

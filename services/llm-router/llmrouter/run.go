@@ -1,0 +1,212 @@
+package llmrouter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
+)
+
+// Header fields of answers that are the router's own, and media types.
+const (
+	headerModel = "X-Binnacle-Model"
+	headerCache = "X-Binnacle-Cache"
+	headerType  = "Content-Type"
+	typeJSON    = "application/json"
+	typeStream  = "text/event-stream"
+)
+
+// head begins an answer of the attempt's with a media type.
+func (a *attempt) head(media string) *llm.Head {
+	return &llm.Head{Status: http.StatusOK, Headers: map[string]string{headerType: media, headerModel: a.cand.ID()}}
+}
+
+// run makes the attempt: it chooses the API, writes the request, reserves what it
+// may cost, takes a key and a place at the provider, and passes the answer on. An
+// error that is no *provider.Failure is not the provider's.
+func (a *attempt) run(ctx context.Context) error {
+	if a.up.Local() != nil {
+		return a.local(ctx)
+	}
+	if a.api = apiFor(a.up.Provider, a.c.api); a.api == nil {
+		return a.unsupported()
+	}
+	if a.api == estimate {
+		return a.count()
+	}
+	body, err := a.request(ctx)
+	if err != nil {
+		return a.unreadable(err, "the request cannot be translated for provider "+a.up.Name+": ")
+	}
+	if f := a.afford(); f != nil {
+		return f
+	}
+	name, rests := a.up.keys.pick(time.Now(), a.cand.Model)
+	if rests != nil {
+		return rests
+	}
+	value, err := a.send(ctx, name, body)
+	a.report(ctx, name, value, err)
+	return err
+}
+
+// unreadable is the failure of a request that could not be read or translated.
+func (a *attempt) unreadable(err error, why string) error {
+	var f *provider.Failure
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.Is(err, errNotStored):
+		return &provider.Failure{Code: fault.NotFound, Message: err.Error(), Fault: &ir.Fault{Param: "/previous_response_id", Message: err.Error()}}
+	}
+	return refused(a.c.body, err, why)
+}
+
+// send takes a place at the provider and the value of the named key, sends the
+// request and passes the answer on. It returns the value that it used.
+func (a *attempt) send(ctx context.Context, key string, body []byte) (value string, err error) {
+	c, up := a.c, a.up
+	if err := up.gate.Enter(ctx, c.w.Event.Actor); err != nil {
+		a.held = a.release()
+		return "", err
+	}
+	defer up.gate.Leave()
+	if a.ev.ProviderKey = key; key != "" {
+		if value, err = c.s.keys.get(ctx, c.w, key); err != nil {
+			return "", &provider.Failure{Code: fault.CredentialMissing, Message: "the key of provider " + up.Name + " cannot be had: " + err.Error()}
+		}
+	}
+	a.began = time.Now()
+	res, err := up.Do(ctx, &provider.Call{API: a.api, Model: a.cand.Model, Body: body, Stream: c.args.Stream, Key: value, Beta: c.args.Beta, Trace: a.trace, Egress: &a.egress})
+	if err != nil {
+		var f *provider.Failure
+		if errors.As(err, &f) && !a.native() {
+			f.Body = nil // it is in an API that the caller does not speak
+		}
+		return value, err
+	}
+	defer res.Close()
+	a.ev.HTTPStatus, a.ev.FirstByteMS, a.ev.ProviderRequestID = int64(res.Status), res.First.Milliseconds(), registry.RequestID(res.Headers)
+	c.s.latency.add(a.cand.ID(), res.First)
+	head := a.head(typeJSON)
+	passHeaders(head.Headers, res.Headers)
+	if c.args.Stream {
+		return value, a.stream(ctx, res, head)
+	}
+	return value, a.plain(res, head)
+}
+
+// report notes what the end of a request says about the key that it used. A
+// request that the call itself ended says nothing.
+func (a *attempt) report(ctx context.Context, name, value string, err error) {
+	says := fault.Healthy
+	var f *provider.Failure
+	switch {
+	case ctx.Err() != nil:
+		says = fault.Unknown
+	case errors.As(err, &f):
+		says = f.Row().Key
+	case err != nil:
+		says = fault.Of(codeFor(ctx, err)).Key
+	}
+	keys, failed := a.up.keys, func(b *route.Breaker) { b.Failure(time.Now()) }
+	switch says {
+	case fault.Unknown:
+		keys.report(name, (*route.Breaker).Undecided)
+	case fault.Healthy:
+		keys.report(name, (*route.Breaker).Success)
+	case fault.Resting:
+		keys.rest(name, a.cand.Model, time.Now().Add(max(f.Retry, time.Second)))
+	case fault.Rejected:
+		a.c.s.keys.refused(name, value)
+		keys.report(name, failed)
+	case fault.Failing:
+		keys.report(name, failed)
+	}
+}
+
+func (a *attempt) unsupported() error {
+	return &provider.Failure{Code: fault.Unsupported, Status: http.StatusBadRequest, Message: "provider " + a.cand.Provider + " does not offer " + a.c.w.Call.Kind}
+}
+
+// count answers a request to count tokens by an estimate.
+func (a *attempt) count() error {
+	a.usage.Known = true
+	doc, err := json.Marshal(map[string]int{"input_tokens": len(a.c.body)/4 + 1})
+	if err != nil {
+		return err
+	}
+	a.output, a.ev.Estimated = doc, true
+	return a.answerWith(a.head(typeJSON), doc)
+}
+
+// plain passes a plain answer to the caller.
+func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
+	if llm.Check(res.Body) != nil {
+		return a.up.Malformed("did not answer with one JSON document")
+	}
+	body, err := a.translate(res.Body)
+	if err != nil {
+		return err
+	}
+	said := gjson.ParseBytes(body)
+	if at := a.c.api.Said; at != "" { // the rest is the caller's own
+		said = said.Get(at)
+	}
+	if len(a.c.reply) > 0 && said.Exists() {
+		clean, blocked := a.c.reply.JSON([]byte(said.Raw), a.seen)
+		if blocked != "" {
+			return contentBlocked("answer", blocked)
+		}
+		body = slices.Concat(body[:said.Index], clean, body[said.Index+len(said.Raw):])
+	}
+	a.said = len(body)
+	a.output = body
+	return a.answerWith(head, body)
+}
+
+// translate writes a provider's answer in the caller's API and notes its usage and
+// id.
+func (a *attempt) translate(body []byte) ([]byte, error) {
+	if a.native() {
+		a.usage = usageOf(a.api, body)
+		a.ev.ResponseID = responseID(body)
+		return body, nil
+	}
+	if e := a.api.Embed; e != nil {
+		vectors, err := e.Parse(body)
+		if err != nil {
+			return nil, a.up.Malformed("sent an answer that cannot be read: " + err.Error())
+		}
+		return embeddingsAnswer(a.c.body, a.c.args.Model, vectors)
+	}
+	r, err := a.api.Parse(body, a.c.name())
+	if err != nil {
+		return nil, a.up.Malformed("sent an answer that cannot be read: " + err.Error())
+	}
+	a.usage = r.Usage
+	if body, err = a.ans.build(r); err != nil {
+		return nil, err
+	}
+	a.ev.ResponseID = responseID(body)
+	return body, nil
+}
+
+// answerWith makes the attempt the one that answers, and gives the caller a whole
+// document.
+func (a *attempt) answerWith(head *llm.Head, body []byte) error {
+	if err := a.c.out.claim(a, head); err != nil {
+		return err
+	}
+	return a.c.out.finish(body)
+}
