@@ -50,55 +50,75 @@ type tool struct {
 	Cache       json.RawMessage `json:"cache_control,omitempty"`
 }
 
-// ParseRequest reads a request.
-func ParseRequest(body []byte) (*ir.Request, error) {
-	m, err := ir.Split(body)
-	if err != nil {
-		return nil, err
-	}
-	r := &ir.Request{}
-	var system json.RawMessage
-	var msgs []message
-	var tools []json.RawMessage
-	var choice *struct {
+// body is a request as far as its members have a form of their own.
+type body struct {
+	system json.RawMessage
+	msgs   []message
+	tools  []json.RawMessage
+	choice *struct {
 		Type     string `json:"type"`
 		Name     string `json:"name"`
 		Disabled *bool  `json:"disable_parallel_tool_use"`
 	}
-	var thinking struct {
+	thinking struct {
 		Type   string `json:"type"`
 		Budget int64  `json:"budget_tokens"`
 	}
-	var meta struct {
+	meta struct {
 		User string `json:"user_id"`
 	}
-	type format struct {
-		Type   string          `json:"type"`
-		Schema json.RawMessage `json:"schema"`
-	}
-	var output struct {
+	output struct {
 		Effort string  `json:"effort"`
 		Format *format `json:"format"`
 	}
-	var output2 *format
-	if err := m.TakeAll("model", &r.Model, "stream", &r.Stream, "system", &system, "messages", &msgs, "tools", &tools, "tool_choice", &choice, "max_tokens", &r.MaxTokens,
-		"temperature", &r.Temperature, "top_p", &r.TopP, "top_k", &r.TopK, "stop_sequences", &r.Stop, "thinking", &thinking, "metadata", &meta,
-		"output_config", &output, "output_format", &output2); err != nil {
+	format *format // where it was before output_config
+}
+
+type format struct {
+	Type   string          `json:"type"`
+	Schema json.RawMessage `json:"schema"`
+}
+
+// ParseRequest reads a request. Errors begin with the path of the member that is
+// wrong, as in "messages[0].role: ". Members that the dialect does not know are
+// in Extra.
+func ParseRequest(doc []byte) (*ir.Request, error) {
+	m, err := ir.Split(doc)
+	if err != nil {
 		return nil, err
 	}
-	r.User, r.ThinkingBudget, r.Effort = meta.User, thinking.Budget, output.Effort
-	if output.Format != nil {
-		output2 = output.Format
+	r := &ir.Request{}
+	var b body
+	if err := m.TakeAll("model", &r.Model, "stream", &r.Stream, "system", &b.system, "messages", &b.msgs, "tools", &b.tools, "tool_choice", &b.choice, "max_tokens", &r.MaxTokens,
+		"temperature", &r.Temperature, "top_p", &r.TopP, "top_k", &r.TopK, "stop_sequences", &r.Stop, "thinking", &b.thinking, "metadata", &b.meta,
+		"output_config", &b.output, "output_format", &b.format); err != nil {
+		return nil, err
 	}
-	if output2 != nil {
-		r.Format = &ir.Format{Type: output2.Type, Name: "answer", Schema: output2.Schema}
+	r.User, r.ThinkingBudget, r.Effort = b.meta.User, b.thinking.Budget, b.output.Effort
+	if b.output.Format != nil {
+		b.format = b.output.Format
 	}
-	if parts, err := parseContent(system); err != nil {
+	if f := b.format; f != nil {
+		r.Format = &ir.Format{Type: f.Type, Name: "answer", Schema: f.Schema}
+	}
+	if r.Messages, err = b.messages(); err != nil {
+		return nil, err
+	}
+	if r.Tools, err = b.toolDefs(); err != nil {
+		return nil, err
+	}
+	b.choose(r)
+	r.Extra = m
+	return r, nil
+}
+
+func (b *body) messages() (out []ir.Message, err error) {
+	if parts, err := parseContent(b.system); err != nil {
 		return nil, ir.Misfit("system", err)
 	} else if len(parts) > 0 {
-		r.Messages = append(r.Messages, ir.Message{Role: ir.System, Parts: parts})
+		out = append(out, ir.Message{Role: ir.System, Parts: parts})
 	}
-	for i, x := range msgs {
+	for i, x := range b.msgs {
 		parts, err := parseContent(x.Content)
 		if err != nil {
 			return nil, fmt.Errorf("messages[%d]: %w", i, err)
@@ -106,9 +126,13 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 		if x.Role != ir.User && x.Role != ir.Assistant && x.Role != ir.System {
 			return nil, fmt.Errorf("messages[%d].role: %q is unknown", i, x.Role)
 		}
-		r.Messages = append(r.Messages, ir.Message{Role: x.Role, Parts: parts})
+		out = append(out, ir.Message{Role: x.Role, Parts: parts})
 	}
-	for i, raw := range tools {
+	return out, nil
+}
+
+func (b *body) toolDefs() (out []ir.ToolDef, err error) {
+	for i, raw := range b.tools {
 		var t tool
 		if err := json.Unmarshal(raw, &t); err != nil {
 			return nil, ir.Misfit(fmt.Sprintf("tools[%d]", i), err)
@@ -117,20 +141,24 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 		if t.Type != "" && t.Type != "custom" {
 			d.Hosted = raw
 		}
-		r.Tools = append(r.Tools, d)
+		out = append(out, d)
 	}
-	if choice != nil {
-		r.Choice = &ir.Choice{Mode: choice.Type, Name: choice.Name}
-		if choice.Type == "any" {
-			r.Choice.Mode = "required"
-		}
-		if choice.Disabled != nil {
-			parallel := !*choice.Disabled
-			r.Parallel = &parallel
-		}
+	return out, nil
+}
+
+func (b *body) choose(r *ir.Request) {
+	c := b.choice
+	if c == nil {
+		return
 	}
-	r.Extra = m
-	return r, nil
+	r.Choice = &ir.Choice{Mode: c.Type, Name: c.Name}
+	if c.Type == "any" {
+		r.Choice.Mode = "required"
+	}
+	if c.Disabled != nil {
+		parallel := !*c.Disabled
+		r.Parallel = &parallel
+	}
 }
 
 func parseContent(raw json.RawMessage) ([]ir.Part, error) { return ir.Content(raw, parseBlock) }
@@ -175,90 +203,90 @@ func parseBlock(b *block) (ir.Part, error) {
 // defaultMax is what is asked for where the caller's API needs no bound.
 const defaultMax = 8192
 
-// BuildRequest writes a request.
+// BuildRequest writes a request. A member that the API does not have is left out;
+// what it cannot express at all is an error that begins with the member's name.
 func BuildRequest(r *ir.Request) ([]byte, error) {
-	o := ir.Obj{}
-	for k, v := range r.Extra {
-		o[k] = v
-	}
+	o := r.Document()
 	o["model"] = r.Model
-	var system []block
-	var msgs []ir.Obj
-	add := func(role string, blocks []block) {
-		if len(blocks) == 0 {
-			return
-		}
-		if n := len(msgs); n > 0 && msgs[n-1]["role"] == role {
-			msgs[n-1]["content"] = append(msgs[n-1]["content"].([]block), blocks...)
-			return
-		}
-		msgs = append(msgs, ir.Obj{"role": role, "content": blocks})
-	}
-	for _, m := range r.Messages {
-		blocks, err := buildBlocks(m.Parts)
-		if err != nil {
-			return nil, err
-		}
-		switch m.Role {
-		case ir.System:
-			system = append(system, blocks...)
-		case ir.Assistant:
-			add(ir.Assistant, blocks)
-		default:
-			add(ir.User, blocks)
-		}
+	system, turns, err := ir.Alternate(r.Messages, buildBlocks)
+	if err != nil {
+		return nil, err
 	}
 	if len(system) > 0 {
 		o["system"] = system
+	}
+	var msgs []ir.Obj
+	for _, t := range turns {
+		msgs = append(msgs, ir.Obj{"role": t.Role, "content": t.Blocks})
 	}
 	o["messages"] = msgs
 	if r.Stream {
 		o["stream"] = true
 	}
-	var tools []any
-	for _, t := range r.Tools {
-		switch {
-		case len(t.Hosted) > 0:
+	if tools := buildTools(r.Tools); len(tools) > 0 {
+		o["tools"] = tools
+		if r.Choice != nil || r.Parallel != nil {
+			o["tool_choice"] = buildChoice(r)
+		}
+	}
+	output := bounds(o, r)
+	o.Put("stop_sequences", r.Stop)
+	if r.User != "" {
+		o["metadata"] = ir.Obj{"user_id": r.User}
+	}
+	if f := r.Format; f != nil && len(f.Schema) > 0 {
+		output["format"] = ir.Obj{"type": "json_schema", "schema": f.Schema}
+	}
+	if len(output) > 0 {
+		o["output_config"] = output
+	}
+	return o.Bytes()
+}
+
+// buildTools writes the tools. Another API's own tools have no name here and are
+// left out.
+func buildTools(defs []ir.ToolDef) (tools []any) {
+	for i := range defs {
+		t := &defs[i]
+		if len(t.Hosted) > 0 {
 			var own tool
 			if json.Unmarshal(t.Hosted, &own) == nil && own.Name != "" {
 				tools = append(tools, t.Hosted)
 			}
-		case len(t.Custom) > 0:
-			tools = append(tools, tool{Name: ir.FlatName(t.Namespace, t.Name), Description: t.Description, Cache: t.Cache,
-				Schema: ir.CustomSchema})
+			continue
+		}
+		tools = append(tools, tool{Name: t.Flat(), Description: t.Description, Schema: t.ParametersOr(ir.NoParameters), Cache: t.Cache})
+	}
+	return tools
+}
+
+func buildChoice(r *ir.Request) ir.Obj {
+	choice := ir.Obj{"type": "auto"}
+	if c := r.Choice; c != nil {
+		switch c.Mode {
+		case "required":
+			choice["type"] = "any"
+		case "tool":
+			choice = ir.Obj{"type": "tool", "name": c.Name}
 		default:
-			schema := t.Schema
-			if len(schema) == 0 {
-				schema = json.RawMessage(`{"type":"object","properties":{}}`)
-			}
-			tools = append(tools, tool{Name: ir.FlatName(t.Namespace, t.Name), Description: t.Description, Schema: schema, Cache: t.Cache})
+			choice["type"] = c.Mode
 		}
 	}
-	if len(tools) > 0 {
-		o["tools"] = tools
-		choice := ir.Obj{"type": "auto"}
-		if c := r.Choice; c != nil {
-			switch c.Mode {
-			case "required":
-				choice["type"] = "any"
-			case "tool":
-				choice = ir.Obj{"type": "tool", "name": c.Name}
-			default:
-				choice["type"] = c.Mode
-			}
-		}
-		if r.Parallel != nil && !*r.Parallel && choice["type"] != "none" {
-			choice["disable_parallel_tool_use"] = true
-		}
-		if r.Choice != nil || r.Parallel != nil {
-			o["tool_choice"] = choice
-		}
+	if r.Parallel != nil && !*r.Parallel && choice["type"] != "none" {
+		choice["disable_parallel_tool_use"] = true
 	}
+	return choice
+}
+
+// bounds sets the bound of the answer, and how much the model thinks or how it
+// samples: models that think take no sampling. It returns the beginning of
+// output_config.
+func bounds(o ir.Obj, r *ir.Request) (output ir.Obj) {
+	output = ir.Obj{}
 	limit := r.MaxTokens
 	if limit == 0 {
 		limit = defaultMax
 	}
-	output := ir.Obj{}
 	m, known := claude.Of(r.Model)
 	effort, budget := m.Thinking(r.Effort, r.ThinkingBudget)
 	switch {
@@ -278,17 +306,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		o.Put("top_k", r.TopK)
 	}
 	o["max_tokens"] = limit
-	o.Put("stop_sequences", r.Stop)
-	if r.User != "" {
-		o["metadata"] = ir.Obj{"user_id": r.User}
-	}
-	if f := r.Format; f != nil && len(f.Schema) > 0 {
-		output["format"] = ir.Obj{"type": "json_schema", "schema": f.Schema}
-	}
-	if len(output) > 0 {
-		o["output_config"] = output
-	}
-	return o.Bytes()
+	return output
 }
 
 // clamp: this API's temperature ends at 1.

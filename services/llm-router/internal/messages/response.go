@@ -176,7 +176,8 @@ type Decoder struct {
 // Done reports whether the stream said that it is complete.
 func (d *Decoder) Done() bool { return d.done }
 
-// Event reads one server-sent event.
+// Event reads one server-sent event. Its type stands in the data, too, so that
+// the name is not needed. An event of a type that is unknown means nothing.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -186,70 +187,96 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	case "error":
 		return nil, ParseFault(0, data)
 	case "message_start":
-		d.calls = map[int]int{}
-		if e.Message == nil {
-			return nil, nil
-		}
-		out := []ir.Event{{Kind: ir.Begin, ID: e.Message.ID, Model: e.Message.Model}}
-		if e.Message.Usage != nil {
-			d.used = *e.Message.Usage
-			out = append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
-		}
-		return out, nil
+		return d.begin(&e), nil
 	case "content_block_start":
-		if e.Block == nil {
-			return nil, nil
-		}
-		p, err := parseBlock(e.Block)
-		if err != nil {
-			return nil, err
-		}
-		switch {
-		case p.Type == ir.ToolCall:
-			n := len(d.calls)
-			d.calls[e.Index] = n
-			p.Args = ""
-			return []ir.Event{{Kind: ir.CallBegin, Index: n, Part: p}}, nil
-		case p.Text != "" || p.Redacted != "":
-			return []ir.Event{{Kind: ir.Delta, Part: p}}, nil
-		}
+		return d.open(&e)
 	case "content_block_delta":
-		if e.Delta == nil {
-			return nil, nil
-		}
-		switch e.Delta.Type {
-		case "text_delta":
-			return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: e.Delta.Text}}}, nil
-		case "thinking_delta":
-			return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Thinking, Text: e.Delta.Thinking}}}, nil
-		case "signature_delta":
-			return []ir.Event{{Kind: ir.Signed, Part: ir.Part{Signature: e.Delta.Signature}}}, nil
-		case "input_json_delta":
-			if n, ok := d.calls[e.Index]; ok && e.Delta.JSON != "" {
-				return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: e.Delta.JSON}}}, nil
-			}
-		}
+		return d.piece(&e), nil
 	case "message_delta":
-		var out []ir.Event
-		if e.Delta != nil && e.Delta.Stop != "" {
-			out = append(out, ir.Event{Kind: ir.End, Finish: finish(e.Delta.Stop), StopSeq: e.Delta.StopSeq})
-		}
-		if u := e.Usage; u != nil {
-			for to, v := range map[*int64]*int64{&d.used.In: u.In, &d.used.CacheRead: u.CacheRead, &d.used.CacheWrite: u.CacheWrite} {
-				if v != nil {
-					*to = *v
-				}
-			}
-			if d.used.Out = u.Out; u.OutMore != nil {
-				d.used.OutMore = u.OutMore
-			}
-			out = append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
-		}
-		return out, nil
+		return d.end(&e), nil
 	case "message_stop":
 		d.done = true
 	}
 	return nil, nil
+}
+
+func (d *Decoder) begin(e *event) []ir.Event {
+	d.calls = map[int]int{}
+	if e.Message == nil {
+		return nil
+	}
+	out := []ir.Event{{Kind: ir.Begin, ID: e.Message.ID, Model: e.Message.Model}}
+	if e.Message.Usage != nil {
+		d.used = *e.Message.Usage
+		out = append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
+	}
+	return out
+}
+
+// open reads the beginning of a block: a call of a tool, or text that comes with
+// it.
+func (d *Decoder) open(e *event) ([]ir.Event, error) {
+	if e.Block == nil {
+		return nil, nil
+	}
+	p, err := parseBlock(e.Block)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case p.Type == ir.ToolCall:
+		n := len(d.calls)
+		d.calls[e.Index] = n
+		p.Args = ""
+		return []ir.Event{{Kind: ir.CallBegin, Index: n, Part: p}}, nil
+	case p.Text != "" || p.Redacted != "":
+		return []ir.Event{{Kind: ir.Delta, Part: p}}, nil
+	}
+	return nil, nil
+}
+
+// piece reads a piece of the open block.
+func (d *Decoder) piece(e *event) []ir.Event {
+	if e.Delta == nil {
+		return nil
+	}
+	switch e.Delta.Type {
+	case "text_delta":
+		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: e.Delta.Text}}}
+	case "thinking_delta":
+		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Thinking, Text: e.Delta.Thinking}}}
+	case "signature_delta":
+		return []ir.Event{{Kind: ir.Signed, Part: ir.Part{Signature: e.Delta.Signature}}}
+	case "input_json_delta":
+		if n, ok := d.calls[e.Index]; ok && e.Delta.JSON != "" {
+			return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: e.Delta.JSON}}}
+		}
+	}
+	return nil
+}
+
+// end reads why the answer ends, and what it used in all: an amount that the event
+// leaves out stays as message_start had it.
+func (d *Decoder) end(e *event) (out []ir.Event) {
+	if e.Delta != nil && e.Delta.Stop != "" {
+		out = append(out, ir.Event{Kind: ir.End, Finish: finish(e.Delta.Stop), StopSeq: e.Delta.StopSeq})
+	}
+	u := e.Usage
+	if u == nil {
+		return out
+	}
+	set := func(to, v *int64) {
+		if v != nil {
+			*to = *v
+		}
+	}
+	set(&d.used.In, u.In)
+	set(&d.used.CacheRead, u.CacheRead)
+	set(&d.used.CacheWrite, u.CacheWrite)
+	if d.used.Out = u.Out; u.OutMore != nil {
+		d.used.OutMore = u.OutMore
+	}
+	return append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
 }
 
 // Encoder writes a stream of events.

@@ -163,7 +163,8 @@ func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 	return &ir.Choice{Mode: "tool", Name: c.Name}, nil
 }
 
-// ParseInput reads an input: text, or items.
+// ParseInput reads an input: text, or items. Items of one turn of the model's are
+// one message.
 func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -177,52 +178,72 @@ func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 		return nil, ir.Misfit("input", err)
 	}
 	var out []ir.Message
-	// Items of one turn of the model are one message.
-	add := func(role string, parts ...ir.Part) {
-		if n := len(out); n > 0 && out[n-1].Role == role && role != ir.User && role != ir.System {
-			out[n-1].Parts = append(out[n-1].Parts, parts...)
-			return
-		}
-		out = append(out, ir.Message{Role: role, Parts: parts})
-	}
 	for i := range items {
-		it := &items[i]
-		switch it.Type {
-		case "message", "":
-			parts, err := parseContent(it.Content)
-			if err != nil {
-				return nil, fmt.Errorf("input[%d]: %w", i, err)
-			}
-			role := it.Role
-			switch role {
-			case "developer":
-				role = ir.System
-			case ir.System, ir.User, ir.Assistant:
-			default:
-				return nil, fmt.Errorf("input[%d].role: %q is unknown", i, role)
-			}
-			add(role, parts...)
-		case "function_call":
-			add(ir.Assistant, ir.Part{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Arguments})
-		case "custom_tool_call":
-			add(ir.Assistant, ir.Part{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Input, Custom: true})
-		case "function_call_output", "custom_tool_call_output":
-			parts, err := parseContent(it.Output)
-			if err != nil {
-				return nil, fmt.Errorf("input[%d].output: %w", i, err)
-			}
-			add(ir.Tool, ir.Part{Type: ir.ToolResult, ID: it.CallID, Parts: parts})
-		case "reasoning":
-			p := ir.Part{Type: ir.Thinking, Signature: it.Encrypted}
-			for _, s := range it.Summary {
-				p.Text += s.Text
-			}
-			add(ir.Assistant, p)
-		default:
-			return nil, fmt.Errorf("input[%d].type: %q cannot be translated for this provider", i, it.Type)
+		m, err := parseItem(&items[i])
+		if err != nil {
+			return nil, fmt.Errorf("input[%d]%w", i, err)
 		}
+		if n := len(out); n > 0 && out[n-1].Role == m.Role && m.Role != ir.User && m.Role != ir.System {
+			out[n-1].Parts = append(out[n-1].Parts, m.Parts...)
+			continue
+		}
+		out = append(out, m)
 	}
 	return out, nil
+}
+
+// parseItem reads one item of an input as a message of its own. Its errors go on
+// from the item's path: they begin with ": " or with a member, as in ".role: ".
+func parseItem(it *item) (ir.Message, error) {
+	of := func(role string, p ir.Part) (ir.Message, error) {
+		return ir.Message{Role: role, Parts: []ir.Part{p}}, nil
+	}
+	switch it.Type {
+	case "message", "":
+		return parseMessage(it)
+	case "function_call", "custom_tool_call":
+		return of(ir.Assistant, it.toolCall())
+	case "function_call_output", "custom_tool_call_output":
+		parts, err := parseContent(it.Output)
+		if err != nil {
+			return ir.Message{}, fmt.Errorf(".output: %w", err)
+		}
+		return of(ir.Tool, ir.Part{Type: ir.ToolResult, ID: it.CallID, Parts: parts})
+	case "reasoning":
+		return of(ir.Assistant, it.thinking())
+	}
+	return ir.Message{}, fmt.Errorf(".type: %q cannot be translated for this provider", it.Type)
+}
+
+func parseMessage(it *item) (ir.Message, error) {
+	parts, err := parseContent(it.Content)
+	if err != nil {
+		return ir.Message{}, fmt.Errorf(": %w", err)
+	}
+	switch it.Role {
+	case "developer":
+		return ir.Message{Role: ir.System, Parts: parts}, nil
+	case ir.System, ir.User, ir.Assistant:
+		return ir.Message{Role: it.Role, Parts: parts}, nil
+	}
+	return ir.Message{}, fmt.Errorf(".role: %q is unknown", it.Role)
+}
+
+// toolCall is a call of a function or of a custom tool.
+func (it *item) toolCall() ir.Part {
+	p := ir.Part{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Arguments}
+	if it.Type == "custom_tool_call" {
+		p.Args, p.Custom = it.Input, true
+	}
+	return p
+}
+
+func (it *item) thinking() ir.Part {
+	p := ir.Part{Type: ir.Thinking, Signature: it.Encrypted}
+	for _, s := range it.Summary {
+		p.Text += s.Text
+	}
+	return p
 }
 
 func parseContent(raw json.RawMessage) ([]ir.Part, error) { return ir.Content(raw, parsePart) }
@@ -255,10 +276,7 @@ func parsePart(c *content) (ir.Part, error) {
 
 // BuildRequest writes a request; nothing is stored at the provider.
 func BuildRequest(r *ir.Request) ([]byte, error) {
-	o := ir.Obj{}
-	for k, v := range r.Extra {
-		o[k] = v
-	}
+	o := r.Document()
 	o["model"], o["store"] = r.Model, false
 	if r.Stream {
 		o["stream"] = true
@@ -268,40 +286,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		items = append(items, buildItems(&m)...)
 	}
 	o["input"] = items
-	var tools []any
-	byNamespace := map[string]ir.Obj{}
-	for _, t := range r.Tools {
-		var x any
-		switch {
-		case len(t.Hosted) > 0:
-			continue
-		case len(t.Custom) > 0:
-			c := ir.Obj{"type": "custom", "name": t.Name}
-			c.Put("description", t.Description)
-			if string(t.Custom) != "null" {
-				c["format"] = t.Custom
-			}
-			x = c
-		default:
-			f := ir.Obj{"type": "function", "name": t.Name, "strict": false}
-			f.Put("description", t.Description)
-			f.Put("parameters", t.Schema)
-			f.Put("strict", t.Strict)
-			x = f
-		}
-		if t.Namespace == "" {
-			tools = append(tools, x)
-			continue
-		}
-		ns := byNamespace[t.Namespace]
-		if ns == nil {
-			ns = ir.Obj{"type": "namespace", "name": t.Namespace, "tools": []any{}}
-			byNamespace[t.Namespace] = ns
-			tools = append(tools, ns)
-		}
-		ns["tools"] = append(ns["tools"].([]any), x)
-	}
-	if len(tools) > 0 {
+	if tools := buildTools(r.Tools); len(tools) > 0 {
 		o["tools"] = tools
 		o.Put("parallel_tool_calls", r.Parallel)
 		if c := r.Choice; c != nil {
@@ -329,6 +314,47 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		o["text"] = ir.Obj{"format": x}
 	}
 	return o.Bytes()
+}
+
+// buildTools writes the tools; those of one namespace are inside one tool, where
+// the first of them is. Another API's own tools are left out.
+func buildTools(defs []ir.ToolDef) (tools []any) {
+	byNamespace := map[string]ir.Obj{}
+	for i := range defs {
+		t := &defs[i]
+		if len(t.Hosted) > 0 {
+			continue
+		}
+		x := buildTool(t)
+		if t.Namespace == "" {
+			tools = append(tools, x)
+			continue
+		}
+		ns := byNamespace[t.Namespace]
+		if ns == nil {
+			ns = ir.Obj{"type": "namespace", "name": t.Namespace, "tools": []any{}}
+			byNamespace[t.Namespace] = ns
+			tools = append(tools, ns)
+		}
+		ns["tools"] = append(ns["tools"].([]any), x)
+	}
+	return tools
+}
+
+func buildTool(t *ir.ToolDef) ir.Obj {
+	if len(t.Custom) > 0 {
+		c := ir.Obj{"type": "custom", "name": t.Name}
+		c.Put("description", t.Description)
+		if string(t.Custom) != "null" {
+			c["format"] = t.Custom
+		}
+		return c
+	}
+	f := ir.Obj{"type": "function", "name": t.Name, "strict": false}
+	f.Put("description", t.Description)
+	f.Put("parameters", t.Schema)
+	f.Put("strict", t.Strict)
+	return f
 }
 
 func buildItems(m *ir.Message) []ir.Obj {

@@ -110,16 +110,10 @@ func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 	switch it.Type {
 	case "message":
 		return parseContent(it.Content)
-	case "function_call":
-		return []ir.Part{{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Arguments}}, nil
-	case "custom_tool_call":
-		return []ir.Part{{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Input, Custom: true}}, nil
+	case "function_call", "custom_tool_call":
+		return []ir.Part{it.toolCall()}, nil
 	case "reasoning":
-		p := ir.Part{Type: ir.Thinking, Signature: it.Encrypted}
-		for _, s := range it.Summary {
-			p.Text += s.Text
-		}
-		return []ir.Part{p}, nil
+		return []ir.Part{it.thinking()}, nil
 	}
 	return nil, nil // a provider's own tool at work: nothing that another API could show
 }
@@ -237,10 +231,9 @@ func customInput(args string) string {
 	return args
 }
 
-// Decoder reads a stream of events.
+// Decoder reads a stream of events. The zero value is ready.
 type Decoder struct {
 	calls map[int]int // output index to tool call
-	ended bool
 	done  bool
 	delta map[int]bool // calls whose arguments came in deltas
 }
@@ -248,86 +241,114 @@ type Decoder struct {
 // Done reports whether the stream said that it is complete.
 func (d *Decoder) Done() bool { return d.done }
 
-// Event reads one server-sent event.
+// event is an event of a stream with the members that matter here.
+type event struct {
+	Type     string          `json:"type"`
+	Response json.RawMessage `json:"response"`
+	Index    int             `json:"output_index"`
+	Item     json.RawMessage `json:"item"`
+	Delta    json.RawMessage `json:"delta"`
+	Code     string          `json:"code"`
+	Message  string          `json:"message"`
+}
+
+// text is the delta where that is a string.
+func (e *event) text() string {
+	var s string
+	_ = json.Unmarshal(e.Delta, &s)
+	return s
+}
+
+// deltas are the types of events that hold a piece of text, and what it is.
+var deltas = map[string]string{"response.output_text.delta": ir.Text, "response.refusal.delta": ir.Refusal,
+	"response.reasoning_summary_text.delta": ir.Thinking, "response.reasoning_text.delta": ir.Thinking}
+
+// Event reads one server-sent event. Its type stands in the data, too, so that
+// the name is not needed. An event of a type that is unknown means nothing.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
-	var e struct {
-		Type     string          `json:"type"`
-		Response json.RawMessage `json:"response"`
-		Index    int             `json:"output_index"`
-		Item     json.RawMessage `json:"item"`
-		Delta    json.RawMessage `json:"delta"`
-		Code     string          `json:"code"`
-		Message  string          `json:"message"`
-	}
+	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
 		return nil, err
 	}
-	text := func() string {
-		var s string
-		_ = json.Unmarshal(e.Delta, &s)
-		return s
+	if typ := deltas[e.Type]; typ != "" {
+		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: typ, Text: e.text()}}}, nil
 	}
 	switch e.Type {
 	case "error":
 		return nil, &ir.Fault{Code: e.Code, Message: e.Message}
 	case "response.created":
-		d.calls, d.delta = map[int]int{}, map[int]bool{}
-		var r response
-		if err := json.Unmarshal(e.Response, &r); err != nil {
-			return nil, err
-		}
-		return []ir.Event{{Kind: ir.Begin, ID: r.ID, Model: r.Model}}, nil
-	case "response.output_text.delta":
-		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: text()}}}, nil
-	case "response.refusal.delta":
-		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Refusal, Text: text()}}}, nil
-	case "response.reasoning_summary_text.delta", "response.reasoning_text.delta":
-		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Thinking, Text: text()}}}, nil
+		return d.created(&e)
 	case "response.output_item.added":
-		parts, err := parseOutput(e.Item)
-		if err != nil || len(parts) == 0 || parts[0].Type != ir.ToolCall {
-			return nil, err
-		}
-		n := len(d.calls)
-		d.calls[e.Index] = n
-		parts[0].Args = ""
-		return []ir.Event{{Kind: ir.CallBegin, Index: n, Part: parts[0]}}, nil
+		return d.added(&e)
 	case "response.function_call_arguments.delta", "response.custom_tool_call_input.delta":
 		if n, ok := d.calls[e.Index]; ok {
 			d.delta[n] = true
-			return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: text()}}}, nil
+			return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: e.text()}}}, nil
 		}
 	case "response.output_item.done":
-		parts, err := parseOutput(e.Item)
-		if err != nil || len(parts) == 0 {
-			return nil, err
-		}
-		if p := parts[0]; p.Type == ir.Thinking && p.Signature != "" {
-			return []ir.Event{{Kind: ir.Signed, Part: ir.Part{Signature: p.Signature}}}, nil
-		}
-		if n, ok := d.calls[e.Index]; ok && !d.delta[n] && parts[0].Args != "" {
-			return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: parts[0].Args}}}, nil
-		}
+		return d.finished(&e)
 	case "response.completed", "response.incomplete", "response.failed":
-		d.done = true
-		var r response
-		if err := json.Unmarshal(e.Response, &r); err != nil {
-			return nil, err
-		}
-		if r.Error != nil || e.Type == "response.failed" {
-			f := &ir.Fault{Message: "the response failed"}
-			if r.Error != nil {
-				f.Code, f.Message = r.Error.Code, r.Error.Message
-			}
-			return nil, f
-		}
-		fin := r.finish()
-		if fin == ir.Stop && len(d.calls) > 0 {
-			fin = ir.ToolCalls
-		}
-		return []ir.Event{{Kind: ir.End, Finish: fin}, {Kind: ir.Used, Usage: r.Usage.ir()}}, nil
+		return d.completed(&e)
 	}
 	return nil, nil
+}
+
+func (d *Decoder) created(e *event) ([]ir.Event, error) {
+	d.calls, d.delta = map[int]int{}, map[int]bool{}
+	var r response
+	if err := json.Unmarshal(e.Response, &r); err != nil {
+		return nil, err
+	}
+	return []ir.Event{{Kind: ir.Begin, ID: r.ID, Model: r.Model}}, nil
+}
+
+// added reads the beginning of an item: only that of a tool call means something
+// by itself.
+func (d *Decoder) added(e *event) ([]ir.Event, error) {
+	parts, err := parseOutput(e.Item)
+	if err != nil || len(parts) == 0 || parts[0].Type != ir.ToolCall {
+		return nil, err
+	}
+	n := len(d.calls)
+	d.calls[e.Index] = n
+	parts[0].Args = ""
+	return []ir.Event{{Kind: ir.CallBegin, Index: n, Part: parts[0]}}, nil
+}
+
+// finished reads the end of an item: the seal of thinking, or the arguments of a
+// call that came without deltas.
+func (d *Decoder) finished(e *event) ([]ir.Event, error) {
+	parts, err := parseOutput(e.Item)
+	if err != nil || len(parts) == 0 {
+		return nil, err
+	}
+	p := parts[0]
+	if p.Type == ir.Thinking && p.Signature != "" {
+		return []ir.Event{{Kind: ir.Signed, Part: ir.Part{Signature: p.Signature}}}, nil
+	}
+	if n, ok := d.calls[e.Index]; ok && !d.delta[n] && p.Args != "" {
+		return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: p.Args}}}, nil
+	}
+	return nil, nil
+}
+
+func (d *Decoder) completed(e *event) ([]ir.Event, error) {
+	d.done = true
+	var r response
+	if err := json.Unmarshal(e.Response, &r); err != nil {
+		return nil, err
+	}
+	if r.Error != nil {
+		return nil, &ir.Fault{Code: r.Error.Code, Message: r.Error.Message}
+	}
+	if e.Type == "response.failed" {
+		return nil, &ir.Fault{Message: "the response failed"}
+	}
+	end := r.finish()
+	if end == ir.Stop && len(d.calls) > 0 {
+		end = ir.ToolCalls
+	}
+	return []ir.Event{{Kind: ir.End, Finish: end}, {Kind: ir.Used, Usage: r.Usage.ir()}}, nil
 }
 
 // Encoder writes a stream of events.
@@ -435,8 +456,6 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 	if ev.Choice > 0 {
 		return nil
 	}
-	var b []byte
-	at := len(e.output)
 	switch ev.Kind {
 	case ir.Begin:
 		return e.start(nil)
@@ -448,51 +467,71 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 		}
 	case ir.Delta:
 		if ev.Part.Type == ir.Thinking {
-			if e.open != "reasoning" {
-				b = e.openItem(b, "reasoning", ir.Obj{"type": "reasoning", "id": e.idAfterClose("rs"), "summary": []any{}})
-				at = len(e.output)
-				b = e.event(b, "response.reasoning_summary_part.added", ir.Obj{"item_id": e.id("rs"), "output_index": at, "summary_index": 0, "part": ir.Obj{"type": "summary_text", "text": ""}})
-			}
-			e.text += ev.Part.Text
-			return e.event(b, "response.reasoning_summary_text.delta", ir.Obj{"item_id": e.id("rs"), "output_index": at, "summary_index": 0, "delta": ev.Part.Text})
+			return e.think(ev.Part.Text)
 		}
-		if e.open != "message" {
-			b = e.openItem(b, "message", messageItem(e.idAfterClose("msg"), "in_progress", []ir.Obj{}))
-			at = len(e.output)
-		}
-		if e.part != ev.Part.Type {
-			b = e.closePart(b)
-			e.part = ev.Part.Type
-			empty := buildContent([]ir.Part{{Type: e.part}}, ir.Assistant)[0]
-			b = e.event(b, "response.content_part.added", ir.Obj{"item_id": e.id("msg"), "output_index": at, "content_index": len(e.pieces), "part": empty})
-		}
-		e.text += ev.Part.Text
-		o := ir.Obj{"item_id": e.id("msg"), "output_index": at, "content_index": len(e.pieces), "delta": ev.Part.Text}
-		if e.part == ir.Refusal {
-			return e.event(b, "response.refusal.delta", o)
-		}
-		o["logprobs"] = []any{}
-		return e.event(b, "response.output_text.delta", o)
+		return e.say(ev.Part.Type, ev.Part.Text)
 	case ir.CallBegin:
-		p := ev.Part
-		p.Type = ir.ToolCall
-		e.Request.Unflatten(&p)
-		b = e.close(e.start(b))
-		b = e.openItem(b, "call", e.item(&p, len(e.output), "in_progress"))
-		e.call, e.index = p, ev.Index
+		return e.beginCall(ev)
 	case ir.CallArgs:
-		if e.open != "call" || e.index != ev.Index {
-			return nil
-		}
-		e.call.Args += ev.Part.Args
-		if e.call.Custom {
-			return nil // its text is known when it is whole
-		}
-		return e.event(b, "response.function_call_arguments.delta", ir.Obj{"item_id": e.id("fc"), "output_index": at, "delta": ev.Part.Args})
+		return e.args(ev)
 	case ir.End:
 		e.finish = ev.Finish
 	}
+	return nil
+}
+
+// think writes a piece of thinking, which is shown as a summary of reasoning.
+func (e *Encoder) think(text string) (b []byte) {
+	if e.open != "reasoning" {
+		b = e.openItem(b, "reasoning", ir.Obj{"type": "reasoning", "id": e.idAfterClose("rs"), "summary": []any{}})
+		b = e.event(b, "response.reasoning_summary_part.added", ir.Obj{"item_id": e.id("rs"), "output_index": len(e.output), "summary_index": 0, "part": ir.Obj{"type": "summary_text", "text": ""}})
+	}
+	e.text += text
+	return e.event(b, "response.reasoning_summary_text.delta", ir.Obj{"item_id": e.id("rs"), "output_index": len(e.output), "summary_index": 0, "delta": text})
+}
+
+// say writes a piece of text or of a refusal, each a part of one message.
+func (e *Encoder) say(typ, text string) (b []byte) {
+	if e.open != "message" {
+		b = e.openItem(b, "message", messageItem(e.idAfterClose("msg"), "in_progress", []ir.Obj{}))
+	}
+	at := len(e.output)
+	if e.part != typ {
+		b = e.closePart(b)
+		e.part = typ
+		empty := buildContent([]ir.Part{{Type: e.part}}, ir.Assistant)[0]
+		b = e.event(b, "response.content_part.added", ir.Obj{"item_id": e.id("msg"), "output_index": at, "content_index": len(e.pieces), "part": empty})
+	}
+	e.text += text
+	o := ir.Obj{"item_id": e.id("msg"), "output_index": at, "content_index": len(e.pieces), "delta": text}
+	if e.part == ir.Refusal {
+		return e.event(b, "response.refusal.delta", o)
+	}
+	o["logprobs"] = []any{}
+	return e.event(b, "response.output_text.delta", o)
+}
+
+func (e *Encoder) beginCall(ev *ir.Event) []byte {
+	p := ev.Part
+	p.Type = ir.ToolCall
+	e.Request.Unflatten(&p)
+	b := e.close(e.start(nil))
+	b = e.openItem(b, "call", e.item(&p, len(e.output), "in_progress"))
+	e.call, e.index = p, ev.Index
 	return b
+}
+
+// args writes a piece of the open call's arguments. A custom tool's text is known
+// when it is whole, and written then.
+func (e *Encoder) args(ev *ir.Event) []byte {
+	if e.open != "call" || e.index != ev.Index {
+		return nil
+	}
+	e.call.Args += ev.Part.Args
+	if e.call.Custom {
+		return nil
+	}
+	return e.event(nil, "response.function_call_arguments.delta", ir.Obj{"item_id": e.id("fc"), "output_index": len(e.output), "delta": ev.Part.Args})
 }
 
 // idAfterClose is the next item's id, once the open one is closed.
