@@ -1,4 +1,4 @@
-// Command policy decides every call.
+// Command policy runs the policy service, which decides every call.
 package main
 
 import (
@@ -7,7 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
 
-// Key files: p0.json.
+// The keys' folder must hold the signed ceilings, p0.json. Bundles come from the
+// configuration file, and without any the built-in bundle is used.
 func main() {
 	run.Main("policy", func(keys run.Keys, c *config.Config) (run.Service, error) {
 		return &policy.Service{Config: policy.Config{P0File: keys.Path("p0.json"), P1Files: c.Policy.Bundles}}, nil

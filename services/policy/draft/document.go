@@ -14,7 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Document is a policy document of a layer (p0, p1 or p2), with a name of its own.
+// Document is a policy document before it is in force: its layer (p0, p1 or p2),
+// its name within the layer, and its bytes.
 type Document struct {
 	Layer      string
 	Name       string
@@ -22,9 +23,11 @@ type Document struct {
 	Body       []byte
 }
 
-// Read reads a policy document from a file or folder: a bundle
-// (.tar.gz, .rego, or a folder of Rego and data), an overlay (.json with a
-// scope), or ceilings (.json, signed or not).
+// Read reads a policy document from a file or folder. A .tar.gz file, a .rego
+// file, or a folder of Rego and data is a bundle; a .json file with a member
+// "scope" is an overlay; any other .json file is ceilings, signed or not. Bundles
+// get the precedence 500. It returns an error of the file system, or one that
+// names the file.
 func Read(path string) (*Document, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -61,9 +64,10 @@ func Read(path string) (*Document, error) {
 	return &Document{Layer: "p0", Body: body}, nil
 }
 
-// Build packs the Rego and data files of a folder into a bundle, signed with the
-// seed of an Ed25519 key under the key id kid; a nil seed leaves it unsigned. Files
-// that end in _test.rego stay outside.
+// Build packs the Rego and data files of a folder into a bundle. The bundle is
+// signed with the seed of an Ed25519 key, under the key id kid; a nil seed leaves
+// it unsigned. Files that end in _test.rego are left out. The same files produce
+// the same bytes.
 func Build(path, kid string, seed []byte) ([]byte, error) {
 	files, err := bundleFiles(path, false)
 	if err != nil {
@@ -72,6 +76,8 @@ func Build(path, kid string, seed []byte) ([]byte, error) {
 	return rego.Build(files, kid, seed)
 }
 
+// bundleFiles reads the files of a bundle by path relative to the folder; tests
+// says whether to include Rego tests.
 func bundleFiles(path string, tests bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {

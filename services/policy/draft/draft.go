@@ -1,5 +1,6 @@
 // Package draft reads, builds, tests, checks and compares policy documents before
-// they are in force, for the command line. Nothing in it reaches the mesh.
+// they are in force. The command line uses it to find errors without a running
+// mesh. It makes no connection and changes nothing outside its results.
 package draft
 
 import (
@@ -15,13 +16,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// Stack is policies that are not in force. The zero value has none.
+// Stack is a stack of policy documents that are not in force. The zero value has
+// no documents. A Stack must be used by one goroutine only.
 type Stack struct{ in stack.Stack }
 
-// InForce is a policy document in force, as the mesh returns it.
+// InForce is a policy document in force, as policy's query returns it.
 type InForce = state.InForce
 
-// NewStack starts from the documents in force; nil starts from nothing.
+// NewStack returns a stack with these documents, or an error for one that cannot
+// be read. A nil slice results in an empty stack.
 func NewStack(inForce []InForce) (*Stack, error) {
 	s := &Stack{}
 	for _, x := range inForce {
@@ -32,14 +35,15 @@ func NewStack(inForce []InForce) (*Stack, error) {
 	return s, nil
 }
 
-// Put places a document in the stack, in place of the one of its layer and name.
-// Ceilings may be unsigned; their signature is checked when they are activated.
+// Put adds a document to the stack, or replaces the one with the same layer and
+// name. Ceilings may be unsigned, because their signature is verified when they
+// are activated.
 func (s *Stack) Put(d *Document) (err error) {
 	s.in, err = With(s.in, d)
 	return err
 }
 
-// With returns a stack with a document in it.
+// With returns s with the document added; s itself is not changed.
 func With(s stack.Stack, d *Document) (stack.Stack, error) {
 	doc, err := compile(d)
 	if err != nil {
@@ -48,8 +52,8 @@ func With(s stack.Stack, d *Document) (stack.Stack, error) {
 	return s.With(&contract.Activated{Layer: d.Layer, Name: d.Name, Precedence: d.Precedence, Digest: d.Layer + d.Name}, doc)
 }
 
-// compile reads a document. The faults of ceilings and overlays are Validate's to
-// name.
+// compile reads a document without validating ceilings and overlays, so that
+// Validate can report all of their faults.
 func compile(d *Document) (any, error) {
 	switch d.Layer {
 	case "p0":
@@ -71,17 +75,20 @@ func compile(d *Document) (any, error) {
 	return stack.Compile(d.Layer, d.Body, 0, nil)
 }
 
-// Finding is one thing wrong with a stack.
+// Finding is one fault of a stack, with the place in the document where it was
+// found.
 type Finding = cpi.Finding
 
-// Validate runs the consistency check, without what only the mesh knows: whether
-// what the documents name exists.
+// Validate runs the consistency check on the stack. It does not check whether the
+// names in the documents exist, since only a mesh has that information.
 func (s *Stack) Validate() []Finding { return s.in.Validate(nil, nil) }
 
-// Fatal reports whether a finding forbids the activation of the stack.
+// Fatal reports whether any of the findings prevents the activation of the stack;
+// warnings do not.
 func Fatal(fs []Finding) bool { return len(cpi.Errors(fs)) > 0 }
 
-// Diff compares two stacks rule by rule.
+// Diff compares two stacks rule by rule, and returns the rules of old that next
+// lacks and those that next adds.
 func Diff(old, next *Stack) (removed, added []string) {
 	a, b := old.in.Lines(), next.in.Lines()
 	for _, l := range a {
@@ -97,11 +104,12 @@ func Diff(old, next *Stack) (removed, added []string) {
 	return removed, added
 }
 
-// TestResult is how one Rego test ended.
+// TestResult is the result of one Rego test, with its name, its place and the
+// error if it failed.
 type TestResult = rego.TestResult
 
-// Test runs the Rego tests (rules named test_…) of a folder with OPA's own
-// runner.
+// Test runs the Rego tests (rules named test_…) in a folder with the test runner
+// of OPA. A failed test is a result and not an error.
 func Test(ctx context.Context, path string) ([]TestResult, error) {
 	files, err := bundleFiles(path, true)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// folder writes files by name into a new folder.
+// folder creates a temporary folder with these files.
 func folder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func folder(t *testing.T, files map[string]string) string {
 
 const permit = "package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_ALL\"} if startswith(input.kind, \"tool.\")\n"
 
-// TestRead: what a file or folder holds, by its contents and its name's end.
+// TestRead shows which document each kind of file or folder is read as.
 func TestRead(t *testing.T) {
 	dir := folder(t, map[string]string{
 		"one.rego": permit, "many/a.rego": permit, "many/a_test.rego": "package x", "many/data.json": `{}`, "many/notes.txt": "x",
@@ -69,8 +69,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestStack: documents are placed by layer and name, checked as a whole and compared
-// rule by rule.
+// TestStack shows that documents replace those with the same layer and name, and
+// that stacks are checked as a whole and compared rule by rule.
 func TestStack(t *testing.T) {
 	bundle, err := Build(folder(t, map[string]string{"p.rego": permit}), "", nil)
 	if err != nil {
@@ -101,7 +101,7 @@ func TestStack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Put(overlay("ALLOW_X")); err != nil { // its fault is the check's to name
+	if err := next.Put(overlay("ALLOW_X")); err != nil { // Validate reports the fault
 		t.Fatal(err)
 	}
 	if fs := next.Validate(); !Fatal(fs) || !strings.Contains(fs[len(fs)-1].Message, "ALLOW_X") {
@@ -121,7 +121,8 @@ func TestStack(t *testing.T) {
 	}
 }
 
-// TestTest: the Rego tests of a folder, passed, failed and none.
+// TestTest runs a folder with passing and failing Rego tests, and one without
+// tests.
 func TestTest(t *testing.T) {
 	dir := folder(t, map[string]string{"p.rego": permit, "p_test.rego": "package binnacle.p1_test\nimport rego.v1\nimport data.binnacle.p1\n" +
 		"test_good if p1.answer.verdict == \"ALLOW\" with input as {\"kind\": \"tool.x\"}\ntest_bad if p1.answer with input as {\"kind\": \"llm.chat\"}\n"})

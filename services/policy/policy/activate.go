@@ -18,17 +18,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// keyPolicies is the one aggregate of all layers: two activations at once are
-// validated one after the other.
+// keyPolicies is the single aggregate of all layers, so that concurrent
+// activations are serialized and each is validated with the other in force.
 const keyPolicies = "policies"
 
-// activator puts policy documents in force, and takes them out.
+// activator puts policy documents in force and retires them.
 type activator struct {
 	*instance
 	names *names
 }
 
-// changeArgs is the input of policy.activate, rollback and retire.
+// changeArgs is the input of policy.activate, policy.rollback and policy.retire.
+// Exactly one of Bundle, Document, URL and Object is set for activations.
 type changeArgs struct {
 	Layer      string `json:"layer"`
 	Name       string `json:"name"`
@@ -42,8 +43,8 @@ type changeArgs struct {
 	} `json:"object"`
 }
 
-// given returns the argument that holds the document; of several, or none, the
-// first that may.
+// given returns the name of the argument that holds the document, for error
+// messages; "layer" if there is none.
 func (a *changeArgs) given() string {
 	switch {
 	case a.Bundle != "":
@@ -58,7 +59,7 @@ func (a *changeArgs) given() string {
 	return "layer"
 }
 
-// change executes policy.activate, rollback and retire.
+// change executes policy.activate, policy.rollback and policy.retire.
 func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result {
 	var a changeArgs
 	if err := json.Unmarshal(w.Args, &a); err != nil {
@@ -86,9 +87,9 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	return result("policy."+contract.EventPolicyActivated, map[string]any{"layer": act.Layer, "name": act.Name, "digest": act.Digest, "retired": act.Retired, "changed": ev != nil, "findings": findings})
 }
 
-// bring fetches the document to put in force and checks what its layer requires: an
-// overlay carries its name as its id, a bundle is signed by a key for bundles. It
-// completes the activation.
+// bring fetches the document to activate and checks what its layer requires: an
+// overlay must have its name as id, and a bundle must be signed by a key for
+// bundles. It sets the source and precedence of act.
 func (s *activator) bring(ctx context.Context, a *changeArgs, act *contract.Activated) (body []byte, err error) {
 	if body, act.Source, err = s.fetch(ctx, a); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.given(), err)
@@ -113,9 +114,9 @@ func (s *activator) bring(ctx context.Context, a *changeArgs, act *contract.Acti
 	return body, nil
 }
 
-// activate validates the stack with an activation in it and records it, unless the
-// document is in force already; then the event is nil. It completes the activation.
-// The findings of the check are never nil.
+// activate validates the stack with the activation included, and records it with
+// its content. It completes a. The returned event is nil if the document was in
+// force already. The findings are never nil, so that they encode as a JSON array.
 func (s *activator) activate(ctx context.Context, cause *contract.Event, a *contract.Activated, body []byte, rollback bool) (*contract.Event, []cpi.Finding, error) {
 	findings := []cpi.Finding{}
 	if body != nil {
@@ -149,8 +150,9 @@ func (s *activator) activate(ctx context.Context, cause *contract.Event, a *cont
 	return ev, findings, err
 }
 
-// validate builds the stack that an activation comes to, and checks it. It fails
-// where a document cannot be read or the findings forbid the activation.
+// validate builds the stack that results from an activation, and checks it. It
+// returns an error if a document cannot be read or a finding prevents the
+// activation.
 func (s *activator) validate(history stack.History, a *contract.Activated, lamport uint64, rollback bool) ([]cpi.Finding, error) {
 	open := func(c *contract.Content) ([]byte, error) { return s.contents.Open(context.Background(), c) }
 	next, err := history.Build(a, lamport, open, s.trust.At)
@@ -158,7 +160,7 @@ func (s *activator) validate(history stack.History, a *contract.Activated, lampo
 		return nil, err
 	}
 	known := s.names.known(a.Layer, a.Name)
-	known.Lenient = a.Source == "config" || rollback || a.Retired // at start not everything is there; what was in force may come back
+	known.Lenient = a.Source == "config" || rollback || a.Retired // at start some names may not exist yet, and a rollback may restore a document whose names are gone
 	if a.Retired {
 		known.Layer = ""
 	}

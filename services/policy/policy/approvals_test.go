@@ -14,8 +14,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// waits takes a call of tool.pay, which the ceilings let people decide, to its wait,
-// with bob and carol as approvers.
+// waits returns a ledger with an escalated call of tool.pay, and the registered
+// approvers bob and carol.
 func waits(t *testing.T, ctx context.Context) (l *ledger, m *member, call string) {
 	l = founded(t, nil)
 	for _, who := range []string{"bob", "carol"} {
@@ -34,13 +34,13 @@ func waits(t *testing.T, ctx context.Context) (l *ledger, m *member, call string
 	return l, m, l.callOf(d)
 }
 
-// work is a governing call as its executor gets it.
+// work returns a governing call in the form that its executor receives.
 func work(actor, kind, args string) *execute.Work {
 	return &execute.Work{Event: &contract.Event{ID: "a-1", Tenant: "t", Actor: actor, Client: "-", Session: "s-gov", CallID: "g-1", Source: "policy/policy-1"},
 		Call: &contract.Call{ID: "g-1", Kind: kind}, Args: []byte(args)}
 }
 
-// settled takes the votes on the ledger to a settlement.
+// settled passes the recorded votes to the settler, as the work consumer would.
 func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 	t.Helper()
 	for _, e := range l.of(contract.EventApprovalRecorded) {
@@ -55,8 +55,8 @@ func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 	m.follow()
 }
 
-// TestVotes: who votes, how often and how; and the vote that settles a call has it
-// decided again, once.
+// TestVotes shows who may vote, that each person votes once, and that the vote
+// that settles a call leads to one second decision.
 func TestVotes(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)
@@ -88,7 +88,7 @@ func TestVotes(t *testing.T) {
 		if r := vote("carol", call, contract.Grant, ""); r.ErrorCode == "" {
 			t.Error("a settled call takes another vote")
 		}
-		for range 2 { // the settlement comes again
+		for range 2 { // the settling vote is delivered twice
 			settled(t, ctx, l, m)
 		}
 		if got := l.of(contract.EventAllowed); len(got) != 1 || got[0].CallID != call || len(m.state.Escalations()) != 0 {
@@ -97,8 +97,9 @@ func TestVotes(t *testing.T) {
 	})
 }
 
-// TestSignedBallots: a ballot belongs to its signer, not to the client that sends it, and a forged one
-// has the call denied before it is taken.
+// TestSignedBallots shows that a signed ballot counts for the owner of its key
+// and not for the client that sends it, and that a call with a forged ballot is
+// denied.
 func TestSignedBallots(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)
@@ -114,11 +115,11 @@ func TestSignedBallots(t *testing.T) {
 			want bool
 		}{
 			{args(contract.Refuse, k.KID, sig), true},
-			{args(contract.Grant, k.KID, sig), false}, // another vote than was signed
+			{args(contract.Grant, k.KID, sig), false}, // a different vote than the signed one
 			{args(contract.Refuse, "k-none", sig), false},
 			{args(contract.Refuse, key(t, "bundler").KID, sig), false},
-			{`{"call_id":"` + call + `","vote":"grant"}`, true}, // not signed
-			{`{"call_id":"c-other","sig":"x"}`, true},           // nothing waits
+			{`{"call_id":"` + call + `","vote":"grant"}`, true}, // an unsigned vote
+			{`{"call_id":"c-other","sig":"x"}`, true},           // the call does not wait for votes
 			{`[]`, true}, // the schema denies it
 		} {
 			if m.ballots.verifies([]byte(c.args)) != c.want {
@@ -138,7 +139,8 @@ func TestSignedBallots(t *testing.T) {
 	})
 }
 
-// TestTimeout: a wait ends by itself, once, however many instances end it.
+// TestTimeout shows that an escalation expires once, even if several instances
+// record the expiry.
 func TestTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, a, call := waits(t, ctx)
@@ -164,8 +166,8 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// TestExpiry: an allowed call that is never started ends once, and one that was
-// claimed does not.
+// TestExpiry shows that an allowed call that no executor starts ends once, and
+// that a claimed call does not expire.
 func TestExpiry(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -183,7 +185,7 @@ func TestExpiry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range []*member{a, b} { // b never learns of the claim
+		for _, m := range []*member{a, b} { // b is not notified of the claim
 			m.follow()
 			go m.expirer.run(ctx)
 		}
@@ -213,8 +215,8 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// TestExpiryResumed: an instance fails between a call's expiry and its outcome, and
-// another one, which starts afterwards, records the outcome.
+// TestExpiryResumed shows that an instance records the outcome of an expired call if
+// the instance that expired it failed before it recorded the outcome.
 func TestExpiryResumed(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

@@ -17,19 +17,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// ballots takes people's votes on escalated calls. An escalated call waits on the
-// ledger. Votes are events of its session, serialized by optimistic concurrency; the
-// one that settles it is the work item of settleWork, for which settler decides the
-// call again with the votes among its facts.
+// ballots records votes on escalated calls. Votes are events of the call's
+// session, serialized by optimistic concurrency. The vote that settles a call is
+// a work item of settleWork; the settler then decides the call again with the
+// votes among its facts.
 type ballots struct{ *instance }
 
-// voteFilter selects the votes on the calls of a session.
+// voteFilter returns the filter for the votes on the calls of a session.
 func voteFilter(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Service: "policy", Event: contract.EventApprovalRecorded, Key: session}.String()
 }
 
-// voteArgs is the input of policy.vote. With kid and sig the approver is the
-// key's owner, not the caller; without, it is the caller.
+// voteArgs is the input of policy.vote. If KID and Sig are set, the vote is that
+// of the key's owner, and otherwise that of the caller.
 type voteArgs struct {
 	CallID string `json:"call_id"`
 	Vote   string `json:"vote"`
@@ -38,8 +38,8 @@ type voteArgs struct {
 	Sig    string `json:"sig"`
 }
 
-// signer returns the principal that a ballot's key belongs to, or why the ballot is
-// not theirs.
+// signer returns the principal that owns the key of a ballot, and an error unless
+// the ballot's signature verifies.
 func (b *ballots) signer(a *voteArgs, w *state.Waiting) (string, error) {
 	for _, k := range b.trust.Keys() {
 		if k.KID != a.KID {
@@ -55,17 +55,17 @@ func (b *ballots) signer(a *voteArgs, w *state.Waiting) (string, error) {
 	return "", errors.New("kid: is not in the trust registry")
 }
 
-// verifies reports whether the ballot among a vote's args, if it is signed,
-// verifies. It is checked before the call is decided, so that a forgery is
-// denied, with its receipt.
+// verifies reports whether the ballot in the args of a vote verifies, if it is
+// signed. It runs before the decision, so that a call with a forged ballot is
+// denied and has a receipt of the denial.
 func (b *ballots) verifies(args []byte) bool {
 	var a voteArgs
 	if json.Unmarshal(args, &a) != nil || a.Sig == "" && a.KID == "" {
-		return true // the schema denies it
+		return true // unsigned, or invalid so that the schema denies it
 	}
 	w := b.state.WaitingFor(a.CallID)
 	if w == nil {
-		return true // there is nothing to vote on, which the effect reports
+		return true // no call to vote on, which the executor reports
 	}
 	_, err := b.signer(&a, w)
 	return err == nil
@@ -78,7 +78,7 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail("invalid_input", "%v", err)
 	}
 	waits := b.state.WaitingFor(a.CallID)
-	for range 20 { // the view may be a moment behind
+	for range 20 { // the view may not have applied the escalation yet
 		if waits != nil {
 			break
 		}
@@ -111,8 +111,8 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	return result("approval."+a.Vote, map[string]any{"approver": v.Approver, "call_id": a.CallID, "resolved": got.Resolved})
 }
 
-// record appends a vote after those before it. Its errors are approval.Decide's and
-// handle.Do's.
+// record appends a vote with the expected sequence of the last one. It returns
+// the errors of approval.Decide and handle.Do.
 func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.Vote, client string) (*contract.Approval, error) {
 	e := waits.Event
 	var got *contract.Approval
@@ -133,7 +133,8 @@ func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.V
 	return got, err
 }
 
-// votesOf picks a call's votes, and their events, out of its session's.
+// votesOf returns the votes on a call, and their events, among the votes of its
+// session.
 func votesOf(h []*contract.Event, call string) (votes []contract.Approval, events []*contract.Event, err error) {
 	for _, e := range h {
 		if e.CallID != call {
@@ -148,8 +149,8 @@ func votesOf(h []*contract.Event, call string) (votes []contract.Approval, event
 	return votes, events, nil
 }
 
-// timeouts ends, until ctx ends, the waits whose time is over. Every instance tries;
-// the ledger takes one end only.
+// timeouts records the expiry of overdue escalations until ctx ends. Every
+// instance tries; optimistic concurrency permits one expiry only.
 func (b *ballots) timeouts(ctx context.Context) {
 	for ctx.Err() == nil {
 		sleep(ctx, 250*time.Millisecond)

@@ -20,20 +20,22 @@ import (
 //go:embed default.rego
 var defaultRego []byte
 
-// DefaultBundle is the P1 bundle of a fresh mesh.
+// DefaultBundle returns the built-in P1 bundle, which is in force in a new mesh.
+// It allows calls by the scopes of the caller.
 func DefaultBundle() ([]byte, error) {
 	return rego.Build(map[string][]byte{"default.rego": defaultRego}, "", nil)
 }
 
-// nameDefault is the bundle that the configuration speaks for. It comes last.
+// nameDefault is the name of the bundle that comes from the configuration. It is
+// evaluated after all others.
 const (
 	nameDefault       = "default"
 	precedenceDefault = 1000
 )
 
-// configure records the configured policies, where the configuration says something
-// else than it said last. What is configured needs no signature of its own: whoever
-// can change the files can change the program.
+// configure activates the configured policies that differ from the last
+// configured ones. Configured documents need no signature of their own, because a
+// person who can change these files can also change the program.
 func (s *activator) configure(ctx context.Context, cfg *Config) error {
 	p0, err := os.ReadFile(cfg.P0File)
 	if err != nil {
@@ -69,7 +71,8 @@ func (s *activator) configure(ctx context.Context, cfg *Config) error {
 	return s.retireUnnamed(ctx)
 }
 
-// put records one configured document.
+// put activates one configured document, unless it is in force or was configured
+// last.
 func (s *activator) put(ctx context.Context, layer, name string, precedence int64, body []byte) error {
 	_, _, err := s.activate(ctx, nil, &contract.Activated{Layer: layer, Name: name, Precedence: precedence, Source: "config"}, body, false)
 	if err != nil {
@@ -78,11 +81,12 @@ func (s *activator) put(ctx context.Context, layer, name string, precedence int6
 	return nil
 }
 
-// keyUnnamed is the aggregate in which release 0.1 put its one bundle in force,
-// without a name.
+// keyUnnamed is the aggregate that release 0.1 used for its only bundle, which
+// has no name.
 const keyUnnamed = "policy-p1"
 
-// retireUnnamed takes that bundle out of force: it would answer before all others.
+// retireUnnamed retires the bundle of release 0.1, which would otherwise be
+// evaluated before all others.
 func (s *activator) retireUnnamed(ctx context.Context) error {
 	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(s.tenant, "policy", keyUnnamed), func(h []*contract.Event) (*contract.Event, error) {
 		history, err := stack.HistoryOf(h)
@@ -102,9 +106,9 @@ func (s *activator) retireUnnamed(ctx context.Context) error {
 	return nil
 }
 
-// bootstrap registers the administrator of a new mesh, or of one that a release
-// before 0.5 left, as a person, where people have not said what it is: else nobody
-// could vote, or register who can. Any number of instances may do so at once.
+// bootstrap registers the administrator of a mesh as a person unless it is
+// registered, so that at least one person can vote and register others. Any
+// number of instances may run it concurrently.
 func (s *activator) bootstrap(ctx context.Context) error {
 	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(s.tenant, "policy", govern.KeyIdentity), func(h []*contract.Event) (*contract.Event, error) {
 		st, err := folded(h)

@@ -19,7 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// decider takes proposals to their decisions.
+// decider decides proposals and records the decisions.
 type decider struct {
 	*instance
 	sessions  *sessions
@@ -27,27 +27,28 @@ type decider struct {
 	ballots   *ballots
 	budget    *budget.Ledger
 	tracer    *tracing.Tracer
-	connected func() time.Time // when the connection to the server was made
+	connected func() time.Time // when the connection to the server was established
 }
 
-// proposal is a call on its way to a decision.
+// proposal is a call during its decision, with everything collected about it.
 type proposal struct {
 	event   *contract.Event
 	call    contract.Call
 	facts   guard.Facts
-	args    []byte    // nil: cannot be read
-	model   *llm.Args // what the args say, where they are a request's to a model
+	args    []byte    // nil = cannot be read
+	model   *llm.Args // decoded args of a request to a model, otherwise nil
 	retries uint64
-	seq     uint64 // of the proposal; 0 where votes have resolved it
+	seq     uint64 // sequence of the proposal; 0 for the second decision after votes
 
-	again    bool   // not the first try: labels are read from the ledger
-	guess    bool   // labels are what this instance knew
-	labelled uint64 // sequence of the event that gave the session its labels
+	again    bool   // a second attempt: labels are read from the ledger
+	guess    bool   // the labels come from this instance's cache
+	labelled uint64 // sequence of the event with the session's labels
 }
 
-// key returns the message id under which the decision on a proposal is appended,
-// whatever its verdict: of two deliveries that are decided at the same time and
-// differently, one is recorded. What people resolve is decided a second time.
+// key returns the message id under which the decision is appended, whatever its
+// verdict. If two deliveries are decided concurrently and differently, the stream
+// therefore stores only one decision. The decision after votes has an id of its
+// own.
 func (p *proposal) key() string {
 	if p.facts.Resolution != "" {
 		return "resolved:" + p.call.ID
@@ -55,8 +56,9 @@ func (p *proposal) key() string {
 	return "decided:" + p.call.ID
 }
 
-// take takes one proposal to its decision. On return the decision is on the ledger,
-// or an error says why the proposal has to come again.
+// take decides one proposal. When it returns nil, the decision is on the ledger
+// or the delivery was not a valid proposal; after an error, the proposal must be
+// delivered again.
 func (d *decider) take(ctx context.Context, m delivery) error {
 	p := proposal{retries: m.tries, seq: m.entry.Seq}
 	var err error
@@ -70,8 +72,9 @@ func (d *decider) take(ctx context.Context, m delivery) error {
 	d.emit.See(p.event.Lamport)
 	span := d.tracer.Start(p.event.TraceCtx, "decide "+p.call.Kind, trace.SpanKindConsumer, attribute.String("binnacle.call.id", p.call.ID))
 	defer span.End()
-	// A server that died may have forgotten that it delivered this before, so what
-	// is older than the connection is looked up too.
+	// A restarted server may report a first delivery although it delivered the
+	// message before, so for proposals older than the connection the ledger is
+	// searched for a decision.
 	if p.retries > 0 || m.stored.Before(d.connected().Add(clockSkew)) {
 		if done, err := d.answered(ctx, p.event, p.seq, contract.EventEscalated); err != nil || done {
 			return err
@@ -89,12 +92,11 @@ func (d *decider) take(ctx context.Context, m delivery) error {
 	}
 }
 
-// clockSkew is how far the server's clock may be ahead of ours.
+// clockSkew is how far the server's clock may be ahead of this instance's.
 const clockSkew = time.Second
 
 // decide evaluates a call and records the decision: allowed, escalated, or denied
-// with its receipt. It returns errMoved where the facts are no longer those of the
-// ledger.
+// with a receipt. It returns errMoved if the facts no longer match the ledger.
 func (d *decider) decide(ctx context.Context, p *proposal) error {
 	eval := d.state.Evaluate(ctx, stack.Call{ID: p.call.ID, IdemKey: p.call.IdemKey, Facts: p.facts, Args: p.args})
 	v := eval.Verdict()
@@ -141,16 +143,16 @@ func (d *decider) deny(ctx context.Context, p *proposal, decision *contract.Deci
 	return err
 }
 
-// append records a decision that is not a denial, once its reservation is on the
-// ledger. A permission that rests on guessed labels expects that the ledger holds
-// no others.
+// append records a decision that is not a denial, after its reservation is on the
+// ledger. If an ALLOW rests on cached labels, the append expects the sequence of
+// those labels.
 func (d *decider) append(ctx context.Context, p *proposal, decision *contract.Decision, ev *contract.Event, reserved func() error) error {
 	ev.ID = decision.ID
 	b, err := ev.Encode()
 	if err != nil {
 		return err
 	}
-	if err := reserved(); err != nil { // it took as long as the signature
+	if err := reserved(); err != nil { // awaited last, since it runs concurrently with the signature
 		return err
 	}
 	own := func(e *contract.Event) bool { return e.Service() == "policy" && e.CallID == ev.CallID }
@@ -162,7 +164,7 @@ func (d *decider) append(ctx context.Context, p *proposal, decision *contract.De
 	})
 	switch {
 	case errors.Is(err, eventlog.ErrIDConflict):
-		return nil // decided by the delivery before this one
+		return nil // an earlier delivery was decided
 	case errors.Is(err, eventlog.ErrConflict):
 		return errMoved
 	}

@@ -12,7 +12,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestDecidedOnce: whatever is lost on the way, a proposal comes to one decision.
+// TestDecidedOnce shows that a proposal has one decision, whichever append or
+// acknowledgement is lost.
 func TestDecidedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -28,7 +29,7 @@ func TestDecidedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		allowed(1)
-		for range 2 { // it comes again, on either side of a restart
+		for range 2 { // another delivery, before and after a restart
 			d.tries++
 			if err := a.decider.take(ctx, d); err != nil {
 				t.Fatal(err)
@@ -40,7 +41,7 @@ func TestDecidedOnce(t *testing.T) {
 		}
 		allowed(1)
 
-		d = l.propose("echo", nil) // the ledger does not answer
+		d = l.propose("echo", nil) // the append fails
 		a.faults.before = once(1, "allowed_")
 		if err := a.decider.take(ctx, d); !errors.Is(err, errDown) {
 			t.Fatal(err)
@@ -52,7 +53,7 @@ func TestDecidedOnce(t *testing.T) {
 		}
 		allowed(2)
 
-		d = l.propose("echo", nil) // its answer is lost
+		d = l.propose("echo", nil) // the acknowledgement of the append is lost
 		a.faults.after = once(1, "allowed_")
 		if err := a.decider.take(ctx, d); !errors.Is(err, errDown) {
 			t.Fatal(err)
@@ -69,17 +70,17 @@ func TestDecidedOnce(t *testing.T) {
 	})
 }
 
-// TestTwoInstances: two instances that get the same proposal at once record one
-// decision, also where they decide differently.
+// TestTwoInstances shows that two instances with the same proposal record one
+// decision, even if they decide differently.
 func TestTwoInstances(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
 		a, b := l.join("policy-1"), l.join("policy-2")
 		l.put("policy", events.PrincipalSuspendedName, "identity", &events.PrincipalSuspended{Principal: "alice", Reason: "x"}, nil)
-		a.follow() // b has not noticed yet
+		a.follow() // b has not applied the suspension yet
 		for _, order := range [][2]*member{{a, b}, {b, a}} {
 			d := l.propose("echo", nil)
-			d.stored = time.Time{}.Add(time.Hour) // a first delivery over a connection that is younger: nothing is looked up
+			d.stored = time.Time{}.Add(time.Hour) // a first delivery on a younger connection, so the ledger is not searched
 			for _, m := range order {
 				if err := m.decider.take(ctx, d); err != nil {
 					t.Fatal(err)
@@ -98,7 +99,8 @@ func TestTwoInstances(t *testing.T) {
 	})
 }
 
-// TestDenials: each has a receipt, and the receipts of a session are a chain.
+// TestDenials shows that each denial has a receipt, and that the receipts of a
+// session form a chain.
 func TestDenials(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -152,7 +154,8 @@ func TestDenials(t *testing.T) {
 	})
 }
 
-// TestNoProposals: what is no proposal is passed over, and does not come again.
+// TestNoProposals shows that deliveries that are not proposals are acknowledged
+// and change nothing.
 func TestNoProposals(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -178,14 +181,14 @@ func TestNoProposals(t *testing.T) {
 	})
 }
 
-// TestLabelsGuessed: an instance that does not know a session's labels decides
-// again once the ledger has it, and what a call brings is recorded before it is
-// allowed.
+// TestLabelsGuessed shows that an instance with outdated labels decides again
+// when the append is rejected, and that the labels of a call's output are
+// recorded before the call is allowed.
 func TestLabelsGuessed(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
 		a, b := l.join("policy-1"), l.join("policy-2")
-		if err := b.decider.take(ctx, l.propose("e4", nil)); err != nil { // nothing is labelled yet
+		if err := b.decider.take(ctx, l.propose("e4", nil)); err != nil { // no session has labels yet
 			t.Fatal(err)
 		}
 		if err := a.decider.take(ctx, l.propose("fetch", nil)); err != nil {
@@ -213,8 +216,8 @@ func TestLabelsGuessed(t *testing.T) {
 	})
 }
 
-// TestNestedCalls: a service makes calls inside one that it is executing, for the
-// same actor, and not once that has ended.
+// TestNestedCalls shows that a service may propose a call inside one that it
+// executes, for the same actor, and no longer once that call has ended.
 func TestNestedCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -249,7 +252,8 @@ func TestNestedCalls(t *testing.T) {
 	})
 }
 
-// TestSessionsOfOthers: who may call in a session, and what is remembered of it.
+// TestSessionsOfOthers shows who may make calls in a session, with and without a
+// grant.
 func TestSessionsOfOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// TestDelegatedAuthority: a delegate may do what both may do at that moment, by
-// scopes, roles, rules, overlays, limits and suspension, and nothing that either
-// may not.
+// TestDelegatedAuthority shows that a delegate may do only what both principals
+// may do at that time, according to scopes, roles, rules, overlays, limits and
+// suspensions.
 func TestDelegatedAuthority(t *testing.T) {
 	grant := func(w *world, scopes ...string) {
 		w.event("policy", events.DelegationGrantedName, &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: contract.Time(noon.Add(time.Hour)), ID: "g-1", Kinds: []string{"tool.*"}, Scopes: scopes})
@@ -34,14 +34,15 @@ func TestDelegatedAuthority(t *testing.T) {
 	grant(w, "tools:call")
 	want(w, delegated("echo"), "RULE_SCOPED_CALL")
 	w = usual(t)
-	grant(w, "llm:call") // dana's own credential allows no tools
+	grant(w, "llm:call") // dana's credential permits no tools
 	want(w, delegated("echo"), contract.ReasonMissingRequirement)
 	want(w, facts("echo"), "RULE_SCOPED_CALL")
 	w = usual(t)
-	grant(w) // of a release before 0.5: nothing is known of her scopes
+	grant(w) // a delegation of a release before 0.5, without scopes
 	want(w, delegated("echo"), "RULE_SCOPED_CALL")
 
-	// A rule about dana speaks about what is done for her; roles are each one's own.
+	// A rule about dana applies to calls on her behalf, and each principal has
+	// its own roles.
 	w = usual(t)
 	grant(w, "tools:call")
 	w.rego("early", 10, `answer := {"verdict": "DENY", "reason_code": "DENY_DANA"} if input.actor == "dana"
@@ -59,7 +60,7 @@ else := {"verdict": "DENY", "reason_code": "DENY_STRANGER"}`)
 	w.event("policy", events.RoleRevokedName, &events.RoleRevoked{Principal: "dana", Role: "keeper"})
 	want(w, delegated("echo"), "DENY_STRANGER")
 
-	// Overlays and limits of either.
+	// The overlays and limits of both principals apply.
 	w = usual(t)
 	grant(w, "tools:call")
 	w.activate("p2", "o", 0, contract.Bytes(&guard.Overlay{ID: "o", Scope: "agent", Subject: "dana", Rules: []guard.OverlayRule{{Kinds: []string{"tool.*"}, Reason: "DENY_OVER", Verdict: contract.Deny}}}))
@@ -76,7 +77,8 @@ else := {"verdict": "DENY", "reason_code": "DENY_STRANGER"}`)
 		t.Error(got)
 	}
 
-	// Suspension of either; and glass that the delegate broke is not the delegator's.
+	// The suspension of either denies the call, and the delegate's break-glass
+	// grant does not apply to calls for the delegator.
 	for _, who := range []string{"alice", "dana"} {
 		w = usual(t)
 		grant(w, "tools:call")
@@ -92,8 +94,8 @@ else := {"verdict": "DENY", "reason_code": "DENY_STRANGER"}`)
 	want(w, delegated("echo"), contract.ReasonDelegationInvalid)
 }
 
-// TestSessionsByName: overlays and limits name a session by its id or by its
-// owner's name for it; rules see the name, and the id beside it.
+// TestSessionsByName shows that overlays and limits may name a session by its id
+// or by its owner's name for it, and that rules receive both.
 func TestSessionsByName(t *testing.T) {
 	w := usual(t)
 	f := facts("echo")
@@ -115,8 +117,9 @@ else := {"verdict": "DENY", "reason_code": "DENY_ID"} if input.ids.session == "`
 	}
 }
 
-// TestDualControlDecision: the approval of a second person is asked for, no broken
-// glass stands in for it, and a grant by the caller is none.
+// TestDualControlDecision shows that the approval of a second person is required,
+// that break-glass does not replace it, and that the caller's own vote does not
+// count.
 func TestDualControlDecision(t *testing.T) {
 	w := usual(t)
 	w.event("policy", events.BreakGlassOpenedName, &events.BreakGlassOpened{Actor: "alice", Expires: contract.Time(noon.Add(time.Minute)), ID: "b-1", Reason: "x"})

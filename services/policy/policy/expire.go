@@ -11,18 +11,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/starts"
 )
 
-// expirer ends allowed calls that no executor starts.
+// expirer ends allowed calls that no executor starts within their window.
 type expirer struct {
 	*instance
 	starts starts.View
 }
 
-// sweepGrace is how long after its window an unstarted call is expired; it
-// covers clock differences between services.
+// sweepGrace is the time after the end of its window at which an unstarted call
+// is expired. It exceeds the clock differences between services.
 const sweepGrace = 2 * time.Second
 
-// run expires, once a second until ctx ends, the calls whose window is over. The
-// view must have caught up with the ledger.
+// run expires overdue calls once a second until ctx ends. The view must have
+// caught up with the ledger, since calls that started would otherwise look
+// unstarted.
 func (s *expirer) run(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -40,9 +41,9 @@ func (s *expirer) run(ctx context.Context) {
 	}
 }
 
-// expire claims an allowed call that never started, so that it never will, and
-// records that it expired. Where an executor or another instance was first, it
-// changes nothing.
+// expire claims an allowed call that never started, so that no executor can start
+// it, and then records the outcome "expired". If an executor or another instance
+// claimed the call first, it changes nothing.
 func (s *expirer) expire(ctx context.Context, e *contract.Event) error {
 	var a contract.Allowed
 	if err := contract.Decode(e.Data, &a); err != nil {
@@ -58,7 +59,7 @@ func (s *expirer) expire(ctx context.Context, e *contract.Event) error {
 	s.emit.See(h.Lamport)
 	if h.ClaimedBy == "" {
 		if err = execute.Claim(ctx, s.emit.Log, claim, d.Intent.Executor); errors.Is(err, eventlog.ErrIDConflict) {
-			return nil // the executor, or another instance of ours, was first
+			return nil // an executor, or another instance of policy, claimed it first
 		} else if err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// bundleKey returns the public key that signed a bundle.
+// bundleKey returns the public key with this id if it is a key for bundles.
 func (s *activator) bundleKey(kid string) ([]byte, error) {
 	for _, k := range s.trust.Keys() {
 		if k.KID == kid {
@@ -31,8 +31,8 @@ func (s *activator) bundleKey(kid string) ([]byte, error) {
 	return nil, fmt.Errorf("key %s is not in the trust registry", kid)
 }
 
-// fetch returns the document to activate, and where it comes from: the call itself,
-// the object store, or an HTTP bundle server.
+// fetch returns the document to activate and its origin: the call itself, the
+// object store, or an HTTP server.
 func (s *activator) fetch(ctx context.Context, a *changeArgs) (body []byte, source string, err error) {
 	n := 0
 	for _, given := range []bool{a.Bundle != "", a.Document != "", a.URL != "", a.Object != nil} {
@@ -63,8 +63,9 @@ func (s *activator) fetch(ctx context.Context, a *changeArgs) (body []byte, sour
 	return body, "url " + a.URL, err
 }
 
-// download returns a bundle from a server that the ceilings list, at most one byte
-// more than rego.MaxBundle.
+// download returns a bundle from a server whose host the ceilings list. It reads
+// at most one byte more than rego.MaxBundle, so that a larger bundle is rejected
+// later.
 func (s *activator) download(ctx context.Context, raw string) ([]byte, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
@@ -96,7 +97,7 @@ func (s *activator) download(ctx context.Context, raw string) ([]byte, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the bundle server answers %s", resp.Status)
+		return nil, fmt.Errorf("the bundle server returned %s", resp.Status)
 	}
 	return io.ReadAll(io.LimitReader(resp.Body, rego.MaxBundle+1))
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// freezes tracks which executors have acknowledged which freeze.
+// freezes records which executor instances have acknowledged which freeze.
 type freezes struct {
 	*instance
-	live func(ctx context.Context, service string) ([]string, error) // running instances
+	live func(ctx context.Context, service string) ([]string, error) // returns the running instances of a service
 
 	mu    sync.Mutex
-	acked map[string][]string // instances, by freeze
+	acked map[string][]string // instances by freeze id
 }
 
-// add notes an acknowledgement.
+// add records an acknowledgement.
 func (f *freezes) add(a *contract.FreezeAck) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -28,15 +28,15 @@ func (f *freezes) add(a *contract.FreezeAck) {
 	f.acked[a.FreezeID] = append(f.acked[a.FreezeID], a.Instance)
 }
 
-// of lists who has acknowledged a freeze.
+// of returns the instances that have acknowledged a freeze.
 func (f *freezes) of(id string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.acked[id])
 }
 
-// executors are the services that offer anything, and the one that hands intents
-// out to callers; the others start nothing.
+// executors returns the services that offer tools, and the service that hands
+// intents out to callers. Other services start no effects.
 func (f *freezes) executors() []string {
 	out := []string{contract.CallerExecutor}
 	for _, t := range f.state.Catalog.Tools() {
@@ -47,7 +47,8 @@ func (f *freezes) executors() []string {
 	return out
 }
 
-// acknowledged waits until every live executor has acknowledged the freeze.
+// acknowledged waits, for at most ten seconds, until every running executor
+// instance has acknowledged the freeze. missing lists those that have not.
 func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

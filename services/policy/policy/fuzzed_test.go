@@ -11,8 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestFuzzedProposals decides 10,000 proposals made of noise: none fails, none
-// is allowed that does not fit, and each is decided the same again.
+// TestFuzzedProposals decides 10,000 random proposals. None may fail, none may be
+// allowed that does not satisfy the rules, and each must be decided the same way
+// again.
 func TestFuzzedProposals(t *testing.T) {
 	w := usual(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -77,7 +78,7 @@ func TestFuzzedProposals(t *testing.T) {
 			}
 		}
 		for _, s := range []*string{&f.Actor, &f.Kind, &f.Tool, &f.Deadline, &f.Now, &f.Proposed, &f.Session, &f.Tenant, &f.OnBehalfOf, &f.Delegation, &f.Parent, &f.Proposer, &f.Resolution, &f.Resolved} {
-			*s = strings.ToValidUTF8(*s, "?") // the ledger holds no other text
+			*s = strings.ToValidUTF8(*s, "?") // events hold valid UTF-8 only
 		}
 		a := args()
 		v, reason := w.decide(f, a)
@@ -92,15 +93,15 @@ func TestFuzzedProposals(t *testing.T) {
 	}
 }
 
-// TestTimeBackwards: a clock that jumps back opens no window again, and one
-// that jumps ahead lets nothing start late.
+// TestTimeBackwards shows that a clock that is set back extends no start window,
+// and that one that is set ahead lets no call start late.
 func TestTimeBackwards(t *testing.T) {
 	w := usual(t)
 	for _, c := range []struct {
 		proposed, now time.Time
 		want          string
 	}{
-		{noon, noon.Add(-time.Hour), "RULE_SCOPED_CALL"}, // our clock is behind the edge's: the window is the proposal's
+		{noon, noon.Add(-time.Hour), "RULE_SCOPED_CALL"}, // policy's clock is behind the gateway's, and the window counts from the proposal
 		{noon, noon.Add(time.Hour), contract.ReasonProposalExpired},
 		{noon.Add(-time.Hour), noon, contract.ReasonProposalExpired},
 	} {

@@ -16,7 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// gather collects the facts of a call. None of them is taken from its args.
+// gather collects the facts of a call. No fact is copied from the args.
 func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	e, c := p.event, &p.call
 	now := d.emit.Now()
@@ -26,7 +26,7 @@ func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	f := &p.facts
 	if e.Tenant != d.tenant {
 		f.MeshTenant = d.tenant
-		return nil // nothing of this mesh is looked up for another's tenant
+		return nil // facts of this mesh must not be read for another tenant
 	}
 	d.state.Read(func(v *state.View) {
 		v.AddFacts(f, now)
@@ -48,8 +48,8 @@ func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	return nil
 }
 
-// readArgs returns a call's args, or nil where they cannot be read: they are
-// decided as unreadable then.
+// readArgs returns the args of a call, or nil if they cannot be read; the call is
+// then denied for that reason.
 func (d *decider) readArgs(ctx context.Context, c *contract.Call) []byte {
 	args, err := d.contents.Open(ctx, &c.Args)
 	if err != nil && !errors.Is(err, contract.ErrErased) {
@@ -62,9 +62,10 @@ func (d *decider) readArgs(ctx context.Context, c *contract.Call) []byte {
 	return args
 }
 
-// gatherByArgs adds the facts that the args select, and none that they state: what
-// the model may receive, whether the key is for it, whether a ballot's signature
-// verifies, and whether a registration needs a second person.
+// gatherByArgs adds the facts that are looked up by values in the args: which
+// labels the requested model may receive, whether the virtual key permits it,
+// whether a ballot's signature verifies, and whether a registration requires a
+// second person.
 func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 	f := &p.facts
 	model := ""
@@ -86,8 +87,9 @@ func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 }
 
 // parentLive reports whether the service that proposes a nested call is executing
-// its parent, for the same actor. The actor is the one that policy permitted the
-// parent for: a claim alone proves nothing, since any service can record one.
+// the parent call for the same actor. The actor must be the one that policy
+// allowed the parent for. A claim alone proves nothing, because any service can
+// record one.
 func (d *decider) parentLive(ctx context.Context, e *contract.Event, c *contract.Call) (bool, error) {
 	h, err := execute.Look(ctx, d.emit.Log, e.Tenant, c.ParentSession, c.Parent, e.Service(), 1)
 	if err != nil || h.Service() != e.Service() || h.Recorded {

@@ -28,7 +28,8 @@ type governor struct {
 	freezes   *freezes
 }
 
-// handle executes one of them.
+// handle executes one governing call and returns its result. It returns after the
+// event is on the ledger and this instance's state has usually applied it.
 func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	switch w.Call.Kind {
 	case kindVote:
@@ -67,7 +68,7 @@ func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return result("policy."+fact.Name, out)
 }
 
-// folded is the state that an aggregate's history comes to.
+// folded returns the state that results from an aggregate's history.
 func folded(h []*contract.Event) (*govern.State, error) {
 	st := &govern.State{}
 	for _, e := range h {
@@ -78,7 +79,8 @@ func folded(h []*contract.Event) (*govern.State, error) {
 	return st, nil
 }
 
-// consistent returns why limits are refused beside the ceilings in force, or nil.
+// consistent returns why the limits are not consistent with the ceilings in
+// force, or nil.
 func (g *governor) consistent(limits []guard.Limit) error {
 	in := g.state.Stack()
 	st := cpi.Stack{P0: in.Ceilings(), Limits: limits, Known: g.names.known("limits", "")}
@@ -90,7 +92,7 @@ func (g *governor) consistent(limits []guard.Limit) error {
 	return nil
 }
 
-// refusal returns the findings that forbid an activation as one error, or nil.
+// refusal returns the findings that prevent an activation as one error, or nil.
 func refusal(fs []cpi.Finding) error {
 	errs := cpi.Errors(fs)
 	if len(errs) == 0 {
@@ -103,17 +105,17 @@ func refusal(fs []cpi.Finding) error {
 	return errors.New(strings.Join(lines, "; "))
 }
 
-// canonical returns the canonical bytes of a literal of ours; it panics where the
-// literal is not JSON.
+// canonical returns the canonical form of a JSON literal in this package; it
+// panics for invalid JSON.
 func canonical(s string) contract.Raw {
 	b, err := canon.Transform(nil, []byte(s))
 	if err != nil {
-		panic(err) // a literal of ours
+		panic(err) // a fault in this package
 	}
 	return b
 }
 
-// result returns a successful result whose output is doc.
+// result returns a successful result with doc as its output.
 func result(effect string, doc any) execute.Result {
 	raw, err := json.Marshal(doc)
 	if err == nil {

@@ -23,8 +23,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// TestBudgetsHold: of many calls at once on two instances, as many are allowed as
-// the limit has room for, and room comes back as calls end.
+// TestBudgetsHold shows that, of many concurrent calls on two instances, only as
+// many are allowed as the limit permits, and that ended calls free their
+// reservations.
 func TestBudgetsHold(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, func(c *guard.Ceilings) {
@@ -55,7 +56,7 @@ func TestBudgetsHold(t *testing.T) {
 			wg.Wait()
 			return len(l.of(contract.EventAllowed)) - before
 		}
-		members[0].faults.after = once(1, events.BudgetChangedName) // an answer is lost
+		members[0].faults.after = once(1, events.BudgetChangedName) // an acknowledgement is lost
 		if got := run(10); got != 3 {
 			t.Errorf("%d calls are allowed, want 3", got)
 		}
@@ -72,8 +73,8 @@ func TestBudgetsHold(t *testing.T) {
 	})
 }
 
-// TestBudgetUnavailable: where the budget ledger cannot be written, a call is tried
-// again, and then denied.
+// TestBudgetUnavailable shows that a call is retried and finally denied if the
+// budget ledger cannot be written.
 func TestBudgetUnavailable(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, func(c *guard.Ceilings) {
@@ -98,8 +99,8 @@ func TestBudgetUnavailable(t *testing.T) {
 	})
 }
 
-// TestFreezeWaits: a freeze answers once every running executor has acknowledged it,
-// or names those that have not.
+// TestFreezeWaits shows that a freeze waits for every running executor, and names
+// those that did not acknowledge in time.
 func TestFreezeWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -143,8 +144,9 @@ func TestFreezeWaits(t *testing.T) {
 	})
 }
 
-// TestGoverning: a governing call is decided on its aggregate's history, and tells
-// what is wrong with it from what is wrong with the ledger.
+// TestGoverning shows that a governing call is decided on its aggregate's
+// history, and that invalid input and a failing ledger result in different
+// errors.
 func TestGoverning(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, func(c *guard.Ceilings) {
@@ -178,7 +180,7 @@ func TestGoverning(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		var wg sync.WaitGroup
-		for i := range 8 { // all on one aggregate
+		for i := range 8 { // all change the same aggregate
 			wg.Go(func() {
 				r := []*member{a, b}[i%2].governor.handle(ctx, work("admin", "policy.grant_role", fmt.Sprintf(`{"principal":"bob","role":"r%d"}`, i)))
 				if r.ErrorCode != "" {
@@ -196,9 +198,9 @@ func TestGoverning(t *testing.T) {
 	})
 }
 
-// TestActivations: a document is in force once its stack was validated; the same
-// one changes nothing; what was before comes back; and what is not signed, not
-// consistent or not listed is refused.
+// TestActivations shows that a document comes into force after its stack was
+// validated, that the same document changes nothing, that a rollback restores the
+// one before, and that unsigned, inconsistent or unlisted documents are rejected.
 func TestActivations(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -263,7 +265,7 @@ func TestActivations(t *testing.T) {
 		if err := os.WriteFile(file, guard.SignP0(key(t, "root"), *m.ceilings()), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // an instance that starts records only what is new
+		for range 2 { // a starting instance records only changed documents
 			if err := l.join("policy-2").activator.configure(ctx, &Config{P0File: file}); err != nil {
 				t.Fatal(err)
 			}
@@ -282,8 +284,8 @@ func (m *member) ceilings() *guard.Ceilings {
 	return s.Ceilings()
 }
 
-// TestFilters: each event that the state folds is selected by its reader, and each
-// that the reader selects is folded.
+// TestFilters shows that the reader selects exactly the events that the state
+// processes.
 func TestFilters(t *testing.T) {
 	files, err := filepath.Glob("../../../schemas/events/*/*.json")
 	if err != nil || len(files) < 40 {

@@ -21,7 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// instance is what the parts of one running policy service share.
+// instance holds what the parts of one running policy service share.
 type instance struct {
 	name     string // of the instance
 	tenant   string // of the mesh
@@ -32,31 +32,33 @@ type instance struct {
 	signKey  func() *sign.Key
 	recorder *execute.Recorder
 	state    state.State
-	seen     atomic.Uint64 // lamport of the newest event in state
+	seen     atomic.Uint64 // Lamport time of the newest event in state
 }
 
-// contents reads and stores what is too large for an event.
+// contents reads and stores contents that are too large for an event, and
+// decrypts them.
 type contents interface {
 	Open(context.Context, *contract.Content) ([]byte, error)
 	Commit(ctx context.Context, content []byte, mediaType string) (contract.Content, error)
 }
 
-// keyring is the mesh's key registry.
+// keyring is the mesh's registry of public keys.
 type keyring interface {
 	At(kid, owner, use string, lamport uint64) ([]byte, error)
 	Keys() []trust.Key
 }
 
-// fact makes the event of a governed change: an aggregate's, caused by the call,
-// whose session it does not belong to.
+// fact returns a new event of an aggregate, caused by the governing call. The
+// event does not belong to the call's session.
 func (i *instance) fact(name, key string, data []byte, cause *contract.Event) *contract.Event {
 	e := i.emit.New(name, key, data, cause)
 	e.Session, e.CallID, e.Origin = "", "", "-"
 	return e
 }
 
-// caughtUp waits up to a second until the state holds an event, so that the caller
-// that caused it usually finds it in force with the next call. A nil event is no wait.
+// caughtUp waits, for at most a second, until the state has applied an event, so
+// that the caller usually finds the change in force in its next call. A nil event
+// returns at once.
 func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	if ev == nil {
 		return
@@ -68,8 +70,8 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	}
 }
 
-// answered reports whether an earlier delivery of a proposal was decided; also
-// names events that count as one beside the decision.
+// answered reports whether a decision on the proposal is on the ledger, at or
+// after seq. Events named in also count as decisions.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
 	for en, err := range i.emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String(), seq) {
 		if err != nil {
@@ -86,13 +88,13 @@ func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, 
 // delivery is one message of a work consumer.
 type delivery struct {
 	entry  eventlog.Entry
-	tries  uint64 // deliveries before this one
+	tries  uint64 // number of deliveries before this one
 	stored time.Time
 }
 
-// consume makes the handler of a work consumer's messages. A message is
-// acknowledged once take has returned nil, else handed back to be delivered again
-// after a delay.
+// consume returns the handler of a work consumer's messages. A message is
+// acknowledged after take has returned nil; after an error it is negatively
+// acknowledged and delivered again, at the earliest after delay.
 func (i *instance) consume(what string, delay time.Duration, take func(context.Context, delivery) error) func(context.Context, jetstream.Msg) {
 	return func(ctx context.Context, m jetstream.Msg) {
 		md, err := m.Metadata()
@@ -112,7 +114,7 @@ func (i *instance) consume(what string, delay time.Duration, take func(context.C
 	}
 }
 
-// sleep waits for d or the end of ctx.
+// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -120,7 +122,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// cache is a bounded map, safe for concurrent use; it is dropped whole when full.
+// cache is a map of at most maxCached entries that is safe for concurrent use.
+// When it is full, it is emptied.
 type cache[V any] struct {
 	m  sync.Map
 	mu sync.Mutex
@@ -145,10 +148,11 @@ func (c *cache[V]) put(k string, v V) {
 	c.m.Store(k, v)
 }
 
-// invalid marks an error as the caller's.
+// invalid is an error in the caller's input, as opposed to one of the ledger.
 type invalid struct{ error }
 
-// failure returns how a governing call fails with an error of handle.Do, if any.
+// failure returns the failed result for an error of handle.Do; ok is false if err
+// is nil.
 func failure(err error) (execute.Result, bool) {
 	var bad invalid
 	switch {

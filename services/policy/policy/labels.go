@@ -12,36 +12,36 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// The label that the system itself attaches.
-const labelSecret = "secret" // output of a tool that received a secret
+// The label that policy itself attaches.
+const labelSecret = "secret" // the output of a tool that received a secret
 
-// labels tracks data classes through sessions. A session's labels are the
-// union of what its calls can have brought in, and are recorded before the
-// call that brings them is allowed; so whatever is proposed because of its
-// output finds them on the ledger. Nothing removes a label.
+// labels tracks the classes of data in sessions. The labels of a session are the
+// union of those that its calls can have added. They are recorded before the call
+// that adds them is allowed, so that every call that its output can cause finds
+// them on the ledger. Labels are never removed.
 //
-// A call is first decided with the labels that this instance knows of, and is
-// allowed with the expectation that the ledger holds no others: a read before
-// each decision would cost a round trip. Where the expectation fails, the labels
-// are read and the call is decided again.
+// A call is first decided with the labels in this instance's cache, and an ALLOW
+// is appended with the expected sequence of their event. Reading the labels
+// before each decision would cost a round trip. If the append is rejected, the
+// labels are read and the call is decided again.
 type labels struct {
 	*instance
 	known cache[labelled] // by tenant and session
 }
 
-// labelled is a session's labels and the event that says so; the zero value: it
-// has none.
+// labelled is the labels of a session and the sequence of the event that recorded
+// them. The zero value means no labels.
 type labelled struct {
 	labels []string
 	seq    uint64
 }
 
-// errMoved says that the session has other labels than the decision rests on, or
-// its reservation other accounts.
+// errMoved means that the ledger holds other labels of the session, or another
+// reservation, than the decision rests on.
 var errMoved = errors.New("the session was labelled meanwhile")
 
 // reaching returns the labels of everything that can have caused a call: of its
-// session, of the session it is nested in, and of what came with it.
+// session, of the session of its parent, and of the request itself.
 func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	e, c := p.event, &p.call
 	out := slices.Clone(c.Labels)
@@ -69,13 +69,14 @@ func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	return union(out), nil
 }
 
-// last returns what this instance knows of a session.
+// last returns the labels of a session in this instance's cache.
 func (l *labels) last(tenant, session string) labelled {
 	have, _ := l.known.get(tenant + "." + session)
 	return have
 }
 
-// confirm returns errMoved where the labels of a proposal are not those on the ledger.
+// confirm returns errMoved if the cached labels of a proposal are not those on
+// the ledger.
 func (l *labels) confirm(ctx context.Context, p *proposal) error {
 	if !p.guess {
 		return nil
@@ -87,8 +88,8 @@ func (l *labels) confirm(ctx context.Context, p *proposal) error {
 	return err
 }
 
-// spread records what an allowed call brings into its session, and into the
-// session it is nested in, which sees its output too.
+// spread records the labels that an allowed call adds to its session, and to the
+// session of its parent, which receives its output, too.
 func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) error {
 	brings := append(slices.Clone(t.Labels), p.facts.Labels...)
 	if stack.Tainting(t) {
@@ -110,7 +111,7 @@ func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) erro
 	return nil
 }
 
-// add records that a session has labels, beside those that it has.
+// add records labels of a session in addition to those that it has.
 func (l *labels) add(ctx context.Context, p *proposal, session string, brings []string) error {
 	for {
 		have, err := l.of(ctx, p.event.Tenant, session)
@@ -123,7 +124,7 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 		}
 		e := l.emit.New(events.SessionLabelledName, session, contract.Bytes(&events.SessionLabelled{CallID: p.call.ID, Labels: all, Session: session}), p.event)
 		if session != p.event.Session {
-			e.Session, e.CallID = "", "" // the other session's evidence knows nothing of this call
+			e.Session, e.CallID = "", "" // the event belongs to the other session, whose evidence does not include this call
 		}
 		b, err := e.Encode()
 		if err != nil {
@@ -133,7 +134,7 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 		if err == nil {
 			l.known.put(p.event.Tenant+"."+session, labelled{all, seq})
 			if session == p.event.Session && have.seq == p.labelled {
-				p.labelled = seq // by ourselves, behind the facts
+				p.labelled = seq // recorded by this call itself, after its facts were collected
 			}
 			return nil
 		}
@@ -143,13 +144,13 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 	}
 }
 
-// labelFilter selects the events that label a session.
+// labelFilter returns the filter for the events that label a session.
 func labelFilter(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Service: "policy", Event: events.SessionLabelledName, Key: session}.String()
 }
 
-// of reads a session's labels from the ledger itself: the view could lag behind
-// what the caller has already seen.
+// of reads a session's labels from the ledger, because the view may lag behind
+// what the caller has already received.
 func (l *labels) of(ctx context.Context, tenant, session string) (have labelled, err error) {
 	if !l.state.Labelled() {
 		return have, nil
@@ -174,7 +175,7 @@ func (l *labels) of(ctx context.Context, tenant, session string) (have labelled,
 	return have, nil
 }
 
-// union sorts a list and removes what it holds twice. It changes the list.
+// union sorts a list in place and removes duplicates.
 func union(s []string) []string {
 	slices.Sort(s)
 	return slices.Compact(s)

@@ -8,16 +8,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 )
 
-// names looks up what documents name.
+// names determines which names exist in the mesh, for the consistency check.
 type names struct {
 	*instance
 	sessions *sessions
 	ask      func(ctx context.Context, service, verb string, args, out any) error
-	latest   func(context.Context) (uint64, error) // sequence of the newest event that state folds
-	position func() (seq uint64, ok bool)          // of state; ok is false while the configuration is put in force
+	latest   func(context.Context) (uint64, error) // sequence of the newest event that the state processes
+	position func() (seq uint64, ok bool)          // sequence that the state has applied; ok is false while the configuration is activated
 }
 
-// known returns what a document can name that is to be put in force.
+// known returns the names that exist, for checking the document with this layer
+// and name.
 func (s *names) known(layer, name string) *cpi.Known {
 	s.current()
 	k := s.state.Names(bus.Executors)
@@ -26,8 +27,8 @@ func (s *names) known(layer, name string) *cpi.Known {
 	return k
 }
 
-// acted reports whether anything on the ledger is an actor's. Where audit does not
-// answer, every actor is taken to exist.
+// acted reports whether the ledger holds an event of this actor. If audit does
+// not reply, it returns true, so that audit's absence prevents no activation.
 func (s *names) acted(actor string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
@@ -36,8 +37,8 @@ func (s *names) acted(actor string) bool {
 	return err != nil || found
 }
 
-// current waits until this instance's view holds what was on the ledger: what
-// another instance recorded a moment ago exists.
+// current waits until this instance's state includes all events that are on the
+// ledger now, so that names which another instance has just recorded exist.
 func (s *names) current() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()

@@ -33,7 +33,7 @@ func key(t testing.TB, name string) *sign.Key {
 	return k
 }
 
-// world is a state made of events, as the ledger would give them.
+// world is a state built from events, as the ledger would deliver them.
 type world struct {
 	t        testing.TB
 	st       state.State
@@ -104,7 +104,7 @@ func (w *world) ceilings(change func(*guard.Ceilings)) {
 	w.activate("p0", "", 0, guard.SignP0(key(w.t, "root"), c))
 }
 
-// usual is a mesh with the built-in bundle and a few tools.
+// usual returns a mesh with ceilings, the built-in bundle and a few tools.
 func usual(t testing.TB) *world {
 	w := newWorld(t)
 	w.ceilings(nil)
@@ -152,7 +152,7 @@ func (w *world) estimate(eval *stack.Evaluation, args []byte) (a contract.Amount
 	return a
 }
 
-// key returns the virtual key k1 as a call of an actor's finds it.
+// key returns the facts about the virtual key k1 for a call of an actor.
 func (w *world) key(actor, model string) (k *guard.KeyFact) {
 	f := facts("echo")
 	f.Client, f.Actor = "key/k1", actor
@@ -166,8 +166,8 @@ func (w *world) digests(f *guard.Facts) contract.PolicyDigests {
 	return s.Basis(&w.st.Catalog, f).Digests
 }
 
-// decide goes the whole way but for the network: people's facts, inputs,
-// limits, verdict.
+// decide makes a whole decision without a network: facts, evaluation, limits,
+// verdict.
 func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	w.t.Helper()
 	w.addFacts(&f)
@@ -199,8 +199,8 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	return d.Verdict, d.ReasonCode
 }
 
-// explains checks that an explanation ends in the decision, and that a part of it
-// answered so.
+// explains checks that an explanation ends with the decision, and that one of its
+// parts has the same verdict and reason.
 func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 	w.t.Helper()
 	eval, err := w.st.Redecide(context.Background(), e, d, args, true)
@@ -214,14 +214,13 @@ func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 		w.t.Errorf("decided %s %s, explained %+v", d.Verdict, d.ReasonCode, steps)
 	}
 	if !slices.ContainsFunc(steps[:len(steps)-1], func(s guard.Step) bool { return s.Verdict == d.Verdict && s.Reason == d.ReasonCode }) &&
-		d.ReasonCode != contract.ReasonNoPolicyDefined { // what no part names is denied
+		d.ReasonCode != contract.ReasonNoPolicyDefined { // no part gives this reason
 		w.t.Errorf("no part of %+v answered %s %s", steps, d.Verdict, d.ReasonCode)
 	}
 }
 
-// TestEveryReason draws every code of the registry out of the real thing: a
-// code that nothing emits has no place there. The reference never emits 9 of
-// its 33.
+// TestEveryReason produces every reason code of the registry with real decisions,
+// since a code that nothing emits must not be in the registry.
 func TestEveryReason(t *testing.T) {
 	seen := map[string]string{}
 	try := func(w *world, f guard.Facts, args string) {
@@ -235,7 +234,7 @@ func TestEveryReason(t *testing.T) {
 		return f
 	}
 	w := usual(t)
-	try(w, facts("echo"), `{}`) // RULE_SCOPED_CALL
+	try(w, facts("echo"), `{}`) // allowed, RULE_SCOPED_CALL
 	for _, tool := range []string{"rm", "pay", "evil", "dear", "bad", "nobox", "nosuch"} {
 		try(w, facts(tool), `{}`)
 	}
@@ -266,7 +265,7 @@ func TestEveryReason(t *testing.T) {
 	w.event("policy", events.DelegationGrantedName, &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: contract.Time(noon.Add(time.Hour)), ID: "g-1", Kinds: []string{"tool.mail"}})
 	try(w, with("echo", func(f *guard.Facts) { f.OnBehalfOf, f.Delegation = "dana", "g-1" }), `{}`)
 
-	// People: asked for, granted, refused, silent; and glass broken.
+	// Approvals: required, granted, denied, expired; and break-glass.
 	vote := guard.ApprovalFact{Approver: "bob", EventID: "e", Roles: []string{guard.DefaultRole}, Vote: contract.Grant}
 	for _, resolution := range []string{"granted", "denied", "timed_out"} {
 		try(w, with("pay", func(f *guard.Facts) {
@@ -308,14 +307,14 @@ func TestEveryReason(t *testing.T) {
 		f.Budget = &guard.BudgetFact{Accounts: []string{}, Refused: contract.ReasonPriceUnknown}
 	}), `{}`)
 
-	// Tools: drifted, and never approved.
+	// Tools: changed, and never approved.
 	w = usual(t)
 	w.tool("echo", func(t *contract.Tool) { t.Description = "another" })
 	try(w, facts("echo"), `{}`)
 	w.ceilings(func(c *guard.Ceilings) { c.ExplicitTools = true })
 	try(w, facts("fetch"), `{}`)
 
-	// Policies: none, broken, narrowing; and the mesh frozen, or short of history.
+	// Policies: missing, failing, narrowing; a frozen mesh; a truncated ledger.
 	w = usual(t)
 	w.activate("p2", "o", 0, contract.Bytes(&guard.Overlay{ID: "o", Scope: "agent", Subject: "alice", Only: []string{"llm.*"}}))
 	try(w, facts("echo"), `{}`)
@@ -344,8 +343,8 @@ func TestEveryReason(t *testing.T) {
 	}
 }
 
-// TestPrecedence: of several bundles the first with an opinion speaks; an
-// overlay narrows whatever they say; each decision names them all.
+// TestPrecedence shows that the first bundle with an opinion counts, that an
+// overlay narrows its answer, and that the decision names all of them.
 func TestPrecedence(t *testing.T) {
 	w := usual(t)
 	w.rego("late", 2000, `answer := {"verdict": "DENY", "reason_code": "DENY_LATE"}`)
@@ -380,7 +379,8 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestForgedPolicies: only policy activates, and only a root signs ceilings.
+// TestForgedPolicies shows that only policy can activate documents, and only a
+// root key can sign ceilings.
 func TestForgedPolicies(t *testing.T) {
 	w := usual(t)
 	forged := guard.SignP0(key(t, "stranger"), guard.Ceilings{MaxCents: 1, Sandbox: *box(), StartWindowMS: 1000})
@@ -408,21 +408,21 @@ func TestForgedPolicies(t *testing.T) {
 	}
 }
 
-// TestReplayedState: folding the same events gives the same dump, whatever
-// instance does it.
+// TestReplayedState shows that the same events result in the same dump in every
+// instance.
 func TestReplayedState(t *testing.T) {
 	a, b := usual(t), usual(t)
 	if string(a.st.Catalog.Dump()) == "" || len(a.st.Dump()) == 0 {
 		t.Fatal("empty")
 	}
-	// usual registers tools in map order; the dump must not show it but for
-	// lamports, of which this state has none yet.
+	// usual registers tools in the random order of a map, which the dump must not
+	// depend on.
 	if string(a.st.Catalog.Dump()) != string(b.st.Catalog.Dump()) {
 		t.Error("the catalogs differ")
 	}
 }
 
-// ten is a mesh of three layers, whose bundle allows by its tenth rule.
+// ten returns a mesh with three layers, whose bundle allows by its tenth rule.
 func ten(t testing.TB) *world {
 	w := newWorld(t)
 	w.ceilings(nil)
@@ -441,11 +441,12 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_TEN"} if startswith(input.kind
 	return w
 }
 
-// BenchmarkAllow is the policy CPU of one decision, facts to signature.
+// BenchmarkAllow measures the processor time of one decision, from facts to
+// signature.
 func BenchmarkAllow(b *testing.B) {
 	w, k, f := ten(b), key(b, "policy"), facts("noop")
 	for i := 0; b.Loop(); i++ {
-		f.Client = fmt.Sprint("c", i) // a rule reads it, so that nothing is answered from what is kept
+		f.Client = fmt.Sprint("c", i) // a rule reads it, so that no cached answer is used
 		w.addFacts(&f)
 		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
 		if d := eval.Decide(0, k); d.ReasonCode != "RULE_TEN" {

@@ -13,17 +13,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// queries answers the queries of other services. They change nothing.
+// queries serves the queries of other services and of the command line. No query
+// changes anything.
 type queries struct {
 	*instance
 	budget *budget.Ledger
 	starts *starts.View
 }
 
-// serve registers them; view is the follower of the state.
+// serve registers the handlers; view is the follower of the state.
 func (q *queries) serve(box *transient.Box, view *follow.Follower) {
 	box.Serve("view", plain(func() any {
-		// The position and the dump are taken together or not at all.
+		// Position and dump must match, so the dump is repeated if an event was
+		// applied meanwhile.
 		for {
 			at := view.Position()
 			dump := q.state.Dump()
@@ -51,12 +53,12 @@ func (q *queries) serve(box *transient.Box, view *follow.Follower) {
 	box.Serve("policies", plain(func() any { return q.state.InForce() }))
 }
 
-// plain makes the handler of a query without arguments.
+// plain returns the handler of a query without arguments.
 func plain(answer func() any) transient.Handler {
 	return func(_ context.Context, _ json.RawMessage, reply func(any) error) error { return reply(answer()) }
 }
 
-// dumped is a view's canonical form at a position.
+// dumped returns a view's canonical form and its position.
 func dumped(name string, at uint64, dump []byte) any {
 	return map[string]any{"name": name, "position": at, "dump": string(dump)}
 }
@@ -80,7 +82,8 @@ func (q *queries) approval(ctx context.Context, raw json.RawMessage, reply func(
 	return reply(out)
 }
 
-// limits returns the limits in force and the accounts as the ledger has them now.
+// limits returns the limits in force, and the accounts after reading the newest
+// budget events.
 func (q *queries) limits(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
 	if err := q.budget.Read(ctx); err != nil {
 		return err
@@ -90,11 +93,11 @@ func (q *queries) limits(ctx context.Context, _ json.RawMessage, reply func(any)
 	return reply(map[string]any{"limits": limits, "accounts": q.budget.Rows()})
 }
 
-// identities returns who is who and what gives or ends authority, at a lamport or
-// over all of history.
+// identities returns the principals and what gives or ends authority, at a
+// Lamport time or over the whole history.
 func (q *queries) identities(_ context.Context, raw json.RawMessage, reply func(any) error) error {
 	var a struct {
-		At uint64 `json:"at"` // lamport; 0 = all of history
+		At uint64 `json:"at"` // Lamport time; 0 = the whole history
 	}
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return err

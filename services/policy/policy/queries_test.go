@@ -12,7 +12,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestQueries: what policy answers others is what its views hold.
+// TestQueries compares the results of policy's queries with its views.
 func TestQueries(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)

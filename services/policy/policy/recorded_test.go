@@ -25,10 +25,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// TestBenchDecision measures a recorded decision: facts to a signed decision
-// under three layers and ten rules, its signed receipt linked to the chain,
-// and the ledger's acknowledgement; with 1,000 calls of history and with
-// 1,000,000. It writes its rows to BENCH_ROWS for e2e/bench.
+// TestBenchDecision measures a recorded decision: from the facts to a signed
+// decision under three layers and ten rules, its signed receipt in the chain, and
+// the acknowledgement of the ledger, with a history of 1,000 and of 1,000,000
+// calls. It writes its rows to the file BENCH_ROWS for e2e/bench.
 func TestBenchDecision(t *testing.T) {
 	var rows []map[string]any
 	add := func(name, durability, budget string, took []time.Duration) {
@@ -71,7 +71,7 @@ func allows(t *testing.T) []time.Duration {
 	w, k, f := ten(t), key(t, "policy"), facts("noop")
 	var took []time.Duration
 	for i := range 20_000 {
-		f.Client = fmt.Sprint("c", i) // a rule reads it, so that nothing is answered from what is kept
+		f.Client = fmt.Sprint("c", i) // a rule reads it, so that no cached answer is used
 		began := time.Now()
 		w.addFacts(&f)
 		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
@@ -83,14 +83,15 @@ func allows(t *testing.T) []time.Duration {
 	return took
 }
 
-// recorded decides and records n denials, one after the other.
+// recorded decides and records n denials, one after the other, and returns how
+// long each took.
 func recorded(t *testing.T, w *world, m *emit.Emitter, r *execute.Recorder, n int) []time.Duration {
 	k := key(t, "policy")
 	var took []time.Duration
 	for range n {
 		id := emit.NewID("c")
 		f := facts("noop")
-		f.Actor, f.Client = "mallory", id // the fourth rule denies; another reads what no call had before
+		f.Actor, f.Client = "mallory", id // the fourth rule denies; another rule reads a value that is new in each call
 		args := []byte(`{"n":1}`)
 		cause := &contract.Event{ID: "p-" + id, Source: "gateway/gw1", Tenant: "t", Actor: f.Actor, Client: "-", Session: "s-1", CallID: id, Origin: "gw1", Lamport: 1}
 		began := time.Now()

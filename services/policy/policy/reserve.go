@@ -11,14 +11,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// maxBudgetTries is how often a reservation is tried before the call is denied: a
-// budget ledger that cannot be written permits nothing.
+// maxBudgetTries is how often a reservation is tried before the call is denied. A
+// budget ledger that cannot be written must not permit anything.
 const maxBudgetTries = 3
 
-// reserve sets aside what an otherwise allowed call may use, and adds it to the
-// facts. reserved returns once that is on the ledger, or errMoved where the ledger
-// holds another reservation than the facts. The calls that govern the mesh are not
-// counted: a full account must not keep people from changing its limit.
+// reserve sets aside what an otherwise allowed call may use, and adds the result
+// to the facts. reserved returns after the reservation is on the ledger, or
+// returns errMoved if the ledger holds another reservation than the facts. Calls
+// that govern the mesh are not counted, since an exhausted account must not
+// prevent changing its limit.
 func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
 	limits, r := d.request(p, eval)
 	if len(limits) == 0 || eval.Tool().Executor == "policy" {
@@ -32,7 +33,7 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 		}
 	}
 	b, final, err := d.budget.Reserve(ctx, r, executorOf(eval.Tool(), r.Facts))
-	if err == nil && p.retries > 0 { // something failed before: not a step without certainty
+	if err == nil && p.retries > 0 { // after a failure, continue only with a certain result
 		b, err = final()
 	}
 	if err != nil {
@@ -42,7 +43,7 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 		eval.Charge(&guard.BudgetFact{Accounts: []string{}, Amounts: r.Amounts, Refused: contract.ReasonBudgetError})
 		return certain, nil
 	}
-	if len(b.Accounts) > 0 { // else no limit is about this call
+	if len(b.Accounts) > 0 { // otherwise no limit applies to this call
 		eval.Charge(&b)
 	}
 	if p.retries > 0 {
@@ -51,7 +52,7 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 	return func() error { return confirmed(&b, final) }, nil
 }
 
-// request returns the limits in force, and what a call needs of them.
+// request returns the limits in force and the amounts that a call may use.
 func (d *decider) request(p *proposal, eval *stack.Evaluation) (limits []guard.Limit, r limit.Request) {
 	r = limit.Request{CallID: p.call.ID, Facts: eval.Facts(), Force: eval.Facts().Resolution == "granted"}
 	d.state.Read(func(v *state.View) {
@@ -62,8 +63,8 @@ func (d *decider) request(p *proposal, eval *stack.Evaluation) (limits []guard.L
 	return limits, r
 }
 
-// confirmed waits until a reservation is on the ledger, and returns errMoved where
-// it is another one than b.
+// confirmed waits until a reservation is on the ledger, and returns errMoved if
+// it differs from b.
 func confirmed(b *guard.BudgetFact, final func() (guard.BudgetFact, error)) error {
 	now, err := final()
 	if err == nil && (now.Refused != "" || !slices.Equal(now.Accounts, b.Accounts)) {
@@ -72,7 +73,7 @@ func confirmed(b *guard.BudgetFact, final func() (guard.BudgetFact, error)) erro
 	return err
 }
 
-// priced returns the accounts of the first limit on money that a call falls under,
+// priced returns the accounts of the first limit in money that applies to a call,
 // or nil.
 func priced(limits []guard.Limit, f *guard.Facts) []string {
 	for i := range limits {
@@ -83,7 +84,7 @@ func priced(limits []guard.Limit, f *guard.Facts) []string {
 	return nil
 }
 
-// executorOf returns the service that the intent of an allowed call names.
+// executorOf returns the executor that the intent of an allowed call will name.
 func executorOf(t *contract.Tool, f *guard.Facts) string {
 	if f.ReportWithin > 0 {
 		return contract.CallerExecutor
@@ -91,5 +92,5 @@ func executorOf(t *contract.Tool, f *guard.Facts) string {
 	return t.Executor
 }
 
-// certain is a reservation that nothing has to be waited for.
+// certain is the result of reserve if there is no reservation to wait for.
 func certain() error { return nil }

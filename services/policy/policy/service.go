@@ -1,7 +1,13 @@
-// Package policy decides every call. It reads proposals, decides with the
-// policies and the catalog in force, and records either the allowed event,
-// which is the executor's work item, or the denial with its receipt. It also
-// executes the calls that govern the mesh.
+// Package policy is the policy service. It consumes proposals, decides them with
+// the policies and tools in force, and records either the allowed event, which is
+// the executor's work item, or the denial with its receipt. It also executes the
+// calls that govern the mesh.
+//
+// The package is the shell around the pure packages in internal: it consumes
+// deliveries, collects facts, appends with expected sequences, and serves
+// queries. DESIGN.md describes the states of a call, the invariants and the tests
+// for them. A new fact is collected in gather.go; a new governing call is a tool
+// in tools.go and a command in internal/govern.
 package policy
 
 import (
@@ -24,28 +30,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// Config is the policy service's configuration.
+// Config is the configuration of the policy service; its files are read when the
+// service starts.
 type Config struct {
-	P0File  string   // signed ceilings, made by `binnacle init` or `binnacle trust sign`
-	P1Files []string // bundles (.tar.gz), or Rego files, which together replace the built-in bundle; empty = the built-in one
-	Limit   int      // decisions at once; 0 = 32
+	P0File  string   // signed ceilings, created by `binnacle init` or `binnacle trust sign`
+	P1Files []string // bundles (.tar.gz), or Rego files that together replace the built-in bundle; empty = the built-in bundle
+	Limit   int      // greatest number of concurrent decisions; 0 = 32
 }
 
-// maxDecisions is how many decisions are taken at once where Config does not say.
+// maxDecisions is the greatest number of concurrent decisions if Config has none.
 const maxDecisions = 32
 
-// Service implements run.Service.
+// Service implements run.Service. Up to eight instances may run in a mesh; they
+// keep no state outside the ledger.
 type Service struct {
 	Config
 }
 
-// Declaration implements run.Service.
+// Declaration implements run.Service: it returns the work that policy consumes
+// and the events that it reads.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "policy", Slots: 8, Work: []bus.Work{decideWork, settleWork, bus.ExecutorWork("policy")},
 		Readers: []bus.Reader{stateReader, startsReader, outcomesReader, execute.Control}}
 }
 
-// parts is a running service: what decides, and what it shares.
+// parts are the components of a running service, with the instance that they
+// share.
 type parts struct {
 	*instance
 	decider   decider
@@ -56,20 +66,21 @@ type parts struct {
 	expirer   expirer
 	budget    *budget.Ledger
 	queries   queries
-	view      atomic.Pointer[follow.Follower] // of state; nil while the configuration is put in force
+	view      atomic.Pointer[follow.Follower] // follower of state; nil while the configuration is activated
 }
 
-// mesh is what the parts need of the mesh beside its ledger.
+// mesh holds the functions of the mesh that the parts need in addition to the
+// log.
 type mesh struct {
 	tracer    *tracing.Tracer
-	connected func() time.Time // when the connection to the server was made
+	connected func() time.Time // when the connection to the server was established
 	ask       func(ctx context.Context, service, verb string, args, out any) error
-	live      func(ctx context.Context, service string) ([]string, error) // running instances
-	latest    func(context.Context) (uint64, error)                       // sequence of the newest event that state folds
+	live      func(ctx context.Context, service string) ([]string, error) // returns the running instances of a service
+	latest    func(context.Context) (uint64, error)                       // sequence of the newest event that the state processes
 }
 
-// surroundings takes what the parts share, and what they need of the mesh, out of
-// an instance's environment.
+// surroundings returns the instance, and the functions of the mesh, that an
+// environment provides.
 func surroundings(env *run.Env) (*instance, mesh) {
 	i := &instance{name: env.Instance, tenant: env.Tenant, emit: env.Emit, log: env.Log, contents: env.Blobs, trust: env.Trust,
 		signKey: env.SignKey, recorder: env.Recorder()}
@@ -78,7 +89,7 @@ func surroundings(env *run.Env) (*instance, mesh) {
 		latest: func(ctx context.Context) (uint64, error) { return latest(ctx, env) }}
 }
 
-// assemble makes the parts of an instance.
+// assemble creates the parts of an instance. Tests call it with an in-memory log.
 func assemble(i *instance, m mesh) *parts {
 	i.state.Keys = i.trust.At
 	i.state.Open = func(c *contract.Content) ([]byte, error) { return i.contents.Open(context.Background(), c) }
@@ -102,7 +113,7 @@ func assemble(i *instance, m mesh) *parts {
 	return p
 }
 
-// latest returns the sequence of the newest event that state folds.
+// latest returns the sequence of the newest event that the state processes.
 func latest(ctx context.Context, env *run.Env) (last uint64, err error) {
 	for _, filter := range stateReader.FiltersOf(env.Instance) {
 		n, err := env.Conn.Last(ctx, bus.Events, filter)
@@ -114,7 +125,9 @@ func latest(ctx context.Context, env *run.Env) (last uint64, err error) {
 	return last, nil
 }
 
-// Run implements run.Service.
+// Run implements run.Service. It activates the configuration, calls ready once
+// the views have caught up and it begins to consume work, and returns when ctx
+// ends and the decisions in progress are complete, or with the first error.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	p := assemble(surroundings(env))
 	if err := catalog.Register(ctx, env.Emit, "policy", tools); err != nil {
@@ -147,7 +160,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		if !caught(ctx, view) {
 			return nil
 		}
-		// The budget ledger is written until the last that is being decided has ended.
+		// Budget events must be written until the last decision in progress has
+		// ended.
 		writing, stop := context.WithCancel(context.WithoutCancel(ctx))
 		g.Go(func() error { return p.budget.Run(writing, ctx) })
 		g.Go(func() error { return p.followOutcomes(ctx, env) })
@@ -157,8 +171,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// caught waits until a view has caught up with the ledger; it is false where ctx
-// ended first.
+// caught waits until a view has caught up with the ledger, and returns false if
+// ctx ends first.
 func caught(ctx context.Context, view *follow.Follower) bool {
 	select {
 	case <-view.Ready():
@@ -168,7 +182,8 @@ func caught(ctx context.Context, view *follow.Follower) bool {
 	}
 }
 
-// work takes work until ctx ends, and returns when what it took is done.
+// work consumes work until ctx ends, and returns after the work in progress is
+// done.
 func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()) error {
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error { return env.Executor(16, tools, p.governor.handle).Run(ctx) })
@@ -187,8 +202,8 @@ func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()
 	return work.Wait()
 }
 
-// followOutcomes settles reservations as calls end, from when there are limits, or
-// reservations of a time when there were.
+// followOutcomes settles reservations when calls end. It waits until limits or
+// open reservations exist, since otherwise there is nothing to settle.
 func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	for !p.budget.Watched() {
 		if sleep(ctx, 200*time.Millisecond); ctx.Err() != nil {
@@ -207,8 +222,8 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	return f.Run(ctx, p.budget.From(tail))
 }
 
-// apply folds one entry into the state in force. A policy that cannot be read stops
-// the service: deciding with another one would be worse.
+// apply applies one entry to the state. An unreadable policy stops the service,
+// because it would otherwise decide with the wrong policies.
 func (p *parts) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil {

@@ -10,16 +10,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// sessions answers whose a session is.
+// sessions determines the owners of sessions.
 type sessions struct {
 	*instance
-	openers cache[string] // by tenant and session: the actor of its first proposal
+	openers cache[string] // actor of the first proposal, by tenant and session
 }
 
-// foreignOwner returns "" where the actor of a proposal owns its session or has a
-// grant of the owner's, else the owner, or "-" where the owner is unknown. A
-// derived id proves its owner; a session of a release before 0.5 belongs to the
-// actor of its first proposal, which never changes.
+// foreignOwner returns "" if the actor of a proposal owns its session or has a
+// grant of the owner. Otherwise it returns the owner, or "-" if the owner is
+// unknown. A derived id proves its owner. A session of a release before 0.5
+// belongs to the actor of its first proposal, which never changes and is
+// therefore cached.
 func (s *sessions) foreignOwner(ctx context.Context, e *contract.Event, now string) (string, error) {
 	derived := contract.DerivedSession(e.Session)
 	if contract.OwnsSession(e.Tenant, e.Actor, e.Session) {
@@ -46,8 +47,8 @@ func (s *sessions) foreignOwner(ctx context.Context, e *contract.Event, now stri
 	return "-", nil
 }
 
-// opener returns the actor of a session's first proposal, or none where it has
-// none.
+// opener returns the actor of a session's first proposal, or none if the session
+// has no proposal.
 func (s *sessions) opener(ctx context.Context, tenant, session, none string) (string, error) {
 	k := tenant + "." + session
 	if who, ok := s.openers.get(k); ok {
@@ -67,8 +68,9 @@ func (s *sessions) opener(ctx context.Context, tenant, session, none string) (st
 	return none, nil
 }
 
-// opened reports whether a session of the mesh's tenant has a call. While the
-// ledger does not answer, none has: no activation is recorded then either.
+// opened reports whether a session of the mesh's tenant has a proposal. It
+// returns false if the ledger cannot be read, since no activation can be recorded
+// then either.
 func (s *sessions) opened(session string) bool {
 	if !contract.Token(session) {
 		return false
@@ -81,10 +83,10 @@ func (s *sessions) opened(session string) bool {
 	return false
 }
 
-// proposals selects the proposals of a session.
+// proposals returns the filter for the proposals of a session.
 func proposals(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Event: contract.EventCallProposed, Key: session}.String()
 }
 
-// lookFor bounds the look for one name.
+// lookFor is the timeout for looking up one name.
 const lookFor = 2 * time.Second

@@ -9,11 +9,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
 )
 
-// settler decides escalated calls again once they are settled.
+// settler decides escalated calls a second time once they are settled.
 type settler struct{ *decider }
 
-// take takes one vote from the ledger; if it settled its call, the call is decided
-// again.
+// take processes one vote; if the vote settled its call, the call is decided
+// again. Its return value has the same meaning as that of decider.take.
 func (s *settler) take(ctx context.Context, m delivery) error {
 	e, err := eventlog.Open(m.entry)
 	var last contract.Approval
@@ -60,7 +60,7 @@ func (s *settler) take(ctx context.Context, m delivery) error {
 	return s.decide(ctx, p)
 }
 
-// proposed reads the proposal of the call that a vote was about.
+// proposed reads the proposal of the call that a vote is about.
 func (s *settler) proposed(ctx context.Context, vote *contract.Event) (*proposal, error) {
 	for en, err := range s.emit.Log.Scan(ctx, proposals(vote.Tenant, vote.Session), 1) {
 		if err != nil {

@@ -24,11 +24,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 )
 
-// errDown is what a ledger answers that cannot be reached.
+// errDown is the error of a ledger that cannot be reached.
 var errDown = errors.New("no answer")
 
-// faulty is a ledger whose appends can be made to fail, before they are stored or
-// after, which is a lost acknowledgement.
+// faulty is a log whose appends can be made to fail, either before they are
+// stored or afterwards, which is a lost acknowledgement.
 type faulty struct {
 	eventlog.Log
 	mu     sync.Mutex
@@ -62,7 +62,7 @@ func (l *faulty) AppendExpect(ctx context.Context, subject, id string, data []by
 	return l.around(subject, func() (uint64, error) { return l.Log.AppendExpect(ctx, subject, id, data, filter, expect) })
 }
 
-// once makes a fault of the first n appends whose subject holds a word.
+// once returns a fault for the first n appends whose subject contains a word.
 func once(n int, word string) func(string) error {
 	return func(subject string) error {
 		if n > 0 && strings.Contains(subject, word) {
@@ -73,7 +73,7 @@ func once(n int, word string) func(string) error {
 	}
 }
 
-// shelf keeps contents in memory.
+// shelf stores contents in memory.
 type shelf struct{ objects map[string][]byte }
 
 func (s *shelf) Open(_ context.Context, c *contract.Content) ([]byte, error) {
@@ -87,7 +87,7 @@ func (s *shelf) Commit(_ context.Context, content []byte, mediaType string) (con
 	return c, nil
 }
 
-// ring is a registry of the keys that a test has.
+// ring is a key registry that holds the keys of a test.
 type ring map[*sign.Key]trust.Key
 
 func (r ring) Keys() []trust.Key {
@@ -112,16 +112,16 @@ type ledger struct {
 	t     *testing.T
 	log   *memlog.Log
 	shelf *shelf
-	other *emit.Emitter // of the services beside policy
+	other *emit.Emitter // produces the events of other services
 	calls int
 }
 
-// member is one policy instance on a ledger, without its network.
+// member is one instance of policy on a ledger, without a network.
 type member struct {
 	*parts
 	l      *ledger
 	faults *faulty
-	read   uint64 // sequence up to which its views are
+	read   uint64 // sequence up to which its views are built
 }
 
 func newLedger(t *testing.T) *ledger {
@@ -130,7 +130,7 @@ func newLedger(t *testing.T) *ledger {
 	return l
 }
 
-// join starts an instance and brings its views up to the ledger's end.
+// join starts an instance and updates its views to the end of the ledger.
 func (l *ledger) join(name string) *member {
 	m := &member{l: l, faults: &faulty{Log: l.log}}
 	k := key(l.t, "policy")
@@ -148,7 +148,8 @@ func (l *ledger) join(name string) *member {
 	return m
 }
 
-// ring has a root key, a key for bundles and one of the approver carol.
+// ring returns a registry with a root key, a key for bundles and a key of the
+// approver carol.
 func (l *ledger) ring() ring {
 	r := ring{}
 	for name, of := range map[string][2]string{"root": {"provision", contract.UseRoot}, "bundler": {"bundle:ci", contract.UseBundle}, "ballot": {guard.ApproverOwner("carol"), contract.UseApproval}} {
@@ -158,7 +159,7 @@ func (l *ledger) ring() ring {
 	return r
 }
 
-// follow brings the views of an instance up to the ledger's end.
+// follow updates the views of an instance to the end of the ledger.
 func (m *member) follow() {
 	for seq := m.read + 1; seq <= m.l.log.Size(); seq++ {
 		en, err := m.l.log.Get(context.Background(), seq)
@@ -185,7 +186,8 @@ func (m *member) follow() {
 	}
 }
 
-// keepUp follows every 5 ms, and writes the budget ledger, until the test ends.
+// keepUp follows the ledger every 5 ms and runs the budget ledger, until the test
+// ends.
 func (m *member) keepUp(ctx context.Context) {
 	go func() {
 		for ctx.Err() == nil {
@@ -197,7 +199,7 @@ func (m *member) keepUp(ctx context.Context) {
 	go m.budget.Sweep(ctx)
 }
 
-// put stores an event of a service's.
+// put stores an event of a service.
 func (l *ledger) put(service, name, key string, data canon.Document, cause *contract.Event) *contract.Event {
 	l.t.Helper()
 	e := l.other.New(name, key, contract.Bytes(data), cause)
@@ -208,7 +210,7 @@ func (l *ledger) put(service, name, key string, data canon.Document, cause *cont
 	return e
 }
 
-// founded is a ledger with ceilings, a bundle and tools.
+// founded returns a ledger with ceilings, a bundle and tools.
 func founded(t *testing.T, change func(*guard.Ceilings)) *ledger {
 	l := newLedger(t)
 	c := guard.Ceilings{ForbiddenKinds: []string{"tool.rm"}, EgressHosts: []string{"mail.example"}, MaxCents: 100, Sandbox: *box(), StartWindowMS: 60_000,
@@ -245,7 +247,7 @@ func founded(t *testing.T, change func(*guard.Ceilings)) *ledger {
 	return l
 }
 
-// propose stores a proposal of alice's and returns its delivery.
+// propose stores a proposal of alice and returns its delivery.
 func (l *ledger) propose(tool string, change func(*contract.Event, *contract.Call)) delivery {
 	l.t.Helper()
 	l.calls++
@@ -270,7 +272,7 @@ func (l *ledger) propose(tool string, change func(*contract.Event, *contract.Cal
 	return delivery{entry: eventlog.Entry{Seq: seq, Subject: e.Subject(), Data: b}, stored: time.Now()}
 }
 
-// of lists what is recorded under a name, in order.
+// of returns the events with this name, in order.
 func (l *ledger) of(name string) []*contract.Event {
 	l.t.Helper()
 	var out []*contract.Event
@@ -289,8 +291,7 @@ func (l *ledger) of(name string) []*contract.Event {
 	return out
 }
 
-// outcome returns the verdict, reason and status that a call's outcome records, of
-// which there must be one.
+// outcome returns the status and the reason code of the call's only outcome.
 func (l *ledger) outcome(call string) (status, reason string) {
 	l.t.Helper()
 	n := 0
@@ -312,7 +313,7 @@ func (l *ledger) outcome(call string) (status, reason string) {
 
 func (l *ledger) callOf(d delivery) string { return contract.PeekCallID(d.entry.Data) }
 
-// bubble runs a test in a bubble of its own time, whose goroutines end with it.
+// bubble runs a test in a synctest bubble, and ends its goroutines with it.
 func bubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

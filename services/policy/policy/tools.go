@@ -13,7 +13,9 @@ const (
 	kindRetire   = "policy.retire"
 )
 
-// tools is what policy itself executes: the calls that govern the mesh.
+// tools lists the tools that policy executes itself: the calls that govern the
+// mesh. Their documents are on the ledger, so a changed description is a new tool
+// document.
 var tools = []contract.Tool{
 	tool(kindActivate, "Puts a policy document in force: signed ceilings (p0), a signed OPA bundle (p1), or an overlay (p2). The stack is validated first.",
 		`"layer":{"enum":["p0","p1","p2"]},"name":{"type":"string","pattern":"^[A-Za-z0-9_-]{1,64}$"},"precedence":{"type":"integer","minimum":1,"maximum":9999,"default":500},"bundle":{"type":"string","contentEncoding":"base64","maxLength":5600000},"document":{"type":"string","maxLength":65536},"object":{"type":"object","properties":{"commitment":{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"},"size":{"type":"integer","minimum":1}},"required":["commitment","size"]},"url":{"type":"string","format":"uri","maxLength":2048}`, "layer"),
@@ -51,6 +53,8 @@ var tools = []contract.Tool{
 		`"id":{"type":"string","maxLength":128},"verdict":{"enum":["justified","misused"]},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "verdict", "reason"),
 }
 
+// tool returns the document of a governing call with these properties as its
+// input schema.
 func tool(kind, description, properties string, required ...string) contract.Tool {
 	list := ""
 	for i, r := range required {

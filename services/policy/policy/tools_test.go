@@ -8,9 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 )
 
-// TestToolsHaveCommands: each tool that policy offers is one of its own verbs or a
-// command of govern's, and a command reads every argument that its tool's schema
-// takes.
+// TestToolsHaveCommands shows that each of policy's tools has a function that
+// executes it, and that every argument in the tool's schema is read.
 func TestToolsHaveCommands(t *testing.T) {
 	own := []string{kindVote, kindActivate, kindRollback, kindRetire}
 	governed := 0

@@ -11,7 +11,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// What policy reads. Each filter is a right of its own at the server.
+// The work and the events that policy consumes. Each filter becomes a permission
+// at the NATS server.
 var (
 	decideWork = bus.Work{Name: "decide", Filters: bus.Filters("", contract.EventCallProposed), AckWait: 10 * time.Second, MaxAckPending: 4096}
 	settleWork = bus.Work{Name: "settle", Filters: bus.Filters("policy", contract.EventApprovalRecorded), AckWait: 10 * time.Second, MaxAckPending: 256}
@@ -21,7 +22,8 @@ var (
 	outcomesReader = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: bus.Filters("", contract.EventEffectRecorded)}
 )
 
-// stateFilters selects what state folds, and the acknowledgements of freezes.
+// stateFilters returns the filters for the events that the state processes, and
+// for the acknowledgements of freezes.
 func stateFilters() []string {
 	return slices.Concat(bus.Filters("audit", contract.EventLedgerTruncated), bus.Filters("provision", contract.EventLogEpochOpened),
 		bus.Filters("", contract.EventFreezeAcknowledged), bus.Filters("llm-router", llmrouter.PricesPublishedName, llmrouter.DataAcceptedName),
@@ -34,8 +36,8 @@ func stateFilters() []string {
 		catalog.Filters)
 }
 
-// startsFilters selects allowed calls, the events that start or expire them, and
-// the outcomes that policy records.
+// startsFilters returns the filters for allowed calls, for the events that start or
+// expire them, and for the outcomes that policy records.
 func startsFilters() []string {
 	f := slices.Concat(bus.Filters("", contract.EventEffectStarted), bus.Filters("policy", contract.EventStartExpired, contract.EventEffectRecorded))
 	for _, x := range bus.Executors {

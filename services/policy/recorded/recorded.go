@@ -1,9 +1,10 @@
-// Package recorded rebuilds policy's views from the ledger and decides recorded calls
-// again. It is for those who hold a ledger and no running mesh: replay, simulations
-// and explanations in the command line.
+// Package recorded rebuilds policy's views from a ledger, and takes recorded
+// decisions again. It is the library for programs that have a ledger but no
+// running policy service: replay, simulations and explanations.
 //
-// A view is folded from the first event on, in ledger order, by one goroutine. Its
-// dump is byte for byte the live view's at the same position.
+// A view is built from the first event on, in the order of the ledger, by one
+// goroutine. Its dump equals that of the live view at the same position, byte for
+// byte. The package makes no connection; the caller reads events and contents.
 package recorded
 
 import (
@@ -17,28 +18,34 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// State is the view policy.state, with every document that ever was in force.
+// State is the view policy.state, together with every document that was ever in
+// force, which decisions of the past need.
 type State struct{ in state.State }
 
-// NewState makes an empty state. keys names root keys at a lamport; open returns the
-// content of a policy document, and fails with contract.ErrErased or ErrEncrypted
-// where it is gone: what such a document decided is not decided again.
+// NewState returns the empty state. keys returns root keys by Lamport time. open
+// returns the content of a policy document, and fails with contract.ErrErased or
+// ErrEncrypted if the content is not readable; decisions that rest on such a
+// document cannot be taken again.
 func NewState(keys guard.KeyAt, open func(*contract.Content) ([]byte, error)) *State {
 	return &State{state.State{Keep: true, Keys: keys, Open: open}}
 }
 
-// Reads reports whether the view takes events of a name.
+// Reads reports whether Apply processes events with this name; a caller may skip
+// the others.
 func (*State) Reads(name string) bool { return state.Reads(name) }
 
-// Apply folds one event in.
+// Apply applies the next event of the ledger. It returns an error if a policy
+// document cannot be read, after which the state must not be used.
 func (s *State) Apply(e *contract.Event) error { return s.in.Apply(e) }
 
-// Dump is the view's canonical form: sorted JSON lines.
+// Dump returns the canonical form of the view, sorted lines of JSON, which replay
+// compares with the live view.
 func (s *State) Dump() []byte { return s.in.Dump() }
 
-// Redecide decides a call again that e recorded the decision d on, with the tool
-// document and the policies that d names. args are nil where they cannot be read. It
-// fails with contract.ErrErased where the content of a policy is gone.
+// Redecide takes the recorded decision d again, with the tool document and the
+// policies that d names; e is the event that recorded d. args are nil if they
+// cannot be read. It fails with contract.ErrErased if the content of a policy is
+// not readable.
 func (s *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) (verdict, reason, hash string, err error) {
 	eval, err := s.in.Redecide(ctx, e, d, args, false)
 	if err != nil {
@@ -48,8 +55,8 @@ func (s *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Dec
 	return verdict, reason, hash, nil
 }
 
-// Explain takes a recorded decision apart: what each part answered, and last what
-// they come to. Its errors are Redecide's.
+// Explain returns the result of each part of a recorded decision, and the
+// decision itself as the last step. It returns the same errors as Redecide.
 func (s *State) Explain(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) ([]guard.Step, error) {
 	eval, err := s.in.Redecide(ctx, e, d, args, true)
 	if err != nil {
@@ -58,15 +65,18 @@ func (s *State) Explain(ctx context.Context, e *contract.Event, d *contract.Deci
 	return eval.Steps(), nil
 }
 
-// PartDecision is the last step of an explanation.
+// PartDecision is the part name of the last step of an explanation, which holds
+// the verdict.
 const PartDecision = stack.PartDecision
 
-// Budget is the view policy.budget. The zero value is empty.
+// Budget is the view policy.budget, built from budget events. The zero value is
+// the empty view.
 type Budget = budget.View
 
-// Starts is the view policy.starts: allowed calls that have not started. The zero
-// value is empty.
+// Starts is the view policy.starts: the allowed calls that have not started yet.
+// The zero value is the empty view.
 type Starts = starts.View
 
-// StartsReads reports whether Starts takes events of a name.
+// StartsReads reports whether Starts processes events with this name; a caller
+// may skip the others.
 func StartsReads(name string) bool { return starts.Reads(name) }

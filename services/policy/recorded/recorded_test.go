@@ -29,7 +29,7 @@ func key(t *testing.T, name string) *sign.Key {
 	return k
 }
 
-// past is a ledger's events so far, and a decision on one call.
+// past applies events to a state, and takes decisions in the middle of them.
 type past struct {
 	t        *testing.T
 	state    *State
@@ -84,7 +84,8 @@ func newPast(t *testing.T) *past {
 	return p
 }
 
-// decided is a decision that was taken at this point.
+// decided returns a decision that is taken after the events applied so far, and
+// the event that records it.
 func (p *past) decided() (*contract.Event, *contract.Decision) {
 	f := guard.Facts{Actor: "alice", Client: "-", Deadline: contract.Time(noon.Add(time.Minute)), Kind: "tool.x", Now: contract.Time(noon), Proposed: contract.Time(noon), Proposer: "gateway",
 		Scopes: []string{}, Session: "s-1", Tenant: "t", Tool: "x"}
@@ -93,8 +94,9 @@ func (p *past) decided() (*contract.Event, *contract.Decision) {
 	return &contract.Event{Name: contract.EventAllowed, Version: contract.VersionOf(contract.EventAllowed)}, &d
 }
 
-// TestRedecide: a recorded decision is taken again by what was in force then, also
-// once that has changed, and is said to be gone where a document is.
+// TestRedecide shows that a recorded decision is taken again with the documents
+// of its time, even after they were replaced, and that it fails if a document is
+// erased.
 func TestRedecide(t *testing.T) {
 	p := newPast(t)
 	e, d := p.decided()
@@ -127,8 +129,8 @@ func TestRedecide(t *testing.T) {
 	}
 }
 
-// TestSimulation: what has changed since a call was recorded is separated from what a
-// candidate would change.
+// TestSimulation shows that changes since a call was recorded are separated from
+// the changes that a candidate would make.
 func TestSimulation(t *testing.T) {
 	p := newPast(t)
 	_, d := p.decided()
@@ -164,7 +166,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// TestViews: what a view does not read changes nothing.
+// TestViews shows that events that a view does not read do not change it.
 func TestViews(t *testing.T) {
 	p := newPast(t)
 	before := string(p.state.Dump())

@@ -10,16 +10,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// Simulation decides recorded calls again: with what is in force now, and with a
-// candidate beside it. What differs between the record and now has changed since;
-// what differs between now and the candidate is the candidate's effect.
+// Simulation takes recorded decisions again, once with the documents in force now
+// and once with a candidate added. A difference between the record and the first
+// result is a change since then; a difference between the two results is the
+// effect of the candidate.
 type Simulation struct {
 	now             *State
 	force, proposed stack.Stack
 }
 
-// NewSimulation places a candidate among what is in force in now, a state at the
-// end of the ledger. Overlays that have expired at the time at are left out.
+// NewSimulation returns a simulation of adding candidate to the documents in
+// force in now, which must be the state at the end of the ledger. Overlays that
+// have expired at the time at are omitted.
 func NewSimulation(now *State, candidate *draft.Document, at time.Time) (*Simulation, error) {
 	force := now.in.Stack().WithoutExpired(contract.Time(at))
 	proposed, err := draft.With(force, candidate)
@@ -29,16 +31,16 @@ func NewSimulation(now *State, candidate *draft.Document, at time.Time) (*Simula
 	return &Simulation{now, force, proposed}, nil
 }
 
-// Opinion is a verdict and why.
+// Opinion is the verdict of a simulated decision and its reason code.
 type Opinion struct {
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason_code"`
 }
 
-// Decide decides a recorded call under what is in force now and under the
-// candidate. Tools, their approvals, policies, roles and suspensions are today's;
-// what the call itself brought, its time, its labels and what its limits and its
-// approvers said stay as they were recorded.
+// Decide takes the decision about a recorded call with the documents in force now
+// and with the candidate. Tools, their approvals, policies, roles and suspensions
+// are those of now. Facts of the call itself, such as its time, its labels, the
+// result of its limits and its votes, are as recorded.
 func (s *Simulation) Decide(ctx context.Context, d *contract.Decision, args []byte) (now, would Opinion, err error) {
 	c := stack.Call{ID: d.CallID, Args: args}
 	if err := contract.Decode(d.Facts, &c.Facts); err != nil {

@@ -1,5 +1,7 @@
-// Package approval settles escalated calls: who may vote, when enough have,
-// and when the time is over. It is pure.
+// Package approval decides about votes on escalated calls: who may vote, which
+// vote settles the call, and when the time to vote is over. It is pure: the
+// caller loads the earlier votes and appends the result with the expected
+// sequence, so that two votes cannot both be the last.
 package approval
 
 import (
@@ -12,25 +14,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// Why a vote does not count.
+// The errors of Decide that callers distinguish.
 var (
 	ErrSettled = errors.New("the escalation is already settled")
 	ErrEarly   = errors.New("the escalation's time is not over")
 )
 
-// Vote is what somebody says about an escalated call.
+// Vote is a vote on an escalated call, before it is known whether it counts.
 type Vote struct {
 	Approver string
-	Roles    []string // held now
+	Roles    []string // roles that the approver holds now
 	Vote     string   // contract.Grant, Refuse or TimeOut
 	Reason   string
-	KID, Sig string // of a signed ballot, verified before
+	KID, Sig string // of a signed ballot, which the caller has verified
 }
 
-// Decide returns what to record of a vote, given the votes recorded before it. It
-// fails with ErrSettled where those settled the call, with ErrEarly for a TimeOut
-// before the escalation's end, and with an error that names the argument where the
-// vote does not count.
+// Decide returns the approval to record for a vote, given the votes recorded
+// before it. It returns ErrSettled if those settled the call, ErrEarly for a
+// TimeOut before the end of the time to vote, and otherwise an error that begins
+// with the name of the argument for which the vote does not count.
 func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now time.Time) (*contract.Approval, error) {
 	expires, err := contract.ParseTime(esc.Expires)
 	if err != nil {
@@ -66,7 +68,7 @@ func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now tim
 	return a, nil
 }
 
-// counts returns why somebody's vote on a call does not count, or nil.
+// counts returns the reason why the vote does not count, or nil.
 func counts(esc *contract.Escalated, before []contract.Approval, v *Vote) error {
 	switch {
 	case v.Reason == "":
@@ -76,13 +78,13 @@ func counts(esc *contract.Escalated, before []contract.Approval, v *Vote) error 
 	case slices.ContainsFunc(before, func(b contract.Approval) bool { return b.Approver == v.Approver }):
 		return errors.New("approver: has voted already")
 	case !entitled(esc.Rules, v.Roles):
-		return fmt.Errorf("approver: holds none of the roles asked for: %v", rolesOf(esc.Rules))
+		return fmt.Errorf("approver: holds none of the required roles: %v", rolesOf(esc.Rules))
 	}
 	return nil
 }
 
-// Facts is the votes as a decision sees them; ids are their events' ids, or
-// nil.
+// Facts returns the votes as facts of a decision. ids are the ids of the votes'
+// events, or nil.
 func Facts(votes []contract.Approval, ids []string) []guard.ApprovalFact {
 	var out []guard.ApprovalFact
 	for i, v := range votes {
@@ -98,6 +100,7 @@ func Facts(votes []contract.Approval, ids []string) []guard.ApprovalFact {
 	return out
 }
 
+// rolesOf returns the roles with which a vote can count under any of the rules.
 func rolesOf(rules []contract.ApprovalRule) []string {
 	var out []string
 	for i := range rules {
@@ -110,13 +113,14 @@ func rolesOf(rules []contract.ApprovalRule) []string {
 	return slices.Compact(out)
 }
 
+// entitled reports whether any of the roles makes a vote count.
 func entitled(rules []contract.ApprovalRule, roles []string) bool {
 	want := rolesOf(rules)
 	return slices.ContainsFunc(roles, func(r string) bool { return slices.Contains(want, r) })
 }
 
-// Expiry is when an escalation that began now ends: the shortest of its rules'
-// times.
+// Expiry returns when an escalation that begins now expires: after the shortest
+// time of its rules, and after guard.MaxApprovalTime at the latest.
 func Expiry(rules []contract.ApprovalRule, now time.Time) time.Time {
 	end := guard.MaxApprovalTime
 	for i := range rules {

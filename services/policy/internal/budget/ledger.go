@@ -1,7 +1,12 @@
-// Package budget is the budget ledger: what calls have reserved and used, of every
-// limit. Reservations and settlements are events of one aggregate; package limit
-// decides them, and an append that expects the last of them makes the decision hold
-// against every other instance.
+// Package budget is the shell around the budget ledger, which holds what calls
+// have reserved and used under every limit. Reservations and settlements are
+// events of one aggregate. The pure package limit decides about them; this
+// package appends the result with the expected sequence of the last change, so
+// that a decision that was taken on an outdated state is rejected and taken
+// again.
+//
+// It may use the log and the clock, and does not read policy documents. A new
+// measure is added in guard and limit, not here.
 package budget
 
 import (
@@ -25,24 +30,28 @@ import (
 
 const (
 	aggregate = "budget"
-	// maxBatch bounds what one append reserves and settles.
+	// maxBatch is the greatest number of reservations and settlements in one
+	// append.
 	maxBatch = 256
-	// linger is how long settlements wait for a reservation to be written with
-	// them. Until then they hold back too much, never too little.
+	// linger is how long a settlement waits for a reservation to be written with
+	// it. Meanwhile the account holds too much and never too little, so a limit
+	// cannot be exceeded.
 	linger = 5 * time.Millisecond
-	// takeOver is how long a reservation may stay open before any instance
-	// looks for its call's outcome; the one that saw it comes first.
+	// takeOver is how long a reservation may stay open before every instance
+	// looks for the call's outcome. Before that, only the instance that reserved
+	// does.
 	takeOver = 3 * time.Second
-	// lookBack is how many entries before a reservation its call's outcome may be.
-	// Of two deliveries of a proposal, the later one may reserve after the other's
-	// outcome was recorded, and its instance may fail before it notices.
+	// lookBack is how many entries before a reservation the outcome of its call may
+	// be. If a proposal is delivered twice, the later delivery may reserve after the
+	// outcome of the earlier one was recorded.
 	lookBack = 1 << 18
 )
 
-// Ledger is one instance's hold on the budget ledger. All that waits is decided
-// together and appended as one event, with the expectation that the ledger has not
-// changed since; the losing writer reloads and retries. So two instances, or 64
-// callers, never spend the same room.
+// Ledger is one instance's access to the budget ledger. All pending requests are
+// decided together and appended as one event with the expected sequence; the
+// losing writer reloads and retries. Two instances, or 64 concurrent callers,
+// therefore never reserve the same remaining amount. Methods may be called
+// concurrently.
 type Ledger struct {
 	emit   *emit.Emitter
 	log    *slog.Logger
@@ -53,29 +62,33 @@ type Ledger struct {
 
 	mu    sync.Mutex
 	state limit.State
-	last  uint64               // sequence of the last change folded in
-	since map[string]openSince // of open reservations
+	last  uint64               // sequence of the last change that state includes
+	since map[string]openSince // open reservations, by call id
 
-	executors map[string]string // of calls that this instance reserved for, until they are settled
+	executors map[string]string // executor by call id, for open reservations of this instance
 }
 
-// New makes a ledger that appends through m. limits returns the limits in force;
-// it must be safe for concurrent use.
+// New returns a ledger that appends through m. limits returns the limits in
+// force, and must be safe for concurrent use. Run must be started before Reserve
+// can return.
 func New(m *emit.Emitter, log *slog.Logger, limits func() []guard.Limit) *Ledger {
 	return &Ledger{emit: m, log: log, limits: limits, requests: make(chan request), outcomes: make(chan limit.Outcome, maxBatch),
 		since: map[string]openSince{}, executors: map[string]string{}}
 }
 
-// openSince is what an instance knows of an open reservation.
+// openSince is the age of an open reservation, and where to search for the outcome
+// of its call.
 type openSince struct {
-	seq  uint64 // of the change that made it
-	from uint64 // where the sweep begins to look for the call's outcome
-	at   time.Time
+	seq  uint64    // sequence of the change that made the reservation
+	from uint64    // sequence at which Sweep begins its search
+	at   time.Time // when this instance read the change
 }
 
+// request is a reservation that Run has yet to write. early receives the expected
+// result, answer the certain one.
 type request struct {
 	limit.Request
-	executor      string // of the call
+	executor      string // service that will execute the call
 	early, answer chan answered
 }
 
@@ -86,9 +99,11 @@ type answered struct {
 
 func (b *Ledger) filter() string { return bus.AggregateFilter(b.emit.Tenant, "policy", aggregate) }
 
-// Reserve sets aside what a call of an executor may use. What it returns is certain
-// where it refuses. Where it grants, the reservation is being appended, and is
-// durable once final has returned the same fact. Run must be running.
+// Reserve sets aside what a call of an executor may use. A refusal is certain
+// when Reserve returns. A granted reservation is being appended at that time, and
+// is durable once final has returned the same fact; final may return another fact
+// if another instance appended first. Run must be running. Both return the error
+// of ctx when it ends.
 func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
 	q := request{r, executor, make(chan answered, 1), make(chan answered, 1)}
 	select {
@@ -114,8 +129,9 @@ func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) 
 	return a.fact, func() (guard.BudgetFact, error) { return a.fact, nil }, a.err
 }
 
-// Run appends reservations and settlements until ctx ends; starting ends when
-// there is no use in reading the ledger any more.
+// Run appends reservations and settlements until ctx ends. It first reads the
+// ledger; when starting ends before that is done, it returns nil. It returns the
+// error of that first read, and logs later ones.
 func (b *Ledger) Run(ctx, starting context.Context) error {
 	if err := b.Read(starting); err != nil {
 		if starting.Err() != nil {
@@ -142,8 +158,8 @@ func (b *Ledger) Run(ctx, starting context.Context) error {
 	}
 }
 
-// collect waits for requests and outcomes, and returns all that have come; none
-// once ctx has ended.
+// collect waits for a request or an outcome and returns all that are pending, or
+// none once ctx has ended.
 func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome) {
 	select {
 	case <-ctx.Done():
@@ -171,8 +187,8 @@ func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome)
 	return rs, os
 }
 
-// write decides requests and outcomes, appends what they come to, and retries where
-// another instance was first. It returns a fact for each request.
+// write decides about requests and outcomes and appends the result. It retries if
+// another instance appended first. It returns one fact for each request.
 func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([]guard.BudgetFact, error) {
 	asks := make([]limit.Request, len(rs))
 	for i := range rs {
@@ -189,7 +205,8 @@ func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([
 			}
 		}
 		if len(ev.Reserved) == 0 && len(ev.Settled) == 0 {
-			// Nothing to write, but the answer must rest on the ledger as it is.
+			// Nothing has to be written, but the facts must rest on the current
+			// ledger.
 			behind, err := b.behind(ctx, last)
 			if err != nil {
 				return nil, err
@@ -228,7 +245,8 @@ func (b *Ledger) behind(ctx context.Context, last uint64) (bool, error) {
 	return en.Seq > last, err
 }
 
-// Read folds what other instances appended.
+// Read applies the changes that other instances appended since the last read. It
+// returns the error of the log, or an error for a change that cannot be decoded.
 func (b *Ledger) Read(ctx context.Context) error {
 	b.mu.Lock()
 	from := b.last + 1
@@ -251,8 +269,8 @@ func (b *Ledger) Read(ctx context.Context) error {
 	return nil
 }
 
-// fold folds the change at a sequence in, unless it is in: what this instance
-// writes, sweep may read before the append has returned.
+// fold applies the change at a sequence unless it was applied before: Sweep may
+// read a change that this instance wrote before the append has returned.
 func (b *Ledger) fold(seq uint64, ev *events.BudgetChanged) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -270,7 +288,7 @@ func (b *Ledger) fold(seq uint64, ev *events.BudgetChanged) {
 	}
 }
 
-// executes notes which services may end the calls that hold a reservation.
+// executes records which service may end each call that holds a reservation.
 func (b *Ledger) executes(rs []request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -281,8 +299,8 @@ func (b *Ledger) executes(rs []request) {
 	}
 }
 
-// Watched reports whether outcomes have to be followed: there are limits, or
-// reservations that are not settled.
+// Watched reports whether outcomes must be followed, because there are limits or
+// open reservations. Without either, following them would only cost time.
 func (b *Ledger) Watched() bool {
 	if len(b.limits()) > 0 {
 		return true
@@ -292,9 +310,9 @@ func (b *Ledger) Watched() bool {
 	return len(b.since) > 0
 }
 
-// From returns the sequence from which outcomes have to be followed, given the
-// ledger's last one: outcomes come after their reservations, but for those that the
-// sweep finds.
+// From returns the first sequence from which outcomes must be followed, if tail is
+// the last sequence of the ledger: that of the oldest open reservation. Sweep finds
+// the outcomes that were recorded before their reservation.
 func (b *Ledger) From(tail uint64) uint64 {
 	from := tail + 1
 	b.mu.Lock()
@@ -305,8 +323,8 @@ func (b *Ledger) From(tail uint64) uint64 {
 	return from
 }
 
-// Outcome settles the reservation of a call as its outcome is recorded. It is passed
-// over where the call holds no reservation of this instance's.
+// Outcome settles the reservation of a call with its recorded outcome. It does
+// nothing if the call has no open reservation, or none of this instance.
 func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 	call := contract.PeekCallID(en.Data)
 	b.mu.Lock()
@@ -317,9 +335,9 @@ func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 	}
 }
 
-// executorOf returns the service that recorded an outcome, if policy allowed it the
-// call, or "". The reservation may be younger than the permission, where a proposal
-// was delivered twice.
+// executorOf returns the service that recorded an outcome if policy allowed that
+// service the call, and otherwise "". It searches from the first event, because a
+// reservation of a second delivery may be later than the permission.
 func (b *Ledger) executorOf(ctx context.Context, outcome eventlog.Entry) string {
 	e, err := eventlog.Open(outcome)
 	if err != nil {
@@ -337,9 +355,9 @@ func (b *Ledger) executorOf(ctx context.Context, outcome eventlog.Entry) string 
 	return ""
 }
 
-// ended settles a call by an outcome that its executor or policy recorded, and
-// by no other. Where executor is empty, another instance reserved for the
-// call: it settles, or sweep does.
+// ended settles a call with an outcome that its executor or policy recorded;
+// outcomes of other services are ignored. If executor is empty, another instance
+// made the reservation, and that instance or Sweep settles it.
 func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) {
 	e, err := eventlog.Open(en)
 	if err != nil || e.Service() != "policy" && e.Service() != executor {
@@ -359,9 +377,9 @@ func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) 
 	}
 }
 
-// Sweep settles, once a second until ctx ends, reservations that stayed open: of
-// instances that failed, of calls that ended while no instance followed, and of
-// calls that had ended before their reservation was made.
+// Sweep settles, once a second until ctx ends, reservations that have stayed open:
+// those of instances that failed, those of calls that ended while no instance
+// followed outcomes, and those made after their call had ended.
 func (b *Ledger) Sweep(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -377,8 +395,8 @@ func (b *Ledger) Sweep(ctx context.Context) {
 	}
 }
 
-// lookUp settles a late call's reservation if the call's outcome is on the ledger.
-// Where it is not, the next look begins at the reservation.
+// lookUp settles the reservation of a late call if the call's outcome is on the
+// ledger. Otherwise the next search begins at the reservation.
 func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 	found := false
 	for en, err := range b.emit.Log.Scan(ctx, bus.ChainFilter(b.emit.Tenant, l.session), l.from) {
@@ -407,7 +425,7 @@ type lateCall struct {
 	seq, from     uint64 // as in openSince
 }
 
-// late lists them, the oldest reservation first.
+// late returns those calls, in order of their reservations.
 func (b *Ledger) late() []lateCall {
 	var out []lateCall
 	b.mu.Lock()
@@ -421,26 +439,28 @@ func (b *Ledger) late() []lateCall {
 	return out
 }
 
-// Rows lists the accounts, sorted.
+// Rows returns the accounts, sorted by account and window. The caller owns the
+// slice.
 func (b *Ledger) Rows() []limit.Row {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.state.Rows()
 }
 
-// Dump returns the canonical form of what the ledger holds, and the sequence that
-// it was last changed by.
+// Dump returns the canonical form of the budget ledger and the sequence of the
+// last change in it, for comparison with replay.
 func (b *Ledger) Dump() (at uint64, lines []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.last, b.state.Dump()
 }
 
-// View is the budget ledger folded event by event, without a hold on it: the view
-// policy.budget, in replay. The zero value is empty.
+// View is the budget ledger built from events, without the ability to append: the
+// view policy.budget in replay. The zero value is the empty view.
 type View struct{ state limit.State }
 
-// Apply folds one budget_changed event in; of another service it is passed over.
+// Apply applies one budget_changed event. Events of other services than policy
+// are ignored, since they could forge settlements.
 func (v *View) Apply(e *contract.Event) error {
 	var ev events.BudgetChanged
 	if err := contract.Decode(e.Data, &ev); err != nil || e.Service() != "policy" {
@@ -450,5 +470,6 @@ func (v *View) Apply(e *contract.Event) error {
 	return nil
 }
 
-// Dump is the view's canonical form: sorted JSON lines.
+// Dump returns the canonical form of the view, sorted lines of JSON, as
+// Ledger.Dump does.
 func (v *View) Dump() []byte { return v.state.Dump() }

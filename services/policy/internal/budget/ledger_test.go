@@ -21,7 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
 
-// flaky is a ledger on which fail says which appends fail after they are stored.
+// flaky is a log whose next fail appends are stored but return an error, as if
+// the acknowledgement was lost.
 type flaky struct {
 	*memlog.Log
 	mu   sync.Mutex
@@ -43,12 +44,13 @@ func (l *flaky) AppendExpect(ctx context.Context, subject, id string, data []byt
 
 var three = []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 3, Window: "concurrent"}}
 
+// member returns a ledger of one instance of policy.
 func member(log eventlog.Log, name string, limits []guard.Limit) *Ledger {
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/" + name, Now: time.Now}
 	return New(m, slog.New(slog.NewTextHandler(io.Discard, nil)), func() []guard.Limit { return limits })
 }
 
-// bubble runs f with n members of one ledger that are running.
+// bubble runs f in a synctest bubble with n running members of one ledger.
 func bubble(t *testing.T, n int, f func(ctx context.Context, log *flaky, ms []*Ledger)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -60,7 +62,7 @@ func bubble(t *testing.T, n int, f func(ctx context.Context, log *flaky, ms []*L
 			ms = append(ms, member(log, fmt.Sprint("policy-", i), three))
 			go ms[i].Run(ctx, ctx)
 		}
-		synctest.Wait() // each has read the empty ledger
+		synctest.Wait() // every member has read the empty ledger
 		f(ctx, log, ms)
 	})
 }
@@ -69,7 +71,8 @@ func asked(call string) limit.Request {
 	return limit.Request{CallID: call, Facts: &guard.Facts{Actor: "alice", Session: "s-1", Tenant: "t"}, Amounts: contract.Amounts{Calls: 1}}
 }
 
-// take reserves and waits until it is certain; refused is the reason why not.
+// take reserves and waits until the reservation is durable. refused is the reason
+// code of a refusal.
 func take(ctx context.Context, b *Ledger, call string) (refused string, err error) {
 	_, final, err := b.Reserve(ctx, asked(call), "judge")
 	if err != nil {
@@ -79,7 +82,7 @@ func take(ctx context.Context, b *Ledger, call string) (refused string, err erro
 	return f.Refused, err
 }
 
-// record stores an event of a call's.
+// record appends an event of a call.
 func record(t *testing.T, log eventlog.Log, service, name, target, call string, data []byte) eventlog.Entry {
 	t.Helper()
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: service + "/" + service + "-1", Now: time.Now}
@@ -96,12 +99,13 @@ func record(t *testing.T, log eventlog.Log, service, name, target, call string, 
 	return en
 }
 
+// outcome appends a successful outcome of a call.
 func outcome(t *testing.T, log eventlog.Log, service, call string) eventlog.Entry {
 	return record(t, log, service, contract.EventEffectRecorded, "", call, contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: call, Status: contract.Succeeded}}))
 }
 
-// TestNeverOverspent: however many members reserve at once, and however many answers
-// are lost, no more is granted than the limit has.
+// TestNeverOverspent shows that no more is granted than the limit permits, with
+// several members that reserve concurrently and with lost acknowledgements.
 func TestNeverOverspent(t *testing.T) {
 	bubble(t, 3, func(ctx context.Context, log *flaky, ms []*Ledger) {
 		log.fail = 2
@@ -111,7 +115,7 @@ func TestNeverOverspent(t *testing.T) {
 		for i := range 24 {
 			wg.Go(func() {
 				call := fmt.Sprint("c-", i)
-				for { // a delivery after the other, until one is certain
+				for { // one delivery after the other, until one has a certain result
 					refused, err := take(ctx, ms[i%3], call)
 					if err != nil {
 						continue
@@ -163,8 +167,8 @@ func TestNeverOverspent(t *testing.T) {
 	})
 }
 
-// TestWhoSettles: an outcome settles a reservation where the executor or policy
-// recorded it, once; what another service records does not.
+// TestWhoSettles shows that an outcome settles a reservation once, and only if
+// the executor or policy recorded it.
 func TestWhoSettles(t *testing.T) {
 	bubble(t, 1, func(ctx context.Context, log *flaky, ms []*Ledger) {
 		b := ms[0]
@@ -202,8 +206,9 @@ func TestWhoSettles(t *testing.T) {
 	})
 }
 
-// TestSweep: reservations of an instance that died are settled by another, by the
-// outcome of who was allowed the call; and so is one that was made too late.
+// TestSweep shows that reservations of an instance that died are settled by
+// another instance, with the outcome of the permitted executor, and that a
+// reservation made after the outcome is settled, too.
 func TestSweep(t *testing.T) {
 	bubble(t, 2, func(ctx context.Context, log *flaky, ms []*Ledger) {
 		dead, b := ms[0], ms[1]
@@ -214,7 +219,7 @@ func TestSweep(t *testing.T) {
 			record(t, log, "policy", contract.EventAllowed, "judge", call, contract.Bytes(&contract.Allowed{}))
 		}
 		outcome(t, log, "judge", "c-1")
-		outcome(t, log, "vault-broker", "c-2") // was not allowed it
+		outcome(t, log, "vault-broker", "c-2") // policy allowed the call to judge only
 		if b.Watched() != true || b.From(99) != 100 {
 			t.Error("where to follow from is wrong before it has read")
 		}
@@ -242,8 +247,8 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// TestNotRunning: a caller does not wait for a ledger without a writer, and what
-// the ledger holds must be readable.
+// TestNotRunning shows that Reserve ends with its context if Run is not running,
+// and that an unreadable change is an error.
 func TestNotRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &memlog.Log{}

@@ -1,7 +1,12 @@
-// Package cpi checks a stack of policies for consistency before any of it is
-// put in force: structure, references, contradictions, widening and rules that
-// can never speak. It is pure, and conservative: what it cannot show to be
-// reachable or disjoint it takes to overlap.
+// Package cpi is the consistency check of a stack of policies before any of it
+// comes into force. It finds malformed documents, references to unknown names,
+// contradictions, rules of lower layers that permit what P0 reserves, and rules
+// that can never apply.
+//
+// It is pure, and imports no policy language: package rego describes bundles as
+// clauses. The check is conservative: rules that it cannot prove to be disjoint
+// are treated as overlapping. A new check is a method of checker that Validate
+// calls, and a new value of Finding.Check.
 package cpi
 
 import (
@@ -13,41 +18,45 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// Clause is one rule of a bundle as far as it can be read without running it:
-// it answers for kinds that match Kind when every condition holds.
+// Clause is one rule of a bundle, as far as it can be read without evaluating it.
+// The rule applies to calls whose kind matches Kind and for which every condition
+// holds.
 type Clause struct {
-	At      string   // file:line
-	Chain   int      // clauses of one chain are tried in order; chains are tried together
-	Conds   []string // normalised text; equal text means equal meaning
+	At      string   // file:line of the rule
+	Chain   int      // clauses of one chain are tried in order; different chains are independent
+	Conds   []string // normalized text; conditions with equal text are equal
 	Kind    string   // exact, or prefix ending in "*"
-	Verdict string   // empty: computed, not written
+	Verdict string   // empty = computed by the rule
 	Reason  string
-	Fault   string // why the answer can never be accepted, or empty
+	Fault   string // why the answer would always be rejected, or empty
 	Sandbox *contract.Sandbox
 }
 
-// Bundle is one P1 bundle's clauses, in order.
+// Bundle is one P1 bundle: its clauses in order, and the names it compares its
+// input with.
 type Bundle struct {
 	Name       string
 	Clauses    []Clause
 	References []Reference
 }
 
-// Stack is what would be in force.
+// Stack is the set of documents that would be in force together if the checked
+// document were activated.
 type Stack struct {
 	P0       *guard.Ceilings
 	Bundles  []Bundle // in order of precedence
 	Overlays []guard.Overlay
 	Limits   []guard.Limit
-	Known    *Known // nil = unknown: what documents name is not looked for
+	Known    *Known // nil = names in the documents are not checked
 }
 
-// Finding is one thing wrong. Errors keep a stack from being activated.
+// Finding is one fault of a stack. A stack with a finding of severity "error"
+// cannot be activated.
 type Finding struct {
-	Severity string `json:"severity"` // error, warning
+	Severity string `json:"severity"` // error or warning
 	Check    string `json:"check"`    // structure, reference, expired, contradiction, widening, unreachable, lockout
 	Where    string `json:"where"`
-	Pointer  string `json:"pointer,omitempty"` // into the document (RFC 6901)
+	Pointer  string `json:"pointer,omitempty"` // JSON pointer into the document (RFC 6901)
 	Message  string `json:"message"`
 }
 
@@ -59,14 +68,16 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s: %s: %s: %s", f.Severity, f.Check, f.Where, f.Message)
 }
 
-// Errors picks the findings that forbid activation.
+// Errors returns the findings that prevent activation, in their order. It does
+// not change fs.
 func Errors(fs []Finding) []Finding {
 	return slices.DeleteFunc(slices.Clone(fs), func(f Finding) bool { return f.Severity != "error" })
 }
 
-// families are the first parts of all kinds there can be.
+// families lists the prefixes of all kinds that can exist.
 var families = []string{"audit.", "client.", "judge.", "lab.", "llm.", "policy.", "tool.", "vault.", "work."}
 
+// checker collects the findings about one stack.
 type checker struct {
 	s   *Stack
 	out []Finding
@@ -76,7 +87,8 @@ func (c *checker) add(severity, check, where, format string, args ...any) {
 	c.out = append(c.out, Finding{Severity: severity, Check: check, Where: where, Message: fmt.Sprintf(format, args...)})
 }
 
-// Validate reports everything wrong with a stack, in the order of its layers.
+// Validate returns every fault of a stack, ordered by layer: ceilings, bundles,
+// overlays, limits, then references.
 func Validate(s *Stack) []Finding {
 	c := &checker{s: s}
 	c.ceilings()
@@ -114,7 +126,8 @@ func (c *checker) ceilings() {
 	}
 }
 
-// kind checks that a pattern names something.
+// kind checks that a pattern can match a kind, and warns if it matches none in
+// the catalog.
 func (c *checker) kind(where, pattern string) {
 	if pattern == "*" {
 		return
@@ -160,7 +173,7 @@ func (c *checker) bundle(b *Bundle) {
 	}
 }
 
-// widens finds rules of P1 that grant what P0 keeps.
+// widens finds rules of P1 that permit what P0 forbids or leaves to approvers.
 func (c *checker) widens(where string, x *Clause) {
 	p := c.s.P0
 	if p == nil {
@@ -188,6 +201,8 @@ func (c *checker) widens(where string, x *Clause) {
 	}
 }
 
+// beyond returns the name of the first limit of s that exceeds the ceiling, or
+// "".
 func beyond(s, ceiling *contract.Sandbox) string {
 	for _, f := range []struct {
 		name   string
@@ -201,8 +216,8 @@ func beyond(s, ceiling *contract.Sandbox) string {
 	return ""
 }
 
-// between finds rules of later bundles that an earlier bundle always answers
-// for.
+// between finds rules of later bundles that never apply, because an earlier
+// bundle answers every call that they match.
 func (c *checker) between() {
 	for i := range c.s.Bundles {
 		for j := range c.s.Bundles[:i] {
@@ -220,7 +235,8 @@ func (c *checker) between() {
 	}
 }
 
-// limits finds limits looser than the ceilings' own for the same thing.
+// limits finds limits that exceed the ceilings' limit on the same level, measure
+// and window.
 func (c *checker) limits() {
 	if err := guard.CheckLimits(c.s.Limits); err != nil {
 		c.add("error", "structure", "limits", "%v", err)
@@ -240,7 +256,7 @@ func (c *checker) limits() {
 	}
 }
 
-// covers reports whether every kind of b is one of a.
+// covers reports whether pattern a matches every kind that pattern b matches.
 func covers(a, b string) bool {
 	prefix, wild := strings.CutSuffix(a, "*")
 	return a == b || wild && strings.HasPrefix(strings.TrimSuffix(b, "*"), prefix)
@@ -261,20 +277,22 @@ func meet(a, b string) bool {
 	return ta == tb
 }
 
+// coversAll reports whether every pattern of b is covered by a pattern of a.
 func coversAll(a, b []string) bool {
 	return !slices.ContainsFunc(b, func(k string) bool {
 		return !slices.ContainsFunc(a, func(p string) bool { return covers(p, k) })
 	})
 }
 
+// subset reports whether b holds every element of a.
 func subset(a, b []string) bool {
 	return !slices.ContainsFunc(a, func(x string) bool { return !slices.Contains(b, x) })
 }
 
-// subsumes: whenever x would answer, y does.
+// subsumes reports whether y applies to every call that x applies to.
 func subsumes(y, x *Clause) bool { return covers(y.Kind, x.Kind) && subset(y.Conds, x.Conds) }
 
-// overlap: some call could make both answer.
+// overlap reports whether both could apply to the same call.
 func overlap(y, x *Clause) bool {
 	if !meet(y.Kind, x.Kind) {
 		return false
@@ -289,7 +307,8 @@ func overlap(y, x *Clause) bool {
 	return true
 }
 
-// differ: two equations of one thing with different constants.
+// differ reports whether the conditions compare the same term with different
+// constants, so that they cannot both hold.
 func differ(a, b string) bool {
 	la, ra, ok1 := strings.Cut(a, " == ")
 	lb, rb, ok2 := strings.Cut(b, " == ")
@@ -300,6 +319,8 @@ func constant(s string) bool {
 	return strings.HasPrefix(s, `"`) || s == "true" || s == "false" || s != "" && strings.Trim(s, "0123456789.-") == ""
 }
 
+// sameAnswer reports whether both clauses have the same constant answer, so that
+// their overlap is harmless.
 func sameAnswer(y, x *Clause) bool {
 	return y.Verdict != "" && y.Verdict == x.Verdict && y.Reason == x.Reason && y.Sandbox == nil && x.Sandbox == nil
 }

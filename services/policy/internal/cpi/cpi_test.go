@@ -29,8 +29,8 @@ func overlay(rules ...guard.OverlayRule) []guard.Overlay {
 
 func bundle(cs ...Clause) []Bundle { return []Bundle{{Name: "b", Clauses: cs}} }
 
-// TestValidate: each case is one stack and what is to be found in it; "" is a
-// sound one. The reference calls a P0 ESCALATE under a lower ALLOW consistent.
+// TestValidate checks one stack per case and the finding that it must result in;
+// "" means that the stack is sound.
 func TestValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		stack Stack

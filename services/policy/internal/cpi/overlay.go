@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// overlay checks one P2 document. One that is not well-formed is not looked at
-// further.
+// overlay checks one P2 document. If the document is malformed, that is the only
+// finding about it.
 func (c *checker) overlay(o *guard.Overlay) {
 	where := "p2 " + o.ID
 	if err := o.Validate(); err != nil {
@@ -41,7 +41,7 @@ func (c *checker) overlay(o *guard.Overlay) {
 	}
 }
 
-// expired finds an overlay that is to be put in force after its time.
+// expired finds an overlay that would come into force after it has expired.
 func (c *checker) expired(where string, o *guard.Overlay) {
 	k := c.s.Known
 	if k == nil || o.Expires == "" || o.Expires > k.Now || k.Layer != "p2" || k.Name != o.ID {
@@ -51,8 +51,8 @@ func (c *checker) expired(where string, o *guard.Overlay) {
 		Message: fmt.Sprintf("the overlay expired at %s, it is %s now", o.Expires, k.Now)})
 }
 
-// ruleKinds checks the kinds of a rule: each names something, and is among those
-// that the overlay permits at all.
+// ruleKinds checks that the kinds of a rule can exist and are permitted by
+// only_kinds.
 func (c *checker) ruleKinds(at string, o *guard.Overlay, r *guard.OverlayRule) {
 	for _, k := range r.Kinds {
 		c.kind(at, k)
@@ -62,7 +62,7 @@ func (c *checker) ruleKinds(at string, o *guard.Overlay, r *guard.OverlayRule) {
 	}
 }
 
-// ruleReason checks that a rule's reason code belongs to its verdict.
+// ruleReason checks that the reason code of a rule belongs to its verdict.
 func (c *checker) ruleReason(at string, r *guard.OverlayRule) {
 	info, ok := contract.Reasons[r.Reason]
 	switch {
@@ -73,39 +73,39 @@ func (c *checker) ruleReason(at string, r *guard.OverlayRule) {
 	}
 }
 
-// ruleAfter finds a rule that never answers because rule j, before it, answers
-// every call that it could.
+// ruleAfter finds a rule that never applies because the earlier rule j matches
+// every call that it matches.
 func (c *checker) ruleAfter(at string, r, before *guard.OverlayRule, j int) {
 	if !answersAll(before, r) {
 		return
 	}
 	same := coversAll(r.Kinds, before.Kinds) && len(before.Labels) == len(r.Labels) && len(before.Classes) == len(r.Classes)
 	if before.Verdict != r.Verdict && same {
-		c.add("error", "contradiction", at, "rules[%d] answers the same calls with %s", j, before.Verdict)
+		c.add("error", "contradiction", at, "rules[%d] matches the same calls with %s", j, before.Verdict)
 	} else {
 		c.add("error", "unreachable", at, "rules[%d] answers before it, always", j)
 	}
 }
 
-// answersAll reports whether y answers every call that x would.
+// answersAll reports whether y matches every call that x matches.
 func answersAll(y, x *guard.OverlayRule) bool {
 	return coversAll(y.Kinds, x.Kinds) && subset(y.Labels, x.Labels) &&
 		(len(y.Classes) == 0 || len(x.Classes) > 0 && subset(x.Classes, y.Classes))
 }
 
-// lockout finds overlays that no principal could retire.
+// lockout finds overlays that would deny their own retirement to every principal.
 func (c *checker) lockout(where string, o *guard.Overlay) {
 	if o.Scope != "tenant" || o.Expires != "" {
 		return
 	}
 	const retire = "policy.retire"
 	if len(o.Only) > 0 && !slices.ContainsFunc(o.Only, func(k string) bool { return guard.MatchKind(k, retire) }) {
-		c.add("error", "lockout", where, "only_kinds leaves out %s for the whole tenant: nobody could retire it; list it, or set expires", retire)
+		c.add("error", "lockout", where, "only_kinds leaves out %s for the whole tenant: it could not be retired; list it, or set expires", retire)
 	}
 	for i := range o.Rules {
 		r := &o.Rules[i]
 		if r.Verdict == contract.Deny && len(r.Labels) == 0 && slices.ContainsFunc(r.Kinds, func(k string) bool { return guard.MatchKind(k, retire) }) {
-			c.add("error", "lockout", fmt.Sprintf("%s rules[%d]", where, i), "denies %s for the whole tenant: nobody could retire it; leave it out, or set expires", retire)
+			c.add("error", "lockout", fmt.Sprintf("%s rules[%d]", where, i), "denies %s for the whole tenant: it could not be retired; leave it out, or set expires", retire)
 		}
 	}
 }

@@ -8,46 +8,48 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// Known is what the mesh has, as far as a policy can name it, and which document
-// is to be put in force. What that document names must exist. What documents
-// already in force name may have gone since: that is a warning.
+// Known is the set of names that exist in the mesh and that policies can refer
+// to, with the document that is to be activated. Every name in that document must
+// exist. A missing name in another document, which is in force already, is only a
+// warning, since it may have been removed later.
 type Known struct {
-	Layer, Name string // p0, p1, p2 or limits
-	Lenient     bool   // references of the document itself are warnings too
+	Layer, Name string // the document to activate: p0, p1, p2 or limits
+	Lenient     bool   // missing names are warnings in every document
 
 	Now                                              string // contract.TimeFormat
 	Executors, Hosts, Keys, Kinds, Principals, Roles []string
 	Secrets                                          []string
 	Tenant                                           string
-	// Actor and Session look beyond the lists: who has acted, what has been opened.
+	// Actor and Session report whether a principal has ever acted and whether a
+	// session was opened; they complement the lists.
 	Actor, Session func(string) bool
 }
 
-// Reference is a name that a bundle compares a part of its input with.
+// Reference is a comparison of a part of a bundle's input with a constant name.
 type Reference struct {
 	At    string // file:line
 	Path  string // e.g. input.actor
 	Value string
 }
 
-// classes are the effect classes there are.
+// classes lists the effect classes, from read-only to irreversible.
 var classes = []string{"E0", "E1", "E2", "E3", "E4"}
 
-// named is one name in a document.
+// named is one name that a document refers to.
 type named struct {
-	layer, name    string // of the document
+	layer, name    string // the document
 	where, pointer string
 	what, value    string
 }
 
-// pathOf says what a part of a bundle's input names.
+// pathOf maps a path in a bundle's input to the type of name that it holds.
 var pathOf = map[string]string{
 	"input.kind": "kind", "input.tool": "tool", "input.actor": "principal", "input.on_behalf_of": "principal", "input.session": "session",
 	"input.tenant": "tenant", "input.roles": "role", "input.key.id": "key", "input.about.executor": "executor", "input.about.class": "class",
 	"input.about.secrets": "secret", "input.about.egress_hosts": "host",
 }
 
-// references checks that every name of the stack names something.
+// references checks that every name in the stack exists.
 func (c *checker) references() {
 	if c.s.Known == nil {
 		return
@@ -61,8 +63,8 @@ func (c *checker) references() {
 			continue
 		}
 		severity := "warning"
-		// A session begins with its first call, and functions that clients bring along
-		// are in no catalog: a policy may be meant to be there first.
+		// A session begins with its first call, and functions of clients are in
+		// no catalog. A policy about them may be activated before they exist.
 		open := n.what == "session" || strings.HasPrefix(n.value, "client.") && n.what == "kind"
 		if k := c.s.Known; !open && n.layer == k.Layer && n.name == k.Name && !k.Lenient {
 			severity = "error"
@@ -72,7 +74,7 @@ func (c *checker) references() {
 	}
 }
 
-// names lists every name in the documents of a stack.
+// names returns every name in the documents of a stack.
 func (s *Stack) names() []named {
 	var out []named
 	add := func(layer, name, where, pointer, what string, values ...string) {
@@ -122,7 +124,7 @@ func (s *Stack) names() []named {
 	return out
 }
 
-// subjectOf is what a scope's or level's subject names.
+// subjectOf returns the type of name that the subject of a scope or level holds.
 func subjectOf(level string) string {
 	if level == "agent" {
 		return "principal"
@@ -130,8 +132,8 @@ func subjectOf(level string) string {
 	return level
 }
 
-// has reports whether something exists, and what there is of its sort. Of a sort
-// that nothing is known of, everything exists.
+// has reports whether a name exists, and returns the names of its type. If the
+// mesh has no list for a type, every name of it exists.
 func (k *Known) has(what, value string) (exists bool, there []string) {
 	switch what {
 	case "principal":
@@ -151,7 +153,7 @@ func (k *Known) has(what, value string) (exists bool, there []string) {
 	return slices.Contains(there, value), there
 }
 
-// sorts lists what there is of each sort of name.
+// sorts maps a type of name to the function that returns its existing names.
 var sorts = map[string]func(*Known) []string{
 	"kind": func(k *Known) []string { return k.Kinds },
 	"tool": func(k *Known) (tools []string) {
@@ -172,17 +174,18 @@ var sorts = map[string]func(*Known) []string{
 	"organization": func(k *Known) []string { return []string{tenantPart(k.Tenant, 1)} },
 }
 
-// tenantPart returns the first n of a tenant's parts: organization, project and
-// environment.
+// tenantPart returns the first n of a tenant's three parts: organization, project
+// and environment.
 func tenantPart(tenant string, n int) string {
 	parts := strings.SplitN(tenant, "_", 3)
 	return strings.Join(parts[:min(n, len(parts))], "_")
 }
 
-// maxNamed bounds how much of what exists a finding lists.
+// maxNamed is the greatest number of existing names that a finding lists.
 const maxNamed = 8
 
-// suggestion names what was probably meant, or what there is.
+// suggestion returns the existing name that is most similar to value, or a list
+// of existing names, as the end of a message.
 func suggestion(value string, there []string) string {
 	best, at := "", len(value)/3+2
 	for _, x := range there {
@@ -201,7 +204,7 @@ func suggestion(value string, there []string) string {
 	return "; there is " + strings.Join(there, ", ")
 }
 
-// distance is how many edits make a into b (Levenshtein).
+// distance returns the Levenshtein distance of a and b in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -9,14 +9,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
+// knows returns a mesh with some names, in which the document with this layer and
+// name is to be activated.
 func knows(layer, name string) *Known {
 	return &Known{Layer: layer, Name: name, Now: "2026-03-03T12:00:00.000Z", Executors: []string{"session-runner"}, Hosts: []string{"mail.example"}, Keys: []string{"team"},
 		Kinds: []string{"tool.rm", "tool.pay", "tool.cmd.upper"}, Principals: []string{"alice"}, Roles: []string{"finance"}, Secrets: []string{"api-key"}, Tenant: "acme_shop_prod",
 		Actor: func(s string) bool { return s == "bob" }, Session: func(s string) bool { return s == "s-1" }}
 }
 
-// TestReferences: what a document names must exist, and the refusal says where in
-// the document and what was probably meant.
+// TestReferences shows that a name that does not exist is an error, which tells
+// where in the document it is and which name is similar.
 func TestReferences(t *testing.T) {
 	rule := func(change func(*guard.OverlayRule)) *guard.Overlay {
 		r := guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "ESCALATE_A", Verdict: contract.Escalate, Approval: &contract.ApprovalRule{Quorum: 1, Roles: []string{"finance"}, TimeoutMS: 1000}}
@@ -32,7 +34,7 @@ func TestReferences(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		doc  any
-		want string // of the one error; "" = none
+		want string // part of the only error; "" = no error
 	}{
 		"all there":           {rule(func(*guard.OverlayRule) {}), ""},
 		"a kind":              {rule(func(r *guard.OverlayRule) { r.Kinds = []string{"tool.*", "tool.cmd.uper"} }), `/rules/0/kinds/1: kind "tool.cmd.uper" does not exist; did you mean "tool.cmd.upper"?`},
@@ -85,8 +87,9 @@ func TestReferences(t *testing.T) {
 		if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) != 1 || !strings.Contains(errs[0].String(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, errs, c.want)
 		}
-		// Of a document that is in force already, and where the configuration speaks,
-		// the same is no error but that an overlay has expired.
+		// In a document that is in force already, or that the configuration
+		// activates, a missing name is a warning. Only an expired overlay remains
+		// an error.
 		if strings.Contains(c.want, "expired") {
 			continue
 		}

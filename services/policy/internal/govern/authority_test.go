@@ -9,8 +9,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestPersons: the administrator of a new mesh is a person, once; strangers are
-// none; and a second person says who becomes one.
+// TestPersons shows that the administrator of a new mesh becomes a person once,
+// that unregistered principals are not persons, and that a second person must
+// approve who becomes one.
 func TestPersons(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.st.MayVote("admin"), "not registered")
@@ -29,16 +30,16 @@ func TestPersons(t *testing.T) {
 			t.Errorf("%s registers %s as %s: not %v", actor, who, kind, want)
 		}
 	}
-	dual("admin", "bob", Person, 0, false) // there is nobody to ask
+	dual("admin", "bob", Person, 0, false) // no other person could approve
 	dual("robot", "bob", Person, 0, true)
 	d.refused(d.do("robot", 0, "register_principal", call{Principal: "bob", Type: Person}), "registered persons")
 	d.ok(d.do("admin", 0, "register_principal", call{Principal: "bob", Type: Person}))
 	dual("admin", "carol", Person, 0, true)
 	dual("admin", "robot", Agent, 0, false)
-	dual("admin", "bob", Agent, 0, true)   // a person less to ask
-	dual("admin", "bob", Person, 0, false) // says nothing new
+	dual("admin", "bob", Agent, 0, true)   // one approver fewer
+	dual("admin", "bob", Person, 0, false) // changes nothing
 	d.ok(d.do("admin", time.Hour, "suspend_principal", call{Principal: "bob", Reason: "x"}))
-	dual("admin", "carol", Person, 2*time.Hour, true) // suspending is no way around bob
+	dual("admin", "carol", Person, 2*time.Hour, true) // suspending bob does not avoid his approval
 	dual("admin", "carol", Person, time.Hour+forgottenAfter, true)
 	dual("admin", "carol", Person, time.Hour+forgottenAfter+time.Minute, false)
 	d.refused(d.st.MayVote("bob"), "suspended")
@@ -52,8 +53,8 @@ func TestPersons(t *testing.T) {
 	d.refused(d.st.MayVote("robot"), "only persons")
 }
 
-// TestKeysOfOthers: a virtual key speaks for its maker, or for who agreed; and
-// for no more than either holds.
+// TestKeysOfOthers shows that a virtual key can act for its maker or for a
+// principal who consented, within the authority of both.
 func TestKeysOfOthers(t *testing.T) {
 	d := &desk{t: t}
 	key := func(id, owner string, scopes, held []string) call {
@@ -89,7 +90,7 @@ func TestKeysOfOthers(t *testing.T) {
 		fault("k", "bob", kind, contract.ReasonKeyNotInPerson)
 	}
 	d.ok(d.do("carol", 0, "suspend_principal", call{Principal: "admin", Reason: "x"}))
-	fault("k", "bob", "tool.x", contract.ReasonKeyInvalid) // its maker is suspended
+	fault("k", "bob", "tool.x", contract.ReasonKeyInvalid) // the maker of the key is suspended
 	d.ok(d.do("carol", 0, "resume_principal", call{Principal: "admin", Reason: "x"}))
 	fault("k", "bob", "tool.x", "")
 	d.refused(d.do("admin", 0, "withdraw_consent", call{ID: "k"}), "no key and no consent")
@@ -98,8 +99,9 @@ func TestKeysOfOthers(t *testing.T) {
 	fault("own", "admin", "tool.x", "")
 }
 
-// TestRevocation: a token ends by its id; a principal's credentials end with all
-// that was made with them, and what is made later holds.
+// TestRevocation shows that a token can be revoked by its id, that revoking a
+// principal's credentials also ends everything granted with them, and that later
+// grants are valid.
 func TestRevocation(t *testing.T) {
 	d := &desk{t: t}
 	llm := []string{"llm:call"}
@@ -144,8 +146,8 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// TestConsentAcrossAggregates: keys and identities are histories of their own; a
-// consent ends with its giver's credentials all the same.
+// TestConsentAcrossAggregates shows that a consent ends with its giver's
+// credentials, although keys and identities are separate aggregates.
 func TestConsentAcrossAggregates(t *testing.T) {
 	keys, all := &desk{t: t}, &desk{t: t}
 	llm := []string{"llm:call"}

@@ -14,8 +14,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// Aggregates: the key that each event is stored under. The events of one
-// aggregate are decided one after the other.
+// The keys of the aggregates that governing events belong to. Changes of one
+// aggregate are serialized by optimistic concurrency; changes of different ones
+// are independent.
 const (
 	KeyIdentity   = "identity"
 	KeyTools      = "tools"
@@ -25,46 +26,50 @@ const (
 	KeyKeys       = "keys"
 )
 
-// KindRegister is the kind of the call that says what a principal is.
+// KindRegister is the kind of the call that registers a principal as a person, an
+// agent or a service.
 const KindRegister = "policy.register_principal"
 
-// KindFreeze is the kind of the call that freezes the mesh.
+// KindFreeze is the kind of the call that freezes the mesh; guard.KindUnfreeze
+// ends the freeze.
 const KindFreeze = "policy.freeze"
 
-// Longest times that something may be granted for.
+// The longest times for which a delegation and a break-glass grant are given.
 const (
 	MaxDelegation = 90 * 24 * time.Hour
 	MaxBreakGlass = 4 * time.Hour
 )
 
-// Caller is who makes a governing call, and what the call brings along beside its
-// arguments.
+// Caller is the principal who makes a governing call, together with the facts
+// about the call that do not come from its arguments.
 type Caller struct {
 	CallID string
 	Actor  string
 	Tenant string
 	Held   []string // scopes of the caller's credential
 	Now    time.Time
-	// Owns reports whether a session of a release before 0.5 is the caller's. Nil
-	// denies.
+	// Owns reports whether the caller owns a session of a release before 0.5,
+	// whose id does not show the owner. A nil func returns false.
 	Owns func(session string) bool
-	// View answers for aggregates that the command's own history does not hold. Nil
-	// is the state itself.
+	// View reads other aggregates than the command's own. If it is nil, the state
+	// that the command is decided on is used.
 	View View
-	// Consistent returns why limits contradict the ceilings or name what does not
-	// exist. Nil accepts all.
+	// Consistent returns the reason why limits contradict the ceilings or refer
+	// to names that do not exist, or nil. A nil func accepts all limits.
 	Consistent func([]guard.Limit) error
 }
 
-// View answers for aggregates that a command's own history does not hold.
+// View reads what a command needs of other aggregates than its own, whose events
+// its state does not include.
 type View interface {
-	// MayVote returns why a principal's votes do not count, or nil.
+	// MayVote returns the reason why a principal's votes do not count, or nil.
 	MayVote(principal string) error
-	// EndedAt returns when all of a principal's credentials were last revoked, or "".
+	// EndedAt returns when all credentials of a principal were last revoked
+	// (contract.TimeFormat), or "" if they never were.
 	EndedAt(principal string) string
 }
 
-// now returns the time of the call as the ledger writes it.
+// now returns the time of the call in the form of the ledger.
 func (c *Caller) now() string { return contract.Time(c.Now) }
 
 // until returns the time ms milliseconds after the call.
@@ -72,26 +77,27 @@ func (c *Caller) until(ms int64) string {
 	return contract.Time(c.Now.Add(time.Duration(ms) * time.Millisecond))
 }
 
-// Fact is what a command comes to: the name of an event and its data.
+// Fact is the result of a command: the name and the data of the event to record.
 type Fact struct {
 	Name string
 	Data canon.Document
 }
 
-// none is the fact of a command that is refused.
+// none is the result of a rejected command.
 var none Fact
 
-// decide is a command with its arguments decoded.
+// decide is a command whose arguments have been decoded.
 type decide func(*State, *Caller) (Fact, error)
 
-// command is how one verb is decoded and decided.
+// command says which aggregate a verb changes, and how its arguments are decoded.
 type command struct {
 	aggregate string
 	decode    func(args []byte) (decide, error)
 }
 
-// verb makes a command of a decision on arguments of type A. Arguments that A has
-// no member for are an error: the verb's input schema has denied them before.
+// verb returns the command that decodes arguments into an A and passes them to d.
+// Unknown members of the arguments are an error, although the input schema of the
+// verb has already rejected them.
 func verb[A any](aggregate string, d func(*State, *Caller, *A) (Fact, error)) command {
 	return command{aggregate, func(args []byte) (decide, error) {
 		a := new(A)
@@ -104,7 +110,8 @@ func verb[A any](aggregate string, d func(*State, *Caller, *A) (Fact, error)) co
 	}}
 }
 
-// commands maps the kind of a governing call to its command.
+// commands maps the kind of a governing call to its command. A new verb needs an
+// entry here and a tool in policy/tools.go.
 var commands = map[string]command{
 	KindRegister:               verb(KeyIdentity, register),
 	"policy.suspend_principal": verb(KeyIdentity, suspend),
@@ -128,14 +135,15 @@ var commands = map[string]command{
 	guard.KindReview:           verb(KeyBreakGlass, reviewBreakGlass),
 }
 
-// Command is a governing call whose arguments are decoded.
+// Command is a governing call with decoded arguments, ready to be decided on the
+// state of its aggregate.
 type Command struct {
-	Aggregate string // key of the aggregate that its event belongs to
+	Aggregate string // key of the aggregate that the event belongs to
 	decide    decide
 }
 
-// Parse decodes the arguments of a governing call. It fails where no command is
-// for the kind, and where the arguments do not fit it.
+// Parse decodes the arguments of a governing call. It returns an error for a kind
+// without a command and for arguments that do not decode.
 func Parse(kind string, args []byte) (*Command, error) {
 	c, ok := commands[kind]
 	if !ok {
@@ -148,8 +156,9 @@ func Parse(kind string, args []byte) (*Command, error) {
 	return &Command{c.aggregate, d}, nil
 }
 
-// Decide returns what the command comes to in a state, or why it is refused. The
-// state is that of the command's aggregate.
+// Decide returns the event to record, or an error that begins with the name of
+// the argument for which the command is rejected. s must hold the events of the
+// command's aggregate; it is not changed.
 func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 	if by.View == nil {
 		by.View = s
@@ -157,15 +166,16 @@ func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 	return c.decide(s, &by)
 }
 
-// inPerson are the acts that give authority, or speak for somebody: a virtual
-// key does none of them, whatever its scopes.
+// inPerson lists the kinds that give authority or act for a principal. A virtual
+// key cannot be used for them, whatever its scopes.
 var inPerson = []string{"policy.vote", "policy.consent_key", "policy.withdraw_consent", "policy.create_key", "policy.delegate", "policy.break_glass", "policy.review",
 	KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session"}
 
-// InPerson reports whether a kind is an act that no virtual key does.
+// InPerson reports whether calls of this kind are refused to virtual keys.
 func InPerson(kind string) bool { return slices.Contains(inPerson, kind) }
 
-// explained returns a fact that needs a reason, or an error where none is given.
+// explained returns a fact that requires a reason, or an error if the reason is
+// empty.
 func explained(reason, name string, data canon.Document) (Fact, error) {
 	if strings.TrimSpace(reason) == "" {
 		return none, errors.New("reason: say why")
@@ -173,7 +183,7 @@ func explained(reason, name string, data canon.Document) (Fact, error) {
 	return Fact{name, data}, nil
 }
 
-// lasts checks a time to live in milliseconds.
+// lasts returns an error unless ms is a time to live of at most longest.
 func lasts(ms int64, longest time.Duration) error {
 	if d := time.Duration(ms) * time.Millisecond; d <= 0 || d > longest {
 		return fmt.Errorf("ttl_ms: want 1 to %d", longest.Milliseconds())
@@ -181,7 +191,8 @@ func lasts(ms int64, longest time.Duration) error {
 	return nil
 }
 
-// within checks that every scope is held; why says what its absence means.
+// within returns an error unless every scope is held; why is the rest of the
+// message.
 func within(scopes, held []string, why string) error {
 	for i, sc := range scopes {
 		if !slices.Contains(held, sc) {

@@ -9,11 +9,13 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Delegations is who may act on whose behalf. The zero value is empty.
+// Delegations holds who may act on behalf of whom, including delegations that
+// have ended. The zero value is empty.
 type Delegations struct {
 	given map[string]*delegation // by id
 }
 
+// delegation is a granted delegation and the time for which it is in force.
 type delegation struct {
 	events.DelegationGranted
 	span
@@ -32,7 +34,7 @@ func (x *Delegations) end(id string, lamport uint64) {
 	}
 }
 
-// endOf ends every delegation that a principal gave.
+// endOf ends every delegation that a principal granted.
 func (x *Delegations) endOf(delegator string, lamport uint64) {
 	for id, d := range x.given {
 		if d.Delegator == delegator {
@@ -41,8 +43,9 @@ func (x *Delegations) endOf(delegator string, lamport uint64) {
 	}
 }
 
-// Fault returns the reason code why a delegation does not let delegate make calls
-// of a kind for delegator at now (contract.TimeFormat), or "".
+// Fault returns the reason code why the delegation does not permit delegate to
+// make calls of this kind on behalf of delegator at now (contract.TimeFormat), or
+// "".
 func (x *Delegations) Fault(id, delegator, delegate, kind, now string) string {
 	d := x.given[id]
 	switch {
@@ -54,8 +57,9 @@ func (x *Delegations) Fault(id, delegator, delegate, kind, now string) string {
 	return ""
 }
 
-// Scopes returns the scopes of the credential that a delegation was given under;
-// known is false for delegations of releases before 0.5, which do not record them.
+// Scopes returns the scopes of the credential with which a delegation was
+// granted. known is false for unknown delegations, and for those of releases
+// before 0.5, which did not record scopes.
 func (x *Delegations) Scopes(id string) (scopes []string, known bool) {
 	d := x.given[id]
 	if d == nil {
@@ -70,8 +74,8 @@ type delegateArgs struct {
 	TTLMS    int64    `json:"ttl_ms"`
 }
 
-// delegate lets another principal act for the caller alone: no
-// argument names the delegator.
+// delegate lets another principal act for the caller. No argument names the
+// delegator, so nobody can delegate the authority of another principal.
 func delegate(_ *State, c *Caller, a *delegateArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxDelegation); err != nil {
 		return none, err
@@ -89,7 +93,7 @@ type revokeDelegationArgs struct {
 
 func revokeDelegation(s *State, c *Caller, a *revokeDelegationArgs) (Fact, error) {
 	if d := s.Delegations.given[a.ID]; d == nil || !d.holds(c.now()) {
-		return none, errors.New("id: no such delegation stands")
+		return none, errors.New("id: no such delegation is in force")
 	}
 	return Fact{events.DelegationRevokedName, &events.DelegationRevoked{ID: a.ID}}, nil
 }

@@ -11,14 +11,14 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// ReviewWithin is how long a break-glass grant may wait for its review, counted
-// from its end, before its actor is stopped.
+// ReviewWithin is the longest time from the end of a break-glass grant until its
+// review. After that, other calls of its actor are denied until the review.
 const ReviewWithin = 24 * time.Hour
 
-// Freeze is whether the mesh is frozen. The zero value is not.
+// Freeze is the freeze of the mesh. In the zero value the mesh is not frozen.
 type Freeze struct{ in *events.MeshFrozen }
 
-// ID returns the id of the freeze in force, or "".
+// ID returns the id of the freeze in force, or "" if the mesh is not frozen.
 func (f *Freeze) ID() string {
 	if f.in == nil {
 		return ""
@@ -37,7 +37,7 @@ func freeze(s *State, c *Caller, a *reasonArgs) (Fact, error) {
 	return explained(a.Reason, events.MeshFrozenName, &events.MeshFrozen{ID: FreezeID(c.CallID), Reason: a.Reason})
 }
 
-// FreezeID returns the id of the freeze that a call makes.
+// FreezeID returns the id of the freeze that the call with this id makes.
 func FreezeID(callID string) string { return contract.IDFreeze + callID }
 
 func unfreeze(s *State, _ *Caller, a *reasonArgs) (Fact, error) {
@@ -47,12 +47,13 @@ func unfreeze(s *State, _ *Caller, a *reasonArgs) (Fact, error) {
 	return explained(a.Reason, events.MeshUnfrozenName, &events.MeshUnfrozen{ID: s.Freeze.in.ID, Reason: a.Reason})
 }
 
-// Emergencies is the break-glass grants: times in which somebody's escalated
-// calls run without approval. The zero value is empty.
+// Emergencies holds the break-glass grants, during which the escalated calls of
+// an actor run without approval. The zero value is empty.
 type Emergencies struct {
 	grants map[string]*grant // by id
 }
 
+// grant is a break-glass grant and its review, which is nil until it is recorded.
 type grant struct {
 	events.BreakGlassOpened
 	reviewed *events.BreakGlassReviewed
@@ -71,8 +72,9 @@ func (x *Emergencies) review(d *events.BreakGlassReviewed) {
 	}
 }
 
-// Of returns the grant that an actor has open at now, or "", and whether the
-// review of an earlier one is overdue.
+// Of returns the id of the grant that an actor has open at now, or "". overdue
+// reports whether a grant that ended before dueBefore has not been reviewed. Both
+// times are in contract.TimeFormat.
 func (x *Emergencies) Of(actor, now, dueBefore string) (open string, overdue bool) {
 	for _, id := range slices.Sorted(maps.Keys(x.grants)) {
 		g := x.grants[id]
@@ -87,7 +89,8 @@ func (x *Emergencies) Of(actor, now, dueBefore string) (open string, overdue boo
 	return open, overdue
 }
 
-// Grant is a break-glass grant as people see it.
+// Grant is a break-glass grant in the form of queries; Reviewer and Verdict are
+// empty until its review.
 type Grant struct {
 	ID       string `json:"id"`
 	Actor    string `json:"actor"`
@@ -97,7 +100,8 @@ type Grant struct {
 	Verdict  string `json:"verdict,omitempty"`
 }
 
-// List returns the grants, also reviewed ones, sorted by id.
+// List returns all grants, including reviewed ones, sorted by id. The caller owns
+// the slice.
 func (x *Emergencies) List() []Grant {
 	out := []Grant{}
 	for _, id := range slices.Sorted(maps.Keys(x.grants)) {

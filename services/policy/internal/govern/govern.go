@@ -1,11 +1,15 @@
-// Package govern is what people have put in force beside the policies: who is
-// who, roles, delegations, virtual keys, session grants, revocations, limits,
-// the freeze and break-glass grants.
+// Package govern holds what governing calls put in force beside the policy
+// documents: principals, roles, delegations, virtual keys, session grants,
+// revocations, limits, the freeze and break-glass grants.
 //
-// It is pure. Two tables are its surface: commands maps a governing verb to how
-// its arguments are decoded and what it decides, folds maps an event to what it
-// changes. A command sees the history of its own aggregate alone; what it needs
-// of others it reads from a View.
+// It is pure, and has two tables. commands maps a governing verb to the function
+// that decodes and decides it; folds maps an event to the function that applies
+// it. A command is decided on the history of its own aggregate; it reads other
+// aggregates through a View. A new verb or event is an entry in a table, and the
+// file of its subject holds the functions.
+//
+// Names of events and their data come from the generated package of policy's
+// schemas.
 package govern
 
 import (
@@ -17,9 +21,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// State is the fold of every governing event. The zero value is empty. It keeps
-// what has ended, so that it can answer for any lamport. It is not safe for
-// concurrent use.
+// State is the result of all governing events. The zero value is empty. Entries
+// that have ended are kept, so that queries can return the state at any Lamport
+// time. A State is not safe for concurrent use.
 type State struct {
 	People      People
 	Delegations Delegations
@@ -31,13 +35,13 @@ type State struct {
 	Limits      Limits
 }
 
-// moment is when an event was recorded.
+// moment is the Lamport time and the time of an event.
 type moment struct {
 	lamport uint64
-	time    string // contract.TimeFormat; empty where the event had none
+	time    string // contract.TimeFormat; empty if the event has none
 }
 
-// folds maps the name of an event to what it changes.
+// folds maps the name of an event to the function that applies it.
 var folds = map[string]func(*State, *contract.Event) error{
 	events.PrincipalRegisteredName: fold(func(s *State, d *events.PrincipalRegistered, at moment) {
 		s.People.become(d.Principal, at, d.Type, false)
@@ -77,7 +81,8 @@ var folds = map[string]func(*State, *contract.Event) error{
 	},
 }
 
-// fold makes a fold of an event of type T: its data is decoded and applied.
+// fold returns a function that decodes the data of an event into a T and applies
+// it.
 func fold[T any, P interface {
 	*T
 	canon.Document
@@ -92,11 +97,13 @@ func fold[T any, P interface {
 	}
 }
 
-// Folds reports whether Evolve folds events of a name.
+// Folds reports whether Evolve processes events with this name; readers select
+// events by it.
 func Folds(name string) bool { return folds[name] != nil }
 
-// Evolve folds one event in. Events of other names, and those that another
-// service recorded, change nothing. It fails where the event's data is malformed.
+// Evolve applies one event. Events with other names and events of other services
+// change nothing, so no other service can govern. It returns an error if the
+// event's data cannot be decoded.
 func Evolve(s *State, e *contract.Event) error {
 	apply := folds[e.Name]
 	if apply == nil || e.Service() != "policy" {
@@ -105,16 +112,17 @@ func Evolve(s *State, e *contract.Event) error {
 	return apply(s, e)
 }
 
-// endAll ends what a principal's credentials gave until now: a holder of one of
-// them may have made keys, delegations, consents and grants with it.
+// endAll ends everything that was granted with a principal's credentials until
+// now, since a thief of a credential may have granted it.
 func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 	s.Keys.endOf(d.Principal, d.Reason)
 	s.Delegations.endOf(d.Principal, lamport)
 	s.Sessions.endOf(d.Principal)
 }
 
-// Key returns a virtual key as a call of a kind at now (contract.TimeFormat) finds
-// it. model is the one that the call names, or "" where it is not to a model.
+// Key returns the facts about a virtual key for a call of a kind at now
+// (contract.TimeFormat). A key whose maker is suspended is invalid. model is the
+// model that the call requests, or "".
 func (s *State) Key(id, actor, kind, now, model string) *guard.KeyFact {
 	f, maker := s.Keys.fact(id, actor, kind, now, model)
 	if maker != "" && s.People.Suspended(maker) {
@@ -123,7 +131,8 @@ func (s *State) Key(id, actor, kind, now, model string) *guard.KeyFact {
 	return f
 }
 
-// GrantedBy returns who lets a principal make calls in a session at now, or "".
+// GrantedBy returns the owner whose grant permits a principal to make calls in a
+// session at now (contract.TimeFormat), or "".
 func (s *State) GrantedBy(session, principal, now string) string {
 	owner := s.Sessions.grantedBy(session, principal, now)
 	if owner == "" || s.People.Suspended(owner) {
@@ -132,31 +141,35 @@ func (s *State) GrantedBy(session, principal, now string) string {
 	return owner
 }
 
-// MayVote implements View.
+// MayVote implements View. It returns why a principal's votes do not count, or
+// nil.
 func (s *State) MayVote(principal string) error { return s.People.MayVote(principal) }
 
-// EndedAt implements View.
+// EndedAt implements View. It returns when all credentials of a principal were
+// last revoked, or "".
 func (s *State) EndedAt(principal string) string { return s.Tokens.ended[principal] }
 
-// span is a time of being in force, by lamport; to is 0 until it ends. It ends
-// at expires (contract.TimeFormat), too, if set.
+// span is the time during which an entry is in force: from one Lamport time to
+// another. to is 0 while it has not ended. If expires (contract.TimeFormat) is
+// set, the span also ends at that time.
 type span struct {
 	from, to uint64
 	expires  string
 }
 
-// holds reports whether the span has begun and not ended at now.
+// holds reports whether the span has begun and has not ended at now.
 func (x span) holds(now string) bool {
 	return x.from != 0 && x.to == 0 && (x.expires == "" || now < x.expires)
 }
 
-// at answers for a lamport in the past, at time now; an empty now looks at the
-// lamport alone.
+// at reports whether the span included a Lamport time in the past, and the time
+// now unless that is empty.
 func (x span) at(lamport uint64, now string) bool {
 	return x.from <= lamport && (x.to == 0 || lamport < x.to) && (x.expires == "" || now == "" || now < x.expires)
 }
 
-// Dump is the state's canonical form: sorted JSON lines.
+// Dump returns the canonical form of the state, sorted lines of JSON, which is
+// part of the view policy.state.
 func (s *State) Dump() []byte {
 	b := s.dumpIdentities(nil)
 	for _, g := range s.Emergencies.List() {
@@ -181,5 +194,5 @@ func (s *State) Dump() []byte {
 	return append(w.End(), '\n')
 }
 
-// unknownKind is the error of a kind that no command is for.
+// unknownKind returns the error for a kind without a command.
 func unknownKind(kind string) error { return fmt.Errorf("kind %s is not one of govern's", kind) }

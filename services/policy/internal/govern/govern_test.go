@@ -15,8 +15,8 @@ import (
 
 var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 
-// call is a governing call for tests: who calls, and every argument that any
-// verb takes.
+// call is a governing call in tests: its caller, and every argument that any verb
+// has.
 type call struct {
 	CallID string                    `json:"-"`
 	Tenant string                    `json:"-"`
@@ -43,13 +43,14 @@ type call struct {
 	Session   string        `json:"session,omitempty"`
 }
 
+// desk decides commands and applies their events to one state.
 type desk struct {
 	t       *testing.T
 	st      State
 	lamport uint64
 }
 
-// do decides a command and folds what it comes to.
+// do decides a command and applies the event that it returns.
 func (d *desk) do(actor string, at time.Duration, verb string, a call) error {
 	d.t.Helper()
 	args, err := json.Marshal(a)
@@ -87,6 +88,7 @@ func (d *desk) ok(err error) {
 	}
 }
 
+// refused fails the test unless err contains word.
 func (d *desk) refused(err error, word string) {
 	d.t.Helper()
 	if err == nil || !strings.Contains(err.Error(), word) {
@@ -94,19 +96,21 @@ func (d *desk) refused(err error, word string) {
 	}
 }
 
-// heldAt reports whether a principal held a role at a lamport, at time now.
+// heldAt reports whether a principal held a role at a Lamport time and the time
+// now.
 func (d *desk) heldAt(principal, role string, lamport uint64, now string) bool {
 	return slices.ContainsFunc(d.st.IdentitiesAt(lamport, now), func(i Identity) bool { return i.Kind == "role" && i.Principal == principal && i.Role == role })
 }
 
-// inForceAt reports whether a delegation was in force at a lamport.
+// inForceAt reports whether a delegation was in force at a Lamport time.
 func (d *desk) inForceAt(id string, lamport uint64) bool {
 	return slices.ContainsFunc(d.st.IdentitiesAt(lamport, ""), func(i Identity) bool { return i.Kind == "delegation" && i.ID == id })
 }
 
 func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
 
-// TestRoles: who held what, now and at any lamport.
+// TestRoles shows which roles principals hold now, and which they held at earlier
+// Lamport times.
 func TestRoles(t *testing.T) {
 	d := &desk{t: t}
 	d.ok(d.do("admin", 0, "grant_role", call{Principal: "bob", Role: "sec"}))                // lamport 10
@@ -131,7 +135,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestPrincipals: what somebody is, and was at any lamport.
+// TestPrincipals shows the type and suspension of principals now and at earlier
+// Lamport times.
 func TestPrincipals(t *testing.T) {
 	d := &desk{t: t}
 	d.ok(d.do("admin", 0, "register_principal", call{Principal: "robot", Type: "agent"})) // 10
@@ -153,8 +158,8 @@ func TestPrincipals(t *testing.T) {
 	}
 }
 
-// TestDelegations: scoped, expiring, revocable, and nobody's but the
-// delegator's to give.
+// TestDelegations shows that a delegation is limited to its kinds and its time,
+// can be revoked, and can be granted by the delegator only.
 func TestDelegations(t *testing.T) {
 	d := &desk{t: t}
 	d.ok(d.do("dana", 0, "delegate", call{CallID: "c-a", Delegate: "robot", Kinds: []string{"tool.*"}, TTLMS: 60_000})) // 10
@@ -187,6 +192,8 @@ func TestDelegations(t *testing.T) {
 	}
 }
 
+// TestFreeze freezes and unfreezes a mesh, and rejects both where they change
+// nothing.
 func TestFreeze(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.do("a", 0, "unfreeze", call{Reason: "x"}), "not frozen")
@@ -202,8 +209,8 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestBreakGlass: open for a time, reviewed by somebody else, and not again
-// before that.
+// TestBreakGlass shows that a grant is open for its time, must be reviewed by
+// another person, and that no second one is granted before the review.
 func TestBreakGlass(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.do("dana", 0, "break_glass", call{Reason: "x", TTLMS: MaxBreakGlass.Milliseconds() + 1}), "ttl_ms")
@@ -231,6 +238,8 @@ func TestBreakGlass(t *testing.T) {
 	}
 }
 
+// TestLimits shows that limits are replaced as a whole, and that invalid ones are
+// rejected.
 func TestLimits(t *testing.T) {
 	d := &desk{t: t}
 	l := guard.Limit{ID: "a", Level: "agent", Measure: "calls", Window: "day", Max: 1}

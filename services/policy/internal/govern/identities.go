@@ -8,10 +8,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// Identity is a principal, or something that gives or ends authority, as people
-// see it.
+// Identity is a principal, or an entry that gives or ends authority, in the form
+// of queries.
 type Identity struct {
-	Kind      string   `json:"kind"` // principal, role, delegation, consent, session, revocation
+	Kind      string   `json:"kind"` // principal, role, delegation, consent, session or revocation
 	Type      string   `json:"type,omitempty"`
 	Suspended bool     `json:"suspended,omitempty"`
 	ID        string   `json:"id,omitempty"`
@@ -24,16 +24,16 @@ type Identity struct {
 	To        uint64   `json:"to_lamport,omitempty"`
 }
 
-// IdentitiesAt lists the identities that were in force at a lamport, at time now;
-// an empty now looks at the lamport alone.
+// IdentitiesAt returns the identities that were in force at a Lamport time and at
+// the time now (contract.TimeFormat); an empty now is not checked.
 func (s *State) IdentitiesAt(lamport uint64, now string) []Identity {
 	return slices.DeleteFunc(s.Identities(), func(i Identity) bool {
 		return !span{i.From, i.To, i.Expires}.at(lamport, now)
 	})
 }
 
-// Identities lists every identity, also those that have ended, by the lamport at
-// which each began.
+// Identities returns every identity, including those that have ended, sorted by
+// the Lamport time at which each began.
 func (s *State) Identities() []Identity {
 	out := append(s.People.identities(), s.Delegations.identities()...)
 	out = append(out, s.authorities()...)
@@ -72,11 +72,12 @@ func (x *Delegations) identities() []Identity {
 	return out
 }
 
-// authorityKinds are the kinds that authorities lists. The dump has lines of their
-// own for them.
+// authorityKinds lists the kinds of identities that authorities returns, for
+// which the dump has lines of another form.
 var authorityKinds = []string{"consent", "session", "revocation"}
 
-// authorities lists revocations, consents and session grants, in no order.
+// authorities returns revocations, consents and session grants, in no particular
+// order.
 func (s *State) authorities() []Identity {
 	var out []Identity
 	for id := range s.Tokens.revoked {

@@ -12,17 +12,19 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Keys is the virtual keys, and who has consented to one. The zero value is empty.
+// Keys holds the virtual keys, and the consents that principals have given to
+// keys made for them. The zero value is empty.
 type Keys struct {
 	made     map[string]*virtualKey // by id
-	consents map[string]*consent    // by id of the key to be
+	consents map[string]*consent    // by id of the key that may be made
 }
 
 type virtualKey struct {
 	events.VirtualKeyCreated
-	revoked string // why; empty while it is in force
+	revoked string // reason of the revocation; empty while the key is in force
 }
 
+// consent is a recorded consent, with the times of its event.
 type consent struct {
 	events.VirtualKeyConsented
 	from uint64
@@ -56,8 +58,8 @@ func (x *Keys) withdraw(d *events.VirtualKeyConsentWithdrawn) {
 	}
 }
 
-// endOf ends every key that a principal made or calls by, and the consents it gave
-// or was given.
+// endOf revokes every key that the principal made or that acts for it, and
+// removes the consents that it gave or received.
 func (x *Keys) endOf(principal, reason string) {
 	for _, k := range x.made {
 		if k.revoked == "" && (k.Actor == principal || k.Maker == principal) {
@@ -67,7 +69,8 @@ func (x *Keys) endOf(principal, reason string) {
 	maps.DeleteFunc(x.consents, func(_ string, c *consent) bool { return c.Principal == principal || c.Maker == principal })
 }
 
-// fact returns a key as a call finds it, and its maker, whose suspension ends it.
+// fact returns the facts about a key for a call, and the maker of the key, whose
+// suspension invalidates it.
 func (x *Keys) fact(id, actor, kind, now, model string) (f *guard.KeyFact, maker string) {
 	f = &guard.KeyFact{ID: id}
 	k := x.made[id]
@@ -85,15 +88,15 @@ func (x *Keys) fact(id, actor, kind, now, model string) (f *guard.KeyFact, maker
 	return f, k.Maker
 }
 
-// matchModel matches a model against a pattern in which * is any run of characters
-// other than a slash.
+// matchModel reports whether a model matches a pattern, in which * matches any
+// characters except a slash.
 func matchModel(pattern, model string) bool {
 	ok, err := path.Match(pattern, model)
 	return err == nil && ok
 }
 
-// Limits returns the limits that the virtual keys in force bring along, in order
-// of the keys' ids.
+// Limits returns the limits of the virtual keys that are not revoked, in order of
+// the keys' ids. The caller owns the slice.
 func (x *Keys) Limits() []guard.Limit {
 	var out []guard.Limit
 	for _, id := range slices.Sorted(maps.Keys(x.made)) {
@@ -113,13 +116,15 @@ func (x *Keys) Limits() []guard.Limit {
 	return out
 }
 
-// VirtualKey is a virtual key as people see it.
+// VirtualKey is a virtual key in the form of queries; it never holds the secret,
+// only its digest.
 type VirtualKey struct {
 	events.VirtualKeyCreated
-	Revoked string `json:"revoked,omitempty"` // why
+	Revoked string `json:"revoked,omitempty"` // reason of the revocation
 }
 
-// List returns the virtual keys, also revoked ones, sorted by id.
+// List returns all virtual keys, including revoked ones, sorted by id. The caller
+// owns the slice.
 func (x *Keys) List() []VirtualKey {
 	out := []VirtualKey{}
 	for _, id := range slices.Sorted(maps.Keys(x.made)) {
@@ -156,8 +161,9 @@ func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
 	return Fact{events.VirtualKeyCreatedName, k}, nil
 }
 
-// mayMake returns why the caller may not make a virtual key: no caller grants
-// more than it holds, nor acts for a principal who has not agreed.
+// mayMake returns why the caller may not make this virtual key, or nil. A caller
+// cannot give a key scopes that it does not hold, nor make one for a principal
+// who has not consented.
 func (x *Keys) mayMake(c *Caller, a *createKeyArgs) error {
 	if x.made[a.ID] != nil {
 		return fmt.Errorf("id: there is a key %s already, or was", a.ID)

@@ -8,10 +8,11 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Limits is the limits that people set. The zero value has none.
+// Limits holds the limits that the last call of policy.set_limits put in force.
+// The zero value has none.
 type Limits struct {
 	list []guard.Limit
-	doc  []byte // as it was recorded
+	doc  []byte // the recorded bytes, for the dump
 }
 
 func (x *Limits) set(data []byte) error {
@@ -27,8 +28,8 @@ func (x *Limits) set(data []byte) error {
 	return nil
 }
 
-// List returns the limits in the order in which they were set. The caller must not
-// change them.
+// List returns the limits in the order of the call that set them. The caller must
+// not change them.
 func (x *Limits) List() []guard.Limit { return x.list }
 
 type setLimitsArgs struct {

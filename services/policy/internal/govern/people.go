@@ -11,24 +11,24 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Principal types.
+// The types of principals. Only persons vote and review.
 const (
 	Person  = "person"
 	Agent   = "agent"
 	Machine = "service"
 )
 
-// People is who the principals are, and the roles they hold. The zero value is
-// empty.
+// People holds the principals and their roles, with their histories. The zero
+// value is empty.
 type People struct {
 	principals map[string][]life            // by name, oldest first
 	roles      map[string]map[string][]span // by principal and role, oldest first
 }
 
-// life is what a principal is from a lamport on.
+// life is the type and suspension of a principal from one event to the next.
 type life struct {
 	from      uint64
-	at        string // contract.TimeFormat; empty where the event had none
+	at        string // contract.TimeFormat; empty if the event has none
 	kind      string
 	suspended bool
 }
@@ -57,7 +57,8 @@ func (p *People) revoke(principal, role string, lamport uint64) {
 	}
 }
 
-// last returns what a principal is, or the zero life where it is not registered.
+// last returns the current state of a principal, or the zero life if it is not
+// registered.
 func (p *People) last(principal string) life {
 	if l := p.principals[principal]; len(l) > 0 {
 		return l[len(l)-1]
@@ -65,10 +66,12 @@ func (p *People) last(principal string) life {
 	return life{}
 }
 
-// TypeOf returns what a principal was registered as, or "".
+// TypeOf returns the type that a principal is registered as, or "" if it is not
+// registered.
 func (p *People) TypeOf(principal string) string { return p.last(principal).kind }
 
-// Suspended reports whether a principal is suspended.
+// Suspended reports whether a principal is suspended, and all of its calls are
+// thus denied.
 func (p *People) Suspended(principal string) bool { return p.last(principal).suspended }
 
 // holds reports whether a principal holds a role at now (contract.TimeFormat).
@@ -77,7 +80,8 @@ func (p *People) holds(principal, role, now string) bool {
 	return len(x) > 0 && x[len(x)-1].holds(now)
 }
 
-// Roles lists the roles that a principal holds at now (contract.TimeFormat), sorted.
+// Roles returns the roles that a principal holds at now (contract.TimeFormat),
+// sorted. The caller owns the slice.
 func (p *People) Roles(principal, now string) []string {
 	var out []string
 	for role := range p.roles[principal] {
@@ -89,8 +93,8 @@ func (p *People) Roles(principal, now string) []string {
 	return out
 }
 
-// MayVote returns why a principal's votes do not count, or nil. A principal that
-// is not registered is not a person.
+// MayVote returns the reason why a principal's votes do not count, or nil.
+// Principals that are not registered are not persons.
 func (p *People) MayVote(principal string) error {
 	switch t := p.TypeOf(principal); {
 	case p.Suspended(principal):
@@ -103,8 +107,9 @@ func (p *People) MayVote(principal string) error {
 	return nil
 }
 
-// forgottenAfter is how long a suspended person still counts as somebody whose
-// approval is needed: long enough that suspending people is no way around them.
+// forgottenAfter is how long a suspended person still counts as an approver for
+// dual control. It is long enough that suspending the other persons is no way to
+// avoid their approval.
 const forgottenAfter = 7 * 24 * time.Hour
 
 // others reports whether a person other than actor is registered.
@@ -118,7 +123,7 @@ func (p *People) others(actor string, now time.Time) bool {
 	return false
 }
 
-// suspendedSince returns when the suspension in force began.
+// suspendedSince returns when the current suspension began.
 func (p *People) suspendedSince(principal string) string {
 	at := ""
 	for _, l := range slices.Backward(p.principals[principal]) {
@@ -136,9 +141,10 @@ type registerArgs struct {
 }
 
 // DualControl reports whether a registration needs the approval of a second
-// person: it makes somebody a person, or makes a person something else, and a
-// person beside the caller is registered who can approve. args are those of the
-// call; it is true where they cannot be read, which the schema denies in any case.
+// person: if it makes a principal a person or ends its being one, and if another
+// person is registered who can approve. args are the arguments of the call. If
+// they cannot be decoded, DualControl returns true; the schema denies the call in
+// any case.
 func (p *People) DualControl(args []byte, actor string, now time.Time) bool {
 	var a registerArgs
 	return json.Unmarshal(args, &a) != nil || p.dual(&a, actor, now)
@@ -151,13 +157,13 @@ func (p *People) dual(a *registerArgs, actor string, now time.Time) bool {
 
 func register(s *State, c *Caller, a *registerArgs) (Fact, error) {
 	if s.People.dual(a, c.Actor, c.Now) && s.MayVote(c.Actor) != nil {
-		return none, errors.New("principal: who is a person is said by registered persons")
+		return none, errors.New("principal: only registered persons can register persons")
 	}
 	return Fact{events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: a.Principal, Type: a.Type}}, nil
 }
 
 // Bootstrap returns the event that registers the administrator of a new mesh as
-// its first person, or nil where people have registered it.
+// the first person, or nil if the administrator is registered already.
 func Bootstrap(s *State) *events.PrincipalRegistered {
 	if len(s.People.principals[contract.BootstrapAdmin]) > 0 {
 		return nil
@@ -172,7 +178,7 @@ type principalArgs struct {
 
 func suspend(_ *State, c *Caller, a *principalArgs) (Fact, error) {
 	if a.Principal == c.Actor {
-		return none, errors.New("principal: nobody suspends themselves")
+		return none, errors.New("principal: principals cannot suspend themselves")
 	}
 	return explained(a.Reason, events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: a.Principal, Reason: a.Reason})
 }

@@ -8,12 +8,14 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Sessions is which principals may make calls in sessions of others. The zero
-// value is empty.
+// Sessions holds the grants by which principals may make calls in sessions of
+// others. The zero value is empty.
 type Sessions struct {
 	grants map[string]map[string]sessionGrant // by session and principal
 }
 
+// sessionGrant is a grant, the owner who gave it, and the time for which it is in
+// force.
 type sessionGrant struct {
 	owner string
 	span
@@ -33,7 +35,7 @@ func (x *Sessions) revoke(d *events.SessionGrantRevoked) {
 	delete(x.grants[d.Session], d.Principal)
 }
 
-// endOf ends every grant of an owner's.
+// endOf ends every grant that an owner gave.
 func (x *Sessions) endOf(owner string) {
 	for _, to := range x.grants {
 		maps.DeleteFunc(to, func(_ string, g sessionGrant) bool { return g.owner == owner })
@@ -65,8 +67,8 @@ func grantSession(_ *State, c *Caller, a *grantSessionArgs) (Fact, error) {
 	return Fact{events.SessionGrantedName, &events.SessionGranted{Expires: c.until(a.TTLMS), Owner: c.Actor, Principal: a.Principal, Session: a.Session}}, nil
 }
 
-// owns reports whether a session is the caller's. A derived id proves its owner;
-// for a session of a release before 0.5 the ledger is read.
+// owns reports whether the caller owns a session. A derived id proves its owner;
+// for the session of a release before 0.5, the caller's Owns reads the ledger.
 func owns(c *Caller, session string) bool {
 	if contract.DerivedSession(session) {
 		return contract.OwnsSession(c.Tenant, c.Actor, session)

@@ -9,8 +9,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestTables: every verb belongs to an aggregate, and arguments that it does not
-// know are an error, as are kinds that no verb is for.
+// TestTables shows that every verb belongs to an aggregate, and that unknown
+// arguments and unknown kinds are errors.
 func TestTables(t *testing.T) {
 	for kind := range commands {
 		c, err := Parse(kind, []byte(`{}`))
@@ -29,8 +29,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestFoldedAlone: events of other services change nothing, malformed ones are an
-// error, and events that nothing folds are passed over.
+// TestFoldedAlone shows that events of other services change nothing, that
+// malformed events are errors, and that other events are ignored.
 func TestFoldedAlone(t *testing.T) {
 	var s State
 	before := string(s.Dump())
@@ -52,8 +52,9 @@ func TestFoldedAlone(t *testing.T) {
 	}
 }
 
-// TestOnlyWhoIsMeant: an act on something of another's, on nothing, or for too
-// long is refused, with the argument named.
+// TestOnlyWhoIsMeant shows that a call about something that does not exist,
+// belongs to another principal, or lasts too long is rejected with an error that
+// names the argument.
 func TestOnlyWhoIsMeant(t *testing.T) {
 	d := &desk{t: t}
 	own := func(string) bool { return true }

@@ -6,10 +6,11 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Tokens is which bearer tokens were revoked. The zero value is empty.
+// Tokens holds which bearer tokens were revoked, by id or by principal. The zero
+// value is empty.
 type Tokens struct {
 	revoked map[string]bool   // by id
-	ended   map[string]string // by principal: all of its tokens issued until then (contract.TimeFormat)
+	ended   map[string]string // by principal: until when (contract.TimeFormat) its tokens are revoked
 }
 
 func (t *Tokens) revoke(d *events.TokenRevoked) {
@@ -24,9 +25,9 @@ func (t *Tokens) revoke(d *events.TokenRevoked) {
 	}
 }
 
-// Revoked reports whether the credential of a call ended before the call was
-// decided: its token by id, or every token of its actor with which calls were
-// proposed until a revocation.
+// Revoked reports whether the credential of a call was revoked: its token by id,
+// or all tokens of its actor if the call was proposed before that revocation.
+// proposed is a time in contract.TimeFormat.
 func (t *Tokens) Revoked(token, actor, proposed string) bool {
 	return token != "" && t.revoked[token] || t.ended[actor] != "" && proposed <= t.ended[actor]
 }

@@ -1,7 +1,11 @@
-// Package limit is the account book of budgets, rate limits and concurrency
-// limits. It is pure: Decide says what to record, Evolve folds what was
-// recorded, and whoever appends does so with the expectation that nothing was
-// recorded since, so that no two reservations see the same room.
+// Package limit decides about budgets, rate limits and limits on concurrency. It
+// is pure: Decide returns the event to record, and Evolve applies a recorded
+// event. The caller appends the event with the expected sequence of the last one,
+// so that two reservations cannot use the same remaining amount.
+//
+// Amounts are integers in the unit of the measure; money is in millionths of a US
+// dollar, or in cents. Windows are calendar windows in UTC. A new measure needs a
+// case in Of and in used, and its name in pkg/core/guard.
 package limit
 
 import (
@@ -17,48 +21,55 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// State is every account and every open reservation. The zero value is empty.
+// State holds every account and every open reservation. The zero value is the
+// empty state. A State is not safe for concurrent use.
 type State struct {
-	now      string // the latest time seen; time never goes back
+	now      string // the latest recorded time; it never decreases, so that a clock that is set back opens no earlier window again
 	accounts map[key]*account
-	open     map[string]events.Reserved // by call
+	open     map[string]events.Reserved // by call id
 	changes  int
 }
 
+// key identifies an account in one window.
 type key struct{ account, window string }
 
+// account holds the sums of what is reserved, and of what ended calls have used.
 type account struct{ reserved, committed int64 }
 
-// Request asks to set amounts aside for one call. The limits it falls under
-// follow from Facts.
+// Request asks to set amounts aside for one call. Facts determine which limits
+// apply to the call.
 type Request struct {
 	CallID  string
 	Facts   *guard.Facts
 	Amounts contract.Amounts
-	Force   bool // people approved going beyond the limits
+	Force   bool // approvers permitted exceeding the limits
 }
 
-// Outcome is how a call with a reservation ended.
+// Outcome is the end of a call that may hold a reservation, with the usage from
+// which the final charges are computed.
 type Outcome struct {
 	CallID string
 	Status string
 	Usage  contract.Usage
 
-	Attested bool // by the caller alone
+	Attested bool // reported by the caller only
 }
 
-// Open lists the calls whose reservation is not settled.
+// Open returns the sorted ids of the calls whose reservation is not settled.
 func (s *State) Open() []string { return slices.Sorted(maps.Keys(s.open)) }
 
-// IsOpen reports whether the call holds a reservation.
+// IsOpen reports whether the call holds a reservation that is not settled.
 func (s *State) IsOpen(call string) bool { _, ok := s.open[call]; return ok }
 
-// Session is the session of an open reservation.
+// Session returns the session of the call with an open reservation, or "" if the
+// call has none.
 func (s *State) Session(call string) string { return s.open[call].Session }
 
-// Decide answers the requests in order and settles the outcomes, all in one
-// event, which is empty where nothing changes. Requests see what the
-// settlements beside them free.
+// Decide decides about the requests in order and settles the outcomes. It returns
+// one event with all changes, which has no entries if nothing changes, and one
+// fact for each request. Settlements come first, so requests may use amounts that
+// are released in the same event. A second request or outcome of a call changes
+// nothing. Decide does not change s.
 func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, outcomes []Outcome) (events.BudgetChanged, []guard.BudgetFact) {
 	ev := events.BudgetChanged{Now: max(contract.Time(now), s.now)}
 	delta := map[key]int64{}
@@ -87,7 +98,7 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 		if !again {
 			held, again = reserved[r.CallID], reserved[r.CallID].CallID != ""
 		}
-		if again { // a second delivery of the proposal, of a call that may have ended
+		if again { // a second delivery of the proposal; the call may have ended in the meantime
 			facts[i] = guard.BudgetFact{Accounts: accountsOf(held.Charges), Amounts: r.Amounts}
 			continue
 		}
@@ -110,6 +121,8 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 	return ev, facts
 }
 
+// charge returns the charges of a request to every account that it falls under,
+// or the refusal of the first limit that it would exceed.
 func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map[key]int64) ([]events.Charge, *guard.BudgetFact) {
 	var charges []events.Charge
 	for i := range limits {
@@ -134,6 +147,8 @@ func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map
 	return charges, nil
 }
 
+// refuse returns the refusal by a limit, with the reason code for its kind and
+// the end of its window.
 func refuse(l *guard.Limit, acc string, a contract.Amounts, now time.Time) *guard.BudgetFact {
 	f := &guard.BudgetFact{Accounts: []string{acc}, Amounts: a, Escalate: l.OnExceed == "escalate", Refused: contract.ReasonBudgetExceeded}
 	rate := l.Measure == "calls" && slices.Contains([]string{"second", "minute", "hour"}, l.Window)
@@ -151,14 +166,16 @@ func refuse(l *guard.Limit, acc string, a contract.Amounts, now time.Time) *guar
 	return f
 }
 
-// used is what an ended call keeps charged of one reserved amount. A call that
-// never started keeps nothing; one of which nobody knows how it ended keeps
-// all. What the executor measured counts as it is, also where it is nothing.
-// Otherwise tokens and money are what was reported, and the rest is what was
-// reserved where nothing was reported. An executor that lists what it measured,
-// and not compute, could not: then compute is what was reserved, or what was
-// reported if that is more. Before 0.5 no executor listed anything, and compute
-// was what was reported.
+// used returns how much of a reserved amount an ended call keeps charged. A call
+// that never started keeps nothing. If it is unknown how a call ended, it keeps
+// the whole amount.
+//
+// A measured value counts as it is, even if it is zero. Otherwise tokens, money
+// and compute count as reported, and any other measure as reserved unless a value
+// was reported. If an executor lists what it measured and compute is not listed,
+// compute could not be measured, and counts as reserved or as reported, whichever
+// is greater. Executors before release 0.5 listed nothing; their compute counts
+// as reported.
 func used(o Outcome, c events.Charge, measure string) int64 {
 	switch o.Status {
 	case contract.Denied, contract.Expired:
@@ -167,7 +184,7 @@ func used(o Outcome, c events.Charge, measure string) int64 {
 		return c.Amount
 	}
 	u := o.Usage
-	if o.Attested { // by the caller alone: what is not reported counts as reserved, and no report counts for more
+	if o.Attested { // attested by the caller only, whose report cannot exceed the reservation
 		return attested(&u, c.Amount, measure)
 	}
 	reported := map[string]int64{"cents": u.Cents, "tokens": u.InputTokens + u.OutputTokens, "compute_ms": u.CPUMillis, "egress_bytes": u.EgressBytes, "usd_micros": u.USDMicros}[measure]
@@ -183,6 +200,8 @@ func used(o Outcome, c events.Charge, measure string) int64 {
 	return c.Amount
 }
 
+// attested returns the charge for a call that only its caller reported: as
+// reserved if nothing was reported, and never more than reserved.
 func attested(u *contract.Usage, reserved int64, measure string) int64 {
 	reported := map[string]int64{"cents": u.Cents, "tokens": u.InputTokens + u.OutputTokens, "compute_ms": u.CPUMillis, "egress_bytes": u.EgressBytes, "usd_micros": u.USDMicros}[measure]
 	if reported <= 0 {
@@ -191,6 +210,8 @@ func attested(u *contract.Usage, reserved int64, measure string) int64 {
 	return min(reported, reserved)
 }
 
+// measureOf returns the measure of the limit that an account belongs to, or "" if
+// the limit is no longer in force.
 func measureOf(limits []guard.Limit, account string) string {
 	id, _, _ := strings.Cut(account, "/")
 	for i := range limits {
@@ -201,7 +222,7 @@ func measureOf(limits []guard.Limit, account string) string {
 	return ""
 }
 
-// Of reads one measure of amounts.
+// Of returns the amount of one measure; an unknown measure returns the tokens.
 func Of(a *contract.Amounts, measure string) int64 {
 	switch measure {
 	case "calls":
@@ -228,7 +249,8 @@ func accountsOf(cs []events.Charge) []string {
 	return out
 }
 
-// window names the calendar window, in UTC, that t falls into.
+// window returns the name of the calendar window, in UTC, that t is in; a unit
+// without windows is its own name.
 func window(t time.Time, unit string) string {
 	start, _ := bounds(t, unit)
 	if start.IsZero() {
@@ -237,7 +259,8 @@ func window(t time.Time, unit string) string {
 	return unit + ":" + contract.Time(start)
 }
 
-// bounds is the window's start and end; both zero where it never ends.
+// bounds returns the start and the end of the window that t is in. Both are zero
+// for a unit without calendar windows.
 func bounds(t time.Time, unit string) (start, end time.Time) {
 	t = t.UTC()
 	y, m, d := t.Date()
@@ -259,7 +282,8 @@ func bounds(t time.Time, unit string) (start, end time.Time) {
 	return time.Time{}, time.Time{}
 }
 
-// Evolve folds one recorded change in.
+// Evolve applies one recorded change to the state. A reservation of a call that
+// holds one, and a settlement of one that holds none, are ignored.
 func Evolve(s *State, ev *events.BudgetChanged) {
 	if s.accounts == nil {
 		s.accounts, s.open = map[key]*account{}, map[string]events.Reserved{}
@@ -299,7 +323,8 @@ func Evolve(s *State, ev *events.BudgetChanged) {
 	}
 }
 
-// pruneEvery is how many changes pass between two clearings of ended windows.
+// pruneEvery is the number of changes after which accounts of ended windows are
+// removed.
 const pruneEvery = 1024
 
 func (s *State) prune() {
@@ -320,7 +345,8 @@ func (s *State) prune() {
 	}
 }
 
-// Row is one account as people see it.
+// Row is one account in one window, with its sums in the unit of the limit's
+// measure.
 type Row struct {
 	Account   string `json:"account"`
 	Window    string `json:"window"`
@@ -328,7 +354,8 @@ type Row struct {
 	Committed int64  `json:"committed"`
 }
 
-// Rows lists the accounts, sorted.
+// Rows returns all accounts, sorted by account and window. The caller owns the
+// slice.
 func (s *State) Rows() []Row {
 	out := []Row{}
 	for k, a := range s.accounts {
@@ -340,7 +367,8 @@ func (s *State) Rows() []Row {
 	return out
 }
 
-// Dump is the state's canonical form: sorted JSON lines.
+// Dump returns the canonical form of the state: sorted lines of JSON for the
+// accounts and for the open reservations.
 func (s *State) Dump() []byte {
 	var b []byte
 	for _, r := range s.Rows() {

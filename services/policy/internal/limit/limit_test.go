@@ -19,13 +19,14 @@ func ask(id, actor string, cents int64) Request {
 	return Request{CallID: id, Facts: facts(actor, "s-"+actor), Amounts: contract.Amounts{Calls: 1, Cents: cents}}
 }
 
+// book applies decisions to a state under fixed limits.
 type book struct {
 	t      *testing.T
 	s      State
 	limits []guard.Limit
 }
 
-// one reserves for one call and returns the refusal.
+// one reserves for one call and returns the reason code of the refusal, or "".
 func (b *book) one(at time.Time, r Request) string {
 	b.t.Helper()
 	ev, out := Decide(&b.s, b.limits, at, []Request{r}, nil)
@@ -45,8 +46,9 @@ func (b *book) want(got, want string) {
 	}
 }
 
-// TestWindows: the reference compares days of the month only, so that 3 March
-// to 3 April does not reset. Ours are calendar windows.
+// TestWindows shows that every unit has calendar windows. An implementation that
+// compares only the day of the month would not reset a daily limit between 3
+// March and 3 April.
 func TestWindows(t *testing.T) {
 	for unit, next := range map[string]time.Time{
 		"second": noon.Add(time.Second), "minute": noon.Add(time.Minute), "hour": noon.Add(time.Hour),
@@ -55,18 +57,20 @@ func TestWindows(t *testing.T) {
 		b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "cents", Max: 10, Window: unit}}}
 		b.want(b.one(noon, ask("c1", "a", 10)), "")
 		b.want(b.one(noon, ask("c2", "a", 1)), contract.ReasonBudgetExceeded)
-		b.want(b.one(noon, ask("c3", "b", 10)), "") // another agent
+		b.want(b.one(noon, ask("c3", "b", 10)), "") // an account of another agent
 		b.settle(noon, "c1", contract.Succeeded, contract.Usage{Cents: 10})
 		b.want(b.one(next.Add(-time.Nanosecond).Truncate(time.Millisecond), ask("c4", "a", 1)), map[bool]string{true: contract.ReasonBudgetExceeded}[unit == "second" || unit == "minute" || unit == "hour"])
 		b.want(b.one(next, ask("c5", "a", 9)), "")
 	}
 	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "cents", Max: 10, Window: "month"}}}
 	b.want(b.one(noon, ask("c1", "a", 10)), "")
-	b.want(b.one(noon.AddDate(1, 0, 0), ask("c2", "a", 10)), "") // the same month, a year on
-	// Time going backwards opens no window again.
+	b.want(b.one(noon.AddDate(1, 0, 0), ask("c2", "a", 10)), "") // the same month of the next year
+	// An earlier time does not open a previous window again.
 	b.want(b.one(noon, ask("c3", "a", 10)), contract.ReasonBudgetExceeded)
 }
 
+// TestSettle shows what remains charged for each status of an outcome, and that
+// reservations and settlements apply once.
 func TestSettle(t *testing.T) {
 	limits := []guard.Limit{{ID: "cents", Level: "agent", Measure: "cents", Max: 100, Window: "total"}, {ID: "now", Level: "agent", Measure: "calls", Max: 2, Window: "concurrent"},
 		{ID: "tok", Level: "agent", Measure: "tokens", Max: 1000, Window: "total"}}
@@ -77,7 +81,7 @@ func TestSettle(t *testing.T) {
 		b.want(b.one(noon, r), "")
 		b.want(b.one(noon, ask("c2", "a", 60)), contract.ReasonBudgetExceeded)
 		b.settle(noon, "c1", status, contract.Usage{Cents: 7, InputTokens: 3})
-		b.settle(noon, "c1", status, contract.Usage{Cents: 7}) // twice is once
+		b.settle(noon, "c1", status, contract.Usage{Cents: 7}) // a second settlement changes nothing
 		if rows := b.s.Rows(); rows[0].Committed != left || rows[0].Reserved != 0 || len(b.s.Open()) != 0 {
 			t.Errorf("%s: %+v", status, rows)
 		}
@@ -96,8 +100,9 @@ func TestSettle(t *testing.T) {
 	b.want(b.one(noon, forced), "")
 }
 
-// TestMeasured: what was measured counts as it is, what could not be measured
-// as reserved, and an outcome of a release that lists nothing as it did then.
+// TestMeasured shows that measured values count as they are, that values which
+// could not be measured count as reserved, and that outcomes of releases that
+// list nothing count as they did then.
 func TestMeasured(t *testing.T) {
 	for _, c := range []struct {
 		measure  string
@@ -123,8 +128,9 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
-// TestCallerAttested: what a caller reports of a call that it executed itself
-// counts up to what was reserved, and what it does not report counts as reserved.
+// TestCallerAttested shows that what a caller reports about a call that it
+// executed itself counts up to the reserved amount, and that values it does not
+// report count as reserved.
 func TestCallerAttested(t *testing.T) {
 	limits := []guard.Limit{{ID: "cents", Level: "agent", Measure: "cents", Max: 100, Window: "total"}}
 	for reported, want := range map[int64]int64{0: 60, 7: 7, 60: 60, 1000: 60} {
@@ -138,7 +144,7 @@ func TestCallerAttested(t *testing.T) {
 	}
 }
 
-// TestBatch: requests of one batch see each other.
+// TestBatch shows that the requests of one batch share the remaining amount.
 func TestBatch(t *testing.T) {
 	s := State{}
 	limits := []guard.Limit{{ID: "l", Level: "organization", Measure: "cents", Max: 10, Window: "day"}}
@@ -160,6 +166,8 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// TestPrune shows that accounts of ended windows are removed and open
+// reservations stay.
 func TestPrune(t *testing.T) {
 	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 1, Window: "second"}, {ID: "n", Level: "agent", Measure: "calls", Max: 9, Window: "concurrent"}}}
 	for i := range 4 * pruneEvery {
@@ -173,7 +181,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestExceedEscalates: a limit may ask for people instead.
+// TestExceedEscalates shows that a limit may require approval instead of denying.
 func TestExceedEscalates(t *testing.T) {
 	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "session", Measure: "calls", Max: 1, Window: "minute", OnExceed: "escalate"}}}
 	b.want(b.one(noon, ask("c1", "a", 0)), "")
@@ -183,8 +191,9 @@ func TestExceedEscalates(t *testing.T) {
 	}
 }
 
-// TestLateDelivery: a second delivery of a proposal whose call is settled beside it
-// reserves nothing. Its outcome is on the ledger already; nothing would settle it.
+// TestLateDelivery shows that a second delivery of a proposal reserves nothing if
+// its call is settled in the same event. The outcome is on the ledger already, so
+// nothing would settle a new reservation.
 func TestLateDelivery(t *testing.T) {
 	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 9, Window: "total"}}}
 	b.want(b.one(noon, ask("c1", "a", 0)), "")

@@ -20,12 +20,14 @@ import (
 	"github.com/open-policy-agent/opa/v1/bundle"
 )
 
-// algorithm is the one signature algorithm of bundles: Ed25519, as everywhere
-// in the mesh (RFC 8037). The format is OPA's .signatures.json.
+// algorithm is the only signature algorithm of bundles: Ed25519 (RFC 8037). The
+// signature is in .signatures.json, in OPA's format.
 const algorithm = "EdDSA"
 
-// Build makes a bundle of Rego and data files by path, the same bytes for the
-// same files. seed, if any, signs it under the key id kid.
+// Build returns a bundle with the Rego and data files, given by path. The same
+// files result in the same bytes. If seed is not nil, it signs the bundle under
+// the key id kid. Build returns an error for files that do not form a bundle;
+// Compile finds errors in the rules.
 func Build(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	doc, err := tarball(files, kid, seed)
 	if err != nil {
@@ -37,6 +39,8 @@ func Build(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	return doc, nil
 }
 
+// tarball returns the gzipped tar of the files, with a manifest, and signed if
+// seed is not nil.
 func tarball(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	all := maps.Clone(files)
 	if all[".manifest"] == nil {
@@ -69,8 +73,9 @@ func tarball(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Files unpacks a bundle, to its very end, so that one that is cut off is an
-// error wherever it was cut.
+// Files returns the files of a bundle by path. It reads the archive to its end,
+// so that a truncated bundle is always an error, and limits the unpacked size and
+// the nesting of every file.
 func Files(doc []byte) (map[string][]byte, error) {
 	if len(doc) > MaxBundle {
 		return nil, fmt.Errorf("bundle: %d bytes, at most %d", len(doc), MaxBundle)
@@ -111,6 +116,7 @@ func Files(doc []byte) (map[string][]byte, error) {
 	}
 }
 
+// signatures returns the content of .signatures.json for the files.
 func signatures(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	hasher, err := bundle.NewSignatureHasher(bundle.HashingAlgorithm("SHA-256"))
 	if err != nil {
@@ -142,11 +148,14 @@ func signatures(files map[string][]byte, kid string, seed []byte) ([]byte, error
 	return json.Marshal(bundle.SignaturesConfig{Signatures: []string{token}})
 }
 
-// ErrUnsigned says that a bundle carries no signature.
+// ErrUnsigned is returned by Verify for a bundle without a signature. Whether
+// that is permitted is the caller's decision.
 var ErrUnsigned = errors.New("bundle: is not signed")
 
-// Verify checks a bundle's signature and every file under it against the key
-// that its header names, and returns that key's id.
+// Verify verifies the signature of a bundle, and every file against it, with the
+// key that the signature's header names. It returns the id of that key,
+// ErrUnsigned for an unsigned bundle, or another error. key returns a public key
+// by id.
 func Verify(doc []byte, key func(kid string) (public []byte, err error)) (kid string, err error) {
 	files, err := Files(doc)
 	if err != nil {
@@ -181,6 +190,7 @@ func Verify(doc []byte, key func(kid string) (public []byte, err error)) (kid st
 
 var rawURL = base64.RawURLEncoding
 
+// kidOf returns the key id in the header of a JWT.
 func kidOf(token string) (string, error) {
 	head, _, ok := bytes.Cut([]byte(token), []byte("."))
 	raw := make([]byte, len(head))

@@ -11,7 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 )
 
-// Clauses reads the rules named answer without running them.
+// Clauses returns the rules named answer as clauses for the consistency check. It
+// reads their syntax and evaluates nothing.
 func (e *Engine) Clauses() []cpi.Clause {
 	var out, last []cpi.Clause
 	chain := 0
@@ -38,7 +39,7 @@ func (e *Engine) Clauses() []cpi.Clause {
 			chain++
 		}
 	}
-	if chain == 1 { // the default stands behind the one chain there is
+	if chain == 1 { // there is only one chain, so the default rule comes after it
 		for i := range last {
 			last[i].Chain = 0
 		}
@@ -46,6 +47,8 @@ func (e *Engine) Clauses() []cpi.Clause {
 	return append(out, last...)
 }
 
+// clause returns what can be read from one rule; a condition that it does not
+// understand remains text.
 func clause(r *ast.Rule) cpi.Clause {
 	c := cpi.Clause{At: fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row), Kind: "*"}
 	for _, x := range r.Body {
@@ -76,8 +79,8 @@ func clause(r *ast.Rule) cpi.Clause {
 	return c
 }
 
-// References lists the names that a bundle's modules compare parts of their input
-// with: equations and memberships, wherever they are written out.
+// References returns the constant names that the modules of a bundle compare
+// parts of their input with, in equations and membership tests.
 func (e *Engine) References() []cpi.Reference {
 	var out []cpi.Reference
 	for _, name := range slices.Sorted(maps.Keys(e.modules)) {
@@ -108,7 +111,8 @@ func (e *Engine) References() []cpi.Reference {
 	return out
 }
 
-// kindOf is the pattern that an expression holds input.kind to, or "".
+// kindOf returns the pattern of kinds that an expression restricts input.kind to,
+// or "".
 func kindOf(x *ast.Expr) string {
 	if !x.IsCall() {
 		return ""
@@ -135,7 +139,8 @@ func kindOf(x *ast.Expr) string {
 	return ""
 }
 
-// normal spells equations one way, so that they can be compared.
+// normal returns the text of an expression, with equations in one form so that
+// they can be compared.
 func normal(x *ast.Expr, text string) string {
 	if x.IsCall() && !x.Negated {
 		if ops := x.Operands(); len(ops) == 2 && (x.Operator().String() == "equal" || x.Operator().String() == "eq") {

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// hostileBundles are modules and data that have killed parsers and compilers.
+// hostileBundles returns modules and data that have crashed or blocked parsers
+// and compilers.
 func hostileBundles() map[string]map[string][]byte {
 	const head = "package binnacle.p1\n\nimport rego.v1\n\n"
 	rule := func(expr string) map[string][]byte {
@@ -74,11 +75,11 @@ func aliases() string {
 	return out
 }
 
-// harmless are those that may compile.
+// harmless lists the hostile bundles that may compile without damage.
 var harmless = map[string]bool{"templates": true, "with": true, "comment indent": true}
 
-// TestHostileBundles compiles each in a process of its own, which must end in
-// order: an overflow of the stack ends a process, whatever it recovers from.
+// TestHostileBundles compiles each bundle in a process of its own, which must
+// exit normally: Go cannot recover from a stack overflow.
 func TestHostileBundles(t *testing.T) {
 	if name := os.Getenv("HOSTILE_BUNDLE"); name != "" {
 		doc := pack(hostileBundles()[name])
@@ -104,7 +105,7 @@ func TestHostileBundles(t *testing.T) {
 	}
 }
 
-// pack is Build without its checks.
+// pack builds a bundle without the checks of Build.
 func pack(files map[string][]byte) []byte {
 	doc, err := tarball(files, "", nil)
 	if err != nil {

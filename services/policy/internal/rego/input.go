@@ -1,8 +1,8 @@
 package rego
 
-// inputSchema is what OPA's type checker holds a bundle's references against:
-// a rule that reads a fact that does not exist does not compile. A test
-// compares it with guard.Facts.
+// inputSchema is the JSON Schema that OPA's type checker compares references to
+// the input with: a rule that reads a fact that does not exist does not compile.
+// TestInputSchema compares it with guard.Facts.
 var inputSchema = func() any {
 	str := map[string]any{"type": "string"}
 	strs := map[string]any{"type": "array", "items": str}

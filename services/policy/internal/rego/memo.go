@@ -10,19 +10,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// reads is what of the input a bundle looks at: members, by their canonical
-// spelling, and what of each of them. A member without members is looked at
-// whole.
+// reads is the part of the input that a bundle reads: the names of members, in
+// canonical form with quotes, and for each the members that are read of it. A nil
+// map means that the whole member is read.
 type reads map[string]reads
 
-// readsOf lists what modules look at; ok is false where they look at the input
-// as a whole. What they only might look at counts.
+// readsOf returns what the modules read, including what they read only under
+// conditions. ok is false if they use the input as a whole.
 func readsOf(modules map[string]*ast.Module) (r reads, ok bool) {
 	r, ok = reads{}, true
 	var v *ast.GenericVisitor
 	v = ast.NewGenericVisitor(func(x any) bool {
 		switch x := x.(type) {
-		case ast.Var: // alone, not as the head of a reference
+		case ast.Var: // input itself, not as the head of a reference
 			ok = ok && !x.Equal(ast.InputRootDocument.Value)
 		case ast.Ref:
 			if !x[0].Equal(ast.InputRootDocument) {
@@ -42,7 +42,8 @@ func readsOf(modules map[string]*ast.Module) (r reads, ok bool) {
 	return r, ok
 }
 
-// add notes a path of at most two names; false: it has none.
+// add records a path, up to its second name. It returns false if the first
+// element is not a constant name.
 func (r reads) add(path ast.Ref) bool {
 	name := func(i int) (string, bool) {
 		if i >= len(path) {
@@ -60,7 +61,7 @@ func (r reads) add(path ast.Ref) bool {
 	switch {
 	case !ok:
 		r[first] = nil
-	case seen && sub == nil: // looked at whole already
+	case seen && sub == nil: // the whole member is read already
 	case seen:
 		sub[second] = nil
 	default:
@@ -69,8 +70,8 @@ func (r reads) add(path ast.Ref) bool {
 	return true
 }
 
-// key appends what is read of doc, so that two documents with one key get one
-// answer. The order of doc's members is the key's.
+// key appends the part of doc that is read, so that documents with the same key
+// have the same answer. The order of members is that of doc.
 func (r reads) key(dst, doc []byte) ([]byte, error) {
 	var inner error
 	err := canon.Members(doc, func(name, value []byte) {
@@ -89,25 +90,27 @@ func (r reads) key(dst, doc []byte) ([]byte, error) {
 	return dst, errors.Join(err, inner)
 }
 
-// memo keeps answers. An answer follows from the bundle and the input alone, and
-// so from what the bundle reads of it: decisions that differ in nothing that the
-// bundle looks at need no second evaluation.
+// memo caches answers. An answer depends only on the bundle and on the part of
+// the input that the bundle reads, so inputs that are equal in that part need no
+// second evaluation. Decisions are never cached. A memo is safe for concurrent
+// use.
 type memo struct {
 	reads reads
-	ok    bool // false: the bundle looks at everything
+	ok    bool // false = the bundle reads the whole input
 
 	mu   sync.Mutex
 	kept map[string]guard.Answer
 }
 
-// What is kept is bounded, and dropped whole when full.
+// The limits of the cache. When it is full, it is emptied.
 const (
 	maxAnswers   = 4096
 	maxAnswerKey = 2 << 10
 )
 
-// get finds the answer to an input. Where it has to be worked out, put keeps it
-// under the key; nil: it is not to be kept.
+// get looks up the answer to an input. If it is not cached, the caller passes key
+// to put after the evaluation; a nil key means that the answer must not be
+// cached.
 func (m *memo) get(doc []byte) (a guard.Answer, key []byte, ok bool) {
 	if !m.ok {
 		return a, nil, false
@@ -122,6 +125,7 @@ func (m *memo) get(doc []byte) (a guard.Answer, key []byte, ok bool) {
 	return a, key, ok
 }
 
+// put caches an answer under the key that get returned.
 func (m *memo) put(key []byte, a guard.Answer) {
 	if key == nil {
 		return

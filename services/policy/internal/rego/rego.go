@@ -1,6 +1,13 @@
-// Package rego opens P1 bundles, in OPA's standard bundle format, and evaluates
-// them without clock, network, randomness or environment: a bundle that
-// reaches for them does not compile.
+// Package rego compiles and evaluates P1 bundles, which are Rego modules and data
+// in OPA's bundle format. It is the only package that imports OPA.
+//
+// An answer depends only on the bundle and the input, because replay must compute
+// it again: builtins that use the clock, the network, randomness or the
+// environment are not available, and a bundle that uses them does not compile.
+// Evaluation is limited in time, and bundles in size and nesting. Every failure
+// of an evaluation is a DENY.
+//
+// A fact that bundles may read is added to guard.Facts and to inputSchema.
 package rego
 
 import (
@@ -21,27 +28,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// Query is what a bundle must define.
+// Query is the reference that a bundle must define: the rule whose value is the
+// answer to a call.
 const Query = "data.binnacle.p1.answer"
 
-// Timeout bounds one evaluation; a bundle that takes longer denies.
+// Timeout is the longest time of one evaluation. A bundle that takes longer
+// denies the call.
 const Timeout = 250 * time.Millisecond
 
-// MaxBundle bounds a bundle's file and each file in it, in bytes.
+// MaxBundle is the greatest size in bytes of a bundle and of each file in it;
+// larger ones are rejected.
 const MaxBundle = 4 << 20
 
-// impure lists the builtins whose answer does not follow from the input, or
-// whose work cannot be stopped.
+// impure lists builtins whose result does not depend on the input alone, or whose
+// evaluation cannot be interrupted.
 var impure = []string{"http.send", "net.lookup_ip_addr", "opa.runtime", "rand.intn", "time.now_ns", "uuid.rfc4122", "trace", "print",
 	"net.cidr_expand", "numbers.range_step", "strings.render_template", "regex.globs_match"}
 
-// Engine is a compiled bundle.
+// Engine is a compiled bundle, together with a cache of its answers. It is safe
+// for concurrent use.
 type Engine struct {
 	query   rego.PreparedEvalQuery
 	modules map[string]*ast.Module
 	memo    memo
 }
 
+// read checks and parses a bundle in today's or an older format.
 func read(doc []byte) (bundle.Bundle, error) {
 	doc, err := upgraded(doc)
 	if err != nil {
@@ -61,8 +73,8 @@ func read(doc []byte) (bundle.Bundle, error) {
 	return b, nil
 }
 
-// upgraded is the same policy in today's form. Release 0.1 recorded Rego modules
-// as one JSON document, {"modules": {name: text}}.
+// upgraded returns the bundle in today's format. Release 0.1 recorded Rego
+// modules as one JSON document, {"modules": {name: text}}.
 func upgraded(doc []byte) ([]byte, error) {
 	if len(doc) == 0 || doc[0] != '{' {
 		return doc, nil
@@ -83,8 +95,9 @@ func upgraded(doc []byte) ([]byte, error) {
 	return Build(files, "", nil)
 }
 
-// Compile prepares a bundle: a gzipped tar in OPA's bundle format. Signatures
-// are checked by Verify, not here.
+// Compile prepares a bundle, which is a gzipped tar in OPA's bundle format, for
+// evaluation. It returns an error for rules that do not compile or that use
+// unavailable builtins. It does not verify signatures; Verify does.
 func Compile(ctx context.Context, doc []byte) (*Engine, error) {
 	b, err := read(doc)
 	if err != nil {
@@ -107,14 +120,16 @@ func Compile(ctx context.Context, doc []byte) (*Engine, error) {
 	return e, nil
 }
 
-// Input is what every bundle is asked with: the facts, beside them the args
-// and what the tool's document says of it.
+// Input is the input of a call for all bundles: the facts, the args, and the
+// properties of the tool. It is parsed only if a bundle must be evaluated. An
+// Input must be used by one goroutine only.
 type Input struct {
 	doc   []byte
-	value ast.Value // of doc, once a bundle has to be run
+	value ast.Value // parsed doc; nil until needed
 }
 
-// NewInput makes the input of one call; args are canonical.
+// NewInput returns the input for one call. args must be canonical, since they are
+// copied into the input as they are.
 func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	doc := contract.Bytes(facts.ForRules())
 	doc = append(doc[:len(doc)-1], `,"args":`...)
@@ -126,7 +141,7 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	w.Strs("labels", orEmpty(tool.Labels))
 	names := []string{}
 	for _, s := range tool.Secrets {
-		if !s.Pattern() { // what stays with the executor reaches no tool
+		if !s.Pattern() { // secrets under a pattern stay with the executor and do not reach the tool
 			names = append(names, s.Name)
 		}
 	}
@@ -150,8 +165,9 @@ func orEmpty(s []string) []string {
 	return s
 }
 
-// Answer is the bundle's answer. Every failure is a denial; the zero Answer is
-// no opinion.
+// Answer returns the bundle's answer to an input. Every failure is a DENY with
+// the reason code PRG_EVALUATION_ERROR. The zero Answer means that no rule
+// applies.
 func (e *Engine) Answer(ctx context.Context, in *Input) guard.Answer {
 	a, key, ok := e.memo.get(in.doc)
 	if ok {
@@ -165,6 +181,7 @@ func (e *Engine) Answer(ctx context.Context, in *Input) guard.Answer {
 	return a
 }
 
+// run evaluates the bundle.
 func (e *Engine) run(ctx context.Context, in *Input) (a guard.Answer, err error) {
 	v, err := in.parsed()
 	if err != nil {
@@ -183,7 +200,8 @@ func (e *Engine) run(ctx context.Context, in *Input) (a guard.Answer, err error)
 	return answerOf(m)
 }
 
-// answerOf reads an answer strictly.
+// answerOf converts an answer, and returns an error for unknown members or
+// invalid values.
 func answerOf(m map[string]any) (guard.Answer, error) {
 	var doc struct {
 		Verdict  string                 `json:"verdict"`
@@ -192,7 +210,7 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 		Approval *contract.ApprovalRule `json:"approval"`
 		Obliged  []string               `json:"obligations"`
 	}
-	if len(m) == 2 { // the common answer, without the detour
+	if len(m) == 2 { // the most common answer needs no conversion through JSON
 		v, ok1 := m["verdict"].(string)
 		r, ok2 := m["reason_code"].(string)
 		if ok1 && ok2 {
@@ -232,7 +250,7 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 	return a, check(a.Verdict, a.Reason)
 }
 
-// check knows which reason codes an answer may carry.
+// check returns an error unless the reason code may be used with the verdict.
 func check(verdict, reason string) error {
 	if verdict != contract.Allow && verdict != contract.Deny && verdict != contract.Escalate {
 		return fmt.Errorf("verdict %q: want ALLOW, DENY or ESCALATE", verdict)

@@ -36,6 +36,8 @@ func ask(t *testing.T, e *Engine, f *guard.Facts, args string) guard.Answer {
 	return e.Answer(t.Context(), NewInput(f, &contract.Tool{}, []byte(args)))
 }
 
+// TestAnswer shows the answer of one rule per case; every invalid answer is a
+// denial.
 func TestAnswer(t *testing.T) {
 	for src, want := range map[string]guard.Answer{
 		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"}`:                     {Verdict: "ALLOW", Reason: "RULE_X"},
@@ -66,8 +68,8 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestRefused: bundles that cannot be trusted to be functions of their input,
-// or that no answer can come from, do not compile.
+// TestRefused shows that bundles that do not depend on their input alone, or can
+// never answer, do not compile.
 func TestRefused(t *testing.T) {
 	for src, word := range map[string]string{
 		`answer := http.send({"url": "http://x", "method": "get"})`:                             "http.send",
@@ -98,7 +100,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLoops: work without end is stopped, and denies.
+// TestLoops shows that endless evaluations are stopped and deny.
 func TestLoops(t *testing.T) {
 	for _, src := range []string{
 		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if count([1 | some i in numbers.range(1, 1000000000); some j in numbers.range(1, 100000000); i * j < 0]) >= 0`,
@@ -118,6 +120,8 @@ func TestLoops(t *testing.T) {
 	}
 }
 
+// TestSignature shows that a signature covers every file of its bundle, and needs
+// a known key.
 func TestSignature(t *testing.T) {
 	seed := sha256.Sum256([]byte("bundles"))
 	k, err := sign.NewKey(seed[:])
@@ -160,7 +164,7 @@ func TestSignature(t *testing.T) {
 	if _, err := Verify(unsigned, known); !errors.Is(err, ErrUnsigned) {
 		t.Error(err)
 	}
-	// The signature of one bundle on the files of another.
+	// The signature of one bundle is combined with changed files.
 	signed, err := Files(doc)
 	if err != nil {
 		t.Fatal(err)
@@ -185,8 +189,8 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-// TestInputSchema: the schema that bundles are checked against knows exactly
-// the facts there are.
+// TestInputSchema shows that inputSchema has exactly the facts that bundles may
+// read.
 func TestInputSchema(t *testing.T) {
 	f := guard.Facts{}
 	w := canon.Append(nil, &f)
@@ -203,7 +207,7 @@ func TestInputSchema(t *testing.T) {
 		if _, rest, ok := strings.Cut(line, `"`); ok && strings.Contains(line, "&f.") {
 			name, _, _ := strings.Cut(rest, `"`)
 			if slices.Contains([]string{"approvals", "budget", "resolution", "resolved", "session_name"}, name) {
-				continue // ForRules
+				continue // omitted by ForRules
 			}
 			if n++; known[name] == nil {
 				t.Errorf("fact %s is missing in inputSchema", name)
@@ -215,8 +219,8 @@ func TestInputSchema(t *testing.T) {
 	}
 }
 
-// TestMemo compares what is kept with what an evaluation says, for bundles that
-// look at their input in every way there is.
+// TestMemo compares cached answers with evaluations, for bundles that read their
+// input in every possible way.
 func TestMemo(t *testing.T) {
 	const no = `answer := {"verdict": "DENY", "reason_code": "DENY_X"} if not `
 	yes := "\nelse := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_X\"}"
@@ -270,8 +274,8 @@ func TestMemo(t *testing.T) {
 	}
 }
 
-// BenchmarkTenRules is a bundle's share of a decision: an ALLOW by the tenth
-// rule, evaluated, and kept from a call that differs in nothing it looks at.
+// BenchmarkTenRules measures an ALLOW by the tenth rule of a bundle, evaluated
+// and from the cache.
 func BenchmarkTenRules(b *testing.B) {
 	doc, err := Build(map[string][]byte{"p.rego": []byte(TenRules)}, "", nil)
 	if err != nil {
@@ -302,7 +306,7 @@ func BenchmarkTenRules(b *testing.B) {
 	}
 }
 
-// TenRules is a bundle of ten rules, of which the last one allows.
+// TenRules is a bundle with ten rules, of which only the last one allows.
 const TenRules = `package binnacle.p1
 import rego.v1
 answer := {"verdict": "DENY", "reason_code": "DENY_ONE"} if input.kind == "tool.a"

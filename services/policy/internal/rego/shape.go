@@ -9,13 +9,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// maxElse bounds the else branches of one module: the compiler's work grows
-// with the square of a chain's length.
+// maxElse is the greatest number of else branches in a module, because the
+// compiler's work grows with the square of their number.
 const maxElse = 1000
 
-// checkShape refuses a bundle's file whose nesting its parsers would follow too
-// deep: 128 for JSON and for brackets in Rego. YAML is bounded by its parser,
-// which stops at a depth of 10,000 and at aliases that multiply.
+// checkShape returns an error for a file of a bundle that is nested more than 128
+// levels deep: JSON values, and brackets in Rego. The YAML parser has limits of
+// its own, a depth of 10,000 and one against aliases that multiply.
 func checkShape(name string, text []byte) error {
 	var err error
 	switch {
@@ -30,7 +30,7 @@ func checkShape(name string, text []byte) error {
 	return nil
 }
 
-// checkRego reads a module once, without recursion, and skips strings and
+// checkRego scans a module once, without recursion, and skips strings and
 // comments.
 func checkRego(text []byte) error {
 	depth, branches := 0, 0
@@ -61,7 +61,8 @@ func checkRego(text []byte) error {
 	return nil
 }
 
-// endOf is the index of the quote that ends a string, or of the last byte.
+// endOf returns the index of the quote that ends the string, or of the last byte
+// if none does.
 func endOf(text []byte, i int, quote byte) int {
 	for ; i < len(text); i++ {
 		switch {
@@ -70,7 +71,7 @@ func endOf(text []byte, i int, quote byte) int {
 		case text[i] == quote:
 			return i
 		case text[i] == '\n' && quote == '"':
-			return i // an error, which the parser reports
+			return i // the parser reports the unterminated string
 		}
 	}
 	return len(text) - 1

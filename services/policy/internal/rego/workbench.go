@@ -14,8 +14,9 @@ import (
 	"github.com/open-policy-agent/opa/v1/topdown"
 )
 
-// At is the place of the rule that answers an input, or "" where none does or
-// the evaluation fails. It says nothing of the answer, which is Answer's.
+// At returns the place (file:line) of the rule that produces the answer to an
+// input, or "" if no rule applies or the evaluation fails. It evaluates the
+// bundle with tracing, so it is for explanations only.
 func (e *Engine) At(ctx context.Context, in *Input) (at string) {
 	v, err := in.parsed()
 	if err != nil {
@@ -34,7 +35,8 @@ func (e *Engine) At(ctx context.Context, in *Input) (at string) {
 	return at
 }
 
-// TestResult is one Rego test's end.
+// TestResult is the result of one Rego test: its name, its place, and the error
+// if it could not run.
 type TestResult struct {
 	Name   string `json:"name"`
 	At     string `json:"at"`
@@ -42,7 +44,9 @@ type TestResult struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// Test runs the rules named test_… of the files.
+// Test runs the rules named test_… in the files, with a timeout of ten seconds
+// each. It returns an error only if a file cannot be parsed or the runner cannot
+// start.
 func Test(ctx context.Context, files map[string][]byte) ([]TestResult, error) {
 	modules := map[string]*ast.Module{}
 	for name, src := range files {

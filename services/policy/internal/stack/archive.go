@@ -11,15 +11,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Archive is every document that ever was in force, by its digest: what recorded
-// decisions are decided again by. The zero value is empty. It is not safe for
-// concurrent use.
+// Archive holds every policy and tool document that was ever in force, by digest,
+// so that recorded decisions can be taken again. The zero value is empty. It is
+// not safe for concurrent use.
 type Archive struct {
-	documents map[string]any // by layer and digest
+	documents map[string]any // key is the layer followed by the digest
 	tools     map[string]*contract.Tool
 }
 
-// Add keeps a policy document of a layer; doc is Compile's result, or Erased.
+// Add stores a policy document of a layer. doc is the result of Compile, or an
+// Erased value for a document whose content cannot be read.
 func (a *Archive) Add(layer, digest string, doc any) {
 	if a.documents == nil {
 		a.documents = map[string]any{}
@@ -27,7 +28,7 @@ func (a *Archive) Add(layer, digest string, doc any) {
 	a.documents[layer+digest] = doc
 }
 
-// AddTool keeps a tool document.
+// AddTool stores a tool document under its digest. Documents are never removed.
 func (a *Archive) AddTool(t *contract.Tool) {
 	if a.tools == nil {
 		a.tools = map[string]*contract.Tool{}
@@ -36,8 +37,9 @@ func (a *Archive) AddTool(t *contract.Tool) {
 }
 
 // Basis returns what a recorded decision was taken by: the documents that it
-// names, and the rules by which the release that recorded it read schemas. It
-// fails with contract.ErrErased where a document's content was erased.
+// names, and the rules by which the release that recorded it applied schemas. It
+// fails with contract.ErrErased if the content of a document was erased, and with
+// another error if a document was never in force.
 func (a *Archive) Basis(e *contract.Event, d *contract.Decision, f *guard.Facts) (Basis, error) {
 	b := Basis{Digests: d.Policies, Rules: rulesOf(e)}
 	for _, x := range []struct{ layer, digests string }{{"p0", d.Policies.P0}, {"p1", d.Policies.P1}, {"p2", d.Policies.P2}} {
@@ -64,8 +66,8 @@ func (a *Archive) Basis(e *contract.Event, d *contract.Decision, f *guard.Facts)
 	return b, nil
 }
 
-// rulesOf returns how the release that recorded a decision read schemas. The
-// first versions of the events that hold decisions are release 0.1's.
+// rulesOf returns how the release that recorded a decision applied schemas.
+// Version 1 of the events that hold decisions is written by release 0.1 only.
 func rulesOf(e *contract.Event) toolschema.Rules {
 	if e.Version == 1 && (e.Name == contract.EventAllowed || e.Name == contract.EventEffectRecorded) {
 		return toolschema.Open
@@ -73,7 +75,8 @@ func rulesOf(e *contract.Event) toolschema.Rules {
 	return toolschema.Closed
 }
 
-// split returns the digests of one field of contract.PolicyDigests.
+// split returns the digests in one field of contract.PolicyDigests, which joins
+// them by "+".
 func split(digests string) []string {
 	if digests == "" {
 		return nil

@@ -10,10 +10,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Compile reads a policy document of a layer: signed ceilings (p0), an OPA
-// bundle (p1) or an overlay (p2). The result is a *guard.Ceilings, *rego.Engine
-// or *guard.Overlay. Ceilings must be signed by a key that keys names as a root
-// key at lamport; the signature of a bundle is checked by rego.Verify, not here.
+// Compile reads a policy document of a layer: signed ceilings (p0), an OPA bundle
+// (p1) or an overlay (p2). The result is a *guard.Ceilings, *rego.Engine or
+// *guard.Overlay. Ceilings must be signed by a key that keys returns as a root
+// key at lamport. The signature of a bundle is verified by rego.Verify, not here.
 func Compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, error) {
 	switch layer {
 	case "p0":
@@ -30,14 +30,13 @@ func Compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, 
 	return nil, fmt.Errorf("policy layer %q is unknown", layer)
 }
 
-// Erased takes the place of a document, in replay, whose content was erased. It
-// keeps the document's place in the stack; what it decided cannot be decided
-// again.
+// Erased replaces, in replay, a document whose content was erased. The stack
+// stays complete, but decisions that rest on the document cannot be taken again.
 type Erased struct {
 	Layer string
 }
 
-// empty returns a document of the layer without content.
+// empty returns the nil document of the layer.
 func (x Erased) empty() any {
 	switch x.Layer {
 	case "p0":
@@ -48,8 +47,8 @@ func (x Erased) empty() any {
 	return (*guard.Overlay)(nil)
 }
 
-// Tainting reports whether a secret reaches the tool itself. One that is granted
-// by a pattern stays with the executor.
+// Tainting reports whether the tool itself receives a secret. A secret granted by
+// a pattern is used by the executor and does not reach the tool.
 func Tainting(t *contract.Tool) bool {
 	return slices.ContainsFunc(t.Secrets, func(g contract.SecretGrant) bool { return !g.Pattern() })
 }

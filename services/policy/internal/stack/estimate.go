@@ -7,9 +7,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
-// Estimate returns the most that a call can use, by its tool's document and, for a
-// request to a model, by its args q. USDMicros is -1 where no price of the model is
-// published. A request goes to each model that may answer it at most sends times.
+// Estimate returns the most that a call can use, according to its tool document
+// and, for a request to a model, its args q. USDMicros is -1 if no price of the
+// model is published. sends is how often a request may be sent to each model that
+// may answer it.
 func Estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter.ModelPrice, bool), sends int64) contract.Amounts {
 	a := contract.Amounts{}
 	if t.Reserve != nil {
@@ -31,7 +32,7 @@ func Estimate(t *contract.Tool, q *llm.Args, price func(model string) (llmrouter
 			a.EgressBytes = q.Egress(attempts * max(sends, 1))
 		}
 		a.Tokens = (in + out) * attempts
-		if ok && !m.Unpriced { // each attempt is rounded up by itself
+		if ok && !m.Unpriced { // every attempt is rounded up separately
 			a.USDMicros = (in*m.Input+out*m.Output+999_999)/1_000_000 + attempts - 1
 		}
 	}

@@ -1,15 +1,15 @@
-// Package stack is the documents that govern calls, and the one function that
-// evaluates a call by them.
+// Package stack holds the policy documents that govern calls, and the only
+// function that evaluates a call by them.
 //
 // A decision rests on signed ceilings (P0), bundles of Rego (P1), overlays that
 // narrow (P2), limits, the tool's own document, and the labels of the data that
-// reached the call. Every user of verdicts calls Evaluate: the service for a new
-// call, replay for a recorded one, a simulation for a candidate document, and an
-// explanation. They differ in where the Basis comes from, which is Stack.Basis
-// for the documents in force and Archive.Basis for recorded ones.
+// reached the call. Evaluate serves every purpose: a new call, a recorded
+// decision that replay takes again, a simulation of a candidate document, and an
+// explanation. They differ only in the origin of the Basis: Stack.Basis for the
+// documents in force, Archive.Basis for recorded ones.
 //
-// Evaluate evaluates the documents; pkg/core/guard joins their answers into a verdict
-// and is the only maker of signed decisions.
+// Evaluate evaluates the documents. Package guard of the trusted core joins their
+// answers into a verdict, and is the only maker of signed decisions.
 package stack
 
 import (
@@ -26,38 +26,42 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Basis is the documents that one call is decided by.
+// Basis is the set of documents that one call is decided by, in the order in
+// which they are evaluated.
 type Basis struct {
-	Tool     *contract.Tool   // nil: unknown
-	Ceilings *guard.Ceilings  // nil: none, which denies
+	Tool     *contract.Tool   // nil = unknown
+	Ceilings *guard.Ceilings  // nil = none, which denies
 	Bundles  []*rego.Engine   // in order of precedence
 	Overlays []*guard.Overlay // those that apply to the call
 	Digests  contract.PolicyDigests
-	Rules    toolschema.Rules // how the tool's input schema is read
+	Rules    toolschema.Rules // how the tool's input schema is applied
 }
 
-// Call is a call as a decision sees it. Nothing but Args is the caller's word.
+// Call is the input of a decision about one call. Only Args come from the caller;
+// Facts are collected by policy.
 type Call struct {
 	ID      string
 	IdemKey string
 	Facts   guard.Facts
-	Args    []byte // canonical; nil: cannot be read
-	// Explain keeps what each document answered and where, for Steps. It costs a
-	// second evaluation of each bundle.
+	Args    []byte // canonical; nil = cannot be read
+	// Explain records the answer and the matching rule of each document for
+	// Steps, at the cost of a second evaluation of each bundle.
 	Explain bool
 }
 
-// Evaluation is what the documents answered for one call. Verdict, Decide, Again
-// and Steps are all computed from the same answers.
+// Evaluation holds the answers of the documents for one call. Verdict, Decide,
+// Again and Steps are computed from the same answers. An Evaluation must be used
+// by one goroutine only.
 type Evaluation struct {
 	inputs guard.Inputs
-	steps  []guard.Step // of the documents; with Call.Explain
+	steps  []guard.Step // of the documents; only with Call.Explain
 }
 
-// Evaluate evaluates the schema, the bundles and the overlays of a basis for a call.
-// Every decision rests on it: live, in replay, in simulations, and where one is
-// explained. Of the bundles, the first with an opinion answers for the layer. An
-// error in a document is its denial.
+// Evaluate evaluates the input schema, the bundles and the overlays of a basis
+// for a call. All decisions are made with it: new ones, replayed ones, simulated
+// ones and explained ones. The first bundle with an opinion answers for layer P1.
+// An error in a document is a DENY by that document, so Evaluate returns no
+// error.
 func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	e := Evaluation{inputs: guard.Inputs{CallID: c.ID, IdemKey: c.IdemKey, Facts: c.Facts, Tool: b.Tool, P0: b.Ceilings, Policies: b.Digests}}
 	in := &e.inputs
@@ -89,7 +93,7 @@ func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	return e
 }
 
-// bundles evaluates the bundles in order, up to the first with an opinion.
+// bundles evaluates the bundles in order, until one has an opinion.
 func (e *Evaluation) bundles(ctx context.Context, b *Basis, c *Call) {
 	in := &e.inputs
 	input := rego.NewInput(&in.Facts, in.Tool, c.Args)
@@ -104,7 +108,7 @@ func (e *Evaluation) bundles(ctx context.Context, b *Basis, c *Call) {
 	}
 }
 
-// note keeps a document's answer as a step.
+// note records a document's answer as a step.
 func (e *Evaluation) note(keep bool, s guard.Step, a guard.Answer) {
 	if keep {
 		s.Verdict, s.Reason = a.Verdict, a.Reason
@@ -112,35 +116,38 @@ func (e *Evaluation) note(keep bool, s guard.Step, a guard.Answer) {
 	}
 }
 
-// Verdict joins the answers, with what people and limits said.
+// Verdict returns the verdict that follows from the answers, the votes and the
+// limits, without signing a decision.
 func (e *Evaluation) Verdict() guard.Answer { return guard.Judge(e.inputs) }
 
-// Facts returns the facts that the evaluation rests on. The caller must not
-// change them.
+// Facts returns the facts of the evaluation, including those that Basis added.
+// The caller must not change them.
 func (e *Evaluation) Facts() *guard.Facts { return &e.inputs.Facts }
 
-// Tool returns the tool document, or nil where the tool is unknown.
+// Tool returns the tool document, or nil if the tool is unknown. The caller must
+// not change it.
 func (e *Evaluation) Tool() *contract.Tool { return e.inputs.Tool }
 
-// Charge adds what the budget ledger answered to the facts. No document is evaluated
-// again: none of them sees it.
+// Charge adds the result of the budget ledger to the facts. The documents need
+// not be evaluated again, because they do not read that fact.
 func (e *Evaluation) Charge(b *guard.BudgetFact) { e.inputs.Facts.Budget = b }
 
-// Decide returns the signed decision at a lamport.
+// Decide returns the decision at a Lamport time, signed with key.
 func (e *Evaluation) Decide(lamport uint64, key *sign.Key) contract.Decision {
 	e.inputs.Lamport = lamport
 	return guard.Decide(e.inputs, key)
 }
 
-// Again returns the verdict, its reason and the policy hash without signing, for
-// comparison with a recorded decision.
+// Again returns the verdict, the reason code and the policy hash without a
+// signature, for comparison with a recorded decision.
 func (e *Evaluation) Again() (verdict, reason, hash string) { return guard.Redecide(e.inputs) }
 
-// PartDecision is the last step of an explanation.
+// PartDecision is the part name of the last step of an explanation, which holds
+// the verdict.
 const PartDecision = "decision"
 
-// Steps lists what each part of the decision answered, in the order in which they
-// count, and last what they come to. Call.Explain must have been set.
+// Steps returns the result of each part of the decision, in the order in which
+// they apply, and the verdict as the last step. Call.Explain must have been set.
 func (e *Evaluation) Steps() []guard.Step {
 	v, steps := guard.Explain(e.inputs, e.steps)
 	for i := range steps {
@@ -156,7 +163,7 @@ func (e *Evaluation) Steps() []guard.Step {
 	return append(steps, guard.Step{Part: PartDecision, Verdict: v.Verdict, Reason: v.Reason})
 }
 
-// nth returns the i-th of several digests in one field, or "".
+// nth returns the i-th of several digests in one field, or "" if there are fewer.
 func nth(digests string, i int) string {
 	if all := split(digests); i < len(all) {
 		return all[i]
@@ -164,8 +171,8 @@ func nth(digests string, i int) string {
 	return ""
 }
 
-// forDelegator returns what the bundles answer if the principal that a call is
-// made for makes it itself.
+// forDelegator returns the answer of the bundles to the same call made by the
+// principal on whose behalf it is made.
 func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) (a guard.Answer) {
 	f := in.Facts
 	f.Actor, f.Roles, f.OnBehalfOf, f.Delegation, f.Key = f.OnBehalfOf, f.Delegator.Roles, "", "", nil
@@ -182,8 +189,8 @@ func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) 
 	return a
 }
 
-// both returns what two principals may do together: where there is no opinion on
-// one of them there is none.
+// both joins the answers for the actor and for the principal it acts for. It has
+// no opinion if either has none, so both must be allowed.
 func both(a, b guard.Answer) guard.Answer {
 	if a.Verdict == "" || b.Verdict == "" {
 		return guard.Answer{}
@@ -193,16 +200,16 @@ func both(a, b guard.Answer) guard.Answer {
 
 var checker toolschema.Checker
 
-// checkArgs returns the input schema's answer. model is set where args are a
-// request to a model. Args must be canonical: where a name occurs twice, two
-// readers could take two values.
+// checkArgs returns the answer of the input schema. model is not nil if args are
+// a request to a model. Args must be canonical, because two readers of an object
+// with a duplicate name could read different values.
 func checkArgs(in *guard.Inputs, model *llm.Args, args []byte, rules toolschema.Rules) guard.Answer {
 	reason := contract.ReasonSchemaViolation
 	switch {
 	case args == nil:
 		reason = contract.ReasonArgsUnavailable
 	case string(in.Tool.InputSchema) == llm.Schema:
-		if model != nil { // decoding is as strict as the schema, and refuses what is not canonical
+		if model != nil { // decoding is as strict as the schema and rejects what is not canonical
 			reason = ""
 		}
 	case rules != toolschema.Closed || canon.IsCanonical(args):
@@ -214,8 +221,8 @@ func checkArgs(in *guard.Inputs, model *llm.Args, args []byte, rules toolschema.
 	return guard.Answer{Verdict: contract.Deny, Reason: reason}
 }
 
-// LLMArgs reads the args of a request to a model, and returns nil for any other
-// kind of call and for args that are no such request.
+// LLMArgs returns the decoded args of a request to a model, or nil for a call of
+// another kind and for args that do not decode.
 func LLMArgs(kind string, args []byte) *llm.Args {
 	if !slices.Contains(llm.Kinds, kind) {
 		return nil

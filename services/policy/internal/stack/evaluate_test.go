@@ -20,10 +20,10 @@ import (
 
 var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 
-// offer is a catalog of one tool.
+// offer is a catalog with one tool.
 type offer struct {
 	tool     *contract.Tool
-	approved string // empty: the one there is
+	approved string // approved digest; empty = that of the tool
 	explicit bool
 }
 
@@ -67,7 +67,7 @@ func bundleOf(t *testing.T, src string) *rego.Engine {
 
 const permit = `answer := {"verdict": "ALLOW", "reason_code": "RULE_ALL"}`
 
-// with is a stack of ceilings, bundles by name in order of precedence, and overlays.
+// with returns a stack of ceilings, bundles in order of precedence, and overlays.
 func with(t *testing.T, bundles []string, overlays ...guard.Overlay) Stack {
 	t.Helper()
 	var s Stack
@@ -93,13 +93,13 @@ func facts() guard.Facts {
 		Proposed: contract.Time(noon), Proposer: "gateway", Scopes: []string{}, Session: "s-1", Tenant: "t", Tool: "echo"}
 }
 
-// over is an overlay for alice that denies.
+// over returns an overlay that denies every tool to alice.
 func over(id string) guard.Overlay {
 	return guard.Overlay{ID: id, Scope: "agent", Subject: "alice", Rules: []guard.OverlayRule{{Kinds: []string{"tool.*"}, Reason: "DENY_" + strings.ToUpper(id), Verdict: contract.Deny}}}
 }
 
-// TestEvaluate: a new call by the documents in force, the same decided again by what
-// the decision names, and the explanation: all three come to one answer.
+// TestEvaluate shows that a new call, the same decision taken again, and its
+// explanation have the same result.
 func TestEvaluate(t *testing.T) {
 	silent := `answer := {"verdict": "DENY", "reason_code": "DENY_BOB"} if input.actor == "bob"`
 	broken := `answer := {"verdict": "ALLOW", "reason_code": "RULE_X"} if 1 / (count(input.args) - 0) > 0`
@@ -111,7 +111,7 @@ func TestEvaluate(t *testing.T) {
 		change func(*guard.Facts)
 		args   string
 		want   string
-		parts  string // that an explanation lists
+		parts  string // parts that the explanation lists
 	}{
 		{"allowed", with(t, []string{permit}), offer{tool: echo(nil)}, nil, `{"n":1}`, "RULE_ALL", "gates input schema p1 p0 decision"},
 		{"no documents", Stack{}, offer{tool: echo(nil)}, nil, `{}`, contract.ReasonNoPolicyDefined, "gates decision"},
@@ -184,7 +184,7 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// document is the compiled document of an activation.
+// document returns the compiled document of an activation.
 func (s *Stack) document(a *contract.Activated) any {
 	for _, b := range s.bundles {
 		if a.Layer == "p1" && b.digest == a.Digest {
@@ -199,8 +199,9 @@ func (s *Stack) document(a *contract.Activated) any {
 	return s.ceilings
 }
 
-// TestOldSchemas: a decision of release 0.1 is taken again by how that release read
-// schemas: what a schema does not mention was permitted.
+// TestOldSchemas shows that a decision of release 0.1 is taken again with the
+// schema rules of that release, which permitted fields that a schema does not
+// mention.
 func TestOldSchemas(t *testing.T) {
 	for _, c := range []struct {
 		event   string
@@ -220,8 +221,8 @@ func TestOldSchemas(t *testing.T) {
 	}
 }
 
-// TestCharge: what the budget ledger answers joins the answers of the documents, and
-// an explanation names its accounts.
+// TestCharge shows that a refusal of the budget ledger is joined with the answers
+// of the documents, and that an explanation names the accounts.
 func TestCharge(t *testing.T) {
 	s, f := with(t, []string{permit}), facts()
 	b := s.Basis(offer{tool: echo(nil)}, &f)
@@ -240,7 +241,8 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// TestHistory: what is in force, what was before, and what an activation comes to.
+// TestHistory shows which document is in force, which was before, and how
+// activations and rollbacks are completed.
 func TestHistory(t *testing.T) {
 	h, err := HistoryOf([]*contract.Event{
 		{Lamport: 1, Data: contract.Bytes(&contract.Activated{Layer: "p2", Name: "o", Digest: "1", Source: "config"})},
@@ -257,7 +259,7 @@ func TestHistory(t *testing.T) {
 		a        contract.Activated
 		rollback bool
 		changes  bool
-		want     string // digest, or error
+		want     string // digest, or part of the error
 	}{
 		{"another", contract.Activated{Layer: "p2", Name: "o", Digest: "4"}, false, true, "4"},
 		{"the same", contract.Activated{Layer: "p2", Name: "o", Digest: "2"}, false, false, "2"},
@@ -283,8 +285,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestBuild: the stack that a history comes to holds the last document of each name,
-// and an activation that cannot be read is an error.
+// TestBuild shows that the stack of a history has the latest document of each
+// name, and that an unreadable document is an error.
 func TestBuild(t *testing.T) {
 	contents := map[string][]byte{}
 	activation := func(o guard.Overlay, retired bool) *contract.Activated {
@@ -332,7 +334,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// TestEstimate: the most that a call can use.
+// TestEstimate checks the most that a call can use, by tool and by price.
 func TestEstimate(t *testing.T) {
 	prices := map[string]llmrouter.ModelPrice{"m": {Model: "m", Context: 1000, MaxOutput: 100, Input: 2_000_000, Output: 4_000_000, Attempts: 2}, "free": {Model: "free", Unpriced: true}}
 	price := func(model string) (llmrouter.ModelPrice, bool) { p, ok := prices[model]; return p, ok }

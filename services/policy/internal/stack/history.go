@@ -8,16 +8,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// History is the recorded activations, oldest first.
+// History is the sequence of recorded activations of policy documents, oldest
+// first.
 type History []Activation
 
-// Activation is one recorded activation, and the lamport of its event.
+// Activation is one recorded activation and the Lamport time of its event, at
+// which its signature must have been valid.
 type Activation struct {
 	*contract.Activated
 	Lamport uint64
 }
 
-// HistoryOf reads the activations of an aggregate's events.
+// HistoryOf decodes the activations in the events of the policy aggregate. It
+// returns the first decoding error.
 func HistoryOf(events []*contract.Event) (History, error) {
 	var out History
 	for _, e := range events {
@@ -30,8 +33,8 @@ func HistoryOf(events []*contract.Event) (History, error) {
 	return out, nil
 }
 
-// InForce returns the document of a layer and name that is in force, and the other
-// one that was in force before it; nil where there is none.
+// InForce returns the document with a layer and name that is in force, and the
+// different one that was in force before it. Either is nil if it does not exist.
 func (h History) InForce(layer, name string) (now, before *contract.Activated) {
 	for _, x := range h {
 		a := x.Activated
@@ -51,8 +54,9 @@ func (h History) InForce(layer, name string) (now, before *contract.Activated) {
 	return now, before
 }
 
-// configured reports whether the last activation by the configuration was of the
-// same document: then what people changed since stays.
+// configured reports whether the last activation by the configuration file was of
+// the same document. Then a later change by a person remains in force when the
+// service restarts.
 func (h History) configured(a *contract.Activated) bool {
 	for _, x := range slices.Backward(h) {
 		if x.Layer == a.Layer && x.Name == a.Name && x.Source == "config" {
@@ -62,9 +66,10 @@ func (h History) configured(a *contract.Activated) bool {
 	return false
 }
 
-// Resolve completes an activation: a rollback takes the document that was in force
-// before, a retirement the one that is. changes is false where the document is in
-// force already. It fails where there is nothing to roll back to, or to retire.
+// Resolve completes the activation a. A rollback gets the document that was in
+// force before; a retirement gets the one that is in force. changes is false if
+// the document is in force already. Resolve returns an error if there is nothing
+// to roll back to or to retire.
 func (h History) Resolve(a *contract.Activated, rollback bool) (changes bool, err error) {
 	now, before := h.InForce(a.Layer, a.Name)
 	switch {
@@ -84,10 +89,10 @@ func (h History) Resolve(a *contract.Activated, rollback bool) (changes bool, er
 	return true, nil
 }
 
-// Build compiles the stack that the history and one activation more, at a lamport,
-// come to. open returns the content of a document. What is in force was checked at
-// the lamport at which it was activated: a root key that was revoked since retires
-// nothing.
+// Build compiles the stack that results from the history and one more activation
+// at a Lamport time. open returns the content of a document. The signature of
+// every document is verified at the Lamport time of its activation, so a root key
+// that was revoked later invalidates nothing.
 func (h History) Build(more *contract.Activated, lamport uint64, open func(*contract.Content) ([]byte, error), keys guard.KeyAt) (*Stack, error) {
 	var s Stack
 	latest := map[string]int{}

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestOneEvaluate: outside this package nothing joins the answers of documents, so
-// that a new call, a recorded one, a simulation and an explanation cannot be
-// decided by different code.
+// TestOneEvaluate shows that no code outside this package joins the answers of
+// documents, so that new, recorded, simulated and explained decisions are made by
+// the same code.
 func TestOneEvaluate(t *testing.T) {
 	joins := []string{"Judge", "Decide", "Redecide", "Explain"}
 	here, files := map[string]bool{}, 0

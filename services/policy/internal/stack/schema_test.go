@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// TestSchema: summaries of requests are checked by decoding them, which must
-// refuse what their schema refuses.
+// TestSchema shows that decoding a request summary rejects everything that its
+// schema rejects, since the schema itself is not evaluated.
 func TestSchema(t *testing.T) {
 	if !canon.IsCanonical([]byte(llm.Schema)) {
 		t.Fatal("the schema is not canonical")

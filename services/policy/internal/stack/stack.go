@@ -12,12 +12,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// Stack is the policy documents in force. It is a value: With returns the next
-// one and changes nothing, so that a decision sees one stack from beginning to
-// end. The zero value has no documents, and denies every call.
+// Stack is the set of policy documents in force. It is an immutable value: With
+// returns a new one, so that a decision uses the same stack throughout. The zero
+// value has no documents and denies every call.
 type Stack struct {
 	ceilings *guard.Ceilings
-	digest   string    // of the ceilings
+	digest   string    // of ceilings
 	bundles  []bundle  // in order of precedence, then of name
 	overlays []overlay // in order of name
 	history  []*contract.Activated
@@ -35,8 +35,9 @@ type overlay struct {
 	doc          *guard.Overlay
 }
 
-// With returns the stack after an activation of doc, which Compile returned, or
-// after the retirement that a describes. It fails where a retires the ceilings.
+// With returns the stack after the activation of doc, which is a result of
+// Compile, or after the retirement that a describes. It returns an error if a
+// retires the ceilings.
 func (s Stack) With(a *contract.Activated, doc any) (Stack, error) {
 	s.history = append(slices.Clip(s.history), a)
 	s.bundles = slices.DeleteFunc(slices.Clone(s.bundles), func(b bundle) bool { return a.Layer == "p1" && b.name == a.Name })
@@ -65,8 +66,8 @@ func (s Stack) With(a *contract.Activated, doc any) (Stack, error) {
 	return s, nil
 }
 
-// WithoutExpired returns the stack without the overlays that have expired at
-// now (contract.TimeFormat).
+// WithoutExpired returns the stack without the overlays that have expired at now,
+// a time in contract.TimeFormat.
 func (s Stack) WithoutExpired(now string) Stack {
 	s.overlays = slices.DeleteFunc(slices.Clone(s.overlays), func(o overlay) bool {
 		return o.doc != nil && o.doc.Expires != "" && o.doc.Expires <= now
@@ -74,11 +75,12 @@ func (s Stack) WithoutExpired(now string) Stack {
 	return s
 }
 
-// Ceilings returns the P0 document in force, or nil. The caller must not change it.
+// Ceilings returns the P0 document in force, or nil. The caller must not change
+// it.
 func (s *Stack) Ceilings() *guard.Ceilings { return s.ceilings }
 
-// InForce lists the activations in force: the ceilings, the bundles in order of
-// precedence, the overlays in order of name.
+// InForce returns the activations of the documents in force: the ceilings, then
+// the bundles in order of precedence, then the overlays in order of name.
 func (s *Stack) InForce() []*contract.Activated {
 	find := func(layer, name, digest string) *contract.Activated {
 		for _, a := range slices.Backward(s.history) {
@@ -101,20 +103,20 @@ func (s *Stack) InForce() []*contract.Activated {
 	return out
 }
 
-// Tools are the tool documents in force. *catalog.Catalog implements it.
+// Tools is the set of tool documents in force. *catalog.Catalog implements it.
 type Tools interface {
-	// Lookup returns a kind's document and its digest, or nil and "none".
+	// Lookup returns the document of a kind and its digest, or nil and "none".
 	Lookup(kind string) (t *contract.Tool, digest string)
-	// Approved returns the digest of a kind that may be called; explicit is true
-	// where people approved it.
+	// Approved returns the digest of a kind that may be called. explicit is true
+	// if a person approved it.
 	Approved(kind string) (digest string, explicit bool)
-	// Digest names all of them together.
+	// Digest returns one digest of all documents.
 	Digest() string
 }
 
-// Basis returns what a call with these facts is decided by now, and adds to the
-// facts what the tool documents say: the tool's digest, the catalog's, and the
-// approved digest where it is another one.
+// Basis returns the documents that a call with these facts is decided by now. It
+// adds to the facts the digests of the tool and of the catalog, and the approved
+// digest if it differs from the tool's.
 func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 	f.ToolPinned = ""
 	tool, digest := tools.Lookup(f.Kind)

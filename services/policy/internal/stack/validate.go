@@ -9,9 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 )
 
-// Validate checks the whole stack, with the limits that people set, for
-// consistency. known is what the mesh has; with nil the names in the documents
-// are not looked up.
+// Validate checks the stack, together with the limits, for consistency. known
+// holds the names that exist in the mesh; if it is nil, names in the documents
+// are not checked.
 func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
 	c := cpi.Stack{P0: s.ceilings, Known: known, Limits: limits}
 	for _, b := range s.bundles {
@@ -23,7 +23,8 @@ func (s *Stack) Validate(known *cpi.Known, limits []guard.Limit) []cpi.Finding {
 	return cpi.Validate(&c)
 }
 
-// Lines lists every rule of the stack, one per line, for comparing stacks.
+// Lines returns every rule of the stack as one line of text, for comparing two
+// stacks.
 func (s *Stack) Lines() []string {
 	var out []string
 	if s.ceilings != nil {

@@ -1,7 +1,10 @@
-// Package starts is the view of allowed calls that have not started, policy.starts.
-// A call that has not started within its window is expired: policy claims it with
-// start_expired and then records its outcome. Between the two events policy may
-// fail, so the view lists an expired call until its outcome is on the ledger.
+// Package starts is the view policy.starts: the allowed calls that have not started.
+// A call that does not start within its window expires: policy claims it with
+// start_expired and then records its outcome. Since policy may fail between the two
+// events, the view lists an expired call until its outcome is on the ledger.
+//
+// The view is built from events only, by the service and by replay. It decides
+// nothing: the service expires the calls that Expired returns.
 package starts
 
 import (
@@ -19,31 +22,33 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// View is the allowed calls that have not started, and those that policy expired
-// without an outcome so far. It sees every call of the mesh, nearly all of which
-// start at once, so it reads no more than the call's id until a call has waited
-// for a while. The zero value is empty; it is safe for concurrent use.
+// View holds the allowed calls that have not started, and the expired calls without
+// an outcome. It processes every call of the mesh, and nearly all of them start at
+// once, so it decodes nothing but the call's id until a call has waited for some
+// time. The zero value is the empty view; it is safe for concurrent use.
 type View struct {
 	mu     sync.Mutex
-	calls  map[string]held // not started, by call
-	ending map[string]held // expired, but without an outcome, by call
-	at     uint64          // sequence last applied
+	calls  map[string]held // not started, by call id
+	ending map[string]held // expired, without an outcome yet, by call id
+	at     uint64          // sequence of the last entry applied
 }
 
-// How long a call is not returned again after Expired returned it. An expired call
-// waits longer: the instance that expired it is about to record its outcome.
+// The times for which Expired does not return a call again. The pause is longer for
+// an expired call, because the instance that expired it will record the outcome.
 const (
 	callPause   = time.Second
 	endingPause = 5 * time.Second
 )
 
+// held is the entry that allowed a call, which is decoded only when it is overdue.
 type held struct {
 	entry eventlog.Entry
-	since time.Time // when it came into its map or was last swept
-	bad   bool      // not a decision; the executor refuses it too
+	since time.Time // when it was added to its map or last returned
+	bad   bool      // not a decision; the executor rejects it, too
 }
 
-// Reads reports whether the view takes events of a name.
+// Reads reports whether Apply processes events with this name; replay selects events
+// by it.
 func Reads(name string) bool {
 	switch name {
 	case contract.EventAllowed, contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded:
@@ -52,7 +57,8 @@ func Reads(name string) bool {
 	return false
 }
 
-// Apply folds one entry in. It keeps a copy of what it needs of en.Data.
+// Apply applies the next entry of the ledger. It copies en.Data where it needs to
+// retain it. Entries of services that may not start or expire the call are ignored.
 func (v *View) Apply(en eventlog.Entry) error {
 	id := contract.PeekCallID(en.Data)
 	v.mu.Lock()
@@ -68,7 +74,7 @@ func (v *View) Apply(en eventlog.Entry) error {
 	service, name := subject[2], subject[4]
 	h, listed := v.calls[id]
 	if name == contract.EventEffectStarted {
-		if listed && bus.Allows(h.entry.Subject, service) { // by the executor that the decision names
+		if listed && bus.Allows(h.entry.Subject, service) { // claimed by the executor that the decision names
 			delete(v.calls, id)
 		}
 		return nil
@@ -91,8 +97,8 @@ func (v *View) Apply(en eventlog.Entry) error {
 	return nil
 }
 
-// Dump returns the view's canonical form, one sorted JSON line for each call of
-// either map, and the sequence of the last entry applied.
+// Dump returns the canonical form of the view, sorted lines of JSON for the calls,
+// and the sequence of the last entry applied, for comparison with replay.
 func (v *View) Dump() (at uint64, lines []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -112,10 +118,10 @@ func (v *View) Dump() (at uint64, lines []byte) {
 	return v.at, []byte(strings.Join(out, ""))
 }
 
-// Expired returns the events that allowed the calls whose window was over at now,
-// the oldest first. A call stays in the view until the ledger says that it started,
-// and is returned once a second until then; one that policy expired stays until its
-// outcome is on the ledger, and is returned every five seconds.
+// Expired returns the events that allowed the calls whose window had ended at now,
+// oldest first. A call that has not started is returned once a second, until an
+// event that it started or expired is applied. An expired call is returned every
+// five seconds until its outcome is applied.
 func (v *View) Expired(now time.Time) []*contract.Event {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -129,8 +135,8 @@ func (v *View) Expired(now time.Time) []*contract.Event {
 	return out
 }
 
-// sweep adds to over the calls that were not returned for a while and whose window
-// was over at now, and notes that they are returned.
+// sweep adds to over, by sequence, the calls whose window had ended at now and that
+// were not returned during the last pause, and records that they are returned.
 func sweep(calls map[string]held, pause time.Duration, now time.Time, over map[uint64]*contract.Event) {
 	for id, h := range calls {
 		if h.bad || time.Since(h.since) < pause {
@@ -148,7 +154,8 @@ func sweep(calls map[string]held, pause time.Duration, now time.Time, over map[u
 	}
 }
 
-// readAllowed returns the event that allowed a call, and when its window ends.
+// readAllowed decodes the event that allowed a call, and returns it with the end of
+// the call's window.
 func readAllowed(en eventlog.Entry) (*contract.Event, time.Time, error) {
 	e, err := eventlog.Open(en)
 	if err != nil {

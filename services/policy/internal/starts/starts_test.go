@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// entry is an event of a call, as the ledger stores it.
+// entry returns an event of a call in its stored form.
 func entry(t *testing.T, seq uint64, service, name, target, call string, data []byte) eventlog.Entry {
 	t.Helper()
 	e := contract.Event{ID: fmt.Sprint("e-", seq), Source: service + "/" + service + "-1", Name: name, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
@@ -32,16 +32,16 @@ func ended(t *testing.T, seq uint64, service, name, call string) eventlog.Entry 
 	return entry(t, seq, service, name, "", call, contract.Bytes(&contract.Started{CallID: call}))
 }
 
-// TestStarts: a call is listed from its permission until its executor claims it or,
-// once policy expired it, policy records its outcome; events of other services do
-// not count.
+// TestStarts shows that a call is listed from its permission until its executor
+// claims it, or, after policy has expired it, until policy records its outcome.
+// Events of other services change nothing.
 func TestStarts(t *testing.T) {
 	var v View
 	until := time.Now().Add(time.Hour)
 	for _, c := range []struct {
 		name string
 		en   eventlog.Entry
-		want string // calls listed after it
+		want string // ids of the calls that are listed afterwards
 	}{
 		{"one is allowed", allowed(t, 1, "c-1", until), "c-1"},
 		{"another is", allowed(t, 2, "c-2", until), "c-1 c-2"},
@@ -81,9 +81,9 @@ func TestStarts(t *testing.T) {
 	}
 }
 
-// TestExpired: a call is returned once a second from the end of its window on, the
-// oldest first, and once in five seconds from its expiry on, until its outcome; one
-// that is no decision is never returned.
+// TestExpired shows that overdue calls are returned oldest first, once a second from
+// the end of their window, and every five seconds after they have expired, until
+// their outcome. An entry that does not decode is never returned.
 func TestExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var v View

@@ -13,8 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 )
 
-// AddFacts adds to a call's facts what people have put in force at now, and
-// whether the ledger is whole. The facts must name actor, kind and delegation.
+// AddFacts adds to the facts of a call what governing calls have put in force by
+// now, and whether the ledger is complete. Actor, kind, delegation and time must
+// be set already.
 func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	p := &v.People
 	overdue := contract.Time(now.Add(-govern.ReviewWithin))
@@ -29,21 +30,22 @@ func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	}
 	scopes, _ := p.Delegations.Scopes(f.Delegation)
 	f.Delegator = &guard.DelegatorFact{Roles: p.People.Roles(f.OnBehalfOf, f.Now), Scopes: scopes}
-	// Breaking the glass is a person's own act; a review that is due stops both.
+	// Break-glass is granted to the acting person only; an overdue review stops
+	// both principals.
 	_, due := p.Emergencies.Of(f.OnBehalfOf, f.Now, overdue)
 	f.BreakGlass, f.ReviewDue = "", f.ReviewDue || due
 }
 
-// AddStanding adds the actor's roles, and whether the actor or whom it acts for is
-// suspended.
+// AddStanding adds the roles of the actor, and whether the actor or the principal
+// it acts for is suspended.
 func (v *View) AddStanding(f *guard.Facts) {
 	p := &v.People.People
 	f.Roles = p.Roles(f.Actor, f.Now)
 	f.Suspended = p.Suspended(f.Actor) || f.OnBehalfOf != "" && p.Suspended(f.OnBehalfOf)
 }
 
-// Key returns the virtual key behind a client's name, or nil where it names none.
-// model is the one that the call requests, or "".
+// Key returns the facts about the virtual key that the client presented, or nil
+// if it presented none. model is the model that the call requests, or "".
 func (v *View) Key(f *guard.Facts, model string) *guard.KeyFact {
 	id, ok := strings.CutPrefix(f.Client, contract.KeyClient)
 	if !ok {
@@ -52,21 +54,21 @@ func (v *View) Key(f *guard.Facts, model string) *guard.KeyFact {
 	return v.People.Key(id, f.Actor, f.Kind, f.Now, model)
 }
 
-// Limits returns all limits in force: the ceilings', those that people set, and
-// those of virtual keys.
+// Limits returns all limits in force: those of the ceilings, those of
+// policy.set_limits, and those of virtual keys. The caller owns the slice.
 func (v *View) Limits() []guard.Limit {
 	var out []guard.Limit
 	if p0 := v.Stack.Ceilings(); p0 != nil {
 		for _, l := range p0.Limits {
-			l.ID = "p0-" + l.ID // people's ids cannot take their place
+			l.ID = "p0-" + l.ID // a prefix that other limits cannot have
 			out = append(out, l)
 		}
 	}
 	return append(append(out, v.People.Limits.List()...), v.People.Keys.Limits()...)
 }
 
-// Price returns the most that a model, as callers name it, costs; ok is false
-// where no price is published.
+// Price returns the highest price of a model under the name that callers use. ok
+// is false if no price is published.
 func (v *View) Price(model string) (p llmrouter.ModelPrice, ok bool) {
 	i, ok := slices.BinarySearchFunc(v.prices.Models, model, func(m llmrouter.ModelPrice, name string) int { return cmp.Compare(m.Model, name) })
 	if ok {
@@ -75,10 +77,12 @@ func (v *View) Price(model string) (p llmrouter.ModelPrice, ok bool) {
 	return p, ok
 }
 
-// Sends returns how often a request may go to each model that may answer it.
+// Sends returns how often a request may be sent to each model that may answer it,
+// as the llm-router published it.
 func (v *View) Sends() int64 { return v.prices.Sends }
 
-// Accepts lists the labels of data that a model, as callers name it, may receive.
+// Accepts returns the labels of data that a model, or else its provider, may
+// receive; nil means that it may receive no labelled data.
 func (v *View) Accepts(model string) []string {
 	provider, _, _ := strings.Cut(model, "/")
 	for _, name := range []string{model, provider + "/"} {
@@ -90,8 +94,9 @@ func (v *View) Accepts(model string) []string {
 	return nil
 }
 
-// Names lists what a document can name: what the catalog and people's decrees
-// have. executors are those that need no tool to exist.
+// Names returns the names that exist in the mesh, for the consistency check:
+// those in the catalog and those in governing events. executors are the executors
+// that exist without a tool.
 func (st *State) Names(executors []string) *cpi.Known {
 	k := &cpi.Known{Executors: slices.Clone(executors)}
 	for _, t := range st.Catalog.Tools() {
@@ -120,7 +125,7 @@ func (st *State) Names(executors []string) *cpi.Known {
 	return k
 }
 
-// add adds a name to a list, once.
+// add appends a name to a list unless it is empty or present.
 func add(list *[]string, name string) {
 	if name != "" && !slices.Contains(*list, name) {
 		*list = append(*list, name)

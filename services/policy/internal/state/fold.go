@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// folds maps the name of an event to what it changes. What people decree is
-// govern's table.
+// folds maps the name of an event to the function that applies it. The table of
+// governing events is in package govern.
 var folds = map[string]func(*State, *contract.Event) error{
 	contract.EventToolRegistered:   toolRegistered,
 	contract.EventToolRetired:      toolChanged,
@@ -31,12 +31,14 @@ var folds = map[string]func(*State, *contract.Event) error{
 	llmrouter.DataAcceptedName:     published(func(v *View, d *llmrouter.DataAccepted) { v.accepted = *d }),
 }
 
-// Reads reports whether Apply folds events of a name.
+// Reads reports whether Apply processes events with this name. The live reader
+// and replay select events by it.
 func Reads(name string) bool { return folds[name] != nil || govern.Folds(name) }
 
-// Apply folds one event in; events of other names change nothing. It keeps nothing
-// of the bytes of e. It fails where a policy cannot be read: a state that went on
-// without it would decide by another one.
+// Apply applies one event; events with other names change nothing. It does not
+// retain the bytes of e. It returns an error if a policy document cannot be read,
+// after which the state must not be used: later decisions would rest on the wrong
+// documents.
 func (st *State) Apply(e *contract.Event) error {
 	if f := folds[e.Name]; f != nil {
 		return f(st, e)
@@ -46,7 +48,7 @@ func (st *State) Apply(e *contract.Event) error {
 	return govern.Evolve(&st.view.People, e)
 }
 
-// own makes a fold pass over events that another service recorded.
+// own returns a fold that ignores events of other services than policy.
 func own(f func(*State, *contract.Event) error) func(*State, *contract.Event) error {
 	return func(st *State, e *contract.Event) error {
 		if e.Service() != "policy" {
@@ -56,8 +58,8 @@ func own(f func(*State, *contract.Event) error) func(*State, *contract.Event) er
 	}
 }
 
-// published makes a fold of what the llm-router publishes; of other services it
-// passes it over.
+// published returns a fold for documents of the llm-router. It ignores events of
+// other services.
 func published[T any, P interface {
 	*T
 	canon.Document
@@ -98,7 +100,7 @@ func sessionLabelled(st *State, _ *contract.Event) error {
 	return nil
 }
 
-// policyActivated puts a document in force, or takes it out.
+// policyActivated puts a document in force, or retires one.
 func policyActivated(st *State, e *contract.Event) error {
 	var a contract.Activated
 	if err := contract.Decode(e.Data, &a); err != nil {
@@ -119,9 +121,9 @@ func policyActivated(st *State, e *contract.Event) error {
 	return nil
 }
 
-// document compiles what an activation puts in force, or returns nil where it
-// takes something out. In replay content may be gone: what it decided cannot be
-// decided again.
+// document returns the compiled document of an activation, or nil for a
+// retirement. In replay the content may be erased; then decisions that rest on it
+// cannot be taken again.
 func (st *State) document(a *contract.Activated, lamport uint64) (any, error) {
 	if a.Retired {
 		return nil, nil
@@ -136,8 +138,8 @@ func (st *State) document(a *contract.Activated, lamport uint64) (any, error) {
 	return nil, fmt.Errorf("policy %s cannot be read: %w", a.Digest, err)
 }
 
-// ledgerTruncated denies every call from now on. An event that is not audit's, or
-// that cannot be read, is an alarm too.
+// ledgerTruncated denies every call from now on. An event that audit did not
+// produce, or that cannot be decoded, is treated as an alarm as well.
 func ledgerTruncated(st *State, e *contract.Event) error {
 	var l audit.LedgerTruncated
 	if e.Service() != "audit" || contract.Decode(e.Data, &l) != nil {
@@ -147,7 +149,8 @@ func ledgerTruncated(st *State, e *contract.Event) error {
 	return nil
 }
 
-// logEpochOpened ends the alarm about the checkpoint that the root key names.
+// logEpochOpened ends the alarm about the checkpoint that the root key's document
+// names.
 func logEpochOpened(st *State, e *contract.Event) error {
 	l, err := trust.VerifyEpoch(e, st.Keys)
 	st.write(func(v *View) {

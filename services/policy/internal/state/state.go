@@ -1,7 +1,12 @@
-// Package state is what decisions are made with: tool documents, the policies in
-// force, what people have put in force beside them, calls that wait for approval,
-// prices, and whether the ledger is whole. It is a fold of ledger events, live and
-// in replay alike; its dump is the view policy.state.
+// Package state holds what decisions are made with: tool documents, the policies
+// in force, what governing calls have put in force beside them, calls that wait
+// for approval, prices, and whether the ledger is complete.
+//
+// It is computed from ledger events only, by the service and by replay with the
+// same code, and its dump is the view policy.state. Nothing here reads the clock
+// or the log. A new event goes into folds, or into the table of package govern if
+// a governing call records it, and into the filters of the reader (TestFilters
+// compares them).
 package state
 
 import (
@@ -18,41 +23,43 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// State is the fold. The zero value is empty; Open and Keys must be set before the
-// first Apply. Apply is called by one goroutine at a time; the other methods are
-// safe beside it.
+// State is the view policy.state. The zero value is the empty state; Open and
+// Keys must be set before the first Apply. Apply must be called by one goroutine
+// at a time; the other methods may be called concurrently with it.
 type State struct {
 	// Open returns the content of a policy document. It fails with
-	// contract.ErrErased or ErrEncrypted where it is gone.
+	// contract.ErrErased or ErrEncrypted if the content cannot be read.
 	Open func(*contract.Content) ([]byte, error)
-	// Keys names root keys.
+	// Keys returns root keys by Lamport time.
 	Keys guard.KeyAt
-	// Keep retains every document that ever was in force, for Redecide and Explain.
-	// Set it before the first Apply.
+	// Keep retains every document that was ever in force, which Redecide needs.
+	// It must be set before the first Apply.
 	Keep bool
 
-	// Catalog is the tool documents in force. It has a lock of its own.
+	// Catalog holds the tool documents in force. It has a lock of its own.
 	Catalog catalog.Catalog
 
 	mu      sync.RWMutex
 	view    View
-	archive stack.Archive // with Keep; touched by Apply and by Redecide alone
+	archive stack.Archive // filled only with Keep; used by Apply and Redecide, which must not run concurrently
 }
 
-// View is what Read shows of a state. It must not be used after Read returns.
+// View is the content of a state at one position of the ledger. It must not be
+// used after Read returns.
 type View struct {
 	Stack  stack.Stack
 	People govern.State
 
-	waiting   map[string]*Waiting // by call
-	truncated bool                // audit found the ledger shorter than it was
-	lost      string              // digest of the checkpoint that the ledger does not hold any more
-	labels    bool                // some session or tool carries labels
+	waiting   map[string]*Waiting // by call id
+	truncated bool                // audit found the ledger shorter than before
+	lost      string              // digest of the checkpoint that the ledger no longer matches
+	labels    bool                // a session or tool has labels
 	prices    llmrouter.PricesPublished
 	accepted  llmrouter.DataAccepted
 }
 
-// Read calls f with a view that does not change meanwhile. f must not block.
+// Read calls f with a view that does not change during the call. f must not
+// block, since Apply waits for it.
 func (st *State) Read(f func(*View)) {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -65,51 +72,56 @@ func (st *State) write(f func(*View)) {
 	f(&st.view)
 }
 
-// Stack returns the policies in force.
+// Stack returns the policy documents in force. The value does not change when
+// others are activated.
 func (st *State) Stack() (s stack.Stack) {
 	st.Read(func(v *View) { s = v.Stack })
 	return s
 }
 
-// Labelled reports whether any session can carry labels. While none can, nobody
-// needs to look for them.
+// Labelled reports whether any session can have labels. While none can, decisions
+// need not read labels from the ledger.
 func (st *State) Labelled() (yes bool) {
 	st.Read(func(v *View) { yes = v.labels })
 	return yes
 }
 
-// MarkLabelled makes Labelled true, ahead of the event that says so.
+// MarkLabelled makes Labelled return true before the event that implies it has
+// been applied.
 func (st *State) MarkLabelled() {
 	st.write(func(v *View) { v.labels = true })
 }
 
-// MayVote implements govern.View.
+// MayVote implements govern.View. It returns an error if the principal may not
+// vote, as govern.State.MayVote does.
 func (st *State) MayVote(principal string) (err error) {
 	st.Read(func(v *View) { err = v.People.MayVote(principal) })
 	return err
 }
 
-// EndedAt implements govern.View.
+// EndedAt implements govern.View. It returns the time at which the principal's
+// authority ended, or "".
 func (st *State) EndedAt(principal string) (at string) {
 	st.Read(func(v *View) { at = v.People.EndedAt(principal) })
 	return at
 }
 
-// Evaluate evaluates a new call by what is in force.
+// Evaluate evaluates a new call with the policy and tool documents in force.
 func (st *State) Evaluate(ctx context.Context, c stack.Call) stack.Evaluation {
 	return st.EvaluateBy(ctx, st.Stack(), c)
 }
 
-// EvaluateBy evaluates a call by a stack that need not be the one in force, and
-// by the tool documents that are.
+// EvaluateBy evaluates a call with the stack s, which need not be in force, and
+// with the tool documents in force.
 func (st *State) EvaluateBy(ctx context.Context, s stack.Stack, c stack.Call) stack.Evaluation {
 	b := s.Basis(&st.Catalog, &c.Facts)
 	return stack.Evaluate(ctx, b, c)
 }
 
-// Redecide evaluates a call again that e recorded the decision d on, by the
-// documents that d names. args are nil where they cannot be read. It fails with
-// contract.ErrErased where the content of a policy was erased.
+// Redecide evaluates the call of the recorded decision d again, with the
+// documents that d names; e is the event that recorded d. args are nil if they
+// cannot be read. It fails with contract.ErrErased if the content of a policy was
+// erased.
 func (st *State) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte, explain bool) (stack.Evaluation, error) {
 	c := stack.Call{ID: d.CallID, Args: args, Explain: explain}
 	if err := contract.Decode(d.Facts, &c.Facts); err != nil {
@@ -122,14 +134,14 @@ func (st *State) Redecide(ctx context.Context, e *contract.Event, d *contract.De
 	return stack.Evaluate(ctx, b, c), nil
 }
 
-// InForce is a policy document in force, with its body.
+// InForce is a policy document in force: its activation and its body.
 type InForce struct {
 	contract.Activated
 	Body []byte `json:"body"`
 }
 
-// InForce lists the policy documents in force in order of layer and precedence.
-// The body is nil where its content was erased.
+// InForce returns the policy documents in force, in order of layer and
+// precedence. Body is nil if the content was erased.
 func (st *State) InForce() []InForce {
 	s := st.Stack()
 	out := []InForce{}
@@ -141,7 +153,8 @@ func (st *State) InForce() []InForce {
 	return out
 }
 
-// Dump is the view's canonical form: sorted JSON lines.
+// Dump returns the canonical form of the view, sorted lines of JSON. Two states
+// after the same events have the same dump.
 func (st *State) Dump() []byte {
 	b := st.Catalog.Dump()
 	st.Read(func(v *View) { b = v.dump(b) })

@@ -22,11 +22,11 @@ var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 
 func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
 
-// ledger folds events into a state, as they would come.
+// ledger applies events to a state as a reader would.
 type ledger struct {
 	t        *testing.T
 	st       State
-	contents map[string][]byte // nil: erased
+	contents map[string][]byte // by commitment; an absent content is erased
 	lamport  uint64
 }
 
@@ -47,7 +47,7 @@ func newLedger(t *testing.T, keep bool) *ledger {
 	return l
 }
 
-// event folds one in; call is whose it is, or "".
+// event applies one event; call is the id of its call, or "".
 func (l *ledger) event(service, name, call string, data canon.Document) error {
 	l.lamport++
 	return l.st.Apply(&contract.Event{ID: fmt.Sprint("e-", l.lamport), Source: service + "/" + service + "-1", Name: name, CallID: call, Data: contract.Bytes(data), Lamport: l.lamport, Time: at(0)})
@@ -60,7 +60,7 @@ func (l *ledger) must(service, name string, data canon.Document) {
 	}
 }
 
-// overlay activates one, or retires it.
+// overlay activates or retires an overlay.
 func (l *ledger) overlay(id string, retired bool, change func(*guard.Overlay)) error {
 	o := guard.Overlay{ID: id, Scope: "tenant", Subject: "t", Rules: []guard.OverlayRule{{Kinds: []string{"tool.*"}, Reason: "DENY_" + strings.ToUpper(id), Verdict: contract.Deny}}}
 	if change != nil {
@@ -83,7 +83,7 @@ func (l *ledger) facts(change func(*guard.Facts)) (f guard.Facts) {
 	return f
 }
 
-// TestFacts: what people have put in force, as a call finds it.
+// TestFacts shows which facts follow from governing events.
 func TestFacts(t *testing.T) {
 	l := newLedger(t, false)
 	given := []struct {
@@ -121,8 +121,8 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestTruncation: from audit's alarm on everything is denied, until the root key
-// opens an epoch about that alarm.
+// TestTruncation shows that everything is denied after audit's alarm, until the
+// root key opens an epoch that names the alarm's checkpoint.
 func TestTruncation(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("gateway", contract.EventLedgerTruncated, &audit.LedgerTruncated{Checkpoint: "sha256:a"})
@@ -130,13 +130,14 @@ func TestTruncation(t *testing.T) {
 		t.Error("an alarm of another service is none")
 	}
 	l.must("audit", contract.EventLedgerTruncated, &audit.LedgerTruncated{Checkpoint: "sha256:a"})
-	l.must("provision", contract.EventLogEpochOpened, &events.MeshUnfrozen{ID: "sha256:a"}) // not signed
+	l.must("provision", contract.EventLogEpochOpened, &events.MeshUnfrozen{ID: "sha256:a"}) // without a valid signature
 	if !l.facts(nil).Truncated {
 		t.Error("an epoch that no root key opened ends the alarm")
 	}
 }
 
-// TestPrices: what a model costs and may receive, by the llm-router's word alone.
+// TestPrices shows that prices and accepted labels come from events of the
+// llm-router only.
 func TestPrices(t *testing.T) {
 	l := newLedger(t, false)
 	prices := &llmrouter.PricesPublished{Version: "v", Models: []llmrouter.ModelPrice{{Model: "a/x", Input: 5}, {Model: "b/y", Input: 7}}, Sends: 3}
@@ -164,7 +165,7 @@ func TestPrices(t *testing.T) {
 	}
 }
 
-// TestEscalations: a call waits until its votes are settled.
+// TestEscalations shows that a call waits until a vote settles it.
 func TestEscalations(t *testing.T) {
 	l := newLedger(t, false)
 	for i, call := range []string{"c-2", "c-1"} {
@@ -202,8 +203,8 @@ func TestEscalations(t *testing.T) {
 	}
 }
 
-// TestDocuments: a document that cannot be read stops the fold; in replay an erased
-// one keeps its place, and what it decided is reported as not decidable.
+// TestDocuments shows that an unreadable document is an error, and that in replay
+// an erased one keeps its place while its decisions cannot be taken again.
 func TestDocuments(t *testing.T) {
 	live, replayed := newLedger(t, false), newLedger(t, true)
 	for _, l := range []*ledger{live, replayed} {
@@ -250,7 +251,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestLabelledOnlyWhere: labels are looked for once a tool or session carries some.
+// TestLabelledOnlyWhere shows that Labelled is false until a tool or session has
+// labels.
 func TestLabelledOnlyWhere(t *testing.T) {
 	tool := func(change func(*contract.Tool)) *contract.Tool {
 		x := &contract.Tool{Executor: "judge", Kind: "judge.x", Tool: "judge.x", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`), Egress: []string{"h.example"}}
@@ -279,7 +281,8 @@ func TestLabelledOnlyWhere(t *testing.T) {
 	}
 }
 
-// TestNames: what documents can name is what the catalog and people have.
+// TestNames shows that the existing names are those of the catalog and of
+// governing events.
 func TestNames(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("judge", contract.EventToolRegistered, &contract.Tool{Executor: "judge", Kind: "judge.x", Tool: "judge.x", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`),

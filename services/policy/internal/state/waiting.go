@@ -8,21 +8,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Waiting is an escalated call that is not settled.
+// Waiting is an escalated call that is not settled yet, with the votes recorded
+// so far.
 type Waiting struct {
 	Event     *contract.Event
 	Escalated contract.Escalated
-	Votes     []contract.Approval // of State; read them through Read
+	Votes     []contract.Approval // change with the state; use them inside Read only
 }
 
 // WaitingFor returns the escalation of a call that is not settled, or nil. Its
-// event and document do not change.
+// Event and Escalated do not change.
 func (st *State) WaitingFor(call string) (w *Waiting) {
 	st.Read(func(v *View) { w = v.waiting[call] })
 	return w
 }
 
-// Overdue lists the escalations whose time was over at now (contract.TimeFormat).
+// Overdue returns the escalations whose time to vote has expired at now, a time
+// in contract.TimeFormat.
 func (st *State) Overdue(now string) (out []*Waiting) {
 	st.Read(func(v *View) {
 		for _, w := range v.waiting {
@@ -34,7 +36,8 @@ func (st *State) Overdue(now string) (out []*Waiting) {
 	return out
 }
 
-// Escalation is an escalated call as people see it.
+// Escalation is an escalated call in the form that approvers receive from
+// queries.
 type Escalation struct {
 	CallID         string                  `json:"call_id"`
 	Session        string                  `json:"session_id"`
@@ -48,11 +51,12 @@ type Escalation struct {
 	Expires        string                  `json:"expires"`
 	Rules          []contract.ApprovalRule `json:"rules"`
 	Votes          []contract.Approval     `json:"votes"`
-	Args           json.RawMessage         `json:"args,omitempty"` // with show
+	Args           json.RawMessage         `json:"args,omitempty"` // canonical JSON; only in the query for a single escalation
 	DecisionDigest string                  `json:"decision_digest"`
 }
 
-// Escalations lists the calls that wait for approval, the oldest first.
+// Escalations returns the calls that wait for approval, oldest first. The caller
+// owns the result.
 func (st *State) Escalations() []Escalation {
 	out := []Escalation{}
 	st.Read(func(v *View) {
@@ -66,8 +70,8 @@ func (st *State) Escalations() []Escalation {
 	return out
 }
 
-// Escalation returns one call that waits for approval, with the reference to its
-// args; ok is false where it does not wait.
+// Escalation returns one call that waits for approval, and the reference to its
+// args. ok is false if the call does not wait.
 func (st *State) Escalation(call string) (x Escalation, args contract.Content, ok bool) {
 	st.Read(func(v *View) {
 		var w *Waiting
@@ -78,6 +82,7 @@ func (st *State) Escalation(call string) (x Escalation, args contract.Content, o
 	return x, args, ok
 }
 
+// show returns the escalation in the form of queries.
 func (w *Waiting) show() Escalation {
 	d := &w.Escalated.Decision
 	out := Escalation{CallID: d.CallID, Session: d.Session, Tenant: d.Tenant, Kind: d.Kind, Tool: d.Tool, Actor: d.Actor, OnBehalfOf: w.Escalated.Call.OnBehalfOf, Reason: d.ReasonCode,
