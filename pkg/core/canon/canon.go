@@ -12,7 +12,7 @@
 // and matches names without regard to case, so two readers could see two
 // documents in the same signed bytes.
 //
-// The package imports neither I/O nor reflection. Its functions may be called
+// The package does no I/O and uses no reflection. Its functions may be called
 // concurrently. A new kind of member is a method of Codec, in codec.go, with a
 // case in TestCodec.
 package canon
@@ -36,8 +36,8 @@ const MaxDepth = 128
 // Error reports where and why input is not acceptable JSON, or not in canonical
 // form.
 type Error struct {
-	Offset int    // in bytes, from the start of the input
-	Reason string // lower case, without the offset
+	Offset int    // byte offset from the start of the input
+	Reason string // the reason in lower case, without the offset
 }
 
 // Error returns the reason and the offset as one line, in the form that the
@@ -147,7 +147,7 @@ type members struct {
 	list     []member
 	values   []byte
 	unsorted bool // the names are not in ascending order of their bytes
-	foreign  bool // a name is not ASCII
+	foreign  bool // at least one name is not ASCII
 }
 
 // sort orders the members by the UTF-16 code units of their names (RFC 8785
@@ -464,7 +464,7 @@ var shortEscapes = [utf8.RuneSelf]byte{'"': '"', '\\': '\\', '\b': 'b', '\t': 't
 // replaced by U+FFFD, so a caller that must not lose bytes validates first.
 func AppendString(dst []byte, s string) []byte {
 	dst = append(slices.Grow(dst, len(s)+2), '"')
-	start := 0 // of the part that is not yet copied
+	start := 0 // start of the part that is not yet copied
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= utf8.RuneSelf {

@@ -60,7 +60,7 @@ func Members(doc []byte, f func(name, value []byte)) error {
 // writing pass writes and a reading pass sets. A reading pass stops at its first
 // error, and its later calls change nothing. A Codec is used by one goroutine.
 type Codec struct {
-	scanner // used by a reading pass
+	scanner // reads the input in a reading pass
 	w       Writer
 	reading bool
 }

@@ -8,7 +8,6 @@ import (
 
 // errorCases maps an input, with a letter for the reader, to the error that a
 // verifier prints: the reason and its byte offset. "<nil>" stands for no error.
-// The texts are compared with those of the second verifier.
 var errorCases = map[string]string{
 	`T `:                                 `json: unexpected end at byte 0`,
 	`T  `:                                `json: unexpected end at byte 1`,

@@ -171,7 +171,7 @@ func (s *scanner) escaped(from int) string {
 		return ""
 	}
 	in, out := s.in, make([]byte, 0, end-from)
-	start := from // of the part that is not yet copied
+	start := from // start of the part that is not yet copied
 	for p := from; p < end; p++ {
 		if in[p] < 0x20 {
 			s.pos = p

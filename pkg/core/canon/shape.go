@@ -29,11 +29,11 @@ const (
 // a value. It is read-only once built, and may then be used concurrently.
 type Shape struct {
 	Kind    Kind
-	Members []Member // of an object, sorted by name; other members are errors
-	Item    *Shape   // of an array
+	Members []Member // members of an object, sorted by name; other members are errors
+	Item    *Shape   // shape of the items of an array
 	Enum    []string // values that a string may have; empty = any
 	Form    byte     // form that a string must have
-	Min     int64    // smallest value of an integer
+	Min     int64    // smallest permitted integer, if Bounded
 	Bounded bool     // whether Min applies
 }
 

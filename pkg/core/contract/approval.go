@@ -53,7 +53,7 @@ type Approval struct {
 	KID      string   `json:"kid,omitempty"` // the approver's own key, if the vote is signed
 	Reason   string   `json:"reason,omitempty"`
 	Resolved string   `json:"resolved,omitempty"` // "granted", "denied" or "timed_out"; empty = not settled yet
-	Roles    []string `json:"roles,omitempty"`    // that the approver held at the event's Lamport time
+	Roles    []string `json:"roles,omitempty"`    // roles that the approver held at the event's Lamport time
 	Sig      string   `json:"sig,omitempty"`
 	Tenant   string   `json:"tenant"`
 	Vote     string   `json:"vote"` // Grant, Refuse or TimeOut

@@ -16,7 +16,7 @@ type Call struct {
 	Delegation    string   `json:"delegation,omitempty"` // id of the delegation that permits OnBehalfOf
 	ID            string   `json:"id"`
 	IdemKey       string   `json:"idempotency_key,omitempty"`
-	Kind          string   `json:"kind"`                   // llm.chat, tool.<pack>, vault.<verb> …
+	Kind          string   `json:"kind"`                   // such as llm.chat, tool.<pack> or vault.<verb>
 	Labels        []string `json:"labels,omitempty"`       // data classes that the proposing service found in the request
 	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal that the actor claims to act for; policy checks the claim
 	Parent        string   `json:"parent,omitempty"`       // running call that this one is nested in

@@ -17,7 +17,7 @@ const InlineMax = 16 << 10
 
 // The values of Content.Store: the places where content can be stored.
 const (
-	StoreInline   = "inline"   // Salt and Text are in the reference itself
+	StoreInline   = "inline"   // in the reference itself, as Salt and Text
 	StoreObject   = "object"   // the object named by the commitment holds salt ‖ bytes
 	StoreWithheld = "withheld" // nowhere; only the commitment is recorded
 )
@@ -36,7 +36,7 @@ type Content struct {
 	Encryption *Encryption `json:"encryption,omitempty"`
 	MediaType  string      `json:"media_type"`
 	Salt       string      `json:"salt,omitempty"` // base64url of 16 bytes; only with unencrypted inline content
-	Size       int64       `json:"size"`           // of the content in bytes, without the salt
+	Size       int64       `json:"size"`           // size of the content in bytes, without the salt
 	Store      string      `json:"store"`
 	Text       string      `json:"text,omitempty"` // inline only: the content as UTF-8, or the base64url of the ciphertext under Encryption
 }

@@ -44,7 +44,7 @@ func TestOpen(t *testing.T) {
 		change func(c *Content)
 		object []byte
 		is     error  // sentinel that the error wraps, or nil
-		want   string // part of the error; empty = opened
+		want   string // expected part of the error; empty = no error
 	}{
 		"inline":                     {func(*Content) {}, nil, nil, ""},
 		"inline, an object too":      {func(*Content) {}, []byte("x"), nil, ""},

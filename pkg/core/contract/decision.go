@@ -35,7 +35,7 @@ type Decision struct {
 	Tenant        string           `json:"tenant"`
 	Time          string           `json:"time"`
 	Tool          string           `json:"tool"`
-	ToolDigest    string           `json:"tool_schema_digest"` // of the Tool document in force; "none" if the tool is unknown
+	ToolDigest    string           `json:"tool_schema_digest"` // digest of the Tool document in force; "none" if the tool is unknown
 	Verdict       string           `json:"verdict"`
 }
 
@@ -98,7 +98,7 @@ type ExecutionIntent struct {
 	IdemKey    string        `json:"idempotency_key"`
 	Kind       string        `json:"kind"`
 	NotBefore  string        `json:"not_before"`
-	Obliged    []string      `json:"obligations,omitempty"` // what the executor must do during the execution; it refuses an intent with an unknown obligation
+	Obliged    []string      `json:"obligations,omitempty"` // duties of the executor during the execution; it refuses an intent with an unknown one
 	Sandbox    *Sandbox      `json:"sandbox,omitempty"`
 	Secrets    []SecretGrant `json:"secrets,omitempty"`
 	Tool       string        `json:"tool"`

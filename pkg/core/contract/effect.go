@@ -147,13 +147,13 @@ func (e *Effect) Canonical(c *canon.Codec) {
 // 1. Only receipt.Issue makes one.
 type Receipt struct {
 	ArgsDigest     string `json:"args_digest"`
-	AttestedBy     string `json:"attested_by,omitempty"` // as in the effect
+	AttestedBy     string `json:"attested_by,omitempty"` // the value of Effect.AttestedBy
 	CallID         string `json:"call_id"`
-	DecisionDigest string `json:"decision_digest"` // of the canonical bytes of the signed decision
+	DecisionDigest string `json:"decision_digest"` // digest of the canonical bytes of the signed decision
 	DecisionID     string `json:"decision_id"`
 	EffectDigest   string `json:"effect_digest"`
-	Executor       string `json:"executor"` // service whose key signed
-	ID             string `json:"id"`       // "r-" and the call id
+	Executor       string `json:"executor"` // service whose key signed the receipt
+	ID             string `json:"id"`       // "r-" followed by the call id
 	Index          int64  `json:"index"`
 	IntentID       string `json:"intent_id,omitempty"`
 	KID            string `json:"kid"`

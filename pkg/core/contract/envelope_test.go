@@ -74,7 +74,7 @@ func TestEnvelopeChecks(t *testing.T) {
 	long := strings.Repeat("x", 128)
 	for name, c := range map[string]struct {
 		change func(e *Event)
-		want   string // part of the error; empty = accepted
+		want   string // expected part of the error; empty = accepted
 	}{
 		"nothing":              {func(*Event) {}, ""},
 		"longest token":        {func(e *Event) { e.Key = long }, ""},

@@ -10,7 +10,7 @@ type LogEpoch struct {
 	Epoch      int64  `json:"epoch"`      // number of the new log; the first log is 1
 	Reason     string `json:"reason"`
 	Sig        string `json:"sig,omitempty"`
-	SignerKID  string `json:"signer_kid"` // the root key that signed
+	SignerKID  string `json:"signer_kid"` // id of the root key that signed
 	Tenant     string `json:"tenant"`
 }
 

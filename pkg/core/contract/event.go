@@ -38,15 +38,15 @@ type Event struct {
 	Tenant   string // the environment that the event belongs to
 	Actor    string // verified caller; "-" if the mesh itself acts
 	Client   string // client that the actor used; "-" if none
-	Session  string // session the event belongs to; empty for aggregates
-	CallID   string // call the event belongs to; empty if none
+	Session  string // id of the session that the event belongs to; empty for aggregates
+	CallID   string // id of the call that the event belongs to; empty if none
 	Origin   string // instance that waits for the outcome; "-" if none
 	Target   string // executor that an allowed event addresses; otherwise empty
 	Correl   string // id of the first event of the chain of causes
 	Cause    string // id of the event that caused this one
 	Lamport  uint64 // Lamport time: 1 + the greatest that the producer has made or received; a decimal string in JSON, as CloudEvents integers have 32 bits
 	TraceCtx string // W3C trace context
-	Data     []byte // canonical JSON object
+	Data     []byte // canonical JSON object with the event's data
 }
 
 // Service returns the name of the service that produced the event: Source up to

@@ -10,7 +10,7 @@ const (
 	UseReceipt    = "receipt"
 	UseCheckpoint = "checkpoint"
 	UseManifest   = "manifest"
-	UseSeal       = "seal"     // X25519, RFC 9180
+	UseSeal       = "seal"     // seals secrets; X25519, for HPKE (RFC 9180)
 	UseApproval   = "approval" // an approver's own key; Owner is "approver:<principal>"
 	UseBundle     = "bundle"   // signs P1 bundles; Owner is "bundle:<name>"
 	UseWitness    = "witness"  // cosigns checkpoints; Owner is "witness:<name>"
@@ -53,7 +53,7 @@ type Activated struct {
 	Bundle     Content `json:"bundle"`
 	Digest     string  `json:"digest"`               // SHA-256 of the bundle's bytes
 	Layer      string  `json:"layer"`                // "p0", "p1", "p2"
-	Name       string  `json:"name,omitempty"`       // of the bundle or overlay within its layer
+	Name       string  `json:"name,omitempty"`       // name of the bundle or overlay within its layer
 	Precedence int64   `json:"precedence,omitempty"` // p1 only: bundles are evaluated in ascending order
 	Retired    bool    `json:"retired,omitempty"`    // the document is no longer in force after this event
 	Source     string  `json:"source,omitempty"`     // where the operator loaded the document from

@@ -47,8 +47,8 @@ type Segment struct {
 	File   string `json:"file"`
 	From   uint64 `json:"from"` // sequence of the first event, from 1
 	To     uint64 `json:"to"`
-	Root   string `json:"root"`   // hex, of the Merkle subtree over the events
-	SHA256 string `json:"sha256"` // hex, of the file
+	Root   string `json:"root"`   // hex hash of the Merkle subtree over the events
+	SHA256 string `json:"sha256"` // hex digest of the file
 }
 
 // OpenArchive reads the index of the archive in a folder and verifies nothing in

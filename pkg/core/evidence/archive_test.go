@@ -144,7 +144,7 @@ func TestArchiveFiles(t *testing.T) {
 	w := bound(t, 3)
 	for name, c := range map[string]struct {
 		change func(dir string, ix *Archive)
-		want   []string // parts of the error
+		want   []string // expected parts of the error
 	}{
 		"missing": {func(dir string, ix *Archive) { os.Remove(filepath.Join(dir, "9.gz")) }, []string{"events 9 to 16: 9.gz is missing", "3 of 4 segments verify"}},
 		"two missing": {func(dir string, ix *Archive) {

@@ -33,7 +33,7 @@ type Source struct {
 	System, Events  []Stored
 	Checkpoint      []byte // signed note, of which Head is the parsed form
 	Head            translog.Checkpoint
-	Objects         map[string][]byte // by commitment; an absent object is erased
+	Objects         map[string][]byte // stored bytes by commitment; an absent object is erased
 	Cosignatures    []string          // witnesses' signature lines over the checkpoint; none = no file
 	Earlier         []byte            // signed note of an earlier checkpoint; nil = no file
 	Growth          []translog.Hash   // consistency proof from Earlier to Head

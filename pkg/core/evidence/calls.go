@@ -17,7 +17,7 @@ type callState struct {
 	proposed  *contract.Event
 	call      *contract.Call
 	escalated *contract.Decision
-	votes     map[string]*contract.Approval // by id of the vote's event
+	votes     map[string]*contract.Approval // votes by id of their event
 	// a vote or the expiry of the time to vote has ended the escalation
 	settled  bool
 	decision *contract.Decision

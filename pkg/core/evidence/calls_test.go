@@ -71,7 +71,7 @@ func TestCallRules(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change change
-		want   string // part of the error; empty = accepted
+		want   string // expected part of the error; empty = accepted
 	}{
 		"as written":                  {edit(func([]step) {}), ""},
 		"not yet recorded":            {drop(recorded), "does not follow the chain"},

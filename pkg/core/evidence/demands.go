@@ -119,7 +119,7 @@ func (d *Demands) CheckPack(pack []byte) error {
 // nothing.
 type keptHead struct {
 	note []byte
-	size uint64 // as the unverified note states it; check verifies the note
+	size uint64 // size that the unverified note states; check verifies the note
 	root *translog.Hash
 }
 

@@ -30,7 +30,7 @@ type world struct {
 	pol     contract.PolicyDigests
 	objects map[string][]byte
 	system  []*contract.Event
-	bind    bool // checkpoints commit to a map of tips
+	bind    bool // whether checkpoints commit to a map of tips
 }
 
 func key(t testing.TB, name string) *sign.Key {

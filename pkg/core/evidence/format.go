@@ -67,13 +67,13 @@ type Manifest struct {
 	Graph     string `json:"graph_digest"`
 	KID       string `json:"kid"`
 	Lamport   int64  `json:"lamport"` // greatest Lamport time that the checkpoint covers
-	Origin    string `json:"origin"`  // of the log
+	Origin    string `json:"origin"`  // origin of the log
 	Receipts  int64  `json:"receipts"`
 	RootHash  string `json:"root_hash"`
 	Session   string `json:"session"`
 	Sig       string `json:"sig,omitempty"`
 	Tenant    string `json:"tenant"`
-	TipDigest string `json:"tip_digest"` // of the session's receipt chain
+	TipDigest string `json:"tip_digest"` // digest at the end of the session's receipt chain
 	TreeSize  int64  `json:"tree_size"`
 }
 
@@ -116,7 +116,7 @@ func (m *Manifest) Canonical(c *canon.Codec) {
 // 6962 section 2.1.1).
 type Proof struct {
 	Index int64    `json:"index"` // leaf index = stream sequence − 1
-	Path  []string `json:"path"`  // hex, from the leaf to the root
+	Path  []string `json:"path"`  // hex hashes of the audit path, from the leaf to the root
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their
@@ -130,7 +130,7 @@ func (p *Proof) Canonical(c *canon.Codec) {
 // pack's log.
 type growth struct {
 	From string   `json:"from"` // the earlier checkpoint, a signed note
-	Path []string `json:"path"` // hex, consistency proof of RFC 6962 section 2.1.2
+	Path []string `json:"path"` // hex hashes of the consistency proof (RFC 6962 section 2.1.2)
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their
@@ -144,7 +144,7 @@ func (g *growth) Canonical(c *canon.Codec) {
 // its original bytes.
 type redaction struct {
 	ID   string `json:"id"`
-	Leaf string `json:"leaf"` // hex
+	Leaf string `json:"leaf"` // hex hash of the leaf
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their

@@ -89,7 +89,7 @@ func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerRepo
 	w := newWalk(l)
 	if err := each(open, func(n uint64, b []byte) error {
 		if n == l.head.Size {
-			return nil // the trailer
+			return nil // the last line is the trailer
 		}
 		return w.add(n, b)
 	}); err != nil {
@@ -127,7 +127,7 @@ type authentic struct {
 	head *translog.Checkpoint
 	last trailer
 	tips translog.Hash
-	has  bool // the checkpoint commits to a map of tips
+	has  bool // whether the checkpoint commits to a map of tips
 }
 
 // authenticate is the first pass.
@@ -249,7 +249,7 @@ type worker struct {
 	done     chan struct{}
 	pending  []item
 	sessions map[[2]string]*course
-	at       uint64 // line of err
+	at       uint64 // index of the line that caused err
 	err      error
 }
 

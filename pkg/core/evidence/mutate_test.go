@@ -106,7 +106,7 @@ func (f *forgery) place(v object, what string) {
 		n := names[f.r.IntN(len(names))]
 		f.did = append(f.did, "and "+n)
 		s.in[n] = strange(f.r)
-	case k < 11: // the value of another spot
+	case k < 11: // copy the value of another spot
 		o := all[f.r.IntN(len(all))]
 		f.did = append(f.did, "like "+o.path)
 		var c any
@@ -151,7 +151,7 @@ func (f *forgery) mutateLedger() {
 	case k == 17:
 		f.did = append(f.did, fmt.Sprint("double ", i))
 		f.ledger = slices.Insert(f.ledger, i, f.ledger[i])
-	case k == 18: // the version in the type only
+	case k == 18: // change the version in the type only
 		e := f.ledger[i]
 		types := []string{"v2", "v9", "v01", "v3", "v4", "v5", "v1.0", "v"}
 		e["type"] = strings.TrimSuffix(str(e["type"]), "v1") + types[f.r.IntN(len(types))]
@@ -233,7 +233,7 @@ func (f *forgery) mutateFile() {
 			c[f.r.IntN(len(c))] ^= 1 << f.r.IntN(8)
 			f.files[p] = c
 		}
-	case 6: // one line of the file
+	case 6: // change one line of the file
 		lines := bytes.Split(bytes.TrimSuffix(b, []byte("\n")), []byte("\n"))
 		i := f.r.IntN(len(lines))
 		var v any
@@ -267,7 +267,7 @@ func (f *forgery) mutateTar(pack []byte) []byte {
 		return append(c, make([]byte, 512*(1+f.r.IntN(20)))...)
 	case 2:
 		return c[:n-512*(1+f.r.IntN(3))]
-	case 3: // a size in another notation
+	case 3: // write the size in another notation
 		copy(c[124:], []string{"0000000001 ", "        1 \x00", "-0000000001", "\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "77777777777", "0x000000001"}[f.r.IntN(6)])
 	default:
 		copy(c[f.r.IntN(512):], "x")

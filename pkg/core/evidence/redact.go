@@ -60,7 +60,7 @@ func Redact(src *Source, show func(callID, part string) bool) error {
 func withhold(e *contract.Event, take func(c *contract.Content, part string) bool) (changed bool, err error) {
 	var (
 		doc  canon.Document
-		call *contract.Call // the call in doc
+		call *contract.Call // the call that doc contains, if any
 		rec  *contract.Recorded
 	)
 	switch e.Name {

@@ -13,7 +13,7 @@ import (
 // sequence of lines.
 func TestLines(t *testing.T) {
 	long := strings.Repeat("x", 300<<10)      // longer than the reader's buffer
-	longest := strings.Repeat("y", MaxLine-1) // and its newline
+	longest := strings.Repeat("y", MaxLine-1) // MaxLine bytes with its newline
 	for name, c := range map[string]struct {
 		in   string
 		want []string
@@ -130,7 +130,7 @@ func TestReportTexts(t *testing.T) {
 
 // TestCounts compares the counts in a report with the session.
 func TestCounts(t *testing.T) {
-	w := bound(t, 4) // allowed, allowed with objects, denied, allowed
+	w := bound(t, 4) // four calls: allowed, allowed with objects, denied, allowed
 	src := w.source("s-a")
 	rep, err := Verify(build(t, src, w.keys["audit"]), w.root.KID)
 	want := Report{Tenant: "t", Session: "s-a", Origin: "binnacle/test", TreeSize: int64(len(w.ledger)), RootHash: rep.RootHash, Events: 14, Decisions: 4, Receipts: 4, Tip: TipBound}

@@ -26,12 +26,12 @@ const signatureFile = "../../../schemas/conformance/signatures.json"
 type sigVector struct {
 	About     string          `json:"about"`
 	Domain    string          `json:"domain,omitempty"`   // first line of the message; "" = the message has its own domain separation
-	Document  json.RawMessage `json:"document,omitempty"` // signed without its member "sig"
-	Message   string          `json:"message"`            // hex
-	Seed      string          `json:"seed"`               // hex; RFC 8032 section 5.1.5
-	PublicKey string          `json:"public_key"`         // hex
+	Document  json.RawMessage `json:"document,omitempty"` // the signed document without its member "sig"
+	Message   string          `json:"message"`            // hex bytes of the signed message
+	Seed      string          `json:"seed"`               // hex seed of the key (RFC 8032 section 5.1.5)
+	PublicKey string          `json:"public_key"`         // hex bytes of the public key
 	KID       string          `json:"kid"`
-	Signature string          `json:"signature"` // base64
+	Signature string          `json:"signature"` // standard base64
 	OK        bool            `json:"ok"`
 }
 
@@ -42,7 +42,7 @@ func signatures(t *testing.T) []sigVector {
 	w.escalated(func(*escalation) {})
 	var out []sigVector
 	seed := func(name string) (*sign.Key, string) {
-		h := sha256.Sum256([]byte(name)) // the same seed as in key
+		h := sha256.Sum256([]byte(name)) // derived like the seed of the function key
 		return key(t, name), hex.EncodeToString(h[:])
 	}
 	doc := func(about, domain, signer string, body canon.Document) {

@@ -25,7 +25,7 @@ const (
 // TipProof proves which value the checkpoint's map of tips holds for a session.
 type TipProof struct {
 	Events   int64    `json:"events"`   // number of events of the session
-	Path     []string `json:"path"`     // hex; siblings from the root downwards
+	Path     []string `json:"path"`     // hex hashes of the siblings, from the root downwards
 	Receipts int64    `json:"receipts"` // number of receipts of the session
 	Tip      string   `json:"tip_digest"`
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // Report is what a verified pack proves, and the counts that its reader may
-// compare. Values of zero mean that nothing of the kind occurred.
+// compare.
 type Report struct {
 	Tenant    string `json:"tenant"`
 	Session   string `json:"session"`
@@ -57,11 +57,11 @@ type verification struct {
 	m        *Manifest
 	preimage []byte // bytes that the manifest's signature covers
 	files    map[string][]byte
-	system   [][]byte // lines of pathSystem
+	system   [][]byte // lines of the file pathSystem
 	sys      *system
-	events   [][]byte // lines of pathEvents
+	events   [][]byte // lines of the file pathEvents
 	head     *translog.Checkpoint
-	grown    int64 // size of the earlier checkpoint
+	grown    int64 // size of the earlier checkpoint in the pack; 0 = none
 	redacted int
 }
 

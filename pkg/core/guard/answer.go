@@ -11,9 +11,9 @@ import (
 type Answer struct {
 	Verdict   string // contract.Deny, Escalate or Allow; empty = no opinion
 	Reason    string
-	Approvals []contract.ApprovalRule // for ESCALATE: all of these rules must be met
+	Approvals []contract.ApprovalRule // approval rules of an ESCALATE, all of which must be met
 	Sandbox   *contract.Sandbox       // upper limits on the tool's sandbox; nil = none
-	Obliged   []string                // what the executor must do during the execution; see CheckObligation
+	Obliged   []string                // duties of the executor during the execution; see CheckObligation
 }
 
 // denied returns a DENY with this reason code.

@@ -29,7 +29,7 @@ func toCaller(i *contract.ExecutionIntent, f *Facts) {
 	i.Executor, i.Secrets = contract.CallerExecutor, nil
 	now, err := contract.ParseTime(f.Now)
 	if err != nil {
-		return // gateState has denied the call
+		return // cannot happen: gateState denies a call with a malformed time
 	}
 	i.Deadline = contract.Time(now.Add(time.Duration(f.ReportWithin) * time.Millisecond))
 	i.Expires = min(i.Expires, i.Deadline) // strings in TimeFormat sort in order of time

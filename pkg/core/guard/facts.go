@@ -168,7 +168,7 @@ func (a *ApprovalFact) Canonical(c *canon.Codec) {
 // BudgetFact is the result of checking the limits: what was reserved for the
 // call, or why the reservation was refused.
 type BudgetFact struct {
-	Accounts []string         `json:"accounts"` // that the amounts are reserved on, or the account that refused
+	Accounts []string         `json:"accounts"` // accounts that the amounts are reserved on, or the account that refused
 	Amounts  contract.Amounts `json:"amounts"`
 	Escalate bool             `json:"escalate,omitempty"` // the limit requires approval instead of denying
 	Refused  string           `json:"refused,omitempty"`  // reason code; empty = reserved

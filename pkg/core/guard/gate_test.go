@@ -65,7 +65,7 @@ func TestGateEdges(t *testing.T) {
 	at := func(d time.Duration) string { return contract.Time(now.Add(d)) }
 	for name, c := range map[string]struct {
 		spoil  func(in *guard.Inputs)
-		reason string // empty = passes
+		reason string // expected reason code; empty = passes
 	}{
 		"the longest name":            {func(in *guard.Inputs) { in.Facts.Tool = strings.Repeat("x", 128) }, ""},
 		"a longer name":               {func(in *guard.Inputs) { in.Facts.Tool = strings.Repeat("x", 129) }, contract.ReasonEnvelopeInvalid},

@@ -136,7 +136,7 @@ func (j *judging) feasible(v Answer) Answer {
 	switch {
 	case v.Verdict == contract.Deny:
 		return v
-	case j.Facts.ReportWithin != 0 && len(v.Obliged) > 0: // a caller cannot be trusted to fulfil an obligation
+	case j.Facts.ReportWithin != 0 && len(v.Obliged) > 0: // callers cannot be relied on to fulfil obligations
 		return j.noted(PartCaller, denied(contract.ReasonCallerExecutionRefused))
 	case j.Tool.Sandbox != nil && !runs(narrowed(j.Inputs, v)):
 		return j.noted(PartSandbox, denied(contract.ReasonSandboxViolation))

@@ -13,8 +13,8 @@ import (
 const (
 	ObligeWithhold = "tool.withhold:"  // remove an offered tool from a request
 	ObligeFlag     = "content.flag:"   // record where a class of content occurs
-	ObligeRedact   = "content.redact:" // remove such content
-	ObligeBlock    = "content.block:"  // end the call where such content occurs
+	ObligeRedact   = "content.redact:" // remove content of a class
+	ObligeBlock    = "content.block:"  // end the call if content of a class occurs
 )
 
 // CheckObligation returns an error for an obligation with an unknown verb,

@@ -36,7 +36,7 @@ func (o *Overlay) Canonical(c *canon.Codec) {
 
 // OverlayRule is a verdict on the calls that match its kinds, classes and labels.
 type OverlayRule struct {
-	Approval *contract.ApprovalRule `json:"approval,omitempty"` // for ESCALATE; nil = the default rule
+	Approval *contract.ApprovalRule `json:"approval,omitempty"` // approval rule of an ESCALATE; nil = the default rule
 	Classes  []string               `json:"classes,omitempty"`  // effect classes, any of which matches; empty = every class
 	Kinds    []string               `json:"kinds"`
 	Labels   []string               `json:"labels,omitempty"` // data labels, all of which must be present; empty = no condition

@@ -27,8 +27,8 @@ const (
 
 // Node is one event in the graph, or the checkpoint that completes it.
 type Node struct {
-	Digest    string   `json:"digest"` // of the event's stored bytes, or of the checkpoint's text
-	ID        string   `json:"id"`     // event id
+	Digest    string   `json:"digest"` // digest of the event's stored bytes, or of the checkpoint's text
+	ID        string   `json:"id"`     // id of the event
 	Kind      string   `json:"kind"`
 	Lamport   int64    `json:"lamport"`
 	Name      string   `json:"name"`    // event name

@@ -24,7 +24,7 @@ func ID(callID string) string { return "r-" + callID }
 // Tip is the end of a session's receipt chain, from which the next receipt
 // continues.
 type Tip struct {
-	Digest string // of the last receipt's canonical bytes, or of the genesis text before the first
+	Digest string // digest of the last receipt's canonical bytes, or of the genesis text before the first
 	Index  int64  // index of the last receipt; 0 before the first
 }
 
@@ -116,8 +116,8 @@ func checkEffect(rec *contract.Recorded) error {
 
 // checkAttested reports whether attested_by matches executor and status. An
 // executor observes what it records. If the intent was handed out to the caller,
-// the service that handed it out can itself observe only that the intent was
-// withdrawn or that no report arrived; every other outcome is the caller's
+// the service that handed it out can itself observe only that it withheld the
+// intent or that no report arrived; every other outcome is the caller's
 // attestation.
 func checkAttested(r *contract.Receipt, e *contract.Effect) bool {
 	lent := r.Executor == contract.CallerExecutor

@@ -14,7 +14,7 @@ import (
 
 // TestAttested shows that the service that hands intents out signs what a caller
 // attests only with attested_by set, and without it only that no report arrived
-// or that the intent was withdrawn.
+// or that the intent was withheld.
 func TestAttested(t *testing.T) {
 	seed := sha256.Sum256([]byte("k"))
 	key, err := sign.NewKey(seed[:])
@@ -111,7 +111,7 @@ func TestCheck(t *testing.T) {
 	type rec = contract.Recorded
 	for name, c := range map[string]struct {
 		change func(r *rec, d *contract.Decision)
-		want   string // in the error
+		want   string // expected part of the error
 	}{
 		"a key that is not the executor's":  {func(r *rec, _ *contract.Decision) { r.Receipt.KID = "k-0" }, "key k-0"},
 		"a key that was not valid yet":      {func(r *rec, _ *contract.Decision) { r.Receipt.Lamport = 6 }, "at 6"},

@@ -6,7 +6,7 @@ package translog
 // goroutine only.
 type Frontier struct {
 	Size  uint64
-	roots []Hash // of the complete subtrees, largest first
+	roots []Hash // roots of the complete subtrees, largest first
 }
 
 // Add appends the next leaf. It computes two hashes on average and O(log n) at

@@ -29,7 +29,7 @@ const tipsLine = "tips"
 // Tip is the value that the map of tips holds for one session: the end of its
 // receipt chain, and how much the session contains.
 type Tip struct {
-	Digest   Hash   // of the last receipt's canonical bytes; before the first, of the chain's genesis
+	Digest   Hash   // digest of the last receipt's canonical bytes; before the first, of the chain's genesis
 	Events   uint64 // number of events of the session
 	Receipts uint64
 }
@@ -91,7 +91,8 @@ func tipsRoot(leaves []TipLeaf, depth int) Hash {
 // bits of a key.
 const maxTipPath = 256
 
-// climb hashes from what is at the end of path up to the root.
+// climb returns the root that results from the hash at, at the end of path, and the
+// sibling hashes in path. It returns ErrProof for a path that no map has.
 func climb(key, at Hash, path []Hash) (Hash, error) {
 	if n := len(path); n > maxTipPath || n > 0 && path[n-1] == (Hash{}) && at != (Hash{}) {
 		return Hash{}, ErrProof // a subtree with a single key is a leaf, so its sibling cannot be empty

@@ -72,7 +72,7 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	var body []byte
 	if w.Call.Kind == kindActivate {
 		var err error
-		if body, err = s.bring(ctx, &a, &act); err != nil {
+		if body, err = s.prepare(ctx, &a, &act); err != nil {
 			return execute.Fail("invalid_input", "%v", err)
 		}
 	}
@@ -87,10 +87,10 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	return result("policy."+contract.EventPolicyActivated, map[string]any{"layer": act.Layer, "name": act.Name, "digest": act.Digest, "retired": act.Retired, "changed": ev != nil, "findings": findings})
 }
 
-// bring fetches the document to activate and checks what its layer requires: an
+// prepare fetches the document to activate and checks what its layer requires: an
 // overlay must have its name as id, and a bundle must be signed by a key for
 // bundles. It sets the source and precedence of act.
-func (s *activator) bring(ctx context.Context, a *changeArgs, act *contract.Activated) (body []byte, err error) {
+func (s *activator) prepare(ctx context.Context, a *changeArgs, act *contract.Activated) (body []byte, err error) {
 	if body, act.Source, err = s.fetch(ctx, a); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.given(), err)
 	}

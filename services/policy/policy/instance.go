@@ -23,8 +23,8 @@ import (
 
 // instance holds what the parts of one running policy service share.
 type instance struct {
-	name     string // of the instance
-	tenant   string // of the mesh
+	name     string // name of the instance
+	tenant   string // tenant of the mesh
 	emit     *emit.Emitter
 	log      *slog.Logger
 	contents contents

@@ -26,7 +26,7 @@ const labelSecret = "secret" // the output of a tool that received a secret
 // labels are read and the call is decided again.
 type labels struct {
 	*instance
-	known cache[labelled] // by tenant and session
+	known cache[labelled] // labels by tenant and session
 }
 
 // labelled is the labels of a session and the sequence of the event that recorded

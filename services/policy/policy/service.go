@@ -212,7 +212,7 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	}
 	tail, err := env.Conn.Tail(ctx, bus.Events)
 	if err != nil {
-		return nil // ctx ended
+		return nil // the only cause is that ctx has ended
 	}
 	f := follow.New(env.Conn, env.Instance, outcomesReader, func(en eventlog.Entry) error {
 		p.budget.Outcome(ctx, en)

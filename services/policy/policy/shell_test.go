@@ -121,7 +121,7 @@ type member struct {
 	*parts
 	l      *ledger
 	faults *faulty
-	read   uint64 // sequence up to which its views are built
+	read   uint64 // sequence of the last entry that its views include
 }
 
 func newLedger(t *testing.T) *ledger {

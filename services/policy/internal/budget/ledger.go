@@ -422,7 +422,7 @@ func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 // lateCall is a call whose reservation has been open for longer than takeOver.
 type lateCall struct {
 	call, session string
-	seq, from     uint64 // as in openSince
+	seq, from     uint64 // sequences as in openSince
 }
 
 // late returns those calls, in order of their reservations.

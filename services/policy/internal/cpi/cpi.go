@@ -26,7 +26,7 @@ type Clause struct {
 	Chain   int      // clauses of one chain are tried in order; different chains are independent
 	Conds   []string // normalized text; conditions with equal text are equal
 	Kind    string   // exact, or prefix ending in "*"
-	Verdict string   // empty = computed by the rule
+	Verdict string   // empty = the rule computes it
 	Reason  string
 	Fault   string // why the answer would always be rejected, or empty
 	Sandbox *contract.Sandbox
@@ -44,7 +44,7 @@ type Bundle struct {
 // document were activated.
 type Stack struct {
 	P0       *guard.Ceilings
-	Bundles  []Bundle // in order of precedence
+	Bundles  []Bundle // bundles in order of precedence
 	Overlays []guard.Overlay
 	Limits   []guard.Limit
 	Known    *Known // nil = names in the documents are not checked

@@ -16,7 +16,7 @@ type Known struct {
 	Layer, Name string // the document to activate: p0, p1, p2 or limits
 	Lenient     bool   // missing names are warnings in every document
 
-	Now                                              string // contract.TimeFormat
+	Now                                              string // current time (contract.TimeFormat)
 	Executors, Hosts, Keys, Kinds, Principals, Roles []string
 	Secrets                                          []string
 	Tenant                                           string
@@ -27,8 +27,8 @@ type Known struct {
 
 // Reference is a comparison of a part of a bundle's input with a constant name.
 type Reference struct {
-	At    string // file:line
-	Path  string // e.g. input.actor
+	At    string // place in the bundle, as file:line
+	Path  string // path in the input, such as input.actor
 	Value string
 }
 

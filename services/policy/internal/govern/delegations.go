@@ -12,7 +12,7 @@ import (
 // Delegations holds who may act on behalf of whom, including delegations that
 // have ended. The zero value is empty.
 type Delegations struct {
-	given map[string]*delegation // by id
+	given map[string]*delegation // delegations by id
 }
 
 // delegation is a granted delegation and the time for which it is in force.
@@ -75,7 +75,7 @@ type delegateArgs struct {
 }
 
 // delegate lets another principal act for the caller. No argument names the
-// delegator, so nobody can delegate the authority of another principal.
+// delegator, so a principal cannot delegate the authority of another one.
 func delegate(_ *State, c *Caller, a *delegateArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxDelegation); err != nil {
 		return none, err

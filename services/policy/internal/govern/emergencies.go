@@ -50,7 +50,7 @@ func unfreeze(s *State, _ *Caller, a *reasonArgs) (Fact, error) {
 // Emergencies holds the break-glass grants, during which the escalated calls of
 // an actor run without approval. The zero value is empty.
 type Emergencies struct {
-	grants map[string]*grant // by id
+	grants map[string]*grant // grants by id
 }
 
 // grant is a break-glass grant and its review, which is nil until it is recorded.

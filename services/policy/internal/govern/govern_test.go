@@ -113,11 +113,11 @@ func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
 // Lamport times.
 func TestRoles(t *testing.T) {
 	d := &desk{t: t}
-	d.ok(d.do("admin", 0, "grant_role", call{Principal: "bob", Role: "sec"}))                // lamport 10
-	d.ok(d.do("admin", 0, "grant_role", call{Principal: "bob", Role: "ops", TTLMS: 60_000})) // 20
-	d.ok(d.do("admin", 0, "revoke_role", call{Principal: "bob", Role: "sec"}))               // 30
+	d.ok(d.do("admin", 0, "grant_role", call{Principal: "bob", Role: "sec"}))                // Lamport time 10
+	d.ok(d.do("admin", 0, "grant_role", call{Principal: "bob", Role: "ops", TTLMS: 60_000})) // Lamport time 20
+	d.ok(d.do("admin", 0, "revoke_role", call{Principal: "bob", Role: "sec"}))               // Lamport time 30
 	d.refused(d.do("admin", 0, "revoke_role", call{Principal: "bob", Role: "sec"}), "does not hold")
-	d.ok(d.do("admin", 0, "grant_role", call{Principal: "bob", Role: "sec"})) // 40
+	d.ok(d.do("admin", 0, "grant_role", call{Principal: "bob", Role: "sec"})) // Lamport time 40
 	d.refused(d.do("admin", 0, "grant_role", call{Principal: "bob", Role: "a b"}), "role: want")
 	if got := strings.Join(d.st.People.Roles("bob", at(0)), " "); got != "ops sec" {
 		t.Error(got)
@@ -139,14 +139,14 @@ func TestRoles(t *testing.T) {
 // Lamport times.
 func TestPrincipals(t *testing.T) {
 	d := &desk{t: t}
-	d.ok(d.do("admin", 0, "register_principal", call{Principal: "robot", Type: "agent"})) // 10
-	d.ok(d.do("admin", 0, "suspend_principal", call{Principal: "robot", Reason: "odd"}))  // 20
+	d.ok(d.do("admin", 0, "register_principal", call{Principal: "robot", Type: "agent"})) // Lamport time 10
+	d.ok(d.do("admin", 0, "suspend_principal", call{Principal: "robot", Reason: "odd"}))  // Lamport time 20
 	d.refused(d.do("admin", 0, "suspend_principal", call{Principal: "admin", Reason: "x"}), "themselves")
 	d.refused(d.do("admin", 0, "suspend_principal", call{Principal: "bob"}), "reason")
 	if !d.st.People.Suspended("robot") || d.st.People.TypeOf("robot") != "agent" || d.st.People.Suspended("bob") {
 		t.Error("wrong now")
 	}
-	d.ok(d.do("admin", 0, "register_principal", call{Principal: "robot", Type: "service"})) // 30
+	d.ok(d.do("admin", 0, "register_principal", call{Principal: "robot", Type: "service"})) // Lamport time 30
 	if d.st.People.Suspended("robot") {
 		t.Error("the suspension stays")
 	}
@@ -162,7 +162,7 @@ func TestPrincipals(t *testing.T) {
 // can be revoked, and can be granted by the delegator only.
 func TestDelegations(t *testing.T) {
 	d := &desk{t: t}
-	d.ok(d.do("dana", 0, "delegate", call{CallID: "c-a", Delegate: "robot", Kinds: []string{"tool.*"}, TTLMS: 60_000})) // 10
+	d.ok(d.do("dana", 0, "delegate", call{CallID: "c-a", Delegate: "robot", Kinds: []string{"tool.*"}, TTLMS: 60_000})) // Lamport time 10
 	for _, c := range []struct {
 		id, from, to, kind string
 		at                 time.Duration
@@ -182,7 +182,7 @@ func TestDelegations(t *testing.T) {
 	}
 	d.refused(d.do("dana", 0, "delegate", call{Delegate: "dana", Kinds: []string{"*"}, TTLMS: 1}), "caller itself")
 	d.refused(d.do("dana", 0, "delegate", call{Delegate: "robot", Kinds: []string{"*"}, TTLMS: MaxDelegation.Milliseconds() + 1}), "ttl_ms")
-	d.ok(d.do("admin", 0, "revoke_delegation", call{ID: "g-c-a"})) // 20
+	d.ok(d.do("admin", 0, "revoke_delegation", call{ID: "g-c-a"})) // Lamport time 20
 	d.refused(d.do("admin", 0, "revoke_delegation", call{ID: "g-c-a"}), "no such delegation")
 	if d.st.Delegations.Fault("g-c-a", "dana", "robot", "tool.x", at(0)) == "" {
 		t.Error("a revoked delegation stands")

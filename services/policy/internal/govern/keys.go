@@ -15,8 +15,8 @@ import (
 // Keys holds the virtual keys, and the consents that principals have given to
 // keys made for them. The zero value is empty.
 type Keys struct {
-	made     map[string]*virtualKey // by id
-	consents map[string]*consent    // by id of the key that may be made
+	made     map[string]*virtualKey // keys by id
+	consents map[string]*consent    // consents by id of the key that may be made
 }
 
 type virtualKey struct {

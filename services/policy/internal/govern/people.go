@@ -21,8 +21,8 @@ const (
 // People holds the principals and their roles, with their histories. The zero
 // value is empty.
 type People struct {
-	principals map[string][]life            // by name, oldest first
-	roles      map[string]map[string][]span // by principal and role, oldest first
+	principals map[string][]life            // histories by name, oldest entry first
+	roles      map[string]map[string][]span // roles by principal and name, oldest first
 }
 
 // life is the type and suspension of a principal from one event to the next.

@@ -11,7 +11,7 @@ import (
 // Sessions holds the grants by which principals may make calls in sessions of
 // others. The zero value is empty.
 type Sessions struct {
-	grants map[string]map[string]sessionGrant // by session and principal
+	grants map[string]map[string]sessionGrant // grants by session and principal
 }
 
 // sessionGrant is a grant, the owner who gave it, and the time for which it is in

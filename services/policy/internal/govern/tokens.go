@@ -9,8 +9,8 @@ import (
 // Tokens holds which bearer tokens were revoked, by id or by principal. The zero
 // value is empty.
 type Tokens struct {
-	revoked map[string]bool   // by id
-	ended   map[string]string // by principal: until when (contract.TimeFormat) its tokens are revoked
+	revoked map[string]bool   // revoked tokens by id
+	ended   map[string]string // time (contract.TimeFormat) until which a principal's tokens are revoked
 }
 
 func (t *Tokens) revoke(d *events.TokenRevoked) {

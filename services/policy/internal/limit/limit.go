@@ -26,7 +26,7 @@ import (
 type State struct {
 	now      string // the latest recorded time; it never decreases, so that a clock that is set back opens no earlier window again
 	accounts map[key]*account
-	open     map[string]events.Reserved // by call id
+	open     map[string]events.Reserved // open reservations by call id
 	changes  int
 }
 

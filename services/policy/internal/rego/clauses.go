@@ -47,8 +47,8 @@ func (e *Engine) Clauses() []cpi.Clause {
 	return append(out, last...)
 }
 
-// clause returns what can be read from one rule; a condition that it does not
-// understand remains text.
+// clause returns what can be read from one rule; a condition that it cannot
+// interpret remains text.
 func clause(r *ast.Rule) cpi.Clause {
 	c := cpi.Clause{At: fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row), Kind: "*"}
 	for _, x := range r.Body {

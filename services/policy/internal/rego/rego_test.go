@@ -202,7 +202,7 @@ func TestInputSchema(t *testing.T) {
 	_, body, _ := strings.Cut(string(src), "func (f *Facts) Canonical")
 	body, _, _ = strings.Cut(body, "\n}")
 	known := inputSchema.(map[string]any)["properties"].(map[string]any)
-	n := 3 // args, about, ids
+	n := 3 // the input members args, about and ids are not facts
 	for line := range strings.Lines(body) {
 		if _, rest, ok := strings.Cut(line, `"`); ok && strings.Contains(line, "&f.") {
 			name, _, _ := strings.Cut(rest, `"`)

@@ -31,8 +31,8 @@ import (
 type Basis struct {
 	Tool     *contract.Tool   // nil = unknown
 	Ceilings *guard.Ceilings  // nil = none, which denies
-	Bundles  []*rego.Engine   // in order of precedence
-	Overlays []*guard.Overlay // those that apply to the call
+	Bundles  []*rego.Engine   // bundles in order of precedence
+	Overlays []*guard.Overlay // overlays that apply to the call
 	Digests  contract.PolicyDigests
 	Rules    toolschema.Rules // how the tool's input schema is applied
 }
@@ -54,7 +54,7 @@ type Call struct {
 // by one goroutine only.
 type Evaluation struct {
 	inputs guard.Inputs
-	steps  []guard.Step // of the documents; only with Call.Explain
+	steps  []guard.Step // steps of the documents; only with Call.Explain
 }
 
 // Evaluate evaluates the input schema, the bundles and the overlays of a basis

@@ -18,8 +18,8 @@ import (
 type Stack struct {
 	ceilings *guard.Ceilings
 	digest   string    // of ceilings
-	bundles  []bundle  // in order of precedence, then of name
-	overlays []overlay // in order of name
+	bundles  []bundle  // bundles in order of precedence, then of name
+	overlays []overlay // overlays in order of name
 	history  []*contract.Activated
 }
 

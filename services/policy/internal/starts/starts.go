@@ -67,7 +67,7 @@ func (v *View) Apply(en eventlog.Entry) error {
 		v.calls, v.ending = map[string]held{}, map[string]held{}
 	}
 	v.at = en.Seq
-	subject := strings.Split(en.Subject, ".") // evt, tenant, service, origin, name and target, key
+	subject := strings.Split(en.Subject, ".") // tokens: evt, tenant, service, origin, name and target, key
 	if len(subject) != 6 {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (v *View) Dump() (at uint64, lines []byte) {
 func (v *View) Expired(now time.Time) []*contract.Event {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	over := map[uint64]*contract.Event{} // by sequence
+	over := map[uint64]*contract.Event{} // overdue calls by sequence
 	sweep(v.calls, callPause, now, over)
 	sweep(v.ending, endingPause, now, over)
 	var out []*contract.Event

@@ -50,7 +50,7 @@ type View struct {
 	Stack  stack.Stack
 	People govern.State
 
-	waiting   map[string]*Waiting // by call id
+	waiting   map[string]*Waiting // escalations by call id
 	truncated bool                // audit found the ledger shorter than before
 	lost      string              // digest of the checkpoint that the ledger no longer matches
 	labels    bool                // a session or tool has labels

@@ -26,7 +26,7 @@ func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
 type ledger struct {
 	t        *testing.T
 	st       State
-	contents map[string][]byte // by commitment; an absent content is erased
+	contents map[string][]byte // contents by commitment; an absent one is erased
 	lamport  uint64
 }
 
@@ -130,7 +130,7 @@ func TestTruncation(t *testing.T) {
 		t.Error("an alarm of another service is none")
 	}
 	l.must("audit", contract.EventLedgerTruncated, &audit.LedgerTruncated{Checkpoint: "sha256:a"})
-	l.must("provision", contract.EventLogEpochOpened, &events.MeshUnfrozen{ID: "sha256:a"}) // without a valid signature
+	l.must("provision", contract.EventLogEpochOpened, &events.MeshUnfrozen{ID: "sha256:a"}) // an epoch event without a valid signature
 	if !l.facts(nil).Truncated {
 		t.Error("an epoch that no root key opened ends the alarm")
 	}
