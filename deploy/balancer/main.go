@@ -1,12 +1,10 @@
-// Command balancer gives several gateways one address. It passes TCP
-// connections on, each to a gateway that answers, so TLS and streams are the
-// gateway's own. A connection ends with the gateway that serves it; the next one
-// goes to another.
-//
-// Environment: BINNACLE_LISTEN (0.0.0.0:8080), BINNACLE_GATEWAYS (host:port; a
-// name is resolved to all of its addresses, again and again: gateway:8080).
-// Started with the argument "health" it exits 0 when a balancer listens on this
-// host and knows a gateway that answers.
+// Command balancer serves several gateways under one address. It forwards TCP
+// connections, each to a gateway that is ready, so TLS and streams end at the gateway.
+// When a gateway dies its connections end, and new ones go to another. Environment:
+// BINNACLE_LISTEN (default 0.0.0.0:8080) and BINNACLE_GATEWAYS (host:port, default
+// gateway:8080; the name is resolved to all of its addresses once per round of probes).
+// With the argument "health" it exits with 0 if a balancer on this host has a ready
+// gateway.
 package main
 
 import (
@@ -21,7 +19,7 @@ import (
 	"time"
 )
 
-// healthSocket is an abstract socket, which lives in the network namespace.
+// healthSocket is an abstract Unix socket, visible in this network namespace only.
 const healthSocket = "@binnacle-health-balancer"
 
 func main() {
@@ -53,7 +51,7 @@ func getenv(name, def string) string {
 	return def
 }
 
-// run balances until ctx ends, then lets the connections in hand end for drain.
+// run forwards connections until ctx ends, then waits up to drain for open ones.
 func run(ctx context.Context, listen, gateways string) error {
 	host, port, err := net.SplitHostPort(gateways)
 	if err != nil {

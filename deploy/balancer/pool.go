@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	every   = 500 * time.Millisecond // between two rounds of probes
-	patient = time.Second            // for one probe, and for one connection
-	drain   = 10 * time.Second       // for connections in hand, at the end
+	every   = 500 * time.Millisecond // between rounds of probes
+	patient = time.Second            // timeout of a probe, and of a dial
+	drain   = 10 * time.Second       // for open connections, at the end
 )
 
-// pool is the gateways there are, and which of them answered last.
+// pool is the known gateways, with the result of their last probe.
 type pool struct {
 	resolve func(context.Context) ([]string, error)
-	secure  atomic.Bool // gateways served TLS when they last answered
+	secure  atomic.Bool // the last ready gateway used TLS
 
 	mu    sync.Mutex
 	all   []string
@@ -52,7 +52,7 @@ func (p *pool) round(ctx context.Context) {
 	try, cancel := context.WithTimeout(ctx, patient)
 	addrs, err := p.resolve(try)
 	cancel()
-	if err != nil { // the name is gone, or its server: what was known may still answer
+	if err != nil { // the name or its server is gone; the known addresses may still work
 		p.mu.Lock()
 		addrs = p.all
 		p.mu.Unlock()
@@ -76,13 +76,13 @@ func (p *pool) round(ctx context.Context) {
 	}
 }
 
-// probe reports whether a gateway answers; 503 means that it drains. It goes on
-// with what worked last, plain text or TLS, and tries the other where that fails.
+// probe reports whether a gateway is ready; status 503 means that it drains. It tries
+// plain text or TLS first, whichever worked last, then the other.
 func (p *pool) probe(addr string) bool {
 	for range 2 {
 		secure := p.secure.Load()
 		line := exchange(addr, secure)
-		if strings.HasPrefix(line, "HTTP/1.") && (secure || !strings.Contains(line, " 400 ")) { // 400: it serves TLS
+		if strings.HasPrefix(line, "HTTP/1.") && (secure || !strings.Contains(line, " 400 ")) { // a TLS server responds 400 to plain text
 			return !strings.Contains(line, " 503 ")
 		}
 		p.secure.CompareAndSwap(secure, !secure)
@@ -90,8 +90,8 @@ func (p *pool) probe(addr string) bool {
 	return false
 }
 
-// exchange returns the first line of a gateway's answer, or "". The certificate is
-// for clients to verify: a probe sends nothing that is secret.
+// exchange returns the status line of a gateway's response, or "". It does not verify
+// the certificate, since a probe sends nothing secret and clients verify it.
 func exchange(addr string, secure bool) string {
 	c, err := net.DialTimeout("tcp", addr, patient)
 	if err != nil {
@@ -112,15 +112,15 @@ func exchange(addr string, secure bool) string {
 	return line
 }
 
-// any reports whether a gateway answered the last probe.
+// any reports whether a gateway was ready at its last probe.
 func (p *pool) any() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.ContainsFunc(p.all, func(a string) bool { return p.alive[a] })
 }
 
-// order lists the gateways to try for one connection: those that answered in
-// turn, behind them the rest.
+// order lists the gateways to try for one connection: ready ones in round-robin order,
+// then the others.
 func (p *pool) order() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +137,8 @@ func (p *pool) order() []string {
 	return append(good, rest...)
 }
 
-// failed takes a gateway that refused a connection out until it answers a probe.
+// failed marks a gateway that refused a connection as not ready until its next
+// successful probe.
 func (p *pool) failed(addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +147,7 @@ func (p *pool) failed(addr string) {
 	}
 }
 
-// dial connects to the first gateway that accepts.
+// dial connects to the first gateway that accepts the connection.
 func (p *pool) dial() (net.Conn, error) {
 	err := errors.New("no gateway is known")
 	for _, a := range p.order() {
@@ -159,7 +160,7 @@ func (p *pool) dial() (net.Conn, error) {
 	return nil, err
 }
 
-// serve passes connections on until ctx ends.
+// serve forwards connections until ctx ends.
 func serve(ctx context.Context, l net.Listener, p *pool) error {
 	context.AfterFunc(ctx, func() { l.Close() })
 	var wg sync.WaitGroup
@@ -168,7 +169,7 @@ func serve(ctx context.Context, l net.Listener, p *pool) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if err != nil { // too many open files, say: those in hand go on
+		if err != nil { // for example too many open files: open connections continue
 			slog.Warn("accept", "err", err)
 			time.Sleep(10 * time.Millisecond)
 			continue
@@ -184,7 +185,7 @@ func serve(ctx context.Context, l net.Listener, p *pool) error {
 	return nil
 }
 
-// pass joins a client and a gateway until both are done, or one fails.
+// pass copies between a client and a gateway until both directions end, or one fails.
 func pass(client net.Conn, p *pool) {
 	defer client.Close()
 	server, err := p.dial()
@@ -197,7 +198,7 @@ func pass(client net.Conn, p *pool) {
 	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
 		wg.Go(func() {
 			to, from := way[0], way[1]
-			if _, err := io.Copy(to, from); err != nil { // neither half is of use any more
+			if _, err := io.Copy(to, from); err != nil { // the other direction is useless now
 				to.Close()
 				from.Close()
 				return

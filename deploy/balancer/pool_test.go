@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// gateways starts n servers that answer with their number, and a balancer.
+// gateways starts n servers that respond with their number, and a balancer before them.
 func gateways(t *testing.T, n int) (servers []*httptest.Server, addr string, p *pool) {
 	var addrs []string
 	for i := range n {
@@ -47,8 +47,8 @@ func get(t *testing.T, addr string) string {
 	return string(b)
 }
 
-// TestBalancerOneDies: connections go to every gateway, and to the others when
-// one is gone, before a probe has noticed it.
+// TestBalancerOneDies: connections are distributed over every gateway; when one dies
+// they go to the others, even before the next probe.
 func TestBalancerOneDies(t *testing.T) {
 	servers, addr, p := gateways(t, 3)
 	seen := map[string]int{}
@@ -69,8 +69,8 @@ func TestBalancerOneDies(t *testing.T) {
 	}
 }
 
-// TestBalancerLeavesOutHung: a gateway that accepts and does not answer gets no
-// connections once a probe has run.
+// TestBalancerLeavesOutHung: a gateway that accepts connections without responding gets
+// no more of them after a probe.
 func TestBalancerLeavesOutHung(t *testing.T) {
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -100,7 +100,8 @@ func TestBalancerLeavesOutHung(t *testing.T) {
 	}
 }
 
-// TestBalancerKeepsHalves: a client that has sent all and waits gets the rest.
+// TestBalancerKeepsHalves: a client that has closed its sending half receives the rest
+// of the response.
 func TestBalancerKeepsHalves(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -136,9 +137,9 @@ func TestBalancerKeepsHalves(t *testing.T) {
 	}
 }
 
-// TestBalancerProbesTLS: gateways under TLS are probed under TLS, so that one that
-// drains is seen, and none logs failed handshakes; a change in either direction is
-// noticed by the next probe.
+// TestBalancerProbesTLS: gateways with TLS are probed over TLS, so that draining is
+// detected and no failed handshakes are logged; a change between plain text and TLS is
+// detected by the next probe.
 func TestBalancerProbesTLS(t *testing.T) {
 	var draining atomic.Bool
 	var plain atomic.Int64

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// health asks the monitoring port, for container health checks.
+// health queries the monitoring port, for container health checks.
 func health() int {
 	c := http.Client{Timeout: time.Second}
 	r, err := c.Get("http://127.0.0.1:8222/healthz")

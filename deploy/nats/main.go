@@ -1,5 +1,5 @@
-// Command nats-server is the real NATS server, built from its module at the
-// version the mesh is tested with.
+// Command nats-server is the NATS server, built from its module at the version that the
+// mesh is tested with.
 package main
 
 import (

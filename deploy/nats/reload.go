@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// reload takes up a new certificate for clients when its file or its key's
-// changes.
+// reload makes the server load a new certificate for clients when the certificate or key
+// file changes.
 func reload(s *server.Server, config string) {
 	cert, key := filesOf(config)
 	if cert == "" {
@@ -23,7 +23,7 @@ func reload(s *server.Server, config string) {
 		if now == seen {
 			continue
 		}
-		if err := s.Reload(); err != nil { // one of the two may be there before the other
+		if err := s.Reload(); err != nil { // the other file may not be written yet
 			fmt.Fprintln(os.Stderr, "nats-server: the certificate stays:", err)
 			continue
 		}
@@ -31,12 +31,12 @@ func reload(s *server.Server, config string) {
 	}
 }
 
-// filesOf names the certificate for clients and its key, as the configuration
-// does.
+// filesOf returns the paths of the certificate for clients and its key from the
+// configuration.
 func filesOf(config string) (cert, key string) {
 	m, err := conf.ParseFile(config)
 	if err != nil {
-		return "", "" // the server says what is wrong with it
+		return "", "" // the server logs the error
 	}
 	tls, _ := m["tls"].(map[string]any)
 	cert, _ = tls["cert_file"].(string)

@@ -10,10 +10,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
 
-// samples is where images have the sample packs.
+// samples is the folder of the sample packs in images.
 const samples = "/packs"
 
-// Without a folder of packs it takes the samples, where the image has them.
+// Without a configured folder it uses the samples, where they exist.
 func main() {
 	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
 		cfg := sessionrunner.Config{PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,
@@ -30,9 +30,9 @@ func main() {
 	})
 }
 
-// containerdSocket resolves auto: the socket at its usual place, or none. A
-// socket that is named is not optional, so that isolation never becomes weaker
-// than configured because a daemon is late.
+// containerdSocket resolves "auto" to the default socket if it exists, otherwise to
+// none. A socket that is named explicitly must exist: isolation must not become weaker
+// than configured because a daemon starts late.
 func containerdSocket(name string) string {
 	const usual = "/run/containerd/containerd.sock"
 	if name != "auto" {

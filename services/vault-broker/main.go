@@ -1,4 +1,4 @@
-// Command vault-broker keeps secrets and seals them to executors.
+// Command vault-broker stores secrets and seals them to executors.
 package main
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
-// Key files: vault.kek, unless the configuration names another place, and vault.seal.
+// Key files: vault.kek, unless the configuration names another file, and vault.seal.
 func main() {
 	run.Main("vault-broker", func(keys run.Keys, c *config.Config) (run.Service, error) {
 		kek, err := keyEncryptionKey(keys, c.VaultBroker.KEK)
@@ -22,8 +22,8 @@ func main() {
 	})
 }
 
-// keyEncryptionKey reads the key from where the configuration says, else from the
-// folder of keys.
+// keyEncryptionKey reads the key from the configured source, by default from the folder
+// of keys.
 func keyEncryptionKey(keys run.Keys, at config.Secret) ([]byte, error) {
 	if !at.Given() {
 		return keys.Seed("vault.kek")

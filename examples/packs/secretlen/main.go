@@ -1,6 +1,5 @@
-// Command secretlen is the pack cmd.secretlen: it is given a secret, proves
-// that it has it by its length, and echoes it once, to show that the mesh
-// scrubs it.
+// Command secretlen is the pack cmd.secretlen: it returns the length of the secret that
+// it receives, and echoes the secret once, to show that the mesh redacts it.
 package main
 
 import (

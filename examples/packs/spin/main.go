@@ -1,5 +1,5 @@
-// Command spin is the pack cmd.spin: it misbehaves as told, to show that the
-// sandbox holds.
+// Command spin is the pack cmd.spin: it misbehaves in the way that its arguments select,
+// to show that the sandbox contains it.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command bifrost puts the core of Bifrost, which is a library, behind HTTP as
-// little as that takes: chat completions, without plugins. Usage: bifrost ADDR
-// UPSTREAM.
+// Command bifrost serves the core library of Bifrost over HTTP with the least code: chat
+// completions, no plugins. Usage: bifrost ADDR UPSTREAM.
 package main
 
 import (

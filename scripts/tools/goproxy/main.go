@@ -1,5 +1,5 @@
-// Command goproxy is net/http's reverse proxy and nothing else: what a gateway
-// in Go costs before it does anything. Usage: goproxy ADDR UPSTREAM.
+// Command goproxy runs net/http/httputil.ReverseProxy with default settings, as the
+// lower bound of the cost of a gateway in Go. Usage: goproxy ADDR UPSTREAM.
 package main
 
 import (

@@ -146,8 +146,8 @@ func (t *tree) methods() figure {
 	return out
 }
 
-// complexity counts a function's branches as McCabe did: one, and one for each
-// if, for, case, and && or ||; function literals count as part of it.
+// complexity is a function's cyclomatic complexity (McCabe): one, plus one for each if,
+// for, case, && and \|\|; function literals count as part of the function.
 func (t *tree) complexity() []figure {
 	all, over := 0, figure{name: "functions above cyclomatic 15", bound: 1.5, unit: "%"}
 	core := figure{name: "functions of the trusted core above cyclomatic 10", bound: 0}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// home holds the packages where literals of events, subjects and ids belong:
-// the contracts, the topology, and what generates both.
+// home lists the packages in which literals of events, subjects and ids belong: the
+// contracts, the topology, and the generators of both.
 var home = []string{"pkg/core/contract", "pkg/bus", "schemas"}
 
 func (t *tree) isEventName(s string) bool {
@@ -20,7 +20,7 @@ var subject = regexp.MustCompile(`^(evt|tmp|blob|log|snap)\.`)
 
 func isSubject(s string) bool { return subject.MatchString(s) }
 
-// prefix is an id's: one or two letters and a hyphen.
+// prefix matches an id prefix: one or two letters and a hyphen.
 var prefix = regexp.MustCompile(`^[a-z]{1,2}-$`)
 
 func isPrefix(s string) bool { return prefix.MatchString(s) }

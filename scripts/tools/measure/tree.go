@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// file is one Go file that people wrote.
+// file is one Go file that is not generated.
 type file struct {
 	path, dir string
 	test      bool

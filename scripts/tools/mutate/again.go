@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// earlier is what a report says of one package.
+// earlier is the result of an earlier run for one package.
 type earlier struct {
 	counts
 	survivors []string // keys of mutants
 }
 
-// readText reads a report that mutate wrote, by package; "" is none.
+// readText parses a report that mutate wrote, by package; "" is an empty report.
 func readText(file string) (map[string]*earlier, error) {
 	out := map[string]*earlier{}
 	if file == "" {

@@ -21,10 +21,10 @@ import (
 	"time"
 )
 
-// least is the share of mutants, in percent, that tests must detect.
+// least is the percentage of mutants that tests must kill.
 const least = 80
 
-// core are the packages that are mutated where none are named.
+// core lists the packages that are mutated by default.
 var core = []string{"canon", "cmd/binnacle-verify", "contract", "evidence", "guard", "proofgraph", "receipt", "sign", "translog", "trust"}
 
 func main() {
@@ -50,7 +50,7 @@ func main() {
 	}
 }
 
-// runner runs gremlins.
+// runner runs gremlins in a copy of the tree.
 type runner struct {
 	gremlins string
 	all      bool
@@ -107,9 +107,8 @@ func (r *runner) run(out, again string, dirs []string) (err error) {
 	return nil
 }
 
-// scratch makes the folder in which gremlins copies modules, two levels deep:
-// links in it stand for the folders that go.mod files and tests refer to as
-// ../../name.
+// scratch creates the folder into which gremlins copies modules, two levels deep: links
+// in it resolve the folders that go.mod files and tests refer to as ../../name.
 func scratch(root string) (string, error) {
 	tmp, err := os.MkdirTemp("", "mutate-")
 	if err != nil {
@@ -129,7 +128,8 @@ func scratch(root string) (string, error) {
 	return tmp, errors.Join(err, err2, os.Mkdir(bin, 0o755), os.Symlink(self, filepath.Join(bin, "go")))
 }
 
-// try mutates one package: all of it, or, after an earlier run, what survived it.
+// try mutates one package: all of it or, given an earlier report, the mutants that
+// survived.
 func (r *runner) try(dir string, before *earlier) ([]mutant, counts, error) {
 	if before == nil {
 		muts, err := r.mutate(filepath.Join(r.root, dir), nil)
@@ -180,8 +180,8 @@ func (r *runner) mutate(dir string, only []string) ([]mutant, error) {
 	return readReport(report)
 }
 
-// split returns the folder of a file of Go and the names of the other files in it;
-// of a folder, the folder.
+// split returns, for a Go file, its folder and the names of the folder's other files;
+// for a folder, the folder.
 func split(path string) (dir string, others []string, err error) {
 	dir, base := filepath.Split(path)
 	if filepath.Ext(base) != ".go" {
@@ -243,10 +243,10 @@ func readReport(file string) ([]mutant, error) {
 	return out, nil
 }
 
-// key is a mutant's place and kind, as describe begins with them.
+// key is a mutant's place and kind, the beginning of its description.
 func (m *mutant) key() string { return fmt.Sprintf("%s:%d:%d %s", m.file, m.Line, m.Column, m.Type) }
 
-// describe is a mutant's place, kind, and line of code.
+// describe returns a mutant's place, kind and line of code.
 func (m *mutant) describe(dir string) string {
 	text := ""
 	if b, err := os.ReadFile(filepath.Join(dir, m.file)); err == nil {
@@ -283,13 +283,13 @@ func (c *counts) add(d counts) {
 	c.notCovered, c.notViable = c.notCovered+d.notCovered, c.notViable+d.notViable
 }
 
-// share is the percentage of the mutants that tests killed. One that does not
-// compile is none; one that never ends counts as undetected.
+// share is the percentage of mutants that tests killed. Mutants that do not compile are
+// not counted; those that never end count as survivors.
 func (c *counts) share() float64 {
 	return 100 * float64(c.killed) / float64(max(1, c.tried()))
 }
 
-// tried is the number of mutants that compile.
+// tried returns the number of mutants that compile.
 func (c *counts) tried() int { return c.killed + c.lived + c.timedOut + c.notCovered }
 
 var heading = fmt.Sprintf("%-44s %7s %7s %6s %6s %7s %7s", "package", "mutants", "killed", "lived", "hangs", "no code", "share")

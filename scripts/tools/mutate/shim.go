@@ -71,8 +71,8 @@ func exitCode(err error) int {
 	return 0
 }
 
-// coverAll adds a block to the profile for the whole of each file that has one,
-// or makes it one of the places that are to be tried.
+// coverAll extends a coverage profile by a block for the whole of each file in it, or
+// only at the places that are to be tried.
 func coverAll(profile string) error {
 	only, err := os.ReadFile(os.Getenv(onlyVar))
 	if err != nil {
@@ -97,7 +97,7 @@ func coverAll(profile string) error {
 	return os.WriteFile(profile, b, 0o644)
 }
 
-// places is a profile of a block of one byte at each mutant of a list.
+// places returns a coverage profile with a block of one byte at each listed mutant.
 func places(only string, files []string) []byte {
 	b := []byte("mode: set\n")
 	for line := range strings.Lines(only) {

@@ -65,7 +65,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// turn is what the transcript holds per event; the rest is passed through.
+// turn is the part of a transcript's event that the judge reads; the rest is passed on
+// unchanged.
 type turn struct {
 	EventID string `json:"event_id"`
 }
@@ -96,7 +97,7 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	for i, t := range turns {
 		ids[i] = t.EventID
 	}
-	session := "s-judge-" + w.Call.ID // as the caller may name it
+	session := "s-judge-" + w.Call.ID // as the caller named it
 	reply, err := s.ask(ctx, w, session, rubric, transcript)
 	if err != nil {
 		return execute.Fail("judge_unavailable", "%v", err)
@@ -118,7 +119,7 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	return execute.Result{EffectType: "judgement", Output: doc}
 }
 
-// ask proposes the nested chat call and returns the model's words.
+// ask proposes the nested chat call and returns the text of the model's answer.
 func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *verdict.Rubric, transcript json.RawMessage) (string, error) {
 	raw, err := json.Marshal(map[string]any{"model": r.Model, "temperature": 0, "messages": []map[string]string{
 		{"role": "system", "content": r.Instructions()}, {"role": "user", "content": string(transcript)}}})
@@ -129,14 +130,14 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 	if err != nil {
 		return "", err
 	}
-	args.Capture = llm.CapturePlain // a judgement without its grounds would be none
+	args.Capture = llm.CapturePlain // a judgement needs the transcript that it is based on
 	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Executor: "llm-router", Actor: w.Event.Actor, Client: w.Event.Client,
 		Session: contract.SessionID(w.Event.Tenant, w.Event.Actor, session), SessionName: session, Token: w.Call.Token,
 		OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: 60 * time.Second, Parent: w.Event}
 	if err := llm.Request(ctx, s.env.Blobs, &req, args, raw, labels); err != nil {
 		return "", err
 	}
-	req.Stream = false // the outcome is all it reads
+	req.Stream = false // it reads no frames, only the outcome
 	p, err := s.prop.Propose(ctx, req)
 	if err != nil {
 		return "", err

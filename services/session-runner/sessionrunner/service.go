@@ -1,5 +1,6 @@
-// Package sessionrunner runs subprocess packs, each call in a sandbox of its
-// own that is made for it and destroyed after it.
+// Package sessionrunner is the executor of packs: it runs each call in a sandbox that is
+// created for it and destroyed after it, and attests tier, digest and limits. Tiers are
+// internal packages that implement sandbox.Runner; add one there and in openRunners.
 package sessionrunner
 
 import (
@@ -30,7 +31,7 @@ import (
 
 // Config is the session-runner's configuration.
 type Config struct {
-	PacksDir   string // executables and their manifests; empty = none
+	PacksDir   string // folder of executables and their manifests; empty = none
 	StateDir   string // scratch space for sandboxes
 	Containerd string // socket; empty = tier "process" only
 	FIFODir    string // path shared with containerd; default StateDir/fifo
@@ -46,7 +47,7 @@ type Service struct {
 	packs   map[string]pack.Pack // by tool
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
-	broken  error // why there is no runner
+	broken  error // why no runner is available
 }
 
 // Declaration implements run.Service.
@@ -100,7 +101,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return x.Run(ctx)
 }
 
-// openRunners finds the isolation tiers this host can give, strongest first.
+// openRunners returns the isolation tiers that this host supports, the strongest first.
 func (s *Service) openRunners(ctx context.Context) error {
 	if s.Containerd != "" {
 		fifo := s.FIFODir
@@ -176,8 +177,8 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return res
 }
 
-// runner finds one that gives the demanded tier and user id. A program of tier
-// wasi runs in no other.
+// runner returns a runner with the demanded tier and user id. A WebAssembly program runs
+// in tier wasi only.
 func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, execute.Result) {
 	if own == s.wasi.Tier() {
 		if guard.TierSatisfies(own, want.Tier) {
@@ -200,8 +201,8 @@ func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, exe
 	return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
 }
 
-// input is what the pack reads: the args, and beside them the secrets, which
-// are no part of the args digest.
+// input returns the document that the pack reads: the args, and beside them the secrets,
+// which the args digest does not cover.
 func input(w *execute.Work) ([]byte, error) {
 	if len(w.Secrets) == 0 {
 		return w.Args, nil
@@ -216,10 +217,10 @@ func input(w *execute.Work) ([]byte, error) {
 	return fmt.Appendf(nil, `{"_secrets":%s,%s`, sec, w.Args[1:]), nil
 }
 
-// maxStderr is how much of standard error an error message holds.
+// maxStderr is the number of bytes of standard error in an error message.
 const maxStderr = 4096
 
-// judge turns how a program ended into a result.
+// judge returns a call's result for the outcome of its program.
 func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	red := w.Redactor()
 	stderr := string(red.Head(out.Stderr, maxStderr))
@@ -241,7 +242,7 @@ func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	var body []byte
 	err := canon.CheckDepth(out.Stdout)
 	if err == nil {
-		body, err = red.JSON(out.Stdout) // before numbers lose digits
+		body, err = red.JSON(out.Stdout) // checked before decoding rounds large numbers
 	}
 	if err == nil {
 		body, err = canon.Transform(nil, body)

@@ -22,14 +22,12 @@ const (
 	kindRotate  = "vault.rotate_content_key"
 	kindDestroy = "vault.destroy_content_key"
 
-	// contentDomain is the domain of the store of content keys. Until release 0.4
-	// they were in the store of secrets, and it began their names there; no
-	// secret's name holds a slash.
+	// contentDomain is the domain of the store of content keys. Until release 0.4 it was
+	// a prefix of their names in the store of secrets; names of secrets have no slash.
 	contentDomain = execute.ReservedSecrets + "/"
 )
 
-// openStores opens the two stores of the folder, and moves content keys from
-// where release 0.4 kept them.
+// openStores opens both stores of the folder, and moves the content keys of release 0.4.
 func openStores(dir string, kek []byte) (secrets, content *store.Store, err error) {
 	if err := private.Check(dir); err != nil {
 		return nil, nil, err
@@ -51,7 +49,7 @@ var contentTools = []contract.Tool{
 		OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
 }
 
-// serveContentKeys answers the services that may hold content keys.
+// serveContentKeys serves queries of the services that may hold content keys.
 func (s *Service) serveContentKeys() {
 	s.env.Box.Serve(contentkeys.Verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		var q struct {
@@ -76,7 +74,7 @@ func (s *Service) serveContentKeys() {
 	}, contentkeys.Readers...)
 }
 
-// contentKeys reads all of them; where there is none yet, the first is made.
+// contentKeys returns all content keys; it creates the first if there is none.
 func (s *Service) contentKeys() (contentkeys.Keys, error) {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
@@ -86,7 +84,7 @@ func (s *Service) contentKeys() (contentkeys.Keys, error) {
 		if err != nil {
 			return k, err
 		}
-		if len(v) == contentKeySize { // the place of a destroyed one stays taken
+		if len(v) == contentKeySize { // the number of a destroyed key is not used again
 			k.Keys[id], k.Current = v, id
 		}
 	}
@@ -102,7 +100,7 @@ func (s *Service) contentKeys() (contentkeys.Keys, error) {
 
 const contentKeySize = 32
 
-// newContentKey makes the next key. The lock is held.
+// newContentKey creates the next key. The caller holds the lock.
 func (s *Service) newContentKey() (string, []byte, error) {
 	n := 1
 	if ids := s.keys.Names(""); len(ids) > 0 {
@@ -116,7 +114,7 @@ func (s *Service) newContentKey() (string, []byte, error) {
 	return id, key, s.keys.Put(id, key)
 }
 
-// content does the two calls that change content keys.
+// content executes the two kinds of calls that change content keys.
 func (s *Service) content(w *execute.Work) execute.Result {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
@@ -138,7 +136,7 @@ func (s *Service) content(w *execute.Work) execute.Result {
 		if errors.Is(err, store.ErrNotFound) || err == nil && len(v) != contentKeySize {
 			return execute.Fail("not_found", "id: no content key %s stands", id)
 		}
-		// An empty value in its place: ids are never given twice.
+		// An empty value stays under the id, so that ids are never reused.
 		if err != nil || s.keys.Put(id, []byte{}) != nil {
 			return execute.Fail("internal", "the store could not be written")
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
-// TestContentKeys: only those who may hold content keys get them; a destroyed one
-// is gone from the file, and its id is never given again.
+// TestContentKeys: only services that may hold content keys get them; a destroyed key is
+// removed from the file, and its id is not reused.
 func TestContentKeys(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "vault-broker", Slots: 1}, {Service: "llm-router", Slots: 1}, {Service: "session-runner", Slots: 1}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,9 +79,8 @@ func TestContentKeys(t *testing.T) {
 	}
 }
 
-// TestOldStore: content keys that release 0.4 kept among the secrets are found,
-// and a destroyed one stays destroyed; a secret that is stored under such a name
-// changes none of them.
+// TestOldStore: content keys that release 0.4 stored among the secrets are found, and a
+// destroyed one stays destroyed; a secret stored under such a name does not change them.
 func TestOldStore(t *testing.T) {
 	dir, kek := t.TempDir(), make([]byte, 32)
 	old, err := store.Open(filepath.Join(dir, "secrets.json"), kek, "")
@@ -105,7 +104,7 @@ func TestOldStore(t *testing.T) {
 		if names := s.store.Names(""); len(names) != 1 || names[0] != "llm.openai" {
 			t.Fatal(names)
 		}
-		// An older broker, or a restored file, may bring the name back.
+		// An older broker, or a restored file, may contain the name again.
 		if err := s.store.Put("content-key/tk-000002", []byte("ffffffffffffffffffffffffffffffff")); err != nil {
 			t.Fatal(err)
 		}

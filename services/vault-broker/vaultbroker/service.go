@@ -1,6 +1,6 @@
-// Package vaultbroker keeps secrets and hands them, sealed, to the executor
-// that a verified decision names. No value is ever in an event, a log line or
-// an error.
+// Package vaultbroker stores secrets and sends them, sealed, to the executor that a
+// verified decision names. No value is in an event, a log line or an error. One instance
+// runs at a time, because it owns a file.
 package vaultbroker
 
 import (
@@ -33,7 +33,7 @@ import (
 
 // Config is the vault-broker's configuration.
 type Config struct {
-	Dir      string // holds the encrypted file
+	Dir      string // folder of the encrypted files
 	KEK      []byte // key-encryption key, 32 bytes
 	SealSeed []byte // X25519 private key whose public half is published
 }
@@ -95,8 +95,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// put stores the value that the instance which proposed holds for the call. It is
-// queried now, when the call is allowed and claimed, and was nowhere before.
+// put stores the value that the proposing gateway holds for the call. It queries the
+// value only after the call was allowed and claimed.
 func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Name string `json:"name"`
@@ -131,7 +131,8 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	return execute.Result{EffectType: "secret.stored", Output: c.End()}
 }
 
-// request answers one secret_requested event.
+// request handles one secret_requested event: it records secret_released or
+// secret_refused, and sends the sealed value only after that.
 func (s *Service) request(ctx context.Context, m jetstream.Msg) {
 	if err := s.release(ctx, m); err != nil {
 		s.env.Log.Warn("secret request handed back", "subject", m.Subject(), "err", err)
@@ -188,7 +189,7 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 	return s.env.Box.Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
 }
 
-// check looks the decision up on the ledger: a request proves nothing.
+// check reads the decision from the ledger; the request itself proves nothing.
 func (s *Service) check(ctx context.Context, e *contract.Event, req *execute.SecretRequest) (values map[string]string, prints []string, refusal string, err error) {
 	a, err := s.decision(ctx, e)
 	if err != nil {

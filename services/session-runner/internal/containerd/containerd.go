@@ -1,6 +1,6 @@
-// Package containerd is the tier "container": every run in a container of
-// its own, made and destroyed around it. It is the only importer of the
-// containerd client.
+// Package containerd implements the tier "container": each run has a container of its
+// own, created before it and destroyed after it. No other package imports the containerd
+// client.
 package containerd
 
 import (
@@ -28,8 +28,9 @@ import (
 
 const snapshotter = "overlayfs"
 
-// Runner implements sandbox.Runner over a containerd socket. The containerd
-// namespace belongs to one runner instance alone.
+// Runner implements sandbox.Runner with a containerd daemon. Each runner instance needs
+// a containerd namespace of its own, because reap removes everything in it. It is safe
+// for concurrent use.
 type Runner struct {
 	client  *containerd.Client
 	ns      string
@@ -40,8 +41,8 @@ type Runner struct {
 	images map[string]*image // by digest of the program
 }
 
-// Open connects and removes what an earlier process of the same instance
-// left behind. fifoDir must be one path for client and daemon.
+// Open connects to the daemon and removes what an earlier process of the same instance
+// left behind. fifoDir must have the same path for this process and the daemon.
 func Open(ctx context.Context, socket, ns, fifoDir string) (*Runner, error) {
 	client, err := containerd.New(socket, containerd.WithTimeout(5*time.Second))
 	if err != nil {
@@ -60,7 +61,7 @@ func Open(ctx context.Context, socket, ns, fifoDir string) (*Runner, error) {
 	return r, nil
 }
 
-// Close ends the connection.
+// Close closes the connection; containers are removed by the next Open.
 func (r *Runner) Close() error { return r.client.Close() }
 
 // Tier implements sandbox.Runner.
@@ -103,8 +104,8 @@ func (r *Runner) reap(ctx context.Context) error {
 	return nil
 }
 
-// Run implements sandbox.Runner. Only waiting looks at ctx: a container half
-// made by a cancelled call would be a leak.
+// Run implements sandbox.Runner. Only the wait for the program observes ctx: cancelling
+// the creation of a container would leak it.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
 	if err := s.Program.Problem(); err != nil {
 		return sandbox.Outcome{}, err
@@ -188,8 +189,8 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	return out, derr
 }
 
-// closing tells when the reader is drained, since containerd keeps the
-// program's stdin open until it is told.
+// closing is a reader that reports its end, because containerd keeps the program's
+// standard input open until CloseIO.
 type closing struct {
 	r    io.Reader
 	once sync.Once

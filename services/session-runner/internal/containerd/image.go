@@ -25,18 +25,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// image is a program in containerd's store, which is root's: a layer that is
+// image is a program in containerd's content store, which only root can write: a layer
 // named by its digest, unpacked once and mounted read-only by each run.
 type image struct {
 	snapshot string
-	facts    []string // how it was checked, for attestations
+	facts    []string // how the content was checked, for attestations
 }
 
-// image imports the program as an image of one layer, once per digest. The
-// layer ships every mount point, since the snapshot is a read-only view. What
-// is imported are the sealed bytes; the layer is read back and compared, and
-// the program is hashed again in a mount of the snapshot where this process may
-// mount what containerd does.
+// image imports the program as an image with one layer, once per digest. The layer
+// contains every mount point, because the snapshot is a read-only view. It imports the
+// sealed bytes, reads the layer back to compare it, and hashes the program again in a
+// mount of the snapshot where this process may mount it.
 func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +73,7 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	if !bytes.Equal(stored, layer) {
 		return nil, errors.New("containerd's store holds another layer under the program's digest")
 	}
-	out := &image{snapshot: desc.Digest.String(), facts: []string{"program:content_addressed"}} // one layer: its chain id is its diff id
+	out := &image{snapshot: desc.Digest.String(), facts: []string{"program:content_addressed"}} // for a single layer the chain id equals the diff id
 	switch err := r.checkMounted(ctx, out.snapshot, p); {
 	case err == nil:
 		out.facts = []string{"program:hashed_after_mounting"}
@@ -88,7 +87,7 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	return out, nil
 }
 
-// errMount is returned where this process cannot mount: it is not root, or
+// errMount is returned where this process cannot mount the snapshot: it is not root, or
 // containerd runs in another mount namespace.
 var errMount = errors.New("the snapshot cannot be mounted here")
 
@@ -99,7 +98,7 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 	}
 	sn := r.client.SnapshotService(snapshotter)
 	key := "check-" + snapshot[len("sha256:"):]
-	_ = sn.Remove(ctx, key) // of an earlier process that was killed here
+	_ = sn.Remove(ctx, key) // left by an earlier process that was killed at this point
 	mounts, err := sn.View(ctx, key, snapshot)
 	if err != nil {
 		return err
@@ -122,8 +121,8 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 	return hashed
 }
 
-// layerOf is the root filesystem of a program: mount points, the program and,
-// of a script, its interpreter.
+// layerOf returns the root filesystem of a program as a tar file: mount points, the
+// program and, for a script, its interpreter.
 func layerOf(p *program.Program) ([]byte, error) {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)
@@ -161,7 +160,7 @@ func layerOf(p *program.Program) ([]byte, error) {
 	return layer.Bytes(), nil
 }
 
-// ociArchive packs a layer as an image and returns the layer's descriptor.
+// ociArchive writes a layer as an OCI image archive and returns the layer's descriptor.
 func ociArchive(name string, layer []byte) ([]byte, v1.Descriptor, error) {
 	var out bytes.Buffer
 	ow := tar.NewWriter(&out)

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// usage reads what the container used from its cgroup, of either version, which
-// lasts until the task is deleted. There is no way out of it to count.
+// usage returns what the container used, from its cgroup (version 1 or 2), which exists
+// until the task is deleted. Egress is 0, because the container has no network.
 func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage {
 	u := contract.Usage{Measured: []string{contract.MeasureEgress}}
 	m, err := task.Metrics(ctx)

@@ -1,7 +1,6 @@
-// Package pack finds subprocess packs in a directory and reads their
-// manifests. A pack is an executable that reads one JSON document on standard
-// input and writes one on standard output. It is static: the sandbox it runs
-// in holds nothing but itself.
+// Package pack finds packs in a folder and reads their manifests. A pack is a static
+// executable that reads one JSON document from standard input and writes one to standard
+// output; its sandbox contains no other file.
 package pack
 
 import (
@@ -22,13 +21,13 @@ import (
 
 // Pack is one executable with its manifest.
 type Pack struct {
-	Path    string           // where the executable was; it is not opened again
-	Program *program.Program // the executable as it was
+	Path    string           // path of the executable, which is not opened again
+	Program *program.Program // the sealed executable
 	Env     []string
 	Tool    contract.Tool
 }
 
-// manifest is the union of <basename>.pack.yaml and the compatible
+// manifest is the union of the members of <basename>.pack.yaml and of the compatible
 // <basename>.helmdeck-pack.yaml.
 type manifest struct {
 	Name           string         `yaml:"name"`
@@ -47,8 +46,8 @@ type manifest struct {
 	Rerunnable     bool           `yaml:"rerunnable"`
 	Class          string         `yaml:"class"`        // E0 read-only … E4 irreversible
 	Labels         []string       `yaml:"labels"`       // data classes of its output
-	EgressHosts    []string       `yaml:"egress_hosts"` // hosts it talks to
-	Reserve        struct {       // most that one call uses
+	EgressHosts    []string       `yaml:"egress_hosts"` // hosts that it connects to
+	Reserve        struct {       // the most that one call uses
 		Cents         int64 `yaml:"cents"`
 		ComputeMillis int64 `yaml:"compute_ms"`
 		EgressBytes   int64 `yaml:"egress_bytes"`
@@ -76,8 +75,8 @@ var (
 	kinds     = []string{"string", "number", "integer", "boolean", "object", "array"}
 )
 
-// Discover reads every pack in dir, sorted by name. A pack that is not right
-// is left out, and problems says why; it never degrades into a laxer one.
+// Discover reads every pack in dir, sorted by name. An invalid pack is left out, and
+// problems holds its error; it is never run with laxer settings.
 func Discover(dir string) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -113,7 +112,7 @@ func isManifest(name string) bool {
 	return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(name, s) })
 }
 
-// Name derives the pack's name from its file name.
+// Name returns the pack's name for an executable's file name.
 func Name(file string) string {
 	base := strings.TrimSuffix(file, filepath.Ext(file))
 	clean := strings.Map(func(r rune) rune {
@@ -243,12 +242,12 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 	return m, nil
 }
 
-// schemaRoom is the nesting of what holds a schema: tool, event, an array.
+// schemaRoom is the nesting depth around a schema: tool document, event, array.
 const schemaRoom = 16
 
-// jsonSchema makes a manifest's schema a JSON Schema 2020-12: the short form
-// (property: type) is written out. A manifest that says nothing takes, or
-// gives, any object; one that lists properties is closed by pkg/toolschema.
+// jsonSchema returns a manifest's schema as JSON Schema 2020-12; it expands the short
+// form (property: type). No schema means any object. pkg/toolschema closes schemas that
+// list properties.
 func jsonSchema(s map[string]any) (contract.Raw, error) {
 	if s == nil {
 		s = map[string]any{"additionalProperties": true}

@@ -1,5 +1,5 @@
-// Package program holds executables as they were when they were hashed: in
-// sealed memory that nobody can write, so that what runs is what was hashed.
+// Package program keeps executables in sealed memory that no process can write, so that
+// the program that runs is the program that was hashed.
 package program
 
 import (
@@ -31,9 +31,8 @@ type Program struct {
 	file    *os.File // read-only
 }
 
-// MissingInterpreter is why a program cannot run in a sandbox, which holds
-// nothing but the program: its interpreter, or the loader that a dynamically
-// linked program names as such, is not there.
+// MissingInterpreter is the error of a program whose interpreter, or dynamic loader, is
+// missing: a sandbox contains the program alone.
 type MissingInterpreter struct {
 	Path   string // of the interpreter
 	Reason string
@@ -43,9 +42,9 @@ func (e *MissingInterpreter) Error() string {
 	return fmt.Sprintf("interpreter %s %s", e.Path, e.Reason)
 }
 
-// Open seals the file at path, which it opens and reads once. A script's
-// interpreter is opened too. What a program lacks for running is no error here
-// but Problem's.
+// Open reads the file at path once, into sealed memory, and for a script its interpreter
+// too. It does not fail where the program cannot run; Problem reports that. The caller
+// must Close the program.
 func Open(path string) (*Program, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -67,7 +66,7 @@ func Open(path string) (*Program, error) {
 	return p, nil
 }
 
-// interpret finds out what the program needs beside itself.
+// interpret finds the interpreter or loader that the program needs.
 func (p *Program) interpret(body []byte) {
 	if !bytes.HasPrefix(body, []byte("#!")) {
 		if loader := loader(body); loader != "" {
@@ -104,7 +103,7 @@ func (p *Program) interpret(body []byte) {
 	}
 }
 
-// loader is the dynamic loader that an ELF program names, or "".
+// loader returns the dynamic loader that an ELF program names, or "".
 func loader(body []byte) string {
 	f, err := elf.NewFile(bytes.NewReader(body))
 	if err != nil {
@@ -122,8 +121,8 @@ func loader(body []byte) string {
 	return ""
 }
 
-// Argv is the command line inside of the sandbox, where the program is
-// /pack/main and a script's interpreter has its own path.
+// Argv returns the command line in the sandbox, where the program is /pack/main and a
+// script's interpreter keeps its path.
 func (p *Program) Argv() []string {
 	switch {
 	case p.Interpreter == nil:
@@ -134,14 +133,16 @@ func (p *Program) Argv() []string {
 	return []string{p.InterpreterPath, p.InterpreterArg, "/pack/main"}
 }
 
-// Problem is why no sandbox of native code can run the program, or nil.
+// Problem returns an error if no sandbox of native code can run the program, otherwise
+// nil.
 func (p *Program) Problem() error { return p.problem }
 
-// File is the sealed program, open for reading. The caller must neither close
-// it nor use its offset.
+// File returns the sealed program, open for reading. The caller must neither close it
+// nor use its offset.
 func (p *Program) File() *os.File { return p.file }
 
-// Bytes reads the sealed program and checks its digest.
+// Bytes returns a copy of the sealed program. It returns an error if the digest of the
+// copy differs.
 func (p *Program) Bytes() ([]byte, error) {
 	b := make([]byte, p.Size)
 	if _, err := p.file.ReadAt(b, 0); err != nil && err != io.EOF {
@@ -153,7 +154,7 @@ func (p *Program) Bytes() ([]byte, error) {
 	return b, nil
 }
 
-// Close frees the memory once nothing runs it any more.
+// Close releases the memory. No run of the program may start afterwards.
 func (p *Program) Close() error {
 	if p.Interpreter != nil {
 		p.Interpreter.Close()
@@ -161,16 +162,16 @@ func (p *Program) Close() error {
 	return p.file.Close()
 }
 
-// Digest is the digest of a program.
+// Digest returns the digest of a program: "sha256:" and hexadecimal digits.
 func Digest(body []byte) string {
 	sum := sha256.Sum256(body)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// seal copies a program into memory that can be read and executed only, and
-// hashes the copy.
+// seal copies a program into memory that can be read and executed but not written
+// (memfd_create(2), F_SEAL_WRITE), and hashes the copy.
 func seal(body []byte) (*Program, error) {
-	// Kernels before 6.3 do not know MFD_EXEC, and later ones may demand it.
+	// MFD_EXEC exists since Linux 6.3, which can be configured to require it.
 	fd, err := unix.MemfdCreate("binnacle-pack", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate("binnacle-pack", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -179,7 +180,7 @@ func seal(body []byte) (*Program, error) {
 		return nil, fmt.Errorf("memfd_create: %w", err)
 	}
 	w := os.NewFile(uintptr(fd), "binnacle-pack")
-	defer w.Close() // a file that is open for writing cannot be executed
+	defer w.Close() // execve fails with ETXTBSY on a file that is open for writing
 	if _, err := w.Write(body); err != nil {
 		return nil, err
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// cgroup limits one run where the host lets us: v1 controllers or v2.
+// cgroup limits one run through cgroup version 1 or 2, where the host allows it.
 type cgroup struct {
 	dirs map[string]string // by controller; v2 has the one key "unified"
 }
 
-// cgroupFS is where the hierarchies are mounted; tests put another folder here.
+// cgroupFS is the mount point of the hierarchies; tests replace it.
 var cgroupFS = "/sys/fs/cgroup"
 
-// newCgroup makes a group with the limits, or an inactive one where the
-// hierarchy is not writable.
+// newCgroup creates a group with the limits. Where the hierarchy is not writable the
+// result is inactive.
 func newCgroup(id string, l contract.Sandbox) (*cgroup, error) {
 	c := &cgroup{dirs: map[string]string{}}
 	if _, err := os.Stat(cgroupFS + "/cgroup.controllers"); err == nil {
@@ -77,7 +77,7 @@ func (c *cgroup) v2(id string, l contract.Sandbox) error {
 	return nil
 }
 
-// active reports whether memory and pids are both limited here.
+// active reports whether the group limits both memory and processes.
 func (c *cgroup) active() bool {
 	return c.dirs["unified"] != "" || c.dirs["memory"] != "" && c.dirs["pids"] != ""
 }
@@ -119,13 +119,13 @@ func (c *cgroup) oom() bool {
 	return false
 }
 
-// usage is what the group's processes used, including the sandbox's own start,
-// and whether CPU and memory are known.
+// usage returns what the group's processes used, the sandbox's own start included, and
+// whether CPU and memory were measured.
 func (c *cgroup) usage() (cpu time.Duration, memory int64, cpuKnown, memoryKnown bool) {
 	if d := c.dirs["unified"]; d != "" {
 		b, _ := os.ReadFile(d + "/cpu.stat")
 		us, ok := field(string(b), "usage_usec ")
-		memory, memoryKnown = number(d + "/memory.peak") // since Linux 5.19
+		memory, memoryKnown = number(d + "/memory.peak") // exists since Linux 5.19
 		return time.Duration(us) * time.Microsecond, memory, ok, memoryKnown
 	}
 	if d := c.dirs["cpuacct"]; d != "" {

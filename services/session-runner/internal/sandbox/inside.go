@@ -16,9 +16,9 @@ import (
 
 const setupFailed = 125
 
-// init turns this process into the sandbox's first process when the parent
-// started it as such. It is here, and not in main, so that every binary that
-// embeds the runner has it.
+// init runs the sandbox's first process if this process was started as one. It is in
+// this package, not in main, so that every program that embeds the runner can be
+// re-executed.
 func init() {
 	if len(os.Args) == 0 || os.Args[0] != initName {
 		return
@@ -29,7 +29,7 @@ func init() {
 	os.Exit(setupFailed)
 }
 
-// become does not return unless something failed.
+// become replaces this process by the program; it returns only on failure.
 func become() error {
 	cfg := os.NewFile(setupFD, "setup")
 	var s setup
@@ -42,13 +42,13 @@ func become() error {
 	if err := setLimits(s); err != nil {
 		return err
 	}
-	// A session keyring of its own, which is empty. Where that is denied, the
-	// filter below keeps the inherited one out of reach all the same.
+	// A new, empty session keyring. Where keyctl is denied, the filter below denies
+	// access to the inherited one.
 	if _, _, e := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
 		return fmt.Errorf("keyring: %w", e)
 	}
-	// Nothing but standard input, output and error outlives the exec: neither
-	// what is open here nor what this program's own parents left open.
+	// Descriptors above standard error are closed by exec, those that this process
+	// inherited too.
 	if err := closeOnExec(); err != nil {
 		return err
 	}
@@ -96,10 +96,10 @@ func closeOnExec() error {
 	return nil
 }
 
-// buildRoot makes the root of the sandbox and enters it.
+// buildRoot creates the sandbox's root filesystem and enters it.
 func buildRoot(s setup) error {
 	r := s.Root
-	unix.Umask(0o022) // the child's own: its user must enter what is made for it, however strict the service is
+	unix.Umask(0o022) // the sandbox's user must be able to enter its folders under any umask of the service
 	step := func(what string, err error) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -128,7 +128,7 @@ func buildRoot(s setup) error {
 		}
 		return step("remount "+to, unix.Mount("", to, "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""))
 	}
-	if s.Script > 0 { // the interpreter opens it by its name
+	if s.Script > 0 { // the interpreter opens the script by name
 		if err := copyScript(filepath.Join(r, "pack/main"), s.Script); err != nil {
 			return step("script", err)
 		}
@@ -168,8 +168,8 @@ func setLimits(s setup) error {
 		v    uint64
 	}{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, 256}, {unix.RLIMIT_FSIZE, 64 << 20}, {unix.RLIMIT_CPU, cpu}}
 	if !s.Cgroup {
-		// What is written to counts, and not address space: runtimes such as Go's
-		// reserve gigabytes of that and touch a little.
+		// Memory is limited by use, not by address space: Go's runtime, for example,
+		// reserves gigabytes of addresses and uses little.
 		limits = append(limits, struct {
 			what int
 			v    uint64
@@ -186,7 +186,7 @@ func setLimits(s setup) error {
 	return nil
 }
 
-// copyScript copies the sealed script into the sandbox's own root.
+// copyScript copies the sealed script into the sandbox's root.
 func copyScript(to string, size int64) error {
 	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o555)
 	if err != nil {
@@ -199,8 +199,8 @@ func copyScript(to string, size int64) error {
 	return f.Chmod(0o555)
 }
 
-// dropPrivileges leaves no capability, no way to gain one, and, if uid is not 0,
-// another user. Only this thread matters: it becomes the program.
+// dropPrivileges drops every capability and the means to gain one and, if uid is not 0,
+// changes the user. It affects the calling thread only, which becomes the program.
 func dropPrivileges(uid int) error {
 	for c := 0; c <= unix.CAP_LAST_CAP; c++ {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
@@ -217,7 +217,7 @@ func dropPrivileges(uid int) error {
 				return fmt.Errorf("%s: %w", f.what, e)
 			}
 		}
-		// The change of user cleared it.
+		// The change of user cleared PR_SET_PDEATHSIG.
 		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 			return fmt.Errorf("parent death signal: %w", err)
 		}

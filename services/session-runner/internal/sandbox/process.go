@@ -19,7 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// Process is the tier "process".
+// Process is the runner of tier "process".
 type Process struct {
 	StateDir string // holds one empty directory per run
 	UIDs     *UIDs  // nil: every run has the same user id
@@ -33,17 +33,17 @@ func (p Process) OwnUID() bool { return p.UIDs != nil && privileged() }
 
 const initName = "binnacle-sandbox-init"
 
-// setup is what the parent sends to the child before it becomes the program.
-// The program is descriptor programFD, and of a script the interpreter.
+// setup is the parent's message to the child, which then becomes the program. The
+// program is the descriptor programFD; for a script that is its interpreter.
 type setup struct {
 	Root       string
 	Argv       []string
-	Script     int64 // size of the script at scriptFD; 0 = the program is no script
+	Script     int64 // size of the script at scriptFD; 0 if the program is not a script
 	Env        []string
 	Limits     contract.Sandbox
-	Cgroup     bool // memory and pids are limited by cgroup
+	Cgroup     bool // memory and processes are limited by a cgroup
 	UID        int  // user and group id to change to; 0 = none
-	StopBefore bool // end before the program: a probe
+	StopBefore bool // exit before the program starts: a probe
 }
 
 // Descriptors of the child beside standard input, output and error.
@@ -71,7 +71,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	if err := os.MkdirAll(doc.Root, 0o700); err != nil {
 		return Outcome{}, err
 	}
-	defer os.Remove(doc.Root) // empty again: its mounts die with the namespace
+	defer os.Remove(doc.Root) // empty by now: its mounts ended with the namespace
 	cg, err := newCgroup(s.ID, s.Limits)
 	if err != nil {
 		return Outcome{}, err
@@ -101,7 +101,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	stdout, stderr := &Capped{Max: s.Limits.OutputBytes}, &Capped{Max: StderrMax}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 
-	// Pdeathsig follows the thread that forked, so it must not go away.
+	// The signal is sent when the thread that forked ends, so that thread is kept.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
@@ -132,7 +132,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	return out, nil
 }
 
-// command is a re-execution of this program in namespaces of its own.
+// command re-executes this program in new namespaces.
 func command(files []*os.File) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{initName}
@@ -149,7 +149,7 @@ func command(files []*os.File) *exec.Cmd {
 	return cmd
 }
 
-// wait waits for the program and kills it when its time is over.
+// wait waits for the program, and kills it at its deadline.
 func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool, err error) {
 	done, killed := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -159,7 +159,7 @@ func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool
 		select {
 		case <-done:
 		case <-ctx.Done():
-			_ = cmd.Process.Kill() // pid 1 of its namespace: everything in it dies
+			_ = cmd.Process.Kill() // killing pid 1 of the namespace kills every process in it
 		case <-wall.C:
 			timedOut = true
 			_ = cmd.Process.Kill()
@@ -171,10 +171,10 @@ func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool
 	return timedOut, err
 }
 
-// usageOf is what a run used. Without a cgroup a program hides the CPU time of
-// children that it does not wait for, so that it counts as not measured.
+// usageOf returns what a run used. Without a cgroup its CPU counts as not measured,
+// because a program can hide the time of children that it does not wait for.
 func usageOf(cg *cgroup, state *os.ProcessState) contract.Usage {
-	u := contract.Usage{Measured: []string{contract.MeasureEgress}} // there is no way out to count
+	u := contract.Usage{Measured: []string{contract.MeasureEgress}} // the sandbox has no network
 	cpu, memory, cpuKnown, memoryKnown := cg.usage()
 	if !cpuKnown {
 		cpu = state.UserTime() + state.SystemTime()
@@ -206,15 +206,15 @@ func enforced(p *program.Program, cg *cgroup, uid string) []string {
 	return out
 }
 
-// privileged reports whether namespaces can be made without a user namespace:
-// root alone does not suffice where a container engine took its capabilities.
+// privileged reports whether namespaces can be made without a user namespace. Being root
+// is not enough in a container whose engine removed capabilities.
 func privileged() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
 	return os.Geteuid() == 0 && unix.Capget(&hdr, &have[0]) == nil && have[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// Probe tells whether this host can make the sandbox.
+// Probe returns an error if this host cannot make the sandbox.
 func (p Process) Probe() error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

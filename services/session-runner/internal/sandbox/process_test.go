@@ -46,16 +46,17 @@ func file(t *testing.T, body string) string {
 	return path
 }
 
-// TestScripts: a script runs through its sealed interpreter; one whose
-// interpreter is missing, is a script or needs a loader says so and names it.
+// TestScripts: a script runs through its sealed interpreter; the error of one whose
+// interpreter is missing, is a script or needs a loader names it.
 func TestScripts(t *testing.T) {
-	// The interpreter is upper: it ignores the script and reads standard input.
+	// The interpreter is the pack upper, which ignores the script and reads standard
+	// input.
 	interpreter := build(t, "github.com/binnacle-mesh/binnacle/examples/packs/upper")
 	p, err := program.Open(file(t, "#! "+interpreter+" -x\nwhatever\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the interpreter becomes later does not matter.
+	// A later change of the interpreter's file has no effect.
 	if err := os.WriteFile(interpreter, []byte("garbage"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// dynamic is a copy of a program that names a loader: its header alone.
+// dynamic writes the ELF header of a program that names a loader.
 func dynamic(t *testing.T) string {
 	loader := "/lib64/ld-linux-x86-64.so.2\x00"
 	elf := make([]byte, 64+56, 256)
@@ -108,7 +109,7 @@ func dynamic(t *testing.T) string {
 	return file(t, string(elf)+loader)
 }
 
-// TestSealed: nobody writes to a sealed program, and Bytes is what was hashed.
+// TestSealed: writes to a sealed program fail, and Bytes returns what was hashed.
 func TestSealed(t *testing.T) {
 	path := file(t, "#!/no/such\nfirst")
 	p, err := program.Open(path)
@@ -136,8 +137,7 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestUIDs: no two holders have one id, also not those of two lists over one
-// folder.
+// TestUIDs: a user id has one holder at a time, also over two lists with one folder.
 func TestUIDs(t *testing.T) {
 	dir := t.TempDir()
 	var mu sync.Mutex
@@ -162,7 +162,7 @@ func TestUIDs(t *testing.T) {
 					}
 					held[id] = true
 					mu.Unlock()
-					time.Sleep(100 * time.Microsecond) // so that holders meet
+					time.Sleep(100 * time.Microsecond) // holders overlap
 					mu.Lock()
 					delete(held, id)
 					mu.Unlock()
@@ -174,8 +174,8 @@ func TestUIDs(t *testing.T) {
 	wg.Wait()
 }
 
-// TestFilter: the program of the filter decides as its list says, by an
-// interpreter of it.
+// TestFilter: an interpreter of the filter program decides each system call as the list
+// does.
 func TestFilter(t *testing.T) {
 	f := filter()
 	if len(f) > 4096 {

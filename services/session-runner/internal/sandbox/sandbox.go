@@ -1,6 +1,7 @@
-// Package sandbox runs one program in tier "process": our own re-exec into
-// fresh namespaces with an empty read-only root, no network, limits by cgroup
-// where writable and by rlimit always, killed as a group, always destroyed.
+// Package sandbox runs one program in tier "process": this program re-executed in new
+// namespaces with an empty read-only root and no network, limited by cgroup where that
+// is writable and by rlimit always, killed as a group, and destroyed after each run. The
+// other tiers implement Runner.
 package sandbox
 
 import (
@@ -19,8 +20,8 @@ type Spec struct {
 	Env     []string
 	Stdin   []byte
 	Limits  contract.Sandbox
-	Time    time.Time // of the intent; what a deterministic tier's clock starts at
-	Seed    [32]byte  // from the intent; what its randomness follows from
+	Time    time.Time // the intent's time, at which a deterministic tier's clock starts
+	Seed    [32]byte  // from the intent; seed of a deterministic tier's random numbers
 }
 
 // Outcome is how the program ended.
@@ -38,15 +39,15 @@ type Outcome struct {
 // Runner is one isolation tier.
 type Runner interface {
 	Tier() string
-	// OwnUID reports whether each run has a user id that no other run has at
-	// the same time.
+	// OwnUID reports whether each run has a user id that no concurrent run has.
 	OwnUID() bool
-	// Run returns an error only where the sandbox itself could not be made.
+	// Run runs a program to its end. It returns an error only if the sandbox could not
+	// be made; every other failure is in the Outcome.
 	Run(ctx context.Context, s Spec) (Outcome, error)
 }
 
-// StderrMax is how much of standard error is kept: more than is recorded, so
-// that a secret that its end cuts is still recognised.
+// StderrMax is the number of bytes of standard error that are kept. It is larger than
+// what is recorded, so that a secret cut by the record's end is still recognized.
 const StderrMax = 64 << 10
 
 // Capped keeps the first Max bytes and discards the rest without blocking

@@ -9,12 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The filter of tier "process" allows the system calls of computation, of files
-// in the sandbox and of sockets that lead nowhere, and nothing else: no keyring,
-// bpf, ptrace, io_uring, userfaultfd, perf, mounts, namespaces, modules, clocks
-// or handles of files. Calls with arguments that matter are decided by those.
-// System calls that are newer than this list do not exist for the program, so
-// that its libraries fall back to older ones.
+// The filter of tier "process" is an allow-list: computation, files of the sandbox, and
+// sockets without a route. It denies keyrings, bpf, ptrace, io_uring, userfaultfd, perf,
+// mounts, namespaces, modules, clocks and file handles. Calls whose arguments matter are
+// decided by them. Calls newer than the list return ENOSYS, so that libraries fall back
+// to older ones.
 
 // commonCalls are allowed on every architecture.
 var commonCalls = []uintptr{
@@ -38,13 +37,13 @@ var commonCalls = []uintptr{
 	unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL,
 }
 
-// newestCall is the highest number that this list was made with.
+// newestCall is the highest system call number known to this list.
 const newestCall = unix.SYS_MSEAL
 
-// namespaceFlags are the flags of clone(2) that make a namespace.
+// namespaceFlags are the flags of clone(2) that create a namespace.
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// Offsets in struct seccomp_data; of an argument, its low half.
+// Offsets in struct seccomp_data (seccomp(2)); for an argument, of its low 32 bits.
 const (
 	offCall = 0
 	offArch = 4
@@ -59,7 +58,7 @@ func load(off uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: off}
 }
 
-// jump compares by op and skips yes or no instructions.
+// jump is a comparison that skips yes instructions if it holds, otherwise no.
 func jump(op uint16, k uint32, yes, no uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, K: k, Jt: yes, Jf: no}
 }
@@ -68,19 +67,19 @@ func refuse(e unix.Errno) unix.SockFilter { return ret(unix.SECCOMP_RET_ERRNO | 
 
 var allow = ret(unix.SECCOMP_RET_ALLOW)
 
-// filter assembles the program.
+// filter returns the program in classic BPF.
 func filter() []unix.SockFilter {
 	f := []unix.SockFilter{
 		load(offArch), jump(unix.BPF_JEQ, auditArch, 1, 0), ret(unix.SECCOMP_RET_KILL_PROCESS),
 		load(offCall),
 	}
-	// decide adds what becomes of one call: the accumulator holds its number
-	// before, and the rest is skipped for other calls.
+	// decide appends the instructions for one call number, which the accumulator holds;
+	// other numbers skip them.
 	decide := func(call uintptr, body ...unix.SockFilter) {
 		f = append(append(f, jump(unix.BPF_JEQ, uint32(call), 0, uint8(len(body)))), body...)
 	}
 	decide(unix.SYS_CLONE, load(offArg), jump(unix.BPF_JSET, namespaceFlags, 0, 1), refuse(unix.EPERM), allow)
-	decide(unix.SYS_CLONE3, refuse(unix.ENOSYS)) // its flags are in memory, out of sight
+	decide(unix.SYS_CLONE3, refuse(unix.ENOSYS)) // its flags are in memory, which a filter cannot read
 	decide(unix.SYS_SOCKET, load(offArg), jump(unix.BPF_JEQ, unix.AF_UNIX, 2, 0), jump(unix.BPF_JEQ, unix.AF_INET, 1, 0), jump(unix.BPF_JEQ, unix.AF_INET6, 0, 1), allow, refuse(unix.EAFNOSUPPORT))
 	decide(unix.SYS_SOCKETPAIR, load(offArg), jump(unix.BPF_JEQ, unix.AF_UNIX, 0, 1), allow, refuse(unix.EAFNOSUPPORT))
 	decide(unix.SYS_IOCTL, load(offArg+8), jump(unix.BPF_JEQ, unix.TIOCSTI, 1, 0), jump(unix.BPF_JEQ, unix.TIOCLINUX, 0, 1), refuse(unix.EPERM), allow)
@@ -90,7 +89,7 @@ func filter() []unix.SockFilter {
 	return append(f, jump(unix.BPF_JGT, newestCall, 0, 1), refuse(unix.ENOSYS), refuse(unix.EPERM))
 }
 
-// ranges puts numbers together that follow each other.
+// ranges merges consecutive numbers into ranges.
 func ranges(calls []uintptr) [][2]uint32 {
 	slices.Sort(calls)
 	var out [][2]uint32
@@ -104,8 +103,8 @@ func ranges(calls []uintptr) [][2]uint32 {
 	return out
 }
 
-// installFilter puts the calling thread under the filter for good, and all
-// that comes of it.
+// installFilter installs the filter on the calling thread and its descendants. It cannot
+// be removed.
 func installFilter() error {
 	runtime.LockOSThread()
 	f := filter()

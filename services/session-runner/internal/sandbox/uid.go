@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UIDs hands out user ids, none to two runs at once: also not to runs of other
-// session-runners that share its folder.
+// UIDs allocates user ids. No two concurrent runs have the same one, also over several
+// session-runners that share the folder. It is safe for concurrent use.
 type UIDs struct {
 	dir  string
 	next atomic.Uint32
 }
 
-// The range lies above those of people, services and containers; see
+// The range is above the ids of users, services and containers; see
 // docs/reference/configuration.md.
 const (
 	firstUID = 2_000_000_000
 	numUIDs  = 4096
 )
 
-// SharedUID is the one of runs that have none of their own.
+// SharedUID is the user id of runs without one of their own.
 const SharedUID = 65534
 
-// OpenUIDs uses the first of the folders that can be written.
+// OpenUIDs returns an allocator with its lock files in the first writable folder.
 func OpenUIDs(dirs ...string) (*UIDs, error) {
 	err := errors.New("no folder")
 	for _, d := range dirs {
@@ -42,7 +42,7 @@ func OpenUIDs(dirs ...string) (*UIDs, error) {
 	return nil, err
 }
 
-// Mapped reports whether this process's user namespace has the whole range.
+// Mapped reports whether this process's user namespace maps the whole range.
 func Mapped() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
@@ -69,8 +69,8 @@ func Mapped() bool {
 	}
 }
 
-// Take returns a user id, which is also a group id, and a function that gives
-// it back once nothing runs under it.
+// Take allocates an id, for both user and group, and returns a function that releases
+// it. Call it when no process has the id any more.
 func (u *UIDs) Take() (int, func(), error) {
 	for range numUIDs {
 		id := firstUID + int(u.next.Add(1)%numUIDs)

@@ -1,7 +1,6 @@
-// Package wasi runs one WebAssembly program (WASI preview 1) in tier "wasi":
-// it holds standard input, output and error, and nothing else: no files, no
-// sockets, no arguments. Its clock and its randomness follow from the intent,
-// so that the same intent runs the same way again.
+// Package wasi runs one WebAssembly program (WASI preview 1) in tier "wasi". The program
+// has standard input, output and error; it has no files, sockets or arguments. Its clock
+// and random numbers are derived from the intent, so that a run can be repeated exactly.
 package wasi
 
 import (
@@ -39,9 +38,9 @@ type module struct {
 	err  error
 }
 
-// Open makes a runner. It keeps what it compiled for as long as it lives.
+// Open returns a runner. It caches compiled programs until it is closed.
 func Open(ctx context.Context) (*Runner, error) {
-	// Without this an endless loop could never be stopped.
+	// Without this option an endless loop could not be stopped.
 	cfg := wazero.NewRuntimeConfig().WithCloseOnContextDone(true)
 	r := &Runner{runtime: wazero.NewRuntimeWithConfig(ctx, cfg), compiled: map[string]*module{}}
 	_, err := wasi_snapshot_preview1.Instantiate(ctx, r.runtime)
@@ -54,7 +53,7 @@ func (*Runner) Tier() string { return "wasi" }
 // OwnUID implements sandbox.Runner: a module has no user id to share.
 func (*Runner) OwnUID() bool { return true }
 
-// threadTime is the CPU time of the calling thread.
+// threadTime returns the CPU time of the calling thread.
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
@@ -63,8 +62,8 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// compile compiles a program once per digest: the sealed bytes, whose digest is
-// checked as they are read.
+// compile compiles a program once per digest, from the sealed bytes, whose digest it
+// checks.
 func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.CompiledModule, error) {
 	r.mu.Lock()
 	p := r.compiled[of.Digest]
@@ -95,7 +94,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	mem := &memory{max: uint64(s.Limits.MemoryMiB) << 20}
 	stdout := &stopping{Capped: sandbox.Capped{Max: s.Limits.OutputBytes}, stop: cancel}
 	stderr := &sandbox.Capped{Max: sandbox.StderrMax}
-	// The program runs on this goroutine, so this thread's CPU time is its own.
+	// The program runs on this locked thread, whose CPU time is therefore the run's.
 	runtime.LockOSThread()
 	before := threadTime()
 	err = r.start(run, mem, module, config(s, stdout, stderr))
@@ -110,7 +109,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	switch {
 	case err == nil:
 	case run.Err() != nil && stdout.Over:
-		out.Exit = 0 // it was stopped for what it wrote
+		out.Exit = 0 // it was stopped because it wrote too much
 	case errors.Is(run.Err(), context.DeadlineExceeded):
 		out.Exit, out.TimedOut = -1, true
 	case errors.As(err, &exit):
@@ -122,9 +121,9 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	return out, nil
 }
 
-// start runs the program to its end.
+// start instantiates the module and runs it to its end.
 func (r *Runner) start(ctx context.Context, mem *memory, module wazero.CompiledModule, cfg wazero.ModuleConfig) (err error) {
-	defer func() { // a memory that starts above the limit has no error of its own
+	defer func() { // an initial memory above the limit has no error type
 		if p := recover(); p != nil {
 			if !mem.refused {
 				panic(p)
@@ -153,11 +152,11 @@ func config(s sandbox.Spec, stdout *stopping, stderr *sandbox.Capped) wazero.Mod
 	return cfg
 }
 
-// tick is how far the clock goes on with each look at it.
+// tick is the time by which each reading advances the clock.
 const tick = time.Microsecond
 
-// clock starts at the intent's time and goes on only by being looked at, and by
-// sleeping, which takes no time.
+// clock starts at the intent's time. Only readings and sleeps advance it; a sleep
+// returns at once.
 type clock struct{ at, began time.Time }
 
 func (c *clock) next() time.Time {
@@ -180,7 +179,7 @@ func (c *clock) sleep(ns int64) {
 	c.at = c.at.Add(time.Duration(max(ns, 0)))
 }
 
-// stopping ends a program that writes more than it may.
+// stopping is a writer that ends the program when its output exceeds the limit.
 type stopping struct {
 	sandbox.Capped
 	stop context.CancelFunc
@@ -196,7 +195,7 @@ func (w *stopping) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// memory refuses to grow above its limit, and remembers that it did.
+// memory does not grow above its limit, and records an attempt to.
 type memory struct {
 	max     uint64
 	peak    uint64

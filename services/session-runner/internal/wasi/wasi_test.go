@@ -36,8 +36,8 @@ func open(t *testing.T, path string) *program.Program {
 	return p
 }
 
-// TestHostile: programs that loop, allocate, print without end, read the clock,
-// open files and sockets, and what each of them gets.
+// TestHostile: programs that loop, allocate, print without end, read the clock, or open
+// files and sockets end with the right error.
 func TestHostile(t *testing.T) {
 	spin := spin(t)
 	r, err := Open(t.Context())
@@ -85,7 +85,7 @@ func TestHostile(t *testing.T) {
 	}
 	says("env", `"A=b"`)
 	says("clock", "2030-01-02T03:04:05Z 1h0m0s")
-	says("sleep", "") // an hour takes no time
+	says("sleep", "") // a sleep of an hour returns at once
 	says("write", "Bad file number")
 	says("root", `""`)
 	says("network", "dial tcp")
@@ -94,14 +94,14 @@ func TestHostile(t *testing.T) {
 		t.Errorf("randomness does not follow from the intent: %s %s %s", a.Stdout, b.Stdout, c.Stdout)
 	}
 
-	// Many at once, of which one loops: the rest goes on.
+	// Several concurrent runs of which one loops: the others finish.
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() { says("nap", "rested") })
 	}
 	wg.Go(func() { run("loop", 1) })
 	wg.Wait()
-	runtime.GC() // no thread is stuck in a loop for ever
+	runtime.GC() // no thread keeps looping
 
 	// Cancelled from outside.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -112,7 +112,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestModules: files that are no program, or not the one that was registered.
+// TestModules: files that are not programs, or not the registered one, do not run.
 func TestModules(t *testing.T) {
 	r, err := Open(t.Context())
 	if err != nil {
@@ -131,18 +131,18 @@ func TestModules(t *testing.T) {
 			t.Errorf("%s ran", name)
 		}
 	}
-	// 40 bytes that loop: (func (export "_start") (loop br 0)).
+	// An endless loop in 40 bytes: (func (export "_start") (loop br 0)).
 	loop := head + "\x01\x04\x01\x60\x00\x00" + "\x03\x02\x01\x00" + "\x07\x0a\x01\x06_start\x00\x00" + "\x0a\x09\x01\x07\x00\x03\x40\x0c\x00\x0b\x0b"
 	began := time.Now()
 	if out, err := try([]byte(loop), 1); err != nil || !out.TimedOut || time.Since(began) > 2*time.Second {
 		t.Errorf("%+v %v after %v", out, err, time.Since(began))
 	}
-	// 100 pages from the start, where one MiB is allowed.
+	// An initial memory of 100 pages where the limit is 1 MiB.
 	big := head + "\x01\x04\x01\x60\x00\x00" + "\x03\x02\x01\x00" + "\x05\x03\x01\x00\x64" + "\x07\x0a\x01\x06_start\x00\x00" + "\x0a\x04\x01\x02\x00\x0b"
 	if out, err := try([]byte(big), 1); err == nil && out.Exit == 0 && !out.OOM {
 		t.Errorf("a memory above the limit: %+v", out)
 	}
-	// An import that nobody grants.
+	// An import that no host module provides.
 	thief := head + "\x01\x04\x01\x60\x00\x00" + "\x02\x0c\x01\x03env\x04evil\x00\x00"
 	if out, err := try([]byte(thief), 1); err == nil && out.Exit == 0 {
 		t.Errorf("an unknown import: %+v", out)

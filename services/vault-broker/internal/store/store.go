@@ -1,7 +1,7 @@
-// Package store keeps values in one encrypted file: each under a data key of its
-// own, each data key wrapped by the key-encryption key, both AES-256-GCM with the
-// store's domain and the name as additional data. A record moved into a store of
-// another domain, or under another name, does not open.
+// Package store keeps values in one encrypted file. Each value has a data key of its
+// own, which the key-encryption key wraps; both use AES-256-GCM with the store's domain
+// and the name as additional data, so a record that is moved to another domain or name
+// does not decrypt.
 package store
 
 import (
@@ -23,10 +23,10 @@ import (
 	"sync"
 )
 
-// ErrNotFound: no secret of that name.
+// ErrNotFound is returned for a name without a value.
 var ErrNotFound = errors.New("no such secret")
 
-// Store is safe for concurrent use.
+// Store is an open file of values. It is safe for concurrent use by one process.
 type Store struct {
 	path   string
 	domain string
@@ -41,9 +41,9 @@ type record struct {
 	Value   []byte `json:"value"`       // nonce ‖ ciphertext
 }
 
-// Open reads the file at path, which need not exist. kek has 32 bytes. Stores
-// under one kek have different domains; no name of one is a name of the other
-// with the other's domain before it.
+// Open reads the file at path, which need not exist. kek has 32 bytes. Stores under one
+// kek must have different domains, such that no name prefixed by its domain equals a
+// name of another store prefixed by that store's domain.
 func Open(path string, kek []byte, domain string) (*Store, error) {
 	if len(kek) != 32 {
 		return nil, fmt.Errorf("vault key has %d bytes, want 32", len(kek))
@@ -71,15 +71,15 @@ func Open(path string, kek []byte, domain string) (*Store, error) {
 	return s, nil
 }
 
-// Fingerprint names a value without giving it away: HMAC-SHA-256 under a key
-// derived from the key-encryption key.
+// Fingerprint returns an identifier of a value that does not reveal it: HMAC-SHA-256
+// under a key derived from the key-encryption key.
 func (s *Store) Fingerprint(value []byte) string {
 	m := hmac.New(sha256.New, s.hmac)
 	m.Write(value)
 	return "hmac-sha256:" + hex.EncodeToString(m.Sum(nil)[:16])
 }
 
-// Put stores a value; it is durable on return.
+// Put stores a value, replacing an older one. It is durable when Put returns nil.
 func (s *Store) Put(name string, value []byte) error {
 	dek := make([]byte, 32)
 	rand.Read(dek)
@@ -127,12 +127,12 @@ func (s *Store) write() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close()) // or the old file is back after a power loss
+	return errors.Join(dir.Sync(), dir.Close()) // sync the folder, or the old file may return after a power loss
 }
 
-// MoveTo moves the values whose names begin with prefix to another store, under
-// the rest of their names. A value that the other store has already is not
-// replaced. It may be repeated: values are durable there before they go here.
+// MoveTo moves the values whose names begin with prefix to another store, under the rest
+// of their names. It does not replace values there. It may be repeated after a failure:
+// each value is durable in the other store before it is removed from this one.
 func (s *Store) MoveTo(to *Store, prefix string) error {
 	names := s.Names(prefix)
 	for _, name := range names {
@@ -158,7 +158,7 @@ func (s *Store) MoveTo(to *Store, prefix string) error {
 	return s.write()
 }
 
-// Get returns a value.
+// Get returns a value, or ErrNotFound. The caller owns the result.
 func (s *Store) Get(name string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,7 +43,7 @@ func TestStore(t *testing.T) {
 	if _, err := Open(path, bytes.Repeat([]byte{8}, 32), ""); err == nil {
 		t.Fatal("another key opens the store")
 	}
-	// A record moved under another name does not open.
+	// A record that is moved to another name does not decrypt.
 	s.data["b"] = s.data["a"]
 	if _, err := s.get("b"); err == nil {
 		t.Fatal("a moved record opens")
@@ -53,8 +53,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestMoveTo: what moves to another store opens there and nowhere else, survives
-// being moved again, and never replaces what is there.
+// TestMoveTo: moved values can be read in the other store only, moving again changes
+// nothing, and existing values are not replaced.
 func TestMoveTo(t *testing.T) {
 	dir, kek := t.TempDir(), bytes.Repeat([]byte{7}, 32)
 	open := func(name, domain string) *Store {
