@@ -8,7 +8,8 @@ SEED  ?= 1000001
 export CGO_ENABLED ?= 0
 export GOFLAGS := -trimpath $(GOFLAGS)
 
-SERVICES := audit gateway judge llm-router policy session-runner vault-broker
+# Every folder below services with a main.go is a program; binnacle composes the others.
+SERVICES := $(filter-out binnacle,$(notdir $(patsubst %/main.go,%,$(wildcard services/*/main.go))))
 PACKS    := secretlen spin upper
 HOSTILE  := escape leak
 COMMIT   := $(shell git describe --always --dirty 2>/dev/null)
@@ -71,6 +72,7 @@ lint: ## golangci-lint with our short list of rules
 
 gen: ## regenerate types and references
 	cd schemas && go run ./gen
+	cd services/policy && go run ./internal/scopegen
 	cd services/gateway && go run ./internal/openapigen
 	cd services/binnacle && go run ./internal/asyncgen
 	cd services/llm-router && go run ./internal/confgen

@@ -138,7 +138,7 @@ func commands(t *testing.T, line int, body []string) (out []step) {
 
 func runPage(t *testing.T, path string, h howto) {
 	work := t.TempDir()
-	for link, to := range map[string]string{"bin": "bin", "binnacle": ".", "examples": "examples", "schemas": "schemas"} {
+	for link, to := range map[string]string{"bin": "bin", "binnacle": ".", "examples": "examples", "schemas": "schemas", "services": "services"} {
 		if err := os.Symlink(filepath.Join(harness.Root(), to), filepath.Join(work, link)); err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	reader "github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
@@ -105,8 +106,8 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	verbs := map[string]map[string][]string{ // service -> query -> services that may send it
 		"audit": {"acted": {"policy"}, "call": {"gateway", "llm-router"}, "decision": {"gateway"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},
 			"transcript": {"judge"}, "view": {"gateway"}},
-		"gateway":        {"body": bus.Executors, "health": {"gateway"}, "sealed_value": {"vault-broker"}},
-		"judge":          {"body": bus.Executors, "health": {"gateway"}},
+		"gateway":        {"body": services.Executors(), "health": {"gateway"}, "sealed_value": {"vault-broker"}},
+		"judge":          {"body": services.Executors(), "health": {"gateway"}},
 		"llm-router":     {"models": {"gateway"}, "stored_response": {"gateway"}, "spend": {"gateway"}, "view": {"gateway"}},
 		"policy":         {"approvals": {"gateway"}, "identities": {"gateway"}, "keys": {"gateway"}, "policies": {"gateway"}, "view": {"gateway"}},
 		"session-runner": {"health": {"gateway"}},

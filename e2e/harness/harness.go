@@ -24,10 +24,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Services lists the services of the mesh, in no particular order.
-var Services = []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}
+// Services are the names of the mesh's services that have a program, sorted.
+var Services = services.Names()
 
 // Root returns the root folder of the repository.
 func Root() string {

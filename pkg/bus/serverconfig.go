@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // ServerOptions is what a server needs besides the topology.
@@ -86,7 +88,7 @@ func ServerConfig(decls []Declaration, o ServerOptions) (string, error) {
 			if g.streamed {
 				stream = ", response_type: stream"
 			}
-			p("      { service: %q, accounts: [%q]%s }", g.subject, account(decls[i].Service), stream)
+			p("      { service: %q, accounts: [%q]%s }", g.subject, services.AccountOf(decls[i].Service), stream)
 		}
 	}
 	if o.Mirror != nil {
@@ -128,7 +130,7 @@ func ServerConfig(decls []Declaration, o ServerOptions) (string, error) {
 		if !ok {
 			return "", fmt.Errorf("no nkey for service %s", d.Service)
 		}
-		p("  %q: {", account(d.Service))
+		p("  %q: {", services.AccountOf(d.Service))
 		p("    users: [{ nkey: %s }]", key)
 		p("    imports: [")
 		for _, g := range grants(d) {
@@ -140,10 +142,6 @@ func ServerConfig(decls []Declaration, o ServerOptions) (string, error) {
 	p("}")
 	p("system_account: SYS")
 	return b.String(), nil
-}
-
-func account(service string) string {
-	return "SVC_" + strings.ToUpper(strings.ReplaceAll(service, "-", "_"))
 }
 
 // grant is one subject of MESH that a service account may send to.

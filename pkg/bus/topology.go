@@ -105,11 +105,6 @@ func (r *Reader) FiltersOf(instance string) []string {
 // Consumer names a work consumer.
 func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
 
-// Executors are the services that may be named by an intent. work and lab
-// come later and have their names here already. The gateway executes nothing:
-// intents that name it are handed out to callers who execute themselves.
-var Executors = []string{"audit", "gateway", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}
-
 // AllowedFilter is the work of an executor.
 func AllowedFilter(executor string) string {
 	return Filter{Service: "policy", Event: contract.EventAllowed + "_" + executor}.String()

@@ -13,17 +13,16 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Verb is the question that the vault-broker answers, to Readers alone:
+// Verb is the question that the vault-broker answers, to
+// services.ContentReaders alone:
 // {recipient}, an X25519 public key in base64. The answer is sealed to it.
 const Verb = "content_keys"
 
 // Info binds the sealed answer to its purpose.
 const Info = "binnacle content keys v1"
-
-// Readers are the services that may hold content keys.
-var Readers = []string{"audit", "gateway", "judge", "llm-router"}
 
 // Keys is what the vault-broker seals.
 type Keys struct {
@@ -62,7 +61,7 @@ func (r *Ring) keys(ctx context.Context) (Keys, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	var s Sealed
-	if err := r.Ask(ctx, "vault-broker", Verb, map[string]string{"recipient": k.Public()}, &s); err != nil {
+	if err := r.Ask(ctx, services.VaultBroker, Verb, map[string]string{"recipient": k.Public()}, &s); err != nil {
 		return Keys{}, fmt.Errorf("content keys: %w", err)
 	}
 	raw, err := base64.StdEncoding.DecodeString(s.Sealed)

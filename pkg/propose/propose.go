@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
@@ -125,7 +126,7 @@ func (p *Proposer) ServeBodies(box *transient.Box) {
 			body = body[n:]
 		}
 		return nil
-	}, bus.Executors...)
+	}, services.Executors()...)
 }
 
 // BodyVerb is the question that ServeBodies answers: {call_id}.

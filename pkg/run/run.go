@@ -26,6 +26,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -211,7 +212,7 @@ func (v *Env) live(ctx context.Context, service string) (string, error) {
 
 // KeysView is the query for a service's view of the key registry, in canonical
 // form with its position: {name, position, dump}.
-const KeysView = "keys_view"
+const KeysView = services.KeysVerb
 
 // Serve runs one instance of a service until ctx ends. It retries until its
 // streams exist, so services start in any order.
@@ -236,7 +237,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	env.Trust.see = env.Emit.See
 	env.Blobs = &blob.Store{Conn: conn, Tenant: cfg.Tenant}
 	env.Box = transient.NewBox(conn, cfg.Tenant, d.Service, slot.Instance)
-	if slices.Contains(contentkeys.Readers, d.Service) {
+	if slices.Contains(services.ContentReaders(), d.Service) {
 		env.Blobs.Keys = &contentkeys.Ring{Ask: env.Ask}
 	}
 	env.Box.Serve("health", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 type callOptions struct {
@@ -48,7 +48,7 @@ func runCall(ctx context.Context, c *env, o *callOptions, pos []string) error {
 		}
 	}
 	body := map[string]any{"kind": pos[0], "args": args}
-	if prefix, _, _ := strings.Cut(pos[0], "."); !slices.Contains([]string{"tool", "llm", "vault", "judge", "policy"}, prefix) {
+	if k, ok := services.KindOf(pos[0]); !ok || k.Scope == "" || k.Callers { // a tool's name
 		body["kind"], body["tool"] = "tool."+pos[0], pos[0]
 	}
 	h := session(o.session)

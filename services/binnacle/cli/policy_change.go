@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 	"github.com/binnacle-mesh/binnacle/services/policy/draft"
 )
@@ -57,7 +57,7 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 // current one.
 func approveTool(ctx context.Context, c *env, rest []string) error {
 	kind, digest := rest[0], ""
-	if !strings.Contains(kind, ".") || !slices.Contains([]string{"tool", "llm", "client", "vault", "judge"}, strings.SplitN(kind, ".", 2)[0]) {
+	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // a tool's name: policy's own kinds cannot drift
 		kind = "tool." + kind
 	}
 	if len(rest) == 2 {

@@ -19,8 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
@@ -74,7 +74,7 @@ func runReplay(ctx context.Context, c *env) error {
 	r := &replayer{c: c, ctx: ctx, view: view, catalogs: map[string]*catalog.Catalog{}, live: live}
 	r.catalogs["gateway"] = &catalog.Catalog{}
 	r.keys = map[string]*trust.Registry{}
-	for _, s := range keyring.Services {
+	for _, s := range services.Names() {
 		r.keys[s] = &trust.Registry{Root: live["gateway"].Root}
 	}
 	r.trust.Root = live["gateway"].Root
@@ -98,7 +98,7 @@ func runReplay(ctx context.Context, c *env) error {
 	r.compare("policy.budget", live["policy-budget"].Position, []byte(live["policy-budget"].Dump), r.budget.Dump())
 	_, starts := r.starts.Dump()
 	r.compare("policy.starts", live["policy-starts"].Position, []byte(live["policy-starts"].Dump), starts)
-	for _, s := range keyring.Services {
+	for _, s := range services.Names() {
 		if v := live["keys-"+s]; v.missing != "" {
 			r.rep.Views = append(r.rep.Views, viewResult{Name: "keys." + s, NotCompared: v.missing, Equal: true})
 		} else {

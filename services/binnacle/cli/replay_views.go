@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // liveView is a service's current view.
@@ -28,7 +28,7 @@ type liveView struct {
 func liveViews(ctx context.Context, c *env) (map[string]liveView, []byte, error) {
 	out := map[string]liveView{}
 	views := []string{"gateway", "gateway-authority", "policy", "policy-budget", "policy-starts", "llm-router"}
-	for _, s := range keyring.Services {
+	for _, s := range services.Names() {
 		views = append(views, "keys-"+s)
 	}
 	for _, s := range views {

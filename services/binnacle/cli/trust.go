@@ -8,12 +8,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
@@ -38,7 +38,7 @@ func newTrustCmd(c *env) *cobra.Command {
 			Short:             "Replace a service's signing key, or the root key",
 			Example:           "  binnacle trust rotate policy\n  binnacle trust rotate root",
 			Args:              takes(1, 1),
-			ValidArgsFunction: byPosition(words(append(slices.Clone(keyring.Services), "root")...)),
+			ValidArgsFunction: byPosition(words(append(services.Names(), "root")...)),
 		}, func(ring *keyring.Ring, pos []string) error {
 			if pos[0] == "root" {
 				return printKID(c)(ring.RotateRoot())

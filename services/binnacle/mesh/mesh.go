@@ -4,10 +4,9 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
-	"crypto/ed25519"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,16 +25,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
-	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
-	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
-	"github.com/binnacle-mesh/binnacle/services/judge/judge"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
-	"github.com/binnacle-mesh/binnacle/services/policy/policy"
-	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
-	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
 // Version of this program.
@@ -65,15 +59,6 @@ type Config struct {
 	LLM        llmrouter.Config
 }
 
-// Declarations is what every service needs of the bus.
-func Declarations() []bus.Declaration {
-	var out []bus.Declaration
-	for _, s := range []run.Service{&audit.Service{}, &gateway.Service{}, &judge.Service{}, &llmrouter.Service{}, &policy.Service{}, &sessionrunner.Service{}, &vaultbroker.Service{}} {
-		out = append(out, s.Declaration())
-	}
-	return out
-}
-
 // Mesh is a running mesh.
 type Mesh struct {
 	Addr    string // of the gateway
@@ -92,10 +77,10 @@ type Mesh struct {
 func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 	o.ServiceKeys = map[string]string{}
 	var err error
-	if o.ProvisionKey, err = ring.NKeyPublic("provision"); err != nil {
+	if o.ProvisionKey, err = ring.NKeyPublic(services.Provision); err != nil {
 		return "", err
 	}
-	for _, s := range keyring.Services {
+	for _, s := range services.Names() {
 		if o.ServiceKeys[s], err = ring.NKeyPublic(s); err != nil {
 			return "", err
 		}
@@ -137,17 +122,14 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 }
 
 // Start brings a mesh up and returns when it takes calls. ctx bounds its
-// life; Stop ends it in order.
+// life; Stop ends it in order. A folder is one mesh's at a time: Start returns
+// ErrInUse where another process has it.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
 	}
-	if cfg.Addr == "" {
-		cfg.Addr = "127.0.0.1:8080"
-	}
-	if cfg.Tenant == "" {
-		cfg.Tenant = "default"
-	}
+	cfg.Addr = cmp.Or(cfg.Addr, "127.0.0.1:8080")
+	cfg.Tenant = cmp.Or(cfg.Tenant, "default")
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -156,43 +138,17 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mesh: %w", err)
 	}
-	adminToken, err := AdminToken(dir, ring, cfg.Tenant)
-	if err != nil {
+	m := &Mesh{RootKID: ring.RootKID, scheme: "http", done: make(chan struct{})}
+	if m.Token, err = AdminToken(dir, ring, cfg.Tenant); err != nil {
 		return nil, err
 	}
-	natsFiles, err := tlsfiles.Open(cfg.NATSCert, cfg.NATSKey)
-	if err != nil {
-		return nil, fmt.Errorf("nats: %w", err)
-	}
-	nats, err := storeFolder(dir)
-	if err != nil {
-		return nil, err
-	}
-	maxFile := ""
-	if cfg.MaxStore > 0 {
-		maxFile = strconv.FormatInt(cfg.MaxStore, 10)
-	}
-	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: nats, MaxFile: maxFile, SyncAlways: cfg.Power, Listen: cfg.NATSListen, TLSCert: cfg.NATSCert, TLSKey: cfg.NATSKey})
-	if err != nil {
-		return nil, err
-	}
-	l, err := lock(dir)
-	if err != nil {
-		return nil, err
-	}
-	if natsFiles == nil && cfg.NATSListen != "" {
-		tlsfiles.Warn("nats", cfg.NATSListen)
-	}
-	srv, err := embed.Start(conf, natsFiles)
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	m := &Mesh{Token: adminToken, RootKID: ring.RootKID, scheme: "http", stop: cancel, done: make(chan struct{}), server: srv, lock: l}
 	if cfg.TLSCert != "" {
 		m.scheme = "https"
 	}
+	if err := m.listen(&cfg, dir, ring); err != nil {
+		return nil, err
+	}
+	ctx, m.stop = context.WithCancel(ctx)
 	ready := make(chan struct{})
 	go m.run(ctx, cfg, dir, ring, ready)
 	select {
@@ -201,10 +157,41 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	case <-m.done:
 		return nil, m.err
 	case <-time.After(30 * time.Second):
-		cancel()
+		m.stop()
 		<-m.done
 		return nil, errors.Join(errors.New("mesh: not ready within 30 s"), m.err)
 	}
+}
+
+// listen locks the folder and starts the NATS server on it. The lock and the
+// server are the mesh's to end.
+func (m *Mesh) listen(cfg *Config, dir string, ring *keyring.Ring) error {
+	files, err := tlsfiles.Open(cfg.NATSCert, cfg.NATSKey)
+	if err != nil {
+		return fmt.Errorf("nats: %w", err)
+	}
+	store, err := storeFolder(dir)
+	if err != nil {
+		return err
+	}
+	maxFile := ""
+	if cfg.MaxStore > 0 {
+		maxFile = strconv.FormatInt(cfg.MaxStore, 10)
+	}
+	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: store, MaxFile: maxFile, SyncAlways: cfg.Power, Listen: cfg.NATSListen, TLSCert: cfg.NATSCert, TLSKey: cfg.NATSKey})
+	if err != nil {
+		return err
+	}
+	if m.lock, err = lock(dir); err != nil {
+		return err
+	}
+	if files == nil && cfg.NATSListen != "" {
+		tlsfiles.Warn("nats", cfg.NATSListen)
+	}
+	if m.server, err = embed.Start(conf, files); err != nil {
+		m.lock.Close()
+	}
+	return err
 }
 
 // URL is the gateway's address with its scheme.
@@ -263,7 +250,7 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 }
 
 func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, d bus.Dialer, provisioned, ready chan struct{}) error {
-	list, err := m.list(cfg, dir, ring)
+	list, err := (&setup{cfg: &cfg, dir: dir, ring: ring, listening: func(a string) { m.Addr = a }}).services()
 	if err != nil {
 		return err
 	}
@@ -296,70 +283,6 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 		return nil
 	})
 	return g.Wait()
-}
-
-func (m *Mesh) list(cfg Config, dir string, ring *keyring.Ring) (map[string]run.Service, error) {
-	kek := cfg.VaultKEK
-	if kek == nil {
-		var err error
-		if kek, err = ring.Seed("vault.kek"); err != nil {
-			return nil, err
-		}
-	}
-	var webhookKey []byte
-	if cfg.Webhook != "" {
-		var err error
-		if webhookKey, err = ring.Seed("webhook.seed"); err != nil {
-			return nil, err
-		}
-	}
-	sealSeed, err := ring.Seed("vault.seal")
-	if err != nil {
-		return nil, err
-	}
-	tokenKey, err := tokenPublic(ring)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(private.Mkdir(filepath.Join(dir, "vault")), os.MkdirAll(filepath.Join(dir, "sandbox"), 0o711)); err != nil {
-		return nil, err
-	}
-	durability := "process"
-	if cfg.Power {
-		durability = "power"
-	}
-	return map[string]run.Service{
-		"audit":  &audit.Service{Config: audit.Config{Dir: filepath.Join(dir, "audit"), Durability: durability}},
-		"policy": &policy.Service{Config: policy.Config{P0File: ring.Path("p0.json"), P1Files: cfg.Policies}},
-		"gateway": &gateway.Service{Config: gateway.Config{TLSCert: cfg.TLSCert, TLSKey: cfg.TLSKey, Capture: cfg.Capture, Webhook: cfg.Webhook, WebhookKey: webhookKey, Addr: cfg.Addr, TokenKey: tokenKey, Durability: durability, Version: Version,
-			Expect: []string{"audit", "judge", "llm-router", "policy", "session-runner", "vault-broker"}, Listening: func(a string) { m.Addr = a }}},
-		"llm-router": &llmrouter.Service{Config: cfg.LLM},
-		"session-runner": &sessionrunner.Service{Config: sessionrunner.Config{PacksDir: cfg.Packs, StateDir: filepath.Join(dir, "sandbox"),
-			Containerd: cfg.Containerd, Noop: cfg.Noop, Limit: runnerLimit(cfg)}},
-		"vault-broker": &vaultbroker.Service{Config: vaultbroker.Config{Dir: filepath.Join(dir, "vault"), KEK: kek, SealSeed: sealSeed}},
-		"judge":        &judge.Service{},
-	}, nil
-}
-
-// runnerLimit lets the no-op of benchmarks run wide; real packs are bounded
-// by what a host can isolate at once.
-func runnerLimit(cfg Config) int {
-	if cfg.Noop {
-		return 256
-	}
-	return 0
-}
-
-func tokenPublic(ring *keyring.Ring) (ed25519.PublicKey, error) {
-	raw, err := os.ReadFile(ring.Path("token.pub"))
-	if err != nil {
-		return nil, err
-	}
-	b, err := hex.DecodeString(strings.TrimSpace(string(raw)))
-	if err != nil || len(b) != ed25519.PublicKeySize {
-		return nil, errors.New("token.pub does not hold an Ed25519 public key in hex")
-	}
-	return b, nil
 }
 
 // Init makes the keys of a mesh in dir/keys and puts the trust anchor beside

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 )
 
@@ -21,7 +21,7 @@ type names struct {
 // and name.
 func (s *names) known(layer, name string) *cpi.Known {
 	s.current()
-	k := s.state.Names(bus.Executors)
+	k := s.state.Names(services.Executors())
 	k.Layer, k.Name, k.Now, k.Tenant = layer, name, s.emit.Time(), s.tenant
 	k.Actor, k.Session = s.acted, s.sessions.opened
 	return k

@@ -7,6 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
@@ -40,7 +41,7 @@ func stateFilters() []string {
 // expire them, and for the outcomes that policy records.
 func startsFilters() []string {
 	f := slices.Concat(bus.Filters("", contract.EventEffectStarted), bus.Filters("policy", contract.EventStartExpired, contract.EventEffectRecorded))
-	for _, x := range bus.Executors {
+	for _, x := range services.Executors() {
 		f = append(f, bus.AllowedFilter(x))
 	}
 	return f

@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
@@ -71,7 +72,7 @@ func (s *Service) serveContentKeys() {
 			return err
 		}
 		return reply(contentkeys.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
-	}, contentkeys.Readers...)
+	}, services.ContentReaders()...)
 }
 
 // contentKeys returns all content keys; it creates the first if there is none.

@@ -10,15 +10,22 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// own lists the files of a ring that a service reads besides root.kid, its NATS
-// identity and its signing key. A name that ends in "/" is a folder.
-var own = map[string][]string{
-	"gateway":      {"token.pub", "webhook.seed"},
-	"policy":       {"p0.json"},
-	"provision":    {"mirror.nkey", trustDir + "/", epochDir + "/"},
-	"vault-broker": {"vault.kek", "vault.seal"},
+// provisionFiles are the files of a ring that provision reads besides root.kid, its
+// NATS identity and the authority of the NATS server; see services.Service.Files.
+var provisionFiles = []string{"mirror.nkey", trustDir + "/", epochDir + "/"}
+
+// filesOf lists the files of a ring that an identity reads; a name that ends in "/"
+// is a folder.
+func filesOf(identity string) []string {
+	own := provisionFiles
+	if s, ok := services.Get(identity); ok {
+		own = s.Files
+	}
+	return append([]string{rootKID, "nats.ca", identity + nkeyEnd, identity + signEnd}, own...)
 }
 
 // Distribute copies to each folder of dir that is named after a service, or
@@ -30,18 +37,18 @@ var own = map[string][]string{
 // A folder dir/fifo, of the FIFOs that the session-runner and containerd share,
 // is given to the owner of the session-runner's folder.
 func (r *Ring) Distribute(dir string) error {
-	for _, s := range append([]string{"provision"}, Services...) {
+	for _, s := range append([]string{services.Provision}, services.Names()...) {
 		to := filepath.Join(dir, s)
 		if _, err := os.Stat(to); errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
 			return err
 		}
-		if b, err := os.ReadFile(filepath.Join(to, "root.kid")); err == nil && strings.TrimSpace(string(b)) != r.RootKID {
+		if b, err := os.ReadFile(filepath.Join(to, rootKID)); err == nil && strings.TrimSpace(string(b)) != r.RootKID {
 			return fmt.Errorf("%s holds the keys of another mesh (root %s, the ring's is %s); distribute from its ring, or empty the folder", to, bytes.TrimSpace(b), r.RootKID)
 		}
-		for _, name := range append([]string{"root.kid", "nats.ca", s + ".nkey", s + ".sign"}, own[s]...) {
-			if err := r.distribute(name, to); err != nil {
+		for _, name := range filesOf(s) {
+			if err := distribute(r, name, to); err != nil {
 				return err
 			}
 		}
@@ -63,7 +70,7 @@ func (r *Ring) PutNATSCA(file string) error {
 }
 
 func giveFIFOs(dir string) error {
-	uid, gid, err := owner(filepath.Join(dir, "session-runner"))
+	uid, gid, err := owner(filepath.Join(dir, services.SessionRunner))
 	if err == nil {
 		err = give(filepath.Join(dir, "fifo"), uid, gid)
 	}
@@ -73,11 +80,11 @@ func giveFIFOs(dir string) error {
 	return err
 }
 
-// distribute copies one file, or the files of one folder, of the ring into to.
-func (r *Ring) distribute(name, to string) error {
+// distribute copies one file, or the files of one folder, of a ring into to.
+func distribute(r *Ring, name, to string) error {
 	folder, isFolder := strings.CutSuffix(name, "/")
 	if !isFolder {
-		b, err := os.ReadFile(r.path(name))
+		b, err := os.ReadFile(r.Path(name))
 		if errors.Is(err, fs.ErrNotExist) { // a service that signs nothing, a mesh without a mirror
 			return nil
 		}
@@ -86,7 +93,7 @@ func (r *Ring) distribute(name, to string) error {
 		}
 		return PutOwned(filepath.Join(to, name), b)
 	}
-	files, err := os.ReadDir(r.path(folder))
+	files, err := os.ReadDir(r.Path(folder))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -100,7 +107,7 @@ func (r *Ring) distribute(name, to string) error {
 		if !strings.HasSuffix(f.Name(), ".json") { // one that is being written
 			continue
 		}
-		if err := r.distribute(filepath.Join(folder, f.Name()), to); err != nil {
+		if err := distribute(r, filepath.Join(folder, f.Name()), to); err != nil {
 			return err
 		}
 	}

@@ -25,27 +25,26 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// uses says which service signs what.
-var uses = map[string][]string{
-	"audit":          {contract.UseCheckpoint, contract.UseManifest, contract.UseReceipt},
-	"gateway":        {contract.UseReceipt}, // of calls that their callers execute themselves
-	"judge":          {contract.UseReceipt},
-	"llm-router":     {contract.UseReceipt},
-	"policy":         {contract.UseDecision, contract.UseReceipt},
-	"session-runner": {contract.UseReceipt},
-	"vault-broker":   {contract.UseReceipt},
-}
-
-// Services lists every service that has a NATS identity.
-var Services = []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}
-
-// Ring is an opened folder of keys.
+// Ring is an opened folder of keys. Its methods read the folder each time, so a
+// ring follows what another process adds; two processes must not add to one ring at
+// the same time.
 type Ring struct {
 	Dir     string
-	RootKID string
+	RootKID string // of the first root key, the trust anchor
 }
+
+// Names of the ring's files and folders that more than one function uses.
+const (
+	rootSeed  = "root.seed"
+	rootKID   = "root.kid"
+	p0File    = "p0.json"
+	signEnd   = ".sign" // a service's signing key is <service>.sign
+	nkeyEnd   = ".nkey" // an identity's NATS key is <identity>.nkey
+	algorithm = "ed25519"
+)
 
 // DefaultCeilings is the P0 layer of a fresh mesh.
 var DefaultCeilings = guard.Ceilings{
@@ -57,17 +56,18 @@ var DefaultCeilings = guard.Ceilings{
 // Init makes what is missing in dir: the root, each service's NATS identity
 // and signing key, the token key, the vault's keys, the signed trust
 // documents and the signed P0 ceilings. The root seed is needed only here and
-// may be taken away afterwards.
+// may be taken away afterwards. A ring of an earlier release gets the keys of
+// services that have been added since.
 func Init(dir, tenant string) (*Ring, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
 	}
 	r := &Ring{Dir: dir}
-	if b, err := os.ReadFile(r.path("root.kid")); err == nil {
+	if b, err := os.ReadFile(r.Path(rootKID)); err == nil {
 		r.RootKID = strings.TrimSpace(string(b))
 		return r, r.complete()
 	}
-	seed, err := r.seed("root.seed")
+	seed, err := r.seed(rootSeed)
 	if err != nil {
 		return nil, err
 	}
@@ -75,17 +75,59 @@ func Init(dir, tenant string) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	docs := []contract.TrustKey{publicDoc(root.Public(), "provision", "ed25519", tenant, contract.UseRoot)}
-	for _, s := range append([]string{"provision"}, Services...) {
-		if _, err := r.nkey(s); err != nil {
+	if err := r.identities(); err != nil {
+		return nil, err
+	}
+	d := draft{r, tenant}
+	signing, err := d.signing()
+	if err != nil {
+		return nil, err
+	}
+	sealing, err := d.sealing()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.edge(); err != nil {
+		return nil, err
+	}
+	docs := slices.Concat([]contract.TrustKey{publicDoc(root.Public(), services.Provision, algorithm, tenant, contract.UseRoot)}, signing, sealing)
+	for _, doc := range docs {
+		if err := r.publish(root, doc); err != nil {
 			return nil, err
 		}
 	}
-	for _, s := range Services {
-		if len(uses[s]) == 0 {
+	if err := r.write(p0File, guard.SignP0(root, DefaultCeilings)); err != nil {
+		return nil, err
+	}
+	r.RootKID = root.KID
+	return r, r.write(rootKID, []byte(root.KID+"\n")) // last: its presence says the ring is whole
+}
+
+// identities makes the NATS keys of provision and the services that lack one.
+func (r *Ring) identities() error {
+	for _, name := range append([]string{services.Provision}, services.Names()...) {
+		if _, err := r.nkey(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// draft is a ring that Init is making for a tenant.
+type draft struct {
+	*Ring
+	tenant string
+}
+
+// signing makes the signing key of each service that has a use for one, and
+// returns their trust documents, unsigned.
+func (d draft) signing() ([]contract.TrustKey, error) {
+	var docs []contract.TrustKey
+	for _, s := range services.Programs() {
+		if len(s.Uses) == 0 {
 			continue
 		}
-		seed, err := r.seed(s + ".sign")
+		seed, err := d.seed(s.Name + signEnd)
 		if err != nil {
 			return nil, err
 		}
@@ -93,57 +135,53 @@ func Init(dir, tenant string) (*Ring, error) {
 		if err != nil {
 			return nil, err
 		}
-		docs = append(docs, publicDoc(k.Public(), s, "ed25519", tenant, uses[s]...))
+		docs = append(docs, publicDoc(k.Public(), s.Name, algorithm, d.tenant, s.Uses...))
 	}
-	sealSeed, err := r.seed("vault.seal")
+	return docs, nil
+}
+
+// sealing makes the vault-broker's keys: the one that values are sealed to, whose
+// trust document it returns, and the one that its store is encrypted under.
+func (d draft) sealing() ([]contract.TrustKey, error) {
+	seed, err := d.seed("vault.seal")
 	if err != nil {
 		return nil, err
 	}
-	sk, err := seal.FromSeed(sealSeed)
+	k, err := seal.FromSeed(seed)
 	if err != nil {
 		return nil, err
 	}
-	public, err := base64.StdEncoding.DecodeString(sk.Public())
+	public, err := base64.StdEncoding.DecodeString(k.Public())
 	if err != nil {
 		return nil, err
 	}
-	docs = append(docs, publicDoc(public, "vault-broker", "x25519", tenant, contract.UseSeal))
-	if _, err := r.seed("vault.kek"); err != nil {
-		return nil, err
+	_, err = d.seed("vault.kek")
+	return []contract.TrustKey{publicDoc(public, services.VaultBroker, "x25519", d.tenant, contract.UseSeal)}, err
+}
+
+// edge makes the keys of the gateway: that of its webhook, and that of tokens, of
+// which the gateway reads the public half.
+func (d draft) edge() error {
+	if _, err := d.seed("webhook.seed"); err != nil {
+		return err
 	}
-	if _, err := r.seed("webhook.seed"); err != nil {
-		return nil, err
-	}
-	token, err := r.seed("token.seed")
+	token, err := d.seed("token.seed")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.write("token.pub", []byte(hex.EncodeToString(ed25519.NewKeyFromSeed(token).Public().(ed25519.PublicKey))+"\n")); err != nil {
-		return nil, err
-	}
-	for _, d := range docs {
-		if err := r.publish(root, d); err != nil {
-			return nil, err
-		}
-	}
-	if err := r.write("p0.json", guard.SignP0(root, DefaultCeilings)); err != nil {
-		return nil, err
-	}
-	r.RootKID = root.KID
-	return r, r.write("root.kid", []byte(root.KID+"\n")) // last: its presence says the ring is whole
+	public := ed25519.NewKeyFromSeed(token).Public().(ed25519.PublicKey)
+	return d.write("token.pub", []byte(hex.EncodeToString(public)+"\n"))
 }
 
 func publicDoc(public []byte, owner, algorithm, tenant string, use ...string) contract.TrustKey {
 	return contract.TrustKey{Algorithm: algorithm, KID: sign.KID(public), Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(public), Tenant: tenant, Uses: use}
 }
 
-func (r *Ring) path(name string) string { return filepath.Join(r.Dir, name) }
-
-// Path is a key file's place.
-func (r *Ring) Path(name string) string { return r.path(name) }
+// Path returns the path of a file of the ring.
+func (r *Ring) Path(name string) string { return filepath.Join(r.Dir, name) }
 
 func (r *Ring) write(name string, b []byte) error {
-	return private.Write(r.path(name), b)
+	return private.Write(r.Path(name), b)
 }
 
 // seed reads, or makes, 32 random bytes kept in hex.
@@ -158,7 +196,7 @@ func (r *Ring) seed(name string) ([]byte, error) {
 }
 
 // Seed reads 32 bytes kept in hex.
-func (r *Ring) Seed(name string) ([]byte, error) { return ReadSeed(r.path(name)) }
+func (r *Ring) Seed(name string) ([]byte, error) { return ReadSeed(r.Path(name)) }
 
 // ReadSeed reads a file of 32 bytes in hex.
 func ReadSeed(path string) ([]byte, error) {
@@ -198,12 +236,12 @@ func (r *Ring) nkey(service string) ([]byte, error) {
 	if b, err = kp.Seed(); err != nil {
 		return nil, err
 	}
-	return b, r.write(service+".nkey", append(b, '\n'))
+	return b, r.write(service+nkeyEnd, append(b, '\n'))
 }
 
 // NKey reads a service's NATS identity.
 func (r *Ring) NKey(service string) ([]byte, error) {
-	b, err := os.ReadFile(r.path(service + ".nkey"))
+	b, err := os.ReadFile(r.Path(service + nkeyEnd))
 	return []byte(strings.TrimSpace(string(b))), err
 }
 
@@ -227,10 +265,10 @@ const trustDir = "trust"
 
 // publish signs a trust document with the root key and adds it to the ring.
 func (r *Ring) publish(root *sign.Key, k contract.TrustKey) error {
-	if err := private.Mkdir(r.path(trustDir)); err != nil {
+	if err := private.Mkdir(r.Path(trustDir)); err != nil {
 		return err
 	}
-	old, err := os.ReadDir(r.path(trustDir))
+	old, err := os.ReadDir(r.Path(trustDir))
 	if err != nil {
 		return err
 	}
@@ -242,13 +280,13 @@ func (r *Ring) publish(root *sign.Key, k contract.TrustKey) error {
 // Trust reads the signed trust documents, in order. Release 0.1 kept them in
 // one file, trust.jsonl; what came later lies behind them.
 func (r *Ring) Trust() ([]contract.TrustKey, error) {
-	files, err := filepath.Glob(r.path(trustDir + "/*.json"))
+	files, err := filepath.Glob(r.Path(trustDir + "/*.json"))
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(files)
-	if _, err := os.Stat(r.path("trust.jsonl")); err == nil {
-		files = append([]string{r.path("trust.jsonl")}, files...)
+	if _, err := os.Stat(r.Path("trust.jsonl")); err == nil {
+		files = append([]string{r.Path("trust.jsonl")}, files...)
 	}
 	var out []contract.TrustKey
 	for _, f := range files {
@@ -265,14 +303,14 @@ func (r *Ring) Trust() ([]contract.TrustKey, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("no trust documents in %s", r.path(trustDir))
+		return nil, fmt.Errorf("no trust documents in %s", r.Path(trustDir))
 	}
 	return out, nil
 }
 
 // Open reads a ring that Init made.
 func Open(dir string) (*Ring, error) {
-	b, err := os.ReadFile(filepath.Join(dir, "root.kid"))
+	b, err := os.ReadFile(filepath.Join(dir, rootKID))
 	if err != nil {
 		return nil, fmt.Errorf("no keys here: %w; `binnacle init` makes them", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Everything here needs the root seed, and works on files only: it can be done
@@ -25,7 +26,7 @@ import (
 
 // Root reads the root key of the moment from root.seed.
 func (r *Ring) Root() (*sign.Key, error) {
-	seed, err := r.Seed("root.seed")
+	seed, err := r.Seed(rootSeed)
 	if err != nil {
 		return nil, fmt.Errorf("the root seed is needed here: %w", err)
 	}
@@ -71,7 +72,7 @@ func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
 	if len(public) != 32 {
 		return "", errors.New("public key: want 32 bytes of base64")
 	}
-	doc := publicDoc(public, owner, "ed25519", tenant, use)
+	doc := publicDoc(public, owner, algorithm, tenant, use)
 	return doc.KID, r.publish(root, doc)
 }
 
@@ -89,7 +90,8 @@ func (r *Ring) fresh(file string) (*sign.Key, error) {
 // Rotate gives a service a new signing key. The service takes it up when it is
 // published; the old key stays valid until it is revoked.
 func (r *Ring) Rotate(service string) (kid string, err error) {
-	if len(uses[service]) == 0 {
+	s, ok := services.Get(service)
+	if !ok || len(s.Uses) == 0 {
 		return "", fmt.Errorf("service %q signs nothing", service)
 	}
 	root, err := r.Root()
@@ -100,25 +102,28 @@ func (r *Ring) Rotate(service string) (kid string, err error) {
 	if err != nil {
 		return "", err
 	}
-	k, err := r.fresh(service + ".sign")
+	k, err := r.fresh(service + signEnd)
 	if err != nil {
 		return "", err
 	}
-	return k.KID, r.publish(root, publicDoc(k.Public(), service, "ed25519", tenant, uses[service]...))
+	return k.KID, r.publish(root, publicDoc(k.Public(), service, algorithm, tenant, s.Uses...))
 }
 
-// complete makes the signing keys that services have had since the ring was made.
-// Without the root seed they stay missing: what needs them is unavailable until
-// Rotate makes them.
+// complete makes the NATS identities and signing keys of services that were added
+// after the ring was made. Without the root seed signing keys stay missing: what
+// needs them is unavailable until Rotate makes them.
 func (r *Ring) complete() error {
-	for _, s := range Services {
-		if _, err := os.Stat(r.path(s + ".sign")); len(uses[s]) == 0 || !errors.Is(err, fs.ErrNotExist) {
+	if err := r.identities(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(r.Path(rootSeed)); err != nil {
+		return nil
+	}
+	for _, s := range services.Programs() {
+		if _, err := os.Stat(r.Path(s.Name + signEnd)); len(s.Uses) == 0 || !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if _, err := os.Stat(r.path("root.seed")); err != nil {
-			continue
-		}
-		if _, err := r.Rotate(s); err != nil {
+		if _, err := r.Rotate(s.Name); err != nil {
 			return err
 		}
 	}
@@ -136,18 +141,18 @@ func (r *Ring) RotateRoot() (kid string, err error) {
 	if err != nil {
 		return "", err
 	}
-	seed, err := os.ReadFile(r.path("root.seed"))
+	seed, err := os.ReadFile(r.Path(rootSeed))
 	if err != nil {
 		return "", err
 	}
-	if err := r.write("root.seed."+old.KID, seed); err != nil {
+	if err := r.write(rootSeed+"."+old.KID, seed); err != nil {
 		return "", err
 	}
-	k, err := r.fresh("root.seed")
+	k, err := r.fresh(rootSeed)
 	if err != nil {
 		return "", err
 	}
-	return k.KID, r.publish(old, publicDoc(k.Public(), "provision", "ed25519", tenant, contract.UseRoot))
+	return k.KID, r.publish(old, publicDoc(k.Public(), services.Provision, algorithm, tenant, contract.UseRoot))
 }
 
 // Revoke ends a key from the moment its revocation is published. What it
@@ -197,7 +202,7 @@ func (r *Ring) OpenEpoch(note []byte, reason string) (contract.LogEpoch, error) 
 		}
 	}
 	l := trust.SignEpoch(root, contract.LogEpoch{Checkpoint: sign.Digest(note), Epoch: int64(len(epochs)) + 2, Reason: reason, Tenant: tenant})
-	if err := private.Mkdir(r.path(epochDir)); err != nil {
+	if err := private.Mkdir(r.Path(epochDir)); err != nil {
 		return l, err
 	}
 	name := fmt.Sprintf("%s/%04d.json", epochDir, l.Epoch)
@@ -209,7 +214,7 @@ const epochDir = "epochs"
 
 // Epochs reads the opened log epochs, in order; the first has no document.
 func (r *Ring) Epochs() ([]contract.LogEpoch, error) {
-	files, err := filepath.Glob(r.path(epochDir + "/*.json"))
+	files, err := filepath.Glob(r.Path(epochDir + "/*.json"))
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +242,7 @@ func (r *Ring) SignP0(c guard.Ceilings) ([]byte, error) {
 		return nil, err
 	}
 	doc := guard.SignP0(root, c)
-	return doc, r.write("p0.json", doc)
+	return doc, r.write(p0File, doc)
 }
 
 // PublicKey reads a public key from base64.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Clause is one rule of a bundle, as far as it can be read without evaluating it.
@@ -74,8 +75,16 @@ func Errors(fs []Finding) []Finding {
 	return slices.DeleteFunc(slices.Clone(fs), func(f Finding) bool { return f.Severity != "error" })
 }
 
-// families lists the prefixes of all kinds that can exist.
-var families = []string{"audit.", "client.", "judge.", "lab.", "llm.", "policy.", "tool.", "vault.", "work."}
+// families are the first parts of all kinds that can exist, each with its dot.
+var families = kindPrefixes()
+
+func kindPrefixes() []string {
+	out := services.Families()
+	for i := range out {
+		out[i] += "."
+	}
+	return out
+}
 
 // checker collects the findings about one stack.
 type checker struct {

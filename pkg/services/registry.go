@@ -1,0 +1,77 @@
+package services
+
+import "github.com/binnacle-mesh/binnacle/pkg/core/contract"
+
+// Names of the services.
+const (
+	Audit         = "audit"
+	Gateway       = contract.CallerExecutor
+	Judge         = "judge"
+	LLMRouter     = "llm-router"
+	Policy        = "policy"
+	SessionRunner = "session-runner"
+	VaultBroker   = "vault-broker"
+
+	// Provision is the identity that makes streams and publishes keys. It is no
+	// service: it declares nothing and serves nobody.
+	Provision = "provision"
+)
+
+// Queries for views.
+const (
+	viewVerb = "view"
+	// KeysVerb is the query for the view of keys, which package run serves for
+	// every service.
+	KeysVerb = "keys_view"
+)
+
+// all is the registry. Its order is that of the built-in policy's scopes and of
+// replay's report; both are recorded or compared, so add at the end.
+var all = []Service{
+	{
+		Name: Audit, Executes: true, Slots: 1, Content: true, State: true,
+		Kinds:   []Kind{{Prefix: "audit"}},
+		Uses:    []string{contract.UseCheckpoint, contract.UseManifest, contract.UseReceipt},
+		Views:   []View{{Name: "audit.view", Path: Audit, Verb: viewVerb}},
+		Queried: []string{Judge, LLMRouter, Policy},
+	},
+	{
+		Name: Gateway, Executes: true, Instance: "gw", Slots: 4, Content: true,
+		Uses:  []string{contract.UseReceipt}, // of calls that their callers execute
+		Files: []string{"token.pub", "webhook.seed"},
+		Views: []View{{Name: "gateway.catalog", Path: Gateway}, {Name: "gateway.authority", Path: "gateway-authority"}},
+	},
+	{
+		Name: SessionRunner, Executes: true, Slots: 8,
+		Kinds: []Kind{{Prefix: "tool", Scope: "tools:call"}},
+		Uses:  []string{contract.UseReceipt},
+	},
+	{
+		Name: LLMRouter, Executes: true, Slots: 8, Content: true,
+		Kinds: []Kind{{Prefix: "client", Scope: "tools:call", Callers: true}, {Prefix: "llm", Scope: "llm:call"}},
+		Uses:  []string{contract.UseReceipt},
+		Views: []View{{Name: "llm.usage", Path: LLMRouter, Verb: viewVerb}},
+	},
+	{
+		Name: VaultBroker, Executes: true, Slots: 1, State: true,
+		Kinds:   []Kind{{Prefix: "vault", Scope: "vault:write"}},
+		Uses:    []string{contract.UseReceipt},
+		Files:   []string{"vault.kek", "vault.seal"},
+		Queried: []string{Audit, Judge, LLMRouter},
+	},
+	{
+		Name: Judge, Executes: true, Slots: 2, Content: true,
+		Kinds: []Kind{{Prefix: "judge", Scope: "judge:run"}},
+		Uses:  []string{contract.UseReceipt},
+	},
+	{
+		Name: Policy, Executes: true, Slots: 8,
+		Kinds: []Kind{{Prefix: "policy", Scope: "policy:admin"}},
+		Uses:  []string{contract.UseDecision, contract.UseReceipt},
+		Files: []string{"p0.json"},
+		Views: []View{{Name: "policy.state", Path: Policy, Verb: viewVerb}, {Name: "policy.budget", Path: "policy-budget", Verb: "budget_view"},
+			{Name: "policy.starts", Path: "policy-starts", Verb: "starts_view"}},
+	},
+	{Name: "lab", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "lab"}}},
+	{Name: "work", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "work"}}},
+}

@@ -1,0 +1,139 @@
+package services
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// TestRegistry: the values are consistent with each other.
+func TestRegistry(t *testing.T) {
+	seen := map[string]string{}
+	once := func(what, key, owner string) {
+		if was, ok := seen[what+" "+key]; ok {
+			t.Errorf("%s %q is %s's and %s's", what, key, was, owner)
+		}
+		seen[what+" "+key] = owner
+	}
+	for _, s := range All() {
+		once("name", s.Name, s.Name)
+		once("account", s.Account(), s.Name)
+		if !contract.Token(s.Name) || s.Name != strings.ToLower(s.Name) || s.Name == Provision {
+			t.Errorf("name %q is no lower-case token of a subject, or taken", s.Name)
+		}
+		for _, k := range s.Kinds {
+			once("kind prefix", k.Prefix, s.Name)
+			if !contract.Token(k.Prefix) || !s.Executes || s.Reserved && k.Scope != "" {
+				t.Errorf("%s: kind prefix %q has no executor, or is no token", s.Name, k.Prefix)
+			}
+		}
+		for _, v := range append(slices.Clone(s.Views), s.KeysView()) {
+			once("view", v.Name, s.Name)
+			once("view's path", v.Path, s.Name)
+			if got, of, ok := ViewAt(v.Path); ok == s.Reserved || ok && (of != s.Name || got != v) {
+				t.Errorf("the view at %s is %v of %s, want %v of %s", v.Path, got, of, v, s.Name)
+			}
+		}
+		if s.Reserved {
+			if s.Slots != 0 || len(s.Uses)+len(s.Files)+len(s.Views)+len(s.Queried) > 0 || s.State || s.Content || s.Instance != "" {
+				t.Errorf("%s is reserved and has more than a name", s.Name)
+			}
+			continue
+		}
+		if s.Slots < 1 || s.Slots > 8 {
+			t.Errorf("%s: %d slots; bus.Live looks for 1 to 8", s.Name, s.Slots)
+		}
+		if s.State && s.Slots != 1 {
+			t.Errorf("%s has a folder and %d slots: two instances cannot share a folder", s.Name, s.Slots)
+		}
+		if s.Executes && !slices.Contains(s.Uses, contract.UseReceipt) {
+			t.Errorf("%s executes calls and cannot sign receipts", s.Name)
+		}
+		for _, q := range s.Queried {
+			if of, ok := Get(q); !ok || of.Reserved || q == s.Name || q == Gateway {
+				t.Errorf("%s is queried by %q", s.Name, q)
+			}
+		}
+	}
+	if decides := names(all, func(s *Service) bool { return slices.Contains(s.Uses, contract.UseDecision) }); !slices.Equal(decides, []string{Policy}) {
+		t.Errorf("%v sign decisions; the verifier takes policy's alone", decides)
+	}
+	if signs := names(all, func(s *Service) bool { return slices.Contains(s.Uses, contract.UseCheckpoint) }); !slices.Equal(signs, []string{Audit}) {
+		t.Errorf("%v sign checkpoints; the verifier takes audit's alone", signs)
+	}
+}
+
+// TestReleased: names that releases have recorded are still there. A ledger holds
+// them in subjects, intents, kinds and key documents, so none is ever removed.
+func TestReleased(t *testing.T) {
+	for what, c := range map[string]struct{ have, want []string }{
+		"executors":          {Executors(), []string{"audit", "gateway", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}},
+		"programs":           {Names(), []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}},
+		"readers of content": {ContentReaders(), []string{"audit", "gateway", "judge", "llm-router"}},
+		"families of kinds":  {Families(), []string{"audit", "client", "judge", "lab", "llm", "policy", "tool", "vault", "work"}},
+		"stateful":           {Stateful(), []string{"audit", "vault-broker"}},
+	} {
+		for _, w := range c.want {
+			if !slices.Contains(c.have, w) {
+				t.Errorf("%s are %v, without %s", what, c.have, w)
+			}
+		}
+		if !slices.IsSorted(c.have) {
+			t.Errorf("%s are not sorted: %v", what, c.have)
+		}
+	}
+	if slices.Contains(Expected(), Gateway) || len(Expected()) != len(Names())-1 {
+		t.Errorf("a gateway expects %v", Expected())
+	}
+	var paths []string
+	for _, v := range Views() {
+		paths = append(paths, v.Path)
+	}
+	for _, p := range []string{"audit", "gateway", "gateway-authority", "llm-router", "policy", "policy-budget", "policy-starts"} {
+		if !slices.Contains(paths, p) {
+			t.Errorf("no view at %s", p)
+		}
+	}
+}
+
+func TestKindOf(t *testing.T) {
+	for kind, want := range map[string]string{"tool.upper": "tools:call", "llm.chat": "llm:call", "judge.score": "judge:run", "policy.freeze": "policy:admin", "client.f": "tools:call"} {
+		if k, ok := KindOf(kind); !ok || k.Scope != want || !strings.HasPrefix(kind, k.Prefix+".") || k.Callers != (k.Prefix == "client") {
+			t.Errorf("%s belongs to %v, %v", kind, k, ok)
+		}
+	}
+	if k, ok := KindOf("work.start"); !ok || k.Scope != "" {
+		t.Errorf("work.start belongs to %v, %v; want a reserved family", k, ok)
+	}
+	for _, kind := range []string{"", "tool", "upper", "toolx.y", ".tool", "nobody.x"} {
+		if k, ok := KindOf(kind); ok {
+			t.Errorf("%q belongs to %v", kind, k)
+		}
+	}
+	for _, k := range Kinds() {
+		if k.Scope == "" {
+			t.Errorf("%s has no scope and is listed among the kinds of which there are calls", k.Prefix)
+		}
+	}
+}
+
+// TestCopies: what is returned can be changed without changing the registry.
+func TestCopies(t *testing.T) {
+	All()[0].Name = "changed"
+	Names()[0] = "changed"
+	Views()[0].Name = "changed"
+	if s, ok := Get(Audit); !ok || s.Name != Audit || Names()[0] != Audit || Views()[0].Name != "audit.view" {
+		t.Error("a caller can change the registry")
+	}
+	if _, ok := Get("nobody"); ok {
+		t.Error("a service that does not exist is found")
+	}
+	if _, _, ok := ViewAt("nobody"); ok {
+		t.Error("a view that does not exist is found")
+	}
+	if a := AccountOf(LLMRouter); a != "SVC_LLM_ROUTER" {
+		t.Error(a)
+	}
+}

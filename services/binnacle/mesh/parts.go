@@ -1,0 +1,162 @@
+package mesh
+
+import (
+	"crypto/ed25519"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/audit/audit"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/judge/judge"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
+)
+
+// parts are the services of a mesh in one process, by name: each one's type, and
+// what configures it from the mesh's own configuration. TestParts compares them
+// with the registry, package services.
+var parts = []part{
+	of(func(b *setup, s *audit.Service) error {
+		s.Config = audit.Config{Dir: filepath.Join(b.dir, "audit"), Durability: b.durability()}
+		return nil
+	}),
+	of(func(b *setup, s *gateway.Service) error { return b.gateway(&s.Config) }),
+	of[judge.Service](nil),
+	of(func(b *setup, s *llmrouter.Service) error {
+		s.Config = b.cfg.LLM
+		return nil
+	}),
+	of(func(b *setup, s *policy.Service) error {
+		s.Config = policy.Config{P0File: b.ring.Path("p0.json"), P1Files: b.cfg.Policies}
+		return nil
+	}),
+	of(func(b *setup, s *sessionrunner.Service) error {
+		s.Config = sessionrunner.Config{PacksDir: b.cfg.Packs, StateDir: filepath.Join(b.dir, "sandbox"),
+			Containerd: b.cfg.Containerd, Noop: b.cfg.Noop, Limit: runnerLimit(b.cfg)}
+		return os.MkdirAll(s.Config.StateDir, 0o711)
+	}),
+	of(func(b *setup, s *vaultbroker.Service) error { return b.vault(&s.Config) }),
+}
+
+// part is one service of a mesh in one process.
+type part struct {
+	fresh     func() run.Service                  // without configuration
+	configure func(b *setup, s run.Service) error // nil for a service that needs none
+}
+
+// of makes the part of a service of type *S.
+func of[S any, P interface {
+	*S
+	run.Service
+}](configure func(b *setup, s P) error) part {
+	p := part{fresh: func() run.Service { return P(new(S)) }}
+	if configure != nil {
+		p.configure = func(b *setup, s run.Service) error { return configure(b, s.(P)) }
+	}
+	return p
+}
+
+// Declarations is what every service needs of the bus.
+func Declarations() []bus.Declaration {
+	out := make([]bus.Declaration, len(parts))
+	for i, p := range parts {
+		out[i] = p.fresh().Declaration()
+	}
+	return out
+}
+
+// setup is what services are configured from.
+type setup struct {
+	cfg       *Config
+	dir       string // absolute path of cfg.Dir
+	ring      *keyring.Ring
+	listening func(addr string) // receives the gateway's address
+}
+
+// services makes every service of the mesh, by name.
+func (b *setup) services() (map[string]run.Service, error) {
+	out := make(map[string]run.Service, len(parts))
+	for _, p := range parts {
+		s := p.fresh()
+		name := s.Declaration().Service
+		if p.configure != nil {
+			if err := p.configure(b, s); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		out[name] = s
+	}
+	return out, nil
+}
+
+// durability is the mode's name; see DESIGN.md of audit.
+func (b *setup) durability() string {
+	if b.cfg.Power {
+		return "power"
+	}
+	return "process"
+}
+
+func (b *setup) gateway(c *gateway.Config) error {
+	token, err := tokenPublic(b.ring)
+	if err != nil {
+		return err
+	}
+	var webhookKey []byte
+	if b.cfg.Webhook != "" {
+		if webhookKey, err = b.ring.Seed("webhook.seed"); err != nil {
+			return err
+		}
+	}
+	*c = gateway.Config{TLSCert: b.cfg.TLSCert, TLSKey: b.cfg.TLSKey, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, WebhookKey: webhookKey,
+		Addr: b.cfg.Addr, TokenKey: token, Durability: b.durability(), Version: Version, Expect: services.Expected(), Listening: b.listening}
+	return nil
+}
+
+func (b *setup) vault(c *vaultbroker.Config) error {
+	kek := b.cfg.VaultKEK
+	if kek == nil {
+		var err error
+		if kek, err = b.ring.Seed("vault.kek"); err != nil {
+			return err
+		}
+	}
+	sealSeed, err := b.ring.Seed("vault.seal")
+	if err != nil {
+		return err
+	}
+	*c = vaultbroker.Config{Dir: filepath.Join(b.dir, "vault"), KEK: kek, SealSeed: sealSeed}
+	return private.Mkdir(c.Dir)
+}
+
+// runnerLimit lets the no-op of benchmarks run wide; real packs are bounded
+// by what a host can isolate at once.
+func runnerLimit(cfg *Config) int {
+	if cfg.Noop {
+		return 256
+	}
+	return 0
+}
+
+func tokenPublic(ring *keyring.Ring) (ed25519.PublicKey, error) {
+	raw, err := os.ReadFile(ring.Path("token.pub"))
+	if err != nil {
+		return nil, err
+	}
+	b, err := hex.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil || len(b) != ed25519.PublicKeySize {
+		return nil, errors.New("token.pub does not hold an Ed25519 public key in hex")
+	}
+	return b, nil
+}

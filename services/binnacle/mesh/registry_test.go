@@ -1,0 +1,178 @@
+package mesh
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+)
+
+const root = "../../.."
+
+// TestParts: the services of a mesh in one process are those of the registry, and
+// each declares of the bus what the registry says.
+func TestParts(t *testing.T) {
+	decls := Declarations()
+	var names []string
+	for _, d := range decls {
+		names = append(names, d.Service)
+		s, ok := services.Get(d.Service)
+		if !ok {
+			t.Errorf("%s is not in package services", d.Service)
+			continue
+		}
+		if d.Slots != s.Slots || d.Prefix != s.Instance {
+			t.Errorf("%s declares %d slots and instances %q; the registry says %d and %q", d.Service, d.Slots, d.Prefix, s.Slots, s.Instance)
+		}
+		takes := slices.ContainsFunc(d.Work, func(w bus.Work) bool { return slices.Equal(w.Filters, []string{bus.AllowedFilter(d.Service)}) })
+		if len(s.Kinds) > 0 && s.Kinds[0].Scope != "" && !takes {
+			t.Errorf("%s executes calls of kind %s.… and declares no work of its own", d.Service, s.Kinds[0].Prefix)
+		}
+		if takes && !s.Executes {
+			t.Errorf("%s takes allowed calls and is no executor by the registry", d.Service)
+		}
+	}
+	if !slices.Equal(names, services.Names()) {
+		t.Errorf("parts are %v, the registry has %v", names, services.Names())
+	}
+}
+
+// TestBuildLists: the programs that make and the images' build find are those of
+// the registry, and images have a folder of keys for each.
+func TestBuildLists(t *testing.T) {
+	mains, err := filepath.Glob(filepath.Join(root, "services/*/main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var folders []string
+	for _, m := range mains {
+		if name := filepath.Base(filepath.Dir(m)); name != "binnacle" {
+			folders = append(folders, name)
+		}
+	}
+	want := services.Names()
+	if !slices.Equal(folders, want) {
+		t.Errorf("folders of services are %v, the registry has %v", folders, want)
+	}
+	out, err := exec.Command("make", "-s", "-C", root, "--eval", "print-services: ; @echo $(SERVICES)", "print-services").CombinedOutput()
+	if err != nil || !slices.Equal(slices.Sorted(slices.Values(strings.Fields(string(out)))), want) {
+		t.Errorf("make builds %s (%v), the registry has %v", out, err, want)
+	}
+	built, images := t.TempDir(), filepath.Join(t.TempDir(), "out")
+	for _, f := range append(slices.Clone(want), "nats-server", "balancer", "../binnacle", "../packs/x") {
+		path := filepath.Join(built, "svc", f)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command(filepath.Join(root, "deploy/images/build"), "--from", built, images).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for folder, want := range map[string][]string{"bin": append(slices.Clone(want), "balancer", "binnacle", "nats-server"), "owned/keys": append(slices.Clone(want), "nats", "provision")} {
+		slices.Sort(want)
+		var have []string
+		entries, err := os.ReadDir(filepath.Join(images, folder))
+		for _, e := range entries {
+			have = append(have, e.Name())
+		}
+		if err != nil || !slices.Equal(have, want) {
+			t.Errorf("images have %v in %s (%v), want %v", have, folder, err, want)
+		}
+	}
+}
+
+// composeFile is as much of docker-compose.yaml as the registry determines.
+type composeFile struct {
+	Keys     composeService `yaml:"x-keys"`
+	Services map[string]composeService
+	Volumes  map[string]any
+}
+
+type composeService struct {
+	Image   string
+	Command []string
+	Build   struct {
+		Args map[string]string
+	}
+	Volumes     []string
+	Tmpfs       []string
+	Healthcheck map[string]any
+	Restart     string
+}
+
+// helpers are the containers that are no service of the registry.
+var helpers = []string{"balancer", "cli", "init", "keys", "nats", "provision", "recover"}
+
+// TestCompose: docker-compose.yaml runs every service of the registry from an image
+// of its own, with its keys and no other's, and a volume for its folder if it has one.
+func TestCompose(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc composeFile
+	if err := yaml.Unmarshal(raw, &doc); err != nil {
+		t.Fatal(err)
+	}
+	for name := range doc.Services {
+		if s, ok := services.Get(name); !slices.Contains(helpers, name) && (!ok || s.Reserved) {
+			t.Errorf("service %s is not in package services", name)
+		}
+	}
+	for _, s := range services.Programs() {
+		for _, what := range faults(&doc, &s) {
+			t.Errorf("service %s: %s", s.Name, what)
+		}
+	}
+	nobody := services.Service{Name: "nobody", Slots: 1}
+	if len(faults(&doc, &nobody)) == 0 {
+		t.Error("a service that is not in the file would be found complete")
+	}
+}
+
+// faults lists what the file lacks, or has too much, for one service.
+func faults(doc *composeFile, s *services.Service) (out []string) {
+	c, ok := doc.Services[s.Name]
+	if !ok {
+		return []string{"is not in the file"}
+	}
+	keys := "keys-" + s.Name
+	if c.Image != "binnacle/"+s.Name+":local" || c.Build.Args["PROGRAM"] != s.Name {
+		out = append(out, "runs image "+c.Image+" of program "+c.Build.Args["PROGRAM"])
+	}
+	if len(c.Healthcheck) == 0 || c.Restart == "" {
+		out = append(out, "lacks <<: *service or a health check")
+	}
+	if !slices.Contains(doc.Keys.Volumes, keys+":/keys/"+s.Name) {
+		out = append(out, "x-keys does not mount "+keys)
+	}
+	if _, ok := doc.Volumes[keys]; !ok {
+		out = append(out, "volumes lack "+keys)
+	}
+	state := false
+	for _, v := range c.Volumes {
+		switch source, at, _ := strings.Cut(v, ":"); {
+		case at == "/state":
+			_, state = doc.Volumes[source]
+		case strings.HasPrefix(source, "keys-") && v != keys+":/run/secrets:ro":
+			out = append(out, "mounts "+v)
+		}
+	}
+	if !slices.Contains(c.Volumes, keys+":/run/secrets:ro") {
+		out = append(out, "does not mount its keys, "+keys+":/run/secrets:ro")
+	}
+	if state != s.State {
+		out = append(out, "has a volume at /state: "+strings.Join(c.Volumes, " ")+", against the registry")
+	}
+	return out
+}
