@@ -12,7 +12,11 @@ require (
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
+	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
+	github.com/go-logr/logr v1.4.4 // indirect
+	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.30.0 // indirect
@@ -25,7 +29,15 @@ require (
 	github.com/tidwall/gjson v1.20.0 // indirect
 	github.com/tidwall/match v1.1.1 // indirect
 	github.com/tidwall/pretty v1.2.0 // indirect
+	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
+	go.opentelemetry.io/otel v1.46.0 // indirect
+	go.opentelemetry.io/otel/exporters/otlp/otlptrace v1.46.0 // indirect
+	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp v1.46.0 // indirect
+	go.opentelemetry.io/otel/metric v1.46.0 // indirect
+	go.opentelemetry.io/otel/sdk v1.46.0 // indirect
+	go.opentelemetry.io/otel/trace v1.46.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260819154853-08b0e4226688 // indirect
@@ -49,8 +61,26 @@ require (
 	golang.org/x/tools v0.52.0 // indirect
 )
 
+replace github.com/binnacle-mesh/binnacle/examples/packs => ../examples/packs
+
 replace github.com/binnacle-mesh/binnacle/pkg => ../pkg
 
 replace github.com/binnacle-mesh/binnacle/pkg/core => ../pkg/core
 
 replace github.com/binnacle-mesh/binnacle/schemas => ../schemas
+
+replace github.com/binnacle-mesh/binnacle/services/audit => ../services/audit
+
+replace github.com/binnacle-mesh/binnacle/services/binnacle => ../services/binnacle
+
+replace github.com/binnacle-mesh/binnacle/services/gateway => ../services/gateway
+
+replace github.com/binnacle-mesh/binnacle/services/judge => ../services/judge
+
+replace github.com/binnacle-mesh/binnacle/services/llm-router => ../services/llm-router
+
+replace github.com/binnacle-mesh/binnacle/services/policy => ../services/policy
+
+replace github.com/binnacle-mesh/binnacle/services/session-runner => ../services/session-runner
+
+replace github.com/binnacle-mesh/binnacle/services/vault-broker => ../services/vault-broker

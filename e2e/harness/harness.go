@@ -58,6 +58,14 @@ func Bin(t testing.TB, name string) string {
 	return p
 }
 
+// bin returns the path of a program of the mesh, in Options.Bin or bin.
+func (m *Mesh) bin(name string) string {
+	if m.opts.Bin != "" {
+		return filepath.Join(m.opts.Bin, name)
+	}
+	return Bin(m.T, name)
+}
+
 // Options configures a mesh.
 type Options struct {
 	Noop       bool
@@ -73,6 +81,7 @@ type Options struct {
 	Dir        string   // state folder; default a folder of the test
 	Flags      []string // of `up`
 	Mirror     bool     // keep a mirror of the ledger (one process per service)
+	Bin        string   // folder of the built programs; default bin of the repository
 }
 
 // Mesh is a running mesh.
@@ -147,7 +156,7 @@ func One(t testing.TB, o Options) *Mesh {
 // for /readyz. It uses the administrator's token of an earlier start.
 func OneUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "one", o)
-	argv := []string{Bin(t, "binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", m.packs()}
+	argv := []string{m.bin("binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", m.packs()}
 	if o.Webhook != "" {
 		argv = append(argv, "--approval-webhook", o.Webhook)
 	}
@@ -213,7 +222,7 @@ func Processes(t testing.TB, o Options) *Mesh {
 // not wait for /readyz. It uses the administrator's token of an earlier start.
 func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "processes", o)
-	binnacle := Bin(t, "binnacle")
+	binnacle := m.bin("binnacle")
 	m.run(binnacle, "init", "--data", m.Dir)
 	natsAddr := ports.Free(t)
 	m.NATS = "nats://" + natsAddr
@@ -232,7 +241,7 @@ func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	if err := os.WriteFile(path, conf, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.Start("nats", []string{Bin(t, "svc/nats-server"), "-c", path}, nil)
+	m.Start("nats", []string{m.bin("svc/nats-server"), "-c", path}, nil)
 	argv := []string{binnacle, "provision", "--data", m.Dir, "--nats", m.NATS}
 	if o.Mirror {
 		argv = append(argv, "--mirror")
@@ -249,7 +258,7 @@ func ProcessesUnready(t testing.TB, o Options) *Mesh {
 // "nats-3", with three replicas of everything.
 func Cluster(t testing.TB, o Options) *Mesh {
 	m := base(t, "cluster", o)
-	binnacle := Bin(t, "binnacle")
+	binnacle := m.bin("binnacle")
 	m.run(binnacle, "init", "--data", m.Dir)
 	var addrs, routes []string
 	for range 3 {
@@ -267,7 +276,7 @@ func Cluster(t testing.TB, o Options) *Mesh {
 		if err := os.WriteFile(path, m.run(binnacle, args...), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		m.Start(name, []string{Bin(t, "svc/nats-server"), "-c", path}, nil)
+		m.Start(name, []string{m.bin("svc/nats-server"), "-c", path}, nil)
 	}
 	m.Start("provision", []string{binnacle, "provision", "--data", m.Dir, "--nats", m.NATS, "--replicas", "3"}, nil)
 	for _, s := range Services {
@@ -310,7 +319,7 @@ func (m *Mesh) StartService(name, service string) {
 	case "policy":
 		env = append(env, "BINNACLE_POLICY="+strings.Join(m.opts.Policies, ","))
 	}
-	m.Start(name, []string{Bin(m.T, "svc/"+service)}, env)
+	m.Start(name, []string{m.bin("svc/" + service)}, env)
 }
 
 func (m *Mesh) run(name string, args ...string) []byte {
@@ -566,7 +575,7 @@ func (m *Mesh) CLI(args ...string) (string, error) { return m.CLIStdin("", args.
 
 // CLIStdin is CLI with standard input.
 func (m *Mesh) CLIStdin(stdin string, args ...string) (string, error) {
-	cmd := exec.Command(Bin(m.T, "binnacle"), args...)
+	cmd := exec.Command(m.bin("binnacle"), args...)
 	cmd.Env = append(os.Environ(), m.Env()...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var errOut bytes.Buffer
@@ -594,7 +603,7 @@ func (m *Mesh) TokenFor(actor string, scopes ...string) string {
 
 // As returns the mesh with another credential for requests and commands.
 func (m *Mesh) As(token string) *Mesh {
-	return &Mesh{T: m.T, Name: m.Name, Addr: m.Addr, Dir: m.Dir, Token: token, NATS: m.NATS}
+	return &Mesh{T: m.T, Name: m.Name, Addr: m.Addr, Dir: m.Dir, Token: token, NATS: m.NATS, opts: Options{Bin: m.opts.Bin}}
 }
 
 // AgreedKey creates a virtual key that calls as actor, after actor has consented.
