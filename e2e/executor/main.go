@@ -4,9 +4,10 @@ package main
 
 import (
 	"github.com/binnacle-mesh/binnacle/e2e/executor/beacon"
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
 func main() {
-	run.Main(beacon.Name, func(run.Keys) (run.Service, error) { return &beacon.Service{}, nil })
+	run.Main(beacon.Name, func(run.Keys, *config.Config) (run.Service, error) { return &beacon.Service{}, nil })
 }
