@@ -270,7 +270,7 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 func claimOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed, by string) *contract.Event {
 	s := contract.Started{CallID: a.Call.ID, DecisionID: a.Decision.ID, ExecutedBy: by, IntentID: a.Decision.Intent.ID}
 	claim := m.New(contract.EventEffectStarted, e.Session, contract.Bytes(&s), e)
-	claim.ID = contract.IDSession + a.Call.ID
+	claim.ID = contract.IDStart + a.Call.ID
 	return claim
 }
 

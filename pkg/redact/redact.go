@@ -24,23 +24,14 @@ import (
 // use. A nil Redactor removes nothing.
 type Redactor struct{ secrets []*secret }
 
-// New returns a Redactor of the values, by name. A value is searched for
-// without the white space around it; each line of 16 bytes or more of a value
-// of several lines is searched for by itself too. Values of less than MinLen
-// bytes are ignored, and those of less than 6 bytes are found only where no
-// letter or digit adjoins them.
-func New(values map[string]string) *Redactor {
-	var r *Redactor
-	for name, v := range values {
-		r = r.With(name, v)
-	}
-	return r
-}
-
 // MinLen is the length in bytes of the shortest value that is searched for.
 const MinLen = 4
 
-// With returns a Redactor of r's secrets and one more.
+// With returns a Redactor of r's secrets and one more. The value is searched for
+// without the white space around it; each line of 16 bytes or more of a value
+// of several lines is searched for by itself too. A value of less than MinLen
+// bytes is ignored, and one of less than 6 bytes is found only where no letter
+// or digit adjoins it.
 func (r *Redactor) With(name, value string) *Redactor {
 	s := compiled(name, value)
 	if s == nil || r != nil && slices.Contains(r.secrets, s) {

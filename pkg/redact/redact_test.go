@@ -284,3 +284,12 @@ func BenchmarkJSON(b *testing.B) {
 		})
 	}
 }
+
+// New returns a Redactor of the values, by name.
+func New(values map[string]string) *Redactor {
+	var r *Redactor
+	for name, v := range values {
+		r = r.With(name, v)
+	}
+	return r
+}

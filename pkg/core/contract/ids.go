@@ -1,25 +1,28 @@
 package contract
 
+import "github.com/binnacle-mesh/binnacle/pkg/core/sign"
+
 // The prefixes of ids. The rest of an id is 26 random characters, or the id of
 // the call it belongs to (for IDSecretFact, of the event it belongs to). The
-// prefix "k-" has two meanings; an event id has the second one, every other id
-// the first.
+// prefixes "k-" and "s-" have two meanings; an event id has the second one, every
+// other id the first.
 const (
-	IDBreakGlass = "b-"  // a use of break-glass
-	IDCall       = "c-"  // a call
-	IDCancel     = "x-"  // the event that requests a cancellation
-	IDConform    = "cr-" // a conformance report
-	IDDecision   = "d-"  // a decision
-	IDDelegation = "g-"  // a delegation
-	IDEscalation = "q-"  // an escalation, which waits for approval
-	IDFreeze     = "f-"  // a freeze of all executors
-	IDFreezeAck  = "k-"  // the event that acknowledges a freeze; only event ids have this meaning
-	IDIntent     = "i-"  // an execution intent
-	IDKey        = "k-"  // a signing or sealing key
-	IDOutcome    = "o-"  // the event that records a report after the outcome
-	IDProposal   = "p-"  // the event that proposes a call
-	IDReceipt    = "r-"  // a receipt, and the event that records it
-	IDSecretFact = "v-"  // the event that records whether a requested secret was released
-	IDSession    = "s-"  // a session
-	IDVirtualKey = "bk-" // a virtual key's secret
+	IDBreakGlass = "b-"           // a use of break-glass
+	IDCall       = "c-"           // a call
+	IDCancel     = "x-"           // the event that requests a cancellation
+	IDConform    = "cr-"          // a conformance report
+	IDDecision   = "d-"           // a decision
+	IDDelegation = "g-"           // a delegation
+	IDEscalation = "q-"           // an escalation, which waits for approval
+	IDFreeze     = "f-"           // a freeze of all executors
+	IDFreezeAck  = "k-"           // the event that acknowledges a freeze; only event ids have this meaning
+	IDIntent     = "i-"           // an execution intent
+	IDKey        = sign.KIDPrefix // a signing or sealing key
+	IDOutcome    = "o-"           // the event that records a report after the outcome
+	IDProposal   = "p-"           // the event that proposes a call
+	IDReceipt    = "r-"           // a receipt, and the event that records it
+	IDSecretFact = "v-"           // the event that records whether a requested secret was released
+	IDSession    = "s-"           // a session
+	IDStart      = "s-"           // the event that claims a call, or expires it; only event ids have this meaning
+	IDVirtualKey = "bk-"          // a virtual key's secret
 )

@@ -31,14 +31,3 @@ func (e *Event) CheckData() error {
 	}
 	return nil
 }
-
-// SchemaDigests returns the schemas that CheckData uses: for each schema file, by
-// its path below schemas, the SHA-256 of the file in hex. The caller owns the
-// map.
-func SchemaDigests() map[string]string {
-	out := map[string]string{}
-	for id, s := range schemas {
-		out[fmt.Sprintf("events/%s/%s.v%d.json", id.owner, id.name, id.version)] = s.digest
-	}
-	return out
-}

@@ -138,7 +138,7 @@ func (c *callState) start(e *contract.Event, s *contract.Started) error {
 		return errors.New("starts something else than was allowed")
 	}
 	owner := c.decision.Intent.Executor
-	if e.Name == "start_expired" {
+	if e.Name == contract.EventStartExpired {
 		owner = "policy"
 	}
 	if e.Service() != owner {

@@ -26,22 +26,22 @@ type data struct {
 func decode(e *contract.Event) (d data, err error) {
 	var doc canon.Document
 	switch e.Name {
-	case "call_proposed":
+	case contract.EventCallProposed:
 		d.call = &contract.Call{}
 		doc = d.call
-	case "allowed":
+	case contract.EventAllowed:
 		d.allowed = &contract.Allowed{}
 		doc = d.allowed
-	case "escalated":
+	case contract.EventEscalated:
 		d.escalated = &contract.Escalated{}
 		doc = d.escalated
-	case "approval_recorded":
+	case contract.EventApprovalRecorded:
 		d.approval = &contract.Approval{}
 		doc = d.approval
-	case "effect_started", "start_expired":
+	case contract.EventEffectStarted, contract.EventStartExpired:
 		d.started = &contract.Started{}
 		doc = d.started
-	case "effect_recorded":
+	case contract.EventEffectRecorded:
 		d.recorded = &contract.Recorded{}
 		doc = d.recorded
 	default:
@@ -108,7 +108,7 @@ func newSystem(rootKID string) system {
 
 // isSystem reports whether apply processes the event.
 func isSystem(e *contract.Event) bool {
-	return e.Name == "key_published" || e.Name == "key_revoked" || e.Name == "policy_activated"
+	return e.Name == contract.EventKeyPublished || e.Name == contract.EventKeyRevoked || e.Name == contract.EventPolicyActivated
 }
 
 // apply applies the next trust or policy event, in the order of the ledger. files
@@ -128,7 +128,7 @@ func (s *system) applyKey(e *contract.Event) error {
 	if err := contract.Decode(e.Data, &k); err != nil {
 		return fmt.Errorf("event %s: %w", e.ID, err)
 	}
-	if k.Revoked != (e.Name == "key_revoked") || k.Tenant != e.Tenant {
+	if k.Revoked != (e.Name == contract.EventKeyRevoked) || k.Tenant != e.Tenant {
 		return fmt.Errorf("event %s: does not say what its name says", e.ID)
 	}
 	return s.reg.Apply(k, e.Lamport)

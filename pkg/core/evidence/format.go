@@ -249,17 +249,6 @@ func renderTar(to io.Writer, files map[string][]byte) error {
 	return w.Close()
 }
 
-func writeTar(files map[string][]byte) ([]byte, error) {
-	size := 1024
-	for _, f := range files {
-		size += 1024 + len(f)
-	}
-	var b bytes.Buffer
-	b.Grow(size)
-	err := renderTar(&b, files)
-	return b.Bytes(), err
-}
-
 // sameTar is an io.Writer that compares what is written with want, so that
 // comparing needs no second copy of a pack.
 type sameTar struct {

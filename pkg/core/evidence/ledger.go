@@ -188,11 +188,11 @@ func (l *authentic) read(b []byte) error {
 	if err := e.CheckData(); err != nil {
 		return fmt.Errorf("event %s: %w", e.ID, err)
 	}
-	if !isSystem(e) && e.Name != "log_epoch_opened" {
+	if !isSystem(e) && e.Name != contract.EventLogEpochOpened {
 		return nil
 	}
 	e.Data = bytes.Clone(e.Data) // the slice aliases b, which the next line overwrites
-	if e.Name == "log_epoch_opened" {
+	if e.Name == contract.EventLogEpochOpened {
 		return l.epoch(e)
 	}
 	return l.apply(e, nil)
@@ -341,7 +341,7 @@ func (x *worker) follow(e *contract.Event) error {
 		}
 	}
 	s.events++
-	if e.Name == "effect_recorded" {
+	if e.Name == contract.EventEffectRecorded {
 		s.receipts++
 	}
 	if d.recorded != nil && d.recorded.Receipt.AttestedBy == contract.Caller {

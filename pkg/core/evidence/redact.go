@@ -64,16 +64,16 @@ func withhold(e *contract.Event, take func(c *contract.Content, part string) boo
 		rec  *contract.Recorded
 	)
 	switch e.Name {
-	case "call_proposed":
+	case contract.EventCallProposed:
 		call = &contract.Call{}
 		doc = call
-	case "allowed":
+	case contract.EventAllowed:
 		a := &contract.Allowed{}
 		doc, call = a, &a.Call
-	case "escalated":
+	case contract.EventEscalated:
 		x := &contract.Escalated{}
 		doc, call = x, &x.Call
-	case "effect_recorded":
+	case contract.EventEffectRecorded:
 		rec = &contract.Recorded{}
 		doc = rec
 	default:

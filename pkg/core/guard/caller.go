@@ -38,7 +38,7 @@ func toCaller(i *contract.ExecutionIntent, f *Facts) {
 // CallID returns the id of the call that the intent with this id belongs to, or
 // "" if intentID is not the id of an intent.
 func CallID(intentID string) string {
-	call, _ := strings.CutPrefix(intentID, "i-")
+	call, _ := strings.CutPrefix(intentID, contract.IDIntent)
 	if call == intentID {
 		return ""
 	}

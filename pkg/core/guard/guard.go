@@ -44,7 +44,7 @@ func Decide(in Inputs, key *sign.Key) contract.Decision {
 	f := contract.Bytes(&in.Facts)
 	d := contract.Decision{
 		Actor: in.Facts.Actor, ArgsDigest: in.Facts.ArgsDigest, CallID: in.CallID, CatalogDigest: in.Facts.CatalogDigest,
-		Client: in.Facts.Client, Facts: f, FactsDigest: sign.Digest(f), ID: "d-" + in.CallID,
+		Client: in.Facts.Client, Facts: f, FactsDigest: sign.Digest(f), ID: contract.IDDecision + in.CallID,
 		KID: key.KID, Kind: in.Facts.Kind, Lamport: int64(in.Lamport), Policies: in.Policies,
 		ReasonCode: v.Reason, Session: in.Facts.Session, Tenant: in.Facts.Tenant, Time: in.Facts.Now,
 		Tool: in.Facts.Tool, ToolDigest: in.Facts.ToolDigest, Verdict: v.Verdict,
@@ -62,7 +62,7 @@ func Decide(in Inputs, key *sign.Key) contract.Decision {
 
 // EscalationID returns the id of the ESCALATE decision on a call. The decision
 // that settles the escalation has the call's ordinary decision id.
-func EscalationID(callID string) string { return "q-" + callID }
+func EscalationID(callID string) string { return contract.IDEscalation + callID }
 
 // Redecide computes verdict, reason code and policy decision hash again from
 // recorded inputs. Replay compares them with the recorded decision; they are

@@ -53,9 +53,9 @@ func (n *Node) Canonical(c *canon.Codec) {
 // kinds maps event names to kinds of nodes. Other events are an ATTESTATION of
 // the service that produced them.
 var kinds = map[string]string{
-	"call_proposed": Intent, "secret_requested": Intent,
-	"effect_started": Effect, "effect_recorded": Effect,
-	"key_published": TrustEvent, "key_revoked": TrustEvent, "log_epoch_opened": TrustEvent, "policy_activated": TrustEvent,
+	contract.EventCallProposed: Intent, contract.EventSecretRequested: Intent,
+	contract.EventEffectStarted: Effect, contract.EventEffectRecorded: Effect,
+	contract.EventKeyPublished: TrustEvent, contract.EventKeyRevoked: TrustEvent, contract.EventLogEpochOpened: TrustEvent, contract.EventPolicyActivated: TrustEvent,
 }
 
 // Graph is built from the events of one session in the order of the ledger.
@@ -78,18 +78,18 @@ func (g *Graph) Add(e *contract.Event, stored []byte) {
 		kind = Attestation
 	}
 	parents := []string{e.Cause}
-	if e.Name == "effect_recorded" {
+	if e.Name == contract.EventEffectRecorded {
 		parents = append(parents, g.prev)
 		g.prev = e.ID
 	}
 	if g.Version > 1 {
 		switch e.Name {
-		case "approval_recorded":
+		case contract.EventApprovalRecorded:
 			if g.votes == nil {
 				g.votes = map[string][]string{}
 			}
 			g.votes[e.CallID] = append(g.votes[e.CallID], e.ID)
-		case "allowed", "effect_recorded":
+		case contract.EventAllowed, contract.EventEffectRecorded:
 			if votes := g.votes[e.CallID]; len(votes) > 0 {
 				parents = append(parents, votes...)
 				delete(g.votes, e.CallID)

@@ -19,7 +19,7 @@ import (
 
 // ID returns the id of a call's receipt. It is known before the outcome, so a
 // second receipt of the same call would have the same id.
-func ID(callID string) string { return "r-" + callID }
+func ID(callID string) string { return contract.IDReceipt + callID }
 
 // Tip is the end of a session's receipt chain, from which the next receipt
 // continues.

@@ -76,11 +76,14 @@ func Base64(s string) ([]byte, error) {
 	return base64.StdEncoding.Strict().DecodeString(s)
 }
 
-// KID returns the id of a public key: "k-" and the first 16 bytes of its SHA-256
+// KIDPrefix begins the id of each key.
+const KIDPrefix = "k-"
+
+// KID returns the id of a public key: KIDPrefix and the first 16 bytes of its SHA-256
 // in hex.
 func KID(public []byte) string {
 	h := sha256.Sum256(public)
-	return "k-" + hex.EncodeToString(h[:16])
+	return KIDPrefix + hex.EncodeToString(h[:16])
 }
 
 // Verify returns nil if sig is the signature, in the form of Sign, over domain

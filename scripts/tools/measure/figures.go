@@ -50,7 +50,7 @@ func (t *tree) figures() []figure {
 	}
 	out = append(out, t.complexity()...)
 	out = append(out, t.tests()...)
-	out = append(out, t.documents(), t.literals("event names", t.isEventName), t.literals("subjects", isSubject), t.literals("id prefixes", isPrefix))
+	out = append(out, t.documents(), t.literals("event names", t.isEventName), t.literals("subjects", isSubject), t.literals("id prefixes", t.isPrefix))
 	for i := range out {
 		out[i].enforced = enforced[out[i].name]
 	}

@@ -27,6 +27,8 @@ type tree struct {
 	root   string
 	files  []*file
 	events map[string]bool // names of events, from schemas/events
+
+	prefixes map[string]bool // of ids, from pkg/core/contract/ids.go
 }
 
 // generated is the line that marks generated files; see go help generate.
@@ -35,7 +37,7 @@ var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 // readTree parses every Go file under root but generated ones and what lies in
 // folders that git does not know (.cache, bin, data) or that hold test data.
 func readTree(root string) (*tree, error) {
-	t := &tree{root: root, events: map[string]bool{}}
+	t := &tree{root: root, events: map[string]bool{}, prefixes: map[string]bool{}}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -63,6 +65,13 @@ func readTree(root string) (*tree, error) {
 	for _, n := range names {
 		event, _, _ := strings.Cut(filepath.Base(n), ".")
 		t.events[event] = true
+	}
+	if err != nil {
+		return nil, err
+	}
+	ids, err := os.ReadFile(filepath.Join(root, "pkg/core/contract/ids.go"))
+	for _, m := range prefix.FindAllSubmatch(ids, -1) {
+		t.prefixes[string(m[1])] = true
 	}
 	return t, err
 }
@@ -109,7 +118,7 @@ func (f *file) under(dirs ...string) bool {
 // code lists the files of the product itself: no tests, tools, examples.
 func (t *tree) code(yield func(*file) bool) {
 	for _, f := range t.files {
-		if !f.test && f.under("pkg", "services", "schemas", "deploy") && !f.under("pkg/meshtest", "schemas/gen") && !yield(f) {
+		if !f.test && f.under("pkg", "services", "schemas", "deploy") && !f.under("pkg/meshtest", "pkg/eventlog/logtest", "schemas/gen") && !yield(f) {
 			return
 		}
 	}

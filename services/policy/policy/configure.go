@@ -20,12 +20,6 @@ import (
 //go:embed default.rego
 var defaultRego []byte
 
-// DefaultBundle returns the built-in P1 bundle, which is in force in a new mesh.
-// It allows calls by the scopes of the caller.
-func DefaultBundle() ([]byte, error) {
-	return rego.Build(map[string][]byte{"default.rego": defaultRego}, "", nil)
-}
-
 // nameDefault is the name of the bundle that comes from the configuration. It is
 // evaluated after all others.
 const (

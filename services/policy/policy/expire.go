@@ -51,7 +51,7 @@ func (s *expirer) expire(ctx context.Context, e *contract.Event) error {
 	}
 	d := &a.Decision
 	claim := s.emit.New(contract.EventStartExpired, e.Session, contract.Bytes(&contract.Started{CallID: d.CallID, DecisionID: d.ID, IntentID: d.Intent.ID}), e)
-	claim.ID = "s-" + d.CallID
+	claim.ID = contract.IDStart + d.CallID
 	h, err := execute.Look(ctx, s.emit.Log, e.Tenant, e.Session, e.CallID, d.Intent.Executor, 1)
 	if err != nil || h.Recorded {
 		return err

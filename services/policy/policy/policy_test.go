@@ -108,7 +108,7 @@ func (w *world) ceilings(change func(*guard.Ceilings)) {
 func usual(t testing.TB) *world {
 	w := newWorld(t)
 	w.ceilings(nil)
-	b, err := DefaultBundle()
+	b, err := defaultBundle()
 	if err != nil {
 		t.Fatal(err)
 	}

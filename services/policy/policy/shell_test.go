@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
 // errDown is the error of a ledger that cannot be reached.
@@ -218,7 +219,7 @@ func founded(t *testing.T, change func(*guard.Ceilings)) *ledger {
 	if change != nil {
 		change(&c)
 	}
-	bundle, err := DefaultBundle()
+	bundle, err := defaultBundle()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,4 +323,9 @@ func bubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 		defer cancel()
 		f(t, ctx)
 	})
+}
+
+// defaultBundle is the P1 bundle of a fresh mesh.
+func defaultBundle() ([]byte, error) {
+	return rego.Build(map[string][]byte{"default.rego": defaultRego}, "", nil)
 }

@@ -18,6 +18,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 )
 
@@ -110,7 +111,7 @@ func rootKID(flagValue, env string) (string, error) {
 	if v == "" {
 		v = "data/root.kid"
 	}
-	if strings.HasPrefix(v, "k-") {
+	if strings.HasPrefix(v, contract.IDKey) {
 		return v, nil
 	}
 	b, err := os.ReadFile(v)

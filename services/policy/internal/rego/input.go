@@ -1,5 +1,7 @@
 package rego
 
+import "github.com/binnacle-mesh/binnacle/pkg/core/contract"
+
 // inputSchema is the JSON Schema that OPA's type checker compares references to
 // the input with: a rule that reads a fact that does not exist does not compile.
 // TestInputSchema compares it with guard.Facts.
@@ -15,7 +17,7 @@ var inputSchema = func() any {
 	for _, k := range []string{"accepts", "labels", "roles", "scopes"} {
 		props[k] = strs
 	}
-	for _, k := range []string{"dual_control", "ledger_truncated", "parent_live", "review_due", "revoked", "suspended", "unverified"} {
+	for _, k := range []string{"dual_control", contract.EventLedgerTruncated, "parent_live", "review_due", "revoked", "suspended", "unverified"} {
 		props[k] = boolean
 	}
 	props["report_within_ms"] = map[string]any{"type": "integer"}

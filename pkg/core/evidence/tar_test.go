@@ -1,0 +1,15 @@
+package evidence
+
+import "bytes"
+
+// writeTar returns a pack of files.
+func writeTar(files map[string][]byte) ([]byte, error) {
+	size := 1024
+	for _, f := range files {
+		size += 1024 + len(f)
+	}
+	var b bytes.Buffer
+	b.Grow(size)
+	err := renderTar(&b, files)
+	return b.Bytes(), err
+}
