@@ -5,6 +5,7 @@ DATA  ?= data
 BIN   := $(CURDIR)/bin
 SCHEDULES ?= 1000000
 SEED  ?= 1000001
+TIMES ?= 100
 export CGO_ENABLED ?= 0
 export GOFLAGS := -trimpath $(GOFLAGS)
 
@@ -15,7 +16,7 @@ HOSTILE  := escape leak
 COMMIT   := $(shell git describe --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/pkg/run.commit=$(COMMIT)
 
-.PHONY: help up build man services packs test unit race simulator simulate e2e mutate lint gen fix verify bench compose-up compose-down clean deps
+.PHONY: help up build man services packs test check heavy unit race simulator simulate soak e2e mutate lint deadcode vuln gen fix verify bench compose-up compose-down clean deps
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,14 +45,20 @@ packs: ## build the sample packs
 	cp $(BIN)/hostile-packs/escape $(BIN)/hostile-packs/escape-container
 	GOOS=wasip1 GOARCH=wasm go build -ldflags '-s -w' -o $(BIN)/hostile-packs/escape-wasi.wasm ./e2e/packs/escape
 
-test: ## install what the tests need, then run everything
+test: ## install what the tests need, then run both stages of the tests
 	scripts/test
 
-unit: ## unit and integration tests of every module
-	go test work
+check: ## the first stage: build, format, lint, dead code, limits, unit tests with the race detector, simulator
+	scripts/test check
+
+heavy: ## the second stage: planted defects, containers, compose, clusters, browsers, agents
+	scripts/test heavy
+
+unit: ## unit tests of every module, without the race detector
+	go test $$(go list work | grep -v /e2e)
 
 race: ## the same under the race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race work
+	CGO_ENABLED=1 go test -race $$(go list work | grep -v /e2e)
 
 simulator: ## 5,000 schedules of the simulator, 100 of them twice, and every planted defect
 	go test -count=1 -timeout 60m -v ./services/binnacle/internal/sim -run 'TestSchedules$$' -schedules 5000
@@ -61,6 +68,9 @@ simulator: ## 5,000 schedules of the simulator, 100 of them twice, and every pla
 simulate: ## SCHEDULES (a million) schedules of the simulator from SEED on; resumes where it was stopped
 	go test -count=1 -timeout 0 -v ./services/binnacle/internal/sim -run 'TestSchedules$$' -seed $(SEED) -schedules $(SCHEDULES) -state $(CURDIR)/.cache/simulate-$(SEED).json
 
+soak: services ## the crash tests, TIMES (100) times over
+	go test -count=$(TIMES) -timeout 0 -failfast -v ./e2e -run 'TestCrash'
+
 e2e: services ## the same scripts on one process, on one process per service and on compose
 	go test -count=1 -timeout 30m ./e2e/...
 
@@ -69,6 +79,12 @@ mutate: ## change one operator at a time and count what tests detect: the truste
 
 lint: ## golangci-lint with our short list of rules
 	scripts/lint
+
+deadcode: ## functions that no program reaches, and those that tests alone reach
+	scripts/deadcode
+
+vuln: ## known vulnerabilities in dependencies, by govulncheck (its database is on the internet)
+	scripts/vuln
 
 gen: ## regenerate types and references
 	cd schemas && go run ./gen

@@ -1,0 +1,93 @@
+# Runs a stage of the tests: steps, one after the other, with progress and the time
+# left. scripts/test sources it. The time left follows from what each step took the
+# last time, which .cache/stage/times holds, or from the figure in scripts/test.
+
+logs=$cache/stage
+times=$logs/times
+mkdir -p "$logs"
+steps=()     # "NAME SECONDS COMMAND…"
+failed=()    # names of steps
+passed_n=0 failed_n=0
+count='^ *--- '
+
+# step NAME SECONDS COMMAND…: adds a step. COMMAND is a function or a program; what
+# it prints goes to a log of its own.
+step() { steps+=("$*"); }
+
+# took NAME DEFAULT: seconds of the step's last run that passed.
+took() {
+	local t
+	t=$(awk -v n="$1" '$1 == n { s = $2 } END { print s }' "$times" 2>/dev/null)
+	echo "${t:-$2}"
+}
+
+clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+
+# ahead N: seconds of the steps from the Nth on.
+ahead() {
+	local s=0 i name seconds
+	for ((i = $1; i < ${#steps[@]}; i++)); do
+		read -r name seconds _ <<<"${steps[i]}"
+		s=$((s + $(took "$name" "$seconds")))
+	done
+	echo "$s"
+}
+
+# watch N NAME EXPECTED LOG: prints, every half minute, how far a step is.
+watch() {
+	local began=$SECONDS spent last
+	while sleep 30; do
+		spent=$((SECONDS - began))
+		last=$(grep -E 'schedules  [0-9.]+/s' "$4" | tail -1 | xargs)
+		[ -n "$last" ] || last="$(grep -cE "${count}PASS" "$4") tests passed"
+		printf '         %s  %s of about %s  %s  about %s left in this stage\n' "$2" "$(clock $spent)" "$(clock "$3")" "$last" \
+			"$(clock $(($3 > spent ? $3 - spent : 0) + $(ahead $(($1 + 1)))))"
+	done
+}
+
+# run_steps TITLE: runs what step added, and adds to passed_n and failed_n what the
+# tests in it came to; a step without tests counts as one.
+run_steps() {
+	local i name seconds command log watcher began spent n p f s
+	printf '\n== %s: %d steps, about %s\n' "$1" ${#steps[@]} "$(clock "$(ahead 0)")"
+	for i in "${!steps[@]}"; do
+		read -r name seconds command <<<"${steps[i]}"
+		seconds=$(took "$name" "$seconds")
+		log=$logs/$name.log
+		: >"$log"
+		printf '[%2d/%d] %-12s about %s, %s left in this stage\n' $((i + 1)) ${#steps[@]} "$name" "$(clock "$seconds")" "$(clock "$(ahead "$i")")"
+		watch "$i" "$name" "$seconds" "$log" &
+		watcher=$!
+		began=$SECONDS
+		if $command >"$log" 2>&1; then n=0; else n=1; fi
+		spent=$((SECONDS - began))
+		kill "$watcher" 2>/dev/null
+		wait "$watcher" 2>/dev/null
+		p=$(grep -cE "${count}PASS" "$log")
+		f=$(grep -cE "${count}FAIL" "$log")
+		s=$(grep -cE "${count}SKIP" "$log")
+		if [ "$s" -gt 0 ]; then
+			echo "skipped tests count as failed: say what to install instead" >>"$log"
+			n=1 f=$((f + s))
+		fi
+		[ $((p + f)) -gt 0 ] || p=$((1 - n))
+		[ "$n" = 0 ] || [ "$f" -gt 0 ] || f=1
+		passed_n=$((passed_n + p)) failed_n=$((failed_n + f))
+		if [ "$n" = 0 ]; then
+			printf '        ok, %s, %d passed\n' "$(clock $spent)" "$p"
+			echo "$name $spent" >>"$times"
+		else
+			failed+=("$name")
+			printf '        FAILED, %s; %s\n' "$(clock $spent)" "$log"
+			excerpt "$log"
+		fi
+	done
+	steps=()
+}
+
+# excerpt LOG: the part of a failed step's log that says why.
+excerpt() {
+	grep -nE -A 40 "${count}(FAIL|SKIP)|^panic:|WARNING: DATA RACE|\[build failed\]|\[setup failed\]" "$1" | head -300 ||
+		true
+	grep -qE "${count}FAIL|^panic:" "$1" || tail -40 "$1"
+}
