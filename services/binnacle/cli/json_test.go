@@ -54,7 +54,7 @@ var invocations = []invocation{
 	{line: "delegations grant robot tool.noop --ttl 1m"}, {line: "delegations list"}, {line: "delegations revoke g-nosuch", code: exitFailed},
 	{line: "break-glass list"}, {line: "break-glass review b-nosuch --reason x", code: exitFailed},
 	{line: "trust list"}, {line: "trust add approval json-%d"}, {line: "trust nosuch", code: exitUsage},
-	{line: "events list --session s-json"}, {line: "events list --session s-none"}, {line: "events tail --session s-json", stream: true, stops: true}, {line: "events nosuch", code: exitUsage},
+	{line: "events list --session s-json"}, {line: "events list --session s-none"}, {line: "events tail --session s-json", stream: true, stops: true}, {line: "events nosuch", code: exitUsage}, {line: "dev events --since 1h", stream: true, stops: true},
 	{line: "search session=s-json"}, {line: "search session=s-none"}, {line: "search nosuch", code: exitUsage},
 	{line: "why c-nosuch", code: exitFailed}, {line: "why c-nosuch --format gif", code: exitFailed}, {line: "replay"}, {line: "replay --until 3"}, {line: "replay --until never", code: exitUsage},
 	{line: "export --session s-json --out DIR/p-%d.tar"}, {line: "export --session s-none --out DIR/q.tar", code: exitFailed}, {line: "export", code: exitUsage}, {line: "export --session s-json"},

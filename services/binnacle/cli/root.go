@@ -21,7 +21,7 @@ var families = []struct {
 		newBreakGlassCmd, newTrustCmd}},
 	{"prove", "Prove it", []verb{newEventsCmd, newSearchCmd, newWhyCmd, newReplayCmd, newExportCmd, newArchiveCmd, newVerifyCmd, newConformCmd,
 		newRecoverCmd, newWitnessCmd}},
-	{"line", "This command line", []verb{newLoginCmd, newContextCmd, newCompletionCmd, newManualCmd, newVersionCmd, newHelpCmd}},
+	{"line", "This command line", []verb{newLoginCmd, newContextCmd, newCompletionCmd, newManualCmd, newDevCmd, newVersionCmd, newHelpCmd}},
 }
 
 const about = `binnacle runs a verifiable mesh for AI agents and talks to one.

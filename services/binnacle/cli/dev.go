@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+)
+
+// newDevCmd groups what helps people who change the mesh.
+func newDevCmd(c *env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "dev COMMAND",
+		Short:   "Watch a mesh while you change it",
+		Example: "  binnacle dev events",
+	}, newDevEventsCmd(c))
+}
+
+// newDevEventsCmd follows the ledger for people.
+func newDevEventsCmd(c *env) *cobra.Command {
+	var o eventsOptions
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Follow the ledger: a readable line for each event, across restarts",
+		Long: `Follow the ledger from now on: a line for each event, with the time on this machine,
+the service, the call and what the event says in a few words. Where the mesh stops,
+the command waits until it is back and goes on behind the last event it printed.`,
+		Example:           "  binnacle dev events\n  binnacle dev events --session s-tour --since 5m",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return runDevEvents(cmd.Context(), c, &o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.session, "session", "", "only the session of this `NAME` or id")
+	f.StringVar(&o.owner, "owner", "", "`WHO` named the session so (default the caller)")
+	f.StringVar(&o.event, "type", "", "only events of this `NAME` or type, such as effect_recorded")
+	f.StringVar(&o.since, "since", "0s", "a duration such as 5m, or an RFC 3339 `TIME`")
+	return cmd
+}
+
+// reconnect is how long a follower waits before it connects again.
+const reconnect = 300 * time.Millisecond
+
+// runDevEvents follows the ledger until ctx ends, and returns an error where the
+// mesh refuses.
+func runDevEvents(ctx context.Context, c *env, o *eventsOptions) error {
+	t := devTail{c: c, since: o.since}
+	for waits := false; ; {
+		q := url.Values{"follow": {"true"}, "since": {t.since}}
+		for k, v := range map[string]string{"session": o.session, "owner": o.owner, "type": o.event} {
+			if v != "" {
+				q.Set(k, v)
+			}
+		}
+		resp, err := c.request(ctx, http.MethodGet, "/api/v1/events?"+q.Encode(), nil, nil)
+		var e *exitError
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			waits = false
+			err = t.print(resp.Body)
+			resp.Body.Close()
+			if err != nil {
+				return err
+			}
+		case !errors.As(err, &e) || e.code != exitNoMesh:
+			return err
+		}
+		if !waits {
+			fmt.Fprintf(c.errOut, "waiting for the mesh at %s\n", c.mesh().addr)
+			waits = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reconnect):
+		}
+	}
+}
+
+// devTail prints events and keeps where to go on.
+type devTail struct {
+	c     *env
+	since string
+	last  uint64 // sequence of the last event printed
+}
+
+// devEvent is what a line shows of an event.
+type devEvent struct {
+	Seq   uint64 `json:"seq"`
+	Event struct {
+		Time    string  `json:"time"`
+		Type    string  `json:"type"`
+		Source  string  `json:"source"`
+		Session string  `json:"session"`
+		Actor   string  `json:"actor"`
+		CallID  string  `json:"callid"`
+		Data    devData `json:"data"`
+	} `json:"event"`
+}
+
+// devData is the part of events' data that is worth a word. A member that has
+// another type in some event is raw.
+type devData struct {
+	Kind     string            `json:"kind"`
+	ID       string            `json:"id"`
+	Name     string            `json:"name"`
+	Reason   string            `json:"reason"`
+	Reserved []json.RawMessage `json:"reserved"`
+	Settled  []json.RawMessage `json:"settled"`
+	Call     struct {
+		Kind string `json:"kind"`
+	} `json:"call"`
+	Decision struct {
+		Reason string `json:"reason_code"`
+		Intent struct {
+			Executor string `json:"executor"`
+		} `json:"intent"`
+	} `json:"decision"`
+	Effect struct {
+		Kind    string `json:"effect_type"`
+		Status  string `json:"status"`
+		Code    string `json:"error_code"`
+		Message string `json:"error_message"`
+		Started string `json:"started"`
+		Ended   string `json:"ended"`
+	} `json:"effect"`
+}
+
+// print prints each event of a response until it ends. A broken connection is not
+// an error.
+func (t *devTail) print(r io.Reader) error {
+	in := bufio.NewScanner(r)
+	in.Buffer(nil, 4<<20)
+	for in.Scan() {
+		var e devEvent
+		err := json.Unmarshal(in.Bytes(), &e)
+		var other *json.UnmarshalTypeError
+		if err != nil && !errors.As(err, &other) {
+			return err
+		}
+		if e.Seq <= t.last {
+			continue
+		}
+		t.last, t.since = e.Seq, e.Event.Time
+		if t.c.structured() {
+			if err := t.c.printRaw([]byte(in.Text()+"\n"), nil); err != nil {
+				return err
+			}
+			continue
+		}
+		fmt.Fprintln(t.c.out, e.line(t.c.style()))
+	}
+	return nil
+}
+
+// line is an event in one line.
+func (e *devEvent) line(style output.Style) string {
+	at := e.Event.Time
+	if when, err := contract.ParseTime(at); err == nil {
+		at = when.Local().Format("15:04:05.000")
+	}
+	name := e.Event.Type
+	if part := strings.Split(name, "."); len(part) == 5 { // dev, binnacle, service, event, version
+		name = part[3]
+	}
+	call := fmt.Sprintf("%-10s", e.Event.CallID[:min(len(e.Event.CallID), 10)])
+	text, good, bad := e.words(name)
+	shown := fmt.Sprintf("%-20s", name)
+	switch {
+	case good:
+		shown = style.Good(shown)
+	case bad:
+		shown = style.Bad(shown)
+	}
+	return strings.TrimRight(fmt.Sprintf("%s %6d  %s %-18s %s %s", at, e.Seq, shown, e.Event.Source, style.Bold(call), text), " ")
+}
+
+// words says in a few words what an event of a name means, and whether that is good
+// or bad news.
+func (e *devEvent) words(name string) (text string, good, bad bool) {
+	d := &e.Event.Data
+	switch name {
+	case contract.EventCallProposed:
+		return fmt.Sprintf("%s by %s in %s", d.Kind, e.Event.Actor, e.Event.Session), false, false
+	case contract.EventAllowed:
+		return d.Call.Kind + " for " + d.Decision.Intent.Executor, true, false
+	case contract.EventEscalated:
+		return "waits for approval: " + d.Decision.Reason, false, true
+	case contract.EventEffectRecorded:
+		return e.outcome()
+	case contract.EventBudgetChanged:
+		return fmt.Sprintf("%d reserved, %d settled", len(d.Reserved), len(d.Settled)), false, false
+	}
+	for _, s := range []string{d.Kind, d.Name, d.ID, d.Reason} {
+		if s != "" && len(s) <= 60 {
+			return s, false, false
+		}
+	}
+	return "", false, false
+}
+
+// outcome is words of an outcome.
+func (e *devEvent) outcome() (text string, good, bad bool) {
+	x := &e.Event.Data.Effect
+	text = x.Kind + " " + x.Status
+	if began, err := contract.ParseTime(x.Started); err == nil {
+		if ended, err := contract.ParseTime(x.Ended); err == nil {
+			text += fmt.Sprintf(" in %d ms", ended.Sub(began).Milliseconds())
+		}
+	}
+	if x.Code != "" {
+		text += ": " + x.Code
+	}
+	if x.Message != "" {
+		text += ": " + x.Message
+	}
+	return text, x.Status == contract.Succeeded, x.Status != contract.Succeeded
+}
