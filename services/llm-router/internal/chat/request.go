@@ -80,46 +80,88 @@ type file struct {
 	Name string `json:"filename,omitempty"`
 }
 
-// ParseRequest reads a request.
-func ParseRequest(body []byte) (*ir.Request, error) {
-	m, err := ir.Split(body)
+// body is a request as far as its members have a form of their own.
+type body struct {
+	msgs     []message
+	tools    []tool
+	choice   json.RawMessage
+	stop     json.RawMessage
+	format   json.RawMessage
+	max      int64
+	maxNew   int64 // goes before max
+	options  struct{}
+	thinking struct {
+		Budget int64 `json:"budget_tokens"`
+	}
+}
+
+type tool struct {
+	Type     string          `json:"type"`
+	Function json.RawMessage `json:"function"`
+	Custom   json.RawMessage `json:"custom"`
+	Cache    json.RawMessage `json:"cache_control"`
+}
+
+// ParseRequest reads a request. Errors begin with the path of the member that is
+// wrong, as in "messages[0].role: ". Members that the dialect does not know are
+// in Extra.
+func ParseRequest(doc []byte) (*ir.Request, error) {
+	m, err := ir.Split(doc)
 	if err != nil {
 		return nil, err
 	}
 	r := &ir.Request{}
-	var msgs []message
-	var tools []struct {
-		Type     string          `json:"type"`
-		Function json.RawMessage `json:"function"`
-		Custom   json.RawMessage `json:"custom"`
-		Cache    json.RawMessage `json:"cache_control"`
-	}
-	var choice, stop, format json.RawMessage
-	var max1, max2 int64
-	var options struct{}
-	var thinking struct {
-		Budget int64 `json:"budget_tokens"`
-	}
-	if err := m.TakeAll("model", &r.Model, "stream", &r.Stream, "stream_options", &options, "messages", &msgs, "tools", &tools, "tool_choice", &choice, "parallel_tool_calls", &r.Parallel,
-		"max_tokens", &max1, "max_completion_tokens", &max2, "temperature", &r.Temperature, "top_p", &r.TopP, "top_k", &r.TopK, "stop", &stop, "seed", &r.Seed, "n", &r.N,
+	var b body
+	if err := m.TakeAll("model", &r.Model, "stream", &r.Stream, "stream_options", &b.options, "messages", &b.msgs, "tools", &b.tools, "tool_choice", &b.choice, "parallel_tool_calls", &r.Parallel,
+		"max_tokens", &b.max, "max_completion_tokens", &b.maxNew, "temperature", &r.Temperature, "top_p", &r.TopP, "top_k", &r.TopK, "stop", &b.stop, "seed", &r.Seed, "n", &r.N,
 		"presence_penalty", &r.PresencePenalty, "frequency_penalty", &r.FrequencyPenalty, "logprobs", &r.LogProbs, "top_logprobs", &r.TopLogProbs,
-		"response_format", &format, "reasoning_effort", &r.Effort, "user", &r.User, "metadata", &r.Metadata, "prompt_cache_key", &r.CacheKey, "thinking", &thinking); err != nil {
+		"response_format", &b.format, "reasoning_effort", &r.Effort, "user", &r.User, "metadata", &r.Metadata, "prompt_cache_key", &r.CacheKey, "thinking", &b.thinking); err != nil {
 		return nil, err
 	}
-	if r.MaxTokens = max1; max2 > 0 {
-		r.MaxTokens = max2
+	if r.MaxTokens = b.max; b.maxNew > 0 {
+		r.MaxTokens = b.maxNew
 	}
-	r.ThinkingBudget = thinking.Budget
-	if len(stop) > 0 {
-		var one string
-		if json.Unmarshal(stop, &one) == nil {
-			r.Stop = []string{one}
-		} else if err := json.Unmarshal(stop, &r.Stop); err != nil {
-			return nil, ir.Misfit("stop", err)
+	r.ThinkingBudget = b.thinking.Budget
+	if r.Stop, err = parseStop(b.stop); err != nil {
+		return nil, err
+	}
+	if r.Tools, err = parseTools(b.tools); err != nil {
+		return nil, err
+	}
+	if r.Choice, err = parseChoice(b.choice); err != nil {
+		return nil, err
+	}
+	if err := parseFormat(b.format, r); err != nil {
+		return nil, err
+	}
+	for i := range b.msgs {
+		x, err := parseMessage(&b.msgs[i])
+		if err != nil {
+			return nil, fmt.Errorf("messages[%d]: %w", i, err)
 		}
+		r.Messages = append(r.Messages, x)
 	}
+	r.Extra = m
+	return r, nil
+}
+
+// parseStop reads one stop sequence or a list of them.
+func parseStop(raw json.RawMessage) (out []string, err error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		return []string{one}, nil
+	}
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return nil, ir.Misfit("stop", err)
+	}
+	return out, nil
+}
+
+func parseTools(tools []tool) (out []ir.ToolDef, err error) {
 	for i, t := range tools {
-		d := ir.ToolDef{Cache: t.Cache}
 		var f struct {
 			Name        string          `json:"name"`
 			Description string          `json:"description"`
@@ -134,29 +176,15 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 		if err := json.Unmarshal(raw, &f); err != nil {
 			return nil, ir.Misfit(fmt.Sprintf("tools[%d]", i), err)
 		}
-		d.Name, d.Description, d.Schema, d.Strict = f.Name, f.Description, f.Parameters, f.Strict
+		d := ir.ToolDef{Name: f.Name, Description: f.Description, Schema: f.Parameters, Strict: f.Strict, Cache: t.Cache}
 		if t.Type == "custom" {
 			if d.Custom = f.Format; len(f.Format) == 0 {
 				d.Custom = json.RawMessage("null")
 			}
 		}
-		r.Tools = append(r.Tools, d)
+		out = append(out, d)
 	}
-	if r.Choice, err = parseChoice(choice); err != nil {
-		return nil, err
-	}
-	if err := parseFormat(format, r); err != nil {
-		return nil, err
-	}
-	for i := range msgs {
-		x, err := parseMessage(&msgs[i])
-		if err != nil {
-			return nil, fmt.Errorf("messages[%d]: %w", i, err)
-		}
-		r.Messages = append(r.Messages, x)
-	}
-	r.Extra = m
-	return r, nil
+	return out, nil
 }
 
 func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
@@ -278,12 +306,9 @@ func parsePart(p *part) (ir.Part, error) {
 	return x, nil
 }
 
-// BuildRequest writes a request.
+// BuildRequest writes a request. A member that the API does not have is left out.
 func BuildRequest(r *ir.Request) ([]byte, error) {
-	o := ir.Obj{}
-	for k, v := range r.Extra {
-		o[k] = v
-	}
+	o := r.Document()
 	o["model"] = r.Model
 	msgs := []ir.Obj{}
 	for _, m := range r.Messages {
@@ -294,27 +319,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 		o["stream"] = true
 		o["stream_options"] = map[string]bool{"include_usage": true}
 	}
-	var tools []ir.Obj
-	for _, t := range r.Tools {
-		if len(t.Hosted) > 0 {
-			continue // another API's own tool: this provider cannot run it
-		}
-		f := ir.Obj{"name": ir.FlatName(t.Namespace, t.Name)}
-		f.Put("description", t.Description)
-		x := ir.Obj{"type": "function", "function": f}
-		if len(t.Custom) > 0 {
-			x = ir.Obj{"type": "custom", "custom": f}
-			if string(t.Custom) != "null" {
-				f["format"] = t.Custom
-			}
-		} else {
-			f.Put("parameters", t.Schema)
-			f.Put("strict", t.Strict)
-		}
-		x.Put("cache_control", t.Cache)
-		tools = append(tools, x)
-	}
-	if len(tools) > 0 {
+	if tools := buildTools(r.Tools); len(tools) > 0 {
 		o["tools"] = tools
 		o.Put("parallel_tool_calls", r.Parallel)
 		if c := r.Choice; c != nil {
@@ -338,18 +343,47 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	o.Put("user", r.User)
 	o.Put("metadata", r.Metadata)
 	o.Put("prompt_cache_key", r.CacheKey)
-	if f := r.Format; f != nil {
-		x := ir.Obj{"type": f.Type}
-		if f.Type == "json_schema" {
-			s := ir.Obj{"name": f.Name}
-			s.Put("description", f.Description)
-			s.Put("schema", f.Schema)
-			s.Put("strict", f.Strict)
-			x["json_schema"] = s
-		}
-		o["response_format"] = x
+	if r.Format != nil {
+		o["response_format"] = buildFormat(r.Format)
 	}
 	return o.Bytes()
+}
+
+// buildTools writes the tools. Another API's own tools are left out: this provider
+// cannot run them.
+func buildTools(defs []ir.ToolDef) (tools []ir.Obj) {
+	for i := range defs {
+		t := &defs[i]
+		if len(t.Hosted) > 0 {
+			continue
+		}
+		f := ir.Obj{"name": t.Flat()}
+		f.Put("description", t.Description)
+		x := ir.Obj{"type": "function", "function": f}
+		if len(t.Custom) > 0 {
+			x = ir.Obj{"type": "custom", "custom": f}
+			if string(t.Custom) != "null" {
+				f["format"] = t.Custom
+			}
+		} else {
+			f.Put("parameters", t.Schema)
+			f.Put("strict", t.Strict)
+		}
+		x.Put("cache_control", t.Cache)
+		tools = append(tools, x)
+	}
+	return tools
+}
+
+func buildFormat(f *ir.Format) ir.Obj {
+	if f.Type != "json_schema" {
+		return ir.Obj{"type": f.Type}
+	}
+	s := ir.Obj{"name": f.Name}
+	s.Put("description", f.Description)
+	s.Put("schema", f.Schema)
+	s.Put("strict", f.Strict)
+	return ir.Obj{"type": f.Type, "json_schema": s}
 }
 
 // buildMessages spells one message; results of several calls are a message each.
@@ -398,48 +432,55 @@ func flat(parts []ir.Part) (text string, rest []ir.Part) {
 	return text, rest
 }
 
-// assistant fills in what a model said.
-func assistant(o ir.Obj, parts []ir.Part) {
-	var text, thinking, refusal string
-	var calls []toolCall
-	var details []detail
-	var content []ir.Part
-	cached := false
-	for _, p := range parts {
-		switch p.Type {
-		case ir.Thinking:
-			thinking += p.Text
-			if p.Signature != "" {
-				details = append(details, detail{Type: "reasoning.text", Text: p.Text, Signature: p.Signature})
-			}
-			if p.Redacted != "" {
-				details = append(details, detail{Type: "reasoning.encrypted", Data: p.Redacted})
-			}
-		case ir.Refusal:
-			refusal += p.Text
-		case ir.ToolCall:
-			calls = append(calls, callFor(&p))
-		default:
-			text += p.Text
-			content = append(content, p)
-			cached = cached || len(p.Cache) > 0 || p.Type != ir.Text
+// turn is one turn of a model's, with what belongs into one member put together.
+type turn struct {
+	text, thinking, refusal string
+	calls                   []toolCall
+	details                 []detail
+	content                 []ir.Part
+	parts                   bool // content must be a list of parts
+}
+
+func (t *turn) add(p *ir.Part) {
+	switch p.Type {
+	case ir.Thinking:
+		t.thinking += p.Text
+		if p.Signature != "" {
+			t.details = append(t.details, detail{Type: "reasoning.text", Text: p.Text, Signature: p.Signature})
 		}
+		if p.Redacted != "" {
+			t.details = append(t.details, detail{Type: "reasoning.encrypted", Data: p.Redacted})
+		}
+	case ir.Refusal:
+		t.refusal += p.Text
+	case ir.ToolCall:
+		t.calls = append(t.calls, callFor(p))
+	default:
+		t.text += p.Text
+		t.content = append(t.content, *p)
+		t.parts = t.parts || len(p.Cache) > 0 || p.Type != ir.Text
+	}
+}
+
+// assistant fills in a message of the model's.
+func assistant(o ir.Obj, parts []ir.Part) {
+	var t turn
+	for i := range parts {
+		t.add(&parts[i])
 	}
 	o["content"] = nil
-	if cached {
-		o["content"] = buildContent(content)
-	} else if text != "" || len(calls) == 0 && refusal == "" {
-		o["content"] = text
+	if t.parts {
+		o["content"] = buildContent(t.content)
+	} else if t.text != "" || len(t.calls) == 0 && t.refusal == "" {
+		o["content"] = t.text
 	}
-	o.Put("reasoning_content", thinking)
-	if len(details) > 0 {
-		o["reasoning_details"] = details
+	o.Put("reasoning_content", t.thinking)
+	if len(t.details) > 0 {
+		o["reasoning_details"] = t.details
 	}
-	if refusal != "" {
-		o["refusal"] = refusal
-	}
-	if len(calls) > 0 {
-		o["tool_calls"] = calls
+	o.Put("refusal", t.refusal)
+	if len(t.calls) > 0 {
+		o["tool_calls"] = t.calls
 	}
 }
 

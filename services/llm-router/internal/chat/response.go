@@ -115,24 +115,27 @@ func BuildResponse(r *ir.Response, model string) ([]byte, error) {
 }
 
 type chunk struct {
-	ID      string `json:"id"`
-	Model   string `json:"model"`
-	Choices []struct {
-		Index int `json:"index"`
-		Delta struct {
-			Content    string     `json:"content"`
-			Refusal    string     `json:"refusal"`
-			Reasoning  string     `json:"reasoning_content"`
-			Reasoning2 string     `json:"reasoning"`
-			Details    []detail   `json:"reasoning_details"`
-			ToolCalls  []toolCall `json:"tool_calls"`
-		} `json:"delta"`
-		Text     string          `json:"text"` // of the older completions API, whose streams are read here too
-		Finish   *string         `json:"finish_reason"`
-		LogProbs json.RawMessage `json:"logprobs"`
-	} `json:"choices"`
-	Usage *usage          `json:"usage"`
-	Error json.RawMessage `json:"error"`
+	ID      string          `json:"id"`
+	Model   string          `json:"model"`
+	Choices []choice        `json:"choices"`
+	Usage   *usage          `json:"usage"`
+	Error   json.RawMessage `json:"error"`
+}
+
+// choice is a piece of one of the answers.
+type choice struct {
+	Index int `json:"index"`
+	Delta struct {
+		Content    string     `json:"content"`
+		Refusal    string     `json:"refusal"`
+		Reasoning  string     `json:"reasoning_content"`
+		Reasoning2 string     `json:"reasoning"`
+		Details    []detail   `json:"reasoning_details"`
+		ToolCalls  []toolCall `json:"tool_calls"`
+	} `json:"delta"`
+	Text     string          `json:"text"` // of the older completions API, whose streams are read here too
+	Finish   *string         `json:"finish_reason"`
+	LogProbs json.RawMessage `json:"logprobs"`
 }
 
 // Decoder reads a stream of chunks.
@@ -164,43 +167,10 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 		d.calls = map[[2]int]bool{}
 		out = append(out, ir.Event{Kind: ir.Begin, ID: c.ID, Model: c.Model})
 	}
-	for _, ch := range c.Choices {
-		delta := func(typ, text string) {
-			if text != "" {
-				out = append(out, ir.Event{Kind: ir.Delta, Choice: ch.Index, Part: ir.Part{Type: typ, Text: text}, LogProbs: ch.LogProbs})
-			}
-		}
-		if len(ch.Delta.Details) > 0 {
-			for _, t := range ch.Delta.Details {
-				if t.Text != "" || t.Data != "" {
-					out = append(out, ir.Event{Kind: ir.Delta, Choice: ch.Index, Part: ir.Part{Type: ir.Thinking, Text: t.Text, Redacted: t.Data}})
-				}
-				if t.Signature != "" {
-					out = append(out, ir.Event{Kind: ir.Signed, Choice: ch.Index, Part: ir.Part{Signature: t.Signature}})
-				}
-			}
-		} else {
-			delta(ir.Thinking, ch.Delta.Reasoning+ch.Delta.Reasoning2)
-		}
-		delta(ir.Text, ch.Delta.Content+ch.Text)
-		delta(ir.Refusal, ch.Delta.Refusal)
-		for i := range ch.Delta.ToolCalls {
-			t := &ch.Delta.ToolCalls[i]
-			n := i
-			if t.Index != nil {
-				n = *t.Index
-			}
-			p := callOf(t)
-			args := p.Args
-			p.Args = ""
-			if at := [2]int{ch.Index, n}; !d.calls[at] {
-				d.calls[at] = true
-				out = append(out, ir.Event{Kind: ir.CallBegin, Choice: ch.Index, Index: n, Part: p})
-			}
-			if args != "" {
-				out = append(out, ir.Event{Kind: ir.CallArgs, Choice: ch.Index, Index: n, Part: ir.Part{Args: args}})
-			}
-		}
+	for i := range c.Choices {
+		ch := &c.Choices[i]
+		out = ch.said(out)
+		out = d.called(out, ch)
 		if ch.Finish != nil && *ch.Finish != "" {
 			out = append(out, ir.Event{Kind: ir.End, Choice: ch.Index, Finish: finish(*ch.Finish)})
 		}
@@ -209,6 +179,53 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 		out = append(out, ir.Event{Kind: ir.Used, Usage: c.Usage.ir()})
 	}
 	return out, nil
+}
+
+// said appends the thinking, the text and the refusal of a piece. Thinking comes
+// in details or, without a seal, in a member of its own; never in both.
+func (ch *choice) said(out []ir.Event) []ir.Event {
+	delta := func(typ, text string) {
+		if text != "" {
+			out = append(out, ir.Event{Kind: ir.Delta, Choice: ch.Index, Part: ir.Part{Type: typ, Text: text}, LogProbs: ch.LogProbs})
+		}
+	}
+	for _, t := range ch.Delta.Details {
+		if t.Text != "" || t.Data != "" {
+			out = append(out, ir.Event{Kind: ir.Delta, Choice: ch.Index, Part: ir.Part{Type: ir.Thinking, Text: t.Text, Redacted: t.Data}})
+		}
+		if t.Signature != "" {
+			out = append(out, ir.Event{Kind: ir.Signed, Choice: ch.Index, Part: ir.Part{Signature: t.Signature}})
+		}
+	}
+	if len(ch.Delta.Details) == 0 {
+		delta(ir.Thinking, ch.Delta.Reasoning+ch.Delta.Reasoning2)
+	}
+	delta(ir.Text, ch.Delta.Content+ch.Text)
+	delta(ir.Refusal, ch.Delta.Refusal)
+	return out
+}
+
+// called appends the tool calls of a piece. A call that comes without an index has
+// that of its place.
+func (d *Decoder) called(out []ir.Event, ch *choice) []ir.Event {
+	for i := range ch.Delta.ToolCalls {
+		t := &ch.Delta.ToolCalls[i]
+		n := i
+		if t.Index != nil {
+			n = *t.Index
+		}
+		p := callOf(t)
+		args := p.Args
+		p.Args = ""
+		if at := [2]int{ch.Index, n}; !d.calls[at] {
+			d.calls[at] = true
+			out = append(out, ir.Event{Kind: ir.CallBegin, Choice: ch.Index, Index: n, Part: p})
+		}
+		if args != "" {
+			out = append(out, ir.Event{Kind: ir.CallArgs, Choice: ch.Index, Index: n, Part: ir.Part{Args: args}})
+		}
+	}
+	return out
 }
 
 // Encoder writes a stream of chunks.
@@ -234,47 +251,62 @@ func (e *Encoder) chunk(b []byte, choices any, usage any) []byte {
 	return append(append(append(b, "data: "...), doc...), "\n\n"...)
 }
 
-// Encode writes what one event comes to.
+// Encode writes what one event comes to: a chunk, or nothing. What was used is
+// written at the end.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
-	if e.begun == nil {
-		e.begun = map[int]bool{}
-	}
-	var b []byte
-	delta := func(d ir.Obj, finish any) {
-		if !e.begun[ev.Choice] {
-			e.begun[ev.Choice] = true
-			if _, ok := d["content"]; !ok && finish == nil {
-				d["content"] = nil
-			}
-			d["role"] = "assistant"
-		}
-		var lp any
-		if len(ev.LogProbs) > 0 {
-			lp = ev.LogProbs
-		}
-		b = e.chunk(b, []ir.Obj{{"index": ev.Choice, "delta": d, "logprobs": lp, "finish_reason": finish}}, nil)
-	}
 	switch ev.Kind {
 	case ir.Begin:
 		if ev.ID != "" {
 			e.ID = ev.ID
 		}
-		delta(ir.Obj{"content": ""}, nil)
-	case ir.Delta:
-		switch ev.Part.Type {
-		case ir.Thinking:
-			d := ir.Obj{"reasoning_content": ev.Part.Text}
-			if ev.Part.Redacted != "" {
-				d = ir.Obj{"reasoning_details": []detail{{Type: "reasoning.encrypted", Data: ev.Part.Redacted}}}
-			}
-			delta(d, nil)
-		case ir.Refusal:
-			delta(ir.Obj{"refusal": ev.Part.Text}, nil)
-		default:
-			delta(ir.Obj{"content": ev.Part.Text}, nil)
+		return e.delta(ev, ir.Obj{"content": ""}, nil)
+	case ir.End:
+		return e.delta(ev, ir.Obj{}, finishOut(ev.Finish))
+	case ir.Used:
+		e.used.Merge(ev.Usage)
+		return nil
+	}
+	if d := spelled(ev); d != nil {
+		return e.delta(ev, d, nil)
+	}
+	return nil
+}
+
+// delta writes a chunk with a piece of an answer. The first of each answer names
+// the role.
+func (e *Encoder) delta(ev *ir.Event, d ir.Obj, finish any) []byte {
+	if e.begun == nil {
+		e.begun = map[int]bool{}
+	}
+	if !e.begun[ev.Choice] {
+		e.begun[ev.Choice] = true
+		if _, ok := d["content"]; !ok && finish == nil {
+			d["content"] = nil
 		}
+		d["role"] = "assistant"
+	}
+	var probs any
+	if len(ev.LogProbs) > 0 {
+		probs = ev.LogProbs
+	}
+	return e.chunk(nil, []ir.Obj{{"index": ev.Choice, "delta": d, "logprobs": probs, "finish_reason": finish}}, nil)
+}
+
+// spelled is the delta of an event with content; nil: it has none.
+func spelled(ev *ir.Event) ir.Obj {
+	switch ev.Kind {
+	case ir.Delta:
+		switch {
+		case ev.Part.Type == ir.Thinking && ev.Part.Redacted != "":
+			return ir.Obj{"reasoning_details": []detail{{Type: "reasoning.encrypted", Data: ev.Part.Redacted}}}
+		case ev.Part.Type == ir.Thinking:
+			return ir.Obj{"reasoning_content": ev.Part.Text}
+		case ev.Part.Type == ir.Refusal:
+			return ir.Obj{"refusal": ev.Part.Text}
+		}
+		return ir.Obj{"content": ev.Part.Text}
 	case ir.Signed:
-		delta(ir.Obj{"reasoning_details": []detail{{Type: "reasoning.text", Signature: ev.Part.Signature}}}, nil)
+		return ir.Obj{"reasoning_details": []detail{{Type: "reasoning.text", Signature: ev.Part.Signature}}}
 	case ir.CallBegin:
 		p := ev.Part
 		c := callFor(&p)
@@ -282,20 +314,16 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 			c.Function.Arguments = ""
 		}
 		c.Index = &ev.Index
-		delta(ir.Obj{"tool_calls": []toolCall{c}}, nil)
+		return ir.Obj{"tool_calls": []toolCall{c}}
 	case ir.CallArgs:
 		c := toolCall{Index: &ev.Index}
 		c.Function = &struct {
 			Name      string `json:"name,omitempty"`
 			Arguments string `json:"arguments"`
 		}{Arguments: ev.Part.Args}
-		delta(ir.Obj{"tool_calls": []toolCall{c}}, nil)
-	case ir.End:
-		delta(ir.Obj{}, finishOut(ev.Finish))
-	case ir.Used:
-		e.used.Merge(ev.Usage)
+		return ir.Obj{"tool_calls": []toolCall{c}}
 	}
-	return b
+	return nil
 }
 
 // Finish writes the end of a complete stream.

@@ -158,26 +158,16 @@ const maxKey = 16 << 10
 
 // safe is how much of a text cannot be part of a finding that is not complete.
 func safe(t []byte) int {
+	if k := openKey(t); k >= 0 {
+		return k
+	}
 	n := len(t)
-	if k := bytes.LastIndex(t, []byte("-----BEGIN ")); k >= 0 && n-k < maxKey {
-		e := bytes.Index(t[k:], []byte("-----END "))
-		if e < 0 || !bytes.Contains(t[k+e+len("-----END "):], []byte("-----")) {
-			return k
-		}
-	}
-	blank := func(c byte) bool { return c == ' ' || c == '\n' || c == '\t' }
-	back := func(i int) int { // to the beginning of the word
-		for i > 0 && n-i < Longest && !blank(t[i-1]) {
-			i--
-		}
-		return i
-	}
-	i := back(n)
+	i := wordStart(t, n)
 	// Numbers and accounts may hold blanks themselves.
 	for i > 0 && n-i < numberMost && strings.IndexByte(" -+()0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", t[i-1]) >= 0 {
 		i--
 	}
-	i = back(i)
+	i = wordStart(t, i)
 	for _, f := range Find(t) { // never inside of one
 		if f.Start < i && i < f.End {
 			i = f.Start
@@ -185,6 +175,29 @@ func safe(t []byte) int {
 	}
 	if n-i >= Longest { // nothing that is looked for is that long
 		return n
+	}
+	return i
+}
+
+// openKey is where a private key begins that has no end yet; negative: nowhere, or
+// it is longer than keys are.
+func openKey(t []byte) int {
+	k := bytes.LastIndex(t, pemBegin)
+	if k < 0 || len(t)-k >= maxKey {
+		return -1
+	}
+	e := bytes.Index(t[k:], pemEnd)
+	if e >= 0 && bytes.Contains(t[k+e+len(pemEnd):], pemDashes) {
+		return -1
+	}
+	return k
+}
+
+// wordStart goes back from i to the beginning of the word, within the longest
+// finding that the end of the text can hold.
+func wordStart(t []byte, i int) int {
+	for i > 0 && len(t)-i < Longest && strings.IndexByte(" \n\t", t[i-1]) < 0 {
+		i--
 	}
 	return i
 }

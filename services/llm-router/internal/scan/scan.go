@@ -24,110 +24,213 @@ const Longest = 256
 
 // Find returns what is in the text, in order and without overlaps.
 func Find(text []byte) []Finding {
-	var out []Finding
-	end := 0 // of the last finding
-	add := func(class string, from, to int) {
-		if from >= end {
-			out = append(out, Finding{class, from, to})
-			end = to
-		}
-	}
+	f := finder{text: text}
 	for i := 0; i < len(text); i++ {
-		if i < end {
+		if i < f.end {
 			continue
 		}
-		c := text[i]
-		switch {
-		case c == '@':
-			if from, to, ok := email(text, i); ok && from >= end {
-				add("email", from, to)
-			}
-		case c == '-' && bytes.HasPrefix(text[i:], []byte("-----BEGIN ")):
-			head := text[i:min(len(text), i+64)]
-			if k := bytes.Index(head, []byte("PRIVATE KEY-----")); k > 0 {
-				to := len(text)
-				if e := bytes.Index(text[i:], []byte("-----END ")); e > 0 {
-					to = i + e + len("-----END ")
-					if x := bytes.Index(text[to:], []byte("-----")); x >= 0 {
-						to += x + 5
-					}
-				}
-				add("private_key", i, to)
-			}
-		case c == '+' || c >= '0' && c <= '9':
-			if i > 0 && (word(text[i-1]) || text[i-1] == '.') {
-				continue
-			}
-			if class, to := number(text[i:]); class != "" {
-				add(class, i, i+to)
-			} else if to > 0 {
-				i += to - 1
-			}
-		case i > 0 && word(text[i-1]):
-		case c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z':
-			if class, n := token(text[i:]); class != "" {
-				add(class, i, i+n)
+		switch leads[text[i]] {
+		case leadAt:
+			f.email(i)
+		case leadDash:
+			f.privateKey(i)
+		case leadNumber:
+			i = f.number(i)
+		case leadLetter:
+			if i == 0 || !word(text[i-1]) {
+				f.token(i)
 			}
 		}
 	}
-	return out
+	return f.found
 }
 
-func word(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_'
-}
-
-func email(t []byte, at int) (from, to int, ok bool) {
-	from, to = at, at+1
-	for from > 0 && at-from < 64 && (word(t[from-1]) || strings.IndexByte(".%+-", t[from-1]) >= 0) {
-		from--
+// leads says what may begin at a byte: most begin nothing.
+var leads = func() (l [256]byte) {
+	l['@'], l['-'], l['+'] = leadAt, leadDash, leadNumber
+	for c := '0'; c <= '9'; c++ {
+		l[c] = leadNumber
 	}
-	dot := false
-	for to < len(t) && to-at < 190 && (word(t[to]) && t[to] != '_' || t[to] == '-' || t[to] == '.' && to+1 < len(t) && word(t[to+1])) {
-		dot = dot || t[to] == '.'
-		to++
+	for c := 'a'; c <= 'z'; c++ {
+		l[c], l[c-'a'+'A'] = leadLetter, leadLetter
+	}
+	return l
+}()
+
+const (
+	leadAt = iota + 1
+	leadDash
+	leadNumber
+	leadLetter
+)
+
+// finder is one pass over a text. Its methods look for what begins at a byte.
+type finder struct {
+	text  []byte
+	found []Finding
+	end   int // of the last finding
+}
+
+func (f *finder) add(class string, from, to int) {
+	if from >= f.end {
+		f.found = append(f.found, Finding{class, from, to})
+		f.end = to
+	}
+}
+
+// email looks to both sides of an at sign.
+func (f *finder) email(at int) {
+	if from, to, ok := email(f.text, at); ok {
+		f.add("email", from, to)
+	}
+}
+
+// headMost is how far into a line a private key may say that it is one.
+const headMost = 64
+
+// privateKey looks for a key in PEM (RFC 7468), up to the end of the text if it
+// has none of its own.
+func (f *finder) privateKey(i int) {
+	rest := f.text[i:]
+	if !bytes.HasPrefix(rest, pemBegin) || bytes.Index(rest[:min(len(rest), headMost)], pemKey) <= 0 {
+		return
+	}
+	to := len(f.text)
+	if e := bytes.Index(rest, pemEnd); e > 0 {
+		to = i + e + len(pemEnd)
+		if x := bytes.Index(f.text[to:], pemDashes); x >= 0 {
+			to += x + len(pemDashes)
+		}
+	}
+	f.add("private_key", i, to)
+}
+
+var (
+	pemBegin  = []byte("-----BEGIN ")
+	pemKey    = []byte("PRIVATE KEY-----")
+	pemEnd    = []byte("-----END ")
+	pemDashes = []byte("-----")
+)
+
+// number looks at a number that begins a word. It returns the last byte that need
+// not be looked at again.
+func (f *finder) number(i int) int {
+	if i > 0 && (word(f.text[i-1]) || f.text[i-1] == '.') {
+		return i
+	}
+	class, n := number(f.text[i:])
+	if class != "" {
+		f.add(class, i, i+n)
+		return i
+	}
+	return i + max(n-1, 0)
+}
+
+// token looks at a word.
+func (f *finder) token(i int) {
+	if class, n := token(f.text[i:]); class != "" {
+		f.add(class, i, i+n)
+	}
+}
+
+// word reports whether a byte can be inside a word.
+func word(c byte) bool { return leads[c] == leadLetter || digit(c) || c == '_' }
+
+// email is the address around an at sign (RFC 5321, less quoted local parts): a
+// local part of at most 64 bytes, and a domain with a dot in it.
+func email(t []byte, at int) (from, to int, ok bool) {
+	for from = at; from > 0 && at-from < 64 && local(t[from-1]); from-- {
 	}
 	for from < at && t[from] == '.' {
 		from++
 	}
+	dot := false
+	for to = at + 1; to < len(t) && to-at < 190 && domain(t, to); to++ {
+		dot = dot || t[to] == '.'
+	}
 	return from, to, from < at && dot && to-at > 3
 }
 
-// number looks at digits and what may stand between them. A negative answer says
-// how many bytes it covers.
-func number(t []byte) (class string, n int) {
-	var d []byte
-	plus := t[0] == '+'
+func local(c byte) bool { return word(c) || strings.IndexByte(".%+-", c) >= 0 }
+
+// domain reports whether a byte can be one of a domain; a dot only before a label.
+func domain(t []byte, i int) bool {
+	switch c := t[i]; c {
+	case '_':
+		return false
+	case '-':
+		return true
+	case '.':
+		return i+1 < len(t) && word(t[i+1])
+	default:
+		return word(c)
+	}
+}
+
+// numeral is a run of digits with what may stand between them.
+type numeral struct {
+	plus   bool
+	digits []byte
+	groups []uint8 // digits in each
+	n      int     // bytes up to the last digit
+	store  [numeralMost]byte
+	counts [numeralMost]uint8
+}
+
+// numeralMost bounds a number in bytes.
+const numeralMost = 40
+
+func (x *numeral) read(t []byte) {
+	x.plus = t[0] == '+'
+	x.digits, x.groups = x.store[:0], append(x.counts[:0], 0)
 	i := 0
-	if plus {
+	if x.plus {
 		i = 1
 	}
-	groups := []int{0}
-	for ; i < len(t) && i < 40; i++ {
-		switch c := t[i]; {
-		case c >= '0' && c <= '9':
-			d = append(d, c)
-			groups[len(groups)-1]++
-			n = i + 1
-			continue
-		case (c == ' ' || c == '-' || plus && (c == '(' || c == ')' || c == '.')) && i+1 < len(t) && (t[i+1] >= '0' && t[i+1] <= '9' || plus):
-			groups = append(groups, 0)
-			continue
+	for ; i < len(t) && i < numeralMost; i++ {
+		c := t[i]
+		switch {
+		case digit(c):
+			x.digits = append(x.digits, c)
+			x.groups[len(x.groups)-1]++
+			x.n = i + 1
+		case x.between(c) && i+1 < len(t) && (digit(t[i+1]) || x.plus):
+			x.groups = append(x.groups, 0)
+		default:
+			return
 		}
-		break
 	}
-	if n < len(t) && word(t[n]) {
-		return "", n
+}
+
+// between reports whether a byte may stand between digits.
+func (x *numeral) between(c byte) bool {
+	return c == ' ' || c == '-' || x.plus && (c == '(' || c == ')' || c == '.')
+}
+
+func digit(c byte) bool { return c >= '0' && c <= '9' }
+
+// socialSecurity is how the digits of a US social security number are grouped.
+var socialSecurity = []uint8{3, 2, 4}
+
+// number looks at digits and what may stand between them. A negative answer says
+// how many bytes it covers. A number with a plus is a phone's (E.164); cards have
+// a check digit (ISO/IEC 7812).
+func number(t []byte) (class string, n int) {
+	var x numeral
+	x.read(t)
+	if x.n < len(t) && word(t[x.n]) {
+		return "", x.n
 	}
+	d := len(x.digits)
 	switch {
-	case plus && len(d) >= 8 && len(d) <= 15:
-		return "phone", n
-	case len(d) >= 13 && len(d) <= 19 && luhn(d) && !same(d):
-		return "credit_card", n
-	case len(d) == 9 && slices.Equal(groups, []int{3, 2, 4}) && t[3] == '-':
-		return "us_ssn", n
+	case x.plus && d >= 8 && d <= 15:
+		return "phone", x.n
+	case d >= 13 && d <= 19 && luhn(x.digits) && !same(x.digits):
+		return "credit_card", x.n
+	case d == 9 && t[3] == '-' && slices.Equal(x.groups, socialSecurity):
+		return "us_ssn", x.n
 	}
-	return "", n
+	return "", x.n
 }
 
 func luhn(d []byte) bool {
@@ -161,68 +264,104 @@ var forms = []form{
 	{"xoxb-", "slack_token", 20, 250, "-"}, {"xoxp-", "slack_token", 20, 250, "-"}, {"xoxa-", "slack_token", 20, 250, "-"},
 }
 
+// token looks at a word that begins as secrets and account numbers do.
 func token(t []byte) (class string, n int) {
-	run := func(from, most int, also string) int {
-		k := from
-		for k < len(t) && k-from < most && (word(t[k]) || strings.IndexByte(also, t[k]) >= 0) {
-			k++
-		}
-		return k
-	}
-	for _, f := range forms {
-		if t[0] != f.prefix[0] || !bytes.HasPrefix(t, []byte(f.prefix)) {
-			continue
-		}
-		k := run(len(f.prefix), f.most, f.also)
-		if k-len(f.prefix) >= f.least && (k == len(t) || !word(t[k])) {
-			return f.class, k
-		}
-	}
-	if bytes.HasPrefix(t, []byte("eyJ")) {
-		a := run(3, 4096, "-")
-		if a < len(t) && t[a] == '.' {
-			b := run(a+1, 8192, "-")
-			if b < len(t) && t[b] == '.' && b-a > 10 {
-				if c := run(b+1, 4096, "-"); c-b > 10 {
-					return "jwt", c
-				}
+	for i := range forms {
+		if f := &forms[i]; t[0] == f.prefix[0] {
+			if n := f.match(t); n > 0 {
+				return f.class, n
 			}
 		}
 	}
-	if len(t) > 15 && t[0] <= 'Z' && t[1] >= 'A' && t[1] <= 'Z' && t[2] >= '0' && t[2] <= '9' && t[3] >= '0' && t[3] <= '9' {
-		if k := iban(t); k > 0 {
-			return "iban", k
-		}
+	if n := webToken(t); n > 0 {
+		return "jwt", n
+	}
+	if n := iban(t); n > 0 {
+		return "iban", n
 	}
 	return "", 0
 }
 
-// iban checks an account number's digits (ISO 13616, mod 97).
+// run is the end of what follows from on: at most so many bytes of a word, or of
+// also.
+func run(t []byte, from, most int, also string) int {
+	k := from
+	for k < len(t) && k-from < most && (word(t[k]) || strings.IndexByte(also, t[k]) >= 0) {
+		k++
+	}
+	return k
+}
+
+// match is how many bytes the token has; 0: it is none.
+func (f *form) match(t []byte) int {
+	if !bytes.HasPrefix(t, []byte(f.prefix)) {
+		return 0
+	}
+	k := run(t, len(f.prefix), f.most, f.also)
+	if k-len(f.prefix) < f.least || k < len(t) && word(t[k]) {
+		return 0
+	}
+	return k
+}
+
+// webToken is a JSON Web Token (RFC 7519): three parts, the first an object.
+func webToken(t []byte) int {
+	const least = 10
+	if !bytes.HasPrefix(t, []byte("eyJ")) {
+		return 0
+	}
+	a := run(t, 3, 4096, "-")
+	if a >= len(t) || t[a] != '.' {
+		return 0
+	}
+	b := run(t, a+1, 8192, "-")
+	if b >= len(t) || t[b] != '.' || b-a <= least {
+		return 0
+	}
+	if c := run(t, b+1, 4096, "-"); c-b > least {
+		return c
+	}
+	return 0
+}
+
+// ibanLeast and ibanMost bound an account number in letters and digits.
+const (
+	ibanLeast = 15
+	ibanMost  = 34
+)
+
+// iban checks an account number (ISO 13616): a country, two check digits, and mod
+// 97 over all. Single blanks may stand in it. 0: it is none.
 func iban(t []byte) int {
-	var s []byte
-	n := 0
-	for i := 0; i < len(t) && len(s) < 34; i++ {
-		c := t[i]
-		if c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' {
+	if len(t) <= ibanLeast || !capital(t[0]) || !capital(t[1]) || !digit(t[2]) || !digit(t[3]) {
+		return 0
+	}
+	var store [ibanMost]byte
+	s, n := store[:0], 0
+	for i := 0; i < len(t) && len(s) < ibanMost; i++ {
+		if c := t[i]; digit(c) || capital(c) {
 			s = append(s, c)
 			n = i + 1
 		} else if c != ' ' || i+1 >= len(t) || !word(t[i+1]) {
 			break
 		}
 	}
-	if len(s) < 15 || n < len(t) && word(t[n]) {
-		return 0
-	}
-	mod := 0
-	for _, c := range append(slices.Clone(s[4:]), s[:4]...) {
-		if c >= 'A' {
-			mod = (mod*100 + int(c-'A') + 10) % 97
-		} else {
-			mod = (mod*10 + int(c-'0')) % 97
-		}
-	}
-	if mod != 1 {
+	if len(s) < ibanLeast || n < len(t) && word(t[n]) || mod97(mod97(0, s[4:]), s[:4]) != 1 {
 		return 0
 	}
 	return n
+}
+
+func capital(c byte) bool { return c >= 'A' && c <= 'Z' }
+
+// mod97 goes on from a remainder (ISO 7064): letters count as 10 to 35.
+func mod97(rest int, s []byte) int {
+	for _, c := range s {
+		if c >= 'A' {
+			rest = (rest*100 + int(c-'A') + 10) % 97
+		} else {
+			rest = (rest*10 + int(c-'0')) % 97
+		}
+	}
+	return rest
 }

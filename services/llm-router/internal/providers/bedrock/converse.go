@@ -20,102 +20,65 @@ type media struct {
 }
 
 type block struct {
-	Text     *string `json:"text,omitempty"`
-	Image    *media  `json:"image,omitempty"`
-	Document *media  `json:"document,omitempty"`
-	ToolUse  *struct {
-		ID    string          `json:"toolUseId"`
-		Name  string          `json:"name"`
-		Input json.RawMessage `json:"input,omitempty"`
-	} `json:"toolUse,omitempty"`
-	ToolResult *struct {
-		ID      string  `json:"toolUseId"`
-		Content []block `json:"content"`
-		Status  string  `json:"status,omitempty"`
-	} `json:"toolResult,omitempty"`
-	Reasoning *reasoning `json:"reasoningContent,omitempty"`
-	Cache     *struct {
-		Type string `json:"type"`
-	} `json:"cachePoint,omitempty"`
+	Text       *string    `json:"text,omitempty"`
+	Image      *media     `json:"image,omitempty"`
+	Document   *media     `json:"document,omitempty"`
+	ToolUse    *toolUse   `json:"toolUse,omitempty"`
+	ToolResult *result    `json:"toolResult,omitempty"`
+	Reasoning  *reasoning `json:"reasoningContent,omitempty"`
+	Cache      *point     `json:"cachePoint,omitempty"`
+}
+
+type toolUse struct {
+	ID    string          `json:"toolUseId"`
+	Name  string          `json:"name"`
+	Input json.RawMessage `json:"input,omitempty"`
+}
+
+type result struct {
+	ID      string  `json:"toolUseId"`
+	Content []block `json:"content"`
+	Status  string  `json:"status,omitempty"`
 }
 
 type reasoning struct {
-	Text *struct {
-		Text      string `json:"text"`
-		Signature string `json:"signature,omitempty"`
-	} `json:"reasoningText,omitempty"`
-	Redacted string `json:"redactedContent,omitempty"`
+	Text     *thought `json:"reasoningText,omitempty"`
+	Redacted string   `json:"redactedContent,omitempty"`
+}
+
+type thought struct {
+	Text      string `json:"text"`
+	Signature string `json:"signature,omitempty"`
+}
+
+// point ends a part of the prompt that the provider may cache.
+type point struct {
+	Type string `json:"type"`
+}
+
+type message struct {
+	Role    string  `json:"role"`
+	Content []block `json:"content"`
 }
 
 // BuildRequest writes a request. The model stands in the URL.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := ir.Obj{}
-	more := ir.Obj{}
-	for k, v := range r.Extra {
-		more[k] = v
-	}
-	var system []block
-	type message struct {
-		Role    string  `json:"role"`
-		Content []block `json:"content"`
+	files := names{}
+	system, turns, err := ir.Alternate(r.Messages, func(parts []ir.Part) ([]block, error) { return buildBlocks(parts, files) })
+	if err != nil {
+		return nil, err
 	}
 	var msgs []message
-	files := names{}
-	for _, m := range r.Messages {
-		blocks, err := buildBlocks(m.Parts, files)
-		if err != nil {
-			return nil, err
-		}
-		role := ir.User
-		switch m.Role {
-		case ir.System:
-			system = append(system, blocks...)
-			continue
-		case ir.Assistant:
-			role = ir.Assistant
-		}
-		if n := len(msgs); n > 0 && msgs[n-1].Role == role {
-			msgs[n-1].Content = append(msgs[n-1].Content, blocks...)
-		} else if len(blocks) > 0 {
-			msgs = append(msgs, message{role, blocks})
-		}
+	for _, t := range turns {
+		msgs = append(msgs, message{t.Role, t.Blocks})
 	}
 	o["messages"] = msgs
 	if len(system) > 0 {
 		o["system"] = system
 	}
-	c, output := ir.Obj{}, ir.Obj{}
-	sampling, limit := true, r.MaxTokens
-	if m, is := claude.Of(r.Model); is {
-		effort, budget := m.Thinking(r.Effort, r.ThinkingBudget)
-		switch sampling = m.Sampling && effort == "" && budget == 0; {
-		case effort != "":
-			more["thinking"] = ir.Obj{"type": "adaptive", "display": "summarized"}
-			output["effort"] = effort
-		case budget > 0: // counts towards the limit
-			if limit == 0 {
-				limit = budget + 4096
-			}
-			if budget = claude.Within(budget, limit); budget > 0 {
-				more["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": budget}
-			}
-		}
-	} else if effort := m.Effort(r.Effort); effort != "" {
-		switch {
-		case strings.Contains(r.Model, "openai."):
-			more["reasoning_effort"] = effort
-		case strings.Contains(r.Model, "amazon.nova"):
-			more["reasoningConfig"] = ir.Obj{"type": "enabled", "maxReasoningEffort": effort}
-		}
-	}
-	c.Put("maxTokens", limit)
-	c.Put("stopSequences", r.Stop)
-	if sampling {
-		c.Put("temperature", r.Temperature)
-		c.Put("topP", r.TopP)
-		more.Put("top_k", r.TopK)
-	}
-	if len(c) > 0 {
+	more, output := r.Document(), ir.Obj{}
+	if c := inference(r, more, output); len(c) > 0 {
 		o["inferenceConfig"] = c
 	}
 	if len(more) > 0 {
@@ -130,40 +93,94 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	if len(output) > 0 {
 		o["outputConfig"] = output
 	}
-	var tools []ir.Obj
-	for _, t := range r.Tools {
+	if tools := buildTools(r.Tools); len(tools) > 0 && (r.Choice == nil || r.Choice.Mode != "none") {
+		tc := ir.Obj{"tools": tools}
+		if r.Choice != nil {
+			tc["toolChoice"] = buildChoice(r.Choice)
+		}
+		o["toolConfig"] = tc
+	}
+	return o.Bytes()
+}
+
+// inference is the bound of the answer and how the model samples. What only some
+// families of models take goes into more, and an effort into output.
+func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
+	sampling, limit := think(r, more, output)
+	c := ir.Obj{}
+	c.Put("maxTokens", limit)
+	c.Put("stopSequences", r.Stop)
+	if sampling {
+		c.Put("temperature", r.Temperature)
+		c.Put("topP", r.TopP)
+		more.Put("top_k", r.TopK)
+	}
+	return c
+}
+
+// think says how much the model is to think, in the words of its family. It
+// returns whether the model takes sampling then, and the bound of the answer, of
+// which thinking is a part.
+func think(r *ir.Request, more, output ir.Obj) (sampling bool, limit int64) {
+	m, is := claude.Of(r.Model)
+	if !is {
+		if effort := m.Effort(r.Effort); effort != "" {
+			switch {
+			case strings.Contains(r.Model, "openai."):
+				more["reasoning_effort"] = effort
+			case strings.Contains(r.Model, "amazon.nova"):
+				more["reasoningConfig"] = ir.Obj{"type": "enabled", "maxReasoningEffort": effort}
+			}
+		}
+		return true, r.MaxTokens
+	}
+	limit = r.MaxTokens
+	effort, budget := m.Thinking(r.Effort, r.ThinkingBudget)
+	sampling = m.Sampling && effort == "" && budget == 0
+	switch {
+	case effort != "":
+		more["thinking"] = ir.Obj{"type": "adaptive", "display": "summarized"}
+		output["effort"] = effort
+	case budget > 0:
+		if limit == 0 {
+			limit = budget + answerRoom
+		}
+		if budget = claude.Within(budget, limit); budget > 0 {
+			more["thinking"] = ir.Obj{"type": "enabled", "budget_tokens": budget}
+		}
+	}
+	return sampling, limit
+}
+
+// answerRoom is the bound of an answer after thinking, in tokens, where the caller
+// has none.
+const answerRoom = 4096
+
+// buildTools writes the tools. Another API's own tools are left out.
+func buildTools(defs []ir.ToolDef) (tools []ir.Obj) {
+	for i := range defs {
+		t := &defs[i]
 		if len(t.Hosted) > 0 {
 			continue
 		}
-		schema := t.Schema
-		if len(t.Custom) > 0 {
-			schema = ir.CustomSchema
-		}
-		if len(schema) == 0 {
-			schema = json.RawMessage(`{"type":"object","properties":{}}`)
-		}
-		spec := ir.Obj{"name": ir.FlatName(t.Namespace, t.Name), "inputSchema": ir.Obj{"json": schema}}
+		spec := ir.Obj{"name": t.Flat(), "inputSchema": ir.Obj{"json": t.ParametersOr(ir.NoParameters)}}
 		spec.Put("description", t.Description)
 		tools = append(tools, ir.Obj{"toolSpec": spec})
 		if len(t.Cache) > 0 {
 			tools = append(tools, ir.Obj{"cachePoint": ir.Obj{"type": "default"}})
 		}
 	}
-	if len(tools) > 0 && (r.Choice == nil || r.Choice.Mode != "none") {
-		tc := ir.Obj{"tools": tools}
-		if r.Choice != nil {
-			switch r.Choice.Mode {
-			case "required":
-				tc["toolChoice"] = ir.Obj{"any": ir.Obj{}}
-			case "tool":
-				tc["toolChoice"] = ir.Obj{"tool": ir.Obj{"name": r.Choice.Name}}
-			default:
-				tc["toolChoice"] = ir.Obj{"auto": ir.Obj{}}
-			}
-		}
-		o["toolConfig"] = tc
+	return tools
+}
+
+func buildChoice(c *ir.Choice) ir.Obj {
+	switch c.Mode {
+	case "required":
+		return ir.Obj{"any": ir.Obj{}}
+	case "tool":
+		return ir.Obj{"tool": ir.Obj{"name": c.Name}}
 	}
-	return o.Bytes()
+	return ir.Obj{"auto": ir.Obj{}}
 }
 
 // names are those that files have in one request: the API wants each once, and
@@ -185,76 +202,65 @@ func (n names) name(file string) string {
 	return file
 }
 
-func buildBlocks(parts []ir.Part, files names) ([]block, error) {
-	var out []block
-	for _, p := range parts {
-		var b block
-		switch p.Type {
-		case ir.Text, ir.Refusal:
-			if p.Text == "" {
-				continue
-			}
-			b.Text = &p.Text
-		case ir.Image, ir.File:
-			if p.Media.Data == "" {
-				return nil, fmt.Errorf("content: this provider takes images and files as bytes (a data URL), not by URL or id")
-			}
-			m := &media{Format: format(p.Media.MIME), Name: p.Media.Name}
-			m.Source.Bytes = p.Media.Data
-			if p.Type == ir.Image {
-				m.Name = ""
-				b.Image = m
-			} else {
-				m.Name = files.name(m.Name)
-				b.Document = m
-			}
-		case ir.ToolCall:
-			b.ToolUse = &struct {
-				ID    string          `json:"toolUseId"`
-				Name  string          `json:"name"`
-				Input json.RawMessage `json:"input,omitempty"`
-			}{p.ID, ir.FlatName(p.Namespace, p.Name), ir.Object(p.Args)}
-		case ir.ToolResult:
-			inner, err := buildBlocks(p.Parts, files)
-			if err != nil {
-				return nil, err
-			}
-			if inner == nil {
-				inner = []block{}
-			}
-			status := ""
-			if p.IsError {
-				status = "error"
-			}
-			b.ToolResult = &struct {
-				ID      string  `json:"toolUseId"`
-				Content []block `json:"content"`
-				Status  string  `json:"status,omitempty"`
-			}{p.ID, inner, status}
-		case ir.Thinking:
-			switch {
-			case p.Redacted != "":
-				b.Reasoning = &reasoning{Redacted: p.Redacted}
-			case p.Signature != "":
-				b.Reasoning = &reasoning{}
-				b.Reasoning.Text = &struct {
-					Text      string `json:"text"`
-					Signature string `json:"signature,omitempty"`
-				}{p.Text, p.Signature}
-			default:
-				continue
-			}
-		default:
-			return nil, fmt.Errorf("content: %s cannot be sent to this provider", p.Type)
+// buildBlocks writes the parts of one message; what says nothing here is left out.
+func buildBlocks(parts []ir.Part, files names) (out []block, err error) {
+	for i := range parts {
+		p := &parts[i]
+		b, ok, err := buildBlock(p, files)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
 		}
 		out = append(out, b)
 		if len(p.Cache) > 0 {
-			out = append(out, block{Cache: &struct {
-				Type string `json:"type"`
-			}{"default"}})
+			out = append(out, block{Cache: &point{"default"}})
 		}
 	}
 	return out, nil
+}
+
+// buildBlock writes one part; ok is false where it comes to nothing: empty text,
+// and thinking that no provider sealed.
+func buildBlock(p *ir.Part, files names) (b block, ok bool, err error) {
+	switch p.Type {
+	case ir.Text, ir.Refusal:
+		return block{Text: &p.Text}, p.Text != "", nil
+	case ir.Image, ir.File:
+		return buildFile(p, files)
+	case ir.ToolCall:
+		return block{ToolUse: &toolUse{p.ID, ir.FlatName(p.Namespace, p.Name), ir.Object(p.Args)}}, true, nil
+	case ir.ToolResult:
+		inner, err := buildBlocks(p.Parts, files)
+		if inner == nil {
+			inner = []block{}
+		}
+		r := &result{ID: p.ID, Content: inner}
+		if p.IsError {
+			r.Status = "error"
+		}
+		return block{ToolResult: r}, true, err
+	case ir.Thinking:
+		if p.Redacted != "" {
+			return block{Reasoning: &reasoning{Redacted: p.Redacted}}, true, nil
+		}
+		return block{Reasoning: &reasoning{Text: &thought{p.Text, p.Signature}}}, p.Signature != "", nil
+	}
+	return b, false, fmt.Errorf("content: %s cannot be sent to this provider", p.Type)
+}
+
+func buildFile(p *ir.Part, files names) (b block, ok bool, err error) {
+	if p.Media.Data == "" {
+		return b, false, fmt.Errorf("content: this provider takes images and files as bytes (a data URL), not by URL or id")
+	}
+	m := &media{Format: format(p.Media.MIME)}
+	m.Source.Bytes = p.Media.Data
+	if p.Type == ir.Image {
+		return block{Image: m}, true, nil
+	}
+	m.Name = files.name(p.Media.Name)
+	return block{Document: m}, true, nil
 }
 
 // format is a file's format as this API names it.
@@ -335,30 +341,31 @@ type Decoder struct {
 // Done reports whether the stream said that it is complete: metadata is last.
 func (d *Decoder) Done() bool { return d.done }
 
-// Event reads one event.
+// event is an event of a stream with the members that matter here.
+type event struct {
+	Index int `json:"contentBlockIndex"`
+	Start struct {
+		ToolUse *toolUse `json:"toolUse"`
+	} `json:"start"`
+	Delta struct {
+		Text    *string `json:"text"`
+		ToolUse *struct {
+			Input string `json:"input"`
+		} `json:"toolUse"`
+		Reasoning *struct {
+			Text      string `json:"text"`
+			Signature string `json:"signature"`
+			Redacted  []byte `json:"redactedContent"`
+		} `json:"reasoningContent"`
+	} `json:"delta"`
+	Stop  string `json:"stopReason"`
+	Usage *usage `json:"usage"`
+}
+
+// Event reads one event, whose type is its name. One of a type that is unknown
+// means nothing.
 func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
-	var e struct {
-		Index int `json:"contentBlockIndex"`
-		Start struct {
-			ToolUse *struct {
-				ID   string `json:"toolUseId"`
-				Name string `json:"name"`
-			} `json:"toolUse"`
-		} `json:"start"`
-		Delta struct {
-			Text    *string `json:"text"`
-			ToolUse *struct {
-				Input string `json:"input"`
-			} `json:"toolUse"`
-			Reasoning *struct {
-				Text      string `json:"text"`
-				Signature string `json:"signature"`
-				Redacted  []byte `json:"redactedContent"`
-			} `json:"reasoningContent"`
-		} `json:"delta"`
-		Stop  string `json:"stopReason"`
-		Usage *usage `json:"usage"`
-	}
+	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
 		return nil, err
 	}
@@ -373,24 +380,7 @@ func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 			return []ir.Event{{Kind: ir.CallBegin, Index: n, Part: ir.Part{ID: t.ID, Name: t.Name}}}, nil
 		}
 	case "contentBlockDelta":
-		switch {
-		case e.Delta.Text != nil:
-			return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: *e.Delta.Text}}}, nil
-		case e.Delta.ToolUse != nil:
-			if n, ok := d.calls[e.Index]; ok {
-				return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: e.Delta.ToolUse.Input}}}, nil
-			}
-		case e.Delta.Reasoning != nil:
-			r := e.Delta.Reasoning
-			if r.Signature != "" {
-				return []ir.Event{{Kind: ir.Signed, Part: ir.Part{Signature: r.Signature}}}, nil
-			}
-			p := ir.Part{Type: ir.Thinking, Text: r.Text}
-			if len(r.Redacted) > 0 {
-				p.Redacted = base64.StdEncoding.EncodeToString(r.Redacted)
-			}
-			return []ir.Event{{Kind: ir.Delta, Part: p}}, nil
-		}
+		return d.piece(&e), nil
 	case "messageStop":
 		return []ir.Event{{Kind: ir.End, Finish: finish(e.Stop)}}, nil
 	case "metadata":
@@ -400,6 +390,29 @@ func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 		}
 	}
 	return nil, nil
+}
+
+// piece reads a piece of a block.
+func (d *Decoder) piece(e *event) []ir.Event {
+	switch {
+	case e.Delta.Text != nil:
+		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: *e.Delta.Text}}}
+	case e.Delta.ToolUse != nil:
+		if n, ok := d.calls[e.Index]; ok {
+			return []ir.Event{{Kind: ir.CallArgs, Index: n, Part: ir.Part{Args: e.Delta.ToolUse.Input}}}
+		}
+	case e.Delta.Reasoning != nil:
+		r := e.Delta.Reasoning
+		if r.Signature != "" {
+			return []ir.Event{{Kind: ir.Signed, Part: ir.Part{Signature: r.Signature}}}
+		}
+		p := ir.Part{Type: ir.Thinking, Text: r.Text}
+		if len(r.Redacted) > 0 {
+			p.Redacted = base64.StdEncoding.EncodeToString(r.Redacted)
+		}
+		return []ir.Event{{Kind: ir.Delta, Part: p}}
+	}
+	return nil
 }
 
 // exceptions are the HTTP statuses that exceptions in a stream stand for.

@@ -50,65 +50,59 @@ var effortBudget = map[string]int64{"none": 0, "minimal": 512, "low": 1024, "med
 
 // BuildRequest writes a request. The model stands in the URL.
 func BuildRequest(r *ir.Request) ([]byte, error) {
-	o := ir.Obj{}
-	for k, v := range r.Extra {
-		o[k] = v
-	}
+	o := r.Document()
 	w := writer{names: map[string]string{}, signs: third(r.Model)}
-	var contents []content
-	var system []part
-	add := func(role string, parts []part) {
-		if len(parts) == 0 {
-			return
-		}
-		if n := len(contents); n > 0 && contents[n-1].Role == role {
-			contents[n-1].Parts = append(contents[n-1].Parts, parts...)
-			return
-		}
-		contents = append(contents, content{role, parts})
+	system, turns, err := ir.Alternate(r.Messages, w.parts)
+	if err != nil {
+		return nil, err
 	}
-	for _, m := range r.Messages {
-		parts, err := w.parts(m.Parts)
-		if err != nil {
-			return nil, err
-		}
-		switch m.Role {
-		case ir.System:
-			system = append(system, parts...)
-		case ir.Assistant:
-			add("model", parts)
-		default:
-			add("user", parts)
-		}
+	var contents []content
+	for _, t := range turns {
+		contents = append(contents, content{roles[t.Role], t.Blocks})
 	}
 	o["contents"] = contents
 	if len(system) > 0 {
 		o["systemInstruction"] = content{Parts: system}
 	}
-	var decls []ir.Obj
-	for _, t := range r.Tools {
-		if len(t.Hosted) > 0 {
-			continue
-		}
-		d := ir.Obj{"name": ir.FlatName(t.Namespace, t.Name)}
-		d.Put("description", t.Description)
-		schema := t.Schema
-		if len(t.Custom) > 0 {
-			schema = ir.CustomSchema
-		}
-		d.Put("parametersJsonSchema", schema)
-		decls = append(decls, d)
-	}
-	if len(decls) > 0 {
+	if decls := declare(r.Tools); len(decls) > 0 {
 		o["tools"] = []ir.Obj{{"functionDeclarations": decls}}
 		if c := r.Choice; c != nil {
-			f := ir.Obj{"mode": map[string]string{"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}[c.Mode]}
+			f := ir.Obj{"mode": modes[c.Mode]}
 			if c.Mode == "tool" {
 				f["allowedFunctionNames"] = []string{c.Name}
 			}
 			o["toolConfig"] = ir.Obj{"functionCallingConfig": f}
 		}
 	}
+	if g := generation(r); len(g) > 0 {
+		o["generationConfig"] = g
+	}
+	return o.Bytes()
+}
+
+// roles and modes are the API's words for roles and for the choice of a tool.
+var (
+	roles = map[string]string{ir.User: "user", ir.Assistant: "model"}
+	modes = map[string]string{"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
+)
+
+// declare writes the tools as functions. Another API's own tools are left out.
+func declare(tools []ir.ToolDef) (decls []ir.Obj) {
+	for i := range tools {
+		t := &tools[i]
+		if len(t.Hosted) > 0 {
+			continue
+		}
+		d := ir.Obj{"name": t.Flat()}
+		d.Put("description", t.Description)
+		d.Put("parametersJsonSchema", t.Parameters())
+		decls = append(decls, d)
+	}
+	return decls
+}
+
+// generation is the configuration of sampling, bounds and the answer's form.
+func generation(r *ir.Request) ir.Obj {
 	g := ir.Obj{}
 	g.Put("temperature", r.Temperature)
 	g.Put("topP", r.TopP)
@@ -128,10 +122,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	if t := thinking(r); t != nil {
 		g["thinkingConfig"] = t
 	}
-	if len(g) > 0 {
-		o["generationConfig"] = g
-	}
-	return o.Bytes()
+	return g
 }
 
 // writer writes the parts of one request.
@@ -140,56 +131,24 @@ type writer struct {
 	signs bool              // calls are signed: the first of a turn must be
 }
 
-func (w *writer) parts(parts []ir.Part) ([]part, error) {
-	var out []part
+// parts writes the parts of one message. Thinking is left out: its signature is on
+// the call that follows it.
+func (w *writer) parts(parts []ir.Part) (out []part, err error) {
 	signed := !w.signs
-	for _, p := range parts {
+	for i := range parts {
+		p := &parts[i]
 		switch p.Type {
 		case ir.Text, ir.Refusal:
 			out = append(out, part{Text: &p.Text, Signature: p.Signature})
-		case ir.Thinking: // what was thought stays with the signature on the call
+		case ir.Thinking:
 		case ir.Image, ir.Audio, ir.File:
-			if p.Media.Data != "" {
-				out = append(out, part{Inline: &blob{MIME: p.Media.MIME, Data: p.Media.Data}})
-				continue
-			}
-			uri := p.Media.URL
-			if uri == "" {
-				uri = p.Media.ID
-			}
-			out = append(out, part{File: &blob{MIME: p.Media.MIME, URI: uri}})
+			out = append(out, file(p.Media))
 		case ir.ToolCall:
-			name := ir.FlatName(p.Namespace, p.Name)
-			w.names[p.ID] = name
-			x := part{Call: &call{Name: name, Args: ir.Object(p.Args)}, Signature: p.Signature}
-			if x.Signature == "" && !signed {
-				x.Signature = unsigned
-			}
+			out = append(out, w.call(p, !signed))
 			signed = true
-			out = append(out, x)
 		case ir.ToolResult:
-			name := w.names[p.ID]
-			if name == "" {
-				name = p.Name
-			}
-			text := ir.PlainText(p.Parts)
-			resp := ir.Obj{"output": text}
-			if p.IsError {
-				resp = ir.Obj{"error": text}
-			}
-			var doc map[string]any
-			if !p.IsError && canon.CheckDepth([]byte(text)) == nil && json.Unmarshal([]byte(text), &doc) == nil {
-				resp = doc
-			}
-			out = append(out, part{Result: &outcome{Name: name, Response: resp}})
-			for _, q := range p.Parts {
-				if q.Media != nil {
-					more, err := w.parts([]ir.Part{q})
-					if err != nil {
-						return nil, err
-					}
-					out = append(out, more...)
-				}
+			if out, err = w.result(out, p); err != nil {
+				return nil, err
 			}
 		default:
 			return nil, fmt.Errorf("content: %s cannot be sent to this provider", p.Type)
@@ -198,16 +157,63 @@ func (w *writer) parts(parts []ir.Part) ([]part, error) {
 	return out, nil
 }
 
+func file(m *ir.Media) part {
+	if m.Data != "" {
+		return part{Inline: &blob{MIME: m.MIME, Data: m.Data}}
+	}
+	uri := m.URL
+	if uri == "" {
+		uri = m.ID
+	}
+	return part{File: &blob{MIME: m.MIME, URI: uri}}
+}
+
+// call writes a tool call; one that must be signed and is not gets the stand-in.
+func (w *writer) call(p *ir.Part, sign bool) part {
+	name := ir.FlatName(p.Namespace, p.Name)
+	w.names[p.ID] = name
+	x := part{Call: &call{Name: name, Args: ir.Object(p.Args)}, Signature: p.Signature}
+	if x.Signature == "" && sign {
+		x.Signature = unsigned
+	}
+	return x
+}
+
+// result appends the result of a call: a text that is an object is sent as one,
+// and files follow as parts of their own.
+func (w *writer) result(out []part, p *ir.Part) ([]part, error) {
+	name := w.names[p.ID]
+	if name == "" {
+		name = p.Name
+	}
+	text := ir.PlainText(p.Parts)
+	resp := ir.Obj{"output": text}
+	if p.IsError {
+		resp = ir.Obj{"error": text}
+	} else if canon.CheckDepth([]byte(text)) == nil {
+		var doc map[string]any
+		if json.Unmarshal([]byte(text), &doc) == nil {
+			resp = doc
+		}
+	}
+	out = append(out, part{Result: &outcome{Name: name, Response: resp}})
+	for _, q := range p.Parts {
+		if q.Media != nil {
+			more, err := w.parts([]ir.Part{q})
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, more...)
+		}
+	}
+	return out, nil
+}
+
 type response struct {
-	ID         string `json:"responseId"`
-	Model      string `json:"modelVersion"`
-	Candidates []struct {
-		Index   int     `json:"index"`
-		Content content `json:"content"`
-		Finish  string  `json:"finishReason"`
-		Tokens  *tokens `json:"logprobsResult"`
-	} `json:"candidates"`
-	Feedback *struct {
+	ID         string      `json:"responseId"`
+	Model      string      `json:"modelVersion"`
+	Candidates []candidate `json:"candidates"`
+	Feedback   *struct {
 		Block string `json:"blockReason"`
 	} `json:"promptFeedback"`
 	Usage *struct {
@@ -218,6 +224,14 @@ type response struct {
 		Cached    int64 `json:"cachedContentTokenCount"`
 	} `json:"usageMetadata"`
 	Error json.RawMessage `json:"error"`
+}
+
+// candidate is one of the answers, or a piece of it.
+type candidate struct {
+	Index   int     `json:"index"`
+	Content content `json:"content"`
+	Finish  string  `json:"finishReason"`
+	Tokens  *tokens `json:"logprobsResult"`
 }
 
 // tokens is how probable each token of an answer was, beside others.
@@ -371,34 +385,41 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 		d.done = true
 		out = append(out, ir.Event{Kind: ir.End, Finish: ir.Filtered})
 	}
-	for _, c := range r.Candidates {
-		for i := range c.Content.Parts {
-			p := parse(&c.Content.Parts[i], fmt.Sprintf("call_%s_%d", d.CallID, d.calls))
-			switch {
-			case p.Type == ir.ToolCall:
-				args := p.Args
-				p.Args = ""
-				out = append(out, ir.Event{Kind: ir.CallBegin, Choice: c.Index, Index: d.calls, Part: p},
-					ir.Event{Kind: ir.CallArgs, Choice: c.Index, Index: d.calls, Part: ir.Part{Args: args}})
-				d.calls++
-				d.asked[c.Index] = true
-			case p.Text != "":
-				out = append(out, ir.Event{Kind: ir.Delta, Choice: c.Index, Part: p, LogProbs: c.Tokens.logProbs()})
-			}
-		}
-		if c.Finish != "" {
-			d.done = true
-			f := finish(c.Finish)
-			if f == ir.Stop && d.asked[c.Index] {
-				f = ir.ToolCalls
-			}
-			out = append(out, ir.Event{Kind: ir.End, Choice: c.Index, Finish: f})
-		}
+	for i := range r.Candidates {
+		out = d.candidate(out, &r.Candidates[i])
 	}
 	if u := r.usage(); u.Known {
 		out = append(out, ir.Event{Kind: ir.Used, Usage: u})
 	}
 	return out, nil
+}
+
+// candidate appends what one candidate says in this event. Arguments of calls come
+// whole.
+func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
+	for i := range c.Content.Parts {
+		p := parse(&c.Content.Parts[i], fmt.Sprintf("call_%s_%d", d.CallID, d.calls))
+		switch {
+		case p.Type == ir.ToolCall:
+			args := p.Args
+			p.Args = ""
+			out = append(out, ir.Event{Kind: ir.CallBegin, Choice: c.Index, Index: d.calls, Part: p},
+				ir.Event{Kind: ir.CallArgs, Choice: c.Index, Index: d.calls, Part: ir.Part{Args: args}})
+			d.calls++
+			d.asked[c.Index] = true
+		case p.Text != "":
+			out = append(out, ir.Event{Kind: ir.Delta, Choice: c.Index, Part: p, LogProbs: c.Tokens.logProbs()})
+		}
+	}
+	if c.Finish == "" {
+		return out
+	}
+	d.done = true
+	f := finish(c.Finish)
+	if f == ir.Stop && d.asked[c.Index] {
+		f = ir.ToolCalls
+	}
+	return append(out, ir.Event{Kind: ir.End, Choice: c.Index, Finish: f})
 }
 
 // ParseFault reads an error (google.rpc.Status as JSON).
