@@ -60,42 +60,19 @@ func (s *Service) call(ctx context.Context, w *execute.Work, api *dialect.Caller
 	return r
 }
 
+// answer checks the request against its decision, and follows a plan of candidates
+// to an answer. Nothing reaches a provider before every check has passed.
 func (c *call) answer(ctx context.Context) execute.Result {
-	s, w := c.s, c.w
-	if err := contract.Decode(w.Args, &c.args); err != nil {
-		return execute.Fail(fault.InvalidInput, "args: %v", err)
+	if bad := c.read(ctx); bad != nil {
+		return *bad
 	}
-	if w.Call.Body == nil || w.Call.Body.Commitment != c.args.Body {
-		return execute.Fail(fault.InvalidInput, "body: is not the one that the args name")
-	}
-	c.inPrompt = scan.Seen{}
-	if b := w.Intent.Budget; b != nil {
-		c.room = &amounts{b.Amounts.Tokens, b.Amounts.USDMicros, b.Amounts.EgressBytes}
-	}
-	if err := c.oblige(); err != nil {
-		return execute.Fail("obligation_unknown", "obligation: %v", err)
-	}
-	var err error
-	if c.body, err = w.Body(ctx); err != nil {
-		return execute.Fail("args_unavailable", "the request cannot be read: %v", err)
-	}
-	if seen, _, err := llm.Peek(w.Call.Kind, c.body); err != nil || !seen.Agrees(&c.args) {
-		return execute.Fail(fault.InvalidInput, "the request is not what its summary says, by which it was decided on")
-	}
-	if c.now, err = contract.ParseTime(w.Event.Time); err != nil {
-		return execute.Fail(fault.Internal, "%v", err)
-	}
-	c.key.id = gjson.GetBytes(w.Facts, "key.id").Str
-	for _, t := range gjson.GetBytes(w.Facts, "key.tags").Array() {
-		c.key.tags = append(c.key.tags, t.Str)
-	}
-	c.out = newOut(ctx, w, s.env.Box, &s.under)
+	c.out = newOut(ctx, c.w, c.s.env.Box, &c.s.under)
 	defer c.out.close()
-	if f := c.owned(ctx); f != nil {
-		c.refused(f)
-		return c.failed(f)
+	f := c.owned(ctx)
+	if f == nil {
+		f = c.clean()
 	}
-	if f := c.clean(); f != nil {
+	if f != nil {
 		c.refused(f)
 		return c.failed(f)
 	}
@@ -105,24 +82,71 @@ func (c *call) answer(ctx context.Context) execute.Result {
 		}
 		c.out.tee = &[]byte{}
 	}
-	plan := s.Plan(c.args.Model, route.Query{Session: w.Event.Session, Tags: c.key.tags, Chance: rand.Uint64(), Latency: s.latency.of}, s.has)
-	if len(plan) == 0 {
-		p, m, ok := strings.Cut(c.args.Model, "/")
-		if !ok || p == "" || m == "" {
-			return c.failed(&provider.Failure{Code: fault.InvalidInput, Fault: &ir.Fault{Param: "/model", Message: "/model: want provider/model, an alias or a virtual model; GET /v1/models lists them"},
-				Message: "model: " + strconv.Quote(c.args.Model) + " is none that is configured here"})
-		}
-		return c.failed(&provider.Failure{Code: fault.ModelNotFound, Fault: &ir.Fault{Param: "/model", Message: "no provider " + strconv.Quote(p) + "; GET /v1/models lists what there is"},
-			Message: "no provider " + strconv.Quote(p)})
-	}
-	f := c.follow(ctx, plan)
+	plan, f := c.plan()
 	if f == nil {
-		if c.out.tee != nil {
-			c.keep(ctx, *c.out.tee, c.out.said)
-		}
-		return c.result()
+		f = c.follow(ctx, plan)
 	}
-	return c.failed(f)
+	if f != nil {
+		return c.failed(f)
+	}
+	if c.out.tee != nil {
+		c.keep(ctx, *c.out.tee, c.out.said)
+	}
+	return c.result()
+}
+
+// read takes up the args, the body, the budget and the obligations. It refuses a
+// body that is not the one that the decision was taken on: policy, guards and
+// providers read the same request. nil: all is as decided.
+func (c *call) read(ctx context.Context) *execute.Result {
+	fail := func(code, format string, args ...any) *execute.Result {
+		r := execute.Fail(code, format, args...)
+		return &r
+	}
+	w := c.w
+	if err := contract.Decode(w.Args, &c.args); err != nil {
+		return fail(fault.InvalidInput, "args: %v", err)
+	}
+	if w.Call.Body == nil || w.Call.Body.Commitment != c.args.Body {
+		return fail(fault.InvalidInput, "body: is not the one that the args name")
+	}
+	c.inPrompt = scan.Seen{}
+	if b := w.Intent.Budget; b != nil {
+		c.room = &amounts{b.Amounts.Tokens, b.Amounts.USDMicros, b.Amounts.EgressBytes}
+	}
+	if err := c.oblige(); err != nil {
+		return fail("obligation_unknown", "obligation: %v", err)
+	}
+	var err error
+	if c.body, err = w.Body(ctx); err != nil {
+		return fail("args_unavailable", "the request cannot be read: %v", err)
+	}
+	if seen, _, err := llm.Peek(w.Call.Kind, c.body); err != nil || !seen.Agrees(&c.args) {
+		return fail(fault.InvalidInput, "the request is not what its summary says, by which it was decided on")
+	}
+	if c.now, err = contract.ParseTime(w.Event.Time); err != nil {
+		return fail(fault.Internal, "%v", err)
+	}
+	c.key.id = gjson.GetBytes(w.Facts, "key.id").Str
+	for _, t := range gjson.GetBytes(w.Facts, "key.tags").Array() {
+		c.key.tags = append(c.key.tags, t.Str)
+	}
+	return nil
+}
+
+// plan is the candidates for the model that the request names, in order.
+func (c *call) plan() ([]route.Candidate, *provider.Failure) {
+	plan := c.s.Plan(c.args.Model, route.Query{Session: c.w.Event.Session, Tags: c.key.tags, Chance: rand.Uint64(), Latency: c.s.latency.of}, c.s.has)
+	if len(plan) > 0 {
+		return plan, nil
+	}
+	p, m, ok := strings.Cut(c.args.Model, "/")
+	if !ok || p == "" || m == "" {
+		return nil, &provider.Failure{Code: fault.InvalidInput, Fault: &ir.Fault{Param: "/model", Message: "/model: want provider/model, an alias or a virtual model; GET /v1/models lists them"},
+			Message: "model: " + strconv.Quote(c.args.Model) + " is none that is configured here"}
+	}
+	return nil, &provider.Failure{Code: fault.ModelNotFound, Fault: &ir.Fault{Param: "/model", Message: "no provider " + strconv.Quote(p) + "; GET /v1/models lists what there is"},
+		Message: "no provider " + strconv.Quote(p)}
 }
 
 // refused records a request that no provider was asked with.

@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
 // stream is a provider's stream on its way to the caller. Until its first
@@ -31,17 +32,13 @@ type stream struct {
 	ended bool   // the provider said why it ended
 }
 
+// stream passes a stream on. What is recorded of it is what the caller got, also
+// where it breaks.
 func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.Head) error {
 	head.Headers[headerType] = typeStream
-	s := &stream{attempt: a, head: head, dec: a.api.Decoder(a.c.name())}
-	if len(a.c.reply) > 0 {
-		if a.c.api.Encoder == nil {
-			return &provider.Failure{Code: fault.Unsupported, Taken: true, Status: http.StatusBadRequest, Message: "stream: answers of " + a.c.w.Call.Kind + " are guarded here, and cannot be while they stream"}
-		}
-		s.guard = &filter{g: a.c.reply, seen: a.seen, joined: a.c.api.Joined}
-	}
-	if s.guard != nil || !a.native() {
-		s.enc = a.ans.encoder()
+	s, err := a.newStream(head)
+	if err != nil {
+		return err
 	}
 	defer s.keep()
 	for !s.dec.Done() || s.enc != nil && a.api.Trails {
@@ -55,12 +52,41 @@ func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.He
 		if s.dec.Done() && s.enc == nil {
 			return s.finish(b)
 		}
-		if !s.shown {
-			s.held = append(s.held, b...)
-		} else if err := a.c.out.write(b); err != nil {
+		if err := s.pass(b); err != nil {
 			return err
 		}
 	}
+	return s.end()
+}
+
+// newStream refuses a stream that must be guarded and cannot be: guards work on
+// what events mean, so that the caller's API must be one that is written here.
+func (a *attempt) newStream(head *llm.Head) (*stream, error) {
+	s := &stream{attempt: a, head: head, dec: a.api.Decoder(a.c.name())}
+	if len(a.c.reply) > 0 {
+		if a.c.api.Encoder == nil {
+			return nil, &provider.Failure{Code: fault.Unsupported, Taken: true, Status: http.StatusBadRequest, Message: "stream: answers of " + a.c.w.Call.Kind + " are guarded here, and cannot be while they stream"}
+		}
+		s.guard = &filter{g: a.c.reply, seen: a.seen, joined: a.c.api.Joined}
+	}
+	if s.guard != nil || !a.native() {
+		s.enc = a.ans.encoder()
+	}
+	return s, nil
+}
+
+// pass gives the caller bytes, or holds them until there is content.
+func (s *stream) pass(b []byte) error {
+	if s.shown {
+		return s.c.out.write(b)
+	}
+	s.held = append(s.held, b...)
+	return nil
+}
+
+// end is the end of a stream that is written here, also where the provider did not
+// say why it ends.
+func (s *stream) end() error {
 	var end []byte
 	if !s.ended {
 		var err error
@@ -82,27 +108,11 @@ const (
 var errEnd = errors.New("end")
 
 // next reads an event and returns what it comes to for the caller. The first
-// content claims the answer.
+// content claims the answer. errEnd: nothing more comes.
 func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error) {
-	e, err := res.Next()
-	var said []ir.Event
-	if err == nil {
-		said, err = s.dec.Event(e.Name, e.Data)
-		if err != nil && !errors.As(err, new(*ir.Fault)) {
-			return nil, s.up.Malformed("sent an event that cannot be read")
-		}
-	}
+	e, said, err := s.read(ctx, res)
 	if err != nil {
-		var fault *ir.Fault
-		switch {
-		case errors.As(err, &fault):
-			return nil, s.up.Said(fault)
-		case s.dec.Done():
-			return nil, errEnd
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		}
-		return nil, s.up.Cut(ctx, err)
+		return nil, err
 	}
 	for i := range said {
 		s.size += eventSize + len(said[i].Part.Text) + len(said[i].Part.Args)
@@ -115,13 +125,7 @@ func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error)
 		return nil, err
 	}
 	if s.enc == nil {
-		b = s.edit(e.Raw, said)
-		if s.ev.ResponseID == "" {
-			s.ev.ResponseID = responseID(e.Data)
-		}
-		if done, ok := whole(s.api.Final, e.Data); ok {
-			s.output = done
-		}
+		b = s.raw(&e, said)
 	}
 	if content && !s.shown {
 		if err := s.c.out.claim(s.attempt, s.head); err != nil {
@@ -131,6 +135,41 @@ func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error)
 		b, s.held = append(s.held, b...), nil
 	}
 	return b, nil
+}
+
+// read reads an event and what it means. What follows the end of an answer may be
+// anything.
+func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, said []ir.Event, err error) {
+	var fault *ir.Fault
+	if e, err = res.Next(); err == nil {
+		if said, err = s.dec.Event(e.Name, e.Data); err == nil {
+			return e, said, nil
+		}
+		if !errors.As(err, &fault) {
+			return e, nil, s.up.Malformed("sent an event that cannot be read")
+		}
+	}
+	switch {
+	case errors.As(err, &fault):
+		return e, nil, s.up.Said(fault)
+	case s.dec.Done():
+		return e, nil, errEnd
+	case ctx.Err() != nil:
+		return e, nil, ctx.Err()
+	}
+	return e, nil, s.up.Cut(ctx, err)
+}
+
+// raw is an event as the provider wrote it. The document that is recorded is the
+// provider's own, too, where its API sends it whole at the end.
+func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
+	if s.ev.ResponseID == "" {
+		s.ev.ResponseID = responseID(e.Data)
+	}
+	if done, ok := whole(s.api.Final, e.Data); ok {
+		s.output = done
+	}
+	return s.edit(e.Raw, said)
 }
 
 // take notes what the provider said and, where it is not passed on as it is,

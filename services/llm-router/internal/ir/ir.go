@@ -261,7 +261,10 @@ func (c *Collect) grow(choice, part int, before, more string) {
 	b.WriteString(more)
 }
 
-// Add takes one event.
+// maxChoices bounds the answers that are put together.
+const maxChoices = 128
+
+// Add takes one event. Events of answers beyond the first 128 are left out.
 func (c *Collect) Add(e *Event) {
 	if e.ID != "" {
 		c.r.ID = e.ID
@@ -269,39 +272,26 @@ func (c *Collect) Add(e *Event) {
 	if e.Model != "" {
 		c.r.Model = e.Model
 	}
-	if e.Kind == Used {
+	switch e.Kind {
+	case Used:
 		c.r.Usage.Merge(e.Usage)
 		return
-	}
-	if e.Kind == Begin {
+	case Begin:
 		return
 	}
-	for len(c.r.Choices) <= e.Choice && e.Choice < 128 {
-		c.r.Choices = append(c.r.Choices, Answer{})
-	}
-	if e.Choice >= len(c.r.Choices) {
+	a := c.answer(e.Choice)
+	if a == nil {
 		return
 	}
-	a := &c.r.Choices[e.Choice]
 	switch e.Kind {
 	case Delta:
-		if n := len(a.Parts); n > 0 && a.Parts[n-1].Type == e.Part.Type && e.Part.Redacted == "" && a.Parts[n-1].Signature == "" {
-			c.grow(e.Choice, n-1, a.Parts[n-1].Text, e.Part.Text)
-			return
-		}
-		a.Parts = append(a.Parts, e.Part)
+		c.say(a, e)
 	case Signed:
 		if n := len(a.Parts); n > 0 {
 			a.Parts[n-1].Signature += e.Part.Signature
 		}
 	case CallBegin:
-		if c.calls == nil {
-			c.calls = map[[2]int]int{}
-		}
-		c.calls[[2]int{e.Choice, e.Index}] = len(a.Parts)
-		p := e.Part
-		p.Type = ToolCall
-		a.Parts = append(a.Parts, p)
+		c.call(a, e)
 	case CallArgs:
 		if i, ok := c.calls[[2]int{e.Choice, e.Index}]; ok {
 			c.grow(e.Choice, i, a.Parts[i].Args, e.Part.Args)
@@ -309,6 +299,40 @@ func (c *Collect) Add(e *Event) {
 	case End:
 		a.Finish, a.StopSeq = e.Finish, e.StopSeq
 	}
+}
+
+// answer is the answer with an index, with those before it; nil: there are too
+// many.
+func (c *Collect) answer(choice int) *Answer {
+	if choice >= maxChoices {
+		return nil
+	}
+	for len(c.r.Choices) <= choice {
+		c.r.Choices = append(c.r.Choices, Answer{})
+	}
+	return &c.r.Choices[choice]
+}
+
+// say appends a piece of text to the part it goes on from, or begins one: sealed
+// thinking has ended, and redacted thinking is a part by itself.
+func (c *Collect) say(a *Answer, e *Event) {
+	if n := len(a.Parts); n > 0 {
+		if p := &a.Parts[n-1]; p.Type == e.Part.Type && e.Part.Redacted == "" && p.Signature == "" {
+			c.grow(e.Choice, n-1, p.Text, e.Part.Text)
+			return
+		}
+	}
+	a.Parts = append(a.Parts, e.Part)
+}
+
+func (c *Collect) call(a *Answer, e *Event) {
+	if c.calls == nil {
+		c.calls = map[[2]int]int{}
+	}
+	c.calls[[2]int{e.Choice, e.Index}] = len(a.Parts)
+	p := e.Part
+	p.Type = ToolCall
+	a.Parts = append(a.Parts, p)
 }
 
 // Object is a tool call's arguments as a JSON object, whatever came.

@@ -66,48 +66,40 @@ func (m Members) TakeAll(pairs ...any) error {
 	return nil
 }
 
-// Object is a document under construction: members without a value stay out.
+// Obj is a JSON object under construction.
 type Obj map[string]any
 
-// Put sets a member unless v is a zero value that means "not said".
+// Put sets a member unless v is the zero value of its type, which means that the
+// request does not say: such a member stays out. Other types than those that
+// requests hold are always set.
 func (o Obj) Put(name string, v any) {
+	if !unsaid(v) {
+		o[name] = v
+	}
+}
+
+func unsaid(v any) bool {
 	switch t := v.(type) {
 	case nil:
-		return
+		return true
 	case string:
-		if t == "" {
-			return
-		}
+		return t == ""
 	case int64:
-		if t == 0 {
-			return
-		}
+		return t == 0
 	case *float64:
-		if t == nil {
-			return
-		}
+		return t == nil
 	case *int64:
-		if t == nil {
-			return
-		}
+		return t == nil
 	case *bool:
-		if t == nil {
-			return
-		}
+		return t == nil
 	case []string:
-		if len(t) == 0 {
-			return
-		}
+		return len(t) == 0
 	case map[string]string:
-		if len(t) == 0 {
-			return
-		}
+		return len(t) == 0
 	case json.RawMessage:
-		if len(t) == 0 {
-			return
-		}
+		return len(t) == 0
 	}
-	o[name] = v
+	return false
 }
 
 // Bytes is the document's JSON.

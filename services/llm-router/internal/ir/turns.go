@@ -30,19 +30,26 @@ func (t *Turns) Put(e Event) []Event {
 		t.turn(&e)
 		return []Event{e}
 	}
-	q := t.between
-	switch {
-	case e.Kind == CallArgs && t.calls[e.Index] != nil:
-		q = t.calls[e.Index]
-	case e.Kind == CallArgs || e.Kind == CallBegin:
-		q = t.queue()
-		t.calls[e.Index], t.between = q, nil
-	case q == nil:
-		q = t.queue()
-		t.between = q
-	}
+	q := t.place(&e)
 	q.events = append(q.events, e)
 	return nil
+}
+
+// place is where an event waits that has no turn: with its call, in a new queue
+// for a call, or with what came between two calls.
+func (t *Turns) place(e *Event) *queue {
+	if e.Kind == CallArgs && t.calls[e.Index] != nil {
+		return t.calls[e.Index]
+	}
+	if e.Kind == CallArgs || e.Kind == CallBegin {
+		q := t.queue()
+		t.calls[e.Index], t.between = q, nil
+		return q
+	}
+	if t.between == nil {
+		t.between = t.queue()
+	}
+	return t.between
 }
 
 func (t *Turns) queue() *queue {

@@ -4,8 +4,10 @@
 package route
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 
@@ -72,43 +74,79 @@ type Table struct {
 	Prices    Prices            `json:"prices"`              // what models cost, in millionths of a US dollar per million tokens
 }
 
-// Check reports a table that could not be followed; has tells of providers.
+// Check reports a table that cannot be followed; has reports whether a provider is
+// configured. An error begins with the path of the member that is wrong.
 func (t *Table) Check(has func(provider string) bool) error {
-	known := func(id string) bool {
-		p, m, ok := strings.Cut(id, "/")
-		return ok && m != "" && has(p)
+	c := checker{t, has}
+	for _, check := range []func() error{c.aliases, c.virtuals, c.fallbacks, c.prices} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
-	for a, to := range t.Aliases {
+	return nil
+}
+
+type checker struct {
+	t   *Table
+	has func(provider string) bool
+}
+
+// known reports whether a name is provider/model of a provider that there is.
+func (c *checker) known(id string) bool {
+	p, m, ok := strings.Cut(id, "/")
+	return ok && m != "" && c.has(p)
+}
+
+func (c *checker) aliases() error {
+	for _, a := range slices.Sorted(maps.Keys(c.t.Aliases)) {
+		to := c.t.Aliases[a]
 		if strings.Contains(a, "/") || a == "" {
 			return fmt.Errorf("aliases: %q: a name without a slash", a)
 		}
-		if !known(to) && t.virtual(to) == nil {
+		if !c.known(to) && c.t.virtual(to) == nil {
 			return fmt.Errorf("aliases.%s: %q is neither provider/model nor a virtual model", a, to)
 		}
 	}
-	for i, v := range t.Virtual {
-		at := fmt.Sprintf("virtual[%d]", i)
-		if v.Name == "" || strings.Contains(v.Name, "/") || t.Aliases[v.Name] != "" {
-			return fmt.Errorf("%s.name: want a name of its own without a slash", at)
-		}
-		if !slices.Contains([]string{"", "order", "weighted", "cost", "latency"}, v.Strategy) {
-			return fmt.Errorf("%s.strategy: want order, weighted, cost or latency", at)
-		}
-		if len(v.Targets) == 0 {
-			return fmt.Errorf("%s.targets: name at least one", at)
-		}
-		for j, x := range v.Targets {
-			if !known(x.Model) {
-				return fmt.Errorf("%s.targets[%d].model: %q is no provider/model", at, j, x.Model)
-			}
-			if x.Weight < 0 {
-				return fmt.Errorf("%s.targets[%d].weight: want 1 or more", at, j)
-			}
+	return nil
+}
+
+// strategies are those of virtual models; empty means the first.
+var strategies = []string{"order", "weighted", "cost", "latency"}
+
+func (c *checker) virtuals() error {
+	for i := range c.t.Virtual {
+		if err := c.virtual(&c.t.Virtual[i]); err != nil {
+			return fmt.Errorf("virtual[%d].%w", i, err)
 		}
 	}
-	for i, r := range t.Fallbacks {
+	return nil
+}
+
+func (c *checker) virtual(v *Virtual) error {
+	if v.Name == "" || strings.Contains(v.Name, "/") || c.t.Aliases[v.Name] != "" {
+		return errors.New("name: want a name of its own without a slash")
+	}
+	if v.Strategy != "" && !slices.Contains(strategies, v.Strategy) {
+		return errors.New("strategy: want order, weighted, cost or latency")
+	}
+	if len(v.Targets) == 0 {
+		return errors.New("targets: name at least one")
+	}
+	for j, x := range v.Targets {
+		if !c.known(x.Model) {
+			return fmt.Errorf("targets[%d].model: %q is no provider/model", j, x.Model)
+		}
+		if x.Weight < 0 {
+			return fmt.Errorf("targets[%d].weight: want 1 or more", j)
+		}
+	}
+	return nil
+}
+
+func (c *checker) fallbacks() error {
+	for i, r := range c.t.Fallbacks {
 		for _, f := range append([]string{r.Primary}, r.Fallbacks...) {
-			if !known(f) && t.virtual(f) == nil && t.Aliases[f] == "" {
+			if !c.known(f) && c.t.virtual(f) == nil && c.t.Aliases[f] == "" {
 				return fmt.Errorf("fallbacks[%d]: %q is no model", i, f)
 			}
 		}
@@ -118,13 +156,17 @@ func (t *Table) Check(has func(provider string) bool) error {
 			}
 		}
 	}
-	for i, p := range t.Prices.Models {
-		if p.Input < 0 || p.Output < 0 || p.Cached < 0 || p.CacheWrite < 0 || p.MaxOutput < 0 || p.Context < 0 || p.Image < 0 {
+	return nil
+}
+
+func (c *checker) prices() error {
+	for i, p := range c.t.Prices.Models {
+		if slices.Min([]int64{p.Input, p.Output, p.Cached, p.CacheWrite, p.MaxOutput, p.Context, p.Image}) < 0 {
 			return fmt.Errorf("prices.models[%d]: a price or limit is 0 or more", i)
 		}
 	}
-	if len(t.Prices.Models) > 0 && t.Prices.Version == "" {
-		return fmt.Errorf("prices.version: name the table, e.g. 2026-11-01")
+	if len(c.t.Prices.Models) > 0 && c.t.Prices.Version == "" {
+		return errors.New("prices.version: name the table, e.g. 2026-11-01")
 	}
 	return nil
 }
@@ -204,19 +246,7 @@ func (t *Table) resolve(want string, q Query, triggers []string, has func(string
 
 // order is the targets that fit, the one to try first in front.
 func (v *Virtual) order(t *Table, q Query) []Target {
-	var fit, rest []Target
-	for _, x := range v.Targets {
-		tagged := slices.ContainsFunc(x.Tags, func(s string) bool { return slices.Contains(q.Tags, s) })
-		switch {
-		case len(q.Tags) > 0 && tagged:
-			fit = append(fit, x)
-		case len(x.Tags) == 0:
-			rest = append(rest, x)
-		}
-	}
-	if len(fit) == 0 {
-		fit = rest
-	}
+	fit := v.fitting(q.Tags)
 	switch v.Strategy {
 	case "cost":
 		slices.SortStableFunc(fit, func(a, b Target) int { return int(t.weigh(a.Model) - t.weigh(b.Model)) })
@@ -231,17 +261,43 @@ func (v *Virtual) order(t *Table, q Query) []Target {
 			h.Write([]byte(v.Name + "\x00" + q.Session))
 			at = h.Sum64()
 		}
-		total := int64(0)
-		for _, x := range fit {
-			total += max(x.Weight, 1)
+		return drawn(fit, at)
+	}
+	return fit
+}
+
+// fitting is the targets that carry one of a request's tags; without such a
+// target, those without tags.
+func (v *Virtual) fitting(tags []string) []Target {
+	var fit, rest []Target
+	for _, x := range v.Targets {
+		tagged := slices.ContainsFunc(x.Tags, func(s string) bool { return slices.Contains(tags, s) })
+		switch {
+		case tagged:
+			fit = append(fit, x)
+		case len(x.Tags) == 0:
+			rest = append(rest, x)
 		}
-		if total > 0 {
-			n := int64(at % uint64(total))
-			for i, x := range fit {
-				if n -= max(x.Weight, 1); n < 0 {
-					return append([]Target{x}, append(slices.Clone(fit[:i]), fit[i+1:]...)...)
-				}
-			}
+	}
+	if len(fit) == 0 {
+		return rest
+	}
+	return fit
+}
+
+// drawn is the targets with the one in front that a number draws by weight.
+func drawn(fit []Target, at uint64) []Target {
+	total := int64(0)
+	for _, x := range fit {
+		total += max(x.Weight, 1)
+	}
+	if total == 0 {
+		return fit
+	}
+	n := int64(at % uint64(total))
+	for i, x := range fit {
+		if n -= max(x.Weight, 1); n < 0 {
+			return append([]Target{x}, append(slices.Clone(fit[:i]), fit[i+1:]...)...)
 		}
 	}
 	return fit

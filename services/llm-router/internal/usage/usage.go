@@ -143,29 +143,44 @@ func (s *State) cell(at string, k cell) *sum {
 // keepIDs bounds how many answers can be found by their id.
 const keepIDs = 200_000
 
-// Apply folds one attempt in, or the deletion of an answer by whoever it was
-// given to.
+// Apply folds one event in: an attempt, or the deletion of an answer by the one
+// that it was given to. Other events change nothing. An error says that the event
+// cannot be read; the state is as before.
 func (s *State) Apply(e *contract.Event) error {
+	if e.Service() != llm.Executor {
+		return nil
+	}
 	if s.ids == nil {
 		s.ids = map[string]Answer{}
 	}
-	if e.Name == events.ResponseDeletedName && e.Service() == "llm-router" {
-		var d events.ResponseDeleted
-		if err := contract.Decode(e.Data, &d); err != nil {
-			return err
-		}
-		if a := s.ids[d.ResponseID]; a.Actor == e.Actor {
-			for _, id := range append(a.items, d.ResponseID) {
-				s.ids[id] = Answer{Deleted: true}
-			}
-		}
-		return nil
+	switch e.Name {
+	case events.ResponseDeletedName:
+		return s.deleted(e)
+	case events.AttemptFinishedName:
+		return s.attempted(e)
 	}
-	if e.Name != events.AttemptFinishedName || e.Service() != "llm-router" {
-		return nil
+	return nil
+}
+
+func (s *State) deleted(e *contract.Event) error {
+	var d events.ResponseDeleted
+	if err := contract.Decode(e.Data, &d); err != nil {
+		return err
 	}
+	if a := s.ids[d.ResponseID]; a.Actor == e.Actor {
+		for _, id := range append(a.items, d.ResponseID) {
+			s.ids[id] = Answer{Deleted: true}
+		}
+	}
+	return nil
+}
+
+func (s *State) attempted(e *contract.Event) error {
 	var a events.AttemptFinished
 	if err := contract.Decode(e.Data, &a); err != nil {
+		return err
+	}
+	if err := s.advance(e.Time[:len(hourFormat)]); err != nil {
 		return err
 	}
 	if s.cells == nil {
@@ -173,17 +188,22 @@ func (s *State) Apply(e *contract.Event) error {
 	}
 	tags := slices.Clone(a.Tags)
 	slices.Sort(tags)
-	if err := s.advance(e.Time[:len(hourFormat)]); err != nil {
-		return err
+	s.cell(s.begin(e.Time[:len(minuteFormat)]), cell{a.Provider, a.Model, a.Key, e.Actor, strings.Join(tags, "\x00")}).add(&a)
+	if a.ResponseID != "" && a.Status == contract.Succeeded && (a.API == llm.Responses || a.API == "") {
+		s.store(e, &a)
 	}
-	c := s.cell(s.begin(e.Time[:len(minuteFormat)]), cell{a.Provider, a.Model, a.Key, e.Actor, strings.Join(tags, "\x00")})
+	return nil
+}
+
+// add counts one attempt.
+func (c *sum) add(a *events.AttemptFinished) {
 	c.attempts++
 	switch a.Status {
-	case "succeeded":
+	case contract.Succeeded:
 		c.ok++
 		c.latency[bucket(a.LatencyMS)]++
 		c.first[bucket(a.FirstByteMS)]++
-	case "cancelled":
+	case contract.Cancelled:
 		c.cancelled++
 	default:
 		c.errors[a.ErrorCode]++
@@ -193,10 +213,6 @@ func (s *State) Apply(e *contract.Event) error {
 	c.cached += a.CachedTokens
 	c.reason += a.ReasoningTokens
 	c.micro += a.USDMicros
-	if a.ResponseID != "" && a.Status == "succeeded" && (a.API == llm.Responses || a.API == "") {
-		s.store(e, &a)
-	}
-	return nil
 }
 
 // store notes a response, and the items in it, under their ids.
