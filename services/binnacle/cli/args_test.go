@@ -11,7 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// TestNormalize: command lines as earlier releases took them become what cobra takes.
+// TestNormalize: command lines in the form of earlier releases are rewritten to the form
+// that cobra parses.
 func TestNormalize(t *testing.T) {
 	for _, x := range []struct{ in, want string }{
 		{"up -addr x -power", "up --addr x --power"},
@@ -69,7 +70,7 @@ func TestFormatOf(t *testing.T) {
 	}
 }
 
-// TestUsage: a wrong command line is exit code 2 and says what is right.
+// TestUsage: a wrong command line exits with 2 and an error that names the correct form.
 func TestUsage(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	for line, want := range map[string]string{
@@ -147,8 +148,8 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// TestEnvironment: a variable gives a flag's value where the command line does not,
-// and one that cannot be read names itself.
+// TestEnvironment: a variable gives a flag's value where the command line does not, and
+// the error of an invalid value names the variable.
 func TestEnvironment(t *testing.T) {
 	for _, x := range []struct {
 		line, env, want string
@@ -178,7 +179,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestOldSpellings: what earlier releases took is still taken.
+// TestOldSpellings: command lines of earlier releases still work.
 func TestOldSpellings(t *testing.T) {
 	old := map[string][]string{
 		"up":               {"addr", "listen", "v", "packs", "containerd", "llm", "capture", "power", "noop", "nats-listen", "tls-cert", "tls-key", "nats-tls-cert", "nats-tls-key", "mirror", "approval-webhook", "policy"},

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestConfigCheck: a file that fits exits 0 and says its digest; one that does not
-// exits 2 and names every pointer, value and what to write instead, also as a document.
-// The llm document is checked too, and its pointers continue those of the file.
+// TestConfigCheck: a valid file exits with 0 and its digest is printed; an invalid one
+// exits with 2, and the error names every pointer, value and fix, also as a document.
+// The llm document is checked too; its pointers continue those of the file.
 func TestConfigCheck(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestConfigCheck(t *testing.T) {
 }
 
 // TestConfigShow: every member that the program reads is listed with its value and
-// origin; no secret is.
+// origin; no secret is shown.
 func TestConfigShow(t *testing.T) {
 	alone(t)
 	file := filepath.Join(t.TempDir(), "mesh.yaml")

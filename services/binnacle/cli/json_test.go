@@ -17,20 +17,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// invocation is one command line, run once with --json and once without. %d in it
-// is 1 and 2, so that each run finds the same state.
+// invocation is one command line, run with --json and without. %d in it is 1 in the
+// first run and 2 in the second, so that each run finds the same state.
 type invocation struct {
 	line string
 	in   string
 	code int
-	// stream: standard output is a document a line, not one in all.
+	// stream: standard output has one document per line.
 	stream bool
-	// stops: the command goes on until it is stopped.
+	// stops: the command runs until it is stopped.
 	stops bool
 }
 
-// invocations cover every verb: a success of each that can have one, and a
-// failure of each kind.
+// invocations has, for every verb, a success if it can have one, and a failure of each
+// kind.
 var invocations = []invocation{
 	{line: "version"}, {line: "help"}, {line: "call --help"}, {line: "nosuch", code: exitUsage}, {line: "call", code: exitUsage}, {line: "call --nosuch", code: exitUsage},
 	{line: "tools"}, {line: "call noop {\"n\":1} --session s-json"}, {line: "call noop not-json", code: exitUsage}, {line: "call no.such", code: exitDenied},
@@ -70,8 +70,8 @@ var invocations = []invocation{
 	{line: "freeze --reason drill"}, {line: "unfreeze --reason over"}, {line: "unfreeze --reason over", code: exitFailed},
 }
 
-// TestJSON: every verb prints JSON under --json and nothing else on standard
-// output, also where it fails, and ends with the same exit code as without.
+// TestJSON: under --json every verb prints JSON and nothing else on standard output,
+// also on failure, and exits with the same code as without.
 func TestJSON(t *testing.T) {
 	data, dir := t.TempDir(), t.TempDir()
 	m, err := mesh.Start(t.Context(), mesh.Config{Dir: data, Addr: "127.0.0.1:0", Noop: true})
@@ -119,7 +119,7 @@ func TestJSON(t *testing.T) {
 		x := &invocations[i]
 		delete(left, strings.Fields(x.line)[0])
 		plain, _ := run(x, 1)
-		if strings.HasPrefix(x.line, "freeze") { // what can be done once is undone in between
+		if strings.HasPrefix(x.line, "freeze") { // undo what can be done only once
 			run(&invocation{line: "unfreeze --reason again"}, 1)
 		}
 		if x.line == "unfreeze --reason over" && x.code == exitOK {
@@ -162,7 +162,7 @@ func documents(text string) (n int, err error) {
 	}
 }
 
-// TestToken: no token is in any help, and an empty BINNACLE_TOKEN is nobody's.
+// TestToken: help shows no token, and an empty BINNACLE_TOKEN is an error.
 func TestToken(t *testing.T) {
 	t.Setenv("BINNACLE_TOKEN", "secret-of-mine")
 	t.Setenv("BINNACLE_APPROVAL_WEBHOOK", "http://hook.example/secret-of-mine")

@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/manual"
 )
 
-// TestReference: docs/reference/cli.md holds the commands as they are.
+// TestReference: docs/reference/cli.md equals the generated reference.
 func TestReference(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/reference/cli.md")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
 )
 
-// invoke runs one command with nothing on standard input.
+// invoke runs one command with empty standard input.
 func invoke(t *testing.T, args ...string) (code int, out, errOut string) {
 	return invokeWith(t, "", args...)
 }
@@ -28,8 +28,8 @@ func invokeWith(t *testing.T, in string, args ...string) (code int, out, errOut 
 	return code, b.String(), e.String()
 }
 
-// answers is a mesh that gives each path its document. It accepts the token "good",
-// and keeps the tokens that it received.
+// answers starts a mesh that responds to each path with a document. It accepts the token
+// "good", and records the tokens that it receives.
 func answers(t *testing.T, docs map[string]string) (addr string, tokens *[]string) {
 	t.Helper()
 	tokens = &[]string{}
@@ -54,8 +54,8 @@ func answers(t *testing.T, docs map[string]string) (addr string, tokens *[]strin
 	return strings.TrimPrefix(s.URL, "http://"), tokens
 }
 
-// alone clears what the environment says of meshes, and gives the user a new
-// configuration folder.
+// alone clears the variables that name a mesh, and gives the user an empty configuration
+// folder.
 func alone(t *testing.T) {
 	for _, name := range []string{"ADDR", "TOKEN", "DATA", "CONTEXT", "CA"} {
 		t.Setenv("BINNACLE_"+name, "")
@@ -66,8 +66,7 @@ func alone(t *testing.T) {
 
 const packs = `[{"name":"cmd.upper","version":"v1","description":"Upper case."},{"name":"cmd.spin","version":"v2","description":"Spins."}]`
 
-// TestTables: the rows of a list, with headings where --output table is given, also
-// when there are none.
+// TestTables: a list has a heading line under --output table, also when it is empty.
 func TestTables(t *testing.T) {
 	alone(t)
 	lists := map[string]struct{ path, empty, heading string }{
@@ -117,7 +116,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestStreams: what is a line for people is a document by itself in the other forms.
+// TestStreams: output that is a line in the table format is a document of its own in the
+// other formats.
 func TestStreams(t *testing.T) {
 	alone(t)
 	event := `{"seq":7,"event":{"time":"2026-11-22T00:00:00.000000Z","type":"dev.binnacle.gateway.call_proposed.v1","source":"gw1","session":"s-x1","callid":"c-1","actor":"a"}}`
@@ -138,8 +138,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestDidYouMean: a tool or model that the mesh does not know is answered with those
-// that are like it, in words and in the document.
+// TestDidYouMean: the error about an unknown tool or model lists similar names, as text
+// and in the document.
 func TestDidYouMean(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{
@@ -169,7 +169,7 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-// completions are what a shell would be offered.
+// completions returns what a shell would offer.
 func completions(t *testing.T, args ...string) []string {
 	t.Helper()
 	_, out, _ := invoke(t, append([]string{"__complete"}, args...)...)
@@ -183,7 +183,7 @@ func completions(t *testing.T, args ...string) []string {
 }
 
 // TestCompletion: commands, flags, fixed values and names of a running mesh are
-// completed; a mesh that does not answer completes nothing.
+// completed; without a response of the mesh nothing is.
 func TestCompletion(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{
@@ -273,7 +273,7 @@ func TestContexts(t *testing.T) {
 	must(`{"name":"other","current":true,"addr":"127.0.0.1:1","token":false}`, exitOK, "", "context", "list", "--json")
 	must("*       other             127.0.0.1:1               none\n", exitOK, "", "context", "list", "-o", "table")
 	must("the token is not accepted", exitAuth, "bad", "login", "--context", "default")
-	must("cmd.upper", exitOK, "", "tools", "--context", "default") // what was stored still is
+	must("cmd.upper", exitOK, "", "tools", "--context", "default") // the stored contexts are unchanged
 	must("standard input holds no token", exitAuth, " \n", "login")
 	must("standard input holds no token", exitAuth, "a b", "login")
 	must("login reads the token from standard input", exitUsage, "good", "login", "--token", "x")
@@ -286,8 +286,8 @@ func TestContexts(t *testing.T) {
 	}
 }
 
-// TestTokenStaysHome: a context's token goes to the context's address and to no
-// other, and the administrator's goes to no context.
+// TestTokenStaysHome: a context's token is sent to the context's address only, and the
+// administrator's token to no context.
 func TestTokenStaysHome(t *testing.T) {
 	alone(t)
 	home, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
@@ -313,7 +313,7 @@ func TestTokenStaysHome(t *testing.T) {
 	if slices.Contains(*tokens, "good") || len(*tokens) != 2 {
 		t.Errorf("another mesh received %v", *tokens)
 	}
-	// A new address takes the token from the context.
+	// A new address removes the token from the context.
 	os.Unsetenv("BINNACLE_ADDR")
 	if code, _, errOut := invoke(t, "context", "set", "default", "--addr", away); code != exitOK {
 		t.Fatal(errOut)
@@ -376,8 +376,8 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestBrokenContexts: a file of contexts that cannot be read is an error where it is
-// needed, and nothing where it is not.
+// TestBrokenContexts: an unreadable file of contexts is an error for commands that need
+// it, and ignored by others.
 func TestBrokenContexts(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})

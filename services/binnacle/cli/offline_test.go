@@ -82,8 +82,8 @@ func TestOfflinePolicy(t *testing.T) {
 	}
 }
 
-// TestOfflineKeys: keys are made, added, rotated and revoked without a mesh, what
-// signs is distributed, and nothing secret is printed.
+// TestOfflineKeys: keys are made, added, rotated and revoked without a mesh, signing
+// keys are distributed, and no secret is printed.
 func TestOfflineKeys(t *testing.T) {
 	alone(t)
 	data, to := t.TempDir(), t.TempDir()
@@ -159,8 +159,8 @@ func TestOfflineKeys(t *testing.T) {
 	}
 }
 
-// TestMeshConfig: the flags of up, and the variables where there is no flag, become
-// the configuration of a mesh.
+// TestMeshConfig: flags of up, and variables where there is no flag, set the
+// configuration of a mesh.
 func TestMeshConfig(t *testing.T) {
 	alone(t)
 	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
@@ -229,8 +229,8 @@ func TestMeshConfig(t *testing.T) {
 	}
 }
 
-// TestStory: the drawings of a story hold its events and causes, and nothing in
-// them is read as syntax.
+// TestStory: the drawings of a story contain its events and causes, with the syntax of
+// the format escaped.
 func TestStory(t *testing.T) {
 	s := &story{CallID: "c-1", Nodes: []chapter{
 		{ID: "e-0", Name: "before", Says: "before this call"},
@@ -256,7 +256,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// TestReplayReport: a view that differs names the first line that does.
+// TestReplayReport: for a view that differs, the first differing line is reported.
 func TestReplayReport(t *testing.T) {
 	for _, x := range []struct{ live, rebuilt, where string }{
 		{"a\nb\n", "a\nb\n", ""},
@@ -292,7 +292,7 @@ func TestReplayReport(t *testing.T) {
 	}
 }
 
-// TestEpochOf: the name of a log names its epoch, the first one does not.
+// TestEpochOf: the name of a log contains its epoch, except for the first.
 func TestEpochOf(t *testing.T) {
 	for origin, want := range map[string]struct {
 		base  string

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a pseudo-terminal: what a person would see and type.
+// terminal is a pseudo-terminal.
 type terminal struct {
 	tty, person *os.File
 	mu          sync.Mutex
@@ -55,7 +55,7 @@ func newTerminal(t *testing.T) *terminal {
 	return x
 }
 
-// sees waits until the person has seen a text, and returns all that was seen.
+// sees waits for a text on the terminal, and returns all output so far.
 func (x *terminal) sees(t *testing.T, want string) string {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -71,8 +71,8 @@ func (x *terminal) sees(t *testing.T, want string) string {
 	}
 }
 
-// TestTerminal: on a terminal tables have headings in bold, also when they are empty,
-// unless NO_COLOR or TERM say otherwise; a document has no colour.
+// TestTerminal: on a terminal tables have bold headings, also when empty, unless
+// NO_COLOR or TERM disable colour; documents have no colour.
 func TestTerminal(t *testing.T) {
 	alone(t)
 	empty, _ := answers(t, map[string]string{"GET /api/v1/packs": "[]", "GET /api/v1/events": ""})
@@ -97,7 +97,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestBar: replay draws its bar on a terminal and nowhere else.
+// TestBar: replay draws a progress bar on a terminal only.
 func TestBar(t *testing.T) {
 	var pipe bytes.Buffer
 	(&replayer{c: &env{errOut: &pipe}}).progress(1, 2, time.Now())
@@ -117,7 +117,7 @@ func TestLoginPrompt(t *testing.T) {
 	done := make(chan int)
 	go func() { done <- execute(t.Context(), []string{"login", "--addr", addr}, tty.tty, tty.tty, tty.tty) }()
 	tty.sees(t, "token for "+addr+": ")
-	for { // the prompt is written before the echo is off
+	for { // the prompt is written before echo is disabled
 		state, err := unix.IoctlGetTermios(int(tty.tty.Fd()), unix.TCGETS)
 		if err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/manual"
 )
 
-// commands are the verbs, by name.
+// commands returns the verbs by name.
 var commands = func() map[string]*cobra.Command {
 	all := map[string]*cobra.Command{}
 	for _, cmd := range testRoot().Commands() {
@@ -23,9 +23,9 @@ func testRoot() *cobra.Command {
 	return newRoot(&env{out: io.Discard, errOut: io.Discard, in: strings.NewReader("")})
 }
 
-// TestTree: every command has a short text without a full stop, an example that is a
-// command line of its own which parses, flags with a text each, and something that
-// completes its arguments; its help holds all of that.
+// TestTree: every command has a short description without a full stop, an example that
+// parses, described flags, and completion of its arguments; its help contains all of
+// these.
 func TestTree(t *testing.T) {
 	n := 0
 	manual.Walk(testRoot(), func(cmd *cobra.Command) {
@@ -63,8 +63,8 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestExamples: every example of a command is a command line that finds it, or one
-// of another verb, and whose flags and arguments parse.
+// TestExamples: every example is a command line whose command, flags and arguments
+// parse.
 func TestExamples(t *testing.T) {
 	manual.Walk(testRoot(), func(cmd *cobra.Command) {
 		own := 0
@@ -99,8 +99,8 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// exampleWords are the arguments of an example, up to what a shell would do with
-// its output; none where it is another program's.
+// exampleWords returns the arguments of an example up to a pipe or redirection, or none
+// if it runs another program.
 func exampleWords(line string) []string {
 	line = strings.TrimSuffix(strings.TrimPrefix(line, "source <("), ")")
 	if !strings.HasPrefix(line, "binnacle ") {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestRequests: each verb sends the request that its flags and arguments say.
+// TestRequests: each verb sends the request for its flags and arguments.
 func TestRequests(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -91,8 +91,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// sent runs a command against a mesh that answers with an empty document, and
-// returns the first request.
+// sent runs a command against a mesh that responds with an empty document, and returns
+// the first request.
 func sent(t *testing.T, line, in string) (request, body string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +107,7 @@ func sent(t *testing.T, line, in string) (request, body string) {
 	return request, body
 }
 
-// TestHeaders: what flags say of a call beside its body travels in headers.
+// TestHeaders: flags that are not part of the body are sent as headers.
 func TestHeaders(t *testing.T) {
 	alone(t)
 	for line, want := range map[string]map[string]string{
@@ -132,7 +132,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestResponses: what a mesh answers becomes text, and an exit code.
+// TestResponses: each response of a mesh gives the expected text and exit code.
 func TestResponses(t *testing.T) {
 	alone(t)
 	for _, x := range []struct {

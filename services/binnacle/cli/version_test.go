@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
-// TestVersion: the version is that of the changelog's newest section, every
-// section has one, and the command names what the program was built from.
+// TestVersion: the version is the changelog's newest, every section of the changelog has
+// one, and the command prints the commit it was built from.
 func TestVersion(t *testing.T) {
 	log, err := os.ReadFile("../../../CHANGELOG.md")
 	if err != nil {

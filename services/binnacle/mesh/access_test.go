@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// lines is a log.
+// lines is a log, split into lines.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -26,7 +26,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// requests are the access log's lines of a method and route.
+// requests returns the access log's lines of a method and route.
 func (l *lines) requests(t *testing.T, method, route string) (found []map[string]any) {
 	l.mu.Lock()
 	text := l.b.String()
@@ -43,7 +43,7 @@ func (l *lines) requests(t *testing.T, method, route string) (found []map[string
 	return found
 }
 
-// bearing adds a token.
+// bearing adds a bearer token to requests.
 type bearing struct{ token string }
 
 func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -52,8 +52,8 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestAccessLog: each request is a line with its call, actor, route, status and
-// duration, and each call over MCP too; no token, path or argument is in it.
+// TestAccessLog: each request is logged in a line with call, actor, route, status and
+// duration, and so is each call over MCP; no token, path or argument is logged.
 func TestAccessLog(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })
@@ -79,7 +79,7 @@ func TestAccessLog(t *testing.T) {
 		resp.Body.Close()
 		return resp
 	}
-	// one checks that there is one line, and returns its call.
+	// one checks that there is one line, and returns its call id.
 	one := func(method, route string, status float64, actor, code string) string {
 		t.Helper()
 		var found []map[string]any

@@ -64,8 +64,8 @@ func BenchmarkGovernedNoop(b *testing.B) {
 	}
 }
 
-// BenchmarkLLM is a request to a model, under a token and under a virtual key
-// with a budget, in one process with a provider that answers at once.
+// BenchmarkLLM is a request to a model, with a token and with a budgeted virtual key, in
+// one process with a provider that responds immediately.
 func BenchmarkLLM(b *testing.B) {
 	answer := []byte(`{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}`)
 	chunk := []byte(`data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"sixteen bytes ok"},"logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")

@@ -16,10 +16,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestPermissions tries, as each service, everything it must not be able to
-// do: publish another's events, change or empty a stream, take another's
-// work, and the reply-subject forgeries. The server is the embedded one with
-// the same generated configuration as an external one.
+// TestPermissions: no service can publish another's events, change or empty a stream,
+// take another's work, or use the reply-subject forgeries. The embedded server has the
+// same generated configuration as an external one.
 func TestPermissions(t *testing.T) {
 	b := meshtest.Start(t, Declarations())
 	admin := b.Connect(t, "provision")
@@ -60,8 +59,7 @@ func TestPermissions(t *testing.T) {
 				try, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
 				defer cancel()
 				m, err := c.NC.RequestWithContext(try, subject, body)
-				// No answer at all, or the server's word that this account
-				// has no JetStream of its own.
+				// No response, or an error that this account has no JetStream.
 				if err == nil && !strings.Contains(string(m.Data), `"err_code":10039`) {
 					t.Errorf("%s: answered %s", what, m.Data)
 				}
@@ -91,8 +89,8 @@ func TestPermissions(t *testing.T) {
 			}
 			refused("ack another's work", "$JS.ACK.EVENTS."+other+"-work.1.1.1.1.0", []byte("+TERM"))
 
-			// Forgeries: let the server publish under another's subject by
-			// naming it as the reply.
+			// Forgeries: the server publishes under another's subject that is named as
+			// the reply.
 			forged := fmt.Sprintf("evt.t.%s.-.forged.k", other)
 			if other == d.Service {
 				t.Fatal("test names itself")
@@ -158,9 +156,9 @@ func TestPermissions(t *testing.T) {
 	})
 }
 
-// TestFilters: no two filters of a reader may match one subject. The server
-// refuses only a filter within another; for two that merely meet it counts an
-// event twice as pending, and the reader never learns that it caught up.
+// TestFilters: no two filters of a reader match one subject. The server refuses only a
+// filter that is contained in another; for two that overlap it counts an event twice as
+// pending, and the reader never catches up.
 func TestFilters(t *testing.T) {
 	meet := func(a, b string) bool {
 		x, y := strings.Split(a, "."), strings.Split(b, ".")

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestStopWithStreams: a mesh is told to stop while streams run that would go on
-// for ever, some of whose callers have just left. It ends in order, and soon.
+// TestStopWithStreams: a mesh that is stopped during endless streams, some of whose
+// callers have just disconnected, ends cleanly and soon.
 func TestStopWithStreams(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

@@ -73,7 +73,7 @@ func (s *stand) post(t *testing.T, path, body string) (int, string, http.Header)
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body) // a cut stream is looked at as far as it came
+	b, _ := io.ReadAll(resp.Body) // a cut stream is checked as far as it came
 	return resp.StatusCode, string(b), resp.Header
 }
 
@@ -131,7 +131,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestMixed: of several calls the allowed ones stay whole, in their order.
+// TestMixed: of several calls the allowed ones are complete and in order.
 func TestMixed(t *testing.T) {
 	s := newStand(t, answering(completion(`{"tool_calls":[`+call("ok1", `{"b":2,"a":1}`)+`,`+call("rm", `{}`)+`,`+call("ok2", ``)+`]}`, "tool_calls")))
 	_, got, h := s.post(t, "/v1/chat/completions", ask)
@@ -220,7 +220,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestHostile: an upstream that tries to get a tool call past the mesh.
+// TestHostile: an upstream cannot get a tool call around the mesh.
 func TestHostile(t *testing.T) {
 	rm := call("rm", `{}`)
 	for name, body := range map[string]string{
@@ -250,8 +250,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestWaysAround: statuses that clients take for success, redirections they
-// follow, and headers that are the mesh's.
+// TestWaysAround: statuses that clients take for success, redirections, and the mesh's
+// own headers do not pass.
 func TestWaysAround(t *testing.T) {
 	body := completion(`{"tool_calls":[`+call("rm", `{}`)+`]}`, "tool_calls")
 	for _, status := range []int{200, 201, 202, 203, 206, 226} {
@@ -278,7 +278,8 @@ func TestWaysAround(t *testing.T) {
 	}
 }
 
-// TestNothingPasses where no mesh answers, or where nothing is governed.
+// TestNothingPasses: no response passes where no mesh responds, or where nothing would
+// be decided.
 func TestNothingPasses(t *testing.T) {
 	reached := false
 	s := newStand(t, func(w http.ResponseWriter, r *http.Request) { reached = true; answering("{}")(w, r) })
@@ -301,8 +302,8 @@ func TestNothingPasses(t *testing.T) {
 	}
 }
 
-// TestPassedOn: the client's key goes to the upstream, what is ours does not,
-// and an answer that is no success comes back as it is.
+// TestPassedOn: the client's key is sent to the upstream, the mesh's token is not, and
+// error responses return unchanged.
 func TestPassedOn(t *testing.T) {
 	s := newStand(t, func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
@@ -319,7 +320,7 @@ func TestPassedOn(t *testing.T) {
 	}
 }
 
-// TestCut: what the upstream breaks off does not look whole.
+// TestCut: a response that the upstream cuts does not look complete.
 func TestCut(t *testing.T) {
 	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -346,7 +347,7 @@ func FuzzGoverned(f *testing.F) {
 		if err != nil {
 			return
 		}
-		var doc struct { // as lax a client as there is: Go's matches names by case folding
+		var doc struct { // as lax as a client can be: encoding/json matches names by case folding
 			Choices []struct {
 				Message struct {
 					ToolCalls    []any `json:"tool_calls"`

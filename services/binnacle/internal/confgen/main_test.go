@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 )
 
-// TestNoDrift: the schema and the page in the tree are what the settings give, and
-// the page lists every member.
+// TestNoDrift: the committed schema and page equal the generated ones, and the page
+// lists every member.
 func TestNoDrift(t *testing.T) {
 	const root = "../../../.."
 	files, err := generate(root)

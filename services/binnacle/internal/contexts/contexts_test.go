@@ -54,8 +54,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestLoad: a file that others may read is made private, one that is no JSON is an
-// error that names it and holds nothing of it.
+// TestLoad: a file that other users may read is made private; the error of a file that
+// is not JSON names it and quotes none of it.
 func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "contexts.json")
 	for text, good := range map[string]bool{`{}`: true, `{"current":"x"}`: true, `token-in-here`: false, `{"contexts":[]}`: false} {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// sample is a command line with everything that a page may hold.
+// sample is a command line with every element that a page can have.
 func sample() *cobra.Command {
 	run := func(*cobra.Command, []string) {}
 	root := &cobra.Command{Use: "tool COMMAND", Short: "Do things", Example: "  tool do it", Run: run}

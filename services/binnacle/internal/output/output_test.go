@@ -66,8 +66,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// sameAsYAML: a YAML reader finds in the YAML form what a JSON reader finds in the
-// JSON form.
+// sameAsYAML: the YAML form has the same value as the JSON form.
 func sameAsYAML(t *testing.T, name string, doc any) {
 	var j, y bytes.Buffer
 	if err := Write(&j, JSON, doc); err != nil {

@@ -23,8 +23,8 @@ const (
 	secretValue = "the simulated secret"
 )
 
-// A base is a provisioned mesh at rest: every run begins with a copy of it, so
-// that no run pays for the making of keys and streams.
+// A base is a provisioned mesh at rest. Every run begins with a copy of it, which saves
+// the creation of keys and streams.
 type base struct {
 	scratch  string
 	ring     *keyring.Ring
@@ -34,7 +34,7 @@ type base struct {
 	sealSeed []byte
 	tokenKey ed25519.PublicKey
 	token    string
-	dirs     map[string]string // of services that keep files
+	dirs     map[string]string // folders of services with files
 	streams  []saved
 	took     time.Duration // simulated
 }
@@ -52,7 +52,7 @@ const limits = `{"limits":[{"id":"all","level":"environment","measure":"calls","
 
 var limitOf = map[string]int64{"all": 9, "atonce": 4}
 
-// newBase makes a mesh by its real provisioner and services, without faults.
+// newBase creates a mesh by its real provisioner and services, without faults.
 func newBase(t *testing.T) *base {
 	b := &base{nkeys: map[string][]byte{}, seeds: map[string][]byte{}, dirs: map[string]string{}}
 	root := ""
@@ -94,7 +94,7 @@ func newBase(t *testing.T) *base {
 }
 
 func (b *base) keys() (err error) {
-	keyring.DefaultCeilings.StartWindowMS = 10_000 // what is not started is soon expired
+	keyring.DefaultCeilings.StartWindowMS = 10_000 // unstarted calls expire soon
 	if b.ring, err = keyring.Init(filepath.Join(b.scratch, "keys"), tenant); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (b *base) keys() (err error) {
 	return nil
 }
 
-// save keeps the mesh as it is now.
+// save stores the mesh's current state.
 func (b *base) save(w *world) {
 	w.bus.mu.Lock()
 	defer w.bus.mu.Unlock()
@@ -163,8 +163,7 @@ func (b *base) save(w *world) {
 	b.took = time.Since(w.began)
 }
 
-// load puts a copy of the base onto a world's bus. Work that the base has done
-// is done.
+// load copies the base onto a world's bus. The base's work is acknowledged.
 func (b *base) load(w *world) {
 	for _, x := range b.streams {
 		s, err := newStream(x.config)

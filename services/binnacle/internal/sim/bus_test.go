@@ -28,7 +28,7 @@ type Bus struct {
 	streams map[string]*stream
 	list    []*consumer // of all streams, by name
 	links   []*link
-	due     time.Time // nothing is due before; zero: unknown
+	due     time.Time // nothing is due before this time; zero: unknown
 
 	events atomic.Pointer[memlog.Log] // the ledger
 }
@@ -64,7 +64,7 @@ func newBus() *Bus {
 	return &Bus{kick: make(chan struct{}, 1), streams: map[string]*stream{}}
 }
 
-// streamConfig is what the simulated server understands of a stream's settings.
+// streamConfig is the settings of a stream that the simulated server supports.
 type streamConfig struct {
 	Name       string        `json:"name"`
 	Subjects   []string      `json:"subjects"`
@@ -111,33 +111,33 @@ func (b *Bus) arrive(l *link, ops []*op) {
 	}
 }
 
-// collect puts what arrived on each connection since the last time into a
-// canonical order. Goroutines of one instance run in an order that is not ours,
-// so operations of different keys are sorted; those of one key stay as they came.
-// Connections that ended and have nothing left are forgotten.
+// collect sorts the operations that arrived on each connection since the last call. The
+// order of goroutines in an instance is random, so operations with different keys are
+// sorted; those with one key keep their order. It removes ended connections without open
+// operations.
 func (b *Bus) collect() {
 	b.links = slices.DeleteFunc(b.links, func(l *link) bool {
 		return !l.alive() && len(l.in)+len(l.arrived) == 0
 	})
 	for _, l := range b.links {
-		// A reader that starts anew gives up its subscription. Whether the client
-		// has pulled for it once more depends on its goroutines' order; such a
-		// request gets nothing.
+		// A restarted reader drops its subscription. Whether its client had sent one
+		// more pull request depends on the order of goroutines; such a request gets no
+		// response.
 		l.arrived = slices.DeleteFunc(l.arrived, func(o *op) bool {
 			return strings.Contains(o.subject, ".CONSUMER.MSG.NEXT.") && !l.interested(o.reply)
 		})
 		slices.SortStableFunc(l.arrived, func(x, y *op) int { return cmp.Compare(x.key(), y.key()) })
 		for i, o := range l.arrived[min(1, len(l.arrived)):] {
 			_, request := o.api()
-			o.twin = request && o.key() == l.arrived[i].key() // which goroutine's is first is chance
+			o.twin = request && o.key() == l.arrived[i].key() // which goroutine's comes first is random
 		}
 		l.in = append(l.in, l.arrived...)
 		l.arrived = l.arrived[:0]
 	}
 }
 
-// key orders operations that arrive together: facts by session or aggregate and
-// call, requests by what they say.
+// key is the sort key of operations that arrive together: for facts the session or
+// aggregate and the call, for requests their content.
 func (o *op) key() string {
 	switch {
 	case strings.HasPrefix(o.subject, "evt."):
@@ -160,7 +160,7 @@ func (o *op) api() (string, bool) {
 	return strings.CutPrefix(o.subject, "$JS.API.")
 }
 
-// what names an operation in the transcript, without anything random.
+// the name of an operation in the transcript, without random parts
 func (o *op) what() string {
 	if call, ok := o.api(); ok {
 		return "api " + call
@@ -170,7 +170,7 @@ func (o *op) what() string {
 		return "pub " + strings.Join(t[:4], ".")
 	}
 	if strings.HasPrefix(o.subject, "blob.") {
-		return "pub blob" // named by what is random
+		return "pub blob" // its name has random parts
 	}
 	if rest, ok := strings.CutPrefix(o.subject, "$JS.ACK."); ok {
 		t := split(rest)
@@ -184,7 +184,7 @@ func (o *op) isAppend() bool { return strings.HasPrefix(o.subject, "evt.") }
 
 func (o *op) isAck() bool { return strings.HasPrefix(o.subject, "$JS.ACK.") }
 
-// release executes an operation. mute: its answer is lost.
+// release executes an operation. With mute its response is lost.
 func (b *Bus) release(o *op, mute bool) {
 	send := func(m message) {
 		if o.reply != "" && !mute {
@@ -237,7 +237,7 @@ func (s *stream) publish(o *op) []byte {
 	if v, ok := o.header["Nats-Expected-Last-Subject-Sequence"]; ok {
 		n, _ := strconv.ParseUint(v, 10, 64)
 		expect = &memlog.Expect{Filter: cmp.Or(o.header["Nats-Expected-Last-Subject-Sequence-Subject"], o.subject), Last: n}
-		if s.maxAge > 0 { // what is gone by age is no last one
+		if s.maxAge > 0 { // an expired message is not the last one
 			if have := s.last(expect.Filter); have != n {
 				return failure(400, codeWrongLast, fmt.Sprintf("wrong last sequence: %d", have))
 			}
@@ -261,7 +261,7 @@ func (s *stream) publish(o *op) []byte {
 	return fmt.Appendf(nil, `{"stream":%q,"seq":%d%s}`, s.name, seq, dup)
 }
 
-// last is the newest message that matches filter and is not gone by age; 0: none.
+// last returns the newest message that matches filter and has not expired; 0: none.
 func (s *stream) last(filter string) uint64 {
 	f := split(filter)
 	for i := len(s.subject) - 1; i >= 0; i-- {
@@ -279,7 +279,7 @@ func (s *stream) gone(i int) bool {
 	return s.maxAge > 0 && time.Since(s.at[i]) >= s.maxAge
 }
 
-// get is the message at seq; nil: there is none.
+// get returns the message at seq, or nil.
 func (s *stream) get(seq uint64) *eventlog.Entry {
 	if seq == 0 || seq > s.log.Size() || s.gone(int(seq-1)) {
 		return nil
@@ -291,7 +291,7 @@ func (s *stream) get(seq uint64) *eventlog.Entry {
 	return &en
 }
 
-// call answers one request of the JetStream API.
+// call executes one request of the JetStream API.
 func (b *Bus) call(o *op, call string, send func(message)) {
 	t := split(call)
 	reply := func(b []byte) { send(message{data: b, what: t[0] + "." + t[1]}) }

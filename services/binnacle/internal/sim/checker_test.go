@@ -11,8 +11,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// A checker reads the ledger as it grows and checks what must hold after every
-// event. It shares no code with the services' views.
+// A checker reads the ledger as it grows and checks the invariants after every event. It
+// shares no code with the services' views.
 type checker struct {
 	w     *world
 	seen  uint64
@@ -25,7 +25,7 @@ type checker struct {
 	max   map[string]int64 // by limit
 }
 
-// fate is what the ledger says of a call.
+// fate is the recorded state of a call.
 type fate struct {
 	session                            string
 	proposed, decided, claimed, ended  uint64 // sequences
@@ -38,7 +38,7 @@ func newChecker(w *world) *checker {
 		used: map[string]int64{}, held: map[string][]events.Charge{}, max: map[string]int64{}}
 }
 
-// look checks what was stored since the last time.
+// look checks the events that were stored since the last call.
 func (c *checker) look() {
 	l := c.w.bus.ledger()
 	if l == nil {

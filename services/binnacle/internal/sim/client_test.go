@@ -25,7 +25,7 @@ type request struct {
 	seconds            int    // how long the client waits
 }
 
-// An answer is what came of it.
+// An answer is the result of a request.
 type answer struct {
 	code   int
 	header http.Header
@@ -33,7 +33,7 @@ type answer struct {
 	err    error
 }
 
-// send sends a request to a gateway that lives. It runs in a client's goroutine.
+// send sends a request to a live gateway. It runs in a client's goroutine.
 func (w *world) send(ctx context.Context, edge *listener, r request) answer {
 	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return edge.dial(ctx) }}
 	defer t.CloseIdleConnections()
@@ -64,7 +64,7 @@ func (w *world) send(ctx context.Context, edge *listener, r request) answer {
 	return answer{resp.StatusCode, resp.Header, body, err}
 }
 
-// edges are the gateways' addresses now, dead ones too.
+// edges returns the gateways' current addresses, of dead ones too.
 func (w *world) edges() (out []*listener) {
 	for _, in := range w.instances {
 		if in.edge != nil {
@@ -74,7 +74,7 @@ func (w *world) edges() (out []*listener) {
 	return out
 }
 
-// ask sends a request and steps until its answer is there.
+// ask sends a request and steps until its response has arrived.
 func (w *world) ask(r request) answer {
 	var a answer
 	var done atomic.Bool
@@ -89,8 +89,8 @@ func (w *world) ask(r request) answer {
 	return a
 }
 
-// A call is what one client does: it sends a request, and may leave, or send it
-// again where it got no answer.
+// A call is the behaviour of one client: it sends a request, and may disconnect, or
+// repeat a request without a response.
 type call struct {
 	request
 	n      int
@@ -141,7 +141,7 @@ func (w *world) draw(r *rand.Rand) {
 			c.pauses = append(c.pauses, time.Duration(50+r.IntN(1500))*time.Millisecond)
 		}
 		w.calls = append(w.calls, c)
-		if c.key != "" && r.IntN(4) == 0 { // the same call at the other gateway, about then
+		if c.key != "" && r.IntN(4) == 0 { // the same call at the other gateway, at about this time
 			twin := &call{request: c.request, n: i, at: c.at.Add(time.Duration(r.IntN(300)) * time.Millisecond), pauses: c.pauses}
 			twin.gateway++
 			w.calls = append(w.calls, twin)
@@ -149,7 +149,7 @@ func (w *world) draw(r *rand.Rand) {
 	}
 }
 
-// launch sends the calls whose time has come.
+// launch sends the calls that are due.
 func (w *world) launch() {
 	now := time.Now()
 	for _, c := range w.calls {
@@ -162,14 +162,14 @@ func (w *world) launch() {
 	}
 }
 
-// drive is a client.
+// drive runs a client.
 func (w *world) drive(c *call) {
 	for try := 0; ; try++ {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		if c.leaves > 0 {
 			ctx, cancel = context.WithTimeout(context.Background(), c.leaves)
 		}
-		w.bus.mu.Lock() // the scheduler replaces instances under it
+		w.bus.mu.Lock() // the scheduler replaces instances concurrently
 		edges := w.edges()
 		w.bus.mu.Unlock()
 		a := w.send(ctx, edges[(c.gateway+try)%len(edges)], c.request)
@@ -182,10 +182,10 @@ func (w *world) drive(c *call) {
 	}
 }
 
-// random is what is drawn anew for an id.
+// random is the random part of an id.
 var random = regexp.MustCompile(`[A-Z2-7]{26}`)
 
-// heard keeps what an answer says of a call; false: it says nothing.
+// heard records what a response says about a call; it returns false if it says nothing.
 func (w *world) heard(c *call, a *answer) bool {
 	if a.err != nil {
 		return false

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A consumer is a durable pull consumer: with explicit acknowledgement it is a
-// kind of work, shared by the instances of a service; without, it is the ordered
-// reader of one instance.
+// A consumer is a durable pull consumer. With explicit acknowledgement it delivers work,
+// shared by the instances of a service; without, it is the ordered reader of one
+// instance.
 type consumer struct {
 	stream  *stream
 	name    string
@@ -21,13 +21,13 @@ type consumer struct {
 	work    bool
 	ackWait time.Duration
 
-	scanned uint64   // messages up to here were matched
+	scanned uint64   // sequence up to which messages were matched
 	matched []uint64 // sequences, ascending
 	next    int      // index in matched of the next first delivery
 	dseq    uint64   // number of the last delivery
 	waiting []*pull
 	open    map[uint64]*delivery // work delivered and not acknowledged, by sequence
-	recent  []uint64             // work acknowledged last, which a server that dies may forget
+	recent  []uint64             // most recent acknowledgements, which a server that dies may forget
 }
 
 // A pull is a request for messages.
@@ -37,14 +37,14 @@ type pull struct {
 	batch   int
 	expires time.Time // zero: never
 	beat    time.Duration
-	beaten  time.Time // when the client was last written to
+	beaten  time.Time // when the client last received something
 	arrived time.Time
 }
 
-// A delivery is one message of work in hand.
+// A delivery is one unacknowledged message of work.
 type delivery struct {
 	times int
-	due   time.Time // it is delivered again from then on
+	due   time.Time // when it is delivered again
 }
 
 type consumerConfig struct {
@@ -85,7 +85,7 @@ func (b *Bus) create(s *stream, raw []byte) []byte {
 	return have.info()
 }
 
-// match looks at what was stored since the last time.
+// match matches the messages that were stored since the last call.
 func (c *consumer) match() {
 	for ; c.scanned < c.stream.log.Size(); c.scanned++ {
 		if slices.ContainsFunc(c.filters, func(f []string) bool { return match(f, c.stream.subject[c.scanned]) }) {
@@ -106,15 +106,15 @@ func (c *consumer) info() []byte {
 		c.stream.name, c.name, c.config, c.dseq, delivered, len(c.open), len(c.waiting), n)
 }
 
-// reset moves a reader: its next message is seq or the first match behind it.
-// Requests for messages that are open stay open.
+// reset moves a reader: its next message is the first match at or after seq. Open pull
+// requests stay open.
 func (c *consumer) reset(seq uint64) {
 	c.match()
 	c.next, _ = slices.BinarySearch(c.matched, seq)
 	c.dseq = 0
 }
 
-// pull queues a request for messages, or answers one that does not wait.
+// pull queues a request for messages, or responds to one with no_wait.
 func (c *consumer) pull(o *op) {
 	var q struct {
 		Batch   int           `json:"batch"`
@@ -152,7 +152,7 @@ func (c *consumer) take() uint64 {
 func (c *consumer) send(p *pull, seq uint64, times int) {
 	en := c.stream.get(seq)
 	c.dseq++
-	if en == nil { // gone by age
+	if en == nil { // expired by age
 		return
 	}
 	p.batch--
@@ -165,7 +165,7 @@ func (c *consumer) send(p *pull, seq uint64, times int) {
 		reply: fmt.Sprintf("$JS.ACK.%s.%s.%d.%d.%d.%d.%d", c.stream.name, c.name, times, seq, c.dseq, c.stream.at[seq-1].UnixNano(), c.pending())})
 }
 
-// available is the next message to deliver: work that is due again comes first.
+// available returns the next message to deliver: redeliveries come first.
 func (c *consumer) available() (seq uint64, again bool) {
 	if c.work {
 		now := time.Now()
@@ -190,11 +190,12 @@ func (c *consumer) ready() bool {
 	return len(c.waiting) > 0
 }
 
-// over reports whether a request has received all it may, or its client has left.
+// over reports whether a request has received all its messages, or its client has
+// disconnected.
 func (p *pull) over() bool { return p.batch == 0 || !p.link.interested(p.inbox) }
 
-// deliver hands one message of work, or up to n of a reader, to the pick-th
-// request that waits.
+// deliver sends one message of work, or up to n messages of a reader, to the pick-th
+// waiting request.
 func (c *consumer) deliver(pick, n int) string {
 	p := c.waiting[pick%len(c.waiting)]
 	if !c.work {
@@ -228,7 +229,7 @@ func (c *consumer) deliver(pick, n int) string {
 	return fmt.Sprintf("%s #%d to %s", c.name, first, p.link.name)
 }
 
-// acked takes an acknowledgement.
+// acked processes an acknowledgement.
 func (b *Bus) acked(o *op) {
 	t := split(o.subject)
 	s := b.streams[t[2]]
@@ -260,11 +261,11 @@ func (b *Bus) acked(o *op) {
 	}
 }
 
-// timed says that a time at which something is due was set: expire has to look.
+// timed records the time at which something becomes due, for expire.
 func (b *Bus) timed() { b.due = time.Time{} }
 
-// expire ends requests whose time is over, and beats for those that wait. It
-// returns when something is due next, if anything is.
+// expire ends expired requests and sends heartbeats for waiting ones. It returns the
+// next time at which something is due, if any.
 func (b *Bus) expire(now time.Time) (next time.Time) {
 	soon := func(t time.Time) {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
@@ -301,9 +302,8 @@ func (b *Bus) expire(now time.Time) (next time.Time) {
 	return next
 }
 
-// fail is the death of the server: connections end, what it kept in memory is
-// gone, and it forgets how often it delivered work, and the last acknowledgements
-// that forget names.
+// fail is the death of the server: connections end, memory streams are lost, and so are
+// the delivery counts of work and the last acknowledgements that forget names.
 func (b *Bus) fail(forget func(n int) int) {
 	b.timed()
 	for _, l := range b.links {

@@ -15,20 +15,20 @@ import (
 	"testing"
 )
 
-// A defect is one that the simulator must find when it is put back. It is planted
-// by the Go command's -overlay when the test builds a program of its own: no
-// source of the mesh holds a switch for it.
+// A defect is a change that the simulator must detect. It is planted with the Go
+// command's -overlay when the test builds a program of its own, so no source of the mesh
+// has a switch for it.
 type defect struct {
 	name string
-	why  string // what it is, and where it was met
-	dir  string // of the file that holds old, below the module tree
+	why  string // what it is, and where it occurred
+	dir  string // folder of the file that holds old
 	old  string // occurs once in the files of dir
 	new  string // planted("…") is true while the defect is switched on
-	says string // part of what is reported
+	says string // text that the report must contain
 }
 
-// defects are switched on one by one. Those of which why names a commit or a seed
-// were real.
+// defects are switched on one by one. A why that names a commit or a seed is of a defect
+// that was real.
 var defects = []defect{
 	{name: "claim-ignored", why: "an executor that loses the claim runs the call all the same", dir: "pkg/execute",
 		old: "		if errors.Is(err, eventlog.ErrIDConflict) {\n			// Somebody", new: "		if errors.Is(err, eventlog.ErrIDConflict) && planted(\"claim-ignored\") {\n			return claim, x.run(ctx, claim, a, body), nil\n		} else if errors.Is(err, eventlog.ErrIDConflict) {\n			// Somebody",
@@ -86,10 +86,10 @@ var defects = []defect{
 		says: "was told"},
 }
 
-// schedulesPer is how many schedules a defect has at most to be found in.
+// schedulesPer is the number of schedules in which a defect must be detected.
 const schedulesPer = 400
 
-// TestDefects plants each defect alone and demands that a schedule finds it.
+// TestDefects: for each planted defect a schedule fails.
 func TestDefects(t *testing.T) {
 	program := plant(t)
 	work := make(chan defect, len(defects))
@@ -115,7 +115,7 @@ func TestDefects(t *testing.T) {
 					lines = append(lines, fmt.Sprintf("%-26s seed %3d  %.110s", d.name, found.Seed, found.Bad[0]))
 				case found != nil:
 					t.Errorf("%s: seed %d reports something else: %s", d.name, found.Seed, found.Bad)
-				case err != nil: // it broke the process that ran it
+				case err != nil: // it crashed the process
 					t.Errorf("%s: %v", d.name, err)
 				default:
 					t.Errorf("%s is not found in %d schedules: %s", d.name, schedulesPer, d.why)
@@ -129,7 +129,7 @@ func TestDefects(t *testing.T) {
 	t.Logf("%d of %d defects found:\n%s", len(lines), len(defects), strings.Join(lines, "\n"))
 }
 
-// plant builds this test's program with every defect in it, switched off.
+// plant builds this test's program with every defect in it, each switched off.
 func plant(t *testing.T) string {
 	dir := t.TempDir()
 	overlay := map[string]string{}

@@ -21,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
-// An instance is one process of the mesh: one service, by its real shell, from
-// run.Serve on. It ends by kill alone.
+// An instance is one process of the mesh: one service with its real shell, from
+// run.Serve on. Only kill ends it.
 type instance struct {
 	w      *world
 	kind   string
@@ -32,12 +32,12 @@ type instance struct {
 	cancel context.CancelFunc
 	done   chan struct{} // every goroutine that Serve waits for has ended
 	dead   atomic.Bool
-	ended  atomic.Bool // by itself, for err: a slot that was lost, say
+	ended  atomic.Bool // ended by itself with err, for example after losing its slot
 	err    error
 	read   bool // the signing key
 	slot   string
 	ready  atomic.Bool
-	back   time.Time // when it starts again, once it is dead
+	back   time.Time // when it restarts after its death
 	dir    string    // of its files
 	edge   *listener // of a gateway
 
@@ -45,8 +45,8 @@ type instance struct {
 	links []*link
 }
 
-// start brings an instance up. was is the one it replaces, whose files it finds
-// as they were when it died.
+// start starts an instance. was is the instance that it replaces; it finds the files of
+// was as they were at its death.
 func (w *world) start(kind string, n, gen int, was *instance) *instance {
 	in := &instance{w: w, kind: kind, n: n, gen: gen, name: fmt.Sprintf("%s/%d.%d", kind, n, gen), done: make(chan struct{})}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
@@ -69,7 +69,7 @@ func (w *world) start(kind string, n, gen int, was *instance) *instance {
 	return in
 }
 
-// copied is a copy of a folder, as a crash leaves it.
+// copied copies a folder in its current state, as after a crash.
 func (w *world) copied(dir string) string {
 	to, err := os.MkdirTemp(w.base.scratch, "")
 	if err == nil {
@@ -84,7 +84,7 @@ func (w *world) copied(dir string) string {
 	return to
 }
 
-// private gives a copied folder the modes that services demand of theirs.
+// private sets the modes that services require of their folders.
 func private(dir string) error {
 	return filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
 		if err != nil {
@@ -108,7 +108,8 @@ func (in *instance) serve() error {
 	return run.Serve(in.ctx, rc, in.service(), up)
 }
 
-// seed is the signing key's, once: later looks for a new one cost a key pair each.
+// seed returns the signing key's seed once; each later look for a new one would cost a
+// key pair.
 func (in *instance) seed() ([]byte, error) {
 	if in.read {
 		return nil, errors.New("sim: keys do not rotate")
@@ -148,8 +149,8 @@ func (in *instance) InProcessConn() (net.Conn, error) {
 	return l, nil
 }
 
-// kill ends the process: nothing that its goroutines do reaches the outside from
-// now on, and its files are copied as they are.
+// kill ends the process: from now on none of its goroutines reaches the outside, and its
+// files are copied as they are.
 func (in *instance) kill() {
 	if in.dead.Swap(true) {
 		return
@@ -209,7 +210,7 @@ func (l *listener) kill() {
 
 var errRefused = errors.New("sim: connection refused")
 
-// dial makes a connection, for a client.
+// dial connects a client.
 func (l *listener) dial(ctx context.Context) (net.Conn, error) {
 	client, server := net.Pipe()
 	l.mu.Lock()

@@ -46,15 +46,15 @@ func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return x.Run(ctx)
 }
 
-// order is what a call's arguments tell the effect to do.
+// order is the behaviour of the effect that a call's arguments select.
 type order struct {
 	N    int    `json:"n"`
-	MS   int    `json:"ms"`   // how long it takes
+	MS   int    `json:"ms"`   // duration of the effect
 	Fail string `json:"fail"` // error code
 	Die  bool   `json:"die"`  // the handler panics
 }
 
-// An effect is one that began in the world.
+// An effect is one that has begun.
 type effect struct {
 	by    string // instance
 	kind  string
@@ -91,8 +91,8 @@ func (r *runner) handle(ctx context.Context, work *execute.Work) execute.Result 
 	return execute.Result{Output: fmt.Appendf(nil, `{"n":%d}`, o.N)}
 }
 
-// effect records the beginning of an effect and checks what the ledger says of
-// its call at this moment. It runs in the executor's goroutine.
+// effect records the beginning of an effect and checks the ledger's state of its call at
+// this moment. It runs in the executor's goroutine.
 func (w *world) effect(in *instance, work *execute.Work) {
 	e := work.Event
 	found := map[string]bool{}

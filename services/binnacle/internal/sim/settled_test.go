@@ -21,9 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// settled checks what must hold once all is quiet: clients received what the
-// ledger says, the ledger verifies as a stranger would verify it, and replay
-// comes to the same views and decisions.
+// settled checks the invariants of a mesh at rest: clients received what the ledger
+// says, the exported ledger verifies, and replay gives the same views and decisions.
 func (w *world) settled() {
 	w.heardTruth()
 	size := w.bus.ledger().Size()
@@ -52,7 +51,7 @@ func (w *world) heardTruth() {
 	}
 }
 
-// checkpoint is the newest signed tree head.
+// checkpoint returns the newest signed tree head.
 func (w *world) checkpoint() []byte {
 	s := w.bus.streams[bus.Checkpoints]
 	if en := s.get(s.last("log." + tenant + ".checkpoint")); en != nil {
@@ -103,19 +102,19 @@ func (w *world) verify() {
 	}
 }
 
-// A view is a service's, as it answers a query.
+// A view is a service's view, in the form of its query response.
 type view struct {
 	Position uint64 `json:"position"`
 	Dump     string `json:"dump"`
 }
 
-// replay rebuilds the views from the first event and compares them with the live
-// ones, and decides every decision again.
+// replay rebuilds the views from the first event, compares them with the live ones, and
+// takes every decision again.
 func (w *world) replay() {
 	live := map[string]view{}
 	for _, name := range []string{"policy", "policy-budget", "policy-starts", "gateway", "gateway-authority", "audit"} {
 		a := w.ask(request{method: "GET", path: "/api/v1/views/" + name})
-		for try := 0; a.code == 503 && try < 3; try++ { // the name of an instance that died is leased for a while
+		for try := 0; a.code == 503 && try < 3; try++ { // the name of a dead instance stays leased for a while
 			w.until(bus.SlotTTL/2, w.broken)
 			a = w.ask(request{method: "GET", path: "/api/v1/views/" + name})
 		}
@@ -209,7 +208,7 @@ func (w *world) replay() {
 	}
 }
 
-// parts shows where two dumps part.
+// parts returns the first difference of two dumps.
 func parts(live, again string) string {
 	a, b := strings.Split(live, "\n"), strings.Split(again, "\n")
 	for i := range min(len(a), len(b)) {
@@ -220,7 +219,7 @@ func parts(live, again string) string {
 	return fmt.Sprintf("live %d lines, again %d", len(a), len(b))
 }
 
-// redecide decides again what an event decides.
+// redecide takes an event's decision again.
 func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]*contract.Content) error {
 	var d *contract.Decision
 	switch e.Name {
@@ -251,7 +250,7 @@ func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]
 	return err
 }
 
-// open returns a content from where it is stored.
+// open returns the bytes of a content.
 func (w *world) open(c *contract.Content) ([]byte, error) {
 	if c == nil {
 		return nil, fmt.Errorf("the call was never proposed")

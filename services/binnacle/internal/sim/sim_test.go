@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A result is what a run came to.
+// A result is the outcome of one schedule.
 type result struct {
 	Seed     uint64
 	Digest   string // of the transcript
@@ -46,14 +46,14 @@ type result struct {
 
 // schedule runs the mesh under one seed.
 func schedule(t *testing.T, b *base, seed uint64, keep bool) (res result) {
-	cryptotest.SetGlobalRandom(t, seed+1<<40) // not the base's
-	// The NATS client keeps timers in a pool, and none may be used in another
-	// bubble. A pool is empty behind two collections.
+	cryptotest.SetGlobalRandom(t, seed+1<<40) // without those of the base
+	// The NATS client keeps timers in a pool, and none may be used in another synctest
+	// bubble. Two garbage collections empty the pool.
 	runtime.GC()
 	runtime.GC()
 	mathrand.Seed(int64(seed)) //nolint:staticcheck // the NATS client draws from the global source how long it waits
 	synctest.Test(t, func(*testing.T) {
-		time.Sleep(time.Minute) // behind the base
+		time.Sleep(time.Minute) // after the base
 		w := newWorld(seed, b, keep)
 		b.load(w)
 		w.play()
@@ -67,11 +67,11 @@ func schedule(t *testing.T, b *base, seed uint64, keep bool) (res result) {
 	return res
 }
 
-// play is one run: the mesh comes up, works under faults, and settles.
+// play is one run: the mesh starts, works under faults, and settles.
 func (w *world) play() {
 	w.boot("audit", "policy", "policy", "vault-broker", "session-runner", "session-runner", "gateway", "gateway")
 	if slices.ContainsFunc(w.plan, func(f fault) bool { return f.server }) {
-		w.boot("provision") // which mends a server that lost its memory
+		w.boot("provision") // which provisions a server that lost its memory
 	}
 	if !w.until(time.Minute, w.allReady) {
 		w.violate("the mesh does not come up")
@@ -93,7 +93,7 @@ func (w *world) play() {
 		w.violate("clients wait without end")
 		return
 	}
-	if w.crashes == 0 { // the plan's moment did not come
+	if w.crashes == 0 { // the planned moment did not occur
 		w.bus.mu.Lock()
 		w.kill(w.instances[w.rng.IntN(len(w.instances))], "at the end")
 		w.bus.mu.Unlock()
@@ -107,12 +107,12 @@ func (w *world) play() {
 	w.settled()
 }
 
-// quiet reports that nothing is left to be done.
+// quiet reports whether no work is left.
 func (w *world) quiet() bool {
 	return w.allReady() && len(w.events.open()) == 0 && len(w.events.held) == 0 && len(w.work()) == 0
 }
 
-// work lists the kinds of work of which some is not acknowledged.
+// work lists the consumers with unacknowledged work.
 func (w *world) work() (names []string) {
 	for _, c := range w.bus.list {
 		if c.work && len(c.open)+c.pending() > 0 {

@@ -29,15 +29,15 @@ type link struct {
 	subs []subscription
 
 	// The following belong to the bus's lock.
-	arrived []*op     // since the scheduler last looked
+	arrived []*op     // since the scheduler's last step
 	in      []*op     // in the order in which they are released
 	out     []message // for the client, not yet written
-	frozen  time.Time // nothing is released before
+	frozen  time.Time // nothing is released before this time
 }
 
 type subscription struct {
 	sid, subject string
-	left         int // deliveries until it ends by itself; 0: without end
+	left         int // deliveries until it ends; 0: unlimited
 }
 
 // An op is one message that a client published.
@@ -46,7 +46,7 @@ type op struct {
 	subject, reply string
 	header         map[string]string
 	data           []byte
-	twin           bool // arrived with the one before it, which is the same request
+	twin           bool // part of the same request as the one before
 }
 
 // A message is what the server delivers to a client.
@@ -57,8 +57,8 @@ type message struct {
 	header         []string
 	data           []byte
 	what           string // for the transcript
-	reader         string // whose it is, where it is an ordered reader's
-	twin           bool   // answers a twin
+	reader         string // the reader, if it is an ordered one's
+	twin           bool   // response to a duplicate
 }
 
 var errDown = errors.New("sim: the connection is down")
@@ -128,7 +128,7 @@ type addr string
 func (a addr) Network() string { return "sim" }
 func (a addr) String() string  { return string(a) }
 
-// cut ends the connection after the last words, which the client may still read.
+// cut ends the connection after last, which the client can still read.
 func (l *link) cut(last string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,7 +146,7 @@ func (l *link) alive() bool {
 	return !l.down
 }
 
-// parse takes whole protocol lines off the buffer. The lock is held.
+// parse removes complete protocol lines from the buffer. The caller holds the lock.
 func (l *link) parse() (ops []*op, err error) {
 	for {
 		end := bytes.Index(l.buf, []byte("\r\n"))
@@ -173,7 +173,7 @@ func (l *link) parse() (ops []*op, err error) {
 				return nil, err
 			}
 			if o == nil {
-				return ops, nil // not whole yet
+				return ops, nil // incomplete
 			}
 			ops = append(ops, o)
 			rest = rest[n:]
@@ -196,7 +196,8 @@ func (l *link) unsub(args []string) {
 	l.subs = slices.Delete(l.subs, i, i+1)
 }
 
-// published reads a message behind its protocol line; nil: it is not there yet.
+// published returns the message after its protocol line, or nil if it has not arrived
+// completely.
 func published(l *link, verb string, args []string, rest []byte) (*op, int, error) {
 	o := &op{link: l, subject: args[0]}
 	sizes := 1
@@ -229,15 +230,15 @@ func published(l *link, verb string, args []string, rest []byte) (*op, int, erro
 	return o, total + 2, nil
 }
 
-// interested reports whether a subscription of the client takes the subject.
+// interested reports whether a subscription of the client matches the subject.
 func (l *link) interested(subject string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.down && slices.ContainsFunc(l.subs, func(s subscription) bool { return s.takes(subject) })
 }
 
-// takes reports whether the subscription takes messages to an inbox: it is that
-// inbox, or a prefix and one wildcard.
+// takes reports whether the subscription matches an inbox: it is the inbox, or a prefix
+// with one wildcard.
 func (s *subscription) takes(inbox string) bool {
 	if prefix, ok := strings.CutSuffix(s.subject, "*"); ok {
 		rest, ok := strings.CutPrefix(inbox, prefix)
@@ -246,7 +247,7 @@ func (s *subscription) takes(inbox string) bool {
 	return s.subject == inbox
 }
 
-// write delivers a message to every subscription that takes it.
+// write delivers a message to every matching subscription.
 func (l *link) write(m *message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -23,24 +23,24 @@ var (
 	stateFlag  = flag.String("state", "", "a file in which TestSchedules keeps what is done, to go on from")
 )
 
-// A batch is what one process runs.
+// A batch is the schedules that one process runs.
 type batch struct {
 	From, Count uint64
-	Digests     bool // report every schedule's
-	Stop        int  // end after so many bad ones; 0: never
+	Digests     bool // report the transcripts of all schedules
+	Stop        int  // stop after this many failures; 0: never
 }
 
 const (
 	batchEnv = "BINNACLE_SIM_BATCH"
 	// A process runs the goroutines of a schedule on one thread, which is fast and
-	// keeps their order from varying more than it must.
+	// reduces the variation of their order.
 	chunk = 250
-	// patience is how long a schedule may take before its process is given up.
+	// patience is the time limit of a schedule, after which its process is killed.
 	patience = 2 * time.Minute
 )
 
-// A process that plantEnv gives the defect to switch on does so by
-// defectEnv, once it has its base.
+// plantEnv names the defect that a process switches on, through defectEnv, after it has
+// made its base.
 const (
 	plantEnv  = "BINNACLE_SIM_PLANT"
 	defectEnv = "BINNACLE_SIM_DEFECT"
@@ -83,7 +83,7 @@ func TestWorker(t *testing.T) {
 	_ = out.Encode(&sum)
 }
 
-// add counts a result in.
+// add adds a result to the totals.
 func (s *result) add(r *result) {
 	s.Schedules++
 	s.Steps += r.Steps
@@ -96,7 +96,7 @@ func (s *result) add(r *result) {
 	}
 }
 
-// spawn runs a batch in a process of its own. program is this one, unless named.
+// spawn runs a batch in a process of its own, by default of this program.
 func spawn(program string, b batch, each func(*result), env ...string) error {
 	if program == "" {
 		var err error
@@ -138,17 +138,17 @@ func spawn(program string, b batch, each func(*result), env ...string) error {
 	return nil
 }
 
-// state is how far a long run has come.
+// state is the progress of a long run.
 type state struct {
 	From, Next uint64            // seeds from From to before Next are done
-	Ahead      map[uint64]uint64 // batches behind Next that are done, by their first seed
+	Ahead      map[uint64]uint64 // finished batches after Next, by their first seed
 	Sum        result            `json:"sum"`
 	Bad        map[uint64]string `json:"bad"`
 	Seconds    float64
 }
 
-// TestSchedules runs many schedules, each under a seed of its own, in as many
-// processes as there are cores.
+// TestSchedules: no invariant breaks in many schedules, each under a seed of its own, in
+// as many processes as there are cores.
 func TestSchedules(t *testing.T) {
 	s := state{From: *seedFlag, Next: *seedFlag, Ahead: map[uint64]uint64{}, Sum: result{Statuses: map[string]int{}}, Bad: map[uint64]string{}}
 	if *stateFlag != "" {
@@ -169,7 +169,7 @@ func TestSchedules(t *testing.T) {
 		wg.Go(func() {
 			for {
 				mu.Lock()
-				for n, ok := s.Ahead[next]; ok; n, ok = s.Ahead[next] { // of a run before
+				for n, ok := s.Ahead[next]; ok; n, ok = s.Ahead[next] { // of an earlier run
 					next += n
 				}
 				b := batch{From: next, Count: min(size, last-min(next, last))}
@@ -231,7 +231,7 @@ func (s *result) merge(r *result) {
 	s.Schedules = n
 }
 
-// keep writes the state beside its file and puts it in its place.
+// keep replaces the state's file atomically.
 func (s *state) keep(t *testing.T) {
 	if *stateFlag == "" {
 		return

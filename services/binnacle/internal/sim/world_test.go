@@ -34,24 +34,24 @@ type world struct {
 	plan      []fault
 	calm      bool              // no faults
 	booting   bool              // and no order
-	slots     map[string]string // who holds which
+	slots     map[string]string // holder of each
 	hash      hash.Hash
-	lines     []string // of the transcript, if kept
+	lines     []string // lines of the transcript, if it is kept
 	keep      bool
 
 	mu      sync.Mutex
 	effects map[string][]effect // by call
-	bad     []string            // what broke an invariant
+	bad     []string            // broken invariants
 	said    []string            // for the transcript, by other goroutines
 }
 
-// odds are how likely faults are in one run. Each seed has its own mixture, so
-// that some runs see one kind of fault often and no other.
+// odds are the probabilities of faults in one run. Each seed has its own mixture, so
+// that some runs have one kind of fault often and no other.
 type odds struct {
 	mute   float64 // the acknowledgement of an append is lost
-	cut    float64 // a connection breaks as something is delivered, and what was on its way is lost
+	cut    float64 // a connection breaks during a delivery, and messages in transit are lost
 	deaf   float64 // a consumer's acknowledgement is lost
-	again  float64 // work in hand is delivered again at once
+	again  float64 // unacknowledged work is delivered again at once
 	freeze float64 // a connection delivers nothing for a while
 	pause  float64 // time passes although something could be released
 }
@@ -66,12 +66,11 @@ func drawOdds(r *rand.Rand) odds {
 	return odds{mute: some(0.15), cut: some(0.02), deaf: some(0.2), again: some(0.05), freeze: some(0.03), pause: some(0.2)}
 }
 
-// A fault happens at a moment: the release of an append or the delivery of an
-// event.
+// A fault occurs at a moment: the release of an append or the delivery of an event.
 type fault struct {
 	at     int
 	server bool // the server dies, not the instance at the other end
-	after  bool // behind the moment, not before it
+	after  bool // after the moment, not before it
 }
 
 // drawPlan plans at least one death of a service.
@@ -100,22 +99,22 @@ func (w *world) note(format string, args ...any) {
 	}
 }
 
-// show adds a line that belongs to no transcript, because it holds what is random.
+// show adds a line with random content, which is not part of the transcript's
+// comparison.
 func (w *world) show(format string, args ...any) {
 	w.lines = append(w.lines, "    "+fmt.Sprintf(format, args...))
 }
 
 func (w *world) digest() string { return hex.EncodeToString(w.hash.Sum(nil))[:16] }
 
-// say has the scheduler add a line to the transcript. Any goroutine may call it.
+// say queues a line for the transcript. Any goroutine may call it.
 func (w *world) say(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.said = append(w.said, fmt.Sprintf(format, args...))
 }
 
-// hear adds what was said since the last time, in an order that does not depend
-// on who was first.
+// hear adds the queued lines in an order that does not depend on goroutines.
 func (w *world) hear() {
 	w.mu.Lock()
 	said := w.said
@@ -152,12 +151,12 @@ type action struct {
 // tick is the time between two releases.
 const tick = time.Microsecond
 
-// step waits until every goroutine is blocked, checks what was stored, and
-// releases one thing. done: nothing more is to be done before until; the
-// scheduler then lets time pass until something is due.
+// step waits until every goroutine is blocked, checks new events, and releases one
+// operation. done means that nothing more is due before until; the scheduler then
+// advances time until something is.
 func (w *world) step(until time.Time) {
-	// No two releases happen at one instant, so that the timers that goroutines
-	// start do not end at one, when the runtime would order them by chance.
+	// Releases are at different instants, so that timers which goroutines start do not
+	// end at the same one, in an order that the runtime would choose.
 	time.Sleep(tick)
 	synctest.Wait()
 	b := w.bus
@@ -220,7 +219,7 @@ func (w *world) burst() {
 	}
 }
 
-// rest lets time pass for at most d, until an operation arrives.
+// rest advances time by at most d, until an operation arrives.
 func (w *world) rest(d time.Duration) {
 	if d <= 0 {
 		d = time.Millisecond
@@ -271,7 +270,7 @@ func (w *world) act(a action, now time.Time) {
 		w.bus.timed()
 		w.repeat(a.cons, now)
 	case a.out:
-		for more := true; more; { // what an ordered reader receives together is one release, now and then not
+		for more := true; more; { // messages that an ordered reader receives together are usually one release
 			m := a.link.out[0]
 			a.link.out = a.link.out[1:]
 			w.write(a.link, &m)
@@ -290,7 +289,7 @@ func (w *world) act(a action, now time.Time) {
 	}
 }
 
-// write hands a message to a client, or loses it.
+// write sends a message to a client, or loses it.
 func (w *world) write(l *link, m *message) {
 	delivery := m.reply != ""
 	if delivery {
@@ -311,7 +310,7 @@ func (w *world) write(l *link, m *message) {
 	}
 }
 
-// run executes an operation, or loses it or its answer.
+// run executes an operation, or loses it or its response.
 func (w *world) run(o *op) {
 	mute := false
 	what := ""
@@ -342,8 +341,8 @@ func (w *world) run(o *op) {
 	}
 }
 
-// lost ends an instance that renews a slot that is another's by now. It would end
-// by itself at the answer, in an order that depends on its goroutines.
+// lost ends an instance that renews a slot which another has taken. It would end by
+// itself at the response, in an order that depends on its goroutines.
 func (w *world) lost(o *op) bool {
 	if !strings.HasPrefix(o.subject, "slot.") {
 		return false
@@ -372,7 +371,7 @@ func (b *Bus) size() uint64 {
 	return 0
 }
 
-// repeat delivers a piece of work in hand again, as a server may.
+// repeat delivers unacknowledged work again, as a server may.
 func (w *world) repeat(c *consumer, now time.Time) {
 	if w.calm || !c.work || len(c.open) == 0 || w.rng.Float64() >= w.odds.again {
 		return
@@ -387,7 +386,7 @@ func (w *world) repeat(c *consumer, now time.Time) {
 	w.note("again %s #%d", c.name, low)
 }
 
-// strike kills the instance, or the server, if the plan says so for this moment.
+// strike kills the instance, or the server, if the plan has this moment.
 func (w *world) strike(l *link, where string, after bool) bool {
 	if w.calm {
 		return false
@@ -408,7 +407,7 @@ func (w *world) strike(l *link, where string, after bool) bool {
 			w.kill(in, where)
 			return true
 		}
-		w.plan[i].at = w.moments + 1 // a stranger's connection
+		w.plan[i].at = w.moments + 1 // the connection of a client
 	}
 	return false
 }
@@ -429,7 +428,7 @@ func (w *world) byLink(l *link) *instance {
 	return nil
 }
 
-// kill ends an instance as SIGKILL does. What it wrote may still arrive in part.
+// kill ends an instance as SIGKILL does. A part of what it wrote may still arrive.
 func (w *world) kill(in *instance, where string) {
 	w.crashes++
 	w.note("KILL %s %s", in.name, where)
@@ -441,7 +440,7 @@ func (w *world) kill(in *instance, where string) {
 		l.out = nil
 		l.in = l.in[:w.rng.IntN(len(l.in)+1)]
 	}
-	// What it does with what it has read already ends before its files are copied.
+	// It finishes the work on what it has read before its files are copied.
 	w.bus.mu.Unlock()
 	synctest.Wait()
 	w.bus.mu.Lock()
@@ -449,10 +448,10 @@ func (w *world) kill(in *instance, where string) {
 	in.back = time.Now().Add(time.Duration(w.rng.IntN(4000)) * time.Millisecond)
 }
 
-// lastWords make a client close its connection for good when it reads them twice.
+// lastWords make a client close its connection permanently when it reads them twice.
 const lastWords = "-ERR 'Authorization Violation'\r\n"
 
-// revive starts what was killed, when its time has come.
+// revive restarts killed instances that are due.
 func (w *world) revive() {
 	now := time.Now()
 	for i, in := range w.instances {
@@ -470,8 +469,7 @@ func (w *world) revive() {
 	}
 }
 
-// until steps until the condition holds, for at most limit. It returns whether
-// it does.
+// until steps until the condition holds, for at most limit, and reports whether it does.
 func (w *world) until(limit time.Duration, cond func() bool) bool {
 	end := time.Now().Add(limit)
 	for time.Now().Before(end) && !w.broken() {
@@ -509,10 +507,10 @@ func (w *world) stop() {
 	for _, in := range w.instances {
 		<-in.done
 	}
-	time.Sleep(15 * time.Minute) // what no service waits for ends by its deadlines
+	time.Sleep(15 * time.Minute) // goroutines that no service waits for end by their deadlines
 }
 
-// report is what a failed run prints.
+// report is the output of a failed run.
 func (w *world) report() string {
 	return strings.Join(w.bad, "\n")
 }
