@@ -56,7 +56,8 @@ const (
 	ReasonCallerExecutionRefused      = "CALLER_EXECUTION_REFUSED"
 )
 
-// ReasonInfo is what the registry says about a reason code.
+// ReasonInfo is the registry's entry for a reason code: the verdict that the code
+// belongs to, the status of the response, and texts for people.
 type ReasonInfo struct {
 	Verdict   string
 	Status    int // HTTP
@@ -65,17 +66,17 @@ type ReasonInfo struct {
 	Hint      string
 }
 
-// Reasons is the registry of reason codes.
+// Reasons is the registry of reason codes, by code. Callers must not change it.
 var Reasons = map[string]ReasonInfo{
 	ReasonPolicyViolation:             {"DENY", 403, false, "A P0 ceiling forbids this kind of call.", "No bundle can allow it; change the ceilings offline with `binnacle trust sign` if it must be possible."},
 	ReasonNoPolicyDefined:             {"DENY", 403, false, "No rule of any bundle allows this call.", "Add a rule, and activate the bundle with `binnacle policy activate`."},
-	ReasonPrgEvaluationError:          {"DENY", 403, false, "A bundle failed, ran out of time, or gave an answer that is none.", "Run `binnacle policy test` on the bundle; the decision names its digest."},
+	ReasonPrgEvaluationError:          {"DENY", 403, false, "A bundle failed, ran out of time, or returned an invalid answer.", "Run `binnacle policy test` on the bundle; the decision names its digest."},
 	ReasonMissingRequirement:          {"DENY", 403, false, "The caller lacks a scope that the rule requires.", "Mint a token with the scope: `binnacle token create --scope …`."},
 	ReasonSchemaViolation:             {"DENY", 400, false, "The arguments break the tool's input schema.", "GET /api/v1/packs/NAME shows the schema."},
 	ReasonBudgetExceeded:              {"DENY", 429, true, "A budget has not enough left for what the call may use.", "Retry-After names the end of the window; `binnacle policy limits` shows what is left."},
-	ReasonBudgetError:                 {"DENY", 503, true, "The budget could not be reserved, so nothing was allowed.", "Try again; if it stays, look at the policy service's log."},
+	ReasonBudgetError:                 {"DENY", 503, true, "The budget could not be reserved, so nothing was allowed.", "Try again; if the error persists, look at the policy service's log."},
 	ReasonEnvelopeInvalid:             {"DENY", 400, false, "The proposal's kind or tool is not a name.", "Names are made of A-Z a-z 0-9 . _ - and have at most 128 characters."},
-	ReasonTemporalIntervention:        {"ESCALATE", 403, true, "A rate limit is exceeded, and its rule asks for approval.", "An approver can grant the call; or wait for the window to end."},
+	ReasonTemporalIntervention:        {"ESCALATE", 403, true, "A rate limit is exceeded, and its rule requires approval.", "An approver can grant the call; or wait for the window to end."},
 	ReasonTemporalThrottle:            {"DENY", 429, true, "A rate limit is exceeded.", "Retry-After names the end of the window."},
 	ReasonSandboxViolation:            {"DENY", 403, false, "What the layers leave of the sandbox cannot run anything.", "Look at the sandbox in the ceilings, the bundle's answer and the overlays: each limit must be above zero, the tier process or container."},
 	ReasonProvenanceFailure:           {"DENY", 403, false, "The call names a parent that is not running under this actor, or a service proposed without one.", "A nested call belongs to a call that is running."},
@@ -84,9 +85,9 @@ var Reasons = map[string]ReasonInfo{
 	ReasonSystemFrozen:                {"DENY", 503, true, "The mesh is frozen: nothing starts.", "`binnacle unfreeze` ends it."},
 	ReasonDataEgressBlocked:           {"DENY", 403, false, "The tool talks to a host that the P0 ceilings do not list.", "Add the host to egress_hosts offline, and sign the ceilings."},
 	ReasonIdentityIsolationViolation:  {"DENY", 404, false, "The session is not the caller's and was not granted to it, or does not exist.", "Use a name of your own for the session, or ask its owner for `binnacle session grant`."},
-	ReasonApprovalRequired:            {"ESCALATE", 403, true, "The call waits for people.", "`binnacle approvals list` shows it; GET /api/v1/calls/ID tells how it stands."},
-	ReasonApprovalTimeout:             {"DENY", 403, true, "Nobody approved in time.", "Propose the call again, and tell an approver."},
-	ReasonDelegationInvalid:           {"DENY", 403, false, "The delegation does not exist, has ended, was revoked, or is for somebody else.", "`binnacle delegations list` shows what stands."},
+	ReasonApprovalRequired:            {"ESCALATE", 403, true, "The call waits for approval.", "`binnacle approvals list` shows it; GET /api/v1/calls/ID returns its state."},
+	ReasonApprovalTimeout:             {"DENY", 403, true, "The call was not approved in time.", "Propose the call again, and notify an approver."},
+	ReasonDelegationInvalid:           {"DENY", 403, false, "The delegation does not exist, has ended, was revoked, or is for another principal.", "`binnacle delegations list` shows the delegations in force."},
 	ReasonDelegationScopeViolation:    {"DENY", 403, false, "The delegation does not cover this kind of call, or its delegator may not do it.", "Grant a delegation that names the kind."},
 	ReasonTaintedInputHighRiskDeny:    {"DENY", 403, false, "Data from the web reached this session, and the tool is irreversible (E4).", "Do it from a session without such data."},
 	ReasonUnicodeObfuscationDetected:  {"DENY", 400, false, "The kind or tool holds characters outside ASCII, which can look like others.", "Spell the name in ASCII."},
@@ -100,7 +101,7 @@ var Reasons = map[string]ReasonInfo{
 	ReasonLedgerTruncated:             {"DENY", 503, false, "Audit found the ledger shorter than it was.", "Restore the ledger; nothing is allowed before."},
 	ReasonArgsUnknownField:            {"DENY", 400, false, "The arguments hold a field that the tool's schema does not have.", "GET /api/v1/packs/NAME shows the schema."},
 	ReasonArgsUnavailable:             {"DENY", 503, true, "The arguments cannot be read from the store.", "Try again."},
-	ReasonToolSchemaInvalid:           {"DENY", 403, false, "The tool's input schema is not a JSON Schema 2020-12 document that stands alone.", "Correct the pack's manifest."},
+	ReasonToolSchemaInvalid:           {"DENY", 403, false, "The tool's input schema is not a JSON Schema 2020-12 document without references to other documents.", "Correct the pack's manifest."},
 	ReasonToolDrift:                   {"DENY", 403, false, "The tool's document, its schema, description or program, is not the one that was approved.", "Read the new document, then `binnacle policy approve-tool KIND`."},
 	ReasonToolNotApproved:             {"DENY", 403, false, "The ceilings demand that every tool is approved first, and this one is not.", "Read its document, then `binnacle policy approve-tool KIND`."},
 	ReasonApprovalDenied:              {"DENY", 403, false, "An approver refused the call.", "The approval's reason is on the ledger."},
@@ -112,9 +113,9 @@ var Reasons = map[string]ReasonInfo{
 	ReasonBreakGlass:                  {"ALLOW", 200, false, "The call needs approval, and runs under an open break-glass grant instead. It must be reviewed.", ""},
 	ReasonRuleScopedCall:              {"ALLOW", 200, false, "The built-in bundle: the caller holds the scope for this kind.", ""},
 	ReasonKeyInvalid:                  {"DENY", 401, false, "The virtual key is unknown, revoked or expired, or its maker's authority has ended.", "`binnacle key list` shows what became of it; `binnacle key create` makes another."},
-	ReasonKeyNotInPerson:              {"DENY", 403, false, "A virtual key was shown for an act that a principal does in person: voting, consenting, delegating, making keys, saying who is who.", "Use a bearer token of your own."},
-	ReasonCredentialRevoked:           {"DENY", 401, false, "The token that the caller showed was revoked, by its id or with all of its principal's.", "Mint another with `binnacle token create`, once whoever revoked it agrees."},
+	ReasonKeyNotInPerson:              {"DENY", 403, false, "A virtual key was presented for an act that requires a bearer token: voting, consenting, delegating, making keys, registering principals.", "Use a bearer token of your own."},
+	ReasonCredentialRevoked:           {"DENY", 401, false, "The token that the caller showed was revoked, by its id or with all of its principal's.", "Mint another with `binnacle token create`, once the person who revoked it agrees."},
 	ReasonModelNotAllowed:             {"DENY", 403, false, "The virtual key does not cover this model.", "`binnacle key list` shows the models it covers."},
-	ReasonPriceUnknown:                {"DENY", 403, false, "A budget in money applies, and nobody knows what this model costs.", "Add the model to prices.models of the llm document; a price of 0 is a price."},
+	ReasonPriceUnknown:                {"DENY", 403, false, "A budget in money applies, and no price of this model is published.", "Add the model to prices.models of the llm document; a price of 0 is a price."},
 	ReasonCallerExecutionRefused:      {"DENY", 403, false, "The caller wants to execute this call itself, and may not.", "Callers execute kinds of tool.* and client.* that the ceilings do not forbid them, with a report due within a day and without obligations; propose the call with POST /api/v1/calls instead."},
 }
