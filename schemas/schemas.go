@@ -1,5 +1,7 @@
-// Package schemas embeds the event schemas: JSON Schema 2020-12, one file per
-// event and version, frozen by LOCK once released.
+// Package schemas embeds the schemas of events and of queries: JSON Schema 2020-12,
+// one file per event and version, frozen by LOCK once released, and one file per
+// query. It imports nothing else of the mesh; add a schema as a file, and run `make
+// gen`.
 package schemas
 
 import "embed"
@@ -11,6 +13,14 @@ import "embed"
 //
 //go:embed events
 var Events embed.FS
+
+// Queries holds queries/<service>/<verb>.json, each the schema of an object of request
+// and response, and queries/<service>/types.json, the types that a service's queries
+// share. Folder "mesh" holds the queries that several services answer. Members that
+// begin with x- are for the generator: see schemas/gen.
+//
+//go:embed queries
+var Queries embed.FS
 
 // Conformance holds the gates that an endpoint is driven through,
 // conformance/http/<level>.json.

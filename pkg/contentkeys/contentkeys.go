@@ -5,24 +5,30 @@ package contentkeys
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Verb is the question that the vault-broker answers, to
-// services.ContentReaders alone:
-// {recipient}, an X25519 public key in base64. The answer is sealed to it.
-const Verb = "content_keys"
-
 // Info binds the sealed answer to its purpose.
 const Info = "binnacle content keys v1"
+
+// Query is the query for the content keys, which the vault-broker answers to
+// services.ContentReaders alone.
+var Query = readersQuery()
+
+func readersQuery() query.Query[query.ContentKeysRequest, query.SealedKeys] {
+	q := query.ContentKeysQuery.Of(services.VaultBroker)
+	q.Callers = services.ContentReaders()
+	return q
+}
 
 // Keys is what the vault-broker seals.
 type Keys struct {
@@ -30,18 +36,13 @@ type Keys struct {
 	Keys    map[string][]byte `json:"keys"` // by id; destroyed ones are not there
 }
 
-// Sealed is the answer.
-type Sealed struct {
-	Sealed string `json:"sealed"` // base64
-}
-
 // life is how long keys are held: a destroyed one is gone that soon.
 const life = 15 * time.Second
 
 // Ring holds the keys for a short while. It implements blob.Keys.
 type Ring struct {
-	// Ask puts a question to a live instance of a service.
-	Ask func(ctx context.Context, service, verb string, args, out any) error
+	// Client sends Query.
+	Client *rpc.Client
 
 	mu    sync.Mutex
 	held  Keys
@@ -58,17 +59,11 @@ func (r *Ring) keys(ctx context.Context) (Keys, error) {
 	if err != nil {
 		return Keys{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	var s Sealed
-	if err := r.Ask(ctx, services.VaultBroker, Verb, map[string]string{"recipient": k.Public()}, &s); err != nil {
+	sealed, err := rpc.Do(ctx, r.Client, Query, query.ContentKeysRequest{Recipient: k.Public()})
+	if err != nil {
 		return Keys{}, fmt.Errorf("content keys: %w", err)
 	}
-	raw, err := base64.StdEncoding.DecodeString(s.Sealed)
-	if err != nil {
-		return Keys{}, err
-	}
-	plain, err := k.Open(Info, raw)
+	plain, err := k.Open(Info, sealed.Value.Sealed)
 	if err != nil {
 		return Keys{}, err
 	}

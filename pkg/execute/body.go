@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/propose"
-	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 )
 
 // bodyWait is how long a stored body may come behind its proposal.
@@ -57,21 +58,14 @@ func (x *Executor) body(ctx context.Context, service, instance string, c *contra
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
-	in, err := x.Box.Ask(ctx, service, instance, propose.BodyVerb, map[string]string{"call_id": c.ID})
+	in, err := rpc.Bytes(ctx, (&rpc.Client{Box: x.Box}).To(instance), query.BodyQuery.Of(service), query.BodyRequest{CallID: c.ID})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the instance that proposed does not hand the body over: %w", err)
 	}
 	defer in.Close()
-	var body []byte
-	for {
-		f, err := in.Next(ctx)
-		if errors.Is(err, transient.ErrEnd) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("the instance that proposed does not hand the body over: %w", err)
-		}
-		body = append(body, f.Data...)
+	body, err := io.ReadAll(in)
+	if err != nil {
+		return nil, fmt.Errorf("the instance that proposed does not hand the body over: %w", err)
 	}
 	return c.Body.Open(body)
 }

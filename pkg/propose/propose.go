@@ -4,9 +4,9 @@ package propose
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -15,9 +15,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -100,40 +102,33 @@ type Proposer struct {
 // ServeBodies answers executors that ask for the body of a call that waits
 // here, in binary parts.
 func (p *Proposer) ServeBodies(box *transient.Box) {
-	box.Serve(BodyVerb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		var q struct {
-			CallID string `json:"call_id"`
-		}
-		if err := json.Unmarshal(raw, &q); err != nil {
-			return err
-		}
+	q := query.BodyQuery
+	q.Callers = services.Executors()
+	rpc.ServeBytes(&rpc.Server{Box: box}, q, func(ctx context.Context, q *query.BodyRequest, w io.Writer) error {
 		var body []byte
 		p.mu.Lock()
-		for _, w := range p.waiting[q.CallID] {
-			if w.bodyFor == transient.From(ctx) {
-				body = w.body
+		for _, pending := range p.waiting[q.CallID] {
+			if pending.bodyFor == transient.From(ctx) {
+				body = pending.body
 			}
 		}
 		p.mu.Unlock()
 		if body == nil {
-			return errors.New("no such call waits here")
+			return rpc.Errorf(contract.CodeNotFound, "no such call waits here")
 		}
 		for len(body) > 0 {
 			n := min(len(body), bodyPart)
-			if err := reply(body[:n:n]); err != nil {
+			if _, err := w.Write(body[:n:n]); err != nil {
 				return err
 			}
 			body = body[n:]
 		}
 		return nil
-	}, services.Executors()...)
+	})
 }
 
-// BodyVerb is the question that ServeBodies answers: {call_id}.
-const (
-	BodyVerb = "body"
-	bodyPart = 512 << 10
-)
+// bodyPart is how many bytes of a body one frame holds.
+const bodyPart = 512 << 10
 
 // Run receives outcomes until ctx ends. Ready is closed when it listens.
 func (p *Proposer) Run(ctx context.Context, ready func()) error {

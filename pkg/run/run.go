@@ -5,7 +5,6 @@ package run
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,12 +19,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -65,6 +66,7 @@ type Env struct {
 	Trust    *Trust
 	Blobs    *blob.Store
 	Box      *transient.Box
+	Queries  *rpc.Client // sends queries to other services
 	Log      *slog.Logger
 	Tracer   *tracing.Tracer
 
@@ -114,13 +116,7 @@ func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
 }
 
 // Health is one dependency's or view's state.
-type Health struct {
-	Name     string `json:"name"`
-	OK       bool   `json:"ok"`
-	Position uint64 `json:"position,omitempty"` // last sequence applied
-	Lag      uint64 `json:"lag"`                // events waiting
-	Detail   string `json:"detail,omitempty"`
-}
+type Health = query.Health
 
 // Report registers a part of this instance's health.
 func (v *Env) Report(f func(context.Context) Health) {
@@ -181,7 +177,8 @@ func (v *Env) Executor(limit int, tools []contract.Tool, h execute.Handler) *exe
 		Blobs: v.Blobs, Box: v.Box, Instance: v.Instance, Handler: h, Limit: limit, Tools: tools}
 }
 
-// Ask puts a question to a live instance of a service, for one document.
+// Ask puts a question to a live instance of a service, for one document. Queries
+// that have a schema are sent with Queries.
 func (v *Env) Ask(ctx context.Context, service, verb string, args, out any) error {
 	to, err := v.live(ctx, service)
 	if err != nil {
@@ -210,9 +207,15 @@ func (v *Env) live(ctx context.Context, service string) (string, error) {
 	return names[0], nil
 }
 
-// KeysView is the query for a service's view of the key registry, in canonical
-// form with its position: {name, position, dump}.
+// KeysView is the verb of query.KeysViewQuery.
 const KeysView = services.KeysVerb
+
+// serveQueries registers the queries that every instance answers.
+func (v *Env) serveQueries() {
+	s := &rpc.Server{Box: v.Box}
+	rpc.Serve(s, query.HealthQuery, func(ctx context.Context, _ *query.HealthRequest) ([]Health, error) { return v.Health(ctx), nil })
+	rpc.Serve(s, query.KeysViewQuery, func(context.Context, *query.KeysViewRequest) (query.ViewDump, error) { return v.Trust.dump(), nil })
+}
 
 // Serve runs one instance of a service until ctx ends. It retries until its
 // streams exist, so services start in any order.
@@ -237,15 +240,11 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	env.Trust.see = env.Emit.See
 	env.Blobs = &blob.Store{Conn: conn, Tenant: cfg.Tenant}
 	env.Box = transient.NewBox(conn, cfg.Tenant, d.Service, slot.Instance)
+	env.Queries = &rpc.Client{Box: env.Box, Live: env.live}
 	if slices.Contains(services.ContentReaders(), d.Service) {
-		env.Blobs.Keys = &contentkeys.Ring{Ask: env.Ask}
+		env.Blobs.Keys = &contentkeys.Ring{Client: env.Queries}
 	}
-	env.Box.Serve("health", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
-		return reply(env.Health(ctx))
-	})
-	env.Box.Serve(KeysView, func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
-		return reply(env.Trust.dump())
-	})
+	env.serveQueries()
 	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance, cfg.TracesTo); err != nil {
 		return fmt.Errorf("%s: tracing: %w", slot.Instance, err)
 	}

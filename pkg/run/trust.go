@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
@@ -20,10 +21,10 @@ type Trust struct {
 }
 
 // dump is the view's canonical form, and the sequence that it was last changed by.
-func (t *Trust) dump() map[string]any {
+func (t *Trust) dump() query.ViewDump {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return map[string]any{"name": "keys", "position": t.at, "dump": string(t.reg.Dump())}
+	return query.ViewDump{Name: "keys", Position: t.at, Dump: string(t.reg.Dump())}
 }
 
 func (t *Trust) apply(en eventlog.Entry) error {

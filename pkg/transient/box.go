@@ -30,11 +30,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 )
 
-// Frame is one message to a mailbox. Frames of one id are numbered from 1.
+// Frame is one message to a mailbox. Frames of one id are numbered from 1. A
+// reader skips members that it does not know.
 type Frame struct {
-	Kind string          `json:"kind"`
-	N    int64           `json:"n,omitempty"`
-	Data json.RawMessage `json:"data,omitempty"` // of a binary frame, its bytes
+	Kind  string          `json:"kind"`
+	N     int64           `json:"n,omitempty"`
+	Data  json.RawMessage `json:"data,omitempty"`  // of a binary frame, its bytes
+	Code  string          `json:"code,omitempty"`  // of Failed; absent from services of release 0.5 and earlier
+	Param string          `json:"param,omitempty"` // of Failed: the member of the request that is wrong
+	View  *At             `json:"view,omitempty"`  // of Data and End: what the response was read from
+}
+
+// At is the state of the view that a response was read from: the response holds
+// at least what was on the ledger up to Position.
+type At struct {
+	View     string `json:"name"`
+	Position uint64 `json:"position"` // ledger sequence of the last entry in the view
+	Lag      uint64 `json:"lag"`      // entries that waited to be applied
 }
 
 // Frame kinds.
@@ -61,8 +73,10 @@ type Question struct {
 	Deadline time.Time       `json:"deadline"`
 }
 
-// Handler answers a question by calling reply any number of times. Bytes go as
-// they are; everything else as JSON.
+// Handler answers a question by calling reply any number of times. Bytes are sent
+// as they are; everything else as JSON. An At is not sent by itself: the JSON
+// frames after it carry it. An error that is an *Error reaches the caller with its
+// code, any other as unavailable.
 type Handler func(ctx context.Context, args json.RawMessage, reply func(any) error) error
 
 // Box is an instance's mailbox.
@@ -178,7 +192,7 @@ func (b *Box) Open(id, from string) *Stream {
 // Send puts one frame into another instance's mailbox. It is stored on
 // return.
 func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
-	body, err := encode(f)
+	body, err := Encode(f)
 	if err != nil {
 		return err
 	}
@@ -224,7 +238,7 @@ func questionsOf(service string) string { return "q_" + service + "_" }
 // Ask puts a question to an instance of a service and returns the stream of its
 // answer, which that service alone can send.
 func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Stream, error) {
-	raw, err := encode(args)
+	raw, err := Encode(args)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +247,7 @@ func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Str
 		deadline = time.Now().Add(30 * time.Second)
 	}
 	q := Question{ID: questionID(b.service), From: b.instance, Verb: verb, Args: raw, Deadline: deadline}
-	body, err := encode(q)
+	body, err := Encode(q)
 	if err != nil {
 		return nil, err
 	}
@@ -283,33 +297,46 @@ func (b *Box) answer(from, id string, raw []byte) {
 	ctx, cancel := context.WithDeadline(context.WithValue(context.Background(), fromKey{}, from), q.Deadline)
 	defer cancel()
 	n := int64(0)
+	var at *At
 	send := func(kind string, doc any) error {
 		n++
 		if raw, ok := doc.([]byte); ok {
 			return b.put(ctx, q.From, q.ID, binaryFrame(n, raw))
 		}
-		body, err := encode(doc)
+		f := Frame{Kind: kind, N: n, View: at}
+		if e, ok := doc.(*Error); ok {
+			f.Code, f.Param, f.View, doc = e.Code, e.Param, nil, e.Message
+		}
+		body, err := Encode(doc)
 		if err != nil {
 			return err
 		}
-		return b.Send(ctx, q.From, q.ID, Frame{Kind: kind, N: n, Data: body})
+		f.Data = body
+		return b.Send(ctx, q.From, q.ID, f)
 	}
 	b.mu.Lock()
 	h, known := b.handlers[q.Verb]
 	b.mu.Unlock()
 	if !known {
-		_ = send(Failed, "unknown question "+q.Verb)
+		_ = send(Failed, &Error{Code: contract.CodeQueryUnknown, Message: unknownVerb + q.Verb})
 		return
 	}
 	if !slices.Contains(h.askers, from) {
 		slog.Warn("transient: refused a question", "verb", q.Verb, "service", from)
-		_ = send(Failed, q.Verb+" is not for "+from)
+		_ = send(Failed, &Error{Code: contract.CodeDenied, Message: q.Verb + " is not for " + from})
 		return
 	}
-	err := h.handler(ctx, q.Args, func(doc any) error { return send(Data, doc) })
+	err := h.handler(ctx, q.Args, func(doc any) error {
+		if state, ok := doc.(At); ok {
+			at = &state
+			return nil
+		}
+		return send(Data, doc)
+	})
 	if err != nil {
 		slog.Debug("transient: question failed", "verb", q.Verb, "from", from, "err", err)
-		err = send(Failed, hostpath.Strip(err.Error()))
+		e := ErrorOf(err)
+		err = send(Failed, &Error{Code: e.Code, Param: e.Param, Message: hostpath.Strip(err.Error())})
 	} else {
 		err = send(End, nil)
 	}
@@ -340,7 +367,7 @@ func (s *Stream) push(f Frame) {
 var ErrEnd = errors.New("end of stream")
 
 // Next returns the next data or sealed frame. ErrEnd ends a complete stream,
-// ErrGap a broken one, any other error is the sender's or the context's.
+// ErrGap a broken one, an *Error is the sender's, any other the context's.
 func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	for {
 		s.box.mu.Lock()
@@ -358,9 +385,7 @@ func (s *Stream) Next(ctx context.Context) (Frame, error) {
 			case End:
 				return f, ErrEnd
 			case Failed:
-				var msg string
-				_ = json.Unmarshal(f.Data, &msg)
-				return f, errors.New(msg)
+				return f, failed(f)
 			}
 			return f, nil
 		}
@@ -400,9 +425,9 @@ func (s *Stream) Close() {
 	}
 }
 
-// encode is JSON that leaves documents inside v as they are: json.Marshal would
+// Encode is JSON that leaves documents inside v as they are: json.Marshal would
 // spell their <, > and & anew, and what was canonical no longer would be.
-func encode(v any) ([]byte, error) {
+func Encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

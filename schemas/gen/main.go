@@ -1,5 +1,5 @@
-// Command gen writes Go types for the event schemas of each service, and
-// checks or extends LOCK, the digests of released files.
+// Command gen writes Go types for the event schemas and the query schemas of
+// each service, the constants of names and codes, and their pages, and checks or extends LOCK, the digests of released files.
 //
 // It knows the small subset of JSON Schema our events use (objects of
 // strings, integers, booleans, string arrays, arrays of titled objects, and
@@ -16,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"go/format"
+	"io/fs"
 	"log"
 	"maps"
 	"os"
@@ -66,6 +67,18 @@ func main() {
 	if err := errors.Join(reasons(), names(byService), shapes(files)); err != nil {
 		log.Fatal(err)
 	}
+	rendered, err := render(os.DirFS("."))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for f, b := range rendered {
+		if err := os.MkdirAll(filepath.Dir(f), 0o755); err != nil {
+			log.Fatal(err)
+		}
+		if err := os.WriteFile(f, b, 0o644); err != nil {
+			log.Fatal(err)
+		}
+	}
 	for _, service := range slices.Sorted(maps.Keys(byService)) {
 		if service == "mesh" {
 			continue // the shared contracts' types are written by hand in pkg/core
@@ -82,6 +95,22 @@ func main() {
 			log.Fatal(err)
 		}
 	}
+}
+
+// render returns the files that errors.json and queries are the source of, by path
+// below the module.
+func render(root fs.FS) (map[string][]byte, error) {
+	raw, err := fs.ReadFile(root, "errors.json")
+	if err != nil {
+		return nil, err
+	}
+	out, codes, err := errorFiles(raw)
+	if err != nil {
+		return nil, err
+	}
+	queries, err := queryFiles(root, codes)
+	maps.Copy(out, queries)
+	return out, err
 }
 
 // page writes docs/reference/events.md.

@@ -75,7 +75,7 @@ func (s *Service) epochDir(n int64) string { return filepath.Join(s.Dir, fmt.Spr
 func (s *Service) closedNote(n int64) ([]byte, error) {
 	note, err := os.ReadFile(filepath.Join(s.epochDir(n), "checkpoint"))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("not found: no epoch %d of the log was closed", n)
+		return nil, notFound("no epoch %d of the log was closed", n)
 	}
 	return note, err
 }
@@ -97,7 +97,7 @@ func (s *Service) closedTree(n int64) (*tree.Tree, uint64, error) {
 	}
 	if root, err := translog.Root(c.Size, t.Node); err != nil || root != c.Root {
 		t.Close()
-		return nil, 0, fmt.Errorf("not found: the tree of epoch %d was lost with its ledger", n)
+		return nil, 0, notFound("the tree of epoch %d was lost with its ledger", n)
 	}
 	return t, c.Size, nil
 }

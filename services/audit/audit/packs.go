@@ -4,9 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
+	"io"
 	"runtime"
 	"slices"
 	"sync"
@@ -20,14 +19,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// evidence answers with a session's pack, compressed (S2), in binary frames.
-func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-	q, err := parse[Query](raw)
-	if err != nil {
-		return err
-	}
+// evidence writes a session's pack, compressed (S2).
+func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io.Writer) error {
 	doc, err := s.view.Lookup(s.env.Tenant, q.Session)
 	if err != nil {
 		return err
@@ -45,15 +41,15 @@ func (s *Service) evidence(ctx context.Context, raw json.RawMessage, reply func(
 		}
 	}
 	// Compressed: what goes over TRANSIENT takes memory from everybody.
-	w := bufio.NewWriterSize(replyWriter(reply), 512<<10)
+	w := bufio.NewWriterSize(out, 512<<10)
 	z := s2.NewWriter(w, s2.WriterConcurrency(2))
 	return errors.Join(evidence.Build(z, *src, s.env.SignKey()), z.Close(), w.Flush())
 }
 
 // head chooses the checkpoint that a pack is bound to and proves the session's
 // end under it.
-func (s *Service) head(ctx context.Context, q Query, doc *Session) (*evidence.Source, error) {
-	p, err := s.bound(ctx, max(uint64(doc.LastSeq), q.From), q.Witnessed)
+func (s *Service) head(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
+	p, err := s.bound(ctx, max(uint64(doc.LastSeq), q.From), int(q.Witnessed))
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +60,7 @@ func (s *Service) head(ctx context.Context, q Query, doc *Session) (*evidence.So
 	if l, err := evidence.Lamport(head); err != nil || !s.holds(s.env.SignKey(), l) {
 		// The key is younger than that checkpoint: seal under a later one.
 		pos, _ := s.view.Position()
-		if p, err = s.bound(ctx, pos, q.Witnessed); err != nil {
+		if p, err = s.bound(ctx, pos, int(q.Witnessed)); err != nil {
 			return nil, err
 		}
 		if head, err = s.note(p.note); err != nil {
@@ -84,7 +80,7 @@ func (s *Service) head(ctx context.Context, q Query, doc *Session) (*evidence.So
 }
 
 // source collects what a session's pack is built from.
-func (s *Service) source(ctx context.Context, q Query, doc *Session) (*evidence.Source, error) {
+func (s *Service) source(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	src, err := s.head(ctx, q, doc)
 	if err != nil {
 		return nil, err
@@ -97,7 +93,7 @@ func (s *Service) source(ctx context.Context, q Query, doc *Session) (*evidence.
 		}
 		s.mu.Unlock()
 		if src.Earlier == nil {
-			return nil, fmt.Errorf("not found: no checkpoint of %d leaves was signed", q.From)
+			return nil, notFound("no checkpoint of %d leaves was signed", q.From)
 		}
 		if src.Growth, err = translog.Consistency(q.From, head.Size, s.view.Tree.Node); err != nil {
 			return nil, err
@@ -118,11 +114,6 @@ func (s *Service) source(ctx context.Context, q Query, doc *Session) (*evidence.
 	}
 	return src, nil
 }
-
-// replyWriter sends what is written as binary frames.
-type replyWriter func(any) error
-
-func (r replyWriter) Write(b []byte) (int, error) { return len(b), r(b) }
 
 func (s *Service) holds(key *sign.Key, lamport uint64) bool {
 	_, err := s.env.Trust.At(key.KID, "audit", contract.UseManifest, lamport)

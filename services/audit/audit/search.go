@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"sort"
 	"strings"
@@ -14,9 +12,10 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
 // The search index is an inverted one: for each term, "facet=value", the
@@ -181,7 +180,7 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 		if q.Since != "" {
 			t, err := time.Parse(time.RFC3339, q.Since)
 			if err != nil {
-				return fmt.Errorf("since: %w", err)
+				return &rpc.Error{Code: contract.CodeInvalidInput, Param: "since", Message: "since: " + err.Error()}
 			}
 			if from = atSecond(tx, t.Unix()); from == 0 {
 				return nil // nothing is that young
@@ -190,7 +189,7 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 		if q.Until != "" {
 			t, err := time.Parse(time.RFC3339, q.Until)
 			if err != nil {
-				return fmt.Errorf("until: %w", err)
+				return &rpc.Error{Code: contract.CodeInvalidInput, Param: "until", Message: "until: " + err.Error()}
 			}
 			if end := atSecond(tx, t.Unix()+1); end > 0 {
 				to = min(to, end-1)
@@ -199,7 +198,7 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 		var lists [][]uint64
 		for facet, value := range q.Terms {
 			if !slices.Contains(Facets, facet) {
-				return fmt.Errorf("facet %q is none of %v", facet, Facets)
+				return rpc.Errorf(contract.CodeInvalidInput, "facet %q is none of %v", facet, Facets)
 			}
 			lists = append(lists, seqs(tx, facet+"="+value, from, to))
 		}
@@ -237,7 +236,7 @@ func (v *View) Receipt(digest string) (receipt []byte, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		found := seqs(tx, receiptFacet+"="+digest, 1, getUint(tx, "position"))
 		if len(found) == 0 {
-			return fmt.Errorf("not found: no receipt has the digest %s", digest)
+			return notFound("no receipt has the digest %s", digest)
 		}
 		receipt = slices.Clone(tx.Bucket(bReceipts).Get(key(found[0])))
 		return nil
@@ -260,15 +259,9 @@ func (v *View) maker(id string) (seq uint64, err error) {
 	return seq, err
 }
 
-// makers answers {ids}, of calls, contents and sessions, with the session that each
-// belongs to; what is not on the ledger is left out.
-func (s *Service) makers(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-	q, err := parse[struct {
-		IDs []string `json:"ids"`
-	}](raw)
-	if err != nil {
-		return err
-	}
+// makers returns the session that each of some calls, contents and sessions belongs
+// to; what is not on the ledger is left out.
+func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[string]string, error) {
 	out := map[string]string{}
 	for _, id := range q.IDs {
 		if strings.HasPrefix(id, contract.IDSession) {
@@ -277,20 +270,20 @@ func (s *Service) makers(ctx context.Context, raw json.RawMessage, reply func(an
 		}
 		seq, err := s.view.maker(id)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if seq == 0 {
 			continue
 		}
 		en, err := s.env.Emit.Log.Get(ctx, seq)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if e, err := eventlog.Open(en); err == nil && e.Session != "" {
 			out[id] = e.Session
 		}
 	}
-	return reply(out)
+	return out, nil
 }
 
 // atSecond is the first sequence of that second or a later one; 0 if none.
@@ -302,15 +295,11 @@ func atSecond(tx *bbolt.Tx, unix int64) uint64 {
 	return binary.BigEndian.Uint64(v)
 }
 
-// search answers with lines {event, seq}, newest first. Seconds are as fine as
-// the index is, so the times are looked at once more.
-func (s *Service) search(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-	q, err := parse[SearchQuery](raw)
-	if err != nil {
-		return err
-	}
-	q.Limit = min(max(q.Limit, 1), 1000)
-	b, left := batcher{reply: reply}, q.Limit
+// search returns events, newest first. The index is as fine as seconds, so the times
+// are compared once more.
+func (s queries) search(ctx context.Context, r *events.SearchRequest, add func(events.Found) error) error {
+	q := SearchQuery{Terms: r.Terms, Since: r.Since, Until: r.Until, Before: r.Before, Limit: int(min(max(r.Limit, 1), 1000))}
+	left := q.Limit
 	for more := true; more && left > 0; {
 		found, next, err := s.view.Search(q)
 		if err != nil {
@@ -325,17 +314,14 @@ func (s *Service) search(ctx context.Context, raw json.RawMessage, reply func(an
 			if err != nil || left == 0 || q.Since != "" && !notBefore(e.Time, q.Since) || q.Until != "" && notBefore(e.Time, q.Until) {
 				continue
 			}
-			w := canon.Object(nil)
-			w.Raw("event", en.Data)
-			w.Int("seq", int64(en.Seq))
-			if err := b.add(w.End()); err != nil {
+			if err := add(events.Found{Event: en.Data, Seq: en.Seq}); err != nil {
 				return err
 			}
 			left--
 		}
 		q.Before, more = next, next > 0
 	}
-	return b.flush()
+	return nil
 }
 
 func notBefore(at, bound string) bool {

@@ -5,7 +5,6 @@ package audit
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -376,23 +375,4 @@ func writeSynced(path string, b []byte) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
-}
-
-// Query selects receipts or sessions.
-type Query struct {
-	Session   string `json:"session"`
-	Limit     int    `json:"limit"`
-	Offset    int    `json:"offset"`
-	Witnessed int    `json:"witnessed"` // cosignatures demanded of the pack's checkpoint
-
-	From     uint64   `json:"from"`     // size of an earlier checkpoint that the pack is to prove growth from
-	Redact   string   `json:"redact"`   // "args", "output" or "all": payloads to withhold from a pack
-	Disclose []string `json:"disclose"` // calls whose payloads are shown all the same
-}
-
-func parse[T any](raw json.RawMessage) (q T, err error) {
-	if len(raw) > 0 {
-		err = json.Unmarshal(raw, &q)
-	}
-	return q, err
 }

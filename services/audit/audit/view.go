@@ -392,7 +392,7 @@ func (v *View) WriteDump(w io.Writer) error {
 }
 
 // ErrNoSession is returned for a session the ledger does not know.
-var ErrNoSession = errors.New("not found: no such session")
+var ErrNoSession = notFound("no such session")
 
 // Lookup returns a session's document.
 func (v *View) Lookup(tenant, session string) (*Session, error) {

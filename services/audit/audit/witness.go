@@ -3,9 +3,6 @@ package audit
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -13,43 +10,37 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
 // A cosignature as it is kept on the checkpoints' stream: the size of the tree,
 // a newline, and the witness's line.
 
-// cosign takes a witness's word on a checkpoint of ours. The witness is known
-// to the trust registry, and its line verifies; nothing else is taken.
-func (s *Service) cosign(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-	q, err := parse[struct {
-		Size uint64 `json:"size"`
-		Line string `json:"line"`
-	}](raw)
-	if err != nil {
-		return err
-	}
+// cosign stores a witness's cosignature over a checkpoint of this log. The witness
+// is in the trust registry and its line verifies; everything else is refused.
+func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.Witness, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.at(q.Size)
 	if p == nil {
-		return fmt.Errorf("not found: no checkpoint of %d leaves", q.Size)
+		return w, notFound("no checkpoint of %d leaves", q.Size)
 	}
 	name, err := s.witnessOf(p.note, q.Line)
 	if err != nil {
-		return err
+		return w, err
 	}
 	for _, have := range p.cosigned {
 		if strings.HasPrefix(have, "— "+name+" ") {
-			return reply(map[string]string{"witness": name}) // once is enough
+			return events.Witness{Witness: name}, nil // once is enough
 		}
 	}
 	try, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if _, err := s.env.Conn.JS.Publish(try, bus.LogSubject(s.env.Tenant, bus.CosignatureSubject), []byte(strconv.FormatUint(q.Size, 10)+"\n"+q.Line)); err != nil {
-		return err
+		return w, err
 	}
 	p.cosigned = append(p.cosigned, q.Line)
-	return reply(map[string]string{"witness": name})
+	return events.Witness{Witness: name}, nil
 }
 
 // meeting is how long one checkpoint is held out to witnesses.
@@ -117,7 +108,7 @@ func (s *Service) witnessOf(note []byte, line string) (string, error) {
 			return name, err
 		}
 	}
-	return "", errors.New("not found: no witness of the trust registry signed this")
+	return "", notFound("no witness of the trust registry signed this")
 }
 
 // bound is the checkpoint that a pack over at least size leaves is bound to: the
@@ -134,5 +125,5 @@ func (s *Service) bound(ctx context.Context, size uint64, k int) (*point, error)
 			return &p, nil
 		}
 	}
-	return nil, fmt.Errorf("not found: no checkpoint above entry %d has %d cosignatures yet", size, k)
+	return nil, notFound("no checkpoint above entry %d has %d cosignatures yet", size, k)
 }

@@ -18,7 +18,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/judge/internal/verdict"
 )
 
@@ -65,12 +68,6 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// turn is the part of a transcript's event that the judge reads; the rest is passed on
-// unchanged.
-type turn struct {
-	EventID string `json:"event_id"`
-}
-
 func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Session string `json:"session"`
@@ -83,18 +80,16 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail("invalid_input", "%v", err)
 	}
-	var transcript json.RawMessage
-	ask, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	if err := s.env.Ask(ask, "audit", "transcript", map[string]string{"session": args.Session}, &transcript); err != nil {
+	turns, err := rpc.Do(ctx, s.env.Queries, audit.TranscriptQuery, audit.TranscriptRequest{Session: args.Session})
+	if err != nil {
 		return execute.Fail("session_not_found", "the transcript cannot be had: %v", err)
 	}
-	var turns []turn
-	if err := json.Unmarshal(transcript, &turns); err != nil {
-		return execute.Fail("internal", "the transcript cannot be read")
+	transcript, err := transient.Encode(turns.Value)
+	if err != nil {
+		return execute.Fail("internal", "the transcript cannot be encoded: %v", err)
 	}
-	ids := make([]string, len(turns))
-	for i, t := range turns {
+	ids := make([]string, len(turns.Value))
+	for i, t := range turns.Value {
 		ids[i] = t.EventID
 	}
 	session := "s-judge-" + w.Call.ID // as the caller named it

@@ -12,8 +12,11 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
@@ -92,11 +95,11 @@ func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previo
 		return nil, "", errNotStored
 	}
 	var call contract.Call
-	if err := c.event(ctx, "proposal", contract.EventCallProposed, callID, &call); err != nil {
+	if err := c.event(ctx, audit.ProposalQuery, contract.EventCallProposed, callID, &call); err != nil {
 		return nil, "", err
 	}
 	var rec contract.Recorded
-	if err := c.event(ctx, "call", contract.EventEffectRecorded, callID, &rec); err != nil {
+	if err := c.event(ctx, audit.CallQuery, contract.EventEffectRecorded, callID, &rec); err != nil {
 		return nil, "", err
 	}
 	rawArgs, err := c.s.env.Blobs.Open(ctx, &call.Args)
@@ -128,13 +131,13 @@ func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previo
 
 // event reads what the ledger says of a call of this caller's; audit keeps the
 // index, and may be a moment behind.
-func (c *call) event(ctx context.Context, verb, name, callID string, data canon.Document) error {
+func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawMessage], name, callID string, data canon.Document) error {
 	for {
-		var raw json.RawMessage
-		if err := c.s.env.Ask(ctx, "audit", verb, map[string]string{"call_id": callID}, &raw); err != nil {
+		raw, err := rpc.Do(ctx, c.s.env.Queries, q, audit.CallRef{CallID: callID})
+		if err != nil {
 			return err
 		}
-		e, err := contract.DecodeEvent(raw)
+		e, err := contract.DecodeEvent(raw.Value)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
@@ -76,25 +77,17 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 	return execute.Result{EffectType: kindModels, Output: c.End(), Usage: &contract.Usage{EgressBytes: sent.Load(), Measured: []string{contract.MeasureEgress}}}
 }
 
-// Model is one model as GET /v1/models lists it.
-type model struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
-}
-
 // list is every model that a request can name: those in this process, aliases and virtual
 // models, and what the providers offer.
-func (s *Service) list() []model {
-	var out []model
+func (s *Service) list() []events.Model {
+	out := []events.Model{}
 	for _, p := range registry.Locals() {
 		for _, m := range p.Local().Models {
-			out = append(out, model{ID: p.Name + "/" + m, OwnedBy: p.Local().Owner})
+			out = append(out, events.Model{ID: p.Name + "/" + m, OwnedBy: p.Local().Owner})
 		}
 	}
 	for _, n := range s.Names() {
-		out = append(out, model{ID: n, OwnedBy: "binnacle"})
+		out = append(out, events.Model{ID: n, OwnedBy: "binnacle"})
 	}
 	s.models.mu.Lock()
 	defer s.models.mu.Unlock()
@@ -104,7 +97,7 @@ func (s *Service) list() []model {
 			for _, m := range list {
 				if !seen[m] {
 					seen[m] = true
-					out = append(out, model{ID: c.Name + "/" + m, OwnedBy: c.Name})
+					out = append(out, events.Model{ID: c.Name + "/" + m, OwnedBy: c.Name})
 				}
 			}
 		}

@@ -3,7 +3,6 @@ package llmrouter
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -19,9 +18,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fair"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers"
@@ -127,8 +128,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.configure(); err != nil {
 		return err
 	}
-	env.Box.Serve("models", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
-		return reply(map[string]any{"data": s.list(), "stale": s.models.stale()})
+	rpc.Serve(&rpc.Server{Box: env.Box}, events.ModelsQuery, func(context.Context, *events.ModelsRequest) (events.ModelList, error) {
+		return events.ModelList{Data: s.list(), Stale: s.models.stale()}, nil
 	})
 	tools := s.tools()
 	var checker toolschema.Checker

@@ -4,17 +4,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"sync"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
-	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
@@ -54,13 +54,6 @@ func (u *Usage) Digest() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// window is the part of a question that says of which time.
-type window struct {
-	From time.Time `json:"from"`
-	To   time.Time `json:"to"`
-	By   []string  `json:"by"`
-}
-
 // answer finds what was answered under an id. An attempt lies on the ledger
 // before its call's outcome.
 func (s *Service) answer(ctx context.Context, id string) (usage.Answer, error) {
@@ -84,57 +77,62 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 	})
 	view.Every, s.view = 500*time.Millisecond, view
 	env.ReportFollower("llm.usage", view)
-	serve := func(verb string, h transient.Handler) { // answers hold all that was on the ledger when they were asked
-		env.Box.Serve(verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-			if err := view.Poll(ctx); err != nil {
-				return err
-			}
-			return h(ctx, raw, reply)
-		})
-	}
-	serve("view", func(_ context.Context, _ json.RawMessage, reply func(any) error) error {
-		for { // position and digest together or not at all
-			at := view.Position()
-			digest := s.usage.Digest()
-			if view.Position() == at {
-				return reply(map[string]any{"name": "llm.usage", "position": at, "dump": digest})
-			}
-		}
-	})
-	serve("stats", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
-		var q window
-		if err := json.Unmarshal(raw, &q); err != nil {
-			return err
-		}
-		s.usage.mu.Lock()
-		defer s.usage.mu.Unlock()
-		return reply(s.usage.state.Stats(q.From, q.To))
-	})
-	serve("spend", func(_ context.Context, raw json.RawMessage, reply func(any) error) error {
-		var q window
-		if err := json.Unmarshal(raw, &q); err != nil {
-			return err
-		}
-		s.usage.mu.Lock()
-		defer s.usage.mu.Unlock()
-		rows, err := s.usage.state.Spend(q.From, q.To, q.By)
-		if err != nil {
-			return err
-		}
-		return reply(rows)
-	})
-	env.Box.Serve("stored_response", func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		var q struct {
-			ID string `json:"id"`
-		}
-		if err := json.Unmarshal(raw, &q); err != nil {
-			return err
-		}
-		a, err := s.answer(ctx, q.ID)
-		if err != nil {
-			return err
-		}
-		return reply(llm.StoredResponse{Call: a.Call, Actor: a.Actor, Deleted: a.Deleted, Tokens: a.Tokens})
-	})
+	s.usage.serve(&rpc.Server{Box: env.Box, View: view, Fresh: view.Poll})
 	return view
+}
+
+// serve registers the queries that read the view. Their responses hold all that was
+// on the ledger when they were sent.
+func (u *Usage) serve(server *rpc.Server) {
+	rpc.Serve(server, query.ViewQuery, func(context.Context, *query.ViewRequest) (query.ViewDump, error) {
+		for { // position and digest together or not at all
+			at := server.View.Position()
+			digest := u.Digest()
+			if server.View.Position() == at {
+				return query.ViewDump{Name: "llm.usage", Position: at, Dump: digest}, nil
+			}
+		}
+	})
+	rpc.Serve(server, events.StatsQuery, func(_ context.Context, q *events.StatsRequest) ([]events.ModelStats, error) {
+		from, to, err := window(q.From, q.To)
+		if err != nil {
+			return nil, err
+		}
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return u.state.Stats(from, to), nil
+	})
+	rpc.Serve(server, events.SpendQuery, func(_ context.Context, q *events.SpendRequest) ([]events.Spend, error) {
+		from, to, err := window(q.From, q.To)
+		if err != nil {
+			return nil, err
+		}
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		rows, err := u.state.Spend(from, to, q.By)
+		if err != nil {
+			return nil, &rpc.Error{Code: contract.CodeInvalidInput, Param: "by", Message: err.Error()}
+		}
+		return rows, nil
+	})
+	rpc.Serve(server, events.StoredResponseQuery, func(_ context.Context, q *events.StoredResponseRequest) (events.StoredResponse, error) {
+		a := u.answer(q.ID)
+		return events.StoredResponse{Call: a.Call, Actor: a.Actor, Deleted: a.Deleted, Tokens: a.Tokens}, nil
+	})
+}
+
+// window reads the bounds of a query; an empty one is the zero time.
+func window(from, to string) (a, b time.Time, err error) {
+	for _, x := range []struct {
+		name, value string
+		at          *time.Time
+	}{{"from", from, &a}, {"to", to, &b}} {
+		if x.value == "" {
+			continue
+		}
+		if *x.at, err = time.Parse(time.RFC3339, x.value); err != nil {
+			return a, b, &rpc.Error{Code: contract.CodeInvalidInput, Param: x.name, Message: x.name + ": want a time of RFC 3339"}
+		}
+	}
+	return a, b, nil
 }

@@ -12,9 +12,9 @@ import (
 type names struct {
 	*instance
 	sessions *sessions
-	ask      func(ctx context.Context, service, verb string, args, out any) error
-	latest   func(context.Context) (uint64, error) // sequence of the newest event that the state processes
-	position func() (seq uint64, ok bool)          // sequence that the state has applied; ok is false while the configuration is activated
+	attested func(ctx context.Context, actor string) (bool, error) // whether any event is the actor's, by audit's index
+	latest   func(context.Context) (uint64, error)                 // sequence of the newest event that the state processes
+	position func() (seq uint64, ok bool)                          // sequence that the state has applied; ok is false while the configuration is activated
 }
 
 // known returns the names that exist, for checking the document with this layer
@@ -32,8 +32,7 @@ func (s *names) known(layer, name string) *cpi.Known {
 func (s *names) acted(actor string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
-	var found bool
-	err := s.ask(ctx, "audit", "acted", map[string]string{"actor": actor}, &found)
+	found, err := s.attested(ctx, actor)
 	return err != nil || found
 }
 

@@ -2,12 +2,14 @@ package policy
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
+	"slices"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
-	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/budget"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/starts"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
@@ -21,94 +23,127 @@ type queries struct {
 	starts *starts.View
 }
 
-// serve registers the handlers; view is the follower of the state.
-func (q *queries) serve(box *transient.Box, view *follow.Follower) {
-	box.Serve("view", plain(func() any {
+// serve registers the handlers; view and started are the followers of the state and of the
+// calls that are to start.
+func (q *queries) serve(box rpc.Registrar, view, started *follow.Follower) {
+	server := &rpc.Server{Box: box, View: view}
+	rpc.Serve(server, query.ViewQuery, func(context.Context, *query.ViewRequest) (query.ViewDump, error) {
 		// Position and dump must match, so the dump is repeated if an event was
 		// applied meanwhile.
 		for {
 			at := view.Position()
 			dump := q.state.Dump()
 			if view.Position() == at {
-				return dumped("policy.state", at, dump)
+				return query.ViewDump{Name: "policy.state", Position: at, Dump: string(dump)}, nil
 			}
 		}
-	}))
-	box.Serve("budget_view", plain(func() any {
+	})
+	rpc.Serve(server, events.ApprovalsQuery, q.approvals)
+	rpc.Serve(server, events.ApprovalQuery, q.approval)
+	rpc.Serve(server, events.KeysQuery, q.keys)
+	rpc.Serve(server, events.IdentitiesQuery, q.identities)
+	rpc.Serve(server, events.PoliciesQuery, q.policies)
+	money := &rpc.Server{Box: box, View: accounts{q.budget}, Fresh: q.budget.Read}
+	rpc.Serve(money, events.LimitsQuery, q.limits)
+	rpc.Serve(money, events.BudgetViewQuery, func(context.Context, *events.BudgetViewRequest) (query.ViewDump, error) {
 		at, dump := q.budget.Dump()
-		return dumped("policy.budget", at, dump)
-	}))
-	box.Serve("starts_view", plain(func() any {
+		return query.ViewDump{Name: "policy.budget", Position: at, Dump: string(dump)}, nil
+	})
+	rpc.Serve(&rpc.Server{Box: box, View: started}, events.StartsViewQuery, func(context.Context, *events.StartsViewRequest) (query.ViewDump, error) {
 		at, dump := q.starts.Dump()
-		return dumped("policy.starts", at, dump)
-	}))
-	box.Serve("approvals", plain(func() any { return q.state.Escalations() }))
-	box.Serve("approval", q.approval)
-	box.Serve("limits", q.limits)
-	box.Serve("keys", plain(func() (list any) {
-		q.state.Read(func(v *state.View) { list = v.People.Keys.List() })
-		return list
-	}))
-	box.Serve("identities", q.identities)
-	box.Serve("policies", plain(func() any { return q.state.InForce() }))
+		return query.ViewDump{Name: "policy.starts", Position: at, Dump: string(dump)}, nil
+	})
 }
 
-// plain returns the handler of a query without arguments.
-func plain(answer func() any) transient.Handler {
-	return func(_ context.Context, _ json.RawMessage, reply func(any) error) error { return reply(answer()) }
-}
+// accounts says where the budget ledger's view is.
+type accounts struct{ *budget.Ledger }
 
-// dumped returns a view's canonical form and its position.
-func dumped(name string, at uint64, dump []byte) any {
-	return map[string]any{"name": name, "position": at, "dump": string(dump)}
+// Position implements rpc.View.
+func (x accounts) Position() uint64 { at, _ := x.Dump(); return at }
+
+// Pending implements rpc.View: a query reads the budget ledger to its end first.
+func (accounts) Pending() uint64 { return 0 }
+
+// approvals returns the calls that wait for approval, without their args.
+func (q *queries) approvals(context.Context, *events.ApprovalsRequest) ([]events.PendingCall, error) {
+	waiting := q.state.Escalations()
+	out := make([]events.PendingCall, len(waiting))
+	for i := range waiting {
+		out[i] = pendingCall(&waiting[i])
+	}
+	return out, nil
 }
 
 // approval returns one call that waits for approval, with its args if they can be
 // read.
-func (q *queries) approval(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-	var a struct {
-		CallID string `json:"call_id"`
-	}
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return err
-	}
-	out, args, ok := q.state.Escalation(a.CallID)
+func (q *queries) approval(ctx context.Context, r *events.ApprovalRequest) (out events.PendingCall, err error) {
+	x, args, ok := q.state.Escalation(r.CallID)
 	if !ok {
-		return errors.New("not found: no call " + a.CallID + " waits for approval")
+		return out, rpc.Errorf(contract.CodeNotFound, "not found: no call %s waits for approval", r.CallID)
 	}
+	out = pendingCall(&x)
 	if b, err := q.contents.Open(ctx, &args); err == nil {
 		out.Args = b
 	}
-	return reply(out)
+	return out, nil
 }
 
-// limits returns the limits in force, and the accounts after reading the newest
-// budget events.
-func (q *queries) limits(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
-	if err := q.budget.Read(ctx); err != nil {
-		return err
+func pendingCall(x *state.Escalation) events.PendingCall {
+	return events.PendingCall{CallID: x.CallID, SessionID: x.Session, Tenant: x.Tenant, Kind: x.Kind, Tool: x.Tool, Actor: x.Actor, OnBehalfOf: x.OnBehalfOf,
+		ReasonCode: x.Reason, Since: x.Since, Expires: x.Expires, Rules: slices.Concat([]contract.ApprovalRule{}, x.Rules), Votes: x.Votes, DecisionDigest: x.DecisionDigest}
+}
+
+// limits returns the limits in force, and the accounts; the newest budget events were
+// read before.
+func (q *queries) limits(context.Context, *events.LimitsRequest) (out events.LimitsState, err error) {
+	out.Limits = []guard.Limit{}
+	q.state.Read(func(v *state.View) { out.Limits = append(out.Limits, v.Limits()...) })
+	out.Accounts = []events.Account{}
+	for _, r := range q.budget.Rows() {
+		out.Accounts = append(out.Accounts, events.Account{Account: r.Account, Window: r.Window, Reserved: r.Reserved, Committed: r.Committed})
 	}
-	limits := []guard.Limit{}
-	q.state.Read(func(v *state.View) { limits = append(limits, v.Limits()...) })
-	return reply(map[string]any{"limits": limits, "accounts": q.budget.Rows()})
+	return out, nil
+}
+
+// keys returns the virtual keys, also those that were revoked.
+func (q *queries) keys(context.Context, *events.KeysRequest) ([]events.VirtualKey, error) {
+	out := []events.VirtualKey{}
+	q.state.Read(func(v *state.View) {
+		for _, k := range v.People.Keys.List() {
+			out = append(out, events.VirtualKey{ID: k.ID, Actor: k.Actor, Maker: k.Maker, Digest: k.Digest, Scopes: k.Scopes, Models: k.Models, Tags: k.Tags,
+				BudgetUSDMicros: k.BudgetUSDMicros, BudgetWindow: k.BudgetWindow, RateCalls: k.RateCalls, RateWindow: k.RateWindow, Concurrent: k.Concurrent,
+				Cache: k.Cache, Expires: k.Expires, Revoked: k.Revoked})
+		}
+	})
+	return out, nil
 }
 
 // identities returns the principals and what gives or ends authority, at a
 // Lamport time or over the whole history.
-func (q *queries) identities(_ context.Context, raw json.RawMessage, reply func(any) error) error {
-	var a struct {
-		At uint64 `json:"at"` // Lamport time; 0 = the whole history
-	}
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return err
-	}
-	var out map[string]any
+func (q *queries) identities(_ context.Context, r *events.IdentitiesRequest) (events.IdentitiesState, error) {
+	out := events.IdentitiesState{Identities: []events.Identity{}, BreakGlass: []events.BreakGlassGrant{}}
 	q.state.Read(func(v *state.View) {
 		list := v.People.Identities()
-		if a.At > 0 {
-			list = v.People.IdentitiesAt(a.At, "")
+		if r.At > 0 {
+			list = v.People.IdentitiesAt(r.At, "")
 		}
-		out = map[string]any{"identities": list, "break_glass": v.People.Emergencies.List(), "frozen": v.People.Freeze.ID()}
+		for _, i := range list {
+			out.Identities = append(out.Identities, events.Identity{Kind: i.Kind, Type: i.Type, Suspended: i.Suspended, ID: i.ID, Principal: i.Principal, Role: i.Role,
+				Delegate: i.Delegate, Kinds: i.Kinds, Expires: i.Expires, FromLamport: i.From, ToLamport: i.To})
+		}
+		for _, g := range v.People.Emergencies.List() {
+			out.BreakGlass = append(out.BreakGlass, events.BreakGlassGrant{ID: g.ID, Actor: g.Actor, Reason: g.Reason, Expires: g.Expires, Reviewer: g.Reviewer, Verdict: g.Verdict})
+		}
+		out.Frozen = v.People.Freeze.ID()
 	})
-	return reply(out)
+	return out, nil
+}
+
+// policies returns the policy documents in force.
+func (q *queries) policies(context.Context, *events.PoliciesRequest) ([]events.PolicyDocument, error) {
+	out := []events.PolicyDocument{}
+	for _, x := range q.state.InForce() {
+		out = append(out, events.PolicyDocument{Bundle: x.Bundle, Digest: x.Digest, Layer: x.Layer, Name: x.Name, Precedence: x.Precedence, Retired: x.Retired, Source: x.Source, Body: x.Body})
+	}
+	return out, nil
 }

@@ -24,8 +24,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/budget"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
@@ -73,8 +75,8 @@ type parts struct {
 // log.
 type mesh struct {
 	tracer    *tracing.Tracer
-	connected func() time.Time // when the connection to the server was established
-	ask       func(ctx context.Context, service, verb string, args, out any) error
+	connected func() time.Time                                            // when the connection to the server was established
+	acted     func(ctx context.Context, actor string) (bool, error)       // whether any event is the actor's, by audit's index
 	live      func(ctx context.Context, service string) ([]string, error) // returns the running instances of a service
 	latest    func(context.Context) (uint64, error)                       // sequence of the newest event that the state processes
 }
@@ -84,7 +86,11 @@ type mesh struct {
 func surroundings(env *run.Env) (*instance, mesh) {
 	i := &instance{name: env.Instance, tenant: env.Tenant, emit: env.Emit, log: env.Log, contents: env.Blobs, trust: env.Trust,
 		signKey: env.SignKey, recorder: env.Recorder()}
-	return i, mesh{tracer: env.Tracer, connected: env.Conn.Made, ask: env.Ask,
+	return i, mesh{tracer: env.Tracer, connected: env.Conn.Made,
+		acted: func(ctx context.Context, actor string) (bool, error) {
+			r, err := rpc.Do(ctx, env.Queries, audit.ActedQuery, audit.ActedRequest{Actor: actor})
+			return r.Value, err
+		},
 		live:   func(ctx context.Context, service string) ([]string, error) { return bus.Live(ctx, env.Conn, service) },
 		latest: func(ctx context.Context) (uint64, error) { return latest(ctx, env) }}
 }
@@ -98,7 +104,7 @@ func assemble(i *instance, m mesh) *parts {
 		return limits
 	})}
 	owners := &sessions{instance: i}
-	known := &names{instance: i, sessions: owners, ask: m.ask, latest: m.latest, position: func() (uint64, bool) {
+	known := &names{instance: i, sessions: owners, attested: m.acted, latest: m.latest, position: func() (uint64, bool) {
 		if view := p.view.Load(); view != nil {
 			return view.Position(), true
 		}
@@ -147,7 +153,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	env.ReportFollower("policy.state", view)
 	env.ReportFollower("policy.starts", started)
 	env.ReportWork(decideWork.Consumer("policy"))
-	p.queries.serve(env.Box, view)
+	p.queries.serve(env.Box, view, started)
 	g.Go(func() error { return view.Run(ctx, 1) })
 	g.Go(func() error { return started.Run(ctx, 1) })
 	g.Go(func() error {

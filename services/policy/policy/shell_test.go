@@ -141,7 +141,7 @@ func (l *ledger) join(name string) *member {
 		signKey: func() *sign.Key { return k }, recorder: &execute.Recorder{Emit: e, Key: func() *sign.Key { return k }, Service: "policy"}}
 	m.parts = assemble(i, mesh{
 		connected: func() time.Time { return time.Time{} },
-		ask:       func(_ context.Context, _, _ string, _, out any) error { *out.(*bool) = false; return nil },
+		acted:     func(context.Context, string) (bool, error) { return false, nil },
 		live:      func(context.Context, string) ([]string, error) { return nil, nil },
 		latest:    func(context.Context) (uint64, error) { return l.log.Size(), nil },
 	})

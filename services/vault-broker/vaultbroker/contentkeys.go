@@ -3,7 +3,6 @@ package vaultbroker
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,10 +11,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
-	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
@@ -52,27 +52,18 @@ var contentTools = []contract.Tool{
 
 // serveContentKeys serves queries of the services that may hold content keys.
 func (s *Service) serveContentKeys() {
-	s.env.Box.Serve(contentkeys.Verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		var q struct {
-			Recipient string `json:"recipient"`
-		}
-		if err := json.Unmarshal(raw, &q); err != nil {
-			return err
-		}
+	rpc.Serve(&rpc.Server{Box: s.env.Box}, contentkeys.Query, func(_ context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
 		k, err := s.contentKeys()
 		if err != nil {
-			return errors.New("the content keys cannot be read")
+			return sealed, errors.New("the content keys cannot be read")
 		}
 		plain, err := json.Marshal(k)
 		if err != nil {
-			return err
+			return sealed, err
 		}
-		sealed, err := seal.To(q.Recipient, contentkeys.Info, plain)
-		if err != nil {
-			return err
-		}
-		return reply(contentkeys.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
-	}, services.ContentReaders()...)
+		sealed.Sealed, err = seal.To(q.Recipient, contentkeys.Info, plain)
+		return sealed, err
+	})
 }
 
 // contentKeys returns all content keys; it creates the first if there is none.

@@ -11,6 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -49,7 +50,7 @@ func TestContentKeys(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		return b.AskOne(ctx, "vault-broker", "vault-broker-1", contentkeys.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(contentkeys.Sealed))
+		return b.AskOne(ctx, "vault-broker", "vault-broker-1", contentkeys.Query.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(query.SealedKeys))
 	}
 	if err := ask(box("llm-router")); err != nil {
 		t.Fatal(err)

@@ -22,8 +22,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -107,18 +109,12 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	if !execute.ValidSecretName(args.Name) {
 		return execute.Fail("invalid_input", "name: a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with %s", execute.ReservedSecrets)
 	}
-	wait, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	var b64 string
-	if err := s.env.Box.AskOne(wait, w.Proposer, w.Event.Origin, execute.ValueVerb, map[string]string{"call_id": w.Call.ID}, &b64); err != nil {
+	sealed, err := rpc.Do(ctx, s.env.Queries.To(w.Event.Origin), query.SealedValueQuery.Of(w.Proposer), query.SealedValueRequest{CallID: w.Call.ID})
+	if err != nil {
 		s.env.Log.Warn("a value to be stored cannot be had", "call", w.Call.ID, "err", err)
 		return execute.Fail("value_missing", "the gateway holds no value for this call any more; store the secret again")
 	}
-	sealed, err := base64.StdEncoding.DecodeString(b64)
-	if err != nil {
-		return execute.Fail("value_malformed", "the sealed value cannot be read")
-	}
-	value, err := s.key.Open(execute.PutSecretInfo(w.Event.Tenant, args.Name, w.Call.ID), sealed)
+	value, err := s.key.Open(execute.PutSecretInfo(w.Event.Tenant, args.Name, w.Call.ID), sealed.Value)
 	if err != nil {
 		return execute.Fail("value_malformed", "the sealed value does not open for this call")
 	}

@@ -251,14 +251,14 @@ func (s *State) Item(id string) Answer { return s.ids[itemKey(id)] }
 // Answer finds an answer by its id; the zero Answer: there is none.
 func (s *State) Answer(id string) Answer { return s.ids[id] }
 
-func (h hist) quantiles() llm.Quantiles {
-	return llm.Quantiles{P50: h.at(.50), P95: h.at(.95), P99: h.at(.99)}
+func (h hist) quantiles() events.Quantiles {
+	return events.Quantiles{P50: h.at(.50), P95: h.at(.95), P99: h.at(.99)}
 }
 
 // Stats of each provider and model, of attempts that ended in [from, to), by
 // whole minutes and, where they are old, by whole hours or days (in UTC): what
 // begins in the window counts. A zero time is no bound.
-func (s *State) Stats(from, to time.Time) []llm.ModelStats {
+func (s *State) Stats(from, to time.Time) []events.ModelStats {
 	type key struct{ provider, model string }
 	all := map[key]*sum{}
 	for k, c := range s.within(from, to) {
@@ -268,15 +268,15 @@ func (s *State) Stats(from, to time.Time) []llm.ModelStats {
 		}
 		all[at].merge(c)
 	}
-	out := []llm.ModelStats{}
+	out := []events.ModelStats{}
 	for k, c := range all {
-		st := llm.ModelStats{Provider: k.provider, Model: k.model, Attempts: c.attempts, Succeeded: c.ok, Cancelled: c.cancelled, Errors: c.errors, LatencyMS: c.latency.quantiles(), FirstMS: c.first.quantiles()}
+		st := events.ModelStats{Provider: k.provider, Model: k.model, Attempts: c.attempts, Succeeded: c.ok, Cancelled: c.cancelled, Errors: c.errors, LatencyMS: c.latency.quantiles(), FirstByteMS: c.first.quantiles()}
 		if n := c.attempts - c.cancelled; n > 0 {
 			st.SuccessRate = float64(c.ok) / float64(n)
 		}
 		out = append(out, st)
 	}
-	slices.SortFunc(out, func(a, b llm.ModelStats) int {
+	slices.SortFunc(out, func(a, b events.ModelStats) int {
 		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
 	})
 	return out
@@ -331,13 +331,13 @@ func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 var Dimensions = []string{"actor", "day", "key", "model", "provider", "tag"}
 
 // Spend in [from, to), split by dimensions.
-func (s *State) Spend(from, to time.Time, by []string) ([]llm.Spend, error) {
+func (s *State) Spend(from, to time.Time, by []string) ([]events.Spend, error) {
 	for _, d := range by {
 		if !slices.Contains(Dimensions, d) {
 			return nil, fmt.Errorf("by: %q: want some of %s", d, strings.Join(Dimensions, ", "))
 		}
 	}
-	all := map[string]*llm.Spend{}
+	all := map[string]*events.Spend{}
 	for k, c := range s.within(from, to) {
 		tags := []string{""}
 		if slices.Contains(by, "tag") && k.tags != "" {
@@ -345,7 +345,7 @@ func (s *State) Spend(from, to time.Time, by []string) ([]llm.Spend, error) {
 		}
 		for _, tag := range tags {
 			values := map[string]string{"actor": k.actor, "day": k.at[:len(dayFormat)], "key": k.key, "model": k.provider + "/" + k.model, "provider": k.provider, "tag": tag}
-			x := llm.Spend{By: map[string]string{}}
+			x := events.Spend{By: map[string]string{}}
 			var at []string
 			for _, d := range by {
 				x.By[d] = values[d]
@@ -364,7 +364,7 @@ func (s *State) Spend(from, to time.Time, by []string) ([]llm.Spend, error) {
 			o.USDMicros += c.micro
 		}
 	}
-	out := []llm.Spend{}
+	out := []events.Spend{}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		out = append(out, *all[id])
 	}

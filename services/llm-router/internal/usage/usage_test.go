@@ -41,7 +41,7 @@ func TestView(t *testing.T) {
 	if st.Attempts != 1000 || st.Errors["upstream_error"] != 100 || st.Cancelled != 20 || st.Succeeded != 880 || math.Abs(st.SuccessRate-880.0/980) > 1e-9 {
 		t.Errorf("%+v", st)
 	}
-	for want, got := range map[float64]int64{500: st.LatencyMS.P50, 950: st.LatencyMS.P95, 990: st.LatencyMS.P99, 5: st.FirstMS.P50} {
+	for want, got := range map[float64]int64{500: st.LatencyMS.P50, 950: st.LatencyMS.P95, 990: st.LatencyMS.P99, 5: st.FirstByteMS.P50} {
 		if math.Abs(float64(got)-want) > want*0.04+1 {
 			t.Errorf("quantile %d, want about %v", got, want)
 		}

@@ -1,0 +1,230 @@
+package rpc_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+)
+
+type countRequest struct {
+	N int64 `json:"n"`
+}
+
+type countResponse struct {
+	Text string `json:"text"`
+}
+
+func info(verb, view string) query.Info {
+	return query.Info{Service: "b", Verb: verb, Callers: []string{"a"}, View: view, Deadline: 5 * time.Second}
+}
+
+var (
+	one    = query.Query[countRequest, countResponse]{Info: info("one", "numbers")}
+	digest = query.Query[countRequest, []byte]{Info: info("digest", "")}
+	list   = query.List[countRequest, countResponse]{Info: info("list", "numbers")}
+	raw    = query.List[countRequest, json.RawMessage]{Info: info("raw", "")}
+	blob   = query.Bytes[countRequest]{Info: info("blob", "numbers")}
+	slow   = query.Query[countRequest, bool]{Info: query.Info{Service: "b", Verb: "slow", Callers: []string{"a"}, Deadline: 50 * time.Millisecond}}
+	alien  = query.Query[countRequest, bool]{Info: query.Info{Service: "b", Verb: "alien", Callers: []string{"other"}, Deadline: 5 * time.Second}}
+	newer  = query.Query[countRequest, bool]{Info: info("newer", "")}
+	text   = query.Query[string, countResponse]{Info: info("one", "")}
+)
+
+type viewAt struct{ position, pending uint64 }
+
+func (v *viewAt) Position() uint64 { return v.position }
+func (v *viewAt) Pending() uint64  { return v.pending }
+
+var errLost = errors.New("the view is lost")
+
+// pair starts a mesh of services a and b, with b's handlers, and returns a's
+// client, and b's and a's mailboxes.
+func pair(t *testing.T) (*rpc.Client, *transient.Box, *transient.Box) {
+	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}})
+	box := func(name string) *transient.Box {
+		b := transient.NewBox(m.Connect(t, name), "t", name, name+"-1")
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = b.Run(ctx) }()
+		t.Cleanup(func() { cancel(); <-done })
+		<-b.Ready()
+		return b
+	}
+	a, b := box("a"), box("b")
+	v := &viewAt{7, 2}
+	s := &rpc.Server{Box: b, View: v, Fresh: func(context.Context) error { v.position, v.pending = v.position+1, 0; return nil }}
+	rpc.Serve(s, one, func(_ context.Context, q *countRequest) (countResponse, error) {
+		switch q.N {
+		case 0:
+			return countResponse{}, rpc.Errorf(contract.CodeNotFound, "not found: no number %d", q.N)
+		case 1:
+			return countResponse{}, errLost
+		}
+		return countResponse{"<&>"}, nil
+	})
+	rpc.Serve(s, digest, func(_ context.Context, q *countRequest) ([]byte, error) { return []byte{0, 255}, nil })
+	rpc.ServeList(s, list, func(_ context.Context, q *countRequest, add func(countResponse) error) error {
+		for range q.N {
+			if err := add(countResponse{strings.Repeat("x", 100<<10)}); err != nil {
+				return err
+			}
+		}
+		if q.N == 4 {
+			return errLost
+		}
+		return nil
+	})
+	rpc.ServeList(s, raw, func(_ context.Context, _ *countRequest, add func(json.RawMessage) error) error {
+		return add(json.RawMessage(`{"b":1,"a":"<"}`))
+	})
+	rpc.ServeBytes(s, blob, func(_ context.Context, q *countRequest, w io.Writer) error {
+		for i := range q.N {
+			if _, err := w.Write(bytes.Repeat([]byte{byte(i)}, 1000)); err != nil {
+				return err
+			}
+		}
+		if q.N == 3 || q.N == 0 {
+			return rpc.Errorf(contract.CodeDenied, "no more")
+		}
+		return nil
+	})
+	rpc.Serve(s, slow, func(ctx context.Context, _ *countRequest) (bool, error) { <-ctx.Done(); return false, ctx.Err() })
+	rpc.Serve(s, alien, func(context.Context, *countRequest) (bool, error) { return true, nil })
+	c := &rpc.Client{Box: a, Live: func(_ context.Context, service string) (string, error) { return service + "-1", nil }}
+	return c, a, b
+}
+
+// TestDo: a response carries where its view was, brought up to date first, and an
+// error its code.
+func TestDo(t *testing.T) {
+	c, _, _ := pair(t)
+	r, err := rpc.Do(t.Context(), c, one, countRequest{2})
+	if err != nil || r.Value.Text != "<&>" || r.View == nil || *r.View != (transient.At{View: "numbers", Position: 8}) {
+		t.Fatalf("%+v %+v %v", r, r.View, err)
+	}
+	if d, err := rpc.Do(t.Context(), c, digest, countRequest{}); err != nil || !bytes.Equal(d.Value, []byte{0, 255}) || d.View != nil {
+		t.Fatalf("%+v %v", d, err)
+	}
+	for _, x := range []struct {
+		name, code, message string
+		do                  func() error
+	}{
+		{"the service's error", contract.CodeNotFound, "not found: no number 0", func() error { _, err := rpc.Do(t.Context(), c, one, countRequest{0}); return err }},
+		{"a fault", contract.CodeUnavailable, "the view is lost", func() error { _, err := rpc.Do(t.Context(), c, one, countRequest{1}); return err }},
+		{"a request of another type", contract.CodeInvalidInput, "the request of one: ", func() error { _, err := rpc.Do(t.Context(), c, text, "x"); return err }},
+		{"silence", contract.CodeTimeout, "b does not answer slow: context deadline exceeded", func() error { _, err := rpc.Do(t.Context(), c, slow, countRequest{}); return err }},
+		{"a query for others", contract.CodeDenied, "alien is not for a", func() error { _, err := rpc.Do(t.Context(), c, alien, countRequest{}); return err }},
+		{"a query of a later release", contract.CodeQueryUnknown, "unknown question newer", func() error { _, err := rpc.Do(t.Context(), c, newer, countRequest{}); return err }},
+		{"no instance", contract.CodeUnavailable, "b does not answer one: none runs", func() error {
+			none := &rpc.Client{Box: c.Box, Live: func(context.Context, string) (string, error) { return "", errors.New("none runs") }}
+			_, err := rpc.Do(t.Context(), none, one, countRequest{})
+			return err
+		}},
+	} {
+		err := x.do()
+		if got := rpc.CodeOf(err); got != x.code || !strings.HasPrefix(err.Error(), x.message) {
+			t.Errorf("%s: %s %v, want %s %s", x.name, got, err, x.code, x.message)
+		}
+	}
+	if _, err := rpc.Do(t.Context(), c, slow, countRequest{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the cause is lost: %v", err)
+	}
+	if rpc.CodeOf(nil) != "" {
+		t.Error("a code of no error")
+	}
+}
+
+// TestList: parts arrive in order and whole; an error after some of them is not the
+// end of the list.
+func TestList(t *testing.T) {
+	c, _, _ := pair(t)
+	for _, n := range []int64{0, 1, 7} {
+		all, err := rpc.Collect(t.Context(), c, list, countRequest{n})
+		if err != nil || int64(len(all)) != n || all == nil {
+			t.Fatalf("%d: %d items, %v", n, len(all), err)
+		}
+	}
+	got := 0
+	err := rpc.List(t.Context(), c, list, countRequest{4}, func(part []countResponse) error { got += len(part); return nil })
+	if rpc.CodeOf(err) != contract.CodeUnavailable || got != 3 {
+		t.Errorf("%d items, then %v", got, err)
+	}
+	stop := errors.New("enough")
+	if err := rpc.List(t.Context(), c, list, countRequest{7}, func([]countResponse) error { return stop }); err != stop {
+		t.Error(err)
+	}
+	verbatim, err := rpc.Collect(t.Context(), c, raw, countRequest{})
+	if err != nil || string(verbatim[0]) != `{"b":1,"a":"<"}` {
+		t.Errorf("%s %v", verbatim, err)
+	}
+}
+
+// TestBytes: io.EOF means that everything arrived, and nothing else does.
+func TestBytes(t *testing.T) {
+	c, _, _ := pair(t)
+	read := func(n int64) (int, error) {
+		r, err := rpc.Bytes(t.Context(), c, blob, countRequest{n})
+		if err != nil {
+			return 0, err
+		}
+		defer r.Close()
+		b, err := io.ReadAll(r)
+		return len(b), err
+	}
+	if n, err := read(5); n != 5000 || err != nil {
+		t.Error(n, err)
+	}
+	if n, err := read(3); n != 3000 || rpc.CodeOf(err) != contract.CodeDenied {
+		t.Error("half a response was taken for a whole one: ", n, err)
+	}
+	if n, err := read(0); n != 0 || rpc.CodeOf(err) != contract.CodeDenied {
+		t.Error(n, err)
+	}
+}
+
+// TestRolling: a service of release 0.5 sends no codes and no views, and a caller of
+// release 0.5 skips both.
+func TestRolling(t *testing.T) {
+	c, a, b := pair(t)
+	for message, code := range map[string]string{
+		"not found: no call c-1":  contract.CodeNotFound,
+		"unknown question newest": contract.CodeQueryUnknown,
+		"the view is gone":        contract.CodeUnavailable,
+	} {
+		body, err := transient.Encode(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := a.Open("q-1", "b")
+		if err := b.Send(t.Context(), "a-1", "q-1", transient.Frame{Kind: transient.Failed, N: 1, Data: body}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.Next(t.Context()); rpc.CodeOf(err) != code || err.Error() != message {
+			t.Errorf("%s: %v, want %s", message, err, code)
+		}
+		st.Close()
+	}
+	var old struct{ Text string }
+	if err := a.AskOne(t.Context(), "b", "b-1", "one", map[string]int{"n": 2, "later": 1}, &old); err != nil || old.Text != "<&>" {
+		t.Error(old, err)
+	}
+	var none countResponse
+	if err := a.AskOne(t.Context(), "b", "b-1", "one", map[string]int{"n": 0}, &none); err == nil || errors.Unwrap(err).Error() != "not found: no number 0" {
+		t.Error(err)
+	}
+	if _, err := rpc.Do(t.Context(), c.To("b-1"), one, countRequest{2}); err != nil {
+		t.Error(err)
+	}
+}

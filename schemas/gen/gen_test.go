@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// TestFresh: what is generated from queries and error codes is what is committed.
+func TestFresh(t *testing.T) {
+	if err := os.Chdir(".."); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.Chdir("gen") }()
+	files, err := render(os.DirFS("."))
+	if err != nil || len(files) < 7 {
+		t.Fatal(len(files), err)
+	}
+	for f, want := range files {
+		if have, err := os.ReadFile(f); err != nil || !bytes.Equal(have, want) {
+			t.Errorf("%s is not what its sources say: run `make gen` (%v)", f, err)
+		}
+	}
+}
+
+const codes = `{"errors":[{"code":"a_b","http_status":404,"origin":["query"],"retryable":true,"meaning":"It is gone."}]}`
+
+const sum = `{"$id":"urn:binnacle:query:x-y:sum_ids","title":"SumIds","description":"The sum.","x-answer":"list","x-callers":["gateway"],"x-view":"v","x-deadline-ms":5,"x-errors":["a_b"],
+"properties":{"request":{"type":"object","title":"SumRequest","description":"The request.","additionalProperties":false,"required":["ids"],"properties":{"ids":{"type":"array","items":{"type":"string"}},"n":{"type":"integer","format":"uint64","description":"how many"},"m":{"type":"object","additionalProperties":{"type":"number"}}}},
+"response":{"type":"array","items":{"$ref":"urn:binnacle:types:x-y#/$defs/Sum"}}}}`
+
+const sumTypes = `{"$defs":{"Sum":{"title":"Sum","description":"A sum.","type":"object","additionalProperties":false,"properties":{"raw":{"x-go-type":"json.RawMessage"},"b":{"type":["string","null"],"contentEncoding":"base64"}}}}}`
+
+func tree(edit ...string) fstest.MapFS {
+	text := strings.NewReplacer(edit...).Replace
+	return fstest.MapFS{"errors.json": {Data: []byte(text(codes))}, "queries/x-y/sum_ids.json": {Data: []byte(text(sum))}, "queries/x-y/types.json": {Data: []byte(text(sumTypes))}}
+}
+
+// TestRender: descriptors, types and pages say what the schemas say.
+func TestRender(t *testing.T) {
+	files, err := render(tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{"../docs/reference/errors.md", "../docs/reference/queries.md", "../pkg/core/contract/zz_codes.go", "xy/zz_queries.go"}) {
+		t.Fatal(got)
+	}
+	for f, want := range map[string][]string{
+		"xy/zz_queries.go": {"package xy\n", `SumIdsQuery = query.List[SumRequest, Sum]{Info: query.Info{Service: "x-y", Verb: "sum_ids", Callers: []string{"gateway"}, View: "v", Deadline: 5 * time.Millisecond}}`,
+			"// SumRequest is the request.", "IDs []string", "N   uint64             `json:\"n,omitempty\"` // how many", "M   map[string]float64", "Raw json.RawMessage", "B   []byte"},
+		"../docs/reference/queries.md":     {"| [`x-y.sum_ids`](../../schemas/queries/x-y/sum_ids.json) | gateway | items, in parts | `v` | `a_b` | The sum. |"},
+		"../docs/reference/errors.md":      {"| `a_b` | query | 404 | yes | It is gone. |"},
+		"../pkg/core/contract/zz_codes.go": {`CodeAB = "a_b" // It is gone.`, `CodeAB: {404, true, "It is gone."}`},
+	} {
+		for _, w := range want {
+			if !strings.Contains(string(files[f]), w) {
+				t.Errorf("%s lacks %s:\n%s", f, w, files[f])
+			}
+		}
+	}
+}
+
+// TestRefused: a schema that the generator would read otherwise than a validator is
+// an error that names the file.
+func TestRefused(t *testing.T) {
+	for name, edit := range map[string][]string{
+		"a title that is not the verb":       {`"title":"SumIds"`, `"title":"Sums"`},
+		"an id of another service":           {"query:x-y:", "query:x:"},
+		"a code that no registry has":        {`"x-errors":["a_b"]`, `"x-errors":["b"]`},
+		"bytes with a schema":                {`"x-answer":"list"`, `"x-answer":"bytes"`},
+		"an answer of no kind":               {`"x-answer":"list"`, `"x-answer":"all"`},
+		"no deadline":                        {`"x-deadline-ms":5,`, ""},
+		"no caller":                          {`["gateway"]`, `[]`},
+		"a list that is no array":            {`{"type":"array","items":{"$ref":"urn:binnacle:types:x-y#/$defs/Sum"}}`, `{"type":"string"}`},
+		"a type that is not there":           {"$defs/Sum", "$defs/Product"},
+		"another service's type":             {"types:x-y#", "types:z#"},
+		"a type whose title is not its name": {`"title":"Sum",`, `"title":"Total",`},
+		"a type without a description":       {`"description":"A sum.",`, ""},
+		"an open object":                     {`"description":"A sum.","type":"object","additionalProperties":false`, `"description":"A sum.","type":"object"`},
+		"no JSON":                            {`{"$defs"`, `{"$defs`},
+		"a code that is doubled":             {`"errors":[`, `"errors":[{"code":"a_b","http_status":404,"origin":["query"],"meaning":"x"},`},
+		"a code of no origin":                {`"origin":["query"]`, `"origin":["sky"]`},
+		"a code without a meaning":           {`"meaning":"It is gone."`, `"meaning":""`},
+	} {
+		if _, err := render(tree(edit...)); err == nil || !strings.Contains(err.Error(), ".json") && !strings.Contains(err.Error(), "queries/x-y") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/format"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// querySchema is one file of queries/<service>: the schema of an exchange, an
+// object of request and response, with what a caller has to know beside it.
+type querySchema struct {
+	ID          string          `json:"$id"`
+	Title       string          `json:"title"`
+	Description string          `json:"description"`
+	Answer      string          `json:"x-answer"`      // one, list or bytes
+	Callers     []string        `json:"x-callers"`     // services that may send it
+	View        string          `json:"x-view"`        // that the response is read from
+	DeadlineMS  int64           `json:"x-deadline-ms"` // the longest that a client waits
+	Errors      []string        `json:"x-errors"`      // codes beside those that every query has
+	Properties  map[string]node `json:"properties"`
+}
+
+// node is a JSON Schema of the subset that queries use.
+type node struct {
+	Ref             string          `json:"$ref"`
+	Type            any             `json:"type"` // a name, or a list of a name and "null"
+	Title           string          `json:"title"`
+	Description     string          `json:"description"`
+	Items           *node           `json:"items"`
+	Closed          json.RawMessage `json:"additionalProperties"`
+	Required        []string        `json:"required"`
+	Properties      map[string]node `json:"properties"`
+	Format          string          `json:"format"`
+	ContentEncoding string          `json:"contentEncoding"`
+	GoType          string          `json:"x-go-type"` // a type of Go that has this shape
+}
+
+// sharedQueries is the folder of the queries that shared code answers; their Go
+// types are in pkg/core/query.
+const sharedQueries = "mesh"
+
+// querySet is every query, and the types that they share.
+type querySet struct {
+	queries map[string][]querySchema   // by service, sorted by verb
+	types   map[string]map[string]node // by service and name
+}
+
+// queryFiles renders what is generated from queries/*/*.json under root: Go
+// files and the reference page, by path below the module. codes are the error
+// codes that there are.
+func queryFiles(root fs.FS, codes map[string]bool) (map[string][]byte, error) {
+	set, err := readQueries(root, codes)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]byte{"../docs/reference/queries.md": set.page()}
+	for service := range set.queries {
+		src, err := set.source(service)
+		if err != nil {
+			return nil, fmt.Errorf("queries/%s: %w", service, err)
+		}
+		pkg := strings.ReplaceAll(service, "-", "")
+		file := pkg + "/zz_queries.go"
+		if service == sharedQueries {
+			file = "../pkg/core/query/zz_mesh.go"
+		}
+		out[file] = src
+	}
+	return out, nil
+}
+
+func readQueries(root fs.FS, codes map[string]bool) (*querySet, error) {
+	files, err := fs.Glob(root, "queries/*/*.json")
+	if err != nil {
+		return nil, err
+	}
+	set := &querySet{map[string][]querySchema{}, map[string]map[string]node{}}
+	for _, f := range files {
+		raw, err := fs.ReadFile(root, f)
+		if err != nil {
+			return nil, err
+		}
+		service, verb := path.Base(path.Dir(f)), strings.TrimSuffix(path.Base(f), ".json")
+		if verb == "types" {
+			var t struct {
+				Defs map[string]node `json:"$defs"`
+			}
+			if err := json.Unmarshal(raw, &t); err != nil {
+				return nil, fmt.Errorf("%s: %w", f, err)
+			}
+			set.types[service] = t.Defs
+			continue
+		}
+		var q querySchema
+		if err := json.Unmarshal(raw, &q); err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		if err := q.check(service, verb, codes); err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		set.queries[service] = append(set.queries[service], q)
+	}
+	return set, nil
+}
+
+// check returns an error where a file's parts do not agree.
+func (q *querySchema) check(service, verb string, codes map[string]bool) error {
+	_, hasResponse := q.Properties["response"]
+	_, hasRequest := q.Properties["request"]
+	for _, c := range q.Errors {
+		if !codes[c] {
+			return fmt.Errorf("x-errors: %s is not in errors.json", c)
+		}
+	}
+	switch {
+	case q.ID != "urn:binnacle:query:"+service+":"+verb || q.Title != queryName(verb):
+		return errors.New("file name, $id and title must agree")
+	case !hasRequest || hasResponse == (q.Answer == "bytes") || !slices.Contains([]string{"one", "list", "bytes"}, q.Answer):
+		return errors.New("x-answer is one, list or bytes; bytes have no schema, everything else has")
+	case q.Description == "" || len(q.Callers) == 0 || q.DeadlineMS <= 0:
+		return errors.New("description, x-callers and x-deadline-ms are required")
+	}
+	return nil
+}
+
+func (q *querySchema) verb() string { return q.ID[strings.LastIndexByte(q.ID, ':')+1:] }
+
+// source renders the Go file of a service's queries.
+func (set *querySet) source(service string) ([]byte, error) {
+	g := &goFile{set: set, service: service, done: map[string]bool{}}
+	for _, name := range slices.Sorted(maps.Keys(set.types[service])) {
+		d := set.types[service][name]
+		if d.GoType == "" && d.Title != name {
+			return nil, fmt.Errorf("types.json: the title of %s must be its name", name)
+		}
+		if _, err := g.typeOf(&d); err != nil {
+			return nil, fmt.Errorf("types.json: %s: %w", name, err)
+		}
+	}
+	for i := range set.queries[service] {
+		if err := g.query(&set.queries[service][i]); err != nil {
+			return nil, fmt.Errorf("%s: %w", set.queries[service][i].verb(), err)
+		}
+	}
+	body := g.vars.String() + ")\n" + g.types.String()
+	imports := ""
+	for _, i := range [][2]string{{"json.", "encoding/json"}, {"time.", "time"}, {"contract.", core + "contract"}, {"guard.", core + "guard"}, {"query.", core + "query"}} {
+		if strings.Contains(body, i[0]) && !(service == sharedQueries && i[0] == "query.") {
+			imports += fmt.Sprintf("%q\n", i[1])
+		}
+	}
+	pkg := strings.ReplaceAll(service, "-", "")
+	if service == sharedQueries {
+		pkg = "query"
+	}
+	return format.Source([]byte("// Code generated by schemas/gen from schemas/queries/" + service + "; DO NOT EDIT.\n\npackage " + pkg + "\n\nimport (\n" + imports + ")\n\nvar (\n" + body))
+}
+
+const core = "github.com/binnacle-mesh/binnacle/pkg/core/"
+
+// goFile is a file that is being written.
+type goFile struct {
+	set         *querySet
+	service     string
+	vars, types bytes.Buffer
+	done        map[string]bool // structs that are written
+}
+
+// query writes a query's descriptor, and the types that it alone has.
+func (g *goFile) query(q *querySchema) error {
+	request := q.Properties["request"]
+	in, err := g.typeOf(&request)
+	if err != nil {
+		return err
+	}
+	kind, params := "Bytes", in
+	if response, ok := q.Properties["response"]; ok {
+		if q.Answer == "list" {
+			if response.Items == nil {
+				return errors.New("the response of a list is an array")
+			}
+			response = *response.Items
+		}
+		out, err := g.typeOf(&response)
+		if err != nil {
+			return err
+		}
+		kind, params = map[string]string{"one": "Query", "list": "List"}[q.Answer], in+", "+out
+	}
+	own, service := "query.", g.service
+	if g.service == sharedQueries {
+		own, service = "", ""
+	}
+	fmt.Fprintf(&g.vars, "\t// %sQuery is %s.%s. %s\n", q.Title, g.service, q.verb(), q.Description)
+	fmt.Fprintf(&g.vars, "\t%sQuery = %s%s[%s]{Info: %sInfo{Service: %q, Verb: %q, Callers: %#v, View: %q, Deadline: %d * time.Millisecond}}\n\n",
+		q.Title, own, kind, params, own, service, q.verb(), q.Callers, q.View, q.DeadlineMS)
+	return nil
+}
+
+// typeOf returns the Go type of a schema, and writes the structs that it needs.
+func (g *goFile) typeOf(n *node) (string, error) {
+	if n.Ref != "" {
+		return g.refOf(n.Ref)
+	}
+	if n.GoType != "" {
+		return n.GoType, nil
+	}
+	kind, _ := n.Type.(string)
+	if list, ok := n.Type.([]any); ok && len(list) == 2 && list[1] == "null" {
+		kind, _ = list[0].(string)
+	}
+	switch {
+	case kind == "string" && n.ContentEncoding == "base64":
+		return "[]byte", nil
+	case kind == "string":
+		return "string", nil
+	case kind == "integer" && n.Format == "uint64":
+		return "uint64", nil
+	case kind == "integer":
+		return "int64", nil
+	case kind == "number":
+		return "float64", nil
+	case kind == "boolean":
+		return "bool", nil
+	case kind == "array" && n.Items != nil:
+		item, err := g.typeOf(n.Items)
+		return "[]" + item, err
+	case kind == "object" && string(n.Closed) == "false" && n.Title != "":
+		return n.Title, g.structOf(n)
+	case kind == "object" && len(n.Closed) > 0 && n.Closed[0] == '{':
+		var value node
+		if err := json.Unmarshal(n.Closed, &value); err != nil {
+			return "", err
+		}
+		t, err := g.typeOf(&value)
+		return "map[string]" + t, err
+	}
+	return "", fmt.Errorf("type %v, title %q: outside the subset that queries use", n.Type, n.Title)
+}
+
+// refOf returns the Go type that a reference to a shared type names.
+func (g *goFile) refOf(ref string) (string, error) {
+	service, name, ok := strings.Cut(strings.TrimPrefix(ref, "urn:binnacle:types:"), "#/$defs/")
+	d, known := g.set.types[service][name]
+	if !ok || !known || service != g.service && service != sharedQueries {
+		return "", fmt.Errorf("%s: want a type of this service's types.json, or of %s's", ref, sharedQueries)
+	}
+	if service == g.service || d.GoType != "" {
+		return g.typeOf(&d)
+	}
+	return "query." + d.Title, nil
+}
+
+// structOf writes an object's type.
+func (g *goFile) structOf(n *node) error {
+	if g.done[n.Title] {
+		return nil
+	}
+	g.done[n.Title] = true
+	var b bytes.Buffer
+	if n.Description == "" {
+		return fmt.Errorf("%s has no description", n.Title)
+	}
+	fmt.Fprintf(&b, "\n// %s is %s\ntype %s struct {\n", n.Title, strings.ToLower(n.Description[:1])+n.Description[1:], n.Title)
+	for _, k := range slices.Sorted(maps.Keys(n.Properties)) {
+		p := n.Properties[k]
+		t, err := g.typeOf(&p)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k, err)
+		}
+		tag, comment := k, ""
+		if !slices.Contains(n.Required, k) {
+			tag += ",omitempty"
+		}
+		if p.Description != "" {
+			comment = " // " + p.Description
+		}
+		fmt.Fprintf(&b, "\t%s %s `json:%q`%s\n", queryName(k), t, tag, comment)
+	}
+	b.WriteString("}\n")
+	g.types.Write(b.Bytes())
+	return nil
+}
+
+func queryName(k string) string {
+	if name := map[string]string{"ids": "IDs", "ok": "OK"}[k]; name != "" {
+		return name
+	}
+	return goName(k)
+}
+
+// page renders docs/reference/queries.md.
+func (set *querySet) page() []byte {
+	var b bytes.Buffer
+	b.WriteString(`# Query reference
+
+Generated by ` + "`make gen`" + ` from ` + "`schemas/queries`" + `. A query reads; it passes over the stream
+TRANSIENT from one instance of a service to an instance of another, and leaves no
+fact. Every query carries a deadline. A response that is read from a view says which
+ledger position the view held when it was read, and how many entries waited
+(` + "`view`" + ` of each frame: name, position, lag). Queries of ` + "`mesh`" + ` are answered by
+several services.
+
+A query fails with a code of [errors.md](errors.md). Each can fail with
+` + "`invalid_input`" + ` (the request does not fit the schema), ` + "`denied`" + ` (the caller is not
+among those listed), ` + "`query_unknown`" + ` (the instance is of a release that lacks the
+query), ` + "`unavailable`" + ` and ` + "`timeout`" + `; the codes below come on top.
+
+A member that a release adds to a request or to a response is optional, and readers
+skip members that they do not know, so services of two releases can run side by
+side while one after the other is replaced.
+
+| query | callers | response | view | codes | what it returns |
+|---|---|---|---|---|---|
+`)
+	kinds := map[string]string{"one": "one document", "list": "items, in parts", "bytes": "bytes, in parts"}
+	for _, service := range slices.Sorted(maps.Keys(set.queries)) {
+		for _, q := range set.queries[service] {
+			fmt.Fprintf(&b, "| [`%s.%s`](../../schemas/queries/%s/%s.json) | %s | %s | %s | %s | %s |\n", service, q.verb(), service, q.verb(),
+				strings.Join(q.Callers, ", "), kinds[q.Answer], orDash(q.View), orDash(strings.Join(q.Errors, ", ")), q.Description)
+		}
+	}
+	return b.Bytes()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "–"
+	}
+	return "`" + s + "`"
+}

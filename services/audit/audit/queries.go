@@ -1,0 +1,352 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	events "github.com/binnacle-mesh/binnacle/schemas/audit"
+)
+
+// queries answers the queries of other services.
+type queries struct{ *Service }
+
+// serve registers audit's queries. Responses hold everything that was on the ledger
+// when the query was sent.
+func (s *Service) serve() {
+	q := queries{s}
+	server := &rpc.Server{Box: s.env.Box, View: indexed{s}, Fresh: s.catchUp}
+	rpc.Serve(server, events.SessionsQuery, q.sessions)
+	rpc.ServeList(server, events.SessionReceiptsQuery, q.sessionReceipts)
+	rpc.ServeList(server, events.ReceiptsQuery, q.receipts)
+	rpc.ServeList(server, events.ProofgraphQuery, q.proofgraph)
+	rpc.Serve(server, events.CallQuery, q.firstOf(contract.IDReceipt, contract.IDSession, contract.IDDecision, contract.IDEscalation, contract.IDProposal))
+	rpc.Serve(server, events.DecisionQuery, q.firstOf(contract.IDDecision))
+	rpc.Serve(server, events.LateReportQuery, q.firstOf(contract.IDOutcome))
+	rpc.Serve(server, events.ProposalQuery, q.firstOf(contract.IDProposal))
+	rpc.Serve(server, events.ReceiptByDigestQuery, func(_ context.Context, r *events.ReceiptByDigestRequest) (json.RawMessage, error) {
+		return s.view.Receipt(r.Digest)
+	})
+	rpc.Serve(server, events.TranscriptQuery, q.transcript)
+	rpc.ServeBytes(server, events.EvidenceQuery, q.evidence)
+	rpc.Serve(server, events.ProofQuery, q.proof)
+	rpc.Serve(server, events.CheckpointQuery, q.checkpoint)
+	rpc.Serve(server, events.ConsistencyQuery, q.consistency)
+	rpc.Serve(server, events.TileQuery, q.tile)
+	rpc.Serve(server, events.CosignQuery, q.cosign)
+	rpc.ServeList(server, events.SearchQuery, q.search)
+	rpc.Serve(server, events.ActedQuery, func(_ context.Context, r *events.ActedRequest) (bool, error) {
+		found, _, err := s.view.Search(SearchQuery{Terms: map[string]string{"actor": r.Actor}, Limit: 1})
+		return len(found) > 0, err
+	})
+	rpc.Serve(server, events.MakersQuery, q.makers)
+	rpc.ServeList(server, events.ViewQuery, func(_ context.Context, _ *events.ViewRequest, add func(json.RawMessage) error) error {
+		return s.view.Dump(func(l []byte) error { return add(bytes.Clone(l)) })
+	})
+}
+
+// indexed says where audit's index is.
+type indexed struct{ s *Service }
+
+// Position implements rpc.View.
+func (x indexed) Position() uint64 { at, _ := x.s.view.Position(); return at }
+
+// Pending implements rpc.View.
+func (x indexed) Pending() uint64 { return x.s.log.Pending() }
+
+func notFound(format string, args ...any) error {
+	return rpc.Errorf(contract.CodeNotFound, "not found: "+format, args...)
+}
+
+func (s queries) sessions(_ context.Context, q *events.SessionsRequest) ([]events.Session, error) {
+	list, err := s.view.Sessions(int(q.Offset), int(min(q.Limit, 1000)))
+	out := make([]events.Session, len(list))
+	for i := range list {
+		err = errors.Join(err, json.Unmarshal(list[i], &out[i]))
+	}
+	return out, err
+}
+
+func (s queries) sessionReceipts(_ context.Context, q *events.SessionReceiptsRequest, add func(json.RawMessage) error) error {
+	if _, err := s.view.Lookup(s.env.Tenant, q.Session); err != nil {
+		return err
+	}
+	return s.view.Receipts(s.env.Tenant, q.Session, int(q.Offset), int(q.Limit), add)
+}
+
+func (s queries) receipts(_ context.Context, q *events.ReceiptsRequest, add func(json.RawMessage) error) error {
+	return s.view.Receipts(s.env.Tenant, q.Session, int(q.Offset), int(q.Limit), add)
+}
+
+func (s queries) proofgraph(ctx context.Context, q *events.ProofgraphRequest, add func(json.RawMessage) error) error {
+	nodes, err := s.graph(ctx, q.Session)
+	for i := range nodes {
+		if err := add(contract.Bytes(&nodes[i])); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// readers is how many ledger entries are read at once: a session's lie far
+// apart, so each is a request of its own.
+const readers = 16
+
+// entries reads the ledger at the given sequences.
+func (s *Service) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, error) {
+	return s.entriesNear(ctx, "", seqs)
+}
+
+// entriesNear reads them in one go where they lie under one filter: what that
+// does not bring is read one by one.
+func (s *Service) entriesNear(ctx context.Context, filter string, seqs []uint64) ([]eventlog.Entry, error) {
+	out := make([]eventlog.Entry, len(seqs))
+	if filter != "" && len(seqs) > readers {
+		i := 0
+		for en, err := range s.env.Emit.Log.Scan(ctx, filter, seqs[0]) {
+			if err != nil {
+				return nil, err
+			}
+			for i < len(seqs) && seqs[i] < en.Seq {
+				i++
+			}
+			if i == len(seqs) {
+				break
+			}
+			if seqs[i] == en.Seq {
+				out[i] = en
+			}
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readers)
+	for i, n := range seqs {
+		if out[i].Seq == n {
+			continue
+		}
+		g.Go(func() (err error) {
+			if out[i], err = s.env.Emit.Log.Get(ctx, n); err != nil {
+				return fmt.Errorf("ledger entry %d: %w", n, err)
+			}
+			return nil
+		})
+	}
+	return out, g.Wait()
+}
+
+func (s *Service) sessionEntries(ctx context.Context, session string, size uint64) ([]eventlog.Entry, error) {
+	if _, err := s.view.Lookup(s.env.Tenant, session); err != nil {
+		return nil, err
+	}
+	seqs, err := s.view.EventSeqs(s.env.Tenant, session, size)
+	if err != nil {
+		return nil, err
+	}
+	return s.entriesNear(ctx, bus.SessionFilter(s.env.Tenant, session), seqs)
+}
+
+// graph is a session's proof graph up to the newest checkpoint, which closes it.
+func (s *Service) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
+	doc, err := s.view.Lookup(s.env.Tenant, session)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.newest(ctx, uint64(doc.LastSeq))
+	if err != nil {
+		return nil, notFound("%v", err)
+	}
+	head, err := s.note(p.note)
+	if err != nil {
+		return nil, err
+	}
+	lamport, err := evidence.Lamport(head)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := s.sessionEntries(ctx, session, head.Size)
+	if err != nil {
+		return nil, err
+	}
+	g := proofgraph.Graph{Version: 2, Nodes: []proofgraph.Node{}}
+	for _, en := range entries {
+		if e, err := eventlog.Open(en); err == nil {
+			g.Add(e, en.Data)
+		}
+	}
+	g.Close(translog.NoteText(p.note), head.Size, int64(lamport), session)
+	return g.Nodes, nil
+}
+
+// firstOf returns the handler that returns the first of a call's events that there
+// is, by the prefixes of their ids.
+func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallRef) (json.RawMessage, error) {
+	return func(ctx context.Context, q *events.CallRef) (json.RawMessage, error) {
+		for _, prefix := range prefixes {
+			seq, err := s.view.SeqOf(prefix + q.CallID)
+			if err != nil {
+				return nil, err
+			}
+			if seq == 0 {
+				continue
+			}
+			en, err := s.env.Emit.Log.Get(ctx, seq)
+			return en.Data, err
+		}
+		return nil, notFound("no call %s", q.CallID)
+	}
+}
+
+// transcript returns a session's calls and outcomes, contents opened.
+func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([]events.Turn, error) {
+	pos, _ := s.view.Position()
+	entries, err := s.sessionEntries(ctx, q.Session, pos)
+	if err != nil {
+		return nil, err
+	}
+	turns := []events.Turn{}
+	for _, en := range entries {
+		e, err := eventlog.Open(en)
+		if err != nil {
+			continue
+		}
+		t := events.Turn{EventID: e.ID, Name: e.Name}
+		var content *contract.Content
+		switch e.Name {
+		case contract.EventCallProposed:
+			var c contract.Call
+			if err := contract.Decode(e.Data, &c); err != nil {
+				return nil, err
+			}
+			t.Kind, t.Tool, content = c.Kind, c.Tool, &c.Args
+			if c.Body != nil {
+				content = c.Body
+			}
+		case contract.EventEffectRecorded:
+			var r contract.Recorded
+			if err := contract.Decode(e.Data, &r); err != nil {
+				return nil, err
+			}
+			t.Tool, t.Status, t.ReasonCode, content = r.Effect.Tool, r.Effect.Status, r.Receipt.ReasonCode, r.Output
+		default:
+			continue
+		}
+		if content != nil {
+			b, err := s.env.Blobs.Open(ctx, content)
+			if err == nil {
+				t.Content = string(b)
+			} else {
+				t.Content = "[" + err.Error() + "]"
+			}
+		}
+		turns = append(turns, t)
+	}
+	return turns, nil
+}
+
+// proof returns an entry's leaf hash and inclusion proof.
+func (s queries) proof(ctx context.Context, q *events.ProofRequest) (out events.Inclusion, err error) {
+	if pos, _ := s.view.Position(); q.Seq == 0 || q.Seq > pos {
+		return out, notFound("no such ledger entry")
+	}
+	p, err := s.newest(ctx, q.Seq)
+	if err != nil {
+		return out, notFound("%v", err)
+	}
+	note := p.note
+	head, err := s.note(note)
+	if err != nil {
+		return out, err
+	}
+	leaf, err := s.view.Tree.Node(0, q.Seq-1)
+	if errors.Is(err, io.EOF) {
+		return out, notFound("no such ledger entry")
+	}
+	if err != nil {
+		return out, err
+	}
+	path, err := translog.Inclusion(q.Seq-1, head.Size, s.view.Tree.Node)
+	if err != nil {
+		return out, err
+	}
+	return events.Inclusion{Index: q.Seq - 1, Leaf: hex.EncodeToString(leaf[:]), Path: evidence.HexPath(path), Checkpoint: strings.TrimSpace(string(note)) + "\n"}, nil
+}
+
+// checkpoint returns the newest checkpoint, the one that witnesses are to
+// cosign, or the newest that some number of them have, with their lines.
+func (s queries) checkpoint(ctx context.Context, q *events.CheckpointRequest) (string, error) {
+	switch {
+	case q.Epoch != 0:
+		note, err := s.closedNote(q.Epoch)
+		return string(note), err
+	case q.Witnessed > 0:
+		p, err := s.bound(ctx, 0, int(q.Witnessed))
+		if err != nil {
+			return "", err
+		}
+		return string(p.note) + strings.Join(p.cosigned, "\n") + "\n", nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.checkpoints) == 0 {
+		return "", notFound("no checkpoint is signed yet")
+	}
+	if q.Witness {
+		return string(s.forWitnesses().note), nil
+	}
+	return string(s.checkpoints[len(s.checkpoints)-1].note), nil
+}
+
+// consistency returns the proof that one tree is the beginning of another
+// (RFC 6962 section 2.1.2).
+func (s queries) consistency(_ context.Context, q *events.ConsistencyRequest) (out events.ConsistencyProof, err error) {
+	node := s.view.Tree.Node
+	size, _ := s.view.Position()
+	if q.Epoch != 0 {
+		t, n, err := s.closedTree(q.Epoch)
+		if err != nil {
+			return out, err
+		}
+		defer t.Close()
+		node, size = t.Node, n
+	}
+	if q.From > q.To || q.To > size {
+		return out, notFound("no tree of %d leaves begins with %d", q.To, q.From)
+	}
+	proof, err := translog.Consistency(q.From, q.To, node)
+	if err != nil {
+		return out, err
+	}
+	return events.ConsistencyProof{From: q.From, To: q.To, Path: evidence.HexPath(proof)}, nil
+}
+
+// tile returns the hashes of a tile of the C2SP tlog-tiles layout: level
+// counts in steps of 8, width hashes from index*256 on.
+func (s queries) tile(_ context.Context, q *events.TileRequest) ([]byte, error) {
+	pos, _ := s.view.Position()
+	if q.Level > 5 || q.Width == 0 || q.Width > 256 || q.Index > pos || q.Index*256+q.Width > pos>>(8*q.Level) {
+		return nil, notFound("the tree does not have this tile")
+	}
+	out := make([]byte, 0, q.Width*32)
+	for i := range q.Width {
+		h, err := s.view.Tree.Node(uint(8*q.Level), q.Index*256+i)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, h[:]...)
+	}
+	return out, nil
+}
