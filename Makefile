@@ -94,6 +94,7 @@ gen: ## regenerate types and references
 	cd services/llm-router && go run ./internal/confgen
 	cd services/binnacle && go run ./internal/confgen
 	cd services/binnacle && go run . manual --reference ../../docs/reference/cli.md
+	GOWORK=off GO111MODULE=off go run ./scripts/tools/pkgdoc
 
 fix: ## put modules in step, regenerate, format
 	scripts/modules fix

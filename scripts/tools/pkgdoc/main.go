@@ -1,0 +1,144 @@
+// Command pkgdoc writes docs/reference/packages: a page for each group of
+// packages, with their comments as go doc prints them, and the commands of each.
+// It runs from the root of the repository. A package without a comment is an
+// error, as is a group that packages no longer belong to.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/doc/comment"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const out = "docs/reference/packages"
+
+// groups are the pages: a title, and the folder whose packages are on the page,
+// except those under a longer folder of the list.
+var groups = []struct{ page, title, dir string }{
+	{"core", "The trusted core", "pkg/core"},
+	{"pkg", "Shared packages", "pkg"},
+	{"schemas", "Schemas", "schemas"},
+	{"binnacle", "The binary: library, command line, proxy", "services/binnacle"},
+	{"gateway", "Gateway", "services/gateway"},
+	{"policy", "Policy", "services/policy"},
+	{"audit", "Audit", "services/audit"},
+	{"llm-router", "LLM router", "services/llm-router"},
+	{"session-runner", "Session runner", "services/session-runner"},
+	{"vault-broker", "Vault broker", "services/vault-broker"},
+	{"judge", "Judge", "services/judge"},
+	{"deploy", "Deployment programs", "deploy"},
+	{"e2e", "End-to-end tests", "e2e"},
+	{"examples", "Examples", "examples"},
+}
+
+type pkg struct{ dir, text string }
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "pkgdoc:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	pages := map[string][]pkg{}
+	var bare []string // packages without a comment
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch name := d.Name(); {
+		case err != nil:
+			return err
+		case !d.IsDir():
+			return nil
+		case path != "." && (strings.HasPrefix(name, ".") || slices.Contains([]string{"bin", "data", "testdata", "node_modules"}, name)):
+			return filepath.SkipDir
+		}
+		page := pageOf(path)
+		if page == "" {
+			return nil
+		}
+		p, err := read(path)
+		switch {
+		case err != nil || p == nil:
+		case p.text == "":
+			bare = append(bare, path)
+		default:
+			pages[page] = append(pages[page], *p)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if len(bare) > 0 {
+		return fmt.Errorf("no package comment in %s", strings.Join(bare, ", "))
+	}
+	if err := errors.Join(os.RemoveAll(out), os.MkdirAll(out, 0o755)); err != nil {
+		return err
+	}
+	index := "# Packages\n\nGenerated from package comments by `make gen`; `go doc PACKAGE` prints the rest.\n\n| group | folder | packages |\n|---|---|---|\n"
+	for _, g := range groups {
+		if len(pages[g.page]) == 0 {
+			return fmt.Errorf("no package is in %s any more: remove the group", g.dir)
+		}
+		index += fmt.Sprintf("| [%s](%s.md) | `%s` | %d |\n", g.title, g.page, g.dir, len(pages[g.page]))
+		text := "# " + g.title + "\n\nGenerated from package comments by `make gen`.\n"
+		for _, p := range pages[g.page] {
+			text += "\n## " + p.dir + "\n\n" + p.text
+		}
+		if err := os.WriteFile(filepath.Join(out, g.page+".md"), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(out, "README.md"), []byte(index), 0o644)
+}
+
+// pageOf returns the page of a folder's package: that of the longest group folder
+// that contains it, or "".
+func pageOf(dir string) (page string) {
+	longest := 0
+	for _, g := range groups {
+		if (dir == g.dir || strings.HasPrefix(dir, g.dir+"/")) && len(g.dir) > longest {
+			page, longest = g.page, len(g.dir)
+		}
+	}
+	return page
+}
+
+// read returns the package in a folder, or nil if there is none. A folder with
+// tests alone counts by the comment of its test package.
+func read(dir string) (*pkg, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	p := pkg{dir: filepath.ToSlash(dir)}
+	for _, name := range names {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments|parser.PackageClauseOnly)
+		if err != nil {
+			return nil, err
+		}
+		if text := docOf(f); text != "" {
+			p.text += text
+		}
+	}
+	return &p, nil
+}
+
+// docOf returns the package comment of a file as Markdown, or "".
+func docOf(f *ast.File) string {
+	if f.Doc == nil || strings.TrimSpace(f.Doc.Text()) == "" {
+		return ""
+	}
+	var parser comment.Parser
+	var printer comment.Printer
+	printer.HeadingLevel = 3
+	return string(printer.Markdown(parser.Parse(f.Doc.Text())))
+}
