@@ -98,6 +98,8 @@ func (p *parser) accept(b byte) bool {
 	return true
 }
 
+// value reads one value of any type and appends its canonical form. depth is the
+// number of objects and arrays around the value.
 func (p *parser) value(dst []byte, depth int) ([]byte, error) {
 	if depth > MaxDepth {
 		return nil, p.fail("nesting deeper than 128")
@@ -173,6 +175,8 @@ func byName(a, b member) int {
 	return 0
 }
 
+// object reads an object, whose brace is at p.pos, and appends it with sorted
+// members.
 func (p *parser) object(dst []byte, depth int) ([]byte, error) {
 	p.pos++
 	p.space()
@@ -250,6 +254,8 @@ func (p *parser) appendMembers(dst []byte, m *members) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
+// array reads an array, whose bracket is at p.pos, and appends its canonical
+// form.
 func (p *parser) array(dst []byte, depth int) ([]byte, error) {
 	p.pos++
 	dst = append(dst, '[')

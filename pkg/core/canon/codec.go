@@ -74,6 +74,8 @@ func (c *Codec) Reading() bool { return c.reading }
 // error is recorded, and a nil err is ignored.
 func (c *Codec) Fail(err error) { c.stop(err) }
 
+// object writes or reads one document with its braces. It restores the state of
+// the enclosing object afterwards.
 func (c *Codec) object(d Document) {
 	if !c.reading {
 		outer := c.w.comma

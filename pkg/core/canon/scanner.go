@@ -75,6 +75,7 @@ func named(in []byte, k string) bool {
 	return len(in) >= n+3 && in[0] == '"' && string(in[1:1+n]) == k && in[1+n] == '"' && in[2+n] == ':'
 }
 
+// need is like has, but fails if the member is missing.
 func (s *scanner) need(k string) bool {
 	if s.has(k) {
 		return true
@@ -249,6 +250,8 @@ func control(hi, lo byte) (b byte, ok bool) {
 
 var errInt = errors.New("json: integer outside ±(2^53 − 1) or not in canonical form")
 
+// int reads an integer in its canonical form. It fails if the magnitude exceeds
+// MaxInt.
 func (s *scanner) int() int64 {
 	from := s.pos
 	for s.pos < len(s.in) && (s.in[s.pos] == '-' || s.in[s.pos] >= '0' && s.in[s.pos] <= '9') {

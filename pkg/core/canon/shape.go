@@ -83,6 +83,7 @@ func (c *checker) value(s *Shape, what string, empty bool) {
 	}
 }
 
+// free reads an object of any content, which must be canonical throughout.
 func (c *checker) free(what string) {
 	from := c.pos
 	if c.skip(); c.err != nil {
@@ -101,6 +102,9 @@ func (c *checker) integer(s *Shape, what string, empty bool) {
 	}
 }
 
+// object reads an object with exactly the members of the shape. Members are
+// expected in the order of the shape, so a misplaced or unknown member ends the
+// loop before the closing brace.
 func (c *checker) object(s *Shape, what string) {
 	outer := c.first
 	c.expect('{')

@@ -146,6 +146,8 @@ func (c *Content) split(object []byte) (salt, body []byte, err error) {
 	return nil, nil, fmt.Errorf("content store %q is unknown", c.Store)
 }
 
+// inlineSalt decodes the salt in the reference, which must have exactly one form.
+// It returns ErrErased if the salt was removed.
 func (c *Content) inlineSalt() ([]byte, error) {
 	if c.Salt == "" {
 		return nil, ErrErased

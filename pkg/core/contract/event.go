@@ -53,7 +53,8 @@ type Event struct {
 // its slash.
 func (e *Event) Service() string { s, _, _ := strings.Cut(e.Source, "/"); return s }
 
-// Type returns the CloudEvents type: dev.binnacle.<service>.<name>.v<version>.
+// Type returns the CloudEvents type attribute, dev.binnacle.<service>.<name>.v<version>,
+// in which service is the producer's.
 func (e *Event) Type() string {
 	return "dev.binnacle." + e.Service() + "." + e.Name + ".v" + strconv.Itoa(e.Version)
 }

@@ -46,6 +46,8 @@ func OwnsSession(tenant, owner, id string) bool {
 	return ok && string(b[nameBytes:]) == string(ownerTag(tenant, owner, b[:nameBytes]))
 }
 
+// derivedBytes decodes a derived session id. It rejects other encodings of the
+// same bytes, so that a session has one id.
 func derivedBytes(s string) ([]byte, bool) {
 	if len(s) != derivedLen || !strings.HasPrefix(s, derivedPrefix) {
 		return nil, false
@@ -54,6 +56,7 @@ func derivedBytes(s string) ([]byte, bool) {
 	return b, err == nil && sessionEncoding.EncodeToString(b) == s[len(derivedPrefix):]
 }
 
+// ownerTag returns the part of a derived session id that proves its owner.
 func ownerTag(tenant, owner string, name []byte) []byte {
 	h := fields("binnacle session owner v1", tenant, owner, string(name))
 	return h[:ownerBytes]

@@ -123,6 +123,8 @@ func (s *system) apply(e *contract.Event, files map[string][]byte) error {
 	return fmt.Errorf("event %s: %s is not a system event", e.ID, e.Type())
 }
 
+// applyKey adds or revokes a key. The document must match the name and the tenant
+// of its event.
 func (s *system) applyKey(e *contract.Event) error {
 	var k contract.TrustKey
 	if err := contract.Decode(e.Data, &k); err != nil {
@@ -134,6 +136,8 @@ func (s *system) applyKey(e *contract.Event) error {
 	return s.reg.Apply(k, e.Lamport)
 }
 
+// applyPolicy records that a policy document was activated. A document whose
+// content is erased counts by its digest.
 func (s *system) applyPolicy(e *contract.Event, files map[string][]byte) error {
 	var a contract.Activated
 	if err := contract.Decode(e.Data, &a); err != nil {

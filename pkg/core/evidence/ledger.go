@@ -243,6 +243,7 @@ type walk struct {
 // batchSize is the number of events that are sent to a worker at once.
 const batchSize = 64
 
+// worker checks the sessions that are assigned to it, in a goroutine of its own.
 type worker struct {
 	l        *authentic
 	in       chan []item
@@ -299,6 +300,7 @@ func (w *walk) add(n uint64, b []byte) error {
 	return nil
 }
 
+// flush sends the pending events to the worker's goroutine.
 func (x *worker) flush() {
 	x.in <- x.pending
 	x.pending = make([]item, 0, batchSize)
@@ -320,6 +322,8 @@ func (x *worker) run() {
 	}
 }
 
+// follow applies one event to its session, and checks its contents as far as they
+// are stored inline.
 func (x *worker) follow(e *contract.Event) error {
 	k := [2]string{e.Tenant, e.Session}
 	s := x.sessions[k]
@@ -394,6 +398,7 @@ func (w *walk) report() (*LedgerReport, error) {
 	return rep, nil
 }
 
+// leaf returns the session's entry in the map of tips.
 func (s *course) leaf(k [2]string) (translog.TipLeaf, error) {
 	t, err := tipOf(s.tip.Digest, s.events, s.receipts)
 	key := translog.TipKey(k[0], k[1])

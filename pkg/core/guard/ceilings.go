@@ -96,6 +96,7 @@ func (c *Ceilings) Validate() error {
 	return CheckLimits(c.Limits)
 }
 
+// forbidsHost reports whether no pattern of EgressHosts matches host.
 func (c *Ceilings) forbidsHost(host string) bool {
 	return !slices.ContainsFunc(c.EgressHosts, func(p string) bool { return MatchHost(p, host) })
 }

@@ -166,6 +166,7 @@ func (o *Overlay) Answer(f *Facts, t *contract.Tool) Answer {
 	return a
 }
 
+// matches reports whether the rule's kinds, classes and labels match the call.
 func (r *OverlayRule) matches(f *Facts, t *contract.Tool) bool {
 	return matchAny(r.Kinds, f.Kind) && (len(r.Classes) == 0 || slices.Contains(r.Classes, classOf(t))) && all(r.Labels, f.Labels)
 }

@@ -54,6 +54,8 @@ func stronger(tier, than string) bool {
 	return tierRank(than) >= 0 && (tierRank(tier) < 0 || tierRank(tier) > tierRank(than))
 }
 
+// tierRank orders the isolation tiers by strength; an unknown tier has a negative
+// rank.
 func tierRank(t string) int {
 	switch t {
 	case "process":

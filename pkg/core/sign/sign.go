@@ -109,6 +109,8 @@ func VerifyRaw(public, msg, sig []byte) error {
 	return nil
 }
 
+// preimage returns the bytes that a signature covers: the domain line, a newline
+// and the body.
 func preimage(domain string, body []byte) []byte {
 	b := make([]byte, 0, len(domain)+1+len(body))
 	return append(append(append(b, domain...), '\n'), body...)

@@ -76,6 +76,8 @@ func TipsRoot(leaves []TipLeaf) Hash {
 	return tipsRoot(leaves, 0)
 }
 
+// tipsRoot returns the root of the subtree at depth over sorted leaves that share
+// the first depth bits of their keys.
 func tipsRoot(leaves []TipLeaf, depth int) Hash {
 	switch len(leaves) {
 	case 0:

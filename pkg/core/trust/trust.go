@@ -29,6 +29,8 @@ type Registry struct {
 	keys map[string]entry
 }
 
+// entry is a key of the registry, with the Lamport times from which and until
+// which it is valid.
 type entry struct {
 	doc            contract.TrustKey
 	public         []byte

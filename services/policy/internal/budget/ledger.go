@@ -92,11 +92,13 @@ type request struct {
 	early, answer chan answered
 }
 
+// answered is the result of a request: its fact, or why it could not be written.
 type answered struct {
 	fact guard.BudgetFact
 	err  error
 }
 
+// filter returns the filter for the events of the budget ledger.
 func (b *Ledger) filter() string { return bus.AggregateFilter(b.emit.Tenant, "policy", aggregate) }
 
 // Reserve sets aside what a call of an executor may use. A refusal is certain

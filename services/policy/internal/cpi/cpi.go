@@ -113,6 +113,7 @@ func Validate(s *Stack) []Finding {
 	return c.out
 }
 
+// ceilings checks that ceilings exist, are valid, and name kinds that can exist.
 func (c *checker) ceilings() {
 	switch p := c.s.P0; {
 	case p == nil:
@@ -153,6 +154,8 @@ func (c *checker) kind(where, pattern string) {
 	}
 }
 
+// bundle checks the clauses of one bundle: their answers, and every pair of them
+// for rules that never apply or that contradict each other.
 func (c *checker) bundle(b *Bundle) {
 	for i := range b.Clauses {
 		x := &b.Clauses[i]
@@ -324,6 +327,7 @@ func differ(a, b string) bool {
 	return ok1 && ok2 && la == lb && ra != rb && constant(ra) && constant(rb)
 }
 
+// constant reports whether the text of a term is a string, boolean or number.
 func constant(s string) bool {
 	return strings.HasPrefix(s, `"`) || s == "true" || s == "false" || s != "" && strings.Trim(s, "0123456789.-") == ""
 }

@@ -207,6 +207,7 @@ type approveToolArgs struct {
 	Digest string `json:"digest"`
 }
 
+// approveTool permits calls to use the tool document with this digest.
 func approveTool(_ *State, _ *Caller, a *approveToolArgs) (Fact, error) {
 	if !strings.HasPrefix(a.Digest, "sha256:") {
 		return none, errors.New("digest: want the tool document's, sha256:…")

@@ -91,6 +91,8 @@ type revokeDelegationArgs struct {
 	ID string `json:"id"`
 }
 
+// revokeDelegation ends a delegation that is in force. The caller need not be its
+// delegator, so an administrator can end any delegation.
 func revokeDelegation(s *State, c *Caller, a *revokeDelegationArgs) (Fact, error) {
 	if d := s.Delegations.given[a.ID]; d == nil || !d.holds(c.now()) {
 		return none, errors.New("id: no such delegation is in force")

@@ -30,6 +30,7 @@ type reasonArgs struct {
 	Reason string `json:"reason"`
 }
 
+// freeze freezes the mesh, and rejects a second freeze.
 func freeze(s *State, c *Caller, a *reasonArgs) (Fact, error) {
 	if in := s.Freeze.in; in != nil {
 		return none, fmt.Errorf("the mesh is already frozen (%s: %s)", in.ID, in.Reason)
@@ -40,6 +41,7 @@ func freeze(s *State, c *Caller, a *reasonArgs) (Fact, error) {
 // FreezeID returns the id of the freeze that the call with this id makes.
 func FreezeID(callID string) string { return contract.IDFreeze + callID }
 
+// unfreeze ends the freeze in force.
 func unfreeze(s *State, _ *Caller, a *reasonArgs) (Fact, error) {
 	if s.Freeze.in == nil {
 		return none, errors.New("the mesh is not frozen")
@@ -120,6 +122,8 @@ type breakGlassArgs struct {
 	TTLMS  int64  `json:"ttl_ms"`
 }
 
+// breakGlass opens a grant for the caller. It is rejected while an earlier grant
+// of the caller has not been reviewed.
 func breakGlass(s *State, c *Caller, a *breakGlassArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxBreakGlass); err != nil {
 		return none, err
@@ -138,6 +142,8 @@ type reviewArgs struct {
 	Reason  string `json:"reason"`
 }
 
+// reviewBreakGlass records the review of a grant by a registered person other
+// than its actor.
 func reviewBreakGlass(s *State, c *Caller, a *reviewArgs) (Fact, error) {
 	g := s.Emergencies.grants[a.ID]
 	switch {

@@ -97,6 +97,7 @@ func (s *State) authorities() []Identity {
 	return out
 }
 
+// dumpIdentities appends the lines of principals, roles and delegations.
 func (s *State) dumpIdentities(b []byte) []byte {
 	for _, i := range s.Identities() {
 		if slices.Contains(authorityKinds, i.Kind) {
@@ -118,6 +119,8 @@ func (s *State) dumpIdentities(b []byte) []byte {
 	return b
 }
 
+// dumpAuthorities appends the sorted lines of consents, session grants and
+// revocations.
 func (s *State) dumpAuthorities(b []byte) []byte {
 	var lines []string
 	for _, i := range s.authorities() {

@@ -19,6 +19,7 @@ type Keys struct {
 	consents map[string]*consent    // consents by id of the key that may be made
 }
 
+// virtualKey is a created key and the reason of its revocation.
 type virtualKey struct {
 	events.VirtualKeyCreated
 	revoked string // reason of the revocation; empty while the key is in force
@@ -51,6 +52,7 @@ func (x *Keys) consent(d *events.VirtualKeyConsented, at moment) {
 	x.consents[d.ID] = &consent{*d, at.lamport, at.time}
 }
 
+// withdraw removes a consent, and revokes the key that was made under it.
 func (x *Keys) withdraw(d *events.VirtualKeyConsentWithdrawn) {
 	delete(x.consents, d.ID)
 	if k := x.made[d.ID]; k != nil && k.Actor == d.Principal && k.revoked == "" {
@@ -149,6 +151,8 @@ type createKeyArgs struct {
 	TTLMS        int64    `json:"ttl_ms"`
 }
 
+// createKey makes a virtual key for the caller, or for a principal who has
+// consented.
 func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
 	if err := s.Keys.mayMake(c, a); err != nil {
 		return none, err
@@ -194,6 +198,8 @@ type consentKeyArgs struct {
 	TTLMS  int64    `json:"ttl_ms"`
 }
 
+// consentKey records that the caller permits another principal to make one key
+// with this id that acts for the caller.
 func consentKey(s *State, c *Caller, a *consentKeyArgs) (Fact, error) {
 	switch err := lasts(a.TTLMS, MaxDelegation); {
 	case err != nil:
@@ -216,6 +222,7 @@ type withdrawConsentArgs struct {
 	ID string `json:"id"`
 }
 
+// withdrawConsent ends a consent of the caller and the key made under it.
 func withdrawConsent(s *State, c *Caller, a *withdrawConsentArgs) (Fact, error) {
 	k, waits := s.Keys.made[a.ID], s.Keys.consents[a.ID]
 	if (waits == nil || waits.Principal != c.Actor) && (k == nil || k.Actor != c.Actor || k.revoked != "") {
@@ -229,6 +236,7 @@ type revokeKeyArgs struct {
 	Reason string `json:"reason"`
 }
 
+// revokeKey revokes a virtual key. The reason is stored with the key.
 func revokeKey(s *State, _ *Caller, a *revokeKeyArgs) (Fact, error) {
 	if k := s.Keys.made[a.ID]; k == nil || k.revoked != "" {
 		return none, errors.New("id: no such key stands")

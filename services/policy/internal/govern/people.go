@@ -33,6 +33,8 @@ type life struct {
 	suspended bool
 }
 
+// become starts a new state of a principal at an event; the earlier states are
+// kept for queries about the past.
 func (p *People) become(principal string, at moment, kind string, suspended bool) {
 	if p.principals == nil {
 		p.principals = map[string][]life{}
@@ -150,11 +152,15 @@ func (p *People) DualControl(args []byte, actor string, now time.Time) bool {
 	return json.Unmarshal(args, &a) != nil || p.dual(&a, actor, now)
 }
 
+// dual is DualControl with decoded arguments.
 func (p *People) dual(a *registerArgs, actor string, now time.Time) bool {
 	was := p.TypeOf(a.Principal)
 	return was != a.Type && (was == Person || a.Type == Person) && p.others(actor, now)
 }
 
+// register sets the type of a principal and ends its suspension. If dual control
+// applies, the call had a second person's approval, and the caller must be a
+// registered person, too.
 func register(s *State, c *Caller, a *registerArgs) (Fact, error) {
 	if s.People.dual(a, c.Actor, c.Now) && s.MayVote(c.Actor) != nil {
 		return none, errors.New("principal: only registered persons can register persons")
@@ -176,6 +182,8 @@ type principalArgs struct {
 	Reason    string `json:"reason"`
 }
 
+// suspend denies every later call of a principal. Principals cannot suspend
+// themselves.
 func suspend(_ *State, c *Caller, a *principalArgs) (Fact, error) {
 	if a.Principal == c.Actor {
 		return none, errors.New("principal: principals cannot suspend themselves")
@@ -183,6 +191,7 @@ func suspend(_ *State, c *Caller, a *principalArgs) (Fact, error) {
 	return explained(a.Reason, events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: a.Principal, Reason: a.Reason})
 }
 
+// resume ends the suspension of a principal.
 func resume(s *State, _ *Caller, a *principalArgs) (Fact, error) {
 	if !s.People.Suspended(a.Principal) {
 		return none, fmt.Errorf("principal: %s is not suspended", a.Principal)
@@ -196,6 +205,8 @@ type grantRoleArgs struct {
 	TTLMS     int64  `json:"ttl_ms"`
 }
 
+// grantRole gives a principal a role, for ttl_ms or, if that is 0, until it is
+// revoked.
 func grantRole(_ *State, c *Caller, a *grantRoleArgs) (Fact, error) {
 	if !contract.Token(a.Role) {
 		return none, errors.New("role: want 1 to 128 of [A-Za-z0-9_-]")
@@ -212,6 +223,7 @@ type revokeRoleArgs struct {
 	Role      string `json:"role"`
 }
 
+// revokeRole ends a role that the principal holds at the time of the call.
 func revokeRole(s *State, c *Caller, a *revokeRoleArgs) (Fact, error) {
 	if !s.People.holds(a.Principal, a.Role, c.now()) {
 		return none, fmt.Errorf("role: %s does not hold %s", a.Principal, a.Role)

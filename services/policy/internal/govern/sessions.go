@@ -42,6 +42,7 @@ func (x *Sessions) endOf(owner string) {
 	}
 }
 
+// grantedBy returns the owner whose grant is in force at now, or "".
 func (x *Sessions) grantedBy(session, principal, now string) string {
 	if g, ok := x.grants[session][principal]; ok && g.holds(now) {
 		return g.owner
@@ -55,6 +56,8 @@ type grantSessionArgs struct {
 	TTLMS     int64  `json:"ttl_ms"`
 }
 
+// grantSession lets another principal make calls in one of the caller's sessions
+// for a time.
 func grantSession(_ *State, c *Caller, a *grantSessionArgs) (Fact, error) {
 	switch err := lasts(a.TTLMS, MaxDelegation); {
 	case err != nil:
@@ -81,6 +84,7 @@ type revokeSessionArgs struct {
 	Principal string `json:"principal"`
 }
 
+// revokeSession ends a grant that the caller gave.
 func revokeSession(s *State, c *Caller, a *revokeSessionArgs) (Fact, error) {
 	if g, ok := s.Sessions.grants[a.Session][a.Principal]; !ok || g.owner != c.Actor {
 		return none, errors.New("session: not granted to that principal by the caller")

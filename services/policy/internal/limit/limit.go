@@ -327,6 +327,9 @@ func Evolve(s *State, ev *events.BudgetChanged) {
 // removed.
 const pruneEvery = 1024
 
+// prune removes the accounts of windows that have ended, and those of
+// "concurrent" limits without reservations. Accounts with a reservation stay
+// until it is settled.
 func (s *State) prune() {
 	for k, a := range s.accounts {
 		unit, from, timed := strings.Cut(k.window, ":")

@@ -151,6 +151,8 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	return &Input{doc: append(w.End(), '}')}
 }
 
+// parsed returns the input as a Rego value. It parses the input on the first call
+// only, because most answers come from the cache.
 func (in *Input) parsed() (v ast.Value, err error) {
 	if in.value == nil {
 		in.value, err = ast.ValueFromReader(bytes.NewReader(in.doc))

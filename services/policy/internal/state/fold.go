@@ -76,6 +76,8 @@ func published[T any, P interface {
 
 func toolChanged(st *State, e *contract.Event) error { return st.Catalog.Apply(e) }
 
+// toolRegistered adds a tool document to the catalog, and marks the state as
+// labelled if a tool declares labels or receives secrets.
 func toolRegistered(st *State, e *contract.Event) error {
 	if st.Keep {
 		var t contract.Tool
@@ -161,6 +163,7 @@ func logEpochOpened(st *State, e *contract.Event) error {
 	return nil
 }
 
+// escalated adds a call to those that wait for votes.
 func escalated(st *State, e *contract.Event) error {
 	w := &Waiting{Event: e}
 	if err := contract.Decode(slices.Clone(e.Data), &w.Escalated); err != nil {
@@ -175,6 +178,8 @@ func escalated(st *State, e *contract.Event) error {
 	return nil
 }
 
+// approvalRecorded adds a vote to a waiting call, or removes the call if the vote
+// settles it.
 func approvalRecorded(st *State, e *contract.Event) error {
 	var a contract.Approval
 	if err := contract.Decode(e.Data, &a); err != nil {

@@ -161,6 +161,7 @@ func (st *State) Dump() []byte {
 	return b
 }
 
+// dump appends the lines of the view in a fixed order.
 func (v *View) dump(b []byte) []byte {
 	for _, x := range v.Stack.InForce() {
 		b = append(canon.Append(b, x), '\n')
