@@ -8,7 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// TestDefault: the committed policy has the scopes of the registry, in its order.
+// TestDefault shows that the committed policy has the scopes of the registry, in the
+// registry's order.
 func TestDefault(t *testing.T) {
 	src, err := os.ReadFile("../../policy/default.rego")
 	if err != nil {
