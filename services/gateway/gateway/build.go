@@ -1,6 +1,9 @@
 package gateway
 
 import (
+	"errors"
+	"net/http"
+
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
@@ -47,14 +50,50 @@ type parts struct {
 	queries     *queries.Client
 }
 
+// Outside is how a gateway reaches other services, beside the ledger.
+type Outside struct {
+	Services queries.Services
+	// Open receives the frames that a service sends for a call, from now on.
+	Open func(call, from string) llmapi.Frames
+	// Post sends a frame to an instance without waiting until it is stored.
+	Post func(to, id string, n int64, data []byte) error
+}
+
+// outsideOf is the outside of an instance that runs.
+func outsideOf(env *run.Env) Outside {
+	return Outside{Services: env,
+		Open: func(call, from string) llmapi.Frames { return env.Box.Open(call, from) },
+		Post: func(to, id string, n int64, data []byte) error { return env.Box.Post(to, id, n, data) }}
+}
+
+// New makes a gateway over env, and does not run it: Handler serves requests, and
+// Deliver takes what Run's readers would. Tests use a gateway in this way without a
+// server.
+func New(cfg Config, env *run.Env, out Outside) (*Service, error) {
+	s := &Service{Config: cfg}
+	if err := s.configure(); err != nil {
+		return nil, err
+	}
+	s.build(env, out)
+	return s, nil
+}
+
+// Handler serves the gateway's routes. It is safe for concurrent use.
+func (s *Service) Handler() http.Handler { return s.routes() }
+
+// Deliver hands an entry of the ledger to the views and to the calls that wait for it.
+func (s *Service) Deliver(en eventlog.Entry) error {
+	return errors.Join(s.apply(en), s.prop.Deliver(en))
+}
+
 // build makes the parts of a gateway over env.
-func (s *Service) build(env *run.Env) {
+func (s *Service) build(env *run.Env, out Outside) {
 	s.env, s.metrics = env, metrics.New()
 	var ledger eventlog.Log
 	if env.Emit != nil {
 		ledger = env.Emit.Log
 	}
-	s.queries = &queries.Client{Services: env}
+	s.queries = &queries.Client{Services: out.Services}
 	s.gate = &auth.Gate{TokenKey: s.TokenKey, Tenant: env.Tenant, Authority: &s.authority, Limits: s.Bodies}
 	if s.view != nil {
 		s.gate.Known = s.view.Ready()
@@ -71,12 +110,16 @@ func (s *Service) build(env *run.Env) {
 			Tools: &s.tools, Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Ledger: ledger, Log: env.Log}}
 	s.prop.ExecutorOf = s.calls.ExecutorOf
 	s.models = &llmapi.API{Capture: s.Capture, CallTimeout: s.CallTimeout, Gate: s.gate, Calls: s.calls, Labels: heirs, Queries: s.queries,
-		Metrics: s.metrics, Blobs: env.Blobs, Box: env.Box, Tracer: env.Tracer, Log: env.Log}
+		Metrics: s.metrics, Blobs: env.Blobs, Tracer: env.Tracer, Log: env.Log,
+		Open: out.Open, Post: out.Post}
 	s.calls.ModelRequest = s.models.Request
 	s.mcp = &mcpapi.API{Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools, Logged: s.logToolCall}
 	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools}
-	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Probe: &s.probe, Lender: s.lender, Tools: &s.tools,
+	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Probe: &s.probe, Tools: &s.tools,
 		Metrics: s.metrics, Blobs: env.Blobs, Emit: env.Emit, Log: env.Log}
+	if s.lender != nil { // an interface that holds a nil pointer is not nil
+		s.decide.Lender = s.lender
+	}
 	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}
 	s.secrets = &secrets.API{Tenant: env.Tenant, Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Box: env.Box}
 	s.approvals = &approvals.API{Gate: s.gate, Calls: s.calls, Queries: s.queries}

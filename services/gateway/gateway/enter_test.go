@@ -24,7 +24,8 @@ func edge(t *testing.T, limits BodyLimits) (*Service, string, func(actor string,
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
 	s := &Service{Config: Config{TokenKey: key, Bodies: limits}}
-	s.build(&run.Env{Tenant: "default", Log: slog.Default()})
+	env := &run.Env{Tenant: "default", Log: slog.Default()}
+	s.build(env, outsideOf(env))
 	srv := httptest.NewServer(s.routes())
 	t.Cleanup(srv.Close)
 	return s, srv.Listener.Addr().String(), func(actor string, scopes ...string) string {

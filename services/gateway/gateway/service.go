@@ -86,7 +86,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	s.view = follow.New(env.Conn, env.Instance, toolsReader, s.apply)
-	s.build(env)
+	s.build(env, outsideOf(env))
 	s.prop.ServeBodies(env.Box)
 	s.secrets.Serve()
 	env.ReportFollower("gateway.catalog", s.view)

@@ -39,7 +39,7 @@ type API struct {
 	Calls   *calls.API
 	Queries *queries.Client
 	Probe   *probe.Probe
-	Lender  *execute.Lender // nil without a signing key
+	Lender  Lender // nil without a signing key
 	Tools   calls.Tools
 	Metrics calls.Metrics
 	Blobs   *blob.Store
@@ -47,6 +47,18 @@ type API struct {
 	Log     *slog.Logger
 
 	schemas toolschema.Checker
+}
+
+// Lender claims calls for their callers and records their reports; execute.Lender
+// implements it.
+type Lender interface {
+	// HandOut claims the call that e allows: on return its claim is on the ledger.
+	HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error
+	// Withholds returns why no intent is handed out now, or nil.
+	Withholds() error
+	// Close records the outcome that a caller reports; late says that the call has
+	// another outcome, and that the report is to be a fact of its own.
+	Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *execute.Report) (eff contract.Effect, late bool, err error)
 }
 
 // DecideRequest is the body of POST /api/v1/decide: a call, or the id of one that

@@ -37,9 +37,22 @@ type API struct {
 	Queries     *queries.Client
 	Metrics     calls.Metrics
 	Blobs       *blob.Store
-	Box         *transient.Box
 	Tracer      *tracing.Tracer
 	Log         *slog.Logger
+
+	// Open receives the frames that a service sends for a call, from now on.
+	Open func(call, from string) Frames
+	// Post sends a frame to an instance without waiting until it is stored.
+	Post func(to, id string, n int64, data []byte) error
+}
+
+// Frames are the frames of one call, in order; transient.Stream implements it.
+type Frames interface {
+	// Wake receives when Try has a frame.
+	Wake() <-chan struct{}
+	// Try returns the next frame, if it is there; an error ends the stream.
+	Try() (f transient.Frame, ok bool, err error)
+	Close()
 }
 
 // Handler makes the handler of an API of language models. The request passes as it

@@ -1,6 +1,7 @@
 package llmapi
 
 import (
+	"errors"
 	"net/http"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
@@ -35,7 +37,7 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 		span.SetAttributes(attribute.Int("http.response.status_code", c.Response().Status))
 		span.End()
 	}()
-	frames := s.Box.Open(r.ID, r.Executor)
+	frames := s.Open(r.ID, r.Executor)
 	defer frames.Close()
 	ctx := c.Request().Context()
 	p, err := s.Calls.Propose(ctx, r)
@@ -58,6 +60,8 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 		return a.broken(res.Err)
 	case await.Escalated:
 		calls.Headers(c, r, contract.Escalate)
+	case await.Overdue:
+		calls.Headers(c, r, "")
 	case await.Silent:
 		s.Calls.GiveUp(ctx, p, r)
 		return calls.Silent(r, "the call is withdrawn")
@@ -69,7 +73,12 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 		_ = s.Calls.Unended(ctx, p, r, &res) // nobody reads a response
 		return a.revoked(ctx, allowed)
 	}
-	return s.Calls.Unended(ctx, p, r, &res)
+	err = s.Calls.Unended(ctx, p, r, &res)
+	var e *apierr.Error
+	if a.open && errors.As(err, &e) { // what was sent must not pass for a whole response
+		return a.fail(e)
+	}
+	return err
 }
 
 // trace begins the span of a request and puts its context into the proposal.

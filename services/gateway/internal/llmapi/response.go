@@ -23,7 +23,7 @@ type response struct {
 	s      *API
 	c      echo.Context
 	r      propose.Request
-	frames *transient.Stream
+	frames Frames
 	head   *llm.Head
 	body   []byte // of a plain answer, or the held end of a stream
 	open   bool   // a stream that has begun
@@ -78,7 +78,7 @@ func (a *response) frame(t transient.Frame) error {
 	if a.taken-a.told >= llm.Window/2 && a.head != nil {
 		a.told = a.taken
 		a.n++
-		return a.s.Box.Post(a.head.Instance, llm.CreditID(a.r.ID), a.n, fmt.Appendf(nil, "%d", a.taken))
+		return a.s.Post(a.head.Instance, llm.CreditID(a.r.ID), a.n, fmt.Appendf(nil, "%d", a.taken))
 	}
 	return nil
 }

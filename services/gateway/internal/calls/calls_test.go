@@ -1,0 +1,310 @@
+package calls_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+const (
+	path = "/api/v1/calls"
+	echo = `{"kind":"tool.echo","args":{"text":"hi"}}`
+)
+
+// TestOutcomes: each way in which a call ends has its status, its code and its ids.
+func TestOutcomes(t *testing.T) {
+	for name, c := range map[string]struct {
+		execute func(c *edgetest.Call)
+		status  int
+		code    string
+		retry   string
+	}{
+		"succeeds": {nil, 200, "", ""},
+		"without output": {func(c *edgetest.Call) {
+			c.End(edgetest.Executor, contract.Effect{Status: contract.Succeeded}, nil, contract.Allow, contract.ReasonRuleScopedCall)
+		}, 200, "", ""},
+		"invalid input":   {func(c *edgetest.Call) { c.Fail(contract.Failed, "invalid_input", "text: too long") }, 400, "invalid_input", ""},
+		"not found":       {func(c *edgetest.Call) { c.Fail(contract.Failed, "not_found", "gone") }, 404, "not_found", ""},
+		"conflict":        {func(c *edgetest.Call) { c.Fail(contract.Failed, "conflict", "taken") }, 409, "conflict", ""},
+		"no sandbox":      {func(c *edgetest.Call) { c.Fail(contract.Failed, "sandbox_unavailable", "none") }, 503, "sandbox_unavailable", ""},
+		"a tool's own":    {func(c *edgetest.Call) { c.Fail(contract.Failed, "exit_1", "exit status 1") }, 502, "exit_1", ""},
+		"internal":        {func(c *edgetest.Call) { c.Fail(contract.Failed, "internal", "a bug") }, 500, "internal", ""},
+		"timed out":       {func(c *edgetest.Call) { c.Fail(contract.TimedOut, "timed_out", "too slow") }, 504, "timed_out", ""},
+		"cancelled":       {func(c *edgetest.Call) { c.Fail(contract.Cancelled, "cancelled", "no more") }, 499, "cancelled", ""},
+		"frozen":          {func(c *edgetest.Call) { c.Fail(contract.Cancelled, "system_frozen", "frozen") }, 503, "system_frozen", "2"},
+		"expired":         {func(c *edgetest.Call) { c.Fail(contract.Expired, "expired", "late") }, 503, "expired", "2"},
+		"unknown":         {func(c *edgetest.Call) { c.Fail(contract.Unknown, "unknown", "crashed") }, 500, "unknown", ""},
+		"dead lettered":   {func(c *edgetest.Call) { c.Fail(contract.DeadLettered, "dead_lettered", "again and again") }, 500, "dead_lettered", ""},
+		"denied":          {func(c *edgetest.Call) { c.Deny(contract.ReasonPolicyViolation) }, 403, "denied", ""},
+		"breaks a schema": {func(c *edgetest.Call) { c.Deny(contract.ReasonSchemaViolation) }, 400, "denied", ""},
+		"a bundle's own":  {func(c *edgetest.Call) { c.Deny("OUR_RULE") }, 403, "denied", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := edgetest.New(t, gateway.Config{}, "tool.echo")
+			m.Execute = c.execute
+			r := m.Do("POST", path, m.Token("alice", token.Tools), echo)
+			if r.Code != c.status || r.Error() != c.code || r.Header().Get("Retry-After") != c.retry {
+				t.Fatalf("%d %s, Retry-After %q: %s", r.Code, r.Error(), r.Header().Get("Retry-After"), r.Body)
+			}
+			call := r.Header().Get("X-Binnacle-Call-Id")
+			if got := m.Events(call); !slices.Equal(got, []string{contract.EventCallProposed, contract.EventEffectRecorded}) {
+				t.Error("the ledger holds", got)
+			}
+			if r.Header().Get("X-Binnacle-Receipt-Id") != contract.IDReceipt+call || r.Header().Get("X-Binnacle-Decision-Id") != contract.IDDecision+call || r.Header().Get("X-Binnacle-Verdict") == "" {
+				t.Error("headers", r.Header())
+			}
+			if e, ok := r.Doc["error"].(map[string]any); ok && (e["call_id"] != call || e["receipt_id"] != contract.IDReceipt+call) {
+				t.Error("the error names", e)
+			}
+			if c.status == 200 && r.Doc["call_id"] != call {
+				t.Error("the response names", r.Doc)
+			}
+		})
+	}
+}
+
+// TestPointers: an argument that breaks the tool's schema, or that the executor's
+// error names, is named by its place in the request.
+func TestPointers(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.echo")
+	who := m.Token("alice", token.Tools)
+	m.Execute = func(c *edgetest.Call) { c.Deny(contract.ReasonSchemaViolation) }
+	if r := m.Do("POST", path, who, `{"kind":"tool.echo","args":{"text":7}}`); r.Param() != "/args/text" || !strings.Contains(r.Body.String(), "type") {
+		t.Error(r.Body)
+	}
+	if r := m.Do("POST", "/api/v1/packs/echo", who, `{"text":7}`); r.Param() != "/text" {
+		t.Error(r.Body)
+	}
+	m.Execute = func(c *edgetest.Call) { c.Fail(contract.Failed, "invalid_input", "text/2/x: wrong") }
+	if r := m.Do("POST", path, who, echo); r.Param() != "/args/text/2/x" {
+		t.Error(r.Body)
+	}
+	m.Execute = func(c *edgetest.Call) {
+		c.Fail(contract.Failed, "invalid_input", "other: not an argument that was given")
+	}
+	if r := m.Do("POST", path, who, echo); r.Param() != "" {
+		t.Error(r.Body)
+	}
+}
+
+// TestApproval: a call that waits for people is accepted for callers who do not
+// wait, and for others when their time is over; its state can be read meanwhile.
+func TestApproval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.echo")
+		var waits *edgetest.Call
+		m.Execute = func(c *edgetest.Call) { waits = c; c.Escalate() }
+		alice, audit := m.Token("alice", token.Tools), m.Token("mallory", token.Tools)
+		r := m.Do("POST", path, alice, echo, "Prefer: respond-async")
+		if r.Code != http.StatusAccepted || r.Doc["status"] != "pending_approval" || r.Header().Get("X-Binnacle-Verdict") != contract.Escalate {
+			t.Fatal(r.Code, r.Body)
+		}
+		at := r.Header().Get("Location")
+		if s := m.Do("GET", at, alice, ""); s.Doc["status"] != "pending_approval" || s.Header().Get("Retry-After") == "" {
+			t.Error(s.Body)
+		}
+		if s := m.Do("GET", at, audit, ""); s.Code != http.StatusNotFound {
+			t.Error("another principal reads the state:", s.Body)
+		}
+		waits.Succeed([]byte(`{"text":"yes"}`))
+		s := m.Do("GET", at, m.Token("auditor", token.Audit), "")
+		if out, _ := json.Marshal(s.Doc["output"]); s.Doc["status"] != contract.Succeeded || string(out) != `{"text":"yes"}` {
+			t.Error(s.Body)
+		}
+		began := time.Now()
+		if r := m.Do("POST", path, alice, echo, "X-Binnacle-Timeout: 7"); r.Code != http.StatusAccepted || time.Since(began) != 12*time.Second {
+			t.Error(r.Code, time.Since(began))
+		}
+	})
+}
+
+// TestStates: the state of a call follows its newest event.
+func TestStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.echo")
+		var c *edgetest.Call
+		m.Execute = func(x *edgetest.Call) { c = x }
+		alice := m.Token("alice", token.Tools)
+		if r := m.Do("POST", path, alice, echo, "X-Binnacle-Timeout: 1"); r.Code != http.StatusGatewayTimeout || r.Error() != "outcome_pending" {
+			t.Fatal(r.Code, r.Body)
+		}
+		state := func(want string) {
+			t.Helper()
+			if r := m.Do("GET", path+"/"+c.ID, alice, ""); r.Doc["status"] != want {
+				t.Errorf("%s, want %s", r.Body, want)
+			}
+		}
+		state("proposed")
+		m.Record("policy", contract.EventAllowed, c.Proposal.Session, []byte(`{"decision":{"intent":{"executor":"session-runner"}}}`), c.Proposal)
+		state("allowed")
+		m.Record(edgetest.Executor, contract.EventEffectStarted, c.Proposal.Session, []byte("{}"), c.Proposal)
+		state("running")
+		c.Fail(contract.Failed, "exit_1", "exit status 1")
+		state(contract.Failed)
+		if r := m.Do("GET", path+"/c-none", alice, ""); r.Code != http.StatusNotFound {
+			t.Error(r.Code)
+		}
+	})
+}
+
+// TestIdempotency: a key names one call, whether the first request is over, under way
+// or waits for people; another call under it is refused.
+func TestIdempotency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.echo", "tool.other")
+		alice := m.Token("alice", token.Tools)
+		n := 0
+		var first *edgetest.Call
+		m.Execute = func(c *edgetest.Call) { first, n = c, n+1; c.Succeed(c.Args) }
+		key := "Idempotency-Key: k1"
+		a, b := m.Do("POST", path, alice, echo, key), m.Do("POST", path, alice, echo, key)
+		if n != 1 || !same(a, b) || a.Code != 200 {
+			t.Errorf("%d calls: %s %s", n, a.Body, b.Body)
+		}
+		for what, body := range map[string]string{"args": `{"kind":"tool.echo","args":{"text":"other"}}`, "kind": `{"kind":"tool.other","args":{"text":"hi"}}`} {
+			if r := m.Do("POST", path, alice, body, key); r.Code != http.StatusConflict || r.Error() != "idempotency_conflict" {
+				t.Error("other", what, r.Body)
+			}
+		}
+		if r := m.Do("POST", path, m.Token("bob", token.Tools), echo, key); r.Code != 200 || r.Doc["call_id"] == a.Doc["call_id"] {
+			t.Error("bob's key is alice's", r.Body)
+		}
+
+		// The first request is under way.
+		m.Execute = func(c *edgetest.Call) { first = c }
+		m.Queried()
+		done := make(chan *edgetest.Response, 2)
+		for range 2 {
+			go func() { done <- m.Do("POST", path, alice, echo, "Idempotency-Key: k2") }()
+			synctest.Wait()
+		}
+		queried := m.Queried()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if again := m.Queried(); len(again) != 0 {
+			t.Error("while calls were waited for, other services were queried:", again, "before", queried)
+		}
+		first.Succeed([]byte(`{"text":"late"}`))
+		if a, b := <-done, <-done; !same(a, b) || !strings.Contains(a.Body.String(), "late") {
+			t.Error(a.Body, b.Body)
+		}
+
+		// A call that ended denied did not start: the key begins another one.
+		m.Execute = func(c *edgetest.Call) { c.Deny(contract.ReasonPolicyViolation) }
+		denied := m.Do("POST", path, alice, echo, "Idempotency-Key: k3")
+		m.Execute = nil
+		if r := m.Do("POST", path, alice, echo, "Idempotency-Key: k3"); denied.Code != 403 || r.Code != 200 {
+			t.Error(denied.Body, r.Body)
+		}
+		if r := m.Do("POST", path, alice, echo, "Idempotency-Key: "+strings.Repeat("x", 129)); r.Code != 400 {
+			t.Error("a long key", r.Code)
+		}
+	})
+}
+
+// TestSameMoment: of two requests under one key at the same moment one call is made,
+// and both get its outcome, though audit's index has none of it yet.
+func TestSameMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.echo")
+		alice := m.Token("alice", token.Tools)
+		m.Answers["audit call"] = func(json.RawMessage) (any, error) { time.Sleep(time.Second); return nil, errNotFound }
+		var c *edgetest.Call
+		m.Execute = func(x *edgetest.Call) { c = x }
+		done := make(chan *edgetest.Response, 2)
+		for range 2 {
+			go func() { done <- m.Do("POST", path, alice, echo, "Idempotency-Key: k") }()
+		}
+		time.Sleep(5 * time.Second)
+		c.Succeed([]byte(`{"text":"once"}`))
+		if a, b := <-done, <-done; a.Code != 200 || !same(a, b) {
+			t.Error(a.Body, b.Body)
+		}
+	})
+}
+
+// TestCallerLeaves: a call whose caller leaves is cancelled, but for one that waits for
+// people.
+func TestCallerLeaves(t *testing.T) {
+	for name, escalated := range map[string]bool{"running": false, "escalated": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := edgetest.New(t, gateway.Config{}, "tool.echo")
+				var c *edgetest.Call
+				m.Execute = func(x *edgetest.Call) {
+					if c = x; escalated {
+						c.Escalate()
+					}
+				}
+				ctx, leave := context.WithCancel(t.Context())
+				go func() { time.Sleep(time.Second); leave() }()
+				m.DoIn(ctx, "POST", path, m.Token("alice", token.Tools), echo)
+				synctest.Wait()
+				if got := slices.Contains(m.Events(c.ID), contract.EventCancelRequested); got == escalated {
+					t.Errorf("cancelled: %t; %v", got, m.Events(c.ID))
+				}
+			})
+		})
+	}
+}
+
+// TestHeaders: what a request's headers say of a call is in its proposal, and what is
+// malformed is refused or left out.
+func TestHeaders(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.echo")
+	var c *edgetest.Call
+	m.Execute = func(x *edgetest.Call) { c = x; x.Succeed(x.Args) }
+	alice := m.Token("alice", token.Tools)
+	const span = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	r := m.Do("POST", path, alice, echo, "Traceparent: "+span, "X-Binnacle-On-Behalf-Of: carol", "X-Binnacle-Delegation: g-1", "X-Binnacle-Session: s-notes")
+	if r.Code != 200 || c.Proposal.TraceCtx != span || c.OnBehalfOf != "carol" || c.Delegation != "g-1" || c.SessionName != "s-notes" || c.Proposal.Session != contract.SessionID(edgetest.Tenant, "alice", "s-notes") {
+		t.Errorf("%d %+v %+v", r.Code, c.Call, c.Proposal)
+	}
+	if r.Header().Get("X-Binnacle-Session") != "s-notes" || r.Header().Get("X-Binnacle-Session-Id") != c.Proposal.Session {
+		t.Error(r.Header())
+	}
+	if m.Do("POST", path, alice, echo, "Traceparent: nonsense"); c.Proposal.TraceCtx != "" {
+		t.Error("a malformed trace context was taken:", c.Proposal.TraceCtx)
+	}
+	for _, h := range []string{"X-Binnacle-Timeout: 0", "X-Binnacle-Timeout: 601", "X-Binnacle-Timeout: soon", "X-Binnacle-On-Behalf-Of: " + strings.Repeat("x", 129),
+		"X-Binnacle-Delegation: " + strings.Repeat("x", 129), "X-Binnacle-Session: notes"} {
+		if r := m.Do("POST", path, alice, echo, h); r.Code != 400 || r.Param() == "" {
+			t.Errorf("%.40s: %d %s", h, r.Code, r.Body)
+		}
+	}
+}
+
+// TestJudgement: the session that a judge is to read is resolved; another principal's
+// is refused by policy, which the proposal lets it do.
+func TestJudgement(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "judge.score")
+	m.Answers["audit makers"] = map[string]string{}
+	var c *edgetest.Call
+	m.Execute = func(x *edgetest.Call) { c = x; x.Succeed([]byte(`{}`)) }
+	own := contract.SessionID(edgetest.Tenant, "alice", "s-notes")
+	if r := m.Do("POST", "/api/v1/judgements", m.Token("alice", token.Judge), `{"session":"s-notes","rubric":"x"}`); r.Code != 200 || !strings.Contains(string(c.Args), own) {
+		t.Error(r.Body, string(c.Args))
+	}
+	if r := m.Do("POST", "/api/v1/judgements", m.Token("bob", token.Judge), `{"session":"`+own+`","rubric":"x"}`); r.Code != 200 || c.Requested == "" {
+		t.Error("bob reads alice's session:", r.Body, c.Requested)
+	}
+}
+
+var errNotFound = errors.New("not found: no such call")
+
+// same reports whether two responses are to one call.
+func same(a, b *edgetest.Response) bool {
+	return a.Doc["call_id"] == b.Doc["call_id"] && reflect.DeepEqual(a.Doc["output"], b.Doc["output"])
+}

@@ -1,0 +1,406 @@
+// Package edgetest gives tests of the gateway's APIs a whole gateway over a ledger in
+// memory, without a server: policy and the executors are functions of the test. It is
+// for tests alone.
+package edgetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/tracing"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// Tenant of the mesh, and the executor of its tools.
+const (
+	Tenant   = "t"
+	Executor = "session-runner"
+)
+
+// Call is a call that was proposed, as a test's executor sees it.
+type Call struct {
+	contract.Call
+	Proposal *contract.Event
+	Args     []byte
+	mesh     *Mesh
+}
+
+// Mesh is a gateway, its ledger, and what a test puts in the place of the other
+// services. It is safe for concurrent use once it serves requests.
+type Mesh struct {
+	testing.TB
+	Ledger  *Ledger
+	Service *gateway.Service
+
+	// Execute is called with each proposal, in the goroutine that appends it; nil: each
+	// call succeeds with its args as output.
+	Execute func(c *Call)
+	// Answers are the responses of other services, by "service verb": a value, or a
+	// func(args json.RawMessage) (any, error).
+	Answers map[string]any
+
+	handler http.Handler
+	seed    []byte
+	mu      sync.Mutex
+	queried []string
+	posted  []string
+	streams map[string]*Stream
+}
+
+// Ledger is a ledger in memory that reports what is appended.
+type Ledger struct {
+	memlog.Log
+	appended func(eventlog.Entry)
+}
+
+// Append implements eventlog.Log.
+func (l *Ledger) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
+	before := l.Size()
+	seq, err := l.Log.Append(ctx, subject, id, data)
+	if err == nil && seq > before {
+		l.appended(eventlog.Entry{Seq: seq, Subject: subject, Data: data})
+	}
+	return seq, err
+}
+
+// New makes a mesh whose catalog holds the tools named.
+func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
+	m := &Mesh{TB: t, seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{}, streams: map[string]*Stream{}}
+	m.Ledger = &Ledger{appended: m.appended}
+	cfg.TokenKey, _ = ed25519.NewKeyFromSeed(m.seed).Public().(ed25519.PublicKey)
+	env := &run.Env{Tenant: Tenant, Service: "gateway", Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
+		Emit: &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: "gateway/gw1", Now: time.Now}, Blobs: &blob.Store{Tenant: Tenant},
+		Log: slog.New(slog.DiscardHandler)}
+	var err error
+	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Services: m, Open: m.open, Post: m.post}); err != nil {
+		t.Fatal(err)
+	}
+	m.handler = m.Service.Handler()
+	for _, kind := range tools {
+		m.Register(kind)
+	}
+	return m
+}
+
+// Register puts a tool into the catalog that takes and gives objects of text.
+func (m *Mesh) Register(kind string) {
+	m.Helper()
+	tool := &contract.Tool{Kind: kind, Tool: strings.TrimPrefix(kind, "tool."), Executor: Executor, Version: "1", Description: "a tool",
+		InputSchema:  []byte(`{"additionalProperties":false,"properties":{"text":{"type":"string"}},"type":"object"}`),
+		OutputSchema: []byte(`{"properties":{"text":{"type":"string"}},"type":"object"}`)}
+	m.Record(Executor, contract.EventToolRegistered, "-", contract.Bytes(tool), nil)
+}
+
+// Record appends an event as a service does; the caller and the call are those of
+// cause.
+func (m *Mesh) Record(service, name, key string, doc []byte, cause *contract.Event) *contract.Event {
+	m.Helper()
+	by := &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: service + "/" + service[:2] + "1", Now: time.Now}
+	e := by.New(name, key, doc, cause)
+	if _, err := by.Append(context.Background(), e); err != nil {
+		m.Fatal(err)
+	}
+	return e
+}
+
+// read are the events that a gateway's readers receive, beside those of policy.
+var read = []string{contract.EventEffectRecorded, contract.EventToolRegistered, contract.EventToolRetired}
+
+// appended is what a ledger's readers do.
+func (m *Mesh) appended(en eventlog.Entry) {
+	e, err := eventlog.Open(en)
+	if err != nil {
+		m.Error(err)
+		return
+	}
+	if e.Service() == "policy" || slices.Contains(read, e.Name) {
+		if err := m.Service.Deliver(en); err != nil {
+			m.Error(err)
+		}
+	}
+	if e.Name != contract.EventCallProposed {
+		return
+	}
+	c := &Call{Proposal: e, mesh: m}
+	if err := contract.Decode(e.Data, &c.Call); err != nil {
+		m.Error(err)
+		return
+	}
+	if c.Args, err = (&blob.Store{}).Open(context.Background(), &c.Call.Args); err != nil {
+		m.Error(err)
+		return
+	}
+	if m.Execute == nil {
+		c.Succeed(c.Args)
+		return
+	}
+	m.Execute(c)
+}
+
+// Succeed ends the call with an output.
+func (c *Call) Succeed(output []byte) {
+	content, _ := blob.Refer(output, "application/json")
+	c.End(Executor, contract.Effect{Status: contract.Succeeded, OutputDigest: content.Commitment}, &content, contract.Allow, contract.ReasonRuleScopedCall)
+}
+
+// Fail ends the call with an error of its executor.
+func (c *Call) Fail(status, code, message string) {
+	c.End(Executor, contract.Effect{Status: status, ErrorCode: code, ErrorMessage: message}, nil, contract.Allow, contract.ReasonRuleScopedCall)
+}
+
+// Deny ends the call as policy does.
+func (c *Call) Deny(reason string) {
+	c.End("policy", contract.Effect{Status: contract.Denied}, nil, contract.Deny, reason)
+}
+
+// End records an outcome.
+func (c *Call) End(service string, eff contract.Effect, output *contract.Content, verdict, reason string) {
+	eff.CallID, eff.Tool, eff.EffectType, eff.Instance = c.ID, c.Tool, c.Kind, service[:2]+"1"
+	rec := contract.Recorded{Effect: eff, Output: output}
+	rec.Receipt.ID, rec.Receipt.CallID, rec.Receipt.DecisionID = contract.IDReceipt+c.ID, c.ID, contract.IDDecision+c.ID
+	rec.Receipt.Verdict, rec.Receipt.ReasonCode, rec.Receipt.ArgsDigest = verdict, reason, c.Call.Args.Commitment
+	c.mesh.Record(service, contract.EventEffectRecorded, c.Proposal.Session, contract.Bytes(&rec), c.Proposal)
+}
+
+// Escalate lets the call wait for people.
+func (c *Call) Escalate() {
+	x := contract.Escalated{Call: c.Call, Expires: "2099-01-01T00:00:00.000Z"}
+	x.Decision.ID, x.Decision.ReasonCode, x.Decision.Facts = contract.IDDecision+c.ID, contract.ReasonApprovalRequired, []byte("{}")
+	c.mesh.Record("policy", contract.EventEscalated, c.Proposal.Session, contract.Bytes(&x), c.Proposal)
+}
+
+// Ask implements the queries of other services: audit's index of calls is read from
+// the ledger, everything else from Answers.
+func (m *Mesh) Ask(_ context.Context, service, verb string, args, out any) error {
+	raw, err := json.Marshal(args)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.queried = append(m.queried, service+" "+verb)
+	answer, known := m.Answers[service+" "+verb]
+	m.mu.Unlock()
+	if f, ok := answer.(func(json.RawMessage) (any, error)); ok {
+		answer, err = f(raw)
+	} else if !known && service == "audit" {
+		answer, err = m.index(verb, raw)
+	} else if !known {
+		err = fmt.Errorf("service %s has no running instance", service)
+	}
+	if err != nil {
+		return fmt.Errorf("ask %s %s: %w", service, verb, err)
+	}
+	doc, err := json.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(doc, out)
+}
+
+// AskStream implements the queries of other services; none of them responds.
+func (m *Mesh) AskStream(_ context.Context, service, _ string, _ any) (*transient.Stream, error) {
+	return nil, fmt.Errorf("service %s has no running instance", service)
+}
+
+// Queried lists the queries since the last call.
+func (m *Mesh) Queried() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := m.queried
+	m.queried = nil
+	return out
+}
+
+// index answers audit's queries for the events of a call.
+func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
+	var q struct {
+		CallID string `json:"call_id"`
+	}
+	if err := json.Unmarshal(raw, &q); err != nil {
+		return nil, err
+	}
+	names := map[string][]string{"proposal": {contract.EventCallProposed}, "decision": {contract.EventAllowed}, "late_report": {contract.EventOutcomeReported},
+		"call": {contract.EventCallProposed, contract.EventEscalated, contract.EventAllowed, contract.EventEffectStarted, contract.EventEffectRecorded}}[verb]
+	var found json.RawMessage
+	for en := range m.Ledger.Scan(context.Background(), "evt.>", 1) {
+		e, err := eventlog.Open(en)
+		if err != nil || e.CallID != q.CallID {
+			continue
+		}
+		for _, name := range names {
+			if e.Name == name {
+				found = en.Data
+			}
+		}
+	}
+	if found == nil {
+		return nil, errors.New("not found: no such call")
+	}
+	return found, nil
+}
+
+// Stream is the frames of one call, which a test's executor sends. It is a frame
+// stream of the llmapi.
+type Stream struct {
+	wake chan struct{}
+	mu   sync.Mutex
+	sent []transient.Frame
+	gap  error
+}
+
+// Wake implements llmapi.Frames.
+func (s *Stream) Wake() <-chan struct{} { return s.wake }
+
+// Try implements llmapi.Frames.
+func (s *Stream) Try() (f transient.Frame, ok bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.sent) > 0 {
+		f, s.sent = s.sent[0], s.sent[1:]
+		return f, true, nil
+	}
+	return f, false, s.gap
+}
+
+// Close implements llmapi.Frames.
+func (s *Stream) Close() {}
+
+func (s *Stream) put(f *transient.Frame, gap error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gap = gap; f != nil {
+		s.sent = append(s.sent, *f)
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (m *Mesh) open(call, _ string) llmapi.Frames {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := &Stream{wake: make(chan struct{}, 1)}
+	m.streams[call] = s
+	return s
+}
+
+func (m *Mesh) post(_, id string, _ int64, data []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.posted = append(m.posted, id+" "+string(data))
+	return nil
+}
+
+// Posted lists what the gateway posted, "id data".
+func (m *Mesh) Posted() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.posted)
+}
+
+func (c *Call) stream() *Stream {
+	c.mesh.mu.Lock()
+	defer c.mesh.mu.Unlock()
+	return c.mesh.streams[c.ID]
+}
+
+// Send sends a frame of the call's response.
+func (c *Call) Send(f llm.Frame) {
+	b, err := f.Append(nil)
+	if err != nil {
+		c.mesh.Error(err)
+	}
+	c.stream().put(&transient.Frame{Kind: transient.Data, Data: b}, nil)
+}
+
+// Lose breaks the stream of frames.
+func (c *Call) Lose() { c.stream().put(nil, transient.ErrGap) }
+
+// Token mints a bearer token.
+func (m *Mesh) Token(actor string, scopes ...string) string {
+	m.Helper()
+	raw, err := token.Mint(m.seed, Tenant, actor, "-", scopes, time.Now(), time.Hour)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return raw
+}
+
+// Response is what a request came to.
+type Response struct {
+	*httptest.ResponseRecorder
+	Doc map[string]any // the body, where it is one JSON object
+}
+
+// Error is the code of the error in the body, or "".
+func (r *Response) Error() string { return r.errorMember("code") }
+
+// Param is what the error in the body names as wrong, or "".
+func (r *Response) Param() string { return r.errorMember("param") }
+
+func (r *Response) errorMember(name string) string {
+	e, _ := r.Doc["error"].(map[string]any)
+	v, _ := e[name].(string)
+	return v
+}
+
+// Do sends a request with a bearer token and headers, "Name: value".
+func (m *Mesh) Do(method, path, bearer, body string, headers ...string) *Response {
+	m.Helper()
+	return m.DoIn(context.Background(), method, path, bearer, body, headers...)
+}
+
+// DoIn is Do with the context of the request: its end is the caller's leaving.
+func (m *Mesh) DoIn(ctx context.Context, method, path, bearer, body string, headers ...string) *Response {
+	m.Helper()
+	var in io.Reader
+	if body != "" {
+		in = strings.NewReader(body)
+	}
+	req := httptest.NewRequestWithContext(ctx, method, path, in)
+	if bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		req.Header.Set(name, value)
+	}
+	r := &Response{ResponseRecorder: httptest.NewRecorder()}
+	m.handler.ServeHTTP(r.ResponseRecorder, req)
+	_ = json.NewDecoder(bytes.NewReader(r.Body.Bytes())).Decode(&r.Doc)
+	return r
+}
+
+// Events lists the names of a call's events in the order of the ledger.
+func (m *Mesh) Events(call string) (names []string) {
+	for en := range m.Ledger.Scan(context.Background(), "evt.>", 1) {
+		if e, err := eventlog.Open(en); err == nil && e.CallID == call {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}

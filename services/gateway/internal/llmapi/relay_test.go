@@ -1,0 +1,267 @@
+package llmapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+const (
+	chat   = `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`
+	stream = `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"stream":true}`
+	events = "text/event-stream"
+)
+
+func head(status int, media string) *llm.Head {
+	return &llm.Head{Status: status, Headers: map[string]string{"Content-Type": media}, Instance: "ll1"}
+}
+
+// answered ends a call after n frames.
+func answered(c *edgetest.Call, n int64) {
+	out, _ := blob.Refer([]byte(`{"id":"resp_1"}`), "application/json")
+	c.End("llm-router", contract.Effect{Status: contract.Succeeded, Frames: n}, &out, contract.Allow, contract.ReasonRuleScopedCall)
+}
+
+// failed ends a call after n frames with an error.
+func failed(c *edgetest.Call, n int64, code string) {
+	c.End("llm-router", contract.Effect{Status: contract.Failed, Frames: n, ErrorCode: code, ErrorMessage: "no luck"}, nil, contract.Allow, contract.ReasonRuleScopedCall)
+}
+
+// TestRelay: what callers receive for the frames and the outcome of a call.
+func TestRelay(t *testing.T) {
+	for name, c := range map[string]struct {
+		path, body string
+		do         func(c *edgetest.Call)
+		status     int
+		want       string // of the body
+		never      string
+		took       time.Duration
+	}{
+		"plain": {"/v1/chat/completions", chat, func(c *edgetest.Call) {
+			c.Send(llm.Frame{Head: head(200, "application/json"), Data: []byte(`{"a"`)})
+			c.Send(llm.Frame{Data: []byte(`:1}`)})
+			answered(c, 2)
+		}, 200, `{"a":1}`, "", 0},
+		"stream": {"/v1/chat/completions", stream, func(c *edgetest.Call) {
+			c.Send(llm.Frame{Head: head(200, events), Data: []byte("data: 1\n\n")})
+			c.Send(llm.Frame{Data: []byte("data: 2\n\n"), End: []byte("data: [DONE]\n\n")})
+			answered(c, 2)
+		}, 200, "data: 1\n\ndata: 2\n\ndata: [DONE]\n\n", "", 0},
+		"the end of a stream waits for its outcome": {"/v1/chat/completions", stream, func(c *edgetest.Call) {
+			c.Send(llm.Frame{Head: head(200, events), Data: []byte("data: 1\n\n"), End: []byte("data: [DONE]\n\n")})
+		}, 200, "data: 1\n\ndata: {\"error\":", "[DONE]", 10*time.Minute + 5*time.Second},
+		"stream fails midway": {"/v1/chat/completions", stream, func(c *edgetest.Call) {
+			c.Send(llm.Frame{Head: head(200, events), Data: []byte("data: 1\n\n"), End: []byte("data: [DONE]\n\n")})
+			failed(c, 1, "upstream")
+		}, 200, "data: 1\n\ndata: {\"error\":", "[DONE]", 0},
+		"stream of Anthropic's fails midway": {"/v1/messages", `{"model":"demo/echo","max_tokens":9,"messages":[{"role":"user","content":"hi"}],"stream":true}`, func(c *edgetest.Call) {
+			c.Send(llm.Frame{Head: head(200, events), Data: []byte("event: ping\n\n")})
+			failed(c, 1, "upstream")
+		}, 200, "event: ping\n\nevent: error\ndata: {\"error\":", "", 0},
+		"stream of a response fails midway": {"/v1/responses", `{"model":"demo/echo","input":"hi","stream":true}`, func(c *edgetest.Call) {
+			c.Send(llm.Frame{Head: head(200, events), Data: []byte("event: x\n\n")})
+			failed(c, 1, "upstream")
+		}, 200, "event: x\n\nevent: error\ndata: {\"call_id\":", "", 0},
+		"frames are lost": {"/v1/chat/completions", stream, func(c *edgetest.Call) {
+			c.Send(llm.Frame{Head: head(200, events), Data: []byte("data: 1\n\n")})
+			synctest.Wait()
+			c.Lose()
+		}, 200, "data: 1\n\ndata: {\"error\":", "", 0},
+		"a frame is missing at the end": {"/v1/chat/completions", chat, func(c *edgetest.Call) { answered(c, 1) }, http.StatusBadGateway, "stream_broken", "", 3 * time.Second},
+		"a provider's own error": {"/v1/chat/completions", chat, func(c *edgetest.Call) {
+			c.Send(llm.Frame{Head: head(429, "application/json"), Data: []byte(`{"error":{"message":"slow down"}}`)})
+			failed(c, 1, "rate_limited")
+		}, 429, `{"error":{"message":"slow down"}}`, "", 0},
+		"a fault in the words of the API": {"/v1/messages", `{"model":"demo/echo","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, func(c *edgetest.Call) {
+			h := head(404, "application/json")
+			h.Fault = &llm.Fault{Code: "model_not_found", Param: "/model", Message: "no such model"}
+			c.Send(llm.Frame{Head: h})
+			failed(c, 1, "model_not_found")
+		}, 404, `"type":"not_found_error"`, "", 0},
+		"denied":           {"/v1/chat/completions", chat, func(c *edgetest.Call) { c.Deny(contract.ReasonModelNotAllowed) }, 403, contract.ReasonModelNotAllowed, "", 0},
+		"no outcome":       {"/v1/chat/completions", chat, func(*edgetest.Call) {}, http.StatusGatewayTimeout, "outcome_pending", "", 10*time.Minute + 5*time.Second},
+		"waits for people": {"/v1/chat/completions", chat, func(c *edgetest.Call) { c.Escalate() }, http.StatusForbidden, "approval_pending", "", 90 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.messages", "llm.responses")
+				m.Execute = func(x *edgetest.Call) { go c.do(x) }
+				began := time.Now()
+				r := m.Do("POST", c.path, m.Token("alice", token.LLM), c.body)
+				if r.Code != c.status || time.Since(began) != c.took {
+					t.Errorf("%d after %s, want %d after %s", r.Code, time.Since(began), c.status, c.took)
+				}
+				if got := r.Body.String(); !strings.Contains(got, c.want) || c.never != "" && strings.Contains(got, c.never) {
+					t.Errorf("%s\nwant %s, never %q", got, c.want, c.never)
+				}
+				if r.Header().Get("X-Binnacle-Call-Id") == "" || r.Header().Get("X-Binnacle-Receipt-Id") == "" {
+					t.Error("headers", r.Header())
+				}
+			})
+		})
+	}
+}
+
+// TestCallerOfModelLeaves: what a model was asked for is cancelled when its caller
+// leaves, before the first frame and after it.
+func TestCallerOfModelLeaves(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := edgetest.New(t, gateway.Config{}, "llm.chat")
+			var c *edgetest.Call
+			m.Execute = func(x *edgetest.Call) {
+				if c = x; begun {
+					go c.Send(llm.Frame{Head: head(200, events), Data: []byte("data: 1\n\n")})
+				}
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			go func() { time.Sleep(time.Second); leave() }()
+			m.DoIn(ctx, "POST", "/v1/chat/completions", m.Token("alice", token.LLM), stream)
+			synctest.Wait()
+			if !slices.Contains(m.Events(c.ID), contract.EventCancelRequested) {
+				t.Error("begun", begun, m.Events(c.ID))
+			}
+		})
+	}
+}
+
+// TestSuspension: a stream ends with a reason, and its call is cancelled, when its
+// caller is suspended.
+func TestSuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "llm.chat")
+		var c *edgetest.Call
+		m.Execute = func(x *edgetest.Call) {
+			c = x
+			go func() {
+				c.Send(llm.Frame{Head: head(200, events), Data: []byte("data: 1\n\n")})
+				time.Sleep(time.Second)
+				m.Record("policy", contract.EventPrincipalSuspended, "alice", contract.Bytes(&policy.PrincipalSuspended{Principal: "alice", Reason: "x"}), nil)
+			}()
+		}
+		r := m.Do("POST", "/v1/chat/completions", m.Token("alice", token.LLM), stream)
+		if !strings.HasPrefix(r.Body.String(), "data: 1\n\ndata: {\"error\":") || !strings.Contains(r.Body.String(), contract.EventPrincipalSuspended) {
+			t.Error(r.Body)
+		}
+		if !slices.Contains(m.Events(c.ID), contract.EventCancelRequested) {
+			t.Error(m.Events(c.ID))
+		}
+	})
+}
+
+// TestCredit: an executor that sends much is given credit for what was written.
+func TestCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "llm.chat")
+		part := make([]byte, llm.Window/4)
+		var c *edgetest.Call
+		m.Execute = func(x *edgetest.Call) {
+			c = x
+			go func() {
+				for i := range 8 {
+					f := llm.Frame{Data: part}
+					if i == 0 {
+						f.Head = head(200, events)
+					}
+					c.Send(f)
+				}
+				answered(c, 8)
+			}()
+		}
+		if r := m.Do("POST", "/v1/chat/completions", m.Token("alice", token.LLM), stream); r.Body.Len() != 8*len(part) {
+			t.Error("received", r.Body.Len())
+		}
+		if got := m.Posted(); len(got) != 4 || !strings.HasPrefix(got[3], llm.CreditID(c.ID)+" ") {
+			t.Error("credit", got)
+		}
+	})
+}
+
+// TestRepeatedModel: a key that was used gets the first response again, unless that
+// was a stream or was deleted since.
+func TestRepeatedModel(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.responses")
+	n := 0
+	m.Execute = func(c *edgetest.Call) {
+		n++
+		go func() {
+			c.Send(llm.Frame{Head: head(200, "application/json"), Data: []byte(`{"id":"resp_1"}`)})
+			answered(c, 1)
+		}()
+	}
+	deleted := false
+	m.Answers["llm-router stored_response"] = func(json.RawMessage) (any, error) {
+		return llm.StoredResponse{Call: "c-1", Actor: "alice", Deleted: deleted}, nil
+	}
+	alice := m.Token("alice", token.LLM)
+	do := func(path, body, key string) *edgetest.Response {
+		return m.Do("POST", path, alice, body, "Idempotency-Key: "+key)
+	}
+	a, b := do("/v1/chat/completions", chat, "k1"), do("/v1/chat/completions", chat, "k1")
+	if n != 1 || a.Body.String() != b.Body.String() || b.Code != 200 {
+		t.Error(n, "calls", a.Body, b.Body)
+	}
+	if r := do("/v1/chat/completions", strings.Replace(chat, "hi", "ho", 1), "k1"); r.Code != http.StatusConflict {
+		t.Error("another request", r.Code, r.Body)
+	}
+	do("/v1/chat/completions", stream, "k2")
+	if r := do("/v1/chat/completions", stream, "k2"); r.Code != http.StatusConflict || !strings.Contains(r.Body.String(), "a stream cannot be repeated") {
+		t.Error("a stream", r.Code, r.Body)
+	}
+	const response = `{"model":"demo/echo","input":"hi"}`
+	if a, b := do("/v1/responses", response, "k3"), do("/v1/responses", response, "k3"); a.Code != 200 || a.Body.String() != b.Body.String() {
+		t.Error(a.Body, b.Body)
+	}
+	deleted = true
+	if r := do("/v1/responses", response, "k3"); r.Code != http.StatusNotFound {
+		t.Error("a deleted response", r.Code, r.Body)
+	}
+}
+
+// TestModelRequests: what a request's headers say of caching and of beta features is
+// in its call; the rest is refused.
+func TestModelRequests(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.messages")
+	var args llm.Args
+	m.Execute = func(c *edgetest.Call) {
+		args = llm.Args{}
+		if err := contract.Decode(c.Args, &args); err != nil {
+			t.Error(err)
+		}
+		c.Deny(contract.ReasonPolicyViolation)
+	}
+	alice := m.Token("alice", token.LLM)
+	const path = "/v1/chat/completions"
+	if m.Do("POST", path, alice, chat); args.Cache != "" || args.Capture != llm.CapturePlain || args.Model != "demo/echo" {
+		t.Errorf("%+v", args)
+	}
+	if m.Do("POST", path, alice, chat, "X-Binnacle-Cache: use"); args.Cache != "use" {
+		t.Error(args.Cache)
+	}
+	if m.Do("POST", path, alice, chat, "X-Binnacle-Cache: no"); args.Cache != "" {
+		t.Error(args.Cache)
+	}
+	if r := m.Do("POST", path, alice, chat, "X-Binnacle-Cache: maybe"); r.Code != 400 || r.Param() != "X-Binnacle-Cache" {
+		t.Error(r.Body)
+	}
+	many := strings.Repeat("b,", 40)
+	if m.Do("POST", "/v1/messages", alice, `{"model":"demo/echo","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, "Anthropic-Beta: one, two , ,"+strings.Repeat("x", 200)+","+many); !slices.Equal(args.Beta[:2], []string{"one", "two"}) || len(args.Beta) != 32 {
+		t.Error(args.Beta)
+	}
+	if r := m.Do("POST", "/api/v1/calls", alice, `{"kind":"llm.chat","args":{"model":7}}`); r.Param() != "/args/model" {
+		t.Error(r.Body)
+	}
+}
