@@ -1,0 +1,157 @@
+package apierr
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/accesslog"
+)
+
+func escalated() *Escalation {
+	x := &contract.Escalated{Expires: "2026-01-01T00:00:00.000Z"}
+	x.Decision.ID, x.Decision.ReasonCode = "d-c-1", contract.ReasonApprovalRequired
+	return &Escalation{CallID: "c-1", Doc: x}
+}
+
+// TestHandler: each error becomes a response with its status, code and headers, and
+// the access log names the same.
+func TestHandler(t *testing.T) {
+	auth := &Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_missing", Message: "send a token"}
+	for name, c := range map[string]struct {
+		err    error
+		status int
+		code   string
+		header string // that must be set
+		logged int    // the access log's status; 0: status
+	}{
+		"its own":         {fmt.Errorf("call: %w", BadRequest("/x", "want a y")), 400, "invalid_input", "", 0},
+		"not found":       {NotFound("no x"), 404, "not_found", "", 0},
+		"unavailable":     {Unavailable("the ledger does not answer"), 503, "unavailable", "Retry-After", 0},
+		"no credential":   {auth, 401, "token_missing", "WWW-Authenticate", 0},
+		"an escalation":   {escalated(), 403, "approval_pending", "Retry-After", 0},
+		"no such path":    {echo.ErrNotFound, 404, "not_found", "", 0},
+		"no such method":  {echo.ErrMethodNotAllowed, 405, "http_error", "", 0},
+		"anything else":   {errors.New("a bug"), 500, "internal", "", 0},
+		"the client left": {context.Canceled, 200, "cancelled", "", accesslog.StatusClientLeft},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec := httptest.NewRecorder()
+			ctx := echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), rec)
+			Handler(func() *slog.Logger { return slog.New(slog.DiscardHandler) })(c.err, ctx)
+			var doc struct{ Error struct{ Code, Message string } }
+			_ = json.Unmarshal(rec.Body.Bytes(), &doc)
+			if rec.Code != c.status || rec.Body.Len() > 0 && (doc.Error.Code != c.code || doc.Error.Message == "") {
+				t.Errorf("%d %s", rec.Code, rec.Body)
+			}
+			if c.header != "" && rec.Header().Get(c.header) == "" {
+				t.Error("headers", rec.Header())
+			}
+			want := c.status
+			if c.logged != 0 {
+				want = c.logged
+			}
+			if status, code := StatusAndCode(c.err); status != want || code != c.code {
+				t.Errorf("logged %d %s, want %d %s", status, code, want, c.code)
+			}
+		})
+	}
+	if status, code := StatusAndCode(nil); status != 200 || code != "" {
+		t.Error(status, code)
+	}
+}
+
+// TestCommitted: a response that has begun is not written to.
+func TestCommitted(t *testing.T) {
+	rec := httptest.NewRecorder()
+	ctx := echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), rec)
+	_ = ctx.String(200, "begun")
+	Handler(slog.Default)(errors.New("too late"), ctx)
+	if rec.Body.String() != "begun" {
+		t.Error(rec.Body)
+	}
+}
+
+// TestShapes: an error as each API spells it, as a document and as the last event of a
+// stream.
+func TestShapes(t *testing.T) {
+	e := &Error{Status: 429, Type: "rate_limit_error", Code: "denied", Message: "slow down", Param: "/x", Pointer: "/args/x", ReasonCode: "R", Hint: "wait", CallID: "c-1", DecisionID: "d-c-1", ReceiptID: "r-c-1"}
+	for kind, c := range map[string]struct{ doc, event string }{
+		llm.Chat: {`{"error":{"message":"slow down","type":"rate_limit_error","code":"denied","param":"/x","pointer":"/args/x","reason_code":"R","hint":"wait","call_id":"c-1","decision_id":"d-c-1","receipt_id":"r-c-1"}}`, "data: "},
+		llm.Messages: {`{"error":{"call_id":"c-1","code":"denied","decision_id":"d-c-1","hint":"wait","message":"slow down","param":"/x","pointer":"/args/x","reason_code":"R","receipt_id":"r-c-1","type":"rate_limit_error"},"request_id":"c-1","type":"error"}`,
+			"event: error\ndata: "},
+		llm.Responses: {`{"error":{"message":"slow down","type":"rate_limit_error","code":"denied","param":"/x","pointer":"/args/x","reason_code":"R","hint":"wait","call_id":"c-1","decision_id":"d-c-1","receipt_id":"r-c-1"}}`, "event: error\ndata: "},
+	} {
+		b, err := json.Marshal(e.Doc(kind))
+		if err != nil || string(b) != c.doc {
+			t.Errorf("%s: %s %v", kind, b, err)
+		}
+		event := string(e.Event(kind))
+		if !strings.HasPrefix(event, c.event) || !strings.HasSuffix(event, "\n\n") || !strings.Contains(event, "slow down") {
+			t.Errorf("%s: %q", kind, event)
+		}
+	}
+	for status, want := range map[int][2]string{400: {"invalid_request_error", "invalid_request_error"}, 401: {"authentication_error", "authentication_error"}, 403: {"permission_error", "permission_error"},
+		404: {"invalid_request_error", "not_found_error"}, 413: {"invalid_request_error", "request_too_large"}, 429: {"rate_limit_error", "rate_limit_error"}, 500: {"server_error", "api_error"},
+		503: {"server_error", "overloaded_error"}, 504: {"server_error", "timeout_error"}} {
+		if got := [2]string{TypeOf(status), anthropicType(status)}; got != want {
+			t.Errorf("%d: %v, want %v", status, got, want)
+		}
+	}
+}
+
+// TestBudgetRetry: a denial for a budget says when the budget is there again.
+func TestBudgetRetry(t *testing.T) {
+	r := &contract.Recorded{Decision: &contract.Decision{Time: "2026-01-01T00:00:00.000Z", Facts: []byte(`{"budget":{"retry_at":"2026-01-01T00:01:00.000Z"}}`)}}
+	r.Effect.Status, r.Receipt.ReasonCode = contract.Denied, contract.ReasonBudgetExceeded
+	if e := OfOutcome(r); e.RetryAfter != "61" || e.Status != http.StatusTooManyRequests || e.Type != "rate_limit_error" {
+		t.Errorf("%+v", e)
+	}
+	r.Decision.Facts = []byte(`{}`)
+	if e := OfOutcome(r); e.RetryAfter != "2" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// TestPointBy: the argument that a message of an executor names.
+func TestPointBy(t *testing.T) {
+	for _, c := range []struct{ kind, args, message, param, pointer string }{
+		{"tool.x", `{"text":"a"}`, "text: too long", "", "/args/text"},
+		{"tool.x", `{"text":"a"}`, "text/0/b: too long", "", "/args/text/0/b"},
+		{"tool.x", `{"text":"a"}`, "other: too long", "", ""},
+		{"tool.x", `{"text":"a"}`, "the text: too long", "", ""},
+		{"tool.x", `{"text":"a"}`, "too long", "", ""},
+		{"tool.x", `[`, "text: too long", "", ""},
+		{llm.Chat, `{}`, "/messages/0: no role", "/messages/0", ""},
+		{llm.Chat, `{}`, "messages: no role", "", ""},
+	} {
+		e := &Error{}
+		if e.PointBy(c.message, c.kind, []byte(c.args)); e.Param != c.param || e.Pointer != c.pointer {
+			t.Errorf("%s %s: %q %q", c.kind, c.message, e.Param, e.Pointer)
+		}
+	}
+}
+
+// TestBeneath: errors about args that are a request of their own move to where they
+// are in the body; others stay.
+func TestBeneath(t *testing.T) {
+	for param, want := range map[string]string{"/model": "/args/model", WholeBody: "/args", "limit": "limit", "": ""} {
+		var e *Error
+		if errors.As(Beneath("/args", BadRequest(param, "x")), &e); e.Param != want {
+			t.Errorf("%q: %q, want %q", param, e.Param, want)
+		}
+	}
+	if e := (&Error{Status: 404, Param: "/model"}); Beneath("/args", e) != error(e) || e.Param != "/model" {
+		t.Error(e.Param)
+	}
+}

@@ -1,0 +1,347 @@
+package auth
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	events "github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+const rawKey = contract.IDVirtualKey + "secret"
+
+// apply folds one event of policy in.
+func apply(t *testing.T, a *Authority, name string, doc canon.Document) {
+	t.Helper()
+	e := &contract.Event{Source: "policy/p1", Name: name, Time: contract.Time(time.Now()), Data: contract.Bytes(doc)}
+	if err := a.Apply(e); err != nil {
+		t.Fatal(name, err)
+	}
+}
+
+func aKey(expires string) *events.VirtualKeyCreated {
+	return &events.VirtualKeyCreated{ID: "k1", Actor: "alice", Maker: "root", Digest: DigestOf(rawKey), Scopes: []string{token.LLM}, Expires: expires}
+}
+
+// TestVirtualKeys: what makes a key usable, and each event that ends it.
+func TestVirtualKeys(t *testing.T) {
+	hour := contract.Time(time.Now().Add(time.Hour))
+	for name, c := range map[string]struct {
+		expires string
+		name    string
+		doc     canon.Document
+		err     error
+	}{
+		"made":                      {"", "", nil, nil},
+		"made for an hour":          {hour, "", nil, nil},
+		"expired":                   {contract.Time(time.Now().Add(-time.Hour)), "", nil, errKeyUnknown},
+		"revoked":                   {"", contract.EventVirtualKeyRevoked, &events.VirtualKeyRevoked{ID: "k1"}, errKeyUnknown},
+		"another revoked":           {"", contract.EventVirtualKeyRevoked, &events.VirtualKeyRevoked{ID: "k2"}, nil},
+		"consent withdrawn":         {"", contract.EventVirtualKeyConsentWithdrawn, &events.VirtualKeyConsentWithdrawn{ID: "k1", Principal: "alice"}, errKeyUnknown},
+		"consent of another":        {"", contract.EventVirtualKeyConsentWithdrawn, &events.VirtualKeyConsentWithdrawn{ID: "k1", Principal: "bob"}, nil},
+		"maker suspended":           {"", contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "root"}, errMaker},
+		"actor suspended":           {"", contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "alice"}, nil}, // see barred
+		"actor's credentials ended": {"", contract.EventTokenRevoked, &events.TokenRevoked{Principal: "alice", Before: hour}, errKeyUnknown},
+		"maker's credentials ended": {"", contract.EventTokenRevoked, &events.TokenRevoked{Principal: "root", Before: hour}, errKeyUnknown},
+		"another's ended":           {"", contract.EventTokenRevoked, &events.TokenRevoked{Principal: "bob", Before: hour}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &Authority{}
+			apply(t, a, contract.EventVirtualKeyCreated, aKey(c.expires))
+			if c.doc != nil {
+				apply(t, a, c.name, c.doc)
+			}
+			who, err := a.byKey(rawKey)
+			if !errors.Is(err, c.err) {
+				t.Error(err, "want", c.err)
+			}
+			if err == nil && (who.Actor != "alice" || who.Client != contract.KeyClient+"k1" || len(who.Scopes) != 1) {
+				t.Errorf("%+v", who)
+			}
+		})
+	}
+	if _, err := (&Authority{}).byKey("bk-other"); !errors.Is(err, errKeyUnknown) {
+		t.Error("an unknown key:", err)
+	}
+}
+
+// TestForeignEvents: nothing but policy's events changes authority.
+func TestForeignEvents(t *testing.T) {
+	a := &Authority{}
+	for _, e := range []*contract.Event{{Source: "audit/a1", Name: contract.EventPrincipalSuspended, Data: []byte(`{"principal":"alice","reason":""}`)},
+		{Source: "policy/p1", Name: contract.EventEscalated, Data: []byte("{}")}} {
+		if err := a.Apply(e); err != nil {
+			t.Error(err)
+		}
+	}
+	if a.barred("alice") {
+		t.Error("audit suspended a principal")
+	}
+	if err := a.Apply(&contract.Event{Source: "policy/p1", Name: contract.EventPrincipalSuspended, Data: []byte("[")}); err == nil {
+		t.Error("a broken event was passed over")
+	}
+}
+
+// TestSuspended: a suspension bars until it is lifted or the principal is registered.
+func TestSuspended(t *testing.T) {
+	a := &Authority{}
+	for _, lift := range []struct {
+		name string
+		doc  canon.Document
+	}{{contract.EventPrincipalResumed, &events.PrincipalResumed{Principal: "alice"}}, {contract.EventPrincipalRegistered, &events.PrincipalRegistered{Principal: "alice"}}} {
+		apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "alice"})
+		if !a.barred("alice") || a.barred("bob") {
+			t.Error("suspended: alice", a.barred("alice"), "bob", a.barred("bob"))
+		}
+		if apply(t, a, lift.name, lift.doc); a.barred("alice") {
+			t.Error("still suspended after", lift.name)
+		}
+	}
+}
+
+// TestGrants: an owner's grant lets a principal in until it expires, is taken back, or
+// the owner's own authority ends.
+func TestGrants(t *testing.T) {
+	now := time.Now()
+	session := contract.SessionID("t", "alice", "s-x")
+	hour := contract.Time(now.Add(time.Hour))
+	for name, c := range map[string]struct {
+		owner, expires string
+		name           string
+		doc            canon.Document
+		want           bool
+	}{
+		"granted":         {"alice", hour, "", nil, true},
+		"expired":         {"alice", contract.Time(now.Add(-time.Second)), "", nil, false},
+		"by no owner":     {"mallory", hour, "", nil, false},
+		"taken back":      {"alice", hour, contract.EventSessionGrantRevoked, &events.SessionGrantRevoked{Session: session, Principal: "bob"}, false},
+		"owner suspended": {"alice", hour, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "alice"}, false},
+		"owner ended":     {"alice", hour, contract.EventTokenRevoked, &events.TokenRevoked{Principal: "alice", Before: hour}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &Authority{}
+			apply(t, a, contract.EventSessionGranted, &events.SessionGranted{Session: session, Principal: "bob", Owner: c.owner, Expires: c.expires})
+			if c.doc != nil {
+				apply(t, a, c.name, c.doc)
+			}
+			if got := a.Lent("t", session, "bob", now); got != c.want {
+				t.Error(got)
+			}
+			if a.Lent("t", session, "carol", now) {
+				t.Error("carol is let in")
+			}
+		})
+	}
+}
+
+// TestWatch: a watched caller's context ends when its authority does, with the reason.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &Authority{}
+		issued := time.Now()
+		time.Sleep(time.Second)
+		who := func() *Caller { return &Caller{Actor: "alice", Token: "j1", issued: issued, Until: issued.Add(time.Hour)} }
+		for name, c := range map[string]struct {
+			expiry bool
+			after  time.Duration
+			name   string
+			doc    canon.Document
+			code   string
+			reason string
+		}{
+			"another's suspension": {true, time.Second, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "bob"}, "", ""},
+			"revoked":              {false, time.Second, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"}, "token_invalid", contract.ReasonCredentialRevoked},
+		} {
+			ctx, done := a.watch(t.Context(), who(), c.expiry)
+			time.Sleep(c.after)
+			apply(t, a, c.name, c.doc)
+			synctest.Wait()
+			var e *apierr.Error
+			if ended := errors.As(context.Cause(ctx), &e); ended != (c.code != "") || ended && (e.Code != c.code || e.ReasonCode != c.reason) {
+				t.Error(name, context.Cause(ctx))
+			}
+			done()
+		}
+		a = &Authority{}
+		ctx, done := a.watch(t.Context(), who(), true)
+		defer done()
+		forever, stop := a.watch(t.Context(), who(), false)
+		defer stop()
+		time.Sleep(2 * time.Hour)
+		if ctx.Err() == nil || forever.Err() != nil {
+			t.Error("after its end:", ctx.Err(), forever.Err())
+		}
+		suspended, stop2 := a.watch(t.Context(), &Caller{Actor: "alice", Token: "j2", issued: issued}, false)
+		defer stop2()
+		apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "alice"})
+		synctest.Wait()
+		var e *apierr.Error
+		if !errors.As(context.Cause(suspended), &e) || e.Code != contract.EventPrincipalSuspended {
+			t.Error(context.Cause(suspended))
+		}
+	})
+}
+
+// TestAwaitKey: it returns when the key arrives, and not before.
+func TestAwaitKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &Authority{}
+		go func() {
+			time.Sleep(time.Second)
+			apply(t, a, contract.EventPrincipalResumed, &events.PrincipalResumed{Principal: "x"})
+			time.Sleep(time.Second)
+			apply(t, a, contract.EventVirtualKeyCreated, aKey(""))
+		}()
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if a.AwaitKey(ctx, rawKey); time.Since(began) != 2*time.Second {
+			t.Error("after", time.Since(began))
+		}
+		short, cancel2 := context.WithTimeout(t.Context(), time.Second)
+		defer cancel2()
+		if a.AwaitKey(short, "bk-never"); short.Err() == nil {
+			t.Error("a key that nobody made is in force")
+		}
+	})
+}
+
+// TestDump: the dump is sorted, and holds each part of the view.
+func TestDump(t *testing.T) {
+	a := &Authority{}
+	hour := contract.Time(time.Now().Add(time.Hour))
+	apply(t, a, contract.EventVirtualKeyCreated, aKey(hour))
+	apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "bob"})
+	apply(t, a, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"})
+	apply(t, a, contract.EventTokenRevoked, &events.TokenRevoked{Principal: "carol", Before: hour})
+	apply(t, a, contract.EventSessionGranted, &events.SessionGranted{Session: "s-1", Principal: "bob", Owner: "alice", Expires: hour})
+	lines := strings.Split(strings.TrimSuffix(string(a.Dump()), "\n"), "\n")
+	if len(lines) != 5 {
+		t.Fatal(lines)
+	}
+	for i, want := range []string{`"actor":"alice"`, `"revoked_principal":"carol"`, `"session":"s-1"`, `"revoked_token":"j1"`, `"suspended":"bob"`} {
+		if !strings.Contains(lines[i], want) {
+			t.Errorf("line %d: %s, want %s", i, lines[i], want)
+		}
+	}
+}
+
+// gate is a gate that knows the ledger, and a function that mints tokens for it.
+func gate(t *testing.T) (*Gate, func(actor, client string, scopes ...string) string) {
+	seed := make([]byte, ed25519.SeedSize)
+	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
+	return &Gate{TokenKey: key, Tenant: "t", Authority: &Authority{}}, func(actor, client string, scopes ...string) string {
+		raw, err := token.Mint(seed, "t", actor, client, scopes, time.Now(), time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+}
+
+// TestVerify: tokens of this mesh are accepted, from the cache too, until what ends
+// them is on the ledger; others are not.
+func TestVerify(t *testing.T) {
+	g, mint := gate(t)
+	raw := mint("alice", "cli", token.Audit)
+	for range 2 {
+		who, err := g.Verify(raw)
+		if err != nil || who.Actor != "alice" || who.Client != "cli" || who.Token == "" {
+			t.Fatal(who, err)
+		}
+	}
+	if _, err := g.Verify(mint("alice", contract.KeyClient+"k1", token.Audit)); err == nil {
+		t.Error("a token passes for a virtual key")
+	}
+	for _, bad := range []string{"", "x", raw + "x", rawKey} {
+		if _, err := g.Verify(bad); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+	apply(t, g.Authority, contract.EventTokenRevoked, &events.TokenRevoked{Principal: "alice", Before: contract.Time(time.Now().Add(time.Minute))})
+	if _, err := g.Verify(raw); !errors.Is(err, errRevoked) {
+		t.Error("a revoked token in the cache:", err)
+	}
+	known := make(chan struct{})
+	g.Known = known
+	var e *apierr.Error
+	if _, err := g.Verify(mint("bob", "-", token.Audit)); !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable {
+		t.Error("before the ledger is read to its end:", err)
+	}
+	close(known)
+	if _, err := g.Verify(mint("bob", "-", token.Audit)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCacheIsBounded: more tokens than the cache holds are verified all the same.
+func TestCacheIsBounded(t *testing.T) {
+	g, mint := gate(t)
+	g.verifiedCount.Store(maxKnown)
+	if _, err := g.Verify(mint("alice", "-", token.Audit)); err != nil || g.verifiedCount.Load() != 0 {
+		t.Error(err, g.verifiedCount.Load())
+	}
+}
+
+// TestEnter: what a request must show before its handler runs.
+func TestEnter(t *testing.T) {
+	g, mint := gate(t)
+	apply(t, g.Authority, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "mallory"})
+	for name, c := range map[string]struct {
+		need         Need
+		method, path string
+		header       string
+		code         string // "": the handler runs
+	}{
+		"open":                       {Open, "GET", "/healthz", "", ""},
+		"no credential":              {Known, "GET", "/x", "", "token_missing"},
+		"another scheme":             {Known, "GET", "/x", "Basic YTpi", "token_missing"},
+		"a bad token":                {Known, "GET", "/x", "Bearer x", "token_invalid"},
+		"any token":                  {Known, "GET", "/x", "bearer " + mint("alice", "-", token.Health), ""},
+		"calls need one that allows": {Calling, "POST", "/x", "Bearer " + mint("alice", "-", token.Health, token.Audit, token.Cosign), "scope_missing"},
+		"calls":                      {Calling, "POST", "/x", "Bearer " + mint("alice", "-", token.Tools), ""},
+		"a scope":                    {Holds(token.Audit), "GET", "/x", "Bearer " + mint("alice", "-", token.Audit), ""},
+		"another scope":              {Holds(token.Audit), "GET", "/x", "Bearer " + mint("alice", "-", token.Tools), "scope_missing"},
+		"suspended, a query":         {Known, "GET", "/x", "Bearer " + mint("mallory", "-", token.Tools), contract.EventPrincipalSuspended},
+		"suspended, a call":          {Calling, "POST", "/x", "Bearer " + mint("mallory", "-", token.Tools), ""}, // policy denies it, for the record
+		"suspended, MCP":             {Calling, "POST", "/mcp", "Bearer " + mint("mallory", "-", token.Tools), contract.EventPrincipalSuspended},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := httptest.NewRequest(c.method, c.path, nil)
+			if c.header != "" {
+				req.Header.Set("Authorization", c.header)
+			}
+			ctx := echo.New().NewContext(req, httptest.NewRecorder())
+			ctx.SetPath(c.path)
+			ran := false
+			err := g.Enter(c.need, func(echo.Context) error { ran = true; return nil })(ctx)
+			var e *apierr.Error
+			if errors.As(err, &e); ran != (c.code == "") || e != nil && e.Code != c.code {
+				t.Errorf("ran: %t, %v; want %s", ran, err, c.code)
+			}
+		})
+	}
+}
+
+// TestCredential: where credentials are looked for.
+func TestCredential(t *testing.T) {
+	for _, c := range []struct{ name, value, want string }{
+		{"Authorization", "Bearer abc", "abc"}, {"Authorization", "bEARER  abc ", "abc"}, {"X-Api-Key", "abc", "abc"}, {"Authorization", "abc", ""}, {"Authorization", "Digest abc", ""},
+	} {
+		if got, ok := Credential(http.Header{http.CanonicalHeaderKey(c.name): {c.value}}); got != c.want || ok != (c.want != "") {
+			t.Errorf("%s: %s gives %q", c.name, c.value, got)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestProbe: two failures in a row are a loss, one response ends it, and for a while
+// after that the ledger is unsteady.
+func TestProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p Probe
+		down, probes := false, 0
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go p.Run(ctx, func(try context.Context) error {
+			probes++
+			if down {
+				<-try.Done()
+				return errors.New("no response")
+			}
+			return nil
+		})
+		time.Sleep(10 * time.Second)
+		if probes != 0 {
+			t.Error("nothing waits, and the ledger was probed", probes, "times")
+		}
+		done := p.Watch()
+		time.Sleep(time.Second)
+		if probes == 0 || p.Down() || p.Unsteady() {
+			t.Error(probes, p.Down(), p.Unsteady())
+		}
+		lost := p.Lost()
+		down = true
+		began := time.Now()
+		<-lost
+		if took := time.Since(began); took > 2*time.Second {
+			t.Error("the loss was noticed after", took)
+		}
+		if !p.Down() {
+			t.Error("lost, and not down")
+		}
+		done()
+		time.Sleep(10 * time.Second) // what is lost is probed though nothing waits
+		down = false
+		time.Sleep(time.Second)
+		if p.Down() || !p.Unsteady() {
+			t.Error("back:", p.Down(), p.Unsteady())
+		}
+		select {
+		case <-p.Lost():
+			t.Error("a call after the loss begins lost")
+		default:
+		}
+		if time.Sleep(settling); p.Unsteady() {
+			t.Error("still unsteady after", settling)
+		}
+	})
+}
+
+// TestOneMiss: a single probe without a response is no loss.
+func TestOneMiss(t *testing.T) {
+	var p Probe
+	lost := p.Lost()
+	for range 5 {
+		p.beat(false)
+		p.beat(true)
+	}
+	select {
+	case <-lost:
+		t.Error("lost")
+	default:
+	}
+	if p.Unsteady() {
+		t.Error("unsteady")
+	}
+}
