@@ -49,7 +49,9 @@ func TestHandler(t *testing.T) {
 			rec := httptest.NewRecorder()
 			ctx := echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), rec)
 			Handler(func() *slog.Logger { return slog.New(slog.DiscardHandler) })(c.err, ctx)
-			var doc struct{ Error struct{ Code, Message string } }
+			var doc struct {
+				Error struct{ Code, Message string }
+			}
 			_ = json.Unmarshal(rec.Body.Bytes(), &doc)
 			if rec.Code != c.status || rec.Body.Len() > 0 && (doc.Error.Code != c.code || doc.Error.Message == "") {
 				t.Errorf("%d %s", rec.Code, rec.Body)

@@ -152,7 +152,9 @@ func TestWatch(t *testing.T) {
 		a := &Authority{}
 		issued := time.Now()
 		time.Sleep(time.Second)
-		who := func() *Caller { return &Caller{Actor: "alice", Token: "j1", issued: issued, Until: issued.Add(time.Hour)} }
+		who := func() *Caller {
+			return &Caller{Actor: "alice", Token: "j1", issued: issued, Until: issued.Add(time.Hour)}
+		}
 		for name, c := range map[string]struct {
 			expiry bool
 			after  time.Duration
