@@ -1,6 +1,7 @@
-// Package blob keeps content that does not fit into an event. A blob is
-// named by its commitment; the server refuses a second write of a name, and
-// every reader checks what it got against the name.
+// Package blob stores content that does not fit into an event, as an object named by its
+// commitment. The server refuses a second write under a name, and every reader checks
+// the content against the name. An event refers to content by contract.Content, inline
+// or as an object.
 package blob
 
 import (
@@ -25,14 +26,14 @@ const MaxSize = 32 << 20
 // ErrTooLarge is returned for content above MaxSize.
 var ErrTooLarge = fmt.Errorf("content is larger than %d MiB", MaxSize>>20)
 
-// Store reads and writes content of one tenant.
+// Store reads and writes content of one tenant. It is safe for concurrent use.
 type Store struct {
-	Keys   Keys // opens what is encrypted; nil where the service may not
+	Keys   Keys // opens encrypted content; nil where the service may not
 	Conn   *bus.Conn
 	Tenant string
 }
 
-// shelf is where objects lie.
+// shelf is a stream and the first token of its subjects.
 type shelf struct{ stream, prefix string }
 
 var (
@@ -44,8 +45,9 @@ func (s *Store) subject(at shelf, commitment string, n int) string {
 	return fmt.Sprintf("%s.%s.payloads.%s.%d", at.prefix, s.Tenant, strings.TrimPrefix(commitment, "sha256:"), n)
 }
 
-// Commit makes a reference to content under a fresh salt. When it returns,
-// content too large for the event is stored.
+// Commit returns a reference to content under a fresh salt. Content that is too large
+// for an event is stored when Commit returns. Errors are ErrTooLarge and those of the
+// connection.
 func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
@@ -54,8 +56,8 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 	return c, s.Put(ctx, &c, object)
 }
 
-// Keep stores content beside the evidence, as an object whatever its size, which
-// goes by itself after ttl, at the earliest after a second. Kept returns it.
+// Keep stores content outside the evidence, always as an object. The object expires
+// after ttl, at the earliest after a second. Kept reads it.
 func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl time.Duration) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
@@ -65,8 +67,8 @@ func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl 
 	return c, s.put(ctx, cache, &c, object, jetstream.WithMsgTTL(max(ttl, time.Second)))
 }
 
-// Kept returns what Keep stored, checked against its commitment, or
-// contract.ErrErased.
+// Kept returns content that Keep stored, checked against its commitment, or
+// contract.ErrErased after it has expired.
 func (s *Store) Kept(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.object(ctx, cache, c)
 	if err != nil {
@@ -75,8 +77,8 @@ func (s *Store) Kept(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return c.Open(object)
 }
 
-// Refer makes a reference to content under a fresh salt, and the object that
-// must be Put for it; nil where the content lies in the reference.
+// Refer returns a reference to content under a fresh salt, and the object that must be
+// stored with Put; the object is nil if the content is inline in the reference.
 func Refer(content []byte, mediaType string) (c contract.Content, object []byte) {
 	salt := make([]byte, contract.SaltSize)
 	rand.Read(salt)
@@ -87,8 +89,8 @@ func Refer(content []byte, mediaType string) (c contract.Content, object []byte)
 	return c, object
 }
 
-// Withheld refers to content that is kept nowhere: the commitment stands under
-// a salt that only the returned object has, and the content counts as erased.
+// Withheld returns a reference to content that is not stored. Only the returned object
+// contains the salt, so without it the content counts as erased.
 func Withheld(content []byte, mediaType string) (c contract.Content, object []byte) {
 	salt := make([]byte, contract.SaltSize)
 	rand.Read(salt)
@@ -96,7 +98,8 @@ func Withheld(content []byte, mediaType string) (c contract.Content, object []by
 		contract.Object(salt, content)
 }
 
-// Put stores the object of a reference; nil needs no storing.
+// Put stores the object of a reference; a nil object needs no storing. It is durable on
+// return.
 func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) error {
 	return s.put(ctx, evidence, c, object)
 }
@@ -107,7 +110,7 @@ func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object [
 		_, err := s.Conn.JS.Publish(ctx, s.subject(at, c.Commitment, n), part, opts...)
 		var api *jetstream.APIError
 		if errors.As(err, &api) && api.ErrorCode == 10077 {
-			err = nil // the name is taken: it is this content, or readers will say so
+			err = nil // the name exists: it has this content, or readers detect the difference
 		}
 		if err != nil {
 			return fmt.Errorf("store content: %w", err)
@@ -116,7 +119,7 @@ func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object [
 	return nil
 }
 
-// Object returns the stored object, nil if it is gone.
+// Object returns the stored object, or nil if it is erased.
 func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return s.object(ctx, evidence, c)
 }
@@ -137,7 +140,8 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 		part := map[string]any{"last_by_subj": s.subject(at, c.Commitment, n)}
 		m, err := s.Conn.Get(ctx, at.stream, part)
 		if errors.Is(err, bus.ErrNotFound) && at == evidence {
-			// A replica may lag: what is gone is erased, so the leader is queried too.
+			// A replica may lag, so the leader is queried before an object counts as
+			// erased.
 			m, err = s.Conn.Fresh(ctx, at.stream, part)
 		}
 		if errors.Is(err, bus.ErrNotFound) {
@@ -151,8 +155,7 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 	return object, nil
 }
 
-// Open returns the content itself, checked against its commitment, or
-// contract.ErrErased.
+// Open returns the content, checked against its commitment, or contract.ErrErased.
 func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.Object(ctx, c)
 	if err != nil {
@@ -161,7 +164,7 @@ func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return s.OpenObject(ctx, c, object)
 }
 
-// OpenObject is Open with the stored object in hand.
+// OpenObject is Open for a caller that has the stored object.
 func (s *Store) OpenObject(ctx context.Context, c *contract.Content, object []byte) ([]byte, error) {
 	if c.Encryption != nil {
 		return s.unseal(ctx, c, object)

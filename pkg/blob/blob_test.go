@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestKeep: what is kept for a time goes by itself, and takes no evidence along.
+// TestKeep: a cached object expires, and evidence does not.
 func TestKeep(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1, Caches: true}})
 	s := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "t"}

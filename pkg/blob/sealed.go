@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Keys are the tenant's content keys. A key that was destroyed answers
+// Keys returns the tenant's content keys. For a destroyed key its methods return
 // contract.ErrErased.
 type Keys interface {
 	Current(ctx context.Context) (id string, key []byte, err error)
@@ -20,12 +20,12 @@ type Keys interface {
 }
 
 const (
-	algorithm = "A256GCM" // JOSE's name (RFC 7518, 5.1)
+	algorithm = "A256GCM" // name in JOSE (RFC 7518, section 5.1)
 	tagSize   = 16
 )
 
-// Seal refers to content encrypted under the tenant's current key, and returns
-// the object that must be Put for it; nil where it lies in the reference.
+// Seal returns a reference to content encrypted under the tenant's current key, and the
+// object that must be stored with Put; the object is nil if the ciphertext is inline.
 func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (contract.Content, []byte, error) {
 	if s.Keys == nil {
 		return contract.Content{}, nil, errors.New("this service holds no content keys")
@@ -71,7 +71,7 @@ func aead(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(b)
 }
 
-// unseal opens what Seal made. Content whose key is destroyed is erased.
+// unseal decrypts what Seal returned. Content whose key is destroyed is erased.
 func (s *Store) unseal(ctx context.Context, c *contract.Content, object []byte) ([]byte, error) {
 	if s.Keys == nil || c.Encryption.Algorithm != algorithm {
 		return nil, contract.ErrEncrypted

@@ -16,8 +16,7 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Dialer reaches a server: by URL, or in process. It is the only thing that
-// differs between topologies.
+// Dialer connects to a server: by URL, or in process. Topologies differ in nothing else.
 type Dialer struct {
 	URL    string
 	CA     string // file of the authority of the server's certificate; empty = the system's, where the URL says tls://
@@ -28,8 +27,8 @@ type Dialer struct {
 type Conn struct {
 	NC *nats.Conn
 	JS jetstream.JetStream
-	// Fatal receives the first error after which the service must not go on:
-	// a refused permission, which to the caller looks like a timeout.
+	// Fatal receives the first error after which the service must stop: a refused
+	// permission, which its caller would see as a timeout.
 	Fatal  chan error
 	prefix string
 
@@ -40,8 +39,8 @@ type Conn struct {
 	replicas map[string]replicas
 }
 
-// Connect dials as the nkey seed's identity. Service identities reach the
-// JetStream API under APIPrefix, the provisioning identity directly.
+// Connect connects under the identity of the nkey seed. Services reach the JetStream API
+// under APIPrefix, the provisioning identity directly.
 func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error) {
 	kp, err := nkeys.FromSeed(seed)
 	if err != nil {
@@ -92,8 +91,8 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// Epoch counts how often the connection was lost and made again; the channel
-// is closed when it next is.
+// Epoch returns the number of reconnections, and a channel that is closed at the next
+// one.
 func (c *Conn) Epoch() (uint64, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +108,7 @@ func (c *Conn) reconnected() {
 	c.changed = make(chan struct{})
 }
 
-// Made is when the connection was last made.
+// Made returns the time of the last connect or reconnect.
 func (c *Conn) Made() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,8 +151,8 @@ func (c *Conn) API(ctx context.Context, call string, req, out any) error {
 	return json.Unmarshal(m.Data, out)
 }
 
-// requestTimeout bounds a request whose caller set no deadline: an answer lost
-// with a server must not be waited for in vain.
+// requestTimeout bounds a request without a deadline, since its response may be lost
+// with a server.
 const requestTimeout = 5 * time.Second
 
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -163,7 +162,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// Tail returns a stream's last sequence, asking until there is an answer.
+// Tail returns a stream's last sequence; it repeats the request until the server
+// responds or ctx ends.
 func (c *Conn) Tail(ctx context.Context, stream string) (uint64, error) {
 	for told := time.Now(); ; {
 		try, cancel := context.WithTimeout(ctx, time.Second)
@@ -201,8 +201,8 @@ func (c *Conn) Reset(ctx context.Context, stream, consumer string, seq uint64) e
 	return c.API(ctx, "CONSUMER.RESET."+stream+"."+consumer, map[string]uint64{"seq": max(seq, 1)}, nil)
 }
 
-// Next asks a pull consumer for up to n of the messages that are there now. They
-// come to inbox, and behind them a status message where they are fewer.
+// Next requests up to n available messages from a pull consumer. They arrive at inbox,
+// followed by a status message if there are fewer than n.
 func (c *Conn) Next(stream, consumer, inbox string, n int) error {
 	return c.NC.PublishRequest(c.prefix+".CONSUMER.MSG.NEXT."+stream+"."+consumer, inbox, fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, n))
 }
@@ -210,9 +210,9 @@ func (c *Conn) Next(stream, consumer, inbox string, n int) error {
 // ErrNotFound is returned when no message matches.
 var ErrNotFound = errors.New("no such message")
 
-// Fresh reads like Get and sees everything that was acknowledged before: of a
-// replicated stream it asks the leader, since a direct read may be answered by a
-// replica that lags.
+// Fresh is Get with every message that was acknowledged before it: on a replicated
+// stream it queries the leader, since a direct read may be served by a replica that
+// lags.
 func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
 	if alone, err := c.single(ctx, stream); err != nil {
 		return nil, err
@@ -240,7 +240,7 @@ func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*n
 	return m, nil
 }
 
-// Last is the sequence of the newest message matching filter; 0: there is none.
+// Last returns the sequence of the newest message that matches filter; 0: there is none.
 func (c *Conn) Last(ctx context.Context, stream, filter string) (uint64, error) {
 	m, err := c.Fresh(ctx, stream, map[string]any{"last_by_subj": filter})
 	if errors.Is(err, ErrNotFound) {
@@ -252,8 +252,7 @@ func (c *Conn) Last(ctx context.Context, stream, filter string) (uint64, error) 
 	return strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
 }
 
-// single tells whether the stream has one replica, as it was when the
-// connection was last made.
+// single reports whether the stream had one replica when the connection was last made.
 func (c *Conn) single(ctx context.Context, stream string) (bool, error) {
 	epoch, _ := c.Epoch()
 	c.mu.Lock()
@@ -276,13 +275,13 @@ func (c *Conn) single(ctx context.Context, stream string) (bool, error) {
 	return info.Config.Replicas <= 1, nil
 }
 
-// replicas is how many a stream had at an epoch of the connection.
+// replicas is the number of a stream's replicas, at an epoch of the connection.
 type replicas struct {
 	epoch uint64
 	n     int
 }
 
-// Get is a direct read: {"seq":n}, {"last_by_subj":s} or
+// Get is a direct read (ADR-31 of NATS): {"seq":n}, {"last_by_subj":s} or
 // {"seq":n,"next_by_subj":s}.
 func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
 	ctx, cancel := bounded(ctx)

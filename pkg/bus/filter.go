@@ -49,16 +49,17 @@ func Filters(service string, events ...string) []string {
 
 // Subjects of the streams beside the ledger.
 
-// TransientSubject is where a service sends what an instance awaits under an id.
+// TransientSubject is the subject of frames that a service sends to an instance under an
+// id.
 func TransientSubject(tenant, service, to, id string) string {
 	return "tmp." + tenant + "." + service + "." + to + "." + id
 }
 
-// TransientFilter selects what a service sends to any instance.
+// TransientFilter selects the frames that a service sends to any instance.
 func TransientFilter(service string) string { return "tmp.*." + service + ".>" }
 
-// LogSubject is where a tenant's checkpoints and cosignatures are stored; name
-// is CheckpointSubject, CosignatureSubject or "*".
+// LogSubject is the subject of a tenant's checkpoints and cosignatures; name is
+// CheckpointSubject, CosignatureSubject or "*".
 func LogSubject(tenant, name string) string { return "log." + tenant + "." + name }
 
 // Last tokens of the subjects of CHECKPOINTS.

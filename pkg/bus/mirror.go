@@ -8,9 +8,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Mirror makes the mirrors, unless they are there: copies that the server keeps
-// by itself under the same sequences, also of what the origin loses later. c
-// belongs to the keeper.
+// Mirror creates the mirrors where they are missing: copies that the server keeps under
+// the same sequences, also of messages that the origin loses later. c is a connection of
+// the mirroring identity.
 func Mirror(ctx context.Context, c *Conn, replicas int) error {
 	for name, origin := range mirrorOf {
 		_, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {

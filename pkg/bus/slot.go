@@ -19,7 +19,7 @@ type Slot struct {
 	Instance string
 	conn     *Conn
 	subject  string
-	lease    string // what the message holds while the slot is this process's
+	lease    string // the lease's message while this process holds the slot
 	seq      uint64
 }
 
@@ -39,10 +39,10 @@ func (e *RunningError) Error() string {
 	return fmt.Sprintf("%s may run %d times, and does: %s; stop one first", e.Service, len(e.Holders), strings.Join(e.Holders, "; "))
 }
 
-// AcquireSlot takes the lowest free slot of the service, waiting until the
-// bus is provisioned and one is free. The lease of a process that died expires
-// within SlotTTL; one that is renewed meanwhile belongs to a process that runs.
-// When all of them do, AcquireSlot returns a *RunningError.
+// AcquireSlot leases the lowest free slot of the service, waiting until the streams are
+// provisioned and a slot is free. The lease of a dead process expires within SlotTTL; a
+// lease that is renewed meanwhile belongs to a running process. If all slots do,
+// AcquireSlot returns a *RunningError.
 func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	nonce, seen, running := rand.Text(), make([]uint64, d.Slots), make([]string, d.Slots)
 	for {
@@ -61,8 +61,8 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 				seen[n-1] = held.seq
 				continue
 			}
-			// The next one only where this is another's: no answer can mean that
-			// the bus is not provisioned yet, or that this one was taken.
+			// The next slot is tried only where another process holds this one: without
+			// a response the streams may be missing, or this lease may have succeeded.
 			if !conflict(err) {
 				break
 			}
@@ -78,7 +78,7 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	}
 }
 
-// place names this process among those of all hosts.
+// place identifies this process among those of all hosts.
 func place() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -87,7 +87,7 @@ func place() string {
 	return fmt.Sprintf("%s %d", host, os.Getpid())
 }
 
-// heldError says that a slot is leased by another process.
+// heldError is the error of a slot that another process leases.
 type heldError struct {
 	seq    uint64 // grows with every renewal
 	holder string
@@ -118,7 +118,7 @@ func (s *Slot) take(ctx context.Context) error {
 	if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
 		return err
 	}
-	if have := string(m.Data); have != slotFree && have != s.lease { // ours, if the answer came late
+	if have := string(m.Data); have != slotFree && have != s.lease { // this process's own, if the response came late
 		return held(seq, have)
 	}
 	s.seq = seq
@@ -133,9 +133,8 @@ func (s *Slot) put(ctx context.Context, body string) error {
 	return err
 }
 
-// Keep renews the lease until ctx ends, then frees the slot. It returns an
-// error when the slot was lost: the instance must stop, since another may
-// already answer under its name.
+// Keep renews the lease until ctx ends, then frees the slot. It returns an error if the
+// slot is lost: the instance must stop, since another may use its name already.
 func (s *Slot) Keep(ctx context.Context) error {
 	t := time.NewTicker(SlotTTL / 4)
 	defer t.Stop()
@@ -149,7 +148,7 @@ func (s *Slot) Keep(ctx context.Context) error {
 		case <-t.C:
 			try, cancel := context.WithTimeout(ctx, time.Second)
 			err := s.put(try, s.lease)
-			if conflict(err) { // expired, or NATS lost its memory: take it again if nobody has
+			if conflict(err) { // expired, or lost by the server: lease it again unless another process has
 				var other *heldError
 				if errors.As(s.take(try), &other) {
 					cancel()
@@ -161,7 +160,7 @@ func (s *Slot) Keep(ctx context.Context) error {
 	}
 }
 
-// Live lists the instances of a service that hold a slot now.
+// Live returns the instances of a service that hold a slot now.
 func Live(ctx context.Context, c *Conn, service string) ([]string, error) {
 	var out []string
 	for n := 1; n <= maxSlots; n++ {

@@ -13,7 +13,7 @@ import (
 
 var once, twice = bus.Declaration{Service: "once", Slots: 1}, bus.Declaration{Service: "twice", Slots: 2}
 
-// acquire takes a slot as a process of its own would.
+// acquire leases a slot as a separate process would.
 func acquire(t *testing.T, b *meshtest.Bus, d bus.Declaration, keep bool) (*bus.Slot, time.Duration, error) {
 	t.Helper()
 	began := time.Now()
@@ -29,8 +29,8 @@ func acquire(t *testing.T, b *meshtest.Bus, d bus.Declaration, keep bool) (*bus.
 	return s, time.Since(began), err
 }
 
-// TestSlotRunsOnce: an instance too many says so and names who runs, well
-// before a lease could expire; it does not wait.
+// TestSlotRunsOnce: a surplus instance fails with an error that names the running one,
+// long before a lease could expire.
 func TestSlotRunsOnce(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{once, twice})
 	if _, _, err := acquire(t, b, once, true); err != nil {
@@ -54,11 +54,11 @@ func TestSlotRunsOnce(t *testing.T) {
 	}
 }
 
-// TestSlotAfterCrash: the lease of a process that died is no running instance.
-// The next one waits for it to expire, and starts.
+// TestSlotAfterCrash: the lease of a dead process does not count as a running instance;
+// the next one waits until it expires, and starts.
 func TestSlotAfterCrash(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{once, twice})
-	if _, _, err := acquire(t, b, once, false); err != nil { // never renewed: it died
+	if _, _, err := acquire(t, b, once, false); err != nil { // never renewed: its process died
 		t.Fatal(err)
 	}
 	s, took, err := acquire(t, b, once, true)
@@ -68,7 +68,7 @@ func TestSlotAfterCrash(t *testing.T) {
 	if took < time.Second {
 		t.Errorf("the slot was taken %v after the crash, while its lease was valid", took)
 	}
-	// One of two runs, one died: the slot of the dead one is waited for.
+	// One of two instances died: a third waits for its slot.
 	if _, _, err := acquire(t, b, twice, true); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package catalog is the view of what the mesh can do: a fold over every
-// executor's tool_registered events.
+// Package catalog is the view of the tools of a mesh: a fold of every executor's
+// tool_registered events and of approvals of changed tools.
 package catalog
 
 import (
@@ -25,8 +25,8 @@ type Catalog struct {
 	mu       sync.RWMutex
 	tools    map[string]entry  // by kind
 	first    map[string]string // by kind: the first digest ever registered
-	approved map[string]string // by kind: the digest people approved
-	digest   string            // of the lines; empty: to be computed, as Apply costs less without it
+	approved map[string]string // by kind: the approved digest
+	digest   string            // of the lines; empty until it is needed, which makes Apply cheaper
 }
 
 type entry struct {
@@ -86,8 +86,8 @@ func (c *Catalog) approve(e *contract.Event) error {
 	return nil
 }
 
-// Approved is the digest of the kind's tool document that may be called:
-// explicit where people approved it, else the first one ever registered.
+// Approved returns the digest of the kind's tool document that may be called: the
+// approved one where there was an approval, otherwise the first registered one.
 func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -171,8 +171,8 @@ func (c *Catalog) lines() []byte {
 	return b
 }
 
-// Register makes tools the executor's whole offer: it records what changed
-// and retires what is gone, and nothing if nothing did.
+// Register records tools as all of the executor's tools: it appends events for changed
+// and removed ones, and none if nothing changed.
 func Register(ctx context.Context, m *emit.Emitter, service string, tools []contract.Tool) error {
 	offered := map[string]bool{}
 	for i := range tools {

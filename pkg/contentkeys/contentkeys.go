@@ -1,6 +1,6 @@
-// Package contentkeys brings the tenant's content keys from the vault-broker to
-// the few services that read and write what is encrypted under them. Destroying
-// a key erases the content and leaves every proof.
+// Package contentkeys fetches the tenant's content keys from the vault-broker, for the
+// services that read and write content encrypted under them. Destroying a key erases its
+// content and leaves every proof valid.
 package contentkeys
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Info binds the sealed answer to its purpose.
+// Info binds the sealed response to its purpose.
 const Info = "binnacle content keys v1"
 
 // Query is the query for the content keys, which the vault-broker answers to
@@ -30,13 +30,13 @@ func readersQuery() query.Query[query.ContentKeysRequest, query.SealedKeys] {
 	return q
 }
 
-// Keys is what the vault-broker seals.
+// Keys is the sealed document.
 type Keys struct {
 	Current string            `json:"current"`
-	Keys    map[string][]byte `json:"keys"` // by id; destroyed ones are not there
+	Keys    map[string][]byte `json:"keys"` // by key id; destroyed keys are absent
 }
 
-// life is how long keys are held: a destroyed one is gone that soon.
+// life is the time for which keys are cached: a destroyed key can be used that long.
 const life = 15 * time.Second
 
 // Ring holds the keys for a short while. It implements blob.Keys.
@@ -75,7 +75,7 @@ func (r *Ring) keys(ctx context.Context) (Keys, error) {
 	return got, nil
 }
 
-// Current is the key that content is encrypted under now.
+// Current returns the key for encryption.
 func (r *Ring) Current(ctx context.Context) (string, []byte, error) {
 	k, err := r.keys(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func (r *Ring) Current(ctx context.Context) (string, []byte, error) {
 	return k.Current, k.Keys[k.Current], nil
 }
 
-// Key is the key of an id, or contract.ErrErased where it was destroyed.
+// Key returns the key of an id, or contract.ErrErased if it was destroyed.
 func (r *Ring) Key(ctx context.Context, id string) ([]byte, error) {
 	k, err := r.keys(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package emit makes events: it is the one place where id, time and lamport
-// of an event come from.
+// Package emit makes events. No other package assigns the id, time and lamport of an
+// event.
 package emit
 
 import (
@@ -23,7 +23,8 @@ type Emitter struct {
 	lamport atomic.Uint64
 }
 
-// See moves the lamport clock past l. Everything read from the ledger is seen.
+// See advances the lamport clock to l at least. Readers of the ledger call it for every
+// event.
 func (m *Emitter) See(l uint64) {
 	for {
 		old := m.lamport.Load()
@@ -33,14 +34,15 @@ func (m *Emitter) See(l uint64) {
 	}
 }
 
-// Tick is the next lamport value: 1 + max(own, everything seen).
+// Tick returns the next lamport value: 1 + max(own, every value passed to See).
 func (m *Emitter) Tick() uint64 { return m.lamport.Add(1) }
 
-// Time is the present in the ledger's spelling.
+// Time returns the current time in the format of events.
 func (m *Emitter) Time() string { return contract.Time(m.Now()) }
 
-// New makes an event caused by cause (nil: the mesh itself acts), inheriting
-// tenant, caller, session, call and correlation. key is the last subject token.
+// New returns an event caused by cause, with its tenant, caller, session, call and
+// correlation; a nil cause means that the mesh itself acts. key is the last subject
+// token.
 func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *contract.Event {
 	e := &contract.Event{ID: NewID("e"), Source: m.Source, Name: name, Version: contract.VersionOf(name), Key: key, Tenant: m.Tenant,
 		Actor: "-", Client: "-", Origin: "-", Data: data}
@@ -56,11 +58,12 @@ func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *con
 	return e
 }
 
-// Append stores e without expectation under its own id.
+// Append stores e under its own id, without an expected sequence. It is durable on
+// return.
 func (m *Emitter) Append(ctx context.Context, e *contract.Event) (uint64, error) {
 	seq, _, err := eventlog.AppendEvent(ctx, m.Log, e)
 	return seq, err
 }
 
-// NewID is a fresh random id: prefix, "-", 26 characters.
+// NewID returns a random id: prefix, "-", and 26 characters.
 func NewID(prefix string) string { return prefix + "-" + rand.Text() }

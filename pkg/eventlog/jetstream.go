@@ -17,8 +17,8 @@ import (
 // JetStream is the ledger on the EVENTS stream.
 type JetStream struct{ Conn *bus.Conn }
 
-// attempts and attemptTimeout bound one append: together they outlast a NATS
-// restart and a leader election.
+// attempts and attemptTimeout bound one append: together they exceed a NATS restart and
+// a leader election.
 const (
 	attempts       = 8
 	attemptTimeout = 2 * time.Second
@@ -57,7 +57,7 @@ func (l JetStream) Start(subject, id string, data []byte) func(context.Context) 
 	}
 }
 
-// own resolves a duplicate answer by reading what is stored there.
+// own resolves a duplicate response by reading the stored event.
 func (l JetStream) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
 	en, err := l.Get(ctx, seq)
 	if err != nil {
@@ -74,8 +74,8 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 	ack, err := l.publish(ctx, subject, id, data, jetstream.WithExpectLastSequenceForSubject(expect, filter))
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) {
-		// A single server checks the expectation before the id, so a resend
-		// after a lost answer lands here too: look for our own event.
+		// A single server checks the expected sequence before the id, so a resend after
+		// a lost response conflicts too: look for our own event.
 		if last, e := l.Last(ctx, filter); e == nil && same(last, subject, data) {
 			return last.Seq, nil
 		}
@@ -90,7 +90,8 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 	return l.own(ctx, ack.Sequence, subject, data)
 }
 
-// publish repeats while the outcome is unknown: the id makes that safe.
+// publish repeats the request while the outcome is unknown; the message id makes that
+// safe.
 func (l JetStream) publish(ctx context.Context, subject, id string, data []byte, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	var last error
 	for i := range attempts {
@@ -115,9 +116,8 @@ func (l JetStream) publish(ctx context.Context, subject, id string, data []byte,
 	return nil, fmt.Errorf("ledger: append of %s: %w", id, last)
 }
 
-// passing tells of an answer that another attempt may change: no quorum for
-// now (10008), or the same id on its way from somebody else (10158; only a
-// replicated stream says so).
+// passing reports whether another attempt may succeed: no quorum for now (10008), or an
+// append under the same id in progress (10158, on replicated streams only).
 func passing(code jetstream.ErrorCode) bool { return code == 10008 || code == 10158 }
 
 func entry(m *nats.Msg) (Entry, error) {
@@ -155,7 +155,7 @@ func (l JetStream) Get(ctx context.Context, seq uint64) (Entry, error) {
 	return l.get(ctx, map[string]any{"seq": seq})
 }
 
-// scanBatch is how many entries one read of Scan asks for.
+// scanBatch is the number of entries that Scan requests at once.
 const scanBatch = 1024
 
 // Scan implements Log.

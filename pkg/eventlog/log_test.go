@@ -17,8 +17,8 @@ func TestMemory(t *testing.T) {
 func TestJetStream(t *testing.T) {
 	logtest.Run(t, func(t *testing.T) eventlog.Log {
 		b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}})
-		// The provisioning identity may publish under any service's name, as
-		// the suite does.
+		// The provisioning identity may publish under any service's name, which the
+		// suite needs.
 		return eventlog.JetStream{Conn: b.Connect(t, "provision")}
 	})
 }

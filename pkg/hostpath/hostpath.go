@@ -1,4 +1,4 @@
-// Package hostpath keeps a host's file names out of what leaves the host.
+// Package hostpath removes a host's file names from text that leaves the host.
 package hostpath
 
 import (
@@ -13,7 +13,7 @@ import (
 // usual are folders that hosts have at their root.
 var usual = []string{"Users", "bin", "boot", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "private", "proc", "root", "run", "sbin", "srv", "state", "sys", "tmp", "usr", "var", "work"}
 
-// roots are the folders at this host's root, and the usual ones.
+// roots is the usual root folders and those of this host.
 var roots = sync.OnceValue(func() []string {
 	out := slices.Clone(usual)
 	list, err := os.ReadDir("/")

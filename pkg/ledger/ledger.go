@@ -1,6 +1,6 @@
-// Package ledger is what the tools around a ledger share: reading a checkpoint
-// whose signature somebody else checks, a tree over entries that pass by, and
-// the hashes of a proof as the mesh writes them.
+// Package ledger has what tools around a ledger share: parsing a checkpoint whose
+// signature is checked elsewhere, a tree over a sequence of entries, and the encoding of
+// proofs in the mesh's responses.
 package ledger
 
 import (
@@ -14,18 +14,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Head is what a checkpoint says.
+// Head is the content of a checkpoint: origin, size and root.
 type Head struct {
 	Origin string
 	Size   uint64
 	Root   translog.Hash
 }
 
-// ErrHead is returned for what is no checkpoint of a mesh.
+// ErrHead is returned for text that is not a mesh's checkpoint.
 var ErrHead = errors.New("not a checkpoint of a mesh")
 
-// ReadHead reads a signed note without checking who signed it: nothing may be
-// trusted that rests on it alone.
+// ReadHead parses a signed note without verifying its signature. Callers must not trust
+// the result before they have verified it.
 func ReadHead(note []byte) (h Head, err error) {
 	lines := strings.SplitN(string(note), "\n", 4)
 	if len(lines) < 4 || !strings.HasPrefix(lines[0], "binnacle/") {
@@ -56,7 +56,7 @@ func (t *Tree) node(level uint, i uint64) (translog.Hash, error) {
 	return t.nodes[level][i], nil
 }
 
-// Add takes the next entry's stored bytes.
+// Add appends the next entry's stored bytes as a leaf.
 func (t *Tree) Add(entry []byte) error {
 	err := translog.Append(t.Size, translog.LeafHash(entry), t.node, func(level uint, _ uint64, h translog.Hash) error {
 		t.nodes[level] = append(t.nodes[level], h)
@@ -66,10 +66,10 @@ func (t *Tree) Add(entry []byte) error {
 	return err
 }
 
-// Root is the root over what was added.
+// Root returns the root over the added entries.
 func (t *Tree) Root() (translog.Hash, error) { return translog.Root(t.Size, t.node) }
 
-// Path reads the hashes of a proof.
+// Path decodes the hashes of a proof.
 func Path(path []string) ([]translog.Hash, error) {
 	out := make([]translog.Hash, len(path))
 	for i, s := range path {

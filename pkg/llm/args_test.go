@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestMost: what one answer can use, by what the request and the model bound.
+// TestMost: the most that one answer can use follows from the bounds of the request and
+// of the model.
 func TestMost(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
 
-// Attach makes a the summary of a call whose body is the request, kept as
-// a.Capture says, and returns that body.
+// Attach makes a the summary of a call whose body is the request, stored as a.Capture
+// demands, and returns that body.
 func (a *Args) Attach(ctx context.Context, s *blob.Store, body []byte) (*propose.Body, error) {
 	const media = "application/json"
 	var b propose.Body
@@ -34,8 +34,8 @@ func (a *Args) Attach(ctx context.Context, s *blob.Store, body []byte) (*propose
 	return &b, nil
 }
 
-// Request makes the proposal of a call to a language model of its parts: args,
-// body and the data classes that the body brings.
+// Request returns the proposal of a call to a language model, from its args, its body
+// and the data classes of the body.
 func Request(ctx context.Context, s *blob.Store, r *propose.Request, a *Args, body []byte, labels []string) error {
 	b, err := a.Attach(ctx, s, body)
 	if err != nil {

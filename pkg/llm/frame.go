@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// Head is what is known of an answer when its first bytes go out.
+// Head is the metadata of an answer at its first byte.
 type Head struct {
 	Status   int               `json:"status"`            // HTTP status for the caller
 	Headers  map[string]string `json:"headers,omitempty"` // for the caller
-	Instance string            `json:"instance"`          // who sends, and takes credit
-	Fault    *Fault            `json:"fault,omitempty"`   // an error without words of its own API
+	Instance string            `json:"instance"`          // the instance that sends, and receives credit
+	Fault    *Fault            `json:"fault,omitempty"`   // an error without a text in the caller's API
 }
 
-// Fault is an error that the caller gets in the shape of its API.
+// Fault is an error that the gateway encodes in the format of the caller's API.
 type Fault struct {
 	Type    string `json:"type,omitempty"`
 	Code    string `json:"code"`
@@ -27,11 +27,11 @@ type Fault struct {
 type Frame struct {
 	Head *Head // in the first frame only
 	Data []byte
-	End  []byte // comes behind Data, to be shown only once the outcome is on the ledger
+	End  []byte // follows Data, and is sent only after the outcome is on the ledger
 }
 
-// Append writes the frame behind b: the head as JSON, and Data, each behind its
-// length, then End.
+// Append appends the frame to b: the head as JSON and Data, each after its length, then
+// End.
 func (f *Frame) Append(b []byte) ([]byte, error) {
 	var head []byte
 	if f.Head != nil {
@@ -63,7 +63,7 @@ func ParseFrame(b []byte) (*Frame, error) {
 	return f, err
 }
 
-// cut takes what stands behind its length off b.
+// cut splits a value off b that follows its length.
 func cut(b []byte) (part, rest []byte, err error) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {
@@ -73,9 +73,9 @@ func cut(b []byte) (part, rest []byte, err error) {
 	return b[:n], b[n:], nil
 }
 
-// Window is how many bytes may be on their way to a caller that does not read:
-// whoever sends stops there until the gateway gives credit.
+// Window is the number of bytes that may be in transit to a caller that does not read:
+// the sender stops there until the gateway gives credit.
 const Window = 256 << 10
 
-// CreditID is the mailbox id under which a call's credit comes.
+// CreditID is the id of a call's credit frames.
 func CreditID(call string) string { return "credit-" + call }

@@ -1,7 +1,8 @@
-// Package llm is what the mesh says about a request to a language model. The
-// request itself is a call's body and passes byte for byte; the args are this
-// summary of it, which is all that policy sees, so that a decision can be taken
-// again when the prompt is long gone.
+// Package llm summarizes requests to language models. The request is a call's body and
+// is forwarded byte for byte; the args are this summary, which is all that policy reads,
+// so that a decision can be taken again after the prompt is erased. There is one reader
+// of requests, Peek, for policy, guards and providers; a member that any API gives a
+// meaning is added to the shapes in members.go.
 package llm
 
 import (
@@ -26,7 +27,7 @@ const (
 	Completions = "llm.completions"  // OpenAI completions
 )
 
-// Models is the kind of a call that queries every provider which models it offers.
+// Models is the kind of a call that lists the models of every provider.
 const Models = "llm.models"
 
 // Kinds lists the APIs.
@@ -36,25 +37,25 @@ var Kinds = []string{Chat, Completions, CountTokens, Embeddings, Messages, Respo
 const (
 	CapturePlain     = "plain"     // the content
 	CaptureEncrypted = "encrypted" // the content under the tenant's key: destroying that erases it
-	CaptureHashed    = "hashed"    // its SHA-256, so that who holds the content can show it
+	CaptureHashed    = "hashed"    // its SHA-256, by which a holder of the content can prove it
 	CaptureOff       = "off"       // a commitment under a salt that nobody keeps
 )
 
-// Args is the summary. Its members follow from the request alone, but for
-// Capture, Cache and History, which the gateway adds to In and Hold too.
+// Args is the summary. Its members follow from the request alone, except Capture, Cache
+// and History, which the gateway adds; it adds History to In and Hold too.
 type Args struct {
-	Answers  int64    `json:"answers,omitempty"`      // how many are asked for, where that is not one
-	Beta     []string `json:"beta,omitempty"`         // features of the API that the caller turned on by header
+	Answers  int64    `json:"answers,omitempty"`      // number of answers, if not one
+	Beta     []string `json:"beta,omitempty"`         // features of the API that the caller enabled by header
 	Body     string   `json:"body"`                   // commitment of the request
 	Bytes    int64    `json:"bytes"`                  // of the request
-	Cache    string   `json:"cache,omitempty"`        // "use": an answer kept from before will do
+	Cache    string   `json:"cache,omitempty"`        // "use": a cached answer is accepted
 	Capture  string   `json:"capture"`                // how much the ledger keeps
 	Digest   string   `json:"digest,omitempty"`       // sha256 of the request, where Capture is hashed
 	Fields   []string `json:"fields"`                 // top-level members of the request, sorted
 	History  int64    `json:"history,omitempty"`      // tokens of the stored responses it continues, which In holds too
 	Hold     int64    `json:"hold_tokens"`            // the most it can use, in and out, but for Images, Unbound and Whole
-	Images   int64    `json:"images,omitempty"`       // how many; the model says what one can take
-	In       int64    `json:"hold_input"`             // part of Hold that goes in
+	Images   int64    `json:"images,omitempty"`       // number of images; the model determines their tokens
+	In       int64    `json:"hold_input"`             // the input's part of Hold
 	Messages int64    `json:"messages"`               // how many
 	Model    string   `json:"model"`                  // as the caller names it
 	Params   Raw      `json:"params"`                 // members that are numbers, booleans or short strings
@@ -62,7 +63,7 @@ type Args struct {
 	Refs     []string `json:"references,omitempty"`   // ids of stored items that its input names
 	Stream   bool     `json:"stream,omitempty"`       // the caller wants events
 	Tools    []string `json:"tools"`                  // offered to the model, in order
-	Unbound  bool     `json:"unbounded,omitempty"`    // it does not bound its answers: Hold has DefaultOutput for each, and the model may give more
+	Unbound  bool     `json:"unbounded,omitempty"`    // the request does not bound its answers: Hold has DefaultOutput for each, and the model may return more
 	Usage    bool     `json:"stream_usage,omitempty"` // chat: the caller asked for usage in the stream
 	Whole    bool     `json:"whole,omitempty"`        // files and a provider's own tools: the input may fill the model's context
 }
@@ -96,11 +97,11 @@ func (a *Args) Canonical(c *canon.Codec) {
 	c.OptBool("whole", &a.Whole)
 }
 
-// Agrees reports whether a is what the request says that b was read of: all
-// members but those that the gateway adds are the same.
+// Agrees reports whether a summarizes the same request as b: all members but those that
+// the gateway adds are equal.
 func (a *Args) Agrees(b *Args) bool { return bytes.Equal(a.said(), b.said()) }
 
-// said is what follows from the request alone.
+// said returns the members that follow from the request alone.
 func (a *Args) said() []byte {
 	c := *a
 	c.In, c.Hold = c.In-c.History, c.Hold-c.History
@@ -108,11 +109,11 @@ func (a *Args) said() []byte {
 	return contract.Bytes(&c)
 }
 
-// Limits are what a model can take and give at most, in tokens; 0 is not known.
+// Limits are the most tokens that a model accepts and returns; 0 is unknown.
 type Limits struct{ Context, Image, Output int64 }
 
-// Above is the larger of each limit, where one that is not known is taken for
-// what Most takes it for.
+// Above returns the larger of each limit; an unknown limit counts as the value that Most
+// assumes for it.
 func (l Limits) Above(o Limits) Limits {
 	above := func(a, b, unknown int64) int64 {
 		if a == 0 && b == 0 {
@@ -126,10 +127,10 @@ func (l Limits) Above(o Limits) Limits {
 	return Limits{max(l.Context, o.Context), above(l.Image, o.Image, unknownImage), above(l.Output, o.Output, unknownOutput)}
 }
 
-// UnknownContext is taken for a model's context that is not known.
+// UnknownContext is the assumed context size of a model, in tokens, where it is unknown.
 const UnknownContext = 1 << 20
 
-// What is taken for other limits that are not known.
+// Assumed values of other unknown limits, in tokens.
 const (
 	unknownImage  = 48 << 10
 	unknownOutput = 128 << 10
@@ -142,8 +143,8 @@ func or(a, b int64) int64 {
 	return b
 }
 
-// Most is the most that one answer to the request can use at a model: tokens in
-// and out.
+// Most returns the most tokens, in and out, that one answer to the request can use at a
+// model with the limits.
 func (a *Args) Most(l Limits) (in, out int64) {
 	in = a.In + a.Images*or(l.Image, unknownImage)
 	if a.Whole {
@@ -159,15 +160,14 @@ func (a *Args) Most(l Limits) (in, out int64) {
 	return in, out
 }
 
-// Egress is the most that a request may send to providers, in bytes, where it is
-// sent so often. What its translation for a provider comes to beyond that is not
-// sent: the llm-router counts.
+// Egress returns the most bytes that a request may send to providers when it is sent
+// that many times. A translation that exceeds it is not sent: the llm-router counts.
 func (a *Args) Egress(sends int64) int64 {
 	return sends * (2*a.Bytes + bytesPerToken*a.History + headBytes)
 }
 
 const (
-	headBytes     = 2 << 10 // for a request line and header fields
+	headBytes     = 2 << 10 // for a request line and headers
 	bytesPerToken = 6       // of stored responses
 )
 

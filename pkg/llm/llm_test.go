@@ -46,7 +46,7 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// TestFiles: a file is seen wherever it stands, and one that readers might see
+// TestFiles: a file is recognized at every place, and one that readers could interpret
 // differently is refused.
 func TestFiles(t *testing.T) {
 	const file = `{"type":"im\u0061ge","source":{}}`

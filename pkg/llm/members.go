@@ -5,24 +5,24 @@ import (
 	"unicode/utf8"
 )
 
-// A shape names the members that have a meaning in an object, whatever API it
-// belongs to, and the shape of each. Members that it does not name are not
-// looked into and pass as they are. A member that differs from a known one by
-// case alone is refused: one reader might take it for that one, another not.
+// A shape lists the members that have a meaning in an object, in any API, and the shape
+// of each. Other members are forwarded without being read. A member that differs from a
+// known one by case alone is refused, because one reader might take it for the known one
+// and another not.
 type shape struct {
 	known map[string]known // by lower-case name
 }
 
 type known struct {
 	name string
-	in   *shape // of the member's value, or of the elements of its list; nil: not looked into
+	in   *shape // of the member's value, or of its list's elements; nil: not read
 	at   int    // position in the shape, below maxKnown
 }
 
 // maxKnown bounds the members of a shape.
 const maxKnown = 192
 
-// leaf is a member that is not looked into.
+// leaf is a member whose value is not read.
 var leaf *shape
 
 func members(names string) *shape { return (&shape{known: map[string]known{}}).with(nil, names) }
@@ -38,7 +38,7 @@ func (s *shape) with(in *shape, names string) *shape {
 	return s
 }
 
-// find looks a name up. exact is false where it is another's but for case.
+// find looks up a name. exact is false if it matches by case folding only.
 func (s *shape) find(name []byte) (k known, found, exact bool) {
 	if len(name) > 2*maxName {
 		return known{}, false, false
@@ -56,7 +56,7 @@ func (s *shape) find(name []byte) (k known, found, exact bool) {
 			continue
 		}
 		r, n := utf8.DecodeRune(name[i:])
-		switch r { // the only two that fold to ASCII
+		switch r { // the only two characters that fold to ASCII
 		case 'ſ':
 			fold = append(fold, 's')
 		case 'K':
@@ -73,8 +73,8 @@ func (s *shape) find(name []byte) (k known, found, exact bool) {
 // maxName is longer than every known name.
 const maxName = 64
 
-// The shapes of a request. They hold what any of the APIs knows at a place, so
-// that a translation reads nothing that was not checked here.
+// The shapes of a request. They contain the members of every API at a place, so that no
+// translation reads a member that was not checked here.
 var (
 	function  = members("name description parameters strict format arguments input type")
 	choice    = members("type name mode function custom tools allowed_tools disable_parallel_tool_use server_label")
@@ -121,8 +121,8 @@ func rootShape() *shape {
 	return s.with(leaf, "toolConfig tool_config cachedContent cached_content additionalModelRequestFields container context_management")
 }
 
-// bounds are the members that bound an answer, in one API or another.
+// bounds lists the members that bound an answer, in any API.
 var bounds = []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "max_tokens_to_sample", "max_new_tokens", "max_gen_len", "num_predict", "maxTokens", "maxOutputTokens"}
 
-// bounding are those that bound it in the API of a kind.
+// bounding lists those that bound it in the API of a kind.
 var bounding = map[string][]string{Chat: {"max_tokens", "max_completion_tokens"}, Completions: {"max_tokens"}, Messages: {"max_tokens"}, Responses: {"max_output_tokens"}}

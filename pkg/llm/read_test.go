@@ -10,8 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// FuzzCheck compares the reader's check with the standard library's, in front of
-// which stands the check of depth.
+// FuzzCheck compares Check with encoding/json, after a check of the depth.
 func FuzzCheck(f *testing.F) {
 	for _, s := range []string{`{"a":[1,-0.5e+7,true,false,null,"x\u00e9\"\\/",{}],"b":{}}`, `[]`, ` "x" `, `-`, `01`, `1.`, `1e`, `{"a"}`, `{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `{"a":1 "b":2}`, `tru`, `nulll`,
 		`"\u12g4"`, "\"\x01\"", "\"12345678\x1f\"", `"1234567\"`, `"abcdefgh\`, `[[[[`, `]`, `[}`, `{]`, `[1 2]`, `1 1`, ``, ` `, strings.Repeat("[", 128) + strings.Repeat("]", 128), strings.Repeat("[", 129) + strings.Repeat("]", 129),
@@ -43,8 +42,8 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestTools: a tool goes by exactly one name, or the request is refused, by the
-// pointer of what is wrong.
+// TestTools: a tool has exactly one name, or the request is refused, with the pointer of
+// the wrong member.
 func TestTools(t *testing.T) {
 	for _, c := range []struct{ kind, members, want string }{
 		{Chat, `"tools":[{"type":"function","function":{"name":"rm_rf"},"name":"safe"}]`, "/tools/0"},
@@ -140,7 +139,7 @@ func TestCase(t *testing.T) {
 	}
 }
 
-// TestHold: what is reserved is the most that the request can use.
+// TestHold: the reserved amount is the most that the request can use.
 func TestHold(t *testing.T) {
 	for _, c := range []struct {
 		kind, members string
@@ -213,7 +212,8 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestWithhold: what is taken out is gone for every reader, and all else stays.
+// TestWithhold: removed tools are absent for every reader, and all other bytes are
+// unchanged.
 func TestWithhold(t *testing.T) {
 	for _, c := range []struct{ kind, members, names, want string }{
 		{Chat, `"tools":[{"type":"function","function":{"name":"a"}}, {"type":"function","function":{"name":"b"}}]`, "b", `"tools":[{"type":"function","function":{"name":"a"}}]`},

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// reader reads a valid document once, from the front to the back. It may
-// recurse: Check has bounded the depth. Where err is set, nothing else counts.
+// reader reads a valid document once, from front to back. It may recurse, because Check
+// has bounded the depth. After err is set, its other state has no meaning.
 type reader struct {
 	doc []byte
 	i   int // of the next byte
 
 	hosted bool // a tool was read that the provider runs
 
-	path [2 * 130]step // to the member that is read, for errors
+	path [2 * 130]step // to the current member, for errors
 	deep int
 	err  error
 }
@@ -50,14 +50,14 @@ func (r *reader) pointer() string {
 
 var escaped = strings.NewReplacer("~", "~0", "/", "~1")
 
-// refuse notes what is wrong with the member that is read; the first counts.
+// refuse records what is wrong with the current member; the first error is kept.
 func (r *reader) refuse(format string, args ...any) {
 	if r.err == nil {
 		r.err = &FieldError{r.pointer(), fmt.Sprintf(format, args...)}
 	}
 }
 
-// next is the first byte of the value at r.i.
+// next returns the first byte of the value at r.i.
 func (r *reader) next() byte {
 	r.i = blank(r.doc, r.i)
 	return r.doc[r.i]
@@ -69,10 +69,10 @@ func (r *reader) skip() []byte {
 	return r.doc[from:r.i]
 }
 
-// object reads the object at r.i. take gets each member that s knows with r.i
-// before its value, and returns false to have the value read by its shape; take
-// also gets the members of values that have the shape s again. other, if not
-// nil, gets the members that s does not know and must read their values.
+// object reads the object at r.i. It calls take for each member in s, with r.i before
+// the value; take returns false to have the value read by its shape, and is also called
+// for members of values with the shape s. It calls other, if not nil, for members that
+// are not in s; other must read their values.
 func (r *reader) object(s *shape, take func(k known) bool, other func(name []byte)) {
 	var seen [maxKnown / 64]uint64
 	r.i++ // {
@@ -126,8 +126,8 @@ func (r *reader) object(s *shape, take func(k known) bool, other func(name []byt
 
 func pass(known) bool { return false }
 
-// value reads a value of shape s: an object, the elements of a list, or what
-// needs no look.
+// value reads a value of shape s: an object, the elements of a list, or a value that is
+// skipped.
 func (r *reader) value(s *shape, take func(k known) bool) {
 	switch c := r.next(); {
 	case s == nil || c != '{' && c != '[':
@@ -187,7 +187,7 @@ func (r *reader) count() int64 {
 	return int64(f)
 }
 
-// again reads the value that begins at i, and goes on where r was.
+// again reads the value that begins at i, then restores r's position.
 func (r *reader) again(i int, read func()) {
 	on := r.i
 	r.i = i

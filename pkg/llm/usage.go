@@ -7,7 +7,7 @@ type Quantiles struct {
 	P99 int64 `json:"p99"`
 }
 
-// ModelStats is how a model of a provider did.
+// ModelStats is the statistics of a provider's model.
 type ModelStats struct {
 	Provider    string           `json:"provider"`
 	Model       string           `json:"model"`
@@ -20,7 +20,7 @@ type ModelStats struct {
 	FirstMS     Quantiles        `json:"first_byte_ms"`
 }
 
-// Spend is what was used, by some of what a call is known by.
+// Spend is the usage of the calls in one group.
 type Spend struct {
 	By              map[string]string `json:"by"`
 	Attempts        int64             `json:"attempts"`
@@ -31,11 +31,11 @@ type Spend struct {
 	USDMicros       int64             `json:"usd_micros"`
 }
 
-// StoredResponse is what the id of a stored response stands for; the zero value:
-// nothing is stored under it, or not any more.
+// StoredResponse is a stored response, by its id; the zero value means that none is
+// stored, or that it was deleted.
 type StoredResponse struct {
 	Call    string `json:"call"`
-	Actor   string `json:"actor"`   // whose it is: nobody else may read, continue or delete it
+	Actor   string `json:"actor"`   // its owner: no other principal may read, continue or delete it
 	Deleted bool   `json:"deleted"` // it was stored once
-	Tokens  int64  `json:"tokens"`  // that it and all it continued come to
+	Tokens  int64  `json:"tokens"`  // tokens of it and all that it continues
 }

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Withhold takes the tools that go by any of the names out of a request, as Peek
-// reads it, and leaves every other byte as it is. A tool that cannot be taken
-// out by itself, such as those of a stored prompt, is an error.
+// Withhold removes the tools with any of the names from a request and leaves every other
+// byte unchanged. It returns an error for a tool that cannot be removed separately, such
+// as one of a stored prompt.
 func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 	p, err := read(kind, body)
 	if err != nil {
@@ -45,7 +45,7 @@ func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 	return body, nil
 }
 
-// keep is the list of the tools that stay; nil: none does.
+// keep lists the remaining tools; nil: none.
 func keep(doc []byte, tools []tool, gone func(*tool) bool) []byte {
 	var kept [][]byte
 	for i := range tools {
@@ -70,8 +70,8 @@ func keep(doc []byte, tools []tool, gone func(*tool) bool) []byte {
 	return append(append([]byte("["), bytes.Join(kept, []byte(","))...), ']')
 }
 
-// edit gives a member of an object another value, or takes it out where value is
-// nil, and leaves every other byte as it is.
+// edit replaces the value of a member of an object, or removes the member if value is
+// nil, and leaves every other byte unchanged.
 func edit(doc []byte, member string, value []byte) []byte {
 	i, comma := blank(doc, blank(doc, 0)+1), -1
 	for doc[i] != '}' {

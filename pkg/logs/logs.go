@@ -35,7 +35,7 @@ func Parse(name string) (slog.Level, error) {
 // JSON and Text are the forms of a log.
 func JSON(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewJSONHandler(w, o) }
 
-// Text is the form for people.
+// Text is the form for people to read.
 func Text(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewTextHandler(w, o) }
 
 // Start makes w the process's log, and changes its level by a step on each signal
@@ -61,13 +61,13 @@ func Start(ctx context.Context, w io.Writer, form func(io.Writer, *slog.HandlerO
 	}()
 }
 
-// change moves the level by a step and logs that, whatever the level.
+// change moves the level by a step and logs the change at any level.
 func change(ctx context.Context, h slog.Handler, level *slog.LevelVar, more bool) {
 	old := level.Level()
 	level.Set(next(old, more))
 	r := slog.NewRecord(time.Now(), slog.LevelInfo, "log level", 0)
 	r.AddAttrs(slog.String("was", old.String()), slog.String("is", level.Level().String()))
-	_ = h.Handle(ctx, r) // a log that cannot be written has nowhere to say so
+	_ = h.Handle(ctx, r) // a failure to write the log cannot be logged
 }
 
 // next is the level one step further, or the same at either end.

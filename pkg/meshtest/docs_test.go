@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestKnownFailures: every test that docs/reference/known-failures.md promises
-// exists.
+// TestKnownFailures: every test that docs/reference/known-failures.md names exists.
 func TestKnownFailures(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/known-failures.md")
 	if err != nil {

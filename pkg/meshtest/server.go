@@ -1,4 +1,5 @@
-// Package meshtest gives tests a real, provisioned bus.
+// Package meshtest provides provisioned NATS servers for tests, and holds the tests of
+// the tree's architecture.
 package meshtest
 
 import (

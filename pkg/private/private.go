@@ -40,7 +40,7 @@ func Create(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Chmod(FileMode); err != nil { // it may have been there
+	if err := f.Chmod(FileMode); err != nil { // it may have existed with another mode
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
@@ -49,17 +49,17 @@ func Create(path string) (*os.File, error) {
 // Mkdir makes a folder and those above it that are missing.
 func Mkdir(dir string) error { return os.MkdirAll(dir, FolderMode) }
 
-// Check looks through files and folders for what others than its owner may read,
-// write or enter. What it may change it repairs, with a warning; what is on a
-// read-only mount it warns of, since the operator who mounts it sets its modes. It fails
-// for what belongs to another user and cannot be repaired: who owns it may change
-// it, and everybody may have read it. A path that does not exist is passed over.
+// Check searches files and folders for modes that let users other than the owner read,
+// write or enter. It repairs what it may change, with a warning; on a read-only mount it
+// warns only, since the operator who mounts it sets the modes. It returns an error for
+// another user's file that it cannot repair, because that user could change it. A path
+// that does not exist is skipped.
 func Check(paths ...string) error {
 	var bad []error
 	for _, root := range paths {
 		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // never there, or gone meanwhile
+				return nil // missing, or removed meanwhile
 			}
 			if err == nil {
 				err = CheckOne(path)
@@ -74,7 +74,7 @@ func Check(paths ...string) error {
 	return errors.Join(bad...)
 }
 
-// CheckOne is Check for one file or folder, without what is in it.
+// CheckOne is Check for one file or folder without its content.
 func CheckOne(path string) error {
 	i, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

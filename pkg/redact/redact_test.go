@@ -19,8 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// spellings are the ways in which a value may be spelled inside of a text. Each
-// returns bytes that a JSON string can hold.
+// spellings are the encodings in which a text may contain a value. Each returns bytes
+// that a JSON string can hold.
 var spellings = map[string]func(*rand.Rand, string) string{
 	"plain": func(_ *rand.Rand, v string) string { return v },
 	"json":  func(_ *rand.Rand, v string) string { b, _ := json.Marshal(v); return string(b) },
@@ -92,7 +92,7 @@ func eachByte(s, format string) string {
 	return out.String()
 }
 
-// partly spells some characters, the first always.
+// partly escapes some characters, always including the first.
 func partly(r *rand.Rand, v string, f func(*rand.Rand, string) string) string {
 	var out strings.Builder
 	for i, c := range v {
@@ -116,8 +116,8 @@ func value(r *rand.Rand) string {
 	return strings.TrimSpace(out.String())
 }
 
-// TestSpellings: no spelling of a value is left in a text, in a document's
-// strings and names, or in what is left of a spelling's inside.
+// TestSpellings: no encoding of a value is left in a text, or in a document's strings
+// and names.
 func TestSpellings(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 300 {
@@ -129,10 +129,10 @@ func TestSpellings(t *testing.T) {
 		for name, spell := range spellings {
 			in := spell(r, v)
 			if name == `\/` && strings.Contains(v, `\`) {
-				continue // no encoder does that
+				continue // no encoder does this
 			}
 			if len(v) < wholeLen && (strings.HasPrefix(name, "base64 around") || name == "base64 lines" || name == "base64 \\n") || !utf8.ValidString(in) {
-				continue // too short to be found inside of something
+				continue // too short to be found inside a word
 			}
 			for _, sides := range [][2]string{{"", ""}, {"key=", " and more"}, {"(", ")"}, {"日", "."}} {
 				text := sides[0] + in + sides[1]
@@ -153,8 +153,8 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// TestNumbers: a secret of digits is found as a number, also one that lost
-// digits to its double.
+// TestNumbers: a secret of digits is found as a number, also one that lost digits as a
+// float64.
 func TestNumbers(t *testing.T) {
 	for _, c := range [][3]string{
 		{"12345678", `{"n":12345678}`, `{"n":"[secret:k]"}`},
@@ -176,8 +176,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestNames: two member names that become one stay two; a document that spells
-// a secret by its structure is refused.
+// TestNames: two member names with the same replacement stay distinct; a document whose
+// structure spells a secret is refused.
 func TestNames(t *testing.T) {
 	r := New(map[string]string{"k": "hunter2hunter2", "j": `{"id":"abc","n":1}`})
 	out, err := r.JSON([]byte(`{"hunter2hunter2":1,"\u0068unter2hunter2":2,"z":3}`))
@@ -195,8 +195,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestLines: a key of several lines is found line by line, and a text that was
-// cut ends before what it could show of a secret.
+// TestLines: a key of several lines is found line by line, and a cut text ends before
+// any part of a secret.
 func TestLines(t *testing.T) {
 	pem := "-----BEGIN KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ\nqBzLFhVnRvHs9nGWg0aQxT\n-----END KEY-----\n"
 	r := New(map[string]string{"pem": pem})
@@ -213,7 +213,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestNothing: a text without the secret comes back as it is.
+// TestNothing: a text without the secret is returned unchanged.
 func TestNothing(t *testing.T) {
 	r := New(map[string]string{"a": "sk-0123456789abcdefghij", "b": "x", "c": ""})
 	for _, in := range []string{"", "a", `{"a":"100% & more; \\u0041 %41 \n","b":[1,2.5e3]}`, strings.Repeat(`\u0041%42&amp;`, 100)} {
@@ -223,7 +223,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestLinear: inputs made to be slow take time in proportion to their length.
+// TestLinear: the time for worst-case inputs grows in proportion to their length.
 func TestLinear(t *testing.T) {
 	r := New(map[string]string{"a": "sk-0123456789abcdefghij", "b": strings.Repeat("ab", 30), "c": `q"\x%41&amp;`})
 	for name, unit := range map[string]string{"percent": "%25", "slash": `\\`, "nested": `\u005c`, "secret": "abababab", "quote": `\"`, "entity": "&amp;", "near": "sk-0123456789abcdefghi", "base64": "YWJhYmFi"} {

@@ -1,6 +1,6 @@
-// Package seal encrypts to one recipient: RFC 9180 base mode with
-// DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-256-GCM. The info string binds
-// a sealed value to its purpose and call, so it opens nowhere else.
+// Package seal encrypts to one recipient: HPKE (RFC 9180) in base mode with
+// DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and AES-256-GCM. The info string binds a
+// sealed value to its purpose and call, so that it cannot be opened for another.
 package seal
 
 import (
@@ -39,7 +39,8 @@ func (k *Key) Public() string {
 	return base64.StdEncoding.EncodeToString(k.private.PublicKey().Bytes())
 }
 
-// Open decrypts what was sealed for the same info.
+// Open decrypts a value that was sealed to this key with the same info. Every failure is
+// one error, which does not say why.
 func (k *Key) Open(info string, sealed []byte) ([]byte, error) {
 	b, err := hpke.Open(k.private, hpke.HKDFSHA256(), hpke.AES256GCM(), []byte(info), sealed)
 	if err != nil {

@@ -12,8 +12,8 @@ const (
 	SessionRunner = "session-runner"
 	VaultBroker   = "vault-broker"
 
-	// Provision is the identity that makes streams and publishes keys. It is no
-	// service: it declares nothing and serves nobody.
+	// Provision is the identity that creates streams and publishes keys. It is not a
+	// service: it declares no topology and serves no query.
 	Provision = "provision"
 )
 

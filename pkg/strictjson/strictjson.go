@@ -12,8 +12,7 @@ import (
 	"strings"
 )
 
-// Error is a member that does not belong into a document, or a value that does not
-// fit.
+// Error is a member that the document must not have, or a value of the wrong type.
 type Error struct {
 	Pointer string // "" is the document as a whole
 	Message string
@@ -36,7 +35,7 @@ func Decode(doc []byte, v any) error {
 	return json.Unmarshal(doc, v)
 }
 
-// Token makes a member's name a token of a JSON pointer.
+// Token returns a member's name as a token of a JSON pointer.
 func Token(name string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }

@@ -1,5 +1,5 @@
-// Package tlsfiles serves TLS from a certificate and a key on disk, and takes
-// up new ones without a restart.
+// Package tlsfiles serves TLS with a certificate and key from files, and loads changed
+// files without a restart.
 package tlsfiles
 
 import (
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// pollEvery bounds how often the files are looked at.
+// pollEvery is the least time between two checks of the files.
 const pollEvery = time.Second
 
 // Files is a certificate chain and its key, both PEM.
@@ -55,8 +55,8 @@ func (f *Files) load() error {
 	return nil
 }
 
-// Certificate is a tls.Config's GetCertificate: it returns what the files hold
-// now, or, while they cannot be used, what they held.
+// Certificate is a tls.Config's GetCertificate: it returns the current certificate of
+// the files, or the last usable one while the files cannot be used.
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +78,7 @@ func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if !changed {
 		return f.pair, nil
 	}
-	if err := f.load(); err != nil { // one of the two may be there before the other
+	if err := f.load(); err != nil { // the other file may not be written yet
 		slog.Warn("the TLS files cannot be used; the certificate stays", "err", err)
 		return f.pair, nil
 	}
@@ -91,8 +91,7 @@ func (f *Files) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: f.Certificate}
 }
 
-// Warn logs a warning where what listens on addr, without TLS, can be reached
-// from other hosts.
+// Warn logs a warning if addr, served without TLS, is reachable from other hosts.
 func Warn(what, addr string) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || host == "localhost" {

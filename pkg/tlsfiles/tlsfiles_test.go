@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 )
 
-// TestReload: new connections get what the files hold; files that cannot be
-// used change nothing.
+// TestReload: new connections get the files' current certificate; unusable files change
+// nothing.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")

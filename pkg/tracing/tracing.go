@@ -45,14 +45,14 @@ func New(ctx context.Context, service, instance, endpoint string) (*Tracer, erro
 	return &Tracer{p.Tracer("binnacle"), p.Shutdown}, nil
 }
 
-// Close sends what is left.
+// Close sends the remaining spans.
 func (t *Tracer) Close(ctx context.Context) {
 	if t != nil && t.stop != nil {
 		_ = t.stop(ctx)
 	}
 }
 
-// On reports whether spans go anywhere.
+// On reports whether spans are exported.
 func (t *Tracer) On() bool { return t != nil && t.t != nil }
 
 // Start begins a span below a trace context; an empty one begins a trace.
@@ -65,7 +65,7 @@ func (t *Tracer) Start(parent, name string, kind trace.SpanKind, attrs ...attrib
 	return span
 }
 
-// Context is the W3C trace context of a span, or otherwise where it has none.
+// Context returns the W3C trace context of a span, or otherwise if it has none.
 func Context(s trace.Span, otherwise string) string {
 	c := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(trace.ContextWithSpan(context.Background(), s), c)

@@ -37,7 +37,7 @@ type Frame struct {
 	N     int64           `json:"n,omitempty"`
 	Data  json.RawMessage `json:"data,omitempty"`  // of a binary frame, its bytes
 	Code  string          `json:"code,omitempty"`  // of Failed; absent from services of release 0.5 and earlier
-	Param string          `json:"param,omitempty"` // of Failed: the member of the request that is wrong
+	Param string          `json:"param,omitempty"` // of Failed: the wrong member of the request
 	View  *At             `json:"view,omitempty"`  // of Data and End: what the response was read from
 }
 
@@ -58,16 +58,16 @@ const (
 	Sealed = "sealed"
 )
 
-// Edge is the service that may query every verb that is served to nobody else.
+// Edge is the service that may send every query that is not restricted to others.
 const Edge = "gateway"
 
-// ErrGap says that frames were lost between sender and reader.
+// ErrGap is returned when frames were lost between sender and reader.
 var ErrGap = errors.New("live stream broken: frames were lost")
 
-// Question is what an ask carries.
+// Question is the document of a query.
 type Question struct {
 	ID       string          `json:"id"`   // see questionID
-	From     string          `json:"from"` // instance to answer to
+	From     string          `json:"from"` // instance that receives the response
 	Verb     string          `json:"verb"`
 	Args     json.RawMessage `json:"args"`
 	Deadline time.Time       `json:"deadline"`
@@ -79,7 +79,7 @@ type Question struct {
 // code, any other as unavailable.
 type Handler func(ctx context.Context, args json.RawMessage, reply func(any) error) error
 
-// Box is an instance's mailbox.
+// Box is the inbox of an instance on TRANSIENT, and its query transport.
 type Box struct {
 	conn     *bus.Conn
 	tenant   string
@@ -99,7 +99,7 @@ type served struct {
 	askers  []string
 }
 
-// NewBox makes the mailbox of an instance. Run must be running.
+// NewBox returns the inbox of an instance. It receives once Run runs.
 func NewBox(c *bus.Conn, tenant, service, instance string) *Box {
 	b := &Box{conn: c, tenant: tenant, service: service, instance: instance,
 		open: map[string]*Stream{}, handlers: map[string]served{}, warned: map[string]time.Time{}}
@@ -118,7 +118,7 @@ func (b *Box) Serve(verb string, h Handler, askers ...string) {
 	b.handlers[verb] = served{h, askers}
 }
 
-// Ready is closed when the mailbox receives.
+// Ready is closed when the inbox receives.
 func (b *Box) Ready() <-chan struct{} { return b.follower.Ready() }
 
 // Run receives until ctx ends.
@@ -153,7 +153,7 @@ func (b *Box) deliver(en eventlog.Entry) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch s := b.open[id]; {
-	case s == nil: // nobody waits for it: what is not open is never kept
+	case s == nil: // no stream with this id is open, so the frame is dropped
 	case s.from != from:
 		b.foreign(from, s)
 	default:
@@ -189,8 +189,7 @@ func (b *Box) Open(id, from string) *Stream {
 	return s
 }
 
-// Send puts one frame into another instance's mailbox. It is stored on
-// return.
+// Send stores one frame in another instance's inbox. It is stored on return.
 func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
 	body, err := Encode(f)
 	if err != nil {
@@ -204,8 +203,8 @@ func (b *Box) put(ctx context.Context, to, id string, body []byte) error {
 	return err
 }
 
-// Post puts one binary frame into another instance's mailbox without waiting
-// until it is stored. The reader sees a gap where one is lost.
+// Post sends one binary frame to another instance's inbox without waiting until it is
+// stored. The reader detects a gap if one is lost.
 func (b *Box) Post(to, id string, n int64, data []byte) error {
 	return b.conn.NC.Publish(bus.TransientSubject(b.tenant, b.service, to, id), binaryFrame(n, data))
 }
@@ -226,17 +225,17 @@ func cutBinary(b []byte) (n int64, body []byte, ok bool) {
 	return int64(v), bytes.Clone(b[1+size:]), true
 }
 
-// questionID makes the id of a question, which names the service that asks. An
-// answer goes under its question's id, so nobody can make another service
-// answer into a stream that a third has open.
+// questionID returns the id of a query, which names the sending service. Responses carry
+// the query's id, so no service can make another respond into a stream that a third has
+// open.
 func questionID(service string) string { return questionsOf(service) + rand.Text() }
 
-// questionsOf begins the ids of a service's questions. No service's name holds
-// an underscore, so none is the beginning of another's.
+// questionsOf returns the prefix of the ids of a service's queries. Names of services
+// have no underscore, so no prefix begins another.
 func questionsOf(service string) string { return "q_" + service + "_" }
 
-// Ask puts a question to an instance of a service and returns the stream of its
-// answer, which that service alone can send.
+// Ask sends a query to an instance of a service and returns the stream of its response,
+// which that service alone can send.
 func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Stream, error) {
 	raw, err := Encode(args)
 	if err != nil {
@@ -259,7 +258,7 @@ func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Str
 	return s, nil
 }
 
-// AskOne asks for a single document.
+// AskOne sends a query with one document as its response.
 func (b *Box) AskOne(ctx context.Context, service, to, verb string, args, out any) error {
 	s, err := b.Ask(ctx, service, to, verb, args)
 	if err != nil {
@@ -285,7 +284,7 @@ func address(subject string) (service, id string, ok bool) {
 
 type fromKey struct{}
 
-// From is the service whose question a handler answers.
+// From returns the service whose query a handler serves.
 func From(ctx context.Context) string { s, _ := ctx.Value(fromKey{}).(string); return s }
 
 func (b *Box) answer(from, id string, raw []byte) {
@@ -398,10 +397,10 @@ func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	}
 }
 
-// Wake is ready when frames may have come; Try takes them.
+// Wake receives when frames may have arrived; Try returns them.
 func (s *Stream) Wake() <-chan struct{} { return s.wake }
 
-// Try is Next without waiting; ok is false where no frame is there.
+// Try is Next without waiting; ok is false if no frame has arrived.
 func (s *Stream) Try() (f Frame, ok bool, err error) {
 	s.box.mu.Lock()
 	none := len(s.frames) == 0
@@ -420,13 +419,13 @@ func (s *Stream) Received() int64 { return s.n }
 func (s *Stream) Close() {
 	s.box.mu.Lock()
 	defer s.box.mu.Unlock()
-	if s.box.open[s.id] == s { // not the one that took its place
+	if s.box.open[s.id] == s { // not a newer stream with the same id
 		delete(s.box.open, s.id)
 	}
 }
 
-// Encode is JSON that leaves documents inside v as they are: json.Marshal would
-// spell their <, > and & anew, and what was canonical no longer would be.
+// Encode returns v as JSON and leaves documents inside v unchanged: json.Marshal would
+// escape <, > and &, which canonical JSON does not.
 func Encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -95,7 +95,8 @@ func TestGap(t *testing.T) {
 	}
 }
 
-// TestFrom: who asks is what the server let it publish as, whatever it says.
+// TestFrom: the sender of a query is the service that the server's permissions allow,
+// whatever the query says.
 func TestFrom(t *testing.T) {
 	a, b := boxes(t)
 	b.Serve("who", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
@@ -109,9 +110,9 @@ func TestFrom(t *testing.T) {
 	}
 }
 
-// TestForeign: a stream takes frames from its sender alone, whatever others send
-// to it before, while and after it is open; frames for streams that are not open
-// are not kept; and a question is answered to its sender's own inbox only.
+// TestForeign: a stream takes frames from its sender only, whatever others send before,
+// while and after it is open; frames for streams that are not open are dropped; and a
+// query is answered to its sender's own inbox only.
 func TestForeign(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}, {Service: "evil", Slots: 1}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -138,8 +139,8 @@ func TestForeign(t *testing.T) {
 		send(evil, id, transient.Frame{Kind: transient.Sealed, Data: json.RawMessage(`"forged"`)})
 		send(evil, id, transient.Frame{Kind: transient.End, N: 1})
 		send(evil, id, transient.Frame{Kind: transient.Failed, N: 1, Data: json.RawMessage(`"forged"`)})
-		// A question of its own, to be answered by b into the stream; each of the
-		// ids that it can give it.
+		// A query of the attacker's that b would answer into the stream, under each id
+		// that it can use.
 		for _, q := range []string{id, "q_a_x", "q_evil_x"} {
 			doc, _ := json.Marshal(transient.Question{ID: id, From: "a-1", Verb: "secret", Deadline: time.Now().Add(time.Minute)})
 			body, _ := json.Marshal(transient.Frame{Kind: "ask", Data: doc})
@@ -178,7 +179,7 @@ func TestForeign(t *testing.T) {
 			t.Fatal(verb, err)
 		}
 	}
-	// An answer of another service than the one that was asked is none.
+	// A response of another service than the queried one is ignored.
 	short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer stop()
 	if err := a.AskOne(short, "other", "b-1", "secret", nil, &out); !errors.Is(err, context.DeadlineExceeded) {

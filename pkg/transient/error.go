@@ -14,7 +14,7 @@ type Error struct {
 	Code    string // of schemas/errors.json
 	Param   string // the member of the request that is wrong, where one is
 	Message string
-	Cause   error // what failed on the way, where the service did not answer
+	Cause   error // cause, if the service did not respond
 }
 
 // Unwrap returns the cause.

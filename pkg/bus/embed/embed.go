@@ -1,5 +1,5 @@
-// Package embed runs a NATS server inside this process. It is apart from bus
-// so that a service on its own does not carry a server.
+// Package embed runs a NATS server in this process. It is separate from bus so that a
+// service that runs alone does not link a server.
 package embed
 
 import (

@@ -1,6 +1,6 @@
-// Package memlog is the ledger in memory, for tests of what sits above it. It
-// answers as a single JetStream server does: the expectation is checked
-// before the message id.
+// Package memlog is the ledger in memory, for tests of the packages above it. It behaves
+// as a single JetStream server does: the expected sequence is checked before the message
+// id.
 package memlog
 
 import (
@@ -27,7 +27,7 @@ type Log struct {
 	ids     map[string]stored
 }
 
-// stored is where the entry of a message id is, and since when.
+// stored is the sequence of a message id, and the time of its entry.
 type stored struct {
 	seq uint64
 	at  time.Time
@@ -75,7 +75,7 @@ func (l *Log) Append(ctx context.Context, subject, id string, data []byte) (uint
 	return l.own(ctx, seq, subject, data)
 }
 
-// own resolves a duplicate: it is the same event, or another one was first.
+// own resolves a duplicate: it is the same event, or another was first.
 func (l *Log) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
 	if en, err := l.Get(ctx, seq); err != nil {
 		return 0, err
@@ -95,7 +95,7 @@ func (l *Log) Start(subject, id string, data []byte) func(context.Context) (uint
 func (l *Log) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
 	seq, duplicate, err := l.Publish(subject, id, data, &Expect{filter, expect})
 	if err != nil {
-		// A resend after a lost answer finds its own event.
+		// A resend after a lost response finds its own event.
 		if last, e := l.Last(ctx, filter); e == nil && last.Subject == subject && bytes.Equal(last.Data, data) {
 			return last.Seq, nil
 		}

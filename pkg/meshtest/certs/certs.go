@@ -30,8 +30,8 @@ func NewAuthority(t testing.TB, file string) *Authority {
 	return a
 }
 
-// Write makes a key, and a certificate signed by the authority for 127.0.0.1,
-// localhost and hosts, and writes both as PEM.
+// Write writes a new key, and a certificate signed by the authority for 127.0.0.1,
+// localhost and hosts, both as PEM.
 func (a *Authority) Write(t testing.TB, cert, key, name string, hosts ...string) {
 	t.Helper()
 	k, c := newKey(t), template(name)

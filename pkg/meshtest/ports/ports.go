@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Free finds a free loopback address for a server that starts later. It lies
-// below the ports that systems give to outgoing connections: one of those could
-// take it first, even a connection to the very port that nobody listens on yet.
+// Free returns a free loopback address for a server that starts later. Its port is below
+// the range of outgoing connections, which could take the port first, even by connecting
+// to it before the server listens.
 func Free(t testing.TB) string {
 	t.Helper()
 	for range 100 {
