@@ -16,13 +16,21 @@ HOSTILE  := escape leak
 COMMIT   := $(shell git describe --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/pkg/run.commit=$(COMMIT)
 
-.PHONY: help up build man services packs test check heavy unit race simulator simulate soak e2e mutate lint deadcode vuln gen fix verify bench compose-up compose-down clean deps
+.PHONY: help up dev watch-test build man services packs test check heavy unit race simulator simulate soak e2e mutate lint deadcode vuln gen fix verify bench compose-up compose-down release print-services clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 up: build ## build, then run the whole mesh in one process (ADDR=, DATA=)
 	$(BIN)/binnacle up --addr $(ADDR) --data $(DATA) --packs $(BIN)/packs
+
+dev: services ## run a process per service; build and restart the one that a change touches (ADDR=, ledger in data/dev)
+	GO111MODULE=off GOWORK=off go build -o .cache/dev ./scripts/tools/dev
+	.cache/dev mesh -addr $(ADDR) -data data/dev -services "$(SERVICES)"
+
+watch-test: ## run the tests that a change touches, as files change
+	GO111MODULE=off GOWORK=off go build -o .cache/dev ./scripts/tools/dev
+	.cache/dev test
 
 build: packs ## build bin/binnacle and bin/binnacle-verify
 	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./services/binnacle ./pkg/core/cmd/binnacle-verify
@@ -117,6 +125,12 @@ compose-up: services ## build images and run one container per service
 
 compose-down: ## stop the containers and remove their volumes
 	scripts/compose down
+
+release: ## archives, checksums and CycloneDX documents of VERSION=X.Y.Z in dist/VERSION; equal bytes wherever they are built
+	scripts/release $(VERSION) dist/$(VERSION)
+
+print-services:
+	@echo $(SERVICES)
 
 clean: ## remove what make built (never data/)
 	rm -rf bin .cache

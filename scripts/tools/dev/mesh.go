@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// mesh is a mesh of one process for each service beside a NATS server.
+type mesh struct {
+	addr, nats, data, bin string
+	services              []string
+
+	mu    sync.Mutex // of standard output
+	procs map[string]*proc
+}
+
+// proc is one process.
+type proc struct {
+	cmd  *exec.Cmd
+	done chan struct{} // it has ended
+}
+
+const module = "github.com/binnacle-mesh/binnacle/"
+
+// run starts the mesh and restarts services as their sources change, until ctx ends.
+func (m *mesh) run(ctx context.Context) error {
+	m.procs = map[string]*proc{}
+	defer m.stopAll()
+	w := watcher{}
+	w.seen = w.read()
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	if err := m.ready(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("dev: the mesh is up at http://%s; token %s; ledger %s\n", m.addr, filepath.Join(m.data, "admin.token"), filepath.Join(m.data, "nats"))
+	for {
+		dirs := w.next(ctx)
+		if dirs == nil {
+			return nil
+		}
+		if err := m.update(ctx, dirs); err != nil && ctx.Err() == nil {
+			fmt.Printf("dev: %v; the services go on as they were\n", err)
+		}
+	}
+}
+
+// begin starts NATS, the provisioner and every service.
+func (m *mesh) begin(ctx context.Context) error {
+	if err := os.MkdirAll(m.data, 0o700); err != nil {
+		return err
+	}
+	binnacle := filepath.Join(m.bin, "binnacle")
+	if _, err := os.Stat(filepath.Join(m.data, "keys")); errors.Is(err, os.ErrNotExist) {
+		if out, err := exec.CommandContext(ctx, binnacle, "init", "--data", m.data).CombinedOutput(); err != nil {
+			return fmt.Errorf("binnacle init: %w\n%s", err, out)
+		}
+	}
+	conf, err := exec.CommandContext(ctx, binnacle, "provision", "--print-config", "--data", m.data, "--store", filepath.Join(m.data, "nats"),
+		"--nats-listen", m.nats, "--monitor", "").Output()
+	if err != nil {
+		return fmt.Errorf("binnacle provision --print-config: %w", err)
+	}
+	path := filepath.Join(m.data, "nats.conf")
+	if err := os.WriteFile(path, conf, 0o600); err != nil {
+		return err
+	}
+	if err := m.start("nats", []string{m.program("nats-server"), "-c", path}); err != nil {
+		return err
+	}
+	if err := m.start("provision", []string{binnacle, "provision", "--data", m.data, "--nats", "nats://" + m.nats}); err != nil {
+		return err
+	}
+	for _, s := range m.services {
+		if err := m.start(s, []string{m.program(s)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// program is the file of a service's program.
+func (m *mesh) program(service string) string { return filepath.Join(m.bin, "svc", service) }
+
+// env is a service's environment. Variables that are set already win, so that
+// BINNACLE_LLM, say, is given as for any service.
+func (m *mesh) env(service string) []string {
+	state := filepath.Join(m.data, service)
+	_ = os.MkdirAll(state, 0o755)
+	env := []string{"BINNACLE_NATS=nats://" + m.nats, "BINNACLE_DURABILITY=process", "BINNACLE_KEYS=" + filepath.Join(m.data, "keys"), "BINNACLE_STATE=" + state}
+	switch service {
+	case "gateway":
+		env = append(env, "BINNACLE_LISTEN="+m.addr)
+	case "session-runner":
+		env = append(env, "BINNACLE_PACKS="+filepath.Join(m.bin, "packs"))
+	}
+	return append(env, os.Environ()...)
+}
+
+// start starts a process; its output is printed behind its name.
+func (m *mesh) start(name string, argv []string) error {
+	p := &proc{cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
+	p.cmd.Env = m.env(name)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is dev's: it stops them in order
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	p.cmd.Stderr = p.cmd.Stdout
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	m.procs[name] = p
+	fmt.Printf("dev: %s runs as process %d\n", name, p.cmd.Process.Pid)
+	go func() {
+		m.copy(name, out)
+		if err := p.cmd.Wait(); err != nil {
+			fmt.Printf("dev: %s ended: %v\n", name, err)
+		}
+		close(p.done)
+	}()
+	return nil
+}
+
+// copy prints each line of a process.
+func (m *mesh) copy(name string, r io.Reader) {
+	in := bufio.NewScanner(r)
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		m.mu.Lock()
+		fmt.Printf("%-14s %s\n", name, in.Text())
+		m.mu.Unlock()
+	}
+	_, _ = io.Copy(io.Discard, r)
+}
+
+// stop ends a process in order, and by force after ten seconds.
+func (m *mesh) stop(name string) {
+	p := m.procs[name]
+	if p == nil {
+		return
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+	delete(m.procs, name)
+}
+
+// stopAll ends the services at once, then the provisioner and NATS.
+func (m *mesh) stopAll() {
+	var wg sync.WaitGroup
+	for _, s := range m.services {
+		if p := m.procs[s]; p != nil {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_ = p.cmd.Process.Signal(syscall.SIGTERM)
+				<-p.done
+			}()
+		}
+	}
+	wg.Wait()
+	m.stop("provision")
+	m.stop("nats")
+}
+
+// ready waits until the gateway reports that the mesh is ready.
+func (m *mesh) ready(ctx context.Context) error {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		resp, err := http.Get("http://" + m.addr + "/readyz")
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("no answer at %s/readyz within a minute", m.addr)
+}
+
+// update builds the services that changed folders are part of, all before any of
+// them is stopped, and restarts them one after the other.
+func (m *mesh) update(ctx context.Context, dirs []string) error {
+	all, err := list(ctx, "work")
+	if err != nil {
+		return err
+	}
+	touched := changed(dirs, all)
+	var services []string
+	for _, s := range m.services {
+		if p := all[module+"services/"+s]; p != nil && p.needs(touched) {
+			services = append(services, s)
+		}
+	}
+	if len(services) == 0 {
+		return nil
+	}
+	began := time.Now()
+	fmt.Printf("dev: %s changed; building %s\n", strings.Join(dirs, ", "), strings.Join(services, ", "))
+	for _, s := range services {
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", m.program(s)+".new", "./services/"+s)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s does not build: %w\n%s", s, err, out)
+		}
+	}
+	for _, s := range services {
+		if err := os.Rename(m.program(s)+".new", m.program(s)); err != nil {
+			return err
+		}
+		m.stop(s)
+		if err := m.start(s, []string{m.program(s)}); err != nil {
+			return err
+		}
+	}
+	if err := m.ready(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("dev: restarted %s in %v\n", strings.Join(services, ", "), time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// needs reports whether a program has a part in one of the packages.
+func (p *listed) needs(packages map[string]bool) bool {
+	if packages[p.ImportPath] {
+		return true
+	}
+	for _, d := range p.Deps {
+		if packages[d] {
+			return true
+		}
+	}
+	return false
+}
