@@ -6,6 +6,8 @@ BIN   := $(CURDIR)/bin
 SCHEDULES ?= 1000000
 SEED  ?= 1000001
 TIMES ?= 100
+DEV   ?= data/dev
+DEV_NATS ?= 127.0.0.1:4222
 export CGO_ENABLED ?= 0
 export GOFLAGS := -trimpath $(GOFLAGS)
 
@@ -24,9 +26,9 @@ help: ## list the verbs
 up: build ## build, then run the whole mesh in one process (ADDR=, DATA=)
 	$(BIN)/binnacle up --addr $(ADDR) --data $(DATA) --packs $(BIN)/packs
 
-dev: services ## run a process per service; build and restart the one that a change touches (ADDR=, ledger in data/dev)
+dev: services ## run a process per service; build and restart the one that a change touches (ADDR=, DEV=)
 	GO111MODULE=off GOWORK=off go build -o .cache/dev ./scripts/tools/dev
-	.cache/dev mesh -addr $(ADDR) -data data/dev -services "$(SERVICES)"
+	exec .cache/dev mesh -addr $(ADDR) -nats $(DEV_NATS) -data $(DEV) -services "$(SERVICES)" -ldflags '$(LDFLAGS)'
 
 watch-test: ## run the tests that a change touches, as files change
 	GO111MODULE=off GOWORK=off go build -o .cache/dev ./scripts/tools/dev

@@ -38,6 +38,7 @@ type howto struct {
 var howtos = map[string]howto{
 	"README.md":     {notRun: 0, setup: withProvider},
 	"compose.md":    {notRun: 0, setup: onCompose},
+	"develop.md":    {notRun: 0, setup: alone},
 	"embed.md":      {notRun: 0, setup: alone},
 	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
 	"judge.md":      {notRun: 0, setup: withProvider},

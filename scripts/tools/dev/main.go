@@ -35,6 +35,7 @@ func run(ctx context.Context, args []string) error {
 		f.StringVar(&m.nats, "nats", "127.0.0.1:4222", "the NATS server's address")
 		f.StringVar(&m.data, "data", "data/dev", "folder of the keys, the ledger and the services' state")
 		f.StringVar(&m.bin, "bin", "bin", "folder of the programs, as make services builds them")
+		f.StringVar(&m.ldflags, "ldflags", "", "flags for the linker")
 		services := f.String("services", "", "names of the services, separated by spaces")
 		_ = f.Parse(args[1:])
 		m.services = strings.Fields(*services)

@@ -18,8 +18,8 @@ import (
 
 // mesh is a mesh of one process for each service beside a NATS server.
 type mesh struct {
-	addr, nats, data, bin string
-	services              []string
+	addr, nats, data, bin, ldflags string
+	services                       []string
 
 	mu    sync.Mutex // of standard output
 	procs map[string]*proc
@@ -219,7 +219,7 @@ func (m *mesh) update(ctx context.Context, dirs []string) error {
 	began := time.Now()
 	fmt.Printf("dev: %s changed; building %s\n", strings.Join(dirs, ", "), strings.Join(services, ", "))
 	for _, s := range services {
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", m.program(s)+".new", "./services/"+s)
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", m.ldflags, "-o", m.program(s)+".new", "./services/"+s)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s does not build: %w\n%s", s, err, out)
 		}
