@@ -35,13 +35,14 @@ ahead() {
 
 # watch N NAME EXPECTED LOG: prints, every half minute, how far a step is.
 watch() {
-	local began=$SECONDS spent last
-	while sleep 30; do
+	local began=$SECONDS spent last left
+	while sleep 30 >/dev/null 2>&1; do
 		spent=$((SECONDS - began))
+		left=$(ahead $(($1 + 1)))
+		[ "$3" -le $spent ] || left=$((left + $3 - spent))
 		last=$(grep -E 'schedules  [0-9.]+/s' "$4" | tail -1 | xargs)
 		[ -n "$last" ] || last="$(grep -cE "${count}PASS" "$4") tests passed"
-		printf '         %s  %s of about %s  %s  about %s left in this stage\n' "$2" "$(clock $spent)" "$(clock "$3")" "$last" \
-			"$(clock $(($3 > spent ? $3 - spent : 0) + $(ahead $(($1 + 1)))))"
+		printf '         %s  %s of about %s  %s  about %s left in this stage\n' "$2" "$(clock $spent)" "$(clock "$3")" "$last" "$(clock $left)"
 	done
 }
 
@@ -80,6 +81,7 @@ run_steps() {
 			failed+=("$name")
 			printf '        FAILED, %s; %s\n' "$(clock $spent)" "$log"
 			excerpt "$log"
+			[ "$name" != build ] || break # the other steps would only say so again
 		fi
 	done
 	steps=()
@@ -87,7 +89,6 @@ run_steps() {
 
 # excerpt LOG: the part of a failed step's log that says why.
 excerpt() {
-	grep -nE -A 40 "${count}(FAIL|SKIP)|^panic:|WARNING: DATA RACE|\[build failed\]|\[setup failed\]" "$1" | head -300 ||
-		true
+	grep -nE -B 25 -A 15 "${count}(FAIL|SKIP)|^panic:|WARNING: DATA RACE|\[build failed\]|\[setup failed\]" "$1" | head -300
 	grep -qE "${count}FAIL|^panic:" "$1" || tail -40 "$1"
 }
