@@ -120,11 +120,11 @@ func testStolen(t *testing.T, every time.Duration) {
 	go func() { done <- f.Run(ctx, 1) }()
 	<-f.Ready()
 	thief := b.Connect(t, "a")
-	stolen := 0
+	var stolen atomic.Int64
 	inbox := thief.NC.NewInbox()
 	if _, err := thief.NC.Subscribe(inbox, func(m *nats.Msg) {
 		if len(m.Data) > 0 {
-			stolen++
+			stolen.Add(1)
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -154,10 +154,10 @@ func testStolen(t *testing.T, every time.Duration) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	if err := thief.NC.Flush(); err != nil || stolen == 0 {
+	if err := thief.NC.Flush(); err != nil || stolen.Load() == 0 {
 		t.Fatal("nothing was stolen", err)
 	}
-	t.Logf("%d deliveries were stolen", stolen)
+	t.Logf("%d deliveries were stolen", stolen.Load())
 }
 
 // TestPoll: what was on the ledger when Poll was called is applied when it
