@@ -57,6 +57,8 @@ type Outside struct {
 	Open func(call, from string) llmapi.Frames
 	// Post sends a frame to an instance without waiting until it is stored.
 	Post func(to, id string, n int64, data []byte) error
+	// Lender, if set, hands intents out in place of the one that the signing key makes.
+	Lender decide.Lender
 }
 
 // outsideOf is the outside of an instance that runs.
@@ -117,7 +119,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools}
 	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Probe: &s.probe, Tools: &s.tools,
 		Metrics: s.metrics, Blobs: env.Blobs, Emit: env.Emit, Log: env.Log}
-	if s.lender != nil { // an interface that holds a nil pointer is not nil
+	if s.decide.Lender = out.Lender; s.lender != nil { // an interface that holds a nil pointer is not nil
 		s.decide.Lender = s.lender
 	}
 	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}

@@ -149,7 +149,6 @@ func TestGrants(t *testing.T) {
 // TestWatch: a watched caller's context ends when its authority does, with the reason.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &Authority{}
 		issued := time.Now()
 		time.Sleep(time.Second)
 		who := func() *Caller {
@@ -166,6 +165,7 @@ func TestWatch(t *testing.T) {
 			"another's suspension": {true, time.Second, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "bob"}, "", ""},
 			"revoked":              {false, time.Second, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"}, "token_invalid", contract.ReasonCredentialRevoked},
 		} {
+			a := &Authority{}
 			ctx, done := a.watch(t.Context(), who(), c.expiry)
 			time.Sleep(c.after)
 			apply(t, a, c.name, c.doc)
@@ -176,7 +176,7 @@ func TestWatch(t *testing.T) {
 			}
 			done()
 		}
-		a = &Authority{}
+		a := &Authority{}
 		ctx, done := a.watch(t.Context(), who(), true)
 		defer done()
 		forever, stop := a.watch(t.Context(), who(), false)

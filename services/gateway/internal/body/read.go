@@ -218,6 +218,9 @@ func (h *hold) take(n int) error {
 func (h *hold) release() {
 	h.b.mu.Lock()
 	defer h.b.mu.Unlock()
+	if h.n == 0 {
+		return
+	}
 	h.b.all -= h.n
 	if h.b.callers[h.actor] -= h.n; h.b.callers[h.actor] <= 0 {
 		delete(h.b.callers, h.actor)

@@ -290,7 +290,6 @@ func TestHeaders(t *testing.T) {
 // is refused by policy, which the proposal lets it do.
 func TestJudgement(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "judge.score")
-	m.Answers["audit makers"] = map[string]string{}
 	var c *edgetest.Call
 	m.Execute = func(x *edgetest.Call) { c = x; x.Succeed([]byte(`{}`)) }
 	own := contract.SessionID(edgetest.Tenant, "alice", "s-notes")

@@ -30,6 +30,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/decide"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -68,6 +69,7 @@ type Mesh struct {
 	queried []string
 	posted  []string
 	streams map[string]*Stream
+	tools   map[string]string // digests by kind
 }
 
 // Ledger is a ledger in memory that reports what is appended.
@@ -88,14 +90,19 @@ func (l *Ledger) Append(ctx context.Context, subject, id string, data []byte) (u
 
 // New makes a mesh whose catalog holds the tools named.
 func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
-	m := &Mesh{TB: t, seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{}, streams: map[string]*Stream{}}
+	return NewWith(t, cfg, nil, tools...)
+}
+
+// NewWith is New with a lender.
+func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string) *Mesh {
+	m := &Mesh{TB: t, seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}}
 	m.Ledger = &Ledger{appended: m.appended}
 	cfg.TokenKey, _ = ed25519.NewKeyFromSeed(m.seed).Public().(ed25519.PublicKey)
 	env := &run.Env{Tenant: Tenant, Service: "gateway", Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
 		Emit: &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: "gateway/gw1", Now: time.Now}, Blobs: &blob.Store{Tenant: Tenant},
 		Log: slog.New(slog.DiscardHandler)}
 	var err error
-	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Services: m, Open: m.open, Post: m.post}); err != nil {
+	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Services: m, Open: m.open, Post: m.post, Lender: l}); err != nil {
 		t.Fatal(err)
 	}
 	m.handler = m.Service.Handler()
@@ -108,18 +115,27 @@ func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
 // Register puts a tool into the catalog that takes and gives objects of text.
 func (m *Mesh) Register(kind string) {
 	m.Helper()
-	tool := &contract.Tool{Kind: kind, Tool: strings.TrimPrefix(kind, "tool."), Executor: Executor, Version: "1", Description: "a tool",
+	executor := executorOf(kind)
+	tool := &contract.Tool{Kind: kind, Tool: strings.TrimPrefix(kind, "tool."), Executor: executor, Version: "1", Description: "a tool",
 		InputSchema:  []byte(`{"additionalProperties":false,"properties":{"text":{"type":"string"}},"type":"object"}`),
 		OutputSchema: []byte(`{"properties":{"text":{"type":"string"}},"type":"object"}`)}
-	m.Record(Executor, contract.EventToolRegistered, "-", contract.Bytes(tool), nil)
+	m.tools[kind] = contract.Digest(tool)
+	m.Record(executor, contract.EventToolRegistered, "-", contract.Bytes(tool), nil)
 }
 
 // Record appends an event as a service does; the caller and the call are those of
 // cause.
 func (m *Mesh) Record(service, name, key string, doc []byte, cause *contract.Event) *contract.Event {
 	m.Helper()
+	return m.RecordFor("", service, name, key, doc, cause)
+}
+
+// RecordFor is Record of an event that is addressed to an executor.
+func (m *Mesh) RecordFor(executor, service, name, key string, doc []byte, cause *contract.Event) *contract.Event {
+	m.Helper()
 	by := &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: service + "/" + service[:2] + "1", Now: time.Now}
 	e := by.New(name, key, doc, cause)
+	e.Target = executor
 	if _, err := by.Append(context.Background(), e); err != nil {
 		m.Fatal(err)
 	}
@@ -160,15 +176,23 @@ func (m *Mesh) appended(en eventlog.Entry) {
 	m.Execute(c)
 }
 
+// executorOf is the service that the catalog names for a kind.
+func executorOf(kind string) string {
+	if strings.HasPrefix(kind, "llm.") {
+		return "llm-router"
+	}
+	return Executor
+}
+
 // Succeed ends the call with an output.
 func (c *Call) Succeed(output []byte) {
 	content, _ := blob.Refer(output, "application/json")
-	c.End(Executor, contract.Effect{Status: contract.Succeeded, OutputDigest: content.Commitment}, &content, contract.Allow, contract.ReasonRuleScopedCall)
+	c.End(executorOf(c.Kind), contract.Effect{Status: contract.Succeeded, OutputDigest: content.Commitment}, &content, contract.Allow, contract.ReasonRuleScopedCall)
 }
 
 // Fail ends the call with an error of its executor.
 func (c *Call) Fail(status, code, message string) {
-	c.End(Executor, contract.Effect{Status: status, ErrorCode: code, ErrorMessage: message}, nil, contract.Allow, contract.ReasonRuleScopedCall)
+	c.End(executorOf(c.Kind), contract.Effect{Status: status, ErrorCode: code, ErrorMessage: message}, nil, contract.Allow, contract.ReasonRuleScopedCall)
 }
 
 // Deny ends the call as policy does.
@@ -183,6 +207,20 @@ func (c *Call) End(service string, eff contract.Effect, output *contract.Content
 	rec.Receipt.ID, rec.Receipt.CallID, rec.Receipt.DecisionID = contract.IDReceipt+c.ID, c.ID, contract.IDDecision+c.ID
 	rec.Receipt.Verdict, rec.Receipt.ReasonCode, rec.Receipt.ArgsDigest = verdict, reason, c.Call.Args.Commitment
 	c.mesh.Record(service, contract.EventEffectRecorded, c.Proposal.Session, contract.Bytes(&rec), c.Proposal)
+}
+
+// Allow permits the call. Where the caller executes it, the intent is the caller's.
+func (c *Call) Allow() *contract.Event {
+	a := contract.Allowed{Call: c.Call}
+	intent := &contract.ExecutionIntent{}
+	intent.ID, intent.CallID, intent.ArgsDigest, intent.Executor = contract.IDIntent+c.ID, c.ID, c.Call.Args.Commitment, Executor
+	if c.ReportWithin > 0 {
+		intent.Executor = contract.CallerExecutor
+	}
+	d := &a.Decision
+	d.ID, d.CallID, d.Session, d.Verdict, d.Facts, d.Intent = contract.IDDecision+c.ID, c.ID, c.Proposal.Session, contract.Allow, []byte("{}"), intent
+	d.ArgsDigest, d.ToolDigest = intent.ArgsDigest, c.mesh.tools[c.Kind]
+	return c.mesh.RecordFor(intent.Executor, "policy", contract.EventAllowed, c.Proposal.Session, contract.Bytes(&a), c.Proposal)
 }
 
 // Escalate lets the call wait for people.

@@ -1,0 +1,122 @@
+package approvals_test
+
+import (
+	"crypto/hmac"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// TestVotes: the list and one approval are policy's responses, and a vote is a call.
+func TestVotes(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "policy.vote")
+	m.Answers["policy approvals"] = []map[string]any{{"call_id": "c-1"}}
+	m.Answers["policy approval"] = func(raw json.RawMessage) (any, error) { return json.RawMessage(raw), nil }
+	voter := m.Token("bob", token.Vote)
+	if r := m.Do("GET", "/api/v1/approvals", voter, ""); r.Body.String() != `[{"call_id":"c-1"}]` {
+		t.Error(r.Body)
+	}
+	if r := m.Do("GET", "/api/v1/approvals/c-1", voter, ""); r.Doc["call_id"] != "c-1" {
+		t.Error(r.Body)
+	}
+	var args string
+	m.Execute = func(c *edgetest.Call) { args = string(c.Args); c.Succeed([]byte(`{}`)) }
+	for body, want := range map[string]string{
+		`{"vote":"grant","reason":"fine"}`:                       `{"call_id":"c-1","reason":"fine","vote":"grant"}`,
+		`{"vote":"deny","reason":"no","kid":"k-1","sig":"c2ln"}`: `{"call_id":"c-1","kid":"k-1","reason":"no","sig":"c2ln","vote":"deny"}`,
+	} {
+		if r := m.Do("POST", "/api/v1/approvals/c-1/votes", voter, body); r.Code != 200 || args != want {
+			t.Errorf("%s: %d, args %s", body, r.Code, args)
+		}
+	}
+	if r := m.Do("GET", "/api/v1/approvals", m.Token("eve", token.Tools), ""); r.Error() != "scope_missing" {
+		t.Error(r.Body)
+	}
+}
+
+// message is a message of the work consumer that records how it was settled.
+type message struct {
+	jetstream.Msg
+	subject string
+	data    []byte
+	settled string
+}
+
+func (m *message) Data() []byte         { return m.data }
+func (m *message) Subject() string      { return m.subject }
+func (m *message) Headers() nats.Header { return nil }
+func (m *message) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: 1}, NumDelivered: 1}, nil
+}
+func (m *message) Ack() error                       { m.settled = "ack"; return nil }
+func (m *message) Term() error                      { m.settled = "term"; return nil }
+func (m *message) NakWithDelay(time.Duration) error { m.settled = "nak"; return nil }
+
+// TestWebhook: it is notified of an escalation with a signature, until it accepts; of
+// one that is over, or of what is none, it is not.
+func TestWebhook(t *testing.T) {
+	key := []byte("0123456789abcdef")
+	status := http.StatusNoContent
+	var body []byte
+	var signature string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ = io.ReadAll(r.Body)
+		signature = r.Header.Get(approvals.SignatureHeader)
+		w.WriteHeader(status)
+	}))
+	defer srv.Close()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	em := &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: func() time.Time { return now }}
+	hook := &approvals.Webhook{URL: srv.URL + "/secret-path", Key: key, Emit: em, Log: slog.New(slog.DiscardHandler)}
+	x := contract.Escalated{Call: contract.Call{ID: "c-1", Kind: "tool.x", Scopes: []string{}}, Expires: contract.Time(now.Add(time.Hour))}
+	x.Decision.Facts, x.Decision.ReasonCode = []byte("{}"), contract.ReasonApprovalRequired
+	by := &emit.Emitter{Tenant: "t", Source: "policy/p1", Now: em.Now}
+	send := func(data []byte) *message {
+		e := by.New(contract.EventEscalated, "s-1", data, nil)
+		e.Session, e.CallID = "s-1", "c-1"
+		raw, err := e.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &message{subject: e.Subject(), data: raw}
+		hook.Notify(t.Context(), m)
+		return m
+	}
+	if m := send(contract.Bytes(&x)); m.settled != "ack" || !strings.Contains(string(body), `"call_id":"c-1"`) || !strings.Contains(string(body), "/api/v1/approvals/c-1/votes") {
+		t.Errorf("%s: %s", m.settled, body)
+	}
+	if want := approvals.Signature(key, now, body); !hmac.Equal([]byte(want), []byte(signature)) || approvals.Signature([]byte("another key, also long"), now, body) == want {
+		t.Error("signature", signature, "want", want)
+	}
+	if status = http.StatusBadGateway; send(contract.Bytes(&x)).settled != "nak" {
+		t.Error("a webhook that fails is not notified again")
+	}
+	body = nil
+	if m := send([]byte(`{}`)); m.settled != "term" || body != nil {
+		t.Error("no escalation:", m.settled)
+	}
+	x.Expires = contract.Time(now.Add(-time.Second))
+	if m := send(contract.Bytes(&x)); m.settled != "ack" || body != nil {
+		t.Error("one that is over:", m.settled, string(body))
+	}
+	srv.Close()
+	x.Expires = contract.Time(now.Add(time.Hour))
+	if m := send(contract.Bytes(&x)); m.settled != "nak" {
+		t.Error("an unreachable webhook:", m.settled)
+	}
+}

@@ -1,0 +1,150 @@
+package body
+
+import (
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+)
+
+func request(raw string) echo.Context {
+	return echo.New().NewContext(httptest.NewRequest("POST", "/x", strings.NewReader(raw)), httptest.NewRecorder())
+}
+
+// TestRead: a body is read whole, counted while it is held, and refused where it is
+// encoded, too deep or over a budget; what is refused is no longer counted.
+func TestRead(t *testing.T) {
+	deep := strings.Repeat("[", 1<<12)
+	for name, c := range map[string]struct {
+		body, encoding string
+		opaque         bool
+		code           string
+	}{
+		"a document":           {`{"a":1}`, "", false, ""},
+		"identity":             {`{"a":1}`, "identity", false, ""},
+		"gzip":                 {"x", "gzip", false, "encoding_unsupported"},
+		"too deep":             {deep, "", false, "invalid_input"},
+		"deep, but opaque":     {deep, "", true, ""},
+		"more than a caller's": {`"` + strings.Repeat("x", 5000) + `"`, "", false, "body_budget_exceeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b Budget
+			ctx := request(c.body)
+			if c.encoding != "" {
+				ctx.Request().Header.Set("Content-Encoding", c.encoding)
+			}
+			release, err := b.Read(ctx, Limits{Caller: 4500}, "alice", c.opaque)
+			var e *apierr.Error
+			if errors.As(err, &e); (err == nil) != (c.code == "") || e != nil && e.Code != c.code {
+				t.Fatalf("%v, want %s", err, c.code)
+			}
+			if err == nil {
+				if n, callers := b.Held(); n != int64(len(c.body)) || callers != 1 || string(Raw(ctx)) != c.body {
+					t.Errorf("%d bytes of %d callers are held", n, callers)
+				}
+				release()
+			}
+			if n, callers := b.Held(); n != 0 || callers != 0 {
+				t.Errorf("%d bytes of %d callers are held after the request", n, callers)
+			}
+		})
+	}
+}
+
+// TestBudgetOfAll: the sum over all callers is bounded too.
+func TestBudgetOfAll(t *testing.T) {
+	var b Budget
+	limits := Limits{All: 10}
+	release, err := b.Read(request(`"12345"`), limits, "alice", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Read(request(`"12345"`), limits, "bob", false); err == nil {
+		t.Error("more than all may have is held")
+	}
+	release()
+	if _, err := b.Read(request(`"12345"`), limits, "bob", false); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJSON: what is accepted as a document, its canonical form, and what errors name.
+func TestJSON(t *testing.T) {
+	for _, c := range []struct{ raw, doc, param string }{
+		{``, `{}`, ""},
+		{`{ "b": 1, "a": [ 2 ] }`, `{"a":[2],"b":1}`, ""},
+		{`[1]`, "", apierr.WholeBody},
+		{`{"a":`, "", apierr.WholeBody},
+		{`{} {}`, "", apierr.WholeBody},
+		{`{"a":1,"a":2}`, "", "/a"},
+		{`{"x":[0,{"b":1,"b":2}]}`, "", "/x/1/b"},
+		{`{"a/b~c":1,"a/b~c":2}`, "", "/a~1b~0c"},
+	} {
+		ctx := request(c.raw)
+		ctx.Set(bodyKey, []byte(c.raw))
+		doc, err := JSON(ctx)
+		var e *apierr.Error
+		if errors.As(err, &e); string(doc) != c.doc || (e == nil) != (c.param == "") || e != nil && e.Param != c.param {
+			t.Errorf("%s: %s %+v", c.raw, doc, e)
+		}
+	}
+}
+
+// TestInto: unknown members and wrong types are named by their pointers.
+func TestInto(t *testing.T) {
+	for raw, param := range map[string]string{`{"name":"x","tags":["a"]}`: "", `{"name":7}`: "/name", `{"tags":["a",1]}`: "/tags/1", `{"Name":"x"}`: "/Name"} {
+		ctx := request(raw)
+		ctx.Set(bodyKey, []byte(raw))
+		var v struct {
+			Name string   `json:"name"`
+			Tags []string `json:"tags"`
+		}
+		_, err := Into(ctx, &v)
+		var e *apierr.Error
+		if errors.As(err, &e); (e == nil) != (param == "") || e != nil && e.Param != param {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+// TestCallArgs: absent args are empty ones, and args are an object.
+func TestCallArgs(t *testing.T) {
+	for raw, want := range map[string]string{"": "{}", "null": "{}", `{"a":1}`: `{"a":1}`, "[]": "", `"x"`: ""} {
+		got, err := CallArgs("/args", []byte(raw))
+		if string(got) != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %s %v", raw, got, err)
+		}
+	}
+	if CheckName("/kind", strings.Repeat("x", MaxName)) != nil || CheckName("/kind", strings.Repeat("x", MaxName+1)) == nil {
+		t.Error("names are not bounded at", MaxName)
+	}
+}
+
+// TestInBody: an error about a call's args names where the request had them.
+func TestInBody(t *testing.T) {
+	for _, c := range []struct{ path, at, pointer, param, want string }{
+		{"/api/v1/packs/:name", "", "/args/text", "", "/text"},
+		{"/api/v1/packs/:name", "", "/args", "", apierr.WholeBody},
+		{"/api/v1/calls", "/args", "/args/text/0", "", "/args/text/0"},
+		{"/api/v1/keys/:id/consent", "", "/args/id", "", "id"},
+		{"/api/v1/keys/:id/consent", "", "/args/ids", "", "/ids"},
+		{"/api/v1/approvals/:call/votes", "", "/args/call_id", "", "call"},
+		{"/api/v1/calls", "/args", "/args/text", "/model", "/model"},
+		{"/api/v1/calls", "/args", "", "", ""},
+	} {
+		ctx := request("")
+		ctx.SetPath(c.path)
+		ctx.SetParamNames(map[bool]string{true: "call", false: "id"}[strings.Contains(c.path, ":call")])
+		if c.at != "" {
+			ctx.Set(ArgsKey, c.at)
+		}
+		var e *apierr.Error
+		if errors.As(InBody(ctx, &apierr.Error{Pointer: c.pointer, Param: c.param}), &e); e.Param != c.want {
+			t.Errorf("%s %s: %q, want %q", c.path, c.pointer, e.Param, c.want)
+		}
+	}
+}

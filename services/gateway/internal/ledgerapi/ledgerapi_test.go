@@ -1,0 +1,210 @@
+package ledgerapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"mime/multipart"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// lines are the event names of a stream of JSON lines.
+func lines(t *testing.T, r *edgetest.Response) (names []string) {
+	t.Helper()
+	d := json.NewDecoder(r.Body)
+	for d.More() {
+		var l struct {
+			Seq   uint64
+			Event json.RawMessage
+		}
+		if err := d.Decode(&l); err != nil {
+			t.Fatal(err)
+		}
+		e, err := contract.DecodeEvent(l.Event)
+		if err != nil || l.Seq == 0 {
+			t.Fatal(err)
+		}
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+// TestEvents: the ledger is listed by session, type, time and place.
+func TestEvents(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.a")
+	alice, auditor := m.Token("alice", token.Tools), m.Token("auditor", token.Audit)
+	m.Do("POST", "/api/v1/packs/a", alice, `{}`, "X-Binnacle-Session: s-x")
+	m.Do("POST", "/api/v1/packs/a", alice, `{}`, "X-Binnacle-Session: s-y")
+	const registered, proposed, recorded = contract.EventToolRegistered, contract.EventCallProposed, contract.EventEffectRecorded
+	for query, want := range map[string][]string{
+		"":                            {registered, proposed, recorded, proposed, recorded},
+		"?from=4":                     {proposed, recorded},
+		"?from=2&to=3":                {proposed, recorded},
+		"?type=" + recorded:           {recorded, recorded},
+		"?session=s-y&owner=alice":    {proposed, recorded},
+		"?session=s-y":                nil,
+		"?since=1h":                   {registered, proposed, recorded, proposed, recorded},
+		"?since=2099-01-01T00:00:00Z": nil,
+	} {
+		r := m.Do("GET", "/api/v1/events"+query, auditor, "")
+		if size := r.Header().Get("X-Binnacle-Ledger-Size"); size != "5" {
+			t.Error(query, "the ledger's size is", size)
+		}
+		if got := lines(t, r); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", query, got, want)
+		}
+	}
+	for query, param := range map[string]string{"from=x": "from", "to=x": "to", "since=soon": "since", "session=a+b": "session"} {
+		if r := m.Do("GET", "/api/v1/events?"+query, auditor, ""); r.Code != 400 || r.Param() != param {
+			t.Errorf("%s: %d %s", query, r.Code, r.Body)
+		}
+	}
+	if r := m.Do("GET", "/api/v1/ledger?from=2&to=2", auditor, ""); !strings.Contains(r.Body.String(), proposed) || strings.Count(r.Body.String(), "\n") != 1 {
+		t.Error(r.Body)
+	}
+	if r := m.Do("GET", "/api/v1/events", alice, ""); r.Error() != "scope_missing" {
+		t.Error(r.Body)
+	}
+}
+
+// TestSearchParameters: what is no facet, or no value of one, is refused before audit
+// is queried.
+func TestSearchParameters(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{})
+	auditor := m.Token("auditor", token.Audit)
+	for query, param := range map[string]string{"colour=red": "colour", "tool=": "tool", "tool=a&tool=b": "tool", "since=soon": "since", "until=1h": "until", "before=x": "before", "limit=0": "limit", "limit=1001": "limit", "limit=x": "limit"} {
+		if r := m.Do("GET", "/api/v1/search?"+query, auditor, ""); r.Code != 400 || r.Param() != param {
+			t.Errorf("%s: %d %s", query, r.Code, r.Body)
+		}
+	}
+	if q := m.Queried(); len(q) != 0 {
+		t.Error("audit was queried", q)
+	}
+	if r := m.Do("GET", "/api/v1/search?tool=a&limit=5&since=2026-01-01T00:00:00Z", auditor, ""); r.Code != 503 { // audit does not run here
+		t.Error(r.Code, r.Body)
+	}
+}
+
+// TestParameters: paths and parameters of reads that are refused.
+func TestParameters(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{})
+	auditor := m.Token("auditor", token.Audit)
+	for path, param := range map[string]string{
+		"/helm/receipts?limit=-1": "limit", "/helm/receipts?offset=x": "offset", "/helm/proofgraph": "session",
+		"/api/v1/ledger/0/proof": "seq", "/api/v1/ledger/x/proof": "seq",
+		"/api/v1/sessions/s-x/evidence?witnessed=-1": "witnessed", "/api/v1/sessions/s-x/evidence?from=0": "from",
+		"/api/v1/sessions/s-x/evidence?redact=names": "redact", "/api/v1/sessions/s-x/evidence?disclose=c-1": "disclose",
+		"/api/v1/contents/sha256:00": "size", "/api/v1/contents/md5:00?size=1": "commitment",
+		"/api/v1/proofgraph/receipts/xyz": "hash", "/api/v1/views/a+b": "service",
+	} {
+		if r := m.Do("GET", path, auditor, ""); r.Code != 400 || r.Param() != param {
+			t.Errorf("%s: %d %s", path, r.Code, r.Body)
+		}
+	}
+}
+
+// TestDocuments: single documents of other services, and their errors.
+func TestDocuments(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{})
+	auditor := m.Token("auditor", token.Audit)
+	digest := strings.Repeat("0f", 32)
+	for verb, path := range map[string]string{"sessions": "/api/v1/proofgraph/sessions?limit=3", "proof": "/api/v1/ledger/7/proof", "receipt_by_digest": "/api/v1/proofgraph/receipts/" + digest} {
+		if r := m.Do("GET", path, auditor, ""); r.Code == 200 {
+			t.Errorf("%s without audit: %s", verb, r.Body)
+		}
+		m.Answers["audit "+verb] = func(raw json.RawMessage) (any, error) { return json.RawMessage(raw), nil }
+		if r := m.Do("GET", path, auditor, ""); r.Code != 200 {
+			t.Errorf("%s: %s", verb, r.Body)
+		}
+	}
+	if r := m.Do("GET", "/api/v1/proofgraph/receipts/sha256:"+digest, auditor, ""); r.Doc["digest"] != "sha256:"+digest {
+		t.Error(r.Body)
+	}
+	for name, verb := range map[string]string{"policy": "view", "policy-budget": "budget_view", "keys-audit": "keys_view"} {
+		service, _, _ := strings.Cut(strings.TrimPrefix(name, "keys-"), "-")
+		m.Answers[service+" "+verb] = map[string]any{"dump": "x", "position": 7}
+		if r := m.Do("GET", "/api/v1/views/"+name, auditor, ""); r.Code != 200 || r.Doc["position"] != 7.0 {
+			t.Errorf("%s: %s", name, r.Body)
+		}
+	}
+	if r := m.Do("GET", "/api/v1/views/lab", auditor, ""); r.Code != 503 {
+		t.Error("a service that does not run:", r.Code)
+	}
+}
+
+// TestExport: a pack is exported by its session; formats that there are not are
+// refused.
+func TestExport(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{})
+	auditor := m.Token("auditor", token.Audit)
+	for body, param := range map[string]string{`{}`: "/session_id", `{"session_id":"s-x","format":"zip"}`: "/format"} {
+		if r := m.Do("POST", "/api/v1/evidence/export", auditor, body); r.Code != 400 || r.Param() != param {
+			t.Errorf("%s: %s", body, r.Body)
+		}
+	}
+	for _, format := range []string{"", "tar", "tar.gz"} {
+		if r := m.Do("POST", "/api/v1/evidence/export", auditor, fmt.Sprintf(`{"session_id":"s-x","format":%q}`, format)); r.Code != 503 || r.Header().Get("Content-Type") != "application/json" {
+			t.Errorf("%q without audit: %d %v", format, r.Code, r.Header())
+		}
+	}
+}
+
+// TestVerify: what is no pack fails, as the body and as a file of a form, under the
+// mesh's root or a named one.
+func TestVerify(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{})
+	auditor := m.Token("auditor", token.Audit)
+	const path = "/api/v1/evidence/verify"
+	r := m.Do("POST", path, auditor, "no pack", "Content-Type: application/x-tar")
+	if checks, _ := r.Doc["checks"].(map[string]any); r.Code != 200 || r.Doc["verdict"] != "FAIL" || r.Doc["root"] != "k-root" || checks["signatures"] != false {
+		t.Error(r.Body)
+	}
+	if r := m.Do("POST", path+"?root=k-other", auditor, "no pack", "Content-Type: application/x-tar"); r.Doc["root"] != "k-other" {
+		t.Error(r.Body)
+	}
+	if r := m.Do("POST", path+"?root=other", auditor, "no pack"); r.Code != 400 || r.Param() != "root" {
+		t.Error(r.Body)
+	}
+	form := func(field string) *edgetest.Response {
+		var b bytes.Buffer
+		w := multipart.NewWriter(&b)
+		f, err := w.CreateFormFile(field, "pack.tar")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = f.Write([]byte("no pack"))
+		w.Close()
+		return m.Do("POST", path, auditor, b.String(), "Content-Type: "+w.FormDataContentType())
+	}
+	if r := form("bundle"); r.Doc["verdict"] != "FAIL" {
+		t.Error(r.Body)
+	}
+	if r := form("pack"); r.Code != 400 || r.Param() != "bundle" {
+		t.Error(r.Body)
+	}
+}
+
+// TestFollowEnds: a stream that goes on ends when the caller leaves.
+func TestFollowEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.a")
+		ctx, leave := context.WithTimeout(t.Context(), time.Minute)
+		defer leave()
+		go func() { time.Sleep(time.Second); m.Register("tool.b") }()
+		began := time.Now()
+		r := m.DoIn(ctx, "GET", "/api/v1/events?follow=true", m.Token("auditor", token.Audit), "")
+		if got := lines(t, r); len(got) != 2 || time.Since(began) != time.Minute {
+			t.Error(got, time.Since(began))
+		}
+	})
+}

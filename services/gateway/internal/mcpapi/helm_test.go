@@ -1,0 +1,93 @@
+package mcpapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+)
+
+// TestHELM: the manifest lists the packs, and a tool that is executed through it is a
+// call like any other.
+func TestHELM(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{Version: "9"}, "tool.a")
+	who := m.Token("alice", token.Tools)
+	r := m.Do("GET", "/mcp/v1/capabilities", who, "")
+	if tools, _ := r.Doc["tools"].([]any); len(tools) != 1 || r.Doc["version"] != "9" || r.Doc["catalog_digest"] == "" {
+		t.Error(r.Body)
+	}
+	r = m.Do("POST", "/mcp/v1/execute", who, `{"method":"a","params":{"text":"x"}}`)
+	if r.Code != 200 || r.Doc["receipt_id"] == nil || !strings.Contains(r.Body.String(), `"structured_content":{"text":"x"}`) {
+		t.Error(r.Body)
+	}
+	m.Execute = func(c *edgetest.Call) { c.Fail(contract.Failed, "invalid_input", "text: no") }
+	if r := m.Do("POST", "/mcp/v1/execute", who, `{"method":"a","params":{"text":"x"}}`); r.Param() != "/params/text" {
+		t.Error(r.Body)
+	}
+}
+
+// rpc sends a JSON-RPC request to /mcp and returns its result.
+func rpc(m *edgetest.Mesh, bearer, session, method, params string) (result map[string]any, opened string, status int) {
+	m.Helper()
+	headers := []string{"Content-Type: application/json", "Accept: application/json, text/event-stream"}
+	if session != "" {
+		headers = append(headers, "Mcp-Session-Id: "+session)
+	}
+	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`
+	if strings.HasPrefix(method, "notifications/") {
+		body = `{"jsonrpc":"2.0","method":"` + method + `"}`
+	}
+	r := m.Do("POST", "/mcp", bearer, body, headers...)
+	text := r.Body.String()
+	if i := strings.Index(text, "data: "); i >= 0 {
+		text = text[i+len("data: "):]
+	}
+	var doc struct{ Result map[string]any }
+	_ = json.NewDecoder(strings.NewReader(text)).Decode(&doc)
+	return doc.Result, r.Header().Get("Mcp-Session-Id"), r.Code
+}
+
+// TestMCP: tools are listed and called over MCP; failures and names outside the
+// catalog come back as results that a model can read, and are on the ledger.
+func TestMCP(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.a")
+	who := m.Token("alice", token.Tools)
+	_, session, status := rpc(m, who, "", "initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
+	if status != 200 || session == "" {
+		t.Fatal(status)
+	}
+	rpc(m, who, session, "notifications/initialized", "")
+	if list, _, _ := rpc(m, who, session, "tools/list", `{}`); len(list["tools"].([]any)) != 1 {
+		t.Error(list)
+	}
+	var proposed *edgetest.Call
+	m.Execute = func(c *edgetest.Call) { proposed = c; c.Succeed(c.Args) }
+	r, _, _ := rpc(m, who, session, "tools/call", `{"name":"a","arguments":{"text":"x"}}`)
+	meta, _ := r["_meta"].(map[string]any)
+	if r["isError"] == true || meta["binnacle/receipt_id"] != contract.IDReceipt+proposed.ID || !strings.HasPrefix(proposed.SessionName, "s-mcp-") {
+		t.Error(r, proposed.SessionName)
+	}
+	m.Execute = func(c *edgetest.Call) { proposed = c; c.Deny(contract.ReasonUnknownTool) }
+	if r, _, _ := rpc(m, who, session, "tools/call", `{"name":"none","arguments":{}}`); r["isError"] != true || proposed.Kind != "tool.none" {
+		t.Error("a name outside the catalog:", r, proposed.Kind)
+	}
+	m.Execute = func(c *edgetest.Call) { c.Fail(contract.Failed, "exit_1", "exit status 1") }
+	r, _, _ = rpc(m, who, session, "tools/call", `{"name":"a"}`)
+	if text, _ := json.Marshal(r["content"]); r["isError"] != true || !strings.Contains(string(text), "exit_1") {
+		t.Error("a failure:", r)
+	}
+	if _, _, status := rpc(m, m.Token("bob", token.Tools), session, "tools/list", `{}`); status != http.StatusNotFound {
+		t.Error("another credential in the session:", status)
+	}
+	if r := m.Do("DELETE", "/mcp", who, "", "Mcp-Session-Id: "+session); r.Code >= 300 {
+		t.Error("its end:", r.Code, r.Body)
+	}
+	if _, _, status := rpc(m, who, session, "tools/list", `{}`); status != http.StatusNotFound {
+		t.Error("after its end:", status)
+	}
+}

@@ -1,0 +1,84 @@
+package secrets
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+)
+
+// TestHeldValues: a value is held for its time, once, and so many at most.
+func TestHeldValues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heldValues
+		if err := h.hold("c-1", "s-1", []byte("first")); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.hold("c-1", "s-1", []byte("second")); err != nil {
+			t.Fatal(err)
+		}
+		if v, ok := h.get("c-1"); !ok || string(v.sealed) != "first" {
+			t.Error("the first value counts:", string(v.sealed), ok)
+		}
+		h.until("c-1", time.Now().Add(time.Hour)) // people decide
+		if time.Sleep(30 * time.Minute); true {
+			if _, ok := h.get("c-1"); !ok {
+				t.Error("dropped before people have decided")
+			}
+		}
+		time.Sleep(time.Hour)
+		if _, ok := h.get("c-1"); ok {
+			t.Error("held after its time")
+		}
+		for i := range maxHeldValues {
+			if err := h.hold(fmt.Sprint("d-", i), "s", nil); err != nil {
+				t.Fatal(i, err)
+			}
+		}
+		if err := h.hold("c-2", "s", nil); err == nil {
+			t.Error("more are held than the bound")
+		}
+		h.drop("d-0")
+		if err := h.hold("c-2", "s", nil); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(holdValue + time.Second)
+		if err := h.hold("c-3", "s", nil); err != nil || len(h.by) != 1 {
+			t.Error("what is over counts:", len(h.by), err)
+		}
+	})
+}
+
+// TestAllowed: a value leaves only for a call that the ledger holds as allowed, by
+// policy, for the vault-broker, in its session.
+func TestAllowed(t *testing.T) {
+	for name, c := range map[string]struct {
+		service, executor, session, call string
+		want                             bool
+	}{
+		"allowed":          {"policy", "vault-broker", "s-1", "c-1", true},
+		"another executor": {"policy", "session-runner", "s-1", "c-1", false},
+		"another call":     {"policy", "vault-broker", "s-1", "c-2", false},
+		"another session":  {"policy", "vault-broker", "s-2", "c-1", false},
+		"by somebody else": {"audit", "vault-broker", "s-1", "c-1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := &memlog.Log{}
+			m := &emit.Emitter{Log: log, Tenant: "t", Source: c.service + "/x1", Now: time.Now}
+			e := m.New(contract.EventAllowed, c.session, []byte(`{}`), nil)
+			e.Session, e.CallID, e.Target = c.session, c.call, c.executor
+			if _, _, err := eventlog.AppendEvent(t.Context(), log, e); err != nil {
+				t.Fatal(err)
+			}
+			s := &API{Tenant: "t", Ledger: log}
+			if got, err := s.allowed(t.Context(), "c-1", "s-1"); err != nil || got != c.want {
+				t.Error(got, err, e.Subject())
+			}
+		})
+	}
+}
