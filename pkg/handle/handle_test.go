@@ -1,0 +1,110 @@
+package handle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+)
+
+var filter = bus.AggregateFilter("t", "policy", "counter")
+
+func emitter(l eventlog.Log) *emit.Emitter {
+	return &emit.Emitter{Log: l, Tenant: "t", Source: "policy/policy-1", Now: time.Now}
+}
+
+// TestDo: decide gets the aggregate's events in order; nothing is recorded where it
+// returns nil or an error.
+func TestDo(t *testing.T) {
+	l := &memlog.Log{}
+	m := emitter(l)
+	for n := range 3 {
+		got, err := Do(t.Context(), l, filter, func(h []*contract.Event) (*contract.Event, error) {
+			if len(h) != n {
+				t.Errorf("%d events before append %d", len(h), n)
+			}
+			return m.New("counted", "counter", fmt.Appendf(nil, `{"n":%d}`, n), nil), nil
+		})
+		if err != nil || got == nil {
+			t.Fatal(got, err)
+		}
+	}
+	if got, err := Do(t.Context(), l, filter, func(h []*contract.Event) (*contract.Event, error) {
+		for i, e := range h {
+			if string(e.Data) != fmt.Sprintf(`{"n":%d}`, i) {
+				t.Errorf("event %d is %s", i, e.Data)
+			}
+		}
+		return nil, nil
+	}); got != nil || err != nil {
+		t.Error(got, err)
+	}
+	failed := errors.New("refused")
+	if _, err := Do(t.Context(), l, filter, func([]*contract.Event) (*contract.Event, error) { return nil, failed }); !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	if l.Size() != 3 {
+		t.Errorf("%d events", l.Size())
+	}
+}
+
+// TestWriters: concurrent writers decide on every event before theirs.
+func TestWriters(t *testing.T) {
+	l := &memlog.Log{}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			m := emitter(l)
+			for range 5 {
+				if _, err := Do(t.Context(), l, filter, func(h []*contract.Event) (*contract.Event, error) {
+					return m.New("counted", "counter", fmt.Appendf(nil, `{"n":%d}`, len(h)), nil), nil
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	n := 0
+	for en, err := range l.Scan(t.Context(), filter, 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := eventlog.Open(en)
+		if err != nil || string(e.Data) != fmt.Sprintf(`{"n":%d}`, n) {
+			t.Fatalf("event %d is %v %v", n, e, err)
+		}
+		n++
+	}
+	if n != 20 {
+		t.Errorf("%d events", n)
+	}
+}
+
+// busy is a ledger on which another writer is always faster.
+type busy struct{ memlog.Log }
+
+func (b *busy) AppendExpect(context.Context, string, string, []byte, string, uint64) (uint64, error) {
+	return 0, eventlog.ErrConflict
+}
+
+// TestGivesUp: Do ends with the conflict after a bounded number of attempts.
+func TestGivesUp(t *testing.T) {
+	l := &busy{}
+	n := 0
+	_, err := Do(t.Context(), l, filter, func([]*contract.Event) (*contract.Event, error) {
+		n++
+		return emitter(l).New("counted", "counter", []byte(`{}`), nil), nil
+	})
+	if !errors.Is(err, eventlog.ErrConflict) || n != tries {
+		t.Errorf("%d attempts, %v", n, err)
+	}
+}

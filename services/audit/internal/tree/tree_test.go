@@ -1,0 +1,56 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/ledger"
+)
+
+// TestExtend: however leaves are grouped, over a restart and a repetition after a
+// crash, the files hold the tree whose root is computed in memory.
+func TestExtend(t *testing.T) {
+	dir := t.TempDir()
+	tree, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want ledger.Tree
+	n := uint64(0)
+	for _, size := range []int{1, 1, 2, 3, 5, 8, 13, 21, 1, 64} {
+		var leaves []translog.Hash
+		for i := range size {
+			entry := fmt.Appendf(nil, "entry %d", n+uint64(i))
+			leaves = append(leaves, translog.LeafHash(entry))
+			if err := want.Add(entry); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 { // the second time as after a crash
+			if err := tree.Extend(n, leaves); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n += uint64(size)
+		if err := tree.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if tree, err = Open(dir); err != nil {
+			t.Fatal(err)
+		}
+		got, err := translog.Root(n, tree.Node)
+		root, err2 := want.Root()
+		if err != nil || err2 != nil || got != root {
+			t.Fatalf("%d leaves: root %x, want %x (%v, %v)", n, got, root, err, err2)
+		}
+	}
+	defer tree.Close()
+	for _, at := range [][2]uint64{{0, n}, {0, 1 << 60}, {7, 0}, {48, 0}, {100, 0}} {
+		if _, err := tree.Node(uint(at[0]), at[1]); !errors.Is(err, io.EOF) {
+			t.Errorf("node %d of level %d: %v", at[1], at[0], err)
+		}
+	}
+}
