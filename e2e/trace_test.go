@@ -97,6 +97,6 @@ func TestTraces(t *testing.T) {
 		}
 		defer r.Body.Close()
 		body := all(t, r)
-		return strings.Contains(body, `binnacle_llm_attempts{model="t-good",outcome="succeeded",provider="anthropic"} 1`) && strings.Contains(body, `binnacle_llm_tokens{model="t-good",provider="anthropic",type="input"} 25`)
+		return strings.Contains(body, `binnacle_llm_attempts_total{model="t-good",outcome="succeeded",provider="anthropic"} 1`) && strings.Contains(body, `binnacle_llm_tokens_total{model="t-good",provider="anthropic",type="input"} 25`)
 	})
 }

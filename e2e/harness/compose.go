@@ -68,7 +68,7 @@ func Compose(t testing.TB, o Options) *Mesh {
 func (m *Mesh) configure() {
 	m.T.Helper()
 	dir := filepath.Join(m.Dir, "config")
-	for _, s := range []string{"cli", "gateway", "llm-router", "nats", "policy", "session-runner"} {
+	for _, s := range []string{"cli", "gateway", "llm-router", "mesh", "nats", "policy", "session-runner"} {
 		if err := os.MkdirAll(filepath.Join(dir, s), 0o755); err != nil {
 			m.T.Fatal(err)
 		}
@@ -98,6 +98,9 @@ func (m *Mesh) configure() {
 	}
 	if o.TLS {
 		env = append(env, m.configureTLS()...)
+	}
+	if o.Config != "" {
+		m.write(m.Config(), []byte(o.Config))
 	}
 	m.write(filepath.Join(dir, "mesh.env"), m.reachable([]byte(strings.Join(env, "\n")+"\n")))
 	if o.LLM != "" {

@@ -80,6 +80,7 @@ type Options struct {
 	TLS        bool     // HTTP and NATS use a certificate of the test, m.Dir/tls.crt
 	Dir        string   // state folder; default a folder of the test
 	Flags      []string // of `up`
+	Config     string   // text of the configuration file, m.Config()
 	Mirror     bool     // keep a mirror of the ledger (one process per service)
 	Bin        string   // folder of the built programs; default bin of the repository
 }
@@ -95,6 +96,7 @@ type Mesh struct {
 	Token   string
 	NATS    string // URL of the NATS server, empty where it has no listener
 
+	admin map[string]string // address of the admin listener by process; not on compose
 	opts  Options
 	ready time.Time // when the mesh was last ready; zero before
 	mu    sync.Mutex
@@ -115,7 +117,7 @@ var Topologies = map[string]func(testing.TB, Options) *Mesh{"one": One, "process
 
 func base(t testing.TB, name string, o Options) *Mesh {
 	t.Helper()
-	m := &Mesh{T: t, Name: name, Dir: o.Dir, opts: o, procs: map[string]*Proc{}}
+	m := &Mesh{T: t, Name: name, Dir: o.Dir, opts: o, procs: map[string]*Proc{}, admin: map[string]string{}}
 	if m.Dir == "" {
 		m.Dir = t.TempDir()
 	}
@@ -124,6 +126,11 @@ func base(t testing.TB, name string, o Options) *Mesh {
 		t.Fatal(err)
 	}
 	m.Addr = ports.Free(t)
+	if o.Config != "" && name != "compose" {
+		m.Configure(o.Config)
+		m.opts.Env = append(slices.Clone(o.Env), "BINNACLE_CONFIG_FILE="+m.Config())
+		o.Env = m.opts.Env
+	}
 	if o.TLS && name != "compose" {
 		m.Recertify("first")
 		m.opts.Env = append(slices.Clone(o.Env), "BINNACLE_TLS_CERT="+m.Cert(), "BINNACLE_TLS_KEY="+filepath.Join(m.Dir, "tls.key"), "BINNACLE_NATS_CA="+m.Cert())
@@ -334,9 +341,48 @@ func (m *Mesh) run(name string, args ...string) []byte {
 	return out
 }
 
+// Config is the path of the mesh's configuration file.
+func (m *Mesh) Config() string {
+	if m.Name == "compose" {
+		return filepath.Join(m.Dir, "config/mesh/binnacle.yaml")
+	}
+	return filepath.Join(m.Dir, "binnacle.yaml")
+}
+
+// Configure replaces the mesh's configuration file at once, as an editor does.
+func (m *Mesh) Configure(text string) {
+	m.T.Helper()
+	next := m.Config() + ".next"
+	m.write(next, []byte(text))
+	if err := os.Rename(next, m.Config()); err != nil {
+		m.T.Fatal(err)
+	}
+}
+
+// Admin is the address of the admin listener of a process, or of a service's first
+// container.
+func (m *Mesh) Admin(process string) string {
+	m.T.Helper()
+	if m.Name == "compose" {
+		return m.ContainerAddr(process, 1) + ":9464"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.admin[process] == "" {
+		m.T.Fatalf("%s has no admin listener", process)
+	}
+	return m.admin[process]
+}
+
 // Start starts a process of the mesh.
 func (m *Mesh) Start(name string, argv, env []string) {
 	m.T.Helper()
+	if m.opts.Config != "" {
+		m.mu.Lock()
+		m.admin[name] = ports.Free(m.T)
+		env = append(slices.Clone(env), "BINNACLE_ADMIN="+m.admin[name])
+		m.mu.Unlock()
+	}
 	p := &Proc{argv: argv, env: env, done: make(chan struct{})}
 	p.cmd = exec.Command(argv[0], argv[1:]...)
 	p.cmd.Env = append(append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.Dir}, m.opts.Env...), env...)

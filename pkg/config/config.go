@@ -19,6 +19,8 @@ type Config struct {
 	Tenant        string        `json:"tenant"`
 	Durability    string        `json:"durability"`
 	Log           Log           `json:"log"`
+	Admin         Admin         `json:"admin"`
+	Reload        Reload        `json:"reload"`
 	Tracing       Tracing       `json:"tracing"`
 	NATS          NATS          `json:"nats"`
 	Audit         Folder        `json:"audit"`
@@ -32,6 +34,16 @@ type Config struct {
 // Log configures the log.
 type Log struct {
 	Level string `json:"level"`
+}
+
+// Admin configures the admin listener.
+type Admin struct {
+	Listen string `json:"listen"`
+}
+
+// Reload configures how a running program notices that the file has changed.
+type Reload struct {
+	Interval Duration `json:"interval"`
 }
 
 // Tracing configures OpenTelemetry's spans.

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 // write makes a configuration file and returns its path.
@@ -104,6 +105,7 @@ func TestPrecedence(t *testing.T) {
 // beside the file.
 func TestValues(t *testing.T) {
 	file := write(t, `
+reload: {interval: 1m30s}
 nats: {max_store: 64MiB, mirror: true}
 log:
 gateway: {listen: ":0", tls: {cert: c.pem, key: /k.pem}}
@@ -119,7 +121,7 @@ llm-router:
 	}
 	dir := filepath.Dir(file)
 	c := l.Config
-	if c.NATS.MaxStore != 64<<20 || !c.NATS.Mirror || c.Log.Level != "info" ||
+	if time.Duration(c.Reload.Interval) != 90*time.Second || c.NATS.MaxStore != 64<<20 || !c.NATS.Mirror || c.Log.Level != "info" ||
 		c.Gateway.Listen != ":0" || c.Gateway.TLS != (TLS{filepath.Join(dir, "c.pem"), "/k.pem"}) || c.Policy.Bundles[0] != filepath.Join(dir, "a.rego") || c.Policy.Bundles[1] != "/b.tar.gz" ||
 		c.SessionRunner.Containerd != "auto" || c.SessionRunner.Packs != filepath.Join(dir, "packs") || c.VaultBroker.KEK.File != filepath.Join(dir, "kek") ||
 		string(c.LLMRouter.Document.Inline) != `{"providers":[{"name":"x"}]}` {
@@ -138,6 +140,9 @@ func TestProblems(t *testing.T) {
 		"gateway:\n  approvalWebhook: x": {"2: /gateway/approvalWebhook: unknown member; write approval_webhook"},
 		"gateway: 3":                     {"1: /gateway: want an object with some of the members listen, address_file, tls"},
 		"gateway:\n  capture: all\nlog:\n  level: loud\n": {`2: /gateway/capture: "all": want one of plain, encrypted, hashed, off`, `4: /log/level: "loud": want one of debug`},
+		"reload: {interval: 30}":                          {`1: /reload/interval: "30": want a duration with a unit`},
+		"reload: {interval: -3s}":                         {`1: /reload/interval: "-3s": want a duration with a unit`},
+		"admin: {listen: 9464}":                           {`1: /admin/listen: "9464": want host:port`},
 		"nats: {max_store: 1G}":                           {`1: /nats/max_store: "1G": want a size with a unit`},
 		"nats: {replicas: 0}":                             {`/nats/replicas: "0": want a whole number above 0`},
 		"nats: {mirror: 'yes'}":                           {`/nats/mirror: "yes": want true or false, without`},

@@ -57,9 +57,12 @@ var (
 			return resolved(v, resolve)
 		}}
 	addressKind = Kind{Name: "address", schema: map[string]any{"type": "string", "pattern": `^\S*:[0-9]+$`}, check: text("want host:port, such as 127.0.0.1:8080", address)}
-	urlKind     = Kind{Name: "URL", schema: map[string]any{"type": "string", "pattern": "^https?://[^/\\s]+"}, check: text("want a URL that begins with https:// or http://", httpURL)}
-	natsKind    = Kind{Name: "URL", schema: map[string]any{"type": "string", "pattern": "^(nats|tls)://"}, check: text("want URLs that begin with nats:// or tls://, with commas between them", natsURL)}
-	switchKind  = Kind{Name: "true or false", schema: map[string]any{"type": "boolean"},
+	// adminKind is an address, or the word off.
+	adminKind = Kind{Name: "address or `off`", schema: map[string]any{"type": "string", "pattern": `^(off|\S*:[0-9]+)$`},
+		check: text("want host:port, such as 127.0.0.1:9464, or off in quotation marks", func(s string) bool { return s == "off" || address(s) })}
+	urlKind    = Kind{Name: "URL", schema: map[string]any{"type": "string", "pattern": "^https?://[^/\\s]+"}, check: text("want a URL that begins with https:// or http://", httpURL)}
+	natsKind   = Kind{Name: "URL", schema: map[string]any{"type": "string", "pattern": "^(nats|tls)://"}, check: text("want URLs that begin with nats:// or tls://, with commas between them", natsURL)}
+	switchKind = Kind{Name: "true or false", schema: map[string]any{"type": "boolean"},
 		check: func(v any) string {
 			if _, ok := v.(bool); ok {
 				return ""

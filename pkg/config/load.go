@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -91,6 +92,14 @@ func (v *Value) Text() string {
 	return s
 }
 
+// Shown is the value for a listing: a private one is shown only as far as it leads.
+func (v *Value) Shown() any {
+	if v.Private && v.Value != nil {
+		return v.Text()
+	}
+	return v.Value
+}
+
 // withoutPath is a URL without user, path and query, which may hold secrets.
 func withoutPath(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
@@ -163,6 +172,19 @@ func Load(s Source) (*Loaded, error) {
 		return nil, err
 	}
 	return l, strictjson.Decode(doc, &l.Config)
+}
+
+// Changes are the members whose values differ between two configurations of one
+// program, as the newer has them.
+func Changes(old, now *Loaded) []*Value {
+	var out []*Value
+	for i := range now.Values {
+		v := &now.Values[i]
+		if i >= len(old.Values) || !reflect.DeepEqual(old.Values[i].Value, v.Value) {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 // Check checks a file as every program does, and returns its digest.

@@ -2,12 +2,15 @@ package config
 
 import (
 	"slices"
+	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Programs that read the configuration and are no service by themselves.
 const (
-	Up        = "up"        // the whole mesh in one process
-	Provision = "provision" // what keeps an external NATS server as declared
+	Up        = "up"               // the whole mesh in one process
+	Provision = services.Provision // what keeps an external NATS server as declared
 )
 
 // Setting is a member of the document.
@@ -31,14 +34,16 @@ type Setting struct {
 // Settings are the members of the document, in the order of its sections.
 var Settings = []Setting{
 	{Pointer: "/data", Kind: pathKind, Readers: []string{Up, Provision}, Variable: "BINNACLE_DATA", Default: "data", About: "state folder: keys, ledger, views"},
-	{Pointer: "/keys", Kind: pathKind, Readers: services, Variable: "BINNACLE_KEYS", Default: "/run/secrets", About: "folder of the service's own key files"},
-	{Pointer: "/tenant", Kind: textKind, Readers: services, Variable: "BINNACLE_TENANT", Default: "default", About: "environment id"},
+	{Pointer: "/keys", Kind: pathKind, Readers: services.Names(), Variable: "BINNACLE_KEYS", Default: "/run/secrets", About: "folder of the service's own key files"},
+	{Pointer: "/tenant", Kind: textKind, Readers: services.Names(), Variable: "BINNACLE_TENANT", Default: "default", About: "environment id"},
 	{Pointer: "/durability", Kind: choice("process", "power", "replicated"), Readers: []string{Up, "audit", "gateway"}, Variable: "BINNACLE_DURABILITY", Default: "process",
 		About: "durability mode: in one process `power` fsyncs every event; a service names the mode that its NATS server has"},
-	{Pointer: "/log/level", Kind: choice("debug", "info", "warn", "error"), Variable: "BINNACLE_LOG", Default: "info", About: "level of the log; SIGUSR1 and SIGUSR2 change it by a step at run time"},
+	{Pointer: "/log/level", Kind: choice("debug", "info", "warn", "error"), Variable: "BINNACLE_LOG", Default: "info", Reload: true, About: "level of the log; SIGUSR1 and SIGUSR2 change it by a step at run time"},
+	{Pointer: "/admin/listen", Kind: adminKind, Variable: "BINNACLE_ADMIN", Default: "127.0.0.1:0", About: "address of the admin listener: metrics, health, level of the log; the default is any free port of the loopback address, which the log names; `off` is none"},
+	{Pointer: "/reload/interval", Kind: durationKind, Default: "2s", Reload: true, About: "how often the file is read for changes; `0s` is only at SIGHUP"},
 	{Pointer: "/tracing/endpoint", Kind: urlKind, Variable: "OTEL_EXPORTER_OTLP_ENDPOINT", About: "collector of OpenTelemetry's spans, OTLP over HTTP; without it there are no spans"},
-	{Pointer: "/nats/url", Kind: natsKind, Readers: append([]string{Provision}, services...), Variable: "BINNACLE_NATS", Default: "nats://127.0.0.1:4222", About: "NATS server"},
-	{Pointer: "/nats/ca", Kind: pathKind, Readers: append([]string{Provision}, services...), Variable: "BINNACLE_NATS_CA", About: "PEM file of the authority that signed the NATS server's certificate; without it nats.ca in the folder of keys, if there"},
+	{Pointer: "/nats/url", Kind: natsKind, Readers: append([]string{Provision}, services.Names()...), Variable: "BINNACLE_NATS", Default: "nats://127.0.0.1:4222", About: "NATS server"},
+	{Pointer: "/nats/ca", Kind: pathKind, Readers: append([]string{Provision}, services.Names()...), Variable: "BINNACLE_NATS_CA", About: "PEM file of the authority that signed the NATS server's certificate; without it nats.ca in the folder of keys, if there"},
 	{Pointer: "/nats/listen", Kind: addressKind, Readers: []string{Up}, About: "address for NATS clients, beside the services of this process"},
 	{Pointer: "/nats/tls/cert", Kind: pathKind, Readers: []string{Up, Provision}, Variable: "BINNACLE_NATS_TLS_CERT", About: "certificate of the NATS listener, a PEM file as the server sees it, for `up`, `init` and `provision`; without it plain TCP"},
 	{Pointer: "/nats/tls/key", Kind: pathKind, Readers: []string{Up, Provision}, Variable: "BINNACLE_NATS_TLS_KEY", About: "its key, a PEM file as the server sees it"},
@@ -50,9 +55,9 @@ var Settings = []Setting{
 	{Pointer: "/gateway/address_file", Kind: pathKind, Readers: []string{"gateway"}, Variable: "BINNACLE_ADDR_FILE", About: "file that the gateway writes its bound address to"},
 	{Pointer: "/gateway/tls/cert", Kind: pathKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_TLS_CERT", About: "the gateway's certificate, a PEM file that is read again when it changes; without it plain HTTP"},
 	{Pointer: "/gateway/tls/key", Kind: pathKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_TLS_KEY", About: "its key, a PEM file"},
-	{Pointer: "/gateway/capture", Kind: choice("plain", "encrypted", "hashed", "off"), Readers: []string{Up, "gateway"}, Variable: "BINNACLE_CAPTURE", Default: "plain", About: "how much of prompts and answers the ledger keeps"},
+	{Pointer: "/gateway/capture", Kind: choice("plain", "encrypted", "hashed", "off"), Readers: []string{Up, "gateway"}, Variable: "BINNACLE_CAPTURE", Default: "plain", Reload: true, About: "how much of prompts and answers the ledger keeps"},
 	{Pointer: "/gateway/approval_webhook", Kind: urlKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_APPROVAL_WEBHOOK", Private: true, About: "URL that is notified of calls that wait for approval; the body is signed under keys/webhook.seed"},
-	{Pointer: "/gateway/expect", Kind: wordsKind, Readers: []string{"gateway"}, Variable: "BINNACLE_EXPECT", Default: "audit,judge,llm-router,policy,session-runner,vault-broker", About: "services that /readyz waits for"},
+	{Pointer: "/gateway/expect", Kind: wordsKind, Readers: []string{"gateway"}, Variable: "BINNACLE_EXPECT", Default: strings.Join(services.Expected(), ","), About: "services that /readyz waits for"},
 	{Pointer: "/llm-router/document", Kind: documentKind, Readers: []string{Up, "llm-router"}, Variable: "BINNACLE_LLM", InFolder: []string{"llm.json"}, About: "[the llm document](llm-document.md): providers, routes and prices"},
 	{Pointer: "/policy/bundles", Kind: pathsKind, Readers: []string{Up, "policy"}, Variable: "BINNACLE_POLICY", InFolder: []string{"*.rego", "*.tar.gz"}, About: "P1 bundles (.tar.gz), or Rego files, which together replace the built-in bundle"},
 	{Pointer: "/session-runner/packs", Kind: pathKind, Readers: []string{Up, "session-runner"}, Variable: "BINNACLE_PACKS", InFolder: []string{"packs"}, About: "folder of packs"},
@@ -64,11 +69,8 @@ var Settings = []Setting{
 	{Pointer: "/vault-broker/state", Kind: pathKind, Readers: []string{"vault-broker"}, Variable: "BINNACLE_STATE", Default: "/state", About: "folder of the encrypted file"},
 }
 
-// services are the programs that are one service each.
-var services = []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}
-
 // Programs are the names of the programs that read the configuration.
-func Programs() []string { return append([]string{Up, Provision}, services...) }
+func Programs() []string { return append([]string{Up, Provision}, services.Names()...) }
 
 // ReadBy reports whether a program reads the member.
 func (s *Setting) ReadBy(program string) bool {

@@ -38,14 +38,20 @@ func JSON(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewJSO
 // Text is the form for people to read.
 func Text(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewTextHandler(w, o) }
 
+// Level is the level of a process's log. It is safe for concurrent use.
+type Level struct {
+	at      slog.LevelVar
+	handler slog.Handler
+}
+
 // Start makes w the process's log, and changes its level by a step on each signal
 // until ctx ends: SIGUSR1 for more messages, SIGUSR2 for fewer, between error and
 // debug. A change is logged at every level.
-func Start(ctx context.Context, w io.Writer, form func(io.Writer, *slog.HandlerOptions) slog.Handler, initial slog.Level) {
-	level := &slog.LevelVar{}
-	level.Set(initial)
-	h := form(w, &slog.HandlerOptions{Level: level})
-	slog.SetDefault(slog.New(h))
+func Start(ctx context.Context, w io.Writer, form func(io.Writer, *slog.HandlerOptions) slog.Handler, initial slog.Level) *Level {
+	l := &Level{}
+	l.at.Set(initial)
+	l.handler = form(w, &slog.HandlerOptions{Level: &l.at})
+	slog.SetDefault(slog.New(l.handler))
 	received := make(chan os.Signal, 8)
 	signal.Notify(received, syscall.SIGUSR1, syscall.SIGUSR2)
 	go func() {
@@ -55,19 +61,33 @@ func Start(ctx context.Context, w io.Writer, form func(io.Writer, *slog.HandlerO
 			case <-ctx.Done():
 				return
 			case s := <-received:
-				change(ctx, h, level, s == syscall.SIGUSR1)
+				l.set(next(l.at.Level(), s == syscall.SIGUSR1))
 			}
 		}
 	}()
+	return l
 }
 
-// change moves the level by a step and logs the change at any level.
-func change(ctx context.Context, h slog.Handler, level *slog.LevelVar, more bool) {
-	old := level.Level()
-	level.Set(next(old, more))
+// Name is the level's name, as Parse reads it.
+func (l *Level) Name() string { return strings.ToLower(l.at.Level().String()) }
+
+// SetName sets the level by its name. The change is logged at every level; setting
+// what is set does nothing. An error is that of Parse.
+func (l *Level) SetName(name string) error {
+	to, err := Parse(name)
+	if err == nil && to != l.at.Level() {
+		l.set(to)
+	}
+	return err
+}
+
+// set sets the level and logs that, whatever the level.
+func (l *Level) set(to slog.Level) {
+	old := l.at.Level()
+	l.at.Set(to)
 	r := slog.NewRecord(time.Now(), slog.LevelInfo, "log level", 0)
-	r.AddAttrs(slog.String("was", old.String()), slog.String("is", level.Level().String()))
-	_ = h.Handle(ctx, r) // a failure to write the log cannot be logged
+	r.AddAttrs(slog.String("was", old.String()), slog.String("is", to.String()))
+	_ = l.handler.Handle(context.Background(), r) // a failure to write the log cannot be logged
 }
 
 // next is the level one step further, or the same at either end.

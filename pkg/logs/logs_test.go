@@ -65,7 +65,7 @@ func TestSignals(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var out shared
-	Start(ctx, &out, JSON, slog.LevelWarn)
+	level := Start(ctx, &out, JSON, slog.LevelWarn)
 	send := func(s syscall.Signal, want string) {
 		t.Helper()
 		if err := syscall.Kill(syscall.Getpid(), s); err != nil {
@@ -86,8 +86,16 @@ func TestSignals(t *testing.T) {
 	send(syscall.SIGUSR2, `"was":"DEBUG","is":"INFO"`)
 	send(syscall.SIGUSR2, `"was":"INFO","is":"WARN"`)
 	send(syscall.SIGUSR2, `"was":"WARN","is":"ERROR"`)
+	if err := level.SetName("loud"); err == nil || level.Name() != "error" {
+		t.Error(level.Name(), err)
+	}
+	for range 2 {
+		if err := level.SetName("debug"); err != nil || level.Name() != "debug" {
+			t.Error(level.Name(), err)
+		}
+	}
 	text := out.String()
-	for word, n := range map[string]int{`"hidden"`: 0, `"shown"`: 1, `"hidden too"`: 0, `"shown too"`: 1, `"log level"`: 5} {
+	for word, n := range map[string]int{`"hidden"`: 0, `"shown"`: 1, `"hidden too"`: 0, `"shown too"`: 1, `"log level"`: 6} {
 		if strings.Count(text, word) != n {
 			t.Errorf("%s is not %d times in\n%s", word, n, text)
 		}

@@ -67,6 +67,9 @@ func forbidden(file, imp string) string {
 		if strings.HasPrefix(imp, "go.yaml.in/yaml") && strings.HasPrefix(file, "pkg/config/") {
 			return "" // people write the configuration file
 		}
+		if strings.HasPrefix(imp, "github.com/prometheus/") && strings.HasPrefix(file, "pkg/metrics/") {
+			return "" // the one home of metrics; its reason is docs/decisions/0015
+		}
 		if third && !strings.HasPrefix(imp, "github.com/nats-io/") && !strings.HasPrefix(imp, "golang.org/x/sync") && !strings.HasPrefix(imp, "go.opentelemetry.io/") {
 			return "shared shells depend on nats, x/sync and otel only"
 		}

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -58,20 +57,26 @@ func (k Keys) Path(name string) string { return filepath.Join(string(k), name) }
 // usualFile is the configuration file of a service that nothing names one to.
 const usualFile = "/etc/binnacle/binnacle.yaml"
 
-// loadConfig reads the configuration of a service: the file that BINNACLE_CONFIG_FILE
-// names, or the usual one if it exists, and the files of the folder BINNACLE_CONFIG.
-func loadConfig(service string) (*config.Loaded, error) {
-	file := os.Getenv("BINNACLE_CONFIG_FILE")
-	if file == "" {
-		if _, err := os.Stat(usualFile); err == nil {
-			file = usualFile
-		}
+// ConfigFile is the configuration file of a service that is a process of its own: what
+// BINNACLE_CONFIG_FILE names, or the usual one if it exists, or none.
+func ConfigFile() string {
+	if f := os.Getenv("BINNACLE_CONFIG_FILE"); f != "" {
+		return f
 	}
+	if _, err := os.Stat(usualFile); err != nil {
+		return ""
+	}
+	return usualFile
+}
+
+// loadConfig reads the configuration of a service: ConfigFile, and the files of the
+// folder BINNACLE_CONFIG.
+func loadConfig(service string) (*config.Loaded, error) {
 	folder := os.Getenv("BINNACLE_CONFIG")
 	if folder == "" {
 		folder = "/config"
 	}
-	return config.Load(config.Source{Program: service, File: file, Folder: folder, Getenv: os.Getenv})
+	return config.Load(config.Source{Program: service, File: ConfigFile(), Folder: folder, Getenv: os.Getenv})
 }
 
 // Main runs one service as a process of its own and does not return. Its configuration
@@ -99,8 +104,11 @@ func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 		os.Exit(1)
 	}
 	level, _ := logs.Parse(c.Config.Log.Level) // it was checked
-	logs.Start(ctx, os.Stderr, logs.JSON, level)
-	if err := serveProcess(ctx, service, &c.Config, build); err != nil {
+	p, err := StartProcess(ctx, c, func() (*config.Loaded, error) { return loadConfig(service) }, logs.Start(ctx, os.Stderr, logs.JSON, level))
+	if err == nil {
+		err = serveProcess(ctx, service, p, build)
+	}
+	if err != nil {
 		slog.Error("stopped", "service", service, "err", err)
 		os.Exit(1)
 	}
@@ -119,7 +127,8 @@ func NATSCA(keys string) string {
 	return f
 }
 
-func serveProcess(ctx context.Context, service string, c *config.Config, build func(Keys, *config.Config) (Service, error)) error {
+func serveProcess(ctx context.Context, service string, p *Process, build func(Keys, *config.Config) (Service, error)) error {
+	c := &p.Live.Config().Config
 	keys := Keys(c.Keys)
 	if err := private.Check(string(keys)); err != nil {
 		return err
@@ -128,7 +137,7 @@ func serveProcess(ctx context.Context, service string, c *config.Config, build f
 	if err != nil {
 		return err
 	}
-	cfg := Config{Dialer: bus.Dialer{URL: c.NATS.URL, CA: cmp.Or(c.NATS.CA, NATSCA(string(keys)))}, Tenant: c.Tenant, TracesTo: c.Tracing.Endpoint}
+	cfg := Config{Dialer: bus.Dialer{URL: c.NATS.URL, CA: cmp.Or(c.NATS.CA, NATSCA(string(keys)))}, Tenant: c.Tenant, TracesTo: c.Tracing.Endpoint, Live: p.Live, Metrics: p.Metrics}
 	if cfg.RootKID, err = keys.Text("root.kid"); err != nil {
 		return err
 	}
@@ -142,11 +151,10 @@ func serveProcess(ctx context.Context, service string, c *config.Config, build f
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	var ready atomic.Bool
-	go AnswerHealth(service, ready.Load)
-	defer ready.Store(false)
+	go AnswerHealth(service, p.Ready.Load)
+	defer p.Ready.Store(false)
 	return Serve(ctx, cfg, s, func() {
-		ready.Store(true)
+		p.Ready.Store(true)
 		slog.Info("ready", "service", service)
 	})
 }

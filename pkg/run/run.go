@@ -26,6 +26,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
+	"github.com/binnacle-mesh/binnacle/pkg/metrics"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
@@ -51,8 +52,10 @@ type Config struct {
 	// nothing. It is read again every so often: a new seed is used from the
 	// moment its key is published.
 	SignSeed func() ([]byte, error)
-	RootKID  string // the root key this mesh trusts
-	TracesTo string // URL of OpenTelemetry's collector; "" = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
+	RootKID  string            // the root key this mesh trusts
+	Live     *Live             // the configuration that may change while the service runs; nil = none does
+	Metrics  *metrics.Registry // counts what the instance does; nil = one that nothing serves
+	TracesTo string            // URL of OpenTelemetry's collector; "" = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
 }
 
 // Env is a running instance's surroundings.
@@ -69,6 +72,7 @@ type Env struct {
 	Queries  *rpc.Client // sends queries to other services
 	Log      *slog.Logger
 	Tracer   *tracing.Tracer
+	Metrics  *metrics.Instance
 
 	key    atomic.Pointer[sign.Key]
 	mu     sync.Mutex
@@ -174,7 +178,7 @@ func (v *Env) Executor(limit int, tools []contract.Tool, h execute.Handler) *exe
 	w := bus.ExecutorWork(v.Service)
 	v.ReportWork(w.Consumer(v.Service))
 	return &execute.Executor{Service: v.Service, Conn: v.Conn, Emit: v.Emit, Recorder: v.Recorder(), Keys: v.Trust.At,
-		Blobs: v.Blobs, Box: v.Box, Instance: v.Instance, Handler: h, Limit: limit, Tools: tools}
+		Blobs: v.Blobs, Box: v.Box, Instance: v.Instance, Handler: v.counted(h), Limit: limit, Tools: tools}
 }
 
 // Ask puts a question to a live instance of a service, for one document. Queries
@@ -236,7 +240,8 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	env := &Env{Tenant: cfg.Tenant, Service: d.Service, Instance: slot.Instance, RootKID: cfg.RootKID, Conn: conn, Trust: &Trust{},
 		Log: slog.With("service", d.Service, "instance", slot.Instance)}
 	env.Trust.reg.Root = cfg.RootKID
-	env.Emit = &emit.Emitter{Log: eventlog.JetStream{Conn: conn}, Tenant: cfg.Tenant, Source: d.Service + "/" + slot.Instance, Now: time.Now}
+	defer env.count(cfg.Metrics)()
+	env.Emit = &emit.Emitter{Log: env.Metrics.Log(eventlog.JetStream{Conn: conn}), Tenant: cfg.Tenant, Source: d.Service + "/" + slot.Instance, Now: time.Now}
 	env.Trust.see = env.Emit.See
 	env.Blobs = &blob.Store{Conn: conn, Tenant: cfg.Tenant}
 	env.Box = transient.NewBox(conn, cfg.Tenant, d.Service, slot.Instance)
@@ -315,6 +320,9 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		}
 		if kid != "" {
 			go env.rotate(base, cfg.SignSeed)
+		}
+		if cfg.Live != nil {
+			defer cfg.Live.add(env, s)()
 		}
 		return s.Run(inner, env, func() { takesWork.Store(true); ready() })
 	}()

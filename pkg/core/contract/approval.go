@@ -98,6 +98,20 @@ func (b *Ballot) Canonical(c *canon.Codec) {
 	c.Str("vote", &b.Vote)
 }
 
+// ConfigReloaded is the data of <service>.config_reloaded. From this event on the
+// instance uses the new values of the members.
+type ConfigReloaded struct {
+	Digest  string   `json:"digest"`  // SHA-256 of the file's document in canonical JSON
+	Members []string `json:"members"` // JSON pointers of what changed for the service
+}
+
+// Canonical implements canon.Document. It lists the members in the order of their
+// JSON names, in which they are stored, hashed and signed.
+func (r *ConfigReloaded) Canonical(c *canon.Codec) {
+	c.Str("digest", &r.Digest)
+	c.Strs("members", &r.Members)
+}
+
 // FreezeAck is the data of <executor>.freeze_acknowledged. After this event the
 // instance starts no effect until the mesh is unfrozen.
 type FreezeAck struct {

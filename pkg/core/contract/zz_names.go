@@ -26,6 +26,7 @@ const (
 	EventApprovalRecorded   = "approval_recorded"
 	EventCallProposed       = "call_proposed"
 	EventCancelRequested    = "cancel_requested"
+	EventConfigReloaded     = "config_reloaded"
 	EventEffectRecorded     = "effect_recorded"
 	EventEffectStarted      = "effect_started"
 	EventEscalated          = "escalated"
@@ -77,6 +78,7 @@ var shared = map[string]bool{
 	EventApprovalRecorded:   true,
 	EventCallProposed:       true,
 	EventCancelRequested:    true,
+	EventConfigReloaded:     true,
 	EventEffectRecorded:     true,
 	EventEffectStarted:      true,
 	EventEscalated:          true,

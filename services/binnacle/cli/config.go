@@ -186,11 +186,7 @@ func runConfigShow(c *env, program string, o *meshOptions) error {
 	rows := []settingRow{}
 	for i := range l.Values {
 		v := &l.Values[i]
-		row := settingRow{Pointer: v.Pointer, Value: v.Value, Origin: v.Origin, Reload: v.Reload}
-		if v.Private && v.Value != nil {
-			row.Value = v.Text()
-		}
-		rows = append(rows, row)
+		rows = append(rows, settingRow{v.Pointer, v.Shown(), v.Origin, v.Reload})
 	}
 	doc := map[string]any{"program": program, "file": l.File, "digest": l.Digest, "settings": rows}
 	columns := []output.Column{{Heading: "SETTING", Min: 28}, {Heading: "VALUE", Min: 24}, {Heading: "ORIGIN"}}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,13 +10,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
 type provisionOptions struct {
-	nats, keys              string
+	file, nats, keys        string
 	replicas                int
 	mirror                  bool
 	printConfig, power      bool
@@ -44,6 +47,7 @@ service.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return runProvision(cmd.Context(), c, &o) },
 	}
 	f := cmd.Flags()
+	configFlag(f, &o.file)
 	f.BoolVar(&o.printConfig, "print-config", false, "print the NATS server's configuration and exit")
 	f.StringVar(&o.nats, "nats", "nats://127.0.0.1:4222", "NATS server, a `URL`")
 	f.StringVar(&o.store, "store", natsStore, "store `FOLDER` in the printed configuration")
@@ -52,12 +56,14 @@ service.`,
 	natsTLS(cmd, &o.natsCert, &o.natsKey)
 	f.BoolVar(&o.power, "power", false, "fsync every event, in the printed configuration")
 	f.IntVar(&o.replicas, "replicas", 1, "stream replicas")
-	f.BoolVar(&o.mirror, "mirror", false, "keep a mirror of the ledger in an account of its own (BINNACLE_MIRROR)")
+	f.BoolVar(&o.mirror, "mirror", false, "keep a mirror of the ledger in an account of its own")
 	f.StringVar(&o.keys, "keys", "", "`FOLDER` of keys (default DATA/keys)")
 	f.StringVar(&o.clusterServer, "cluster-server", "", "`NAME` of this server in a cluster, in the printed configuration; empty for a server on its own")
 	f.StringVar(&o.routesAt, "cluster-listen", "0.0.0.0:6222", "`ADDRESS` for the other servers, in the printed configuration")
 	f.StringArrayVar(&o.peers, "cluster-route", nil, "`ADDRESS` (host:port) of a server of the cluster; name all of them")
-	variable(f, "nats", "BINNACLE_NATS")
+	setting(f, "nats", "/nats/url")
+	setting(f, "mirror", "/nats/mirror")
+	setting(f, "replicas", "/nats/replicas")
 	directories(cmd, "keys")
 	cmd.AddCommand(&cobra.Command{
 		Use:               "health",
@@ -76,19 +82,37 @@ service.`,
 }
 
 func runProvision(ctx context.Context, c *env, o *provisionOptions) error {
+	if o.file == "" {
+		o.file = run.ConfigFile()
+	}
+	loaded, err := c.load(config.Provision, o.file, nil)
+	if err != nil {
+		return err
+	}
+	x := &loaded.Config
 	if o.keys == "" {
-		o.keys = filepath.Join(c.data, "keys")
+		o.keys = filepath.Join(x.Data, "keys")
 	}
 	ring, err := keyring.Open(o.keys)
 	if err != nil {
 		return err
 	}
 	if o.printConfig {
+		o.natsCert, o.natsKey = x.NATS.TLS.Cert, x.NATS.TLS.Key
 		return printServerConfig(c, ring, o)
 	}
-	p := mesh.Provisioner{Dialer: bus.Dialer{URL: o.nats, CA: run.NATSCA(o.keys)}, Ring: ring, Tenant: "default", Replicas: o.replicas, Mirror: mirrorMode(c, o.mirror)}
+	level, err := logs.Parse(x.Log.Level)
+	if err != nil {
+		return err
+	}
+	process, err := run.StartProcess(ctx, loaded, nil, logs.Start(ctx, c.errOut, logs.JSON, level))
+	if err != nil {
+		return err
+	}
+	p := mesh.Provisioner{Dialer: bus.Dialer{URL: x.NATS.URL, CA: cmp.Or(x.NATS.CA, run.NATSCA(o.keys))}, Ring: ring, Tenant: "default", Replicas: x.NATS.Replicas, Mirror: x.NATS.Mirror}
 	go run.AnswerHealth("provision", p.Provisioned)
 	return p.Run(ctx, func() {
+		process.Ready.Store(true)
 		_ = c.print(map[string]bool{"provisioned": true}, func() { fmt.Fprintln(c.out, "provisioned") })
 	})
 }

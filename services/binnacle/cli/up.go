@@ -117,19 +117,11 @@ func declareLevel(cmd *cobra.Command, level *string) {
 	flagWords(cmd, "log-level", "debug", "info", "warn", "error")
 }
 
-// mirrorMode reports whether a mesh keeps a mirror: by its flag or, where that was
-// not given, by BINNACLE_MIRROR.
-func mirrorMode(c *env, flag bool) bool {
-	return flag || !c.given("mirror") && os.Getenv("BINNACLE_MIRROR") != ""
-}
-
 // natsTLS declares the flags of the NATS server's certificate for clients.
 func natsTLS(cmd *cobra.Command, cert, key *string) {
 	f := cmd.Flags()
 	f.StringVar(cert, "nats-tls-cert", "", "certificate of the NATS listener, a PEM `FILE` as the server sees it; empty is plain TCP")
 	f.StringVar(key, "nats-tls-key", "", "its key, a PEM `FILE` as the server sees it")
-	variable(f, "nats-tls-cert", "BINNACLE_NATS_TLS_CERT")
-	variable(f, "nats-tls-key", "BINNACLE_NATS_TLS_KEY")
 	setting(f, "nats-tls-cert", "/nats/tls/cert")
 	setting(f, "nats-tls-key", "/nats/tls/key")
 }
@@ -175,8 +167,12 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 	}
 	c.data = loaded.Config.Data
 	go collect(ctx)
-	logs.Start(ctx, os.Stderr, logs.Text, level)
+	process, err := run.StartProcess(ctx, loaded, func() (*config.Loaded, error) { return o.mesh.load(c, config.Up) }, logs.Start(ctx, os.Stderr, logs.Text, level))
+	if err != nil {
+		return err
+	}
 	cfg, err := meshConfig(&loaded.Config)
+	cfg.Process = process
 	if err != nil {
 		return err
 	}
@@ -185,10 +181,11 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 	if err != nil {
 		return err
 	}
+	process.Ready.Store(true)
 	started := time.Since(began).Milliseconds()
-	_ = c.print(map[string]any{"addr": m.Addr, "data": c.data, "root": m.RootKID, "start_ms": started}, func() {
-		fmt.Fprintf(c.out, "binnacle %s is up in %d ms\n  api    %s\n  token  %s\n  root   %s\nCtrl-C stops it in order.\n",
-			mesh.Version, started, m.URL(), filepath.Join(c.data, "admin.token"), m.RootKID)
+	_ = c.print(map[string]any{"addr": m.Addr, "admin": process.Admin, "data": c.data, "root": m.RootKID, "start_ms": started}, func() {
+		fmt.Fprintf(c.out, "binnacle %s is up in %d ms\n  api    %s\n  token  %s\n  root   %s\n  admin  %s\nCtrl-C stops it in order.\n",
+			mesh.Version, started, m.URL(), filepath.Join(c.data, "admin.token"), m.RootKID, process.Admin)
 	})
 	return m.Err()
 }

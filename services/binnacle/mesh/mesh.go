@@ -51,11 +51,12 @@ type Config struct {
 	TLSKey     string
 	NATSCert   string // the NATS listener's certificate and key; empty = plain TCP
 	NATSKey    string
-	MaxStore   int64  // the most that the streams may take on disk, in bytes; 0 = 1 TB
-	NATSListen string // also listen for NATS clients on host:port; empty = in process only
-	Webhook    string // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
-	Capture    string // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
-	TracesTo   string // URL of OpenTelemetry's collector; empty = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
+	MaxStore   int64        // the most that the streams may take on disk, in bytes; 0 = 1 TB
+	NATSListen string       // also listen for NATS clients on host:port; empty = in process only
+	Webhook    string       // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
+	Capture    string       // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
+	Process    *run.Process // the configuration that the services follow, and their figures; nil = neither
+	TracesTo   string       // URL of OpenTelemetry's collector; empty = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
 	LLM        llmrouter.Config
 }
 
@@ -263,6 +264,9 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 	up := make(chan struct{}, len(list))
 	for name, s := range list {
 		rc := run.Config{Dialer: d, Tenant: cfg.Tenant, RootKID: ring.RootKID, TracesTo: cfg.TracesTo}
+		if cfg.Process != nil {
+			rc.Live, rc.Metrics = cfg.Process.Live, cfg.Process.Metrics
+		}
 		if rc.NKeySeed, err = ring.NKey(name); err != nil {
 			return err
 		}

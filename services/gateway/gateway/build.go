@@ -91,6 +91,9 @@ func (s *Service) Deliver(en eventlog.Entry) error {
 // build makes the parts of a gateway over env.
 func (s *Service) build(env *run.Env, out Outside) {
 	s.env, s.metrics = env, metrics.New()
+	if env.Metrics != nil {
+		s.metrics.Register(env.Metrics)
+	}
 	var ledger eventlog.Log
 	if env.Emit != nil {
 		ledger = env.Emit.Log
@@ -111,7 +114,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 		Runner: &calls.Runner{Queries: s.queries, Proposer: s.prop, Past: &await.Past{Ledger: ledger, Instance: env.Instance, Proposer: s.prop},
 			Tools: &s.tools, Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Ledger: ledger, Log: env.Log}}
 	s.prop.ExecutorOf = s.calls.ExecutorOf
-	s.models = &llmapi.API{Capture: s.Capture, CallTimeout: s.CallTimeout, Gate: s.gate, Calls: s.calls, Labels: heirs, Queries: s.queries,
+	s.models = &llmapi.API{Capture: s.capture, CallTimeout: s.CallTimeout, Gate: s.gate, Calls: s.calls, Labels: heirs, Queries: s.queries,
 		Metrics: s.metrics, Blobs: env.Blobs, Tracer: env.Tracer, Log: env.Log,
 		Open: out.Open, Post: out.Post}
 	s.calls.ModelRequest = s.models.Request

@@ -13,12 +13,14 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
@@ -64,7 +66,20 @@ type Service struct {
 	view      *follow.Follower
 	metrics   *metrics.Metrics
 	probe     probe.Probe
+	captures  atomic.Pointer[string] // how much the ledger keeps, where a reload changed it
 	parts
+}
+
+// Reload implements run.Reloader: the next request is captured as the configuration
+// says now.
+func (s *Service) Reload(c *config.Config) { s.captures.Store(&c.Gateway.Capture) }
+
+// capture is how much of prompts and answers the ledger keeps.
+func (s *Service) capture() string {
+	if p := s.captures.Load(); p != nil {
+		return *p
+	}
+	return s.Capture
 }
 
 var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), auth.Filters()...)}

@@ -29,7 +29,7 @@ import (
 
 // API serves the APIs of language models. Its fields are set before its first use.
 type API struct {
-	Capture     string        // how much of prompts and answers the ledger keeps
+	Capture     func() string // how much of prompts and answers the ledger keeps
 	CallTimeout time.Duration // how long people are waited for
 	Gate        *auth.Gate
 	Calls       *calls.API
@@ -95,7 +95,7 @@ func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller)
 	if err != nil {
 		return propose.Request{}, err
 	}
-	args.Capture, args.Beta = s.Capture, append(args.Beta, betas(h)...)
+	args.Capture, args.Beta = s.Capture(), append(args.Beta, betas(h)...)
 	if args.Cache, err = cacheOf(h, who); err != nil {
 		return propose.Request{}, err
 	}

@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -27,11 +29,13 @@ type Metrics struct {
 	latency  *prometheus.HistogramVec
 	requests *prometheus.CounterVec
 	lag      *prometheus.GaugeVec
-	attempts *prometheus.GaugeVec
-	tokens   *prometheus.GaugeVec
-	spent    *prometheus.GaugeVec
+	attempts *prometheus.CounterVec
+	tokens   *prometheus.CounterVec
+	spent    *prometheus.CounterVec
 
-	fresh health.Cached[struct{}] // brings the figures of others up to date
+	ask     Queries                 // nil until Handler
+	refresh sync.Mutex              // held while the figures of models are collected
+	fresh   health.Cached[struct{}] // brings the figures of others up to date
 }
 
 // New makes the figures of a gateway.
@@ -44,11 +48,42 @@ func New() *Metrics {
 		lag:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_lag_events", Help: "Events waiting, by instance and view or durable."}, []string{"instance", "part"}),
 	}
 	// What the ledger holds of attempts, read from the view: it goes on across restarts.
-	m.attempts = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_llm_attempts", Help: "Attempts at providers, by outcome: succeeded, cancelled, or an error code."}, []string{"provider", "model", "outcome"})
-	m.tokens = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_llm_tokens", Help: "Tokens used, by type: input, output, cached, reasoning."}, []string{"provider", "model", "type"})
-	m.spent = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_llm_usd_micros", Help: "Money spent, in millionths of a US dollar."}, []string{"provider", "model"})
-	m.reg.MustRegister(m.attempts, m.tokens, m.spent, m.calls, m.latency, m.requests, m.lag)
+	m.attempts = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_llm_attempts_total", Help: "Attempts at providers, by outcome: succeeded, cancelled, or an error code."}, []string{"provider", "model", "outcome"})
+	m.tokens = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_llm_tokens_total", Help: "Tokens used, by type: input, output, cached, reasoning."}, []string{"provider", "model", "type"})
+	m.spent = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_llm_cost_usd_total", Help: "Money spent, in US dollars."}, []string{"provider", "model"})
+	m.reg.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector(), m.lag)
+	m.Register(m.reg)
 	return m
+}
+
+// Register adds the gateway's figures to a registry, beside that of Handler.
+func (m *Metrics) Register(to prometheus.Registerer) {
+	to.MustRegister(m.calls, m.latency, m.requests, (*models)(m))
+}
+
+// models collects the figures of models, which it brings up to date first.
+type models Metrics
+
+// Describe implements prometheus.Collector.
+func (m *models) Describe(c chan<- *prometheus.Desc) {
+	m.attempts.Describe(c)
+	m.tokens.Describe(c)
+	m.spent.Describe(c)
+}
+
+// Collect implements prometheus.Collector.
+func (m *models) Collect(c chan<- prometheus.Metric) {
+	m.refresh.Lock()
+	defer m.refresh.Unlock()
+	if m.ask != nil {
+		m.fresh.Get(time.Second, func(ctx context.Context) (struct{}, time.Duration) {
+			(*Metrics)(m).models(ctx, m.ask)
+			return struct{}{}, time.Second
+		})
+	}
+	m.attempts.Collect(c)
+	m.tokens.Collect(c)
+	m.spent.Collect(c)
 }
 
 // Label values come from closed or capped sets: callers invent kinds, models and
@@ -148,7 +183,7 @@ func (m *Metrics) models(ctx context.Context, q Queries) {
 		for kind, n := range map[string]int64{"input": x.InputTokens, "output": x.OutputTokens, "cached": x.CachedTokens, "reasoning": x.ReasoningTokens} {
 			m.tokens.WithLabelValues(p, model, kind).Add(float64(n))
 		}
-		m.spent.WithLabelValues(p, model).Add(float64(x.USDMicros))
+		m.spent.WithLabelValues(p, model).Add(float64(x.USDMicros) / 1e6)
 	}
 }
 
@@ -167,6 +202,8 @@ func busiest(stats []llm.ModelStats) map[[2]string]bool {
 
 // lags brings the figures of views up to date.
 func (m *Metrics) lags(r health.Readiness) {
+	m.refresh.Lock()
+	defer m.refresh.Unlock()
 	m.lag.Reset()
 	n := 0
 	for _, list := range r.Services {
@@ -194,17 +231,15 @@ type Health interface {
 
 // Handler is GET /metrics, for insiders.
 func (m *Metrics) Handler(h Health, q Queries) echo.HandlerFunc {
+	m.refresh.Lock()
+	m.ask = q
+	m.refresh.Unlock()
 	page := promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
 	return func(c echo.Context) error {
 		if err := h.Insider(c); err != nil {
 			return err
 		}
-		r := h.Now()
-		m.fresh.Get(time.Second, func(ctx context.Context) (struct{}, time.Duration) {
-			m.lags(r)
-			m.models(ctx, q)
-			return struct{}{}, time.Second
-		})
+		m.lags(h.Now())
 		page.ServeHTTP(c.Response(), c.Request())
 		return nil
 	}

@@ -1,0 +1,195 @@
+package run
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/logs"
+	"github.com/binnacle-mesh/binnacle/pkg/metrics"
+)
+
+// Reloader is a service that takes up members of the configuration while it runs.
+type Reloader interface {
+	// Reload takes up the members of c that may change. Their values were checked.
+	Reload(c *config.Config)
+}
+
+// Live is the configuration of a process, and follows its file. A change is taken up as
+// a whole or not at all: a file that is wrong, or that changes a member that takes a
+// restart, leaves the running configuration as it is, and the log says why. What is
+// taken up is on the ledger first, as config_reloaded of every instance in the process
+// that reads one of the members. It is safe for concurrent use.
+type Live struct {
+	Load    func() (*config.Loaded, error) // reads the configuration anew
+	Level   *logs.Level                    // of the process's log
+	Metrics *metrics.Registry              // counts reloads
+
+	mu     sync.Mutex
+	now    *config.Loaded
+	tried  []byte // what the file held when it was last taken up or refused
+	takers map[*Env]Service
+}
+
+// appendWithin bounds how long the record of a reload takes.
+const appendWithin = 10 * time.Second
+
+// Start sets the configuration in force and follows its file until ctx ends: at SIGHUP,
+// and as often as /reload/interval says.
+func (l *Live) Start(ctx context.Context, now *config.Loaded) {
+	l.mu.Lock()
+	l.now = now
+	l.tried, _ = os.ReadFile(now.File) // a file that cannot be read now has just been read
+	l.mu.Unlock()
+	if now.File == "" || l.Load == nil {
+		return
+	}
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	go func() {
+		defer signal.Stop(hup)
+		for {
+			var tick <-chan time.Time
+			if every := time.Duration(l.Config().Config.Reload.Interval); every > 0 {
+				tick = time.After(every)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-hup:
+				l.follow(ctx, true)
+			case <-tick:
+				l.follow(ctx, false)
+			}
+		}
+	}()
+}
+
+// Config is the configuration in force. The caller must not change it.
+func (l *Live) Config() *config.Loaded {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now
+}
+
+// instances are those that run in the process.
+func (l *Live) instances() []*Env {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.takers))
+}
+
+// add lets an instance take up changes until done is called.
+func (l *Live) add(v *Env, s Service) (done func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.takers == nil {
+		l.takers = map[*Env]Service{}
+	}
+	l.takers[v] = s
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.takers, v)
+	}
+}
+
+// follow takes up the file if it has changed, or if asked to.
+func (l *Live) follow(ctx context.Context, asked bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	raw, err := os.ReadFile(l.now.File)
+	if err == nil && bytes.Equal(raw, l.tried) && !asked {
+		return
+	}
+	if err != nil && !asked {
+		return // the file is being replaced, or is gone: what runs goes on
+	}
+	next, changed, err := l.next()
+	if err == nil && len(changed) > 0 {
+		if err = l.record(ctx, next, changed); err != nil {
+			slog.Error("configuration not reloaded, will be tried again", "file", l.now.File, "err", err)
+			return
+		}
+	}
+	l.tried = raw
+	if err != nil {
+		for _, p := range config.Problems(err) {
+			slog.Error("configuration not reloaded; what runs goes on", "file", l.now.File, "err", p)
+		}
+		l.Metrics.Reloaded(false)
+		return
+	}
+	l.take(next, changed)
+}
+
+// next reads the configuration anew, with the members that changed. Its error says why
+// it cannot be taken up.
+func (l *Live) next() (next *config.Loaded, changed []*config.Value, err error) {
+	if next, err = l.Load(); err != nil {
+		return nil, nil, err
+	}
+	changed = config.Changes(l.now, next)
+	var failed []error
+	for _, v := range changed {
+		if !v.Reload {
+			failed = append(failed, &config.Problem{Pointer: v.Pointer, Message: "changes with a restart only; restart, or take the change back"})
+		}
+	}
+	return next, changed, errors.Join(failed...)
+}
+
+// record appends config_reloaded for every instance that reads a changed member.
+func (l *Live) record(ctx context.Context, next *config.Loaded, changed []*config.Value) error {
+	ctx, cancel := context.WithTimeout(ctx, appendWithin)
+	defer cancel()
+	for v := range l.takers {
+		doc := contract.ConfigReloaded{Digest: next.Digest, Members: []string{}}
+		for _, x := range changed {
+			if x.ReadBy(v.Service) {
+				doc.Members = append(doc.Members, x.Pointer)
+			}
+		}
+		if len(doc.Members) == 0 {
+			continue
+		}
+		if _, err := v.Emit.Append(ctx, v.Emit.New(contract.EventConfigReloaded, "config", contract.Bytes(&doc), nil)); err != nil {
+			return fmt.Errorf("%s: %w", v.Instance, err)
+		}
+	}
+	return nil
+}
+
+// take puts a configuration in force.
+func (l *Live) take(next *config.Loaded, changed []*config.Value) {
+	l.now = next
+	if len(changed) == 0 {
+		return
+	}
+	var members []string
+	for _, v := range changed {
+		members = append(members, v.Pointer)
+	}
+	if slices.Contains(members, "/log/level") {
+		_ = l.Level.SetName(next.Config.Log.Level) // it was checked
+	}
+	for _, s := range l.takers {
+		if r, ok := s.(Reloader); ok {
+			r.Reload(&next.Config)
+		}
+	}
+	l.Metrics.Reloaded(true)
+	slog.Info("configuration reloaded", "file", next.File, "digest", next.Digest, "members", strings.Join(members, ","))
+}

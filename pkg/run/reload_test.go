@@ -1,0 +1,179 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/logs"
+)
+
+// taker is a service that takes up a change.
+type taker struct {
+	Service
+	capture string
+}
+
+func (s *taker) Reload(c *config.Config) { s.capture = c.Gateway.Capture }
+
+// deaf is a ledger that takes nothing.
+type deaf struct{ eventlog.Log }
+
+func (deaf) Append(context.Context, string, string, []byte) (uint64, error) {
+	return 0, errors.New("no leader")
+}
+
+// world is a process with a gateway and a judge that follow a file.
+type world struct {
+	*Live
+	log     eventlog.Log
+	file    string
+	gateway *taker
+	envs    []*Env
+}
+
+func newWorld(t *testing.T, text string) *world {
+	t.Helper()
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	w := &world{log: &memlog.Log{}, file: filepath.Join(t.TempDir(), "binnacle.yaml"), gateway: &taker{}}
+	w.write(t, text)
+	load := func() (*config.Loaded, error) { return config.Load(config.Source{Program: config.Up, File: w.file}) }
+	now, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Live = &Live{Load: load, Level: logs.Start(t.Context(), io.Discard, logs.JSON, slog.LevelInfo), Metrics: NewMetrics()}
+	w.Live.Start(t.Context(), now)
+	for name, s := range map[string]Service{"gateway": w.gateway, "judge": &struct{ Service }{}} {
+		v := &Env{Service: name, Instance: name + "-1", Emit: &emit.Emitter{Log: w.log, Tenant: "default", Source: name + "/" + name + "-1", Now: time.Now}}
+		w.envs = append(w.envs, v)
+		t.Cleanup(w.add(v, s))
+	}
+	return w
+}
+
+func (w *world) write(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(w.file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// facts are the reloads on the ledger: instance and members.
+func (w *world) facts(t *testing.T) (out []string) {
+	t.Helper()
+	for en, err := range w.log.Scan(context.Background(), bus.Filter{Event: contract.EventConfigReloaded}.String(), 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := eventlog.Open(en)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var doc contract.ConfigReloaded
+		if err := errors.Join(contract.Decode(e.Data, &doc), e.CheckData()); err != nil || !strings.HasPrefix(doc.Digest, "sha256:") {
+			t.Fatal(err, doc)
+		}
+		out = append(out, e.Source+" "+strings.Join(doc.Members, ","))
+	}
+	slices.Sort(out)
+	return out
+}
+
+const quiet = "reload: {interval: 0s}\n"
+
+// TestReload: a change of members that may change is on the ledger for every instance
+// that reads one of them, and in force.
+func TestReload(t *testing.T) {
+	w := newWorld(t, quiet)
+	w.write(t, quiet+"log: {level: debug}\ngateway: {capture: hashed}\n")
+	w.follow(t.Context(), false)
+	want := []string{"gateway/gateway-1 /log/level,/gateway/capture", "judge/judge-1 /log/level"}
+	if got := w.facts(t); !slices.Equal(got, want) || w.Level.Name() != "debug" || w.gateway.capture != "hashed" || w.Config().Config.Gateway.Capture != "hashed" {
+		t.Errorf("%v %s %s", got, w.Level.Name(), w.gateway.capture)
+	}
+	w.follow(t.Context(), true)
+	w.write(t, "# a remark\n"+quiet+"log: {level: debug}\ngateway: {capture: hashed}\n")
+	w.follow(t.Context(), false)
+	if got := w.facts(t); len(got) != 2 {
+		t.Errorf("nothing changed, and yet: %v", got)
+	}
+}
+
+// TestReloadRefused: a file that is wrong, or that changes what takes a restart, changes
+// nothing at all and records nothing.
+func TestReloadRefused(t *testing.T) {
+	w := newWorld(t, quiet)
+	for _, text := range []string{
+		"log: {level: loud}\ngateway: {capture: hashed}\n", "surplus: 1\n", "log: {", "durability: power\nlog: {level: debug}\n", "gateway: {listen: '127.0.0.1:1', capture: hashed}\n",
+	} {
+		w.write(t, quiet+text)
+		w.follow(t.Context(), false)
+		if got := w.facts(t); len(got) > 0 || w.Level.Name() != "info" || w.gateway.capture != "" || w.Config().Config.Durability != "process" {
+			t.Errorf("%q: %v %s %q", text, got, w.Level.Name(), w.gateway.capture)
+		}
+	}
+	if err := os.Remove(w.file); err != nil {
+		t.Fatal(err)
+	}
+	w.follow(t.Context(), false)
+	if w.Config().Config.Gateway.Capture != "plain" {
+		t.Error("a file that is gone changes the configuration")
+	}
+}
+
+// TestReloadIsRecordedFirst: what cannot be recorded is not taken up, and is tried again.
+func TestReloadIsRecordedFirst(t *testing.T) {
+	w := newWorld(t, quiet)
+	for _, v := range w.envs {
+		v.Emit.Log = deaf{w.log}
+	}
+	w.write(t, quiet+"log: {level: debug}\n")
+	w.follow(t.Context(), false)
+	if w.Level.Name() != "info" {
+		t.Error("taken up without a record")
+	}
+	for _, v := range w.envs {
+		v.Emit.Log = w.log
+	}
+	w.follow(t.Context(), false)
+	if w.Level.Name() != "debug" || len(w.facts(t)) != 2 {
+		t.Error(w.Level.Name(), w.facts(t))
+	}
+}
+
+// TestReloadByItself: the file is followed at its interval, and at SIGHUP.
+func TestReloadByItself(t *testing.T) {
+	w := newWorld(t, "reload: {interval: 5ms}\n")
+	becomes := func(level string) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); w.Level.Name() != level; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the level stays %s, want %s", w.Level.Name(), level)
+			}
+		}
+	}
+	w.write(t, "reload: {interval: 0s}\nlog: {level: debug}\n")
+	becomes("debug")
+	time.Sleep(20 * time.Millisecond)
+	w.write(t, "reload: {interval: 0s}\nlog: {level: warn}\n")
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	becomes("warn")
+}
