@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
@@ -20,7 +21,7 @@ const disorder = 5 * time.Minute
 // whatever the history of the session that is read then. Entries that are no events
 // are passed over.
 func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
-	newest, err := l.Last(ctx, "evt.>")
+	newest, err := l.Last(ctx, bus.Filter{}.String())
 	if errors.Is(err, ErrNotFound) {
 		return 1, nil
 	}

@@ -49,6 +49,10 @@ type Event struct {
 	Data     []byte // canonical JSON object with the event's data
 }
 
+// TypePrefix begins the CloudEvents type of each event; service, event name and
+// version follow, separated by dots.
+const TypePrefix = "dev.binnacle."
+
 // Service returns the name of the service that produced the event: Source up to
 // its slash.
 func (e *Event) Service() string { s, _, _ := strings.Cut(e.Source, "/"); return s }
@@ -56,7 +60,7 @@ func (e *Event) Service() string { s, _, _ := strings.Cut(e.Source, "/"); return
 // Type returns the CloudEvents type attribute, dev.binnacle.<service>.<name>.v<version>,
 // in which service is the producer's.
 func (e *Event) Type() string {
-	return "dev.binnacle." + e.Service() + "." + e.Name + ".v" + strconv.Itoa(e.Version)
+	return TypePrefix + e.Service() + "." + e.Name + ".v" + strconv.Itoa(e.Version)
 }
 
 // Subject returns the NATS subject under which the event must be stored, computed
@@ -125,7 +129,7 @@ func (e *Event) Canonical(c *canon.Codec) {
 // derive sets Name, Version and Lamport from the attributes that contain them,
 // and returns an error if one is not in its canonical form.
 func (e *Event) derive(schema, lamport, typ string) (err error) {
-	rest, ok := strings.CutPrefix(typ, "dev.binnacle."+e.Service()+".")
+	rest, ok := strings.CutPrefix(typ, TypePrefix+e.Service()+".")
 	name, version, ok2 := strings.Cut(rest, ".v")
 	if e.Version, err = strconv.Atoi(version); !ok || !ok2 || err != nil {
 		return fmt.Errorf("type %q does not belong to source %q", typ, e.Source)
@@ -134,7 +138,7 @@ func (e *Event) derive(schema, lamport, typ string) (err error) {
 	if e.Lamport, err = strconv.ParseUint(lamport, 10, 64); err != nil {
 		return fmt.Errorf("lamport %q", lamport)
 	}
-	if !is(typ, "dev.binnacle.", e.Service(), ".", e.Name, ".v", strconv.Itoa(e.Version)) ||
+	if !is(typ, TypePrefix, e.Service(), ".", e.Name, ".v", strconv.Itoa(e.Version)) ||
 		!is(schema, "urn:binnacle:event:", e.schemaOwner(), ":", e.Name, ":v", strconv.Itoa(e.Version)) || lamport != strconv.FormatUint(e.Lamport, 10) {
 		return errors.New("type, dataschema or lamport is not in its one spelling")
 	}

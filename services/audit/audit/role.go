@@ -50,12 +50,12 @@ var idNames = map[string][]string{
 // idOwner returns why an event may not hold its id, or "". Ids that are made from a
 // call's are looked up by it.
 func idOwner(e *contract.Event) string {
-	prefix, call, ok := strings.Cut(e.ID, "-c-")
+	prefix, call, ok := strings.Cut(e.ID, "-"+contract.IDCall)
 	if !ok {
 		return ""
 	}
 	names := idNames[prefix]
-	if names == nil || "c-"+call == e.CallID && slices.Contains(names, e.Name) {
+	if names == nil || contract.IDCall+call == e.CallID && slices.Contains(names, e.Name) {
 		return ""
 	}
 	return "event id " + e.ID + " belongs to " + names[0] + " of that call, not to " + e.Name + " of " + e.CallID
@@ -70,7 +70,7 @@ func orNone(executor string) string {
 
 // executor is the service that policy allowed the call of e to, or "".
 func (w *writer) executor(e *contract.Event) string {
-	seq := w.tx.Bucket(bIDs).Get([]byte("d-" + e.CallID))
+	seq := w.tx.Bucket(bIDs).Get([]byte(contract.IDDecision + e.CallID))
 	if seq == nil {
 		return ""
 	}

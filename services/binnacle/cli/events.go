@@ -207,7 +207,7 @@ func eventRows(c *env, sc *bufio.Scanner, called string) error {
 		if called != "" {
 			e.Session = called
 		}
-		fmt.Fprintf(c.out, eventRow, line.Seq, e.Time, strings.TrimPrefix(e.Type, "dev.binnacle."), e.Source, e.Session, e.Callid)
+		fmt.Fprintf(c.out, eventRow, line.Seq, e.Time, strings.TrimPrefix(e.Type, contract.TypePrefix), e.Source, e.Session, e.Callid)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"slices"
 	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // Classes of what is found, and the group each belongs to.
@@ -259,7 +261,7 @@ type form struct {
 var forms = []form{
 	{"AKIA", "aws_key", 16, 16, ""}, {"ASIA", "aws_key", 16, 16, ""},
 	{"ghp_", "github_token", 36, 255, ""}, {"gho_", "github_token", 36, 255, ""}, {"ghs_", "github_token", 36, 255, ""}, {"github_pat_", "github_token", 22, 255, ""},
-	{"sk-", "api_key", 20, 250, "-_"}, {"sk_live_", "api_key", 16, 250, ""}, {"rk_live_", "api_key", 16, 250, ""}, {"AIza", "api_key", 35, 35, "-_"}, {"bk-", "api_key", 40, 64, ""},
+	{"sk-", "api_key", 20, 250, "-_"}, {"sk_live_", "api_key", 16, 250, ""}, {"rk_live_", "api_key", 16, 250, ""}, {"AIza", "api_key", 35, 35, "-_"}, {contract.IDVirtualKey, "api_key", 40, 64, ""},
 	{"glpat-", "api_key", 20, 64, "-_"}, {"npm_", "api_key", 36, 36, ""}, {"hvs.", "api_key", 24, 250, "-_"},
 	{"xoxb-", "slack_token", 20, 250, "-"}, {"xoxp-", "slack_token", 20, 250, "-"}, {"xoxa-", "slack_token", 20, 250, "-"},
 }
