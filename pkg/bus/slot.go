@@ -32,6 +32,7 @@ type RunningError struct {
 	Holders []string // "INSTANCE on HOST, process PID", one per slot
 }
 
+// Error names the running instances and how to end one.
 func (e *RunningError) Error() string {
 	if len(e.Holders) == 1 {
 		return fmt.Sprintf("%s may run once, and runs already: %s; stop that one first", e.Service, e.Holders[0])

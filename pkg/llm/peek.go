@@ -12,6 +12,7 @@ import (
 // how.
 type FieldError struct{ Field, Problem string }
 
+// Error returns the pointer and the problem, without the value.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
 func bad(field, format string, args ...any) error {

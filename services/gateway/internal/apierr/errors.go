@@ -34,6 +34,7 @@ type Error struct {
 	RetryAfter string `json:"-"`
 }
 
+// Error returns the message for the caller.
 func (e *Error) Error() string { return e.Message }
 
 // BadRequest is a request that is wrong in param.

@@ -19,6 +19,7 @@ type Escalation struct {
 	Doc    *contract.Escalated
 }
 
+// Error names the waiting call.
 func (e *Escalation) Error() string { return "call " + e.CallID + " waits for approval" }
 
 // APIError is the escalation for APIs that have no response for "not yet".

@@ -396,4 +396,5 @@ type Fault struct {
 	RetryMS int64 // asked for in the body; 0 = not
 }
 
+// Error returns the message for the caller.
 func (f *Fault) Error() string { return f.Message }

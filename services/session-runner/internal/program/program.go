@@ -38,6 +38,7 @@ type MissingInterpreter struct {
 	Reason string
 }
 
+// Error names the interpreter and why it cannot be used.
 func (e *MissingInterpreter) Error() string {
 	return fmt.Sprintf("interpreter %s %s", e.Path, e.Reason)
 }
