@@ -37,6 +37,27 @@ func (f Filter) String() string {
 	return b.String()
 }
 
+// ParseFilter reads a filter, or the subject of an event, which is a filter of all
+// five tokens. It returns the zero Filter, which selects every event, for what is
+// neither.
+func ParseFilter(subject string) (f Filter) {
+	rest, ok := strings.CutPrefix(subject, "evt.")
+	if !ok {
+		return f
+	}
+	for _, to := range []*string{&f.Tenant, &f.Service, &f.Origin, &f.Event, &f.Key} {
+		var token string
+		token, rest, _ = strings.Cut(rest, ".")
+		if token == ">" {
+			break
+		}
+		if token != "*" {
+			*to = token
+		}
+	}
+	return f
+}
+
 // Filters returns one filter per event name of a service's events, or of every
 // service's where service is empty.
 func Filters(service string, events ...string) []string {

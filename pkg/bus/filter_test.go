@@ -22,3 +22,18 @@ func TestFilter(t *testing.T) {
 		}
 	}
 }
+
+// TestParseFilter: what String writes is read back, and a subject is a filter of all
+// its tokens.
+func TestParseFilter(t *testing.T) {
+	for _, f := range []Filter{{}, {Tenant: "t"}, {Service: "policy"}, {Event: "e"}, {Origin: "gw1", Event: "e"}, {Tenant: "t", Key: "s-1"}, {Tenant: "t", Service: "policy", Origin: "-", Event: "e", Key: "k"}} {
+		if got := ParseFilter(f.String()); got != f {
+			t.Errorf("%s is read as %+v, want %+v", f, got, f)
+		}
+	}
+	for _, s := range []string{"", "tmp.t.policy.gw1.x", "evt", "events.>"} {
+		if got := ParseFilter(s); got != (Filter{}) {
+			t.Errorf("%q is read as %+v", s, got)
+		}
+	}
+}

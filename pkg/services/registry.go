@@ -25,6 +25,17 @@ const (
 	KeysVerb = "keys_view"
 )
 
+// Names of the views.
+const (
+	ViewAudit     = "audit.view"
+	ViewCatalog   = "gateway.catalog"
+	ViewAuthority = "gateway.authority"
+	ViewUsage     = "llm.usage"
+	ViewState     = "policy.state"
+	ViewBudget    = "policy.budget"
+	ViewStarts    = "policy.starts"
+)
+
 // all is the registry. Its order is that of the built-in policy's scopes and of
 // replay's report; both are recorded or compared, so add at the end.
 var all = []Service{
@@ -32,14 +43,14 @@ var all = []Service{
 		Name: Audit, Executes: true, Slots: 1, Content: true, State: true,
 		Kinds:   []Kind{{Prefix: "audit"}},
 		Uses:    []string{contract.UseCheckpoint, contract.UseManifest, contract.UseReceipt},
-		Views:   []View{{Name: "audit.view", Path: Audit, Verb: viewVerb}},
+		Views:   []View{{Name: ViewAudit, Path: Audit, Verb: viewVerb, Lines: true}},
 		Queried: []string{Judge, LLMRouter, Policy},
 	},
 	{
 		Name: Gateway, Executes: true, Instance: "gw", Slots: 4, Content: true,
 		Uses:  []string{contract.UseReceipt}, // of calls that their callers execute
 		Files: []string{"token.pub", "webhook.seed"},
-		Views: []View{{Name: "gateway.catalog", Path: Gateway}, {Name: "gateway.authority", Path: "gateway-authority"}},
+		Views: []View{{Name: ViewCatalog, Path: Gateway}, {Name: ViewAuthority, Path: "gateway-authority"}},
 	},
 	{
 		Name: SessionRunner, Executes: true, Slots: 8,
@@ -50,7 +61,7 @@ var all = []Service{
 		Name: LLMRouter, Executes: true, Slots: 8, Content: true,
 		Kinds: []Kind{{Prefix: "client", Scope: "tools:call", Callers: true}, {Prefix: "llm", Scope: "llm:call"}},
 		Uses:  []string{contract.UseReceipt},
-		Views: []View{{Name: "llm.usage", Path: LLMRouter, Verb: viewVerb}},
+		Views: []View{{Name: ViewUsage, Path: LLMRouter, Verb: viewVerb}},
 	},
 	{
 		Name: VaultBroker, Executes: true, Slots: 1, State: true,
@@ -69,8 +80,8 @@ var all = []Service{
 		Kinds: []Kind{{Prefix: "policy", Scope: "policy:admin"}},
 		Uses:  []string{contract.UseDecision, contract.UseReceipt},
 		Files: []string{"p0.json"},
-		Views: []View{{Name: "policy.state", Path: Policy, Verb: viewVerb}, {Name: "policy.budget", Path: "policy-budget", Verb: "budget_view"},
-			{Name: "policy.starts", Path: "policy-starts", Verb: "starts_view"}},
+		Views: []View{{Name: ViewState, Path: Policy, Verb: viewVerb}, {Name: ViewBudget, Path: "policy-budget", Verb: "budget_view"},
+			{Name: ViewStarts, Path: "policy-starts", Verb: "starts_view"}},
 	},
 	{Name: "lab", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "lab"}}},
 	{Name: "work", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "work"}}},

@@ -73,6 +73,10 @@ type View struct {
 	Name string // as reports name it: "policy.state"
 	Path string // last element of its path, /api/v1/views/<Path>
 	Verb string // the query that returns it; "" where the gateway has it itself
+	// Lines is true for a view whose response is the dump itself, line by line, with
+	// the position in the first line. The response of any other view is one object
+	// that holds name, position and dump.
+	Lines bool
 	// Optional is true for a view that replay reports as not compared, instead of
 	// failing, where no instance serves it.
 	Optional bool

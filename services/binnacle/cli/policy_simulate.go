@@ -163,9 +163,7 @@ func eachDecision(ctx context.Context, c *env, each func(*recorded.State, *contr
 	if err != nil {
 		return nil, err
 	}
-	r := &replayer{c: c, ctx: ctx}
-	r.trust.Root = root
-	r.state = recorded.NewState(r.trust.At, r.open)
+	r := newReplayer(ctx, c, root)
 	r.each = func(e *contract.Event, d *contract.Decision, args []byte, err error) error {
 		if err != nil {
 			args = nil

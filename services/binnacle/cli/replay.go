@@ -15,14 +15,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
-	"github.com/binnacle-mesh/binnacle/services/audit/audit"
-	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+	"github.com/binnacle-mesh/binnacle/pkg/view"
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
@@ -57,7 +54,7 @@ was instead.`,
 // runReplay rebuilds every view from the first event in a scratch folder and
 // compares it with the live one, and decides every recorded decision again.
 func runReplay(ctx context.Context, c *env) error {
-	live, dump, err := liveViews(ctx, c)
+	live, err := liveViews(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -66,44 +63,19 @@ func runReplay(ctx context.Context, c *env) error {
 		return err
 	}
 	defer os.RemoveAll(scratch)
-	view, err := audit.OpenView(scratch)
-	if err != nil {
+	r := newReplayer(ctx, c, live[services.ViewCatalog].Root)
+	if err := r.begin(scratch, live, declaredViews()); err != nil {
 		return err
 	}
-	defer view.Close()
-	r := &replayer{c: c, ctx: ctx, view: view, catalogs: map[string]*catalog.Catalog{}, live: live}
-	r.catalogs["gateway"] = &catalog.Catalog{}
-	r.keys = map[string]*trust.Registry{}
-	for _, s := range services.Names() {
-		r.keys[s] = &trust.Registry{Root: live["gateway"].Root}
-	}
-	r.trust.Root = live["gateway"].Root
-	r.state = recorded.NewState(r.trust.At, r.open)
-	r.upTo = recorded.NewState(r.trust.At, r.open)
+	defer r.close()
 	began := time.Now()
-	if err := r.run(live["audit"].Position); err != nil {
+	if err := r.run(live[services.ViewAudit].Position); err != nil {
 		return err
 	}
 	r.rep.Seconds = time.Since(began).Seconds()
 	r.rep.EventsPerSec = int(float64(r.rep.Events) / r.rep.Seconds)
-	var rebuilt bytes.Buffer
-	if err := view.WriteDump(&rebuilt); err != nil {
+	if err := r.compareViews(); err != nil {
 		return err
-	}
-	r.compare("audit.view", live["audit"].Position, dump, rebuilt.Bytes())
-	r.compare("gateway.catalog", live["gateway"].Position, []byte(live["gateway"].Dump), r.catalogs["gateway"].Dump())
-	r.compare("gateway.authority", live["gateway-authority"].Position, []byte(live["gateway-authority"].Dump), r.authority.Dump())
-	r.compare("policy.state", live["policy"].Position, []byte(live["policy"].Dump), r.upTo.Dump())
-	r.compare("llm.usage", live["llm-router"].Position, []byte(live["llm-router"].Dump), []byte(r.usage.Digest()))
-	r.compare("policy.budget", live["policy-budget"].Position, []byte(live["policy-budget"].Dump), r.budget.Dump())
-	_, starts := r.starts.Dump()
-	r.compare("policy.starts", live["policy-starts"].Position, []byte(live["policy-starts"].Dump), starts)
-	for _, s := range services.Names() {
-		if v := live["keys-"+s]; v.missing != "" {
-			r.rep.Views = append(r.rep.Views, viewResult{Name: "keys." + s, NotCompared: v.missing, Equal: true})
-		} else {
-			r.compare("keys."+s, v.Position, []byte(v.Dump), r.keys[s].Dump())
-		}
 	}
 	r.rep.Equal = len(r.rep.Differences) == 0
 	for _, v := range r.rep.Views {
@@ -118,27 +90,30 @@ func runReplay(ctx context.Context, c *env) error {
 	return nil
 }
 
+// replayer reads the ledger in order: it brings views up to where the live ones
+// are, and decides recorded decisions again.
 type replayer struct {
-	c         *env
-	ctx       context.Context
-	view      *audit.View
-	catalogs  map[string]*catalog.Catalog
-	authority gateway.AuthorityView
-	live      map[string]liveView
-	state     *recorded.State // with everything that ever was in force
-	upTo      *recorded.State // as it was at the live view's position
-	trust     trust.Registry
-	keys      map[string]*trust.Registry // as each service's live view has them
-	budget    recorded.Budget
-	starts    recorded.Starts
-	usage     llmrouter.Usage
-	args      map[string]*contract.Content // of proposals not yet decided, by call
-	rep       replayReport
-	// each, if set, is handed every decision instead of the comparison; err
-	// says why args cannot be had.
+	c     *env
+	ctx   context.Context
+	views []rebuilding
+	reads *view.Selection // which of views read an event; nil where there are none
+	state *recorded.State // policy's state with everything that ever was in force
+	trust trust.Registry
+	args  map[string]*contract.Content // of proposals not yet decided, by call
+	rep   replayReport
+	// each, if set, receives every decision instead of the comparison; err
+	// is the error of reading args.
 	each func(e *contract.Event, d *contract.Decision, args []byte, err error) error
-	// end, if set, stops the replay before the event it says true of.
+	// end, if set, stops the replay before the event for which it returns true.
 	end func(seq uint64, e *contract.Event) bool
+}
+
+// newReplayer makes a replayer without views; root is the trust anchor.
+func newReplayer(ctx context.Context, c *env, root string) *replayer {
+	r := &replayer{c: c, ctx: ctx}
+	r.trust.Root = root
+	r.state = recorded.NewState(r.trust.At, r.open)
+	return r
 }
 
 var errEnd = errors.New("as far as was asked")
@@ -171,10 +146,7 @@ func (r *replayer) run(to uint64) error {
 	if !last.Equal(began) {
 		r.progress(to, to, began)
 	}
-	if r.view == nil {
-		return nil
-	}
-	return r.view.Flush()
+	return nil
 }
 
 // one brings everything up to an event.
@@ -183,88 +155,24 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	e, err := contract.DecodeEvent(stored)
 	if err == nil {
 		en.Subject = e.Subject()
+	} else {
+		e = nil // audit's view raises its alarm
 	}
 	if r.end != nil && e != nil && r.end(seq, e) {
 		return errEnd
 	}
-	if r.view != nil {
-		if err := r.view.Add(en); err != nil {
-			return err
-		}
-	}
-	if e == nil {
-		return nil // the view raised its alarm
-	}
-	if err := r.applyGateway(seq, e); err != nil {
+	if err := r.applyViews(en, e); err != nil || e == nil {
 		return err
 	}
-	switch e.Name {
-	case contract.EventKeyPublished, contract.EventKeyRevoked:
-		r.applyKey(seq, e)
-		return nil
-	case contract.EventBudgetChanged:
-		if seq <= r.live["policy-budget"].Position {
-			return r.budget.Apply(e)
+	if k, ok := view.Key(e); ok {
+		if err := r.trust.Apply(k, e.Lamport); err != nil {
+			r.differ("key %s: %v", k.KID, err)
 		}
 		return nil
-	}
-	return r.fold(seq, en, e)
-}
-
-// applyGateway brings the gateway's views up to an event.
-func (r *replayer) applyGateway(seq uint64, e *contract.Event) error {
-	for name, cat := range r.catalogs {
-		if seq <= r.live[name].Position {
-			if err := cat.Apply(e); err != nil {
-				return err
-			}
-		}
-	}
-	if seq <= r.live["gateway-authority"].Position {
-		if err := r.authority.Apply(e); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// applyKey brings the registries of keys up to an event of a key.
-func (r *replayer) applyKey(seq uint64, e *contract.Event) {
-	var k contract.TrustKey
-	if contract.Decode(e.Data, &k) != nil || e.Service() != "provision" {
-		return
-	}
-	if err := r.trust.Apply(k, e.Lamport); err != nil {
-		r.differ("key %s: %v", k.KID, err)
-	}
-	for s, reg := range r.keys {
-		if seq <= r.live["keys-"+s].Position {
-			_ = reg.Apply(k, e.Lamport) // services refuse what the registry refuses, and go on
-		}
-	}
-}
-
-// fold brings the views of llm-router and policy up to an event, and decides again
-// what it decided.
-func (r *replayer) fold(seq uint64, en eventlog.Entry, e *contract.Event) error {
-	if seq <= r.live["llm-router"].Position {
-		if err := r.usage.Apply(e); err != nil {
-			return err
-		}
-	}
-	if recorded.StartsReads(e.Name) && seq <= r.live["policy-starts"].Position {
-		if err := r.starts.Apply(en); err != nil {
-			return err
-		}
 	}
 	if r.state.Reads(e.Name) {
 		if err := r.state.Apply(e); err != nil {
 			r.differ("event %d: %v", seq, err)
-		}
-		if seq <= r.live["policy"].Position {
-			if err := r.upTo.Apply(e); err != nil {
-				return err
-			}
 		}
 	}
 	return r.decision(e)

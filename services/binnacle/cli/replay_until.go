@@ -3,13 +3,16 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
-	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/pkg/view"
+	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
 
 // snapshot is the state of a mesh at a point in the past.
@@ -35,10 +38,11 @@ func asItWas(ctx context.Context, c *env, until string) error {
 		return err
 	}
 	var snap snapshot
-	r := &replayer{c: c, ctx: ctx}
-	r.trust.Root = root
-	r.state = recorded.NewState(r.trust.At, r.open)
-	r.live = map[string]liveView{"policy-budget": {Position: to}}
+	r := newReplayer(ctx, c, root)
+	budget := slices.DeleteFunc(policy.Views(), func(d view.Declaration) bool { return d.Name != services.ViewBudget })
+	if err := r.begin("", map[string]liveView{services.ViewBudget: {Position: to}}, budget); err != nil {
+		return err
+	}
 	r.each = func(*contract.Event, *contract.Decision, []byte, error) error { return nil }
 	r.end = func(n uint64, e *contract.Event) bool {
 		if numErr == nil && n > seq || numErr != nil && e.Time > limit {
@@ -50,8 +54,12 @@ func asItWas(ctx context.Context, c *env, until string) error {
 	if err := r.run(to); err != nil {
 		return err
 	}
+	spent, err := r.views[0].State.Dump()
+	if err != nil {
+		return err
+	}
 	lines := func(b []byte) []string { return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n") }
-	snap.Policy, snap.Budget, snap.Keys = lines(r.state.Dump()), lines(r.budget.Dump()), r.trust.Keys()
+	snap.Policy, snap.Budget, snap.Keys = lines(r.state.Dump()), lines(spent), r.trust.Keys()
 	return c.print(snap, func() {
 		fmt.Fprintf(c.out, "as it was behind %d, %s\n", snap.Seq, snap.Time)
 		for _, l := range append(snap.Policy, snap.Budget...) {

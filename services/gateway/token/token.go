@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Tokens hold when they were issued, to the millisecond, so that a revocation of
@@ -38,8 +40,19 @@ const (
 	Decide = "calls:decide" // execute calls oneself, and report their outcomes
 )
 
-// All lists every scope.
-var All = []string{Admin, Audit, Cosign, Decide, Erase, Health, Judge, LLM, Tools, Vault, Vote}
+// All lists every scope: those above, and what the built-in policy requires for the
+// other kinds of the registry of services.
+var All = all()
+
+func all() []string {
+	out := []string{Admin, Audit, Cosign, Decide, Erase, Health, Judge, LLM, Tools, Vault, Vote}
+	for _, k := range services.Kinds() {
+		if !slices.Contains(out, k.Scope) {
+			out = append(out, k.Scope)
+		}
+	}
+	return out
+}
 
 // Claims are what a token says.
 type Claims struct {

@@ -4,57 +4,60 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// keysWithin bounds a query for a service's view of the key registry: one that does
-// not run has none.
-const keysWithin = 5 * time.Second
+// optionalWithin bounds a query for a view that may be missing: a service that does
+// not run must not hold up callers who read every view.
+const optionalWithin = 5 * time.Second
 
 // View is GET /api/v1/views/{service}: a live view in canonical form, with its
-// position. Beside the names of services there are names of further views of theirs.
+// position. The registry of services says which service serves the view at a path,
+// and by which query.
 func (s *API) View(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
 	}
-	name := c.Param("service")
-	switch name {
-	case "gateway":
-		return c.JSON(http.StatusOK, map[string]any{"name": "gateway.catalog", "position": s.Position(), "dump": string(s.Catalog.Dump()), "root": s.RootKID})
-	case "gateway-authority":
-		return s.authorityView(c)
-	case "audit":
-		return s.Queries.Lines(c, "audit", "view", nil)
-	case "policy-budget":
-		return s.Queries.Doc(c, "policy", "budget_view", nil)
-	case "policy-starts":
-		return s.Queries.Doc(c, "policy", "starts_view", nil)
-	}
-	if !contract.Token(name) {
+	path := c.Param("service")
+	if !contract.Token(path) {
 		return apierr.BadRequest("service", "no such service")
 	}
-	if owner, ok := strings.CutPrefix(name, "keys-"); ok {
-		return s.viewOf(c, owner, run.KeysView, keysWithin)
+	v, service, ok := services.ViewAt(path)
+	switch {
+	case !ok:
+		return apierr.Unavailable("no service has a view " + path)
+	case v.Verb == "":
+		return s.ownView(c, &v)
+	case v.Lines:
+		return s.Queries.Lines(c, service, v.Verb, nil)
+	case v.Optional:
+		return s.viewOf(c, service, v.Verb, optionalWithin)
 	}
-	return s.viewOf(c, name, "view", queries.Timeout)
+	return s.viewOf(c, service, v.Verb, queries.Timeout)
 }
 
-// authorityView dumps the view of authority with the position that it was taken at.
-func (s *API) authorityView(c echo.Context) error {
+// ownView sends a view of the gateway itself. The position and the dump are those of
+// one moment.
+func (s *API) ownView(c echo.Context, v *services.View) error {
+	dump := map[string]func() []byte{services.ViewCatalog: s.Catalog.Dump, services.ViewAuthority: s.Authority.Dump}[v.Name]
 	for {
-		at, dump := s.Position(), s.Authority.Dump()
-		if s.Position() == at {
-			return c.JSON(http.StatusOK, map[string]any{"name": "gateway.authority", "position": at, "dump": string(dump)})
+		at, lines := s.Position(), dump()
+		if s.Position() != at {
+			continue
 		}
+		doc := map[string]any{"name": v.Name, "position": at, "dump": string(lines)}
+		if v.Name == services.ViewCatalog {
+			doc["root"] = s.RootKID
+		}
+		return c.JSON(http.StatusOK, doc)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/health"
 )
@@ -89,7 +90,7 @@ func (m *models) Collect(c chan<- prometheus.Metric) {
 // Label values come from closed or capped sets: callers invent kinds, models and
 // paths without end, and each value costs memory for good.
 var (
-	families = []string{"audit", "client", "judge", "lab", "llm", "policy", "tool", "vault", "work"}
+	families = services.Families()
 	outcomes = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered,
 		contract.EventEscalated, "none"}
 )

@@ -1,0 +1,34 @@
+package audit
+
+import (
+	"bytes"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/pkg/view"
+)
+
+// Views declares audit's view, which is built from every entry.
+func Views() []view.Declaration {
+	return []view.Declaration{view.Of(services.Audit, services.ViewAudit, logReader, func(o *view.Origin) (view.State, error) {
+		v, err := OpenView(o.Dir)
+		return rebuilt{v}, err
+	})}
+}
+
+// rebuilt is the view as replay builds it.
+type rebuilt struct{ *View }
+
+// Apply implements view.State.
+func (r rebuilt) Apply(en eventlog.Entry, _ *contract.Event) error { return r.Add(en) }
+
+// Dump implements view.State.
+func (r rebuilt) Dump() ([]byte, error) {
+	var b bytes.Buffer
+	if err := r.Flush(); err != nil {
+		return nil, err
+	}
+	err := r.WriteDump(&b)
+	return b.Bytes(), err
+}

@@ -1,0 +1,43 @@
+package policy
+
+import (
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/pkg/view"
+	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
+)
+
+// budgetReader selects what the budget ledger is made of. Policy reads it as one
+// aggregate before it reserves, so no instance has such a reader.
+var budgetReader = bus.Reader{Name: "budget", Stream: bus.Events, Filters: bus.Filters(services.Policy, contract.EventBudgetChanged)}
+
+// Views declares policy's views.
+func Views() []view.Declaration {
+	return []view.Declaration{
+		view.Of(services.Policy, services.ViewState, stateReader, func(o *view.Origin) (view.State, error) {
+			s := recorded.NewState(o.Keys, o.Open)
+			return view.Fold(s.Apply, s.Dump), nil
+		}),
+		view.Of(services.Policy, services.ViewBudget, budgetReader, func(*view.Origin) (view.State, error) {
+			var b recorded.Budget
+			return view.Fold(b.Apply, b.Dump), nil
+		}),
+		view.Of(services.Policy, services.ViewStarts, startsReader, func(*view.Origin) (view.State, error) {
+			return &started{}, nil
+		}),
+	}
+}
+
+// started is the view of unstarted calls as replay builds it.
+type started struct{ recorded.Starts }
+
+// Apply implements view.State.
+func (s *started) Apply(en eventlog.Entry, _ *contract.Event) error { return s.Starts.Apply(en) }
+
+// Dump implements view.State.
+func (s *started) Dump() ([]byte, error) {
+	_, dump := s.Starts.Dump()
+	return dump, nil
+}
