@@ -42,6 +42,7 @@ var howtos = map[string]howto{
 	"embed.md":      {notRun: 0, setup: alone},
 	"govern.md":     {notRun: 0, setup: withMesh(harness.Options{})},
 	"judge.md":      {notRun: 0, setup: withProvider},
+	"monitor.md":    {notRun: 1, setup: alone},
 	"llm.md":        {notRun: 0, setup: withProvider},
 	"processes.md":  {notRun: 0, setup: alone},
 	"replicated.md": {notRun: 0, setup: alone},
@@ -278,7 +279,7 @@ func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 // replaced by a free one.
 func alone(t *testing.T, _ string) ([]string, []string) {
 	var replace []string
-	for _, port := range []string{"8080", "8081", "4222", "4223", "4224", "6222", "6223", "6224", "9090", "9091"} {
+	for _, port := range []string{"8080", "8081", "4222", "4223", "4224", "6222", "6223", "6224", "9090", "9091", "9464"} {
 		replace = append(replace, "127.0.0.1:"+port, ports.Free(t))
 	}
 	return []string{"BINNACLE_ADDR=" + replace[1]}, replace

@@ -115,10 +115,11 @@ var (
 		}}
 	documentKind = Kind{Name: "path, or the document", schema: map[string]any{"type": []any{"string", "object"}, "minLength": 1},
 		check: func(v any) string {
-			if _, ok := v.(map[string]any); ok || v != "" && text("", nonempty)(v) == "" {
+			const want = "want the path of a JSON file, or the document itself"
+			if _, ok := v.(map[string]any); ok {
 				return ""
 			}
-			return "want the path of a JSON file, or the document itself"
+			return text(want, nonempty)(v)
 		}, paths: resolved}
 )
 
@@ -159,7 +160,6 @@ func natsURL(s string) bool {
 func list(v any) string {
 	items, ok := v.([]any)
 	for _, x := range items {
-		ok = ok && text("", nonempty)(x) == ""
 		if s, is := x.(string); !is || s == "" {
 			ok = false
 		}
