@@ -35,27 +35,8 @@ func streams(replicas int) []jetstream.StreamConfig {
 // times; js belongs to the provisioning identity.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
-		s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {
-			s, err := js.Stream(ctx, want.Name)
-			if errors.Is(err, jetstream.ErrStreamNotFound) {
-				s, err = js.CreateStream(ctx, want)
-			}
-			return s, err
-		})
-		if err != nil {
+		if err := provisionStream(ctx, js, want); err != nil {
 			return fmt.Errorf("stream %s: %w", want.Name, err)
-		}
-		have := s.CachedInfo().Config
-		if !reflect.DeepEqual(have.Subjects, want.Subjects) || have.Storage != want.Storage || have.DenyDelete != want.DenyDelete ||
-			have.DenyPurge != want.DenyPurge || max(have.MaxMsgsPerSubject, 0) != want.MaxMsgsPerSubject || have.MaxAge != want.MaxAge ||
-			have.MaxMsgs > 0 && want.Name == Events || have.Retention != want.Retention {
-			return fmt.Errorf("stream %s exists with other settings; a changed ledger is never taken over silently", want.Name)
-		}
-		if have.Replicas != replicas {
-			have.Replicas = replicas
-			if _, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, have) }); err != nil {
-				return fmt.Errorf("stream %s to %d replicas: %w", want.Name, replicas, err)
-			}
 		}
 	}
 	for i := range decls {
@@ -64,6 +45,43 @@ func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration,
 		}
 	}
 	return nil
+}
+
+// provisionStream creates a stream, or brings an existing one of the same settings to
+// the number of replicas that is wanted.
+func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
+	s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		s, err := js.Stream(ctx, want.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			s, err = js.CreateStream(ctx, want)
+		}
+		return s, err
+	})
+	if err != nil {
+		return err
+	}
+	have := s.CachedInfo().Config
+	if !sameSettings(&have, &want) {
+		return errors.New("exists with other settings; a changed ledger is never taken over silently")
+	}
+	if have.Replicas == want.Replicas {
+		return nil
+	}
+	have.Replicas = want.Replicas
+	if _, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, have) }); err != nil {
+		return fmt.Errorf("to %d replicas: %w", want.Replicas, err)
+	}
+	return nil
+}
+
+// sameSettings compares what must never differ between a stream and its declaration.
+func sameSettings(have, want *jetstream.StreamConfig) bool {
+	if have.MaxMsgs > 0 && want.Name == Events {
+		return false
+	}
+	return reflect.DeepEqual(have.Subjects, want.Subjects) && have.Storage == want.Storage && have.DenyDelete == want.DenyDelete &&
+		have.DenyPurge == want.DenyPurge && max(have.MaxMsgsPerSubject, 0) == want.MaxMsgsPerSubject && have.MaxAge == want.MaxAge &&
+		have.Retention == want.Retention
 }
 
 func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declaration, replicas int) error {

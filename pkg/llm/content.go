@@ -73,42 +73,57 @@ func (p *peek) item() {
 		p.content(item)
 		return
 	}
-	var typ, id, approval string
-	role, sealed := false, false
+	var it itemRead
 	own := p.deep + 1 // parts within the item have members of these names too
 	p.object(item, func(k known) bool {
 		if p.deep != own {
 			return p.part(k)
 		}
-		switch k.name {
-		case "type":
-			from := p.i
-			typ, _, _ = p.str()
-			p.i = from
-		case "id":
-			id, _, _ = p.str()
-			return true
-		case "approval_request_id":
-			approval, _, _ = p.str()
-			return true
-		case "role":
-			role = p.next() == '"'
-		case "encrypted_content":
-			sealed = p.next() == '"'
-		}
-		return p.part(k)
+		return p.itemMember(&it, k.name) || p.part(k)
 	}, nil)
-	if p.kind != Responses {
-		return
+	if p.kind == Responses {
+		p.references(&it)
 	}
-	if id != "" && !complete[typ] && !(typ == "" && role) && !sealed {
-		p.refer(id)
+}
+
+// itemRead is what an item says of itself.
+type itemRead struct {
+	typ, id, approval string
+	role, sealed      bool
+}
+
+// itemMember notes a member of an item; it is false where the member is still to be
+// read as content.
+func (p *peek) itemMember(it *itemRead, name string) bool {
+	switch name {
+	case "type":
+		from := p.i
+		it.typ, _, _ = p.str()
+		p.i = from
+	case "id":
+		it.id, _, _ = p.str()
+		return true
+	case "approval_request_id":
+		it.approval, _, _ = p.str()
+		return true
+	case "role":
+		it.role = p.next() == '"'
+	case "encrypted_content":
+		it.sealed = p.next() == '"'
 	}
-	if approval != "" {
-		p.refer(approval)
+	return false
+}
+
+// references notes the stored items that an item stands for.
+func (p *peek) references(it *itemRead) {
+	if it.id != "" && !complete[it.typ] && !(it.typ == "" && it.role) && !it.sealed {
+		p.refer(it.id)
 	}
-	if typ == "item_reference" {
-		p.refer(id)
+	if it.approval != "" {
+		p.refer(it.approval)
+	}
+	if it.typ == "item_reference" {
+		p.refer(it.id)
 	}
 }
 

@@ -141,75 +141,112 @@ func (p *peek) member(k known) {
 	p.param(k.name, raw)
 }
 
-// told reads the members that stand in the summary or count for the reservation.
+// told reads the members that the summary holds or that count for the reservation. It
+// is false for a name that is none of them here.
 func (p *peek) told(name string) bool {
-	switch name {
-	case "model":
-		s, ok, _ := p.str()
-		if !ok || s == "" || len(s) > maxModel {
-			p.refuse(nameModel)
-		}
-		p.a.Model = s
-	case "stream":
-		p.a.Stream = p.flag()
-	case "stream_options":
-		p.inner(members("include_usage include_obfuscation"), func(k known) bool {
-			if k.name == "include_usage" {
-				p.a.Usage = p.flag()
-				return true
-			}
-			return false
-		})
-	case "n", "best_of", "num_return_sequences", "candidateCount", "candidate_count":
-		n := p.count()
-		if n > 1024 {
-			p.refuse("want 1 to 1024")
-		}
-		p.answers = max(p.answers, n)
-	case "thinking_budget":
-		p.budget = max(p.budget, p.counted())
-	case "reasoning_effort":
-		p.effort()
-	case "output_config":
-		p.inner(format, func(k known) bool { return k.name == "effort" && p.effort() })
-	case "thinking", "reasoning", "thinkingConfig", "thinking_config":
-		p.inner(thinking, p.thought)
-	case "generationConfig", "generation_config", "inferenceConfig", "inference_config":
-		p.inner(config, p.configured)
-	case "prediction": // what it does not come to is charged as answer
-		p.extra += int64(len(p.reader.skip()))
-	case "tools", "functions", "mcp_servers", "plugins", "web_search_options", "search_parameters", "preset", "tool_choice", "function_call":
-		p.offered(name)
-	case "models":
-		if raw := p.reader.skip(); raw[0] != 'n' {
-			p.refuse("name one model, in model: others would not be decided on")
-		}
-	case "toolConfig", "tool_config", "cachedContent", "cached_content", "additionalModelRequestFields":
-		if raw := p.reader.skip(); raw[0] != 'n' {
-			p.refuse("belongs to another API, and may offer tools that were not decided on")
-		}
-	case "background":
-		if p.flag() && p.kind == Responses {
-			p.refuse("a response is not made in the background here; stream it")
-		}
-	case "previous_response_id", "conversation":
-		p.continued(name)
-	case "prompt":
-		if p.kind == Completions {
-			return false
-		}
-		p.prompt()
-	default:
-		if !slices.Contains(bounds, name) {
-			return false
-		}
-		if n := p.count(); slices.Contains(bounding[p.kind], name) {
-			p.own = max(p.own, n)
-		} else {
-			p.foreign = max(p.foreign, n)
-		}
+	if f := summary[name]; f != nil {
+		return f(p, name)
+	}
+	if !slices.Contains(bounds, name) {
+		return false
+	}
+	if n := p.count(); slices.Contains(bounding[p.kind], name) {
+		p.own = max(p.own, n)
+	} else {
+		p.foreign = max(p.foreign, n)
 	}
 	return true
+}
+
+// summary is what reads each member, by its name.
+var summary map[string]func(p *peek, name string) bool
+
+func init() { // its functions refer to it by way of nested members
+	summary = map[string]func(p *peek, name string) bool{
+		"model":                always((*peek).model),
+		"stream":               func(p *peek, _ string) bool { p.a.Stream = p.flag(); return true },
+		"stream_options":       always((*peek).streamed),
+		"thinking_budget":      func(p *peek, _ string) bool { p.budget = max(p.budget, p.counted()); return true },
+		"reasoning_effort":     func(p *peek, _ string) bool { return p.effort() },
+		"output_config":        always((*peek).outputConfig),
+		"prediction":           func(p *peek, _ string) bool { p.extra += int64(len(p.reader.skip())); return true }, // what it does not come to is charged as answer
+		"models":               refused("name one model, in model: others would not be decided on"),
+		"background":           always((*peek).background),
+		"previous_response_id": func(p *peek, name string) bool { p.continued(name); return true },
+		"conversation":         func(p *peek, name string) bool { p.continued(name); return true },
+		"prompt": func(p *peek, _ string) bool {
+			if p.kind != Completions {
+				p.prompt()
+			}
+			return p.kind != Completions
+		},
+	}
+	for _, name := range []string{"n", "best_of", "num_return_sequences", "candidateCount", "candidate_count"} {
+		summary[name] = always((*peek).choicesCount)
+	}
+	for _, name := range []string{"thinking", "reasoning", "thinkingConfig", "thinking_config"} {
+		summary[name] = func(p *peek, _ string) bool { p.inner(thinking, p.thought); return true }
+	}
+	for _, name := range []string{"generationConfig", "generation_config", "inferenceConfig", "inference_config"} {
+		summary[name] = func(p *peek, _ string) bool { p.inner(config, p.configured); return true }
+	}
+	for _, name := range []string{"tools", "functions", "mcp_servers", "plugins", "web_search_options", "search_parameters", "preset", "tool_choice", "function_call"} {
+		summary[name] = func(p *peek, name string) bool { p.offered(name); return true }
+	}
+	for _, name := range []string{"toolConfig", "tool_config", "cachedContent", "cached_content", "additionalModelRequestFields"} {
+		summary[name] = refused("belongs to another API, and may offer tools that were not decided on")
+	}
+}
+
+func always(read func(*peek)) func(*peek, string) bool {
+	return func(p *peek, _ string) bool { read(p); return true }
+}
+
+// refused accepts nothing but null.
+func refused(why string) func(*peek, string) bool {
+	return func(p *peek, _ string) bool {
+		if raw := p.reader.skip(); raw[0] != 'n' {
+			p.refuse("%s", why)
+		}
+		return true
+	}
+}
+
+func (p *peek) model() {
+	s, ok, _ := p.str()
+	if !ok || s == "" || len(s) > maxModel {
+		p.refuse(nameModel)
+	}
+	p.a.Model = s
+}
+
+func (p *peek) streamed() {
+	p.inner(members("include_usage include_obfuscation"), func(k known) bool {
+		if k.name == "include_usage" {
+			p.a.Usage = p.flag()
+			return true
+		}
+		return false
+	})
+}
+
+// choicesCount reads how many answers are wanted.
+func (p *peek) choicesCount() {
+	n := p.count()
+	if n > 1024 {
+		p.refuse("want 1 to 1024")
+	}
+	p.answers = max(p.answers, n)
+}
+
+func (p *peek) outputConfig() {
+	p.inner(format, func(k known) bool { return k.name == "effort" && p.effort() })
+}
+
+func (p *peek) background() {
+	if p.flag() && p.kind == Responses {
+		p.refuse("a response is not made in the background here; stream it")
+	}
 }
 
 func (p *peek) str() (string, bool, bool) { return p.reader.text() }
@@ -381,15 +418,7 @@ func (p *peek) plugin() (t tool) {
 
 // param notes a member that is a number, a boolean or a short string.
 func (p *peek) param(name string, raw []byte) {
-	switch raw[0] {
-	case '{', '[', 'n':
-		return
-	case '"':
-		if len(raw) > maxParam || name == "model" || name == subject[p.kind] || name == "system" || name == "instructions" || name == "suffix" {
-			return
-		}
-	}
-	if name == "stream" || p.err != nil {
+	if p.err != nil || !p.isParam(name, raw) {
 		return
 	}
 	number := raw[0] != '"' && raw[0] != 't' && raw[0] != 'f'
@@ -398,6 +427,19 @@ func (p *peek) param(name string, raw []byte) {
 		said = canon.AppendString(nil, strings.ToValidUTF8(string(raw), "?"))
 	}
 	p.params = append(p.params, string(canon.AppendString(nil, name))+":"+string(said))
+}
+
+// isParam reports whether a member is noted by param.
+func (p *peek) isParam(name string, raw []byte) bool {
+	switch raw[0] {
+	case '{', '[', 'n':
+		return false
+	case '"':
+		if len(raw) > maxParam || name == "model" || name == subject[p.kind] || name == "system" || name == "instructions" || name == "suffix" {
+			return false
+		}
+	}
+	return name != "stream"
 }
 
 // DefaultOutput is held for each answer that a request does not bound, and for

@@ -15,80 +15,96 @@ import (
 // once, so it is safe on input of any size and shape. FuzzCheck compares it with
 // the standard library.
 func Check(doc []byte) error {
-	var lists [canon.MaxDepth]bool // which of the open values are arrays
-	depth, i := 0, 0
-	fail := func() error { return bad("body", "is not one JSON document") }
+	var open nesting
+	i := 0
 	// Each round reads one value, or the opening of one, at i.
 	for {
-		i = blank(doc, i)
-		if i >= len(doc) {
-			return fail()
+		if i = blank(doc, i); i >= len(doc) {
+			return errNotJSON
 		}
-		switch c := doc[i]; {
-		case c == '{' || c == '[':
-			if depth == canon.MaxDepth {
+		if c := doc[i]; c == '{' || c == '[' {
+			if open.depth == canon.MaxDepth {
 				return bad("body", "nesting deeper than %d", canon.MaxDepth)
 			}
-			lists[depth] = c == '['
-			depth++
-			i = blank(doc, i+1)
-			if i < len(doc) && doc[i] == c+2 { // empty; ']' and '}' are two above their partners
-				break
-			}
-			if c == '{' {
-				if i = name(doc, i); i < 0 {
-					return fail()
+			open.lists[open.depth] = c == '['
+			open.depth++
+			if i = blank(doc, i+1); i >= len(doc) || doc[i] != c+2 { // ']' and '}' are two above their partners
+				if c == '{' {
+					i = name(doc, i)
 				}
-			}
-			continue
-		case c == '"':
-			end := textEnd(doc, i+1)
-			if end < 0 {
-				return fail()
-			}
-			i = end + 1
-		case c == 't':
-			i = literal(doc, i, "true")
-		case c == 'f':
-			i = literal(doc, i, "false")
-		case c == 'n':
-			i = literal(doc, i, "null")
-		default:
-			i = number(doc, i)
-		}
-		if i < 0 {
-			return fail()
-		}
-		// A value has ended, or an empty one is about to: close what closes here.
-		for {
-			i = blank(doc, i)
-			if depth == 0 {
-				if i != len(doc) {
-					return fail()
+				if i < 0 {
+					return errNotJSON
 				}
-				return nil
-			}
-			if i >= len(doc) {
-				return fail()
-			}
-			c := doc[i]
-			list := lists[depth-1]
-			if list && c == ']' || !list && c == '}' {
-				depth--
-				i++
 				continue
 			}
-			if c != ',' {
-				return fail()
-			}
-			if i = blank(doc, i+1); !list {
-				if i = name(doc, i); i < 0 {
-					return fail()
-				}
-			}
-			break
+		} else if i = scalar(doc, i); i < 0 {
+			return errNotJSON
+		}
+		// A value has ended, or an empty one is about to.
+		if i = open.next(doc, i); i < 0 {
+			return errNotJSON
+		}
+		if open.depth == 0 {
+			return nil
 		}
 	}
+}
+
+var errNotJSON = bad("body", "is not one JSON document")
+
+// nesting is the values that are open.
+type nesting struct {
+	lists [canon.MaxDepth]bool // which of them are arrays
+	depth int
+}
+
+// next closes the values that end at i, and returns where the next one begins: behind
+// a comma and, in an object, a name. -1: neither is there. Where it returns with depth
+// 0, the document has ended.
+func (n *nesting) next(doc []byte, i int) int {
+	for {
+		i = blank(doc, i)
+		if n.depth == 0 {
+			if i != len(doc) {
+				return -1
+			}
+			return i
+		}
+		if i >= len(doc) {
+			return -1
+		}
+		c, list := doc[i], n.lists[n.depth-1]
+		switch {
+		case list && c == ']' || !list && c == '}':
+			n.depth--
+			i++
+		case c != ',':
+			return -1
+		case list:
+			return blank(doc, i+1)
+		default:
+			return name(doc, blank(doc, i+1))
+		}
+	}
+}
+
+// scalar returns where the string, literal or number at i ends; -1: there is none.
+func scalar(doc []byte, i int) int {
+	switch doc[i] {
+	case '"':
+		end := textEnd(doc, i+1)
+		if end < 0 {
+			return -1
+		}
+		return end + 1
+	case 't':
+		return literal(doc, i, "true")
+	case 'f':
+		return literal(doc, i, "false")
+	case 'n':
+		return literal(doc, i, "null")
+	}
+	return number(doc, i)
 }
 
 func blank(doc []byte, i int) int {
@@ -120,24 +136,18 @@ func literal(doc []byte, i int, word string) int {
 	return i + len(word)
 }
 
+// number returns where the number at i ends; -1: there is none.
 func number(doc []byte, i int) int {
-	digits := func() bool {
-		from := i
-		for i < len(doc) && doc[i] >= '0' && doc[i] <= '9' {
-			i++
-		}
-		return i > from
-	}
 	if i < len(doc) && doc[i] == '-' {
 		i++
 	}
 	if i < len(doc) && doc[i] == '0' {
 		i++
-	} else if !digits() {
+	} else if i = digits(doc, i); i < 0 {
 		return -1
 	}
 	if i < len(doc) && doc[i] == '.' {
-		if i++; !digits() {
+		if i = digits(doc, i+1); i < 0 {
 			return -1
 		}
 	}
@@ -145,9 +155,19 @@ func number(doc []byte, i int) int {
 		if i++; i < len(doc) && (doc[i] == '+' || doc[i] == '-') {
 			i++
 		}
-		if !digits() {
-			return -1
-		}
+		return digits(doc, i)
+	}
+	return i
+}
+
+// digits returns where the digits at i end; -1: there is none.
+func digits(doc []byte, i int) int {
+	from := i
+	for i < len(doc) && doc[i] >= '0' && doc[i] <= '9' {
+		i++
+	}
+	if i == from {
+		return -1
 	}
 	return i
 }

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -98,43 +99,28 @@ func (r *reader) namespace(t *toolRead, outer string, out *tool) {
 	}
 }
 
-func (r *reader) toolMember(t *toolRead, name string) bool {
-	str := func(to *string) {
-		s, ok, null := r.text()
-		if !ok && !null || ok && s == "" {
-			r.refuse("want a name")
-		}
-		*to = s
+// nonEmpty reads a name into to; null leaves it empty.
+func (r *reader) nonEmpty(to *string) {
+	s, ok, null := r.text()
+	if !ok && !null || ok && s == "" {
+		r.refuse("want a name")
 	}
+	*to = s
+}
+
+// toolMember reads a member of a tool that may name it, or what it holds.
+func (r *reader) toolMember(t *toolRead, name string) bool {
 	switch name {
 	case "type":
-		str(&t.typ)
+		r.nonEmpty(&t.typ)
 	case "name":
-		str(&t.name)
+		r.nonEmpty(&t.name)
 	case "server_label", "mcp_server_name":
-		str(&t.label)
-	case "function", "custom":
-		if r.next() != '{' {
-			if raw := r.skip(); raw[0] != 'n' {
-				r.refuse("want an object")
-			}
-			break
-		}
-		to, has := &t.function, &t.hasFunction
-		if name == "custom" {
-			to, has = &t.custom, &t.hasCustom
-		}
-		*has = true
-		r.object(function, func(k known) bool {
-			if k.name == "name" {
-				str(to)
-				return true
-			}
-			return false
-		}, nil)
-		if *to == "" {
-			r.refuse("has no name")
-		}
+		r.nonEmpty(&t.label)
+	case "function":
+		r.wrapped(&t.function, &t.hasFunction)
+	case "custom":
+		r.wrapped(&t.custom, &t.hasCustom)
 	case "tools":
 		t.inner = r.i
 		r.skip()
@@ -150,43 +136,80 @@ func (r *reader) toolMember(t *toolRead, name string) bool {
 	return true
 }
 
-// nameOf decides by what name a tool goes.
+// wrapped reads the name of an object that holds what a tool is; null is none.
+func (r *reader) wrapped(to *string, has *bool) {
+	if r.next() != '{' {
+		if raw := r.skip(); raw[0] != 'n' {
+			r.refuse("want an object")
+		}
+		return
+	}
+	*has = true
+	r.object(function, func(k known) bool {
+		if k.name == "name" {
+			r.nonEmpty(to)
+			return true
+		}
+		return false
+	}, nil)
+	if *to == "" {
+		r.refuse("has no name")
+	}
+}
+
+// nameOf decides by what name a tool goes. It refuses one that has several, or none.
 func (r *reader) nameOf(t *toolRead) []string {
-	const ways = "the tool can be named in more than one way: "
+	if why := t.ambiguous(); why != "" {
+		r.refuse("the tool can be named in more than one way: %s", why)
+		return nil
+	}
+	switch {
+	case t.hasFunction:
+		return []string{t.function}
+	case t.hasCustom:
+		return []string{t.custom}
+	}
+	switch t.typ {
+	case "mcp", "mcp_toolset":
+		return r.server(t)
+	case "", "function", "custom":
+		return r.plain(t)
+	}
+	r.hosted = r.hosted || !clients(t.typ)
+	if t.name != "" && t.name != t.typ {
+		return []string{t.typ, t.name}
+	}
+	return []string{t.typ}
+}
+
+// ambiguous is what makes a tool go by more than one name, or "".
+func (t *toolRead) ambiguous() string {
 	wrapped := t.hasFunction || t.hasCustom
 	switch {
 	case t.foreign != "":
-		r.refuse(ways+"%s belongs to another API", t.foreign)
+		return t.foreign + " belongs to another API"
 	case t.inner != 0:
-		r.refuse(ways + "tools within a tool need the type namespace")
+		return "tools within a tool need the type namespace"
 	case t.hasFunction && t.hasCustom:
-		r.refuse(ways + "function and custom")
+		return "function and custom"
 	case wrapped && t.name != "":
-		r.refuse(ways + "name, and a name in function or custom")
-	case t.hasFunction && (t.typ == "" || t.typ == "function"):
-		return []string{t.function}
-	case t.hasCustom && t.typ == "custom":
-		return []string{t.custom}
-	case wrapped:
-		r.refuse(ways+"its type is %q, and it holds function or custom", t.typ)
-	case t.typ == "mcp" || t.typ == "mcp_toolset":
-		return r.server(t)
-	case t.typ == "" || t.typ == "function" || t.typ == "custom":
-		if t.name != "" {
-			return []string{t.name}
-		}
-		if t.typ == "" && t.members == 1 && t.unknown != "" { // Gemini: {"google_search":{}}
-			r.hosted = true
-			return []string{t.unknown}
-		}
-		r.refuse("the tool has no name")
-	default:
-		r.hosted = r.hosted || !clients(t.typ)
-		if t.name != "" && t.name != t.typ {
-			return []string{t.typ, t.name}
-		}
-		return []string{t.typ}
+		return "name, and a name in function or custom"
+	case t.hasFunction && t.typ != "" && t.typ != "function", t.hasCustom && t.typ != "custom":
+		return fmt.Sprintf("its type is %q, and it holds function or custom", t.typ)
 	}
+	return ""
+}
+
+// plain is the name of a tool that the caller defines by its members.
+func (r *reader) plain(t *toolRead) []string {
+	if t.name != "" {
+		return []string{t.name}
+	}
+	if t.typ == "" && t.members == 1 && t.unknown != "" { // Gemini: {"google_search":{}}
+		r.hosted = true
+		return []string{t.unknown}
+	}
+	r.refuse("the tool has no name")
 	return nil
 }
 

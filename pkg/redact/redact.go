@@ -145,53 +145,90 @@ func replace(b []byte, found []span, n int) []byte {
 // rewrite copies a document with the spans replaced, and with each number that
 // spells a secret.
 func (r *Redactor) rewrite(doc []byte, found []span) (out []byte, changed bool, err error) {
-	var keys map[string]bool // names that were replaced, of which an object may have several
+	w := rewriter{r: r, doc: doc, found: found}
 	for i := 0; i < len(doc); {
-		c := doc[i]
-		end := i + 1
-		switch {
-		case c == '"':
-			end = stringEnd(doc, i+1)
-		case c == '-' || c >= '0' && c <= '9':
-			end = numberEnd(doc, i+1)
-		case c == 't' || c == 'f' || c == 'n': // says nothing, even if a secret is spelled like it
-			for end < len(doc) && doc[end] >= 'a' && doc[end] <= 'z' {
-				end++
-			}
-			for len(found) > 0 && found[0].from >= i && found[0].to <= end {
-				found = found[1:]
-			}
-		}
-		n := 0 // spans inside of this token
-		for n < len(found) && found[n].from < end {
-			if c != '"' && end == i+1 || found[n].to > end || c == '"' && (found[n].from == i || found[n].to == end) {
-				return nil, false, ErrStructure
-			}
-			n++
+		end := w.tokenEnd(i)
+		n, ok := w.inside(i, end)
+		if !ok {
+			return nil, false, ErrStructure
 		}
 		token := doc[i:end]
 		switch {
-		case c == '"' && n > 0:
-			token = replace(token, shift(found[:n], i), len(token))
-			if next := bytes.TrimLeft(doc[end:], " \t\r\n"); len(next) > 0 && next[0] == ':' {
-				for keys[string(token)] {
-					token = append(token[:len(token)-1:len(token)-1], `'"`...)
-				}
-				if keys == nil {
-					keys = map[string]bool{}
-				}
-				keys[string(token)] = true
-			}
-			changed = true
-		case c == '-' || c >= '0' && c <= '9':
-			if mark := r.number(token, n > 0, found); mark != nil {
-				token, changed = mark, true
+		case doc[i] == '"' && n > 0:
+			token, w.changed = w.text(i, end, n), true
+		case beginsNumber(doc[i]):
+			if mark := r.number(token, n > 0, w.found); mark != nil {
+				token, w.changed = mark, true
 			}
 		}
-		out, found, i = append(out, token...), found[n:], end
+		w.out, w.found, i = append(w.out, token...), w.found[n:], end
 	}
-	return out, changed, nil
+	return w.out, w.changed, nil
 }
+
+// rewriter is the state of rewrite.
+type rewriter struct {
+	r       *Redactor
+	doc     []byte
+	found   []span // those that the document is not copied past
+	out     []byte
+	changed bool
+	keys    map[string]bool // names that were replaced, of which an object may have several
+}
+
+// tokenEnd returns where the token that begins at i ends. It drops spans that lie in a
+// literal: it says nothing, even if a secret is spelled like it.
+func (w *rewriter) tokenEnd(i int) int {
+	end := i + 1
+	switch c := w.doc[i]; {
+	case c == '"':
+		return stringEnd(w.doc, end)
+	case beginsNumber(c):
+		return numberEnd(w.doc, end)
+	case c == 't' || c == 'f' || c == 'n':
+		for end < len(w.doc) && w.doc[end] >= 'a' && w.doc[end] <= 'z' {
+			end++
+		}
+		for len(w.found) > 0 && w.found[0].from >= i && w.found[0].to <= end {
+			w.found = w.found[1:]
+		}
+	}
+	return end
+}
+
+// inside returns how many spans lie inside the token from i to end; it is false where
+// one reaches beyond it, or replaces a quote or a mark of the structure.
+func (w *rewriter) inside(i, end int) (n int, ok bool) {
+	text := w.doc[i] == '"'
+	for n < len(w.found) && w.found[n].from < end {
+		f := w.found[n]
+		if f.to > end || !text && end == i+1 || text && (f.from == i || f.to == end) {
+			return 0, false
+		}
+		n++
+	}
+	return n, true
+}
+
+// text returns the string from i to end with its n spans replaced. A member's name is
+// made distinct from those that were replaced before.
+func (w *rewriter) text(i, end, n int) []byte {
+	token := w.doc[i:end]
+	token = replace(token, shift(w.found[:n], i), len(token))
+	if next := bytes.TrimLeft(w.doc[end:], " \t\r\n"); len(next) == 0 || next[0] != ':' {
+		return token
+	}
+	for w.keys[string(token)] {
+		token = append(token[:len(token)-1:len(token)-1], `'"`...)
+	}
+	if w.keys == nil {
+		w.keys = map[string]bool{}
+	}
+	w.keys[string(token)] = true
+	return token
+}
+
+func beginsNumber(c byte) bool { return c == '-' || c >= '0' && c <= '9' }
 
 // number returns what takes the place of a number that spells a secret, or nil.
 func (r *Redactor) number(token []byte, inside bool, found []span) []byte {

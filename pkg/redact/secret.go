@@ -255,22 +255,33 @@ func (s *secret) all(out []span, view, pattern []byte, a aligned, at func(from, 
 		}
 		from, to := i+n, i+n+len(pattern)
 		i = from + 1
-		if s.whole && (from > 0 && alphanumeric(view[from-1]) || to < len(view) && alphanumeric(view[to])) {
+		if s.whole && adjoined(view, from, to) {
 			continue
 		}
 		i = to
-		if a.before > 0 && from > 0 && inBase64(view[from-1]) {
-			from--
-		}
-		if a.after > 0 && to < len(view) && inBase64(view[to]) {
-			to++
-		}
-		for a.text != nil && to < len(view) && view[to] == '=' {
-			to++
-		}
-		from, to = at(from, to)
+		from, to = at(a.widen(view, from, to))
 		out = append(out, span{from, to, s.mark})
 	}
+}
+
+// adjoined reports whether a letter or digit adjoins the part of view.
+func adjoined(view []byte, from, to int) bool {
+	return from > 0 && alphanumeric(view[from-1]) || to < len(view) && alphanumeric(view[to])
+}
+
+// widen adds to an occurrence in base64 the characters beside it that hold bits of it,
+// and the padding.
+func (a *aligned) widen(view []byte, from, to int) (int, int) {
+	if a.before > 0 && from > 0 && inBase64(view[from-1]) {
+		from--
+	}
+	if a.after > 0 && to < len(view) && inBase64(view[to]) {
+		to++
+	}
+	for a.text != nil && to < len(view) && view[to] == '=' {
+		to++
+	}
+	return from, to
 }
 
 func identity(from, to int) (int, int) { return from, to }

@@ -157,33 +157,39 @@ func (u *unfolded) slash(t []byte, n int) bool {
 			return u.popByte(2, c)
 		}
 	}
-	if last == '}' { // \u{41}
-		from := max(0, n-11)
-		if at := bytes.LastIndex(t[from:], []byte(`\u{`)); at >= 0 {
-			if r, ok := number(t[from+at+3:n-1], 16); ok {
-				return u.pop(n-from-at, r)
-			}
-		}
+	if last == '}' {
+		return u.braced(t, n)
+	}
+	return isHex(last) && u.coded(t, n)
+}
+
+// braced replaces the escape \u{41} that t ends with.
+func (u *unfolded) braced(t []byte, n int) bool {
+	from := max(0, n-11)
+	at := bytes.LastIndex(t[from:], []byte(`\u{`))
+	if at < 0 {
 		return false
 	}
-	if !isHex(last) {
-		return false
-	}
+	r, ok := number(t[from+at+3:n-1], 16)
+	return ok && u.pop(n-from-at, r)
+}
+
+// coded replaces the escape \x41, \101, \u0041 or \U00000041 that t ends with. Its
+// last byte is a hexadecimal digit.
+func (u *unfolded) coded(t []byte, n int) bool {
+	back := func(k int, letter byte) bool { return n >= k && t[n-k] == '\\' && t[n-k+1] == letter }
 	switch {
-	case n >= 4 && t[n-4] == '\\' && t[n-3] == 'x' && isHex(t[n-2]):
-		return u.popByte(4, byte(hexOf(t[n-2])<<4|hexOf(last)))
+	case back(4, 'x') && isHex(t[n-2]):
+		return u.popByte(4, byte(hexOf(t[n-2])<<4|hexOf(t[n-1])))
 	case n >= 4 && t[n-4] == '\\' && t[n-3] >= '0' && t[n-3] <= '3':
-		if r, ok := number(t[n-3:], 8); ok {
-			return u.popByte(4, byte(r))
-		}
-	case n >= 6 && t[n-6] == '\\' && t[n-5] == 'u':
-		if r, ok := number(t[n-4:], 16); ok {
-			return u.pop(6, r)
-		}
-	case n >= 10 && t[n-10] == '\\' && t[n-9] == 'U':
-		if r, ok := number(t[n-8:], 16); ok {
-			return u.pop(10, r)
-		}
+		r, ok := number(t[n-3:], 8)
+		return ok && u.popByte(4, byte(r))
+	case back(6, 'u'):
+		r, ok := number(t[n-4:], 16)
+		return ok && u.pop(6, r)
+	case back(10, 'U'):
+		r, ok := number(t[n-8:], 16)
+		return ok && u.pop(10, r)
 	}
 	return false
 }
@@ -266,21 +272,34 @@ func hexOf(c byte) int {
 // not. If special is unset, the secret holds nothing that a backslash with a
 // letter or a quote spells.
 func escapes(b []byte, special bool) bool {
-	for _, c := range []byte("%&") {
-		for i := 0; ; i++ {
-			n := bytes.IndexByte(b[i:], c)
-			if n < 0 {
-				break
-			}
-			i += n
-			if c == '%' && i+2 < len(b) && isHex(b[i+1]) && isHex(b[i+2]) || c == '&' && bytes.IndexByte(b[i:min(i+12, len(b))], ';') > 0 {
-				return true
-			}
-			if c == '%' && i+2 < len(b) && bytes.IndexByte([]byte(`\%&`), b[i+1]) >= 0 { // its digits are escaped
-				return true
-			}
+	return encodes(b, '%', percent) || encodes(b, '&', entity) || backslashes(b, special)
+}
+
+// encodes reports whether begins is true of what follows some c in b.
+func encodes(b []byte, c byte, begins func(after []byte) bool) bool {
+	for {
+		n := bytes.IndexByte(b, c)
+		if n < 0 {
+			return false
+		}
+		if b = b[n+1:]; begins(b) {
+			return true
 		}
 	}
+}
+
+// percent reports whether what follows a percent sign may be the rest of an escape:
+// two digits, or what spells digits.
+func percent(after []byte) bool {
+	return len(after) > 1 && (isHex(after[0]) && isHex(after[1]) || bytes.IndexByte([]byte(`\%&`), after[0]) >= 0)
+}
+
+// entity reports whether what follows an ampersand may be the rest of a reference.
+func entity(after []byte) bool { return bytes.IndexByte(after[:min(11, len(after))], ';') >= 0 }
+
+// backslashes reports whether b has a backslash that matters: any, if special is set,
+// else one that does not precede a letter or a quote.
+func backslashes(b []byte, special bool) bool {
 	for i := 0; i < len(b); i++ {
 		n := bytes.IndexByte(b[i:], '\\')
 		if n < 0 {
@@ -337,16 +356,16 @@ func pack(b []byte, of *unfolded, keep bool) *unfolded {
 		case '_':
 			c = '/'
 		}
-		at := uint32(i)
-		if of != nil {
-			at = of.at[i]
-		}
-		p.push(c, at)
+		p.push(c, of.place(i))
 	}
-	end := uint32(len(b))
-	if of != nil {
-		end = of.at[len(b)]
-	}
-	p.at = append(p.at, end)
+	p.at = append(p.at, of.place(len(b)))
 	return p
+}
+
+// place is where byte i was in the input; nil: nothing was unfolded.
+func (u *unfolded) place(i int) uint32 {
+	if u == nil {
+		return uint32(i)
+	}
+	return u.at[i]
 }

@@ -215,38 +215,41 @@ func shut(node any, place bool) {
 	if _, also := m["unevaluatedProperties"]; place && !said && !also && describesObject(m) {
 		m["unevaluatedProperties"] = false
 	}
-	for _, k := range []string{"properties", "patternProperties", "dependentSchemas"} {
-		if sub, ok := m[k].(map[string]any); ok {
+	for _, k := range subschemas {
+		switch sub := m[k.name].(type) {
+		case map[string]any:
+			if !k.named {
+				shut(sub, k.place)
+				continue
+			}
 			for _, v := range sub {
-				shut(v, k != "dependentSchemas")
+				shut(v, k.place)
 			}
-		}
-	}
-	for _, k := range []string{"items", "additionalProperties", "unevaluatedProperties", "contains", "unevaluatedItems"} {
-		shut(m[k], true)
-	}
-	if list, ok := m["prefixItems"].([]any); ok {
-		for _, v := range list {
-			shut(v, true)
-		}
-	}
-	for _, k := range []string{"allOf", "anyOf", "oneOf"} {
-		if list, ok := m[k].([]any); ok {
-			for _, v := range list {
-				shut(v, false)
+		case []any:
+			if !k.listed {
+				continue
 			}
-		}
-	}
-	for _, k := range []string{"if", "then", "else", "not"} {
-		shut(m[k], false)
-	}
-	for _, k := range []string{"$defs", "definitions"} {
-		if sub, ok := m[k].(map[string]any); ok {
 			for _, v := range sub {
-				shut(v, false)
+				shut(v, k.place)
 			}
 		}
 	}
+}
+
+// subschemas are the keywords that hold schemas, and whether these describe a place of
+// the instance or say more of the place that uses them. A keyword holds one schema,
+// several by name, or a list.
+var subschemas = []struct {
+	name                 string
+	named, listed, place bool
+}{
+	{name: "properties", named: true, place: true}, {name: "patternProperties", named: true, place: true}, {name: "dependentSchemas", named: true},
+	{name: "items", place: true}, {name: "additionalProperties", place: true}, {name: "unevaluatedProperties", place: true},
+	{name: "contains", place: true}, {name: "unevaluatedItems", place: true},
+	{name: "prefixItems", listed: true, place: true},
+	{name: "allOf", listed: true}, {name: "anyOf", listed: true}, {name: "oneOf", listed: true},
+	{name: "if"}, {name: "then"}, {name: "else"}, {name: "not"},
+	{name: "$defs", named: true}, {name: "definitions", named: true},
 }
 
 func describesObject(m map[string]any) bool {
