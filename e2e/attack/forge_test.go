@@ -18,9 +18,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	reader "github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
@@ -211,16 +211,16 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 		forgeries := 0
 		wg.Go(func() {
 			newest(ctx, c, "evt."+tenant+".*.*.secret_requested.>", func(e *contract.Event) {
-				var r execute.SecretRequest
+				var r secret.Request
 				if contract.Decode(e.Data, &r) != nil {
 					return
 				}
 				plain, _ := json.Marshal(map[string]string{"demo-api-key": "evil"})
-				sealed, err := seal.To(r.Recipient, execute.SecretInfo(tenant, &r), plain)
+				sealed, err := seal.To(r.Recipient, secret.RequestInfo(tenant, &r), plain)
 				if err != nil {
 					return
 				}
-				doc, _ := json.Marshal(execute.SealedSecrets{Sealed: base64.StdEncoding.EncodeToString(sealed)})
+				doc, _ := json.Marshal(secret.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
 				forgeries++
 				flood(r.To, r.Inbox, doc)
 				flood(r.To, "secret-"+r.CallID, doc)
@@ -228,7 +228,7 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 		})
 		wg.Go(func() {
 			newest(ctx, c, "evt."+tenant+".gateway.*.call_proposed.>", func(e *contract.Event) {
-				for _, info := range []string{"binnacle secret put v1 " + e.CallID, execute.PutSecretInfo(tenant, "demo-api-key", e.CallID)} {
+				for _, info := range []string{"binnacle secret put v1 " + e.CallID, secret.PutInfo(tenant, "demo-api-key", e.CallID)} {
 					if sealed, err := seal.To(sealKey, info, []byte("evil")); err == nil {
 						b64, _ := json.Marshal(base64.StdEncoding.EncodeToString(sealed))
 						flood("vault-broker-1", e.CallID, b64)
@@ -362,7 +362,7 @@ var _ = register("12.2 a value before its decision", func(t *testing.T, m *harne
 		}
 		ask = func(id string) (got string) {
 			for i, gw := range gateways {
-				query(t, c, "vault-broker", gw, fmt.Sprint(id, i), execute.ValueVerb, map[string]string{"call_id": call})
+				query(t, c, "vault-broker", gw, fmt.Sprint(id, i), secret.ValueVerb, map[string]string{"call_id": call})
 				got += s.first(fmt.Sprint(id, i), 20*time.Second)
 			}
 			return got

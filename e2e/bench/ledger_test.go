@@ -18,8 +18,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
@@ -68,7 +68,7 @@ func ledgerPart(t *testing.T, request int) {
 		fail(err)
 	}
 	serve("decides", func(c *bus.Conn, log eventlog.JetStream) {
-		go execute.Consume(ctx, c, decides.Work[0].Consumer("decides"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
+		go consumer.Run(ctx, c, decides.Work[0].Consumer("decides"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
 			expect(log, "evt.t.decides.-.budget_changed.budget", 750, bus.AggregateFilter("t", "decides", "budget"), &book)
 			_, err := log.Append(ctx, "evt.t.decides."+asks.Instance(1)+".allowed_does.s-1", id(), body(3684))
 			fail(err)
@@ -77,7 +77,7 @@ func ledgerPart(t *testing.T, request int) {
 	})
 	var stored atomic.Pointer[string] // commitment of this call's request
 	serve("does", func(c *bus.Conn, log eventlog.JetStream) {
-		go execute.Consume(ctx, c, does.Work[0].Consumer("does"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
+		go consumer.Run(ctx, c, does.Work[0].Consumer("does"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
 			to := "evt.t.does." + asks.Instance(1)
 			read := make(chan struct{})
 			go func() {

@@ -86,6 +86,15 @@ const Mailbox = "mailbox"
 // Trust is the reader of key events every instance has.
 var Trust = Reader{Name: "trust", Stream: Events, Filters: []string{Filter{Service: "provision"}.String()}}
 
+// Control is the reader from which an instance that starts effects receives the
+// cancellations of calls and the freezes of the mesh.
+var Control = Reader{Name: "control", Stream: Events, Filters: append(Filters("", contract.EventCancelRequested), FreezeFilters()...)}
+
+// FreezeFilters select the events that freeze and unfreeze the mesh.
+func FreezeFilters() []string {
+	return Filters("policy", contract.EventMeshFrozen, contract.EventMeshUnfrozen)
+}
+
 func (d *Declaration) readers() []Reader {
 	return append([]Reader{{Name: Mailbox, Stream: Transient, Filters: []string{"tmp.*.*.{instance}.>"}}, Trust}, d.Readers...)
 }
@@ -108,6 +117,11 @@ func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
 // AllowedFilter is the work of an executor.
 func AllowedFilter(executor string) string {
 	return Filter{Service: "policy", Event: contract.EventAllowed + "_" + executor}.String()
+}
+
+// AllowedInSession selects the events that allow calls of one session to an executor.
+func AllowedInSession(tenant, executor, session string) string {
+	return Filter{Tenant: tenant, Service: "policy", Event: contract.EventAllowed + "_" + executor, Key: session}.String()
 }
 
 // Allows reports whether a subject is that of an event which is an executor's work.

@@ -76,9 +76,21 @@ func forbidden(file, imp string) string {
 		if strings.HasPrefix(imp, "github.com/nats-io/nats-server") && !strings.HasPrefix(file, "pkg/bus/embed/") && !strings.HasPrefix(file, "pkg/meshtest/") {
 			return "only pkg/bus/embed carries a server"
 		}
+		if own == "pkg/execute" && !strings.HasPrefix(file, "pkg/execute/") {
+			return "what the gateway imports must not bring the executor with it"
+		}
+		if own == "pkg/handout" && !strings.HasPrefix(file, "pkg/handout/") {
+			return "only the gateway hands intents out"
+		}
 	case service != "" && service != "binnacle":
 		if rest, ok := strings.CutPrefix(own, "services/"); ok && rest != service && !strings.HasPrefix(rest, service+"/") {
 			return "a service never knows another; only services/binnacle composes"
+		}
+		if service == "gateway" && own == "pkg/execute" {
+			return "the gateway executes nothing"
+		}
+		if service != "gateway" && own == "pkg/handout" {
+			return "only the gateway hands intents out"
 		}
 		if strings.Contains(imp, "containerd/containerd") && !strings.HasPrefix(file, "services/session-runner/internal/containerd/") {
 			return "one package speaks containerd"

@@ -3,10 +3,7 @@ package run
 import (
 	"context"
 	"runtime"
-	"time"
 
-	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/metrics"
 )
 
@@ -29,20 +26,4 @@ func (v *Env) count(of *metrics.Registry) (done func()) {
 		return out
 	})
 	return v.Metrics.Close
-}
-
-// counted is a handler whose effects are counted.
-func (v *Env) counted(h execute.Handler) execute.Handler {
-	return func(ctx context.Context, w *execute.Work) execute.Result {
-		began := time.Now()
-		r := h(ctx, w)
-		status := r.Status
-		if status == "" { // as Executor reads it
-			if status = contract.Succeeded; r.ErrorCode != "" {
-				status = contract.Failed
-			}
-		}
-		v.Metrics.Effect(w.Call.Kind, status, time.Since(began))
-		return r
-	}
 }

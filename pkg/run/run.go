@@ -18,15 +18,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
-	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 	"github.com/binnacle-mesh/binnacle/pkg/metrics"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
@@ -169,16 +168,8 @@ func (v *Env) Health(ctx context.Context) []Health {
 }
 
 // Recorder makes the instance's recorder of outcomes.
-func (v *Env) Recorder() *execute.Recorder {
-	return &execute.Recorder{Emit: v.Emit, Key: v.SignKey, Service: v.Service}
-}
-
-// Executor makes the instance's path to effects; tools is what it offers.
-func (v *Env) Executor(limit int, tools []contract.Tool, h execute.Handler) *execute.Executor {
-	w := bus.ExecutorWork(v.Service)
-	v.ReportWork(w.Consumer(v.Service))
-	return &execute.Executor{Service: v.Service, Conn: v.Conn, Emit: v.Emit, Recorder: v.Recorder(), Keys: v.Trust.At,
-		Blobs: v.Blobs, Box: v.Box, Instance: v.Instance, Handler: v.counted(h), Limit: limit, Tools: tools}
+func (v *Env) Recorder() *outcome.Recorder {
+	return &outcome.Recorder{Emit: v.Emit, Key: v.SignKey, Service: v.Service}
 }
 
 // Ask puts a question to a live instance of a service, for one document. Queries

@@ -31,7 +31,7 @@ type Service struct{}
 
 // Declaration implements run.Service. Slots is what the registry says.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: Name, Slots: 2, Work: []bus.Work{bus.ExecutorWork(Name)}, Readers: []bus.Reader{execute.Control}}
+	return bus.Declaration{Service: Name, Slots: 2, Work: []bus.Work{bus.ExecutorWork(Name)}, Readers: []bus.Reader{bus.Control}}
 }
 
 // Run implements run.Service. The executor verifies the decision, claims the call
@@ -42,7 +42,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	ready()
-	return env.Executor(4, tools, flash).Run(ctx)
+	return execute.New(env, 4, tools, flash).Run(ctx)
 }
 
 // flash writes one + per letter of the word.

@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/handout"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
@@ -33,7 +33,7 @@ import (
 type parts struct {
 	gate        *auth.Gate
 	prop        *propose.Proposer
-	lender      *execute.Lender // nil without a signing key
+	lender      *handout.Lender // nil without a signing key
 	calls       *calls.API
 	models      *llmapi.API
 	mcp         *mcpapi.API
@@ -104,7 +104,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 		s.gate.Known = s.view.Ready()
 	}
 	if env.SignKey() != nil {
-		s.lender = &execute.Lender{Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At, Instance: env.Instance}
+		s.lender = &handout.Lender{Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At, Instance: env.Instance}
 	}
 	in := &sessions.Resolver{Tenant: env.Tenant, Ledger: ledger, Grants: &s.authority}
 	heirs := &labels.Reader{Tenant: env.Tenant, Ledger: ledger, Queries: s.queries}

@@ -21,9 +21,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/handout"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -90,8 +91,8 @@ var outcomesReader = bus.Reader{Name: propose.Reader.Name, Stream: bus.Events, F
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{approvals.Work, execute.LentWork()},
-		Readers: []bus.Reader{outcomesReader, toolsReader, execute.Control}}
+	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{approvals.Work, handout.Work()},
+		Readers: []bus.Reader{outcomesReader, toolsReader, bus.Control}}
 }
 
 // Run implements run.Service. The gateway takes requests once it receives outcomes,
@@ -185,7 +186,7 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	if s.Webhook != "" {
 		hook := &approvals.Webhook{URL: s.Webhook, Key: s.WebhookKey, Emit: s.env.Emit, Log: s.env.Log}
 		g.Go(func() error {
-			return execute.Consume(ctx, conn, approvals.Work.Consumer("gateway"), 4, approvals.Work.AckWait, hook.Notify)
+			return consumer.Run(ctx, conn, approvals.Work.Consumer("gateway"), 4, approvals.Work.AckWait, hook.Notify)
 		})
 	}
 }

@@ -33,7 +33,7 @@ type Service struct {
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, execute.Control}}
+	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, bus.Control}}
 }
 
 var scoreTool = contract.Tool{
@@ -63,7 +63,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return nil
 		}
 		ready()
-		return env.Executor(4, []contract.Tool{scoreTool}, s.score).Run(ctx)
+		return execute.New(env, 4, []contract.Tool{scoreTool}, s.score).Run(ctx)
 	})
 	return g.Wait()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
@@ -91,7 +92,7 @@ var registry = providers.All
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{execute.Control, attemptsReader}, Caches: true}
+	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{bus.Control, attemptsReader}, Caches: true}
 }
 
 // ProviderKeys is the grant under which provider keys are fetched.
@@ -153,8 +154,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if limit == 0 {
 		limit = 4096
 	}
-	x := env.Executor(limit, tools, s.handle)
-	x.Secrets = execute.SecretsByBroker(env.Emit, env.Box, env.Instance)
+	x := execute.New(env, limit, tools, s.handle)
+	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
 	view := s.serveUsage(env)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return view.Run(ctx, 1) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -26,6 +27,20 @@ type ballots struct{ *instance }
 // voteFilter returns the filter for the votes on the calls of a session.
 func voteFilter(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Service: "policy", Event: contract.EventApprovalRecorded, Key: session}.String()
+}
+
+// escalation returns the event by which policy escalated the call of e, its data, and
+// its sequence, which is lower than before; 0 = the end of the ledger.
+func (i *instance) escalation(ctx context.Context, e *contract.Event, before uint64) (ev *contract.Event, esc contract.Escalated, seq uint64, err error) {
+	f := bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventEscalated, Key: e.Session}
+	en, err := eventlog.Before(ctx, i.emit.Log, f.String(), before, eventlog.OfCall(e.CallID, nil))
+	if err != nil {
+		return nil, esc, 0, fmt.Errorf("the escalation of call %s: %w", e.CallID, err)
+	}
+	if ev, err = eventlog.Open(en); err == nil {
+		err = contract.Decode(ev.Data, &esc)
+	}
+	return ev, esc, en.Seq, err
 }
 
 // voteArgs is the input of policy.vote. If KID and Sig are set, the vote is that
@@ -116,7 +131,11 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.Vote, client string) (*contract.Approval, error) {
 	e := waits.Event
 	var got *contract.Approval
-	_, err := handle.Do(ctx, b.emit.Log, voteFilter(e.Tenant, e.Session), func(h []*contract.Event) (*contract.Event, error) {
+	_, _, from, err := b.escalation(ctx, e, 0)
+	if err != nil {
+		return nil, err
+	}
+	_, err = handle.DoFrom(ctx, b.emit.Log, voteFilter(e.Tenant, e.Session), from, func(h []*contract.Event) (*contract.Event, error) {
 		votes, _, err := votesOf(h, e.CallID)
 		if err != nil {
 			return nil, err

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/budget"
@@ -28,6 +28,7 @@ type decider struct {
 	budget    *budget.Ledger
 	tracer    *tracing.Tracer
 	connected func() time.Time // when the connection to the server was established
+	parents   cache[liveParent]
 }
 
 // proposal is a call during its decision, with everything collected about it.
@@ -39,6 +40,7 @@ type proposal struct {
 	model   *llm.Args // decoded args of a request to a model, otherwise nil
 	retries uint64
 	seq     uint64 // sequence of the proposal; 0 for the second decision after votes
+	after   uint64 // for the second decision: the sequence of the proposal
 
 	again    bool   // a second attempt: labels are read from the ledger
 	guess    bool   // the labels come from this instance's cache
@@ -137,7 +139,7 @@ func (d *decider) deny(ctx context.Context, p *proposal, decision *contract.Deci
 		eff.ErrorMessage += "; the window ends at " + b.RetryAt
 	}
 	err := d.recorder.RecordUnder(ctx, p.key(), p.event, decision, true, eff, nil)
-	if errors.Is(err, execute.ErrSuperseded) {
+	if errors.Is(err, outcome.ErrSuperseded) {
 		return nil
 	}
 	return err

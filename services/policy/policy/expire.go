@@ -7,7 +7,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/starts"
 )
 
@@ -35,7 +35,7 @@ func (s *expirer) run(ctx context.Context) {
 		}
 		for _, e := range s.starts.Expired(s.emit.Now().Add(-sweepGrace)) {
 			if err := s.expire(ctx, e); err != nil {
-				s.log.Warn("expiry not recorded, will be tried again", "call", e.CallID, "err", err)
+				s.log.Warn("expiry not recorded, will be tried again", "call", e.Event.CallID, "err", err)
 			}
 		}
 	}
@@ -44,34 +44,38 @@ func (s *expirer) run(ctx context.Context) {
 // expire claims an allowed call that never started, so that no executor can start
 // it, and then records the outcome "expired". If an executor or another instance
 // claimed the call first, it changes nothing.
-func (s *expirer) expire(ctx context.Context, e *contract.Event) error {
+func (s *expirer) expire(ctx context.Context, c starts.Call) error {
+	e := c.Event
 	var a contract.Allowed
 	if err := contract.Decode(e.Data, &a); err != nil {
 		return err
 	}
 	d := &a.Decision
-	claim := s.emit.New(contract.EventStartExpired, e.Session, contract.Bytes(&contract.Started{CallID: d.CallID, DecisionID: d.ID, IntentID: d.Intent.ID}), e)
-	claim.ID = contract.IDStart + d.CallID
-	h, err := execute.Look(ctx, s.emit.Log, e.Tenant, e.Session, e.CallID, d.Intent.Executor, 1)
+	claim := outcome.ExpiryOf(s.emit, e, &a)
+	h, err := outcome.CallOf(e, d.Intent.Executor).Look(ctx, s.emit.Log, c.Seq)
 	if err != nil || h.Recorded {
 		return err
 	}
-	s.emit.See(h.Lamport)
-	if h.ClaimedBy == "" {
-		if err = execute.Claim(ctx, s.emit.Log, claim, d.Intent.Executor); errors.Is(err, eventlog.ErrIDConflict) {
+	if h.Claim == nil {
+		err = outcome.Claim(ctx, s.emit.Log, claim, d.Intent.Executor)
+		if errors.Is(err, eventlog.ErrIDConflict) {
 			return nil // an executor, or another instance of policy, claimed it first
-		} else if err != nil {
+		}
+		if err != nil {
 			return err
 		}
-	} else if h.Service() != "policy" {
-		return nil
+	} else {
+		s.emit.See(h.Claim.Lamport)
+		if h.Service() != "policy" {
+			return nil
+		}
 	}
 	now := s.emit.Time()
 	eff := contract.Effect{CallID: d.CallID, EffectType: d.Kind, Ended: now, ErrorCode: "intent_expired",
 		ErrorMessage: "no executor started the call within its window", InputDigest: d.ArgsDigest, Instance: s.name,
 		Status: contract.Expired, Tool: d.Tool}
 	err = s.recorder.Record(ctx, claim, d, false, eff, nil)
-	if errors.Is(err, execute.ErrSuperseded) {
+	if errors.Is(err, outcome.ErrSuperseded) {
 		return nil
 	}
 	return err

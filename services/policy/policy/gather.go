@@ -5,12 +5,11 @@ import (
 	"errors"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
@@ -33,7 +32,7 @@ func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 		f.Revoked = v.People.Tokens.Revoked(c.Token, e.Actor, e.Time)
 	})
 	if c.Parent != "" {
-		if f.ParentLive, err = d.parentLive(ctx, e, c); err != nil {
+		if f.ParentLive, err = d.parentLive(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -90,19 +89,39 @@ func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 // the parent call for the same actor. The actor must be the one that policy
 // allowed the parent for. A claim alone proves nothing, because any service can
 // record one.
-func (d *decider) parentLive(ctx context.Context, e *contract.Event, c *contract.Call) (bool, error) {
-	h, err := execute.Look(ctx, d.emit.Log, e.Tenant, c.ParentSession, c.Parent, e.Service(), 1)
-	if err != nil || h.Service() != e.Service() || h.Recorded {
-		return false, err
-	}
-	allowed := bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventAllowed + "_" + e.Service(), Key: c.ParentSession}
-	for en, err := range d.emit.Log.Scan(ctx, allowed.String(), 1) {
+func (d *decider) parentLive(ctx context.Context, p *proposal) (bool, error) {
+	e := p.event
+	parent := outcome.Call{Tenant: e.Tenant, Session: p.call.ParentSession, ID: p.call.Parent, Executor: e.Service()}
+	k := parent.Tenant + "." + parent.Session + "." + parent.ID + "." + parent.Executor
+	seen, known := d.parents.get(k)
+	if !known {
+		allowed, seq, err := parent.Allowed(ctx, d.emit.Log, p.seq)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			return false, nil
+		}
 		if err != nil {
 			return false, err
 		}
-		if a, err := eventlog.Open(en); err == nil && a.CallID == c.Parent {
-			return a.Actor == e.Actor, nil
+		h, err := parent.Look(ctx, d.emit.Log, seq)
+		if err != nil || h.Service() != e.Service() || h.Recorded {
+			return false, err
 		}
+		seen = liveParent{allowed.Actor, h.Next}
+	} else {
+		ended, next, err := parent.Ended(ctx, d.emit.Log, seen.next)
+		if err != nil || ended {
+			return false, err
+		}
+		seen.next = next
 	}
-	return false, nil
+	d.parents.put(k, seen)
+	return seen.actor == e.Actor, nil
+}
+
+// liveParent is the state of a call that was executing when it was last looked up. A
+// parent of many calls is looked up once for each of them, and each outcome in its
+// session is read once for all of them.
+type liveParent struct {
+	actor string // for whom policy allowed the call
+	next  uint64 // sequence before which the call has no outcome
 }

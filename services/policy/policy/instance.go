@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
@@ -30,7 +31,7 @@ type instance struct {
 	contents contents
 	trust    keyring
 	signKey  func() *sign.Key
-	recorder *execute.Recorder
+	recorder *outcome.Recorder
 	state    state.State
 	seen     atomic.Uint64 // Lamport time of the newest event in state
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
@@ -44,7 +44,7 @@ func TestBenchDecision(t *testing.T) {
 		m := &emit.Emitter{Log: eventlog.JetStream{Conn: conn}, Tenant: "t", Source: "policy/policy-1", Now: time.Now}
 		k := key(t, "policy")
 		w := ten(t)
-		r := &execute.Recorder{Emit: m, Key: func() *sign.Key { return k }, Service: "policy"}
+		r := &outcome.Recorder{Emit: m, Key: func() *sign.Key { return k }, Service: "policy"}
 		budget := map[string]string{"process": "<= 220 us p50", "power": "beside the disk's fsync"}[mode]
 		if mode == "power" {
 			add("floor: fsync of 1 KiB", "power", "", fsyncs(t))
@@ -85,7 +85,7 @@ func allows(t *testing.T) []time.Duration {
 
 // recorded decides and records n denials, one after the other, and returns how
 // long each took.
-func recorded(t *testing.T, w *world, m *emit.Emitter, r *execute.Recorder, n int) []time.Duration {
+func recorded(t *testing.T, w *world, m *emit.Emitter, r *outcome.Recorder, n int) []time.Duration {
 	k := key(t, "policy")
 	var took []time.Duration
 	for range n {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -53,7 +54,7 @@ type Service struct {
 // and the events that it reads.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "policy", Slots: 8, Work: []bus.Work{decideWork, settleWork, bus.ExecutorWork("policy")},
-		Readers: []bus.Reader{stateReader, startsReader, outcomesReader, execute.Control}}
+		Readers: []bus.Reader{stateReader, startsReader, outcomesReader, bus.Control}}
 }
 
 // parts are the components of a running service, with the instance that they
@@ -192,10 +193,10 @@ func caught(ctx context.Context, view *follow.Follower) bool {
 // done.
 func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()) error {
 	work, ctx := errgroup.WithContext(ctx)
-	work.Go(func() error { return env.Executor(16, tools, p.governor.handle).Run(ctx) })
+	work.Go(func() error { return execute.New(env, 16, tools, p.governor.handle).Run(ctx) })
 	work.Go(func() error { p.ballots.timeouts(ctx); return nil })
 	work.Go(func() error {
-		return execute.Consume(ctx, env.Conn, settleWork.Consumer("policy"), 8, settleWork.AckWait, p.consume("settlement", 250*time.Millisecond, p.settler.take))
+		return consumer.Run(ctx, env.Conn, settleWork.Consumer("policy"), 8, settleWork.AckWait, p.consume("settlement", 250*time.Millisecond, p.settler.take))
 	})
 	ready()
 	limit := s.Limit
@@ -203,7 +204,7 @@ func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()
 		limit = maxDecisions
 	}
 	work.Go(func() error {
-		return execute.Consume(ctx, env.Conn, decideWork.Consumer("policy"), limit, decideWork.AckWait, p.consume("proposal", 0, p.decider.take))
+		return consumer.Run(ctx, env.Conn, decideWork.Consumer("policy"), limit, decideWork.AckWait, p.consume("proposal", 0, p.decider.take))
 	})
 	return work.Wait()
 }

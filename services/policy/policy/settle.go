@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 
@@ -28,10 +29,10 @@ func (s *settler) take(ctx context.Context, m delivery) error {
 	if last.Resolved == "" {
 		return nil
 	}
-	if done, err := s.answered(ctx, e, 1); err != nil || done {
+	if done, err := s.answered(ctx, e, m.entry.Seq); err != nil || done {
 		return err
 	}
-	p, err := s.proposed(ctx, e)
+	p, err := s.proposed(ctx, e, m.entry.Seq)
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (s *settler) take(ctx context.Context, m delivery) error {
 		return err
 	}
 	var h []*contract.Event
-	for en, err := range s.emit.Log.Scan(ctx, voteFilter(e.Tenant, e.Session), 1) {
+	for en, err := range s.emit.Log.Scan(ctx, voteFilter(e.Tenant, e.Session), p.after) {
 		if err != nil {
 			return err
 		}
@@ -60,18 +61,26 @@ func (s *settler) take(ctx context.Context, m delivery) error {
 	return s.decide(ctx, p)
 }
 
-// proposed reads the proposal of the call that a vote is about.
-func (s *settler) proposed(ctx context.Context, vote *contract.Event) (*proposal, error) {
-	for en, err := range s.emit.Log.Scan(ctx, proposals(vote.Tenant, vote.Session), 1) {
-		if err != nil {
-			return nil, err
-		}
-		e, err := eventlog.Open(en)
-		if err != nil || e.CallID != vote.CallID {
-			continue
-		}
-		p := &proposal{event: e, again: true}
-		return p, contract.Decode(e.Data, &p.call)
+// proposed reads the proposal of the call that the vote at sequence seq is about. Any
+// service can record a proposal with the call's id; the one that policy escalated
+// counts.
+func (s *settler) proposed(ctx context.Context, vote *contract.Event, seq uint64) (*proposal, error) {
+	escalated, esc, at, err := s.escalation(ctx, vote, seq)
+	if err != nil {
+		return nil, err
 	}
-	return nil, errors.New("the proposal of call " + vote.CallID + " is not on the ledger")
+	en, err := eventlog.Before(ctx, s.emit.Log, proposals(vote.Tenant, vote.Session), at, eventlog.OfCall(vote.CallID, func(e *contract.Event) bool {
+		return e.ID == escalated.Cause && e.Actor == escalated.Actor && bytes.Equal(e.Data, contract.Bytes(&esc.Call))
+	}))
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return nil, errors.New("the proposal of call " + vote.CallID + " is not on the ledger")
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &proposal{again: true, after: en.Seq}
+	if p.event, err = eventlog.Open(en); err != nil {
+		return nil, err
+	}
+	return p, contract.Decode(p.event.Data, &p.call)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
@@ -138,7 +138,7 @@ func (l *ledger) join(name string) *member {
 	e := &emit.Emitter{Log: m.faults, Tenant: "t", Source: "policy/" + name, Now: time.Now}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	i := &instance{name: name, tenant: "t", emit: e, log: quiet, contents: l.shelf, trust: l.ring(),
-		signKey: func() *sign.Key { return k }, recorder: &execute.Recorder{Emit: e, Key: func() *sign.Key { return k }, Service: "policy"}}
+		signKey: func() *sign.Key { return k }, recorder: &outcome.Recorder{Emit: e, Key: func() *sign.Key { return k }, Service: "policy"}}
 	m.parts = assemble(i, mesh{
 		connected: func() time.Time { return time.Time{} },
 		acted:     func(context.Context, string) (bool, error) { return false, nil },

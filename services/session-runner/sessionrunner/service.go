@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
@@ -52,7 +53,7 @@ type Service struct {
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{execute.Control}}
+	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.Control}}
 }
 
 // Run implements run.Service.
@@ -94,8 +95,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if limit == 0 {
 		limit = 16
 	}
-	x := env.Executor(limit, tools, s.handle)
-	x.Secrets = execute.SecretsByBroker(env.Emit, env.Box, env.Instance)
+	x := execute.New(env, limit, tools, s.handle)
+	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
 	x.ReRunable = func(kind string) bool { return s.packs[strings.TrimPrefix(kind, "tool.")].Tool.Rerunnable }
 	ready()
 	return x.Run(ctx)

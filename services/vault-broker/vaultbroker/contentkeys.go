@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
@@ -25,7 +26,7 @@ const (
 
 	// contentDomain is the domain of the store of content keys. Until release 0.4 it was
 	// a prefix of their names in the store of secrets; names of secrets have no slash.
-	contentDomain = execute.ReservedSecrets + "/"
+	contentDomain = secret.ReservedNames + "/"
 )
 
 // openStores opens both stores of the folder, and moves the content keys of release 0.4.

@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
@@ -111,7 +112,7 @@ func TestOldStore(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"content-key/tk-000002", "content-key", "content-keys.json", "Content-Key.x", "../x", ""} {
-		if execute.ValidSecretName(name) {
+		if secret.ValidName(name) {
 			t.Errorf("a secret may be named %q", name)
 		}
 		if r := s.put(t.Context(), &execute.Work{Call: &contract.Call{ID: "c-x"}, Args: []byte(`{"name":` + strconv.Quote(name) + `}`)}); r.ErrorCode != "invalid_input" {

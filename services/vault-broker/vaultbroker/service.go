@@ -19,15 +19,18 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
@@ -56,7 +59,7 @@ var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.Even
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{execute.Control}}
+	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{bus.Control}}
 }
 
 var putTool = contract.Tool{
@@ -82,7 +85,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	env.ReportWork(requests.Consumer("vault-broker"))
 	s.serveContentKeys()
-	x := env.Executor(16, tools(), func(ctx context.Context, w *execute.Work) execute.Result {
+	x := execute.New(env, 16, tools(), func(ctx context.Context, w *execute.Work) execute.Result {
 		if w.Call.Kind == putTool.Kind {
 			return s.put(ctx, w)
 		}
@@ -91,7 +94,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.Run(ctx) })
 	g.Go(func() error {
-		return execute.Consume(ctx, env.Conn, requests.Consumer("vault-broker"), 16, requests.AckWait, s.request)
+		return consumer.Run(ctx, env.Conn, requests.Consumer("vault-broker"), 16, requests.AckWait, s.request)
 	})
 	ready()
 	return g.Wait()
@@ -106,15 +109,15 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	if err := json.Unmarshal(w.Args, &args); err != nil {
 		return execute.Fail("invalid_input", "%v", err)
 	}
-	if !execute.ValidSecretName(args.Name) {
-		return execute.Fail("invalid_input", "name: a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with %s", execute.ReservedSecrets)
+	if !secret.ValidName(args.Name) {
+		return execute.Fail("invalid_input", "name: a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with %s", secret.ReservedNames)
 	}
 	sealed, err := rpc.Do(ctx, s.env.Queries.To(w.Event.Origin), query.SealedValueQuery.Of(w.Proposer), query.SealedValueRequest{CallID: w.Call.ID})
 	if err != nil {
 		s.env.Log.Warn("a value to be stored cannot be had", "call", w.Call.ID, "err", err)
 		return execute.Fail("value_missing", "the gateway holds no value for this call any more; store the secret again")
 	}
-	value, err := s.key.Open(execute.PutSecretInfo(w.Event.Tenant, args.Name, w.Call.ID), sealed.Value)
+	value, err := s.key.Open(secret.PutInfo(w.Event.Tenant, args.Name, w.Call.ID), sealed.Value)
 	if err != nil {
 		return execute.Fail("value_malformed", "the sealed value does not open for this call")
 	}
@@ -149,16 +152,16 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 		return nil
 	}
 	s.env.Emit.See(e.Lamport)
-	var req execute.SecretRequest
-	if err := contract.Decode(e.Data, &req); err != nil || req.CallID != e.CallID || !execute.ValidInbox(req.Inbox) {
+	var req secret.Request
+	if err := contract.Decode(e.Data, &req); err != nil || req.CallID != e.CallID || !secret.ValidInbox(req.Inbox) {
 		s.env.Log.Error("not a secret request", "subject", m.Subject())
 		return nil
 	}
-	values, prints, refusal, err := s.check(ctx, e, &req)
+	values, prints, refusal, err := s.check(ctx, e, md.Sequence.Stream, &req)
 	if err != nil {
 		return err
 	}
-	answer := execute.SealedSecrets{Refused: refusal}
+	answer := secret.Sealed{Refused: refusal}
 	var fact *contract.Event
 	if refusal != "" {
 		fact = s.env.Emit.New(events.SecretRefusedName, e.Session, contract.Bytes(&events.SecretRefused{CallID: req.CallID, DecisionID: req.DecisionID, Reason: refusal, To: req.To}), e)
@@ -167,7 +170,7 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 		if err != nil {
 			return err
 		}
-		sealed, err := seal.To(req.Recipient, execute.SecretInfo(e.Tenant, &req), plain)
+		sealed, err := seal.To(req.Recipient, secret.RequestInfo(e.Tenant, &req), plain)
 		if err != nil {
 			return err
 		}
@@ -186,22 +189,22 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 }
 
 // check reads the decision from the ledger; the request itself proves nothing.
-func (s *Service) check(ctx context.Context, e *contract.Event, req *execute.SecretRequest) (values map[string]string, prints []string, refusal string, err error) {
-	a, err := s.decision(ctx, e)
+func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (values map[string]string, prints []string, refusal string, err error) {
+	a, allowed, err := s.decision(ctx, e, seq)
 	if err != nil {
 		return nil, nil, "", err
 	}
 	if a == nil {
 		return nil, nil, "no decision allows this call", nil
 	}
-	h, err := execute.Look(ctx, s.env.Emit.Log, e.Tenant, e.Session, e.CallID, e.Service(), 1)
+	h, err := outcome.CallOf(e, e.Service()).Look(ctx, s.env.Emit.Log, allowed)
 	if err != nil {
 		return nil, nil, "", err
 	}
 	if err := guard.CheckIntent(a, e.Tenant, e.Session, e.Service(), s.env.Emit.Now(), s.env.Trust.At); err != nil && !errors.Is(err, guard.ErrExpired) {
 		return nil, nil, "the decision does not cover this request", nil
 	}
-	if h.ClaimedBy != e.Source || h.Recorded {
+	if h.ClaimedBy() != e.Source || h.Recorded {
 		return nil, nil, "the call is not running at the requester", nil
 	}
 	values = map[string]string{}
@@ -209,7 +212,7 @@ func (s *Service) check(ctx context.Context, e *contract.Event, req *execute.Sec
 		if !slices.ContainsFunc(a.Decision.Intent.Secrets, func(g contract.SecretGrant) bool { return g.Permits(name) }) {
 			return nil, nil, "the intent does not permit secret " + name, nil
 		}
-		if !execute.ValidSecretName(name) {
+		if !secret.ValidName(name) {
 			return nil, nil, "no secret is named " + strconv.Quote(name), nil
 		}
 		v, err := s.store.Get(name)
@@ -225,20 +228,19 @@ func (s *Service) check(ctx context.Context, e *contract.Event, req *execute.Sec
 	return values, prints, "", nil
 }
 
-func (s *Service) decision(ctx context.Context, e *contract.Event) (*contract.Allowed, error) {
-	for en, err := range s.env.Emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventAllowed + "_" + e.Service(), Key: e.Session}.String(), 1) {
-		if err != nil {
-			return nil, err
-		}
-		p, err := eventlog.Open(en)
-		if err != nil || p.CallID != e.CallID {
-			continue
-		}
-		var a contract.Allowed
-		if err := contract.Decode(p.Data, &a); err != nil {
-			return nil, nil
-		}
-		return &a, nil
+// decision returns what allows the call of a request at sequence seq, and the sequence
+// of the event that does; nil where nothing does.
+func (s *Service) decision(ctx context.Context, e *contract.Event, seq uint64) (*contract.Allowed, uint64, error) {
+	p, at, err := outcome.CallOf(e, e.Service()).Allowed(ctx, s.env.Emit.Log, seq)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return nil, 0, nil
 	}
-	return nil, nil
+	if err != nil {
+		return nil, 0, err
+	}
+	var a contract.Allowed
+	if err := contract.Decode(p.Data, &a); err != nil {
+		return nil, 0, nil
+	}
+	return &a, at, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 )
 
 // runner replaces the session-runner: the same declaration and the same
@@ -21,7 +22,7 @@ type runner struct{ in *instance }
 
 // Declaration implements run.Service.
 func (*runner) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{execute.Control}}
+	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.Control}}
 }
 
 func fake(name string, rerun bool, secrets ...contract.SecretGrant) contract.Tool {
@@ -39,8 +40,8 @@ func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := catalog.Register(ctx, env.Emit, "session-runner", tools); err != nil {
 		return err
 	}
-	x := env.Executor(16, tools, r.handle)
-	x.Secrets = execute.SecretsByBroker(env.Emit, env.Box, env.Instance)
+	x := execute.New(env, 16, tools, r.handle)
+	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
 	x.ReRunable = func(kind string) bool { return kind == "tool.again" }
 	ready()
 	return x.Run(ctx)

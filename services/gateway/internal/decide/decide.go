@@ -1,6 +1,6 @@
 // Package decide is the decision-only API: callers that execute calls themselves
 // get the signed decision and its intent, and report the outcome. The gateway
-// executes nothing here; it records who holds the intent (execute.Lender).
+// executes nothing here; it records who holds the intent (handout.Lender).
 package decide
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/handout"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -49,7 +49,7 @@ type API struct {
 	schemas toolschema.Checker
 }
 
-// Lender claims calls for their callers and records their reports; execute.Lender
+// Lender claims calls for their callers and records their reports; handout.Lender
 // implements it.
 type Lender interface {
 	// HandOut claims the call that e allows: on return its claim is on the ledger.
@@ -58,7 +58,7 @@ type Lender interface {
 	Withholds() error
 	// Close records the outcome that a caller reports; late says that the call has
 	// another outcome, and that the report is to be a fact of its own.
-	Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *execute.Report) (eff contract.Effect, late bool, err error)
+	Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *handout.Report) (eff contract.Effect, late bool, err error)
 }
 
 // DecideRequest is the body of POST /api/v1/decide: a call, or the id of one that
@@ -205,9 +205,9 @@ func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, r
 	switch err := s.Lender.HandOut(ctx, res.Event, &a); {
 	case err == nil:
 		return res.Event, false, nil
-	case errors.Is(err, execute.ErrClaimed):
+	case errors.Is(err, handout.ErrClaimed):
 		return s.resume(ctx, r, &calls.Prior{Proposal: e, Call: a.Call}, async)
-	case errors.Is(err, execute.ErrFrozen):
+	case errors.Is(err, handout.ErrFrozen):
 		return nil, false, frozen(r)
 	case errors.Is(err, guard.ErrExpired):
 		x := apierr.Unavailable("the intent expired before it was handed out; propose the call again")
@@ -250,7 +250,7 @@ func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior
 // again returns the decision whose intent was handed out before. Its effect may have
 // begun, or the first response was lost: while the mesh is frozen it is withheld.
 func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bool, error) {
-	if err := s.Lender.Withholds(); errors.Is(err, execute.ErrFrozen) {
+	if err := s.Lender.Withholds(); errors.Is(err, handout.ErrFrozen) {
 		return nil, false, frozen(r)
 	} else if err != nil {
 		return nil, false, apierr.Unavailable("the intent could not be handed out now: " + err.Error())

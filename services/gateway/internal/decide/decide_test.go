@@ -12,7 +12,8 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/handout"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -38,7 +39,7 @@ func (l *lender) HandOut(_ context.Context, e *contract.Event, _ *contract.Allow
 		return l.err
 	}
 	if l.claimed[e.CallID] {
-		return execute.ErrClaimed
+		return handout.ErrClaimed
 	}
 	l.claimed[e.CallID] = true
 	l.m.Record("gateway", contract.EventEffectStarted, e.Session, []byte("{}"), e)
@@ -47,10 +48,10 @@ func (l *lender) HandOut(_ context.Context, e *contract.Event, _ *contract.Allow
 
 func (l *lender) Withholds() error { return l.withheld }
 
-func (l *lender) Close(_ context.Context, started *contract.Event, a *contract.Allowed, r *execute.Report) (contract.Effect, bool, error) {
+func (l *lender) Close(_ context.Context, started *contract.Event, a *contract.Allowed, r *handout.Report) (contract.Effect, bool, error) {
 	eff := contract.Effect{CallID: a.Call.ID, AttestedBy: contract.Caller, Status: r.Status, ErrorCode: r.ErrorCode, ErrorMessage: r.ErrorMessage, Usage: r.Usage}
 	if l.closed[a.Call.ID] {
-		return eff, false, execute.ErrSuperseded
+		return eff, false, outcome.ErrSuperseded
 	}
 	l.closed[a.Call.ID] = true
 	rec := contract.Recorded{Effect: eff, Output: r.Output}
@@ -83,7 +84,7 @@ func TestDecide(t *testing.T) {
 		"waits for people":     {func(c *edgetest.Call) { c.Escalate() }, nil, http.StatusAccepted, "", 95 * time.Second},
 		"approved in time":     {func(c *edgetest.Call) { c.Escalate(); go func() { time.Sleep(time.Second); c.Allow() }() }, nil, 200, "", time.Second},
 		"no decision":          {func(*edgetest.Call) {}, nil, http.StatusGatewayTimeout, "outcome_pending", 95 * time.Second},
-		"frozen":               {func(c *edgetest.Call) { c.Allow() }, execute.ErrFrozen, 503, "system_frozen", 0},
+		"frozen":               {func(c *edgetest.Call) { c.Allow() }, handout.ErrFrozen, 503, "system_frozen", 0},
 		"expired":              {func(c *edgetest.Call) { c.Allow() }, guard.ErrExpired, 503, "intent_expired", 0},
 		"could not be claimed": {func(c *edgetest.Call) { c.Allow() }, fmt.Errorf("no quorum"), 503, "unavailable", 0},
 	} {
@@ -138,7 +139,7 @@ func TestTakeUp(t *testing.T) {
 		if r := m.Do("POST", path, alice, again); r.Code != 200 || r.Doc["handed_out_before"] != true {
 			t.Error("a second time:", r.Body)
 		}
-		l.withheld = execute.ErrFrozen
+		l.withheld = handout.ErrFrozen
 		if r := m.Do("POST", path, alice, again); r.Error() != "system_frozen" {
 			t.Error("frozen:", r.Body)
 		}

@@ -17,7 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/handout"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	events "github.com/binnacle-mesh/binnacle/schemas/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -61,11 +62,11 @@ type OutcomeResponse struct {
 const maxErrorText = 1000
 
 func (q *OutcomeRequest) check() error {
-	r := execute.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
+	r := handout.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
 	if q.Output != nil {
 		r.Output = &contract.Content{}
 	}
-	var wrong *execute.ReportError
+	var wrong *handout.ReportError
 	if errors.As(r.Check(), &wrong) {
 		return apierr.BadRequest("/"+wrong.Field, wrong.Problem)
 	}
@@ -180,7 +181,7 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	}
 	eff, late, err := s.Lender.Close(ctx, last, a, r)
 	switch {
-	case errors.Is(err, execute.ErrSuperseded): // by the deadline, or by the same report
+	case errors.Is(err, outcome.ErrSuperseded): // by the deadline, or by the same report
 		if last, err = s.Queries.Last(ctx, a.Call.ID); err != nil || last == nil || last.Name != contract.EventEffectRecorded {
 			return nil, apierr.Unavailable("the outcome of the call cannot be read now")
 		}
@@ -195,8 +196,8 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 }
 
 // reportOf stores the output of a report.
-func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*execute.Report, error) {
-	r := &execute.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
+func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report, error) {
+	r := &handout.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
 	if u := q.Usage; u != nil {
 		r.Usage = &contract.Usage{Cents: u.Cents, CPUMillis: u.CPUMillis, EgressBytes: u.EgressBytes, InputTokens: u.InputTokens,
 			OutputTokens: u.OutputTokens, USDMicros: u.USDMicros, WallMS: u.WallMS}
@@ -282,7 +283,7 @@ func (s *API) sameReport(ctx context.Context, eff *contract.Effect, out *contrac
 
 // lateReport records a report that came after the deadline: the outcome stays
 // unknown.
-func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, r *execute.Report, eff *contract.Effect) (*OutcomeResponse, error) {
+func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, r *handout.Report, eff *contract.Effect) (*OutcomeResponse, error) {
 	w := canon.Object(nil)
 	w.Raw("effect", contract.Bytes(eff))
 	if r.Output != nil {

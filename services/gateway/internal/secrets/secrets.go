@@ -14,13 +14,13 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -58,8 +58,8 @@ func (s *API) Put(c echo.Context) error {
 	if _, err := body.Into(c, &req); err != nil {
 		return err
 	}
-	if !execute.ValidSecretName(req.Name) {
-		return apierr.BadRequest("/name", "a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with "+execute.ReservedSecrets)
+	if !secret.ValidName(req.Name) {
+		return apierr.BadRequest("/name", "a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with "+secret.ReservedNames)
 	}
 	if req.Value == "" || len(req.Value) > 64<<10 {
 		return apierr.BadRequest("/value", "a secret's value has 1 to 65536 bytes")
@@ -74,7 +74,7 @@ func (s *API) Put(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	sealed, err := seal.To(key.PublicKey, execute.PutSecretInfo(s.Tenant, req.Name, r.ID), []byte(req.Value))
+	sealed, err := seal.To(key.PublicKey, secret.PutInfo(s.Tenant, req.Name, r.ID), []byte(req.Value))
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (h *heldValues) get(call string) (heldValue, bool) {
 
 // Serve hands a held value to the vault-broker, once its call is allowed.
 func (s *API) Serve() {
-	s.Box.Serve(execute.ValueVerb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	s.Box.Serve(secret.ValueVerb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		var q struct {
 			CallID string `json:"call_id"`
 		}
@@ -183,13 +183,10 @@ func (s *API) Serve() {
 // allowed reports whether the ledger holds that a call of the vault-broker's is
 // allowed.
 func (s *API) allowed(ctx context.Context, call, session string) (bool, error) {
-	for en, err := range s.Ledger.Scan(ctx, bus.Filter{Tenant: s.Tenant, Service: "policy", Key: session}.String(), 1) {
-		if err != nil {
-			return false, err
-		}
-		if bus.Allows(en.Subject, "vault-broker") && contract.PeekCallID(en.Data) == call {
-			return true, nil
-		}
+	c := outcome.Call{Tenant: s.Tenant, Session: session, ID: call, Executor: "vault-broker"}
+	_, _, err := c.Allowed(ctx, s.Ledger, 0)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return false, nil
 	}
-	return false, nil
+	return err == nil, err
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
@@ -338,23 +339,18 @@ func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 }
 
 // executorOf returns the service that recorded an outcome if policy allowed that
-// service the call, and otherwise "". It searches from the first event, because a
-// reservation of a second delivery may be later than the permission.
-func (b *Ledger) executorOf(ctx context.Context, outcome eventlog.Entry) string {
-	e, err := eventlog.Open(outcome)
+// service the call, and otherwise "". It searches backwards from the outcome, because
+// a reservation of a second delivery may be later than the permission.
+func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
+	e, err := eventlog.Open(en)
 	if err != nil {
 		return ""
 	}
-	allowed := bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventAllowed + "_" + e.Service(), Key: e.Session}
-	for en, err := range b.emit.Log.Scan(ctx, allowed.String(), 1) {
-		if err != nil {
-			break
-		}
-		if contract.PeekCallID(en.Data) == e.CallID {
-			return e.Service()
-		}
+	c := outcome.CallOf(e, e.Service())
+	if _, _, err := c.Allowed(ctx, b.emit.Log, en.Seq); err != nil {
+		return ""
 	}
-	return ""
+	return c.Executor
 }
 
 // ended settles a call with an outcome that its executor or policy recorded;
@@ -398,13 +394,23 @@ func (b *Ledger) Sweep(ctx context.Context) {
 }
 
 // lookUp settles the reservation of a late call if the call's outcome is on the
-// ledger. Otherwise the next search begins at the reservation.
+// ledger. Otherwise the next search begins where this one ended.
 func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
-	found := false
+	if l.from < l.seq {
+		allowed, err := b.allowedSince(ctx, l)
+		if err != nil {
+			return
+		}
+		if allowed {
+			l.from = l.seq
+		}
+	}
+	found, next := false, l.seq
 	for en, err := range b.emit.Log.Scan(ctx, bus.ChainFilter(b.emit.Tenant, l.session), l.from) {
 		if err != nil {
 			return
 		}
+		next = max(next, en.Seq+1)
 		if contract.PeekCallID(en.Data) == l.call {
 			found = true
 			b.ended(ctx, en, b.executorOf(ctx, en))
@@ -416,9 +422,20 @@ func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s, ok := b.since[l.call]; ok && s.seq == l.seq {
-		s.from = s.seq
+		s.from = next
 		b.since[l.call] = s
 	}
+}
+
+// allowedSince reports whether policy allowed a call after its reservation. Its outcome
+// is later than that, so what precedes the reservation need not be searched.
+func (b *Ledger) allowedSince(ctx context.Context, l lateCall) (bool, error) {
+	f := bus.Filter{Tenant: b.emit.Tenant, Service: "policy", Key: l.session}
+	_, err := eventlog.First(ctx, b.emit.Log, f.String(), l.seq, eventlog.OfCall(l.call, func(e *contract.Event) bool { return e.Name == contract.EventAllowed }))
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // lateCall is a call whose reservation has been open for longer than takeOver.

@@ -100,7 +100,7 @@ func record(t *testing.T, log eventlog.Log, service, name, target, call string, 
 }
 
 // outcome appends a successful outcome of a call.
-func outcome(t *testing.T, log eventlog.Log, service, call string) eventlog.Entry {
+func outcomeOf(t *testing.T, log eventlog.Log, service, call string) eventlog.Entry {
 	return record(t, log, service, contract.EventEffectRecorded, "", call, contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: call, Status: contract.Succeeded}}))
 }
 
@@ -194,7 +194,7 @@ func TestWhoSettles(t *testing.T) {
 			service, call string
 			want          int64
 		}{{"gateway", "c-1", 3}, {"judge", "c-9", 3}, {"judge", "c-1", 2}, {"judge", "c-1", 2}, {"policy", "c-2", 1}} {
-			b.Outcome(ctx, outcome(t, log, c.service, c.call))
+			b.Outcome(ctx, outcomeOf(t, log, c.service, c.call))
 			if got := reserved(); got != c.want {
 				t.Errorf("after an outcome of %s by %s: %d reserved, want %d", c.call, c.service, got, c.want)
 			}
@@ -218,8 +218,8 @@ func TestSweep(t *testing.T) {
 			}
 			record(t, log, "policy", contract.EventAllowed, "judge", call, contract.Bytes(&contract.Allowed{}))
 		}
-		outcome(t, log, "judge", "c-1")
-		outcome(t, log, "vault-broker", "c-2") // policy allowed the call to judge only
+		outcomeOf(t, log, "judge", "c-1")
+		outcomeOf(t, log, "vault-broker", "c-2") // policy allowed the call to judge only
 		if b.Watched() != true || b.From(99) != 100 {
 			t.Error("where to follow from is wrong before it has read")
 		}
@@ -232,7 +232,7 @@ func TestSweep(t *testing.T) {
 		if b.Rows()[0].Reserved != 1 {
 			t.Errorf("%+v", b.Rows())
 		}
-		outcome(t, log, "judge", "c-2")
+		outcomeOf(t, log, "judge", "c-2")
 		time.Sleep(10 * time.Second)
 		if b.Rows()[0].Reserved != 0 {
 			t.Errorf("%+v", b.Rows())

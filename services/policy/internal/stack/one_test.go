@@ -17,7 +17,7 @@ import (
 func TestOneEvaluate(t *testing.T) {
 	joins := []string{"Judge", "Decide", "Redecide", "Explain"}
 	here, files := map[string]bool{}, 0
-	for _, root := range []string{"../..", "../../../binnacle", "../../../gateway", "../../../../pkg/execute"} {
+	for _, root := range []string{"../..", "../../../binnacle", "../../../gateway", "../../../../pkg/execute", "../../../../pkg/outcome", "../../../../pkg/handout"} {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

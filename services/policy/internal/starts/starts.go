@@ -118,19 +118,24 @@ func (v *View) Dump() (at uint64, lines []byte) {
 	return v.at, []byte(strings.Join(out, ""))
 }
 
-// Expired returns the events that allowed the calls whose window had ended at now,
-// oldest first. A call that has not started is returned once a second, until an
+// Call is an allowed call that has not started, or that policy expired.
+type Call struct {
+	Seq   uint64          // ledger sequence of Event
+	Event *contract.Event // allows the call
+}
+
+// Expired returns the calls whose window had ended at now, oldest first. A call that has not started is returned once a second, until an
 // event that it started or expired is applied. An expired call is returned every
 // five seconds until its outcome is applied.
-func (v *View) Expired(now time.Time) []*contract.Event {
+func (v *View) Expired(now time.Time) []Call {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	over := map[uint64]*contract.Event{} // overdue calls by sequence
 	sweep(v.calls, callPause, now, over)
 	sweep(v.ending, endingPause, now, over)
-	var out []*contract.Event
+	var out []Call
 	for _, seq := range slices.Sorted(maps.Keys(over)) {
-		out = append(out, over[seq])
+		out = append(out, Call{seq, over[seq]})
 	}
 	return out
 }

@@ -98,7 +98,7 @@ func TestExpired(t *testing.T) {
 		expired := func() string {
 			var out []string
 			for _, e := range v.Expired(time.Now()) {
-				out = append(out, e.CallID)
+				out = append(out, e.Event.CallID)
 			}
 			return strings.Join(out, " ")
 		}

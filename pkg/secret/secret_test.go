@@ -1,4 +1,4 @@
-package execute_test
+package secret_test
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
@@ -37,7 +37,7 @@ func TestSecretsAtOnce(t *testing.T) {
 	}
 	router, e := connect("llm-router")
 	broker, log := connect("vault-broker")
-	fetch := execute.SecretsByBroker(e, router, "llm-router-1")
+	fetch := secret.FromBroker(e, router, "llm-router-1")
 	started := e.New("effect_started", "s-x", []byte("{}"), nil)
 	started.Session, started.CallID = "s-x", "c-x"
 	a := &contract.Allowed{Call: contract.Call{ID: "c-x"}, Decision: contract.Decision{ID: "d-c-x"}}
@@ -53,7 +53,7 @@ func TestSecretsAtOnce(t *testing.T) {
 			return err
 		})
 	}
-	var reqs []execute.SecretRequest
+	var reqs []secret.Request
 	for len(reqs) < n && ctx.Err() == nil {
 		time.Sleep(10 * time.Millisecond)
 		reqs = reqs[:0]
@@ -62,11 +62,11 @@ func TestSecretsAtOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			ev, err := eventlog.Open(en)
-			var r execute.SecretRequest
+			var r secret.Request
 			if err == nil {
 				err = contract.Decode(ev.Data, &r)
 			}
-			if err != nil || !execute.ValidInbox(r.Inbox) {
+			if err != nil || !secret.ValidInbox(r.Inbox) {
 				t.Fatal(r, err)
 			}
 			reqs = append(reqs, r)
@@ -75,11 +75,11 @@ func TestSecretsAtOnce(t *testing.T) {
 	slices.Reverse(reqs)
 	for _, r := range reqs {
 		plain, _ := json.Marshal(map[string]string{r.Names[0]: "value of " + r.Names[0]})
-		sealed, err := seal.To(r.Recipient, execute.SecretInfo("t", &r), plain)
+		sealed, err := seal.To(r.Recipient, secret.RequestInfo("t", &r), plain)
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, _ := json.Marshal(execute.SealedSecrets{Sealed: base64.StdEncoding.EncodeToString(sealed)})
+		body, _ := json.Marshal(secret.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
 		if err := broker.Send(ctx, r.To, r.Inbox, transient.Frame{Kind: transient.Sealed, Data: body}); err != nil {
 			t.Fatal(err)
 		}
@@ -95,19 +95,19 @@ func TestSecretSeal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := execute.SecretRequest{DecisionID: "d", Inbox: "secret-A", Names: []string{"a", "b"}}
-	sealed, err := seal.To(k.Public(), execute.SecretInfo("t", &base), []byte("v"))
+	base := secret.Request{DecisionID: "d", Inbox: "secret-A", Names: []string{"a", "b"}}
+	sealed, err := seal.To(k.Public(), secret.RequestInfo("t", &base), []byte("v"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.Open(execute.SecretInfo("t", &base), sealed); err != nil {
+	if _, err := k.Open(secret.RequestInfo("t", &base), sealed); err != nil {
 		t.Fatal(err)
 	}
 	for what, info := range map[string]string{
-		"tenant":   execute.SecretInfo("u", &base),
-		"decision": execute.SecretInfo("t", &execute.SecretRequest{DecisionID: "e", Inbox: "secret-A", Names: []string{"a", "b"}}),
-		"inbox":    execute.SecretInfo("t", &execute.SecretRequest{DecisionID: "d", Inbox: "secret-B", Names: []string{"a", "b"}}),
-		"names":    execute.SecretInfo("t", &execute.SecretRequest{DecisionID: "d", Inbox: "secret-A", Names: []string{"a b"}}),
+		"tenant":   secret.RequestInfo("u", &base),
+		"decision": secret.RequestInfo("t", &secret.Request{DecisionID: "e", Inbox: "secret-A", Names: []string{"a", "b"}}),
+		"inbox":    secret.RequestInfo("t", &secret.Request{DecisionID: "d", Inbox: "secret-B", Names: []string{"a", "b"}}),
+		"names":    secret.RequestInfo("t", &secret.Request{DecisionID: "d", Inbox: "secret-A", Names: []string{"a b"}}),
 	} {
 		if _, err := k.Open(info, sealed); err == nil {
 			t.Errorf("opens under another %s", what)

@@ -1,4 +1,8 @@
-package execute
+// Package secret is the protocol by which secrets travel sealed: from the
+// vault-broker to the executor of a call that may have them, and from the instance
+// that proposed a vault.put to the vault-broker. It holds the documents, the names
+// that secrets may have, and what each seal is bound to; it stores nothing.
+package secret
 
 import (
 	"context"
@@ -15,9 +19,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// SecretRequest is the data of <executor>.secret_requested.v2. Version 1 has no
+// Request is the data of <executor>.secret_requested.v2. Version 1 has no
 // inbox and is refused.
-type SecretRequest struct {
+type Request struct {
 	CallID     string   `json:"call_id"`
 	DecisionID string   `json:"decision_id"`
 	Inbox      string   `json:"inbox"` // id of this request alone, under which the sealed values are sent
@@ -27,7 +31,7 @@ type SecretRequest struct {
 }
 
 // Canonical implements canon.Document.
-func (r *SecretRequest) Canonical(c *canon.Codec) {
+func (r *Request) Canonical(c *canon.Codec) {
 	c.Str("call_id", &r.CallID)
 	c.Str("decision_id", &r.DecisionID)
 	c.OptStr("inbox", &r.Inbox)
@@ -36,15 +40,15 @@ func (r *SecretRequest) Canonical(c *canon.Codec) {
 	c.Str("to", &r.To)
 }
 
-// SecretInfo binds sealed values to the request that they answer: its tenant,
+// RequestInfo binds sealed values to the request that they answer: its tenant,
 // decision, inbox and names. The answer to one request does not open as the
 // answer to another, of the same call or not.
-func SecretInfo(tenant string, r *SecretRequest) string {
+func RequestInfo(tenant string, r *Request) string {
 	return sealInfo("binnacle secret v2", append([]string{tenant, r.DecisionID, r.Inbox}, r.Names...)...)
 }
 
-// PutSecretInfo binds a value that is to be stored to its tenant, name and call.
-func PutSecretInfo(tenant, name, callID string) string {
+// PutInfo binds a value that is to be stored to its tenant, name and call.
+func PutInfo(tenant, name, callID string) string {
 	return sealInfo("binnacle secret put v2", tenant, name, callID)
 }
 
@@ -53,17 +57,17 @@ func PutSecretInfo(tenant, name, callID string) string {
 // ask, once the call is allowed.
 const ValueVerb = "sealed_value"
 
-// ReservedSecrets begins names that no secret may have: content keys had such
+// ReservedNames begins names that no secret may have: content keys had such
 // names until release 0.4.
-const ReservedSecrets = "content-key"
+const ReservedNames = "content-key"
 
-// ValidSecretName reports whether a secret may have the name: 1 to 64 of
-// [A-Za-z0-9._-], not beginning with ReservedSecrets.
-func ValidSecretName(s string) bool {
+// ValidName reports whether a secret may have the name: 1 to 64 of
+// [A-Za-z0-9._-], not beginning with ReservedNames.
+func ValidName(s string) bool {
 	bad := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
 	}
-	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, bad) && !strings.HasPrefix(strings.ToLower(s), ReservedSecrets)
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, bad) && !strings.HasPrefix(strings.ToLower(s), ReservedNames)
 }
 
 // sealInfo joins the parts that a seal is bound to; quoting keeps one list of
@@ -84,21 +88,21 @@ func ValidInbox(id string) bool {
 	return strings.HasPrefix(id, secretInbox+"-") && len(id) <= 64 && contract.Token(id)
 }
 
-// SealedSecrets is the frame the broker sends: values sealed, or why not.
-type SealedSecrets struct {
+// Sealed is the frame the broker sends: values sealed, or why not.
+type Sealed struct {
 	Sealed  string `json:"sealed,omitempty"` // base64, a JSON object of values by name
 	Refused string `json:"refused,omitempty"`
 }
 
-// SecretsByBroker asks the vault-broker: the request is on the ledger, the
+// FromBroker asks the vault-broker: the request is on the ledger, the
 // values come sealed to a key made for this request, to an inbox of its own.
-func SecretsByBroker(m *emit.Emitter, box *transient.Box, instance string) Secrets {
+func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()
 		if err != nil {
 			return nil, err
 		}
-		req := SecretRequest{CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(secretInbox), Names: names, Recipient: key.Public(), To: instance}
+		req := Request{CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(secretInbox), Names: names, Recipient: key.Public(), To: instance}
 		in := box.Open(req.Inbox, vaultBroker)
 		defer in.Close()
 		if _, err := m.Append(ctx, m.New(contract.EventSecretRequested, started.Session, contract.Bytes(&req), started)); err != nil {
@@ -108,7 +112,7 @@ func SecretsByBroker(m *emit.Emitter, box *transient.Box, instance string) Secre
 		if err != nil {
 			return nil, fmt.Errorf("no answer from the vault-broker: %w", err)
 		}
-		var s SealedSecrets
+		var s Sealed
 		if err := json.Unmarshal(f.Data, &s); err != nil {
 			return nil, err
 		}
@@ -119,7 +123,7 @@ func SecretsByBroker(m *emit.Emitter, box *transient.Box, instance string) Secre
 		if err != nil {
 			return nil, err
 		}
-		plain, err := key.Open(SecretInfo(started.Tenant, &req), raw)
+		plain, err := key.Open(RequestInfo(started.Tenant, &req), raw)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,9 @@
-package execute
+// Package handout gives the intents of permitted calls to callers that execute the
+// calls themselves, and records what they report. It is the one exception to the
+// rule that package execute is the only path to an effect: the claim is on the
+// ledger before the intent leaves, but the effect happens where the mesh does not
+// see it, and its outcome is the caller's attestation. Only the gateway may use it.
+package handout
 
 import (
 	"context"
@@ -9,25 +14,26 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
+	"github.com/binnacle-mesh/binnacle/pkg/freeze"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// Lender hands permitted calls out to callers that execute them themselves. It
-// is the one exception to "Executor is the only path to an effect": the claim is
-// on the ledger before the intent leaves, but the effect happens where the mesh
-// sees nothing of it, and its outcome is the caller's attestation.
+// Lender hands intents out for one instance. Every exported field must be set
+// before Run; the methods are safe for concurrent use.
 type Lender struct {
 	Conn     *bus.Conn
 	Emit     *emit.Emitter
-	Recorder *Recorder
+	Recorder *outcome.Recorder
 	Keys     guard.KeyAt
 	Instance string
 
-	frozen freeze
+	frozen freeze.State
 }
 
 // Errors of hand-outs and reports.
@@ -40,19 +46,19 @@ var (
 	ErrClaimed = errors.New("the call is claimed")
 )
 
-// lentWork is the intents that are handed out. Each stays pending until its call
+// lent is the intents that are handed out. Each stays pending until its call
 // has an outcome, so that the server keeps the deadlines.
-var lentWork = bus.Work{Name: "work", Filters: []string{bus.AllowedFilter(contract.CallerExecutor)}, AckWait: 10 * time.Second, MaxAckPending: 65536}
+var lent = bus.Work{Name: "work", Filters: []string{bus.AllowedFilter(contract.CallerExecutor)}, AckWait: 10 * time.Second, MaxAckPending: 65536}
 
-// LentWork is what a service with a Lender declares.
-func LentWork() bus.Work { return lentWork }
+// Work is what a service with a Lender declares.
+func Work() bus.Work { return lent }
 
 // Withholds returns why no intent leaves now, ErrFrozen or ErrStarting, or nil.
 func (l *Lender) Withholds() error {
 	switch {
-	case l.frozen.on():
+	case l.frozen.On():
 		return ErrFrozen
-	case !l.frozen.known.Load():
+	case !l.frozen.Known():
 		return ErrStarting
 	}
 	return nil
@@ -68,18 +74,18 @@ func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.All
 	if err := l.Withholds(); err != nil {
 		return err
 	}
-	claim := claimOf(l.Emit, e, a, contract.Caller)
-	err := Claim(ctx, l.Emit.Log, claim, contract.CallerExecutor)
+	claim := outcome.ClaimOf(l.Emit, e, a, contract.Caller)
+	err := outcome.Claim(ctx, l.Emit.Log, claim, contract.CallerExecutor)
 	if errors.Is(err, eventlog.ErrIDConflict) {
 		return ErrClaimed
 	}
-	if err != nil || !l.frozen.on() {
+	if err != nil || !l.frozen.On() {
 		return err
 	}
 	// Frozen between the check and the claim: the intent does not leave.
-	eff := effectOf(claim, a, l.Emit.Time(), l.Instance)
+	eff := outcome.EffectOf(claim, a, l.Emit.Time(), l.Instance)
 	eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Cancelled, "system_frozen", "the mesh was frozen before the intent was handed out"
-	if err := l.Recorder.Record(ctx, claim, &a.Decision, false, eff, nil); err != nil && !errors.Is(err, ErrSuperseded) {
+	if err := l.Recorder.Record(ctx, claim, &a.Decision, false, eff, nil); err != nil && !errors.Is(err, outcome.ErrSuperseded) {
 		return err
 	}
 	return ErrFrozen
@@ -127,9 +133,9 @@ func (e *ReportError) Error() string { return e.Field + ": " + e.Problem }
 // Close records the outcome that a caller reports of the call that started claims,
 // marked as the caller's attestation. late: the deadline had passed, the call's
 // outcome is unknown, and the report is to be recorded as a fact of its own.
-// ErrSuperseded: the call had an outcome already.
+// outcome.ErrSuperseded: the call had an outcome already.
 func (l *Lender) Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *Report) (eff contract.Effect, late bool, err error) {
-	eff = effectOf(started, a, l.Emit.Time(), l.Instance)
+	eff = outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.AttestedBy, eff.Status, eff.ErrorCode, eff.ErrorMessage, eff.Usage = contract.Caller, r.Status, r.ErrorCode, r.ErrorMessage, r.Usage
 	if r.Output != nil {
 		eff.OutputDigest = r.Output.Commitment
@@ -148,52 +154,34 @@ func (l *Lender) overdue(a *contract.Allowed) bool {
 
 // lose ends a call of which no report came in time.
 func (l *Lender) lose(ctx context.Context, started *contract.Event, a *contract.Allowed) error {
-	eff := effectOf(started, a, l.Emit.Time(), l.Instance)
+	eff := outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.Status, eff.ErrorCode = contract.Unknown, "report_missing"
 	eff.ErrorMessage = "the caller, who executed the call, did not report its outcome by " + a.Decision.Intent.Deadline
-	if err := l.Recorder.Record(ctx, started, &a.Decision, false, eff, nil); !errors.Is(err, ErrSuperseded) {
+	if err := l.Recorder.Record(ctx, started, &a.Decision, false, eff, nil); !errors.Is(err, outcome.ErrSuperseded) {
 		return err
 	}
 	return nil
 }
 
-func effectOf(started *contract.Event, a *contract.Allowed, now, instance string) contract.Effect {
-	return contract.Effect{CallID: a.Call.ID, EffectType: a.Call.Kind, Ended: now, InputDigest: a.Call.Args.Commitment, Instance: instance,
-		Started: started.Time, Tool: a.Call.Tool}
-}
-
-// claimed finds the claim of a call that was handed out, at or after sequence from.
-func (l *Lender) claimed(ctx context.Context, e *contract.Event, from uint64) (*contract.Event, error) {
-	for en, err := range l.Emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: contract.CallerExecutor, Event: contract.EventEffectStarted, Key: e.Session}.String(), from) {
-		if err != nil {
-			return nil, err
-		}
-		if s, err := eventlog.Open(en); err == nil && s.CallID == e.CallID {
-			return s, nil
-		}
-	}
-	return nil, errors.New("its claim cannot be found")
-}
-
 // Run follows the freeze and ends calls of which no report comes, until ctx
 // ends. Any instance ends what any other handed out.
 func (l *Lender) Run(ctx context.Context) error {
-	l.frozen.emit, l.frozen.instance = l.Emit, l.Instance
+	l.frozen.Emit, l.frozen.Instance = l.Emit, l.Instance
 	last, err := l.Conn.Tail(ctx, bus.Events)
 	if err != nil {
 		return nil // ctx ended
 	}
-	if err := l.frozen.thaw(ctx); err != nil {
+	if err := l.frozen.Load(ctx); err != nil {
 		return err
 	}
-	control := follow.New(l.Conn, l.Instance, Control, func(en eventlog.Entry) error {
+	control := follow.New(l.Conn, l.Instance, bus.Control, func(en eventlog.Entry) error {
 		if e, err := eventlog.Open(en); err == nil {
-			l.frozen.apply(ctx, e)
+			l.frozen.Apply(ctx, e)
 		}
 		return nil
 	})
 	go func() { _ = control.Run(ctx, last+1) }()
-	return Consume(ctx, l.Conn, lentWork.Consumer(contract.CallerExecutor), 16, lentWork.AckWait, l.watch)
+	return consumer.Run(ctx, l.Conn, lent.Consumer(contract.CallerExecutor), 16, lent.AckWait, l.watch)
 }
 
 // lookAgain bounds how long a handed out intent is left alone.
@@ -235,18 +223,14 @@ func (l *Lender) due(ctx context.Context, m jetstream.Msg) (time.Duration, error
 	if due, err := contract.ParseTime(a.Decision.Intent.Deadline); err == nil && l.Emit.Now().Before(due) {
 		return max(due.Sub(l.Emit.Now()), time.Millisecond), nil
 	}
-	h, err := Look(ctx, l.Emit.Log, e.Tenant, e.Session, e.CallID, contract.CallerExecutor, md.Sequence.Stream)
+	h, err := outcome.CallOf(e, contract.CallerExecutor).Look(ctx, l.Emit.Log, md.Sequence.Stream)
 	switch {
 	case err != nil || h.Recorded:
 		return 0, err
-	case h.ClaimedBy == "": // policy's sweep expires it
+	case h.Claim == nil: // policy expires it
 		return time.Second, nil
 	case h.Service() != contract.CallerExecutor:
 		return 0, nil // expired; policy records that
 	}
-	started, err := l.claimed(ctx, e, md.Sequence.Stream)
-	if err != nil {
-		return 0, err
-	}
-	return 0, l.lose(ctx, started, &a)
+	return 0, l.lose(ctx, h.Claim, &a)
 }

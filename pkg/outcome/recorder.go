@@ -1,13 +1,16 @@
-package execute
+// Package outcome holds the two ends of a call on the ledger: the claim, which one
+// instance appends before the effect, and the outcome, which is appended once, with
+// a receipt on the chain of the call's session; and it reads what the ledger has of
+// a call. It executes nothing: a service that awaits or ends calls imports it
+// without the executor.
+package outcome
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -17,10 +20,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// ErrSuperseded says that the call already has another outcome.
+// ErrSuperseded is returned when the call already has another outcome.
 var ErrSuperseded = errors.New("the call already has an outcome")
 
-// Recorder ends calls: it signs receipts onto their session's chain.
+// Recorder ends calls: it signs a receipt onto the chain of the call's session and
+// appends it with the effect. The exported fields are set before its first use; its
+// methods are safe for concurrent use, and serialized per session.
 type Recorder struct {
 	Emit    *emit.Emitter
 	Key     func() *sign.Key
@@ -30,8 +35,8 @@ type Recorder struct {
 	chain map[string]*chain
 }
 
-// chain is what one writer knows of a session's tip. Stale knowledge only
-// loses the race for the append.
+// chain is what one writer knows of a session's last receipt. Where that is out of
+// date, the append fails with a conflict and is tried again.
 type chain struct {
 	// held is the chain's lock. It is held while an append waits for its
 	// answer, so it is a channel: testing/synctest counts a goroutine that waits
@@ -63,16 +68,21 @@ func (r *Recorder) of(tenant, session string) *chain {
 	return c
 }
 
-// Record appends the outcome of a call behind the session's last receipt. d
-// is the decision; embed puts it into the event, for calls that have no
-// allowed event. On return the outcome is on the ledger, or ErrSuperseded
-// says that another one was first.
+// Record appends the outcome of a call after the session's last receipt. cause is the
+// event that the outcome follows from: its tenant, session, actor and origin are the
+// outcome's. d is the decision; embed puts it into the event, for calls that have no
+// event that allows them. out is the output's content, or nil.
+//
+// On return of nil the outcome is on the ledger. ErrSuperseded: another one was
+// first. Any other error means that it is not known whether the outcome is stored;
+// the same call of Record may be repeated.
 func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	return r.RecordUnder(ctx, receipt.ID(d.CallID), cause, d, embed, eff, out)
 }
 
-// RecordUnder is Record under a message id of the caller's: of the events that
-// are appended under one message id, one is stored.
+// RecordUnder is Record under a message id that the caller chooses: of all events that
+// are appended under one message id, one is stored. Policy uses it so that of two
+// deliveries of a proposal, decided differently, one decision counts.
 func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	c := r.of(cause.Tenant, cause.Session)
 	c.held <- struct{}{}
@@ -129,18 +139,29 @@ func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, fi
 		// Some service wrote what is no outcome. It cannot be removed, so the chain
 		// continues after it, from the last receipt before it.
 		slog.Error("an entry of a receipt chain is refused", "session", cause.Session, "seq", en.Seq, "err", err)
-		tip = receipt.Genesis(cause.Tenant, cause.Session)
-		for old, err := range r.Emit.Log.Scan(ctx, filter, 1) {
-			if err != nil {
-				return fmt.Errorf("chain of session %s: %w", cause.Session, err)
-			}
-			if t, err := r.tip(old); err == nil && old.Seq < en.Seq {
-				tip = t
-			}
+		if tip, err = r.tipBefore(ctx, filter, en.Seq, receipt.Genesis(cause.Tenant, cause.Session)); err != nil {
+			return fmt.Errorf("chain of session %s: %w", cause.Session, err)
 		}
 	}
 	c.known, c.seq, c.tip = true, en.Seq, tip
 	return nil
+}
+
+// tipBefore is the end that the newest valid outcome before a sequence makes, or
+// genesis where there is none.
+func (r *Recorder) tipBefore(ctx context.Context, filter string, before uint64, genesis receipt.Tip) (receipt.Tip, error) {
+	tip := genesis
+	_, err := eventlog.Before(ctx, r.Emit.Log, filter, before, func(en eventlog.Entry) bool {
+		t, err := r.tip(en)
+		if err == nil {
+			tip = t
+		}
+		return err == nil
+	})
+	if errors.Is(err, eventlog.ErrNotFound) {
+		err = nil
+	}
+	return tip, err
 }
 
 // tip is the end of the chain that an outcome makes, or why it is none.
@@ -160,87 +181,12 @@ func (r *Recorder) tip(en eventlog.Entry) (receipt.Tip, error) {
 	return receipt.TipOf(&rec.Receipt), nil
 }
 
-// History is what the ledger already says about a call.
-type History struct {
-	ClaimedBy string // instance; empty if unclaimed
-	ClaimedAt time.Time
-	Actor     string // of the claim
-	Lamport   uint64 // of the claim; what it causes comes after it
-	Recorded  bool
-}
-
-// Look reads a call's history from sequence from on: its claim by executor, the
-// service that its intent names, or its expiry by policy, and the outcome that
-// either recorded. What other services record of the call is no part of it. Look is
-// for redelivered work only: the first delivery has none.
-func Look(ctx context.Context, l eventlog.Log, tenant, session, call, executor string, from uint64) (History, error) {
-	var h History
-	for _, name := range []string{contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded} {
-		for en, err := range l.Scan(ctx, bus.Filter{Tenant: tenant, Event: name, Key: session}.String(), from) {
-			if err != nil {
-				return h, err
-			}
-			e, err := eventlog.Open(en)
-			if err != nil || e.CallID != call || !mayRecord(e, executor) {
-				continue
-			}
-			if name == contract.EventEffectRecorded {
-				h.Recorded = true
-			} else if h.ClaimedBy == "" {
-				h.ClaimedBy, h.Actor, h.Lamport = e.Source, e.Actor, e.Lamport
-				h.ClaimedAt, _ = contract.ParseTime(e.Time)
-			}
-			break
-		}
-	}
-	return h, nil
-}
-
-// Claim appends the claim of a call that executor may execute, or policy's expiry of
-// it. ErrIDConflict: the call was claimed or expired before.
-func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor string) error {
-	b, err := claim.Encode()
-	if err != nil {
-		return err
-	}
-	_, err = eventlog.Contend(ctx, l, "claim:"+claim.CallID, func(e *contract.Event) bool {
-		return e.CallID == claim.CallID && (e.Name == contract.EventEffectStarted || e.Name == contract.EventStartExpired) && mayRecord(e, executor)
-	}, func(id string) (uint64, error) { return l.Append(ctx, claim.Subject(), id, b) })
-	return err
-}
-
 // endsCall reports whether an event is the outcome of the call that d decides, or
 // policy's decision on it, which may hold the same message id.
 func endsCall(e *contract.Event, d *contract.Decision) bool {
-	executor := "policy"
+	executor := policy
 	if d.Intent != nil {
 		executor = d.Intent.Executor
 	}
-	return e.CallID == d.CallID && (e.Service() == "policy" || e.Name == contract.EventEffectRecorded && mayRecord(e, executor))
+	return e.CallID == d.CallID && (e.Service() == policy || e.Name == contract.EventEffectRecorded && mayRecord(e, executor))
 }
-
-// mayRecord reports whether an event of a call comes from a service that may record
-// it: its executor claims it, policy expires it, and both may end it.
-func mayRecord(e *contract.Event, executor string) bool {
-	service := e.Service()
-	switch e.Name {
-	case contract.EventEffectStarted:
-		return service == executor
-	case contract.EventStartExpired:
-		return service == "policy"
-	}
-	return service == executor || service == "policy"
-}
-
-// redelivery is the time after which the server redelivers work without a progress
-// report; it is AckWait of bus.ExecutorWork.
-const redelivery = 10 * time.Second
-
-// underWay reports whether another instance of the service claimed the call so
-// recently that it may not know yet: its work would not have come again by itself.
-func (h History) underWay(service, instance string, now time.Time) bool {
-	return h.ClaimedBy != service+"/"+instance && h.Service() == service && now.Sub(h.ClaimedAt).Abs() < redelivery
-}
-
-// Service is the service of the claim.
-func (h History) Service() string { s, _, _ := strings.Cut(h.ClaimedBy, "/"); return s }

@@ -1,0 +1,190 @@
+package execute
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+)
+
+// run executes a claimed call: it makes its Work, calls the handler and checks what
+// the handler returns. It always returns a result; a panic of the handler is one.
+func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed, body bodyReader) (res Result) {
+	if x.withheld(a) {
+		return frozen
+	}
+	began := x.Emit.Now()
+	ctx, stop := within(ctx, a)
+	defer stop()
+	w := x.workOf(claim, a, body)
+	defer func() {
+		if p := recover(); p != nil {
+			slog.Error("handler panicked", "call", a.Call.ID, "panic", w.Redactor().String(fmt.Sprint(p)))
+			res = Fail("internal", "the handler panicked; see the service's log")
+		}
+		interrupted(ctx, &res)
+		if res.Usage == nil {
+			res.Usage = &contract.Usage{}
+		}
+		res.Usage.WallMS = x.Emit.Now().Sub(began).Milliseconds()
+	}()
+	tool := x.tool(a.Call.Kind)
+	if w.Args, res = x.args(ctx, a, tool); res.ErrorCode != "" {
+		return res
+	}
+	if res = x.named(ctx, w, a); res.ErrorCode != "" {
+		return res
+	}
+	if x.withheld(a) { // args and secrets took their time
+		return frozen
+	}
+	res = w.redacted(x.Handler(ctx, w))
+	if res.Usage == nil {
+		res.Usage = &contract.Usage{}
+	}
+	if tool != nil && res.Output != nil && res.ErrorCode == "" {
+		if err := x.schemas.Output(a.Decision.ToolDigest, tool, res.Output); err != nil {
+			res = Result{Status: contract.Failed, ErrorCode: "invalid_output", ErrorMessage: "the output " + err.Error(), EffectType: res.EffectType,
+				Usage: res.Usage, Attestation: res.Attestation}
+		}
+	}
+	res.sent, res.facts = w.frames, w.facts
+	return res
+}
+
+// frozen is the result of a call that a freeze keeps from its effect.
+var frozen = Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
+
+// withheld reports whether a freeze is in force that the call does not end.
+func (x *Executor) withheld(a *contract.Allowed) bool {
+	return x.frozen.On() && a.Call.Kind != guard.KindUnfreeze
+}
+
+// within bounds ctx by the deadline of the intent or, where it names none, the call.
+func within(ctx context.Context, a *contract.Allowed) (context.Context, context.CancelFunc) {
+	deadline := a.Call.Deadline
+	if a.Decision.Intent.Deadline != "" {
+		deadline = a.Decision.Intent.Deadline
+	}
+	t, err := contract.ParseTime(deadline)
+	if err != nil {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, t)
+}
+
+// interrupted replaces a result other than success by the reason for which the call's
+// context ended, if it did.
+func interrupted(ctx context.Context, res *Result) {
+	if res.Status == contract.Succeeded {
+		return
+	}
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errCancelled):
+		res.Status, res.ErrorCode, res.ErrorMessage = contract.Cancelled, "cancelled", "cancelled by the caller"
+	case errors.Is(cause, errStopped):
+		res.Status, res.ErrorCode, res.ErrorMessage = contract.Failed, "executor_stopped", "the executor was stopped before the call had ended"
+	case ctx.Err() != nil && res.Status != contract.TimedOut:
+		res.Status, res.ErrorCode, res.ErrorMessage = contract.TimedOut, "timeout", "the call's deadline passed"
+	}
+}
+
+// workOf makes the handler's view of a call, without args and secrets.
+func (x *Executor) workOf(claim *contract.Event, a *contract.Allowed, body bodyReader) *Work {
+	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Instance: x.Instance, Proposer: proposerOf(a.Decision.Facts)}
+	w.Frame = func(data []byte) error {
+		w.frames++
+		return x.Box.Post(claim.Origin, a.Call.ID, w.frames, data)
+	}
+	w.Fact = func(name string, data []byte) { w.facts = append(w.facts, x.fact(w, name, data)) }
+	if w.Body = body; body == nil {
+		w.Body = func(ctx context.Context) ([]byte, error) { return x.body(ctx, w.Proposer, claim.Origin, &a.Call) }
+	}
+	w.Secret = func(ctx context.Context, name string) (string, error) {
+		if x.Secrets == nil {
+			return "", errors.New("executor " + x.Service + " cannot receive secrets")
+		}
+		m, err := x.Secrets(ctx, claim, a, []string{name})
+		w.Hide(name, m[name])
+		return m[name], err
+	}
+	return w
+}
+
+// fact begins to record a fact about a running call; what it returns waits until the
+// fact is on the ledger.
+func (x *Executor) fact(w *Work, name string, data []byte) func(context.Context) (uint64, error) {
+	data, err := w.Redactor().JSON(data)
+	if err == nil {
+		e := x.Emit.New(name, w.Event.Session, data, w.Event)
+		var b []byte
+		if b, err = e.Encode(); err == nil {
+			return x.Emit.Log.Start(e.Subject(), e.ID, b)
+		}
+	}
+	return func(context.Context) (uint64, error) { return 0, err }
+}
+
+// args reads a call's arguments and fills the defaults of its tool in. A result with
+// an error code says why the call cannot run.
+func (x *Executor) args(ctx context.Context, a *contract.Allowed, tool *contract.Tool) ([]byte, Result) {
+	args, err := x.Blobs.Open(ctx, &a.Call.Args)
+	if err == nil {
+		err = canon.CheckDepth(args) // any service may have recorded them
+	}
+	if err != nil {
+		return nil, Fail("args_unavailable", "the call's arguments cannot be read: %v", err)
+	}
+	if tool == nil {
+		return args, Result{}
+	}
+	if tool.Pack != "" && contract.Digest(tool) != a.Decision.ToolDigest {
+		return nil, Fail("tool_drift", "the decision is on tool document %s, and this instance has another program or document: call again", a.Decision.ToolDigest)
+	}
+	if args, err = toolschema.Defaults(tool.InputSchema, args); err != nil {
+		return nil, Fail("args_unavailable", "the defaults of the input schema cannot be filled in: %v", err)
+	}
+	return args, Result{}
+}
+
+// named fetches the secrets that the intent permits by their names; those that it
+// permits by a pattern are fetched when the handler needs them. A result with an
+// error code says why the call cannot run.
+func (x *Executor) named(ctx context.Context, w *Work, a *contract.Allowed) Result {
+	var names []string
+	for _, g := range a.Decision.Intent.Secrets {
+		if !g.Pattern() {
+			names = append(names, g.Name)
+		}
+	}
+	if len(names) == 0 {
+		return Result{}
+	}
+	if x.Secrets == nil {
+		return Fail("secrets_unsupported", "executor %s cannot receive secrets", x.Service)
+	}
+	var err error
+	if w.Secrets, err = x.Secrets(ctx, w.Event, a, names); err != nil {
+		return Fail(contract.EventSecretRefused, "%v", err)
+	}
+	for name, v := range w.Secrets {
+		w.Hide(name, v)
+	}
+	return Result{}
+}
+
+// tool returns the document of the tool of a kind, or nil where the service offers
+// none.
+func (x *Executor) tool(kind string) *contract.Tool {
+	for i := range x.Tools {
+		if x.Tools[i].Kind == kind {
+			return &x.Tools[i]
+		}
+	}
+	return nil
+}

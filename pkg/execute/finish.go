@@ -1,0 +1,77 @@
+package execute
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+)
+
+// finish commits a result's output and records the outcome. On return of nil the
+// call has an outcome on the ledger, this one or an earlier one.
+func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contract.Allowed, res Result) error {
+	eff := x.effect(started, a, &res)
+	out, err := x.commit(ctx, &res, &eff)
+	if err != nil {
+		return err
+	}
+	err = x.Recorder.Record(ctx, started, &a.Decision, false, eff, out)
+	if errors.Is(err, outcome.ErrSuperseded) {
+		slog.Warn("outcome superseded", "call", a.Call.ID)
+		err = nil
+	}
+	for _, wait := range res.facts {
+		if _, lost := wait(ctx); lost != nil {
+			slog.Error("a fact about a call was not recorded", "call", a.Call.ID, "err", lost)
+		}
+	}
+	return err
+}
+
+// effect is the document of a result, without its output.
+func (x *Executor) effect(started *contract.Event, a *contract.Allowed, res *Result) contract.Effect {
+	eff := outcome.EffectOf(started, a, x.Emit.Time(), x.Instance)
+	eff.Artifacts, eff.Attestation, eff.Usage, eff.Frames = res.Artifacts, res.Attestation, res.Usage, res.sent
+	eff.Status, eff.ErrorCode, eff.ErrorMessage = res.Status, res.ErrorCode, hostpath.Strip(res.ErrorMessage)
+	if res.EffectType != "" {
+		eff.EffectType = res.EffectType
+	}
+	if eff.Status == "" {
+		if eff.Status = contract.Succeeded; res.ErrorCode != "" {
+			eff.Status = contract.Failed
+		}
+	}
+	return eff
+}
+
+// commit stores a result's output as its handler demands and puts its digest into the
+// effect. An output that is too large fails the call; an error means that nothing is
+// known of the store, and the work is to be delivered again.
+func (x *Executor) commit(ctx context.Context, res *Result, eff *contract.Effect) (*contract.Content, error) {
+	if res.Output == nil {
+		return nil, nil
+	}
+	if res.Withhold {
+		c, _ := blob.Withheld(res.Output, "application/json")
+		eff.OutputDigest = c.Commitment
+		return &c, nil
+	}
+	store := x.Blobs.Commit
+	if res.Encrypt {
+		store = x.Blobs.CommitSealed
+	}
+	c, err := store(ctx, res.Output, "application/json")
+	if errors.Is(err, blob.ErrTooLarge) {
+		eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Failed, "invalid_output", hostpath.Strip(err.Error())
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	eff.OutputDigest = c.Commitment
+	return &c, nil
+}

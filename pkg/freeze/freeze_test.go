@@ -1,0 +1,105 @@
+package freeze_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/freeze"
+)
+
+// facts of a freeze as policy records it.
+type fact struct{ id string }
+
+func (f *fact) Canonical(c *canon.Codec) { c.Str("id", &f.id) }
+
+// record appends an event of policy's about the freeze f-1.
+func record(t *testing.T, log eventlog.Log, name string) *contract.Event {
+	t.Helper()
+	m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/policy-1", Now: time.Now}
+	e := m.New(name, "freeze", contract.Bytes(&fact{"f-1"}), nil)
+	if _, err := m.Append(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func state(log eventlog.Log) *freeze.State {
+	return &freeze.State{Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "judge/judge-1", Now: time.Now}, Instance: "judge-1"}
+}
+
+// TestLoad: the newest of the two events decides, whatever came before it.
+func TestLoad(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		events []string
+		on     bool
+	}{
+		{"nothing recorded", nil, false},
+		{"frozen", []string{contract.EventMeshFrozen}, true},
+		{"unfrozen", []string{contract.EventMeshFrozen, contract.EventMeshUnfrozen}, false},
+		{"frozen again", []string{contract.EventMeshFrozen, contract.EventMeshUnfrozen, contract.EventMeshFrozen}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			log := &memlog.Log{}
+			for _, name := range c.events {
+				record(t, log, name)
+			}
+			s := state(log)
+			if s.Known() || s.On() {
+				t.Error("it knows before it has read")
+			}
+			if err := s.Load(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if !s.Known() || s.On() != c.on {
+				t.Errorf("known %v, on %v; want on %v", s.Known(), s.On(), c.on)
+			}
+		})
+	}
+}
+
+// TestAcknowledge: a freeze is acknowledged once per instance, after it is in force,
+// however often it is received; other events are left to the caller.
+func TestAcknowledge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &memlog.Log{}
+		s := state(log)
+		frozen := record(t, log, contract.EventMeshFrozen)
+		for range 2 {
+			if !s.Apply(t.Context(), frozen) || !s.On() {
+				t.Fatal("the freeze is not in force")
+			}
+			synctest.Wait()
+		}
+		n := 0
+		for en, err := range log.Scan(t.Context(), "evt.t.judge.*."+contract.EventFreezeAcknowledged+".freeze", 1) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ack contract.FreezeAck
+			e, err := eventlog.Open(en)
+			if err == nil {
+				err = contract.Decode(e.Data, &ack)
+			}
+			if err != nil || ack.FreezeID != "f-1" || ack.Instance != "judge-1" || e.Cause != frozen.ID {
+				t.Errorf("%+v %v", ack, err)
+			}
+			n++
+		}
+		if n != 1 {
+			t.Errorf("%d acknowledgements", n)
+		}
+		if s.Apply(t.Context(), &contract.Event{Name: contract.EventCancelRequested}) || !s.On() {
+			t.Error("a cancellation counts as an event of the freeze")
+		}
+		if !s.Apply(t.Context(), record(t, log, contract.EventMeshUnfrozen)) || s.On() {
+			t.Error("still frozen")
+		}
+	})
+}

@@ -1,0 +1,224 @@
+package outcome_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+)
+
+// executor is the service that the intents of these tests name.
+const executor = "session-runner"
+
+// event is one of a call of session s-1, with an id of its own.
+func event(service, name, target, call string, data []byte) *contract.Event {
+	return &contract.Event{ID: emit.NewID("e"), Source: service + "/" + service + "-1", Name: name, Target: target, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
+		Actor: "alice", Client: "-", Session: "s-1", CallID: call, Origin: "gw1", Time: contract.Time(time.Now()), Lamport: 1, Data: data}
+}
+
+// put stores an event and returns its sequence.
+func put(t *testing.T, log eventlog.Log, e *contract.Event) uint64 {
+	t.Helper()
+	seq, _, err := eventlog.AppendEvent(t.Context(), log, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seq
+}
+
+func recorder(m *emit.Emitter) *outcome.Recorder {
+	seed := sha256.Sum256([]byte(executor))
+	k, err := sign.NewKey(seed[:])
+	if err != nil {
+		panic(err)
+	}
+	return &outcome.Recorder{Emit: m, Key: func() *sign.Key { return k }, Service: executor}
+}
+
+func emitter(log eventlog.Log) *emit.Emitter {
+	return &emit.Emitter{Log: log, Tenant: "t", Source: executor + "/" + executor + "-1", Now: time.Now}
+}
+
+// end records an outcome with a status.
+func end(t *testing.T, r *outcome.Recorder, claim *contract.Event, call, status string) error {
+	t.Helper()
+	var d contract.Decision
+	d.CallID, d.ID, d.Session, d.Tenant, d.Verdict, d.Facts = call, "d-"+call, claim.Session, claim.Tenant, contract.Allow, contract.Raw(`{}`)
+	d.Intent = new(contract.ExecutionIntent)
+	d.Intent.Executor = executor
+	return r.Record(t.Context(), claim, &d, false, contract.Effect{CallID: call, Status: status, Ended: contract.Time(time.Now())}, nil)
+}
+
+func record(t *testing.T, r *outcome.Recorder, claim *contract.Event, call string) {
+	t.Helper()
+	if err := end(t, r, claim, call, contract.Succeeded); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLook: only what the call's executor and policy record is its history.
+func TestLook(t *testing.T) {
+	type put struct{ service, name string }
+	claim, expiry, ended := contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded
+	for _, c := range []struct {
+		name     string
+		events   []put
+		by       string // service of the claim
+		recorded bool
+	}{
+		{"nothing", nil, "", false},
+		{"claimed", []put{{executor, claim}}, executor, false},
+		{"expired", []put{{"policy", expiry}}, "policy", false},
+		{"ended by its executor", []put{{executor, claim}, {executor, ended}}, executor, true},
+		{"ended by policy", []put{{"policy", expiry}, {"policy", ended}}, "policy", true},
+		{"denied", []put{{"policy", ended}}, "", true},
+		{"claimed by another service", []put{{"judge", claim}}, "", false},
+		{"claimed by policy", []put{{"policy", claim}}, "", false},
+		{"expired by its executor", []put{{executor, expiry}}, "", false},
+		{"ended by another service", []put{{executor, claim}, {"judge", ended}}, executor, false},
+		{"another service is first", []put{{"judge", claim}, {executor, claim}, {"judge", ended}, {executor, ended}}, executor, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			log := &memlog.Log{}
+			for _, e := range c.events {
+				for _, call := range []string{"c-other", "c-1"} {
+					if _, _, err := eventlog.AppendEvent(t.Context(), log, event(e.service, e.name, "", call, []byte(`{}`))); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			h, err := outcome.Call{Tenant: "t", Session: "s-1", ID: "c-1", Executor: executor}.Look(t.Context(), log, 1)
+			if err != nil || h.Service() != c.by || h.Recorded != c.recorded {
+				t.Errorf("claimed by %q, recorded %v, %v; want %q, %v", h.Service(), h.Recorded, err, c.by, c.recorded)
+			}
+		})
+	}
+}
+
+// TestClaim: of the claims of several instances and policy's expiry one is stored, and
+// an entry of another service under their message id does not keep them from it.
+func TestClaim(t *testing.T) {
+	for _, squatted := range []bool{false, true} {
+		t.Run(fmt.Sprint("squatted ", squatted), func(t *testing.T) {
+			log := &memlog.Log{}
+			if squatted {
+				e := event("judge", contract.EventEffectStarted, "", "c-1", []byte(`{}`))
+				b, err := e.Encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := log.Append(t.Context(), e.Subject(), "claim:c-1", b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var mu sync.Mutex
+			var won, lost int
+			var wg sync.WaitGroup
+			for i := range 8 {
+				wg.Go(func() {
+					e := event(executor, contract.EventEffectStarted, "", "c-1", fmt.Appendf(nil, `{"n":%d}`, i))
+					if i%4 == 0 {
+						e = event("policy", contract.EventStartExpired, "", "c-1", fmt.Appendf(nil, `{"n":%d}`, i))
+					}
+					err := outcome.Claim(t.Context(), log, e, executor)
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case err == nil:
+						won++
+					case errors.Is(err, eventlog.ErrIDConflict):
+						lost++
+					default:
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if won != 1 || lost != 7 {
+				t.Errorf("%d claims won and %d lost", won, lost)
+			}
+		})
+	}
+}
+
+// TestRecord: the receipts of two instances form one chain, whatever each knows of it,
+// and a call has one outcome.
+func TestRecord(t *testing.T) {
+	log := &memlog.Log{}
+	m := emitter(log)
+	instances := []*outcome.Recorder{recorder(m), recorder(m)}
+	for i := range 6 {
+		call := fmt.Sprint("c-", i)
+		claim := event(executor, contract.EventEffectStarted, "", call, []byte(`{}`))
+		record(t, instances[i%2], claim, call)
+		if err := end(t, instances[(i+1)%2], claim, call, contract.Failed); !errors.Is(err, outcome.ErrSuperseded) {
+			t.Errorf("a second outcome of %s: %v", call, err)
+		}
+		if i == 3 { // an entry of the chain that is no outcome does not break it
+			put(t, log, event("judge", contract.EventEffectRecorded, "", "c-forged", []byte(`{}`)))
+		}
+	}
+	tip, n := receipt.Genesis("t", "s-1"), 0
+	for en, err := range log.Scan(t.Context(), bus.ChainFilter("t", "s-1"), 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := eventlog.Open(en)
+		if err != nil || e.CallID == "c-forged" {
+			continue
+		}
+		var rec contract.Recorded
+		if err := contract.Decode(e.Data, &rec); err != nil {
+			t.Fatal(err)
+		}
+		if rec.Effect.Status != contract.Succeeded || rec.Receipt.CallID != fmt.Sprint("c-", n) {
+			t.Errorf("outcome %d is %s of %s", n, rec.Effect.Status, rec.Receipt.CallID)
+		}
+		if err := receipt.CheckLink(tip, &rec.Receipt); err != nil {
+			t.Errorf("outcome %d: %v", n, err)
+		}
+		tip = receipt.TipOf(&rec.Receipt)
+		n++
+	}
+	if n != 6 {
+		t.Errorf("%d outcomes", n)
+	}
+}
+
+// TestUnderWay: a claim counts as under way while it is young and another instance's.
+func TestUnderWay(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		name   string
+		source string
+		age    time.Duration
+		want   bool
+	}{
+		{"another instance, just now", executor + "/" + executor + "-2", time.Second, true},
+		{"another instance whose clock is ahead", executor + "/" + executor + "-2", -time.Second, true},
+		{"another instance, long ago", executor + "/" + executor + "-2", outcome.Redelivery, false},
+		{"this instance", executor + "/" + executor + "-1", time.Second, false},
+		{"policy", "policy/policy-1", time.Second, false},
+	} {
+		e := event(executor, contract.EventEffectStarted, "", "c-1", []byte(`{}`))
+		e.Source, e.Time = c.source, contract.Time(now.Add(-c.age))
+		h := outcome.History{Claim: e}
+		if got := h.UnderWay(executor, executor+"-1", now); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	if h := (outcome.History{}); h.UnderWay(executor, executor+"-1", now) {
+		t.Error("an unclaimed call is under way")
+	}
+}
