@@ -125,29 +125,12 @@ func (f *Follower) caught() {
 	f.once.Do(func() { close(f.ready) })
 }
 
+// round resets the consumer and reads until something breaks or ctx ends.
 func (f *Follower) round(ctx context.Context) error {
-	// What is asked while the bus is being provisioned, or elects, may get no
-	// answer at all: ask again soon, but leave a slow bus its time.
-	setup, cancel := context.WithTimeout(ctx, min(500*time.Millisecond<<min(f.failed, 3), 4*time.Second))
-	defer cancel()
-	f.failed++
-	epoch, reconnected := f.Conn.Epoch()
-	if f.Restart != nil && epoch != f.epoch {
-		from, err := f.Restart(setup)
-		if err != nil {
-			return err
-		}
-		f.position.Store(from - 1)
-	}
-	f.epoch = epoch
-	if err := f.Conn.Reset(setup, f.Stream, f.Consumer, f.position.Load()+1); err != nil {
-		return err
-	}
-	cons, err := f.Conn.JS.Consumer(setup, f.Stream, f.Consumer)
+	cons, reconnected, err := f.begin(ctx)
 	if err != nil {
 		return err
 	}
-	f.failed = 0
 	if cons.CachedInfo().NumPending == 0 {
 		f.caught()
 	}
@@ -172,7 +155,40 @@ func (f *Follower) round(ctx context.Context) error {
 		return err
 	}
 	defer func() { cc.Stop(); <-cc.Closed() }()
+	return r.watch(ctx, reconnected)
+}
+
+// begin moves the consumer to the entry after the last one applied. The channel is
+// closed when the connection was made again since.
+func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct{}, error) {
+	// What is requested while the bus is being provisioned, or elects, may get no
+	// answer at all: try again soon, but leave a slow bus its time.
+	setup, cancel := context.WithTimeout(ctx, min(500*time.Millisecond<<min(f.failed, 3), 4*time.Second))
+	defer cancel()
+	f.failed++
+	epoch, reconnected := f.Conn.Epoch()
+	if f.Restart != nil && epoch != f.epoch {
+		from, err := f.Restart(setup)
+		if err != nil {
+			return nil, nil, err
+		}
+		f.position.Store(from - 1)
+	}
+	f.epoch = epoch
+	if err := f.Conn.Reset(setup, f.Stream, f.Consumer, f.position.Load()+1); err != nil {
+		return nil, nil, err
+	}
+	cons, err := f.Conn.JS.Consumer(setup, f.Stream, f.Consumer)
+	if err == nil {
+		f.failed = 0
+	}
+	return cons, reconnected, err
+}
+
+// watch mends gaps until the reading breaks or ctx ends.
+func (r *reading) watch(ctx context.Context, reconnected <-chan struct{}) error {
 	for {
+		broken := false
 		select {
 		case <-ctx.Done():
 			return nil
@@ -181,15 +197,15 @@ func (f *Follower) round(ctx context.Context) error {
 		case <-reconnected:
 			return errReconnected
 		case <-r.gap:
-			if err := r.mend(ctx); err != nil {
-				return err
-			}
+			broken = true
 		case <-time.After(time.Second):
-			if r.stuck() || r.silent() {
-				if err := r.mend(ctx); err != nil {
-					return err
-				}
-			}
+			broken = r.stuck() || r.silent()
+		}
+		if !broken {
+			continue
+		}
+		if err := r.mend(ctx); err != nil {
+			return err
 		}
 	}
 }

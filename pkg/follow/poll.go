@@ -53,31 +53,11 @@ const maxRest = 8
 // answerWithin is how long a request for messages may stay unanswered.
 const answerWithin = 5 * time.Second
 
-// polled is a round of a follower that asks.
+// polled is a round of a follower with Every. It returns when ctx ends, when the
+// connection was made again and when the reading breaks; Run begins the next round.
 func (f *Follower) polled(ctx context.Context, r *reading, batch int, reconnected <-chan struct{}) error {
-	ends := make(chan error, 1) // of requests; nil: there is more
-	left := 0                   // of the request under way; touched only by the subscription until it ends
-	inbox := f.Conn.NC.NewInbox()
-	end := func(err error) {
-		select {
-		case ends <- err:
-		default:
-		}
-	}
-	sub, err := f.Conn.NC.Subscribe(inbox, func(m *nats.Msg) {
-		if status := m.Header.Get("Status"); status != "" && len(m.Data) == 0 {
-			end(statusError(status))
-			return
-		}
-		if md, err := m.Metadata(); err != nil {
-			r.fail(err)
-		} else {
-			r.take(m.Subject, m.Data, delivery{md.Sequence.Consumer, md.Sequence.Stream, md.NumPending})
-		}
-		if left--; left == 0 {
-			end(nil)
-		}
-	})
+	p := &poller{f: f, r: r, batch: batch, inbox: f.Conn.NC.NewInbox(), ends: make(chan error, 1), reconnected: reconnected}
+	sub, err := f.Conn.NC.Subscribe(p.inbox, p.receive)
 	if err != nil {
 		return err
 	}
@@ -85,84 +65,149 @@ func (f *Follower) polled(ctx context.Context, r *reading, batch int, reconnecte
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return err
 	}
-	rest := f.Every
-	var waiting []chan struct{}
-	defer func() { // they ask again in the next round, with their own patience
-		for _, w := range waiting {
-			go func() {
-				select {
-				case f.polls <- w:
-				case <-ctx.Done():
-				}
-			}()
-		}
-	}()
-	for {
+	defer p.requeue(ctx)
+	for rest := f.Every; ; {
 		before := f.Position()
-		for more := true; more; {
-			left = batch
-			if err := f.Conn.Next(f.Stream, f.Consumer, inbox, batch); err != nil {
-				return err
-			}
-			for at, answered := f.Position(), false; !answered; {
-				select {
-				case <-ctx.Done():
-					return nil
-				case <-reconnected:
-					return errReconnected
-				case err := <-r.broken:
-					return err
-				case <-time.After(answerWithin):
-					if f.Position() == at {
-						return fmt.Errorf("no answer to a request for messages within %v", answerWithin)
-					}
-					at = f.Position()
-				case err := <-ends:
-					if more, answered = err == nil, true; !more && err != errDrained {
-						return err
-					}
-				}
-			}
-			gap := false
-			select {
-			case err := <-r.broken:
-				return err
-			case <-r.gap:
-				gap = true
-			default:
-			}
-			if gap || r.stuck() || r.silent() {
-				if err := r.mend(ctx); err != nil {
-					return err
-				}
-				more = true
-			}
+		if err := p.drain(ctx); err != nil {
+			return err
 		}
 		f.caught()
-		for _, w := range waiting {
-			close(w)
-		}
-		waiting = waiting[:0]
+		p.answer()
 		if rest = min(2*rest, maxRest*f.Every); f.Position() > before {
 			rest = f.Every
 		}
+		if err := p.rest(ctx, rest); err != nil {
+			return err
+		}
+	}
+}
+
+// poller is the state of a round of a follower with Every.
+type poller struct {
+	f           *Follower
+	r           *reading
+	batch       int
+	inbox       string
+	ends        chan error      // of requests; nil: there is more
+	left        int             // of the request under way; touched only by the subscription until it ends
+	reconnected <-chan struct{} // closed when the connection was made again
+	waiting     []chan struct{} // callers of Poll
+}
+
+// receive takes one message of a request, or the status that ends it.
+func (p *poller) receive(m *nats.Msg) {
+	if status := m.Header.Get("Status"); status != "" && len(m.Data) == 0 {
+		p.end(statusError(status))
+		return
+	}
+	if md, err := m.Metadata(); err != nil {
+		p.r.fail(err)
+	} else {
+		p.r.take(m.Subject, m.Data, delivery{md.Sequence.Consumer, md.Sequence.Stream, md.NumPending})
+	}
+	if p.left--; p.left == 0 {
+		p.end(nil)
+	}
+}
+
+func (p *poller) end(err error) {
+	select {
+	case p.ends <- err:
+	default:
+	}
+}
+
+// drain requests messages until there are none for now, and mends what is missing.
+func (p *poller) drain(ctx context.Context) error {
+	for more := true; more; {
+		p.left = p.batch
+		if err := p.f.Conn.Next(p.f.Stream, p.f.Consumer, p.inbox, p.batch); err != nil {
+			return err
+		}
+		switch err := p.ended(ctx); {
+		case errors.Is(err, errDrained):
+			more = false
+		case err != nil:
+			return err
+		}
+		gap := false
+		select {
+		case err := <-p.r.broken:
+			return err
+		case <-p.r.gap:
+			gap = true
+		default:
+		}
+		if gap || p.r.stuck() || p.r.silent() {
+			if err := p.r.mend(ctx); err != nil {
+				return err
+			}
+			more = true
+		}
+	}
+	return nil
+}
+
+// ended waits for the end of the request under way: nil where there may be more,
+// errDrained where there is not, and any other error where the round is over.
+func (p *poller) ended(ctx context.Context) error {
+	for at := p.f.Position(); ; at = p.f.Position() {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-reconnected:
+			return ctx.Err()
+		case <-p.reconnected:
 			return errReconnected
-		case <-time.After(rest):
-		case w := <-f.polls:
-			waiting = append(waiting, w)
-		}
-		for more := true; more; { // whoever came meanwhile is answered too
-			select {
-			case w := <-f.polls:
-				waiting = append(waiting, w)
-			default:
-				more = false
+		case err := <-p.r.broken:
+			return err
+		case err := <-p.ends:
+			return err
+		case <-time.After(answerWithin):
+			if p.f.Position() == at {
+				return fmt.Errorf("no answer to a request for messages within %v", answerWithin)
 			}
 		}
+	}
+}
+
+// answer lets those go that wait in Poll.
+func (p *poller) answer() {
+	for _, w := range p.waiting {
+		close(w)
+	}
+	p.waiting = p.waiting[:0]
+}
+
+// rest waits until it is time for the next request, or until Poll is called, and
+// collects all that called it.
+func (p *poller) rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.reconnected:
+		return errReconnected
+	case <-time.After(d):
+	case w := <-p.f.polls:
+		p.waiting = append(p.waiting, w)
+	}
+	for {
+		select {
+		case w := <-p.f.polls:
+			p.waiting = append(p.waiting, w)
+		default:
+			return nil
+		}
+	}
+}
+
+// requeue gives those that still wait to the next round, with their own patience.
+func (p *poller) requeue(ctx context.Context) {
+	for _, w := range p.waiting {
+		go func() {
+			select {
+			case p.f.polls <- w:
+			case <-ctx.Done():
+			}
+		}()
 	}
 }
 
