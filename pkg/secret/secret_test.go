@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,6 +112,50 @@ func TestSecretSeal(t *testing.T) {
 	} {
 		if _, err := k.Open(info, sealed); err == nil {
 			t.Errorf("opens under another %s", what)
+		}
+	}
+}
+
+// TestPutSeal: a value that is to be stored does not open under another tenant, name
+// or call, nor as the answer to a request, however the parts are put together.
+func TestPutSeal(t *testing.T) {
+	k, err := seal.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := seal.To(k.Public(), secret.PutInfo("t", "name", "c-1"), []byte("v"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := k.Open(secret.PutInfo("t", "name", "c-1"), sealed); err != nil || string(got) != "v" {
+		t.Fatal(string(got), err)
+	}
+	for what, info := range map[string]string{
+		"another tenant":          secret.PutInfo("u", "name", "c-1"),
+		"another name":            secret.PutInfo("t", "name2", "c-1"),
+		"another call":            secret.PutInfo("t", "name", "c-2"),
+		"parts in another order":  secret.PutInfo("name", "t", "c-1"),
+		"parts that run together": secret.PutInfo("t name", "", "c-1"),
+		"a quoted part":           secret.PutInfo(`t" "name`, "c-1", ""),
+		"the answer to a request": secret.RequestInfo("t", &secret.Request{DecisionID: "name", Inbox: "c-1"}),
+	} {
+		if _, err := k.Open(info, sealed); err == nil {
+			t.Errorf("it opens for %s", what)
+		}
+	}
+}
+
+// TestNames: what a secret and an inbox may be called.
+func TestNames(t *testing.T) {
+	for name, want := range map[string]bool{"a": true, "llm.openai_key-2": true, "": false, "a b": false, "a/b": false, "ä": false,
+		strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, "content-key": false, "Content-Key/t": false, "content-keys": false, "my-content-key": true} {
+		if secret.ValidName(name) != want {
+			t.Errorf("secret %q: not %v", name, want)
+		}
+	}
+	for id, want := range map[string]bool{"secret-AB": true, "secret-": true, "secret": false, "query-AB": false, "secret-A.B": false, "secret-" + strings.Repeat("x", 64): false} {
+		if secret.ValidInbox(id) != want {
+			t.Errorf("inbox %q: not %v", id, want)
 		}
 	}
 }

@@ -1,0 +1,113 @@
+package execute
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+)
+
+// TestInterrupted: why a call's context ended becomes its status, unless the handler
+// succeeded or says itself that the time was over.
+func TestInterrupted(t *testing.T) {
+	ended := func(cause error) context.Context {
+		ctx, stop := context.WithCancelCause(context.Background())
+		stop(cause)
+		return ctx
+	}
+	late, stop := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer stop()
+	for _, c := range []struct {
+		name       string
+		ctx        context.Context
+		status     string
+		want, code string
+	}{
+		{"nothing happened", context.Background(), "", "", ""},
+		{"cancelled", ended(errCancelled), contract.Failed, contract.Cancelled, "cancelled"},
+		{"cancelled, without a status", ended(errCancelled), "", contract.Cancelled, "cancelled"},
+		{"cancelled, but succeeded", ended(errCancelled), contract.Succeeded, contract.Succeeded, ""},
+		{"the executor is stopped", ended(errStopped), contract.Failed, contract.Failed, "executor_stopped"},
+		{"the executor is stopped, but succeeded", ended(errStopped), contract.Succeeded, contract.Succeeded, ""},
+		{"late", late, contract.Failed, contract.TimedOut, "timeout"},
+		{"late, and the handler says so", late, contract.TimedOut, contract.TimedOut, ""},
+		{"late, but succeeded", late, contract.Succeeded, contract.Succeeded, ""},
+	} {
+		res := Result{Status: c.status}
+		if interrupted(c.ctx, &res); res.Status != c.want || res.ErrorCode != c.code {
+			t.Errorf("%s: %s %s, want %s %s", c.name, res.Status, res.ErrorCode, c.want, c.code)
+		}
+	}
+}
+
+// TestWithin: the intent's deadline bounds the call, else the call's own.
+func TestWithin(t *testing.T) {
+	at := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
+	for _, c := range []struct {
+		name         string
+		intent, call string
+		want         time.Time
+	}{
+		{"the intent's", contract.Time(at), contract.Time(at.Add(time.Hour)), at},
+		{"the call's", "", contract.Time(at), at},
+		{"none", "", "", time.Time{}},
+	} {
+		var a contract.Allowed
+		a.Call.Deadline, a.Decision.Intent = c.call, new(contract.ExecutionIntent)
+		a.Decision.Intent.Deadline = c.intent
+		ctx, stop := within(context.Background(), &a)
+		if got, _ := ctx.Deadline(); !got.Equal(c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+		stop()
+	}
+}
+
+// TestRefuse: unclaimed work whose intent does not hold is dropped, delivered again or
+// terminated.
+func TestRefuse(t *testing.T) {
+	unknown := errors.New("the key is not known yet")
+	for _, c := range []struct {
+		name  string
+		tries uint64
+		err   error
+		want  error
+	}{
+		{"expired", 1, guard.ErrExpired, nil},
+		{"expired after many deliveries", maxDeliver + 1, guard.ErrExpired, nil},
+		{"a key on its way", maxDeliver, unknown, unknown},
+		{"a key that never arrives", maxDeliver + 1, unknown, errPoison},
+	} {
+		if got := (&item{tries: c.tries}).refuse(c.err); !errors.Is(got, c.want) || (c.want == nil) != (got == nil) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestEnter: a call runs once at a time.
+func TestEnter(t *testing.T) {
+	x := &Executor{running: map[string]running{}}
+	if !x.enter("c-1", running{}) || x.enter("c-1", running{}) || !x.enter("c-2", running{}) {
+		t.Error("a call that runs was entered again, or another was not")
+	}
+	x.leave("c-1")
+	if !x.enter("c-1", running{}) {
+		t.Error("a call that has ended was not entered")
+	}
+}
+
+// TestProposerOf: the proposer is read from canonical facts, whatever their other
+// members spell.
+func TestProposerOf(t *testing.T) {
+	for facts, want := range map[string]string{
+		`{"proposer":"gateway"}`: "gateway", `{"kind":"x","proposer":"judge","session":"s"}`: "judge", `{}`: "", ``: "",
+		`{"actor":"\"proposer\":\"liar\"","proposer":"gateway"}`: "gateway",
+	} {
+		if got := proposerOf(contract.Raw(facts)); got != want {
+			t.Errorf("%s: %q, want %q", facts, got, want)
+		}
+	}
+}
