@@ -25,13 +25,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/judge/internal/verdict"
 )
 
-// Service implements run.Service.
+// Service implements run.Service. It scores sessions by a nested call, which needs
+// a decision of its own: a caller who may not use the model gets no score.
 type Service struct {
 	env  *run.Env
 	prop *propose.Proposer
 }
 
-// Declaration implements run.Service.
+// Declaration implements run.Service. The service takes work, proposes nested
+// calls, and reads their outcomes and cancellations.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, bus.Control}}
 }
@@ -42,7 +44,8 @@ var scoreTool = contract.Tool{
 	OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{"valid":{"type":"boolean"}},"required":["valid"],"type":"object"}`),
 }
 
-// Run implements run.Service.
+// Run implements run.Service. Outcomes of nested calls are read until the last
+// judgement has ended, so that shutting down loses none of them.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
@@ -68,6 +71,11 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
+// judgeTime is how long the judging model has for its answer.
+const judgeTime = 60 * time.Second
+
+// score executes a judge.score call. What the judging model cites and says is
+// checked by verdict.Read; a call without a usable answer fails and has no score.
 func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Session string `json:"session"`
@@ -92,32 +100,63 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	for i, t := range turns.Value {
 		ids[i] = t.EventID
 	}
-	session := "s-judge-" + w.Call.ID // as the caller named it
+	session := judgeSession(w.Call.ID)
 	reply, err := s.ask(ctx, w, session, rubric, transcript)
 	if err != nil {
 		return execute.Fail("judge_unavailable", "%v", err)
 	}
-	out, err := json.Marshal(struct {
-		verdict.Verdict
-		Rubric       string `json:"rubric"`
-		Model        string `json:"model"`
-		Session      string `json:"session"`
-		JudgeSession string `json:"judge_session"`
-	}{verdict.Read(rubric, reply, ids), rubric.Name, rubric.Model, args.Session, session})
-	if err != nil {
-		return execute.Fail("internal", "%v", err)
-	}
-	doc, err := canon.Transform(nil, out)
+	doc, err := judgement(rubric, args.Session, session, verdict.Read(rubric, reply, ids))
 	if err != nil {
 		return execute.Fail("internal", "%v", err)
 	}
 	return execute.Result{EffectType: "judgement", Output: doc}
 }
 
-// ask proposes the nested chat call and returns the text of the model's answer.
-func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *verdict.Rubric, transcript json.RawMessage) (string, error) {
-	raw, err := json.Marshal(map[string]any{"model": r.Model, "temperature": 0, "messages": []map[string]string{
+// judgeSession is the session of a judgement's nested call, in the form in which a
+// caller may name one.
+func judgeSession(callID string) string { return contract.IDSession + "judge-" + callID }
+
+// judgement is the call's output: the verdict, and what it is about.
+func judgement(r *verdict.Rubric, session, judgeSession string, v verdict.Verdict) ([]byte, error) {
+	out, err := json.Marshal(struct {
+		verdict.Verdict
+		Rubric       string `json:"rubric"`
+		Model        string `json:"model"`
+		Session      string `json:"session"`
+		JudgeSession string `json:"judge_session"`
+	}{v, r.Name, r.Model, session, judgeSession})
+	if err != nil {
+		return nil, err
+	}
+	return canon.Transform(nil, out)
+}
+
+// chat is the body of the nested call. The model gets the rubric and the
+// transcript, and nothing else.
+func chat(r *verdict.Rubric, transcript json.RawMessage) ([]byte, error) {
+	return json.Marshal(map[string]any{"model": r.Model, "temperature": 0, "messages": []map[string]string{
 		{"role": "system", "content": r.Instructions()}, {"role": "user", "content": string(transcript)}}})
+}
+
+// words is the text of a chat completion's first choice.
+func words(completion []byte) (string, error) {
+	var c struct {
+		Choices []struct {
+			Message struct {
+				Content string `json:"content"`
+			} `json:"message"`
+		} `json:"choices"`
+	}
+	if err := json.Unmarshal(completion, &c); err != nil || len(c.Choices) == 0 {
+		return "", errors.New("the judging model's answer holds no choice")
+	}
+	return c.Choices[0].Message.Content, nil
+}
+
+// ask proposes the nested chat call, with the authority of the judged call's
+// caller, and returns the text of the model's answer.
+func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *verdict.Rubric, transcript json.RawMessage) (string, error) {
+	raw, err := chat(r, transcript)
 	if err != nil {
 		return "", err
 	}
@@ -126,9 +165,9 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 		return "", err
 	}
 	args.Capture = llm.CapturePlain // a judgement needs the transcript that it is based on
-	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Executor: "llm-router", Actor: w.Event.Actor, Client: w.Event.Client,
+	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Executor: llm.Executor, Actor: w.Event.Actor, Client: w.Event.Client,
 		Session: contract.SessionID(w.Event.Tenant, w.Event.Actor, session), SessionName: session, Token: w.Call.Token,
-		OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: 60 * time.Second, Parent: w.Event}
+		OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: judgeTime, Parent: w.Event}
 	if err := llm.Request(ctx, s.env.Blobs, &req, args, raw, labels); err != nil {
 		return "", err
 	}
@@ -149,15 +188,5 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 	if err != nil {
 		return "", err
 	}
-	var c struct {
-		Choices []struct {
-			Message struct {
-				Content string `json:"content"`
-			} `json:"message"`
-		} `json:"choices"`
-	}
-	if err := json.Unmarshal(body, &c); err != nil || len(c.Choices) == 0 {
-		return "", errors.New("the judging model's answer holds no choice")
-	}
-	return c.Choices[0].Message.Content, nil
+	return words(body)
 }

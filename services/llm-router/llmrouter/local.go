@@ -9,6 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
 // local takes the answer of a provider that answers in this process. Guards apply
@@ -19,7 +20,7 @@ func (a *attempt) local(ctx context.Context) error {
 		return &provider.Failure{Code: fault.ModelNotFound, Status: http.StatusNotFound, Message: l.Missing}
 	}
 	if a.c.api.Parse == nil {
-		return a.unsupported()
+		return unsupported(a.cand.Provider, a.c.w.Call.Kind)
 	}
 	r, err := a.parsed(ctx)
 	if err != nil {
@@ -28,19 +29,20 @@ func (a *attempt) local(ctx context.Context) error {
 	a.ans.Store = true
 	a.ans.ID = l.ID(a.ans.ID)
 	a.ev.HTTPStatus = http.StatusOK
-	steps, err := a.guarded(l.Answer(a.ans.ID, r))
+	steps, err := a.c.guarded(l.Answer(a.ans.ID, r), a.seen)
 	if err != nil {
 		return err
 	}
 	return a.play(steps)
 }
 
-// guarded applies the guards of answers to events.
-func (a *attempt) guarded(steps []ir.Event) ([]ir.Event, error) {
-	if len(a.c.reply) == 0 {
+// guarded applies the guards of answers to the events of a whole answer, and counts
+// what they find in seen.
+func (c *call) guarded(steps []ir.Event, seen scan.Seen) ([]ir.Event, error) {
+	if len(c.reply) == 0 {
 		return steps, nil
 	}
-	f := filter{g: a.c.reply, seen: a.seen}
+	f := filter{g: c.reply, seen: seen}
 	var shown []ir.Event
 	for _, e := range steps {
 		more, blocked := f.step(e)
@@ -60,7 +62,7 @@ func (a *attempt) play(steps []ir.Event) error {
 	if a.c.args.Stream {
 		enc, media = a.ans.encoder(), typeStream
 	}
-	if err := out.claim(a, a.head(media)); err != nil {
+	if err := out.claim(a, headOf(&a.cand, media)); err != nil {
 		return err
 	}
 	var sum ir.Collect

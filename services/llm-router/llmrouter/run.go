@@ -26,9 +26,9 @@ const (
 	typeStream  = "text/event-stream"
 )
 
-// head begins an answer of the attempt's with a media type.
-func (a *attempt) head(media string) *llm.Head {
-	return &llm.Head{Status: http.StatusOK, Headers: map[string]string{headerType: media, headerModel: a.cand.ID()}}
+// headOf begins an answer of a candidate's with a media type.
+func headOf(c *route.Candidate, media string) *llm.Head {
+	return &llm.Head{Status: http.StatusOK, Headers: map[string]string{headerType: media, headerModel: c.ID()}}
 }
 
 // run makes the attempt: it chooses the API, writes the request, reserves what it
@@ -39,7 +39,7 @@ func (a *attempt) run(ctx context.Context) error {
 		return a.local(ctx)
 	}
 	if a.api = apiFor(a.up.Provider, a.c.api); a.api == nil {
-		return a.unsupported()
+		return unsupported(a.cand.Provider, a.c.w.Call.Kind)
 	}
 	if a.api == estimate {
 		return a.count()
@@ -98,7 +98,7 @@ func (a *attempt) send(ctx context.Context, key string, body []byte) (value stri
 	defer res.Close()
 	a.ev.HTTPStatus, a.ev.FirstByteMS, a.ev.ProviderRequestID = int64(res.Status), res.First.Milliseconds(), registry.RequestID(res.Headers)
 	c.s.latency.add(a.cand.ID(), res.First)
-	head := a.head(typeJSON)
+	head := headOf(&a.cand, typeJSON)
 	passHeaders(head.Headers, res.Headers)
 	if c.args.Stream {
 		return value, a.stream(ctx, res, head)
@@ -135,8 +135,9 @@ func (a *attempt) report(ctx context.Context, name, value string, err error) {
 	}
 }
 
-func (a *attempt) unsupported() error {
-	return &provider.Failure{Code: fault.Unsupported, Status: http.StatusBadRequest, Message: "provider " + a.cand.Provider + " does not offer " + a.c.w.Call.Kind}
+// unsupported is the failure of a kind of calls that a provider has no API for.
+func unsupported(provided, kind string) error {
+	return &provider.Failure{Code: fault.Unsupported, Status: http.StatusBadRequest, Message: "provider " + provided + " does not offer " + kind}
 }
 
 // count answers a request to count tokens by an estimate.
@@ -147,7 +148,7 @@ func (a *attempt) count() error {
 		return err
 	}
 	a.output, a.ev.Estimated = doc, true
-	return a.answerWith(a.head(typeJSON), doc)
+	return a.answerWith(headOf(&a.cand, typeJSON), doc)
 }
 
 // plain passes a plain answer to the caller.

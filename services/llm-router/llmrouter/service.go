@@ -30,7 +30,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// Config is the llm-router's configuration.
+// Config is the llm document: providers, routing, prices, guards, caching and
+// client tools. The zero value has the demo only. docs/reference/llm-document.md
+// is generated from it.
 type Config struct {
 	Providers []provider.Config `json:"providers"` // of language models; demo is always there
 	route.Table
@@ -54,14 +56,17 @@ func ReadConfig(doc []byte) (cfg Config, err error) {
 	return cfg, err
 }
 
-// Retry says how often a candidate is tried again before the next is.
+// Retry says how often a candidate is tried again before the next one is, and how
+// long is waited in between, in milliseconds.
 type Retry struct {
 	Attempts int   `json:"attempts,omitempty"` // in all; 0 = 2
 	BaseMS   int64 `json:"base_ms,omitempty"`  // of the full-jitter backoff; 0 = 200
 	MaxMS    int64 `json:"max_ms,omitempty"`   // longest wait, also where the provider asks for more; 0 = 5000
 }
 
-// Service implements run.Service.
+// Service implements run.Service. It executes calls of language models. Several
+// instances may run: each has its own keys, breakers and view, and no state that
+// another needs.
 type Service struct {
 	Config
 
@@ -90,7 +95,8 @@ func newUpstream(p *provider.Provider, b route.Break) *upstream {
 // registry holds the kinds of providers. Only their list knows them by name.
 var registry = providers.All
 
-// Declaration implements run.Service.
+// Declaration implements run.Service. The service takes work, reads cancellations
+// and its own attempts, and caches answers.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{bus.Control, attemptsReader}, Caches: true}
 }
@@ -123,7 +129,9 @@ var ownTools = []contract.Tool{
 
 const kindModels = llm.Models
 
-// Run implements run.Service.
+// Run implements run.Service. It checks the configuration, registers the tools,
+// publishes prices and accepted data, and executes calls until ctx ends. A
+// configuration that is wrong is an error that names the member.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if err := s.configure(); err != nil {

@@ -256,8 +256,8 @@ func whole(types []string, data []byte) ([]byte, bool) {
 var usageNull = []byte(`,"usage":null`)
 
 // edit takes out of a chunk what is there only because we asked for usage.
-func (a *attempt) edit(raw []byte, steps []ir.Event) []byte {
-	if !a.inject {
+func (s *stream) edit(raw []byte, steps []ir.Event) []byte {
+	if !s.inject {
 		return raw
 	}
 	if len(steps) > 0 && steps[len(steps)-1].Kind == ir.Used {

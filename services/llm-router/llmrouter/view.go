@@ -21,13 +21,15 @@ import (
 
 var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: bus.Filters(llm.Executor, events.AttemptFinishedName, events.ResponseCachedName, events.ResponseDeletedName)}
 
-// Usage is the view of attempts, also for replay.
+// Usage is the view of attempts, live and in replay. The zero value is empty. It
+// is safe for concurrent use.
 type Usage struct {
 	mu    sync.Mutex
 	state usage.State
 }
 
-// Apply folds one event in.
+// Apply folds one event in; events that are not the view's change nothing. An
+// error says that the event cannot be read.
 func (u *Usage) Apply(e *contract.Event) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -46,7 +48,8 @@ func (u *Usage) item(id string) usage.Answer {
 	return u.state.Item(id)
 }
 
-// Digest is the SHA-256 of the view's canonical form.
+// Digest is the SHA-256 of the view's canonical form, as "sha256:" and hexadecimal
+// digits. Views at one position have one digest.
 func (u *Usage) Digest() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -30,7 +30,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
 
-// Config is the session-runner's configuration.
+// Config is the session-runner's configuration. Without a folder of packs and
+// without Noop the service registers no tool.
 type Config struct {
 	PacksDir   string // folder of executables and their manifests; empty = none
 	StateDir   string // scratch space for sandboxes
@@ -40,7 +41,9 @@ type Config struct {
 	Limit      int    // calls at once; 0 = 16
 }
 
-// Service implements run.Service.
+// Service implements run.Service. It executes packs. Several instances may run;
+// one with other bytes under a pack's name refuses calls that were decided on the
+// first's.
 type Service struct {
 	Config
 
@@ -51,12 +54,14 @@ type Service struct {
 	broken  error // why no runner is available
 }
 
-// Declaration implements run.Service.
+// Declaration implements run.Service. The service takes work and reads
+// cancellations; it reads nothing else of the ledger.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.Control}}
 }
 
-// Run implements run.Service.
+// Run implements run.Service. Packs are read and sealed once, here; a pack that is
+// not right is left out and logged, and never runs in a laxer form.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.packs = env, map[string]pack.Pack{}
 	var err error

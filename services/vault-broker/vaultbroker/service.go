@@ -36,14 +36,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
-// Config is the vault-broker's configuration.
+// Config is the vault-broker's configuration: the folder of its files, and the
+// keys that open them. It must not be logged.
 type Config struct {
 	Dir      string // folder of the encrypted files
 	KEK      []byte // key-encryption key, 32 bytes
 	SealSeed []byte // X25519 private key whose public half is published
 }
 
-// Service implements run.Service.
+// Service implements run.Service. One instance holds the files. It hands values
+// out for decisions that it verified itself, and records that first.
 type Service struct {
 	Config
 
@@ -57,7 +59,8 @@ type Service struct {
 
 var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), AckWait: 5 * time.Second, MaxAckPending: 1024}
 
-// Declaration implements run.Service.
+// Declaration implements run.Service. The service takes work, and reads requests
+// for secrets and content keys and cancellations.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{bus.Control}}
 }
@@ -70,7 +73,8 @@ var putTool = contract.Tool{
 
 func tools() []contract.Tool { return append([]contract.Tool{putTool}, contentTools...) }
 
-// Run implements run.Service.
+// Run implements run.Service. It opens the stores before it is ready: without them
+// no request is served, and the error names the file.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	var err error

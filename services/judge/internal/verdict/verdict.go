@@ -19,7 +19,8 @@ type Rubric struct {
 	Criteria []Criterion `yaml:"criteria"`
 }
 
-// Criterion is one aspect that is scored.
+// Criterion is one thing that the judging model looks at in a transcript. The id
+// is for people; nothing here refers to it.
 type Criterion struct {
 	ID          string `yaml:"id"`
 	Description string `yaml:"description"`
@@ -58,7 +59,8 @@ func (r *Rubric) Instructions() string {
 	return b.String()
 }
 
-// Verdict is a judge's result. Score is meaningful only if Valid is true.
+// Verdict is the result of a judgement. Score, Justification and Citations have a
+// meaning only where Valid; else Invalid says why there is none.
 type Verdict struct {
 	Valid         bool     `json:"valid"`
 	Invalid       string   `json:"invalid_reason,omitempty"`

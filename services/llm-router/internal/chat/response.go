@@ -42,7 +42,8 @@ func usageOf(u ir.Usage) *usage {
 	return &usage{In: u.In, Out: u.Out, Total: u.In + u.Out, InMore: &inMore{u.Cached, u.CacheWrite}, OutMore: &outMore{u.Reasoning}}
 }
 
-// Usage reads the member of a response that says what was used.
+// Usage reads the member "usage" of a completion, of embeddings or of a chunk.
+// Known is false where it is missing or cannot be read.
 func Usage(member []byte) ir.Usage {
 	var u *usage
 	if json.Unmarshal(member, &u) != nil {
@@ -67,7 +68,9 @@ func finishOut(s string) string {
 	return s
 }
 
-// ParseResponse reads a completion.
+// ParseResponse reads a completion with all its choices. A finish reason that has
+// no meaning in the intermediate form stays as it is. A completion without a
+// choice is an error.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		ID      string `json:"id"`
@@ -99,7 +102,9 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 	return r, nil
 }
 
-// BuildResponse writes a completion; model is the name the caller used.
+// BuildResponse writes a completion. model is the name that the caller used, which
+// need not be the model that answered. Every choice has all members that clients
+// in strict languages require, null where empty.
 func BuildResponse(r *ir.Response, model string) ([]byte, error) {
 	choices := []ir.Obj{}
 	for i, a := range r.Choices {
@@ -138,17 +143,21 @@ type choice struct {
 	LogProbs json.RawMessage `json:"logprobs"`
 }
 
-// Decoder reads a stream of chunks.
+// Decoder reads a stream of chunks, of chat completions and of text completions.
+// The zero value is ready; a decoder reads one stream.
 type Decoder struct {
 	begun bool
 	calls map[[2]int]bool
 	done  bool
 }
 
-// Done reports whether the stream said that it is complete.
+// Done reports whether the stream said that it is complete, by the event [DONE]. A
+// finish reason alone does not end it: usage may follow.
 func (d *Decoder) Done() bool { return d.done }
 
-// Event reads one server-sent event.
+// Event reads one server-sent event, which may say several things at once: a chunk
+// holds pieces of several choices. Events have no names in this API. An error in
+// the stream is an *ir.Fault.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	if string(data) == "[DONE]" {
 		d.done = true
@@ -228,7 +237,8 @@ func (d *Decoder) called(out []ir.Event, ch *choice) []ir.Event {
 	return out
 }
 
-// Encoder writes a stream of chunks.
+// Encoder writes a stream of chunks. Its exported fields are set before the first
+// event; Begin may replace ID by the provider's.
 type Encoder struct {
 	ID      string
 	Model   string // as the caller named it
@@ -326,7 +336,8 @@ func spelled(ev *ir.Event) ir.Obj {
 	return nil
 }
 
-// Finish writes the end of a complete stream.
+// Finish writes the end of a complete stream: the usage, if the caller requested
+// it, and [DONE]. A stream without it is a stream that broke.
 func (e *Encoder) Finish() []byte {
 	var b []byte
 	if e.Usage {
@@ -335,7 +346,9 @@ func (e *Encoder) Finish() []byte {
 	return append(b, "data: [DONE]\n\n"...)
 }
 
-// ParseFault reads an error response.
+// ParseFault reads the body of an error response, or an error in a stream, which
+// has status 0. Some servers send a text instead of an object, or a number as
+// code; what cannot be read leaves its fields empty.
 func ParseFault(status int, body []byte) *ir.Fault {
 	var d struct {
 		Error json.RawMessage `json:"error"`

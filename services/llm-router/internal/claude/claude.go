@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Model is what one takes.
+// Model is what one model takes of the members that differ between generations.
+// Its zero value is a model that neither thinks nor samples.
 type Model struct {
 	Adaptive bool // thinks as much as an effort says
 	Budget   bool // thinks within a budget of tokens
@@ -21,8 +22,9 @@ type Model struct {
 // is no part of it.
 var generation = regexp.MustCompile(`claude-([a-z]+)-(\d{1,2})(?:[-.](\d{1,2}))?(?:\D|$)`)
 
-// Of tells by a model's name; false: it is no Claude. Names without a known
-// generation are taken for the newest.
+// Of is what a model takes, by its name with any provider's prefix and suffix. ok
+// is false where the name is no Claude's. A name without a known generation has
+// what the newest takes.
 func Of(name string) (Model, bool) {
 	_, rest, ok := strings.Cut(name, "claude-")
 	if !ok {
@@ -41,7 +43,8 @@ func Of(name string) (Model, bool) {
 	return Model{Adaptive: v >= 406, Budget: v < 505 && g[1] != "fable" && g[1] != "mythos", Sampling: v <= 406, xhigh: v >= 407}, true
 }
 
-// Effort is a reasoning effort as these models name it; empty: none.
+// Effort is a reasoning effort as these models name it: the nearest one that they
+// have; empty where the request has none or says "none".
 func (m Model) Effort(effort string) string {
 	switch effort {
 	case "minimal":

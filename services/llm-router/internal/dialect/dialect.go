@@ -19,7 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
-// Decoder reads one provider's stream. It is used by one goroutine.
+// Decoder reads one provider's stream into the intermediate form. It holds the
+// state of that stream and is used by one goroutine.
 type Decoder interface {
 	// Event reads one event and returns what it means. The slices that it is given
 	// are valid during the call only. An error that is an *ir.Fault is the
@@ -29,7 +30,8 @@ type Decoder interface {
 	Done() bool
 }
 
-// Encoder writes one caller's stream. It is used by one goroutine.
+// Encoder writes one caller's stream from the intermediate form. It holds the
+// state of that stream and is used by one goroutine.
 type Encoder interface {
 	// Encode returns the bytes of one event, which may be none.
 	Encode(*ir.Event) []byte
@@ -92,7 +94,8 @@ type API struct {
 	Final []string
 }
 
-// Embedding is how an API makes vectors of texts.
+// Embedding is how an API makes vectors of texts, for callers of another API of
+// embeddings. Tokens instead of texts cannot be translated.
 type Embedding struct {
 	// Build writes a request; dimensions 0 leaves their number to the model.
 	Build func(model string, texts []string, dimensions int64) ([]byte, error)
@@ -183,7 +186,8 @@ func (a *API) Fit(r *ir.Request) error {
 	return nil
 }
 
-// Request writes a request that Fit accepts.
+// Request writes a request that Fit accepts. It may remove members of the request
+// that have no meaning in this API.
 func (a *API) Request(r *ir.Request) ([]byte, error) {
 	if err := a.Fit(r); err != nil {
 		return nil, err
@@ -191,5 +195,6 @@ func (a *API) Request(r *ir.Request) ([]byte, error) {
 	return a.Build(r)
 }
 
-// To is a Path that depends on neither model nor streaming.
+// To is a Path that depends on neither the model nor streaming, for APIs whose
+// requests hold both in their bodies.
 func To(path string) func(string, bool) string { return func(string, bool) string { return path } }

@@ -15,7 +15,9 @@ var ErrFull = errors.New("too many requests wait for this provider")
 // maxWaiting bounds how many wait of one owner.
 const maxWaiting = 4096
 
-// Gate lets at most a number of holders in. Make one with New.
+// Gate lets at most a number of holders in at once and queues the others, one
+// queue per owner, served in turn. Make one with New. It is safe for concurrent
+// use.
 type Gate struct {
 	mu      sync.Mutex
 	free    int
@@ -23,10 +25,13 @@ type Gate struct {
 	turn    []string // owners that wait, whose turn is next in front
 }
 
-// New makes a gate for n at once.
+// New makes a gate for n holders at once. The queues of owners are unbounded
+// together and bounded each, at 4096.
 func New(n int) *Gate { return &Gate{free: n, waiting: map[string][]chan struct{}{}} }
 
-// Enter waits for a place; Leave gives it back.
+// Enter waits for a place. The errors are ctx's, and ErrFull where too many
+// requests of the owner wait already. After nil, Leave must follow; after an error
+// it must not.
 func (g *Gate) Enter(ctx context.Context, owner string) error {
 	g.mu.Lock()
 	if g.free > 0 {
@@ -76,7 +81,8 @@ func (g *Gate) drop(owner string) {
 	}
 }
 
-// Leave gives a place back.
+// Leave gives a place back, to the request that has waited longest of the owner
+// whose turn it is.
 func (g *Gate) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,7 +105,8 @@ func (g *Gate) next() {
 	close(ch)
 }
 
-// Waiting is how many wait.
+// Waiting is how many requests of all owners wait at the moment. It is for tests
+// and metrics: the number may be old on return.
 func (g *Gate) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -41,7 +41,8 @@ const (
 	Internal            = "internal"
 )
 
-// Retry says whether the same candidate is tried again, within retry.attempts.
+// Retry says whether the same candidate is tried again. The configuration bounds
+// how often, by retry.attempts, and how long is waited, by retry.max_ms.
 type Retry int
 
 const (
@@ -50,7 +51,8 @@ const (
 	IfUnverified       // only after status 401: the key may have been replaced in the vault meanwhile
 )
 
-// Next says whether the plan goes on to its next candidate.
+// Next says whether the plan goes on to its next candidate. It never does once a
+// caller has seen content, or the call has ended.
 type Next int
 
 const (
@@ -59,7 +61,8 @@ const (
 	StopBehind             // the failure before it is the call's; without one, Continue
 )
 
-// Key says what a failure means for the key that the attempt used.
+// Key says what a failure means for the key that the attempt used, and so for the
+// provider: each key has a breaker of its own.
 type Key int
 
 const (
@@ -88,7 +91,8 @@ type Edge struct {
 	Into int                   // what the statuses of Own become; 0: themselves
 }
 
-// Row is what one code means.
+// Row is what one code means, for all that is done after a failure. Rows are
+// values: nothing changes them while the program runs.
 type Row struct {
 	Code    string
 	Retry   Retry

@@ -39,7 +39,9 @@ const (
 	Paused    = "pause"
 )
 
-// Request is one request.
+// Request is one request in the intermediate form. A dialect fills in what its API
+// has; a zero value or nil means that the request does not say. It belongs to one
+// attempt, which may change it.
 type Request struct {
 	Model    string
 	Stream   bool
@@ -71,14 +73,17 @@ type Request struct {
 	Extra map[string]json.RawMessage
 }
 
-// Message is one turn, or the results of a turn's tool calls.
+// Message is one turn of a conversation, or the results of a turn's tool calls.
+// Consecutive messages may have one role: dialects join or split them as their API
+// requires.
 type Message struct {
 	Role  string
 	Name  string
 	Parts []Part
 }
 
-// Part is a piece of content.
+// Part is a piece of content. Type says which of the fields have a meaning; the
+// others are zero. Parts are in the order in which they were said.
 type Part struct {
 	Type  string
 	Text  string // text, refusal, thinking
@@ -97,7 +102,8 @@ type Part struct {
 	Cache     json.RawMessage // cache_control as Anthropic spells it
 }
 
-// Media is a file: by URL, by bytes, or by the provider's id.
+// Media is a file in one of three forms: by URL, by bytes in base64, or by an id
+// that a provider gave it and only that provider can read.
 type Media struct {
 	URL    string
 	Data   string // base64
@@ -107,7 +113,8 @@ type Media struct {
 	ID     string
 }
 
-// DataURL spells media as a URL.
+// DataURL is the media as a URL: its own, or a data URL (RFC 2397) where it has
+// bytes. An id has none.
 func (m *Media) DataURL() string {
 	if m.Data == "" {
 		return m.URL
@@ -115,7 +122,8 @@ func (m *Media) DataURL() string {
 	return "data:" + m.MIME + ";base64," + m.Data
 }
 
-// FromURL reads a URL; a data URL gives its bytes.
+// FromURL reads a URL. A data URL in base64 (RFC 2397) gives its bytes and media
+// type; any other stays a URL, which nothing here fetches.
 func FromURL(url string) *Media {
 	if rest, ok := strings.CutPrefix(url, "data:"); ok {
 		if head, data, ok := strings.Cut(rest, ","); ok {
@@ -127,7 +135,8 @@ func FromURL(url string) *Media {
 	return &Media{URL: url}
 }
 
-// ToolDef is a tool that is offered.
+// ToolDef is a tool that the model may call: a function with a schema, a custom
+// tool that takes text, or a provider's own tool, which no other provider can run.
 type ToolDef struct {
 	Name        string
 	Namespace   string
@@ -139,13 +148,15 @@ type ToolDef struct {
 	Hosted      json.RawMessage // a provider's own tool, as it was spelled
 }
 
-// Choice says whether and which tool the model must call.
+// Choice says whether and which tool the model must call. An API that cannot
+// express a mode gets the nearest one that it has.
 type Choice struct {
 	Mode string // auto, none, required, tool
 	Name string // of the tool, for mode tool
 }
 
-// Format asks for an answer of a form.
+// Format is the form that an answer must have: any JSON object, or one that
+// follows a schema. Plain text has no Format.
 type Format struct {
 	Type        string // json_object, json_schema
 	Name        string
@@ -154,7 +165,8 @@ type Format struct {
 	Strict      *bool
 }
 
-// Response is one answer.
+// Response is one whole answer in the intermediate form: what a provider sent at
+// once, or what Collect put together from a stream.
 type Response struct {
 	ID      string
 	Model   string
@@ -163,7 +175,8 @@ type Response struct {
 	Usage   Usage
 }
 
-// Answer is one of the answers that were asked for.
+// Answer is one of the answers to a request, which may be for several. Finish is
+// one of the finish reasons here, or a provider's own word.
 type Answer struct {
 	Parts    []Part
 	Finish   string
@@ -181,7 +194,8 @@ type Usage struct {
 	Known      bool  // the provider said so
 }
 
-// Merge takes over what u says.
+// Merge takes over the amounts that n has: streams report usage in several events,
+// each with some of them. A zero amount says nothing.
 func (u *Usage) Merge(n Usage) {
 	set := func(a *int64, b int64) {
 		if b > 0 {
@@ -207,7 +221,8 @@ const (
 	Used      = "used"       // Usage
 )
 
-// Event is one step of a stream.
+// Event is one step of a stream. Kind says which of the fields have a meaning; the
+// others are zero. The events of one choice are in order; choices may be mixed.
 type Event struct {
 	Kind     string
 	Choice   int
@@ -221,19 +236,22 @@ type Event struct {
 	LogProbs json.RawMessage
 }
 
-// Content tells an event that a caller can see from one that only frames.
+// Content reports whether a caller can see the event, unlike one that only frames
+// others. The first one claims the call's answer for its attempt.
 func (e *Event) Content() bool {
 	return e.Kind == Delta && e.Part.Text != "" || e.Kind == CallBegin || e.Kind == CallArgs
 }
 
-// Collect puts events together into the response they spell.
+// Collect puts the events of a stream together into the response that they amount
+// to. The zero value is ready. It is used by one goroutine.
 type Collect struct {
 	r     Response
 	calls map[[2]int]int              // choice and index to part
 	grows map[[2]int]*strings.Builder // by choice and part: its text or args
 }
 
-// Response is what the events spell so far.
+// Response is what the events came to so far. It is valid until the next Add, and
+// belongs to the Collect.
 func (c *Collect) Response() *Response {
 	for at, b := range c.grows {
 		if p := &c.r.Choices[at[0]].Parts[at[1]]; p.Type == ToolCall {
@@ -335,7 +353,9 @@ func (c *Collect) call(a *Answer, e *Event) {
 	a.Parts = append(a.Parts, p)
 }
 
-// Object is a tool call's arguments as a JSON object, whatever came.
+// Object is a tool call's arguments as a JSON object, for an API that takes
+// nothing else: {} where there are none, and a text that is no object as the
+// member input of one.
 func Object(args string) json.RawMessage {
 	if s := strings.TrimSpace(args); strings.HasPrefix(s, "{") && canon.CheckDepth([]byte(s)) == nil && json.Valid([]byte(s)) {
 		return json.RawMessage(s)
@@ -347,7 +367,8 @@ func Object(args string) json.RawMessage {
 	return b
 }
 
-// PlainText joins the text of parts.
+// PlainText joins the text and the refusals of parts, in order and without a
+// separator. Thinking and files are left out.
 func PlainText(parts []Part) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -361,7 +382,8 @@ func PlainText(parts []Part) string {
 // flatJoint stands between namespace and name where an API has no namespaces.
 const flatJoint = "__"
 
-// FlatName is a tool's name for an API without namespaces.
+// FlatName is a tool's name for an API without namespaces: both joined by two
+// underscores. Unflatten finds the tool again.
 func FlatName(namespace, name string) string {
 	if namespace == "" {
 		return name
@@ -396,5 +418,6 @@ type Fault struct {
 	RetryMS int64 // asked for in the body; 0 = not
 }
 
-// Error returns the message for the caller.
+// Error implements error. It returns the provider's message, from which keys are
+// not yet removed: it must not be logged or recorded as it is.
 func (f *Fault) Error() string { return f.Message }

@@ -11,7 +11,8 @@ import (
 // what the reader does not know.
 type Members map[string]json.RawMessage
 
-// Split reads an object.
+// Split reads a JSON object into its members. Their bytes are copies: the document
+// may change afterwards. Anything but an object is an error.
 func Split(doc []byte) (Members, error) {
 	var m Members
 	if err := json.Unmarshal(doc, &m); err != nil {
@@ -56,7 +57,8 @@ func article(value string) string {
 	return "a " + value
 }
 
-// TakeAll takes members by pairs of name and destination.
+// TakeAll takes members by pairs of name and destination, in order, and stops at
+// the first that does not fit. An odd argument at the end is ignored.
 func (m Members) TakeAll(pairs ...any) error {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if err := m.Take(pairs[i].(string), pairs[i+1]); err != nil {
@@ -102,5 +104,6 @@ func unsaid(v any) bool {
 	return false
 }
 
-// Bytes is the document's JSON.
+// Bytes is the document's JSON, its members sorted by name, so that one request is
+// always written in the same bytes.
 func (o Obj) Bytes() ([]byte, error) { return json.Marshal(o) }

@@ -16,7 +16,8 @@ type Turns struct {
 // queue is one call's events, or those between two calls.
 type queue struct{ events []Event }
 
-// Put takes the next event and returns those whose turn it is.
+// Put takes the next event and returns those whose turn it is, in order; none
+// where the event must wait. Only the first choice is put in order.
 func (t *Turns) Put(e Event) []Event {
 	switch {
 	case e.Choice != 0 || e.Kind == Begin || e.Kind == Used:
@@ -90,7 +91,8 @@ func (t *Turns) next() (out []Event) {
 	return out
 }
 
-// Rest returns everything that waits; there is nothing more to wait for.
+// Rest returns everything that waits, in the order in which calls began, for a
+// stream that has ended. The Turns is empty afterwards.
 func (t *Turns) Rest() (out []Event) {
 	for _, q := range t.waiting {
 		out = append(out, q.events...)

@@ -30,7 +30,8 @@ func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, e
 	return out, nil
 }
 
-// AppendEvent writes a server-sent event whose name is its document's type too.
+// AppendEvent appends a server-sent event to b whose name is also the member type
+// of its document, as two of the APIs have it. It changes o.
 func AppendEvent(b []byte, name string, o Obj) []byte {
 	o["type"] = name
 	doc, err := json.Marshal(o)

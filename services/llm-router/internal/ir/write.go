@@ -58,7 +58,8 @@ func (t *ToolDef) Parameters() json.RawMessage {
 // one.
 var NoParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 
-// ParametersOr is Parameters, or other where the request has none.
+// ParametersOr is Parameters, or other where the request has none, for an API that
+// refuses a function without a schema.
 func (t *ToolDef) ParametersOr(other json.RawMessage) json.RawMessage {
 	if p := t.Parameters(); len(p) > 0 {
 		return p
@@ -66,5 +67,6 @@ func (t *ToolDef) ParametersOr(other json.RawMessage) json.RawMessage {
 	return other
 }
 
-// Flat is the tool's name for an API without namespaces.
+// Flat is the tool's name for an API without namespaces, as FlatName makes it of
+// namespace and name.
 func (t *ToolDef) Flat() string { return FlatName(t.Namespace, t.Name) }

@@ -150,7 +150,8 @@ func Answers(t *testing.T, parse func([]byte) (*ir.Response, error), build func(
 	})
 }
 
-// Decoder reads a provider's stream, event by event.
+// Decoder reads a provider's stream, event by event. It is the part of
+// dialect.Decoder that the tests here need.
 type Decoder interface {
 	Event(name string, data []byte) ([]ir.Event, error)
 	Done() bool
@@ -291,7 +292,8 @@ func Events() []ir.Event {
 		{Kind: ir.End, Finish: ir.ToolCalls}, {Kind: ir.End, Choice: 1, Finish: ir.Stop}, {Kind: ir.Used, Usage: ir.Usage{Out: 9, Reasoning: 2, Known: true}}}
 }
 
-// Encoder writes a caller's stream.
+// Encoder writes a caller's stream. It is the same as dialect.Encoder, declared
+// here so that dialect can use this package.
 type Encoder interface {
 	Encode(*ir.Event) []byte
 	Finish() []byte

@@ -84,7 +84,8 @@ func finishOut(s, stopSeq string) string {
 	return s
 }
 
-// ParseResponse reads a message.
+// ParseResponse reads a message. Input tokens of the intermediate form include
+// those that a cache held, which this API counts apart.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		ID      string          `json:"id"`
@@ -104,7 +105,8 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 	return &ir.Response{ID: d.ID, Model: d.Model, Usage: d.Usage.ir(), Choices: []ir.Answer{{Parts: parts, Finish: finish(d.Stop), StopSeq: d.StopSeq}}}, nil
 }
 
-// BuildResponse writes a message; model is the name the caller used.
+// BuildResponse writes a message. model is the name that the caller used. This API
+// has one answer: those beside the first are left out.
 func BuildResponse(r *ir.Response, model string) ([]byte, error) {
 	var a ir.Answer
 	if len(r.Choices) > 0 {
@@ -166,14 +168,16 @@ type event struct {
 	} `json:"usage"`
 }
 
-// Decoder reads a stream of events.
+// Decoder reads a stream of events. The zero value is ready; a decoder reads one
+// stream and adds up its usage.
 type Decoder struct {
 	calls map[int]int // block to tool call
 	used  usage
 	done  bool
 }
 
-// Done reports whether the stream said that it is complete.
+// Done reports whether the stream said that it is complete, by the event
+// message_stop. A stop reason alone does not end it.
 func (d *Decoder) Done() bool { return d.done }
 
 // Event reads one server-sent event. Its type stands in the data, too, so that
@@ -279,7 +283,9 @@ func (d *Decoder) end(e *event) (out []ir.Event) {
 	return append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
 }
 
-// Encoder writes a stream of events.
+// Encoder writes a stream of events. ID and Model are set before the first event.
+// message_start is held until there is something to show, since the usage of the
+// prompt is in it.
 type Encoder struct {
 	ID    string
 	Model string // as the caller named it
@@ -369,7 +375,8 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 	return b
 }
 
-// Finish writes the end of a complete stream.
+// Finish writes the end of a complete stream: the end of the open block, the stop
+// reason with the usage, and message_stop.
 func (e *Encoder) Finish() []byte {
 	b := e.stop(e.start(nil))
 	d := ir.Obj{"stop_reason": finishOut(e.finish, e.stopSeq), "stop_sequence": nil}
@@ -382,7 +389,8 @@ func (e *Encoder) Finish() []byte {
 var status = map[string]int{"invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403, "not_found_error": 404,
 	"request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
 
-// ParseFault reads an error response, or an error in a stream.
+// ParseFault reads the body of an error response, or an error in a stream. The
+// latter has status 0 and gets the status that its type stands for.
 func ParseFault(code int, body []byte) *ir.Fault {
 	var d struct {
 		Error struct {

@@ -41,7 +41,8 @@ func (a *Answer) Next() (sse.Event, error) {
 // may follow.
 var ErrDeep = fmt.Errorf("it sent JSON nesting deeper than %d", canon.MaxDepth)
 
-// Close ends the request, also in the middle of its answer.
+// Close ends the request, also in the middle of its answer, and frees its
+// connection. It may be called more than once.
 func (a *Answer) Close() {
 	a.idle.stop()
 	if a.body != nil {
@@ -155,4 +156,6 @@ type closer struct {
 	cancel context.CancelCauseFunc
 }
 
+// Close cancels the request's context before it closes the body, so that a
+// provider that still sends is cut off.
 func (c closer) Close() error { c.cancel(nil); return c.Closer.Close() }

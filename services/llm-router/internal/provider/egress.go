@@ -31,7 +31,8 @@ var (
 	errEnded  = errors.New("the attempt is over")
 )
 
-// End stops the sending and returns how many bytes were sent.
+// End stops the sending and returns how many bytes were sent. A transport that
+// still reads a body gets an error from then on.
 func (e *Egress) End() int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -70,6 +71,8 @@ type counted struct {
 	rest *bytes.Reader
 }
 
+// Read implements io.Reader. The bytes of the head count with the first that are
+// read; after End nothing is read.
 func (c *counted) Read(p []byte) (int, error) {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
@@ -82,6 +85,8 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close implements io.Closer. There is nothing to close: the body is in memory and
+// may be read again.
 func (*counted) Close() error { return nil }
 
 // headSize is the size of a request up to its body, as net/http writes it for

@@ -34,10 +34,12 @@ type Failure struct {
 // provider and no key.
 func (f *Failure) Error() string { return f.Message }
 
-// Row is what the failure means.
+// Row is what the failure means: whether and where the call goes on, and what the
+// caller, the key and the bill get of it.
 func (f *Failure) Row() *fault.Row { return fault.Of(f.Code) }
 
-// Free reports whether the provider bills nothing for the attempt.
+// Free reports whether the provider bills nothing for the attempt, by the row of
+// its code and whether the request was taken up.
 func (f *Failure) Free() bool { return f.Row().Free(f.Taken) }
 
 func (p *Provider) fail(code, what string) *Failure {

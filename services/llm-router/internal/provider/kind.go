@@ -65,7 +65,9 @@ type Local struct {
 	Answer  func(id string, r *ir.Request) []ir.Event
 }
 
-// Registry is the kinds of providers, in the order of their list.
+// Registry is the kinds of providers, in the order of their list, and the APIs
+// that they offer. It does not change after NewRegistry and is safe for concurrent
+// use.
 type Registry struct {
 	kinds  []Kind
 	apis   []*dialect.API // each once
@@ -106,7 +108,8 @@ func NewRegistry(kinds ...Kind) *Registry {
 	return r
 }
 
-// API finds an API by its name; nil: there is none.
+// API finds an API by its name, of whatever kind of provider: a configuration may
+// give any of them to any. nil: there is none.
 func (r *Registry) API(name string) *dialect.API {
 	for _, a := range r.apis {
 		if a.Name == name {
@@ -144,7 +147,8 @@ func (r *Registry) kind(name string) (*Kind, error) {
 	return nil, fmt.Errorf("kind: %q: want %s", name, strings.Join(names, ""))
 }
 
-// Locals returns the providers that answer in this process.
+// Locals returns the providers that answer in this process. They are always there,
+// under the name of their kind, which no configured provider can have.
 func (r *Registry) Locals() []*Provider {
 	var out []*Provider
 	for i := range r.kinds {
@@ -178,13 +182,15 @@ func (r *Registry) RequestID(h http.Header) string {
 	return ""
 }
 
-// Bearer authorizes a request by a bearer token (RFC 6750).
+// Bearer authorizes a request by a bearer token (RFC 6750): what a Kind without
+// Authorize does. It never fails.
 func Bearer(_ context.Context, req *http.Request, _ *Config, key string, _ []byte) error {
 	req.Header.Set("Authorization", "Bearer "+key)
 	return nil
 }
 
-// KeyIn authorizes a request by a header field that holds the key.
+// KeyIn makes an Authorize that puts the key into a header field. It replaces a
+// field of that name in the configuration, and never fails.
 func KeyIn(header string) func(context.Context, *http.Request, *Config, string, []byte) error {
 	return func(_ context.Context, req *http.Request, _ *Config, key string, _ []byte) error {
 		req.Header.Set(header, key)

@@ -18,7 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
 )
 
-// Config is one provider.
+// Config is one provider as the llm document has it. It holds no key: those are in
+// the vault, under the names in Secrets.
 type Config struct {
 	Name       string            `json:"name"`                    // first part of "provider/model"
 	Kind       string            `json:"kind,omitempty"`          // one of the [kinds of providers](#kinds-of-providers); empty = compatible, any server with OpenAI's API
@@ -35,8 +36,8 @@ type Config struct {
 	Accepts    []string          `json:"accepts,omitempty"`       // labels of data that may be sent to it: user_file, secret, or * for all; empty = none
 }
 
-// Provider is one provider of the configuration. Its methods may be called
-// concurrently.
+// Provider is one provider of the configuration, completed and checked by New. It
+// does not change; its methods may be called concurrently.
 type Provider struct {
 	Config
 	kind     Kind
@@ -104,7 +105,8 @@ func checkBase(base string) error {
 // Local is how the provider answers in this process; nil: it is sent requests.
 func (p *Provider) Local() *Local { return p.kind.Local }
 
-// TraceName is gen_ai.provider.name of OpenTelemetry's conventions.
+// TraceName is gen_ai.provider.name of OpenTelemetry's conventions: the kind's
+// name there, or the configured name where the kind has none.
 func (p *Provider) TraceName() string {
 	if p.kind.Trace == "" {
 		return p.Name
@@ -147,7 +149,8 @@ func (p *Provider) first(is func(*dialect.API) bool) *dialect.API {
 	return nil
 }
 
-// Call is one request.
+// Call is one request to a provider. Body is what is sent, byte for byte; it must
+// not change until the answer is closed, since a transport may send it again.
 type Call struct {
 	API    *dialect.API
 	Model  string

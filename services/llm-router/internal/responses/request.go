@@ -55,7 +55,9 @@ type tool struct {
 	Tools       []json.RawMessage `json:"tools"`
 }
 
-// ParseRequest reads a request.
+// ParseRequest reads a request. Instructions become the first message. Errors
+// begin with the path of the member that is wrong; members that the dialect does
+// not know are in Extra.
 func ParseRequest(body []byte) (*ir.Request, error) {
 	m, err := ir.Split(body)
 	if err != nil {
@@ -274,7 +276,8 @@ func parsePart(c *content) (ir.Part, error) {
 	return p, nil
 }
 
-// BuildRequest writes a request; nothing is stored at the provider.
+// BuildRequest writes a request with store false: nothing is stored at the
+// provider, since the ledger holds the conversation.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	o["model"], o["store"] = r.Model, false

@@ -58,7 +58,8 @@ type response struct {
 	} `json:"error"`
 }
 
-// ParseResponse reads a response.
+// ParseResponse reads a response. The status failed is an error of type *ir.Fault.
+// Items that only a provider's own tools make are left out.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d response
 	if err := json.Unmarshal(body, &d); err != nil {
@@ -118,7 +119,8 @@ func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 	return nil, nil // a provider's own tool at work: nothing that another API could show
 }
 
-// Frame is what a response repeats of its request.
+// Frame is what a response repeats of its request, and what it says about itself.
+// Request may be nil: then tools have no namespaces.
 type Frame struct {
 	ID       string
 	Model    string // as the caller named it
@@ -157,7 +159,8 @@ func (f *Frame) doc(status string, output []ir.Obj, u any, incomplete any) ir.Ob
 	return o
 }
 
-// BuildResponse writes a response.
+// BuildResponse writes a response. Text and refusals that follow one another are
+// parts of one message; ids of items follow from the response's.
 func BuildResponse(r *ir.Response, f *Frame) ([]byte, error) {
 	var a ir.Answer
 	if len(r.Choices) > 0 {
@@ -231,14 +234,16 @@ func customInput(args string) string {
 	return args
 }
 
-// Decoder reads a stream of events. The zero value is ready.
+// Decoder reads a stream of events. The zero value is ready; a decoder reads one
+// stream and keeps which calls had deltas.
 type Decoder struct {
 	calls map[int]int // output index to tool call
 	done  bool
 	delta map[int]bool // calls whose arguments came in deltas
 }
 
-// Done reports whether the stream said that it is complete.
+// Done reports whether the stream said that it is complete: with the event that
+// holds the whole response, also of one that failed.
 func (d *Decoder) Done() bool { return d.done }
 
 // event is an event of a stream with the members that matter here.
@@ -351,7 +356,8 @@ func (d *Decoder) completed(e *event) ([]ir.Event, error) {
 	return []ir.Event{{Kind: ir.End, Finish: end}, {Kind: ir.Used, Usage: r.Usage.ir()}}, nil
 }
 
-// Encoder writes a stream of events.
+// Encoder writes a stream of events, numbered, with items opened and closed as
+// this API requires. The frame is set before the first event.
 type Encoder struct {
 	Frame
 
@@ -543,7 +549,8 @@ func (e *Encoder) idAfterClose(prefix string) string {
 	return e.itemID(prefix, n)
 }
 
-// Finish writes the end of a complete stream.
+// Finish writes the end of a complete stream: the end of the open item, and an
+// event with the whole response.
 func (e *Encoder) Finish() []byte {
 	b := e.close(e.start(nil))
 	status, incomplete := ending(e.finish)

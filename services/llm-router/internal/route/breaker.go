@@ -2,7 +2,8 @@ package route
 
 import "time"
 
-// Break says when a breaker opens, and for how long.
+// Break says when a breaker opens, and for how long. The zero value means five
+// failures in a row, and ten seconds.
 type Break struct {
 	Failures int   `json:"failures,omitempty"` // in a row; 0 = 5
 	OpenMS   int64 `json:"open_ms,omitempty"`  // 0 = 10000
@@ -30,7 +31,8 @@ func (b *Breaker) Allow(now time.Time) bool {
 	return true
 }
 
-// Open is until when callers are kept away; zero: they are not.
+// Open is until when callers are kept away at the given time. The zero time: they
+// are not, or one of them may try.
 func (b *Breaker) Open(now time.Time) time.Time {
 	if b.until.IsZero() || !now.Before(b.until) {
 		return time.Time{}
@@ -38,14 +40,16 @@ func (b *Breaker) Open(now time.Time) time.Time {
 	return b.until
 }
 
-// Success closes it.
+// Success closes the breaker, whatever its state was, and forgets the failures
+// before it.
 func (b *Breaker) Success() { *b = Breaker{Break: b.Break} }
 
 // Undecided says that an attempt ended without telling anything about the
 // provider, as when the caller left.
 func (b *Breaker) Undecided() { b.probe = false }
 
-// Failure counts one.
+// Failure counts a failure, and opens the breaker at the configured number in a
+// row, from the given time on.
 func (b *Breaker) Failure(now time.Time) {
 	b.probe = false
 	failures, open := b.Failures, time.Duration(b.OpenMS)*time.Millisecond

@@ -21,14 +21,16 @@ const (
 	Error     = "error"
 )
 
-// Rule says what to try where a model fails.
+// Rule says which models are tried after a model that failed, and after which
+// failures. A rule applies until the first content of an answer.
 type Rule struct {
 	Primary   string   `json:"primary"`            // as asked for: provider/model, alias or virtual model
 	Fallbacks []string `json:"fallbacks"`          // in order
 	Triggers  []string `json:"triggers,omitempty"` // rate_limit, timeout, error; empty = any
 }
 
-// Virtual is a model that stands for others.
+// Virtual is a model that stands for others. A strategy chooses the one to try
+// first; the others that fit are tried after it.
 type Virtual struct {
 	Name     string   `json:"name"`               // without a slash
 	Strategy string   `json:"strategy,omitempty"` // order (default), weighted, cost, latency
@@ -36,7 +38,8 @@ type Virtual struct {
 	Targets  []Target `json:"targets"`
 }
 
-// Target is one of the models a virtual one stands for.
+// Target is one of the models that a virtual one stands for, with its share of the
+// requests and the tags that lead to it.
 type Target struct {
 	Model  string   `json:"model"`            // provider/model
 	Weight int64    `json:"weight,omitempty"` // of strategy weighted; 0 = 1
@@ -55,18 +58,21 @@ type Price struct {
 	Image      int64  `json:"image_tokens,omitempty"` // most tokens of one image; 0 = 49152
 }
 
-// Limits are what the model can take and give.
+// Limits are the most that the model takes and gives, in tokens. 0 is not known,
+// and means the default of llm.Limits.
 func (p *Price) Limits() llm.Limits {
 	return llm.Limits{Context: p.Context, Image: p.Image, Output: p.MaxOutput}
 }
 
-// Prices is the price table.
+// Prices is the price table. Its version is recorded with every attempt that it
+// priced, so that a cost can be checked later.
 type Prices struct {
 	Version string  `json:"version,omitempty"` // named by every attempt that it priced
 	Models  []Price `json:"models,omitempty"`
 }
 
-// Table is the routing configuration.
+// Table is the routing configuration, as the llm document has it. Check must
+// accept it before any other method is used; it does not change then.
 type Table struct {
 	Aliases   map[string]string `json:"aliases,omitempty"`   // name without a slash to provider/model, or to a virtual model
 	Virtual   []Virtual         `json:"virtual,omitempty"`   // models that stand for others; those not chosen are tried behind the one that is
@@ -180,17 +186,20 @@ func (t *Table) virtual(name string) *Virtual {
 	return nil
 }
 
-// Candidate is a place to try.
+// Candidate is a provider and a model to try, and why. It is tried only if the
+// failure before it has one of its triggers.
 type Candidate struct {
 	Provider, Model string
 	Rule            string   // "fallback:<primary>" or "virtual:<name>", where it is not the first
 	Triggers        []string // how the one before must have failed; empty = any
 }
 
-// ID is provider/model.
+// ID is provider/model, the name under which prices, latencies and data labels of
+// the candidate are found.
 func (c *Candidate) ID() string { return c.Provider + "/" + c.Model }
 
-// Query is what a plan may depend on.
+// Query is what a plan may depend on beside the model's name. Chance and Latency
+// come from the caller, so that a plan is a function of values.
 type Query struct {
 	Session string
 	Tags    []string
@@ -399,7 +408,8 @@ func (t *Table) Reach(want string) (ids []string) {
 	return ids
 }
 
-// Limits are those that the price table names for provider/model.
+// Limits are those that the price table has for provider/model; the zero value
+// where it has no such entry.
 func (t *Table) Limits(id string) llm.Limits {
 	if p := t.price(id); p != nil {
 		return p.Limits()
@@ -417,7 +427,8 @@ func (t *Table) Worst(id string, in, out int64) (micros int64, ok bool) {
 	return (in*max(p.Input, p.CacheWrite, p.Cached) + out*p.Output + 999_999) / 1_000_000, true
 }
 
-// Names lists the names beside provider/model.
+// Names lists the names that requests may use beside provider/model: aliases and
+// virtual models, sorted.
 func (t *Table) Names() []string {
 	var out []string
 	for a := range t.Aliases {

@@ -19,7 +19,8 @@ const (
 
 var actions = []string{"", Flag, Redact, Block}
 
-// Guard says what to do with each class.
+// Guard says what to do with each class of findings: the strictest action that the
+// configuration and policy demand. A class without one is left alone.
 type Guard map[string]string
 
 // Add makes the guard at least as strict: for a class, a group of classes, or
@@ -43,10 +44,12 @@ func (g Guard) Add(what, action string) error {
 	return nil
 }
 
-// Seen counts findings by class.
+// Seen counts findings by class. Only counts are recorded: what was found never
+// leaves the text that it was found in.
 type Seen map[string]int
 
-// List spells what was seen, sorted, each behind a prefix.
+// List writes what was seen as class:count, sorted, each after a prefix that says
+// where: the form of the ledger.
 func (s Seen) List(prefix string) []string {
 	var out []string
 	for c, n := range s {
@@ -130,7 +133,8 @@ type Stream struct {
 	held []byte
 }
 
-// Next takes a piece and returns what can be shown.
+// Next takes a piece and returns the text that can be shown, which may be none of
+// it or more than it. blocked names a class that ends the call.
 func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked string) {
 	s.held = append(s.held, piece...)
 	n := safe(s.held)
@@ -143,7 +147,8 @@ func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked str
 	return out, b
 }
 
-// End returns what is still held.
+// End returns what is still held, guarded, for a text that has ended. The stream
+// is ready for another text then.
 func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
 	t, b := g.Text(s.held, seen)
 	s.held = nil

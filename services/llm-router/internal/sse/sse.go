@@ -14,21 +14,24 @@ const MaxEvent = 16 << 20
 // ErrTooLarge is returned for an event above MaxEvent.
 var ErrTooLarge = errors.New("an event of the stream is larger than 16 MiB")
 
-// Event is one event. Its slices are valid until the next read.
+// Event is one event with its bytes, so that it can be passed on as it came. Its
+// slices are valid until the next read.
 type Event struct {
 	Name string
 	Data []byte // lines of data joined by newlines
 	Raw  []byte // all bytes of the event with the blank line behind it
 }
 
-// Reader reads events.
+// Reader reads the events of one stream. It is used by one goroutine. Comments and
+// fields without meaning here are kept in Raw only.
 type Reader struct {
 	r    *bufio.Reader
 	raw  []byte
 	data []byte
 }
 
-// NewReader reads from r.
+// NewReader reads from r in blocks of 4 KiB, so that an event is returned as soon
+// as its last byte has come.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
 // Next returns the next event that has data. io.EOF: the stream ended between

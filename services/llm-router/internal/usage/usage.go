@@ -17,7 +17,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
-// State is the fold. The zero value is empty.
+// State is the fold of attempts and deletions. The zero value is empty. It is not
+// safe for concurrent use. Old minutes are put together, so that it grows by what
+// is new.
 type State struct {
 	cells  map[string]map[cell]*sum // by the minute they begin with
 	newest string                   // hour of the newest attempt
@@ -248,7 +250,8 @@ func itemKey(id string) string { return "item " + id }
 // Item finds the response that an item is in; the zero Answer: there is none.
 func (s *State) Item(id string) Answer { return s.ids[itemKey(id)] }
 
-// Answer finds an answer by its id; the zero Answer: there is none.
+// Answer finds the call of a stored response by the response's id. The zero
+// Answer: there is none, or it was too long ago.
 func (s *State) Answer(id string) Answer { return s.ids[id] }
 
 func (h hist) quantiles() events.Quantiles {
@@ -330,7 +333,8 @@ func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 // each.
 var Dimensions = []string{"actor", "day", "key", "model", "provider", "tag"}
 
-// Spend in [from, to), split by dimensions.
+// Spend is what was used and what it cost in [from, to), split by dimensions;
+// without any, one row. An unknown dimension is an error that lists them.
 func (s *State) Spend(from, to time.Time, by []string) ([]events.Spend, error) {
 	for _, d := range by {
 		if !slices.Contains(Dimensions, d) {
@@ -371,7 +375,8 @@ func (s *State) Spend(from, to time.Time, by []string) ([]events.Spend, error) {
 	return out, nil
 }
 
-// Dump is the state's canonical form: sorted JSON lines.
+// Dump is the state's canonical form, sorted JSON lines: equal states have equal
+// bytes. Replay compares it with the live view's.
 func (s *State) Dump() []byte {
 	var lines []string
 	for k, c := range s.within(time.Time{}, time.Time{}) {

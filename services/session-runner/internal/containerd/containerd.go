@@ -61,13 +61,16 @@ func Open(ctx context.Context, socket, ns, fifoDir string) (*Runner, error) {
 	return r, nil
 }
 
-// Close closes the connection; containers are removed by the next Open.
+// Close ends the connection to containerd. Runs must have ended before: their
+// containers are removed over it.
 func (r *Runner) Close() error { return r.client.Close() }
 
-// Tier implements sandbox.Runner.
+// Tier implements sandbox.Runner. A run of this tier has a container of its own,
+// with a kernel filter and cgroup limits.
 func (*Runner) Tier() string { return "container" }
 
-// OwnUID implements sandbox.Runner.
+// OwnUID implements sandbox.Runner. Runs share a user id where the folder for
+// their locks cannot be made.
 func (r *Runner) OwnUID() bool { return r.uids != nil }
 
 func (r *Runner) ctx(ctx context.Context) context.Context {
@@ -115,31 +118,63 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	if err != nil {
 		return sandbox.Outcome{}, fmt.Errorf("image: %w", err)
 	}
-	uid, uidFact := sandbox.SharedUID, "uid:shared"
-	if r.uids != nil {
-		own, release, err := r.uids.Take()
-		if err != nil {
-			return sandbox.Outcome{}, fmt.Errorf("user id: %w", err)
-		}
-		defer release()
-		uid, uidFact = own, "uid:per_run"
+	uid, fact, release, err := r.user()
+	if err != nil {
+		return sandbox.Outcome{}, err
 	}
+	defer release()
+	c, remove, err := r.create(rpc, s, img, uid)
+	if err != nil {
+		return sandbox.Outcome{}, err
+	}
+	defer remove()
+	out, err := r.execute(ctx, c, s)
+	out.Attest = contract.Attestation{Tier: r.Tier(), ImageDigest: s.Program.Digest, Limits: s.Limits,
+		Enforced: append([]string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", fact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}, img.facts...)}
+	return out, err
+}
+
+// user is the user id of a run, as the attestation says it, and what gives it back.
+func (r *Runner) user() (uid int, fact string, release func(), err error) {
+	if r.uids == nil {
+		return sandbox.SharedUID, "uid:shared", func() {}, nil
+	}
+	if uid, release, err = r.uids.Take(); err != nil {
+		return 0, "", nil, fmt.Errorf("user id: %w", err)
+	}
+	return uid, "uid:per_run", release, nil
+}
+
+// create makes a container over a view of the program's snapshot, and what removes
+// both.
+func (r *Runner) create(rpc context.Context, s sandbox.Spec, img *image, uid int) (containerd.Container, func(), error) {
 	sn := r.client.SnapshotService(snapshotter)
 	if _, err := sn.View(rpc, s.ID, img.snapshot, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})); err != nil {
-		return sandbox.Outcome{}, fmt.Errorf("snapshot: %w", err)
+		return nil, nil, fmt.Errorf("snapshot: %w", err)
 	}
-	defer func() { _ = sn.Remove(rpc, s.ID) }()
 	c, err := r.client.NewContainer(rpc, s.ID, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(s.ID),
 		containerd.WithNewSpec(r.spec(s, uint32(uid))...))
 	if err != nil {
-		return sandbox.Outcome{}, fmt.Errorf("container: %w", err)
+		_ = sn.Remove(rpc, s.ID)
+		return nil, nil, fmt.Errorf("container: %w", err)
 	}
-	defer func() { _ = c.Delete(rpc) }()
+	return c, func() {
+		_ = c.Delete(rpc)
+		_ = sn.Remove(rpc, s.ID)
+	}, nil
+}
+
+// drainTime is how long output is waited for after the program has ended.
+const drainTime = 2 * time.Second
+
+// execute runs the container's program to its end and destroys its task.
+func (r *Runner) execute(ctx context.Context, c containerd.Container, s sandbox.Spec) (out sandbox.Outcome, err error) {
+	rpc := r.ctx(ctx)
 	stdout, stderr := &sandbox.Capped{Max: s.Limits.OutputBytes}, &sandbox.Capped{Max: sandbox.StderrMax}
 	stdin := &closing{r: bytes.NewReader(s.Stdin), eof: make(chan struct{})}
 	task, err := c.NewTask(rpc, cio.NewCreator(cio.WithStreams(stdin, stdout, stderr), cio.WithFIFODir(r.fifoDir)))
 	if err != nil {
-		return sandbox.Outcome{}, fmt.Errorf("task: %w", err)
+		return out, fmt.Errorf("task: %w", err)
 	}
 	destroyed := false
 	defer func() {
@@ -149,44 +184,49 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	}()
 	exited, err := task.Wait(rpc)
 	if err != nil {
-		return sandbox.Outcome{}, fmt.Errorf("wait: %w", err)
+		return out, fmt.Errorf("wait: %w", err)
 	}
 	if err := task.Start(rpc); err != nil {
-		return sandbox.Outcome{}, fmt.Errorf("start: %w", err)
+		return out, fmt.Errorf("start: %w", err)
 	}
 	go func() {
 		<-stdin.eof
 		_ = task.CloseIO(rpc, containerd.WithStdinCloser)
 	}()
-	out := sandbox.Outcome{}
-	wall := time.NewTimer(time.Duration(s.Limits.WallMS) * time.Millisecond)
-	defer wall.Stop()
-	var status containerd.ExitStatus
-	select {
-	case status = <-exited:
-	case <-wall.C:
-		out.TimedOut = true
-		_ = task.Kill(rpc, 9, containerd.WithKillAll)
-		status = <-exited
-	case <-ctx.Done():
-		_ = task.Kill(rpc, 9, containerd.WithKillAll)
-		status = <-exited
-	}
+	status, timedOut := await(ctx, exited, time.Duration(s.Limits.WallMS)*time.Millisecond, func() { _ = task.Kill(rpc, 9, containerd.WithKillAll) })
 	drained := make(chan struct{})
 	go func() { task.IO().Wait(); close(drained) }()
 	select {
 	case <-drained:
-	case <-time.After(2 * time.Second):
+	case <-time.After(drainTime):
 	}
-	usage := r.usage(rpc, task)
+	out.Usage = r.usage(rpc, task)
 	destroyed = true
-	_, derr := task.Delete(rpc, containerd.WithProcessKill)
+	_, err = task.Delete(rpc, containerd.WithProcessKill)
+	out.TimedOut = timedOut
 	out.Exit, out.Stdout, out.Stderr, out.Overflow = int(status.ExitCode()), stdout.Buf, stderr.Buf, stdout.Over
-	out.OOM = out.Exit == 137 && !out.TimedOut && ctx.Err() == nil
-	out.Usage = usage
-	out.Attest = contract.Attestation{Tier: "container", ImageDigest: s.Program.Digest, Limits: s.Limits,
-		Enforced: append([]string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}, img.facts...)}
-	return out, derr
+	out.OOM = out.Exit == killed && !timedOut && ctx.Err() == nil
+	return out, err
+}
+
+// killed is the exit code of a program that SIGKILL ended: its own limit, where
+// nothing else did.
+const killed = 128 + 9
+
+// await waits for the end of the program, which kill brings about when its time is
+// over or ctx is done.
+func await[T any](ctx context.Context, exited <-chan T, most time.Duration, kill func()) (status T, timedOut bool) {
+	wall := time.NewTimer(most)
+	defer wall.Stop()
+	select {
+	case status = <-exited:
+		return status, false
+	case <-wall.C:
+		timedOut = true
+	case <-ctx.Done():
+	}
+	kill()
+	return <-exited, timedOut
 }
 
 // closing is a reader that reports its end, because containerd keeps the program's
@@ -197,7 +237,8 @@ type closing struct {
 	eof  chan struct{}
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. The first error, which is the end of the input,
+// closes eof; the pack sees the end then.
 func (c *closing) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	if err != nil {

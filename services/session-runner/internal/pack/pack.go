@@ -4,6 +4,7 @@
 package pack
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -19,7 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// Pack is one executable with its manifest.
+// Pack is one executable with its manifest, read and checked once. The executable
+// is held in sealed memory, so that what runs is what was registered.
 type Pack struct {
 	Path    string           // path of the executable, which is not opened again
 	Program *program.Program // the sealed executable
@@ -64,6 +66,7 @@ const (
 	DefaultTimeoutS       = 60
 	DefaultMaxOutputBytes = 16 << 20
 	defaultMemoryMiB      = 256
+	defaultCPUMillis      = 1000 // of a second: one core
 	defaultPids           = 64
 )
 
@@ -112,7 +115,8 @@ func isManifest(name string) bool {
 	return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(name, s) })
 }
 
-// Name returns the pack's name for an executable's file name.
+// Name derives the pack's name from its file name: cmd. and its letters, digits
+// and hyphens in lower case. Empty: no name can be made of it.
 func Name(file string) string {
 	base := strings.TrimSuffix(file, filepath.Ext(file))
 	clean := strings.Map(func(r rune) rune {
@@ -173,12 +177,25 @@ func load(dir, file string) (Pack, error) {
 	return p, nil
 }
 
+// readManifest reads and checks the one manifest of an executable, whose stem is
+// the file's name or the pack's. Without a manifest all is as by default.
 func readManifest(dir, file, clean string) (*manifest, error) {
-	m := &manifest{}
 	base := strings.TrimSuffix(file, filepath.Ext(file))
-	var found string
+	m, err := findManifest(dir, slices.Compact([]string{base, clean}))
+	if err != nil {
+		return nil, err
+	}
+	if err := m.fill(base, isWASM(file)); err != nil {
+		return nil, err
+	}
+	return m, m.check(file)
+}
+
+// findManifest decodes the manifest with one of the stems; two are an error.
+func findManifest(dir string, stems []string) (*manifest, error) {
+	m, found := &manifest{}, ""
 	for _, suffix := range suffixes {
-		for _, stem := range slices.Compact([]string{base, clean}) {
+		for _, stem := range stems {
 			path := filepath.Join(dir, stem+suffix)
 			body, err := os.ReadFile(path)
 			if os.IsNotExist(err) {
@@ -198,48 +215,59 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 			}
 		}
 	}
+	return m, nil
+}
+
+// fill sets what the manifest leaves out.
+func (m *manifest) fill(base string, wasm bool) error {
 	for _, d := range []struct {
 		field string
 		v     *int64
 		def   int64
 	}{{"timeout_s", &m.TimeoutS, DefaultTimeoutS}, {"max_output_bytes", &m.MaxOutputBytes, DefaultMaxOutputBytes},
-		{"memory_mib", &m.MemoryMiB, defaultMemoryMiB}, {"cpu_millis", &m.CPUMillis, 1000}, {"pids", &m.Pids, defaultPids}} {
+		{"memory_mib", &m.MemoryMiB, defaultMemoryMiB}, {"cpu_millis", &m.CPUMillis, defaultCPUMillis}, {"pids", &m.Pids, defaultPids}} {
 		if *d.v < 0 {
-			return nil, fmt.Errorf("%s: must not be negative", d.field)
+			return fmt.Errorf("%s: must not be negative", d.field)
 		}
-		if *d.v == 0 {
-			*d.v = d.def
-		}
+		*d.v = cmp.Or(*d.v, d.def)
 	}
-	if m.Version == "" {
-		m.Version = "v1"
+	m.Version = cmp.Or(m.Version, "v1")
+	m.Description = cmp.Or(m.Description, "Runs "+base+".")
+	tier := tierProcess
+	if wasm {
+		tier = tierWASI
 	}
-	if m.Description == "" {
-		m.Description = "Runs " + base + "."
-	}
-	if m.Tier == "" {
-		if m.Tier = "process"; isWASM(file) {
-			m.Tier = "wasi"
-		}
-	}
+	m.Tier = cmp.Or(m.Tier, tier)
+	return nil
+}
+
+// Tiers of isolation, as manifests name them.
+const (
+	tierProcess   = "process"
+	tierContainer = "container"
+	tierWASI      = "wasi"
+)
+
+// check refuses a value that is none, and a tier that does not go with the file.
+func (m *manifest) check(file string) error {
 	for _, e := range m.Env {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
-			return nil, fmt.Errorf("env: %q is not of the form NAME=value", e)
+			return fmt.Errorf("env: %q is not of the form NAME=value", e)
 		}
 	}
 	switch {
 	case !versionRE.MatchString(m.Version):
-		return nil, fmt.Errorf("version: %q is not v1, v2, …", m.Version)
+		return fmt.Errorf("version: %q is not v1, v2, …", m.Version)
 	case m.Class != "" && !classRE.MatchString(m.Class):
-		return nil, fmt.Errorf("class: %q is not E0, E1, E2, E3 or E4", m.Class)
+		return fmt.Errorf("class: %q is not E0, E1, E2, E3 or E4", m.Class)
 	case min(m.Reserve.Cents, m.Reserve.ComputeMillis, m.Reserve.EgressBytes, m.Reserve.Tokens) < 0:
-		return nil, fmt.Errorf("reserve: must not be negative")
-	case !slices.Contains([]string{"process", "container", "wasi"}, m.Tier):
-		return nil, fmt.Errorf("tier: %q is not process, wasi or container", m.Tier)
-	case (m.Tier == "wasi") != isWASM(file):
-		return nil, fmt.Errorf("tier: %q does not go with %s: tier wasi runs .wasm files, and nothing else does", m.Tier, file)
+		return fmt.Errorf("reserve: must not be negative")
+	case !slices.Contains([]string{tierProcess, tierContainer, tierWASI}, m.Tier):
+		return fmt.Errorf("tier: %q is not process, wasi or container", m.Tier)
+	case (m.Tier == tierWASI) != isWASM(file):
+		return fmt.Errorf("tier: %q does not go with %s: tier wasi runs .wasm files, and nothing else does", m.Tier, file)
 	}
-	return m, nil
+	return nil
 }
 
 // schemaRoom is the nesting depth around a schema: tool document, event, array.

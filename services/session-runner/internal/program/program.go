@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Program is one executable. It is immutable and safe for concurrent use.
+// Program is one executable, held in sealed memory. It is immutable and safe for
+// concurrent use until Close. Its digest is of the bytes that run.
 type Program struct {
 	Digest string // "sha256:" and hexadecimal digits, of the sealed bytes
 	Size   int64
@@ -38,7 +39,8 @@ type MissingInterpreter struct {
 	Reason string
 }
 
-// Error names the interpreter and why it cannot be used.
+// Error implements error. It names the interpreter, what is wrong with it, and
+// what the author of the pack can do.
 func (e *MissingInterpreter) Error() string {
 	return fmt.Sprintf("interpreter %s %s", e.Path, e.Reason)
 }
@@ -155,7 +157,8 @@ func (p *Program) Bytes() ([]byte, error) {
 	return b, nil
 }
 
-// Close releases the memory. No run of the program may start afterwards.
+// Close frees the memory once nothing runs the program any more. A run that has
+// begun keeps what it executes.
 func (p *Program) Close() error {
 	if p.Interpreter != nil {
 		p.Interpreter.Close()
@@ -163,7 +166,8 @@ func (p *Program) Close() error {
 	return p.file.Close()
 }
 
-// Digest returns the digest of a program: "sha256:" and hexadecimal digits.
+// Digest is the digest of a program's bytes: "sha256:" and hexadecimal digits, as
+// decisions and attestations name it.
 func Digest(body []byte) string {
 	sum := sha256.Sum256(body)
 	return "sha256:" + hex.EncodeToString(sum[:])

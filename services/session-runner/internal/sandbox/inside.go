@@ -96,69 +96,76 @@ func closeOnExec() error {
 	return nil
 }
 
-// buildRoot creates the sandbox's root filesystem and enters it.
+// buildRoot creates the sandbox's root filesystem and enters it. The steps depend on their
+// order: mounts are private before any is made, and the host's root is detached
+// only when nothing of it is needed any more.
 func buildRoot(s setup) error {
-	r := s.Root
 	unix.Umask(0o022) // the sandbox's user must be able to enter its folders under any umask of the service
-	step := func(what string, err error) error {
-		if err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
-	}
-	if err := step("private mounts", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
-		return err
-	}
-	if err := step("root", unix.Mount("tmpfs", r, "tmpfs", unix.MS_NOSUID, fmt.Sprintf("size=%d,mode=755", 1<<20+s.Script))); err != nil {
-		return err
-	}
+	r := root{dir: s.Root}
+	r.step("private mounts", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") })
+	r.step("root", func() error {
+		return unix.Mount("tmpfs", s.Root, "tmpfs", unix.MS_NOSUID, fmt.Sprintf("size=%d,mode=755", rootSize+s.Script))
+	})
 	for _, d := range []string{"dev", "tmp", "work", "pack", "old"} {
-		if err := os.Mkdir(filepath.Join(r, d), 0o755); err != nil {
-			return err
-		}
-	}
-	bind := func(from, to string, flags uintptr) error {
-		f, err := os.Create(to)
-		if err != nil {
-			return err
-		}
-		f.Close()
-		if err := step("bind "+to, unix.Mount(from, to, "", unix.MS_BIND, "")); err != nil {
-			return err
-		}
-		return step("remount "+to, unix.Mount("", to, "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""))
+		r.step("folder", func() error { return os.Mkdir(r.path(d), 0o755) })
 	}
 	if s.Script > 0 { // the interpreter opens the script by name
-		if err := copyScript(filepath.Join(r, "pack/main"), s.Script); err != nil {
-			return step("script", err)
-		}
+		r.step("script", func() error { return copyScript(r.path("pack/main"), s.Script) })
 	}
-	for _, d := range []string{"null", "zero", "urandom"} {
-		if err := bind("/dev/"+d, filepath.Join(r, "dev", d), unix.MS_NOSUID|unix.MS_NOEXEC); err != nil {
-			return err
-		}
+	for _, d := range []string{"dev/null", "dev/zero", "dev/urandom"} {
+		r.bind("/"+d, d)
 	}
 	for _, d := range []string{"tmp", "work"} {
-		if err := step(d, unix.Mount("tmpfs", filepath.Join(r, d), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64m,mode=1777")); err != nil {
+		r.step(d, func() error {
+			return unix.Mount("tmpfs", r.path(d), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64m,mode=1777")
+		})
+	}
+	r.step("pivot_root", func() error { return unix.PivotRoot(s.Root, r.path("old")) })
+	r.step("work", func() error { return os.Chdir("/work") })
+	r.step("detach host", func() error { return unix.Unmount("/old", unix.MNT_DETACH) })
+	r.step("detach host", func() error { return os.Remove("/old") })
+	r.step("read-only root", func() error {
+		return unix.Mount("", "/", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "")
+	})
+	r.step("hostname", func() error { return unix.Sethostname([]byte("sandbox")) })
+	return r.err
+}
+
+// rootSize is the size of the root in bytes, beside a script's.
+const rootSize = 1 << 20
+
+// root is a root under construction. After the first step that fails, no other is
+// made.
+type root struct {
+	dir string
+	err error
+}
+
+func (r *root) path(name string) string { return filepath.Join(r.dir, name) }
+
+func (r *root) step(what string, do func() error) {
+	if r.err != nil {
+		return
+	}
+	if err := do(); err != nil {
+		r.err = fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+// bind makes a device of the host's part of the root.
+func (r *root) bind(from, to string) {
+	at := r.path(to)
+	r.step("file "+to, func() error {
+		f, err := os.Create(at)
+		if err != nil {
 			return err
 		}
-	}
-	if err := step("pivot_root", unix.PivotRoot(r, filepath.Join(r, "old"))); err != nil {
-		return err
-	}
-	if err := os.Chdir("/work"); err != nil {
-		return err
-	}
-	if err := step("detach host", unix.Unmount("/old", unix.MNT_DETACH)); err != nil {
-		return err
-	}
-	if err := os.Remove("/old"); err != nil {
-		return err
-	}
-	if err := step("read-only root", unix.Mount("", "/", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "")); err != nil {
-		return err
-	}
-	return step("hostname", unix.Sethostname([]byte("sandbox")))
+		return f.Close()
+	})
+	r.step("bind "+at, func() error { return unix.Mount(from, at, "", unix.MS_BIND, "") })
+	r.step("remount "+at, func() error {
+		return unix.Mount("", at, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NOEXEC, "")
+	})
 }
 
 func setLimits(s setup) error {

@@ -19,16 +19,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// Process is the runner of tier "process".
+// Process is the tier "process": each run in namespaces of its own, with an empty
+// root. Its fields are set once; it is safe for concurrent use.
 type Process struct {
 	StateDir string // holds one empty directory per run
 	UIDs     *UIDs  // nil: every run has the same user id
 }
 
-// Tier implements Runner.
+// Tier implements Runner. Runs of this tier share the host's kernel, behind a
+// filter of system calls.
 func (Process) Tier() string { return "process" }
 
-// OwnUID implements Runner.
+// OwnUID implements Runner. It needs the capability to change the user, and a
+// folder for the locks on user ids.
 func (p Process) OwnUID() bool { return p.UIDs != nil && privileged() }
 
 const initName = "binnacle-sandbox-init"
@@ -53,7 +56,8 @@ const (
 	scriptFD  = 5
 )
 
-// Run implements Runner.
+// Run implements Runner. ctx kills the program, and so does its wall clock. On
+// return nothing of the run is left: no process, no mount, no cgroup.
 func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	if err := s.Program.Problem(); err != nil {
 		return Outcome{}, err
@@ -66,6 +70,8 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	return p.run(ctx, s, doc, files)
 }
 
+// run makes the sandbox around files[0] and waits until it has ended. Whatever
+// happens, no process, cgroup or folder of it is left behind.
 func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (Outcome, error) {
 	doc.Root = filepath.Join(p.StateDir, s.ID)
 	if err := os.MkdirAll(doc.Root, 0o700); err != nil {
@@ -78,18 +84,11 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	}
 	defer cg.destroy()
 	doc.Cgroup = cg.active()
-	uid := "uid:mapped"
-	switch {
-	case p.OwnUID():
-		own, release, err := p.UIDs.Take()
-		if err != nil {
-			return Outcome{}, fmt.Errorf("user id: %w", err)
-		}
-		defer release()
-		doc.UID, uid = own, "uid:per_run"
-	case privileged():
-		doc.UID, uid = SharedUID, "uid:shared"
+	fact, release, err := p.user(&doc)
+	if err != nil {
+		return Outcome{}, err
 	}
+	defer release()
 	read, write, err := os.Pipe()
 	if err != nil {
 		return Outcome{}, err
@@ -101,35 +100,68 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	stdout, stderr := &Capped{Max: s.Limits.OutputBytes}, &Capped{Max: StderrMax}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 
-	// The signal is sent when the thread that forked ends, so that thread is kept.
+	// Pdeathsig follows the thread that forked, so it must not go away.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return Outcome{}, fmt.Errorf("namespaces: %w", err)
 	}
-	if err = cg.add(cmd.Process.Pid); err == nil {
-		var b []byte
-		if b, err = json.Marshal(doc); err == nil {
-			_, err = write.Write(b)
-		}
-	}
-	write.Close()
-	if err != nil {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+	if err := begin(cmd, cg, write, doc); err != nil {
 		return Outcome{}, err
 	}
 	timedOut, werr := wait(ctx, cmd, time.Duration(s.Limits.WallMS)*time.Millisecond)
 	out := Outcome{Exit: cmd.ProcessState.ExitCode(), Stdout: stdout.Buf, Stderr: stderr.Buf, Overflow: stdout.Over, TimedOut: timedOut, OOM: cg.oom(), Usage: usageOf(cg, cmd.ProcessState)}
-	out.Attest = contract.Attestation{Enforced: enforced(s.Program, cg, uid), ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: "process"}
-	if out.Exit == setupFailed && bytes.HasPrefix(stderr.Buf, []byte(initName)) {
-		return out, errors.New(string(bytes.TrimSpace(stderr.Buf)))
+	out.Attest = contract.Attestation{Enforced: enforced(s.Program, cg, fact), ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: p.Tier()}
+	return out, failure(&out, werr)
+}
+
+// user is the user of a run, as the attestation says it, and what gives it back.
+func (p Process) user(doc *setup) (fact string, release func(), err error) {
+	switch {
+	case p.OwnUID():
+		own, release, err := p.UIDs.Take()
+		if err != nil {
+			return "", nil, fmt.Errorf("user id: %w", err)
+		}
+		doc.UID = own
+		return "uid:per_run", release, nil
+	case privileged():
+		doc.UID = SharedUID
+		return "uid:shared", func() {}, nil
+	}
+	return "uid:mapped", func() {}, nil
+}
+
+// begin puts the child under its limits and lets it go on. It waits for that until
+// it has its setup: nothing of it runs without limits. A child that cannot be put
+// under them is killed.
+func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup) error {
+	err := cg.add(cmd.Process.Pid)
+	if err == nil {
+		var b []byte
+		if b, err = json.Marshal(doc); err == nil {
+			_, err = to.Write(b)
+		}
+	}
+	to.Close()
+	if err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	return err
+}
+
+// failure is why the sandbox could not be made, or its process not be waited for.
+// How the program itself ended is no failure.
+func failure(out *Outcome, waited error) error {
+	if out.Exit == setupFailed && bytes.HasPrefix(out.Stderr, []byte(initName)) {
+		return errors.New(string(bytes.TrimSpace(out.Stderr)))
 	}
 	var exit *exec.ExitError
-	if werr != nil && !errors.As(werr, &exit) && !errors.Is(werr, exec.ErrWaitDelay) && !errors.Is(werr, syscall.EPIPE) {
-		return out, werr
+	if errors.As(waited, &exit) || errors.Is(waited, exec.ErrWaitDelay) || errors.Is(waited, syscall.EPIPE) {
+		return nil
 	}
-	return out, nil
+	return waited
 }
 
 // command re-executes this program in new namespaces.
@@ -214,7 +246,8 @@ func privileged() bool {
 	return os.Geteuid() == 0 && unix.Capget(&hdr, &have[0]) == nil && have[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// Probe returns an error if this host cannot make the sandbox.
+// Probe reports whether this host can make the sandbox, by making one and ending
+// it right before the program. The error says which step failed.
 func (p Process) Probe() error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

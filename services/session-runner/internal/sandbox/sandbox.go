@@ -13,7 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// Spec is one run.
+// Spec is one run: the program, its input, and the limits that the decision
+// permits. Nothing else of the host reaches the program.
 type Spec struct {
 	ID      string // unique; names cgroup and directory
 	Program *program.Program
@@ -24,7 +25,8 @@ type Spec struct {
 	Seed    [32]byte  // from the intent; seed of a deterministic tier's random numbers
 }
 
-// Outcome is how the program ended.
+// Outcome is how the program ended, what it wrote and used, and what was enforced.
+// It is filled in also where the program failed.
 type Outcome struct {
 	Exit     int // -1 when killed
 	Stdout   []byte
@@ -36,7 +38,8 @@ type Outcome struct {
 	Attest   contract.Attestation
 }
 
-// Runner is one isolation tier.
+// Runner is one isolation tier. Each run has a sandbox of its own, made for it and
+// destroyed after it. Implementations are safe for concurrent use.
 type Runner interface {
 	Tier() string
 	// OwnUID reports whether each run has a user id that no concurrent run has.
@@ -58,7 +61,8 @@ type Capped struct {
 	Over bool
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It never fails and never blocks: what exceeds Max is
+// discarded, and Over is set.
 func (c *Capped) Write(p []byte) (int, error) {
 	room := c.Max - int64(len(c.Buf))
 	if room < int64(len(p)) {

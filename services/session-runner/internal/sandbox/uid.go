@@ -27,7 +27,8 @@ const (
 // SharedUID is the user id of runs without one of their own.
 const SharedUID = 65534
 
-// OpenUIDs returns an allocator with its lock files in the first writable folder.
+// OpenUIDs uses the first of the folders that can be written for the locks on user
+// ids. Instances that share it never give one id to two runs.
 func OpenUIDs(dirs ...string) (*UIDs, error) {
 	err := errors.New("no folder")
 	for _, d := range dirs {
@@ -42,7 +43,8 @@ func OpenUIDs(dirs ...string) (*UIDs, error) {
 	return nil, err
 }
 
-// Mapped reports whether this process's user namespace maps the whole range.
+// Mapped reports whether this process's user namespace has the whole range of run
+// user ids: a container engine may map less.
 func Mapped() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {

@@ -24,7 +24,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// Runner implements sandbox.Runner.
+// Runner implements sandbox.Runner for WebAssembly modules, in this process
+// (wazero). Compiled modules are cached; each run has an instance of its own.
 type Runner struct {
 	runtime wazero.Runtime
 
@@ -47,7 +48,8 @@ func Open(ctx context.Context) (*Runner, error) {
 	return r, err
 }
 
-// Tier implements sandbox.Runner.
+// Tier implements sandbox.Runner. A module of this tier has no system calls: only
+// what WASI offers it, which is its input and output.
 func (*Runner) Tier() string { return "wasi" }
 
 // OwnUID implements sandbox.Runner: a module has no user id to share.
@@ -83,7 +85,8 @@ func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.Compi
 	return p.code, p.err
 }
 
-// Run implements sandbox.Runner.
+// Run implements sandbox.Runner. The clock starts at the intent's time and
+// randomness follows from the intent, so that a run can be repeated exactly.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
 	module, err := r.compile(ctx, s.Program)
 	if err != nil {

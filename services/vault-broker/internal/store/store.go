@@ -158,14 +158,16 @@ func (s *Store) MoveTo(to *Store, prefix string) error {
 	return s.write()
 }
 
-// Get returns a value, or ErrNotFound. The caller owns the result.
+// Get returns a value, decrypted; the slice is the caller's. ErrNotFound: there is
+// none of that name, or it was deleted.
 func (s *Store) Get(name string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.get(name)
 }
 
-// Names lists the names with a prefix, sorted.
+// Names lists the names that begin with a prefix, sorted. Names are not secret:
+// they are in the file in clear.
 func (s *Store) Names(prefix string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,7 +61,9 @@ type message struct {
 	Content []block `json:"content"`
 }
 
-// BuildRequest writes a request. The model stands in the URL.
+// BuildRequest writes a request. The model is in the URL. Members that Converse
+// does not have go to the model as additionalModelRequestFields; files by URL or
+// id are refused.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := ir.Obj{}
 	files := names{}
@@ -302,7 +304,8 @@ func finish(s string) string {
 	return s
 }
 
-// ParseResponse reads an answer.
+// ParseResponse reads an answer. This API gives it neither an id nor the model's
+// name. Input tokens of the intermediate form include those that a cache held.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		Output struct {
@@ -332,13 +335,15 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 	return &ir.Response{Usage: d.Usage.ir(), Choices: []ir.Answer{a}}, nil
 }
 
-// Decoder reads a stream's events, by their :event-type.
+// Decoder reads a stream's events by their :event-type. The zero value is ready; a
+// decoder reads one stream.
 type Decoder struct {
 	calls map[int]int
 	done  bool
 }
 
-// Done reports whether the stream said that it is complete: metadata is last.
+// Done reports whether the stream said that it is complete: by metadata, which is
+// last and holds the usage.
 func (d *Decoder) Done() bool { return d.done }
 
 // event is an event of a stream with the members that matter here.
@@ -419,8 +424,9 @@ func (d *Decoder) piece(e *event) []ir.Event {
 var exceptions = map[string]int{"throttlingException": 429, "validationException": 400, "modelTimeoutException": 408, "internalServerException": 500,
 	"serviceUnavailableException": 503, "modelStreamErrorException": 424, "accessDeniedException": 403, "resourceNotFoundException": 404}
 
-// ParseFault reads an error; kind is x-amzn-errortype, or the :exception-type of
-// a stream.
+// ParseFault reads an error. kind is the header field x-amzn-errortype of a
+// response, or the :exception-type of a stream, where status is 0 and the type
+// decides it.
 func ParseFault(status int, kind string, body []byte) *ir.Fault {
 	var d struct {
 		Message  string `json:"message"`

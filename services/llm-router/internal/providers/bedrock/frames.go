@@ -25,6 +25,8 @@ func newFrames(r io.Reader) dialect.Source {
 	return &frames{r: r, d: eventstream.NewDecoder(), buf: make([]byte, 0, 4<<10)}
 }
 
+// Next implements dialect.Source. Checksums are verified by the decoder; JSON that
+// nests too deep is provider.ErrDeep; an exception is an *ir.Fault.
 func (f *frames) Next() (sse.Event, error) {
 	m, err := f.d.Decode(f.r, f.buf)
 	if err != nil {

@@ -48,7 +48,9 @@ type content struct {
 
 var effortBudget = map[string]int64{"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768}
 
-// BuildRequest writes a request. The model stands in the URL.
+// BuildRequest writes a request. The model is in the URL. Models from generation 3
+// on require the first call of a turn to be signed: one of another model's gets a
+// stand-in.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	w := writer{names: map[string]string{}, signs: third(r.Model)}
@@ -320,7 +322,9 @@ func parse(p *part, id string) ir.Part {
 	return ir.Part{Type: ir.Text}
 }
 
-// ParseResponse reads an answer; id names the call, for ids of tool calls.
+// ParseResponse reads an answer; id makes ids for tool calls, which have none in
+// most models. A blocked prompt is an answer that was filtered; no candidate at
+// all is an error.
 func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	var d response
 	if err := json.Unmarshal(body, &d); err != nil {
@@ -355,7 +359,8 @@ func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	return out, nil
 }
 
-// Decoder reads a stream, each of whose events is an answer in part.
+// Decoder reads a stream, each of whose events is an answer in part. CallID makes
+// ids for tool calls that have none. A decoder reads one stream.
 type Decoder struct {
 	CallID string
 	begun  bool
@@ -364,10 +369,12 @@ type Decoder struct {
 	done   bool
 }
 
-// Done reports whether some candidate said why it ended.
+// Done reports whether some candidate said why it ended. Others may go on, so the
+// stream is read to its end.
 func (d *Decoder) Done() bool { return d.done }
 
-// Event reads one server-sent event.
+// Event reads one server-sent event, which may say several things at once. Events
+// have no names in this API. An error in the stream is an *ir.Fault.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var r response
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -422,7 +429,8 @@ func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
 	return append(out, ir.Event{Kind: ir.End, Choice: c.Index, Finish: f})
 }
 
-// ParseFault reads an error (google.rpc.Status as JSON).
+// ParseFault reads an error (google.rpc.Status as JSON), alone or in a list, as
+// streams send it. A retryDelay in its details becomes RetryMS.
 func ParseFault(status int, body []byte) *ir.Fault {
 	var d struct {
 		Error struct {
@@ -454,7 +462,8 @@ func ParseFault(status int, body []byte) *ir.Fault {
 	return f
 }
 
-// BuildEmbeddings writes a batchEmbedContents request for OpenAI's inputs.
+// BuildEmbeddings writes a batchEmbedContents request with one entry for each
+// input, in order. dimensions 0 leaves their number to the model.
 func BuildEmbeddings(model string, inputs []string, dimensions int64) ([]byte, error) {
 	reqs := []ir.Obj{}
 	for _, in := range inputs {
@@ -465,7 +474,8 @@ func BuildEmbeddings(model string, inputs []string, dimensions int64) ([]byte, e
 	return ir.Obj{"requests": reqs}.Bytes()
 }
 
-// ParseEmbeddings reads the vectors.
+// ParseEmbeddings reads the vectors of a batchEmbedContents answer, in the order
+// of the inputs. This API reports no usage for them.
 func ParseEmbeddings(body []byte) ([][]float32, error) {
 	var d struct {
 		Embeddings []struct {

@@ -1,0 +1,140 @@
+package program
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func file(t *testing.T, body string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "p")
+	if err := os.WriteFile(path, []byte(body), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func open(t *testing.T, path string) *Program {
+	t.Helper()
+	p, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// TestSealed: what is held is what was hashed, whatever becomes of the file, and
+// nothing can change it.
+func TestSealed(t *testing.T) {
+	path := file(t, "first")
+	p := open(t, path)
+	if p.Digest != Digest([]byte("first")) || p.Size != 5 || p.Problem() != nil || !slices.Equal(p.Argv(), []string{"/pack/main"}) {
+		t.Fatalf("%+v", p)
+	}
+	if err := os.WriteFile(path, []byte("other"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := p.Bytes(); err != nil || string(b) != "first" {
+		t.Errorf("%q %v", b, err)
+	}
+	if _, err := p.File().WriteAt([]byte("x"), 0); err == nil {
+		t.Error("the sealed program can be written")
+	}
+	if err := unix.Ftruncate(int(p.File().Fd()), 1); err == nil {
+		t.Error("the sealed program can be shortened")
+	}
+	seals, err := unix.FcntlInt(p.File().Fd(), unix.F_GET_SEALS, 0)
+	if want := unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL; err != nil || seals&want != want {
+		t.Errorf("seals %x %v", seals, err)
+	}
+	p.Digest = Digest([]byte("something else"))
+	if _, err := p.Bytes(); err == nil {
+		t.Error("a digest that is not the program's is taken")
+	}
+}
+
+// TestOpenRefuses: only a regular file is a program, and a link to one is none.
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(file(t, "x"), link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(link); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("a symbolic link: %v", err)
+	}
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a folder: %v", err)
+	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(fifo); err == nil {
+		t.Error("a pipe is a program")
+	}
+	if _, err := Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
+// TestInterpreter: a script is held with its interpreter; what cannot run in an
+// empty sandbox is a problem that names what is missing.
+func TestInterpreter(t *testing.T) {
+	static, err := os.Executable() // tests are linked statically (CGO_ENABLED=0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for first, want := range map[string][]string{
+		"#!" + static + "\n":          {static, "/pack/main"},
+		"#! " + static + "  -e  -x\n": {static, "-e  -x", "/pack/main"},
+	} {
+		p := open(t, file(t, first+"exit"))
+		if p.Problem() != nil || p.Interpreter == nil || p.InterpreterPath != static || !slices.Equal(p.Argv(), want) {
+			t.Errorf("%q: %v %q", first, p.Problem(), p.Argv())
+		}
+	}
+	script := file(t, "#!"+static+"\n")
+	for first, want := range map[string]string{
+		"#!sh\n":                  "interpreter sh is not an absolute path",
+		"#!/no/such/thing -x\n":   "interpreter /no/such/thing does not exist",
+		"#!" + t.TempDir() + "\n": "cannot be read",
+		"#!" + script + "\n":      "is a script itself",
+		"#!\n":                    "interpreter  is not an absolute path",
+	} {
+		p := open(t, file(t, first))
+		var missing *MissingInterpreter
+		if !errors.As(p.Problem(), &missing) || !strings.Contains(missing.Error(), want) || p.Interpreter != nil {
+			t.Errorf("%q: %v, want %s", first, p.Problem(), want)
+		}
+	}
+}
+
+// TestLoader: a program that is linked dynamically cannot run in a sandbox that
+// holds nothing but the program.
+func TestLoader(t *testing.T) {
+	for _, path := range []string{"/bin/true", "/usr/bin/env", "/bin/sh"} {
+		body, err := os.ReadFile(path)
+		if err != nil || loader(body) == "" {
+			continue
+		}
+		p := open(t, file(t, string(body)))
+		if p.Problem() == nil || !strings.Contains(p.Problem().Error(), loader(body)) {
+			t.Errorf("%s: %v", path, p.Problem())
+		}
+		if q := open(t, file(t, "#!"+path+"\n")); q.Problem() == nil || !strings.Contains(q.Problem().Error(), "which is not in the sandbox") {
+			t.Errorf("a script for %s: %v", path, q.Problem())
+		}
+		return
+	}
+	t.Fatal("no program of this host is linked dynamically: install one, such as coreutils")
+}

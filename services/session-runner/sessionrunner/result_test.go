@@ -1,0 +1,66 @@
+package sessionrunner
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
+)
+
+func work() *execute.Work {
+	return &execute.Work{Call: &contract.Call{ID: "c-1"}, Intent: &contract.ExecutionIntent{Sandbox: &contract.Sandbox{WallMS: 50, MemoryMiB: 64, OutputBytes: 100}}}
+}
+
+// TestJudge: how a program ended, as the call's outcome. What kills it is named
+// before what it wrote.
+func TestJudge(t *testing.T) {
+	deep := strings.Repeat("[", 2000)
+	for name, c := range map[string]struct {
+		out    sandbox.Outcome
+		status string
+		code   string
+		holds  string
+	}{
+		"time":          {sandbox.Outcome{TimedOut: true, OOM: true, Exit: -1}, contract.TimedOut, "timeout", "50 ms"},
+		"memory":        {sandbox.Outcome{OOM: true, Exit: 137}, "", "resource_exhausted", "64 MiB"},
+		"exit":          {sandbox.Outcome{Exit: 3, Stderr: []byte("no such \xff thing")}, "", "handler_failed", "exit 3: no such \uFFFD thing"},
+		"a long error":  {sandbox.Outcome{Exit: 1, Stderr: []byte(strings.Repeat("x", maxStderr+1))}, "", "handler_failed", "x...(truncated)"},
+		"too much":      {sandbox.Outcome{Overflow: true, Stdout: []byte("{}")}, "", "invalid_output", "(100)"},
+		"nothing":       {sandbox.Outcome{Stdout: []byte(" \n")}, "", "invalid_output", "nothing on standard output"},
+		"prose":         {sandbox.Outcome{Stdout: []byte("done")}, "", "invalid_output", "not one JSON document"},
+		"two documents": {sandbox.Outcome{Stdout: []byte("{}{}")}, "", "invalid_output", "not one JSON document"},
+		"too deep":      {sandbox.Outcome{Stdout: []byte(deep)}, "", "invalid_output", "not one JSON document"},
+	} {
+		r := judge(work(), c.out)
+		if r.ErrorCode != c.code || c.status != "" && r.Status != c.status || !strings.Contains(r.ErrorMessage, c.holds) || r.Output != nil {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	r := judge(work(), sandbox.Outcome{Stdout: []byte("{ \"b\": 1.50,\n \"a\": \"x\" }\n")})
+	if r.ErrorCode != "" || string(r.Output) != `{"a":"x","b":1.5}` {
+		t.Errorf("%s %+v", r.Output, r)
+	}
+}
+
+// TestInput: secrets are beside the args, whatever those are, and the document
+// stays one.
+func TestInput(t *testing.T) {
+	for args, want := range map[string]string{
+		`{}`:      `{"_secrets":{"k":"v"}}`,
+		`{"a":1}`: `{"_secrets":{"k":"v"},"a":1}`,
+	} {
+		w := work()
+		w.Args = []byte(args)
+		if got, err := input(w); err != nil || string(got) != args {
+			t.Errorf("without secrets: %s %v", got, err)
+		}
+		w.Secrets = map[string]string{"k": "v"}
+		got, err := input(w)
+		if err != nil || string(got) != want || !json.Valid(got) {
+			t.Errorf("%s: %s %v", args, got, err)
+		}
+	}
+}
