@@ -1,0 +1,150 @@
+package ir
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestCollect: pieces of a stream become the answer that they spell: text that
+// goes on is one part, and a sealed thought, a redacted one and a call end it.
+func TestCollect(t *testing.T) {
+	text := func(choice int, typ, s string) Event {
+		return Event{Kind: Delta, Choice: choice, Part: Part{Type: typ, Text: s}}
+	}
+	var c Collect
+	for _, e := range []Event{{Kind: Begin, ID: "x", Model: "m"}, text(0, Thinking, "h"), text(0, Thinking, "m"), {Kind: Signed, Part: Part{Signature: "se"}}, {Kind: Signed, Part: Part{Signature: "al"}},
+		text(0, Thinking, "again"), {Kind: Delta, Part: Part{Type: Thinking, Redacted: "zz"}}, text(0, Text, "a"), text(0, Text, "b"), text(2, Text, "third"), text(0, Refusal, "no"), text(0, Text, "c"),
+		{Kind: CallBegin, Index: 4, Part: Part{ID: "c1", Name: "n"}}, {Kind: CallArgs, Index: 4, Part: Part{Args: `{"a"`}}, {Kind: CallArgs, Index: 5, Part: Part{Args: "lost"}}, {Kind: CallArgs, Index: 4, Part: Part{Args: `:1}`}},
+		{Kind: Used, Usage: Usage{In: 3, Known: true}}, {Kind: Used, Usage: Usage{Out: 2}}, {Kind: End, Finish: Stop, StopSeq: "s"}, text(maxChoices, Text, "too many"), {Kind: Signed, Choice: 1}} {
+		c.Add(&e)
+	}
+	r := c.Response()
+	var got []string
+	for _, p := range r.Choices[0].Parts {
+		got = append(got, fmt.Sprint(p.Type, "=", p.Text, p.Redacted, p.Args, p.Signature))
+	}
+	if want := "thinking=hmseal thinking=again thinking=zz text=ab refusal=no text=c tool_call={\"a\":1}"; strings.Join(got, " ") != want {
+		t.Errorf("%q\nwant %q", strings.Join(got, " "), want)
+	}
+	if len(r.Choices) != 3 || r.Choices[2].Parts[0].Text != "third" || r.ID != "x" || r.Model != "m" || r.Usage != (Usage{In: 3, Out: 2, Known: true}) || r.Choices[0].Finish != Stop || r.Choices[0].StopSeq != "s" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestMedia(t *testing.T) {
+	for url, want := range map[string]Media{"data:image/png;base64,QUJD": {MIME: "image/png", Data: "QUJD"}, "https://h/x.png": {URL: "https://h/x.png"}, "data:text/plain,hi": {URL: "data:text/plain,hi"}, "data:x": {URL: "data:x"}, "": {}} {
+		got := FromURL(url)
+		if *got != want {
+			t.Errorf("%q: %+v, want %+v", url, *got, want)
+		}
+		if got.DataURL() != url {
+			t.Errorf("%q comes back as %q", url, got.DataURL())
+		}
+	}
+}
+
+func TestObject(t *testing.T) {
+	deep := strings.Repeat(`{"a":`, 2000) + "1" + strings.Repeat("}", 2000)
+	for args, want := range map[string]string{`{"a":1}`: `{"a":1}`, " {} ": `{}`, "": `{}`, "  ": `{}`, "text": `{"input":"text"}`, `{"a":`: `{"input":"{\"a\":"}`, "[1]": `{"input":"[1]"}`} {
+		if got := string(Object(args)); got != want {
+			t.Errorf("%q: %s, want %s", args, got, want)
+		}
+	}
+	if got := string(Object(deep)); !strings.HasPrefix(got, `{"input":`) {
+		t.Errorf("arguments that nest too deep pass as an object: %.40s", got)
+	}
+}
+
+// TestNames: a tool's flat name leads back to the tool, with its namespace.
+func TestNames(t *testing.T) {
+	r := &Request{Tools: []ToolDef{{Name: "b", Namespace: "a"}, {Name: "free", Custom: json.RawMessage("null")}}}
+	for name, want := range map[string]string{"a__b": "a/b false", "free": "/free true", "other": "/other false", "b": "/b false"} {
+		p := Part{Name: name}
+		r.Unflatten(&p)
+		if got := fmt.Sprint(p.Namespace, "/", p.Name, " ", p.Custom); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	(*Request)(nil).Unflatten(&Part{})
+	if FlatName("", "b") != "b" || r.Tools[0].Flat() != "a__b" {
+		t.Error("flat names")
+	}
+}
+
+// TestMembers: members are taken once; what is left is what nobody took. An error
+// names the member and holds no type of Go's.
+func TestMembers(t *testing.T) {
+	m, err := Split([]byte(`{"a":1,"b":null,"c":"x","d":[1]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a int64
+	b, c := "kept", ""
+	if err := m.TakeAll("a", &a, "b", &b, "none", &b, "c", &c); err != nil || a != 1 || b != "kept" || c != "x" || len(m) != 1 {
+		t.Errorf("%v: %d %q %q %v", err, a, b, c, m)
+	}
+	for doc, want := range map[string]string{`{"a":"x"}`: "a: a string does not belong here", `{"a":[1]}`: "a: an array does not belong here", `{"a":{}}`: "a: an object does not belong here", `{"a":true}`: "a: a boolean does not belong here", `{"a":1.5}`: "a: a number does not belong here"} {
+		m, err := Split([]byte(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Take("a", &a); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", doc, err, want)
+		}
+	}
+	for _, bad := range []string{"", "[]", `"x"`, "{"} {
+		if _, err := Split([]byte(bad)); err == nil {
+			t.Errorf("%q is an object", bad)
+		}
+	}
+}
+
+// TestPut: what a request does not say stays out of the document; what it says
+// goes in, even if that is false or 0.
+func TestPut(t *testing.T) {
+	o := Obj{}
+	zero, no, none := 0.0, false, int64(0)
+	for name, v := range map[string]any{"nil": nil, "text": "", "number": int64(0), "float": (*float64)(nil), "int": (*int64)(nil), "flag": (*bool)(nil), "list": []string{}, "map": map[string]string{}, "raw": json.RawMessage{}} {
+		o.Put(name, v)
+	}
+	if len(o) != 0 {
+		t.Errorf("%v", o)
+	}
+	o.Put("float", &zero)
+	o.Put("flag", &no)
+	o.Put("int", &none)
+	o.Put("other", []int{})
+	if b, err := o.Bytes(); err != nil || string(b) != `{"flag":false,"float":0,"int":0,"other":[]}` {
+		t.Errorf("%s %v", b, err)
+	}
+}
+
+func TestAlternate(t *testing.T) {
+	message := func(role string, texts ...string) Message {
+		m := Message{Role: role}
+		for _, s := range texts {
+			m.Parts = append(m.Parts, Part{Type: Text, Text: s})
+		}
+		return m
+	}
+	write := func(parts []Part) (out []string, err error) {
+		for _, p := range parts {
+			if p.Text == "bad" {
+				return nil, fmt.Errorf("content: bad")
+			}
+			if p.Text != "" {
+				out = append(out, p.Text)
+			}
+		}
+		return out, nil
+	}
+	system, turns, err := Alternate([]Message{message(User, "a"), message(System, "s"), message(Tool, "b"), message(Assistant, ""), message(User, "c"), message(Assistant, "d"), message(Assistant, "e", "f"), message(System, "t")}, write)
+	if err != nil || fmt.Sprint(system, turns) != "[s t] [{user [a b c]} {assistant [d e f]}]" {
+		t.Errorf("%v %v %v", system, turns, err)
+	}
+	if _, _, err := Alternate([]Message{message(User, "bad")}, write); err == nil {
+		t.Error("an error of a part is lost")
+	}
+}

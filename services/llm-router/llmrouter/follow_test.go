@@ -1,0 +1,432 @@
+package llmrouter
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/tracing"
+	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
+)
+
+// upstreams is a server that plays providers: the requests to /<name>/ get the
+// replies of that name in turn, and the last of them again and again.
+type upstreams struct {
+	*httptest.Server
+	mu      sync.Mutex
+	replies map[string][]http.HandlerFunc
+	bodies  map[string][]string
+	keys    []string
+}
+
+func newUpstreams(t *testing.T, replies map[string][]http.HandlerFunc) *upstreams {
+	u := &upstreams{replies: replies, bodies: map[string][]string{}}
+	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		body, _ := io.ReadAll(r.Body)
+		u.mu.Lock()
+		n := len(u.bodies[name])
+		u.bodies[name] = append(u.bodies[name], string(body))
+		u.keys = append(u.keys, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		reply := u.replies[name][min(n, len(u.replies[name])-1)]
+		u.mu.Unlock()
+		reply(w, r)
+	}))
+	t.Cleanup(u.CloseClientConnections)
+	t.Cleanup(u.Close)
+	return u
+}
+
+func says(status int, body string, header ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// streams sends events and then ends, breaks off, or stays silent.
+func streams(end string, data ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		for _, d := range data {
+			_, _ = io.WriteString(w, "data: "+d+"\n\n")
+		}
+		w.(http.Flusher).Flush()
+		switch end {
+		case "cut":
+			panic(http.ErrAbortHandler)
+		case "silent":
+			<-r.Context().Done()
+		}
+	}
+}
+
+const (
+	completion = `{"id":"x1","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"mail ada@example.org"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15}}`
+	first      = `{"id":"x1","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`
+	hello      = `{"id":"x1","choices":[{"index":0,"delta":{"content":"hello"}}]}`
+	stop       = `{"id":"x1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`
+	used       = `{"id":"x1","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":5}}`
+	done       = `[DONE]`
+	question   = `{"model":"a/m","max_tokens":50,"messages":[{"role":"user","content":"hi"}]}`
+)
+
+// plays is a service with the providers a and b, each one server of OpenAI's API
+// with one key, and fallbacks from a to b.
+func plays(t *testing.T, u *upstreams, change func(*Config)) *Service {
+	t.Helper()
+	s := &Service{env: &run.Env{Tracer: &tracing.Tracer{}}}
+	s.Config = Config{Retry: Retry{BaseMS: 1, MaxMS: 50}, Table: route.Table{Fallbacks: []route.Rule{{Primary: "a/m", Fallbacks: []string{"b/m"}}}, Prices: route.Prices{Version: "v", Models: []route.Price{{Model: "a/m", Input: 1_000_000, Output: 2_000_000}}}}}
+	for _, name := range []string{"a", "b"} {
+		s.Providers = append(s.Providers, provider.Config{Name: name, BaseURL: u.URL + "/" + name, Secrets: []string{"llm." + name}, IdleMS: 300})
+	}
+	if change != nil {
+		change(&s.Config)
+	}
+	if err := s.configure(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// made is a call with what it recorded, fetched and gave the caller.
+type made struct {
+	*call
+	mu      sync.Mutex
+	facts   []events.AttemptFinished
+	fetched []string
+}
+
+func (m *made) shown() string { return string(*m.out.tee) }
+
+// trace lists the attempts: provider, status or code, and the rule.
+func (m *made) trace() string {
+	var out []string
+	for _, f := range m.facts {
+		what := f.Status
+		if f.ErrorCode != "" {
+			what = f.ErrorCode
+		}
+		out = append(out, strings.TrimSpace(fmt.Sprint(f.Provider, ":", what, " ", f.Rule)))
+	}
+	return strings.Join(out, ", ")
+}
+
+func (s *Service) made(t *testing.T, ctx context.Context, kind, body string) *made {
+	t.Helper()
+	args, _, err := llm.Peek(kind, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &made{}
+	w := &execute.Work{Event: &contract.Event{Actor: "alice"}, Call: &contract.Call{ID: "c-1", Kind: kind, Stream: true}}
+	w.Fact = func(name string, data []byte) {
+		var f events.AttemptFinished
+		if err := contract.Decode(data, &f); err != nil || name != events.AttemptFinishedName {
+			t.Errorf("%s: %s: %v", name, data, err)
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.facts = append(m.facts, f)
+	}
+	w.Secret = func(_ context.Context, name string) (string, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.fetched = append(m.fetched, name)
+		return fmt.Sprint("key-", name, "-", len(m.fetched)), nil
+	}
+	m.call = &call{s: s, w: w, api: callerOf(kind), args: *args, body: []byte(body), inPrompt: scan.Seen{}, now: time.Unix(1_700_000_000, 0)}
+	m.out = &out{ctx: ctx, w: w, under: &s.under, tee: &[]byte{}}
+	return m
+}
+
+func (m *made) run(t *testing.T, ctx context.Context) *provider.Failure {
+	t.Helper()
+	plan, f := m.plan()
+	if f != nil {
+		t.Fatal(f)
+	}
+	return m.follow(ctx, plan)
+}
+
+// TestFollow: where a call goes after each kind of failure, and what is recorded.
+func TestFollow(t *testing.T) {
+	ok, limit, broken := says(200, completion), says(429, `{"error":{"message":"slow down"}}`), says(500, `{"error":{"message":"broke"}}`)
+	list := func(h ...http.HandlerFunc) []http.HandlerFunc { return h }
+	for name, c := range map[string]struct {
+		a, b   []http.HandlerFunc
+		change func(*Config)
+		want   string // attempts
+		code   string
+	}{
+		"an answer":                  {list(ok), list(ok), nil, "a:succeeded", ""},
+		"a limit":                    {list(says(429, "", "Retry-After-Ms", "1"), ok), list(ok), nil, "a:rate_limited, a:rate_limited, b:succeeded fallback:a/m", ""},
+		"a limit for too long":       {list(says(429, "", "Retry-After", "60")), list(ok), nil, "a:rate_limited, b:succeeded fallback:a/m", ""},
+		"a failure, and again":       {list(broken, ok), list(ok), nil, "a:upstream_error, a:succeeded", ""},
+		"two failures":               {list(broken), list(ok), nil, "a:upstream_error, a:upstream_error, b:succeeded fallback:a/m", ""},
+		"one try":                    {list(broken), list(ok), func(c *Config) { c.Retry.Attempts = 1 }, "a:upstream_error, b:succeeded fallback:a/m", ""},
+		"failures everywhere":        {list(broken), list(limit), nil, "a:upstream_error, a:upstream_error, b:rate_limited fallback:a/m, b:rate_limited fallback:a/m", "rate_limited"},
+		"another trigger":            {list(broken), list(ok), func(c *Config) { c.Fallbacks[0].Triggers = []string{route.Timeout} }, "a:upstream_error, a:upstream_error", "upstream_error"},
+		"the trigger":                {list(limit), list(ok), func(c *Config) { c.Fallbacks[0].Triggers = []string{route.RateLimit}; c.Retry.Attempts = 1 }, "a:rate_limited, b:succeeded fallback:a/m", ""},
+		"a key that was replaced":    {list(says(401, ""), ok), list(ok), nil, "a:credential_invalid, a:succeeded", ""},
+		"a key that may not":         {list(says(403, "")), list(ok), nil, "a:credential_invalid, b:succeeded fallback:a/m", ""},
+		"a refusal":                  {list(says(400, "")), list(ok), nil, "a:upstream_refused, b:succeeded fallback:a/m", ""},
+		"no such model":              {list(says(404, "")), list(says(404, "")), nil, "a:model_not_found, b:model_not_found fallback:a/m", "model_not_found"},
+		"no JSON":                    {list(says(200, "<html>"), ok), list(ok), nil, "a:upstream_malformed, a:succeeded", ""},
+		"an answer without a choice": {list(says(200, completion+"{}")), list(ok), nil, "a:upstream_malformed, a:upstream_malformed, b:succeeded fallback:a/m", ""},
+		"what is blocked":            {list(ok), list(ok), func(c *Config) { c.Guards.Output = map[string]string{"email": "block"} }, "a:content_blocked", "content_blocked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUpstreams(t, map[string][]http.HandlerFunc{"a": c.a, "b": c.b})
+			s := plays(t, u, c.change)
+			m := s.made(t, t.Context(), llm.Chat, question)
+			m.reply, _ = guardOf(s.Guards.Output)
+			f := m.run(t, t.Context())
+			if got := m.trace(); got != c.want {
+				t.Errorf("\n got %s\nwant %s", got, c.want)
+			}
+			if (f == nil) != (c.code == "") || f != nil && f.Code != c.code {
+				t.Errorf("%+v, want %q", f, c.code)
+			}
+			if f == nil && (m.shown() != completion || string(m.output) != completion) {
+				t.Errorf("the caller got %s, recorded is %s", m.shown(), m.output)
+			}
+			for i, x := range m.facts {
+				if x.Attempt != int64(i+1) || x.API != llm.Chat || x.Requested != "a/m" || x.ProviderKey != "llm."+x.Provider && x.ErrorCode != fault.RateLimited { // a key that rests is not used
+					t.Errorf("%+v", x)
+				}
+			}
+		})
+	}
+}
+
+// TestAccount: usage and cost of all attempts are the call's, and a key that was
+// refused is fetched again.
+func TestAccount(t *testing.T) {
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(401, ""), says(200, completion, "X-Request-Id", "r7", "X-Ratelimit-Limit-Requests", "9", "Set-Cookie", "c")}, "b": {says(200, completion)}})
+	s := plays(t, u, nil)
+	m := s.made(t, t.Context(), llm.Chat, question)
+	if f := m.run(t, t.Context()); f != nil {
+		t.Fatal(f)
+	}
+	last := m.facts[1]
+	if last.InputTokens != 10 || last.OutputTokens != 5 || last.USDMicros != 20 || last.PriceVersion != "v" || last.Estimated || last.HTTPStatus != 200 || last.ResponseID != "x1" || last.ProviderRequestID != "r7" {
+		t.Errorf("%+v", last)
+	}
+	if m.usage.InputTokens != 10 || m.usage.OutputTokens != 5 || m.usage.USDMicros != 20 || m.usage.Cents != 1 || m.usage.EgressBytes < 2*int64(len(u.bodies["a"][0])) {
+		t.Errorf("%+v", m.usage)
+	}
+	if !slices.Equal(m.fetched, []string{"llm.a", "llm.a"}) || !slices.Equal(u.keys, []string{"key-llm.a-1", "key-llm.a-2"}) {
+		t.Errorf("fetched %v, sent %v", m.fetched, u.keys)
+	}
+	h := m.out.said.Headers
+	if h["X-Ratelimit-Limit-Requests"] != "9" || h["X-Provider-Request-Id"] != "r7" || h["Set-Cookie"] != "" || h[headerModel] != "a/m" || h[headerType] != typeJSON {
+		t.Errorf("%v", h)
+	}
+	if got := gjson.Get(u.bodies["a"][1], "model").Str; got != "m" {
+		t.Errorf("the provider is sent model %q", got)
+	}
+}
+
+// TestReserved: an attempt that could use more than was reserved is not made, and
+// the failure before it is the call's.
+func TestReserved(t *testing.T) {
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(504, "")}, "b": {says(200, completion)}})
+	s := plays(t, u, nil)
+	m := s.made(t, t.Context(), llm.Chat, question)
+	in, free := m.args.Most(s.Limits("a/m"))
+	m.room = &amounts{tokens: in + free} // one attempt, which may be billed
+	f := m.run(t, t.Context())
+	if f == nil || f.Code != fault.Timeout || m.trace() != "a:upstream_timeout, a:budget_exceeded" || len(u.bodies["b"]) != 0 {
+		t.Errorf("%v: %s", f, m.trace())
+	}
+	u.mu.Lock()
+	u.replies["a"] = []http.HandlerFunc{says(429, "")} // it bills nothing
+	u.mu.Unlock()
+	m = s.made(t, t.Context(), llm.Chat, question)
+	m.room = &amounts{tokens: in + free}
+	if f := m.run(t, t.Context()); f != nil || !strings.HasSuffix(m.trace(), "b:succeeded fallback:a/m") {
+		t.Errorf("%v: %s", f, m.trace())
+	}
+}
+
+// TestStreaming: until there is content another candidate can answer; after it,
+// the call ends with what the caller has.
+func TestStreaming(t *testing.T) {
+	whole := streams("", first, hello, stop, used, done)
+	for name, c := range map[string]struct {
+		a      http.HandlerFunc
+		want   string
+		code   string
+		output string // text that is recorded
+	}{
+		"whole":               {whole, "a:succeeded", "", "hello"},
+		"cut before content":  {streams("cut", first), "a:upstream_cut, a:upstream_cut, b:succeeded fallback:a/m", "", "hello"},
+		"cut after content":   {streams("cut", first, hello), "a:upstream_cut", "upstream_cut", "hello"},
+		"silent after it":     {streams("silent", hello), "a:upstream_cut", "upstream_cut", "hello"},
+		"an error before it":  {streams("", first, `{"error":{"message":"overloaded","code":503}}`), "a:upstream_error, a:upstream_error, b:succeeded fallback:a/m", "", "hello"},
+		"an error after it":   {streams("", hello, `{"error":{"message":"overloaded"}}`), "a:upstream_error", "upstream_error", "hello"},
+		"not JSON":            {streams("", `{"choices":`), "a:upstream_malformed, a:upstream_malformed, b:succeeded fallback:a/m", "", "hello"},
+		"without any content": {streams("", stop, used, done), "a:succeeded", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {c.a}, "b": {whole}})
+			m := plays(t, u, nil).made(t, t.Context(), llm.Chat, strings.TrimSuffix(question, "}")+`,"stream":true}`)
+			f := m.run(t, t.Context())
+			if got := m.trace(); got != c.want || (f == nil) != (c.code == "") || f != nil && f.Code != c.code {
+				t.Errorf("%s %+v\nwant %s", got, f, c.want)
+			}
+			if got := gjson.GetBytes(m.output, "choices.0.message.content").Str; got != c.output {
+				t.Errorf("recorded is %s", m.output)
+			}
+			if f == nil && !strings.HasSuffix(m.shown(), "data: [DONE]\n\n") {
+				t.Errorf("the caller got %s", m.shown())
+			}
+			if strings.Contains(m.shown(), "usage") || !gjson.Get(u.bodies["a"][0], "stream_options.include_usage").Bool() {
+				t.Errorf("usage is requested for the record alone: sent %s, shown %s", u.bodies["a"][0], m.shown())
+			}
+			if last := m.facts[len(m.facts)-1]; f == nil && (last.InputTokens != 10 || last.Estimated) || f != nil && !last.Estimated {
+				t.Errorf("%+v", last)
+			}
+		})
+	}
+}
+
+// TestTranslated: each caller's API over a provider of another one, plain and as a
+// stream, ends as that API ends.
+func TestTranslated(t *testing.T) {
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, completion)}, "b": {streams("", first, hello, stop, used, done)}})
+	s := plays(t, u, func(c *Config) { c.Fallbacks = nil })
+	for kind, x := range map[string]struct{ body, plain, end string }{
+		llm.Messages:  {`{"model":"MODEL","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, `"stop_reason":"end_turn"`, "event: message_stop\n"},
+		llm.Responses: {`{"model":"MODEL","input":"hi"}`, `"status":"completed"`, "event: response.completed\n"},
+	} {
+		m := s.made(t, t.Context(), kind, strings.Replace(x.body, "MODEL", "a/m", 1))
+		if f := m.run(t, t.Context()); f != nil || !strings.Contains(m.shown(), x.plain) || !strings.Contains(m.shown(), "mail ada@example.org") || m.shown() != string(m.output) {
+			t.Errorf("%s: %v %s", kind, f, m.shown())
+		}
+		m = s.made(t, t.Context(), kind, strings.TrimSuffix(strings.Replace(x.body, "MODEL", "b/m", 1), "}")+`,"stream":true}`)
+		if f := m.run(t, t.Context()); f != nil || !strings.Contains(m.shown(), x.end) || !strings.Contains(m.shown(), "hello") || !strings.Contains(string(m.output), x.plain) {
+			t.Errorf("%s: %v %s", kind, f, m.shown())
+		}
+		if id := m.facts[0].ResponseID; !strings.HasPrefix(id, m.api.IDPrefix) && id != "x1" {
+			t.Errorf("%s: id %s", kind, id)
+		}
+	}
+}
+
+// TestGuardedStream: a finding that is cut by the stream is not shown, and one
+// that must end the call ends it.
+func TestGuardedStream(t *testing.T) {
+	piece := func(s string) string { return `{"id":"x1","choices":[{"index":0,"delta":{"content":"` + s + `"}}]}` }
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("", piece("mail ada@exa"), piece("mple.org now"), stop, used, done)}, "b": {says(500, "")}})
+	for action, c := range map[string]struct{ want, text string }{"redact": {"a:succeeded", "mail [redacted:email] now"}, "flag": {"a:succeeded", "mail ada@example.org now"}, "block": {"a:content_blocked", ""}} {
+		s := plays(t, u, nil)
+		m := s.made(t, t.Context(), llm.Chat, strings.TrimSuffix(question, "}")+`,"stream":true}`)
+		m.reply = scan.Guard{"email": action}
+		_ = m.run(t, t.Context())
+		text := gjson.GetBytes(m.output, "choices.0.message.content").Str
+		if m.trace() != c.want || c.text != "" && text != c.text || action != "flag" && strings.Contains(m.shown(), "example.org") {
+			t.Errorf("%s: %s, recorded %q, shown %s", action, m.trace(), text, m.shown())
+		}
+		if !slices.Contains(m.facts[0].Findings, "output.email:1") {
+			t.Errorf("%s: findings %v", action, m.facts[0].Findings)
+		}
+	}
+}
+
+// TestLeft: a call whose caller left is recorded as cancelled, with what passed,
+// and says nothing about the provider.
+func TestLeft(t *testing.T) {
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("silent", first, hello)}, "b": {says(200, completion)}})
+	s := plays(t, u, func(c *Config) { c.Breaker.Failures = 1; c.Providers[0].IdleMS = 60_000 })
+	ctx, cancel := context.WithCancel(t.Context())
+	m := s.made(t, ctx, llm.Chat, strings.TrimSuffix(question, "}")+`,"stream":true}`)
+	time.AfterFunc(200*time.Millisecond, cancel)
+	if f := m.run(t, ctx); f == nil || f.Code != fault.Cancelled || m.facts[0].Status != contract.Cancelled || len(u.bodies["b"]) != 0 {
+		t.Errorf("%+v %+v", f, m.facts)
+	}
+	if name, rests := s.providers["a"].keys.pick(time.Now(), "m"); rests != nil || name != "llm.a" {
+		t.Errorf("the key is held responsible: %v", rests)
+	}
+}
+
+// TestRace: where the first candidate is silent the second is asked beside it; one
+// of them answers, and both are recorded.
+func TestRace(t *testing.T) {
+	slow := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {slow}, "b": {says(200, completion)}})
+	s := plays(t, u, func(c *Config) { c.HedgeMS = 20 })
+	m := s.made(t, t.Context(), llm.Chat, question)
+	if f := m.run(t, t.Context()); f != nil || m.shown() != completion {
+		t.Fatalf("%v %s", f, m.shown())
+	}
+	if len(m.facts) != 2 || m.facts[0].Provider != "b" || m.facts[0].Rule != "hedge:a/m" || m.facts[0].Status != contract.Succeeded || m.facts[1].Status != contract.Cancelled {
+		t.Errorf("%s", m.trace())
+	}
+}
+
+// TestFailed: what a caller gets of a failure: its status, how long to wait, and
+// the provider's words unless they are about our key.
+func TestFailed(t *testing.T) {
+	s := plays(t, newUpstreams(t, nil), nil)
+	own := `{"error":{"message":"theirs"}}`
+	for name, c := range map[string]struct {
+		f      provider.Failure
+		status int
+		body   string
+		fault  string
+	}{
+		"theirs":     {provider.Failure{Code: fault.RateLimited, Status: 429, Body: []byte(own), Message: "ours", Retry: 1200 * time.Millisecond}, 429, own, ""},
+		"not JSON":   {provider.Failure{Code: fault.Upstream, Status: 529, Body: []byte("<html>"), Message: "ours"}, 503, "", "ours"},
+		"about keys": {provider.Failure{Code: fault.CredentialInvalid, Status: 401, Body: []byte(own), Message: "ours"}, 502, "", "ours"},
+		"ours":       {provider.Failure{Code: fault.InvalidInput, Message: "ours"}, 400, "", "ours"},
+	} {
+		m := s.made(t, t.Context(), llm.Chat, question)
+		r := m.failed(&c.f)
+		h := m.out.said
+		if r.Status != contract.Failed || r.ErrorCode != c.f.Code || h.Status != c.status || m.shown() != c.body || c.fault != "" && (h.Fault == nil || h.Fault.Message != c.fault) {
+			t.Errorf("%s: %+v %+v %s", name, r, h, m.shown())
+		}
+		if c.f.Retry > 0 && h.Headers["Retry-After"] != "2" {
+			t.Errorf("%s: %v", name, h.Headers)
+		}
+	}
+	m := s.made(t, t.Context(), llm.Chat, question)
+	if err := m.out.claim(&attempt{}, &llm.Head{Status: 200, Headers: map[string]string{}}); err != nil {
+		t.Fatal(err)
+	}
+	if r := m.failed(&provider.Failure{Code: fault.Cut}); r.ErrorCode != fault.Cut || m.out.said.Status != 200 {
+		t.Error("a caller that has content gets another head")
+	}
+}
+
+// TestPlanned: a model that nothing here answers for is refused with what to do.
+func TestPlanned(t *testing.T) {
+	s := plays(t, newUpstreams(t, nil), nil)
+	for model, want := range map[string]string{"x/m": fault.ModelNotFound, "alias": fault.InvalidInput, "/m": fault.InvalidInput} {
+		c := &call{s: s, w: &execute.Work{Event: &contract.Event{}}, args: llm.Args{Model: model}}
+		if _, f := c.plan(); f == nil || f.Code != want || f.Fault.Param != "/model" {
+			t.Errorf("%s: %+v, want %s", model, f, want)
+		}
+	}
+}
