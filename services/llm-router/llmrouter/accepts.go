@@ -18,7 +18,7 @@ import (
 
 const acceptsKey = "accepts"
 
-// anyLabel stands for every label. Providers that run in this process get it.
+// anyLabel means every label. Providers that run in this process accept it.
 const anyLabel = "*"
 
 // accepted is which labelled data each name may receive. A name that routing can

@@ -24,7 +24,7 @@ import (
 )
 
 // attempt is one request to one provider. It is used by one goroutine; hedged
-// attempts of a call run beside each other and share the call, whose lock guards
+// attempts of a call run concurrently and share the call, whose lock guards
 // what they add up.
 type attempt struct {
 	c      *call

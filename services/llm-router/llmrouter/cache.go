@@ -28,7 +28,7 @@ type CacheConfig struct {
 type cache struct {
 	mu   sync.Mutex
 	by   map[string]*list.Element
-	ages list.List // newest in front
+	ages list.List // newest first
 	size int64
 }
 
@@ -61,7 +61,7 @@ func (c *cache) drop(el *list.Element) {
 	c.size -= int64(len(k.body)) + entrySize
 }
 
-// entrySize stands for what an entry takes beside its body.
+// entrySize is an estimate of the bytes of an entry without its body.
 const entrySize = 512
 
 func (c *cache) put(k *kept, limit int64) {
@@ -80,8 +80,8 @@ func (c *cache) put(k *kept, limit int64) {
 	}
 }
 
-// cacheKey names a request of one caller's: nobody is answered with what was
-// said to another.
+// cacheKey identifies a request of one caller: an answer is never given to another
+// caller.
 func (c *call) cacheKey() string {
 	h := sha256.New()
 	for _, s := range []string{c.w.Call.Kind, c.w.Event.Actor, c.key.id, string(c.body)} {

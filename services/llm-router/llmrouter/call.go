@@ -44,7 +44,7 @@ type call struct {
 	inPrompt      scan.Seen
 	withheld      []string // tools
 
-	mu     sync.Mutex // attempts may run beside each other
+	mu     sync.Mutex // attempts may run concurrently
 	billed amounts    // what attempts may be billed for so far, at most
 	tries  int64
 	usage  contract.Usage
@@ -149,7 +149,7 @@ func (c *call) plan() ([]route.Candidate, *provider.Failure) {
 		Message: "no provider " + strconv.Quote(p)}
 }
 
-// refused records a request that no provider was asked with.
+// refused records a request that was sent to no provider.
 func (c *call) refused(f *provider.Failure) {
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, ErrorCode: f.Code, Findings: c.inPrompt.List("prompt."), Key: c.key.id, Model: c.args.Model,
 		Provider: "none", Requested: c.args.Model, Status: contract.Failed, Streamed: c.args.Stream, Tags: c.key.tags}))
@@ -165,7 +165,7 @@ func (c *call) result() execute.Result {
 }
 
 // failed ends the call with an error, which the caller gets in its own API's
-// shape, or behind what it has got already.
+// shape, or after the content that it has already received.
 func (c *call) failed(f *provider.Failure) execute.Result {
 	r := c.result()
 	r.Status, r.ErrorCode, r.ErrorMessage = contract.Failed, f.Code, f.Message
@@ -235,7 +235,7 @@ func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Fai
 	return last
 }
 
-// backoff waits before another try: as long as the provider asks, else for a
+// backoff waits before another try: as long as the provider requires, else for a
 // random time below a bound that doubles. False: that would be too long.
 func (c *call) backoff(ctx context.Context, try int, asked time.Duration) bool {
 	longest := time.Duration(c.s.Retry.MaxMS) * time.Millisecond
@@ -255,7 +255,7 @@ func (c *call) backoff(ctx context.Context, try int, asked time.Duration) bool {
 	}
 }
 
-// race asks a candidate, and the next one too where the first stays silent for
+// race sends the call to a candidate, and to the next one too if the first sends nothing for
 // longer than the hedge allows. It returns how the last of them failed, and
 // which candidate that was.
 func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provider.Failure, int) {

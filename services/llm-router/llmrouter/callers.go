@@ -26,8 +26,8 @@ func callerOf(kind string) *dialect.Caller {
 	return nil
 }
 
-// estimate stands for no request at all: tokens are estimated here, at four bytes
-// each, where a provider cannot count them.
+// estimate is the API of a provider that cannot count tokens: no request is sent,
+// and tokens are estimated at four bytes each.
 var estimate = &dialect.API{Name: "estimate"}
 
 // apiFor is the API in which a provider is sent a call: the caller's own where the

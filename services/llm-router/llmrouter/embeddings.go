@@ -32,8 +32,8 @@ func embeddings(api *dialect.API, body []byte, model string) ([]byte, error) {
 	return api.Embed.Build(model, texts, gjson.GetBytes(body, "dimensions").Int())
 }
 
-// embeddingsAnswer spells vectors as OpenAI does: as numbers, or, as its clients
-// ask by default, as base64 of little-endian float32.
+// embeddingsAnswer writes vectors as OpenAI does: as numbers, or as base64 of
+// little-endian float32, which its clients request by default.
 func embeddingsAnswer(request []byte, model string, vectors [][]float32) ([]byte, error) {
 	asText := gjson.GetBytes(request, "encoding_format").Str == "base64"
 	data := []ir.Obj{}

@@ -50,7 +50,7 @@ func (k *keyring) get(ctx context.Context, w *execute.Work, name string) (string
 	return v, nil
 }
 
-// refused forgets a value that the provider does not take.
+// refused drops a value that the provider refused.
 func (k *keyring) refused(name, value string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

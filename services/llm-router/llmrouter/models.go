@@ -30,8 +30,8 @@ func (l *modelList) stale() bool {
 	return time.Since(l.at) > listLife
 }
 
-// discover asks every provider what it offers. It is a call of its own, since
-// asking takes the provider's key.
+// discover reads the list of models of every provider. It is a call of its own,
+// since it uses the providers' keys.
 func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

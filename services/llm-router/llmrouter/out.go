@@ -14,15 +14,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// out is the way of a call's answer to its caller: frames to the instance that
-// waits. The first goes at once, later ones are gathered for a moment, since the
-// cost is per message; the moment grows with the calls under way. What the
-// caller has not taken yet is bounded by llm.Window; whoever writes beyond waits,
-// and with it the provider.
+// out sends a call's answer to its caller, in frames to the instance that waits for
+// them. The first is sent at once; later ones are gathered for 10 to 50 ms, since
+// the cost is per message, and longer the more calls run. Bytes that the caller
+// has not taken yet are bounded by llm.Window: a write beyond that waits, and so
+// slows down the provider.
 type out struct {
 	ctx     context.Context
 	w       *execute.Work
-	credits *transient.Stream // nil: nobody waits for frames
+	credits *transient.Stream // nil: the caller takes no frames
 	under   *atomic.Int64     // calls under way
 
 	mu       sync.Mutex
@@ -38,8 +38,9 @@ type out struct {
 	err      error
 }
 
-// Between two frames of a call lie 10 ms for up to a hundred calls under way, and
-// 50 ms for five hundred and more: what nobody sees keeps many streams even.
+// Frames of a call are at least 10 ms apart for up to a hundred running calls, and
+// 50 ms for five hundred and more: people do not notice it, and the cost of many
+// streams stays bounded.
 const (
 	minGather = 10 * time.Millisecond
 	maxGather = 50 * time.Millisecond
@@ -141,7 +142,7 @@ func (o *out) write(b []byte) error {
 	return o.err
 }
 
-// finish sends what is held, and end behind it, which the caller sees once the
+// finish sends what is held, and then end, which the gateway holds back until the
 // outcome is on the ledger.
 func (o *out) finish(end []byte) error {
 	o.mu.Lock()

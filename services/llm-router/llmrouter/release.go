@@ -9,10 +9,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 )
 
-// Releases are calls whose effect happens outside the mesh, in a proxy that
-// asked for leave: a request that goes to a provider (llm.forward), and a tool
-// call that a client is told to make (client.<function>). What is recorded is
-// that leave was given, for exactly these arguments.
+// Releases are calls whose effect happens outside the mesh, in a proxy: a request
+// that it sends to a provider (llm.forward), and a tool call that a model makes a
+// client execute (client.<function>). The record says that the proxy was allowed
+// to, with exactly these arguments.
 var released = contract.Raw(`{"additionalProperties":false,"properties":{"released":{"const":true}},"required":["released"],"type":"object"}`)
 
 var forwardTool = contract.Tool{
@@ -22,7 +22,7 @@ var forwardTool = contract.Tool{
 }
 
 // ClientTool declares a function that clients run themselves, in the shape of
-// OpenAI's tools, with what policy needs to know of it beside that.
+// OpenAI's tools, with what policy needs to know of it in addition.
 type ClientTool struct {
 	Type     string `json:"type"` // "function", or "custom": takes {"input": text}
 	Function struct {

@@ -42,8 +42,8 @@ func (a *attempt) passed() ([]byte, error) {
 	return body, err
 }
 
-// parsed is what the caller's request means, with the conversation that it goes
-// on from in front of it. The answer is written to fit it.
+// parsed is what the caller's request means, with the conversation that it
+// continues before it. The answer is written to fit it.
 func (a *attempt) parsed(ctx context.Context) (*ir.Request, error) {
 	c := a.c
 	r, err := c.api.Parse(c.body)

@@ -173,7 +173,7 @@ func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 }
 
 // take notes what the provider said and, where it is not passed on as it is,
-// spells it for the caller.
+// writes it for the caller.
 func (s *stream) take(said []ir.Event) (content bool, b []byte, err error) {
 	if s.enc != nil {
 		if said, err = s.ordered(said); err != nil {
@@ -255,7 +255,7 @@ func whole(types []string, data []byte) ([]byte, bool) {
 
 var usageNull = []byte(`,"usage":null`)
 
-// edit takes out of a chunk what is there only because we asked for usage.
+// edit removes from a chunk what is there only because the router requested usage.
 func (s *stream) edit(raw []byte, steps []ir.Event) []byte {
 	if !s.inject {
 		return raw

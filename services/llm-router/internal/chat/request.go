@@ -386,7 +386,7 @@ func buildFormat(f *ir.Format) ir.Obj {
 	return ir.Obj{"type": f.Type, "json_schema": s}
 }
 
-// buildMessages spells one message; results of several calls are a message each.
+// buildMessages writes one message; results of several calls are a message each.
 func buildMessages(m *ir.Message) []ir.Obj {
 	var out []ir.Obj
 	o := ir.Obj{"role": m.Role}
@@ -404,7 +404,7 @@ func buildMessages(m *ir.Message) []ir.Obj {
 		x := ir.Obj{"role": "tool", "tool_call_id": p.ID, "content": text}
 		x.Put("cache_control", p.Cache)
 		out = append(out, x)
-		rest = append(rest, others...) // files cannot stand in a result: they follow as the user's
+		rest = append(rest, others...) // a result cannot hold files: they follow in a message of the user
 	}
 	if m.Role == ir.Assistant {
 		assistant(o, m.Parts)

@@ -243,7 +243,7 @@ type Encoder struct {
 	ID      string
 	Model   string // as the caller named it
 	Created int64
-	Usage   bool // the caller asked for usage
+	Usage   bool // the caller requested usage
 
 	begun map[int]bool
 	used  ir.Usage
@@ -302,7 +302,7 @@ func (e *Encoder) delta(ev *ir.Event, d ir.Obj, finish any) []byte {
 	return e.chunk(nil, []ir.Obj{{"index": ev.Choice, "delta": d, "logprobs": probs, "finish_reason": finish}}, nil)
 }
 
-// spelled is the delta of an event with content; nil: it has none.
+// spelled is the delta of an event with content; nil for an event without.
 func spelled(ev *ir.Event) ir.Obj {
 	switch ev.Kind {
 	case ir.Delta:

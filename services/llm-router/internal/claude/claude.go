@@ -1,5 +1,5 @@
-// Package claude knows what Claude models take, by generation, whoever serves
-// them. Sources: https://platform.claude.com/docs/en/build-with-claude/thinking
+// Package claude describes what Claude models accept, by generation, at any
+// provider. Sources: https://platform.claude.com/docs/en/build-with-claude/thinking
 // and effort.
 package claude
 

@@ -45,7 +45,7 @@ type Encoder interface {
 type Source interface{ Next() (sse.Event, error) }
 
 // API is one API that a provider offers. Functions are nil where it lacks the
-// ability that they stand for.
+// ability that they provide.
 type API struct {
 	// Name is what `apis` in the llm document calls it.
 	Name string
@@ -109,10 +109,10 @@ type Frame struct {
 	ID       string
 	Model    string // as the caller named it
 	Created  int64  // seconds since 1970
-	Usage    bool   // the caller wants a stream to end with its usage
+	Usage    bool   // the caller requested that a stream ends with its usage
 	Request  *ir.Request
 	Body     []byte
-	Previous string // id of the response that the request goes on from
+	Previous string // id of the response that the request continues
 	Store    bool
 }
 
@@ -140,7 +140,7 @@ type Caller struct {
 var hints = []string{"prediction", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"}
 
 // binding are the members that say, in one API or another, what is offered, what
-// a request may use and what it goes on from, without case, hyphens and
+// a request may use and what it continues, without case, hyphens and
 // underscores. A member that its own dialect does not know must not become one of
 // these on the way: neither policy nor the budget has seen it as that.
 var binding = set("additionalmodelrequestfields background bestof cachedcontent candidatecount container contents conversation extrabody functioncall functiondeclarations functions generationconfig " +
@@ -159,7 +159,7 @@ func set(names string) map[string]bool {
 var plainName = strings.NewReplacer("_", "", "-", "")
 
 // Fit refuses a request that the API cannot express or whose answer would lack
-// what the request wants, and removes members that have no meaning there. Errors
+// what the request requires, and removes members that have no meaning there. Errors
 // begin with the member that is wrong.
 func (a *API) Fit(r *ir.Request) error {
 	for m := range r.Extra {

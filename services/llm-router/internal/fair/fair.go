@@ -1,6 +1,5 @@
-// Package fair lets so many in at once and queues the others, in turn by whom
-// they belong to: one caller's thousand requests do not stand before another's
-// first.
+// Package fair limits how many requests run at once and queues the others by
+// caller, in turn: one caller's thousand requests do not delay another's first.
 package fair
 
 import (
@@ -22,7 +21,7 @@ type Gate struct {
 	mu      sync.Mutex
 	free    int
 	waiting map[string][]chan struct{}
-	turn    []string // owners that wait, whose turn is next in front
+	turn    []string // owners that wait, the next one first
 }
 
 // New makes a gate for n holders at once. The queues of owners are unbounded

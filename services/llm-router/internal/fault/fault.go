@@ -191,7 +191,7 @@ var byStatus = []struct {
 }
 
 // ByStatus is the code of a provider's HTTP status, or of the status that an
-// error in a stream stands for: Refused for the other client errors, Upstream for
+// error in a stream means: Refused for the other client errors, Upstream for
 // everything else, 0 included.
 func ByStatus(status int) string {
 	for _, x := range byStatus {

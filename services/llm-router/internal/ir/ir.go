@@ -1,5 +1,5 @@
 // Package ir is what a request to a language model, its answer and its stream
-// mean, whatever API spells them. A dialect reads its wire into these values and
+// mean, independent of the API. A dialect reads its wire into these values and
 // writes them; a pair of dialects is a translation. It is pure.
 package ir
 
@@ -99,7 +99,7 @@ type Part struct {
 
 	Signature string          // provider's seal on thinking or on a tool call
 	Redacted  string          // thinking that only the provider can read
-	Cache     json.RawMessage // cache_control as Anthropic spells it
+	Cache     json.RawMessage // cache_control in Anthropic's form
 }
 
 // Media is a file in one of three forms: by URL, by bytes in base64, or by an id
@@ -145,7 +145,7 @@ type ToolDef struct {
 	Strict      *bool
 	Custom      json.RawMessage // format of a custom tool; "null" where it has none
 	Cache       json.RawMessage
-	Hosted      json.RawMessage // a provider's own tool, as it was spelled
+	Hosted      json.RawMessage // a provider's own tool, as the caller wrote it
 }
 
 // Choice says whether and which tool the model must call. An API that cannot
@@ -331,7 +331,7 @@ func (c *Collect) answer(choice int) *Answer {
 	return &c.r.Choices[choice]
 }
 
-// say appends a piece of text to the part it goes on from, or begins one: sealed
+// say appends a piece of text to the part that it continues, or begins one: sealed
 // thinking has ended, and redacted thinking is a part by itself.
 func (c *Collect) say(a *Answer, e *Event) {
 	if n := len(a.Parts); n > 0 {
@@ -379,7 +379,7 @@ func PlainText(parts []Part) string {
 	return b.String()
 }
 
-// flatJoint stands between namespace and name where an API has no namespaces.
+// flatJoint separates namespace and name where an API has no namespaces.
 const flatJoint = "__"
 
 // FlatName is a tool's name for an API without namespaces: both joined by two
@@ -410,12 +410,12 @@ func (r *Request) Unflatten(p *Part) {
 // Fault is an error that a provider sent in its own words, as a response or in
 // the middle of a stream.
 type Fault struct {
-	Status  int    // HTTP status; in a stream, the one it stands for, or 0
+	Status  int    // HTTP status; in a stream, the one with the same meaning, or 0
 	Type    string // provider's type
 	Code    string // provider's code
 	Param   string
 	Message string
-	RetryMS int64 // asked for in the body; 0 = not
+	RetryMS int64 // wait that the body requires; 0 = none
 }
 
 // Error implements error. It returns the provider's message, from which keys are

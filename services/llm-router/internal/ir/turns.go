@@ -1,6 +1,6 @@
 package ir
 
-// Turns puts tool calls that a stream spells at the same time one behind the
+// Turns puts tool calls that a stream interleaves one after the
 // other, as the APIs without an index per piece and the guards of content need
 // them. A call's turn ends when its arguments are a whole object, or with the
 // answer; until then whatever else came waits. The zero value is ready.
@@ -104,7 +104,7 @@ func (t *Turns) Rest() (out []Event) {
 // object follows a JSON object as it comes, far enough to know its end.
 type object struct {
 	text           bool // it is not JSON, and has no end of its own
-	begun, str, at bool // at: behind a backslash
+	begun, str, at bool // at: after a backslash
 	depth          int
 }
 

@@ -54,7 +54,7 @@ func (t *ToolDef) Parameters() json.RawMessage {
 	return t.Schema
 }
 
-// NoParameters is the schema of a tool without arguments, for an API that wants
+// NoParameters is the schema of a tool without arguments, for an API that requires
 // one.
 var NoParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 

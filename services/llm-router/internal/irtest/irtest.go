@@ -158,7 +158,7 @@ type Decoder interface {
 }
 
 // Streams reads testdata/stream-*.sse with a new decoder each. The last line of
-// the golden file is the answer that the events spell together.
+// the golden file is the answer that the events amount to.
 func Streams(t *testing.T, decoder func() Decoder) {
 	each(t, "stream-*.sse", func(_ *testing.T, doc []byte) []byte {
 		d := decoder()

@@ -200,7 +200,7 @@ func parseBlock(b *block) (ir.Part, error) {
 	return p, nil
 }
 
-// defaultMax is what is asked for where the caller's API needs no bound.
+// defaultMax is the bound of a request whose caller's API requires none.
 const defaultMax = 8192
 
 // BuildRequest writes a request. A member that the API does not have is left out;

@@ -106,7 +106,7 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 }
 
 // BuildResponse writes a message. model is the name that the caller used. This API
-// has one answer: those beside the first are left out.
+// has one answer: all but the first are left out.
 func BuildResponse(r *ir.Response, model string) ([]byte, error) {
 	var a ir.Answer
 	if len(r.Choices) > 0 {
@@ -138,7 +138,7 @@ func visible(parts []ir.Part) []ir.Part {
 	return out
 }
 
-// unsigned stands where a provider without seals thought aloud.
+// unsigned is the signature of thinking from a provider that does not sign it.
 const unsigned = "unsigned"
 
 type event struct {
@@ -180,7 +180,7 @@ type Decoder struct {
 // message_stop. A stop reason alone does not end it.
 func (d *Decoder) Done() bool { return d.done }
 
-// Event reads one server-sent event. Its type stands in the data, too, so that
+// Event reads one server-sent event. Its type is in the data, too, so that
 // the name is not needed. An event of a type that is unknown means nothing.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
@@ -332,7 +332,7 @@ func (e *Encoder) delta(b []byte, d ir.Obj) []byte {
 	return ir.AppendEvent(b, "content_block_delta", ir.Obj{"index": e.index, "delta": d})
 }
 
-// Encode writes what one event comes to. This API has one answer: those beside
+// Encode writes what one event comes to. This API has one answer: all but
 // the first are left out.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
 	if ev.Choice > 0 {
@@ -347,7 +347,7 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 		if ev.ID != "" {
 			e.ID = ev.ID
 		}
-		return nil // held until there is something to show, so that usage stands in it
+		return nil // held until there is something to show, so that it contains the usage
 	case ir.Delta:
 		b = e.start(b)
 		switch {
@@ -385,12 +385,12 @@ func (e *Encoder) Finish() []byte {
 	return ir.AppendEvent(b, "message_stop", ir.Obj{})
 }
 
-// status is the HTTP status an error type stands for.
+// status maps error types to the HTTP status with the same meaning.
 var status = map[string]int{"invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403, "not_found_error": 404,
 	"request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
 
 // ParseFault reads the body of an error response, or an error in a stream. The
-// latter has status 0 and gets the status that its type stands for.
+// latter has status 0 and gets the status of its type.
 func ParseFault(code int, body []byte) *ir.Fault {
 	var d struct {
 		Error struct {

@@ -42,13 +42,13 @@ type Kind struct {
 	// provider, since one may relay for another.
 	ListHeader map[string]string
 	// NewBounds says that it knows the current member for the bound of an answer;
-	// others get the older one beside it.
+	// others get the older one, too.
 	NewBounds bool
 	// RequestID is the header field in which its responses name themselves; empty:
 	// X-Request-Id.
 	RequestID string
 	// Passes are header fields of its responses that callers get, in lower case;
-	// one that ends with a hyphen stands for all that begin so.
+	// one that ends with a hyphen means all that begin so.
 	Passes []string
 	// Local is set where the provider answers in this process, without a request.
 	Local *Local

@@ -1,5 +1,5 @@
 // Package providers is the list of the kinds of providers that the router knows.
-// To add one: write its package beside the others, with one value of type
+// To add one: write its package in this folder, with one value of type
 // provider.Kind, and name that here. Nothing else of the router changes; the
 // reference of the llm document and the tests of requests follow the list.
 package providers

@@ -126,7 +126,7 @@ type Frame struct {
 	Model    string // as the caller named it
 	Created  int64
 	Request  *ir.Request
-	Said     ir.Members // of the request, as the caller spelled them
+	Said     ir.Members // of the request, as the caller wrote them
 	Previous string
 	Store    bool
 }
@@ -135,7 +135,7 @@ type Frame struct {
 var echoed = []string{"instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "temperature",
 	"tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"}
 
-// with is what the caller said of an object, behind what holds where it does not.
+// with is an object of the request, with defaults for the members it leaves out.
 func (f *Frame) with(name string, o ir.Obj) ir.Obj {
 	if said, err := ir.Split(f.Said[name]); err == nil {
 		for k, v := range said {
@@ -203,7 +203,7 @@ func messageItem(id, status string, content []ir.Obj) ir.Obj {
 	return ir.Obj{"type": "message", "id": id, "role": "assistant", "status": status, "content": content}
 }
 
-// item spells a tool call or thinking.
+// item writes a tool call or thinking.
 func (f *Frame) item(p *ir.Part, n int, status string) ir.Obj {
 	switch {
 	case p.Type == ir.Thinking:
@@ -268,7 +268,7 @@ func (e *event) text() string {
 var deltas = map[string]string{"response.output_text.delta": ir.Text, "response.refusal.delta": ir.Refusal,
 	"response.reasoning_summary_text.delta": ir.Thinking, "response.reasoning_text.delta": ir.Thinking}
 
-// Event reads one server-sent event. Its type stands in the data, too, so that
+// Event reads one server-sent event. Its type is in the data, too, so that
 // the name is not needed. An event of a type that is unknown means nothing.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
@@ -457,7 +457,7 @@ func (e *Encoder) openItem(b []byte, kind string, added ir.Obj) []byte {
 	return e.event(b, "response.output_item.added", ir.Obj{"output_index": len(e.output), "item": added})
 }
 
-// Encode writes what one event comes to; answers beside the first are left out.
+// Encode writes what one event comes to; all answers but the first are left out.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
 	if ev.Choice > 0 {
 		return nil

@@ -31,7 +31,7 @@ func (b *Breaker) Allow(now time.Time) bool {
 	return true
 }
 
-// Open is until when callers are kept away at the given time. The zero time: they
+// Open is the time until which the breaker refuses callers, seen from the given time. The zero time: they
 // are not, or one of them may try.
 func (b *Breaker) Open(now time.Time) time.Time {
 	if b.until.IsZero() || !now.Before(b.until) {
@@ -40,8 +40,8 @@ func (b *Breaker) Open(now time.Time) time.Time {
 	return b.until
 }
 
-// Success closes the breaker, whatever its state was, and forgets the failures
-// before it.
+// Success closes the breaker, whatever its state was, and resets the count of
+// failures.
 func (b *Breaker) Success() { *b = Breaker{Break: b.Break} }
 
 // Undecided says that an attempt ended without telling anything about the

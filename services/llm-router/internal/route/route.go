@@ -29,7 +29,7 @@ type Rule struct {
 	Triggers  []string `json:"triggers,omitempty"` // rate_limit, timeout, error; empty = any
 }
 
-// Virtual is a model that stands for others. A strategy chooses the one to try
+// Virtual is a name for several models. A strategy chooses the one to try
 // first; the others that fit are tried after it.
 type Virtual struct {
 	Name     string   `json:"name"`               // without a slash
@@ -38,7 +38,7 @@ type Virtual struct {
 	Targets  []Target `json:"targets"`
 }
 
-// Target is one of the models that a virtual one stands for, with its share of the
+// Target is one of the models of a virtual one, with its share of the
 // requests and the tags that lead to it.
 type Target struct {
 	Model  string   `json:"model"`            // provider/model
@@ -198,7 +198,7 @@ type Candidate struct {
 // the candidate are found.
 func (c *Candidate) ID() string { return c.Provider + "/" + c.Model }
 
-// Query is what a plan may depend on beside the model's name. Chance and Latency
+// Query is what a plan may depend on in addition to the model's name. Chance and Latency
 // come from the caller, so that a plan is a function of values.
 type Query struct {
 	Session string
@@ -208,7 +208,7 @@ type Query struct {
 }
 
 // Plan returns the candidates for a model as the caller names it, in order. No
-// candidate: nobody offers it.
+// candidate: no provider offers it.
 func (t *Table) Plan(want string, q Query, has func(provider string) bool) []Candidate {
 	out := t.resolve(want, q, nil, has)
 	name := want
@@ -253,7 +253,7 @@ func (t *Table) resolve(want string, q Query, triggers []string, has func(string
 	return []Candidate{{Provider: p, Model: m, Triggers: triggers}}
 }
 
-// order is the targets that fit, the one to try first in front.
+// order is the targets that fit, in the order in which they are tried.
 func (v *Virtual) order(t *Table, q Query) []Target {
 	fit := v.fitting(q.Tags)
 	switch v.Strategy {
@@ -294,7 +294,7 @@ func (v *Virtual) fitting(tags []string) []Target {
 	return fit
 }
 
-// drawn is the targets with the one in front that a number draws by weight.
+// drawn is the targets, beginning with the one that a number selects by weight.
 func drawn(fit []Target, at uint64) []Target {
 	total := int64(0)
 	for _, x := range fit {

@@ -171,7 +171,7 @@ func domain(t []byte, i int) bool {
 	}
 }
 
-// numeral is a run of digits with what may stand between them.
+// numeral is a run of digits with the separators between them.
 type numeral struct {
 	plus   bool
 	digits []byte
@@ -206,7 +206,7 @@ func (x *numeral) read(t []byte) {
 	}
 }
 
-// between reports whether a byte may stand between digits.
+// between reports whether a byte may separate digits.
 func (x *numeral) between(c byte) bool {
 	return c == ' ' || c == '-' || x.plus && (c == '(' || c == ')' || c == '.')
 }
@@ -216,8 +216,8 @@ func digit(c byte) bool { return c >= '0' && c <= '9' }
 // socialSecurity is how the digits of a US social security number are grouped.
 var socialSecurity = []uint8{3, 2, 4}
 
-// number looks at digits and what may stand between them. A negative answer says
-// how many bytes it covers. A number with a plus is a phone's (E.164); cards have
+// number classifies digits with their separators. Without a class, n is how many
+// bytes need not be looked at again. A number with a plus is a phone's (E.164); cards have
 // a check digit (ISO/IEC 7812).
 func number(t []byte) (class string, n int) {
 	var x numeral
@@ -256,7 +256,7 @@ func same(d []byte) bool { return bytes.Count(d, d[:1]) == len(d) }
 // form is a token that begins in its own way.
 type form struct {
 	prefix, class string
-	least, most   int // bytes behind the prefix
+	least, most   int // bytes after the prefix
 	also          string
 }
 
@@ -335,7 +335,7 @@ const (
 )
 
 // iban checks an account number (ISO 13616): a country, two check digits, and mod
-// 97 over all. Single blanks may stand in it. 0: it is none.
+// 97 over all. It may contain single blanks. 0: it is none.
 func iban(t []byte) int {
 	if len(t) <= ibanLeast || !capital(t[0]) || !capital(t[1]) || !digit(t[2]) || !digit(t[3]) {
 		return 0

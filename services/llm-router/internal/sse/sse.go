@@ -19,7 +19,7 @@ var ErrTooLarge = errors.New("an event of the stream is larger than 16 MiB")
 type Event struct {
 	Name string
 	Data []byte // lines of data joined by newlines
-	Raw  []byte // all bytes of the event with the blank line behind it
+	Raw  []byte // all bytes of the event, with the blank line after it
 }
 
 // Reader reads the events of one stream. It is used by one goroutine. Comments and

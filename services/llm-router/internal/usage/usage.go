@@ -29,10 +29,10 @@ type State struct {
 	order  []string
 }
 
-// Answer is what the id of a stored response, or of an item in one, stands for.
+// Answer is what is known of a stored response, or of an item in one, by its id.
 type Answer struct {
 	Call, Actor string
-	Deleted     bool     // or given to two principals by a provider: it is nobody's
+	Deleted     bool     // or given to two principals by a provider: no caller may use it
 	Tokens      int64    // that went in and came out, with all that it continued
 	items       []string // of a response: ids under which it has items
 }
@@ -91,14 +91,14 @@ const (
 	dayFormat    = "2006-01-02"
 )
 
-// Minutes are told apart for two days and hours for sixty, before the newest
+// Minutes are kept apart for two days and hours for sixty, before the newest
 // attempt, so that the view grows by what is new and not by how long it was.
 const (
 	byMinute = 48 * time.Hour
 	byHour   = 60 * 24 * time.Hour
 )
 
-// begin is where the cell begins that a minute lies in.
+// begin is the beginning of the cell that contains a minute.
 func (s *State) begin(minute string) string {
 	switch {
 	case minute < s.daily:
@@ -227,8 +227,8 @@ func (s *State) store(e *contract.Event, a *events.AttemptFinished) {
 	s.put(a.ResponseID, r)
 }
 
-// put notes what an id stands for. An id that a provider gave to two principals
-// is nobody's.
+// put records the response of an id. An id that a provider gave to two principals
+// can be used by neither.
 func (s *State) put(id string, a Answer) {
 	old, ok := s.ids[id]
 	if !ok {

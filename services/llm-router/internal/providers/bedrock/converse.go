@@ -185,8 +185,8 @@ func buildChoice(c *ir.Choice) ir.Obj {
 	return ir.Obj{"auto": ir.Obj{}}
 }
 
-// names are those that files have in one request: the API wants each once, and
-// in few characters.
+// names are those of the files in one request: the API requires each to be unique,
+// and of a few characters.
 type names map[string]int
 
 var unnamable = regexp.MustCompile(`[^A-Za-z0-9()\[\]-]+`)
@@ -420,7 +420,7 @@ func (d *Decoder) piece(e *event) []ir.Event {
 	return nil
 }
 
-// exceptions are the HTTP statuses that exceptions in a stream stand for.
+// exceptions maps exceptions in a stream to the HTTP status with the same meaning.
 var exceptions = map[string]int{"throttlingException": 429, "validationException": 400, "modelTimeoutException": 408, "internalServerException": 500,
 	"serviceUnavailableException": 503, "modelStreamErrorException": 424, "accessDeniedException": 403, "resourceNotFoundException": 404}
 

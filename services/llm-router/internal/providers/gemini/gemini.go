@@ -50,7 +50,7 @@ var effortBudget = map[string]int64{"none": 0, "minimal": 512, "low": 1024, "med
 
 // BuildRequest writes a request. The model is in the URL. Models from generation 3
 // on require the first call of a turn to be signed: one of another model's gets a
-// stand-in.
+// replacement.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	w := writer{names: map[string]string{}, signs: third(r.Model)}
@@ -170,7 +170,7 @@ func file(m *ir.Media) part {
 	return part{File: &blob{MIME: m.MIME, URI: uri}}
 }
 
-// call writes a tool call; one that must be signed and is not gets the stand-in.
+// call writes a tool call; one that must be signed and is not gets the replacement.
 func (w *writer) call(p *ir.Part, sign bool) part {
 	name := ir.FlatName(p.Namespace, p.Name)
 	w.names[p.ID] = name
@@ -236,7 +236,7 @@ type candidate struct {
 	Tokens  *tokens `json:"logprobsResult"`
 }
 
-// tokens is how probable each token of an answer was, beside others.
+// tokens is how probable each token of an answer was, and its alternatives.
 type tokens struct {
 	Chosen []token `json:"chosenCandidates"`
 	Top    []struct {
@@ -257,7 +257,7 @@ func (t *token) openAI() ir.Obj {
 	return ir.Obj{"token": t.Text, "logprob": t.Log, "bytes": bytes}
 }
 
-// logProbs is the same in OpenAI's shape; nil: nothing was told.
+// logProbs is the same in OpenAI's shape; nil: the answer has none.
 func (t *tokens) logProbs() json.RawMessage {
 	if t == nil || len(t.Chosen) == 0 {
 		return nil

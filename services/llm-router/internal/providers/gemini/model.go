@@ -8,14 +8,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// unsigned stands for the signature of a call that this API did not sign: it was
-// another model's, or its caller's API has no place for one. Source:
+// unsigned replaces the signature of a call that this API did not sign, because
+// another model made it or its caller's API has no member for one. Source:
 // https://ai.google.dev/gemini-api/docs/thought-signatures
 const unsigned = "skip_thought_signature_validator"
 
 var older = regexp.MustCompile(`gemini-(?:[12](?:\D|$)|pro(?:-vision)?$)`)
 
-// third tells of Gemini 3 and later: calls are signed, and thinking goes by levels.
+// third reports Gemini 3 and later: calls are signed, and thinking has levels.
 func third(model string) bool { return strings.Contains(model, "gemini-") && !older.MatchString(model) }
 
 var flash = regexp.MustCompile(`gemini-(\d+)\.(\d+)-flash(?:$|-[^l]|-l[^i])`)
@@ -35,7 +35,7 @@ func thinking(r *ir.Request) ir.Obj {
 		return nil
 	case third(r.Model):
 		return ir.Obj{"thinkingLevel": level(r.Model, budget), "includeThoughts": budget > 0}
-	case strings.Contains(r.Model, "2.5-pro"): // it cannot be told not to think
+	case strings.Contains(r.Model, "2.5-pro"): // it always thinks
 		return ir.Obj{"thinkingBudget": max(budget, 128), "includeThoughts": budget > 0}
 	}
 	return ir.Obj{"thinkingBudget": budget, "includeThoughts": budget > 0}
