@@ -60,6 +60,7 @@ func describe(t *contract.Tool) Pack {
 	return p
 }
 
+// List is GET /api/v1/packs: the packs there are, in the order of their kinds.
 func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
@@ -71,6 +72,9 @@ func (s *API) List(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
+// Get is GET /api/v1/packs/{name}. A tool whose document is not the approved one is
+// shown only with unapproved=true, to those who are to approve it; so are tools that
+// are no packs.
 func (s *API) Get(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
