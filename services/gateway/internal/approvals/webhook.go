@@ -39,7 +39,10 @@ var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.Even
 // SignatureHeader carries "t=<unix seconds>,v1=<hex HMAC-SHA256 of t.body>".
 const SignatureHeader = "X-Binnacle-Signature"
 
-// Notify notifies the webhook of one escalation and settles its message.
+// Notify notifies the webhook of one escalation and settles its message: acknowledged
+// when the webhook accepts it or nobody can vote any more, terminated when it is no
+// escalation, and to be delivered again after up to 30 seconds otherwise. A webhook may
+// be notified more than once; its body has the same id each time.
 func (s *Webhook) Notify(ctx context.Context, m jetstream.Msg) {
 	md, err := m.Metadata()
 	if err != nil {

@@ -49,7 +49,9 @@ func Async(c echo.Context) bool {
 	return strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
 }
 
-// Run awaits a call and names it on the response, whatever came of it.
+// Run awaits a call and names it on the response, whatever came of it: a caller can
+// fetch the outcome of a call whose response is an error. The outcome is durable on
+// return unless the error says that there is none yet.
 func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, error) {
 	out, output, err := s.Await(c.Request().Context(), r, Async(c))
 	verdict := ""
@@ -120,7 +122,8 @@ func (s *API) Call(c echo.Context) error {
 	return s.Respond(c, who, req.Kind, req.Tool, req.Args)
 }
 
-// Respond runs one call to its end and answers with its output.
+// Respond proposes a call from a request, runs it to its end and responds with its
+// output as a CallResponse, or with 202 where it waits for people.
 func (s *API) Respond(c echo.Context, who *auth.Caller, kind, tool string, args []byte) error {
 	r, err := s.Request(c, kind, tool, args, who)
 	if err != nil {
@@ -129,7 +132,8 @@ func (s *API) Respond(c echo.Context, who *auth.Caller, kind, tool string, args 
 	return s.Answer(c, r)
 }
 
-// Answer runs a proposed call to its end and answers with its output.
+// Answer runs the call that r proposes to its end and responds with its output as a
+// CallResponse, or with 202 and the path of its state where it waits for people.
 func (s *API) Answer(c echo.Context, r propose.Request) error {
 	out, output, err := s.Run(c, r)
 	var esc *apierr.Escalation

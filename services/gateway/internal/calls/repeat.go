@@ -55,7 +55,8 @@ func attemptID(parts ...string) string {
 	return contract.IDCall + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:26]
 }
 
-// Conflict is the refusal of an Idempotency-Key that cannot be repeated.
+// Conflict is the refusal (409) of an Idempotency-Key that was used for another call,
+// or for a response that cannot be sent again.
 func Conflict(r propose.Request, message string) *apierr.Error {
 	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "idempotency_conflict", Param: "Idempotency-Key", Message: message, CallID: r.ID}
 }
@@ -197,7 +198,8 @@ func (s *Runner) repeatOr(ctx context.Context, r propose.Request, before *Prior,
 	return s.Repeat(ctx, r, before)
 }
 
-// ModelArgs decodes the args of a call of a language model.
+// ModelArgs decodes the args of a call of a language model: the summary of its
+// request, as policy and the ledger have it.
 func ModelArgs(raw []byte) (*llm.Args, error) {
 	var a llm.Args
 	return &a, contract.Decode(raw, &a)

@@ -31,7 +31,8 @@ type CallState struct {
 	Poll       string          `json:"poll"`
 }
 
-// Accepted answers 202: come back later.
+// Accepted responds 202 to the caller of an escalated call, with the path under which
+// its state can be read. The escalation is durable.
 func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 	poll := pollOf(r.ID)
 	c.Response().Header().Set("Location", poll)

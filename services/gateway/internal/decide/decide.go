@@ -105,7 +105,10 @@ func (q *DecideRequest) check(c echo.Context) error {
 	return nil
 }
 
-// Decide is POST /api/v1/decide.
+// Decide is POST /api/v1/decide: it responds with the signed decision and its intent
+// once the claim of the call is on the ledger, so an intent leaves the gateway once.
+// A call that waits for people is 202; the caller takes it up by its id, or by its
+// Idempotency-Key, when it is approved. While the mesh is frozen no intent leaves.
 func (s *API) Decide(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {

@@ -93,7 +93,11 @@ func (u *ReportedUsage) check() error {
 	return nil
 }
 
-// Report is POST /api/v1/intents/{id}/outcome.
+// Report is POST /api/v1/intents/{id}/outcome: it records what the caller reports of a
+// call that it executed, marked as the caller's attestation. On 200 the outcome is on
+// the ledger. An intent has one outcome: the same report again is that one, another is
+// a conflict, and one after the deadline is a fact of its own beside the outcome
+// "unknown".
 func (s *API) Report(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {

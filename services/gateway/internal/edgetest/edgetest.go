@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -283,7 +284,7 @@ func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 	names := map[string][]string{"proposal": {contract.EventCallProposed}, "decision": {contract.EventAllowed}, "late_report": {contract.EventOutcomeReported},
 		"call": {contract.EventCallProposed, contract.EventEscalated, contract.EventAllowed, contract.EventEffectStarted, contract.EventEffectRecorded}}[verb]
 	var found json.RawMessage
-	for en := range m.Ledger.Scan(context.Background(), "evt.>", 1) {
+	for en := range m.Ledger.Scan(context.Background(), bus.Filter{}.String(), 1) {
 		e, err := eventlog.Open(en)
 		if err != nil || e.CallID != q.CallID {
 			continue
@@ -435,7 +436,7 @@ func (m *Mesh) DoIn(ctx context.Context, method, path, bearer, body string, head
 
 // Events lists the names of a call's events in the order of the ledger.
 func (m *Mesh) Events(call string) (names []string) {
-	for en := range m.Ledger.Scan(context.Background(), "evt.>", 1) {
+	for en := range m.Ledger.Scan(context.Background(), bus.Filter{}.String(), 1) {
 		if e, err := eventlog.Open(en); err == nil && e.CallID == call {
 			names = append(names, e.Name)
 		}

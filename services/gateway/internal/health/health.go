@@ -95,7 +95,9 @@ func (c *Cached[T]) Get(within time.Duration, f func(context.Context) (T, time.D
 	return c.value
 }
 
-// Now is how ready the mesh is, computed at most once in a short time.
+// Now is how ready the mesh is. It is computed at most once a second, or every 50 ms
+// while the mesh is not ready, for any number of callers; the caller of the moment
+// waits up to two seconds for the instances of all services.
 func (s *API) Now() Readiness {
 	return s.now.Get(2*time.Second, func(ctx context.Context) (Readiness, time.Duration) {
 		r := s.readiness(ctx)

@@ -55,8 +55,12 @@ type Frames interface {
 	Close()
 }
 
-// Handler makes the handler of an API of language models. The request passes as it
-// is; its summary is what is proposed.
+// Handler makes the handler of an API of language models, by its kind. The request
+// passes to the provider as it is; a summary of it is what is proposed, decided on and
+// recorded. Errors have the shape of the API: OpenAI's, or Anthropic's for messages.
+//
+// With an Idempotency-Key that was used before, the first response is sent again, once
+// its call has ended; a stream is not repeated, since its frames are not recorded.
 func (s *API) Handler(kind string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(apierr.ShapeKey, kind)

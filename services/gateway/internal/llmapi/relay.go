@@ -1,6 +1,7 @@
 package llmapi
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -19,7 +20,13 @@ import (
 )
 
 // relay takes a call's frames to the caller: a plain response once the outcome is on
-// the ledger, a stream as it arrives, with its end held until then.
+// the ledger, a stream as it arrives, with its end held until then. So a response
+// that is complete is one whose receipt can be fetched, and a caller that reads
+// "[DONE]" or its like knows that the outcome is durable.
+//
+// A call whose caller leaves, whose authority ends, or whose executor cannot be
+// reached after an election is cancelled. Frames of other services than the call's
+// executor are not received.
 func (s *API) relay(c echo.Context, r propose.Request) error {
 	if s.Calls.Probe.Down() {
 		return calls.Silent(r, "nothing was proposed")
@@ -52,10 +59,22 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 	// People are not waited for as long as models.
 	terms := await.Terms{Within: r.Timeout + calls.Margin, Async: calls.Async(c), People: min(r.Timeout, s.CallTimeout)}
 	res := s.Calls.Wait(allowed, p, terms, a)
-	switch res.State {
-	case await.Ended:
+	if res.State == await.Ended {
 		s.Metrics.Observe(r.Kind, res.Outcome.Recorded.Effect.Status, time.Since(began))
 		return a.end(&res.Outcome.Recorded)
+	}
+	if res.State == await.Left || res.State == await.Gone {
+		_ = s.Calls.Unended(ctx, p, r, &res) // nobody reads a response
+		return a.revoked(ctx, allowed)
+	}
+	return s.unended(ctx, a, p, &res)
+}
+
+// unended is the response to a call without an outcome. A stream that has begun ends
+// with an error event, so that what was sent does not pass for a whole response.
+func (s *API) unended(ctx context.Context, a *response, p *propose.Pending, res *await.Result) error {
+	c, r := a.c, a.r
+	switch res.State {
 	case await.Broken:
 		return a.broken(res.Err)
 	case await.Escalated:
@@ -69,13 +88,10 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 		if before, err := s.Calls.Before(ctx, r, res.Err); err != nil || before != nil {
 			return s.repeatOr(c, r, before, err)
 		}
-	case await.Left, await.Gone:
-		_ = s.Calls.Unended(ctx, p, r, &res) // nobody reads a response
-		return a.revoked(ctx, allowed)
 	}
-	err = s.Calls.Unended(ctx, p, r, &res)
+	err := s.Calls.Unended(ctx, p, r, res)
 	var e *apierr.Error
-	if a.open && errors.As(err, &e) { // what was sent must not pass for a whole response
+	if a.open && errors.As(err, &e) {
 		return a.fail(e)
 	}
 	return err

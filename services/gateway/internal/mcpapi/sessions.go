@@ -44,7 +44,8 @@ func (x *mcpSession) live() bool {
 	return false
 }
 
-// mcpSessions is the table of sessions. The zero value is empty.
+// mcpSessions is the table of sessions. The zero value is empty. It is safe for
+// concurrent use; sessions are closed outside its lock, since that waits for requests.
 type mcpSessions struct {
 	mu   sync.Mutex
 	byID map[string]*mcpSession

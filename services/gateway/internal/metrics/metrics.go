@@ -114,12 +114,14 @@ func family(kind string) string {
 	return oneOf(families, prefix)
 }
 
-// Count counts a call that ended.
+// Count counts a call that ended, by the family of its kind and its status. Kinds and
+// statuses outside the known ones are counted as one.
 func (m *Metrics) Count(kind, status string) {
 	m.calls.WithLabelValues(family(kind), oneOf(outcomes, status)).Inc()
 }
 
-// Observe counts a call that ended, and the time it took.
+// Observe counts a call that ended as Count does, and observes the time from its
+// proposal to its outcome.
 func (m *Metrics) Observe(kind, status string, d time.Duration) {
 	m.Count(kind, status)
 	m.latency.WithLabelValues(family(kind)).Observe(d.Seconds())
@@ -230,7 +232,8 @@ type Health interface {
 	Now() health.Readiness
 }
 
-// Handler is GET /metrics, for insiders.
+// Handler is GET /metrics, for insiders: in Prometheus' text format, with the figures
+// of models and views brought up to date at most once a second.
 func (m *Metrics) Handler(h Health, q Queries) echo.HandlerFunc {
 	m.refresh.Lock()
 	m.ask = q
