@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
-// opened is the newest epoch that the root key opened on the ledger; the first
-// needs no opening.
+// opened returns the newest epoch that the root key opened on the ledger; the first
+// epoch has no opening.
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	en, err := s.env.Emit.Log.Last(ctx, bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -34,7 +34,7 @@ func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	return trust.VerifyEpoch(e, s.env.Trust.At)
 }
 
-// closes tells whether the epoch was opened behind the checkpoint kept here.
+// closes reports whether the epoch was opened after the stored checkpoint.
 func (s *Service) closes(l *contract.LogEpoch) (bool, error) {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -43,8 +43,8 @@ func (s *Service) closes(l *contract.LogEpoch) (bool, error) {
 	return err == nil && sign.Digest(note) == l.Checkpoint, err
 }
 
-// enter finds out in which epoch the log is. Where it is a new one, what was
-// kept of the old one is set aside under its number.
+// enter determines the log's epoch. In a new epoch it moves the files of the old one
+// aside, under its number.
 func (s *Service) enter(ctx context.Context) error {
 	l, err := s.opened(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Service) enter(ctx context.Context) error {
 	if err := private.Mkdir(old); err != nil {
 		return err
 	}
-	for _, name := range []string{"tree", "view.db", "checkpoint"} { // the checkpoint last: it says that this is to do
+	for _, name := range []string{"tree", "view.db", "checkpoint"} { // the checkpoint last: while it is in place, the move is not complete
 		if err := os.Rename(filepath.Join(s.Dir, name), filepath.Join(old, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -68,10 +68,10 @@ func (s *Service) enter(ctx context.Context) error {
 	return nil
 }
 
-// epochDir is where what was signed in a closed epoch is stored.
+// epochDir is the folder of a closed epoch's checkpoint and tree.
 func (s *Service) epochDir(n int64) string { return filepath.Join(s.Dir, fmt.Sprintf("epoch-%d", n)) }
 
-// closedNote is the last checkpoint of a closed epoch.
+// closedNote returns the last checkpoint of a closed epoch.
 func (s *Service) closedNote(n int64) ([]byte, error) {
 	note, err := os.ReadFile(filepath.Join(s.epochDir(n), "checkpoint"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -80,9 +80,9 @@ func (s *Service) closedNote(n int64) ([]byte, error) {
 	return note, err
 }
 
-// closedTree is the tree of a closed epoch, and the size of its last checkpoint,
-// up to which it proves. The caller closes it.
-func (s *Service) closedTree(n int64) (*tree.Tree, uint64, error) {
+// closedTree returns the tree of a closed epoch and the size of its last checkpoint, up
+// to which it serves proofs. The caller closes it.
+func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 	note, err := s.closedNote(n)
 	if err != nil {
 		return nil, 0, err
@@ -102,8 +102,8 @@ func (s *Service) closedTree(n int64) (*tree.Tree, uint64, error) {
 	return t, c.Size, nil
 }
 
-// reopened ends a service that waits in a truncated log once its epoch was
-// closed: it is to start anew.
+// reopened ends a service that waits in a truncated log, once its epoch is closed; it
+// restarts in the new one.
 func (s *Service) reopened(ctx context.Context) error {
 	l, err := s.opened(ctx)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *Service) reopened(ctx context.Context) error {
 	return nil
 }
 
-// mute is why no checkpoint is signed, or nil.
+// mute returns why no checkpoint is signed, or nil.
 func (s *Service) mute() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
@@ -40,15 +41,15 @@ func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io
 			return err
 		}
 	}
-	// Compressed: what goes over TRANSIENT takes memory from everybody.
+	// Compressed, because TRANSIENT is in memory and shared.
 	w := bufio.NewWriterSize(out, 512<<10)
 	z := s2.NewWriter(w, s2.WriterConcurrency(2))
 	return errors.Join(evidence.Build(z, *src, s.env.SignKey()), z.Close(), w.Flush())
 }
 
-// head chooses the checkpoint that a pack is bound to and proves the session's
-// end under it.
-func (s *Service) head(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
+// head selects the checkpoint that a pack binds to and proves the session's end under
+// it.
+func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	p, err := s.bound(ctx, max(uint64(doc.LastSeq), q.From), int(q.Witnessed))
 	if err != nil {
 		return nil, err
@@ -57,8 +58,8 @@ func (s *Service) head(ctx context.Context, q *events.EvidenceRequest, doc *Sess
 	if err != nil {
 		return nil, err
 	}
-	if l, err := evidence.Lamport(head); err != nil || !s.holds(s.env.SignKey(), l) {
-		// The key is younger than that checkpoint: seal under a later one.
+	if l, err := evidence.Lamport(head); err != nil || !holds(s.env, s.env.SignKey(), l) {
+		// The key is newer than that checkpoint, so the pack binds to a later one.
 		pos, _ := s.view.Position()
 		if p, err = s.bound(ctx, pos, int(q.Witnessed)); err != nil {
 			return nil, err
@@ -69,7 +70,7 @@ func (s *Service) head(ctx context.Context, q *events.EvidenceRequest, doc *Sess
 	}
 	src := &evidence.Source{Tenant: s.env.Tenant, Session: q.Session, Checkpoint: p.note, Head: *head, Objects: map[string][]byte{}, Cosignatures: p.cosigned}
 	if q.Witnessed == 0 {
-		src.Cosignatures = nil // those that come later would change the bytes
+		src.Cosignatures = nil // later cosignatures would change the bytes
 	}
 	tips, ok, err := head.Tips()
 	if err != nil || !ok {
@@ -79,8 +80,8 @@ func (s *Service) head(ctx context.Context, q *events.EvidenceRequest, doc *Sess
 	return src, err
 }
 
-// source collects what a session's pack is built from.
-func (s *Service) source(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
+// source collects the content of a session's pack.
+func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	src, err := s.head(ctx, q, doc)
 	if err != nil {
 		return nil, err
@@ -115,13 +116,13 @@ func (s *Service) source(ctx context.Context, q *events.EvidenceRequest, doc *Se
 	return src, nil
 }
 
-func (s *Service) holds(key *sign.Key, lamport uint64) bool {
-	_, err := s.env.Trust.At(key.KID, "audit", contract.UseManifest, lamport)
+func holds(env *run.Env, key *sign.Key, lamport uint64) bool {
+	_, err := env.Trust.At(key.KID, "audit", contract.UseManifest, lamport)
 	return err == nil
 }
 
 // stored reads entries with their proofs and collects their objects.
-func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
+func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
 	entries, err := s.entriesNear(ctx, filter, seqs)
 	if err != nil {
 		return nil, err
@@ -144,7 +145,7 @@ func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size
 					continue
 				}
 				for _, c := range contents(en) {
-					if c.Store != contract.StoreObject || c.Encryption != nil { // ciphertext cannot be held against its commitment
+					if c.Store != contract.StoreObject || c.Encryption != nil { // ciphertext does not match the plaintext's commitment
 						continue
 					}
 					object, err := s.env.Blobs.Object(ctx, &c)
@@ -164,10 +165,10 @@ func (s *Service) stored(ctx context.Context, filter string, seqs []uint64, size
 	return out, g.Wait()
 }
 
-// objectStore is in every event that refers to an object.
+// objectStore occurs in every event that refers to an object.
 var objectStore = []byte(`"store":"` + contract.StoreObject + `"`)
 
-// remember keeps the nodes that the proofs of neighbours share.
+// remember caches the nodes that proofs of neighbouring leaves share.
 func remember(get translog.Nodes) translog.Nodes {
 	type at struct {
 		level uint
@@ -186,7 +187,7 @@ func remember(get translog.Nodes) translog.Nodes {
 	}
 }
 
-// contents lists the content references of an event.
+// contents returns the content references of an event.
 func contents(en eventlog.Entry) []contract.Content {
 	e, err := eventlog.Open(en)
 	if err != nil {

@@ -25,8 +25,7 @@ import (
 // queries answers the queries of other services.
 type queries struct{ *Service }
 
-// serve registers audit's queries. Responses hold everything that was on the ledger
-// when the query was sent.
+// serve registers the handlers of audit's queries.
 func (s *Service) serve() {
 	q := queries{s}
 	server := &rpc.Server{Box: s.env.Box, View: indexed{s}, Fresh: s.catchUp}
@@ -102,18 +101,18 @@ func (s queries) proofgraph(ctx context.Context, q *events.ProofgraphRequest, ad
 	return err
 }
 
-// readers is how many ledger entries are read at once: a session's lie far
+// readers is the number of concurrent ledger reads: the entries of a session are far
 // apart, so each is a request of its own.
 const readers = 16
 
 // entries reads the ledger at the given sequences.
-func (s *Service) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, error) {
+func (s queries) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, error) {
 	return s.entriesNear(ctx, "", seqs)
 }
 
-// entriesNear reads them in one go where they lie under one filter: what that
-// does not bring is read one by one.
-func (s *Service) entriesNear(ctx context.Context, filter string, seqs []uint64) ([]eventlog.Entry, error) {
+// entriesNear reads them in one request where one filter selects them; entries that it
+// does not return are read one by one.
+func (s queries) entriesNear(ctx context.Context, filter string, seqs []uint64) ([]eventlog.Entry, error) {
 	out := make([]eventlog.Entry, len(seqs))
 	if filter != "" && len(seqs) > readers {
 		i := 0
@@ -148,7 +147,7 @@ func (s *Service) entriesNear(ctx context.Context, filter string, seqs []uint64)
 	return out, g.Wait()
 }
 
-func (s *Service) sessionEntries(ctx context.Context, session string, size uint64) ([]eventlog.Entry, error) {
+func (s queries) sessionEntries(ctx context.Context, session string, size uint64) ([]eventlog.Entry, error) {
 	if _, err := s.view.Lookup(s.env.Tenant, session); err != nil {
 		return nil, err
 	}
@@ -159,8 +158,9 @@ func (s *Service) sessionEntries(ctx context.Context, session string, size uint6
 	return s.entriesNear(ctx, bus.SessionFilter(s.env.Tenant, session), seqs)
 }
 
-// graph is a session's proof graph up to the newest checkpoint, which closes it.
-func (s *Service) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
+// graph returns a session's proof graph up to the newest checkpoint, which is its last
+// node.
+func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
 	doc, err := s.view.Lookup(s.env.Tenant, session)
 	if err != nil {
 		return nil, err

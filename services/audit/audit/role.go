@@ -8,9 +8,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// misplaced returns why a service may not have recorded an event of a call, or "".
-// An entry of a service that has no right to it becomes an alarm and no part of the
-// view: it neither answers for the call nor takes an id that belongs to another.
+// misplaced returns why a service may not have recorded an event of a call, or "". The
+// view records such an entry as an alarm and otherwise ignores it: it does not count as
+// an event of the call, and takes no id that belongs to another service.
 func (w *writer) misplaced(e *contract.Event) string {
 	if want := idOwner(e); want != "" {
 		return want
@@ -36,7 +36,8 @@ func (w *writer) misplaced(e *contract.Event) string {
 	return ""
 }
 
-// idNames are the events whose ids are made from a call's, by prefix.
+// idNames maps the prefixes of ids that are derived from a call id to the events that
+// have them.
 var idNames = map[string][]string{
 	"d": {contract.EventAllowed, contract.EventEscalated},
 	"o": {contract.EventOutcomeReported},
@@ -47,8 +48,8 @@ var idNames = map[string][]string{
 	"x": {contract.EventCancelRequested},
 }
 
-// idOwner returns why an event may not hold its id, or "". Ids that are made from a
-// call's are looked up by it.
+// idOwner returns why an event may not have its id, or "". Events are looked up by ids
+// derived from call ids.
 func idOwner(e *contract.Event) string {
 	prefix, call, ok := strings.Cut(e.ID, "-"+contract.IDCall)
 	if !ok {
@@ -68,7 +69,7 @@ func orNone(executor string) string {
 	return executor
 }
 
-// executor is the service that policy allowed the call of e to, or "".
+// executor returns the executor that policy allowed the call of e to, or "".
 func (w *writer) executor(e *contract.Event) string {
 	seq := w.tx.Bucket(bIDs).Get([]byte(contract.IDDecision + e.CallID))
 	if seq == nil {
@@ -82,11 +83,11 @@ func (w *writer) executor(e *contract.Event) string {
 	return to
 }
 
-// eventKey is where bEvents has a session's event.
+// eventKey is the key of a session's event in bEvents.
 func eventKey(id string, seq uint64) []byte { return append([]byte(id+"\x00"), key(seq)...) }
 
-// named is what bEvents has of an event: its name, with whom an allowed event
-// addresses.
+// named is the value of an event in bEvents: its name, with the executor for an allowed
+// event.
 func named(e *contract.Event) string {
 	if e.Target == "" {
 		return e.Name

@@ -23,13 +23,14 @@ import (
 // term and transaction: key term\x00first sequence, value the distances of the
 // others as varints. Times are kept to the second, to find where to begin.
 
-// Facets are what can be searched for.
+// Facets lists the properties by which events can be searched.
 var Facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
-// receiptFacet finds a receipt by its digest; it is not for searching.
+// receiptFacet indexes receipts by digest; it is not available to search.
 const receiptFacet = "receipt"
 
-// outputFacet finds who made a content by its commitment; it is not for searching.
+// outputFacet indexes the outcomes that made contents, by commitment; it is not
+// available to search.
 const outputFacet = "output"
 
 // commitmentKey is the part of a commitment that the index holds: 128 bits.
@@ -37,10 +38,10 @@ func commitmentKey(commitment string) string {
 	return commitment[:min(len(commitment), len("sha256:")+32)]
 }
 
-// maxFacet bounds a value in the index: longer ones cannot be searched for.
+// maxFacet is the length limit of indexed values; longer ones cannot be found.
 const maxFacet = 200
 
-// terms are what an event can be found by.
+// terms returns the index terms of an event.
 func terms(e *contract.Event, r *contract.Recorded) []string {
 	var out []string
 	add := func(facet, v string) {
@@ -69,7 +70,7 @@ func terms(e *contract.Event, r *contract.Recorded) []string {
 	return out
 }
 
-// posting gathers one transaction's sequences of a term.
+// posting collects the sequences of one term in a transaction.
 type posting struct {
 	first, last uint64
 	more        []byte
@@ -85,7 +86,7 @@ func (w *writer) post(term string, seq uint64) {
 	p.last = seq
 }
 
-// clock notes the first event of each second.
+// clock records the first event of each second.
 func (w *writer) clock(e *contract.Event, seq uint64) error {
 	t, err := contract.ParseTime(e.Time)
 	if err != nil || t.Unix() <= w.second {
@@ -95,7 +96,7 @@ func (w *writer) clock(e *contract.Event, seq uint64) error {
 	return w.tx.Bucket(bTimes).Put(key(uint64(w.second)), key(seq))
 }
 
-// flushPostings writes in the order of the keys, which is what makes it fast.
+// flushPostings writes the postings in key order, which is fastest in bbolt.
 func (w *writer) flushPostings() error {
 	b := w.tx.Bucket(bSearch)
 	list := make([]string, 0, len(w.postings))
@@ -159,7 +160,7 @@ func seqs(tx *bbolt.Tx, term string, from, to uint64) []uint64 {
 	return out
 }
 
-// SearchQuery asks for events that have every term.
+// SearchQuery selects the events that have every term.
 type SearchQuery struct {
 	Terms  map[string]string `json:"terms"`
 	Since  string            `json:"since,omitempty"` // RFC 3339; inclusive
@@ -168,8 +169,8 @@ type SearchQuery struct {
 	Limit  int               `json:"limit"`
 }
 
-// Search finds the newest sequences that match, newest first, and tells from
-// where on to ask for more; 0 = that is all.
+// Search returns the newest matching sequences, newest first, and the sequence at which
+// to continue; 0 means that there are no more.
 func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	from, to := uint64(1), uint64(0)
 	err = v.db.View(func(tx *bbolt.Tx) error {
@@ -183,7 +184,7 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 				return &rpc.Error{Code: contract.CodeInvalidInput, Param: "since", Message: "since: " + err.Error()}
 			}
 			if from = atSecond(tx, t.Unix()); from == 0 {
-				return nil // nothing is that young
+				return nil // no event is that recent
 			}
 		}
 		if q.Until != "" {
@@ -231,7 +232,7 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	return found, next, err
 }
 
-// Receipt is the canonical form of the receipt with a digest.
+// Receipt returns the canonical form of the receipt with a digest.
 func (v *View) Receipt(digest string) (receipt []byte, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		found := seqs(tx, receiptFacet+"="+digest, 1, getUint(tx, "position"))
@@ -244,8 +245,8 @@ func (v *View) Receipt(digest string) (receipt []byte, err error) {
 	return receipt, err
 }
 
-// maker is the sequence of the event that recorded a call or a content first, or
-// 0: of a call its proposal, of a content the outcome that made it.
+// maker returns the sequence of the event that first recorded a call or content, or 0: a
+// call's proposal, and the outcome that made a content.
 func (v *View) maker(id string) (seq uint64, err error) {
 	if !strings.HasPrefix(id, "sha256:") {
 		return v.SeqOf(contract.IDProposal + id)
@@ -286,7 +287,7 @@ func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[strin
 	return out, nil
 }
 
-// atSecond is the first sequence of that second or a later one; 0 if none.
+// atSecond returns the first sequence in that second or later; 0 if none.
 func atSecond(tx *bbolt.Tx, unix int64) uint64 {
 	_, v := tx.Bucket(bTimes).Cursor().Seek(key(uint64(max(unix, 0))))
 	if len(v) != 8 {

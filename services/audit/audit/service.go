@@ -1,5 +1,7 @@
-// Package audit follows everything: it keeps the Merkle tree over the ledger,
-// signs checkpoints, indexes sessions and receipts, and exports evidence.
+// Package audit keeps the Merkle tree over the ledger, signs checkpoints, indexes
+// sessions and receipts, detects lost history, and exports evidence. One instance runs,
+// with a folder that replay can rebuild; only its last checkpoint is not derived from
+// the ledger. A new query is registered in serve, a new index in the view.
 package audit
 
 import (
@@ -30,7 +32,7 @@ import (
 
 // Config is audit's configuration.
 type Config struct {
-	Dir        string        // holds the view and the last checkpoint
+	Dir        string        // folder of the view and of the last checkpoint
 	Durability string        // named in checkpoints
 	Interval   time.Duration // between checkpoints while the log grows; 0 = half a second
 }
@@ -47,11 +49,11 @@ type Service struct {
 	checkpoints []point // of this epoch, ascending by size
 	epoch       int64
 	truncated   error
-	target      uint64 // size of the checkpoint held out to witnesses
+	target      uint64 // size of the checkpoint that witnesses are to cosign
 	targetSince time.Time
 }
 
-// point locates a checkpoint in CHECKPOINTS.
+// point is the position of a checkpoint in CHECKPOINTS.
 type point struct {
 	size     uint64
 	note     []byte
@@ -156,22 +158,22 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return errors.Join(g.Wait(), s.view.Flush())
 }
 
-// poll hears what is on the ledger now. Where the bus does not answer, the view
-// stays where it is, and its position says so.
+// poll reads the ledger up to its current end. Without a response of the server the view
+// keeps its position.
 func (s *Service) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	_ = s.log.Poll(ctx)
 }
 
-// catchUp brings the view to where the ledger is.
+// catchUp applies entries until the view has reached the ledger's end.
 func (s *Service) catchUp(ctx context.Context) error {
 	s.poll(ctx)
 	return s.view.Flush()
 }
 
-// origin names the log. A new epoch is another log: its tree does not grow from
-// the one that a witness remembers.
+// origin is the log's name. A new epoch is a new log: its tree does not extend the one
+// that a witness remembers.
 func (s *Service) origin() string {
 	o := "binnacle/" + s.env.RootKID + "/" + s.env.Tenant
 	if s.epoch > 1 {
@@ -182,7 +184,7 @@ func (s *Service) origin() string {
 
 func (s *Service) checkpointFile() string { return filepath.Join(s.Dir, "checkpoint") }
 
-// loadCheckpoints reads what was signed before.
+// loadCheckpoints reads the checkpoints that were signed before.
 func (s *Service) loadCheckpoints(ctx context.Context) error {
 	seq := uint64(1)
 	for {
@@ -213,8 +215,8 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 	}
 }
 
-// compare checks the ledger against the last checkpoint, kept fsynced in a
-// file of its own: shorter or different means that history was lost.
+// compare checks the ledger against the last checkpoint, which is stored in a file of
+// its own: a shorter or different ledger has lost history.
 func (s *Service) compare() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -241,11 +243,12 @@ func (s *Service) compare() error {
 	return nil
 }
 
-// lost tells whether the ledger no longer holds what the view was built from.
+// lost reports whether the ledger no longer has the entries that the view was built
+// from.
 func (s *Service) lost(ctx context.Context, pos uint64) error {
 	last, err := s.env.Conn.Tail(ctx, bus.Events)
 	if err != nil || pos == 0 {
-		return nil // ctx ended, or nothing seen yet
+		return nil // ctx ended, or the view is empty
 	}
 	if last < pos {
 		return fmt.Errorf("ledger_truncated: the ledger ends at %d, audit has seen %d", last, pos)
@@ -261,8 +264,8 @@ func (s *Service) lost(ctx context.Context, pos uint64) error {
 	return nil
 }
 
-// alarm records that history is missing. Policy denies every call from then
-// on, and no checkpoint is signed over the gap.
+// alarm records that history is missing. From then on policy denies every call, and
+// audit signs no checkpoint.
 func (s *Service) alarm(ctx context.Context, why error) error {
 	s.env.Log.Error("ledger alarm", "err", why)
 	s.mu.Lock()
@@ -276,7 +279,7 @@ func (s *Service) alarm(ctx context.Context, why error) error {
 	return err
 }
 
-// note reads a checkpoint of ours, whichever of our keys signed it.
+// note parses a checkpoint of this log that any of audit's keys signed.
 func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 	err = errors.New("checkpoint: audit has no key")
 	for _, k := range s.env.Trust.Keys() {
@@ -294,8 +297,8 @@ func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 	return nil, err
 }
 
-// checkpoint signs the present tree head if it grew, or if the last checkpoint
-// commits to no map of tips.
+// checkpoint signs the current tree head if it grew, or if the last checkpoint has no
+// map of tips.
 func (s *Service) checkpoint(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,7 +323,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 		"durability " + s.Durability, fmt.Sprintf("epoch %d", s.epoch), fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now()), translog.TipsExtension(tips)}}
 	key := s.env.SignKey()
 	if _, err := s.env.Trust.At(key.KID, "audit", contract.UseCheckpoint, lamport); err != nil {
-		return nil // a new key, of whose publication the view does not know yet
+		return nil // a new key whose publication the view has not reached
 	}
 	note := c.Sign(key)
 	if err := writeSynced(s.checkpointFile(), note); err != nil {
@@ -335,8 +338,8 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// newest is the newest checkpoint, of at least size leaves. One that commits to
-// no map of tips is taken only if none can be signed that does.
+// newest returns the newest checkpoint over at least size leaves. It returns one without
+// a map of tips only if none with a map can be signed.
 func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
 	p := s.last()
 	if p == nil || p.size < size || !p.tips {
@@ -351,7 +354,7 @@ func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
 	return p, nil
 }
 
-// last is the newest checkpoint, or nil.
+// last returns the newest checkpoint, or nil.
 func (s *Service) last() *point {
 	s.mu.Lock()
 	defer s.mu.Unlock()

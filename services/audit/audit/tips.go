@@ -78,7 +78,7 @@ func tipDigest(tenant, session, last string) (h translog.Hash, err error) {
 	return translog.Hash(b), nil
 }
 
-// flushTips brings the map to the sessions as they are now.
+// flushTips updates the map for the changed sessions.
 func (w *writer) flushTips() error {
 	changes := make([]tips.Change, 0, len(w.sessions))
 	recent := w.tx.Bucket(bRecent)
@@ -110,8 +110,8 @@ func (w *writer) flushTips() error {
 
 func seqKey(n int64) []byte { return key(uint64(n)) }
 
-// Head is the view's position, the greatest lamport up to there, and the root of
-// the map of tips, all of one moment.
+// Head returns the view's position, the greatest lamport up to it, and the root of the
+// map of tips, all from one transaction.
 func (v *View) Head() (position, lamport uint64, root translog.Hash, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		position, lamport = getUint(tx, "position"), getUint(tx, "lamport")
@@ -196,8 +196,8 @@ func (v *View) TipsRootAt(size uint64) (root translog.Hash, err error) {
 	return root, err
 }
 
-// ProveTip shows what the map as of size entries holds for a session, against
-// the root that the checkpoint of that size commits to.
+// ProveTip returns a session's entry in the map as of size entries, with the proof
+// against the root in the checkpoint of that size.
 func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash) (p *evidence.TipProof, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bSessions).Get([]byte(tenant + "." + session))
@@ -229,8 +229,8 @@ func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash)
 	return p, err
 }
 
-// checkTips compares the view's map, as of the last checkpoint that was signed,
-// with the one that this commits to. A view that is not that far yet is right.
+// checkTips compares the view's map, as of the last signed checkpoint, with the map that
+// the checkpoint commits to. A view before that position passes.
 func (s *Service) checkTips() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *Service) checkTips() error {
 	return err
 }
 
-// dumpTips writes the map's root; its nodes follow from the sessions.
+// dumpTips writes the map's root, which the sessions determine.
 func dumpTips(tx *bbolt.Tx, line func([]byte) error) error {
 	root, err := tipsRoot(tx)
 	if err != nil {

@@ -42,15 +42,15 @@ var (
 	bReceipts = []byte("receipts") // seq -> receipt
 	bIDs      = []byte("ids")      // event id -> seq
 	bSystem   = []byte("system")   // seq -> name
-	bAlarms   = []byte("alarms")   // seq -> what is wrong with the entry
+	bAlarms   = []byte("alarms")   // seq -> what is wrong with the entry (alarms)
 	bTimes    = []byte("times")    // second -> first seq
 	bSearch   = []byte("search")   // facet=value\x00seq -> distances of further seqs
 	buckets   = [][]byte{bMeta, bSessions, bEvents, bReceipts, bIDs, bSystem, bAlarms, bTimes, bSearch, bTips, bRecent}
 	dumped    = buckets[1:8] // entry by entry
 )
 
-// OpenView opens or creates the view in dir. A file that cannot be read is
-// set aside: the view is rebuilt from the ledger.
+// OpenView opens or creates the view in dir. An unreadable file is moved aside, and the
+// view is rebuilt from the ledger.
 func OpenView(dir string) (*View, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
@@ -81,13 +81,13 @@ func openDB(path string) (*bbolt.DB, error) {
 	}
 	return db, db.Update(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bMeta); b != nil && getUint(tx, "layout") != layout {
-			return empty(tx) // an earlier layout: built anew from the ledger
+			return empty(tx) // an earlier layout: rebuild from the ledger
 		}
 		return create(tx)
 	})
 }
 
-// empty removes all that the view holds.
+// empty removes all entries of the view.
 func empty(tx *bbolt.Tx) error {
 	for _, name := range buckets {
 		if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {
@@ -106,20 +106,19 @@ func create(tx *bbolt.Tx) error {
 	return putUint(tx, "layout", layout)
 }
 
-// Reset empties the view, to be built anew from the ledger's first entry.
+// Reset empties the view, so that it is rebuilt from the first entry of the ledger.
 func (v *View) Reset() error { return v.db.Update(empty) }
 
-// layout counts the versions of what the buckets hold.
+// layout is the version of the buckets' formats.
 const layout = 5
 
 // Close closes the files.
 func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) }
 
-// maxPending bounds how many entries one transaction takes.
+// maxPending is the largest number of entries in one transaction.
 const maxPending = 4000
 
-// Add takes the next entry; it becomes visible with Flush. The data is
-// copied.
+// Add adds the next entry, which becomes visible with Flush. It copies the data.
 func (v *View) Add(en eventlog.Entry) error {
 	en.Data = bytes.Clone(en.Data)
 	v.mu.Lock()
@@ -132,8 +131,8 @@ func (v *View) Add(en eventlog.Entry) error {
 	return nil
 }
 
-// Flush applies what was added. A transaction costs the same for one entry as
-// for many, so the service calls it every so often and before each answer.
+// Flush applies the added entries. A transaction costs the same for one entry as for
+// many, so the service flushes periodically and before each response.
 func (v *View) Flush() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -171,7 +170,7 @@ func (v *View) Flush() error {
 	return err
 }
 
-// Session is what the view keeps of a session.
+// Session is the view's document of a session.
 type Session struct {
 	Actor    string `json:"actor"`
 	Created  string `json:"created_at"`
@@ -305,8 +304,8 @@ func putUint(tx *bbolt.Tx, name string, n uint64) error {
 	return tx.Bucket(bMeta).Put([]byte(name), key(n))
 }
 
-// Position is the ledger sequence the view stands at, Lamport the greatest
-// lamport up to there.
+// Position returns the ledger sequence of the last applied entry, Lamport the greatest
+// lamport up to it.
 func (v *View) Position() (position, lamport uint64) {
 	_ = v.db.View(func(tx *bbolt.Tx) error {
 		position, lamport = getUint(tx, "position"), getUint(tx, "lamport")
@@ -352,8 +351,8 @@ func (v *View) Dump(line func([]byte) error) error {
 	})
 }
 
-// dumpSearch writes what each term's chunks hold together: how they are cut
-// follows from when the view was flushed.
+// dumpSearch writes the joined chunks of each term: their boundaries depend on when the
+// view was flushed.
 func dumpSearch(tx *bbolt.Tx, line func([]byte) error) error {
 	c := tx.Bucket(bSearch).Cursor()
 	for k, _ := c.First(); k != nil; {
@@ -391,7 +390,7 @@ func (v *View) WriteDump(w io.Writer) error {
 	return v.Dump(func(b []byte) error { _, err := w.Write(append(b, '\n')); return err })
 }
 
-// ErrNoSession is returned for a session the ledger does not know.
+// ErrNoSession is returned for a session without events.
 var ErrNoSession = notFound("no such session")
 
 // Lookup returns a session's document.
@@ -407,7 +406,7 @@ func (v *View) Lookup(tenant, session string) (*Session, error) {
 	return &s, err
 }
 
-// SeqOf is the sequence of an event by its id; 0 if there is none.
+// SeqOf returns the sequence of an event by its id; 0 if there is none.
 func (v *View) SeqOf(id string) (seq uint64, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bIDs).Get([]byte(id)); b != nil {

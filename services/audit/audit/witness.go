@@ -10,11 +10,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// A cosignature as it is kept on the checkpoints' stream: the size of the tree,
-// a newline, and the witness's line.
+// The format of a cosignature in CHECKPOINTS: the size of the tree, a newline, and the
+// witness's line.
 
 // cosign stores a witness's cosignature over a checkpoint of this log. The witness
 // is in the trust registry and its line verifies; everything else is refused.
@@ -25,13 +26,13 @@ func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.
 	if p == nil {
 		return w, notFound("no checkpoint of %d leaves", q.Size)
 	}
-	name, err := s.witnessOf(p.note, q.Line)
+	name, err := witnessOf(s.env, p.note, q.Line)
 	if err != nil {
 		return w, err
 	}
 	for _, have := range p.cosigned {
 		if strings.HasPrefix(have, "— "+name+" ") {
-			return events.Witness{Witness: name}, nil // once is enough
+			return events.Witness{Witness: name}, nil // stored already
 		}
 	}
 	try, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -43,17 +44,17 @@ func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.
 	return events.Witness{Witness: name}, nil
 }
 
-// meeting is how long one checkpoint is held out to witnesses.
+// meeting is the time for which one checkpoint is offered to witnesses.
 const meeting = time.Minute
 
-// forWitnesses is the checkpoint that witnesses are to look at now: the same one
-// for each, until all have cosigned it or a minute has passed. Each comes when
-// it likes; without this, no two would ever cosign the same. It never goes back.
-func (s *Service) forWitnesses() *point {
+// forWitnesses returns the checkpoint that witnesses are to cosign: the same for each
+// until all have cosigned it or a minute has passed. Witnesses poll at different times;
+// without this, no two would cosign the same checkpoint. Its size never decreases.
+func (s queries) forWitnesses() *point {
 	if len(s.checkpoints) == 0 {
 		return nil
 	}
-	if p := s.at(s.target); p != nil && time.Since(s.targetSince) < meeting && len(p.cosigned) < s.witnesses() {
+	if p := s.at(s.target); p != nil && time.Since(s.targetSince) < meeting && len(p.cosigned) < witnesses(s.env) {
 		return p
 	}
 	p := &s.checkpoints[len(s.checkpoints)-1]
@@ -62,8 +63,8 @@ func (s *Service) forWitnesses() *point {
 }
 
 // witnesses counts those that are known and not revoked.
-func (s *Service) witnesses() (n int) {
-	for _, k := range s.env.Trust.Keys() {
+func witnesses(env *run.Env) (n int) {
+	for _, k := range env.Trust.Keys() {
 		if strings.HasPrefix(k.Owner, "witness:") && k.RevokedSince == 0 {
 			n++
 		}
@@ -71,13 +72,13 @@ func (s *Service) witnesses() (n int) {
 	return n
 }
 
-// recall folds a kept cosignature in; checkpoints come before theirs.
+// recall folds a stored cosignature; checkpoints come before their cosignatures.
 func (s *Service) recall(b []byte) {
 	size, line, ok := strings.Cut(string(b), "\n")
 	n, err := strconv.ParseUint(size, 10, 64)
 	for i := len(s.checkpoints) - 1; ok && err == nil && i >= 0 && s.checkpoints[i].size >= n; i-- {
-		p := &s.checkpoints[i] // of two of one size, the line is over one
-		if _, err := s.witnessOf(p.note, line); p.size == n && err == nil {
+		p := &s.checkpoints[i] // two checkpoints may have one size; the line is over one of them
+		if _, err := witnessOf(s.env, p.note, line); p.size == n && err == nil {
 			p.cosigned = append(p.cosigned, line)
 		}
 	}
@@ -92,9 +93,9 @@ func (s *Service) at(size uint64) *point {
 	return nil
 }
 
-// witnessOf is the witness whose line over a note verifies.
-func (s *Service) witnessOf(note []byte, line string) (string, error) {
-	for _, k := range s.env.Trust.Keys() {
+// witnessOf returns the witness whose line over a note verifies.
+func witnessOf(env *run.Env, note []byte, line string) (string, error) {
+	for _, k := range env.Trust.Keys() {
 		name, ok := strings.CutPrefix(k.Owner, "witness:")
 		if !ok || k.RevokedSince != 0 {
 			continue
@@ -104,16 +105,16 @@ func (s *Service) witnessOf(note []byte, line string) (string, error) {
 			continue
 		}
 		if _, err := translog.VerifyCosignature(note, line, name, public); err == nil {
-			_, err = s.env.Trust.At(k.KID, k.Owner, contract.UseWitness, s.env.Emit.Tick())
+			_, err = env.Trust.At(k.KID, k.Owner, contract.UseWitness, env.Emit.Tick())
 			return name, err
 		}
 	}
 	return "", notFound("no witness of the trust registry signed this")
 }
 
-// bound is the checkpoint that a pack over at least size leaves is bound to: the
-// newest, or, where k cosignatures are demanded, the newest that has them.
-func (s *Service) bound(ctx context.Context, size uint64, k int) (*point, error) {
+// bound returns the checkpoint that a pack over at least size leaves binds to: the
+// newest, or the newest with k cosignatures where those are demanded.
+func (s queries) bound(ctx context.Context, size uint64, k int) (*point, error) {
 	p, err := s.newest(ctx, size)
 	if err != nil || k == 0 {
 		return p, err

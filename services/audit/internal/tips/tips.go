@@ -14,15 +14,15 @@ import (
 // Hash is a tree hash.
 type Hash = translog.Hash
 
-// What a child is.
+// Kinds of children.
 const (
 	empty byte = iota
 	leaf
 	inner
 )
 
-// Child is a subtree: nothing, the leaf of one key, or an inner node. The zero
-// value is the empty map.
+// Child is a subtree: empty, the leaf of one key, or an inner node. The zero value is
+// the empty map.
 type Child struct {
 	kind byte
 	hash Hash
@@ -35,8 +35,8 @@ func (c *Child) Root() Hash { return c.hash }
 // Node is an inner node.
 type Node [2]Child
 
-// Store holds inner nodes by their place: the depth, and the key's bits before
-// it, as Place renders them. Get returns nil where there is none.
+// Store holds inner nodes by their place, as Place renders it: the depth, and the bits
+// of the key before it. Get returns nil for a missing node.
 type Store interface {
 	Get(place []byte) (*Node, error)
 	Put(place []byte, n *Node) error
@@ -77,7 +77,7 @@ func update(s Store, c Child, ch []Change, depth int) (Child, error) {
 	if n[1], err = update(s, n[1], ch[i:], depth+1); err != nil {
 		return c, err
 	}
-	for side := range n { // one key alone is a leaf
+	for side := range n { // a subtree with one key is a leaf
 		if n[side].kind == empty && n[1-side].kind != inner {
 			return n[1-side], s.Delete(place)
 		}
@@ -85,7 +85,7 @@ func update(s Store, c Child, ch []Change, depth int) (Child, error) {
 	return put(s, place, n)
 }
 
-// merge lists the leaves of what was no inner node after the changes.
+// merge returns the leaves of a subtree that has become too small for an inner node.
 func merge(c Child, ch []Change) []Change {
 	out := make([]Change, 0, len(ch)+1)
 	for _, x := range ch {
@@ -128,7 +128,7 @@ func put(s Store, place []byte, n *Node) (Child, error) {
 	return Child{kind: inner, hash: translog.TipNode(n[0].hash, n[1].hash)}, s.Put(place, n)
 }
 
-// split is the index of the first change whose key has a one at depth.
+// split returns the index of the first change whose key has a one at depth.
 func split(ch []Change, depth int) int {
 	i, _ := slices.BinarySearchFunc(ch, byte(1), func(c Change, bit byte) int { return int(translog.TipBit(c.Key, depth)) - int(bit) })
 	return i
@@ -155,9 +155,9 @@ func Prove(s Store, root Child, key Hash) (path []Hash, at *Hash, err error) {
 	return path, nil, nil
 }
 
-// Place names the inner node at depth on the way to key: the bits before it,
-// padded with zeros, and depth. Nodes of one path are neighbours, so that a
-// change of one key writes to few pages of a database.
+// Place returns the key of the inner node at depth on the path to key: the bits before
+// depth, padded with zeros, and depth. Nodes of one path are neighbours, so a change of
+// one key writes few pages of a database.
 func Place(key Hash, depth int) []byte {
 	n := depth / 8
 	b := make([]byte, max(8, n+1), max(8, n+1)+2)
@@ -168,7 +168,7 @@ func Place(key Hash, depth int) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(depth))
 }
 
-// Append renders a child; ReadChild reads it.
+// Append appends the encoding of a child to b; ReadChild decodes it.
 func (c *Child) Append(b []byte) []byte {
 	switch b = append(b, c.kind); c.kind {
 	case leaf:
@@ -200,7 +200,7 @@ func ReadChild(b []byte) (c Child, rest []byte, err error) {
 	return c, b[size:], nil
 }
 
-// ReadNode reads what AppendNode rendered.
+// ReadNode decodes a node that AppendNode encoded.
 func ReadNode(b []byte) (*Node, error) {
 	var n Node
 	var err error
@@ -213,7 +213,7 @@ func ReadNode(b []byte) (*Node, error) {
 	return &n, nil
 }
 
-// AppendNode renders a node.
+// AppendNode appends the encoding of a node to b.
 func AppendNode(b []byte, n *Node) []byte { return n[1].Append(n[0].Append(b)) }
 
 // Overlay is a Store in memory over another, which it does not change.

@@ -13,13 +13,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// Tree is not safe for concurrent writes; reads may go on beside one writer.
+// Tree is an open tree. One goroutine may write while others read.
 type Tree struct {
 	dir    string
 	levels []*os.File
 }
 
-// Open uses dir, creating it.
+// Open opens the tree in dir, which it creates if it is missing.
 func Open(dir string) (*Tree, error) {
 	if err := private.Mkdir(dir); err != nil {
 		return nil, err
@@ -43,9 +43,8 @@ func (t *Tree) Close() error {
 	return nil
 }
 
-// Extend sets the leaves from leaf n on, counted from 0, of a tree of n leaves,
-// with one write per level. Setting them again after a crash rewrites the same
-// bytes.
+// Extend writes leaves from index n on into a tree of n leaves, with one write per
+// level. Writing them again after a crash writes the same bytes.
 func (t *Tree) Extend(n uint64, leaves []translog.Hash) error {
 	var added [48]struct {
 		from  uint64
