@@ -6,7 +6,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/view"
-	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
+	past "github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
 // budgetReader selects what the budget ledger is made of. Policy reads it as one
@@ -17,11 +17,11 @@ var budgetReader = bus.Reader{Name: "budget", Stream: bus.Events, Filters: bus.F
 func Views() []view.Declaration {
 	return []view.Declaration{
 		view.Of(services.Policy, services.ViewState, stateReader, func(o *view.Origin) (view.State, error) {
-			s := recorded.NewState(o.Keys, o.Open)
+			s := past.NewState(o.Keys, o.Open)
 			return view.Fold(s.Apply, s.Dump), nil
 		}),
 		view.Of(services.Policy, services.ViewBudget, budgetReader, func(*view.Origin) (view.State, error) {
-			var b recorded.Budget
+			var b past.Budget
 			return view.Fold(b.Apply, b.Dump), nil
 		}),
 		view.Of(services.Policy, services.ViewStarts, startsReader, func(*view.Origin) (view.State, error) {
@@ -31,7 +31,7 @@ func Views() []view.Declaration {
 }
 
 // started is the view of unstarted calls as replay builds it.
-type started struct{ recorded.Starts }
+type started struct{ past.Starts }
 
 // Apply implements view.State.
 func (s *started) Apply(en eventlog.Entry, _ *contract.Event) error { return s.Starts.Apply(en) }
