@@ -30,9 +30,9 @@ func streams(replicas int) []jetstream.StreamConfig {
 	}
 }
 
-// Provision creates what is missing of streams and consumers and refuses to
-// go on where something exists with other settings. It may run any number of
-// times; js belongs to the provisioning identity.
+// Provision creates missing streams and consumers. It returns an error where one exists
+// with other settings. It may run any number of times; js is a connection of the
+// provisioning identity.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
 		if err := provisionStream(ctx, js, want); err != nil {
@@ -110,8 +110,8 @@ func (w *Work) config(service string) jetstream.ConsumerConfig {
 		AckWait: w.AckWait, MaxDeliver: -1, MaxAckPending: w.MaxAckPending, MaxWaiting: 4096}
 }
 
-// BeginWork makes the consumer of a kind of work on a restored ledger: what
-// lies before seq was done already.
+// BeginWork creates a work consumer on a restored ledger; work before seq was done
+// already.
 func BeginWork(ctx context.Context, js jetstream.JetStream, w *Work, service string, seq uint64) error {
 	c := w.config(service)
 	c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq
@@ -127,7 +127,7 @@ func consumer(ctx context.Context, js jetstream.JetStream, stream string, c jets
 	return err
 }
 
-// within bounds one request: a cluster that has no leader yet answers nothing.
+// within bounds one request, since a cluster without a leader does not respond.
 func within[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

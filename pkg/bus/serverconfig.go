@@ -126,8 +126,8 @@ func (c *config) mesh(decls []Declaration) {
 		}
 	}
 	if c.o.Mirror != nil {
-		// The server itself requests these on behalf of a mirror: a consumer on
-		// the two origins, which delivers under one prefix alone.
+		// The server sends these requests on behalf of a mirror: for a consumer on each
+		// of the two origins, delivering under one prefix.
 		for _, origin := range []string{Checkpoints, Events} {
 			c.line("      { service: %q, accounts: [MIRROR], response_type: stream }", "$JS.API.CONSUMER.CREATE."+origin+".>")
 			c.line("      { service: %q, accounts: [MIRROR], response_type: stream }", "$JS.API.CONSUMER.CREATE."+origin)
@@ -195,8 +195,8 @@ func (g *grant) local() string {
 	return g.subject
 }
 
-// grants is a service's whole authority. Nothing here creates, updates,
-// deletes or purges a stream or consumer; nothing names another's durable.
+// grants returns all permissions of a service. None of them creates, updates, deletes or
+// purges a stream or consumer, and none names another service's durable.
 func grants(d *Declaration) []grant {
 	g := []grant{
 		{subject: Filter{Service: d.Service}.String()},

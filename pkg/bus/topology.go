@@ -20,16 +20,15 @@ import (
 // Streams of the mesh.
 const (
 	Events      = "EVENTS"      // evt.>, the ledger
-	Transient   = "TRANSIENT"   // tmp.>, frames, asks, sealed secrets; loss must never lose a fact
+	Transient   = "TRANSIENT"   // tmp.>, frames, queries, sealed secrets; loss of them must never lose a fact
 	Checkpoints = "CHECKPOINTS" // log.>, signed tree heads
 	Blobs       = "BLOBS"       // blob.>, content by commitment; the server refuses a second write
-	Cache       = "CACHE"       // cache.>, answers that are kept for a time; no evidence
+	Cache       = "CACHE"       // cache.>, cached answers, which expire; not evidence
 	Slots       = "SLOTS"       // slot.>, instance leases
 )
 
-// Mirrors of the ledger and its checkpoints, in the account MIRROR. The
-// provisioning identity has no rights there, so what it could do to the
-// originals it cannot do to these.
+// Mirrors of the ledger and its checkpoints, in the account MIRROR. The provisioning
+// identity has no rights in that account.
 const (
 	MirrorEvents      = "MIRROR_EVENTS"
 	MirrorCheckpoints = "MIRROR_CHECKPOINTS"
@@ -38,10 +37,11 @@ const (
 // mirrorOf maps a mirror to its origin.
 var mirrorOf = map[string]string{MirrorEvents: Events, MirrorCheckpoints: Checkpoints}
 
-// mirrorDeliver is where the server delivers what it mirrors.
+// mirrorDeliver is the subject prefix under which the server delivers messages to
+// mirrors.
 const mirrorDeliver = "mirror.deliver"
 
-// APIPrefix is where a service account finds the JetStream API.
+// APIPrefix is the prefix of the JetStream API in a service's account.
 const APIPrefix = "mesh.API"
 
 // Declaration is what one service needs of the bus, as data.
@@ -52,7 +52,7 @@ type Declaration struct {
 	Work    []Work   // durables shared by all instances
 	Readers []Reader // one consumer per instance and reader
 	Logs    bool     // may publish checkpoints
-	Caches  bool     // may keep answers
+	Caches  bool     // may cache answers
 }
 
 // Work is a durable pull consumer on EVENTS with explicit ack.
@@ -80,10 +80,10 @@ func (d *Declaration) Instance(n int) string {
 	return fmt.Sprintf("%s%d", p, n)
 }
 
-// Mailbox is the reader every instance has on TRANSIENT.
+// Mailbox is the name of each instance's reader on TRANSIENT.
 const Mailbox = "mailbox"
 
-// Trust is the reader of key events every instance has.
+// Trust is the name of each instance's reader of key events.
 var Trust = Reader{Name: "trust", Stream: Events, Filters: []string{Filter{Service: "provision"}.String()}}
 
 // Control is the reader from which an instance that starts effects receives the
@@ -102,7 +102,7 @@ func (d *Declaration) readers() []Reader {
 // Consumer names a reader's consumer.
 func (r *Reader) Consumer(instance string) string { return instance + "-" + r.Name }
 
-// FiltersOf is what an instance's consumer selects.
+// FiltersOf returns the filters of an instance's consumer.
 func (r *Reader) FiltersOf(instance string) []string {
 	out := make([]string, len(r.Filters))
 	for i, f := range r.Filters {
@@ -142,12 +142,13 @@ func SessionFilter(tenant, session string) string {
 	return Filter{Tenant: tenant, Key: session}.String()
 }
 
-// ChainFilter is the one spelling of the receipt chain's expectation.
+// ChainFilter is the canonical filter of the expected sequence of a session's receipt
+// chain.
 func ChainFilter(tenant, session string) string {
 	return Filter{Tenant: tenant, Event: contract.EventEffectRecorded, Key: session}.String()
 }
 
-// AggregateFilter is the one spelling of an aggregate's expectation.
+// AggregateFilter is the canonical filter of the expected sequence of an aggregate.
 func AggregateFilter(tenant, service, key string) string {
 	return Filter{Tenant: tenant, Service: service, Key: key}.String()
 }

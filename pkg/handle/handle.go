@@ -1,5 +1,6 @@
-// Package handle runs a decision on an aggregate: load, decide, append with
-// expectation, and again from the start when another writer was faster.
+// Package handle runs a decision on an aggregate: it loads the aggregate's events,
+// decides, and appends with an expected sequence; it starts again when another writer
+// was faster.
 package handle
 
 import (
@@ -14,14 +15,10 @@ import (
 // tries bounds how often a writer decides again after another was faster.
 const tries = 32
 
-// Do loads the events matching filter in order, hands them to decide, and
-// appends the event decide returns, expecting that nothing matching filter
-// was stored since. decide may be called several times and must not have
-// effects; nil means there is nothing to record. Do returns the stored event, which
-// is on the ledger then, or nil.
-//
-// The error is that of decide or of the ledger; it is an eventlog.ErrConflict where
-// other writers were faster every time.
+// Do loads the events matching filter in order, passes them to decide, and appends the
+// event that decide returns, expecting that no matching event was stored since. decide
+// may be called several times and must have no effects; it returns nil if there is
+// nothing to record. Do returns the stored event, or nil.
 func Do(ctx context.Context, l eventlog.Log, filter string, decide func([]*contract.Event) (*contract.Event, error)) (*contract.Event, error) {
 	return DoFrom(ctx, l, filter, 1, decide)
 }

@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// labelUserFile is the data class of files that a caller brings along.
+// labelUserFile is the data class of files in a request.
 const labelUserFile = "user_file"
 
-// What the types of parts bring: images, whose tokens their bytes say nothing
-// of, and other files.
+// The types of parts that are images, whose tokens do not follow from their bytes, and
+// other files.
 var (
 	images = map[string]bool{"image_url": true, "input_image": true, "image": true, "image_file": true, "computer_screenshot": true, "video": true, "video_url": true, "input_video": true}
 	files  = map[string]bool{"file": true, "input_file": true, "document": true, "document_url": true, "container_upload": true, "input_audio": true, "audio": true, "audio_url": true}
 )
 
-// complete are the items of an input that say all they mean; an item of another
-// type with an id stands for one that the provider stored.
+// complete lists the item types that contain their whole content; an item of another
+// type with an id refers to one that the provider stored.
 var complete = map[string]bool{"message": true, "function_call": true, "function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true, "computer_call_output": true,
 	"local_shell_call_output": true, "shell_call_output": true, "apply_patch_call_output": true, "tool_search_output": true, "mcp_approval_response": true}
 
-// subject reads what the request is about: messages, an input or a prompt.
+// subject reads the subject of the request: messages, an input or a prompt.
 func (p *peek) subject(name string) {
 	switch c := p.next(); {
 	case c == '"':
@@ -74,7 +74,7 @@ func (p *peek) item() {
 		return
 	}
 	var it itemRead
-	own := p.deep + 1 // parts within the item have members of these names too
+	own := p.deep + 1 // parts of the item have members with these names too
 	p.object(item, func(k known) bool {
 		if p.deep != own {
 			return p.part(k)
@@ -143,7 +143,7 @@ func (p *peek) content(s *shape) {
 	p.value(s, p.part)
 }
 
-// part takes the members of a message or of a part of one.
+// part reads the members of a message or of a part of one.
 func (p *peek) part(k known) bool {
 	switch k.name {
 	case "type":
@@ -163,7 +163,7 @@ func (p *peek) part(k known) bool {
 		}
 		p.file(k.name)
 		return false
-	case "tools": // of an item that loads them
+	case "tools": // of an item that loads tools
 		if c := p.next(); c == '[' {
 			p.offers = append(p.offers, offer{member: subject[p.kind], tools: p.tools("")})
 			return true
@@ -175,7 +175,7 @@ func (p *peek) part(k known) bool {
 	return true
 }
 
-// file notes a file. What audio takes, its bytes say.
+// file records a file. The tokens of audio follow from its bytes.
 func (p *peek) file(typ string) {
 	p.labels = []string{labelUserFile}
 	if typ != "input_audio" && typ != "audio" {
@@ -183,14 +183,14 @@ func (p *peek) file(typ string) {
 	}
 }
 
-// media are the members whose strings are files, or seals: what their bytes say
-// nothing of.
+// media lists the members whose strings are files or ciphertext, whose tokens do not
+// follow from their bytes.
 var media = map[string]bool{"data": true, "file_data": true, "url": true, "image_url": true, "video_url": true, "signature": true, "encrypted_content": true}
 
-// spoken counts the most tokens that the texts in a value can be, names of members
-// with them: a lower-case letter with another one, or with the blank before it, is
-// one at most, and so is every other byte. Of numbers each digit is one, or, in a
-// list of tokens, each number.
+// spoken returns an upper bound of the tokens in the texts of a value, names of members
+// included. A lower-case letter counts with the letter or blank before it as one token;
+// every other byte counts as one. In numbers each digit is one token or, in a list of
+// tokens, each number.
 func (p *peek) spoken(raw []byte, tokens bool) {
 	file := false
 	for i := 0; i < len(raw); i++ {

@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// FieldError says which member of a request is wrong, by its JSON pointer, and
-// how.
+// FieldError names a wrong member of a request, by its JSON pointer, and what is wrong
+// with it.
 type FieldError struct{ Field, Problem string }
 
 // Error returns the pointer and the problem, without the value.
@@ -22,7 +22,7 @@ func bad(field, format string, args ...any) error {
 // subject is the member of a request that must not be empty, by kind.
 var subject = map[string]string{Chat: "messages", Responses: "input", Messages: "messages", CountTokens: "messages", Embeddings: "input", Completions: "prompt"}
 
-// Bounds of the summary: what is longer has no place in a decision.
+// Bounds of the summary: longer values are not used in decisions.
 const (
 	maxFields = 128
 	maxTools  = 1024
@@ -33,12 +33,11 @@ const (
 
 const nameModel = "name a model as provider/model, e.g. demo/echo; GET /v1/models lists them"
 
-// Peek reads what a request says of itself, and the data classes it brings
-// (labels). It is the one reader of requests: policy decides by what it returns,
-// and a request that another reader could take for something else is refused.
-// So is one with two members of one name, or one that differs from a known name
-// by case alone, wherever a member has a meaning; a tool that does not go by
-// exactly one name; and JSON that nests deeper than canon.MaxDepth. An error is
+// Peek summarizes a request and returns its data classes (labels). It is the only reader
+// of requests: policy decides on its result, and a request that another reader could
+// interpret differently is refused: one with two members of a name, or a member that
+// differs from a known name by case alone, wherever members have a meaning; a tool
+// without exactly one name; and JSON that nests deeper than canon.MaxDepth. Its error is
 // a *FieldError.
 func Peek(kind string, body []byte) (*Args, []string, error) {
 	p, err := read(kind, body)
@@ -60,18 +59,18 @@ type peek struct {
 	answers      int64
 	budget       int64 // for thinking
 	reasons      int64 // the same, where the request names an effort
-	extra        int64 // tokens that come out beside the answer
+	extra        int64 // tokens beside the answer
 	prompts      int64
-	tokens       int64 // the most that its texts can be
+	tokens       int64 // upper bound of its texts' tokens
 	byMember     int64 // images, counted by another member
-	some         bool  // the subject is there
+	some         bool  // the request has a subject
 }
 
 // offer is a member of a request that offers tools.
 type offer struct {
 	member string
 	tools  []tool
-	list   bool // each can be taken out by itself
+	list   bool // each tool can be removed separately
 }
 
 func read(kind string, body []byte) (*peek, error) {
@@ -86,7 +85,7 @@ func read(kind string, body []byte) (*peek, error) {
 		p.push(step{name: string(name)})
 		p.field(string(name))
 		raw := p.skip()
-		p.spoken(raw, false) // it may be a text for the model all the same
+		p.spoken(raw, false) // it may also be text for the model
 		p.param(string(name), raw)
 		p.deep--
 	})
@@ -100,7 +99,7 @@ func read(kind string, body []byte) (*peek, error) {
 	return p, nil
 }
 
-// field notes a member of the request, known or not.
+// field records a member of the request, known or not.
 func (p *peek) field(name string) {
 	if len(p.a.Fields) == maxFields || len(name) > maxParam {
 		p.err = bad("body", "has more than %d members, or one with a name above %d bytes", maxFields, maxParam)
@@ -141,8 +140,7 @@ func (p *peek) member(k known) {
 	p.param(k.name, raw)
 }
 
-// told reads the members that the summary holds or that count for the reservation. It
-// is false for a name that is none of them here.
+// told reads the members that are in the summary or affect the reservation.
 func (p *peek) told(name string) bool {
 	if f := summary[name]; f != nil {
 		return f(p, name)
@@ -169,7 +167,7 @@ func init() { // its functions refer to it by way of nested members
 		"thinking_budget":      func(p *peek, _ string) bool { p.budget = max(p.budget, p.counted()); return true },
 		"reasoning_effort":     func(p *peek, _ string) bool { return p.effort() },
 		"output_config":        always((*peek).outputConfig),
-		"prediction":           func(p *peek, _ string) bool { p.extra += int64(len(p.reader.skip())); return true }, // what it does not come to is charged as answer
+		"prediction":           func(p *peek, _ string) bool { p.extra += int64(len(p.reader.skip())); return true }, // what it does not use is charged as answer
 		"models":               refused("name one model, in model: others would not be decided on"),
 		"background":           always((*peek).background),
 		"previous_response_id": func(p *peek, name string) bool { p.continued(name); return true },
@@ -263,7 +261,7 @@ func (p *peek) flag() bool {
 	return false
 }
 
-// inner reads an object, if it is one.
+// inner reads a value if it is an object.
 func (p *peek) inner(s *shape, take func(k known) bool) {
 	if p.next() == '{' {
 		p.object(s, take, nil)
@@ -283,12 +281,12 @@ func (p *peek) thought(k known) bool {
 	return false
 }
 
-// maxEffort is more than what a request for reasoning without a budget of its own
-// is ever translated to.
+// maxEffort exceeds every thinking budget that a request for reasoning without one is
+// translated to.
 const maxEffort = 32768
 
-// effort notes that the request asks for reasoning. It counts where the answer
-// is not bounded: a bound holds what is thought too.
+// effort records that the request asks for reasoning. It counts where the answer is
+// unbounded: a bound includes reasoning.
 func (p *peek) effort() bool {
 	if s, _, _ := p.str(); s != "" && s != "none" {
 		p.reasons = maxEffort
@@ -296,7 +294,8 @@ func (p *peek) effort() bool {
 	return true
 }
 
-// counted is count, or 0 for a number below 0, which some take for "as you like".
+// counted is count, with 0 for a negative number, which some clients send for
+// "unlimited".
 func (p *peek) counted() int64 {
 	if p.next() == '-' {
 		p.reader.skip()
@@ -319,8 +318,8 @@ func (p *peek) configured(k known) bool {
 	return true
 }
 
-// continued reads what a request goes on from. Only responses are stored, so a
-// conversation that a provider keeps is nobody's here.
+// continued reads the reference to an earlier response. Conversations that a provider
+// stores are refused, since they have no owner in the mesh.
 func (p *peek) continued(name string) {
 	raw := p.reader.skip()
 	switch {
@@ -355,7 +354,7 @@ func (p *peek) prompt() {
 		id = s
 		return true
 	}, nil)
-	p.some = p.some || p.kind == Responses // a stored prompt is input enough
+	p.some = p.some || p.kind == Responses // a stored prompt counts as input
 	p.offers = append(p.offers, offer{member: "prompt", tools: []tool{{names: []string{"prompt." + id + ".*"}, from: from, to: p.i}}})
 	p.a.Whole = true
 }
@@ -416,14 +415,14 @@ func (p *peek) plugin() (t tool) {
 	return t
 }
 
-// param notes a member that is a number, a boolean or a short string.
+// param records a member that is a number, a boolean or a short string.
 func (p *peek) param(name string, raw []byte) {
 	if p.err != nil || !p.isParam(name, raw) {
 		return
 	}
 	number := raw[0] != '"' && raw[0] != 't' && raw[0] != 'f'
 	said, err := canon.Transform(nil, raw)
-	if err != nil || number && len(raw) > 16 { // beyond what a canonical number or text can be
+	if err != nil || number && len(raw) > 16 { // exceeds a canonical number or text
 		said = canon.AppendString(nil, strings.ToValidUTF8(string(raw), "?"))
 	}
 	p.params = append(p.params, string(canon.AppendString(nil, name))+":"+string(said))
@@ -442,8 +441,8 @@ func (p *peek) isParam(name string, raw []byte) bool {
 	return name != "stream"
 }
 
-// DefaultOutput is held for each answer that a request does not bound, and for
-// which no model is known that says more.
+// DefaultOutput is the number of tokens reserved for each answer that the request does
+// not bound, unless the model is known to return more.
 const DefaultOutput = 8192
 
 func (p *peek) finish() {
@@ -492,11 +491,11 @@ func (p *peek) finish() {
 	a.Hold += out*n + p.extra
 }
 
-// perMessage is how many tokens an API puts around a message at most.
+// perMessage is the most tokens that an API adds around a message.
 const perMessage = 8
 
-// offer fills in the tools that the request offers. Tools that tool_choice names
-// stand among them already; those that do not are listed behind.
+// offer sets the tools that the request offers. Tools that tool_choice names are
+// appended where they are not among them.
 func (p *peek) offer() {
 	a := p.a
 	for _, behind := range []bool{false, true} {

@@ -17,7 +17,7 @@ import (
 func Check(doc []byte) error {
 	var open nesting
 	i := 0
-	// Each round reads one value, or the opening of one, at i.
+	// Each iteration reads one value, or the opening of one, at i.
 	for {
 		if i = blank(doc, i); i >= len(doc) {
 			return errNotJSON
@@ -40,7 +40,8 @@ func Check(doc []byte) error {
 		} else if i = scalar(doc, i); i < 0 {
 			return errNotJSON
 		}
-		// A value has ended, or an empty one is about to.
+		// A value has ended, or an empty one is about to: close the values that end
+		// here.
 		if i = open.next(doc, i); i < 0 {
 			return errNotJSON
 		}
@@ -224,7 +225,7 @@ func isHex(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
 }
 
-// skip returns where the value at i ends. doc is valid.
+// skip returns the index after the value at i. doc must be valid.
 func skip(doc []byte, i int) int {
 	depth := 0
 	for {
@@ -264,7 +265,7 @@ func closing(doc []byte, i int) int {
 	}
 }
 
-// unquote returns what a JSON string says.
+// unquote returns the text of a JSON string.
 func unquote(text []byte) string {
 	if bytes.IndexByte(text, '\\') < 0 {
 		return string(text[1 : len(text)-1])

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// tool is one tool as a request offers it: the names that policy decides by,
-// and where it stands.
+// tool is one offered tool: the names by which policy decides, and its place in the
+// request.
 type tool struct {
 	names    []string
 	from, to int
@@ -33,22 +33,22 @@ func (r *reader) tools(namespace string) (out []tool) {
 	return out
 }
 
-// toolRead is what a tool's members say of its name.
+// toolRead is the parts of a tool that determine its name.
 type toolRead struct {
 	typ, name, label       string
 	function, custom       string // name in it
 	hasFunction, hasCustom bool
-	inner, allowed         int    // where the member begins; 0: it is not there
-	foreign                string // a member that names tools in an API of its own
+	inner, allowed         int    // where the member begins; 0: absent
+	foreign                string // a member that names tools in another API
 	members                int
 	unknown                string // name of a member that has no meaning here
 }
 
-// tool names the tool at r.i. A function or a custom tool goes by its name, one
-// in a namespace by both, with a dot. A provider's own tool goes by its type,
-// and also by its name where it has one: no API decides differently then. The
-// tools of an MCP server, which the provider calls, go by "mcp.", the server's
-// label and the tool; "*" stands for tools that the request does not list.
+// tool determines the name of the tool at r.i. A function or custom tool has its own
+// name, one in a namespace both names with a dot. A provider's own tool has its type,
+// and also its name if it has one, so that every API decides alike. Tools of an MCP
+// server, which the provider calls, are named "mcp.", the server's label and the tool;
+// "*" stands for tools that the request does not list.
 func (r *reader) tool(namespace string) (out tool) {
 	if r.next() != '{' {
 		r.refuse("want an object")
@@ -157,7 +157,7 @@ func (r *reader) wrapped(to *string, has *bool) {
 	}
 }
 
-// nameOf decides by what name a tool goes. It refuses one that has several, or none.
+// nameOf returns the name of a tool.
 func (r *reader) nameOf(t *toolRead) []string {
 	if why := t.ambiguous(); why != "" {
 		r.refuse("the tool can be named in more than one way: %s", why)
@@ -213,8 +213,8 @@ func (r *reader) plain(t *toolRead) []string {
 	return nil
 }
 
-// clients reports whether the caller runs what the provider defines: such a tool
-// adds nothing to the request's input while the provider answers.
+// clients reports whether the caller executes a tool that the provider defines; such a
+// tool adds no input while the provider answers.
 func clients(typ string) bool {
 	return slices.ContainsFunc([]string{"apply_patch", "bash", "computer", "local_shell", "memory", "shell", "text_editor"}, func(p string) bool { return strings.HasPrefix(typ, p) })
 }
@@ -247,8 +247,8 @@ func (r *reader) server(t *toolRead) []string {
 	return names
 }
 
-// allowed reads the tools that an MCP server is restricted to: a list of names,
-// or an object with one; none: it is not restricted by name.
+// allowed reads the tools to which an MCP server is restricted: a list of names, or an
+// object with one; without names it is unrestricted.
 func (r *reader) allowed() (out []string) {
 	names := func() {
 		if r.next() != '[' {

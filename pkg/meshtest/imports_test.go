@@ -13,7 +13,7 @@ import (
 
 const repo = "github.com/binnacle-mesh/binnacle/"
 
-// TestImports holds the import table of ARCHITECTURE.md over the whole tree.
+// TestImports enforces the import table of ARCHITECTURE.md over the whole tree.
 func TestImports(t *testing.T) {
 	out, err := exec.Command("git", "-C", "../..", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").Output()
 	if err != nil {
@@ -41,7 +41,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// forbidden says why the file must not import the package, or nothing.
+// forbidden returns why the file must not import the package, or "".
 func forbidden(file, imp string) string {
 	own, isOwn := strings.CutPrefix(imp, repo)
 	third := strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") && !isOwn
@@ -62,10 +62,10 @@ func forbidden(file, imp string) string {
 			return "" // the one home of JSON Schema
 		}
 		if strings.HasPrefix(imp, "github.com/tidwall/gjson") && strings.HasPrefix(file, "pkg/llm/") {
-			return "" // requests are peeked into, not decoded
+			return "" // requests are read in place, not decoded
 		}
 		if strings.HasPrefix(imp, "go.yaml.in/yaml") && strings.HasPrefix(file, "pkg/config/") {
-			return "" // people write the configuration file
+			return "" // the configuration file is YAML
 		}
 		if strings.HasPrefix(imp, "github.com/prometheus/") && strings.HasPrefix(file, "pkg/metrics/") {
 			return "" // the one home of metrics; its reason is docs/decisions/0015
@@ -112,7 +112,7 @@ func forbidden(file, imp string) string {
 	return ""
 }
 
-// pure lists the packages that decide and do nothing else.
+// pure lists the packages that decide and have no effects.
 func pure(file string) bool {
 	// The verifier reads its files, and does no other I/O (DESIGN §8).
 	if strings.HasSuffix(file, "_test.go") || slices.Contains([]string{"pkg/core/evidence/file.go", "pkg/core/evidence/archive.go"}, file) {

@@ -125,7 +125,7 @@ func (r *Redactor) find(b []byte) []span {
 	return merged
 }
 
-// replace returns what begins before byte n of b, with the spans replaced.
+// replace returns the part of b that begins before byte n, with the spans replaced.
 func replace(b []byte, found []span, n int) []byte {
 	if len(found) == 0 {
 		return b[:n]
@@ -230,7 +230,7 @@ func (w *rewriter) text(i, end, n int) []byte {
 
 func beginsNumber(c byte) bool { return c == '-' || c >= '0' && c <= '9' }
 
-// number returns what takes the place of a number that spells a secret, or nil.
+// number returns the replacement of a number that spells a secret, or nil.
 func (r *Redactor) number(token []byte, inside bool, found []span) []byte {
 	if inside {
 		return canon.AppendString(nil, string(found[0].mark))

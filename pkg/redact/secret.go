@@ -30,8 +30,8 @@ type secret struct {
 	stride int
 }
 
-// aligned is the part of a base64 spelling that the value alone determines,
-// and how many characters at each side it determines in part.
+// aligned is the part of a base64 encoding that the value alone determines, and the
+// number of characters at each side that it determines in part.
 type aligned struct {
 	text          []byte
 	before, after int
@@ -81,7 +81,7 @@ func compile(name, value string) *secret {
 	}
 	for _, p := range parts {
 		s.plain = append(s.plain, []byte(p))
-		if strings.Contains(p, " ") { // as the encoding of forms spells it
+		if strings.Contains(p, " ") { // with blanks as forms encode them
 			s.plain = append(s.plain, []byte(strings.ReplaceAll(p, " ", "+")))
 		}
 		s.fold(unfold([]byte(p)).text)
@@ -97,7 +97,7 @@ func compile(name, value string) *secret {
 	return s
 }
 
-// fold adds an unfolded value, also as a form's encoding spells its spaces.
+// fold adds an unfolded value, also with its blanks encoded as in forms.
 func (s *secret) fold(f []byte) {
 	for _, f := range [][]byte{f, trimEscape(f)} {
 		if len(f) >= MinLen && !slices.ContainsFunc(s.folded, func(o []byte) bool { return bytes.Equal(o, f) }) {
@@ -122,7 +122,7 @@ func alignments(v string, whole bool) []aligned {
 		if to < len(e) {
 			a.after = 1
 		}
-		if whole { // such a value is too short for less than its whole encoding
+		if whole { // such a short value must match its whole encoding
 			out = append(out, aligned{text: e})
 			break
 		}
@@ -166,7 +166,7 @@ func (s *secret) index() {
 	}
 }
 
-// packed lists the spellings that may be broken into lines, in every alphabet.
+// packed lists the encodings that may be broken into lines, in every alphabet.
 func (s *secret) packed() [][]byte {
 	var out [][]byte
 	for _, a := range s.base64 {
@@ -228,7 +228,7 @@ func (s *secret) find(out []span, b []byte, u **unfolded) []span {
 	return s.inPacked(out, pack((*u).text, *u, s.whole), b)
 }
 
-// inPacked appends the spans of b that its packed form shows.
+// inPacked appends the spans of b whose packed form contains the secret.
 func (s *secret) inPacked(out []span, p *unfolded, b []byte) []span {
 	before := len(out)
 	for _, a := range s.base64 {

@@ -12,10 +12,10 @@ type unfolded struct {
 	text   []byte
 	at     []uint32
 	kinds  kind
-	frozen int // what is before it is part of no further escape
+	frozen int // bytes before it belong to no further escape
 }
 
-// kind is a set of kinds of escapes.
+// kind is a set of escape syntaxes.
 type kind int
 
 const (
@@ -95,7 +95,7 @@ func (u *unfolded) pop(n int, r rune) bool {
 	from := len(u.text) - n
 	at := u.at[from]
 	u.text, u.at = u.text[:from], u.at[:from]
-	if utf16.IsSurrogate(r) { // three bytes that are no UTF-8, until its other half comes
+	if utf16.IsSurrogate(r) { // three bytes that are not UTF-8, until the other surrogate follows
 		if r >= 0xDC00 && from >= 3 {
 			if high, ok := surrogate(u.text[from-3:]); ok {
 				at = u.at[from-3]

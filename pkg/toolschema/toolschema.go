@@ -1,7 +1,7 @@
-// Package toolschema checks arguments and outputs against a tool's JSON Schema
-// (2020-12), and fills in defaults. A schema stands alone: it may refer to
-// nothing outside itself. An object that does not say what it does with other
-// members takes none: unknown fields are denied.
+// Package toolschema validates arguments and outputs against a tool's JSON Schema
+// (2020-12), and applies defaults. A schema may refer to nothing outside itself. An
+// object schema that does not mention other members allows none: unknown fields are
+// denied.
 package toolschema
 
 import (
@@ -23,15 +23,15 @@ import (
 // zero value is ready.
 type Checker struct{ compiled sync.Map }
 
-// Rules is how a release read the schemas of tools. Recorded decisions are
-// taken again by the rules they were taken by.
+// Rules are the schema rules of a release. Recorded decisions are taken again by the
+// rules of their time.
 type Rules int
 
 const (
-	// Closed: an object that does not say what it does with other members takes
-	// none, and formats are checked. Since release 0.2.
+	// Closed: an object schema that does not mention other members allows none, and
+	// formats are checked. Since release 0.2.
 	Closed Rules = iota
-	// Open: what a schema does not mention is permitted. Release 0.1.
+	// Open: members that a schema does not mention are allowed. Release 0.1.
 	Open
 )
 
@@ -121,7 +121,7 @@ func (c *Checker) open(digest string, t *contract.Tool, args []byte) string {
 	return mismatch
 }
 
-// unknownField reports whether all that is wrong are members nobody knows.
+// unknownField reports whether every violation is an unknown member.
 func unknownField(v *jsonschema.ValidationError) bool {
 	if len(v.Causes) == 0 {
 		if _, ok := v.ErrorKind.(*kind.AdditionalProperties); ok {
@@ -137,11 +137,11 @@ func unknownField(v *jsonschema.ValidationError) bool {
 	return true
 }
 
-// Output says where an output breaks the tool's output schema; the error holds
-// no part of the output.
+// Output returns an error that names the place where an output violates the tool's
+// output schema; the error quotes nothing of the output.
 func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
 	if string(t.OutputSchema) == "{}" {
-		return nil // it says nothing, and whoever gave it has read it
+		return nil // there is no message beside the location
 	}
 	s, err := c.compile(digest+" out", t.OutputSchema, Closed)
 	if err != nil {
@@ -203,9 +203,9 @@ func (c *Checker) compile(key string, schema []byte, r Rules) (*jsonschema.Schem
 	return s, nil
 }
 
-// shut closes every place where an instance's members are spelled out but
-// nothing is said of others. Branches (allOf and the like) and definitions see
-// only their own members, so the place that uses them is shut instead.
+// shut forbids other members in every object schema that lists members and does not
+// mention others. Branches (allOf and the like) and definitions see their own members
+// only, so the schema that uses them is closed instead.
 func shut(node any, place bool) {
 	m, ok := node.(map[string]any)
 	if !ok {
@@ -279,9 +279,9 @@ func (noLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("reference to %s is not allowed", url)
 }
 
-// Defaults fills in what the args leave out and the schema has a default for,
-// at every level of nested objects. The result is for the executor; the args'
-// digest stays that of what the caller sent.
+// Defaults adds the schema's defaults for members that args leave out, at every level of
+// nested objects. The result is for the executor; the args digest is of the caller's
+// args.
 func Defaults(schema, args []byte) ([]byte, error) {
 	if !bytes.Contains(schema, []byte(`"default"`)) {
 		return args, nil

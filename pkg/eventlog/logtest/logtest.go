@@ -1,4 +1,4 @@
-// Package logtest is the suite every ledger implementation passes.
+// Package logtest is the test suite that every implementation of eventlog.Log passes.
 package logtest
 
 import (
@@ -76,19 +76,19 @@ func expectation(t *testing.T, l eventlog.Log) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The answer to b was lost; its writer sends it again.
+	// The response to b was lost, and its writer sends b again.
 	again, err := l.AppendExpect(ctx, subject("b"), "2", []byte(`{"n":2}`), chain, a)
 	if err != nil || again != b {
 		t.Fatalf("lost answer: %d %v, want %d", again, err, b)
 	}
-	// An unrelated subject does not disturb.
+	// An event of an unrelated subject does not conflict.
 	if _, err := l.Append(ctx, "evt.t.a.gw1.effect_recorded.s-2", "3", []byte(`{}`)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.AppendExpect(ctx, subject("c"), "4", []byte(`{"n":4}`), chain, b); err != nil {
 		t.Fatal(err)
 	}
-	// The same id again with a fresh expectation is somebody else's event.
+	// The same id with a new expected sequence is another writer's event.
 	last, _ := l.Last(ctx, chain)
 	if _, err := l.AppendExpect(ctx, subject("x"), "4", []byte(`{"n":5}`), chain, last.Seq); !errors.Is(err, eventlog.ErrIDConflict) {
 		t.Fatal(err)
