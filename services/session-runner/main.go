@@ -2,7 +2,6 @@
 package main
 
 import (
-	"log/slog"
 	"os"
 
 	"github.com/binnacle-mesh/binnacle/pkg/config"
@@ -17,7 +16,7 @@ const samples = "/packs"
 func main() {
 	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
 		cfg := sessionrunner.Config{PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,
-			Containerd: containerdSocket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Noop: c.SessionRunner.Noop}
+			Containerd: sessionrunner.Socket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Noop: c.SessionRunner.Noop}
 		if cfg.PacksDir == "" {
 			if _, err := os.Stat(samples); err == nil {
 				cfg.PacksDir = samples
@@ -28,19 +27,4 @@ func main() {
 		}
 		return &sessionrunner.Service{Config: cfg}, nil
 	})
-}
-
-// containerdSocket resolves "auto" to the default socket if it exists, otherwise to
-// none. A socket that is named explicitly must exist: isolation must not become weaker
-// than configured because a daemon starts late.
-func containerdSocket(name string) string {
-	const usual = "/run/containerd/containerd.sock"
-	if name != "auto" {
-		return name
-	}
-	if i, err := os.Stat(usual); err != nil || i.Mode()&os.ModeSocket == 0 {
-		slog.Warn("no containerd socket; packs run in tiers process and wasi", "socket", usual)
-		return ""
-	}
-	return usual
 }

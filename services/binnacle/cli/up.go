@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
 
 // meshOptions are the flags of a mesh of one process. What they mean is in the
@@ -82,7 +83,7 @@ func (o *meshOptions) config(c *env) (mesh.Config, error) {
 // say. It reads the vault's key and the llm document.
 func meshConfig(x *config.Config) (mesh.Config, error) {
 	cfg := mesh.Config{Dir: x.Data, Addr: x.Gateway.Listen, TLSCert: x.Gateway.TLS.Cert, TLSKey: x.Gateway.TLS.Key, NATSCert: x.NATS.TLS.Cert, NATSKey: x.NATS.TLS.Key,
-		Packs: x.SessionRunner.Packs, Containerd: x.SessionRunner.Containerd, Policies: x.Policy.Bundles, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
+		Packs: x.SessionRunner.Packs, Containerd: sessionrunner.Socket(x.SessionRunner.Containerd), Policies: x.Policy.Bundles, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
 		NATSListen: x.NATS.Listen, MaxStore: int64(x.NATS.MaxStore), Mirror: x.NATS.Mirror, Webhook: x.Gateway.ApprovalWebhook, Capture: x.Gateway.Capture, TracesTo: x.Tracing.Endpoint}
 	if x.Durability == "replicated" {
 		return cfg, fail(exitUsage, "/durability: one process has one NATS server, so its ledger is not replicated: use power or process")
