@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	corequery "github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	reader "github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
@@ -362,7 +363,7 @@ var _ = register("12.2 a value before its decision", func(t *testing.T, m *harne
 		}
 		ask = func(id string) (got string) {
 			for i, gw := range gateways {
-				query(t, c, "vault-broker", gw, fmt.Sprint(id, i), secret.ValueVerb, map[string]string{"call_id": call})
+				query(t, c, "vault-broker", gw, fmt.Sprint(id, i), corequery.SealedValueQuery.Verb, map[string]string{"call_id": call})
 				got += s.first(fmt.Sprint(id, i), 20*time.Second)
 			}
 			return got

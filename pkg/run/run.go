@@ -172,25 +172,7 @@ func (v *Env) Recorder() *outcome.Recorder {
 	return &outcome.Recorder{Emit: v.Emit, Key: v.SignKey, Service: v.Service}
 }
 
-// Ask puts a question to a live instance of a service, for one document. Queries
-// that have a schema are sent with Queries.
-func (v *Env) Ask(ctx context.Context, service, verb string, args, out any) error {
-	to, err := v.live(ctx, service)
-	if err != nil {
-		return err
-	}
-	return v.Box.AskOne(ctx, service, to, verb, args, out)
-}
-
-// AskStream asks for a stream of documents.
-func (v *Env) AskStream(ctx context.Context, service, verb string, args any) (*transient.Stream, error) {
-	to, err := v.live(ctx, service)
-	if err != nil {
-		return nil, err
-	}
-	return v.Box.Ask(ctx, service, to, verb, args)
-}
-
+// live returns a running instance of a service.
 func (v *Env) live(ctx context.Context, service string) (string, error) {
 	names, err := bus.Live(ctx, v.Conn, service)
 	if err != nil {
@@ -201,9 +183,6 @@ func (v *Env) live(ctx context.Context, service string) (string, error) {
 	}
 	return names[0], nil
 }
-
-// KeysView is the verb of query.KeysViewQuery.
-const KeysView = services.KeysVerb
 
 // serveQueries registers the queries that every instance answers.
 func (v *Env) serveQueries() {

@@ -52,11 +52,6 @@ func PutInfo(tenant, name, callID string) string {
 	return sealInfo("binnacle secret put v2", tenant, name, callID)
 }
 
-// ValueVerb queries the instance that proposed a vault.put for the sealed value:
-// {call_id}. The answer is base64, sealed to the vault-broker, which alone may
-// ask, once the call is allowed.
-const ValueVerb = "sealed_value"
-
 // ReservedNames begins names that no secret may have: content keys had such
 // names until release 0.4.
 const ReservedNames = "content-key"

@@ -235,7 +235,8 @@ func questionID(service string) string { return questionsOf(service) + rand.Text
 func questionsOf(service string) string { return "q_" + service + "_" }
 
 // Ask sends a query to an instance of a service and returns the stream of its response,
-// which that service alone can send.
+// which that service alone can send. pkg/rpc sends queries, which have schemas; nothing
+// else uses Ask.
 func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Stream, error) {
 	raw, err := Encode(args)
 	if err != nil {
@@ -256,20 +257,6 @@ func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Str
 		return nil, fmt.Errorf("ask %s: %w", to, err)
 	}
 	return s, nil
-}
-
-// AskOne sends a query with one document as its response.
-func (b *Box) AskOne(ctx context.Context, service, to, verb string, args, out any) error {
-	s, err := b.Ask(ctx, service, to, verb, args)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	f, err := s.Next(ctx)
-	if err != nil {
-		return fmt.Errorf("ask %s %s: %w", to, verb, err)
-	}
-	return json.Unmarshal(f.Data, out)
 }
 
 // address reads tmp.<tenant>.<service>.<to instance>.<id>: the service that

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
@@ -52,7 +52,7 @@ func window(since time.Duration) url.Values {
 }
 
 func llmStats(ctx context.Context, c *env, since time.Duration) error {
-	var rows []llm.ModelStats
+	var rows []llmrouter.ModelStats
 	if err := c.get(ctx, "/api/v1/llm/stats?"+window(since).Encode(), &rows); err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func llmStats(ctx context.Context, c *env, since time.Duration) error {
 	return c.table(rows, columns, func(g *output.Grid) {
 		for _, r := range rows {
 			g.Add(r.Provider+"/"+r.Model, fmt.Sprint(r.Attempts), fmt.Sprintf("%.1f%%", 100*r.SuccessRate),
-				fmt.Sprint(r.LatencyMS.P50), fmt.Sprint(r.LatencyMS.P95), fmt.Sprint(r.LatencyMS.P99), fmt.Sprint(r.FirstMS.P50))
+				fmt.Sprint(r.LatencyMS.P50), fmt.Sprint(r.LatencyMS.P95), fmt.Sprint(r.LatencyMS.P99), fmt.Sprint(r.FirstByteMS.P50))
 		}
 	})
 }
@@ -68,7 +68,7 @@ func llmStats(ctx context.Context, c *env, since time.Duration) error {
 func llmSpend(ctx context.Context, c *env, since time.Duration, by string) error {
 	q := window(since)
 	q.Set("by", by)
-	var rows []llm.Spend
+	var rows []llmrouter.Spend
 	if err := c.get(ctx, "/api/v1/llm/spend?"+q.Encode(), &rows); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -52,7 +53,7 @@ type parts struct {
 
 // Outside is how a gateway reaches other services, beside the ledger.
 type Outside struct {
-	Services queries.Services
+	Queries *rpc.Client // queries other services
 	// Open receives the frames that a service sends for a call, from now on.
 	Open func(call, from string) llmapi.Frames
 	// Post sends a frame to an instance without waiting until it is stored.
@@ -63,7 +64,7 @@ type Outside struct {
 
 // outsideOf is the outside of an instance that runs.
 func outsideOf(env *run.Env) Outside {
-	return Outside{Services: env,
+	return Outside{Queries: env.Queries,
 		Open: func(call, from string) llmapi.Frames { return env.Box.Open(call, from) },
 		Post: func(to, id string, n int64, data []byte) error { return env.Box.Post(to, id, n, data) }}
 }
@@ -98,7 +99,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	if env.Emit != nil {
 		ledger = env.Emit.Log
 	}
-	s.queries = &queries.Client{Services: out.Services}
+	s.queries = &queries.Client{Client: out.Queries}
 	s.gate = &auth.Gate{TokenKey: s.TokenKey, Tenant: env.Tenant, Authority: &s.authority, Limits: s.Bodies}
 	if s.view != nil {
 		s.gate.Known = s.view.Ready()
@@ -134,5 +135,5 @@ func (s *Service) build(env *run.Env, out Outside) {
 	s.tlog = &tlog.API{Gate: s.gate, Queries: s.queries}
 	s.conformance = &conformance.API{RootKID: env.RootKID, Gate: s.gate, Blobs: env.Blobs, Emit: env.Emit}
 	s.health = &health.API{Tenant: env.Tenant, Instance: env.Instance, Version: s.Version, Durability: s.Durability, Expect: s.Expect, Gate: s.gate,
-		Ledger: ledger, Conn: env.Conn, Box: env.Box, Health: env.Health}
+		Ledger: ledger, Conn: env.Conn, Queries: out.Queries, Health: env.Health}
 }

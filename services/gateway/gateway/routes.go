@@ -32,7 +32,7 @@ func (s *Service) table() []route {
 	return []route{
 		{get, "/healthz", auth.Open, s.health.Alive},
 		{get, "/readyz", auth.Open, s.health.Ready},
-		{get, "/metrics", auth.Open, s.metrics.Handler(s.health, s.queries)},
+		{get, "/metrics", auth.Open, s.metrics.Handler(s.health, s.queries.Client)},
 		{get, "/openapi.json", auth.Open, openapi},
 		{get, "/version", auth.Open, s.health.VersionOf},
 
@@ -52,8 +52,8 @@ func (s *Service) table() []route {
 		{post, "/api/v1/packs/:name", auth.Calling, s.packs.Run},
 		{post, "/api/v1/calls", auth.Calling, s.calls.Call},
 		{post, "/api/v1/secrets", auth.Holds(token.Vault), s.secrets.Put},
-		{get, "/api/v1/llm/stats", audit, s.models.Usage("stats")},
-		{get, "/api/v1/llm/spend", audit, s.models.Usage("spend")},
+		{get, "/api/v1/llm/stats", audit, s.models.Stats},
+		{get, "/api/v1/llm/spend", audit, s.models.Spend},
 		{post, "/api/v1/keys", auth.Holds(token.Admin), s.keys.Create},
 		{get, "/api/v1/keys", auth.Holds(token.Admin), s.keys.List},
 		{post, "/api/v1/keys/:id/consent", auth.Calling, s.keys.Consent},
@@ -67,8 +67,8 @@ func (s *Service) table() []route {
 		{get, "/api/v1/approvals", auth.Holds(token.Vote), s.approvals.List},
 		{get, "/api/v1/approvals/:call", auth.Holds(token.Vote), s.approvals.Get},
 		{post, "/api/v1/approvals/:call/votes", auth.Calling, s.approvals.Vote},
-		{get, "/api/v1/policies", audit, s.policy.Query("policies")},
-		{get, "/api/v1/limits", audit, s.policy.Query("limits")},
+		{get, "/api/v1/policies", audit, s.policy.Policies},
+		{get, "/api/v1/limits", audit, s.policy.Limits},
 		{get, "/api/v1/identities", audit, s.policy.Identities},
 		{get, "/api/v1/trust/keys", auth.Known, s.policy.TrustKeys},
 

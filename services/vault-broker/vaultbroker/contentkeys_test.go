@@ -2,6 +2,8 @@ package vaultbroker
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -51,7 +53,7 @@ func TestContentKeys(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		return b.AskOne(ctx, "vault-broker", "vault-broker-1", contentkeys.Query.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(query.SealedKeys))
+		return askOne(ctx, b, "vault-broker", "vault-broker-1", contentkeys.Query.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(query.SealedKeys))
 	}
 	if err := ask(box("llm-router")); err != nil {
 		t.Fatal(err)
@@ -119,4 +121,18 @@ func TestOldStore(t *testing.T) {
 			t.Errorf("%q: %+v", name, r)
 		}
 	}
+}
+
+// askOne sends a query and decodes its first frame, as services of release 0.5 do.
+func askOne(ctx context.Context, b *transient.Box, service, to, verb string, args, out any) error {
+	s, err := b.Ask(ctx, service, to, verb, args)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	f, err := s.Next(ctx)
+	if err != nil {
+		return fmt.Errorf("ask %s %s: %w", to, verb, err)
+	}
+	return json.Unmarshal(f.Data, out)
 }

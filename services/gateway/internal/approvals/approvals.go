@@ -6,6 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
@@ -25,7 +26,7 @@ func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
 		return err
 	}
-	return s.Queries.Doc(c, "policy", "approvals", nil)
+	return queries.Send(c, s.Queries, policy.ApprovalsQuery, policy.ApprovalsRequest{})
 }
 
 // Get is GET /api/v1/approvals/{call}.
@@ -33,7 +34,7 @@ func (s *API) Get(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
 		return err
 	}
-	return s.Queries.Doc(c, "policy", "approval", map[string]string{"call_id": c.Param("call")})
+	return queries.Send(c, s.Queries, policy.ApprovalQuery, policy.ApprovalRequest{CallID: c.Param("call")})
 }
 
 // VoteRequest is the body of POST /api/v1/approvals/{call}/votes.

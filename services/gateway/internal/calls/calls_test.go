@@ -3,7 +3,6 @@ package calls_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"reflect"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -301,7 +301,7 @@ func TestJudgement(t *testing.T) {
 	}
 }
 
-var errNotFound = errors.New("not found: no such call")
+var errNotFound = rpc.Errorf(contract.CodeNotFound, "not found: no such call")
 
 // same reports whether two responses are to one call.
 func same(a, b *edgetest.Response) bool {

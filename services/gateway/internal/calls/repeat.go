@@ -14,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
@@ -119,7 +120,7 @@ func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Pr
 		if p.Last, err = s.Queries.Last(ctx, r.ID); err != nil || p.Last == nil {
 			return nil, err
 		}
-		if p.Proposal, err = s.Queries.Event(ctx, "proposal", r.ID); err != nil {
+		if p.Proposal, err = s.Queries.Event(ctx, audit.ProposalQuery, r.ID); err != nil {
 			return nil, err
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
@@ -258,7 +259,7 @@ func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bo
 	} else if err != nil {
 		return nil, false, apierr.Unavailable("the intent could not be handed out now: " + err.Error())
 	}
-	e, err := s.Queries.Event(ctx, "decision", r.ID)
+	e, err := s.Queries.Event(ctx, audit.DecisionQuery, r.ID)
 	if err == nil && e == nil {
 		err = apierr.Unavailable("the decision cannot be read now")
 	}
@@ -285,7 +286,7 @@ func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 // takeUp hands out a call of the caller's that was proposed before.
 func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async bool) error {
 	ctx := c.Request().Context()
-	first, err := s.Queries.Event(ctx, "proposal", req.CallID)
+	first, err := s.Queries.Event(ctx, audit.ProposalQuery, req.CallID)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	events "github.com/binnacle-mesh/binnacle/schemas/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -137,7 +138,7 @@ func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contr
 	if call == "" {
 		return nil, nil, missing
 	}
-	e, err := s.Queries.Event(ctx, "decision", call)
+	e, err := s.Queries.Event(ctx, audit.DecisionQuery, call)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -338,5 +339,5 @@ func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.All
 
 // lateBefore finds the late report of a call; nil: there is none.
 func (s *API) lateBefore(ctx context.Context, e *contract.Event) (*contract.Event, error) {
-	return s.Queries.Event(ctx, "late_report", e.CallID)
+	return s.Queries.Event(ctx, audit.LateReportQuery, e.CallID)
 }

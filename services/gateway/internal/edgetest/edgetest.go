@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,6 +26,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -103,7 +103,7 @@ func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string)
 		Emit: &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: "gateway/gw1", Now: time.Now}, Blobs: &blob.Store{Tenant: Tenant},
 		Log: slog.New(slog.DiscardHandler)}
 	var err error
-	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Services: m, Open: m.open, Post: m.post, Lender: l}); err != nil {
+	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Queries: m.client(), Open: m.open, Post: m.post, Lender: l}); err != nil {
 		t.Fatal(err)
 	}
 	m.handler = m.Service.Handler()
@@ -231,12 +231,37 @@ func (c *Call) Escalate() {
 	c.mesh.Record("policy", contract.EventEscalated, c.Proposal.Session, contract.Bytes(&x), c.Proposal)
 }
 
-// Ask implements the queries of other services: audit's index of calls is read from
+// client answers the queries of other services: audit's index of calls is read from
 // the ledger, everything else from Answers.
-func (m *Mesh) Ask(_ context.Context, service, verb string, args, out any) error {
+func (m *Mesh) client() *rpc.Client {
+	return &rpc.Client{Live: func(_ context.Context, service string) (string, error) { return service + "-1", nil },
+		Send: func(_ context.Context, service, _, verb string, args any) (rpc.Frames, error) {
+			return m.respond(service, verb, args)
+		}}
+}
+
+// response is the frames of a response: one document, and the end or an error.
+type response struct {
+	doc json.RawMessage
+	end error
+}
+
+// Next implements rpc.Frames.
+func (r *response) Next(context.Context) (transient.Frame, error) {
+	doc := r.doc
+	if r.doc = nil; doc != nil {
+		return transient.Frame{Kind: transient.Data, Data: doc}, nil
+	}
+	return transient.Frame{}, r.end
+}
+
+// Close implements rpc.Frames.
+func (r *response) Close() {}
+
+func (m *Mesh) respond(service, verb string, args any) (rpc.Frames, error) {
 	raw, err := json.Marshal(args)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	m.mu.Lock()
 	m.queried = append(m.queried, service+" "+verb)
@@ -250,18 +275,10 @@ func (m *Mesh) Ask(_ context.Context, service, verb string, args, out any) error
 		err = fmt.Errorf("service %s has no running instance", service)
 	}
 	if err != nil {
-		return fmt.Errorf("ask %s %s: %w", service, verb, err)
+		return &response{end: err}, nil
 	}
-	doc, err := json.Marshal(answer)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(doc, out)
-}
-
-// AskStream implements the queries of other services; none of them responds.
-func (m *Mesh) AskStream(_ context.Context, service, _ string, _ any) (*transient.Stream, error) {
-	return nil, fmt.Errorf("service %s has no running instance", service)
+	doc, err := transient.Encode(answer)
+	return &response{doc, transient.ErrEnd}, err
 }
 
 // Queried lists the queries since the last call.
@@ -296,7 +313,7 @@ func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 		}
 	}
 	if found == nil {
-		return nil, errors.New("not found: no such call")
+		return nil, rpc.Errorf(contract.CodeNotFound, "not found: no such call")
 	}
 	return found, nil
 }

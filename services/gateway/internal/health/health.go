@@ -15,9 +15,10 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
-	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -33,7 +34,7 @@ type API struct {
 	Gate       *auth.Gate
 	Ledger     eventlog.Log
 	Conn       *bus.Conn
-	Box        *transient.Box
+	Queries    *rpc.Client
 	Health     func(context.Context) []run.Health // of this instance
 
 	now Cached[Readiness]
@@ -147,9 +148,8 @@ func (s *API) readiness(ctx context.Context) Readiness {
 		}
 		for _, name := range names {
 			wg.Go(func() {
-				parts := []run.Health{}
-				err := s.Box.AskOne(ctx, service, name, "health", nil, &parts)
-				d := dependency(name, parts, err)
+				parts, err := rpc.Do(ctx, s.Queries.To(name), query.HealthQuery.Of(service), query.HealthRequest{})
+				d := dependency(name, append([]run.Health{}, parts.Value...), err)
 				mu.Lock()
 				defer mu.Unlock()
 				r.Services[service] = append(r.Services[service], d)

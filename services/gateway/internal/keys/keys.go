@@ -15,6 +15,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
@@ -183,5 +184,5 @@ func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Admin); err != nil {
 		return err
 	}
-	return s.Queries.Doc(c, "policy", "keys", nil)
+	return queries.Send(c, s.Queries, policy.KeysQuery, policy.KeysRequest{})
 }

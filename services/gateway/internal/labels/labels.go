@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
@@ -126,17 +127,12 @@ func word(r rune) bool {
 
 func wordOrHyphen(r rune) bool { return word(r) || r == '-' }
 
-// Queries reaches the mesh's other services.
-type Queries interface {
-	Ask(ctx context.Context, service, verb string, args, out any) error
-}
-
 // Reader reads from the ledger the labels that calls inherit. Its exported fields
 // are set before its first use; it is safe for concurrent use.
 type Reader struct {
 	Tenant  string
 	Ledger  eventlog.Log
-	Queries Queries
+	Queries *queries.Client
 
 	makers makers
 }
@@ -215,7 +211,7 @@ const maxMakers = 16384
 
 // of lists the sessions that made what ids name. What is not on the ledger was made
 // by none.
-func (m *makers) of(ctx context.Context, q Queries, ids []string) (sessions []string, err error) {
+func (m *makers) of(ctx context.Context, q *queries.Client, ids []string) (sessions []string, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -230,11 +226,9 @@ func (m *makers) of(ctx context.Context, q Queries, ids []string) (sessions []st
 	}
 	m.mu.Unlock()
 	if len(unknown) > 0 {
-		ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
-		defer cancel()
-		var found map[string]string
-		if err := q.Ask(ctx, "audit", "makers", map[string][]string{"ids": unknown}, &found); err != nil {
-			return nil, apierr.Unavailable("audit does not answer: " + err.Error())
+		found, err := queries.Do(ctx, q, audit.MakersQuery, audit.MakersRequest{IDs: unknown})
+		if err != nil {
+			return nil, err
 		}
 		m.mu.Lock()
 		if m.by == nil || len(m.by) > maxMakers {

@@ -15,8 +15,10 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
 
 // ReceiptByDigest is GET /api/v1/proofgraph/receipts/:hash. The hash is the
@@ -26,7 +28,7 @@ func (s *API) ReceiptByDigest(c echo.Context) error {
 	if b, err := hex.DecodeString(digits); err != nil || len(b) != 32 || digits != strings.ToLower(digits) {
 		return apierr.BadRequest("hash", "want a receipt's digest: sha256: and 64 lower-case hex digits")
 	}
-	return s.Queries.Doc(c, "audit", "receipt_by_digest", map[string]string{"digest": "sha256:" + digits})
+	return queries.Send(c, s.Queries, audit.ReceiptByDigestQuery, audit.ReceiptByDigestRequest{Digest: "sha256:" + digits})
 }
 
 // ExportRequest is the body of POST /api/v1/evidence/export.

@@ -1,7 +1,6 @@
 package ledgerapi
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -16,8 +15,11 @@ import (
 	"github.com/klauspost/compress/s2"
 	"github.com/labstack/echo/v4"
 
+	"encoding/json"
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
@@ -45,38 +47,31 @@ type API struct {
 // View is a view of the gateway's own, in canonical form.
 type View interface{ Dump() []byte }
 
-// Query selects receipts or sessions.
-type Query struct {
-	Session string `json:"session,omitempty"`
-	Limit   int    `json:"limit"`
-	Offset  int    `json:"offset"`
-
-	Witnessed int `json:"witnessed,omitempty"` // cosignatures demanded of a pack's checkpoint
-
-	From     uint64   `json:"from,omitempty"` // size of an earlier checkpoint
-	Redact   string   `json:"redact,omitempty"`
-	Disclose []string `json:"disclose,omitempty"`
+// page is the part of a list that a request selects.
+type page struct {
+	session       string
+	limit, offset int64
 }
 
-// query reads the parameters of a list; its session is the one that who means.
-func (s *API) query(c echo.Context, who *auth.Caller) (q Query, err error) {
-	q = Query{Limit: 1000}
-	if q.Session, err = s.Sessions.QueriedBy(c, who, c.QueryParam("session")); err != nil {
-		return q, err
+// pageOf reads the parameters of a list; its session is the one that who means.
+func (s *API) pageOf(c echo.Context, who *auth.Caller) (p page, err error) {
+	p = page{limit: 1000}
+	if p.session, err = s.Sessions.QueriedBy(c, who, c.QueryParam("session")); err != nil {
+		return p, err
 	}
-	for _, p := range []struct {
+	for _, x := range []struct {
 		name string
-		v    *int
-	}{{"limit", &q.Limit}, {"offset", &q.Offset}} {
-		if raw := c.QueryParam(p.name); raw != "" {
-			n, err := strconv.Atoi(raw)
+		v    *int64
+	}{{"limit", &p.limit}, {"offset", &p.offset}} {
+		if raw := c.QueryParam(x.name); raw != "" {
+			n, err := strconv.ParseInt(raw, 10, 64)
 			if err != nil || n < 0 || n > 100000 {
-				return q, apierr.BadRequest(p.name, "want a number from 0 to 100000")
+				return p, apierr.BadRequest(x.name, "want a number from 0 to 100000")
 			}
-			*p.v = n
+			*x.v = n
 		}
 	}
-	return q, nil
+	return p, nil
 }
 
 func (s *API) Receipts(c echo.Context) error {
@@ -84,25 +79,16 @@ func (s *API) Receipts(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	q, err := s.query(c, who)
+	q, err := s.pageOf(c, who)
 	if err != nil {
 		return err
 	}
-	return s.Queries.Lines(c, "audit", "receipts", q)
+	return queries.Lines(c, s.Queries, audit.ReceiptsQuery, audit.ReceiptsRequest{Session: q.session, Limit: q.limit, Offset: q.offset})
 }
 
 // facets are what search takes beside since, until, before and limit. A facet
 // that nobody knows is refused here: audit's index would find nothing by it.
 var facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
-
-// searchQuery is what audit's index is searched for.
-type searchQuery struct {
-	Terms  map[string]string `json:"terms"`
-	Since  string            `json:"since,omitempty"`
-	Until  string            `json:"until,omitempty"`
-	Before uint64            `json:"before,omitempty"`
-	Limit  int               `json:"limit"`
-}
 
 // Search is GET /api/v1/search: it finds events by audit's index, newest first.
 func (s *API) Search(c echo.Context) error {
@@ -110,7 +96,7 @@ func (s *API) Search(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	q := searchQuery{Terms: map[string]string{}, Limit: 50}
+	q := audit.SearchRequest{Terms: map[string]string{}, Limit: 50}
 	for name, values := range c.QueryParams() {
 		if len(values) > 1 || values[0] == "" {
 			return apierr.BadRequest(name, "want one value")
@@ -119,15 +105,15 @@ func (s *API) Search(c echo.Context) error {
 			if q.Terms[name], err = s.Sessions.QueriedBy(c, who, values[0]); err != nil {
 				return err
 			}
-		} else if err := q.set(name, values[0]); err != nil {
+		} else if err := setTerm(&q, name, values[0]); err != nil {
 			return apierr.BadRequest(name, err.Error())
 		}
 	}
-	return s.Queries.Lines(c, "audit", "search", q)
+	return queries.Lines(c, s.Queries, audit.SearchQuery, q)
 }
 
-// set takes one parameter of a request.
-func (q *searchQuery) set(name, v string) (err error) {
+// setTerm takes one parameter of a search.
+func setTerm(q *audit.SearchRequest, name, v string) (err error) {
 	switch name {
 	case "owner": // of the session
 	case "since":
@@ -139,7 +125,7 @@ func (q *searchQuery) set(name, v string) (err error) {
 	case "before":
 		q.Before, err = strconv.ParseUint(v, 10, 53)
 	case "limit":
-		if q.Limit, err = strconv.Atoi(v); err == nil && (q.Limit < 1 || q.Limit > 1000) {
+		if q.Limit, err = strconv.ParseInt(v, 10, 64); err == nil && (q.Limit < 1 || q.Limit > 1000) {
 			return errors.New("want 1 to 1000")
 		}
 	default:
@@ -156,14 +142,14 @@ func (s *API) ProofGraph(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	q, err := s.query(c, who)
+	q, err := s.pageOf(c, who)
 	if err != nil {
 		return err
 	}
-	if q.Session == "" {
+	if q.session == "" {
 		return apierr.BadRequest("session", "name the session: /helm/proofgraph?session=s-…")
 	}
-	nodes, err := s.Queries.Array(c, "audit", "proofgraph", q)
+	nodes, err := queries.Collect(c, s.Queries, audit.ProofgraphQuery, audit.ProofgraphRequest{Session: q.session})
 	if err != nil {
 		return err
 	}
@@ -171,7 +157,14 @@ func (s *API) ProofGraph(c echo.Context) error {
 	for _, n := range nodes {
 		digest.Write(append(n[:len(n):len(n)], '\n'))
 	}
-	return c.JSON(http.StatusOK, map[string]any{"session_id": q.Session, "digest": "sha256:" + hex.EncodeToString(digest.Sum(nil)), "nodes": nodes})
+	return c.JSON(http.StatusOK, Graph{SessionID: q.session, Digest: "sha256:" + hex.EncodeToString(digest.Sum(nil)), Nodes: nodes})
+}
+
+// Graph is a session's proof graph.
+type Graph struct {
+	SessionID string            `json:"session_id"`
+	Digest    string            `json:"digest"` // SHA-256 of the nodes, each with a newline
+	Nodes     []json.RawMessage `json:"nodes"`  // in canonical form
 }
 
 func (s *API) ListSessions(c echo.Context) error {
@@ -179,11 +172,11 @@ func (s *API) ListSessions(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	q, err := s.query(c, who)
+	q, err := s.pageOf(c, who)
 	if err != nil {
 		return err
 	}
-	return s.Queries.Doc(c, "audit", "sessions", q)
+	return queries.Send(c, s.Queries, audit.SessionsQuery, audit.SessionsRequest{Limit: q.limit, Offset: q.offset})
 }
 
 func (s *API) SessionReceipts(c echo.Context) error {
@@ -195,7 +188,7 @@ func (s *API) SessionReceipts(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	list, err := s.Queries.Array(c, "audit", "session_receipts", Query{Session: id, Limit: 1_000_000})
+	list, err := queries.Collect(c, s.Queries, audit.SessionReceiptsQuery, audit.SessionReceiptsRequest{Session: id, Limit: 1_000_000})
 	if err != nil {
 		return err
 	}
@@ -208,8 +201,6 @@ func (s *API) Evidence(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
-	defer cancel()
 	id, err := s.Sessions.QueriedBy(c, who, c.Param("id"))
 	if err != nil {
 		return err
@@ -219,27 +210,23 @@ func (s *API) Evidence(c echo.Context) error {
 		return err
 	}
 	q.Session = id
-	st, err := s.Queries.AskStream(ctx, "audit", "evidence", q)
+	pack, err := rpc.Bytes(c.Request().Context(), s.Queries.Client, audit.EvidenceQuery, q)
 	if err != nil {
-		return apierr.Unavailable("audit does not answer: " + err.Error())
+		return queries.Error(audit.EvidenceQuery.Service, err)
 	}
-	defer st.Close()
-	f := &queries.Frames{Ctx: ctx, St: st}
-	if _, err := f.Peek(); err != nil {
-		return queries.Error(err)
-	}
+	defer pack.Close()
 	c.Response().Header().Set("Content-Type", "application/x-tar")
 	c.Response().WriteHeader(http.StatusOK)
-	if _, err := io.Copy(c.Response(), s2.NewReader(f)); err != nil {
+	if _, err := io.Copy(c.Response(), s2.NewReader(pack)); err != nil {
 		panic(http.ErrAbortHandler) // half a pack must not be taken for a whole one
 	}
 	return nil
 }
 
 // packOf reads what a request demands of a pack.
-func packOf(c echo.Context) (q Query, err error) {
+func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	if raw := c.QueryParam("witnessed"); raw != "" {
-		if q.Witnessed, err = strconv.Atoi(raw); err != nil || q.Witnessed < 0 || q.Witnessed > 100 {
+		if q.Witnessed, err = strconv.ParseInt(raw, 10, 64); err != nil || q.Witnessed < 0 || q.Witnessed > 100 {
 			return q, apierr.BadRequest("witnessed", "want a number of witnesses")
 		}
 	}
@@ -268,5 +255,5 @@ func (s *API) Proof(c echo.Context) error {
 	if err != nil || seq == 0 {
 		return apierr.BadRequest("seq", "want a ledger sequence from 1")
 	}
-	return s.Queries.Doc(c, "audit", "proof", map[string]uint64{"seq": seq})
+	return queries.Send(c, s.Queries, audit.ProofQuery, audit.ProofRequest{Seq: seq})
 }

@@ -1,27 +1,32 @@
 package ledgerapi
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// optionalWithin bounds a query for a view that may be missing: a service that does
-// not run must not hold up callers who read every view.
-const optionalWithin = 5 * time.Second
+// LiveView is a view in canonical form, with its position.
+type LiveView struct {
+	Name     string `json:"name"`
+	Position uint64 `json:"position"`       // ledger sequence of the last entry in it
+	Dump     string `json:"dump"`           // canonical form, or its SHA-256 where that is too large to send
+	Root     string `json:"root,omitempty"` // key id of the root, with the gateway's catalog
+}
 
 // View is GET /api/v1/views/{service}: a live view in canonical form, with its
 // position. The registry of services says which service serves the view at a path,
-// and by which query.
+// and by which query. A view that may be missing is waited for as long as one of the
+// key registry: a service that does not run must not hold up callers who read every
+// view.
 func (s *API) View(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -36,12 +41,16 @@ func (s *API) View(c echo.Context) error {
 		return apierr.Unavailable("no service has a view " + path)
 	case v.Verb == "":
 		return s.ownView(c, &v)
-	case v.Lines:
-		return s.Queries.Lines(c, service, v.Verb, nil)
-	case v.Optional:
-		return s.viewOf(c, service, v.Verb, optionalWithin)
 	}
-	return s.viewOf(c, service, v.Verb, queries.Timeout)
+	q := query.ViewQuery.Of(service)
+	q.Verb = v.Verb
+	if v.Optional {
+		q.Deadline = query.KeysViewQuery.Deadline
+	}
+	if v.Lines {
+		return queries.Lines(c, s.Queries, query.List[query.ViewRequest, json.RawMessage]{Info: q.Info}, query.ViewRequest{})
+	}
+	return queries.Send(c, s.Queries, q, query.ViewRequest{})
 }
 
 // ownView sends a view of the gateway itself. The position and the dump are those of
@@ -53,21 +62,10 @@ func (s *API) ownView(c echo.Context, v *services.View) error {
 		if s.Position() != at {
 			continue
 		}
-		doc := map[string]any{"name": v.Name, "position": at, "dump": string(lines)}
+		doc := LiveView{Name: v.Name, Position: at, Dump: string(lines)}
 		if v.Name == services.ViewCatalog {
-			doc["root"] = s.RootKID
+			doc.Root = s.RootKID
 		}
 		return c.JSON(http.StatusOK, doc)
 	}
-}
-
-// viewOf sends a service's response to a query for a view as it is.
-func (s *API) viewOf(c echo.Context, service, verb string, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(c.Request().Context(), within)
-	defer cancel()
-	var doc json.RawMessage
-	if err := s.Queries.Ask(ctx, service, verb, nil, &doc); err != nil {
-		return apierr.Unavailable(err.Error())
-	}
-	return c.JSONBlob(http.StatusOK, doc)
 }

@@ -3,7 +3,6 @@
 package llmapi
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -19,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
@@ -165,17 +165,8 @@ func (s *API) Models(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	type list struct {
-		Data  []map[string]any `json:"data"`
-		Stale bool             `json:"stale"`
-	}
-	ask := func() (l list, err error) {
-		ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
-		defer cancel()
-		if err = s.Queries.Ask(ctx, "llm-router", "models", nil, &l); err != nil {
-			err = apierr.Unavailable("the llm-router does not answer: " + err.Error())
-		}
-		return l, err
+	ask := func() (llmrouter.ModelList, error) {
+		return queries.Do(c.Request().Context(), s.Queries, llmrouter.ModelsQuery, llmrouter.ModelsRequest{})
 	}
 	l, err := ask()
 	if err != nil {
@@ -197,7 +188,7 @@ func (s *API) Models(c echo.Context) error {
 	}
 	if id, err := url.PathUnescape(c.Param("*")); err == nil && id != "" {
 		for _, m := range l.Data {
-			if m["id"] == id {
+			if m.ID == id {
 				return c.JSON(http.StatusOK, m)
 			}
 		}
@@ -205,20 +196,38 @@ func (s *API) Models(c echo.Context) error {
 		e.Code, e.Param = "model_not_found", "model" // in the path
 		return e
 	}
-	return c.JSON(http.StatusOK, map[string]any{"object": "list", "data": l.Data})
+	return c.JSON(http.StatusOK, ModelPage{Object: "list", Data: l.Data})
 }
 
-// anthropicModels is the list in the shape of Anthropic's API.
-func anthropicModels(data []map[string]any) map[string]any {
-	out := []map[string]any{}
-	first, last := "", ""
+// ModelPage is OpenAI's list of models.
+type ModelPage struct {
+	Object string            `json:"object"` // "list"
+	Data   []llmrouter.Model `json:"data"`
+}
+
+// AnthropicPage is the list in the shape of Anthropic's API.
+type AnthropicPage struct {
+	Data    []AnthropicModel `json:"data"`
+	HasMore bool             `json:"has_more"`
+	FirstID string           `json:"first_id"`
+	LastID  string           `json:"last_id"`
+}
+
+// AnthropicModel is one model of it.
+type AnthropicModel struct {
+	Type        string `json:"type"` // "model"
+	ID          string `json:"id"`
+	DisplayName string `json:"display_name"`
+	CreatedAt   string `json:"created_at"`
+}
+
+func anthropicModels(data []llmrouter.Model) AnthropicPage {
+	out := AnthropicPage{Data: []AnthropicModel{}}
 	for _, m := range data {
-		id, _ := m["id"].(string)
-		if first == "" {
-			first = id
-		}
-		last = id
-		out = append(out, map[string]any{"type": "model", "id": id, "display_name": id, "created_at": "1970-01-01T00:00:00Z"})
+		out.Data = append(out.Data, AnthropicModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: "1970-01-01T00:00:00Z"})
 	}
-	return map[string]any{"data": out, "has_more": false, "first_id": first, "last_id": last}
+	if len(data) > 0 {
+		out.FirstID, out.LastID = data[0].ID, data[len(data)-1].ID
+	}
+	return out
 }

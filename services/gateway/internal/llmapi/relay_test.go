@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
@@ -204,7 +205,7 @@ func TestRepeatedModel(t *testing.T) {
 	}
 	deleted := false
 	m.Answers["llm-router stored_response"] = func(json.RawMessage) (any, error) {
-		return llm.StoredResponse{Call: "c-1", Actor: "alice", Deleted: deleted}, nil
+		return llmrouter.StoredResponse{Call: "c-1", Actor: "alice", Deleted: deleted}, nil
 	}
 	alice := m.Token("alice", token.LLM)
 	do := func(path, body, key string) *edgetest.Response {

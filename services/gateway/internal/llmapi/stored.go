@@ -16,6 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
@@ -160,7 +162,7 @@ func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error)
 	if at.Call == "" || at.Actor != who.Actor {
 		return nil, nil, noResponse(c)
 	}
-	first, err := s.Queries.Event(ctx, "proposal", at.Call)
+	first, err := s.Queries.Event(ctx, audit.ProposalQuery, at.Call)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -195,11 +197,8 @@ func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) er
 
 // storedResponse finds a stored response; the zero value: there is none. It may be
 // another caller's.
-func (s *API) storedResponse(ctx context.Context, id string) (r llm.StoredResponse, err error) {
-	if err = s.Queries.Ask(ctx, "llm-router", "stored_response", map[string]string{"id": id}, &r); err != nil {
-		err = apierr.Unavailable("the llm-router does not answer: " + err.Error())
-	}
-	return r, err
+func (s *API) storedResponse(ctx context.Context, id string) (llmrouter.StoredResponse, error) {
+	return queries.Do(ctx, s.Queries, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: id})
 }
 
 // continues adds to a request's summary what the stored responses come to that it

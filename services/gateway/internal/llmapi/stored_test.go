@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -36,9 +39,9 @@ func respond(m *edgetest.Mesh, body string, end bool) *edgetest.Call {
 	m.Do("POST", "/v1/responses", m.Token("alice", token.LLM), body, headers...)
 	m.Answers["llm-router stored_response"] = func(raw json.RawMessage) (any, error) {
 		if strings.Contains(string(raw), "resp_1") {
-			return llm.StoredResponse{Call: call.ID, Actor: "alice", Tokens: 7}, nil
+			return llmrouter.StoredResponse{Call: call.ID, Actor: "alice", Tokens: 7}, nil
 		}
-		return llm.StoredResponse{}, nil
+		return llmrouter.StoredResponse{}, nil
 	}
 	return call
 }
@@ -199,16 +202,21 @@ func TestModels(t *testing.T) {
 func TestUsage(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
+	var asked llmrouter.SpendRequest
 	for _, verb := range []string{"stats", "spend"} {
-		m.Answers["llm-router "+verb] = func(raw json.RawMessage) (any, error) { return []json.RawMessage{raw}, nil }
+		m.Answers["llm-router "+verb] = func(raw json.RawMessage) (any, error) {
+			return []json.RawMessage{}, errors.Join(json.Unmarshal(raw, &asked))
+		}
 	}
-	if r := m.Do("GET", "/api/v1/llm/spend?from=2026-01-01T00:00:00Z&by=key,model", auditor, ""); r.Body.String() != `[{"by":["key","model"],"from":"2026-01-01T00:00:00Z"}]` {
-		t.Error(r.Body)
+	if r := m.Do("GET", "/api/v1/llm/spend?from=2026-01-01T00:00:00Z&by=key,model", auditor, ""); r.Body.String() != `[]` || !slices.Equal(asked.By, []string{"key", "model"}) || asked.From != "2026-01-01T00:00:00Z" {
+		t.Error(r.Body, asked)
 	}
 	if r := m.Do("GET", "/api/v1/llm/stats?to=yesterday", auditor, ""); r.Code != 400 || r.Param() != "to" {
 		t.Error(r.Body)
 	}
-	m.Answers["llm-router spend"] = func(json.RawMessage) (any, error) { return nil, errors.New("by: colour is none of key, model") }
+	m.Answers["llm-router spend"] = func(json.RawMessage) (any, error) {
+		return nil, &rpc.Error{Code: contract.CodeInvalidInput, Param: "by", Message: "by: colour is none of key, model"}
+	}
 	if r := m.Do("GET", "/api/v1/llm/spend?by=colour", auditor, ""); r.Code != 400 || r.Param() != "by" {
 		t.Error(r.Body)
 	}

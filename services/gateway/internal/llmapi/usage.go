@@ -1,49 +1,51 @@
 package llmapi
 
 import (
-	"context"
-	"encoding/json"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Usage is GET /api/v1/llm/stats and /spend: the window stands in from and to
-// (RFC 3339), what to split spend by in by.
-func (s *API) Usage(verb string) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if _, err := s.Gate.Caller(c, token.Audit); err != nil {
-			return err
-		}
-		q := map[string]any{}
-		for _, name := range []string{"from", "to"} {
-			v := c.QueryParam(name)
-			if v == "" {
-				continue
-			}
-			if _, err := time.Parse(time.RFC3339, v); err != nil {
-				return apierr.BadRequest(name, "want a time as RFC 3339 spells it, e.g. 2026-11-21T00:00:00Z")
-			}
-			q[name] = v
-		}
-		if by := c.QueryParam("by"); by != "" {
-			q["by"] = strings.Split(by, ",")
-		}
-		ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
-		defer cancel()
-		var doc json.RawMessage
-		if err := s.Queries.Ask(ctx, "llm-router", verb, q, &doc); err != nil {
-			if msg := err.Error(); strings.Contains(msg, "by: ") {
-				return apierr.BadRequest("by", msg[strings.Index(msg, "by: "):])
-			}
-			return apierr.Unavailable("the llm-router does not answer: " + err.Error())
-		}
-		return c.JSONBlob(http.StatusOK, doc)
+// Stats is GET /api/v1/llm/stats.
+func (s *API) Stats(c echo.Context) error {
+	from, to, err := s.window(c)
+	if err != nil {
+		return err
 	}
+	return queries.Send(c, s.Queries, llmrouter.StatsQuery, llmrouter.StatsRequest{From: from, To: to})
+}
+
+// Spend is GET /api/v1/llm/spend; by holds the dimensions to split by.
+func (s *API) Spend(c echo.Context) error {
+	from, to, err := s.window(c)
+	if err != nil {
+		return err
+	}
+	q := llmrouter.SpendRequest{From: from, To: to}
+	if by := c.QueryParam("by"); by != "" {
+		q.By = strings.Split(by, ",")
+	}
+	return queries.Send(c, s.Queries, llmrouter.SpendQuery, q)
+}
+
+// window reads the parameters from and to (RFC 3339) for a reader of the ledger.
+func (s *API) window(c echo.Context) (from, to string, err error) {
+	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+		return "", "", err
+	}
+	for name, at := range map[string]*string{"from": &from, "to": &to} {
+		if *at = c.QueryParam(name); *at == "" {
+			continue
+		}
+		if _, err := time.Parse(time.RFC3339, *at); err != nil {
+			return "", "", apierr.BadRequest(name, "want a time as RFC 3339 spells it, e.g. 2026-11-21T00:00:00Z")
+		}
+	}
+	return from, to, nil
 }

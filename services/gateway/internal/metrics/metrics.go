@@ -17,8 +17,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/health"
 )
@@ -34,7 +35,7 @@ type Metrics struct {
 	tokens   *prometheus.CounterVec
 	spent    *prometheus.CounterVec
 
-	ask     Queries                 // nil until Handler
+	client  *rpc.Client             // nil until Handler
 	refresh sync.Mutex              // held while the figures of models are collected
 	fresh   health.Cached[struct{}] // brings the figures of others up to date
 }
@@ -76,9 +77,9 @@ func (m *models) Describe(c chan<- *prometheus.Desc) {
 func (m *models) Collect(c chan<- prometheus.Metric) {
 	m.refresh.Lock()
 	defer m.refresh.Unlock()
-	if m.ask != nil {
+	if m.client != nil {
 		m.fresh.Get(time.Second, func(ctx context.Context) (struct{}, time.Duration) {
-			(*Metrics)(m).models(ctx, m.ask)
+			(*Metrics)(m).models(ctx, m.client)
 			return struct{}{}, time.Second
 		})
 	}
@@ -152,12 +153,13 @@ func (m *Metrics) Middleware(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // models brings the figures of models up to date.
-func (m *Metrics) models(ctx context.Context, q Queries) {
-	var stats []llm.ModelStats
-	var spend []llm.Spend
-	if q.Ask(ctx, "llm-router", "stats", map[string]any{}, &stats) != nil || q.Ask(ctx, "llm-router", "spend", map[string]any{"by": []string{"provider", "model"}}, &spend) != nil {
-		return // what was said last stands
+func (m *Metrics) models(ctx context.Context, client *rpc.Client) {
+	all, err1 := rpc.Do(ctx, client, llmrouter.StatsQuery, llmrouter.StatsRequest{})
+	used, err2 := rpc.Do(ctx, client, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"provider", "model"}})
+	if err1 != nil || err2 != nil {
+		return // the figures stay as they are
 	}
+	stats, spend := all.Value, used.Value
 	top := busiest(stats)
 	label := func(provider, model string) (string, string) {
 		if k := [2]string{provider, model}; top[k] {
@@ -191,9 +193,9 @@ func (m *Metrics) models(ctx context.Context, q Queries) {
 }
 
 // busiest are the models that have labels of their own.
-func busiest(stats []llm.ModelStats) map[[2]string]bool {
+func busiest(stats []llmrouter.ModelStats) map[[2]string]bool {
 	stats = slices.Clone(stats)
-	slices.SortFunc(stats, func(a, b llm.ModelStats) int {
+	slices.SortFunc(stats, func(a, b llmrouter.ModelStats) int {
 		return cmp.Or(cmp.Compare(b.Attempts, a.Attempts), strings.Compare(a.Provider, b.Provider), strings.Compare(a.Model, b.Model))
 	})
 	out := map[[2]string]bool{}
@@ -220,11 +222,6 @@ func (m *Metrics) lags(r health.Readiness) {
 	}
 }
 
-// Queries reaches the mesh's other services.
-type Queries interface {
-	Ask(ctx context.Context, service, verb string, args, out any) error
-}
-
 // Health tells who may read the figures, and the state of the mesh's parts;
 // health.API implements it.
 type Health interface {
@@ -234,9 +231,9 @@ type Health interface {
 
 // Handler is GET /metrics, for insiders: in Prometheus' text format, with the figures
 // of models and views brought up to date at most once a second.
-func (m *Metrics) Handler(h Health, q Queries) echo.HandlerFunc {
+func (m *Metrics) Handler(h Health, client *rpc.Client) echo.HandlerFunc {
 	m.refresh.Lock()
-	m.ask = q
+	m.client = client
 	m.refresh.Unlock()
 	page := promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
 	return func(c echo.Context) error {

@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
 // TestLabels: models and error codes without end share one label.
 func TestMetricLabels(t *testing.T) {
-	var stats []llm.ModelStats
+	var stats []llmrouter.ModelStats
 	for i := range 1000 {
-		stats = append(stats, llm.ModelStats{Provider: "p", Model: fmt.Sprint("m", i), Attempts: int64(i)})
+		stats = append(stats, llmrouter.ModelStats{Provider: "p", Model: fmt.Sprint("m", i), Attempts: int64(i)})
 	}
 	top := busiest(stats)
 	if len(top) != maxModels || !top[[2]string{"p", "m999"}] || top[[2]string{"p", "m1"}] {

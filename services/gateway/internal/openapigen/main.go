@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/conformance"
@@ -63,8 +63,8 @@ var table = []operation{
 	{"GET", "/api/v1/packs/{name}", "One pack with its schemas.", auth, nil, nil, packs.Pack{}},
 	{"POST", "/api/v1/packs/{name}", "Runs a pack; the body is its input.", "call tool.<name>", nil, map[string]any{}, calls.CallResponse{}},
 	{"POST", "/api/v1/calls", "Proposes any call.", "call <kind>", nil, calls.CallRequest{}, calls.CallResponse{}},
-	{"GET", "/api/v1/llm/stats", "How models did in a window: success rates, percentiles of latency.", audit, []string{"from", "to"}, nil, []llm.ModelStats{}},
-	{"GET", "/api/v1/llm/spend", "Tokens and money in a window, by key, model, tag, day, actor or provider.", audit, []string{"from", "to", "by"}, nil, []llm.Spend{}},
+	{"GET", "/api/v1/llm/stats", "How models did in a window: success rates, percentiles of latency.", audit, []string{"from", "to"}, nil, []llmrouter.ModelStats{}},
+	{"GET", "/api/v1/llm/spend", "Tokens and money in a window, by key, model, tag, day, actor or provider.", audit, []string{"from", "to", "by"}, nil, []llmrouter.Spend{}},
 	{"POST", "/api/v1/keys", "Makes a virtual key and shows it, this once. The ledger has its digest.", "policy:admin, and call policy.create_key", nil, keys.KeyRequest{}, keys.KeyResponse{}},
 	{"GET", "/api/v1/keys", "Virtual keys: what they may be used for, and what became of them.", "policy:admin", nil, nil, []map[string]any{}},
 	{"POST", "/api/v1/keys/{id}/consent", "Agrees, with a token of one's own, that another principal makes a virtual key that calls as the caller.", "call policy.consent_key", nil, keys.ConsentRequest{}, calls.CallResponse{}},

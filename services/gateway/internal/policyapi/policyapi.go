@@ -11,6 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
@@ -24,14 +25,20 @@ type API struct {
 	Trust   *run.Trust
 }
 
-// Query answers for readers of the ledger.
-func (s *API) Query(verb string) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if _, err := s.Gate.Caller(c, token.Audit); err != nil {
-			return err
-		}
-		return s.Queries.Doc(c, "policy", verb, nil)
+// Policies is GET /api/v1/policies.
+func (s *API) Policies(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+		return err
 	}
+	return queries.Send(c, s.Queries, policy.PoliciesQuery, policy.PoliciesRequest{})
+}
+
+// Limits is GET /api/v1/limits.
+func (s *API) Limits(c echo.Context) error {
+	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
+		return err
+	}
+	return queries.Send(c, s.Queries, policy.LimitsQuery, policy.LimitsRequest{})
 }
 
 // KeyInfo is a key of the trust registry, with its life by lamport.
@@ -84,5 +91,5 @@ func (s *API) Identities(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.Queries.Doc(c, "policy", "identities", map[string]uint64{"at": at})
+	return queries.Send(c, s.Queries, policy.IdentitiesQuery, policy.IdentitiesRequest{At: at})
 }

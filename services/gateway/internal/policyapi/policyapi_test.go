@@ -2,8 +2,11 @@ package policyapi_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -13,12 +16,16 @@ import (
 // named; the trust registry with any credential.
 func TestReads(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
-	m.Answers["policy policies"] = []map[string]any{{"layer": "P0"}}
-	m.Answers["policy limits"] = map[string]any{"limits": []any{}}
-	m.Answers["policy identities"] = func(raw json.RawMessage) (any, error) { return json.RawMessage(raw), nil }
+	m.Answers["policy policies"] = []policy.PolicyDocument{{Layer: "P0"}}
+	m.Answers["policy limits"] = policy.LimitsState{Limits: []guard.Limit{}, Accounts: []policy.Account{}}
+	m.Answers["policy identities"] = func(raw json.RawMessage) (any, error) {
+		var q policy.IdentitiesRequest
+		err := json.Unmarshal(raw, &q)
+		return policy.IdentitiesState{Identities: []policy.Identity{{FromLamport: q.At}}}, err
+	}
 	auditor, alice := m.Token("auditor", token.Audit), m.Token("alice", token.Tools)
-	for path, want := range map[string]string{"policies": `[{"layer":"P0"}]`, "limits": `{"limits":[]}`, "identities": `{"at":0}`, "identities?at=7": `{"at":7}`} {
-		if r := m.Do("GET", "/api/v1/"+path, auditor, ""); r.Code != 200 || r.Body.String() != want {
+	for path, want := range map[string]string{"policies": `"layer":"P0"`, "limits": `{"accounts":[],"limits":[]}`, "identities": `"from_lamport":0`, "identities?at=7": `"from_lamport":7`} {
+		if r := m.Do("GET", "/api/v1/"+path, auditor, ""); r.Code != 200 || !strings.Contains(r.Body.String(), want) {
 			t.Errorf("%s: %d %s", path, r.Code, r.Body)
 		}
 		if r := m.Do("GET", "/api/v1/"+path, alice, ""); r.Error() != "scope_missing" {

@@ -1,182 +1,138 @@
-// Package queries reads from other services on behalf of the gateway's callers.
-// Nothing here has an effect; the route of each query requires its scope.
+// Package queries sends the gateway's queries to other services and turns their
+// responses and errors into those of the API. Nothing here has an effect; the route
+// of each query requires its scope.
 package queries
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// Services reaches the mesh's other services; run.Env implements it.
-type Services interface {
-	// Ask queries a live instance of service for one document.
-	Ask(ctx context.Context, service, verb string, args, out any) error
-	// AskStream queries it for a stream of documents, which the caller closes.
-	AskStream(ctx context.Context, service, verb string, args any) (*transient.Stream, error)
-}
-
 // Client queries services. It is safe for concurrent use.
-type Client struct{ Services }
+type Client struct{ *rpc.Client }
 
-// Timeout bounds a query.
+// Timeout bounds what a request waits for beside its queries, whose schemas name
+// their deadlines.
 const Timeout = 60 * time.Second
 
-// Lines streams a service's response as JSON lines; each of its frames is an array.
-func (s *Client) Lines(c echo.Context, service, verb string, args any) error {
-	ctx, cancel := context.WithTimeout(c.Request().Context(), Timeout)
-	defer cancel()
-	st, err := s.AskStream(ctx, service, verb, args)
-	if err != nil {
-		return apierr.Unavailable("audit does not answer: " + err.Error())
+// Error is the API's error for a query that failed: of a service's own errors 404
+// and 400, with the wrong member, and 503 for everything else. service is the one
+// that was queried.
+func Error(service string, err error) error {
+	e := transient.ErrorOf(err)
+	switch {
+	case e.Code == contract.CodeNotFound:
+		return apierr.NotFound(e.Message)
+	case e.Code == contract.CodeInvalidInput && e.Param != "":
+		return apierr.BadRequest(e.Param, e.Message)
+	case e.Cause != nil:
+		return apierr.Unavailable(e.Message)
 	}
-	defer st.Close()
+	return apierr.Unavailable(service + ": " + e.Message)
+}
+
+// Do returns the document that is the response to a query; errors are those of
+// Error.
+func Do[Q, A any](ctx context.Context, s *Client, q query.Query[Q, A], req Q) (doc A, err error) {
+	r, err := rpc.Do(ctx, s.Client, q, req)
+	if err != nil {
+		return doc, Error(q.Service, err)
+	}
+	return r.Value, nil
+}
+
+// Send answers a request with the document that is the response to a query.
+// Documents in canonical form keep their bytes.
+func Send[Q, A any](c echo.Context, s *Client, q query.Query[Q, A], req Q) error {
+	doc, err := Do(c.Request().Context(), s, q, req)
+	if err != nil {
+		return err
+	}
+	b, err := transient.Encode(doc)
+	if err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, b)
+}
+
+// Lines answers a request with the items that are the response to a query, as JSON
+// lines, as they arrive. An error after the first line breaks the connection, so
+// that a half response is not taken for a whole one.
+func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error {
 	open := false
-	for {
-		f, err := st.Next(ctx)
-		if errors.Is(err, transient.ErrEnd) {
-			if !open {
-				c.Response().Header().Set("Content-Type", "application/x-ndjson")
-				c.Response().WriteHeader(http.StatusOK)
-			}
-			return nil
-		}
-		if err != nil {
-			if !open {
-				return Error(err)
-			}
-			// The status line is gone; break the connection so that a half
-			// answer is not taken for a whole one.
-			panic(http.ErrAbortHandler)
-		}
-		var items []json.RawMessage
-		if err := json.Unmarshal(f.Data, &items); err != nil {
-			return err
-		}
+	begin := func() {
 		if !open {
 			open = true
 			c.Response().Header().Set("Content-Type", "application/x-ndjson")
 			c.Response().WriteHeader(http.StatusOK)
 		}
-		for _, it := range items {
-			if _, err := c.Response().Write(append(it, '\n')); err != nil {
-				return nil
+	}
+	err := rpc.List(c.Request().Context(), s.Client, q, req, func(part []I) error {
+		begin()
+		for _, item := range part {
+			line, err := transient.Encode(item)
+			if err != nil {
+				return err
+			}
+			if _, err := c.Response().Write(append(line, '\n')); err != nil {
+				return errGone
 			}
 		}
-	}
-}
-
-// Array collects a service's response, frames of arrays, into one.
-func (s *Client) Array(c echo.Context, service, verb string, args any) ([]json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(c.Request().Context(), Timeout)
-	defer cancel()
-	st, err := s.AskStream(ctx, service, verb, args)
-	if err != nil {
-		return nil, apierr.Unavailable("audit does not answer: " + err.Error())
-	}
-	defer st.Close()
-	out := []json.RawMessage{}
-	for {
-		f, err := st.Next(ctx)
-		if errors.Is(err, transient.ErrEnd) {
-			return out, nil
-		}
-		if err != nil {
-			return nil, Error(err)
-		}
-		var part []json.RawMessage
-		if err := json.Unmarshal(f.Data, &part); err != nil {
-			return nil, err
-		}
-		out = append(out, part...)
-	}
-}
-
-// Error is the error of a query that failed with err.
-func Error(err error) error {
-	if strings.HasPrefix(err.Error(), "not found") {
-		return apierr.NotFound(err.Error())
-	}
-	return apierr.Unavailable("audit: " + err.Error())
-}
-
-// Doc sends a service's response, one document, as it is.
-func (s *Client) Doc(c echo.Context, service, verb string, args any) error {
-	ctx, cancel := context.WithTimeout(c.Request().Context(), Timeout)
-	defer cancel()
-	var doc json.RawMessage
-	if err := s.Ask(ctx, service, verb, args, &doc); err != nil {
-		return Error(errors.Unwrap(err))
-	}
-	return c.JSONBlob(http.StatusOK, doc)
-}
-
-// Into decodes a service's response, one document, into the value that out points to.
-func (s *Client) Into(c echo.Context, service, verb string, args, out any) error {
-	ctx, cancel := context.WithTimeout(c.Request().Context(), Timeout)
-	defer cancel()
-	if err := s.Ask(ctx, service, verb, args, out); err != nil {
-		return Error(errors.Unwrap(err))
+		return nil
+	})
+	switch {
+	case err == nil:
+		begin()
+	case errors.Is(err, errGone):
+	case open:
+		panic(http.ErrAbortHandler)
+	default:
+		return Error(q.Service, err)
 	}
 	return nil
 }
 
+// errGone says that the caller no longer reads.
+var errGone = errors.New("the caller is gone")
+
+// Collect returns the items that are the response to a query; never nil. Errors are
+// those of Error.
+func Collect[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) ([]I, error) {
+	all, err := rpc.Collect(c.Request().Context(), s.Client, q, req)
+	if err != nil {
+		return nil, Error(q.Service, err)
+	}
+	return all, nil
+}
+
+// EventQuery is a query for one event of a call.
+type EventQuery = query.Query[audit.CallRef, json.RawMessage]
+
 // Last is the ledger's newest event of a call, or nil where there is none.
 func (s *Client) Last(ctx context.Context, call string) (*contract.Event, error) {
-	return s.Event(ctx, "call", call)
+	return s.Event(ctx, audit.CallQuery, call)
 }
 
-// Event is the event of a call that audit returns for verb, or nil where there is
-// none.
-func (s *Client) Event(ctx context.Context, verb, call string) (*contract.Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
-	defer cancel()
-	var raw json.RawMessage
-	if err := s.Ask(ctx, "audit", verb, map[string]string{"call_id": call}, &raw); err != nil {
-		if cause := errors.Unwrap(err); cause != nil && strings.HasPrefix(cause.Error(), "not found") {
-			return nil, nil
-		}
-		return nil, apierr.Unavailable("audit does not answer: " + err.Error())
+// Event is the event of a call that q returns, or nil where there is none.
+func (s *Client) Event(ctx context.Context, q EventQuery, call string) (*contract.Event, error) {
+	r, err := rpc.Do(ctx, s.Client, q, audit.CallRef{CallID: call})
+	switch {
+	case rpc.CodeOf(err) == contract.CodeNotFound:
+		return nil, nil
+	case err != nil:
+		return nil, Error(q.Service, err)
 	}
-	return contract.DecodeEvent(raw)
-}
-
-// Frames reads the bytes of a response's binary frames.
-type Frames struct {
-	Ctx  context.Context
-	St   *transient.Stream
-	left []byte
-}
-
-// Peek waits for the next bytes and returns them without consuming them.
-func (f *Frames) Peek() ([]byte, error) {
-	for len(f.left) == 0 {
-		fr, err := f.St.Next(f.Ctx)
-		if errors.Is(err, transient.ErrEnd) {
-			return nil, io.EOF
-		}
-		if err != nil {
-			return nil, err
-		}
-		f.left = fr.Data
-	}
-	return f.left, nil
-}
-
-// Read implements io.Reader.
-func (f *Frames) Read(b []byte) (int, error) {
-	left, err := f.Peek()
-	n := copy(b, left)
-	f.left = f.left[n:]
-	return n, err
+	return contract.DecodeEvent(r.Value)
 }

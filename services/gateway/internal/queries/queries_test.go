@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -12,29 +11,34 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// one is a service that gives one answer.
-type one struct {
+// frames is a response of one document, and then err.
+type frames struct {
 	doc any
 	err error
 }
 
-func (o one) Ask(_ context.Context, service, verb string, _, out any) error {
-	if o.err != nil {
-		return fmt.Errorf("ask %s %s: %w", service, verb, o.err)
+func (f *frames) Next(context.Context) (transient.Frame, error) {
+	if f.doc == nil {
+		return transient.Frame{}, f.err
 	}
-	b, err := json.Marshal(o.doc)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(b, out)
+	b, err := transient.Encode(f.doc)
+	f.doc = nil
+	return transient.Frame{Kind: transient.Data, Data: b}, err
 }
 
-func (o one) AskStream(context.Context, string, string, any) (*transient.Stream, error) {
-	return nil, o.err
+func (*frames) Close() {}
+
+// one is a client whose queries have one response: doc, then err.
+func one(doc any, err error) *Client {
+	return &Client{&rpc.Client{Live: func(context.Context, string) (string, error) { return "audit-1", nil },
+		Send: func(context.Context, string, string, string, any) (rpc.Frames, error) { return &frames{doc, err}, nil }}}
 }
 
 func status(err error) int {
@@ -45,31 +49,53 @@ func status(err error) int {
 	return 0
 }
 
-// TestErrors: what is not there is 404, and a service that does not respond 503, for
-// every form of a response.
+func request() (echo.Context, *httptest.ResponseRecorder) {
+	rec := httptest.NewRecorder()
+	return echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), rec), rec
+}
+
+// TestErrors: a service's code decides the status, for every form of a response, and a
+// service that does not respond is 503.
 func TestErrors(t *testing.T) {
-	ctx := echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), httptest.NewRecorder())
-	missing, down := errors.New("not found: no such thing"), errors.New("no running instance")
+	missing, down := rpc.Errorf(contract.CodeNotFound, "not found: no such thing"), errors.New("no running instance")
+	wrong := &rpc.Error{Code: contract.CodeInvalidInput, Param: "by", Message: "by: no such dimension"}
 	for _, c := range []struct {
 		err  error
 		want int
-	}{{missing, http.StatusNotFound}, {down, http.StatusServiceUnavailable}} {
-		q := &Client{one{err: c.err}}
-		if got := status(q.Doc(ctx, "audit", "x", nil)); got != c.want {
-			t.Error("Doc:", got, c.err)
+	}{{missing, http.StatusNotFound}, {wrong, http.StatusBadRequest}, {down, http.StatusServiceUnavailable},
+		{rpc.Errorf(contract.CodeQueryUnknown, "unknown"), http.StatusServiceUnavailable}} {
+		s := one(nil, c.err)
+		ctx, _ := request()
+		if got := status(Send(ctx, s, audit.ProofQuery, audit.ProofRequest{Seq: 1})); got != c.want {
+			t.Error("Send:", got, c.err)
 		}
-		var v any
-		if got := status(q.Into(ctx, "audit", "x", nil, &v)); got != c.want {
-			t.Error("Into:", got, c.err)
+		if _, err := Do(t.Context(), s, audit.CheckpointQuery, audit.CheckpointRequest{}); status(err) != c.want {
+			t.Error("Do:", err, c.err)
+		}
+		if got := status(Lines(ctx, s, audit.ReceiptsQuery, audit.ReceiptsRequest{})); got != c.want {
+			t.Error("Lines:", got, c.err)
+		}
+		if _, err := Collect(ctx, s, audit.ReceiptsQuery, audit.ReceiptsRequest{}); status(err) != c.want {
+			t.Error("Collect:", err)
 		}
 	}
-	q := &Client{one{err: down}}
-	if got := status(q.Lines(ctx, "audit", "x", nil)); got != http.StatusServiceUnavailable {
-		t.Error("Lines:", got)
+}
+
+// TestLines: items are sent as they are, one a line; a response that breaks after the
+// first of them breaks the connection.
+func TestLines(t *testing.T) {
+	part := []json.RawMessage{json.RawMessage(`{"b":"<"}`), json.RawMessage(`{"a":1}`)}
+	ctx, rec := request()
+	if err := Lines(ctx, one(part, transient.ErrEnd), audit.ReceiptsQuery, audit.ReceiptsRequest{}); err != nil || rec.Body.String() != "{\"b\":\"<\"}\n{\"a\":1}\n" {
+		t.Error(rec.Body, err)
 	}
-	if _, err := q.Array(ctx, "audit", "x", nil); status(err) != http.StatusServiceUnavailable {
-		t.Error("Array:", err)
-	}
+	ctx, _ = request()
+	defer func() {
+		if recover() != http.ErrAbortHandler {
+			t.Error("half a response was taken for a whole one")
+		}
+	}()
+	_ = Lines(ctx, one(part, transient.ErrGap), audit.ReceiptsQuery, audit.ReceiptsRequest{})
 }
 
 // TestEventOfCall: the newest event of a call, nil where there is none, and an error
@@ -81,22 +107,22 @@ func TestEventOfCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := (&Client{one{doc: json.RawMessage(raw)}}).Last(t.Context(), "c-1"); err != nil || got.ID != e.ID {
+	if got, err := one(json.RawMessage(raw), nil).Last(t.Context(), "c-1"); err != nil || got.ID != e.ID {
 		t.Error(got, err)
 	}
-	if got, err := (&Client{one{err: errors.New("not found: no call c-1")}}).Last(t.Context(), "c-1"); err != nil || got != nil {
+	if got, err := one(nil, rpc.Errorf(contract.CodeNotFound, "not found: no call c-1")).Last(t.Context(), "c-1"); err != nil || got != nil {
 		t.Error(got, err)
 	}
-	if _, err := (&Client{one{err: errors.New("no running instance")}}).Event(t.Context(), "proposal", "c-1"); status(err) != http.StatusServiceUnavailable {
+	if _, err := one(nil, errors.New("no running instance")).Event(t.Context(), audit.ProposalQuery, "c-1"); status(err) != http.StatusServiceUnavailable {
 		t.Error(err)
 	}
 }
 
-// TestDoc: a document is sent as it is.
-func TestDoc(t *testing.T) {
-	rec := httptest.NewRecorder()
-	ctx := echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), rec)
-	if err := (&Client{one{doc: map[string]int{"a": 1}}}).Doc(ctx, "policy", "x", nil); err != nil || rec.Body.String() != `{"a":1}` {
+// TestSend: a document is sent with the members of its type.
+func TestSend(t *testing.T) {
+	ctx, rec := request()
+	doc := map[string]any{"limits": []any{}, "accounts": []any{}, "later": 1}
+	if err := Send(ctx, one(doc, nil), policy.LimitsQuery, policy.LimitsRequest{}); err != nil || rec.Body.String() != `{"accounts":[],"limits":[]}` {
 		t.Error(rec.Body, err)
 	}
 }

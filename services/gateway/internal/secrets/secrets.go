@@ -4,8 +4,6 @@ package secrets
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
@@ -16,8 +14,10 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
@@ -158,26 +158,17 @@ func (h *heldValues) get(call string) (heldValue, bool) {
 
 // Serve hands a held value to the vault-broker, once its call is allowed.
 func (s *API) Serve() {
-	s.Box.Serve(secret.ValueVerb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
-		var q struct {
-			CallID string `json:"call_id"`
-		}
-		if err := json.Unmarshal(raw, &q); err != nil {
-			return err
-		}
+	rpc.Serve(&rpc.Server{Box: s.Box}, query.SealedValueQuery, func(ctx context.Context, q *query.SealedValueRequest) ([]byte, error) {
 		v, ok := s.values.get(q.CallID)
 		if !ok {
-			return errors.New("no value waits here for call " + q.CallID)
+			return nil, rpc.Errorf(contract.CodeNotFound, "no value waits here for call %s", q.CallID)
 		}
 		if ok, err := s.allowed(ctx, q.CallID, v.session); err != nil || !ok {
-			return errors.Join(errors.New("the call is not allowed"), err)
-		}
-		if err := reply(base64.StdEncoding.EncodeToString(v.sealed)); err != nil {
-			return err
+			return nil, errors.Join(rpc.Errorf(contract.CodeDenied, "the call is not allowed"), err)
 		}
 		s.values.drop(q.CallID)
-		return nil
-	}, "vault-broker")
+		return v.sealed, nil
+	})
 }
 
 // allowed reports whether the ledger holds that a call of the vault-broker's is

@@ -4,14 +4,13 @@
 package tlog
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
@@ -40,8 +39,9 @@ func (s *API) Checkpoint(c echo.Context) error {
 			return apierr.BadRequest("witnessed", "want how many witnesses must have cosigned")
 		}
 	}
-	var note string
-	if err := s.Queries.Into(c, "audit", "checkpoint", map[string]any{"witness": c.QueryParam("witness") == "true", "witnessed": witnessed, "epoch": epoch}, &note); err != nil {
+	note, err := queries.Do(c.Request().Context(), s.Queries, audit.CheckpointQuery, audit.CheckpointRequest{
+		Witness: c.QueryParam("witness") == "true", Witnessed: int64(witnessed), Epoch: int64(epoch)})
+	if err != nil {
 		return err
 	}
 	return c.Blob(http.StatusOK, "text/plain; charset=utf-8", []byte(note))
@@ -70,19 +70,13 @@ func (s *API) Consistency(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	q := map[string]uint64{"epoch": epoch}
-	for _, name := range []string{"from", "to"} {
-		n, err := strconv.ParseUint(c.QueryParam(name), 10, 53)
-		if err != nil {
+	q := audit.ConsistencyRequest{Epoch: int64(epoch)}
+	for name, size := range map[string]*uint64{"from": &q.From, "to": &q.To} {
+		if *size, err = strconv.ParseUint(c.QueryParam(name), 10, 53); err != nil {
 			return apierr.BadRequest(name, "want a tree size")
 		}
-		q[name] = n
 	}
-	var doc json.RawMessage
-	if err := s.Queries.Into(c, "audit", "consistency", q, &doc); err != nil {
-		return err
-	}
-	return c.JSONBlob(http.StatusOK, doc)
+	return queries.Send(c, s.Queries, audit.ConsistencyQuery, q)
 }
 
 // Tile is GET /log/tile.
@@ -99,11 +93,7 @@ func (s *API) Tile(c echo.Context) error {
 	if err != nil || !ok {
 		return apierr.BadRequest("tile", "want /log/tile/<level>/<index in groups of three digits, all but the last with x>[.p/<width>]")
 	}
-	var b64 string
-	if err := s.Queries.Into(c, "audit", "tile", map[string]uint64{"level": level, "index": index, "width": width}, &b64); err != nil {
-		return err
-	}
-	b, err := base64.StdEncoding.DecodeString(b64)
+	b, err := queries.Do(c.Request().Context(), s.Queries, audit.TileQuery, audit.TileRequest{Level: level, Index: index, Width: width})
 	if err != nil {
 		return err
 	}
@@ -157,9 +147,5 @@ func (s *API) Cosign(c echo.Context) error {
 	if q.Line == "" || strings.Contains(q.Line, "\n") {
 		return apierr.BadRequest("/line", "want one C2SP tlog-cosignature line, without its newline")
 	}
-	var doc json.RawMessage
-	if err := s.Queries.Into(c, "audit", "cosign", q, &doc); err != nil {
-		return err
-	}
-	return c.JSONBlob(http.StatusOK, doc)
+	return queries.Send(c, s.Queries, audit.CosignQuery, audit.CosignRequest{Size: q.Size, Line: q.Line})
 }

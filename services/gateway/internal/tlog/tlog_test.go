@@ -53,7 +53,7 @@ func TestParameters(t *testing.T) {
 	}
 	audit := m.Token("w", token.Audit, token.Cosign)
 	for _, c := range []struct{ method, path, body, verb, want, param string }{
-		{"GET", "/log/checkpoint", "", "checkpoint", `"epoch":0`, ""},
+		{"GET", "/log/checkpoint", "", "checkpoint", `{}`, ""},
 		{"GET", "/log/checkpoint?witness=true&witnessed=3&epoch=2", "", "checkpoint", `"epoch":2,"witness":true,"witnessed":3`, ""},
 		{"GET", "/log/checkpoint?witnessed=many", "", "", "", "witnessed"},
 		{"GET", "/log/checkpoint?epoch=0", "", "", "", "epoch"},

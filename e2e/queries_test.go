@@ -1,0 +1,387 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/schemas"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
+	"github.com/binnacle-mesh/binnacle/schemas/policy"
+)
+
+// TestQueries: every query that crosses a running mesh fits its schema, request and
+// response, and so does every query that there is: those that a short session does
+// not cause are sent by the test, under the names of services.
+func TestQueries(t *testing.T) {
+	m := harness.Processes(t, harness.Options{Capture: "off", Noop: true})
+	w := watchQueries(t, m)
+	chat := `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
+	postCall(t, m, "/v1/chat/completions", "s-queries", chat, http.StatusOK) // its body is kept nowhere: the llm-router queries for it
+	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.noop","args":{}}`, http.StatusOK)
+	if out, err := m.CLIStdin("a value", "secret", "put", "for-queries"); err != nil {
+		t.Fatal(out, err)
+	}
+	cli(t, m, "key", "create", "queries", "--actor", "admin", "--scope", "llm:call")
+	cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"admin","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
+	waiting := postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.noop","args":{"waits":true}}`, http.StatusAccepted)
+	sendAll(t, m, w, harness.SessionID("admin", "s-queries"), waiting.CallID)
+	if _, err := m.Do(t.Context(), "GET", "/metrics", "", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.done()
+}
+
+// sendAll sends the queries that the session alone does not cause; one call of it
+// waits for approval.
+func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting string) {
+	ctx := t.Context()
+	gateway, policyBox, judge := service(t, m, "gateway", 4), service(t, m, "policy", 8), service(t, m, "judge", 2)
+	receipts, err := rpc.Collect(ctx, gateway, audit.SessionReceiptsQuery, audit.SessionReceiptsRequest{Session: session, Limit: 100})
+	if err != nil || len(receipts) == 0 {
+		t.Fatal(len(receipts), err)
+	}
+	var r contract.Receipt
+	if err := contract.Decode(receipts[0], &r); err != nil {
+		t.Fatal(err)
+	}
+	key, err := seal.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists(t, gateway, session) // a checkpoint is signed by now
+	do(t, gateway, query.HealthQuery.Of("policy"), query.HealthRequest{}, "")
+	note := do(t, gateway, audit.CheckpointQuery, audit.CheckpointRequest{}, "")
+	if note == "" {
+		t.Error("an empty checkpoint")
+	}
+	if p := do(t, gateway, audit.ProofQuery, audit.ProofRequest{Seq: 1}, ""); p.Index != 0 || p.Leaf == "" {
+		t.Errorf("%+v", p)
+	}
+	do(t, gateway, audit.ConsistencyQuery, audit.ConsistencyRequest{From: 1, To: 2}, "")
+	if hashes := do(t, gateway, audit.TileQuery, audit.TileRequest{Width: 2}, ""); len(hashes) != 64 {
+		t.Errorf("a tile of %d bytes", len(hashes))
+	}
+	for _, q := range []query.Query[audit.CallRef, json.RawMessage]{audit.CallQuery, audit.DecisionQuery, audit.ProposalQuery} {
+		e, err := contract.DecodeEvent(do(t, gateway, q, audit.CallRef{CallID: r.CallID}, ""))
+		if err != nil || e.CallID != r.CallID {
+			t.Errorf("%s: %v", q.Verb, err)
+		}
+	}
+	do(t, gateway, audit.LateReportQuery, audit.CallRef{CallID: r.CallID}, contract.CodeNotFound)
+	do(t, gateway, audit.ReceiptByDigestQuery, audit.ReceiptByDigestRequest{Digest: contract.Digest(&r)}, "")
+	do(t, gateway, audit.ReceiptByDigestQuery, audit.ReceiptByDigestRequest{Digest: "sha256:00"}, contract.CodeNotFound)
+	if list := do(t, gateway, audit.SessionsQuery, audit.SessionsRequest{Limit: 10}, ""); len(list) == 0 || list[0].SessionID == "" {
+		t.Errorf("%+v", list)
+	}
+	do(t, gateway, audit.CosignQuery, audit.CosignRequest{Size: 1, Line: "x"}, contract.CodeNotFound)
+	if made := do(t, gateway, audit.MakersQuery, audit.MakersRequest{IDs: []string{r.CallID, "c-none"}}, ""); len(made) != 1 || made[r.CallID] != session {
+		t.Error(made)
+	}
+	if !do(t, policyBox, audit.ActedQuery, audit.ActedRequest{Actor: "admin"}, "") {
+		t.Error("the administrator has not acted")
+	}
+	if turns := do(t, judge, audit.TranscriptQuery, audit.TranscriptRequest{Session: session}, ""); len(turns) == 0 {
+		t.Error("an empty transcript")
+	}
+	do(t, judge, audit.TranscriptQuery, audit.TranscriptRequest{Session: "s-none"}, contract.CodeNotFound)
+	do(t, policyBox, audit.TranscriptQuery, audit.TranscriptRequest{Session: session}, contract.CodeDenied)
+	do(t, gateway, query.ContentKeysQuery.Of("vault-broker"), query.ContentKeysRequest{Recipient: key.Public()}, "")
+	do(t, gateway, query.KeysViewQuery.Of("judge"), query.KeysViewRequest{}, "")
+	for _, s := range []string{"policy", "llm-router"} {
+		do(t, gateway, query.ViewQuery.Of(s), query.ViewRequest{}, "")
+	}
+	do(t, gateway, query.ViewQuery.Of("judge"), query.ViewRequest{}, contract.CodeQueryUnknown)
+	do(t, gateway, policy.BudgetViewQuery, policy.BudgetViewRequest{}, "")
+	do(t, gateway, policy.StartsViewQuery, policy.StartsViewRequest{}, "")
+	if calls := do(t, gateway, policy.ApprovalsQuery, policy.ApprovalsRequest{}, ""); len(calls) != 1 || calls[0].CallID != waiting {
+		t.Errorf("%+v", calls)
+	}
+	do(t, gateway, policy.ApprovalQuery, policy.ApprovalRequest{CallID: waiting}, "")
+	do(t, gateway, policy.ApprovalQuery, policy.ApprovalRequest{CallID: "c-none"}, contract.CodeNotFound)
+	do(t, gateway, policy.LimitsQuery, policy.LimitsRequest{}, "")
+	if keys := do(t, gateway, policy.KeysQuery, policy.KeysRequest{}, ""); len(keys) != 1 || keys[0].ID != "queries" {
+		t.Errorf("%+v", keys)
+	}
+	do(t, gateway, policy.IdentitiesQuery, policy.IdentitiesRequest{At: 1}, "")
+	if ids := do(t, gateway, policy.IdentitiesQuery, policy.IdentitiesRequest{}, ""); len(ids.Identities) == 0 {
+		t.Error("nobody")
+	}
+	do(t, gateway, policy.PoliciesQuery, policy.PoliciesRequest{}, "")
+	do(t, gateway, llmrouter.ModelsQuery, llmrouter.ModelsRequest{}, "")
+	if stats := do(t, gateway, llmrouter.StatsQuery, llmrouter.StatsRequest{}, ""); len(stats) != 1 || stats[0].Succeeded != 1 {
+		t.Errorf("%+v", stats)
+	}
+	do(t, gateway, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"model"}, From: "2026-01-01T00:00:00Z"}, "")
+	do(t, gateway, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"weather"}}, contract.CodeInvalidInput)
+	do(t, gateway, llmrouter.StatsQuery, llmrouter.StatsRequest{From: "yesterday"}, contract.CodeInvalidInput)
+	do(t, gateway, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: "resp_none"}, "")
+	// Two have a response only in circumstances of their own; their error is a response.
+	w.lacks("audit", "cosign", "audit", "late_report")
+}
+
+// lists sends the queries whose response comes in parts.
+func lists(t *testing.T, gateway *rpc.Client, session string) {
+	ctx := t.Context()
+	if all, err := rpc.Collect(ctx, gateway, audit.ReceiptsQuery, audit.ReceiptsRequest{Limit: 10}); err != nil || len(all) == 0 {
+		t.Error(len(all), err)
+	}
+	if lines, err := rpc.Collect(ctx, gateway, audit.ViewQuery, audit.ViewRequest{}); err != nil || len(lines) == 0 {
+		t.Error(len(lines), err)
+	}
+	found, err := rpc.Collect(ctx, gateway, audit.SearchQuery, audit.SearchRequest{Terms: map[string]string{"session": session}, Limit: 3})
+	if err != nil || len(found) != 3 || found[0].Seq <= found[2].Seq {
+		t.Errorf("%+v %v", found, err)
+	}
+	_, err = rpc.Collect(ctx, gateway, audit.SearchQuery, audit.SearchRequest{Terms: map[string]string{"weather": "fair"}})
+	if rpc.CodeOf(err) != contract.CodeInvalidInput {
+		t.Error(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) { // until a checkpoint covers the session
+		nodes, err := rpc.Collect(ctx, gateway, audit.ProofgraphQuery, audit.ProofgraphRequest{Session: session})
+		if err == nil && len(nodes) > 0 {
+			break
+		}
+		if rpc.CodeOf(err) != contract.CodeNotFound || time.Now().After(end) {
+			t.Fatal(len(nodes), err)
+		}
+	}
+	pack, err := rpc.Bytes(ctx, gateway, audit.EvidenceQuery, audit.EvidenceRequest{Session: session})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pack.Close()
+	var b bytes.Buffer
+	if n, err := b.ReadFrom(pack); err != nil || n == 0 {
+		t.Error(n, err)
+	}
+}
+
+// do sends a query and demands a code; "" is success. A response of a query that
+// names a view says where the view was.
+func do[Q, A any](t *testing.T, c *rpc.Client, q query.Query[Q, A], req Q, code string) A {
+	t.Helper()
+	r, err := rpc.Do(t.Context(), c, q, req)
+	if rpc.CodeOf(err) != code {
+		t.Errorf("%s.%s %+v: %v, want code %q", q.Service, q.Verb, req, err, code)
+	}
+	if err == nil && (r.View != nil) != (q.View != "") && q.Verb != query.KeysViewQuery.Verb {
+		t.Errorf("%s.%s: view %+v, want that of %q", q.Service, q.Verb, r.View, q.View)
+	}
+	return r.Value
+}
+
+type callAnswer struct {
+	CallID string `json:"call_id"`
+}
+
+func postCall(t *testing.T, m *harness.Mesh, path, session, body string, status int) (a callAnswer) {
+	t.Helper()
+	r, err := m.DoHeader(t.Context(), "POST", path, body, map[string]string{"X-Binnacle-Session": session, "Prefer": "respond-async"})
+	if err != nil || r.Status != status {
+		t.Fatalf("POST %s: %v %+v", path, err, r)
+	}
+	_ = json.Unmarshal(r.Body, &a)
+	return a
+}
+
+// service connects as a service, to the mailbox of a slot that no instance uses.
+func service(t *testing.T, m *harness.Mesh, name string, slot int) *rpc.Client {
+	c := connect(t, m, name, false)
+	instance := fmt.Sprintf("%s-%d", name, slot)
+	if name == "gateway" {
+		instance = fmt.Sprintf("gw%d", slot)
+	}
+	box := transient.NewBox(c, "default", name, instance)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = box.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	select {
+	case <-box.Ready():
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s: the mailbox does not receive", name)
+	}
+	return &rpc.Client{Box: box, Live: func(ctx context.Context, service string) (string, error) {
+		live, err := bus.Live(ctx, c, service)
+		if err != nil || len(live) == 0 {
+			return "", fmt.Errorf("no instance of %s: %v", service, err)
+		}
+		return live[0], nil
+	}}
+}
+
+func connect(t *testing.T, m *harness.Mesh, name string, provisioner bool) *bus.Conn {
+	t.Helper()
+	seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", name+".nkey"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := bus.Connect(bus.Dialer{URL: m.NATS}, bytes.TrimSpace(seed), name, provisioner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// queryWatch checks everything that crosses TRANSIENT against the schemas of queries.
+type queryWatch struct {
+	t       *testing.T
+	schemas map[string]*jsonschema.Schema // by service and verb
+	mu      sync.Mutex
+	open    map[string]string // query id -> schema's key
+	seen    map[string]int    // responses by schema's key
+}
+
+func watchQueries(t *testing.T, m *harness.Mesh) *queryWatch {
+	w := &queryWatch{t: t, schemas: querySchemas(t), open: map[string]string{}, seen: map[string]int{}}
+	c := connect(t, m, "provision", true)
+	sub, err := c.NC.Subscribe("tmp.>", w.take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.NC.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Unsubscribe() })
+	return w
+}
+
+// querySchemas compiles the schema of every query, by service and verb.
+func querySchemas(t *testing.T) map[string]*jsonschema.Schema {
+	c := jsonschema.NewCompiler()
+	files, err := fs.Glob(schemas.Queries, "queries/*/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]string{}
+	for _, f := range files {
+		b, err := schemas.Queries.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(f, err)
+		}
+		id := doc.(map[string]any)["$id"].(string)
+		if err := c.AddResource(id, doc); err != nil {
+			t.Fatal(f, err)
+		}
+		if key, ok := strings.CutPrefix(id, "urn:binnacle:query:"); ok {
+			ids[strings.Replace(key, ":", ".", 1)] = id
+		}
+	}
+	out := map[string]*jsonschema.Schema{}
+	for key, id := range ids {
+		if out[key], err = c.Compile(id); err != nil {
+			t.Fatal(id, err)
+		}
+	}
+	return out
+}
+
+// take checks one message: a query, or a frame of a response to one.
+func (w *queryWatch) take(msg *nats.Msg) {
+	parts := strings.Split(msg.Subject, ".") // tmp.tenant.sender.instance.id
+	if len(parts) != 5 || !strings.HasPrefix(parts[4], "q_") {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := parts[4]
+	if len(msg.Data) > 0 && msg.Data[0] == 0 { // a binary frame
+		w.seen[w.open[id]]++
+		return
+	}
+	var f transient.Frame
+	if err := json.Unmarshal(msg.Data, &f); err != nil {
+		w.t.Errorf("%s: not a frame: %s", msg.Subject, msg.Data)
+		return
+	}
+	switch f.Kind {
+	case "ask":
+		var q transient.Question
+		if err := json.Unmarshal(f.Data, &q); err != nil {
+			w.t.Errorf("%s: %v", msg.Subject, err)
+			return
+		}
+		instance := parts[3] // a service and a slot, or a gateway's own name
+		key := instance[:max(strings.LastIndexByte(instance, '-'), 0)] + "." + q.Verb
+		if w.schemas[key] == nil {
+			key = "mesh." + q.Verb
+		}
+		w.open[id] = key
+		w.check(key, "request", q.Args)
+	case transient.Data:
+		w.seen[w.open[id]]++
+		w.check(w.open[id], "response", f.Data)
+	case transient.Failed:
+		if _, known := contract.Codes[f.Code]; !known {
+			w.t.Errorf("%s fails with a code that is not in the registry: %s", w.open[id], msg.Data)
+		}
+	}
+}
+
+// check holds one side of an exchange against the query's schema. The other side is
+// missing, which is the only fault that it may find.
+func (w *queryWatch) check(key, side string, raw json.RawMessage) {
+	s := w.schemas[key]
+	if s == nil {
+		w.t.Errorf("%s has no schema", key)
+		return
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
+	if err != nil {
+		w.t.Errorf("%s: %v", key, err)
+		return
+	}
+	if part := s.Properties[side]; part == nil {
+		w.t.Errorf("%s: the schema has no %s", key, side)
+	} else if err := part.Validate(doc); err != nil {
+		w.t.Errorf("%s: the %s does not fit the schema: %v\n%.400s", key, side, err, raw)
+	}
+}
+
+// lacks names queries, as pairs of service and verb, that have no response here.
+func (w *queryWatch) lacks(names ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for pair := range slices.Chunk(names, 2) {
+		w.seen[pair[0]+"."+pair[1]]++
+	}
+}
+
+// done fails for each query that had no response.
+func (w *queryWatch) done() {
+	time.Sleep(200 * time.Millisecond) // the subscription is a moment behind
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key := range w.schemas {
+		if w.seen[key] == 0 {
+			w.t.Errorf("%s: no response was seen, so its schema is not tested", key)
+		}
+	}
+}
