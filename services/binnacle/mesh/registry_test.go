@@ -61,7 +61,7 @@ func TestBuildLists(t *testing.T) {
 	if !slices.Equal(folders, want) {
 		t.Errorf("folders of services are %v, the registry has %v", folders, want)
 	}
-	out, err := exec.Command("make", "-s", "-C", root, "--eval", "print-services: ; @echo $(SERVICES)", "print-services").CombinedOutput()
+	out, err := exec.Command("make", "-s", "-C", root, "print-services").Output()
 	if err != nil || !slices.Equal(slices.Sorted(slices.Values(strings.Fields(string(out)))), want) {
 		t.Errorf("make builds %s (%v), the registry has %v", out, err, want)
 	}
