@@ -28,7 +28,7 @@ func TestVotes(t *testing.T) {
 	m.Answers["policy approvals"] = []map[string]any{{"call_id": "c-1"}}
 	m.Answers["policy approval"] = func(raw json.RawMessage) (any, error) { return json.RawMessage(raw), nil }
 	voter := m.Token("bob", token.Vote)
-	if r := m.Do("GET", "/api/v1/approvals", voter, ""); r.Body.String() != `[{"call_id":"c-1"}]` {
+	if r := m.Do("GET", "/api/v1/approvals", voter, ""); !strings.Contains(r.Body.String(), `"call_id":"c-1"`) {
 		t.Error(r.Body)
 	}
 	if r := m.Do("GET", "/api/v1/approvals/c-1", voter, ""); r.Doc["call_id"] != "c-1" {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -300,6 +301,9 @@ func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 	}
 	names := map[string][]string{"proposal": {contract.EventCallProposed}, "decision": {contract.EventAllowed}, "late_report": {contract.EventOutcomeReported},
 		"call": {contract.EventCallProposed, contract.EventEscalated, contract.EventAllowed, contract.EventEffectStarted, contract.EventEffectRecorded}}[verb]
+	if names == nil {
+		return nil, errors.New("service audit has no running instance")
+	}
 	var found json.RawMessage
 	for en := range m.Ledger.Scan(context.Background(), bus.Filter{}.String(), 1) {
 		e, err := eventlog.Open(en)

@@ -86,7 +86,7 @@ func TestGoverning(t *testing.T) {
 			t.Errorf("%s %s: %d, did %s", c.method, c.path, r.Code, did)
 		}
 	}
-	if r := m.Do("GET", "/api/v1/keys", root, ""); r.Body.String() != `[{"id":"k1"}]` {
+	if r := m.Do("GET", "/api/v1/keys", root, ""); !strings.Contains(r.Body.String(), `"id":"k1"`) {
 		t.Error(r.Body)
 	}
 	if r := m.Do("GET", "/api/v1/keys", m.Token("alice", token.LLM), ""); r.Error() != "scope_missing" {

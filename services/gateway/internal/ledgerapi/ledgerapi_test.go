@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -122,7 +123,12 @@ func TestDocuments(t *testing.T) {
 		if r := m.Do("GET", path, auditor, ""); r.Code == 200 {
 			t.Errorf("%s without audit: %s", verb, r.Body)
 		}
-		m.Answers["audit "+verb] = func(raw json.RawMessage) (any, error) { return json.RawMessage(raw), nil }
+		m.Answers["audit "+verb] = func(raw json.RawMessage) (any, error) {
+			if verb == "sessions" {
+				return []audit.Session{}, nil
+			}
+			return raw, nil
+		}
 		if r := m.Do("GET", path, auditor, ""); r.Code != 200 {
 			t.Errorf("%s: %s", verb, r.Body)
 		}
