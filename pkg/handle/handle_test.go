@@ -108,3 +108,40 @@ func TestGivesUp(t *testing.T) {
 		t.Errorf("%d attempts, %v", n, err)
 	}
 }
+
+// TestDoFrom: a decision receives the events from its sequence on, and what was stored
+// before, or meanwhile, is expected all the same.
+func TestDoFrom(t *testing.T) {
+	log := &memlog.Log{}
+	m := emitter(log)
+	add := func() uint64 {
+		seq, err := m.Append(t.Context(), m.New("counted", "counter", []byte(`{}`), nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seq
+	}
+	add()
+	second := add()
+	for from, want := range map[uint64]int{1: 2, second: 1, second + 1: 0, second + 9: 0} {
+		_, err := DoFrom(t.Context(), log, filter, from, func(h []*contract.Event) (*contract.Event, error) {
+			if len(h) != want {
+				t.Errorf("from %d: %d events, want %d", from, len(h), want)
+			}
+			return nil, nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	tries := 0
+	e, err := DoFrom(t.Context(), log, filter, second+1, func([]*contract.Event) (*contract.Event, error) {
+		if tries++; tries == 1 {
+			add()
+		}
+		return m.New("decided", "counter", []byte(`{}`), nil), nil
+	})
+	if err != nil || e == nil || tries != 2 {
+		t.Errorf("decided %d times: %v", tries, err)
+	}
+}
