@@ -102,7 +102,7 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 			return errRunning
 		}
 	}
-	if refused != nil && h.Claim == nil {
+	if refused != nil && !excused(refused, h) {
 		return w.refuse(refused)
 	}
 	started, res, err := x.start(runCtx, w, h)
@@ -110,6 +110,14 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 		return err
 	}
 	return x.finish(ctx, started, &w.a, res)
+}
+
+// excused reports whether work may go on although its intent is refused: it was
+// claimed in time, and the intent is invalid in nothing but that its window is over by
+// now. A decision that does not verify is not the one that was claimed, even if it names
+// the same call.
+func excused(refused error, h outcome.History) bool {
+	return h.Claim != nil && errors.Is(refused, guard.ErrExpired)
 }
 
 // enter notes that a call runs here; it is false where it does already.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
 // TestInterrupted: why a call's context ended becomes its status, unless the handler
@@ -83,6 +84,28 @@ func TestRefuse(t *testing.T) {
 	} {
 		if got := (&item{tries: c.tries}).refuse(c.err); !errors.Is(got, c.want) || (c.want == nil) != (got == nil) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestExcused: a claim excuses an intent whose window is over, and no other fault: a
+// forged decision on a claimed call is not run.
+func TestExcused(t *testing.T) {
+	claimed := outcome.History{Claim: &contract.Event{}}
+	forged := errors.New("decision: signature does not verify")
+	for _, c := range []struct {
+		name string
+		err  error
+		h    outcome.History
+		want bool
+	}{
+		{"expired and claimed", guard.ErrExpired, claimed, true},
+		{"expired and unclaimed", guard.ErrExpired, outcome.History{}, false},
+		{"forged and claimed", forged, claimed, false},
+		{"forged and unclaimed", forged, outcome.History{}, false},
+	} {
+		if got := excused(c.err, c.h); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
 		}
 	}
 }

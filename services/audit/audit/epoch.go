@@ -119,5 +119,17 @@ func (s *Service) reopened(ctx context.Context) error {
 func (s *Service) mute() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.truncated
+	return muted(s.truncated, s.compared)
 }
+
+// muted returns why a log signs nothing: it lost something, or it was not yet compared
+// with its last checkpoint, which a new one would replace as the evidence of a loss.
+func muted(truncated error, compared bool) error {
+	if truncated == nil && !compared {
+		return errNotCompared
+	}
+	return truncated
+}
+
+// errNotCompared is why audit signs nothing while it starts.
+var errNotCompared = errors.New("audit is starting: the ledger is being compared with the last checkpoint; try again")

@@ -49,6 +49,7 @@ type Service struct {
 	checkpoints []point // of this epoch, ascending by size
 	epoch       int64
 	truncated   error
+	compared    bool   // the ledger, with the last checkpoint
 	target      uint64 // size of the checkpoint that witnesses are to cosign
 	targetSince time.Time
 }
@@ -132,6 +133,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 				return err
 			}
 		}
+		s.mu.Lock()
+		s.compared = true
+		s.mu.Unlock()
 		ready()
 		t := time.NewTicker(s.Interval)
 		defer t.Stop()
@@ -302,8 +306,8 @@ func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 func (s *Service) checkpoint(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.truncated != nil {
-		return s.truncated
+	if err := muted(s.truncated, s.compared); err != nil {
+		return err
 	}
 	if err := s.catchUp(ctx); err != nil {
 		return err
