@@ -128,6 +128,7 @@ func (r *Report) errorField() string {
 // ReportError is what is wrong with a Report, and in which member of its JSON.
 type ReportError struct{ Field, Problem string }
 
+// Error names the member and what is wrong with it.
 func (e *ReportError) Error() string { return e.Field + ": " + e.Problem }
 
 // Close records the outcome that a caller reports of the call that started claims,

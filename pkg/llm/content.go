@@ -21,8 +21,12 @@ var (
 var complete = map[string]bool{"message": true, "function_call": true, "function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true, "computer_call_output": true,
 	"local_shell_call_output": true, "shell_call_output": true, "apply_patch_call_output": true, "tool_search_output": true, "mcp_approval_response": true}
 
+// subjectReader is the part of a peek that reads what a request is about: messages, an
+// input or a prompt, with the parts, files and references in them.
+type subjectReader struct{ *peek }
+
 // subject reads the subject of the request: messages, an input or a prompt.
-func (p *peek) subject(name string) {
+func (p subjectReader) subject(name string) {
 	switch c := p.next(); {
 	case c == '"':
 		p.some, p.a.Messages = len(p.reader.skip()) > 2, 1
@@ -42,7 +46,7 @@ func (p *peek) subject(name string) {
 }
 
 // batch reads texts, or tokens, or lists of tokens.
-func (p *peek) batch() {
+func (p subjectReader) batch() {
 	tokens := 0
 	p.list(func(int) {
 		switch p.next() {
@@ -68,7 +72,7 @@ func (p *peek) batch() {
 }
 
 // item reads one message, or one item of an input.
-func (p *peek) item() {
+func (p subjectReader) item() {
 	if p.next() != '{' {
 		p.content(item)
 		return
@@ -94,7 +98,7 @@ type itemRead struct {
 
 // itemMember notes a member of an item; it is false where the member is still to be
 // read as content.
-func (p *peek) itemMember(it *itemRead, name string) bool {
+func (p subjectReader) itemMember(it *itemRead, name string) bool {
 	switch name {
 	case "type":
 		from := p.i
@@ -115,7 +119,7 @@ func (p *peek) itemMember(it *itemRead, name string) bool {
 }
 
 // references notes the stored items that an item stands for.
-func (p *peek) references(it *itemRead) {
+func (p subjectReader) references(it *itemRead) {
 	if it.id != "" && !complete[it.typ] && !(it.typ == "" && it.role) && !it.sealed {
 		p.refer(it.id)
 	}
@@ -127,7 +131,7 @@ func (p *peek) references(it *itemRead) {
 	}
 }
 
-func (p *peek) refer(id string) {
+func (p subjectReader) refer(id string) {
 	if slices.Contains(p.a.Refs, id) {
 		return
 	}
@@ -139,12 +143,12 @@ func (p *peek) refer(id string) {
 }
 
 // content reads parts: an object, a list of them, or text.
-func (p *peek) content(s *shape) {
+func (p subjectReader) content(s *shape) {
 	p.value(s, p.part)
 }
 
 // part reads the members of a message or of a part of one.
-func (p *peek) part(k known) bool {
+func (p subjectReader) part(k known) bool {
 	switch k.name {
 	case "type":
 		s, _, _ := p.str()
@@ -176,7 +180,7 @@ func (p *peek) part(k known) bool {
 }
 
 // file records a file. The tokens of audio follow from its bytes.
-func (p *peek) file(typ string) {
+func (p subjectReader) file(typ string) {
 	p.labels = []string{labelUserFile}
 	if typ != "input_audio" && typ != "audio" {
 		p.a.Whole = true
@@ -191,7 +195,7 @@ var media = map[string]bool{"data": true, "file_data": true, "url": true, "image
 // included. A lower-case letter counts with the letter or blank before it as one token;
 // every other byte counts as one. In numbers each digit is one token or, in a list of
 // tokens, each number.
-func (p *peek) spoken(raw []byte, tokens bool) {
+func (p subjectReader) spoken(raw []byte, tokens bool) {
 	file := false
 	for i := 0; i < len(raw); i++ {
 		switch c := raw[i]; {

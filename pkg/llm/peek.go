@@ -85,7 +85,7 @@ func read(kind string, body []byte) (*peek, error) {
 		p.push(step{name: string(name)})
 		p.field(string(name))
 		raw := p.skip()
-		p.spoken(raw, false) // it may also be text for the model
+		subjectReader{p}.spoken(raw, false) // it may also be text for the model
 		p.param(string(name), raw)
 		p.deep--
 	})
@@ -123,9 +123,9 @@ func (p *peek) member(k known) {
 	switch name := k.name; {
 	case p.told(name):
 	case name == subject[p.kind]:
-		p.subject(name)
+		subjectReader{p}.subject(name)
 	case k.in == item: // system, or another API's messages
-		p.content(item)
+		subjectReader{p}.content(item)
 	default:
 		p.value(k.in, pass)
 	}
@@ -135,7 +135,7 @@ func (p *peek) member(k known) {
 	raw := p.doc[from:p.i]
 	switch {
 	case raw[0] == '{' || raw[0] == '[', raw[0] == '"' && (k.name == subject[p.kind] || k.name == "system" || k.name == "instructions" || k.name == "suffix"):
-		p.spoken(raw, p.kind == Completions || p.kind == Embeddings)
+		subjectReader{p}.spoken(raw, p.kind == Completions || p.kind == Embeddings)
 	}
 	p.param(k.name, raw)
 }

@@ -3,10 +3,15 @@ package main
 // enforced names the figures whose limit fails the run. A figure is added when
 // it is first within its limit, and never removed.
 var enforced = map[string]bool{
-	"functions of the trusted core above cyclomatic 10": true,
-	"functions above cyclomatic 15":                     true,
-	"literals of event names outside their home":        true,
-	"literals of subjects outside their home":           true,
-	"literals of id prefixes outside their home":        true,
-	"words per exported doc comment, median":            true,
+	"functions of the trusted core above cyclomatic 10":  true,
+	"functions above cyclomatic 15":                      true,
+	"literals of event names outside their home":         true,
+	"literals of subjects outside their home":            true,
+	"literals of id prefixes outside their home":         true,
+	"exported names without a doc comment":               true,
+	"lines of packages without a test beside them":       true,
+	"lines of tests beside the code, per line of it":     true,
+	"most methods on a type":                             true,
+	"packages whose DESIGN.md is missing, short or long": true,
+	"words per exported doc comment, median":             true,
 }

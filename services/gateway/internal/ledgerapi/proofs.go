@@ -74,6 +74,7 @@ func (s *API) pageOf(c echo.Context, who *auth.Caller) (p page, err error) {
 	return p, nil
 }
 
+// Receipts lists the receipts that the query selects, in ledger order, as JSON lines.
 func (s *API) Receipts(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -137,6 +138,7 @@ func setTerm(q *audit.SearchRequest, name, v string) (err error) {
 	return err
 }
 
+// ProofGraph returns the nodes of a session's proof graph, and their digest.
 func (s *API) ProofGraph(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -167,6 +169,7 @@ type Graph struct {
 	Nodes     []json.RawMessage `json:"nodes"`  // in canonical form
 }
 
+// ListSessions lists the sessions that the query selects.
 func (s *API) ListSessions(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -179,6 +182,7 @@ func (s *API) ListSessions(c echo.Context) error {
 	return queries.Send(c, s.Queries, audit.SessionsQuery, audit.SessionsRequest{Limit: q.limit, Offset: q.offset})
 }
 
+// SessionReceipts returns the receipts of one session, in the order of its chain.
 func (s *API) SessionReceipts(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -247,6 +251,7 @@ func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	return q, nil
 }
 
+// Proof returns the leaf hash and the inclusion proof of a ledger entry, by its sequence.
 func (s *API) Proof(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
