@@ -52,8 +52,8 @@ func TestVirtualKeys(t *testing.T) {
 					t.Errorf("call %d of a key rated 2 an hour: %d %s", i, status, body)
 				}
 			}
-			// At most 28 micro-dollars and 100 tokens plus input each; the budget covers
-			// a few.
+			// Each call costs at most 28 micro-dollars, but reserves the price of 100
+			// output tokens and its input; the budget covers only a few calls.
 			spent := create("small", "--actor", "robot", "--budget", "0.0003")
 			ok := 0
 			for range 12 {

@@ -45,7 +45,8 @@ type lossy struct {
 	store   func() string // folder of the stopped NATS server's store
 }
 
-// lossyProcesses runs on one process or on one per service.
+// lossyProcesses returns a lossy mesh that start runs, in one process or in one process
+// per service.
 func lossyProcesses(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh) *lossy {
 	o := harness.Options{Noop: true, Dir: t.TempDir()}
 	l := &lossy{m: start(t, o)}

@@ -371,7 +371,8 @@ func membersOf(at string) []string {
 	return out
 }
 
-// unknown says what to do about a member that does not exist.
+// unknown returns the error text for a member that does not exist: the known name that
+// differs only in case, hyphens or underscores, or else all known names.
 func unknown(name string, known []string) string {
 	for _, k := range known {
 		if strings.EqualFold(strings.NewReplacer("-", "", "_", "").Replace(k), strings.NewReplacer("-", "", "_", "").Replace(name)) {

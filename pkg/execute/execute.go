@@ -97,7 +97,7 @@ type Executor struct {
 	Handler   Handler
 	Secrets   Secrets
 	Limit     int             // calls at once
-	Tools     []contract.Tool // what is offered; outputs must fit their schemas
+	Tools     []contract.Tool // tools that are offered; outputs must match their output schemas
 	ReRunable func(kind string) bool
 
 	mu      sync.Mutex

@@ -32,8 +32,9 @@ func bothWays(t *testing.T, f func(*testing.T, time.Duration)) {
 func testRestart(t *testing.T, every time.Duration) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
 	b := meshtest.Start(t, []bus.Declaration{d})
-	// The in-process dialer is bound to one server, so the follower lives
-	// through the restart by a second connection and its own position.
+	// The in-process dialer is bound to one server, so a follower cannot reconnect to
+	// the restarted one: a second follower continues on a new connection, from the
+	// position of the first.
 	var next atomic.Uint64
 	apply := func(en eventlog.Entry) error {
 		if want := next.Add(1); string(en.Data) != fmt.Sprint(want) || en.Seq != want {

@@ -96,8 +96,9 @@ type itemRead struct {
 	role, sealed      bool
 }
 
-// itemMember notes a member of an item; it is false where the member is still to be
-// read as content.
+// itemMember records the type, ids and role of an item from one of its members. It
+// reports whether it consumed the value; if not, the value has yet to be read as
+// content.
 func (p subjectReader) itemMember(it *itemRead, name string) bool {
 	switch name {
 	case "type":

@@ -494,8 +494,8 @@ func (p *peek) finish() {
 // perMessage is the most tokens that an API adds around a message.
 const perMessage = 8
 
-// offer sets the tools that the request offers. Tools that tool_choice names are
-// appended where they are not among them.
+// offer lists the tools that the request offers, followed by the tools that only
+// tool_choice names.
 func (p *peek) offer() {
 	a := p.a
 	for _, behind := range []bool{false, true} {

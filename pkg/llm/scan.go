@@ -182,7 +182,7 @@ const (
 // is at i; -1: the string does not end, or holds what a string may not.
 func textEnd(doc []byte, i int) int {
 	for {
-		for len(doc)-i >= 8 { // eight bytes that are neither quote, backslash nor control
+		for len(doc)-i >= 8 { // skip eight bytes at a time that contain no quote, backslash or control character
 			w := binary.LittleEndian.Uint64(doc[i:])
 			q, s := w^(each1*'"'), w^(each1*'\\')
 			stop := ((w - each1*0x20) &^ w & each80) | ((q - each1) &^ q & each80) | ((s - each1) &^ s & each80)

@@ -136,7 +136,8 @@ func (r *reader) toolMember(t *toolRead, name string) bool {
 	return true
 }
 
-// wrapped reads the name of an object that holds what a tool is; null is none.
+// wrapped reads the name from the object that defines a tool, such as the member
+// function. It treats null as absent.
 func (r *reader) wrapped(to *string, has *bool) {
 	if r.next() != '{' {
 		if raw := r.skip(); raw[0] != 'n' {

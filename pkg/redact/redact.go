@@ -125,7 +125,8 @@ func (r *Redactor) find(b []byte) []span {
 	return merged
 }
 
-// replace returns the part of b that begins before byte n, with the spans replaced.
+// replace returns b[:n] with the spans replaced. A span that begins before n is replaced
+// as a whole, even if it ends after n.
 func replace(b []byte, found []span, n int) []byte {
 	if len(found) == 0 {
 		return b[:n]

@@ -343,7 +343,7 @@ func pack(b []byte, of *unfolded, keep bool) *unfolded {
 			if !keep {
 				continue
 			}
-		case '\\': // as JSON spells white space, also within a string of a string
+		case '\\': // escaped white space in JSON (\n, \r or \t); in a string within a string the backslash is itself escaped
 			for i+1 < len(b) && b[i+1] == '\\' {
 				i++
 			}

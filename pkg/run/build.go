@@ -12,8 +12,8 @@ const Release = "0.5.0"
 // command reads.
 var commit string
 
-// Version is the release, and what it was built from where that is known, as
-// semantic versions spell it: 0.5.0+1a2b3c4.
+// Version returns the release as a semantic version, with the commit that it was built
+// from as build metadata if the commit is known: 0.5.0+1a2b3c4.
 func Version() string {
 	if commit == "" {
 		return Release

@@ -27,11 +27,12 @@ type Reloader interface {
 	Reload(c *config.Config)
 }
 
-// Live is the configuration of a process, and follows its file. A change is taken up as
-// a whole or not at all: a file that is wrong, or that changes a member that takes a
-// restart, leaves the running configuration as it is, and the log says why. What is
-// taken up is on the ledger first, as config_reloaded of every instance in the process
-// that reads one of the members. It is safe for concurrent use.
+// Live holds the running configuration of a process and reloads it when its file
+// changes. A reload applies all changes or none: if the file is invalid, or changes a
+// member that requires a restart, the running configuration is kept and the reason is
+// logged. Before a reload takes effect, an event config_reloaded is appended to the
+// ledger for every instance in the process that reads one of the changed members. Live
+// is safe for concurrent use.
 type Live struct {
 	Load    func() (*config.Loaded, error) // reads the configuration anew
 	Level   *logs.Level                    // of the process's log

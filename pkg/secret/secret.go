@@ -40,9 +40,9 @@ func (r *Request) Canonical(c *canon.Codec) {
 	c.Str("to", &r.To)
 }
 
-// RequestInfo binds sealed values to the request that they answer: its tenant,
-// decision, inbox and names. The answer to one request does not open as the
-// answer to another, of the same call or not.
+// RequestInfo returns the context string that binds sealed values to the request that
+// they answer: its tenant, decision, inbox and names. A value sealed for one request
+// cannot be opened as the answer to another, even if both belong to the same call.
 func RequestInfo(tenant string, r *Request) string {
 	return sealInfo("binnacle secret v2", append([]string{tenant, r.DecisionID, r.Inbox}, r.Names...)...)
 }

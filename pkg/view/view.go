@@ -83,8 +83,8 @@ func (f *fold) Apply(_ eventlog.Entry, e *contract.Event) error {
 
 func (f *fold) Dump() ([]byte, error) { return f.dump(), nil }
 
-// Keys declares the view of the registry of keys that every instance of a service
-// has (package run).
+// Keys returns the declaration of the view that holds the key registry. Every instance
+// of a service has this view (see package run).
 func Keys(service string) Declaration {
 	return Of(service, "keys."+service, bus.Trust, func(o *Origin) (State, error) {
 		reg := &trust.Registry{Root: o.RootKID}

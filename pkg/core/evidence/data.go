@@ -136,8 +136,8 @@ func (s *system) applyKey(e *contract.Event) error {
 	return s.reg.Apply(k, e.Lamport)
 }
 
-// applyPolicy records that a policy document was activated. A document whose
-// content is erased counts by its digest.
+// applyPolicy records by its digest that a policy document was activated, even if the
+// content of the document has been erased.
 func (s *system) applyPolicy(e *contract.Event, files map[string][]byte) error {
 	var a contract.Activated
 	if err := contract.Decode(e.Data, &a); err != nil {

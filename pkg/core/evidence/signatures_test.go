@@ -42,7 +42,7 @@ func signatures(t *testing.T) []sigVector {
 	w.escalated(func(*escalation) {})
 	var out []sigVector
 	seed := func(name string) (*sign.Key, string) {
-		h := sha256.Sum256([]byte(name)) // derived like the seed of the function key
+		h := sha256.Sum256([]byte(name)) // the derivation that key uses for its seed
 		return key(t, name), hex.EncodeToString(h[:])
 	}
 	doc := func(about, domain, signer string, body canon.Document) {

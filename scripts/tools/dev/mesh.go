@@ -146,7 +146,7 @@ func (m *mesh) copy(name string, r io.Reader) {
 	_, _ = io.Copy(io.Discard, r)
 }
 
-// stop ends a process in order, and by force after ten seconds.
+// stop sends SIGTERM to a process, and kills it if it has not exited after ten seconds.
 func (m *mesh) stop(name string) {
 	p := m.procs[name]
 	if p == nil {

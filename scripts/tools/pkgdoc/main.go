@@ -112,8 +112,8 @@ func pageOf(dir string) (page string) {
 	return page
 }
 
-// read returns the package in a folder, or nil if there is none. A folder with
-// tests alone counts by the comment of its test package.
+// read returns the package in a folder, or nil if the folder has no Go files. If the
+// folder has only test files, the package comment is that of the test package.
 func read(dir string) (*pkg, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(names) == 0 {

@@ -58,7 +58,8 @@ func (s *Service) serve() {
 	})
 }
 
-// indexed says where audit's index is.
+// indexed implements rpc.View for audit's index: it returns the index's position and the
+// number of pending events.
 type indexed struct{ s *Service }
 
 // Position implements rpc.View.

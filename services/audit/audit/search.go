@@ -29,8 +29,8 @@ var Facets = []string{"actor", "client", "event", "reason", "service", "session"
 // receiptFacet indexes receipts by digest; it is not available to search.
 const receiptFacet = "receipt"
 
-// outputFacet indexes the outcomes that made contents, by commitment; it is not
-// available to search.
+// outputFacet is the facet that indexes outcomes by the commitments of the contents that
+// they produced; search queries cannot use it.
 const outputFacet = "output"
 
 // commitmentKey is the part of a commitment that the index holds: 128 bits.
@@ -113,8 +113,8 @@ func (w *writer) flushPostings() error {
 	return nil
 }
 
-// chunks calls each with a term's chunks in ascending order, beginning with the
-// one that may hold from.
+// chunks calls each for every chunk of a term in ascending order, starting with the
+// chunk that may contain sequence from.
 func chunks(tx *bbolt.Tx, term string, from uint64, each func(first uint64, more []byte) bool) {
 	prefix := []byte(term + "\x00")
 	c := tx.Bucket(bSearch).Cursor()

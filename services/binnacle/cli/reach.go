@@ -57,8 +57,8 @@ func findMesh(c *env) *target {
 	return t
 }
 
-// chosenContext is the context that --context or BINNACLE_CONTEXT names or that is
-// in use, nil where there is none.
+// chosenContext returns the context that --context or BINNACLE_CONTEXT names, or else
+// the current context. It returns nil if there is none.
 func chosenContext(c *env) (string, *contexts.Context, error) {
 	name := c.context
 	if name == "" {

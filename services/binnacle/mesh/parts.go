@@ -100,7 +100,8 @@ func (b *setup) services() (map[string]run.Service, error) {
 	return out, nil
 }
 
-// durability is the mode's name; see DESIGN.md of audit.
+// durability returns the name of the durability mode, "power" or "process"; see
+// DESIGN.md of audit.
 func (b *setup) durability() string {
 	if b.cfg.Power {
 		return "power"

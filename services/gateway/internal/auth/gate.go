@@ -42,7 +42,7 @@ type Gate struct {
 type Caller struct {
 	Actor, Client string
 	Scopes        []string
-	Until         time.Time // the credential's end; zero: none
+	Until         time.Time // when the credential expires; zero if it does not
 	Cache         bool      // cached responses will do
 
 	Token  string      // id of the bearer token; empty with a virtual key
@@ -54,7 +54,7 @@ type Caller struct {
 // signature was verified is cached by its digest, since a signature costs more than
 // the rest of the request at the edge; what may end is checked every time.
 func (s *Gate) Verify(raw string) (*Caller, error) {
-	if !s.knows() { // what was revoked is not known yet
+	if !s.knows() { // revocations have not been read from the ledger yet
 		return nil, apierr.Unavailable("the gateway has not read the ledger to its end yet")
 	}
 	if strings.HasPrefix(raw, KeyPrefix) {

@@ -109,7 +109,8 @@ func CheckName(param, name string) error {
 	return nil
 }
 
-// CallArgs are the args at pointer at in a body; absent means {}.
+// CallArgs returns args, the JSON object at pointer at in a request body. It returns {}
+// if args is absent or null, and an error if it is not an object.
 func CallArgs(at string, args json.RawMessage) (json.RawMessage, error) {
 	if len(args) == 0 || string(args) == "null" {
 		return json.RawMessage("{}"), nil

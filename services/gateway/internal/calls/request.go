@@ -30,8 +30,9 @@ type Maker struct {
 	Tools       Tools
 }
 
-// TimeoutHeader lets a caller say how long it will wait, in seconds. The call
-// must start within that time, and is stopped when it is over.
+// TimeoutHeader is the request header with the time, in seconds, that the caller waits
+// for a call. The call must start within that time, and is stopped when the time has
+// passed.
 const TimeoutHeader = "X-Binnacle-Timeout"
 
 // TimeoutOf is how long the caller of a request waits.

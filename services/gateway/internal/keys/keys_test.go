@@ -58,8 +58,8 @@ func TestCreate(t *testing.T) {
 	})
 }
 
-// TestCreateWithoutNews: the maker of a key that this gateway does not learn of gets it
-// after two seconds.
+// TestCreateWithoutNews: a request to create a key returns the key after two seconds
+// even if the gateway has not received the key's event.
 func TestCreateWithoutNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "policy.create_key")

@@ -125,7 +125,7 @@ func (t *mcpSessions) sweep(now time.Time, ended func(raw string) bool) {
 	}
 }
 
-// Run sweeps until ctx ends.
+// Run removes idle and ended MCP sessions periodically until ctx is done.
 func (s *API) Run(ctx context.Context) {
 	t := time.NewTicker(mcpSweep)
 	defer t.Stop()

@@ -35,7 +35,8 @@ func (f *frames) Next(context.Context) (transient.Frame, error) {
 
 func (*frames) Close() {}
 
-// one is a client whose queries have one response: doc, then err.
+// one returns a client for which every query returns the frame doc and then the error
+// err.
 func one(doc any, err error) *Client {
 	return &Client{&rpc.Client{Live: func(context.Context, string) (string, error) { return "audit-1", nil },
 		Send: func(context.Context, string, string, string, any) (rpc.Frames, error) { return &frames{doc, err}, nil }}}

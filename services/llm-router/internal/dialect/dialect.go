@@ -94,8 +94,9 @@ type API struct {
 	Final []string
 }
 
-// Embedding is how an API makes vectors of texts, for callers of another API of
-// embeddings. Tokens instead of texts cannot be translated.
+// Embedding converts embedding requests and responses between the API of a provider and
+// a different embeddings API that a caller uses. Input given as tokens instead of text
+// cannot be converted.
 type Embedding struct {
 	// Build writes a request; dimensions 0 leaves their number to the model.
 	Build func(model string, texts []string, dimensions int64) ([]byte, error)

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestTurns: one caller's queue does not stand before another's first.
+// TestTurns: a caller's first request does not wait for all the queued requests of
+// another caller.
 func TestTurns(t *testing.T) {
 	g := New(1)
 	if err := g.Enter(t.Context(), "a"); err != nil {

@@ -71,7 +71,7 @@ type body struct {
 		Effort string  `json:"effort"`
 		Format *format `json:"format"`
 	}
-	format *format // where it was before output_config
+	format *format // member output_format, which output_config.format replaced
 }
 
 type format struct {

@@ -14,8 +14,8 @@ const MaxEvent = 16 << 20
 // ErrTooLarge is returned for an event above MaxEvent.
 var ErrTooLarge = errors.New("an event of the stream is larger than 16 MiB")
 
-// Event is one event with its bytes, so that it can be passed on as it came. Its
-// slices are valid until the next read.
+// Event is one server-sent event. Raw holds the bytes as received, so that the event can
+// be forwarded unchanged. The slices are valid until the next read.
 type Event struct {
 	Name string
 	Data []byte // lines of data joined by newlines

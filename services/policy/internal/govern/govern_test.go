@@ -209,8 +209,8 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestBreakGlass shows that a grant is open for its time, must be reviewed by
-// another person, and that no second one is granted before the review.
+// TestBreakGlass shows that a grant expires after its TTL, that another person must
+// review it, and that no second grant is made before the review.
 func TestBreakGlass(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.do("dana", 0, "break_glass", call{Reason: "x", TTLMS: MaxBreakGlass.Milliseconds() + 1}), "ttl_ms")
