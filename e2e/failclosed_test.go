@@ -201,3 +201,28 @@ func TestTruncated(t *testing.T) {
 		t.Fatalf("%d %s", r.Status, r.Body)
 	}
 }
+
+// TestDamagedTree: audit's tree that lost its end, as after a power loss, is rebuilt from
+// the ledger and raises no alarm.
+func TestDamagedTree(t *testing.T) {
+	dir := t.TempDir()
+	m := harness.One(t, harness.Options{Noop: true, Dir: dir})
+	for range 20 {
+		if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-tree", "{}"); err != nil || r.Status != 200 {
+			t.Fatalf("%v %+v", err, r)
+		}
+	}
+	m.StopAll()
+	leaves, err := filepath.Glob(filepath.Join(dir, "*", "tree", "level-00"))
+	if err != nil || len(leaves) != 1 {
+		t.Fatal(leaves, err)
+	}
+	if err := os.Truncate(leaves[0], 32*10); err != nil {
+		t.Fatal(err)
+	}
+	m = harness.One(t, harness.Options{Noop: true, Dir: dir})
+	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-tree", "{}"); err != nil || r.Status != 200 {
+		t.Fatalf("%v %+v", err, r)
+	}
+	proves(t, m)
+}

@@ -86,7 +86,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.loadCheckpoints(ctx); err != nil {
 		return err
 	}
-	if err := s.checkTips(); err != nil {
+	if err := errors.Join(s.view.checkTree(), s.checkTips()); err != nil {
 		env.Log.Error("audit view is wrong and will be rebuilt", "err", err)
 		if err := s.view.Reset(); err != nil {
 			return err

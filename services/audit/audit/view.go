@@ -109,6 +109,19 @@ func create(tx *bbolt.Tx) error {
 // Reset empties the view, so that it is rebuilt from the first entry of the ledger.
 func (v *View) Reset() error { return v.db.Update(empty) }
 
+// checkTree returns an error if the tree has fewer leaves than the index has entries,
+// as after a power loss: neither is synced, since both can be rebuilt.
+func (v *View) checkTree() error {
+	pos, _ := v.Position()
+	if pos == 0 {
+		return nil
+	}
+	if _, err := v.Tree.Node(0, pos-1); err != nil {
+		return fmt.Errorf("the tree ends before entry %d, which the index has: %w", pos, err)
+	}
+	return nil
+}
+
 // layout is the version of the buckets' formats.
 const layout = 5
 
