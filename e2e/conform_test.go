@@ -143,9 +143,10 @@ func TestConformCanFail(t *testing.T) {
 			t.Run(fmt.Sprint(gate, "/", i), func(t *testing.T) {
 				re := regexp.MustCompile(mut.path)
 				spoiled := 0
-				proxy := httputil.NewSingleHostReverseProxy(up)
-				direct := proxy.Director
-				proxy.Director = func(r *http.Request) { direct(r); r.Header.Set("Accept-Encoding", "identity") }
+				proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+					r.SetURL(up)
+					r.Out.Header.Set("Accept-Encoding", "identity")
+				}}
 				proxy.ModifyResponse = func(r *http.Response) error {
 					if !re.MatchString(r.Request.Method + " " + r.Request.URL.RequestURI()) {
 						return nil

@@ -226,7 +226,7 @@ func service(t *testing.T, m *harness.Mesh, name string, slot int) *rpc.Client {
 	return &rpc.Client{Box: box, Live: func(ctx context.Context, service string) (string, error) {
 		live, err := bus.Live(ctx, c, service)
 		if err != nil || len(live) == 0 {
-			return "", fmt.Errorf("no instance of %s: %v", service, err)
+			return "", fmt.Errorf("no instance of %s: %w", service, err)
 		}
 		return live[0], nil
 	}}

@@ -207,7 +207,7 @@ func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) 
 	if nats { // the server sends INFO before the handshake
 		b := make([]byte, 4096)
 		if _, err := raw.Read(b); err != nil || !strings.Contains(string(b), `"tls_required":true`) {
-			return "", fmt.Errorf("NATS demands no TLS: %v %.300s", err, b)
+			return "", fmt.Errorf("NATS demands no TLS: %w %.300s", err, b)
 		}
 	}
 	c := tls.Client(raw, &tls.Config{RootCAs: pool, ServerName: host, MinVersion: tls.VersionTLS12})

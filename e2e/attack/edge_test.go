@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -226,7 +227,8 @@ var _ = register("12.12 slow bodies", func(t *testing.T, m *harness.Mesh) {
 			defer mu.Unlock()
 			if err != nil { // the connection was closed before its last byte
 				seen["closed"]++
-				if ne, ok := err.(net.Error); ok && ne.Timeout() {
+				var ne net.Error
+				if errors.As(err, &ne) && ne.Timeout() {
 					seen["open"]++
 				}
 				return

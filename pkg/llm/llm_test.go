@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -39,7 +40,8 @@ func TestPeek(t *testing.T) {
 		`{"model":"m","messages":[{}],"tools":[{}]}`: "/tools/0", `{"model":"m","Model":"n","messages":[{}]}`: "/Model", `nope`: "body", `[1]`: "body", `{"model":"m","messages":[{}]}x`: "body",
 		`{"model":"` + strings.Repeat("m", 300) + `","messages":[{}]}`: "/model"} {
 		_, _, err := Peek(Chat, []byte(body))
-		fe, _ := err.(*FieldError)
+		var fe *FieldError
+		_ = errors.As(err, &fe)
 		if field == "" && err != nil || field != "" && (fe == nil || fe.Field != field) {
 			t.Errorf("%.80s: %v, want field %q", body, err, field)
 		}

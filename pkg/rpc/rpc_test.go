@@ -163,7 +163,7 @@ func TestList(t *testing.T) {
 		t.Errorf("%d items, then %v", got, err)
 	}
 	stop := errors.New("enough")
-	if err := rpc.List(t.Context(), c, list, countRequest{7}, func([]countResponse) error { return stop }); err != stop {
+	if err := rpc.List(t.Context(), c, list, countRequest{7}, func([]countResponse) error { return stop }); !errors.Is(err, stop) {
 		t.Error(err)
 	}
 	verbatim, err := rpc.Collect(t.Context(), c, raw, countRequest{})

@@ -22,10 +22,10 @@ import (
 // meshOptions are the flags of a mesh of one process. What they mean is in the
 // configuration file too, which they override.
 type meshOptions struct {
-	file, packs, containerd, llm, capture, nats, webhook, admin string
-	cert, key, natsCert, natsKey                                string
-	policies                                                    []string
-	power, noop, mirror                                         bool
+	file, packs, containerd, llm, capture, nats, webhook string
+	cert, key, natsCert, natsKey                         string
+	policies                                             []string
+	power, noop, mirror                                  bool
 }
 
 // declare declares the flags of the options.

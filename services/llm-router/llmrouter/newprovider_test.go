@@ -2,6 +2,7 @@ package llmrouter
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -126,7 +127,8 @@ func TestNewProvider(t *testing.T) {
 		}
 	}
 	_, err = p.Do(t.Context(), &provider.Call{API: parrot, Model: "polly", Key: "other", Egress: &provider.Egress{}})
-	if f, ok := err.(*provider.Failure); !ok || f.Code != fault.CredentialInvalid || f.Fault.Message != "no key" || !f.Free() || !f.Row().Again(f.Status) {
+	var f *provider.Failure
+	if !errors.As(err, &f) || f.Code != fault.CredentialInvalid || f.Fault.Message != "no key" || !f.Free() || !f.Row().Again(f.Status) {
 		t.Errorf("%+v", err)
 	}
 }

@@ -2,6 +2,7 @@ package llmrouter
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -315,7 +316,7 @@ func TestClaim(t *testing.T) {
 	if err := o.claim(a, head()); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
-	if err := o.claim(b, head()); err != errLost || o.claimedBy(b) {
+	if err := o.claim(b, head()); !errors.Is(err, errLost) || o.claimedBy(b) {
 		t.Errorf("another attempt: %v", err)
 	}
 	if o.close(); under.Load() != 0 {

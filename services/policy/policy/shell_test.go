@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,9 +66,10 @@ func (l *faulty) AppendExpect(ctx context.Context, subject, id string, data []by
 
 // once returns a fault for the first n appends whose subject contains a word.
 func once(n int, word string) func(string) error {
+	var left atomic.Int64
+	left.Store(int64(n))
 	return func(subject string) error {
-		if n > 0 && strings.Contains(subject, word) {
-			n--
+		if strings.Contains(subject, word) && left.Add(-1) >= 0 {
 			return errDown
 		}
 		return nil

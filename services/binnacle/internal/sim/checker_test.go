@@ -30,7 +30,6 @@ type fate struct {
 	session                            string
 	proposed, decided, claimed, ended  uint64 // sequences
 	verdict, executor, claimer, status string
-	escalated                          bool
 }
 
 func newChecker(w *world) *checker {

@@ -57,9 +57,8 @@ type order struct {
 
 // An effect is one that has begun.
 type effect struct {
-	by    string // instance
-	kind  string
-	ended bool
+	by   string // instance
+	kind string
 }
 
 func (r *runner) handle(ctx context.Context, work *execute.Work) execute.Result {

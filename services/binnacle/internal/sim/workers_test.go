@@ -133,7 +133,7 @@ func spawn(program string, b batch, each func(*result), env ...string) error {
 		}
 	}
 	if err := cmd.Wait(); err != nil || !ended {
-		return fmt.Errorf("the process of seeds %d to %d failed: %v\n%.4000s\n%.4000s", b.From, b.From+b.Count-1, err, strings.Join(rest, "\n"), errs.String())
+		return fmt.Errorf("the process of seeds %d to %d failed: %w\n%.4000s\n%.4000s", b.From, b.From+b.Count-1, err, strings.Join(rest, "\n"), errs.String())
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func TestBeneath(t *testing.T) {
 			t.Errorf("%q: %q, want %q", param, e.Param, want)
 		}
 	}
-	if e := (&Error{Status: 404, Param: "/model"}); Beneath("/args", e) != error(e) || e.Param != "/model" {
+	if e := (&Error{Status: 404, Param: "/model"}); !errors.Is(Beneath("/args", e), e) || e.Param != "/model" {
 		t.Error(e.Param)
 	}
 }

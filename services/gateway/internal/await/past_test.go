@@ -17,7 +17,7 @@ import (
 // counted is a ledger that counts its reads.
 type counted struct {
 	memlog.Log
-	gets, scans int
+	gets int
 }
 
 func (l *counted) Get(ctx context.Context, seq uint64) (eventlog.Entry, error) {

@@ -135,7 +135,7 @@ func TestWait(t *testing.T) {
 		"was handed out": {terms: minute, do: func(w *world) { w.src.started <- &contract.Event{ID: "e-1"} }, state: Started,
 			want: func(r *Result) bool { return r.Event.ID == "e-1" }},
 		"is not recorded": {terms: minute, do: func(w *world) { w.src.failed <- errFrame }, state: Failed,
-			want: func(r *Result) bool { return r.Err == errFrame }},
+			want: func(r *Result) bool { return errors.Is(r.Err, errFrame) }},
 		"has no outcome in time": {terms: minute, state: Overdue, took: time.Minute},
 		"is left":                {terms: minute, do: func(w *world) { after(2*time.Second, w.cancel) }, state: Left, took: 2 * time.Second},
 		"meets a silent ledger":  {terms: minute, do: func(w *world) { after(time.Second, func() { close(w.ledger.lost) }) }, state: Silent, took: time.Second},

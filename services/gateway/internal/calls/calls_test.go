@@ -140,6 +140,7 @@ func TestStates(t *testing.T) {
 		if r := m.Do("POST", path, alice, echo, "X-Binnacle-Timeout: 1"); r.Code != http.StatusGatewayTimeout || r.Error() != "outcome_pending" {
 			t.Fatal(r.Code, r.Body)
 		}
+		synctest.Wait() // the proposal is stored on a goroutine of its own
 		state := func(want string) {
 			t.Helper()
 			if r := m.Do("GET", path+"/"+c.ID, alice, ""); r.Doc["status"] != want {
@@ -228,6 +229,7 @@ func TestSameMoment(t *testing.T) {
 			go func() { done <- m.Do("POST", path, alice, echo, "Idempotency-Key: k") }()
 		}
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		c.Succeed([]byte(`{"text":"once"}`))
 		if a, b := <-done, <-done; a.Code != 200 || !same(a, b) {
 			t.Error(a.Body, b.Body)

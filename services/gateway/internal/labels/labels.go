@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"math/bits"
 	"slices"
 	"sync"
@@ -186,7 +187,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 // labelsOf reads a session's labels from the ledger.
 func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error) {
 	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: s.Tenant, Service: "policy", Event: contract.EventSessionLabelled, Key: session}.String())
-	if err == eventlog.ErrNotFound {
+	if errors.Is(err, eventlog.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {

@@ -48,7 +48,7 @@ func (s *API) View(c echo.Context) error {
 		q.Deadline = query.KeysViewQuery.Deadline
 	}
 	if v.Lines {
-		return queries.Lines(c, s.Queries, query.List[query.ViewRequest, json.RawMessage]{Info: q.Info}, query.ViewRequest{})
+		return queries.Lines(c, s.Queries, query.List[query.ViewRequest, json.RawMessage](q), query.ViewRequest{})
 	}
 	return queries.Send(c, s.Queries, q, query.ViewRequest{})
 }

@@ -74,6 +74,7 @@ func TestStoredBeforeItsOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "llm.responses")
 		call := respond(m, `{"model":"demo/echo","input":"hi"}`, false)
+		synctest.Wait() // the proposal is stored on a goroutine of its own
 		m.Queried()
 		go func() { time.Sleep(3 * time.Second); answered(call, 0) }()
 		began := time.Now()

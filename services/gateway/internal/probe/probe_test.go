@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,28 +14,29 @@ import (
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Probe
-		down, probes := false, 0
+		var down atomic.Bool
+		var probes atomic.Int64
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go p.Run(ctx, func(try context.Context) error {
-			probes++
-			if down {
+			probes.Add(1)
+			if down.Load() {
 				<-try.Done()
 				return errors.New("no response")
 			}
 			return nil
 		})
 		time.Sleep(10 * time.Second)
-		if probes != 0 {
-			t.Error("nothing waits, and the ledger was probed", probes, "times")
+		if probes.Load() != 0 {
+			t.Error("nothing waits, and the ledger was probed", probes.Load(), "times")
 		}
 		done := p.Watch()
 		time.Sleep(time.Second)
-		if probes == 0 || p.Down() || p.Unsteady() {
-			t.Error(probes, p.Down(), p.Unsteady())
+		if probes.Load() == 0 || p.Down() || p.Unsteady() {
+			t.Error(probes.Load(), p.Down(), p.Unsteady())
 		}
 		lost := p.Lost()
-		down = true
+		down.Store(true)
 		began := time.Now()
 		<-lost
 		if took := time.Since(began); took > 2*time.Second {
@@ -45,7 +47,7 @@ func TestProbe(t *testing.T) {
 		}
 		done()
 		time.Sleep(10 * time.Second) // what is lost is probed though nothing waits
-		down = false
+		down.Store(false)
 		time.Sleep(time.Second)
 		if p.Down() || !p.Unsteady() {
 			t.Error("back:", p.Down(), p.Unsteady())

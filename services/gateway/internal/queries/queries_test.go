@@ -92,7 +92,7 @@ func TestLines(t *testing.T) {
 	}
 	ctx, _ = request()
 	defer func() {
-		if recover() != http.ErrAbortHandler {
+		if err, ok := recover().(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
 			t.Error("half a response was taken for a whole one")
 		}
 	}()

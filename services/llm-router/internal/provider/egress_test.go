@@ -3,6 +3,7 @@ package provider
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -109,7 +110,8 @@ func TestEgressRefused(t *testing.T) {
 	e := Egress{Afford: func(n int64) bool { return n < 1000 }}
 	body := []byte(strings.Repeat("x", 1000))
 	_, err := p.Do(t.Context(), &Call{API: testAPI, Body: body, Egress: &e})
-	if f, ok := err.(*Failure); !ok || f.Code != fault.OverBudget || !f.Free() || l.n.Load() != 0 || e.End() != 0 {
+	var f *Failure
+	if !errors.As(err, &f) || f.Code != fault.OverBudget || !f.Free() || l.n.Load() != 0 || e.End() != 0 {
 		t.Fatalf("%v; %d received", err, l.n.Load())
 	}
 	if _, err := p.List(t.Context(), "", &Egress{Afford: func(int64) bool { return false }}); err == nil || l.n.Load() != 0 {

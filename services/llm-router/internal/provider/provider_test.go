@@ -2,11 +2,13 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,8 +87,8 @@ func TestChoice(t *testing.T) {
 // TestFailures: how a request can end, and what that means.
 func TestFailures(t *testing.T) {
 	deep := strings.Repeat("[", canon.MaxDepth+1) + strings.Repeat("]", canon.MaxDepth+1)
-	var reply http.HandlerFunc
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { reply(w, r) }))
+	var reply atomic.Pointer[http.HandlerFunc]
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*reply.Load())(w, r) }))
 	defer srv.Close()
 	p, err := reg.New(Config{Name: "p", BaseURL: srv.URL, FirstMS: 100, IdleMS: 100}, srv.Client())
 	if err != nil {
@@ -129,10 +131,10 @@ func TestFailures(t *testing.T) {
 		"a broken line":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, fault.Unreachable, 0, false},
 		"an answer too deep": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, deep) }, fault.Malformed, 0, false},
 	} {
-		reply = c.reply
+		reply.Store(&c.reply)
 		_, err := p.Do(t.Context(), &Call{API: testAPI, Body: []byte("{}"), Key: "the-key", Egress: &Egress{}})
-		f, ok := err.(*Failure)
-		if !ok || f.Code != c.code || f.Retry != c.retry || f.Free() != c.free || !strings.HasPrefix(f.Error(), "provider p ") && !strings.HasPrefix(f.Error(), "provider p:") {
+		var f *Failure
+		if !errors.As(err, &f) || f.Code != c.code || f.Retry != c.retry || f.Free() != c.free || !strings.HasPrefix(f.Error(), "provider p ") && !strings.HasPrefix(f.Error(), "provider p:") {
 			t.Errorf("%s: %+v, want %s", name, err, c.code)
 			continue
 		}
@@ -145,7 +147,8 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = nobody.Do(t.Context(), &Call{API: testAPI, Egress: &Egress{}})
-	if f, ok := err.(*Failure); !ok || f.Code != fault.Unreachable || !f.Free() {
+	var f *Failure
+	if !errors.As(err, &f) || f.Code != fault.Unreachable || !f.Free() {
 		t.Errorf("a connection that was refused: %+v", err)
 	}
 	said := p.Said(&ir.Fault{Status: 429, Message: "slow down", RetryMS: 70})
@@ -178,7 +181,7 @@ func TestStream(t *testing.T) {
 	if e, err := a.Next(); err != nil || string(e.Data) != "one" {
 		t.Errorf("%+v %v", e, err)
 	}
-	if _, err := a.Next(); err != ErrDeep {
+	if _, err := a.Next(); !errors.Is(err, ErrDeep) {
 		t.Errorf("%v, want %v", err, ErrDeep)
 	}
 	if _, err := a.Next(); err == nil {
