@@ -91,7 +91,7 @@ var mutations = map[string][]mutation{
 	"proofgraph": {
 		{"GET /helm/proofgraph", replace(`"kind":"INTENT"`, `"kind":"EFFECT"`)},
 		{"GET /helm/proofgraph", replace(`"lamport":[0-9]+`, `"lamport":7`)},
-		{"GET /helm/proofgraph", replace(`^\{"digest":"sha256:..`, `{"digest":"sha256:zz`)},
+		{"GET /helm/proofgraph", replace(`^(\{[^\[]*?)"digest":"sha256:..`, `$1"digest":"sha256:zz`)},
 		{"GET /helm/proofgraph", replace(`"principal":"policy"`, `"principal":"nobody"`)},
 	},
 	"idempotency": {{"POST /api/v1/packs/cmd.upper", func(r *http.Response, b []byte) []byte {
