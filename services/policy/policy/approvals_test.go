@@ -77,11 +77,11 @@ func TestVotes(t *testing.T) {
 		if len(l.of(contract.EventApprovalRecorded)) != 0 {
 			t.Fatal("a vote that does not count is recorded")
 		}
-		m.faults.before = once(1, contract.EventApprovalRecorded)
+		m.faults.failBefore(once(1, contract.EventApprovalRecorded))
 		if r := vote("bob", call, contract.Grant, ""); r.ErrorCode == "" {
 			t.Errorf("a vote that is not stored is answered %+v", r)
 		}
-		m.faults.before = nil
+		m.faults.failBefore(nil)
 		if r := vote("bob", call, contract.Grant, ""); r.ErrorCode != "" || !strings.Contains(string(r.Output), `"resolved":"granted"`) {
 			t.Errorf("%+v", r)
 		}
@@ -153,8 +153,8 @@ func TestTimeout(t *testing.T) {
 		if len(l.of(contract.EventApprovalRecorded)) != 0 {
 			t.Fatal("the wait ended early")
 		}
-		a.faults.before = once(1, contract.EventApprovalRecorded)
-		b.faults.before = once(2, contract.EventApprovalRecorded)
+		a.faults.failBefore(once(1, contract.EventApprovalRecorded))
+		b.faults.failBefore(once(2, contract.EventApprovalRecorded))
 		time.Sleep(5 * time.Second)
 		if n := len(l.of(contract.EventApprovalRecorded)); n != 1 {
 			t.Fatalf("the wait ended %d times", n)
@@ -193,8 +193,8 @@ func TestExpiry(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.keepUp(ctx)
-		a.faults.before = once(1, contract.EventStartExpired)
-		b.faults.after = once(1, contract.EventEffectRecorded)
+		a.faults.failBefore(once(1, contract.EventStartExpired))
+		b.faults.failAfter(once(1, contract.EventEffectRecorded))
 		time.Sleep(59 * time.Second)
 		if status, _ := l.outcome(l.callOf(left)); status != "" {
 			t.Fatal("the call ended early:", status)
@@ -229,7 +229,7 @@ func TestExpiryResumed(t *testing.T) {
 		dead, kill := context.WithCancel(ctx)
 		go a.expirer.run(dead)
 		a.keepUp(dead)
-		a.faults.before = once(1<<30, contract.EventEffectRecorded)
+		a.faults.failBefore(once(1<<30, contract.EventEffectRecorded))
 		time.Sleep(70 * time.Second)
 		kill()
 		if n := len(l.of(contract.EventStartExpired)); n != 1 {

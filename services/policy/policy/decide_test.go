@@ -42,7 +42,7 @@ func TestDecidedOnce(t *testing.T) {
 		allowed(1)
 
 		d = l.propose("echo", nil) // the append fails
-		a.faults.before = once(1, "allowed_")
+		a.faults.failBefore(once(1, "allowed_"))
 		if err := a.decider.take(ctx, d); !errors.Is(err, errDown) {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestDecidedOnce(t *testing.T) {
 		allowed(2)
 
 		d = l.propose("echo", nil) // the acknowledgement of the append is lost
-		a.faults.after = once(1, "allowed_")
+		a.faults.failAfter(once(1, "allowed_"))
 		if err := a.decider.take(ctx, d); !errors.Is(err, errDown) {
 			t.Fatal(err)
 		}

@@ -56,7 +56,7 @@ func TestBudgetsHold(t *testing.T) {
 			wg.Wait()
 			return len(l.of(contract.EventAllowed)) - before
 		}
-		members[0].faults.after = once(1, events.BudgetChangedName) // an acknowledgement is lost
+		members[0].faults.failAfter(once(1, events.BudgetChangedName)) // an acknowledgement is lost
 		if got := run(10); got != 3 {
 			t.Errorf("%d calls are allowed, want 3", got)
 		}
@@ -82,7 +82,7 @@ func TestBudgetUnavailable(t *testing.T) {
 		})
 		m := l.join("policy-1")
 		m.keepUp(ctx)
-		m.faults.before = once(1000, events.BudgetChangedName)
+		m.faults.failBefore(once(1000, events.BudgetChangedName))
 		d := l.propose("echo", nil)
 		for d.tries = range uint64(maxBudgetTries) {
 			if err := m.decider.take(ctx, d); !errors.Is(err, errDown) {
@@ -175,7 +175,7 @@ func TestGoverning(t *testing.T) {
 		if r := a.governor.handle(ctx, work("admin", "policy.grant_session", `{"principal":"bob","session":"s-old","ttl_ms":1000}`)); r.ErrorCode != "" {
 			t.Errorf("an old session of the caller's: %+v", r)
 		}
-		a.faults.before = once(1, events.RoleGrantedName)
+		a.faults.failBefore(once(1, events.RoleGrantedName))
 		if r := a.governor.handle(ctx, work("admin", "policy.grant_role", `{"principal":"bob","role":"ops"}`)); r.ErrorCode != "unavailable" {
 			t.Errorf("%+v", r)
 		}
@@ -255,7 +255,7 @@ func TestActivations(t *testing.T) {
 		if _, reason := l.outcome("c-1"); reason != "DENY_A" {
 			t.Error("the overlay in force answers", reason)
 		}
-		m.faults.before = once(1, contract.EventPolicyActivated)
+		m.faults.failBefore(once(1, contract.EventPolicyActivated))
 		if r := do(kindActivate, overlay("DENY_C")); r.ErrorCode != "unavailable" {
 			t.Errorf("%+v", r)
 		}

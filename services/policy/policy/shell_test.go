@@ -38,6 +38,20 @@ type faulty struct {
 	after  func(subject string) error
 }
 
+// failBefore makes appends fail before they are stored, failAfter afterwards, while the
+// function returns an error.
+func (l *faulty) failBefore(f func(subject string) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.before = f
+}
+
+func (l *faulty) failAfter(f func(subject string) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.after = f
+}
+
 func (l *faulty) around(subject string, f func() (uint64, error)) (uint64, error) {
 	l.mu.Lock()
 	before, after := l.before, l.after

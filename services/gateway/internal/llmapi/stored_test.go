@@ -22,9 +22,9 @@ import (
 // respond makes alice's stored response resp_1 and returns its call.
 func respond(m *edgetest.Mesh, body string, end bool) *edgetest.Call {
 	m.Helper()
-	var call *edgetest.Call
+	made := make(chan *edgetest.Call, 1)
 	m.Execute = func(c *edgetest.Call) {
-		call = c
+		made <- c
 		if end {
 			go func() {
 				c.Send(llm.Frame{Head: head(200, "application/json"), Data: []byte(`{"id":"resp_1"}`)})
@@ -37,6 +37,7 @@ func respond(m *edgetest.Mesh, body string, end bool) *edgetest.Call {
 		headers = append(headers, "X-Binnacle-Timeout: 1")
 	}
 	m.Do("POST", "/v1/responses", m.Token("alice", token.LLM), body, headers...)
+	call := <-made
 	m.Answers["llm-router stored_response"] = func(raw json.RawMessage) (any, error) {
 		if strings.Contains(string(raw), "resp_1") {
 			return llmrouter.StoredResponse{Call: call.ID, Actor: "alice", Tokens: 7}, nil
