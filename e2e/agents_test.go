@@ -23,8 +23,8 @@ func agentsDir(t *testing.T) string {
 	return dir
 }
 
-// TestAgents: command-line agents complete a prompt that needs an MCP tool, through the
-// mesh's two endpoints: the model API and /mcp.
+// TestAgents shows that command-line agents complete a prompt that needs an MCP tool,
+// through the two endpoints of the mesh: the model API and /mcp.
 func TestAgents(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})

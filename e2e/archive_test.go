@@ -12,8 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestArchive: the ledger is archived in sealed segments, from the mesh and from its
-// mirror; the archive grows with the ledger; removed and changed segments are detected.
+// TestArchive shows that the ledger can be archived in sealed segments, from the mesh
+// and from its mirror, that the archive is extended as the ledger grows, and that
+// removed and changed segments are detected.
 func TestArchive(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true, Mirror: true})
 	calls := func(n int) {
@@ -60,12 +61,12 @@ func TestArchive(t *testing.T) {
 		t.Errorf("%d files for %d segments", len(files), len(after.Segments))
 	}
 
-	// An archive with another segment size, or of another log, is not extended.
+	// An archive with another segment size, or of another log, cannot be extended.
 	if out, err := m.CLI("archive", "--to", dir, "--segment", "128"); err == nil || !strings.Contains(err.Error(), "has segments of 64") {
 		t.Error(out, err)
 	}
 
-	// Each missing segment is named.
+	// The error names each missing segment.
 	bad := func(what, want string, change func(dir string)) {
 		t.Helper()
 		spoiled := filepath.Join(t.TempDir(), "a")
@@ -113,7 +114,7 @@ func TestArchive(t *testing.T) {
 		return s[:at] + "AAAA" + s[at+4:]
 	}))
 
-	// The mirror yields the same archive, with a key that can only read.
+	// The archive of the mirror is the same; the key that it is made with can only read.
 	keys := t.TempDir()
 	key, err := os.ReadFile(filepath.Join(m.Dir, "keys/auditor.nkey"))
 	if err != nil || os.WriteFile(filepath.Join(keys, "auditor.nkey"), key, 0o600) != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestBackup backs a mesh up, of one process while it is stopped, of several while it
-// runs, and restores it elsewhere: every fact, proof, content and secret is present, and
-// the mesh continues.
+// TestBackup shows that a mesh can be backed up and restored elsewhere with every event,
+// proof, content and secret, and then continues. A mesh in one process is backed up
+// while stopped, one in several processes while running.
 func TestBackup(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestBackup(t *testing.T) {
 				}
 				return r
 			}
-			big := strings.Repeat("heave ", 5000) // stored as an object of its own
+			big := strings.Repeat("heave ", 5000) // too large for an event, so it is stored as an object
 			for range 20 {
 				call(m, "noop", "s-kept", `{"n":1}`)
 			}
@@ -84,12 +84,12 @@ func TestBackup(t *testing.T) {
 			if out, err := again.CLI("export", "--session", "s-kept", "--out", fresh); err != nil {
 				t.Fatal(out, err)
 			}
-			for _, part := range []string{"events.jsonl", "decisions.jsonl", "receipts.jsonl", "system.jsonl"} { // it may bind to a newer checkpoint
+			for _, part := range []string{"events.jsonl", "decisions.jsonl", "receipts.jsonl", "system.jsonl"} { // only these: the checkpoint in the new pack may be newer
 				if a, b := entry(t, pack, part), entry(t, fresh, part); len(a) == 0 || !bytes.HasPrefix(b, a) {
 					t.Errorf("%s in the pack of the restored mesh has other bytes", part)
 				}
 			}
-			r := call(again, "cmd.secretlen", "s-kept", `{}`) // the session continues and can use its secret
+			r := call(again, "cmd.secretlen", "s-kept", `{}`) // the session can be continued and can use its secret
 			if !strings.Contains(string(r.Body), `"length":8`) {
 				t.Errorf("%s", r.Body)
 			}

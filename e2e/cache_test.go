@@ -9,8 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestCache: a caller that opts in gets the cached answer to the same request, marked as
-// cached in the headers and in the receipt's effect.
+// TestCache shows that a caller that opts in to caching receives the cached response to
+// an identical request, marked as cached in the headers and in the effect of the
+// receipt.
 func TestCache(t *testing.T) {
 	for store, ttl := range map[string]int{"memory": 3000, "object": 60000} {
 		t.Run(store, func(t *testing.T) {
@@ -58,7 +59,7 @@ func TestCache(t *testing.T) {
 					t.Errorf("effects %v", kinds)
 				}
 			}
-			// Another caller does not get the cached answer.
+			// Another caller does not receive the cached response.
 			out, err := m.AgreedKey("other", "eve", "--cache")
 			if err != nil {
 				t.Fatal(out, err)
@@ -68,7 +69,7 @@ func TestCache(t *testing.T) {
 				t.Errorf("another's: %q", hit)
 			}
 			eventually(t, "a key that opts in is answered", 2*time.Second, func() bool { hit, _ := ask("s-other", "vllm/c-good", false, "", key); return hit == "hit" })
-			if store == "object" { // the cache outlives the llm-router that filled it
+			if store == "object" { // the cached response is still available after the llm-router that cached it was killed
 				m.Kill("llm-router")
 				m.Restart("llm-router")
 				m.WaitReady()

@@ -12,11 +12,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// TestComposeFromClone: in a fresh clone of the repository, `docker compose up` alone
-// builds every image by the Dockerfile, makes the keys and starts the mesh, on a machine
-// whose containerd is out of reach. The base image is made of this machine's Go under
-// the name that the Dockerfile uses, and the module proxy is off; everything else is as
-// on a user's machine.
+// TestComposeFromClone shows that in a fresh clone of the repository, `docker compose
+// up` alone builds every image with the Dockerfile, creates the keys and starts the
+// mesh, on a machine whose containerd cannot be reached. The base image is made from
+// this machine's Go distribution, under the name that the Dockerfile uses, and the
+// module proxy is disabled; everything else is as on a user's machine.
 func TestComposeFromClone(t *testing.T) {
 	const base, project = "golang:1.26", "binnacle-e2e-clone"
 	dir := filepath.Join(t.TempDir(), "binnacle")
@@ -35,7 +35,7 @@ func TestComposeFromClone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ids := strings.Fields(string(images)); len(ids) > 0 { // images of other tests would be used
+	if ids := strings.Fields(string(images)); len(ids) > 0 { // otherwise docker would use the images of other tests
 		_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
 	}
 	addr := ports.Free(t)
@@ -67,14 +67,15 @@ func TestComposeFromClone(t *testing.T) {
 	if out := cli("chat", "--session", "s-clone", "hello"); !strings.Contains(out, "hello") {
 		t.Errorf("chat printed %q", out)
 	}
-	// Without containerd a pack runs in tier process, and WebAssembly in wasi.
+	// Without containerd, a native pack runs in tier process, and a WebAssembly pack in
+	// tier wasi.
 	if out := cli("call", "cmd.upper", `{"text":"fair winds"}`, "--session", "s-clone"); !strings.Contains(out, "FAIR WINDS") {
 		t.Errorf("cmd.upper printed %q", out)
 	}
 	if out := cli("call", "cmd.spin-wasi", `{"how":"id"}`, "--session", "s-clone"); !strings.Contains(out, "result") {
 		t.Errorf("cmd.spin-wasi printed %q", out)
 	}
-	// Over the published port: the evidence verifies.
+	// Evidence exported through the published port verifies.
 	tar := filepath.Join(t.TempDir(), "clone.tar")
 	export := exec.Command(harness.Bin(t, "binnacle"), "export", "--addr", addr, "--token", token, "--session", "s-clone", "--out", tar)
 	if out, err := export.CombinedOutput(); err != nil {
@@ -85,7 +86,7 @@ func TestComposeFromClone(t *testing.T) {
 	if out, err := exec.Command(harness.Bin(t, "binnacle"), "verify", tar, "--root", root).CombinedOutput(); err != nil || !bytes.Contains(out, []byte("VERIFIED")) {
 		t.Errorf("verify: %v\n%s", err, out)
 	}
-	// The mesh comes up again from its volumes.
+	// The mesh starts again from its volumes.
 	run("down")
 	run("up", "-d", "--wait")
 	if again := run("run", "--rm", "-T", "keys", "token", "admin"); again != token {

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestComposeConfigured: the files of the configuration folder reach the services: llm
-// document, capture, a policy, and OpenTelemetry.
+// TestComposeConfigured shows that the services apply the files in the configuration
+// folder: the llm document, the capture mode, a policy, and the OpenTelemetry settings.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64

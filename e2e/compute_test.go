@@ -15,7 +15,7 @@ import (
 // containerdSocket is the default path of containerd's socket.
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// effectsOf lists the effects of a session on the ledger.
+// effectsOf returns the effects of a session from the ledger.
 func effectsOf(t *testing.T, m *harness.Mesh, session string) []contract.Effect {
 	t.Helper()
 	var out []contract.Effect
@@ -32,9 +32,9 @@ func effectsOf(t *testing.T, m *harness.Mesh, session string) []contract.Effect 
 	return out
 }
 
-// TestComputeBudget: runs on each tier use up a compute budget, at two session-runners,
-// and it stays used up over restarts. A budget of egress is refunded what a sandbox
-// without network did not send.
+// TestComputeBudget shows that runs in each tier use up a compute budget, with two
+// session-runners, and that it stays used up after restarts. For an egress budget, the
+// reserved bytes are released for a sandbox without network.
 func TestComputeBudget(t *testing.T) {
 	for _, c := range []struct{ name, socket, packs string }{{"process and wasi", "", "cmd.escape,cmd.escape-wasi"}, {"container", containerdSocket, "cmd.escape-container"}} {
 		t.Run(c.name, func(t *testing.T) { computeBudget(t, c.socket, strings.Split(c.packs, ",")) })
@@ -121,10 +121,10 @@ func computeBudget(t *testing.T, socket string, packs []string) {
 	}
 }
 
-// TestSwappedPacks: a pack that is replaced on disk, in every way, between calls and
-// during them, runs as it was registered; no other program runs under its digest. A
-// restarted session-runner registers the new program, which counts as drift until it is
-// approved.
+// TestSwappedPacks shows that a pack that is replaced on disk, in every way, between
+// calls and during them, runs as it was registered, and that no other program runs under
+// its digest. A restarted session-runner registers the new program, which counts as
+// drift until it is approved.
 func TestSwappedPacks(t *testing.T) {
 	for _, c := range []struct {
 		name, socket, file, other string

@@ -22,13 +22,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// configured are the topologies that run from one configuration file.
+// configured maps each topology that runs from a single configuration file to the
+// function that starts it.
 var configured = map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes, "compose": harness.Compose}
 
-// TestConfigured: on every topology the mesh runs from one configuration file; each
-// service shows what it reads, follows what may change, has that on the ledger before,
-// refuses what is wrong without ending, and shows figures that count; replay, the
-// verifier and the second verifier accept the ledger.
+// TestConfigured runs the mesh from one configuration file on every topology. Each
+// service reports its settings, reloads the ones that may change after recording an
+// event, rejects an invalid file without exiting, and exports metrics that count. Replay
+// and both verifiers accept the ledger.
 func TestConfigured(t *testing.T) {
 	for name, start := range configured {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +39,7 @@ func TestConfigured(t *testing.T) {
 			if name == "one" {
 				processes = []string{"binnacle"}
 			}
-			if name != "compose" { // its hosts are not ours
+			if name != "compose" { // on compose the listener is not on this host
 				inForce(t, m, gatewayOf(name), "/gateway/capture", "hashed", "file ")
 			}
 			figures(t, m, append(slices.Clone(processes), provisionOf(name)...))
@@ -61,7 +62,8 @@ func provisionOf(topology string) []string {
 	return []string{"provision"}
 }
 
-// scrape reads the figures of a process with Prometheus's parser.
+// scrape returns the metrics of a process by name, read with Prometheus's parser, and
+// their text.
 func scrape(t *testing.T, m *harness.Mesh, process string) (map[string]*dto.MetricFamily, string) {
 	t.Helper()
 	r, err := http.Get("http://" + m.Admin(process) + "/metrics")
@@ -78,7 +80,8 @@ func scrape(t *testing.T, m *harness.Mesh, process string) (map[string]*dto.Metr
 	return families, text
 }
 
-// total adds up the series of a family whose labels hold all of want.
+// total returns the sum of those series of a metric family whose labels include all of
+// want.
 func total(f *dto.MetricFamily, want ...string) (sum float64) {
 	for _, m := range f.GetMetric() {
 		var labels []string
@@ -92,8 +95,8 @@ func total(f *dto.MetricFamily, want ...string) (sum float64) {
 	return sum
 }
 
-// figures: every process is scraped, its page follows the rules of names and units, and
-// what calls do is counted once.
+// figures checks that every process can be scraped, that its metrics follow the rules
+// for names and units, and that each call is counted once.
 func figures(t *testing.T, m *harness.Mesh, processes []string) {
 	t.Helper()
 	const calls = 10
@@ -170,8 +173,9 @@ func figures(t *testing.T, m *harness.Mesh, processes []string) {
 	}
 }
 
-// reloads: a change is followed by every service and on the ledger, a refused one is
-// neither, and the ledger verifies.
+// reloads checks that every service applies a valid change of the file and records it on
+// the ledger, that an invalid change is neither applied nor recorded, and that the
+// ledger verifies.
 func reloads(t *testing.T, m *harness.Mesh, processes []string, first string) {
 	t.Helper()
 	facts := func() []string {
@@ -222,7 +226,8 @@ func reloads(t *testing.T, m *harness.Mesh, processes []string, first string) {
 	bothVerify(t, m)
 }
 
-// bothVerify: the verifier accepts the whole ledger, and the second one a session.
+// bothVerify checks that our verifier accepts the whole ledger, and the second verifier
+// the pack of a session.
 func bothVerify(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	pack := filepath.Join(t.TempDir(), "ledger.tar")
@@ -243,14 +248,15 @@ func bothVerify(t *testing.T, m *harness.Mesh) {
 	second(t, m, session)
 }
 
-// applied counts the changes of the file that a process took up, or refused.
+// applied returns how many reloads of the configuration file in a process had this
+// result, according to its metric binnacle_config_reloads_total.
 func applied(t *testing.T, m *harness.Mesh, process, result string) float64 {
 	t.Helper()
 	f, _ := scrape(t, m, process)
 	return total(f["binnacle_config_reloads_total"], "result="+result)
 }
 
-// inForce checks a member of the configuration that a process shows.
+// inForce fails the test unless a process reports this value and origin for a setting.
 func inForce(t *testing.T, m *harness.Mesh, process, pointer, value, origin string) {
 	t.Helper()
 	var doc struct {
@@ -271,7 +277,7 @@ func inForce(t *testing.T, m *harness.Mesh, process, pointer, value, origin stri
 	t.Errorf("%s does not show %s", process, pointer)
 }
 
-// shown reads a document of a process's admin listener, from its own host.
+// shown reads a JSON document from the admin listener of a process into doc.
 func shown(t *testing.T, m *harness.Mesh, process, path string, doc any) {
 	t.Helper()
 	r, err := http.Get("http://" + m.Admin(process) + path)

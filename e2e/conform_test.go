@@ -18,9 +18,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas"
 )
 
-// mutation changes responses on their way to the conformance runner.
+// mutation changes the responses that the conformance runner receives.
 type mutation struct {
-	path   string // regular expression over method and path
+	path   string // regular expression that matches "METHOD path"
 	change func(r *http.Response, body []byte) []byte
 }
 
@@ -57,8 +57,8 @@ func flip(at int) func(*http.Response, []byte) []byte {
 	}
 }
 
-// mutations maps each gate to endpoints that do not conform to it; the gate must fail on
-// each of them.
+// mutations maps each gate of the conformance run to mutations that violate it; the gate
+// must fail for each of them.
 var mutations = map[string][]mutation{
 	"health":         {{"GET /readyz", status(503)}, {"GET /readyz", replace(`"ready":true`, `"ready":false`)}, {"GET /metrics", replace("# TYPE", "#")}},
 	"authentication": {{"GET /v1/models", status(200)}, {"POST /api/v1/packs", status(200)}, {"GET /helm/receipts", status(200)}, {"POST /mcp", status(200)}},
@@ -113,8 +113,7 @@ var mutations = map[string][]mutation{
 
 var serial int
 
-// TestConformCanFail: an endpoint that breaks one promise fails the gate of that
-// promise.
+// TestConformCanFail shows that each gate fails for an endpoint that violates it.
 func TestConformCanFail(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	var names []string

@@ -20,25 +20,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// crash is the state of one crash test: the mesh, and the responses that callers
+// crash is the state of one crash test: the mesh, and the responses that callers have
 // received.
 type crash struct {
 	t *testing.T
 	m *harness.Mesh
 
 	mu     sync.Mutex
-	acked  map[string]string // call id -> status that the caller received
+	acked  map[string]string // status that the caller received, by call id
 	sent   int
-	unsure int // calls whose caller received no outcome
+	unsure int // number of calls whose caller received no outcome
 }
 
-// TestCrash kills every service, NATS included, under load, at random moments and at
+// TestCrash kills every service, including NATS, under load, at random moments and at
 // each step between proposal and outcome. Afterwards no acknowledged call is missing,
 // every call has exactly one outcome, no effect lacks a decision, and the ledger
 // verifies.
 func TestCrash(t *testing.T) {
 	c := &crash{t: t, m: harness.Processes(t, harness.Options{Noop: true}), acked: map[string]string{}}
-	// A pack with a secret makes vault-broker part of the path.
+	// The secret of this pack makes vault-broker take part in its calls.
 	if r, err := c.m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"demo-api-key","value":"crash-test-secret"}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
@@ -68,7 +68,7 @@ func TestCrash(t *testing.T) {
 	c.check()
 }
 
-// caller makes calls of several kinds until ctx ends.
+// caller makes calls of several kinds until ctx is done.
 func (c *crash) caller(ctx context.Context, w int) {
 	session := fmt.Sprintf("s-crash-%d", w%16)
 	for n := 0; ctx.Err() == nil; n++ {
@@ -85,7 +85,7 @@ func (c *crash) caller(ctx context.Context, w int) {
 		}
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Second)
 		if c.one(try, path, session, body) == 503 {
-			time.Sleep(100 * time.Millisecond) // Retry-After says at least a second
+			time.Sleep(100 * time.Millisecond) // shorter than Retry-After, which is at least a second
 		}
 		cancel()
 	}
@@ -125,8 +125,10 @@ func (c *crash) one(ctx context.Context, path, session, body string) (status int
 	return r.Status
 }
 
-// steps stops a service by SIGSTOP at a step, drives one call up to there, kills the
-// service and lets another process continue.
+// steps kills a service at each step of a call: it makes the call, waits for the event
+// that precedes the step, kills the service and restarts it. If freeze is set, the
+// service is stopped by SIGSTOP before the call is made, so that it cannot execute the
+// step before it is killed.
 func (c *crash) steps() {
 	type step struct {
 		name, victim, path, body string
@@ -164,7 +166,8 @@ func (c *crash) steps() {
 	}
 }
 
-// ledger connects as the provisioning identity, which can read every stream.
+// ledger connects as the provisioning identity, which can read every stream. It returns
+// the event log and a function that closes the connection.
 func (c *crash) ledger() (eventlog.JetStream, func()) {
 	seed, err := os.ReadFile(filepath.Join(c.m.Dir, "keys/provision.nkey"))
 	if err != nil {
@@ -177,7 +180,7 @@ func (c *crash) ledger() (eventlog.JetStream, func()) {
 	return eventlog.JetStream{Conn: conn}, conn.NC.Close
 }
 
-// await waits until an event of the session is on the ledger.
+// await waits until the ledger has an event of the session with this name.
 func (c *crash) await(session, event string) {
 	l, done := c.ledger()
 	defer done()
@@ -194,8 +197,8 @@ func (c *crash) await(session, event string) {
 	c.t.Fatalf("no %s in session %s", event, session)
 }
 
-// settle waits until every proposed call has an outcome; policy expires the unstarted
-// ones.
+// settle waits until every proposed call has an outcome; policy expires the calls that
+// have not started.
 func (c *crash) settle() {
 	l, done := c.ledger()
 	defer done()
@@ -235,8 +238,8 @@ func (c *crash) count(l eventlog.Log) (proposed map[string]bool, recorded map[st
 	return proposed, recorded
 }
 
-// check compares what callers received with the ledger, and verifies the ledger from its
-// export.
+// check compares the responses that callers received with the ledger, and verifies an
+// export of the ledger.
 func (c *crash) check() {
 	l, done := c.ledger()
 	defer done()
@@ -297,7 +300,7 @@ func (c *crash) check() {
 		c.sent, len(c.acked), c.unsure, outcomes, missing, differ, twice.Load(), rep.TreeSize, rep.Receipts, rep.Open)
 	least := 1000
 	if c.m.Name == "cluster" {
-		least = 300 // eight callers, and half of the time no leader
+		least = 300 // there are only eight callers, and half of the time the stream has no leader
 	}
 	if len(c.acked) < least {
 		c.t.Errorf("only %d calls were acknowledged; the load was no load", len(c.acked))

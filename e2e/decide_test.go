@@ -13,7 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// intent is what the decision-only API hands out.
+// intent is the response of the decision-only API: an intent that the caller executes
+// itself.
 type intent struct {
 	CallID     string `json:"call_id"`
 	Session    string `json:"session_id"`
@@ -46,7 +47,7 @@ func handOut(t *testing.T, m *harness.Mesh, session string, within time.Duration
 	return x
 }
 
-// stateOf returns a call's status as its caller gets it.
+// stateOf returns the status of a call that the API shows to its caller.
 func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 	t.Helper()
 	r, err := m.Do(context.Background(), "GET", "/api/v1/calls/"+call, "", "")
@@ -58,10 +59,10 @@ func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 	return doc.Status
 }
 
-// TestCallersExecute: an intent that one gateway handed out is reported to another, also
-// when the first is dead or all services were restarted; without a report the call ends
-// unknown at its deadline, recorded by any gateway; a budget settles by the reported
-// usage; an approved call is taken up.
+// TestCallersExecute shows that an intent from one gateway can be reported to another,
+// even if the first one is dead or all services were restarted. Without a report, any
+// gateway records the call as unknown at its deadline. A budget is settled with the
+// reported usage, and the intent of an approved call can be fetched.
 func TestCallersExecute(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)
@@ -80,8 +81,8 @@ func TestCallersExecute(t *testing.T) {
 		t.Errorf("one key at two gateways: %+v %+v", a, b)
 	}
 
-	// A gateway dies between hand-out and report, and another between hand-out and
-	// deadline.
+	// One gateway is killed before the report of its intent, and another before the
+	// deadline of its intent.
 	kept, lost := handOut(t, second, "s-dies", time.Minute, nil), handOut(t, second, "s-dies", 3*time.Second, nil)
 	m.Kill("gateway-b")
 	if r := kept.report(t, m, ""); r.Status != 200 || strings.Contains(string(r.Body), `"late":true`) {
@@ -103,7 +104,7 @@ func TestCallersExecute(t *testing.T) {
 		t.Errorf("reported after a restart: %d %s", r.Status, r.Body)
 	}
 
-	// An escalated call is handed out after its approval, not before.
+	// The intent of an escalated call is available after the approval, not before.
 	cli(t, m, "roles", "grant", "ann", "approver")
 	cli(t, m, "principals", "register", "ann", "person")
 	cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"admin","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
@@ -142,9 +143,9 @@ func TestCallersExecute(t *testing.T) {
 	cli(t, m, "replay")
 }
 
-// TestDecideBehindHistory: after 10,000 calls in the same session and a restart, an
-// older intent is found, reported and reported again, new decisions are made, and
-// neither takes much longer than on an empty ledger.
+// TestDecideBehindHistory shows that after 10,000 calls in the same session and a
+// restart, an older intent is found, its outcome can be reported twice, new decisions
+// are made, and neither takes much longer than on an empty ledger.
 func TestDecideBehindHistory(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	const session = "s-long"

@@ -9,8 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestDeep: requests, answers, events, errors and arguments with nesting that overflows
-// a recursive parser's stack end in typed errors, and every process survives.
+// TestDeep shows that requests, responses, events, errors and arguments that are nested
+// deeply enough to overflow the stack of a recursive parser result in typed errors, and
+// that every process survives.
 func TestDeep(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	for name, start := range harness.Topologies {

@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// TestDev: what make dev runs restarts the service whose sources change and no other,
-// on the same ledger.
+// TestDev shows that the tool of `make dev` restarts only the service whose sources have
+// changed, on the same ledger.
 func TestDev(t *testing.T) {
 	root := harness.Root()
 	dir := t.TempDir()
@@ -25,7 +25,8 @@ func TestDev(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	// Links, so that what is built again replaces a link and no program of other tests.
+	// The programs are symbolic links, so that a rebuild replaces a link and not a
+	// program that other tests use.
 	bin := filepath.Join(dir, "bin")
 	if err := os.MkdirAll(filepath.Join(bin, "svc"), 0o755); err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func TestDev(t *testing.T) {
 			lines <- in.Text()
 		}
 	}()
-	starts := map[string]int{} // processes of each service
+	starts := map[string]int{} // number of starts of each service
 	await := func(text string) {
 		t.Helper()
 		limit := time.After(2 * time.Minute)
@@ -111,14 +112,14 @@ func TestDev(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	for range lines { // until every process has closed its output
+	for range lines { // drain: the channel is closed when every process has closed its output
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error("it does not end in order:", err)
 	}
 }
 
-// programs are the services' programs below bin.
+// programs returns the paths of the services' programs, relative to bin.
 func programs() (out []string) {
 	for _, s := range harness.Services {
 		out = append(out, "svc/"+s)

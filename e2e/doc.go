@@ -1,6 +1,6 @@
-// Package e2e tests a mesh from outside, through the built programs, on one process,
-// on one process per service and on compose. What a user can type is a script in
-// testdata/script, which runs on every topology; what needs Go is a test here.
-// Helpers that start meshes and providers belong in package harness, attacks in
-// package attack, benchmarks in package bench.
+// Package e2e tests a mesh from outside, with the built programs, in one process, in one
+// process per service and on compose. Tests that consist of commands are scripts in
+// testdata/script, which run on every topology; tests that need Go are in this package.
+// Helpers that start meshes and providers belong in package harness, attacks in package
+// attack, and benchmarks in package bench.
 package e2e

@@ -15,9 +15,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/packs/spell"
 )
 
-// TestEchoedKeys: a provider returns the API key of the request in every encoding, in
-// errors, answers, streams and headers. The second call uses the key that the llm-router
-// has cached. No encoding of it reaches the caller, the ledger or a log.
+// TestEchoedKeys uses a provider that returns the API key of the request in every
+// encoding, in errors, responses, streams and headers. For the second call the
+// llm-router has the key in its cache. No encoding of the key reaches the caller, the
+// ledger or a log.
 func TestEchoedKeys(t *testing.T) {
 	const key = "sk-echo/0123456789+ABCDEFGHIJ=z"
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

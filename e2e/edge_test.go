@@ -15,7 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// post sends a body unchanged, to the mesh or to a provider.
+// post sends a body byte for byte, to the mesh or to a provider. It returns the
+// response, whose body is closed at the end of the test, or nil if ctx was cancelled.
 func post(ctx context.Context, t *testing.T, url string, header map[string]string, body string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
@@ -37,6 +38,7 @@ func post(ctx context.Context, t *testing.T, url string, header map[string]strin
 	return resp
 }
 
+// all returns the body of a response, read to its end.
 func all(t *testing.T, r *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(r.Body)
@@ -46,15 +48,17 @@ func all(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
+// bearer returns the headers of a request with the administrator's token in a session.
 func bearer(m *harness.Mesh, session string) map[string]string {
 	return map[string]string{"Authorization": "Bearer " + m.Token, "X-Binnacle-Session": session}
 }
 
-// outcomes returns the recorded effects of a session, by requested model.
+// outcomes returns the data of the effect_recorded events of a session.
 func outcomes(t *testing.T, m *harness.Mesh, session string) []map[string]any {
 	return recorded(t, m, session, "effect_recorded")
 }
 
+// recorded returns the data of the events of a session that have this name.
 func recorded(t *testing.T, m *harness.Mesh, session, name string) []map[string]any {
 	t.Helper()
 	out, err := m.CLI("events", "list", "--session", session, "--type", name, "--json")
@@ -79,7 +83,7 @@ func recorded(t *testing.T, m *harness.Mesh, session, name string) []map[string]
 	return docs
 }
 
-// eventually fails the test unless ok returns true in time.
+// eventually fails the test unless ok returns true within d.
 func eventually(t *testing.T, what string, within time.Duration, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(within); !ok(); time.Sleep(2 * time.Millisecond) {
@@ -89,7 +93,7 @@ func eventually(t *testing.T, what string, within time.Duration, ok func() bool)
 	}
 }
 
-// TestFidelity sends the same requests direct and through the mesh, and compares what
+// TestFidelity sends the same requests directly and through the mesh, and compares what
 // the provider received and what the caller received, byte for byte.
 func TestFidelity(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
@@ -128,8 +132,8 @@ func TestFidelity(t *testing.T) {
 			t.Errorf("x-request-id %q", id)
 		}
 	}
-	// Usage that only the mesh requested is not returned to the caller, and is on the
-	// ledger.
+	// Usage that the mesh requested, and the caller did not, is recorded on the ledger
+	// and not returned to the caller.
 	body := `{"model":"%s","messages":[{"role":"user","content":"hi"}],"stream":true}`
 	want := all(t, post(t.Context(), t, p.URL+"/openai/v1/chat/completions", auth["openai"], fmt.Sprintf(body, "m-good")))
 	if got := all(t, post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, "s-usage"), fmt.Sprintf(body, "openai/m-good"))); got != want {
@@ -150,8 +154,8 @@ func TestFidelity(t *testing.T) {
 	}
 }
 
-// TestClientLeaves: when the client disconnects, the request to the provider is
-// cancelled at once, and what was received is billed.
+// TestClientLeaves shows that if the client disconnects, the request to the provider is
+// cancelled at once, and the tokens received until then are billed.
 func TestClientLeaves(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "v1", "models": []any{map[string]any{"model": "openai/m-pace", "input": 1000000, "output": 2000000}}}})
 	for name, start := range harness.Topologies {
@@ -159,7 +163,7 @@ func TestClientLeaves(t *testing.T) {
 			m := start(t, harness.Options{LLM: doc})
 			for i, c := range []struct {
 				name, body string
-				after      string // disconnect after reading this
+				after      string // the client disconnects after it has received this text
 			}{
 				{"mid-stream", `{"model":"openai/m-pace","stream":true,"messages":[{"role":"user","content":"x"}]}`, `"word `},
 				{"before the first byte of a stream", `{"model":"openai/m-hang","stream":true,"messages":[{"role":"user","content":"x"}]}`, ""},
@@ -221,7 +225,8 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// TestRouting drives fallbacks, virtual models, retries, keys and breakers.
+// TestRouting checks fallbacks, virtual models, retries, the choice of keys, and circuit
+// breakers.
 func TestRouting(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{
 		"breaker": map[string]any{"failures": 3, "open_ms": 1500},
@@ -255,7 +260,8 @@ func TestRouting(t *testing.T) {
 	if r, body := ask("cheap", "s-cost", false); served(r) != "vllm/cheap-good" {
 		t.Errorf("cost: %s %s", served(r), body)
 	}
-	// 25 in of which 5 cached, 12 out: 20*0.1 + 5*0.05 + 12*0.2 = 4.65 micro-dollars.
+	// 25 input tokens, of which 5 cached, and 12 output tokens: 20*0.1 + 5*0.05 + 12*0.2
+	// = 4.65 micro-dollars, recorded as 5.
 	if a := recorded(t, m, "s-cost", "attempt_finished")[0]; a["usd_micros"] != 5.0 || a["price_version"] != "2026-11" || a["requested"] != "cheap" {
 		t.Errorf("price: %v", a)
 	}
@@ -297,7 +303,7 @@ func TestRouting(t *testing.T) {
 		if got := strings.Join(path, ","); got != want {
 			t.Errorf("attempts:\n got %s\nwant %s", got, want)
 		}
-		time.Sleep(1600 * time.Millisecond) // until the breakers close again
+		time.Sleep(1600 * time.Millisecond) // longer than the circuit breakers stay open
 	}
 	if r, body := ask("openai/f-limited", "s-trig", false); r.StatusCode != 429 || r.Header.Get("Retry-After") != "3" || r.Header.Get("X-Ratelimit-Remaining-Requests") != "0" {
 		t.Errorf("a trigger that does not match: %d %v %s", r.StatusCode, r.Header, body)
@@ -305,24 +311,25 @@ func TestRouting(t *testing.T) {
 	if r, _ := ask("vllm/f-limited", "s-trig2", false); served(r) != "anthropic/g-good" {
 		t.Errorf("rate_limit trigger: %s", served(r))
 	}
-	// Lifecycle frames are held back: a stream that fails before its first content falls
-	// back to the next provider.
+	// The router buffers the lifecycle frames of a stream, so that it can fall back to
+	// the next provider if the stream fails before its first content.
 	if r, body := ask("ollama/f-early", "s-early", true); served(r) != "bedrock/g-good" || sseText(t, []byte(body)) != "You said: which way" || !strings.HasSuffix(body, "[DONE]\n\n") {
 		t.Errorf("before content: %s %s", served(r), body)
 	}
-	// After the first content, the caller gets what arrived and an explicit error.
+	// After the first content has been sent, the caller receives what arrived and an
+	// explicit error.
 	if _, body := ask("ollama/f-cut", "s-cut", true); !strings.Contains(body, "You ") || !strings.Contains(body, `"error"`) || strings.Contains(body, "[DONE]") || len(p.Requests("bedrock/never-good")) > 0 {
 		t.Errorf("after content: %s", body)
 	}
 	if o := outcomes(t, m, "s-cut")[0]; o["effect"].(map[string]any)["error_code"] != "upstream_cut" || !strings.Contains(fmt.Sprint(o["output"]), "You said") {
 		t.Errorf("a cut stream's record: %v", o)
 	}
-	// One failure is retried.
+	// A request that fails once is retried.
 	if r, _ := ask("vllm/x-flaky", "s-flaky", false); r.StatusCode != 200 {
 		t.Errorf("retry: %d", r.StatusCode)
 	}
-	// Two keys are used in turn; a refused key is suspended, and its new value is used
-	// without a restart.
+	// The two keys are used alternately. A key that the provider refuses is suspended,
+	// and its new value is used without a restart.
 	keys := map[string]int{}
 	for range 10 {
 		ask("twokeys/k-good", "s-keys", false)
@@ -342,7 +349,7 @@ func TestRouting(t *testing.T) {
 			t.Errorf("rotated key, call %d: %d %s", i, r.StatusCode, body)
 		}
 	}
-	// While a breaker is open, calls fail immediately; it closes by itself.
+	// While a circuit breaker is open, calls fail immediately; it closes after its time.
 	for range 3 {
 		ask("azure/z-broken", "s-break", false)
 	}
@@ -365,8 +372,9 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestHedge: when a provider stays silent, the next one is tried in parallel; only the
-// first answer is returned, and the slower request is cancelled and recorded.
+// TestHedge shows that if a provider does not respond in time, the request is also sent
+// to the next one; only the first response is returned, and the slower request is
+// cancelled and recorded.
 func TestHedge(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"hedge_ms": 100, "fallbacks": []any{
 		map[string]any{"primary": "openai/h-hang", "fallbacks": []string{"anthropic/h-good"}}, map[string]any{"primary": "openai/h-slow", "fallbacks": []string{"anthropic/h-hang"}}}})
@@ -395,9 +403,9 @@ func TestHedge(t *testing.T) {
 	}
 }
 
-// TestColdKeys: secrets that one call fetches concurrently reach their own requesters: a
-// list of the models of two keyed providers is complete and quick, and a hedge whose
-// keys are not yet cached succeeds.
+// TestColdKeys shows that secrets that are fetched concurrently for one call are not
+// mixed up: a list of the models of two providers with keys is complete and quick, and a
+// hedged request whose keys are not cached yet succeeds.
 func TestColdKeys(t *testing.T) {
 	_, doc := harness.NewProviders(t, map[string]any{"hedge_ms": 60, "fallbacks": []any{map[string]any{"primary": "openai/h-slow", "fallbacks": []string{"anthropic/h-good"}}}})
 	for name, start := range harness.Topologies {

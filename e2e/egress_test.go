@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// tally is a listener that counts the bytes its connections receive.
+// tally is a listener that counts the bytes that its connections receive.
 type tally struct {
 	net.Listener
 	n atomic.Int64
@@ -40,9 +40,10 @@ func (c *tallied) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// newTally starts a provider that counts the bytes it receives. Its model good succeeds;
-// flaky fails every other time; slow responds after 300 ms. The llm document has
-// retries, hedges and a fallback.
+// newTally starts a provider that counts the bytes it receives, and returns it with the
+// path of an llm document for it. Its model good succeeds; flaky fails on every other
+// request; slow responds after 300 ms. The document configures retries, hedges and a
+// fallback.
 func newTally(t testing.TB) (*tally, string) {
 	var flaky atomic.Int64
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -79,9 +80,9 @@ func newTally(t testing.TB) (*tally, string) {
 	return l, path
 }
 
-// TestEgressBudget: a budget of egress is used up by the bytes that LLM calls send,
-// counted exactly, with retries and hedges, by two llm-routers; and it stays used up
-// over restarts.
+// TestEgressBudget shows that an egress budget is used up by the bytes that LLM calls
+// send, counted exactly, with retries and hedges, over two llm-routers, and that it
+// stays used up after restarts.
 func TestEgressBudget(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

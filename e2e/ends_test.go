@@ -13,9 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestStreamsEnd: a streamed answer ends within about a second of its caller's
-// authority, at either of two gateways, with an error event; the ledger has what was
-// sent, with its usage.
+// TestStreamsEnd shows that when the caller's authority ends, a streamed response ends
+// with an error event within about a second, at either of two gateways, and that the
+// ledger has the text sent until then and its usage.
 func TestStreamsEnd(t *testing.T) {
 	_, doc := harness.NewProviders(t, nil)
 	m := harness.Processes(t, harness.Options{LLM: doc})
@@ -80,8 +80,8 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
-// TestFrozenDecide: while the mesh is frozen no gateway hands out an intent, whether it
-// was decided or handed out before, also after a restart.
+// TestFrozenDecide shows that while the mesh is frozen no gateway hands out an intent,
+// even one that was decided or handed out before, and even after a restart.
 func TestFrozenDecide(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.As(m.Token)

@@ -58,9 +58,9 @@ func survives(t *testing.T, what string, cmd *exec.Cmd) {
 	}
 }
 
-// TestHostileEntrances: every reader of outside documents survives or exits with an
-// error: the command line's programs, both verifiers, the proxy, and every service that
-// receives messages over NATS.
+// TestHostileEntrances shows that every program that reads documents from outside
+// survives hostile ones or exits with an error: the command line, both verifiers, the
+// proxy, and every service that receives messages over NATS.
 func TestHostileEntrances(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	binnacle, dir := harness.Bin(t, "binnacle"), t.TempDir()
@@ -123,8 +123,8 @@ func TestHostileEntrances(t *testing.T) {
 	}
 }
 
-// hostileProxy sends hostile requests to the proxy, and returns hostile answers through
-// it.
+// hostileProxy sends hostile requests to the proxy, and has the proxy's upstream return
+// hostile responses.
 func hostileProxy(t *testing.T, m *harness.Mesh, run func(string, ...string) *exec.Cmd) {
 	docs := hostileJSON(8 << 20)
 	var answer string
@@ -175,8 +175,8 @@ func hostileProxy(t *testing.T, m *harness.Mesh, run func(string, ...string) *ex
 	}
 }
 
-// hostileFrames publishes hostile frames and events to every service, under each
-// service's stolen identity.
+// hostileFrames publishes hostile frames and events to every service, with the stolen
+// identity of each service.
 func hostileFrames(t *testing.T, m *harness.Mesh) {
 	docs := hostileJSON(900 << 10)
 	instances := map[string]string{"audit": "audit-1", "gateway": "gw1", "judge": "judge-1", "llm-router": "llm-router-1", "policy": "policy-1", "session-runner": "session-runner-1", "vault-broker": "vault-broker-1"}

@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
-// TestExpiry: an allowed call that no executor starts in time ends as expired, with a
-// receipt, and an executor that comes up later does not start it.
+// TestExpiry shows that an allowed call that no executor starts in time ends as expired,
+// with a receipt, and that an executor that starts later does not execute it.
 func TestExpiry(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.Kill("session-runner")
@@ -43,7 +43,7 @@ func TestExpiry(t *testing.T) {
 	if out, err := m.CLI("verify", pack); err != nil {
 		t.Fatal(out, err)
 	}
-	// A proposal past its deadline is denied.
+	// A proposal after its deadline is denied.
 	m.Kill("policy")
 	done := make(chan *harness.Response, 1)
 	go func() {
@@ -61,9 +61,9 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestTierDemanded: policy requires tier container, and the host has none: the call
-// fails with an error that says what to configure; with containerd it runs in a
-// container.
+// TestTierDemanded shows that if policy requires tier container and the host has no
+// containerd, the call fails with an error that says what to configure, and that with
+// containerd it runs in a container.
 func TestTierDemanded(t *testing.T) {
 	rego := filepath.Join(t.TempDir(), "strict.rego")
 	if err := os.WriteFile(rego, []byte(`package binnacle.p1
@@ -92,8 +92,8 @@ answer := {"verdict": "ALLOW", "reason_code": "RULE_CONTAINERS_ONLY", "sandbox":
 	}
 }
 
-// TestErased: erased content is reported as erased, and everything else still verifies
-// and replays.
+// TestErased shows that erased content is reported as erased, and that everything else
+// still verifies and replays.
 func TestErased(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-erase", `{"big":"`+strings.Repeat("x", 40000)+`"}`); err != nil || r.Status != 200 {
@@ -132,7 +132,8 @@ func TestErased(t *testing.T) {
 	check(`"erased":3`, `"not_redecidable":1`)
 }
 
-// TestTruncated: a ledger without its last events is detected, and every call is denied.
+// TestTruncated shows that a ledger that lost its last events is detected, and that
+// every call is then denied.
 func TestTruncated(t *testing.T) {
 	dir := t.TempDir()
 	m := harness.One(t, harness.Options{Noop: true, Dir: dir})
@@ -156,7 +157,7 @@ func TestTruncated(t *testing.T) {
 			t.Fatalf("%d %s", r.Status, r.Body)
 		}
 	}
-	time.Sleep(1500 * time.Millisecond) // a checkpoint is signed
+	time.Sleep(1500 * time.Millisecond) // until a checkpoint over these events is signed
 	m.StopAll()
 	if err := os.RemoveAll(filepath.Join(dir, "nats")); err != nil {
 		t.Fatal(err)
@@ -178,7 +179,8 @@ func TestTruncated(t *testing.T) {
 	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "ledger_truncated") {
 		t.Fatalf("%v %+v %s", err, r, r.Body)
 	}
-	// With a document signed by the root key the mesh continues, as a new log epoch.
+	// After the root key has signed a document that accepts the loss, the mesh continues
+	// with a new log epoch.
 	m.StopAll()
 	if out, err := m.CLI("recover"); err == nil {
 		t.Fatalf("recovered without a reason: %s", out)
@@ -194,7 +196,7 @@ func TestTruncated(t *testing.T) {
 	if r, err := m.Do(t.Context(), "GET", "/log/checkpoint", "", ""); err != nil || !strings.Contains(string(r.Body), "/epoch-2\n") || !strings.Contains(string(r.Body), "epoch 2\n") {
 		t.Fatalf("%v %s", err, r.Body)
 	}
-	// The document is valid for that loss only.
+	// The document is valid for this loss only.
 	m.StopAll()
 	m = harness.One(t, harness.Options{Noop: true, Dir: dir})
 	if r := call(m); r.Status != 200 {

@@ -22,7 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// cli runs a command that must succeed.
+// cli runs a binnacle command that must succeed, and returns its output.
 func cli(t *testing.T, m *harness.Mesh, args ...string) string {
 	t.Helper()
 	out, err := m.CLI(args...)
@@ -41,7 +41,7 @@ func write(t *testing.T, name, text string) string {
 	return p
 }
 
-// ledger reads every event.
+// ledger returns all events of the ledger in order.
 func ledger(t *testing.T, m *harness.Mesh) []*contract.Event {
 	t.Helper()
 	r, err := m.Do(t.Context(), "GET", "/api/v1/ledger", "", "")
@@ -59,7 +59,8 @@ func ledger(t *testing.T, m *harness.Mesh) []*contract.Event {
 	return out
 }
 
-// proves ends a test: the ledger verifies and replays to what is live.
+// proves checks, at the end of a test, that the ledger verifies and that replay results
+// in the live state.
 func proves(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "ledger.jsonl")
@@ -70,8 +71,9 @@ func proves(t *testing.T, m *harness.Mesh) {
 	cli(t, m, "replay")
 }
 
-// TestBudget: 64 clients never exceed a limit, over three policy instances that are
-// killed meanwhile, and nothing stays reserved. The reference overspends by 77 % here.
+// TestBudget shows that 64 clients never exceed a limit, with three policy instances
+// that are killed meanwhile, and that no reservation remains open. The reference project
+// overspends by 77 % in the same test.
 func TestBudget(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")
@@ -150,8 +152,8 @@ func TestBudget(t *testing.T) {
 	proves(t, m)
 }
 
-// TestFreeze: one event stops every call, also allowed calls that have not started;
-// every executor acknowledges it and starts nothing afterwards.
+// TestFreeze shows that a freeze stops every call, even allowed calls that have not
+// started, and that every executor acknowledges it and starts nothing afterwards.
 func TestFreeze(t *testing.T) {
 	for name, topology := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -220,9 +222,9 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestDrift: a pack whose program or description changed since its approval is denied
-// and not listed until the new one is approved. Output that breaks its schema does not
-// reach the caller.
+// TestDrift shows that a pack whose program or description has changed since its
+// approval is denied and not listed until the new one is approved, and that output that
+// violates its schema does not reach the caller.
 func TestDrift(t *testing.T) {
 	packs := t.TempDir()
 	install := func(from, description, output string) {
@@ -278,8 +280,9 @@ func TestDrift(t *testing.T) {
 	proves(t, m)
 }
 
-// TestLabels: data from the web labels its session and every session that its calls are
-// nested in; the caller cannot remove a label, and arguments do not affect labels.
+// TestLabels shows that data from the web labels its session and every session in which
+// its calls are nested, that a caller cannot remove a label, and that arguments do not
+// affect labels.
 func TestLabels(t *testing.T) {
 	packs := t.TempDir()
 	for _, p := range []struct{ name, extra string }{{"fetch", "labels: [web]\nclass: E0\n"}, {"shout", "class: E4\n"}, {"send", "class: E1\negress_hosts: [mail.example]\n"},
@@ -363,7 +366,8 @@ func TestLabels(t *testing.T) {
 	if !found {
 		t.Error("the file left no label")
 	}
-	// Under concurrency the label is recorded before the output that causes it.
+	// With concurrent calls, the label is recorded before the output that requires it is
+	// returned.
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
@@ -374,7 +378,8 @@ func TestLabels(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// A policy instance that has not folded the labels yet reads them before it allows.
+	// A policy instance that has not applied the events with the labels reads them from
+	// the ledger before it allows a call.
 	m.Kill("binnacle")
 	m.Restart("binnacle")
 	m.WaitReady()
@@ -384,8 +389,8 @@ func TestLabels(t *testing.T) {
 	proves(t, m)
 }
 
-// TestRotation: service, root and approver keys are replaced under load without a failed
-// call, and earlier signatures still verify.
+// TestRotation shows that keys of services, of the root and of approvers can be replaced
+// under load without a failed call, and that earlier signatures still verify.
 func TestRotation(t *testing.T) {
 	for name, topology := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -409,7 +414,7 @@ func TestRotation(t *testing.T) {
 					}
 				})
 			}
-			// kids lists a service's keys that have signed something.
+			// waitKey waits until the key with this id is listed as published.
 			waitKey := func(kid string) {
 				t.Helper()
 				for range 60 {
@@ -436,7 +441,7 @@ func TestRotation(t *testing.T) {
 			for _, kid := range fresh {
 				waitKey(kid)
 			}
-			time.Sleep(3 * time.Second) // until every service signs with its new key
+			time.Sleep(3 * time.Second) // enough for every service to sign with its new key
 			for o, kid := range old {
 				if s, _, _ := strings.Cut(o, " "); fresh[s] != "" {
 					cli(t, m, "trust", "revoke", kid)
@@ -475,7 +480,7 @@ func TestRotation(t *testing.T) {
 					t.Errorf("the new key of %s signed nothing", s)
 				}
 			}
-			// An approver's key: valid, then revoked.
+			// An approver's key is valid, and invalid after its revocation.
 			kid := strings.TrimSpace(cli(t, m, "trust", "add", "approval", "bob"))
 			waitKey(kid)
 			cli(t, m, "trust", "revoke", kid)
@@ -505,8 +510,8 @@ func lineOf(text, word string) string {
 	return ""
 }
 
-// TestWebhook: the webhook is notified of each call that waits for approval, with a
-// signature, and repeatedly until it responds 2xx.
+// TestWebhook shows that the webhook is called for each call that waits for approval,
+// with a signature, and again until its response is 2xx.
 func TestWebhook(t *testing.T) {
 	type hit struct {
 		sig  string
@@ -553,8 +558,8 @@ func TestWebhook(t *testing.T) {
 	}
 }
 
-// TestBundleSources: a bundle is fetched from an HTTP bundle server and from the object
-// store; a server that the ceilings do not list is not contacted.
+// TestBundleSources shows that a bundle is fetched from an HTTP bundle server or from
+// the object store, and that a server that the ceilings do not list is not contacted.
 func TestBundleSources(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	dir := t.TempDir()
@@ -586,7 +591,7 @@ func TestBundleSources(t *testing.T) {
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-b", "{}"); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
-	// The object store has the bundle under the commitment of its activation.
+	// The object store holds the bundle under the commitment that its activation names.
 	var commitment string
 	var size int64
 	for _, e := range ledger(t, m) {
@@ -602,9 +607,9 @@ func TestBundleSources(t *testing.T) {
 	proves(t, m)
 }
 
-// TestHotReload: policies change under load, two at once, over three policy instances:
-// every call has one decision, which names the policies in force; an activation that
-// contradicts the stack is refused, whichever of the two comes second.
+// TestHotReload changes policies under load, two at a time, on three policy instances.
+// Every call has one decision, which names the policies in force, and of two activations
+// that contradict each other the second one is refused.
 func TestHotReload(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")
@@ -690,8 +695,8 @@ func TestHotReload(t *testing.T) {
 	proves(t, m)
 }
 
-// TestTwoAtOnce: of two contradictory concurrent activations one is in force and the
-// other is refused.
+// TestTwoAtOnce shows that of two contradictory concurrent activations one comes into
+// force and the other is refused.
 func TestTwoAtOnce(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")

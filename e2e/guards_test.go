@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestGuards: findings in prompts and answers are flagged, removed or end the call, also
-// when they are split over chunks; and tools that policy denies are not offered to the
-// model.
+// TestGuards shows that findings in prompts and responses are recorded, removed or end
+// the call, even if they are split over several chunks, and that tools that policy
+// denies are removed from the request to the model.
 func TestGuards(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"guards": map[string]any{"prompt": map[string]string{"secret": "redact", "email": "flag", "us_ssn": "block"}, "output": map[string]string{"phone": "redact", "iban": "block"}}})
 	rego := filepath.Join(t.TempDir(), "p.rego")
@@ -91,8 +91,8 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 			if body := all(t, r); r.StatusCode != 403 || !strings.Contains(body, "DENY_FILES") || !strings.Contains(body, `"permission_error"`) {
 				t.Errorf("files: %d %s", r.StatusCode, body)
 			}
-			// The caller's own words are not a finding of the answer, also where the
-			// answer repeats them.
+			// The members of a response that repeat the request, such as instructions,
+			// do not count as findings in the response.
 			for _, model := range []string{"anthropic/g-good", "openai/g-good"} {
 				for _, stream := range []bool{false, true} {
 					r := post(t.Context(), t, "http://"+m.Addr+"/v1/responses", bearer(m, "s-echo"), fmt.Sprintf(`{"model":%q,"stream":%v,"instructions":"pay DE89 3704 0044 0532 0130 00","input":"call +49 30 901820 55 now"}`, model, stream))
@@ -101,7 +101,7 @@ answer := {"verdict": "DENY", "reason_code": "DENY_DANGEROUS_OFFER"} if {
 					}
 				}
 			}
-			// An overlay that denies a kind removes the tool of its name from the
+			// If an overlay denies a kind, the tool with that name is removed from the
 			// request.
 			overlay := filepath.Join(t.TempDir(), "o.json")
 			if err := os.WriteFile(overlay, []byte(`{"id":"no-upper","scope":"session","subject":"s-overlay","rules":[{"kinds":["client.upper"],"verdict":"DENY","reason_code":"DENY_X"}]}`), 0o644); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestHostileRequests sends 10,000 random requests: each gets a typed error or an
-// outcome, no process crashes, and the ledger verifies.
+// TestHostileRequests sends 10,000 random requests. Each must result in a typed error or
+// an outcome, no process may crash, and the ledger must verify.
 func TestHostileRequests(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	kinds := []string{"tool.noop", "tool.nоop", "tool.noop\u200b", "TOOL.NOOP", "tool.*", "tool.", ".", "policy.freeze ", "policy.vote", "policy.activate", "llm.chat", "vault.put", "judge.score",
@@ -75,9 +75,9 @@ func TestHostileRequests(t *testing.T) {
 	proves(t, m)
 }
 
-// TestForgedIntents connects to NATS with stolen identities: a gateway that proposes for
-// another tenant, and a policy service that publishes intents again, in another tenant,
-// or with another decision's signature. Only decided calls run, once each.
+// TestForgedIntents connects to NATS with stolen identities: as a gateway that proposes
+// for another tenant, and as a policy service that publishes intents again, in another
+// tenant, or with the signature of another decision. Only decided calls run, once each.
 func TestForgedIntents(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	dial := func(service string) *bus.Conn {
@@ -121,17 +121,17 @@ func TestForgedIntents(t *testing.T) {
 	}
 	policy, gateway := dial("policy"), dial("gateway")
 
-	// The same intent again, without a message id.
+	// Publish the same intent again, without a message id.
 	put(policy, allowed[0])
-	// The intent in another tenant, and in another session.
+	// Publish the intent in another tenant, and in another session.
 	other := *allowed[0]
 	other.ID, other.Tenant = "d-tenant", "other"
 	put(policy, &other)
 	other = *allowed[0]
 	other.ID, other.Session, other.Key = "d-session", "s-else", "s-else"
 	put(policy, &other)
-	// A decision with another's signature, and an intent of a call that was never
-	// proposed.
+	// Publish a decision with the signature of another one, and an intent for a call
+	// that was never proposed.
 	var a, b contract.Allowed
 	if err := contract.Decode(allowed[0].Data, &a); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestForgedIntents(t *testing.T) {
 	other = *allowed[0]
 	other.ID, other.CallID, other.Data = "d-c-FORGED", "c-FORGED", contract.Bytes(&a)
 	put(policy, &other)
-	// A proposal for a tenant that the mesh does not serve.
+	// Publish a proposal for a tenant that is not the mesh's.
 	foreign := *proposal
 	var c contract.Call
 	if err := contract.Decode(proposal.Data, &c); err != nil {
@@ -156,7 +156,7 @@ func TestForgedIntents(t *testing.T) {
 	foreign.Data = contract.Bytes(&c)
 	put(gateway, &foreign)
 
-	time.Sleep(4 * time.Second) // eight deliveries of an event that does not verify
+	time.Sleep(4 * time.Second) // enough for the eight deliveries of an event that does not verify
 	starts := map[string]int{}
 	denied := false
 	for _, e := range ledger(t, m) {
@@ -180,7 +180,7 @@ func TestForgedIntents(t *testing.T) {
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-forge", `{"n":9}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
 	}
-	// Verification of the ledger fails and names the place.
+	// Verification of the ledger fails, and the error names the event.
 	out := filepath.Join(t.TempDir(), "ledger.jsonl")
 	cli(t, m, "export", "--ledger", "--out", out)
 	if s, err := m.CLI("verify", out); err == nil || !strings.Contains(err.Error(), "d-") {
@@ -188,8 +188,9 @@ func TestForgedIntents(t *testing.T) {
 	}
 }
 
-// TestIdempotency: a retry under the same key is the same call, also concurrently; other
-// arguments under the key are refused. The reference runs the call again.
+// TestIdempotency shows that a retry with the same idempotency key does not run the call
+// again, even if both are concurrent, and that other arguments with the same key are
+// refused. The reference project runs the call again.
 func TestIdempotency(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	do := func(key, body string) *harness.Response {
@@ -223,7 +224,7 @@ func TestIdempotency(t *testing.T) {
 	if r := do("twice", `{"n":1}`); r.Status != 200 || r.Header.Get("X-Binnacle-Call-Id") == "" {
 		t.Errorf("%d %s", r.Status, r.Body)
 	}
-	// A denied call never started, so its retry is decided anew.
+	// A denied call has not started, so a retry of it is decided again.
 	o := write(t, "o.json", `{"id":"idem","scope":"session","subject":"s-idem","rules":[{"kinds":["tool.*"],"verdict":"DENY","reason_code":"DENY_NOW"}]}`)
 	cli(t, m, "policy", "activate", o)
 	if r := do("later", `{"n":1}`); r.Status != 403 {

@@ -18,20 +18,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// A how-to is run as it is written. In the fences of its page
+// howto describes how the test runs one page. The fences of a page are executed in order:
 //
-//	```console        every "$ " line is run, with its "> " lines behind it, in
-//	                  one shell for the page; what is printed must be what
-//	                  follows, if anything does, where "…" is anything; it must
-//	                  end with code 0 unless an error of binnacle follows
-//	```yaml file=F    is written to F, in its place on the page
+//	```console        every "$ " line is run, with the "> " lines that continue it, in
+//	                  one shell for the page; if text follows, the output must equal
+//	                  it, where "…" matches any text; the exit code must be 0 unless
+//	                  the text is an error of binnacle
+//	```yaml file=F    is written to F
 //
-// Any other fence is preceded by a comment that says why it is not run, and is
-// counted in notRun. A page has no indented block of code.
+// Any other fence is not run. It must be preceded by a comment that states the reason,
+// and is counted in notRun. A page must not have indented code blocks.
 type howto struct {
 	notRun int
-	// setup starts what the page assumes, and returns the shell's environment and
-	// replacements for what differs on this machine.
+	// setup starts what the page requires. It returns the environment of the shell, and
+	// pairs of strings to replace in the page because they differ on this machine.
 	setup func(t *testing.T, work string) (env []string, replace []string)
 }
 
@@ -49,7 +49,7 @@ var howtos = map[string]howto{
 	"witness.md":    {notRun: 0, setup: withMesh(harness.Options{})},
 }
 
-// TestHowTos runs every page of docs/how-to, each beside a mesh of its own.
+// TestHowTos runs every page of docs/how-to, each with a mesh of its own.
 func TestHowTos(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join(harness.Root(), "docs/how-to/*.md"))
 	if err != nil || len(pages) < len(howtos) {
@@ -66,7 +66,7 @@ func TestHowTos(t *testing.T) {
 	}
 }
 
-// step is one command of a page, or one file.
+// step is a command of a page with its expected output, or a file that the page writes.
 type step struct {
 	line          int
 	command, want string
@@ -170,7 +170,8 @@ func runPage(t *testing.T, path string, h howto) {
 	}
 }
 
-// matches compares output with the page's, in which "…" matches any text.
+// matches reports whether the output equals the one on the page, in which "…" matches
+// any text.
 func matches(want, got string) bool {
 	var pattern strings.Builder
 	for i, part := range strings.Split(want, "…") {
@@ -209,7 +210,7 @@ func startShell(t *testing.T, dir string, env []string) *shell {
 		t.Fatal(err)
 	}
 	w.Close()
-	t.Cleanup(func() { // background processes of the page end with its process group
+	t.Cleanup(func() { // ends the process group, which includes background processes of the page
 		in.Close()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
 		time.Sleep(500 * time.Millisecond)
@@ -264,7 +265,7 @@ func (s *shell) run(t *testing.T, command string) (out string, code int) {
 	return "", -1
 }
 
-// withMesh is the setup of pages that use a running mesh.
+// withMesh returns the setup for pages that use a running mesh.
 func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 	return func(t *testing.T, work string) ([]string, []string) {
 		m := harness.One(t, o)
@@ -275,7 +276,7 @@ func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 	}
 }
 
-// alone is the setup of pages that start a mesh: every port that a page names is
+// alone is the setup for pages that start a mesh themselves: every port on the page is
 // replaced by a free one.
 func alone(t *testing.T, _ string) ([]string, []string) {
 	var replace []string
@@ -285,15 +286,15 @@ func alone(t *testing.T, _ string) ([]string, []string) {
 	return []string{"BINNACLE_ADDR=" + replace[1]}, replace
 }
 
-// withProvider is the setup of pages that use a model server at 127.0.0.1:8000 with its
-// key in KEY.
+// withProvider is the setup for pages that use a model server at 127.0.0.1:8000, whose
+// key is in the variable KEY.
 func withProvider(t *testing.T, work string) ([]string, []string) {
 	l, _ := harness.NewLLM(t)
 	env, replace := alone(t, work)
 	return append(env, "KEY="+l.Key), append([]string{"http://127.0.0.1:8000", l.URL, "llama3", "good"}, replace...)
 }
 
-// onCompose is the setup of the page about docker compose.
+// onCompose is the setup for the page about docker compose.
 func onCompose(t *testing.T, work string) ([]string, []string) {
 	env, project := harness.ComposeShell(t)
 	_, replace := alone(t, work)

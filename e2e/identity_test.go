@@ -15,9 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestRevocationEverywhere: a revocation takes effect within a second on every gateway,
-// and before the first request that a restarted gateway serves, also after a long
-// history.
+// TestRevocationEverywhere shows that a revocation takes effect within a second on every
+// gateway, and on a restarted gateway before the first request that it serves, even
+// after a long history.
 func TestRevocationEverywhere(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.StartGateway("gateway-b")
@@ -56,7 +56,7 @@ func TestRevocationEverywhere(t *testing.T) {
 		}
 		last = tok
 	}
-	// 3,200 calls between the revocation and the restart.
+	// Make 3,200 calls between the revocation and the restart.
 	var wg sync.WaitGroup
 	for w := range 16 {
 		wg.Go(func() {
@@ -71,7 +71,7 @@ func TestRevocationEverywhere(t *testing.T) {
 	seen := 0
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		switch s := status(m.Addr, last); s {
-		case 0, 503: // not listening, or not ready
+		case 0, 503: // the gateway is not listening, or not ready
 		case 401:
 			seen++
 		default:
@@ -87,8 +87,9 @@ func TestRevocationEverywhere(t *testing.T) {
 	proves(t, m)
 }
 
-// TestFirstCallsAtTwoGateways: the same name at the same moment at two gateways is
-// one session of one caller, and two of two callers.
+// TestFirstCallsAtTwoGateways shows that if two gateways receive the first calls of a
+// session name at the same time, the result is one session if the caller is the same,
+// and two if the callers differ.
 func TestFirstCallsAtTwoGateways(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := m.StartGateway("gateway-b")
@@ -127,8 +128,9 @@ func TestFirstCallsAtTwoGateways(t *testing.T) {
 	proves(t, m)
 }
 
-// TestFirstPerson: the administrator is registered as a person once, by any number of
-// policy instances, and not again after an administrator changed that.
+// TestFirstPerson shows that any number of policy instances registers the administrator
+// as a person only once, and not again after an administrator has changed the
+// registration.
 func TestFirstPerson(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.StartService("policy-b", "policy")
@@ -145,7 +147,7 @@ func TestFirstPerson(t *testing.T) {
 	if n := count(); n != 1 {
 		t.Errorf("the administrator is registered %d times", n)
 	}
-	cli(t, m, "principals", "register", "admin", "agent") // the only person, who may still register others
+	cli(t, m, "principals", "register", "admin", "agent") // no other person is registered, so no approval is needed
 	m.Kill("policy")
 	m.Restart("policy")
 	m.WaitReady()
@@ -155,9 +157,9 @@ func TestFirstPerson(t *testing.T) {
 	proves(t, m)
 }
 
-// TestUpgradedAuthority: on the ledger of every release the administrator becomes a
-// person, so that the next can be registered and vote; and sessions keep their ids
-// and owners.
+// TestUpgradedAuthority shows that on the ledger of every earlier release the
+// administrator becomes a person, so that a second person can be registered and vote,
+// and that sessions keep their ids and owners.
 func TestUpgradedAuthority(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(harness.Root(), "e2e/testdata/releases/*.backup"))
 	if err != nil || len(files) < 3 {
@@ -173,8 +175,8 @@ func TestUpgradedAuthority(t *testing.T) {
 			if out := cli(t, m, "principals", "list"); strings.Count(out, "admin ") != 1 || !strings.Contains(out, "person") {
 				t.Error(out)
 			}
-			// The owner of a released session continues it by its id; for another caller
-			// that id is a session name.
+			// The owner of a session of an earlier release continues it by its id; if
+			// another caller uses this id, it is the name of a new session.
 			owner := ""
 			for _, e := range ledger(t, m) {
 				if owner == "" && e.Session == "s-release" {
@@ -202,8 +204,8 @@ func TestUpgradedAuthority(t *testing.T) {
 					t.Error("a stranger is in the chain of a released session")
 				}
 			}
-			// The administrator is not locked out: a second person is registered, and
-			// approves the third.
+			// The administrator is not locked out: a second person can be registered,
+			// who approves the registration of a third.
 			cli(t, m, "principals", "register", "bob", "person")
 			cli(t, m, "roles", "grant", "bob", "approver")
 			doc := `{"kind":"policy.register_principal","tool":"policy.register_principal","args":{"principal":"carol","type":"person"}}`

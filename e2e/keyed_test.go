@@ -11,9 +11,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestKeysAtOnce: secrets that are fetched concurrently for one call all arrive. The
-// list of models queries every keyed provider, and a hedge fetches the second key while
-// the first is under way; with one shared inbox both failed.
+// TestKeysAtOnce shows that all secrets that are fetched concurrently for one call
+// arrive. The list of models queries every provider with a key, and a hedged request
+// fetches the second key while the first is being fetched. In an earlier version, in
+// which the fetches shared an inbox, both failed.
 func TestKeysAtOnce(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

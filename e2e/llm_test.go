@@ -22,14 +22,14 @@ func sdk(t *testing.T, m *harness.Mesh, program string) {
 	}
 }
 
-// TestSDKs drives the mesh with unmodified SDKs against every provider's wire format.
+// TestSDKs runs unmodified SDKs against the mesh, with every provider's API format.
 func TestSDKs(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
 	for _, program := range []string{"openai_matrix.mjs", "anthropic_matrix.mjs", "ai_matrix.mjs"} {
 		t.Run(program, func(t *testing.T) { sdk(t, m, program) })
 	}
-	// The provider received the whole continued conversation.
+	// The provider must have received all messages of the continued conversation.
 	whole := false
 	for _, r := range p.Requests("anthropic/m-good") {
 		text := string(r.Body)

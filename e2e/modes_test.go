@@ -11,8 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// exposed lists the given folders, and the files in them, that users other than the
-// owner may read, write or enter. Files inside the server's private folder are left out.
+// exposed lists those of the given folders, and of the files in them, that users other
+// than the owner may read, write or enter. Files inside the folder of the NATS server,
+// which is private, are omitted.
 func exposed(t *testing.T, paths ...string) (out []string) {
 	t.Helper()
 	n := 0
@@ -44,9 +45,10 @@ func exposed(t *testing.T, paths ...string) (out []string) {
 	return out
 }
 
-// TestModes: under a lax umask and under a strict one a mesh works, and other users can
-// read nothing that it or its commands write: keys, tokens, the vault, views, exports,
-// archives, backups, and restored files. Loosened modes are repaired at the next start.
+// TestModes shows that under a permissive and under a restrictive umask a mesh works,
+// and that other users can read nothing that it or its commands write: keys, tokens, the
+// vault, views, exports, archives, backups and restored files. File modes that were made
+// more permissive are repaired at the next start.
 func TestModes(t *testing.T) {
 	for _, mask := range []int{0, 0o077} {
 		for name, start := range harness.Topologies {
@@ -93,7 +95,7 @@ func TestModes(t *testing.T) {
 				if bad := exposed(t, again); len(bad) > 0 {
 					t.Errorf("after restore others can use:\n%s", strings.Join(bad, "\n"))
 				}
-				for _, d := range []string{"keys", "vault", "audit"} { // as release 0.4 restored it, and more open
+				for _, d := range []string{"keys", "vault", "audit"} { // the modes with which release 0.4 restored these folders, or more permissive ones
 					err := filepath.WalkDir(filepath.Join(again, d), func(path string, d fs.DirEntry, err error) error {
 						if err != nil {
 							return err

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestVirtualKeys: a key's scopes, lifetime and budget hold; and the key's value is
-// stored nowhere.
+// TestVirtualKeys shows that the scopes, the lifetime and the budget of a virtual key
+// are enforced, and that the key's value is stored nowhere.
 func TestVirtualKeys(t *testing.T) {
 	p, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/m-good", "input": 1000000, "output": 1000000}}}})
 	for name, start := range harness.Topologies {
@@ -73,7 +73,7 @@ func TestVirtualKeys(t *testing.T) {
 			if status, _ := chat(spent, "demo/echo"); status != 200 {
 				t.Error("the demo costs nothing")
 			}
-			// Spend by window, by tag and by key.
+			// Check the spend by window, by tag and by key.
 			var rows []struct {
 				By    map[string]string `json:"by"`
 				Spent int64             `json:"usd_micros"`
@@ -89,7 +89,7 @@ func TestVirtualKeys(t *testing.T) {
 				}
 				for _, r := range rows {
 					if r.By["key"] == "small" && r.By["model"] == "openai/m-good" {
-						return r.Calls == int64(ok) && r.Spent == int64(ok)*34 // 25 in and 9 out
+						return r.Calls == int64(ok) && r.Spent == int64(ok)*34 // the price of 25 input and 9 output tokens
 					}
 				}
 				return false
@@ -124,8 +124,8 @@ func TestVirtualKeys(t *testing.T) {
 	}
 }
 
-// TestBudgetExact: 64 callers at three gateways share a budget for ten calls, and
-// exactly ten are allowed; a gateway that dies leaves nothing reserved.
+// TestBudgetExact shows that if 64 callers at three gateways share a budget for ten
+// calls, exactly ten are allowed, and that a killed gateway leaves no open reservation.
 func TestBudgetExact(t *testing.T) {
 	_, doc := harness.NewProviders(t, map[string]any{"prices": map[string]any{"version": "p1", "models": []any{map[string]any{"model": "openai/x-pace", "input": 1000000, "output": 1000000}}}})
 	m := harness.Processes(t, harness.Options{LLM: doc})
@@ -171,7 +171,7 @@ func TestBudgetExact(t *testing.T) {
 	if admitted.Load() != 10 || refused.Load() != 54 {
 		t.Fatalf("%d admitted, %d refused", admitted.Load(), refused.Load())
 	}
-	m.Kill("gateway-c") // whose callers were connected to it
+	m.Kill("gateway-c") // callers were connected to it
 	cancel()
 	eventually(t, "nothing stays reserved", 20*time.Second, func() bool {
 		out, err := m.CLI("policy", "limits", "--json")
@@ -199,9 +199,9 @@ func TestBudgetExact(t *testing.T) {
 	}
 }
 
-// TestOverspend: a key with a budget of a cent cannot make providers bill more, whatever
-// members of its requests understate the cost: the most that all providers can bill for
-// what they received is within the budget.
+// TestOverspend shows that a virtual key with a budget of one cent cannot cause higher
+// bills, even if members of its requests understate the cost: the most that all
+// providers can bill for the requests they received is within the budget.
 func TestOverspend(t *testing.T) {
 	models := []any{}
 	for _, m := range []string{"openai/m-good", "vllm/m-good", "anthropic/claude-opus-4-1-good", "gemini/gemini-2.5-flash-good", "bedrock/claude-3-7-good"} {
@@ -211,7 +211,7 @@ func TestOverspend(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			m := start(t, harness.Options{LLM: doc})
-			const budget = 10_000 // micro-dollars, and so tokens
+			const budget = 10_000 // micro-dollars; also tokens, since a token costs one micro-dollar
 			out, err := m.CLI("key", "create", "cent", "--actor", "admin", "--budget", "0.01")
 			if err != nil {
 				t.Fatal(out, err)
@@ -248,7 +248,8 @@ func TestOverspend(t *testing.T) {
 				owed += bill(t, &r, 64_000)
 			}
 			t.Logf("%v; at most %d of %d owed", codes, owed, budget)
-			// The difference between the reserved and the billed amount is released.
+			// After a call, the difference between the reserved and the billed amount is
+			// released, so the bound is the budget times the number of calls.
 			if most := int64(budget) * int64(codes[200]); owed > most {
 				t.Errorf("%d owed for %d calls within a budget of %d each", owed, codes[200], budget)
 			}
@@ -261,7 +262,8 @@ func TestOverspend(t *testing.T) {
 	}
 }
 
-// bill returns the most tokens that a provider can bill for a received request.
+// bill returns the greatest number of tokens that a provider can bill for a received
+// request.
 func bill(t *testing.T, r *harness.Seen, most int64) int64 {
 	var q struct {
 		Max      int64           `json:"max_tokens"`

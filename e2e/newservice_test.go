@@ -14,16 +14,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// newService is the service that TestNewService adds; its code is e2e/executor.
+// newService is the name of the service that TestNewService adds; its code is in
+// e2e/executor.
 const newService = "beacon"
 
-// place is one place that a new executor service touches.
+// place is a file or folder that has to be edited to add an executor service.
 type place struct {
-	path string // as CONTRIBUTING.md names it, with NAME for the service's name
+	path string // path as in CONTRIBUTING.md, in which NAME stands for the service's name
 	edit func(t *testing.T, tree string)
 }
 
-// newServicePlaces are all that is written by hand.
+// newServicePlaces lists all files and folders that are edited by hand.
 var newServicePlaces = []place{
 	{"services/NAME", addFolder},
 	{"pkg/services/registry.go", insert("pkg/services/registry.go",
@@ -49,16 +50,17 @@ var newServicePlaces = []place{
 		before("  keys-gateway: {}", "  keys-beacon: {}\n"))},
 }
 
-// newServiceCommands are what is run after it, as CONTRIBUTING.md names them.
+// newServiceCommands lists the commands that are run after the edits, as CONTRIBUTING.md
+// names them.
 var newServiceCommands = []string{"scripts/modules fix", "make gen"}
 
-// generated are the files that these commands write.
+// generated lists the files that these commands write.
 var generated = regexp.MustCompile(`^(go\.work|go\.work\.sum|([a-z0-9/-]+/)?go\.(mod|sum)|docs/reference/[a-zA-Z/-]+\.(json|md)|schemas/config/binnacle\.v1\.json|services/policy/policy/default\.rego)$`)
 
-// TestNewService: an executor service is added to a copy of the tree in at most
-// four places, which CONTRIBUTING.md lists. A mesh built from the copy runs a call
-// through it, whose receipt it signs, and replays and verifies; the tests that
-// compare lists with the registry pass, and notice a place that was left out.
+// TestNewService adds an executor service to a copy of the repository in at most four
+// places, which CONTRIBUTING.md lists. A mesh built from the copy runs a call of the
+// service, whose receipt the service signs, and the ledger replays and verifies. The
+// tests that compare lists with the registry pass, and fail if a place is omitted.
 func TestNewService(t *testing.T) {
 	if len(newServicePlaces) > 4 {
 		t.Fatalf("%d places", len(newServicePlaces))
@@ -117,7 +119,7 @@ func TestNewService(t *testing.T) {
 }
 
 // checkTouched compares the files that differ in the copy, as git lists them, with
-// the places and what commands write.
+// newServicePlaces and generated.
 func checkTouched(t *testing.T, status string) {
 	t.Helper()
 	touched := map[string]bool{}
@@ -139,7 +141,7 @@ func checkTouched(t *testing.T, status string) {
 	}
 }
 
-// callNewService proposes a call of the new kind and checks what is recorded of it.
+// callNewService proposes a call of the new kind and checks the events of the call.
 func callNewService(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	out, err := m.CLI("call", "beacon.flash", `{"word":"fair"}`, "--session", "s-beacon")
@@ -169,7 +171,8 @@ func callNewService(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// copyOfTree copies what git tracks, and what it does not ignore, as it is now.
+// copyOfTree copies the files of the working tree that git tracks or does not ignore,
+// and returns the folder of the copy.
 func copyOfTree(t *testing.T) string {
 	t.Helper()
 	root, tree := harness.Root(), t.TempDir()
@@ -180,7 +183,7 @@ func copyOfTree(t *testing.T) string {
 	for f := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 		from, to := filepath.Join(root, f), filepath.Join(tree, f)
 		i, err := os.Stat(from)
-		if os.IsNotExist(err) { // removed, and not yet committed
+		if os.IsNotExist(err) { // the file was removed and the removal is not committed yet
 			continue
 		}
 		if err != nil {
@@ -200,7 +203,7 @@ func copyOfTree(t *testing.T) string {
 	return tree
 }
 
-// inTree runs a command in the copy, with the copy's own workspace.
+// inTree runs a command in the copy, with the Go workspace of the copy.
 func inTree(tree, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = tree
@@ -209,7 +212,7 @@ func inTree(tree, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// addFolder copies e2e/executor to the service's folder, as a module of its own.
+// addFolder copies e2e/executor to the folder of the new service and makes it a module.
 func addFolder(t *testing.T, tree string) {
 	t.Helper()
 	const module = "github.com/binnacle-mesh/binnacle/"
@@ -225,7 +228,8 @@ func addFolder(t *testing.T, tree string) {
 	}
 }
 
-// insertion is a text that goes before another, which the file holds once.
+// insertion is a text to insert before another text, at, which must occur exactly once
+// in the file.
 type insertion struct{ at, text string }
 
 func before(at, text string) insertion { return insertion{at, text} }

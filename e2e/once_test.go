@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestRunsOnce: audit, vault-broker and provision may run once. A second instance exits
-// at once and names the first; one that starts after a SIGKILL takes over when the dead
-// instance's lease has expired.
+// TestRunsOnce shows that of audit, vault-broker and provision only one instance can
+// run. A second instance exits at once and names the first one; an instance that starts
+// after the first was killed takes over when the first one's lease has expired.
 func TestRunsOnce(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	second := func(name string, start func()) {
@@ -33,7 +33,7 @@ func TestRunsOnce(t *testing.T) {
 			t.Errorf("the second %s does not name the first", s)
 		}
 	}
-	// The refused instances changed nothing.
+	// The mesh still works after the refused instances have exited.
 	if out, err := m.CLI("call", "noop", "{}"); err != nil {
 		t.Fatal(out, err)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// TestProxy: the official SDK works through the proxy in front of a server with the
-// OpenAI wire format, and the ledger holds its calls.
+// TestProxy shows that the official SDK works through the proxy, in front of a server
+// with the OpenAI API, and that the ledger holds its calls.
 func TestProxy(t *testing.T) {
 	sdk := sdkDir(t)
 	for name, start := range harness.Topologies {
@@ -82,8 +82,8 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestProxyEmbedded: the proxy runs with a mesh in its own process, and serves the
-// mesh's receipts to holders of a token of the mesh.
+// TestProxyEmbedded shows that the proxy can run with a mesh in its own process, and
+// that holders of a token of that mesh can read its receipts.
 func TestProxyEmbedded(t *testing.T) {
 	sdk := sdkDir(t)
 	llm, doc := harness.NewLLM(t)
@@ -141,7 +141,7 @@ func TestProxyEmbedded(t *testing.T) {
 	if status, body := get("/helm/proofgraph?session=s-proxy", admin); status != 200 || !strings.Contains(body, `"kind":"EFFECT"`) {
 		t.Errorf("proof graph: %d %s", status, body)
 	}
-	for _, wrong := range []string{"", llm.Key} { // the proxy does not use its own token for clients
+	for _, wrong := range []string{"", llm.Key} { // the proxy has a token of its own, which it must not use for its clients
 		if status, _ := get("/helm/receipts?session=s-proxy", wrong); status != 401 {
 			t.Errorf("receipts under %q: %d", wrong, status)
 		}

@@ -31,14 +31,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestQueries: every query that crosses a running mesh fits its schema, request and
-// response, and so does every query that there is: those that a short session does
-// not cause are sent by the test, under the names of services.
+// TestQueries checks every query between the services of a running mesh, request and
+// response, against its schema. The test itself sends the queries that a short session
+// does not cause, with the identities of services, so that every query is checked.
 func TestQueries(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Capture: "off", Noop: true})
 	w := watchQueries(t, m)
 	chat := `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
-	postCall(t, m, "/v1/chat/completions", "s-queries", chat, http.StatusOK) // its body is kept nowhere: the llm-router queries for it
+	postCall(t, m, "/v1/chat/completions", "s-queries", chat, http.StatusOK) // the body is not stored, so the llm-router queries the gateway for it
 	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.noop","args":{}}`, http.StatusOK)
 	if out, err := m.CLIStdin("a value", "secret", "put", "for-queries"); err != nil {
 		t.Fatal(out, err)
@@ -53,8 +53,8 @@ func TestQueries(t *testing.T) {
 	w.done()
 }
 
-// sendAll sends the queries that the session alone does not cause; one call of it
-// waits for approval.
+// sendAll sends the queries that the session does not cause. One call of the session
+// must be waiting for approval.
 func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting string) {
 	ctx := t.Context()
 	gateway, policyBox, judge := service(t, m, "gateway", 4), service(t, m, "policy", 8), service(t, m, "judge", 2)
@@ -70,7 +70,7 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	lists(t, gateway, session) // a checkpoint is signed by now
+	lists(t, gateway, session) // the session is covered by a checkpoint when lists returns
 	do(t, gateway, query.HealthQuery.Of("policy"), query.HealthRequest{}, "")
 	note := do(t, gateway, audit.CheckpointQuery, audit.CheckpointRequest{}, "")
 	if note == "" {
@@ -137,11 +137,12 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	do(t, gateway, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"weather"}}, contract.CodeInvalidInput)
 	do(t, gateway, llmrouter.StatsQuery, llmrouter.StatsRequest{From: "yesterday"}, contract.CodeInvalidInput)
 	do(t, gateway, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: "resp_none"}, "")
-	// Two have a response only in circumstances of their own; their error is a response.
+	// These two have a response only in special circumstances; their error counts as a
+	// response.
 	w.lacks("audit", "cosign", "audit", "late_report")
 }
 
-// lists sends the queries whose response comes in parts.
+// lists sends the queries whose response has several parts.
 func lists(t *testing.T, gateway *rpc.Client, session string) {
 	ctx := t.Context()
 	if all, err := rpc.Collect(ctx, gateway, audit.ReceiptsQuery, audit.ReceiptsRequest{Limit: 10}); err != nil || len(all) == 0 {
@@ -158,7 +159,7 @@ func lists(t *testing.T, gateway *rpc.Client, session string) {
 	if rpc.CodeOf(err) != contract.CodeInvalidInput {
 		t.Error(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) { // until a checkpoint covers the session
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) { // wait until a checkpoint covers the session
 		nodes, err := rpc.Collect(ctx, gateway, audit.ProofgraphQuery, audit.ProofgraphRequest{Session: session})
 		if err == nil && len(nodes) > 0 {
 			break
@@ -178,8 +179,9 @@ func lists(t *testing.T, gateway *rpc.Client, session string) {
 	}
 }
 
-// do sends a query and demands a code; "" is success. A response of a query that
-// names a view says where the view was.
+// do sends a query and fails the test unless the result has this error code; "" means
+// success. The response of a query that is answered from a view must have the view's
+// position.
 func do[Q, A any](t *testing.T, c *rpc.Client, q query.Query[Q, A], req Q, code string) A {
 	t.Helper()
 	r, err := rpc.Do(t.Context(), c, q, req)
@@ -206,7 +208,7 @@ func postCall(t *testing.T, m *harness.Mesh, path, session, body string, status 
 	return a
 }
 
-// service connects as a service, to the mailbox of a slot that no instance uses.
+// service connects as a service, with the inbox of a slot that no instance uses.
 func service(t *testing.T, m *harness.Mesh, name string, slot int) *rpc.Client {
 	c := connect(t, m, name, false)
 	instance := fmt.Sprintf("%s-%d", name, slot)
@@ -246,13 +248,13 @@ func connect(t *testing.T, m *harness.Mesh, name string, provisioner bool) *bus.
 	return c
 }
 
-// queryWatch checks everything that crosses TRANSIENT against the schemas of queries.
+// queryWatch checks all messages on the stream TRANSIENT against the schemas of queries.
 type queryWatch struct {
 	t       *testing.T
-	schemas map[string]*jsonschema.Schema // by service and verb
+	schemas map[string]*jsonschema.Schema // by "service.verb"
 	mu      sync.Mutex
-	open    map[string]string // query id -> schema's key
-	seen    map[string]int    // responses by schema's key
+	open    map[string]string // key of the schema, by query id
+	seen    map[string]int    // number of responses, by key of the schema
 }
 
 func watchQueries(t *testing.T, m *harness.Mesh) *queryWatch {
@@ -269,7 +271,7 @@ func watchQueries(t *testing.T, m *harness.Mesh) *queryWatch {
 	return w
 }
 
-// querySchemas compiles the schema of every query, by service and verb.
+// querySchemas returns the compiled schema of every query by "service.verb".
 func querySchemas(t *testing.T) map[string]*jsonschema.Schema {
 	c := jsonschema.NewCompiler()
 	files, err := fs.Glob(schemas.Queries, "queries/*/*.json")
@@ -303,7 +305,7 @@ func querySchemas(t *testing.T) map[string]*jsonschema.Schema {
 	return out
 }
 
-// take checks one message: a query, or a frame of a response to one.
+// take checks one message: a query, or a frame of a response.
 func (w *queryWatch) take(msg *nats.Msg) {
 	parts := strings.Split(msg.Subject, ".") // tmp.tenant.sender.instance.id
 	if len(parts) != 5 || !strings.HasPrefix(parts[4], "q_") {
@@ -312,7 +314,7 @@ func (w *queryWatch) take(msg *nats.Msg) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id := parts[4]
-	if len(msg.Data) > 0 && msg.Data[0] == 0 { // a binary frame
+	if len(msg.Data) > 0 && msg.Data[0] == 0 { // a binary frame, which has no schema
 		w.seen[w.open[id]]++
 		return
 	}
@@ -328,7 +330,7 @@ func (w *queryWatch) take(msg *nats.Msg) {
 			w.t.Errorf("%s: %v", msg.Subject, err)
 			return
 		}
-		instance := parts[3] // a service and a slot, or a gateway's own name
+		instance := parts[3] // a service and a slot, or the name of a gateway
 		key := instance[:max(strings.LastIndexByte(instance, '-'), 0)] + "." + q.Verb
 		if w.schemas[key] == nil {
 			key = "mesh." + q.Verb
@@ -345,8 +347,8 @@ func (w *queryWatch) take(msg *nats.Msg) {
 	}
 }
 
-// check holds one side of an exchange against the query's schema. The other side is
-// missing, which is the only fault that it may find.
+// check validates one side of an exchange, "request" or "response", against that part of
+// the query's schema.
 func (w *queryWatch) check(key, side string, raw json.RawMessage) {
 	s := w.schemas[key]
 	if s == nil {
@@ -365,7 +367,7 @@ func (w *queryWatch) check(key, side string, raw json.RawMessage) {
 	}
 }
 
-// lacks names queries, as pairs of service and verb, that have no response here.
+// lacks marks queries, given as pairs of service and verb, as having had a response.
 func (w *queryWatch) lacks(names ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -374,9 +376,9 @@ func (w *queryWatch) lacks(names ...string) {
 	}
 }
 
-// done fails for each query that had no response.
+// done fails the test for each query that has had no response.
 func (w *queryWatch) done() {
-	time.Sleep(200 * time.Millisecond) // the subscription is a moment behind
+	time.Sleep(200 * time.Millisecond) // the subscription may lag behind
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for key := range w.schemas {

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestReadmeTour runs the README's tour word for word and compares the output, in which
-// "…" matches any text.
+// TestReadmeTour runs the commands of the README's tour as they are written, and
+// compares their output, in which "…" matches any text.
 func TestReadmeTour(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(harness.Root(), "README.md"))
 	if err != nil {
@@ -37,7 +37,7 @@ func TestReadmeTour(t *testing.T) {
 		cmd := exec.Command("bash", "-c", command)
 		cmd.Dir = work
 		cmd.Env = append(os.Environ(), m.Env()...)
-		out, _ := cmd.CombinedOutput() // a denial has an exit code of its own
+		out, _ := cmd.CombinedOutput() // the exit code is not checked, because it is not 0 if the call is denied
 		var pattern strings.Builder
 		for i, part := range strings.Split(strings.TrimSpace(want), "…") {
 			if i > 0 {
@@ -45,7 +45,8 @@ func TestReadmeTour(t *testing.T) {
 			}
 			pattern.WriteString(regexp.QuoteMeta(part))
 		}
-		// Where a receipt is printed to standard error is not part of the tour.
+		// Remove the lines about receipts and progress, which are printed to standard
+		// error and are not in the README.
 		got := regexp.MustCompile(`(?m)^(receipt r-c-.*|\r?\[=*.*events/s)\n?`).ReplaceAllString(string(out), "")
 		if !regexp.MustCompile(`^` + pattern.String() + `$`).MatchString(strings.TrimSpace(got)) {
 			t.Errorf("$ %s\nprinted\n%s\nthe README says\n%s", command, got, want)

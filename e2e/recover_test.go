@@ -22,31 +22,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestRecover: recover refuses a healthy ledger; after a true loss the root key opens an
-// epoch, and a witness that saw the lost history follows it. An epoch without the root
-// key's signature is a fork.
+// TestRecover shows that recover refuses a healthy ledger; that after an actual loss the
+// root key can open a new epoch, which a witness of the lost history accepts; and that a
+// witness rejects an epoch without the root key's signature as a fork.
 func TestRecover(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) { recoverOn(t, lossyProcesses(t, start)) })
 	}
 }
 
-// TestComposeRecover is TestRecover on compose, through the service recover.
+// TestComposeRecover is TestRecover on compose, with the compose service recover.
 func TestComposeRecover(t *testing.T) { recoverOn(t, lossyCompose(t)) }
 
-// lossy is a mesh whose ledger a test may lose, on a topology.
+// lossy is a mesh whose ledger the test can delete, with functions to control it that
+// depend on the topology.
 type lossy struct {
 	m       *harness.Mesh
-	start   func() // after stop; waits until the mesh is ready
-	begin   func() // after stop; the mesh is not to become ready
+	start   func() // starts a stopped mesh and waits until it is ready
+	begin   func() // starts a stopped mesh that is not expected to become ready
 	stop    func()
 	recover func(args ...string) (string, error)
-	resume  func()        // after an epoch was opened; waits until the mesh is ready
-	store   func() string // folder of the stopped NATS server's store
+	resume  func()        // continues after an epoch was opened, and waits until the mesh is ready
+	store   func() string // returns the folder with the store of the stopped NATS server
 }
 
-// lossyProcesses returns a lossy mesh that start runs, in one process or in one process
-// per service.
+// lossyProcesses returns a lossy mesh that start starts: in one process, or in one
+// process per service.
 func lossyProcesses(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh) *lossy {
 	o := harness.Options{Noop: true, Dir: t.TempDir()}
 	l := &lossy{m: start(t, o)}
@@ -64,7 +65,7 @@ func lossyProcesses(t *testing.T, start func(testing.TB, harness.Options) *harne
 		if l.m.NATS != "" {
 			args = append(args, "--nats", l.m.NATS)
 		} else {
-			l.m.StopAll() // processes that must not run during the command
+			l.m.StopAll() // with an embedded NATS server, no process may run during the command
 		}
 		return l.m.CLI(append([]string{"recover"}, args...)...)
 	}
@@ -80,7 +81,8 @@ func lossyProcesses(t *testing.T, start func(testing.TB, harness.Options) *harne
 	return l
 }
 
-// lossyCompose recovers with the commands that a user of compose types.
+// lossyCompose returns a lossy mesh on compose, which is recovered by the commands that
+// a user of compose types.
 func lossyCompose(t *testing.T) *lossy {
 	l := &lossy{m: harness.Compose(t, harness.Options{Noop: true})}
 	compose := func(args ...string) {
@@ -90,7 +92,7 @@ func lossyCompose(t *testing.T) *lossy {
 		}
 	}
 	l.start = func() { compose("up", "-d", "--wait"); l.m.WaitReady() }
-	l.begin = func() { _, _ = l.m.ComposeCLI("up", "-d") } // its wait for health may fail
+	l.begin = func() { _, _ = l.m.ComposeCLI("up", "-d") } // without --wait, because the mesh does not become healthy
 	l.stop = func() { compose("stop") }
 	l.store = func() string { return l.m.Volume("ledger") }
 	l.recover = func(args ...string) (string, error) {
@@ -110,7 +112,7 @@ func recoverOn(t *testing.T, l *lossy) {
 				t.Fatal(err, r)
 			}
 		}
-		time.Sleep(1200 * time.Millisecond) // a checkpoint is signed
+		time.Sleep(1200 * time.Millisecond) // until a checkpoint is signed
 	}
 	calls(2)
 	out, err := l.recover(reason...)
@@ -155,7 +157,7 @@ func recoverOn(t *testing.T, l *lossy) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls(5) // the closing checkpoint of the epoch is a later one
+	calls(5) // so that the last checkpoint of the epoch is later than the one that the witness saw
 	l.stop()
 	lost, err := filepath.Glob(filepath.Join(l.store(), "*"))
 	if err != nil || len(lost) == 0 {
@@ -180,7 +182,7 @@ func recoverOn(t *testing.T, l *lossy) {
 	if out, err = l.recover(reason...); err != nil || !strings.Contains(out, "epoch 2") || !strings.Contains(out, "the ledger") {
 		t.Fatal(out, err)
 	}
-	if l.m.NATS != "" { // the mesh keeps running; audit alone restarts once the epoch is on the ledger
+	if l.m.NATS != "" { // other services continue to run; only audit is restarted once the epoch is on the ledger
 		for end := time.Now().Add(30 * time.Second); !strings.Contains(cli(t, l.m, "events", "list", "--type", "log_epoch_opened"), "log_epoch_opened"); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the epoch is not on the ledger")
@@ -210,14 +212,14 @@ func recoverOn(t *testing.T, l *lossy) {
 			t.Errorf("evidence of the recovered mesh does not verify: %s %v", out, err)
 		}
 	}
-	// The recovered ledger is healthy again.
+	// After the recovery, recover refuses the ledger as healthy.
 	if out, err = l.recover(reason...); err == nil || !strings.Contains(err.Error(), "nothing to recover from") {
 		t.Fatalf("recovered twice: %s %v", out, err)
 	}
 }
 
-// forgedEpoch sends the witness heads of epochs without the root key's signature, signed
-// by audit's own key.
+// forgedEpoch shows the witness checkpoints of new epochs that lack the root key's
+// signature but are signed with audit's own key.
 func forgedEpoch(t *testing.T, m *harness.Mesh, look func(addr string) (string, error)) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(m.Dir, "keys/audit.sign"))

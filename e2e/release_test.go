@@ -13,9 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestReleaseReproducible: a release that is built in two folders has the same bytes,
-// its checksums are those of its files, and its list of parts names what is in the
-// programs.
+// TestReleaseReproducible shows that a release that is built in two folders has the same
+// bytes, that its checksums match its files, and that its list of parts names the
+// modules in the programs.
 func TestReleaseReproducible(t *testing.T) {
 	files, err := exec.Command("git", "-C", harness.Root(), "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
@@ -55,7 +55,7 @@ func TestReleaseReproducible(t *testing.T) {
 	}
 }
 
-// checkParts reads a CycloneDX document.
+// checkParts checks the release's list of parts, a CycloneDX document.
 func checkParts(t *testing.T, path string) {
 	t.Helper()
 	raw, err := os.ReadFile(path)
@@ -97,7 +97,7 @@ func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	info, err := os.Lstat(from)
 	if err != nil || !info.Mode().IsRegular() {
-		return // removed and not yet committed
+		return // the file was removed and the removal is not committed yet
 	}
 	body, err := os.ReadFile(from)
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestReleases: the ledgers of earlier releases are restored, replayed, verified and
-// continued by today's code.
+// TestReleases shows that the ledgers of earlier releases can be restored, replayed,
+// verified and continued by the current code.
 func TestReleases(t *testing.T) {
 	dir := filepath.Join(harness.Root(), "e2e/testdata/releases")
 	files, err := filepath.Glob(filepath.Join(dir, "*.backup"))
@@ -27,8 +27,8 @@ func TestReleases(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			m := harness.One(t, harness.Options{Dir: data})
-			// Every decision, taken again by the schema rules of its release, is the
-			// same.
+			// Every recorded decision, taken again with the schema rules of its release,
+			// has the same result.
 			out, err := m.CLI("replay", "--json")
 			var rep struct {
 				Decisions, Redecided int
@@ -42,8 +42,8 @@ func TestReleases(t *testing.T) {
 			if out, err := m.CLI("export", "--session", "s-release", "--out", pack); err != nil {
 				t.Fatal(out, err)
 			}
-			// The pack that the release exported verifies; today's export binds to a
-			// newer checkpoint and has the same events, byte for byte.
+			// The pack that the release exported verifies. A new export has a newer
+			// checkpoint and the same events, byte for byte.
 			was := filepath.Join(dir, version+".tar")
 			for file, tip := range map[string]string{was: "tip       attested by audit's manifest only", pack: "tip       bound by checkpoint"} {
 				if out, err := m.CLI("verify", file); err != nil || !strings.Contains(out, tip) {
@@ -62,8 +62,9 @@ func TestReleases(t *testing.T) {
 			if out, err := m.CLI("verify", ledger); err != nil || !strings.Contains(out, "computed again") {
 				t.Error(out, err)
 			}
-			// Its session continues. Whether calls are allowed depends on the recorded
-			// policy and on drift of tools; a denial is the same everywhere.
+			// The session can be continued. Whether calls are allowed depends on the
+			// recorded policy and on whether tools have changed, but a denial has the
+			// same form for every release.
 			if out, err := m.CLI("call", "cmd.nobody", "{}", "--session", "s-release"); err == nil || !strings.Contains(err.Error(), "UNKNOWN_TOOL") {
 				t.Error(out, err)
 			}
@@ -77,7 +78,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// entry is one file of a pack.
+// entry returns the content of one file in a pack.
 func entry(t *testing.T, pack, name string) []byte {
 	t.Helper()
 	out, err := exec.Command("tar", "-xf", pack, "--to-stdout", name).Output()

@@ -12,8 +12,8 @@ import (
 
 var unstartedLines = regexp.MustCompile(`view policy\.starts\s+at \d+\s+(\d+) lines  equal`)
 
-// TestReplayUnstarted: replay compares the view of allowed, unstarted calls while it has
-// some and after they have expired.
+// TestReplayUnstarted shows that replay agrees with the live view of allowed, unstarted
+// calls, both while the view has some and after they have expired.
 func TestReplayUnstarted(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	m.Kill("session-runner")
@@ -37,7 +37,7 @@ func TestReplayUnstarted(t *testing.T) {
 			t.Fatal("the call does not expire")
 		}
 	}
-	m.Kill("policy") // the view is the same after a restart
+	m.Kill("policy") // the view is rebuilt after a restart
 	m.Restart("policy")
 	m.Restart("session-runner")
 	m.WaitReady()

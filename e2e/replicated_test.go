@@ -13,9 +13,9 @@ import (
 )
 
 // TestCrashReplicated kills, under load, the leader of the ledger's stream, twice, and
-// then all three servers. No acknowledged call is lost, and no caller waits for an
-// election: calls fail with 503 and Retry-After within two seconds, except started
-// calls, whose callers receive the outcome.
+// then all three servers. No acknowledged call is lost. While a new leader is elected,
+// calls fail with 503 and Retry-After within two seconds, except calls that have
+// started, whose callers receive the outcome.
 func TestCrashReplicated(t *testing.T) {
 	c := &crash{t: t, m: harness.Cluster(t, harness.Options{Noop: true}), acked: map[string]string{}}
 	ctx, stop := context.WithCancel(t.Context())
@@ -50,7 +50,7 @@ func TestCrashReplicated(t *testing.T) {
 	}
 }
 
-// leader returns the process that leads the ledger's stream.
+// leader returns the name of the process that leads the ledger's stream.
 func (c *crash) leader() string {
 	l, done := c.ledger()
 	defer done()
@@ -71,12 +71,12 @@ func (c *crash) leader() string {
 	return info.Cluster.Leader
 }
 
-// probe sends a request every 100 ms and records the time to each response.
+// probe sends a request every 100 ms and records the time of each response.
 type probe struct {
 	c    *crash
 	mu   sync.Mutex
 	took []time.Duration
-	told int // 503 with Retry-After
+	told int // number of responses with 503 and Retry-After
 
 	toldAt, well time.Time
 	over         chan struct{}
@@ -99,7 +99,7 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 				case err != nil:
 					c.t.Error(err)
 				case r.Status == 503 && took > 2*time.Second+slack, took > 10*time.Second:
-					// A started call is waited for: its outcome follows.
+					// The call has started, so the gateway waits for its outcome.
 					c.t.Errorf("an answer took %v: %d %s", took, r.Status, r.Body)
 				case r.Status == 503 && r.Header.Get("Retry-After") != "":
 					p.told++
@@ -120,8 +120,8 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 	return p
 }
 
-// down waits until the mesh accepts calls again, and checks the responses of the
-// meantime.
+// down waits until the mesh accepts calls again, ends the probe, and prints how long
+// that took.
 func (p *probe) down() {
 	killed := time.Now()
 	defer close(p.over)
@@ -142,5 +142,5 @@ func (p *probe) down() {
 	fmt.Printf("leader killed: calls again after %v, %d told 503, slowest answer %v\n", time.Since(killed).Round(time.Millisecond), p.told, slow.Round(time.Millisecond))
 }
 
-// slack is added to limits for a machine of two busy cores.
+// slack is added to time limits, because tests run on a machine with two busy cores.
 const slack = 300 * time.Millisecond

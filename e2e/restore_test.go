@@ -16,7 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// restoreUnder restores a backup under umask 0.
+// restoreUnder restores a backup under the umask 0, so that only the program restricts
+// the modes of files.
 func restoreUnder(t *testing.T, backup, data string) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", `umask 0 && exec "$0" restore --in "$1" --data "$2"`, harness.Bin(t, "binnacle"), backup, data)
@@ -44,8 +45,9 @@ func open(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// TestRestoredModes: restored files are accessible to their owner alone under any umask;
-// modes that were loosened since are reported and repaired at the next start.
+// TestRestoredModes shows that only the owner can access restored files, under any
+// umask, and that modes that were made more permissive since are reported and repaired
+// at the next start.
 func TestRestoredModes(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	restoreUnder(t, filepath.Join(harness.Root(), "e2e/testdata/releases/0.4.0.backup"), data)
@@ -79,9 +81,9 @@ func TestRestoredModes(t *testing.T) {
 	}
 }
 
-// TestRestoredContentKeys: content that release 0.4.0 encrypted, with content keys in
-// the store of secrets, can be read after a restore and an upgrade; destroying a key
-// erases its content, also there, and no other content.
+// TestRestoredContentKeys shows that content that release 0.4.0 encrypted, with its
+// content keys among the secrets, can be read after a restore and an upgrade, and that
+// destroying a content key erases the content under it and no other content.
 func TestRestoredContentKeys(t *testing.T) {
 	file := filepath.Join(harness.Root(), "e2e/testdata/releases/encrypted/0.4.0.backup")
 	data := filepath.Join(t.TempDir(), "data")
@@ -152,11 +154,12 @@ func TestRestoredContentKeys(t *testing.T) {
 	}
 }
 
-// composeModes: on compose the volumes of keys, of audit and of the vault are accessible
-// to their service alone; loosened modes are reported when the service starts, repaired
-// where it may, and by init in volumes of keys.
+// composeModes shows that on compose only the respective service can access the volumes
+// of keys, of audit and of the vault. Modes that were made more permissive are reported
+// when the service starts, and repaired if the service may do so; the command init
+// repairs volumes of keys.
 func composeModes(t *testing.T, m *harness.Mesh) {
-	if i, err := os.Stat(m.Volume("ledger")); err != nil || i.Mode().Perm() != 0o700 { // the server's files lie inside it
+	if i, err := os.Stat(m.Volume("ledger")); err != nil || i.Mode().Perm() != 0o700 { // the files of the NATS server are inside this volume
 		t.Errorf("the ledger's volume: %v %v", i.Mode(), err)
 	}
 	volumes := []string{"audit", "vault"}

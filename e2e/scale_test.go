@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// load sends calls and chats until stop, each on a connection of its own, and counts
-// those that fail.
+// load sends calls and chat requests until it is stopped, each on a new connection, and
+// counts the ones that fail.
 type load struct {
 	m      *harness.Mesh
 	stop   context.CancelFunc
@@ -30,6 +30,7 @@ type load struct {
 	errs   []string
 }
 
+// startLoad starts a load with this number of concurrent clients. It ends with the test.
 func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{m: m, stop: cancel}
@@ -55,6 +56,7 @@ func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
 	return l
 }
 
+// end stops the load and waits for the calls in progress.
 func (l *load) end() { l.stop(); l.wg.Wait() }
 
 // check fails t if a call failed since the last check, or if none was made.
@@ -90,7 +92,7 @@ func propose(c *http.Client, m *harness.Mesh, path, body string) error {
 	return nil
 }
 
-// signing lists the signing keys of the live instances of a service.
+// signing returns the key ids with which the live instances of a service sign.
 func signing(t *testing.T, m *harness.Mesh, service string) []string {
 	t.Helper()
 	r, err := m.Do(t.Context(), "GET", "/readyz", "", "")
@@ -116,10 +118,10 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 	return out
 }
 
-// TestComposeScale: two instances of each scalable service work behind one port. New
-// connections avoid a dead gateway; keys of services, of the root and of approvers are
-// rotated and revoked under load without a failed call; a service that may run once runs
-// once.
+// TestComposeScale shows that two instances of each scalable service work behind one
+// port: new connections are not directed to a dead gateway; keys of services, of the
+// root and of approvers can be rotated and revoked under load without a failed call; and
+// a service of which only one instance may run is not run twice.
 func TestComposeScale(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true})
 	m.Scale("gateway=2", "policy=2", "llm-router=2", "session-runner=2", "judge=2")
@@ -147,8 +149,8 @@ func TestComposeScale(t *testing.T) {
 	}
 }
 
-// rotateAll rotates the services' keys by the command that a user of compose types, and
-// revokes the old keys once every instance signs with the new ones.
+// rotateAll rotates the keys of the services with the command that a user of compose
+// types, and revokes the old keys once every instance signs with its new key.
 func rotateAll(t *testing.T, m *harness.Mesh, l *load) {
 	for _, s := range []string{"policy", "session-runner", "llm-router", "audit"} {
 		old := signing(t, m, s)
@@ -184,8 +186,8 @@ func revoked(t *testing.T, m *harness.Mesh, kid string) bool {
 	return false
 }
 
-// rotateRoot rotates the root key, and publishes and revokes an approver's key under the
-// new one.
+// rotateRoot rotates the root key, and then publishes and revokes an approver's key with
+// the new root key.
 func rotateRoot(t *testing.T, m *harness.Mesh, l *load) {
 	keys := func(args ...string) string {
 		t.Helper()
@@ -209,8 +211,8 @@ func rotateRoot(t *testing.T, m *harness.Mesh, l *load) {
 	l.check(t, "the rotation of the root")
 }
 
-// keysArePrivate: each volume holds one service's keys, which its user alone can
-// read.
+// keysArePrivate shows that each volume of keys holds the keys of one service, and that
+// only the service's user can read them.
 func keysArePrivate(t *testing.T, m *harness.Mesh) {
 	for _, s := range append([]string{"nats", "provision"}, harness.Services...) {
 		dir, err := filepath.EvalSymlinks(filepath.Join(m.Dir, "volumes", s))
@@ -244,7 +246,7 @@ func keysArePrivate(t *testing.T, m *harness.Mesh) {
 }
 
 // crashContainer kills the first process of a container from the host, so that the
-// engine's restart policy applies.
+// container engine applies its restart policy.
 func crashContainer(t *testing.T, container string) {
 	t.Helper()
 	pid, err := exec.Command("docker", "inspect", "-f", "{{.State.Pid}}", container).Output()
@@ -256,8 +258,8 @@ func crashContainer(t *testing.T, container string) {
 	}
 }
 
-// gatewayDies: connections opened after a gateway has died reach the other, before the
-// first restarts.
+// gatewayDies shows that after a gateway has died, new connections reach the other
+// gateway before the first one has restarted.
 func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
 	crashContainer(t, "binnacle-e2e-gateway-1")
 	time.Sleep(50 * time.Millisecond)
@@ -270,12 +272,12 @@ func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
 			t.Fatalf("call %d after the death of a gateway: %v", i, err)
 		}
 	}
-	l.failed.Store(0) // calls that the dead gateway was serving
+	l.failed.Store(0) // these calls were in progress at the dead gateway
 	l.check(t, "the return of a gateway")
 }
 
-// runsOnceOnCompose: a second audit exits with an error; a crashed one restarts and is
-// not taken for a second one.
+// runsOnceOnCompose shows that a second instance of audit exits with an error, and that
+// an instance that restarts after a crash is not taken for a second one.
 func runsOnceOnCompose(t *testing.T, m *harness.Mesh) {
 	for _, s := range []string{"audit", "vault-broker", "provision"} {
 		crashContainer(t, "binnacle-e2e-"+s+"-1")

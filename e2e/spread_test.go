@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// spread scales policy and llm-router and checks the distribution of work: each instance
-// handles at least a tenth of 600 calls.
+// spread starts further instances of policy and llm-router, and checks that each
+// instance handles at least a tenth of 600 calls.
 func spread(t *testing.T, m *harness.Mesh) {
 	m.Scale("policy=3", "llm-router=2")
 	m.WaitReady()

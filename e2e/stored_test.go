@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestStoredOwner: a response that a provider stores is read, continued, referred to and
-// deleted by its maker alone, and by no caller after its deletion: at two gateways, by
-// two llm-routers, and after a restart.
+// TestStoredOwner shows that a response that a provider stores can be read, continued,
+// referred to and deleted by its maker only, and by no caller after its deletion: at two
+// gateways, with two llm-routers, and after a restart.
 func TestStoredOwner(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.Processes(t, harness.Options{LLM: doc})
@@ -62,7 +62,7 @@ func TestStoredOwner(t *testing.T) {
 	refused := func(what, token string, r made) {
 		t.Helper()
 		for _, addr := range []string{m.Addr, second} {
-			for range 2 { // each of the llm-routers
+			for range 2 { // twice, so that each of the two llm-routers handles one
 				for _, stream := range []string{"false", "true"} {
 					for _, go_on := range []string{`"previous_response_id":"` + r.id + `","input":"go on"`, `"input":[{"type":"item_reference","id":"` + r.item + `"},{"role":"user","content":"go on"}]`,
 						`"input":[{"id":"` + r.item + `"}]`, `"input":[{"type":"reasoning","id":"` + r.item + `","summary":[]},{"role":"user","content":"go on"}]`} {
@@ -98,7 +98,7 @@ func TestStoredOwner(t *testing.T) {
 			t.Errorf("%s: %d %s", c, status, body)
 		}
 	}
-	// The tokens of a continued response count in the reservation.
+	// The reservation for a call includes the tokens of the response that it continues.
 	status, body := do(m.Addr, m.Token, "POST", "/v1/responses", `{"model":"openai/m-own","previous_response_id":"`+plain.id+`","input":"go on","max_output_tokens":10}`)
 	var last struct{ ID string }
 	if err := json.Unmarshal([]byte(body), &last); err != nil || status != 200 {

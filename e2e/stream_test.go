@@ -17,8 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestSlowClient: a client that stops reading stops the provider and does not fill the
-// mesh's memory; a client that reads slowly loses nothing.
+// TestSlowClient shows that if a client stops reading, the stream from the provider
+// stops and the mesh's memory does not grow, and that a client that reads slowly
+// receives everything.
 func TestSlowClient(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
@@ -30,7 +31,8 @@ func TestSlowClient(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond)
 	held := p.Flooded()
 	time.Sleep(500 * time.Millisecond)
-	// At most the window and the socket buffers of both sides have been sent.
+	// The provider can have sent at most the flow control window and the socket buffers
+	// of both sides.
 	if now := p.Flooded(); now != held || now > 12<<20 {
 		t.Fatalf("the provider went on: %d bytes, then %d", held, now)
 	}
@@ -46,8 +48,8 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// TestEndless: an endless stream does not fill memory; it ends in an error, and what was
-// sent is on the ledger.
+// TestEndless shows that an endless stream does not exhaust memory, that it ends with an
+// error, and that the text sent until then is on the ledger.
 func TestEndless(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
@@ -65,7 +67,7 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// TestKilledMidStream: an llm-router or a gateway dies while tokens flow.
+// TestKilledMidStream kills an llm-router or a gateway while it sends a stream.
 func TestKilledMidStream(t *testing.T) {
 	_, doc := harness.NewProviders(t, nil)
 	m := harness.Processes(t, harness.Options{LLM: doc})
@@ -109,8 +111,8 @@ func TestKilledMidStream(t *testing.T) {
 	}
 }
 
-// TestCapture: how much of prompts and answers the ledger keeps is configurable, and
-// decisions can be taken again without them.
+// TestCapture shows that the configuration determines how much of prompts and responses
+// is stored, and that decisions can be taken again without them.
 func TestCapture(t *testing.T) {
 	_, doc := harness.NewProviders(t, nil)
 	for _, mode := range []string{"plain", "encrypted", "hashed", "off"} {
@@ -118,7 +120,7 @@ func TestCapture(t *testing.T) {
 			t.Run(mode+"/"+name, func(t *testing.T) {
 				m := start(t, harness.Options{LLM: doc, Capture: mode})
 				const secret = "the quick brown fox"
-				big := strings.Repeat("lorem ", 20000) // larger than an event's inline limit, and than one message
+				big := strings.Repeat("lorem ", 20000) // larger than the content that an event can hold, and than a NATS message
 				for _, body := range []string{`{"model":"openai/m-good","messages":[{"role":"user","content":"` + secret + `"}]}`, `{"model":"openai/m-good","stream":true,"messages":[{"role":"user","content":"` + secret + `"}]}`,
 					`{"model":"openai/m-good","messages":[{"role":"user","content":"` + secret + strings.Repeat(big, 10) + `"}]}`} {
 					r := post(t.Context(), t, "http://"+m.Addr+"/v1/chat/completions", bearer(m, "s-capture"), body)
@@ -169,8 +171,9 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// erased: content under the tenant's key is readable with the right scope until the key
-// is destroyed; then it is erased, and everything still verifies.
+// erased shows that content that is encrypted under the tenant's key can be read with
+// the right scope until the key is destroyed; then it is erased, and everything still
+// verifies.
 func erased(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	ask := func(session, previous string) (int, string) {
@@ -224,8 +227,8 @@ func erased(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// destroyKey destroys a content key: the administrator requests it, keeper approves. It
-// returns the call's outcome.
+// destroyKey destroys a content key: the administrator requests it, and the principal
+// keeper approves it. It returns the outcome of the call.
 func destroyKey(t *testing.T, m *harness.Mesh, id string) (end string) {
 	t.Helper()
 	who := bearer(m, "s-destroy")
@@ -253,7 +256,7 @@ func destroyKey(t *testing.T, m *harness.Mesh, id string) (end string) {
 	return end
 }
 
-// second runs the verifier in the other language on a pack.
+// second verifies a pack with the verifier written in another language.
 func second(t *testing.T, m *harness.Mesh, pack string) {
 	t.Helper()
 	root, err := os.ReadFile(filepath.Join(m.Dir, "root.kid"))

@@ -27,16 +27,15 @@ func (c composeTLS) works(when string) {
 	}
 }
 
-// gateways returns the address of the balancer, which connects to either gateway, and
-// those of both gateways.
+// gateways returns the address of the load balancer and the addresses of both gateways.
 func (c composeTLS) gateways() []string {
 	return []string{c.m.Addr, c.m.ContainerAddr("gateway", 1) + ":8080", c.m.ContainerAddr("gateway", 2) + ":8080"}
 }
 
 func (c composeTLS) nats() string { return c.m.ContainerAddr("nats", 1) + ":4222" }
 
-// serve waits until every listener presents a certificate for the name to a verifying
-// client, and refuses plain text.
+// serve waits until every listener presents a certificate for name to a client that
+// verifies it, and checks that plain text is refused.
 func (c composeTLS) serve(name string) {
 	c.Helper()
 	for _, addr := range c.gateways() {
@@ -53,7 +52,8 @@ func (c composeTLS) serve(name string) {
 	refusesPlainNATS(c.T, c.nats())
 }
 
-// ready waits until a cached state has expired.
+// ready waits until the gateway's cached state has expired, and reports whether the mesh
+// is ready.
 func (c composeTLS) ready() bool {
 	time.Sleep(1500 * time.Millisecond)
 	r, err := c.m.Do(c.Context(), "GET", "/readyz", "", "")
@@ -74,9 +74,10 @@ func (c composeTLS) compose(args ...string) string {
 	return out
 }
 
-// TestComposeTLS: on compose both gateways and NATS use certificates from the
-// configuration folder and reload them without a restart; services continue under
-// another authority once they have it; unusable files are named.
+// TestComposeTLS shows that on compose both gateways and NATS use certificates from the
+// configuration folder and reload them without a restart, that services connect again
+// when the certificate authority was replaced at both ends, and that errors name
+// unusable files.
 func TestComposeTLS(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true, TLS: true})
 	m.Scale("gateway=2")
@@ -96,7 +97,8 @@ func TestComposeTLS(t *testing.T) {
 	if out := c.compose("run", "--rm", "-T", "-e", "BINNACLE_TOKEN="+m.Token, "cli", "call", "noop"); !strings.Contains(out, "{}") {
 		t.Errorf("the command line's image: %s", out)
 	}
-	// After the rotation of a service's key, the server's configuration still has TLS.
+	// After a service's key was rotated, the NATS server's configuration still enables
+	// TLS.
 	kid := strings.TrimSpace(c.compose("run", "--rm", "-T", "keys", "trust", "rotate", "policy"))
 	eventually(t, "policy signs with the new key", 30*time.Second, func() bool { return strings.Contains(strings.Join(signing(t, m, "policy"), " "), kid) })
 	c.compose("restart", "nats", "gateway")
@@ -112,8 +114,8 @@ func TestComposeTLS(t *testing.T) {
 	t.Run("wrong files", func(t *testing.T) { composeTLS{t, m}.wrongFiles() })
 }
 
-// anotherAuthority: services refuse a NATS server whose authority they do not trust, and
-// load the authority without a restart.
+// anotherAuthority shows that services refuse a NATS server whose certificate authority
+// they do not trust, and load a new authority without a restart.
 func (c composeTLS) anotherAuthority() {
 	file := filepath.Join(c.TempDir(), "ca.crt")
 	other := certs.NewAuthority(c, file)
@@ -123,7 +125,7 @@ func (c composeTLS) anotherAuthority() {
 		return err != nil && strings.Contains(err.Error(), "unknown authority")
 	})
 	started := c.m.Inspect("judge", 1, "{{.State.StartedAt}}")
-	c.compose("restart", "nats") // which closes every connection
+	c.compose("restart", "nats") // a restart of the server closes every connection
 	eventually(c.T, "services refuse the server", 60*time.Second, func() bool {
 		return strings.Contains(c.compose("logs", "--no-color", "--since", "10s", "nats"), "bad certificate")
 	})
@@ -139,7 +141,7 @@ func (c composeTLS) anotherAuthority() {
 	if err != nil {
 		c.Fatal(err)
 	}
-	if err := os.WriteFile(ca, append(old, b...), 0o644); err != nil { // trust both during the change
+	if err := os.WriteFile(ca, append(old, b...), 0o644); err != nil { // trust both authorities during the change
 		c.Fatal(err)
 	}
 	c.compose("run", "--rm", "-T", "keys", "init")
@@ -152,8 +154,9 @@ func (c composeTLS) anotherAuthority() {
 	c.serve("fourth")
 }
 
-// wrongFiles: a running process keeps its certificate; a starting one exits with an
-// error that names the file and the fix, and starts once the file is correct.
+// wrongFiles shows that a running process keeps its certificate if the file becomes
+// unusable, that a starting one exits with an error that names the file and the fix, and
+// that it starts once the file is correct.
 func (c composeTLS) wrongFiles() {
 	for service, text := range map[string]string{"gateway": "the key is that of the first certificate", "nats": "both must be PEM files"} {
 		key := filepath.Join(c.m.Dir, "config", service, "tls.key")

@@ -22,8 +22,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// TestTLS: gateway and NATS serve TLS from files, reload them without a restart, and
-// refuse plain text; the command line and services use TLS.
+// TestTLS shows that the gateway and NATS use TLS with certificates from files, reload
+// them without a restart and refuse plain text, and that the command line and the
+// services use TLS.
 func TestTLS(t *testing.T) {
 	for name, topology := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +43,7 @@ func TestTLS(t *testing.T) {
 			names := func(addr string, starttls bool) string {
 				t.Helper()
 				name, err := certificateOf(t, m, addr, "", starttls)
-				if err != nil { // this client knows the new authority before the server serves its certificate
+				if err != nil { // the file of the authority is already new, but the server still uses its old certificate
 					return err.Error()
 				}
 				return name
@@ -62,7 +63,8 @@ func TestTLS(t *testing.T) {
 			if nats == "" {
 				return
 			}
-			// A service without the authority cannot connect, nor one without TLS.
+			// A service cannot connect without the certificate authority, nor without
+			// TLS.
 			seed, err := os.ReadFile(filepath.Join(m.Dir, "keys/gateway.nkey"))
 			if err != nil {
 				t.Fatal(err)
@@ -78,7 +80,7 @@ func TestTLS(t *testing.T) {
 				}
 				c.Close()
 			}
-			// A restarted service connects under the new certificate.
+			// A restarted service connects to the server with the new certificate.
 			m.Kill("judge")
 			m.Restart("judge")
 			m.WaitReady()
@@ -87,8 +89,9 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestListenTLS: the NATS listener of `up --nats-listen` serves TLS as a separate server
-// does; beyond loopback without TLS it logs a warning.
+// TestListenTLS shows that the NATS listener of `up --nats-listen` uses TLS like a
+// separate server, and that a warning is logged if it listens beyond loopback without
+// TLS.
 func TestListenTLS(t *testing.T) {
 	dir := t.TempDir()
 	addr := ports.Free(t)
@@ -144,10 +147,11 @@ func TestListenTLS(t *testing.T) {
 			t.Errorf("%s: %v %s", file, err, out)
 		}
 	}
-	m = harness.One(t, o) // with a new certificate of its own, named first
+	m = harness.One(t, o) // the mesh has a new certificate, for the name "first"
 	serves("first")
 	m.StopAll()
-	// Without TLS, in a network namespace of its own that no other host reaches.
+	// Without TLS, start the mesh in a network namespace of its own, which no other host
+	// can reach.
 	for listen, warned := range map[string]bool{"0.0.0.0:4222": true, "127.0.0.1:4222": false} {
 		cmd := exec.Command("timeout", "-s", "INT", "60", "unshare", "-n", "sh", "-c", `ip link set lo up && exec "$0" up --data "$1" --addr 127.0.0.1:8080 --nats-listen "$2"`, harness.Bin(t, "binnacle"), dir, listen)
 		var out syncBuffer
@@ -164,7 +168,7 @@ func TestListenTLS(t *testing.T) {
 	}
 }
 
-// syncBuffer may be read while a process writes it.
+// syncBuffer is a buffer that can be read while a process writes to it.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -183,8 +187,8 @@ func (s *syncBuffer) String() string {
 }
 
 // certificateOf returns the name in the certificate that the server presents to a client
-// that trusts the mesh's authority; host is the server name to verify, or "" for its
-// address.
+// that trusts the mesh's certificate authority. host is the server name that the client
+// verifies; "" means the server's address.
 func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) (string, error) {
 	t.Helper()
 	authority, err := os.ReadFile(m.Cert())
@@ -204,7 +208,7 @@ func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) 
 	}
 	defer raw.Close()
 	_ = raw.SetDeadline(time.Now().Add(10 * time.Second))
-	if nats { // the server sends INFO before the handshake
+	if nats { // a NATS server sends INFO before the TLS handshake
 		b := make([]byte, 4096)
 		if _, err := raw.Read(b); err != nil || !strings.Contains(string(b), `"tls_required":true`) {
 			return "", fmt.Errorf("NATS demands no TLS: %w %.300s", err, b)
@@ -217,7 +221,7 @@ func certificateOf(t *testing.T, m *harness.Mesh, addr, host string, nats bool) 
 	return c.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
 }
 
-// refusesPlain: a gateway does not serve a request without TLS.
+// refusesPlain checks that a gateway refuses a request without TLS.
 func refusesPlain(t *testing.T, addr string) {
 	t.Helper()
 	if got := say(t, addr, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); strings.Contains(got, "200") || !strings.Contains(got, "400") {
@@ -225,7 +229,7 @@ func refusesPlain(t *testing.T, addr string) {
 	}
 }
 
-// refusesPlainNATS: a client without TLS is refused.
+// refusesPlainNATS checks that the NATS server refuses a client without TLS.
 func refusesPlainNATS(t *testing.T, addr string) {
 	t.Helper()
 	if addr == "" {
@@ -236,7 +240,8 @@ func refusesPlainNATS(t *testing.T, addr string) {
 	}
 }
 
-// say sends a text and returns what arrives until the connection is closed.
+// say sends a text over TCP, and returns the bytes received until the connection is
+// closed.
 func say(t *testing.T, addr, text string) string {
 	t.Helper()
 	c, err := net.DialTimeout("tcp", addr, 10*time.Second)
@@ -248,12 +253,12 @@ func say(t *testing.T, addr, text string) string {
 	if _, err := c.Write([]byte(text)); err != nil {
 		t.Fatal(err)
 	}
-	b, _ := io.ReadAll(c) // the connection may be reset
+	b, _ := io.ReadAll(c) // the error is ignored, because the server may reset the connection
 	return string(b)
 }
 
-// TestEmptyToken: a token variable that is set and empty is an error, and help shows no
-// token.
+// TestEmptyToken shows that a token variable that is set but empty is an error, and that
+// the help text shows no token.
 func TestEmptyToken(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	good := m.Token

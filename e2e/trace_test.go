@@ -17,9 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestTraces: one trace spans client, mesh and provider; spans follow the GenAI
-// conventions; every event of the call carries the trace context; /metrics counts the
-// model.
+// TestTraces shows that one trace covers client, mesh and provider, that spans follow
+// the GenAI conventions of OpenTelemetry, that every event of the call has the trace
+// context, and that /metrics has a counter for the model.
 func TestTraces(t *testing.T) {
 	var mu sync.Mutex
 	spans := map[string]*otlp.Span{}

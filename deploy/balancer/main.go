@@ -1,10 +1,10 @@
-// Command balancer serves several gateways under one address. It forwards TCP
-// connections, each to a gateway that is ready, so TLS and streams end at the gateway.
-// When a gateway dies its connections end, and new ones go to another. Environment:
-// BINNACLE_LISTEN (default 0.0.0.0:8080) and BINNACLE_GATEWAYS (host:port, default
-// gateway:8080; the name is resolved to all of its addresses once per round of probes).
-// With the argument "health" it exits with 0 if a balancer on this host has a ready
-// gateway.
+// Command balancer distributes TCP connections over several gateways. It forwards each
+// connection to a gateway that is ready, and does not decode it, so TLS terminates at
+// the gateway. When a gateway exits, its connections break and new connections go to
+// other gateways. Environment: BINNACLE_LISTEN (default 0.0.0.0:8080) and
+// BINNACLE_GATEWAYS (host:port, default gateway:8080; the name is resolved to all of its
+// addresses once per round of probes). With the argument "health" it exits with 0 if a
+// balancer on this host has a ready gateway, else with 1.
 package main
 
 import (
@@ -19,7 +19,8 @@ import (
 	"time"
 )
 
-// healthSocket is an abstract Unix socket, visible in this network namespace only.
+// healthSocket is the abstract Unix socket of the health check. It is visible only in
+// this network namespace.
 const healthSocket = "@binnacle-health-balancer"
 
 func main() {
@@ -51,7 +52,7 @@ func getenv(name, def string) string {
 	return def
 }
 
-// run forwards connections until ctx ends, then waits up to drain for open ones.
+// run forwards connections until ctx is done, then waits up to drain for open ones.
 func run(ctx context.Context, listen, gateways string) error {
 	host, port, err := net.SplitHostPort(gateways)
 	if err != nil {
@@ -74,6 +75,9 @@ func run(ctx context.Context, listen, gateways string) error {
 	return serve(ctx, l, p)
 }
 
+// answerHealth accepts connections on healthSocket until ctx is done and writes "ok" to
+// each if a gateway is ready. A connection that is closed without a byte means that
+// none is. The balancer works without it, so a failure to listen is only logged.
 func answerHealth(ctx context.Context, p *pool) {
 	l, err := net.Listen("unix", healthSocket)
 	if err != nil {

@@ -16,12 +16,13 @@ import (
 )
 
 const (
-	every   = 500 * time.Millisecond // between rounds of probes
+	every   = 500 * time.Millisecond // pause between rounds of probes
 	patient = time.Second            // timeout of a probe, and of a dial
-	drain   = 10 * time.Second       // for open connections, at the end
+	drain   = 10 * time.Second       // time that open connections have to end at shutdown
 )
 
-// pool is the known gateways, with the result of their last probe.
+// pool holds the known gateways with the result of their last probe. It is safe for
+// concurrent use.
 type pool struct {
 	resolve func(context.Context) ([]string, error)
 	secure  atomic.Bool // the last ready gateway used TLS
@@ -36,7 +37,8 @@ func newPool(resolve func(context.Context) ([]string, error)) *pool {
 	return &pool{resolve: resolve, alive: map[string]bool{}}
 }
 
-// watch resolves and probes until ctx ends.
+// watch resolves the gateways' name and probes the addresses in rounds, with a pause of
+// every between them, until ctx is done.
 func (p *pool) watch(ctx context.Context) {
 	for {
 		p.round(ctx)
@@ -48,11 +50,13 @@ func (p *pool) watch(ctx context.Context) {
 	}
 }
 
+// round resolves and probes the gateways once. All gateways are probed concurrently,
+// each for at most patient per attempt, and a change of state is logged.
 func (p *pool) round(ctx context.Context) {
 	try, cancel := context.WithTimeout(ctx, patient)
 	addrs, err := p.resolve(try)
 	cancel()
-	if err != nil { // the name or its server is gone; the known addresses may still work
+	if err != nil { // name resolution failed; the known addresses may still work
 		p.mu.Lock()
 		addrs = p.all
 		p.mu.Unlock()
@@ -76,8 +80,8 @@ func (p *pool) round(ctx context.Context) {
 	}
 }
 
-// probe reports whether a gateway is ready; status 503 means that it drains. It tries
-// plain text or TLS first, whichever worked last, then the other.
+// probe reports whether a gateway is ready. Status 503 means that it is draining. probe
+// first tries the protocol that worked last, plain text or TLS, and then the other.
 func (p *pool) probe(addr string) bool {
 	for range 2 {
 		secure := p.secure.Load()
@@ -160,7 +164,7 @@ func (p *pool) dial() (net.Conn, error) {
 	return nil, err
 }
 
-// serve forwards connections until ctx ends.
+// serve forwards connections until ctx is done, then waits up to drain for open ones.
 func serve(ctx context.Context, l net.Listener, p *pool) error {
 	context.AfterFunc(ctx, func() { l.Close() })
 	var wg sync.WaitGroup
@@ -169,7 +173,7 @@ func serve(ctx context.Context, l net.Listener, p *pool) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if err != nil { // for example too many open files: open connections continue
+		if err != nil { // for example too many open files; open connections are not affected
 			slog.Warn("accept", "err", err)
 			time.Sleep(10 * time.Millisecond)
 			continue
@@ -198,7 +202,7 @@ func pass(client net.Conn, p *pool) {
 	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
 		wg.Go(func() {
 			to, from := way[0], way[1]
-			if _, err := io.Copy(to, from); err != nil { // the other direction is useless now
+			if _, err := io.Copy(to, from); err != nil { // one direction failed, so the other is closed too
 				to.Close()
 				from.Close()
 				return

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// gateways starts n servers that respond with their number, and a balancer before them.
+// gateways starts n servers, each of which responds with its number, and a balancer for
+// them.
 func gateways(t *testing.T, n int) (servers []*httptest.Server, addr string, p *pool) {
 	var addrs []string
 	for i := range n {
@@ -47,8 +48,8 @@ func get(t *testing.T, addr string) string {
 	return string(b)
 }
 
-// TestBalancerOneDies: connections are distributed over every gateway; when one dies
-// they go to the others, even before the next probe.
+// TestBalancerOneDies: connections are distributed over all gateways. After one has
+// stopped they go to the others, even before the next probe.
 func TestBalancerOneDies(t *testing.T) {
 	servers, addr, p := gateways(t, 3)
 	seen := map[string]int{}
@@ -69,8 +70,8 @@ func TestBalancerOneDies(t *testing.T) {
 	}
 }
 
-// TestBalancerLeavesOutHung: a gateway that accepts connections without responding gets
-// no more of them after a probe.
+// TestBalancerLeavesOutHung: after a probe, a gateway that accepts connections but does
+// not respond receives no more of them.
 func TestBalancerLeavesOutHung(t *testing.T) {
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -113,7 +114,7 @@ func TestBalancerKeepsHalves(t *testing.T) {
 		if err != nil {
 			return
 		}
-		b, _ := io.ReadAll(c) // to the client's end
+		b, _ := io.ReadAll(c) // until the client has closed its sending half
 		_, _ = c.Write(append(b, '!'))
 		c.Close()
 	}()
@@ -138,8 +139,8 @@ func TestBalancerKeepsHalves(t *testing.T) {
 }
 
 // TestBalancerProbesTLS: gateways with TLS are probed over TLS, so that draining is
-// detected and no failed handshakes are logged; a change between plain text and TLS is
-// detected by the next probe.
+// detected and no failed handshakes are logged. The next probe detects a change between
+// plain text and TLS.
 func TestBalancerProbesTLS(t *testing.T) {
 	var draining atomic.Bool
 	var plain atomic.Int64

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// health queries the monitoring port, for container health checks.
+// health queries the health endpoint on the monitoring port and returns the exit code
+// for a container health check: 0 if the server is healthy, else 1.
 func health() int {
 	c := http.Client{Timeout: time.Second}
 	r, err := c.Get("http://127.0.0.1:8222/healthz")

@@ -1,5 +1,7 @@
-// Command nats-server is the NATS server, built from its module at the version that the
-// mesh is tested with.
+// Command nats-server is the NATS server, built from the version of its module that the
+// mesh is tested with. It reloads the clients' TLS certificate when its file changes.
+// With the argument "health" it exits with 0 if the server on this host is healthy, else
+// with 1.
 package main
 
 import (

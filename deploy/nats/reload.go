@@ -10,8 +10,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// reload makes the server load a new certificate for clients when the certificate or key
-// file changes.
+// reload checks the clients' certificate and key files once a second, and reloads the
+// server's configuration when one of them has changed. It returns at once if the
+// configuration has no certificate, and otherwise never.
 func reload(s *server.Server, config string) {
 	cert, key := filesOf(config)
 	if cert == "" {
@@ -23,7 +24,7 @@ func reload(s *server.Server, config string) {
 		if now == seen {
 			continue
 		}
-		if err := s.Reload(); err != nil { // the other file may not be written yet
+		if err := s.Reload(); err != nil { // for example, only one of the two files is written so far; retried after a second
 			fmt.Fprintln(os.Stderr, "nats-server: the certificate stays:", err)
 			continue
 		}
@@ -31,8 +32,8 @@ func reload(s *server.Server, config string) {
 	}
 }
 
-// filesOf returns the paths of the certificate for clients and its key from the
-// configuration.
+// filesOf returns the paths of the clients' certificate and key that a configuration
+// file names, or "".
 func filesOf(config string) (cert, key string) {
 	m, err := conf.ParseFile(config)
 	if err != nil {
@@ -44,6 +45,8 @@ func filesOf(config string) (cert, key string) {
 	return cert, key
 }
 
+// clientTLS returns the paths of the clients' certificate and key in the configuration
+// file that the command line names.
 func clientTLS(args []string) (cert, key string) {
 	if i := slices.IndexFunc(args, func(a string) bool { return a == "-c" || a == "--config" }); i >= 0 && i+1 < len(args) {
 		return filesOf(args[i+1])
@@ -51,6 +54,8 @@ func clientTLS(args []string) (cert, key string) {
 	return "", ""
 }
 
+// stamp returns a string that changes when the modification time or size of one of the
+// files changes.
 func stamp(files ...string) string {
 	out := ""
 	for _, f := range files {

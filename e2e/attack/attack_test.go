@@ -1,6 +1,6 @@
 // Package attack runs attacks from outside against a running mesh. Each attack succeeded
-// against an earlier version; each must fail now, on every topology, and leave the mesh
-// healthy. docs/reference/known-failures.md lists them.
+// against an earlier version; each must fail now, on every topology, and the mesh must
+// continue to work. docs/reference/known-failures.md lists the attacks.
 package attack
 
 import (
@@ -11,8 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// An attack fails t if it succeeds. All attacks of a topology run in one mesh, in order
-// of registration, so each uses session and key names of its own.
+// attack is one attack; run fails t if the attack succeeds. All attacks on a topology
+// run against one mesh, in order of registration, so each attack uses its own session
+// and key names.
 type attack struct {
 	name string
 	run  func(*testing.T, *harness.Mesh)
@@ -20,7 +21,7 @@ type attack struct {
 
 var attacks []attack
 
-// register adds an attack; call it from a package-level declaration:
+// register adds an attack. It is called from a package-level declaration:
 //
 //	var _ = register("nested body", func(t *testing.T, m *harness.Mesh) { … })
 func register(name string, run func(*testing.T, *harness.Mesh)) bool {
@@ -50,16 +51,18 @@ func TestProcessPerService(t *testing.T) { runAll(t, harness.Processes(t, option
 
 func TestCompose(t *testing.T) { runAll(t, harness.Compose(t, options(t, "/config/packs"))) }
 
-// options creates a folder with the packs of examples, those of e2e/packs, and those
-// that an attack replaces. packs is the path of that folder as the session-runner sees
-// it, or "" where the paths are equal.
+// options returns the options of a mesh whose folder of packs holds the packs of
+// examples, those of e2e/packs, and those that an attack replaces. packs is the path of
+// that folder as the session-runner sees it, or "" if the session-runner sees it at the
+// same path.
 func options(t *testing.T, packs string) harness.Options {
 	return harness.Options{Noop: true, Packs: packFolder(t, packs)}
 }
 
-// TestRunning attacks a running mesh that e2e/attack/run names by ATTACK_ADDR and
-// ATTACK_DATA; without them it attacks nothing. The attack on packs needs packs that are
-// registered at the start, so only meshes that this package starts run it.
+// TestRunning attacks a mesh that is already running. The script e2e/attack/run passes
+// its address and state folder in ATTACK_ADDR and ATTACK_DATA; without them the test
+// does nothing. The attack on packs is omitted, because its packs must be registered
+// when the mesh starts.
 func TestRunning(t *testing.T) {
 	addr, dir := os.Getenv("ATTACK_ADDR"), os.Getenv("ATTACK_DATA")
 	if addr == "" {

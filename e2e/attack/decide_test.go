@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// handed is a response of the decision-only API.
+// handed is the response of the decision-only API to a request for an intent.
 type handed struct {
 	CallID     string `json:"call_id"`
 	Session    string `json:"session_id"`
@@ -21,7 +21,8 @@ type handed struct {
 	Before     bool   `json:"handed_out_before"`
 }
 
-// decideAs gets an intent for tool.noop.
+// decideAs requests an intent for tool.noop, with the given token, and returns the
+// response.
 func decideAs(t *testing.T, m *harness.Mesh, token, session string, within time.Duration, header map[string]string) handed {
 	t.Helper()
 	if header == nil {
@@ -43,7 +44,7 @@ func (h handed) outcome(status string) string {
 	return fmt.Sprintf(`{"args_digest":%q,"status":%q}`, h.ArgsDigest, status)
 }
 
-// effects returns the outcomes of a call that the ledger holds.
+// effects returns the outcomes of a call that are on the ledger.
 func effects(t *testing.T, m *harness.Mesh, h handed) (out []contract.Recorded) {
 	t.Helper()
 	for _, e := range eventsOf(t, m, h.Session) {
@@ -61,9 +62,9 @@ func effects(t *testing.T, m *harness.Mesh, h handed) (out []contract.Recorded) 
 var _ = register("12.30 forged reports of what callers execute", func(t *testing.T, m *harness.Mesh) {
 	owner, thief := mint(t, m, "owner-1230", "tools:call", "calls:decide"), mint(t, m, "thief-1230", "tools:call", "calls:decide", "policy:admin")
 	h := decideAs(t, m, owner, "s-1230", time.Minute, nil)
-	// Refused reports: by another caller, by another client of the same actor, without
-	// the scope, with another digest, with a status that callers may not report, and
-	// under ids that name no intent of the caller.
+	// The gateway refuses a report by another caller, by another client of the same
+	// actor, without the scope, with another digest, with a status that callers may not
+	// report, and under ids that name no intent of the caller.
 	must(t, as(t, m, thief, "POST", h.path(), "", h.outcome("succeeded")), 404, "not_found")
 	other, err := m.CLI("token", "create", "--actor", "owner-1230", "--client", "other", "--scope", "tools:call", "--scope", "calls:decide")
 	if err != nil {
@@ -81,7 +82,7 @@ var _ = register("12.30 forged reports of what callers execute", func(t *testing
 	for _, id := range []string{"i-c-NOSUCH", h.CallID, "d-" + h.CallID, "i-", strings.Repeat("i-", 500)} {
 		must(t, as(t, m, owner, "POST", "/api/v1/intents/"+id+"/outcome", "", h.outcome("succeeded")), 404, "not_found")
 	}
-	// An intent for an executor is reported by no caller.
+	// No caller can report an outcome for an intent that was issued to an executor.
 	r := as(t, m, owner, "POST", "/api/v1/packs/noop", "s-1230-run", `{"n":1}`)
 	must(t, r, 200, "")
 	ran := handed{IntentID: "i-" + r.Header.Get("X-Binnacle-Call-Id"), ArgsDigest: h.ArgsDigest}
@@ -89,7 +90,7 @@ var _ = register("12.30 forged reports of what callers execute", func(t *testing
 	if got := effects(t, m, h); len(got) != 0 {
 		t.Fatalf("%d outcomes of attacks", len(got))
 	}
-	// Of sixteen contradictory reports, one becomes the outcome.
+	// Of sixteen concurrent, contradictory reports, one becomes the outcome.
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	said := map[string]int{}
@@ -126,13 +127,13 @@ var _ = register("12.30 intents used again", func(t *testing.T, m *harness.Mesh)
 	if again.IntentID != h.IntentID || h.Before || !again.Before {
 		t.Errorf("%+v %+v", h, again)
 	}
-	// The same idempotency key of another caller names another call, and the call id of
-	// another caller none.
+	// If another caller uses the same idempotency key, a new call results; if it uses
+	// the call id, the response is 404.
 	if x := decideAs(t, m, thief, "s-1231", time.Minute, map[string]string{"Idempotency-Key": "again-1231"}); x.IntentID == h.IntentID {
 		t.Error("an intent for two callers")
 	}
 	must(t, as(t, m, thief, "POST", "/api/v1/decide", "", `{"call_id":"`+h.CallID+`"}`), 404, "not_found")
-	// A caller executes neither kinds that the mesh executes itself nor calls that take
+	// A caller cannot execute kinds that the mesh executes itself, or calls that take
 	// more than a day.
 	for _, kind := range []string{"policy.freeze", "vault.put", "judge.score", "llm.chat"} {
 		r := as(t, m, m.Token, "POST", "/api/v1/decide", "", `{"kind":"`+kind+`","tool":"`+kind+`","args":{"reason":"x"},"report_within_ms":1000}`)
@@ -161,7 +162,7 @@ var _ = register("12.30 intents used again", func(t *testing.T, m *harness.Mesh)
 	if started != 1 || late != 1 {
 		t.Errorf("started %d times, %d late reports", started, late)
 	}
-	// The idempotency key of the ended call returns no intent.
+	// After the call has ended, its idempotency key returns no intent.
 	r, err := m.As(owner).DoHeader(context.Background(), "POST", "/api/v1/decide", `{"kind":"tool.noop","tool":"noop","args":{"n":1},"report_within_ms":3000}`,
 		map[string]string{"Idempotency-Key": "again-1231", "X-Binnacle-Session": "s-1231"})
 	if err != nil || r.Status == 200 {
@@ -188,7 +189,7 @@ var _ = register("12.31 policies that name nothing", func(t *testing.T, m *harne
 	must(t, govern(t, m, m.Token, "set_limits", map[string]any{"limits": []map[string]any{{"id": "x", "level": "agent", "subject": "no-such-agent-1231", "measure": "calls", "window": "day", "max": 1}}}), 400, "/limits/0/subject")
 })
 
-// verifyRoot is the path of the mesh's trust anchor.
+// verifyRoot returns the path of the file with the mesh's trusted root.
 func verifyRoot(m *harness.Mesh) string {
 	for _, v := range m.Env() {
 		if file, ok := strings.CutPrefix(v, "BINNACLE_ROOT="); ok {

@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// head opens a connection and sends the header and the first bytes of the body of a
-// request; an empty token sends no Authorization field.
+// head opens a connection and sends the header of a request and the first bytes of its
+// body. If token is empty, the request has no Authorization field.
 func head(t *testing.T, m *harness.Mesh, method, path, token string, length int, body string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", m.Addr)
@@ -35,7 +35,8 @@ func head(t *testing.T, m *harness.Mesh, method, path, token string, length int,
 	return c
 }
 
-// reply is the status and the error code of the response that arrives within d.
+// reply returns the status and the error code of the response, or an error if none
+// arrives within d.
 func reply(c net.Conn, d time.Duration) (int, string, error) {
 	_ = c.SetReadDeadline(time.Now().Add(d))
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -48,7 +49,7 @@ func reply(c net.Conn, d time.Duration) (int, string, error) {
 	return resp.StatusCode, doc.Error.Code, nil
 }
 
-// mint makes a token with the mesh's signing key.
+// mint returns a new token, signed with the mesh's key.
 func mint(t *testing.T, m *harness.Mesh, actor string, scopes ...string) string {
 	t.Helper()
 	args := []string{"token", "create", "--actor", actor}
@@ -62,7 +63,7 @@ func mint(t *testing.T, m *harness.Mesh, actor string, scopes ...string) string 
 	return strings.TrimSpace(out)
 }
 
-// entrances returns the POST routes of the mesh's own OpenAPI document.
+// entrances returns the paths of the POST routes in the mesh's OpenAPI document.
 func entrances(t *testing.T, m *harness.Mesh) []string {
 	t.Helper()
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
@@ -85,8 +86,9 @@ func entrances(t *testing.T, m *harness.Mesh) []string {
 	return out
 }
 
-// A token with the scope health:read sent 16 MB of open brackets, and the process died.
-// The scope is now checked before a byte of the body is read.
+// In an earlier version, a request whose token had only the scope health:read could send
+// 16 MB of open brackets, which crashed the process. The scope is now checked before the
+// body is read.
 var _ = register("12.1 body of the unentitled", func(t *testing.T, m *harness.Mesh) {
 	probe := mint(t, m, "probe-121", "health:read")
 	for _, path := range entrances(t, m) {
@@ -99,13 +101,13 @@ var _ = register("12.1 body of the unentitled", func(t *testing.T, m *harness.Me
 	}
 })
 
-// hostile returns bodies that have crashed JSON parsers.
+// hostile returns bodies that have crashed JSON parsers, by name.
 func hostile() map[string]string {
 	const n = 16<<20 - 100
 	deep := `{"model":"demo/echo","input":"x","messages":`
 	inner := strings.Repeat("[", 5000) + strings.Repeat("]", 5000)
 	text := inner
-	for range 3 { // JSON in a string, three levels deep
+	for range 3 { // JSON within a string within a string, three levels deep
 		b, _ := json.Marshal(map[string]string{"a": text})
 		text = string(b)
 	}
@@ -139,7 +141,7 @@ var _ = register("12.1 nested bodies at every entrance", func(t *testing.T, m *h
 			}
 			switch name {
 			case "brackets", "in a member", "objects", "mixed, closed", "129", "behind a quote":
-				if path == "/api/v1/evidence/verify" { // takes a tar file, and none of these is one
+				if path == "/api/v1/evidence/verify" { // this route expects a tar file, which none of these bodies is
 					if !strings.Contains(string(r.Body), `"verdict":"FAIL"`) {
 						t.Errorf("%s %s: %d %.200s", path, name, r.Status, r.Body)
 					}
@@ -166,8 +168,8 @@ var _ = register("12.1 compressed body", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// rss is the resident memory of the process that serves HTTP, in bytes; 0 where the test
-// cannot read it.
+// rss returns the resident memory, in bytes, of the process that serves HTTP, or 0 if
+// the test cannot read it.
 func rss(m *harness.Mesh) int64 {
 	name := map[string]string{"one": "binnacle", "processes": "gateway"}[m.Name]
 	if name == "" {
@@ -185,7 +187,7 @@ func rss(m *harness.Mesh) int64 {
 var _ = register("12.12 slow bodies", func(t *testing.T, m *harness.Mesh) {
 	token, before := mint(t, m, "slow-1212", "tools:call"), rss(m)
 	var conns []net.Conn
-	for range 200 { // each announces 16 MiB and sends one byte
+	for range 200 { // each request declares a body of 16 MiB and sends one byte of it
 		conns = append(conns, head(t, m, "POST", "/api/v1/calls", token, 16<<20, "{"))
 	}
 	stop := make(chan struct{})
@@ -225,7 +227,7 @@ var _ = register("12.12 slow bodies", func(t *testing.T, m *harness.Mesh) {
 			status, code, err := reply(c, 30*time.Second)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil { // the connection was closed before its last byte
+			if err != nil { // the gateway closed the connection before the body was complete
 				seen["closed"]++
 				var ne net.Error
 				if errors.As(err, &ne) && ne.Timeout() {
@@ -244,8 +246,8 @@ var _ = register("12.12 slow bodies", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// The bytes that one caller's unfinished requests hold are bounded, and other callers
-// are served.
+// The memory held for one caller's unfinished request bodies is bounded, and other
+// callers are still served.
 var _ = register("12.12 bodies held at once", func(t *testing.T, m *harness.Mesh) {
 	hog, other := mint(t, m, "hog-1212", "tools:call"), mint(t, m, "other-1212", "tools:call")
 	const n = 15 << 20

@@ -16,8 +16,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// outside sends a request as a peer on another host: through a proxy on this host where
-// the mesh runs here, and around Docker's bridge on compose.
+// outside sends a request as a peer on another host would, and returns the status and
+// body. On a mesh on this host it adds the header that a proxy on this host would add;
+// on compose it avoids Docker's bridge.
 func outside(t *testing.T, m *harness.Mesh, path, token string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+m.Addr+path, nil)
@@ -95,7 +96,8 @@ var _ = register("12.15 labels chosen by callers", func(t *testing.T, m *harness
 	}
 })
 
-// mcp sends one message and returns status, session id and the result.
+// mcp sends one MCP message and returns the status, the session id and the result of the
+// response.
 func mcp(t *testing.T, m *harness.Mesh, token, session, message string) (int, string, string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, "http://"+m.Addr+"/mcp", strings.NewReader(message))
@@ -118,7 +120,7 @@ func mcp(t *testing.T, m *harness.Mesh, token, session, message string) (int, st
 
 const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"attack","version":"1"}}}`
 
-// openMCP opens a session.
+// openMCP opens an MCP session and returns its id.
 func openMCP(t *testing.T, m *harness.Mesh, token string) string {
 	t.Helper()
 	status, id, body := mcp(t, m, token, "", initialize)
@@ -133,7 +135,7 @@ func openMCP(t *testing.T, m *harness.Mesh, token string) string {
 
 const ping = `{"jsonrpc":"2.0","id":7,"method":"ping"}`
 
-// key creates a virtual key for the calling principal.
+// key creates a virtual key for the administrator and returns its secret.
 func key(t *testing.T, m *harness.Mesh, id string, scopes ...string) string {
 	t.Helper()
 	doc, _ := json.Marshal(map[string]any{"id": id, "actor": "admin", "scopes": scopes})
@@ -181,7 +183,8 @@ var _ = register("12.18 sessions of MCP without end", func(t *testing.T, m *harn
 	}
 })
 
-// follow opens a session's event stream; the channel closes when it ends.
+// follow opens the event stream of an MCP session. It returns a channel that is closed
+// when the stream ends.
 func follow(t *testing.T, m *harness.Mesh, token, session string) <-chan struct{} {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+m.Addr+"/mcp", nil)
@@ -231,11 +234,12 @@ var _ = register("12.18 session outlives its credential", func(t *testing.T, m *
 	}
 })
 
-// hostPaths are path prefixes of a mesh's state, which no response may contain.
+// hostPaths matches paths of the host on which the mesh keeps its state; no response may
+// contain one.
 var hostPaths = regexp.MustCompile(`(?:^|[^A-Za-z0-9_./-])(?:/work|/tmp|/home|/root|/var|/usr|/state|/data|/run|/proc|/packs|/etc)/[A-Za-z0-9_.-]+`)
 
-// Each route is driven to errors by malformed parameters and bodies. No response
-// contains a path of the host.
+// Malformed parameters and bodies cause errors on every route; no response contains a
+// path of the host.
 var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(context.Background(), http.MethodGet, "/openapi.json", "", "")
 	if err != nil {
@@ -273,7 +277,7 @@ var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harn
 				r, err := m.Do(ctx, strings.ToUpper(method), full, "", body)
 				cancel()
 				if err != nil {
-					continue // a URL that HTTP cannot carry, or a stream without an end
+					continue // the URL is not valid in HTTP, or the response is an endless stream
 				}
 				if r.Status >= 400 {
 					if found := hostPaths.Find(r.Body); found != nil || strings.Contains(string(r.Body), m.Dir) {
@@ -288,7 +292,7 @@ var _ = register("12.19 paths of the host in errors", func(t *testing.T, m *harn
 	}
 })
 
-// The error of wrong arguments names them.
+// The error for wrong arguments names the arguments.
 var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Mesh) {
 	for body, want := range map[string]string{`{"text":1}`: "/args/text", `{}`: "/args/text", `{"text":"x","other":1}`: "/args/other"} {
 		e := wrongBody(t, m, "/api/v1/packs/cmd.upper", body)
@@ -298,10 +302,10 @@ var _ = register("12 errors name the argument", func(t *testing.T, m *harness.Me
 	}
 })
 
-// pointed is the part of an error that names a member of the request.
+// pointed holds the members of an error that name the wrong member of the request.
 type pointed struct{ Param, Pointer, Message string }
 
-// wrongBody sends a body that must be refused.
+// wrongBody sends a body that must be refused with a 4xx status, and returns the error.
 func wrongBody(t *testing.T, m *harness.Mesh, path, body string) pointed {
 	t.Helper()
 	r, err := m.Do(context.Background(), http.MethodPost, path, "s-attack-pointer", body)
@@ -316,8 +320,8 @@ func wrongBody(t *testing.T, m *harness.Mesh, path, body string) pointed {
 	return doc.Error
 }
 
-// A wrong member of a body is named by its JSON pointer, whether the gateway, the tool's
-// schema or the executor finds it.
+// The error names a wrong member of a body by its JSON pointer, whether the gateway, the
+// tool's schema or the executor detects it.
 var _ = register("12 errors point into the body", func(t *testing.T, m *harness.Mesh) {
 	for _, c := range []struct{ path, body, param, pointer string }{
 		{"/api/v1/calls", `{"kind":"tool.cmd.upper","args":{"text":1}}`, "/args/text", "/args/text"},

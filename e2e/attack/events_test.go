@@ -20,7 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// Forged events stay on the ledger, so each topology gets a mesh of its own here.
+// TestForgedEvents runs the attacks that forge events. Forged events stay on the ledger,
+// so these attacks have a mesh of their own on each topology.
 func TestForgedEvents(t *testing.T) {
 	forgedEvents(t, harness.Processes(t, options(t, "")))
 }
@@ -30,7 +31,7 @@ func TestForgedEventsCompose(t *testing.T) {
 	forgedEvents(t, harness.Compose(t, options(t, "/config/packs")))
 }
 
-// liar publishes events with a service's stolen identity.
+// liar publishes events with the stolen identity of a service.
 type liar struct {
 	t    *testing.T
 	conn *bus.Conn
@@ -38,8 +39,8 @@ type liar struct {
 	n    int
 }
 
-// publish stores an event that the service may publish, under a message id, or
-// reports that the server refused it.
+// publish publishes an event under a message id and reports whether the server stored
+// it. The server may refuse it because of the service's permissions.
 func (l *liar) publish(e *contract.Event, id string) bool {
 	l.t.Helper()
 	b, err := e.Encode()
@@ -56,7 +57,7 @@ func (l *liar) publish(e *contract.Event, id string) bool {
 	return err == nil
 }
 
-// event returns an event of the service that concerns the call of base.
+// event returns an event of the liar's service about the call of base.
 func (l *liar) event(base *contract.Event, name, id string, data []byte) *contract.Event {
 	e := *base
 	l.n++
@@ -68,15 +69,16 @@ func (l *liar) event(base *contract.Event, name, id string, data []byte) *contra
 	return &e
 }
 
-// lies publishes, as every service but policy and the executor, each event that could
-// end, start, allow or cancel the call of base. sample is an outcome of another call;
-// its receipt names signer, or the publishing service where signer is empty.
+// lies publishes, with the identity of every service except policy and the executor,
+// each event that could end, start, allow or cancel the call of base. sample is an
+// outcome of another call, used as the template of forged outcomes. The receipt in a
+// forged outcome names signer, or the publishing service if signer is empty.
 func lies(t *testing.T, m *harness.Mesh, base *contract.Event, sample *contract.Recorded, executor, signer string) {
 	t.Helper()
 	call := base.CallID
 	for _, as := range harness.Services {
 		if as == "policy" || as == executor {
-			continue // may end the call
+			continue // these two services may end the call
 		}
 		l := &liar{t: t, conn: insider(t, m, as), as: as}
 		rec := *sample
@@ -145,7 +147,8 @@ func recordedOf(t *testing.T, m *harness.Mesh, session, call string) (out []cont
 	return out
 }
 
-// named returns the first event with a name and a call id; an empty call id matches any.
+// named returns the first event of a session with this name and call id; an empty call
+// id matches any call.
 func named(t *testing.T, m *harness.Mesh, session, name, call string) *contract.Event {
 	t.Helper()
 	for _, e := range eventsOf(t, m, session) {
@@ -170,8 +173,8 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	t.Run("a summary of another request", func(t *testing.T) { forgedSummary(t, m) })
 	t.Run("a reservation", func(t *testing.T) { forgedSettlement(t, m, &sample) })
 
-	// The mesh still works, sessions without forged events verify, and verification of
-	// the whole ledger reports the forged ones.
+	// The mesh continues to work, sessions without forged events verify, and
+	// verification of the whole ledger reports the forged events.
 	m.WaitReady()
 	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-after-lies", `{"n":2}`); err != nil || r.Status != 200 {
 		t.Fatal(err, r)
@@ -188,7 +191,8 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedLent: after an intent is handed out, only its caller ends the call.
+// forgedLent shows that after an intent was handed out, only its caller can end the
+// call.
 func forgedLent(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	owner := mint(t, m, "owner-lent", "tools:call", "calls:decide")
 	h := decideAs(t, m, owner, "s-lent", time.Minute, map[string]string{"Idempotency-Key": "lent"})
@@ -208,8 +212,8 @@ func forgedLent(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	}
 }
 
-// forgedWaiting: a call that waits for approval, with its caller connected, is not ended
-// by forged events.
+// forgedWaiting shows that forged events do not end a call that waits for approval while
+// its caller is connected.
 func forgedWaiting(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	persons(t, m, "ann")
 	overlay := filepath.Join(t.TempDir(), "ask.json")
@@ -258,14 +262,15 @@ func forgedWaiting(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	if got := recordedOf(t, m, id, waits.CallID); len(got) != 1 || got[0].Receipt.Executor != "session-runner" || got[0].Effect.Status != contract.Succeeded {
 		t.Errorf("outcomes: %+v", got)
 	}
-	// The session's chain contains receipts that name the service that forged them.
+	// The evidence of the session does not verify, because its receipt chain contains
+	// the forged receipts, each of which names the service that forged it.
 	if out, err := m.CLI("verify", "--root", verifyRoot(m), exportOf(t, m, id)); err == nil || !strings.Contains(err.Error(), "chain") {
 		t.Errorf("a session with receipts of others verifies: %s %v", out, err)
 	}
 }
 
-// forgedParent: a service claims a call that policy did not allow it, and proposes a
-// nested call in the name of that call's actor.
+// forgedParent shows that a service cannot claim a call that policy did not allow it,
+// and then propose a nested call in the name of that call's actor.
 func forgedParent(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, harness.SessionID("admin", "s-sample"), "call_proposed", "")
 	for _, by := range []string{"judge", "llm-router", "vault-broker"} {
@@ -291,8 +296,8 @@ func forgedParent(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedSummary: the gateway summarizes a request to a model for policy. If the summary
-// names less than the request contains, the request reaches no provider.
+// forgedSummary shows that a request to a model is not sent to a provider if the summary
+// that the gateway made for policy omits part of the request.
 func forgedSummary(t *testing.T, m *harness.Mesh) {
 	r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "s-summary", `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`)
 	if err != nil || r.Status != 200 {
@@ -302,7 +307,7 @@ func forgedSummary(t *testing.T, m *harness.Mesh) {
 	base := named(t, m, session, "call_proposed", r.Header.Get("X-Binnacle-Call-Id"))
 	l := &liar{t: t, conn: insider(t, m, "gateway"), as: "gateway"}
 	for i, x := range []struct{ body, status, code string }{
-		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // the true summary: shows that the forgery itself is accepted
+		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}]}`, contract.Succeeded, ""}, // an accurate summary: shows that the forged proposal itself is accepted
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"rm_rf"}}]}`, contract.Failed, "invalid_input"},
 		{`{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"max_tokens":99}`, contract.Failed, "invalid_input"},
 		{`{"model":"demo/b","messages":[{"role":"user","content":"hi"}]}`, contract.Failed, "invalid_input"},
@@ -336,7 +341,8 @@ func forgedSummary(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// forgedSettlement: a forged outcome does not free another call's reservation.
+// forgedSettlement shows that a forged outcome does not release the budget reservation
+// of another call.
 func forgedSettlement(t *testing.T, m *harness.Mesh, sample *contract.Recorded) {
 	if out, err := m.CLI("principals", "register", "spender", "agent"); err != nil {
 		t.Fatal(out, err)
@@ -354,7 +360,7 @@ func forgedSettlement(t *testing.T, m *harness.Mesh, sample *contract.Recorded) 
 		t.Fatalf("the limit does not hold: %s", r.Body)
 	}
 	lies(t, m, named(t, m, h.Session, "call_proposed", h.CallID), sample, "gateway", "gateway")
-	for range 20 { // longer than a policy instance waits before it settles another's calls
+	for range 20 { // longer than the time after which a policy instance settles the reservations of other instances
 		if r := second(); r.Status == 200 {
 			t.Fatalf("a forged outcome freed the reservation: %s", r.Body)
 		}

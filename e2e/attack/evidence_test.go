@@ -24,7 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// auditor seals packs with audit's key, as an insider could.
+// auditor signs packs with audit's key, as an insider could.
 type auditor struct {
 	t    *testing.T
 	m    *harness.Mesh
@@ -54,7 +54,7 @@ func newAuditor(t *testing.T, m *harness.Mesh) *auditor {
 	return a
 }
 
-// pack exports a session and returns the pack and its files.
+// pack exports the evidence of a session, and returns the pack and its files by path.
 func (a *auditor) pack(session string) ([]byte, map[string][]byte) {
 	a.t.Helper()
 	r, err := a.m.Do(a.t.Context(), http.MethodGet, "/api/v1/sessions/"+session+"/evidence", "", "")
@@ -76,7 +76,8 @@ func (a *auditor) pack(session string) ([]byte, map[string][]byte) {
 	}
 }
 
-// source returns what a pack is built from.
+// source returns the source from which evidence.Build can build the pack of a session
+// again.
 func (a *auditor) source(session string, files map[string][]byte) *evidence.Source {
 	a.t.Helper()
 	head, err := translog.ParseNote(files["checkpoint"], a.key.Public())
@@ -118,8 +119,8 @@ func (a *auditor) rejected(what, want string, src *evidence.Source) {
 	a.judged(what, want, b.Bytes())
 }
 
-// judged runs both verifiers on a pack. want is part of our verifier's error, or empty
-// if the pack must verify.
+// judged verifies a pack with both verifiers, which must agree. want is a part of the
+// expected error of our verifier, or empty if the pack must verify.
 func (a *auditor) judged(what, want string, pack []byte, args ...string) {
 	a.t.Helper()
 	file := filepath.Join(a.t.TempDir(), "p.tar")
@@ -140,7 +141,7 @@ func (a *auditor) judged(what, want string, pack []byte, args ...string) {
 	}
 }
 
-// calls makes two calls of noop in a new session.
+// calls makes two calls of tool.noop in a new session.
 func (a *auditor) calls(session string) {
 	a.t.Helper()
 	for i := range 2 {
@@ -150,8 +151,8 @@ func (a *auditor) calls(session string) {
 	}
 }
 
-// A holder of audit's key could end a session's evidence before its last outcome, since
-// only the manifest said where the session ends.
+// In an earlier version, a holder of audit's key could omit the last outcome of a
+// session from its evidence, since only the manifest stated where the session ends.
 var _ = register("12.E a session without its end", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	a.calls("s-attack-end")
@@ -166,8 +167,8 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 	src.Events = src.Events[:last]
 	src.Tip.Events, src.Tip.Receipts = int64(last), 1
 	a.rejected("without the last outcome, its end claimed", "map of tips does not hold this", src)
-	// A checkpoint without a map of tips is reported, and rejected by a reader that has
-	// kept one with a map.
+	// The report states that a checkpoint has no map of tips. A reader that kept an
+	// earlier checkpoint with a map of tips rejects it.
 	src = a.source(session, files)
 	src.Events, src.Tip = src.Events[:last], nil
 	for i, line := range src.Head.Extensions {
@@ -188,8 +189,8 @@ var _ = register("12.E a session without its end", func(t *testing.T, m *harness
 	a.judged("a map given up, to a reader who kept one", "does not prove", bare.Bytes(), "--kept", kept)
 })
 
-// With audit's key an insider writes a log whose unsigned events have members beyond
-// their schema, or lack required ones.
+// An insider with audit's key writes a log in which unsigned events have members that
+// their schema does not list, or lack required ones. Verifiers reject it.
 var _ = register("12.E an event that its schema does not know", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	a.calls("s-attack-schema")
@@ -209,11 +210,12 @@ var _ = register("12.E an event that its schema does not know", func(t *testing.
 		a.own(src)
 		var b bytes.Buffer
 		if err := evidence.Build(&b, *src, a.key); err != nil {
-			continue // the builder of packs refuses it too
+			continue // evidence.Build rejects it, too
 		}
 		a.judged(what, "schema", b.Bytes())
 	}
-	// The unchanged log verifies, so it is the change that is rejected.
+	// The same log without the change verifies, so the change is the reason for the
+	// rejection.
 	src := a.source(session, files)
 	a.own(src)
 	var b bytes.Buffer
@@ -223,7 +225,7 @@ var _ = register("12.E an event that its schema does not know", func(t *testing.
 	a.judged("a log of its own", "", b.Bytes())
 })
 
-// own replaces the source's log by one that contains the source's events only.
+// own replaces the log of src by one that contains only the events of src.
 func (a *auditor) own(src *evidence.Source) {
 	a.t.Helper()
 	nodes := map[[2]uint64]translog.Hash{}
@@ -266,7 +268,7 @@ func (a *auditor) own(src *evidence.Source) {
 	src.Checkpoint = src.Head.Sign(a.key)
 }
 
-// sessionIn returns the session id of a pack.
+// sessionIn returns the session id in the manifest of a pack.
 func sessionIn(t *testing.T, files map[string][]byte) string {
 	t.Helper()
 	var m struct{ Session string }
@@ -276,8 +278,7 @@ func sessionIn(t *testing.T, files map[string][]byte) string {
 	return m.Session
 }
 
-// Files that are made to exhaust memory or time of a verifier are rejected by both
-// verifiers.
+// Both verifiers reject files that are made to exhaust a verifier's memory or time.
 var _ = register("12.1 hostile packs", func(t *testing.T, m *harness.Mesh) {
 	a := newAuditor(t, m)
 	archive := func(h *tar.Header, body string) []byte {

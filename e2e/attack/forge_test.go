@@ -28,7 +28,7 @@ import (
 
 const tenant = "default"
 
-// insider connects with a service's stolen identity.
+// insider returns a connection to NATS with the stolen identity of a service.
 func insider(t *testing.T, m *harness.Mesh, service string) *bus.Conn {
 	t.Helper()
 	seed, err := os.ReadFile(filepath.Join(m.Dir, "keys", service+".nkey"))
@@ -43,12 +43,13 @@ func insider(t *testing.T, m *harness.Mesh, service string) *bus.Conn {
 	return c
 }
 
-// spy receives in the inbox of policy's last slot, which no instance uses. It stores
-// each message under the last token of its subject.
+// spy receives the messages sent to the inbox of policy's last slot, which no instance
+// uses. It stores each message under the last token of its subject, which is the id of
+// the query.
 type spy struct {
 	conn *bus.Conn
 	mu   sync.Mutex
-	got  map[string][]string // id -> sender and frame
+	got  map[string][]string // sender and frame of each message, by query id
 }
 
 const spyInbox = "policy-8"
@@ -72,7 +73,7 @@ func newSpy(t *testing.T, m *harness.Mesh) *spy {
 	return s
 }
 
-// first is the first message that arrives for an id within d, or "".
+// first returns the first message that arrives for an id within d, or "" if none does.
 func (s *spy) first(id string, d time.Duration) string {
 	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
 		s.mu.Lock()
@@ -87,7 +88,8 @@ func (s *spy) first(id string, d time.Duration) string {
 	}
 }
 
-// query sends a query under a service's name, with the spy's inbox as the reply address.
+// query sends a query with the identity of a service, and with the spy's inbox as the
+// reply address.
 func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 	t.Helper()
 	raw, _ := json.Marshal(args)
@@ -98,13 +100,14 @@ func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 	}
 }
 
-// Services answered any query of any service, and sent the answer into a stream of a
-// third. Each identity tries each query of each service.
+// In an earlier version, a service answered any query of any other service, and sent the
+// response to an inbox of a third one. Each identity sends each query to each service;
+// only permitted ones may be answered.
 var _ = register("12.11 queries of a compromised service", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
-		return // the embedded server has no listener: TestForeign and TestPermissions cover this topology
+		return // the embedded server has no listener; TestForeign and TestPermissions cover this topology
 	}
-	verbs := map[string]map[string][]string{ // service -> query -> services that may send it
+	verbs := map[string]map[string][]string{ // by service and query: the services that may send the query
 		"audit": {"acted": {"policy"}, "call": {"gateway", "llm-router"}, "decision": {"gateway"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},
 			"transcript": {"judge"}, "view": {"gateway"}},
 		"gateway":        {"body": services.Executors(), "health": {"gateway"}, "sealed_value": {"vault-broker"}},
@@ -133,7 +136,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 					refused = append(refused, x)
 				}
 			}
-			for _, other := range harness.Services { // under another service's id, and under an id that belongs to no query
+			for _, other := range harness.Services { // with the id of another service's query, and with an id that is not that of a query
 				if other != as {
 					for _, id := range []string{fmt.Sprintf("q_%s_%s-%s", other, as, live[0]), fmt.Sprintf("c-%s-%s", as, live[0])} {
 						query(t, c, as, live[0], id, "health", nil)
@@ -160,7 +163,8 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	}
 })
 
-// newest polls for new events under a filter until the test's ctx ends.
+// newest polls for the newest event under a filter until ctx ends, and calls f with each
+// new one.
 func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Event)) {
 	seen := ""
 	for ctx.Err() == nil {
@@ -177,9 +181,10 @@ func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Ev
 	}
 }
 
-// Receivers of sealed values accepted the first one, from any service. Each identity
-// follows the ledger and sends forged values, ends and errors into every inbox that
-// waits for a secret, while secrets are stored and used.
+// In an earlier version, the receiver of a sealed value accepted the first one that
+// arrived, from any service. Each identity follows the ledger while secrets are stored
+// and used, and sends forged values, ends and errors to every inbox that waits for a
+// secret.
 var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	const value = "a-true-value-of-thirty-3-bytes-xx"
 	if m.NATS == "" {
@@ -197,7 +202,7 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	}
 	for _, as := range harness.Services {
 		if as == "vault-broker" || as == "gateway" {
-			continue // the values of the spying identities are not of interest
+			continue // these two services are the legitimate senders of sealed values
 		}
 		c := insider(t, m, as)
 		ctx, stop := context.WithCancel(t.Context())
@@ -254,7 +259,8 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// Callers were shown forged ends, errors and data of an answer from any service.
+// In an earlier version, callers received forged data, errors and end frames of a
+// response from any service.
 var _ = register("12.11 forged frames", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
 		return
@@ -308,8 +314,8 @@ func trustDocs(t *testing.T, m *harness.Mesh) []byte {
 	return out
 }
 
-// vault:write could store a secret under a content key's name, and so replace or destroy
-// the key of all encrypted content.
+// In an earlier version, a caller with the scope vault:write could store a secret under
+// the name of a content key, and so replace or destroy the key of all encrypted content.
 var _ = register("12.2 content keys", func(t *testing.T, m *harness.Mesh) {
 	bearer := func(scopes ...string) map[string]string {
 		return map[string]string{"Authorization": "Bearer " + mint(t, m, "vault-122", scopes...), "Prefer": "respond-async"}
@@ -335,8 +341,9 @@ var _ = register("12.2 content keys", func(t *testing.T, m *harness.Mesh) {
 	}
 })
 
-// The value of a secret was sent to the vault before its call was decided. The gateway
-// now holds it until the ledger has the call's allowed event.
+// In an earlier version, the value of a secret was sent to the vault before policy had
+// decided the call. The gateway now holds the value until the call's allowed event is on
+// the ledger.
 var _ = register("12.2 a value before its decision", func(t *testing.T, m *harness.Mesh) {
 	overlay := `{"id":"ask-122","scope":"agent","subject":"putter-122","rules":[{"kinds":["vault.put"],"verdict":"ESCALATE","reason_code":"ESCALATE_ASK","approval":{"quorum":1,"roles":["keeper-122"],"timeout_ms":120000}}]}`
 	path := filepath.Join(t.TempDir(), "ask.json")

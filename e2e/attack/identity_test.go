@@ -16,7 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// as sends a request with another credential.
+// as sends a request with another token.
 func as(t *testing.T, m *harness.Mesh, token, method, path, session, body string) *harness.Response {
 	t.Helper()
 	r, err := m.As(token).Do(context.Background(), method, path, session, body)
@@ -26,7 +26,8 @@ func as(t *testing.T, m *harness.Mesh, token, method, path, session, body string
 	return r
 }
 
-// govern proposes a call of a policy kind and does not wait for approval.
+// govern makes a governing call and returns the first response; it does not wait for
+// approval.
 func govern(t *testing.T, m *harness.Mesh, token, kind string, args map[string]any) *harness.Response {
 	t.Helper()
 	doc, err := json.Marshal(map[string]any{"kind": "policy." + kind, "tool": "policy." + kind, "args": args})
@@ -47,7 +48,7 @@ func must(t *testing.T, r *harness.Response, status int, word string) {
 	}
 }
 
-// within fails the test unless cond becomes true in time.
+// within fails the test unless cond returns true within d.
 func within(t *testing.T, d time.Duration, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
@@ -61,11 +62,13 @@ func within(t *testing.T, d time.Duration, what string, cond func() bool) {
 	}
 }
 
-// shut lists queries of every kind that a reader of the ledger may send.
+// shut lists GET requests that a token with read access may send, and that must fail
+// after the token is revoked.
 var shut = []string{"/api/v1/events", "/api/v1/ledger", "/helm/receipts", "/api/v1/search?actor=admin", "/api/v1/proofgraph/sessions", "/api/v1/identities", "/api/v1/policies",
 	"/api/v1/packs", "/v1/models", "/api/v1/trust/keys", "/log/checkpoint", "/api/v1/views/gateway", "/api/v1/llm/stats"}
 
-// tail follows the ledger; the channel closes when the stream ends.
+// tail opens the event stream of the ledger. It returns a channel that is closed when
+// the stream ends.
 func tail(t *testing.T, m *harness.Mesh, token string) <-chan struct{} {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+m.Addr+"/api/v1/events?follow=true&since=1s", nil)
@@ -90,6 +93,7 @@ func tail(t *testing.T, m *harness.Mesh, token string) <-chan struct{} {
 	return done
 }
 
+// goes returns a condition for within that is true once c is closed.
 func goes(c <-chan struct{}) func() bool {
 	return func() bool {
 		select {
@@ -199,7 +203,8 @@ var _ = register("12.4 a revoked token works on", func(t *testing.T, m *harness.
 	must(t, as(t, m, mint(t, m, who, "tools:call"), "POST", "/api/v1/tokens/revocations", "", `{"principal":"admin","reason":"x"}`), 403, "")
 })
 
-// persons registers people, with the approvals that one administrator can get.
+// persons registers people. If a registration requires a second person's approval, an
+// already registered person approves it.
 func persons(t *testing.T, m *harness.Mesh, names ...string) {
 	t.Helper()
 	for _, n := range names {
@@ -210,7 +215,7 @@ func persons(t *testing.T, m *harness.Mesh, names ...string) {
 		if r.Status != 202 {
 			t.Fatalf("%d %s", r.Status, r.Body)
 		}
-		var waits struct { // other attacks have registered people; one of them approves
+		var waits struct { // other attacks have registered people already; one of them approves
 			CallID string `json:"call_id"`
 		}
 		r.JSON(t, &waits)
@@ -261,7 +266,7 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 	if r := govern(t, m, m.Token, "create_key", args("k-125", victim)); r.Status == 200 {
 		t.Errorf("a key for another, by a bare call: %s", r.Body)
 	}
-	// Consent cannot be given for another principal: neither by on-behalf-of nor under a
+	// No caller can consent for another principal, neither with on-behalf-of nor with a
 	// virtual key.
 	r, err := m.DoHeader(context.Background(), "POST", "/api/v1/keys/k-125/consent", `{"maker":"admin","scopes":["approvals:vote"],"ttl_ms":60000}`, map[string]string{"X-Binnacle-On-Behalf-Of": victim, "X-Binnacle-Delegation": "g-none"})
 	if err != nil || r.Status != 403 {
@@ -276,8 +281,8 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 		must(t, govern(t, m, own, kind, args), 403, "KEY_NOT_IN_PERSON")
 	}
 
-	// A call that needs two approvals: votes of unregistered principals and of agents do
-	// not count.
+	// On a call that needs two approvals, votes of unregistered principals and of agents
+	// do not count.
 	if out, err := m.CLIStdin(`{"id":"two-125","scope":"agent","subject":"asker-125","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED","approval":{"quorum":2,"timeout_ms":60000}}]}`, "principals", "register", "asker-125", "agent"); err != nil {
 		t.Fatal(out, err)
 	}
@@ -323,7 +328,7 @@ var _ = register("12.5 one administrator fills a quorum", func(t *testing.T, m *
 	if st.Status != "pending_approval" {
 		t.Errorf("the call is %s: one administrator filled a quorum of two", st.Status)
 	}
-	// Close the break-glass access and retire the policies of this attack.
+	// End the break-glass access and retire the policies of this attack.
 	must(t, govern(t, m, m.Token, "resume_principal", map[string]any{"principal": "bob-125", "reason": "over"}), 200, "")
 	must(t, govern(t, m, m.Token, "retire", map[string]any{"layer": "p2", "name": "two-125"}), 200, "")
 	var ids struct {
@@ -396,8 +401,8 @@ func eventsOf(t *testing.T, m *harness.Mesh, id string) []*contract.Event {
 
 var _ = register("12.16 names and chains of others' sessions", func(t *testing.T, m *harness.Mesh) {
 	thief, owner := mint(t, m, "thief-1216", "tools:call", "llm:call", "judge:run", "policy:admin"), mint(t, m, "owner-1216", "tools:call", "llm:call")
-	// A denied call does not take the name: the session belongs to the first allowed
-	// call.
+	// A denied call does not create the session: it belongs to the caller of the first
+	// allowed call.
 	must(t, as(t, m, thief, "POST", "/api/v1/packs/no.such", "s-mine-1216", "{}"), 403, "UNKNOWN_TOOL")
 	r := as(t, m, owner, "POST", "/api/v1/packs/noop", "s-mine-1216", "{}")
 	must(t, r, 200, `"session":"s-mine-1216"`)
@@ -406,8 +411,8 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 		t.Errorf("%v", r.Header)
 	}
 	before := len(eventsOf(t, m, id))
-	// No other caller enters the chain, by the session's id or by any other spelling of
-	// it.
+	// No other caller can add a receipt to the session's chain, by the session's id or
+	// by any other form of it.
 	ghost := harness.SessionID("owner-1216", "s-never-made")
 	for _, victim := range []string{id, ghost} {
 		refused := as(t, m, thief, "POST", "/api/v1/packs/noop", victim, "{}")
@@ -442,8 +447,8 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 	if after := len(eventsOf(t, m, id)); after != before {
 		t.Errorf("the session of another has %d events more", after-before)
 	}
-	// What has the syntax of a session id is an id for every caller; everything else is
-	// a name.
+	// A string with the syntax of a session id is treated as an id for every caller; any
+	// other string is a name.
 	must(t, as(t, m, owner, "POST", "/api/v1/packs/noop", id, "{}"), 200, id)
 	for _, name := range []string{id + "a", id[:len(id)-1], strings.ToUpper(id[3:4]) + id[4:]} {
 		if !strings.HasPrefix(name, "s-") {
@@ -455,7 +460,7 @@ var _ = register("12.16 names and chains of others' sessions", func(t *testing.T
 			t.Errorf("%s reaches the session", name)
 		}
 	}
-	// The owner grants the session to another principal and revokes the grant.
+	// The owner grants another principal access to the session, and revokes it.
 	must(t, govern(t, m, owner, "grant_session", map[string]any{"session": "s-mine-1216", "principal": "friend-1216", "ttl_ms": 60000}), 200, id)
 	friend := mint(t, m, "friend-1216", "tools:call")
 	within(t, time.Second, "a granted session is entered", func() bool { return as(t, m, friend, "POST", "/api/v1/packs/noop", id, "{}").Status == 200 })
@@ -499,7 +504,7 @@ var _ = register("12.16 first calls of one name at once", func(t *testing.T, m *
 })
 
 var _ = register("12 a delegate does what its delegator may not", func(t *testing.T, m *harness.Mesh) {
-	// The delegator's token has no tools scope; the delegate's has.
+	// The delegator's token lacks the tools scope; the delegate's token has it.
 	weak := mint(t, m, "weak-dele", "policy:admin")
 	g := govern(t, m, weak, "delegate", map[string]any{"delegate": "strong-dele", "kinds": []string{"tool.*"}, "ttl_ms": 60000})
 	var gave struct {

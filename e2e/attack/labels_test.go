@@ -10,8 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// Data of a session labelled secret or user_file left through a model, and through
-// another session of the same actor that named its outputs.
+// In an earlier version, data of a session with the label secret or user_file could be
+// sent to a model, by the session itself or by another session of the same actor that
+// named its outputs.
 var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.Mesh) {
 	const denied = "TAINTED_MODEL_EGRESS_DENY"
 	send := func(path, session, body string) *harness.Response {
@@ -45,7 +46,8 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 	}
 	r.JSON(t, &doc)
 
-	// The session itself, and sessions that refer to its outputs in each possible way.
+	// Requests of the session itself, and of sessions that refer to its outputs in each
+	// possible way, are denied.
 	if got := chat("s-12l-secret", "remote/model", "sum it up"); !strings.Contains(got, denied) {
 		t.Errorf("the tainted session's own request: %s", got)
 	}
@@ -59,7 +61,7 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		if got := chat("s-12l-by-"+what, "remote/model", "and without the name, now"); strings.Contains(got, denied) {
 			t.Errorf("a denied request taints nothing: %s", got)
 		}
-		// An argument that names an output labels the session of that call.
+		// A session gets the label when an argument of one of its calls names an output.
 		if r := send("/api/v1/packs/noop", "s-12l-tool-"+what, fmt.Sprintf(`{"deep":[{"ref":%q}]}`, ref)); r.Status != 200 {
 			t.Fatalf("%d %s", r.Status, r.Body)
 		}
@@ -68,8 +70,8 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		}
 	}
 
-	// Another session continues a stored response of the labelled one. The demo provider
-	// runs in the mesh and accepts every label.
+	// Another session that continues a stored response of the labelled session gets the
+	// label. The demo provider runs in the mesh and accepts every label.
 	r = send("/v1/responses", "s-12l-secret", `{"model":"demo/echo","input":"remember"}`)
 	var stored struct{ ID string }
 	r.JSON(t, &stored)
@@ -80,7 +82,7 @@ var _ = register("12.L labelled data and models", func(t *testing.T, m *harness.
 		t.Errorf("a continued response: %s", r.Body)
 	}
 
-	// A file, to a provider that does not accept files and to one that does.
+	// A file is sent to a provider that does not accept files, and to one that does.
 	image := func(model string) string {
 		return `{"model":"` + model + `","messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"data:image/png;base64,aGk="}}]}]}`
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// Each request offered a provider a tool that policy read under another name, or did not
-// see. It is refused, and the error's pointer names the wrong member.
+// In an earlier version, each of these requests offered the provider a tool that policy
+// read under another name, or did not read at all. The requests are refused, and the
+// pointer in the error names the wrong member.
 var _ = register("12.6 tools hidden from policy", func(t *testing.T, m *harness.Mesh) {
 	chat, responses, messages := "/v1/chat/completions", "/v1/responses", "/v1/messages"
 	for _, c := range []struct{ path, members, pointer string }{
@@ -43,8 +44,8 @@ var _ = register("12.6 tools hidden from policy", func(t *testing.T, m *harness.
 	}
 })
 
-// A stored response was read, continued and deleted by any principal that had its id,
-// and by its maker after it was deleted.
+// In an earlier version, any principal with the id of a stored response could read,
+// continue and delete it, and its maker could do so after deleting it.
 var _ = register("12.10 another's stored response", func(t *testing.T, m *harness.Mesh) {
 	eve := mint(t, m, "eve-1210", "llm:call")
 	do := func(token, method, path, body string) *harness.Response {
@@ -95,7 +96,8 @@ var _ = register("12.10 another's stored response", func(t *testing.T, m *harnes
 	}
 })
 
-// The demo provider, which is free, returned more tokens than its caller had reserved.
+// In an earlier version, the demo provider, which costs nothing, returned more tokens
+// than were reserved for the call.
 var _ = register("12.7 bound of an answer", func(t *testing.T, m *harness.Mesh) {
 	long := strings.Repeat("a ", 12_000)
 	for _, c := range []struct {

@@ -10,8 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// One program tries every escape that the sandbox's documentation names, as a pack of
-// each tier. Concurrent runs share no user id where the attestation says so.
+// A program tries every escape that the sandbox's documentation lists, as a pack of each
+// tier. Concurrent runs have different user ids if and only if the attestation states
+// it.
 var _ = register("12.9 escapes from each tier", func(t *testing.T, m *harness.Mesh) {
 	for _, pack := range []string{"cmd.escape", "cmd.escape-container", "cmd.escape-wasi"} {
 		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+pack, "s-escape", `{}`)
@@ -23,7 +24,7 @@ var _ = register("12.9 escapes from each tier", func(t *testing.T, m *harness.Me
 		}
 		checkEscape(t, pack, r)
 	}
-	// Eight concurrent runs, each long enough to overlap with the others.
+	// Eight runs at the same time, each long enough to overlap with the others.
 	var mu sync.Mutex
 	uids := map[int]int{}
 	var wg sync.WaitGroup

@@ -22,9 +22,9 @@ var swapped = []struct{ name, file, tier string }{
 // interpreter is the interpreter of the script pack.
 const interpreter = "swap-interpreter"
 
-// packFolder makes a world-writable folder with the packs that attacks use and those
-// that this attack replaces. seen is its path as the session-runner sees it, or "" where
-// the paths are equal.
+// packFolder returns a new world-writable folder with the packs that attacks use and
+// those that this attack replaces. seen is the path of the folder as the session-runner
+// sees it, or "" if it is the same path.
 func packFolder(t *testing.T, seen string) string {
 	t.Helper()
 	from, dir := filepath.Join(harness.Root(), "bin/hostile-packs"), t.TempDir()
@@ -37,7 +37,7 @@ func packFolder(t *testing.T, seen string) string {
 	if seen == "" {
 		seen = dir
 	}
-	write(t, filepath.Join(dir, interpreter), read(t, filepath.Join(from, "upper"))) // it ignores the script
+	write(t, filepath.Join(dir, interpreter), read(t, filepath.Join(from, "upper"))) // this program, used as the interpreter, ignores the script
 	for _, p := range swapped {
 		var program []byte
 		result, more := "{text: string}", "\ninput_schema:\n  required: [text]\n  properties: {text: string}\n"
@@ -73,10 +73,10 @@ func write(t *testing.T, path string, b []byte) {
 	}
 }
 
-// A user who may write to the folder of packs replaces them after their digests were
-// read, in every way, during runs and between runs: the registered program runs, under
-// its digest. On compose the folder is the host's, mounted read-only into the
-// session-runner; the packs of the image are read-only.
+// A user with write access to the folder of packs replaces packs after their digests
+// were computed, in every way, during runs and between runs. The registered program runs
+// every time, under its digest. On compose the folder is one of the host, mounted
+// read-only into the session-runner; the packs in the image are read-only.
 var _ = register("12.8 packs replaced on disk", func(t *testing.T, m *harness.Mesh) {
 	dir := m.PackFolder()
 	if dir == "" {
@@ -168,7 +168,7 @@ func swap(t *testing.T, m *harness.Mesh, dir, name, file string) {
 	}
 }
 
-// imageDigests returns the image digests that a session's effects attest.
+// imageDigests returns the image digests that the effects of a session attest.
 func imageDigests(t *testing.T, m *harness.Mesh, session string) (out []string) {
 	t.Helper()
 	text, err := m.CLI("events", "list", "--session", session, "--type", "effect_recorded", "--json")

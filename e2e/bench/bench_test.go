@@ -70,7 +70,8 @@ func (r row) line() string {
 	return b.String()
 }
 
-// load runs f from n clients for the duration d and returns the latencies.
+// load calls f from n concurrent clients for the duration d. It returns the latency of
+// each call and the calls per second, or the first error.
 func load(n int, d time.Duration, f func(client int) error) (lat []time.Duration, rate float64, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -127,8 +128,8 @@ func post(url, token, session string, body []byte) ([]byte, error) {
 
 const span = 4 * time.Second
 
-// TestBench measures part by part; -run TestBench/<part> measures one and
-// leaves bench.json as it is.
+// TestBench runs all parts of the benchmark and writes bench.json. With -run
+// TestBench/<part> it runs one part and does not change bench.json.
 func TestBench(t *testing.T) {
 	ran := 0
 	parts := []struct {
@@ -152,7 +153,7 @@ func TestBench(t *testing.T) {
 	fmt.Println("\nwritten to bench.json")
 }
 
-// topologies measures calls on each way to run the mesh.
+// topologies measures calls on each topology.
 func topologies(t *testing.T) {
 	for _, c := range []struct {
 		name, durability string
@@ -199,8 +200,8 @@ func topologies(t *testing.T) {
 	}
 }
 
-// floors measures the components under the mesh: NATS, signing, hashing, the file
-// system.
+// floors measures the components that the mesh builds on, as lower bounds: NATS,
+// signing, hashing and the file system.
 func floors(t *testing.T) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{{Name: "all", Stream: bus.Events, Filters: []string{"evt.>"}}}}
 	b := meshtest.Start(t, []bus.Declaration{d})
@@ -283,7 +284,8 @@ func llmLatency(t *testing.T, m *harness.Mesh, llm *harness.LLM, name string) {
 			if _, err := resp.Body.Read(one[:]); err != nil {
 				return err
 			}
-			// The rest is read in the background, outside the measured time.
+			// The rest of the response is read in the background, outside the measured
+			// time.
 			go func() { _, _ = io.Copy(io.Discard, resp.Body); resp.Body.Close() }()
 			return nil
 		}
@@ -295,7 +297,7 @@ func llmLatency(t *testing.T, m *harness.Mesh, llm *harness.LLM, name string) {
 		Value: fmt.Sprintf("added p50 %.0f us", us(via, .5)-us(direct, .5)), Budget: "<= 1200 us added"})
 }
 
-// idle measures memory and CPU of a mesh that does nothing.
+// idle measures the memory and CPU time of an idle mesh.
 func idle(t *testing.T, m *harness.Mesh, name, durability string) {
 	time.Sleep(2 * time.Second)
 	cpu := func() (ticks, rss int64) {
@@ -318,7 +320,8 @@ func idle(t *testing.T, m *harness.Mesh, name, durability string) {
 	add(row{Name: "idle, " + name, Durability: durability, Value: fmt.Sprintf("%d MiB RSS, %.1f %% of one core", rss>>20, float64(after-before)/5), Budget: "<= 200 MiB, <= 1 %, one process"})
 }
 
-// replayRate measures replay and verification of the ledger that the load wrote.
+// replayRate measures replay and verification of the ledger that the earlier parts have
+// written.
 func replayRate(t *testing.T, m *harness.Mesh) {
 	out, err := m.CLI("replay", "--json")
 	if err != nil {

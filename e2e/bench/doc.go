@@ -1,3 +1,4 @@
-// Package bench measures the mesh, each figure beside its floor taken in the
-// same run. `make bench` runs it; it prints one table and writes bench.json.
+// Package bench measures the performance of the mesh. Each figure is reported beside its
+// lower bound, measured in the same run. `make bench` runs the package, which prints one
+// table and writes bench.json.
 package bench

@@ -72,18 +72,18 @@ func mock(t *testing.T) *httptest.Server {
 	return s
 }
 
-// rivalAt is a gateway under measurement: its base URL, and the process whose CPU time
-// counts.
+// rivalAt is a running gateway that is measured: its base URL, and the process whose CPU
+// time is counted.
 type rivalAt struct {
 	name, base, token, model string
 	pid                      int
-	children                 bool // the CPU time of its children counts too
+	children                 bool // whether the CPU time of its child processes is counted, too
 	header                   map[string]string
 }
 
-// edge measures a request to a model through the mesh and, in the same run, direct,
-// through nginx, through a plain Go reverse proxy, and through gateways that record
-// nothing.
+// edge measures a request to a model through the mesh and, in the same run, without a
+// gateway, through nginx, through a plain Go reverse proxy, and through gateways that
+// record nothing.
 func edge(t *testing.T) {
 	up := mock(t)
 	m, key := fresh(t, up.URL)
@@ -154,8 +154,9 @@ func edge(t *testing.T) {
 	beyond(t, w, small(w, false), small(w, true))
 }
 
-// beyond measures what a stream of 20 chunks costs more than a whole answer; both are
-// decided and recorded alike.
+// beyond measures how much more CPU time a streamed response of 20 chunks uses than an
+// unstreamed one. Both are decided and recorded in the same way, so the difference is
+// the cost of the stream.
 func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
 	var more []float64
 	for range 2*rounds + 1 {
@@ -175,14 +176,14 @@ func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
 	add(row{Name: "edge, 20 chunks beyond the decision", Durability: "process", Clients: 1, Value: fmt.Sprintf("%.0f us CPU per stream", median(more)), Budget: "<= 400 us"})
 }
 
-// Each gateway is warmed up and measured in turn, for several rounds: the machine is
-// shared, and its speed varies over minutes.
+// Each gateway is warmed up with warm requests and measured in turn, for several rounds,
+// because the speed of a shared machine varies over minutes.
 const (
 	rounds = 3
 	warm   = 300
 )
 
-// measured holds one gateway's figures, by round.
+// measured holds the figures of one gateway, one value per round.
 type measured struct{ p50, p99, rate, added, cpu []float64 }
 
 func median(v []float64) float64 {
@@ -190,7 +191,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// streams measures many concurrent streams on a fresh mesh.
+// streams measures many concurrent streams on a new mesh.
 func streams(t *testing.T) {
 	up := mock(t)
 	m, key := fresh(t, up.URL)
@@ -199,7 +200,8 @@ func streams(t *testing.T) {
 	open(t, m, w)
 }
 
-// fresh starts a mesh in front of the mock and makes a virtual key with a budget.
+// fresh starts a new mesh with the mock as its provider, and returns it with a virtual
+// key that has a budget.
 func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
 	doc := filepath.Join(t.TempDir(), "llm.json")
 	b, err := json.Marshal(map[string]any{"providers": []any{map[string]any{"name": "mock", "base_url": up + "/v1", "limit": 8192}},
@@ -219,8 +221,8 @@ func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
 	return m, strings.TrimSpace(out)
 }
 
-// timed sends one request and returns the time to its first byte or to its end, as
-// wanted.
+// timed sends one request and returns the time until the first byte of the response if
+// first is set, and otherwise until its end.
 func timed(w *rivalAt, session string, body []byte, first bool) (time.Duration, error) {
 	req, err := http.NewRequest(http.MethodPost, w.base+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
@@ -257,7 +259,8 @@ func timed(w *rivalAt, session string, body []byte, first bool) (time.Duration, 
 	return took, err
 }
 
-// cpu is the CPU time that a process has used, in microseconds.
+// cpu returns the CPU time that the process has used, in microseconds, or 0 if it has no
+// process id.
 func (w *rivalAt) cpu(t *testing.T) int64 {
 	if w.pid == 0 {
 		return 0
@@ -279,12 +282,13 @@ func (w *rivalAt) cpu(t *testing.T) int64 {
 		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+2:]))
 		u, _ := strconv.ParseInt(f[11], 10, 64)
 		s, _ := strconv.ParseInt(f[12], 10, 64)
-		sum += (u + s) * 10_000 // ticks of 10 ms
+		sum += (u + s) * 10_000 // user and system time, in ticks of 10 ms
 	}
 	return sum
 }
 
-// start runs a rival until the test ends and waits for its port.
+// start starts a gateway, waits until it accepts connections at addr, and returns its
+// process id. The process is killed when the test ends.
 func start(t *testing.T, addr string, cmd *exec.Cmd) int {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -296,7 +300,7 @@ func start(t *testing.T, addr string, cmd *exec.Cmd) int {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() }) // its workers too
+	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() }) // the process group, which includes its workers
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
@@ -310,7 +314,8 @@ func start(t *testing.T, addr string, cmd *exec.Cmd) int {
 	}
 }
 
-// rivals is the folder to which scripts/bench-rivals installs the other gateways.
+// rivals returns the path of a program in the folder to which scripts/bench-rivals
+// installs the other gateways.
 func rivals(t *testing.T, path string) string {
 	p := filepath.Join(harness.Root(), ".cache/rivals", path)
 	if _, err := os.Stat(p); err != nil {
@@ -334,13 +339,13 @@ server { listen %s reuseport; keepalive_requests 1000000; location / { proxy_pas
 	return rivalAt{name: "nginx", base: "http://" + addr, model: "m", children: true, pid: start(t, addr, exec.Command(rivals(t, "nginx/usr/sbin/nginx"), "-c", conf, "-p", dir))}
 }
 
-// goProxy runs net/http/httputil.ReverseProxy in a process of its own.
+// goProxy runs net/http/httputil.ReverseProxy as a separate process.
 func goProxy(t *testing.T, up string) rivalAt {
 	addr := ports.Free(t)
 	return rivalAt{name: "net/http reverse proxy", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "goproxy"), addr, up))}
 }
 
-// bifrost runs the core library of Bifrost behind net/http.
+// bifrost runs the core library of Bifrost with an HTTP server in front of it.
 func bifrost(t *testing.T, up string) rivalAt {
 	addr := ports.Free(t)
 	return rivalAt{name: "Bifrost core 1.5.22 (records nothing)", base: "http://" + addr, model: "m", pid: start(t, addr, exec.Command(rivals(t, "bifrost"), addr, up))}
@@ -355,7 +360,8 @@ func portkey(t *testing.T, up string) rivalAt {
 		header: map[string]string{"X-Portkey-Provider": "openai", "X-Portkey-Custom-Host": up + "/v1"}}
 }
 
-// paced holds 512 streams with a chunk every 20 ms each, and counts gaps above 250 ms.
+// paced keeps 512 streams open, each with a chunk every 20 ms, and counts gaps above 250
+// ms.
 func paced(t *testing.T, w *rivalAt) {
 	const streams = 512
 	var stalls, chunks, failed atomic.Int64
@@ -413,7 +419,7 @@ func stream(ctx context.Context, w *rivalAt, model string, i int) (*bufio.Scanne
 
 var streaming = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 
-// open holds 2,000 slow streams and measures the memory of all services.
+// open keeps 2,000 slow streams open and measures the memory of all services.
 func open(t *testing.T, m *harness.Mesh, w *rivalAt) {
 	const streams = 2000
 	ctx, cancel := context.WithCancel(t.Context())

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// hops reports the time that a call to a model spends in each service, from the spans
-// that the mesh exports.
+// hops measures the time that a call to a model spends in each service, computed from
+// the spans that the mesh exports.
 func hops(t *testing.T) {
 	var mu sync.Mutex
 	traces := map[string]map[string]*otlp.Span{}

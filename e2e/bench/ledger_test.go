@@ -24,17 +24,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// ledgerOnly is the lower bound of the calls that edge measures.
+// ledgerOnly measures the ledger operations of a call without anything else. The result
+// is a lower bound for the calls that edge measures.
 func ledgerOnly(t *testing.T) {
 	for _, request := range []int{0, 80 << 10} {
 		ledgerPart(t, request)
 	}
 }
 
-// ledgerPart measures the ledger's part of a budgeted call to a model: its six appends,
-// of their real sizes, and the three deliveries that are waited for, between three
-// accounts. Nothing is parsed, decided, signed, indexed or sent to a provider. A request
-// too large for an event is also stored and read back, at the same points as in a call.
+// ledgerPart measures the ledger operations of a budgeted call to a model: its six
+// appends, of their real sizes, and the three deliveries that the call waits for,
+// between three services. Nothing is parsed, decided, signed, indexed or sent to a
+// provider. If the request is too large for an event, it is also stored and read back,
+// at the same points as in a call.
 func ledgerPart(t *testing.T, request int) {
 	asks := bus.Declaration{Service: "asks", Slots: 1, Readers: []bus.Reader{{Name: "outcomes", Stream: bus.Events, Filters: []string{"evt.*.*.{instance}.effect_recorded.>"}}}}
 	work := func(service, filter string) bus.Declaration {
@@ -75,7 +77,7 @@ func ledgerPart(t *testing.T, request int) {
 			_ = m.Ack()
 		})
 	})
-	var stored atomic.Pointer[string] // commitment of this call's request
+	var stored atomic.Pointer[string] // commitment to the request of the current call
 	serve("does", func(c *bus.Conn, log eventlog.JetStream) {
 		go consumer.Run(ctx, c, does.Work[0].Consumer("does"), 32, 10*time.Second, func(ctx context.Context, m jetstream.Msg) {
 			to := "evt.t.does." + asks.Instance(1)

@@ -18,15 +18,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// figures of one run of one build, by name.
+// figures holds the results of one run of one build.
 type figures struct {
-	p50, cpu, chat time.Duration // of a governed no-op call, its CPU over all services, of a call to a model
-	rate           float64       // no-op calls a second from 64 clients
+	p50, cpu, chat time.Duration // latency and CPU time (over all services) of a governed no-op call; latency of a call to a model
+	rate           float64       // no-op calls per second with 64 clients
 }
 
-// TestPairs compares two builds of the mesh, run alternately PAIRS times (default 10),
-// and prints the medians and the median ratio of the pairs. scripts/bench-pairs builds
-// the earlier one; BASE_BIN is the path of its program.
+// TestPairs compares two builds of the mesh. It runs them alternately, PAIRS times each
+// (default 10), and prints the medians and the median ratio of the pairs.
+// scripts/bench-pairs makes the earlier build; BASE_BIN is the path of its program.
 func TestPairs(t *testing.T) {
 	base := os.Getenv("BASE_BIN")
 	if base == "" {
@@ -70,7 +70,7 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// measure runs a mesh of a build on a fresh folder.
+// measure runs a mesh of a build in a new folder and returns its figures.
 func measure(t *testing.T, program string) (f figures) {
 	dir, addr := t.TempDir(), ports.Free(t)
 	cmd := exec.Command(program, "up", "--addr", addr, "--data", dir, "--noop")
@@ -119,8 +119,8 @@ func measure(t *testing.T, program string) (f figures) {
 	return f
 }
 
-// cpuOf is the processor time that a process has used; see proc(5), stat. A
-// tick is 10 ms on every Linux that Go runs on.
+// cpuOf returns the CPU time that a process has used, from /proc/PID/stat (proc(5)). A
+// tick is 10 ms on every Linux that Go supports.
 func cpuOf(t *testing.T, pid int) time.Duration {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

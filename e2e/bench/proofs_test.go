@@ -24,8 +24,8 @@ import (
 // bigSession is the number of calls in the session whose export is measured.
 const bigSession = 10_000
 
-// proofs measures evidence: the lag of checkpoints under full load, the export of a long
-// session, and the rate at which proofs are made and verified.
+// proofs measures evidence: the delay of checkpoints under full load, the export of a
+// long session, and how many proofs per second are computed and verified.
 func proofs(t *testing.T) {
 	consistency(t)
 	m := harness.One(t, harness.Options{Noop: true})
@@ -96,10 +96,10 @@ func get(m *harness.Mesh, path string) ([]byte, error) {
 	return r.Body, nil
 }
 
-var others int // calls made before those of the long session
+var others int // number of calls made before those of the long session
 
-// checkpointLag samples, under load of 64 clients, the age of the oldest event that no
-// checkpoint covers.
+// checkpointLag samples, under the load of 64 clients, the age of the oldest event that
+// no checkpoint covers yet.
 func checkpointLag(t *testing.T, m *harness.Mesh) {
 	done := make(chan struct{})
 	var lags []time.Duration
@@ -146,7 +146,8 @@ func checkpointLag(t *testing.T, m *harness.Mesh) {
 	add(row{Name: "checkpoint lag under full load", Durability: "process", Clients: 64, Value: fmt.Sprintf("p50 %d ms, worst %d ms, at %.0f calls/s", lags[len(lags)/2].Milliseconds(), lags[len(lags)-1].Milliseconds(), rate), Budget: "<= 1 s"})
 }
 
-// consistency measures the making of proofs in a tree of a million leaves.
+// consistency measures how fast consistency proofs are computed in a tree of a million
+// leaves.
 func consistency(t *testing.T) {
 	const size = 1_000_000
 	nodes := make([][]translog.Hash, 21)

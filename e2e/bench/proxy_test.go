@@ -12,11 +12,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// history is the number of requests that pass the proxy before it is measured again.
+// history is the number of requests that are sent through the proxy before it is
+// measured again.
 const history = 100_000
 
-// proxied measures what the governing proxy adds to its upstream, for text and for an
-// answer with a tool call, which needs a second decision.
+// proxied measures the latency that the governing proxy adds to its upstream, for text
+// and for a response with a tool call, which requires a second decision.
 func proxied(t *testing.T) {
 	llm, doc := harness.NewLLM(t)
 	m := harness.One(t, harness.Options{LLM: doc})

@@ -17,9 +17,10 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// rival measures the reference's decision in the same run: two Ed25519 signatures, over
-// the decision and the receipt, and an insert of the receipt into an in-process SQLite
-// file. It has no server, no permissions and no second reader.
+// rival measures, in the same run, the work of a decision in the project used as a
+// reference: two Ed25519 signatures, over the decision and the receipt, and an insert of
+// the receipt into an in-process SQLite file. It has no server, no permissions and no
+// second reader.
 func rival(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -63,7 +64,7 @@ func rival(t *testing.T) {
 	}
 }
 
-// decisions adds the rows of the policy service's own benchmark, which runs there
+// decisions adds the rows of the policy service's benchmark, which is run in that module
 // because it needs internal packages.
 func decisions(t *testing.T) {
 	file := os.Getenv("BENCH_ROWS")

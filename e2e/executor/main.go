@@ -1,5 +1,6 @@
-// Command beacon is a service that executes calls of one kind. TestNewService adds
-// it to a copy of the tree; copy it to begin a service of your own.
+// Command beacon runs the example service of package beacon, which executes calls of one
+// kind. TestNewService adds it to a copy of the repository. Copy it to start a new
+// service.
 package main
 
 import (

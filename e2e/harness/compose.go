@@ -19,20 +19,19 @@ import (
 // project is the compose project of tests; one runs at a time on a machine.
 const project = "binnacle-e2e"
 
-// Compose runs docker-compose.yaml as a project of the test's own, from the
-// programs in bin. Options work as on the other topologies: they become files of
-// the configuration folder, m.Dir/config, which is what a user of compose edits
-// (config/README.md).
+// Compose starts docker-compose.yaml with the programs in bin, as a project of the test,
+// and waits until the mesh is ready. Options work as on the other topologies: they are
+// written to files of the configuration folder, m.Dir/config, which a user of compose
+// would edit (config/README.md).
 //
-// Servers of the test stay on 127.0.0.1. Where the llm document, the webhook or a
-// variable of Env names http://127.0.0.1:PORT, the mesh is given the host's
-// address on a network of the test instead, and a relay listens there for the
-// containers; so NewLLM and NewProviders serve a mesh on compose too.
+// Servers of the test listen on 127.0.0.1. If the llm document, the webhook or a variable
+// of Env contains http://127.0.0.1:PORT, it is replaced by the host's address on the
+// test's network, on which a relay for the containers listens. NewLLM and NewProviders
+// can therefore be used on compose, too.
 //
-// m.Dir holds the ring of keys (keys/, admin.token), m.NATS is the server's
-// address as the host sees it, and m.CLI("trust", …) distributes what it changes
-// to the volumes of the services, which are m.Dir/volumes/SERVICE. ComposeCLI
-// runs what a user would type.
+// m.Dir holds the keys (keys/, admin.token) and m.NATS is the address of the NATS server
+// for the host. m.CLI("trust", …) writes changed keys to the volumes of the services,
+// m.Dir/volumes/SERVICE. ComposeCLI runs the commands that a user would type.
 func Compose(t testing.TB, o Options) *Mesh {
 	t.Helper()
 	if out, err := exec.Command("docker", "version").CombinedOutput(); err != nil {
@@ -43,7 +42,7 @@ func Compose(t testing.TB, o Options) *Mesh {
 	}
 	m := base(t, "compose", o)
 	m.configure()
-	// Volumes and FIFOs of a killed test are removed first.
+	// Remove the volumes and FIFOs that a killed test may have left.
 	m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -63,8 +62,8 @@ func Compose(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// configure writes the configuration folder, and the compose file that joins
-// services to the test's network where they are to reach servers of the test.
+// configure writes the configuration folder, and the compose file that connects the
+// services that use servers of the test to the test's network.
 func (m *Mesh) configure() {
 	m.T.Helper()
 	dir := filepath.Join(m.Dir, "config")
@@ -74,7 +73,7 @@ func (m *Mesh) configure() {
 		}
 	}
 	o := m.opts
-	var reach []string // services that need servers of the test
+	var reach []string // services that must reach servers of the test
 	env := slices.Clone(o.Env)
 	add := func(name, value string) {
 		if value != "" {
@@ -126,13 +125,14 @@ func (m *Mesh) configure() {
 	m.write(m.override(), []byte(more))
 }
 
-// override is a compose file that is merged with the mesh's own where it exists.
+// override returns the path of a compose file that, if it exists, is merged with
+// docker-compose.yaml.
 func (m *Mesh) override() string { return filepath.Join(m.Dir, "compose.test.yaml") }
 
 var loopback = regexp.MustCompile(`127\.0\.0\.1:(\d+)`)
 
-// reachable replaces the loopback address by the host's address on the test's network,
-// and starts a relay for each port.
+// reachable replaces the loopback address in text by the host's address on the test's
+// network, and starts a relay for each port that occurs.
 func (m *Mesh) reachable(doc []byte) []byte {
 	if !loopback.Match(doc) {
 		return doc
@@ -161,14 +161,15 @@ func (m *Mesh) write(path string, b []byte) {
 	}
 }
 
-// ContainerAddr returns the address of a service's nth container on the internal
+// ContainerAddr returns the IP address of a service's nth container on the internal
 // network, which the host can reach.
 func (m *Mesh) ContainerAddr(service string, n int) string {
 	m.T.Helper()
 	return m.Inspect(service, n, `{{(index .NetworkSettings.Networks "`+project+`_mesh").IPAddress}}`)
 }
 
-// Inspect returns what `docker inspect` prints of a service's nth container.
+// Inspect returns the output of `docker inspect -f format` for a service's nth
+// container.
 func (m *Mesh) Inspect(service string, n int, format string) string {
 	m.T.Helper()
 	out, err := exec.Command("docker", "inspect", "-f", format, fmt.Sprintf("%s-%s-%d", project, service, n)).CombinedOutput()
@@ -178,7 +179,8 @@ func (m *Mesh) Inspect(service string, n int, format string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Volume returns the host's folder of a volume; a running mesh may change its files.
+// Volume returns the path of a volume on the host. A running mesh may change the files
+// in it at any time.
 func (m *Mesh) Volume(name string) string {
 	m.T.Helper()
 	out, err := exec.Command("docker", "volume", "inspect", "-f", "{{.Mountpoint}}", project+"_"+name).Output()
@@ -188,8 +190,8 @@ func (m *Mesh) Volume(name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// configureTLS writes certificates and authorities to the paths that config/README.md
-// gives, and returns the variables that name them.
+// configureTLS writes certificates and certificate authorities to the paths that
+// config/README.md lists, and returns the environment variables that name them.
 func (m *Mesh) configureTLS() []string {
 	m.ca = certs.NewAuthority(m.T, m.Cert())
 	m.Recertify("first")
@@ -199,19 +201,19 @@ func (m *Mesh) configureTLS() []string {
 	return append([]string{"BINNACLE_TLS_CERT=/config/tls.crt", "BINNACLE_TLS_KEY=/config/tls.key", "BINNACLE_CA=/config/ca.crt", "BINNACLE_NATS_TLS_CA=/config/ca.crt"}, tlsVariables...)
 }
 
-// tlsVariables are the variables that change the NATS server's configuration.
+// tlsVariables lists the variables that enable TLS at the NATS server.
 var tlsVariables = []string{"BINNACLE_NATS_TLS_CERT=/config/tls.crt", "BINNACLE_NATS_TLS_KEY=/config/tls.key"}
 
-// recertify replaces the certificate files as a user of compose does, readable by user
-// 65532.
+// recertify replaces the certificates by new ones for a host name, as a user of compose
+// does. The files are readable by user 65532, under which the services run.
 func (m *Mesh) recertify(name string) {
 	for _, s := range []string{"gateway", "nats"} {
 		m.CertifyService(m.ca, s, name)
 	}
 }
 
-// CertifyService writes a certificate for gateway or nats, signed by the given
-// authority.
+// CertifyService replaces the certificate and key of a service, gateway or nats, by new
+// ones that ca signs for a host name and for the service's name.
 func (m *Mesh) CertifyService(ca *certs.Authority, service, name string) {
 	m.T.Helper()
 	to, tmp := filepath.Join(m.Dir, "config", service), m.T.TempDir()
@@ -242,8 +244,8 @@ func (m *Mesh) composeCmd(argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// ComposeCLI runs one docker compose command of the mesh and returns what it
-// printed on standard output.
+// ComposeCLI runs one docker compose command in the mesh's project and returns its
+// standard output.
 func (m *Mesh) ComposeCLI(args ...string) (string, error) {
 	cmd := m.composeCmd(append([]string{"docker", "compose"}, args...)...)
 	var errOut bytes.Buffer
@@ -255,8 +257,8 @@ func (m *Mesh) ComposeCLI(args ...string) (string, error) {
 	return string(out), err
 }
 
-// compose runs one command, and repeats it where the engine refuses to remove a network
-// whose last container has just ended.
+// compose runs one docker compose command. It repeats a command that fails because the
+// engine refuses to remove a network whose last container has just ended.
 func (m *Mesh) compose(args ...string) {
 	m.T.Helper()
 	var err error
@@ -270,16 +272,18 @@ func (m *Mesh) compose(args ...string) {
 }
 
 // ComposeShell builds the images, removes what an earlier test left, and returns the
-// environment in which `docker compose`, typed in a shell, runs the test's project with
-// a configuration folder of the test. The project is removed at the end of the test.
+// environment in which a shell can run `docker compose` for the test's project, with a
+// configuration folder of the test, and the name of the project. The project is removed
+// at the end of the test.
 func ComposeShell(t testing.TB) (env []string, name string) {
 	t.Helper()
 	m := base(t, "compose", Options{})
 	m.configure()
 	down := func() {
 		m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
-		// Meshes of the harness keep their keys in a folder, so their down -v does not
-		// remove the volume of a page's keys, which a new NATS server would refuse.
+		// A mesh of the harness keeps its keys in a folder, so `down -v` does not remove
+		// the volume with the keys of a documentation page. A new NATS server would
+		// refuse those keys.
 		if out, err := exec.Command("docker", "volume", "rm", "-f", project+"_ring").CombinedOutput(); err != nil {
 			t.Errorf("volume of the ring: %v\n%s", err, out)
 		}

@@ -15,10 +15,10 @@ import (
 	"testing"
 )
 
-// GoImage builds an image of that name from this machine: its Go distribution and the
-// modules that packages need, at the paths of the official image, the build cache for
-// them, and the shell commands that deploy/images/build runs. It replaces the base image
-// where no registry is reachable.
+// GoImage builds a container image with the given name from files of this machine: its
+// Go distribution and the modules that packages need, at the paths of the official
+// image; the build cache for them; and the shell commands that deploy/images/build runs.
+// It replaces the base image on machines that cannot reach a registry.
 func GoImage(t testing.TB, name string, packages ...string) {
 	t.Helper()
 	cmd := exec.Command("docker", "import", "--change", "ENV PATH=/usr/local/go/bin:/usr/bin:/bin", "--change", "ENV GOPATH=/go GOCACHE=/go/cache", "-", name)
@@ -39,12 +39,14 @@ func GoImage(t testing.TB, name string, packages ...string) {
 	}
 }
 
-// tree writes a root filesystem.
+// tree writes the root filesystem of an image as a tar file.
 type tree struct {
 	*tar.Writer
 	have map[string]bool
 }
 
+// golang adds everything that an image needs to build packages: the shell commands, the
+// Go distribution, the modules and the build cache.
 func (w *tree) golang(t testing.TB, packages []string) error {
 	for _, d := range []string{"tmp", "root"} {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o777}); err != nil {
@@ -65,7 +67,7 @@ func (w *tree) golang(t testing.TB, packages []string) error {
 			return err
 		}
 	}
-	// The metadata of every module, without its archive.
+	// The metadata of every module is added, without the modules' archives.
 	if err := w.folder(filepath.Join(modules, "cache/download"), "go/pkg/mod/cache/download", ".zip"); err != nil {
 		return err
 	}
@@ -83,8 +85,9 @@ func (w *tree) golang(t testing.TB, packages []string) error {
 	return w.compiled(t, packages)
 }
 
-// moduleDirs lists the folders of the modules that packages need, and of modules whose
-// path is a prefix of such a module's, where go looks too.
+// moduleDirs returns the folders of the modules that packages need. It includes modules
+// whose path is a prefix of such a module's path, because the go command searches them,
+// too.
 func moduleDirs(packages []string) ([]string, error) {
 	out, err := goList(nil, append([]string{"-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, packages...)...)
 	if err != nil {
@@ -104,8 +107,8 @@ func moduleDirs(packages []string) ([]string, error) {
 	return dirs, nil
 }
 
-// compiled adds this machine's build cache for packages, so that the image compiles only
-// what has changed.
+// compiled adds the entries for packages in this machine's build cache, so that the
+// image has to compile only what has changed.
 func (w *tree) compiled(t testing.TB, packages []string) error {
 	cache := goEnv(t, "GOCACHE")
 	for _, env := range [][]string{nil, {"GOOS=wasip1", "GOARCH=wasm"}} {
@@ -127,7 +130,7 @@ func (w *tree) compiled(t testing.TB, packages []string) error {
 				continue
 			}
 			entry, err := os.ReadFile(entries[0])
-			f := strings.Fields(string(entry)) // v1 ACTION OUTPUT SIZE TIME
+			f := strings.Fields(string(entry)) // the fields of an entry: v1 ACTION OUTPUT SIZE TIME
 			if err != nil || len(f) < 3 {
 				continue
 			}
@@ -162,7 +165,7 @@ func goEnv(t testing.TB, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// command adds a program and its shared libraries.
+// command adds a program with its shared libraries.
 func (w *tree) command(name string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -171,7 +174,7 @@ func (w *tree) command(name string) error {
 	if err := w.add(path, "bin/"+name); err != nil {
 		return err
 	}
-	out, _ := exec.Command("ldd", path).Output() // fails for a static program
+	out, _ := exec.Command("ldd", path).Output() // ldd fails for a static program
 	for _, f := range strings.Fields(string(out)) {
 		if strings.HasPrefix(f, "/") {
 			if err := w.add(f, strings.TrimPrefix(f, "/")); err != nil {
@@ -182,8 +185,8 @@ func (w *tree) command(name string) error {
 	return nil
 }
 
-// folder adds the files below dir, except files whose name ends in an entry of leave,
-// and folders that an entry of leave names between slashes.
+// folder adds the files below dir under the path as. It omits files whose name ends in
+// an element of leave, and folders whose name is an element of leave between slashes.
 func (w *tree) folder(dir, as string, leave ...string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -209,7 +212,7 @@ func (w *tree) add(path, as string) error {
 		return nil
 	}
 	w.have[as] = true
-	f, err := os.Open(path) // links are followed: the image needs their targets
+	f, err := os.Open(path) // os.Open follows symbolic links, so that the image holds their targets
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package harness runs a mesh on a topology of choice, as a user would: from
-// the built programs.
+// Package harness runs a mesh from the built programs, as a user would, on a topology
+// that the test chooses.
 package harness
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Services are the names of the mesh's services that have a program, sorted.
+// Services holds the names of the services that have a program, sorted.
 var Services = services.Names()
 
 // Root returns the root folder of the repository.
@@ -47,8 +47,8 @@ func Root() string {
 	}
 }
 
-// Bin returns the path of a built program. It fails the test, naming the command that
-// builds it, where the program is missing.
+// Bin returns the path of a built program. If the program is missing, it fails the test
+// with an error that names the command that builds it.
 func Bin(t testing.TB, name string) string {
 	t.Helper()
 	p := filepath.Join(Root(), "bin", name)
@@ -58,7 +58,7 @@ func Bin(t testing.TB, name string) string {
 	return p
 }
 
-// bin returns the path of a program of the mesh, in Options.Bin or bin.
+// bin returns the path of a program in Options.Bin, or else in the folder bin.
 func (m *Mesh) bin(name string) string {
 	if m.opts.Bin != "" {
 		return filepath.Join(m.opts.Bin, name)
@@ -66,39 +66,39 @@ func (m *Mesh) bin(name string) string {
 	return Bin(m.T, name)
 }
 
-// Options configures a mesh.
+// Options configures a mesh. The zero value is a mesh with defaults.
 type Options struct {
 	Noop       bool
 	LLM        string   // llm document
 	Env        []string // added to the environment of every process
-	Capture    string   // plain, hashed, off; empty = plain
+	Capture    string   // plain, hashed or off; empty = plain
 	Policies   []string
 	Power      bool
 	Containerd string
-	Packs      string   // folder of packs; default bin/packs
-	Webhook    string   // URL that is notified of calls that wait for approval
-	TLS        bool     // HTTP and NATS use a certificate of the test, m.Dir/tls.crt
-	Dir        string   // state folder; default a folder of the test
+	Packs      string   // folder of packs; empty = bin/packs
+	Webhook    string   // URL that is called for each call that waits for approval
+	TLS        bool     // HTTP and NATS use TLS with a certificate of the test, m.Dir/tls.crt
+	Dir        string   // state folder; empty = a temporary folder of the test
 	Flags      []string // of `up`
-	Config     string   // text of the configuration file, m.Config()
-	Mirror     bool     // keep a mirror of the ledger (one process per service)
-	Bin        string   // folder of the built programs; default bin of the repository
+	Config     string   // content of the configuration file, m.Config()
+	Mirror     bool     // run a mirror of the ledger (one process per service only)
+	Bin        string   // folder of the built programs; empty = bin of the repository
 }
 
-// Mesh is a running mesh.
+// Mesh is a mesh that a test has started, or to which it is attached.
 type Mesh struct {
-	secrets bool // the llm document's secrets are in the vault
+	secrets bool // whether the llm document's secrets were stored in the vault
 	ca      *certs.Authority
 	T       testing.TB
 	Name    string // topology
 	Addr    string
 	Dir     string
 	Token   string
-	NATS    string // URL of the NATS server, empty where it has no listener
+	NATS    string // URL of the NATS server; empty if it has no listener
 
-	admin map[string]string // address of the admin listener by process; not on compose
+	admin map[string]string // address of the admin listener by process name; unused on compose
 	opts  Options
-	ready time.Time // when the mesh was last ready; zero before
+	ready time.Time // when the mesh was last ready; zero if it has not been ready yet
 	mu    sync.Mutex
 	procs map[string]*Proc
 	log   *os.File
@@ -112,7 +112,8 @@ type Proc struct {
 	env  []string
 }
 
-// Topologies lists those that need no container engine.
+// Topologies maps the topologies that need no container engine to the functions that
+// start them.
 var Topologies = map[string]func(testing.TB, Options) *Mesh{"one": One, "processes": Processes}
 
 func base(t testing.TB, name string, o Options) *Mesh {
@@ -152,15 +153,15 @@ func (m *Mesh) packs() string {
 	return filepath.Join(Root(), "bin/packs")
 }
 
-// One runs the whole mesh in one process.
+// One starts the whole mesh in one process and waits until it is ready.
 func One(t testing.TB, o Options) *Mesh {
 	m := OneUnready(t, o)
 	m.WaitReady()
 	return m
 }
 
-// OneUnready is One for a mesh that is not expected to become ready: it does not wait
-// for /readyz. It uses the administrator's token of an earlier start.
+// OneUnready is like One, but does not wait for /readyz, for a mesh that is not expected
+// to become ready. The administrator's token is that of an earlier start.
 func OneUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "one", o)
 	argv := []string{m.bin("binnacle"), "up", "--addr", m.Addr, "--data", m.Dir, "--packs", m.packs()}
@@ -190,15 +191,15 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// readToken reads the administrator's token of an earlier start, if there is one.
+// readToken reads the administrator's token of an earlier start, if the file exists.
 func (m *Mesh) readToken() {
 	if tok, err := os.ReadFile(filepath.Join(m.Dir, "admin.token")); err == nil {
 		m.Token = strings.TrimSpace(string(tok))
 	}
 }
 
-// Attach returns a mesh that is already running and that the test does not stop. addr is
-// its gateway's address, dir its state folder.
+// Attach returns a mesh that is already running; the test does not stop it. addr is the
+// address of its gateway and dir its state folder.
 func Attach(t testing.TB, addr, dir string) *Mesh {
 	t.Helper()
 	m := &Mesh{T: t, Name: "running", Addr: addr, Dir: dir, procs: map[string]*Proc{}}
@@ -206,8 +207,8 @@ func Attach(t testing.TB, addr, dir string) *Mesh {
 	return m
 }
 
-// PackFolder returns the folder of packs, by the path that can be written to: on compose
-// a folder of the host. It is "" for a mesh from Attach.
+// PackFolder returns the path of the folder of packs to which the test can write; on
+// compose it is a folder of the host. It returns "" for a mesh from Attach.
 func (m *Mesh) PackFolder() string {
 	switch m.Name {
 	case "running":
@@ -218,15 +219,16 @@ func (m *Mesh) PackFolder() string {
 	return m.packs()
 }
 
-// Processes runs one process per service beside a NATS server of its own.
+// Processes starts a NATS server and one process per service, and waits until the mesh
+// is ready.
 func Processes(t testing.TB, o Options) *Mesh {
 	m := ProcessesUnready(t, o)
 	m.WaitReady()
 	return m
 }
 
-// ProcessesUnready is Processes for a mesh that is not expected to become ready: it does
-// not wait for /readyz. It uses the administrator's token of an earlier start.
+// ProcessesUnready is like Processes, but does not wait for /readyz, for a mesh that is
+// not expected to become ready. The administrator's token is that of an earlier start.
 func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	m := base(t, "processes", o)
 	binnacle := m.bin("binnacle")
@@ -261,8 +263,8 @@ func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// Cluster runs one process per service beside three NATS servers, "nats-1" to
-// "nats-3", with three replicas of everything.
+// Cluster starts one process per service with three NATS servers, "nats-1" to "nats-3";
+// every stream has three replicas.
 func Cluster(t testing.TB, o Options) *Mesh {
 	m := base(t, "cluster", o)
 	binnacle := m.bin("binnacle")
@@ -293,7 +295,7 @@ func Cluster(t testing.TB, o Options) *Mesh {
 	return m
 }
 
-// StartGateway starts another gateway and returns its address once it answers.
+// StartGateway starts another gateway process and returns its address once it is ready.
 func (m *Mesh) StartGateway(name string) string {
 	first := m.Addr
 	m.Addr = ports.Free(m.T)
@@ -303,7 +305,7 @@ func (m *Mesh) StartGateway(name string) string {
 	return m.Addr
 }
 
-// StartService starts another instance of a service under a name of its own.
+// StartService starts another instance of a service, as a process with this name.
 func (m *Mesh) StartService(name, service string) {
 	durability := "process"
 	if m.Name == "cluster" {
@@ -341,7 +343,7 @@ func (m *Mesh) run(name string, args ...string) []byte {
 	return out
 }
 
-// Config is the path of the mesh's configuration file.
+// Config returns the path of the mesh's configuration file.
 func (m *Mesh) Config() string {
 	if m.Name == "compose" {
 		return filepath.Join(m.Dir, "config/mesh/binnacle.yaml")
@@ -349,7 +351,7 @@ func (m *Mesh) Config() string {
 	return filepath.Join(m.Dir, "binnacle.yaml")
 }
 
-// Configure replaces the mesh's configuration file at once, as an editor does.
+// Configure replaces the mesh's configuration file atomically, as an editor does.
 func (m *Mesh) Configure(text string) {
 	m.T.Helper()
 	next := m.Config() + ".next"
@@ -359,8 +361,8 @@ func (m *Mesh) Configure(text string) {
 	}
 }
 
-// Admin is the address of the admin listener of a process, or of a service's first
-// container.
+// Admin returns the address of the admin listener of a process or, on compose, of the
+// service's first container.
 func (m *Mesh) Admin(process string) string {
 	m.T.Helper()
 	if m.Name == "compose" {
@@ -374,7 +376,7 @@ func (m *Mesh) Admin(process string) string {
 	return m.admin[process]
 }
 
-// Start starts a process of the mesh.
+// Start starts a process of the mesh under a name by which other methods refer to it.
 func (m *Mesh) Start(name string, argv, env []string) {
 	m.T.Helper()
 	if m.opts.Config != "" {
@@ -411,7 +413,7 @@ func (m *Mesh) Signal(name string, s syscall.Signal) {
 	}
 }
 
-// Kill ends a process by SIGKILL and waits for it.
+// Kill kills a process by SIGKILL and waits until it has ended.
 func (m *Mesh) Kill(name string) {
 	m.Signal(name, syscall.SIGKILL)
 	m.mu.Lock()
@@ -420,7 +422,8 @@ func (m *Mesh) Kill(name string) {
 	<-p.done
 }
 
-// Exited waits for a process to exit by itself and returns its exit code.
+// Exited waits until a process exits by itself and returns its exit code. It fails the
+// test if the process is still running after the given time.
 func (m *Mesh) Exited(name string, within time.Duration) int {
 	m.T.Helper()
 	m.mu.Lock()
@@ -434,10 +437,10 @@ func (m *Mesh) Exited(name string, within time.Duration) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Log returns the log of all processes of the mesh.
+// Log returns the combined log of all processes of the mesh.
 func (m *Mesh) Log() string { return string(m.read(m.log.Name())) }
 
-// Restart starts a killed process again with the same arguments.
+// Restart starts a killed process again with the same name and arguments.
 func (m *Mesh) Restart(name string) {
 	m.mu.Lock()
 	p := m.procs[name]
@@ -445,8 +448,8 @@ func (m *Mesh) Restart(name string) {
 	m.Start(name, p.argv, p.env)
 }
 
-// Cert returns the path of the certificate authority of a mesh with TLS. Outside compose
-// it is the only certificate.
+// Cert returns the path of the certificate authority of a mesh with TLS. On topologies
+// other than compose, this file is also the only certificate.
 func (m *Mesh) Cert() string { return filepath.Join(m.Dir, "tls.crt") }
 
 // Recertify replaces the certificates of a mesh with TLS by new ones for a host name.
@@ -459,7 +462,7 @@ func (m *Mesh) Recertify(name string) {
 	certs.Write(m.T, m.Cert(), filepath.Join(m.Dir, "tls.key"), name)
 }
 
-// URL is the gateway's address with its scheme.
+// URL returns the base URL of the gateway.
 func (m *Mesh) URL() string {
 	if m.opts.TLS {
 		return "https://" + m.Addr
@@ -479,7 +482,7 @@ func (m *Mesh) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 }
 
-// Names returns the names of the processes.
+// Names returns the names of all processes.
 func (m *Mesh) Names() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -491,14 +494,16 @@ func (m *Mesh) Names() []string {
 	return out
 }
 
-// PID returns the id of a process.
+// PID returns the process id of a process.
 func (m *Mesh) PID(name string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.procs[name].cmd.Process.Pid
 }
 
-// StopAll ends every process: services first, by SIGTERM.
+// StopAll ends every process by SIGTERM and waits for it: the services first, then
+// provision and the NATS servers. A process that does not end within 15 s is killed and
+// fails the test.
 func (m *Mesh) StopAll() {
 	m.mu.Lock()
 	procs := m.procs
@@ -529,9 +534,9 @@ func (m *Mesh) StopAll() {
 	}
 }
 
-// WaitReady waits for /readyz and reads the administrator's token.
-// dump makes every process but the server tell its stacks, into the log, and
-// end.
+// dump ends, by SIGQUIT, every process that the response of /readyz does not list as
+// ready, so that it writes the stacks of its goroutines to the log. NATS servers are
+// left running.
 func (m *Mesh) dump(readyz string) {
 	var doc struct {
 		Services map[string][]struct {
@@ -539,7 +544,7 @@ func (m *Mesh) dump(readyz string) {
 		} `json:"services"`
 	}
 	_ = json.Unmarshal([]byte(readyz), &doc)
-	for _, n := range m.Names() { // in series, so that their output does not mix
+	for _, n := range m.Names() { // one at a time, so that their outputs do not mix
 		well := strings.HasPrefix(n, "nats")
 		for _, i := range doc.Services[n] {
 			well = well || i.OK
@@ -551,6 +556,8 @@ func (m *Mesh) dump(readyz string) {
 	}
 }
 
+// WaitReady waits until /readyz succeeds, reads the administrator's token, and stores the
+// secrets of the llm document. If the mesh does not become ready, the test fails.
 func (m *Mesh) WaitReady() {
 	m.T.Helper()
 	if !m.ready.IsZero() { // a gateway caches its state for a second
@@ -580,7 +587,8 @@ func (m *Mesh) WaitReady() {
 	m.T.Fatalf("mesh not ready: %s", last)
 }
 
-// putSecrets stores the secrets that the llm document names in the vault, once.
+// putSecrets stores in the vault the secrets that the llm document names. Later calls do
+// nothing.
 func (m *Mesh) putSecrets() {
 	if m.opts.LLM == "" || m.secrets {
 		return
@@ -601,7 +609,8 @@ func (m *Mesh) putSecrets() {
 	}
 }
 
-// Env returns the variables by which the binnacle command finds the mesh.
+// Env returns the environment variables with which the binnacle command connects to the
+// mesh.
 func (m *Mesh) Env() []string {
 	env := []string{"BINNACLE_ADDR=" + strings.TrimPrefix(m.URL(), "http://"), "BINNACLE_CA=", "BINNACLE_TOKEN=" + m.Token, "BINNACLE_DATA=" + m.Dir, "BINNACLE_ROOT=" + filepath.Join(m.Dir, "root.kid")}
 	if m.opts.TLS {
@@ -616,10 +625,11 @@ func (m *Mesh) Env() []string {
 	return env
 }
 
-// CLI runs the binnacle command against the mesh.
+// CLI runs the binnacle command against the mesh and returns its standard output. The
+// error contains its standard error.
 func (m *Mesh) CLI(args ...string) (string, error) { return m.CLIStdin("", args...) }
 
-// CLIStdin is CLI with standard input.
+// CLIStdin is like CLI, with stdin as the command's standard input.
 func (m *Mesh) CLIStdin(stdin string, args ...string) (string, error) {
 	cmd := exec.Command(m.bin("binnacle"), args...)
 	cmd.Env = append(os.Environ(), m.Env()...)
@@ -633,7 +643,7 @@ func (m *Mesh) CLIStdin(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// TokenFor mints a token for an actor.
+// TokenFor returns a new token for an actor.
 func (m *Mesh) TokenFor(actor string, scopes ...string) string {
 	m.T.Helper()
 	args := []string{"token", "create", "--actor", actor}
@@ -647,12 +657,14 @@ func (m *Mesh) TokenFor(actor string, scopes ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// As returns the mesh with another credential for requests and commands.
+// As returns a copy of the mesh that uses another token for requests and commands. It
+// has no processes.
 func (m *Mesh) As(token string) *Mesh {
 	return &Mesh{T: m.T, Name: m.Name, Addr: m.Addr, Dir: m.Dir, Token: token, NATS: m.NATS, opts: Options{Bin: m.opts.Bin}}
 }
 
-// AgreedKey creates a virtual key that calls as actor, after actor has consented.
+// AgreedKey creates a virtual key that makes calls as actor, after actor has consented
+// to it.
 func (m *Mesh) AgreedKey(id, actor string, args ...string) (string, error) {
 	scopes := []string{"--scope", "llm:call"}
 	if _, err := m.As(m.TokenFor(actor, "llm:call")).CLI(append([]string{"key", "consent", id, "--maker", "admin"}, scopes...)...); err != nil {
@@ -661,17 +673,17 @@ func (m *Mesh) AgreedKey(id, actor string, args ...string) (string, error) {
 	return m.CLI(append([]string{"key", "create", id, "--actor", actor}, args...)...)
 }
 
-// SessionID returns the id of the session to which an actor gave a name.
+// SessionID returns the id of the session that an actor has given a name.
 func SessionID(actor, name string) string { return contract.SessionID("default", actor, name) }
 
-// Response is an HTTP answer.
+// Response is a received HTTP response with its whole body.
 type Response struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// JSON decodes the body.
+// JSON decodes the body into out, and fails the test if it cannot.
 func (r *Response) JSON(t testing.TB, out any) {
 	t.Helper()
 	if err := json.Unmarshal(r.Body, out); err != nil {
@@ -679,7 +691,8 @@ func (r *Response) JSON(t testing.TB, out any) {
 	}
 }
 
-// Do sends a request with the administrator's token.
+// Do sends a request with the mesh's token, which is the administrator's unless As set
+// another one. If session is not empty, the request names it.
 func (m *Mesh) Do(ctx context.Context, method, path, session, body string) (*Response, error) {
 	h := map[string]string{}
 	if session != "" {
@@ -688,7 +701,7 @@ func (m *Mesh) Do(ctx context.Context, method, path, session, body string) (*Res
 	return m.DoHeader(ctx, method, path, body, h)
 }
 
-// DoHeader sends a request with headers beside the token.
+// DoHeader is like Do, with additional headers.
 func (m *Mesh) DoHeader(ctx context.Context, method, path, body string, header map[string]string) (*Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, m.URL()+path, strings.NewReader(body))
 	if err != nil {

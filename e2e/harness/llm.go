@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// LLM is a local server that speaks the OpenAI chat wire: what it answers
-// depends on the model it is asked for.
+// LLM is a local model server with OpenAI's chat API. Its response depends on the model
+// that the request names:
 //
-//	good      an answer, with tool calls where tools are offered
+//	good      text, or tool calls if the request offers tools
 //	judge     a verdict that cites the transcript's first event
 //	liar      a verdict that cites an event that does not exist
 //	cut       a stream that breaks off before its end
@@ -27,8 +27,8 @@ type LLM struct {
 	Key string
 }
 
-// NewLLM starts the server and writes the upstreams document for the mesh,
-// under the provider name "fixture".
+// NewLLM starts the server. It returns the server and the path of an llm document that
+// lists it as the provider "fixture".
 func NewLLM(t testing.TB) (*LLM, string) {
 	l := &LLM{Key: "sk-fixture-0123456789"}
 	mux := http.NewServeMux()
@@ -51,11 +51,12 @@ func NewLLM(t testing.TB) (*LLM, string) {
 	return l, path
 }
 
-// secretsFile is the path of the values of an llm document's secrets; a mesh that is
-// started with the document stores them in its vault.
+// secretsFile returns the path of the file with the values of the secrets that an llm
+// document names. A mesh that is started with the document stores them in its vault.
 func secretsFile(doc string) string { return doc + ".secrets" }
 
-// WriteSecrets writes the values of the secrets that an llm document names.
+// WriteSecrets writes the file with the values of the secrets that an llm document
+// names.
 func WriteSecrets(t testing.TB, doc string, values map[string]string) {
 	b, err := json.Marshal(values)
 	if err != nil {
@@ -118,7 +119,7 @@ func (l *LLM) chat(w http.ResponseWriter, r *http.Request) {
 	if len(req.Tools) > 0 {
 		message["content"], finish = nil, "tool_calls"
 		var calls []any
-		for i, t := range req.Tools { // it calls every offered tool
+		for i, t := range req.Tools { // the response calls every tool that the request offers
 			calls = append(calls, map[string]any{"id": fmt.Sprint("call_", i+1), "type": "function", "function": map[string]string{"name": t.Function.Name, "arguments": `{"text":"x"}`}})
 		}
 		message["tool_calls"] = calls
@@ -176,7 +177,8 @@ func wireError(w http.ResponseWriter, status int, message, code string) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": message, "type": "invalid_request_error", "param": nil, "code": code}})
 }
 
-// responses implements the Responses API: it calls every offered function.
+// responses implements the Responses API. The response calls every function that the
+// request offers.
 func (l *LLM) responses(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Authorization") != "Bearer "+l.Key {
 		wireError(w, 401, "Incorrect API key provided", "invalid_api_key")

@@ -15,59 +15,61 @@ import (
 	"time"
 )
 
-// Providers is a local server that speaks each provider's wire, in the formats
-// their documentation records, and refuses what they refuse. What it answers
-// depends on the last part of the model's name:
+// Providers is a local server with the API of each provider, in the formats that their
+// documentation defines. It refuses the requests that they refuse. Its response depends
+// on the part of the model's name after the last hyphen:
 //
-//	good        an answer; a call of every tool offered, where tools are, until results come
-//	braid       the same, with the pieces of the calls braided, where the wire is chat
-//	think       the same, with thinking before it
-//	agent       calls the tool "upper" alone, however it is prefixed
-//	json        an object, where the request asks for a schema
+//	good        text; if the request offers tools and has no results yet, a call of each
+//	braid       like good, with the chunks of the calls interleaved (chat API only)
+//	think       like good, with reasoning before it
+//	agent       like good, but calls only the tools whose name contains "upper"
+//	json        an object, if the request has a response schema
 //	cut         a stream that breaks off after some words
 //	early       a stream that breaks off after its lifecycle frames, before any content
 //	fault       a stream with the provider's own error event after some words
 //	garbage     a stream with an event that cannot be read
-//	limited     rate limit, with the headers of it
-//	overloaded  the provider's way of saying so
+//	limited     a rate limit error with its headers
+//	overloaded  the provider's error for an overload
 //	broken      an internal error
-//	slow        first byte after 400 ms
-//	pace        a word every 20 ms, 200 of them
-//	flood       4 KiB at a time, 16 MiB in all
-//	endless     the same, for ever
-//	hang        nothing at all, until the caller leaves
-//	flaky       broken the first time, good the second
-//	own         the same as good, under ids of its own, where the wire is responses
-//	deep        11 MiB of nested lists, as an answer or an event
-//	deepfault   an internal error in such words
-//	deepargs    a call whose arguments are text of nested objects, where the wire is chat
+//	slow        the first byte is sent after 400 ms
+//	pace        200 words, one every 20 ms
+//	flood       16 MiB in chunks of 4 KiB
+//	endless     chunks of 4 KiB without an end
+//	hang        no response until the client disconnects
+//	flaky       like broken for the first request, like good for the second
+//	own         like good, with response ids of its own (Responses API only)
+//	deep        11 MiB of nested lists, as a response or an event
+//	deepfault   an internal error whose text is 11 MiB of nested lists
+//	deepargs    a tool call whose arguments are deeply nested objects (chat API only)
 type Providers struct {
 	*httptest.Server
-	Keys map[string]string // secret name to value
+	Keys map[string]string // API key that is accepted, by name of the secret
 
 	mu    sync.Mutex
 	seen  []Seen
 	flaky map[string]int
 	flood atomic.Int64
-	made  atomic.Int64 // responses with ids of their own
+	made  atomic.Int64 // number of responses sent with an id of their own
 	down  map[string]bool
 }
 
-// Seen is one received request.
+// Seen is a request that the server received.
 type Seen struct {
 	Provider, Path, Model string
 	Header                http.Header
 	Body                  []byte
 	At                    time.Time
-	Gone                  time.Time // when the client disconnected before the end; zero if it did not
+	Gone                  time.Time // when the client disconnected before the end of the response; zero if it did not
 	done                  bool
 }
 
-// bedrockKey is the key pair of SigV4 signatures.
+// bedrockKey is the key pair with which Bedrock requests must be signed (AWS Signature
+// Version 4).
 const bedrockKey = `{"access_key_id":"AKIDEXAMPLE0123456789","secret_access_key":"wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"}`
 
-// NewProviders starts the server and writes an llm document with a provider for
-// every wire. more is merged into the document's top level.
+// NewProviders starts the server and writes an llm document with one provider per API
+// format. The members of more are added to the document. It returns the server and the
+// path of the document.
 func NewProviders(t testing.TB, more map[string]any) (*Providers, string) {
 	p := &Providers{flaky: map[string]int{}, down: map[string]bool{}, Keys: map[string]string{
 		"llm.openai": "sk-openai-0123456789", "llm.openai.2": "sk-openai-second-key", "llm.anthropic": "sk-ant-0123456789", "llm.gemini": "AIza-gemini-0123456789", "llm.azure": "azure-0123456789abcdef",
@@ -117,7 +119,8 @@ func NewProviders(t testing.TB, more map[string]any) (*Providers, string) {
 // Flooded returns the bytes that the model flood has written so far.
 func (p *Providers) Flooded() int64 { return p.flood.Load() }
 
-// Requests returns the requests for a model, or all if model is "".
+// Requests returns the received requests for a model ("provider/model") in order, or all
+// requests if model is "".
 func (p *Providers) Requests(model string) []Seen {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +133,7 @@ func (p *Providers) Requests(model string) []Seen {
 	return out
 }
 
-// SetKey changes the API key that a provider accepts for a secret's name.
+// SetKey changes the API key that the provider which uses this secret accepts.
 func (p *Providers) SetKey(name, value string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +146,8 @@ func (p *Providers) key(name string) string {
 	return p.Keys[name]
 }
 
-// see records a request, and the time when its client disconnects.
+// see records a request and, later, the time at which its client disconnects. It returns
+// the index of the request in seen.
 func (p *Providers) see(r *http.Request, provider, model string, body []byte) (n int) {
 	p.mu.Lock()
 	n = len(p.seen)
@@ -166,11 +170,11 @@ func (p *Providers) finished(r *http.Request, n int) {
 	p.seen[n].done = r.Context().Err() == nil
 }
 
-// ask is a request, independent of its wire format.
+// ask is a received request in a form that does not depend on the provider's API.
 type ask struct {
 	model   string // last part
 	stream  bool
-	last    string // text of the last user turn
+	last    string // text of the last user message
 	results []string
 	tools   []string
 	schema  bool
@@ -178,7 +182,7 @@ type ask struct {
 	usage   bool
 }
 
-// reply is a response, independent of its wire format.
+// reply is a response in a form that does not depend on the provider's API.
 type reply struct {
 	think string
 	words []string
@@ -187,6 +191,8 @@ type reply struct {
 	out   int
 }
 
+// behave returns the part of the model's name after the last hyphen, which selects the
+// behaviour in the table of Providers.
 func (a *ask) behave() string { return a.model[strings.LastIndex(a.model, "-")+1:] }
 
 func (a *ask) reply() reply {
@@ -263,7 +269,7 @@ func (p *Providers) before(w http.ResponseWriter, r *http.Request, a *ask, fail 
 	return false
 }
 
-// nested writes 11 MiB of open brackets, which overflow a recursive parser's stack.
+// nested writes 11 MiB of open brackets, which overflow the stack of a recursive parser.
 func nested(w http.ResponseWriter, a *ask) {
 	doc := []byte(`{"id":"x","error":` + strings.Repeat("[", 11<<20))
 	switch {
@@ -278,7 +284,7 @@ func nested(w http.ResponseWriter, a *ask) {
 	_, _ = w.Write(doc)
 }
 
-// args are the arguments of every tool call in responses.
+// args returns the arguments of every tool call in the response.
 func (a *ask) args() string {
 	if a.behave() == "deepargs" {
 		const depth = 1 << 20
@@ -287,7 +293,7 @@ func (a *ask) args() string {
 	return toolArgs
 }
 
-// events writes server-sent events.
+// sseOut writes server-sent events.
 type sseOut struct {
 	w http.ResponseWriter
 	r *http.Request
@@ -302,8 +308,10 @@ func (s sseOut) send(name string, doc any) {
 	s.w.(http.Flusher).Flush()
 }
 
-// stopAt ends a stream after word i where the model demands a bad end, and reports
-// whether it did.
+// stopAt is called after word i of a stream, counted from 0. After word 2 it ends the
+// stream of the models cut, fault and garbage; for pace it waits 20 ms after every other
+// word. It reports whether the stream has ended, for pace because the client
+// disconnected.
 func (s sseOut) stopAt(a *ask, i int, fault func()) bool {
 	if i != 2 {
 		if a.behave() == "pace" {

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// testNetwork connects containers and the host: containers reach listeners on the host's
-// address in it, and hosts outside do not.
+// testNetwork is the name of a network that connects containers and the host. Containers
+// can reach listeners on the host's address in it; other hosts cannot.
 const testNetwork = "binnacle-e2e-host"
 
-// testHost returns the host's address on the test's network, which it creates where it
-// is missing.
+// testHost returns the host's address on the test's network, and creates the network if
+// it does not exist.
 func testHost(t testing.TB) string {
 	t.Helper()
 	inspect := func() (string, error) {
@@ -38,7 +38,7 @@ func relay(t testing.TB, listen, to string) {
 	t.Helper()
 	l, err := net.Listen("tcp", listen)
 	if err != nil && strings.Contains(err.Error(), "address already in use") {
-		return // a relay for this server exists already
+		return // a relay for this server is running already
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -224,7 +224,7 @@ func mapsKeys(m map[string]string) func(func(string) bool) {
 }
 
 // signedV4 checks a request's AWS Signature Version 4 (AWS General Reference, "Signing
-// AWS API requests") and returns an error that says what is wrong with it.
+// AWS API requests") and returns an error that describes the fault, or nil.
 func signedV4(r *http.Request, body []byte) string {
 	var k struct {
 		ID     string `json:"access_key_id"`

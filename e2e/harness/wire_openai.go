@@ -138,7 +138,7 @@ func (p *Providers) openaiCall(w http.ResponseWriter, r *http.Request, name, dep
 	}
 }
 
-// flatten returns a content's text and the number of its images.
+// flatten returns the text of a message's content, and the number of images in it.
 func flatten(raw json.RawMessage) (string, int) {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
@@ -246,7 +246,7 @@ func (p *Providers) chatWire(w http.ResponseWriter, r *http.Request, a *ask) {
 		}
 		delta(map[string]any{"content": word}, nil)
 	}
-	var pieces [][]any // of tool calls
+	var pieces [][]any // the chunks of each tool call
 	for i := range re.calls {
 		c := call(i, "")
 		c["index"] = i

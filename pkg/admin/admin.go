@@ -1,18 +1,19 @@
-// Package admin serves a process's figures, its health and the level of its log over
+// Package admin serves a process's metrics, health, configuration and log level over
 // HTTP, for the host's operator and for Prometheus.
 //
-//	GET /metrics     figures, see package metrics
+//	GET /metrics     metrics in Prometheus's formats, see package metrics
 //	GET /healthz     200 while the process runs
-//	GET /readyz      200 or 503; for peers of this host with the parts of every instance
-//	GET /config      the configuration in force and where each value is from; no secrets
+//	GET /readyz      200 or 503; a peer on this host also gets the parts of every instance
+//	GET /config      the effective configuration with the origin of each value; no secrets
 //	GET /log/level   {"level": "info"}
-//	PUT /log/level   the same document sets it
+//	PUT /log/level   sets the level; the body has the same form
 //
-// Without credentials, any peer may read the first three: they name services, instances
-// and parts, and hold nothing of a call. The others are for peers of the same host, and
-// not for pages of a browser: a request with an Origin, or for another host's name, is
-// refused. The listener's default is the loopback address. It carries no TLS; a network
-// that should not read it must not reach it.
+// The first three paths need no credentials and are open to any peer: they name
+// services, instances and parts, and contain no data of calls. The other paths are
+// restricted to peers on the same host. To keep web pages from using them through the
+// operator's browser, a request with an Origin header or with another host in its Host
+// header is rejected. The listener's default address is a loopback address. The
+// listener has no TLS: restrict network access to it where it listens on another address.
 package admin
 
 import (
@@ -29,8 +30,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
-// Server is what the listener serves. Its fields are set before its first use; those
-// that are nil are not found.
+// Server holds the data that the listener serves. Its fields are set before its first
+// use; the path of a field that is nil returns 404.
 type Server struct {
 	Metrics http.Handler
 	Ready   func(context.Context) (ready bool, doc any)
@@ -38,14 +39,15 @@ type Server struct {
 	Level   *logs.Level
 }
 
-// Off is the address of a process without an admin listener.
+// Off is the value of /admin/listen for a process without an admin listener.
 const Off = "off"
 
-// readyWithin bounds how long a request for the state of the parts takes.
+// readyWithin is the timeout for collecting the state of the parts for /readyz.
 const readyWithin = 3 * time.Second
 
-// Start listens on an address, host:port, and serves until ctx ends. It returns the
-// bound address, "" for Off. An error is that the address cannot be bound.
+// Start listens on addr (host:port) and serves in a goroutine until ctx ends. It returns
+// the bound address, or "" if addr is Off. An error means that the address cannot be
+// bound.
 func (s *Server) Start(ctx context.Context, addr string) (string, error) {
 	if addr == Off {
 		return "", nil
@@ -55,12 +57,12 @@ func (s *Server) Start(ctx context.Context, addr string) (string, error) {
 		return "", fmt.Errorf("admin listener: %w; name another address with BINNACLE_ADMIN or /admin/listen, or off", err)
 	}
 	srv := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
-	go func() { _ = srv.Serve(l) }() // ends with Close
+	go func() { _ = srv.Serve(l) }() // returns when Close is called
 	context.AfterFunc(ctx, func() { _ = srv.Close() })
 	return l.Addr().String(), nil
 }
 
-// Handler is the HTTP handler of the listener.
+// Handler returns the HTTP handler of the listener.
 func (s *Server) Handler() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -82,6 +84,8 @@ func (s *Server) Handler() http.Handler {
 	return m
 }
 
+// ready handles GET /readyz. A peer that is not on this host receives only whether the
+// process is ready, without the parts.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), readyWithin)
 	defer cancel()
@@ -96,11 +100,13 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	answer(w, status, doc)
 }
 
-// levelDoc is the document of /log/level.
+// levelDoc is the JSON document of /log/level.
 type levelDoc struct {
 	Level string `json:"level"`
 }
 
+// setLevel handles PUT /log/level. It responds with the new level, or with status 400
+// if the body or the level is invalid; the level is then unchanged.
 func (s *Server) setLevel(w http.ResponseWriter, r *http.Request) {
 	var doc levelDoc
 	raw := http.MaxBytesReader(w, r.Body, 1<<10)
@@ -118,6 +124,8 @@ func (s *Server) setLevel(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, levelDoc{s.Level.Name()})
 }
 
+// decode decodes one JSON object into doc. Unknown members are errors, see
+// strictjson.Decode.
 func decode(r interface{ Read([]byte) (int, error) }, doc any) error {
 	var raw json.RawMessage
 	if err := json.NewDecoder(r).Decode(&raw); err != nil {
@@ -126,7 +134,9 @@ func decode(r interface{ Read([]byte) (int, error) }, doc any) error {
 	return strictjson.Decode(raw, doc)
 }
 
-// local lets requests of this host through that no page of a browser made.
+// local restricts a handler to requests from this host that no web page sent: peer and
+// Host header must be loopback, which also stops DNS rebinding, and there must be no
+// Origin header. Other requests get status 403.
 func local(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !loopback(r.RemoteAddr) || !(strings.EqualFold(hostOf(r.Host), "localhost") || loopback(r.Host)) || r.Header.Get("Origin") != "" {
@@ -137,7 +147,7 @@ func local(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// hostOf is an address without its port.
+// hostOf returns an address without its port and brackets.
 func hostOf(addr string) string {
 	if host, _, err := net.SplitHostPort(addr); err == nil {
 		return host
@@ -145,14 +155,17 @@ func hostOf(addr string) string {
 	return strings.Trim(addr, "[]")
 }
 
+// loopback reports whether the host of addr is a loopback IP address. Host names are
+// not resolved.
 func loopback(addr string) bool {
 	ip := net.ParseIP(hostOf(addr))
 	return ip != nil && ip.IsLoopback()
 }
 
+// answer writes a JSON response that clients and proxies must not cache.
 func answer(w http.ResponseWriter, status int, doc any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(doc) // the client left
+	_ = json.NewEncoder(w).Encode(doc) // an error means that the client has disconnected
 }

@@ -24,8 +24,9 @@ func server(t *testing.T) *Server {
 	}
 }
 
-// TestPeers: figures and health are for any peer; details, the configuration and the
-// level are for peers of the same host that are no page of a browser.
+// TestPeers shows that any peer can read metrics and health, and that details, the
+// configuration and the log level are restricted to peers on the same host that are not
+// web pages.
 func TestPeers(t *testing.T) {
 	s := server(t)
 	h := s.Handler()
@@ -69,8 +70,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestStart: the listener is bound, served until the context ends, and can be off; an
-// address in use is an error that says what to set.
+// TestStart shows that the listener is bound, serves until the context ends and can be
+// off, and that the error for an address in use names the setting to change.
 func TestStart(t *testing.T) {
 	s := server(t)
 	ctx, stop := context.WithCancel(t.Context())

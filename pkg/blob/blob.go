@@ -1,7 +1,7 @@
 // Package blob stores content that does not fit into an event, as an object named by its
-// commitment. The server refuses a second write under a name, and every reader checks
-// the content against the name. An event refers to content by contract.Content, inline
-// or as an object.
+// commitment. The server refuses a second write under a name, and every read checks the
+// content against the name. An event refers to content by contract.Content, inline or as
+// an object.
 package blob
 
 import (
@@ -18,22 +18,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
+// chunk is the size in bytes of the messages into which an object is divided.
 const chunk = 512 << 10
 
-// MaxSize is the largest content, in bytes.
+// MaxSize is the maximum size of content, in bytes.
 const MaxSize = 32 << 20
 
 // ErrTooLarge is returned for content above MaxSize.
 var ErrTooLarge = fmt.Errorf("content is larger than %d MiB", MaxSize>>20)
 
-// Store reads and writes content of one tenant. It is safe for concurrent use.
+// Store reads and writes the content of one tenant. It is safe for concurrent use.
 type Store struct {
-	Keys   Keys // opens encrypted content; nil where the service may not
+	Keys   Keys // content keys; nil if the service may not have them
 	Conn   *bus.Conn
 	Tenant string
 }
 
-// shelf is a stream and the first token of its subjects.
+// shelf is a stream of objects and the first token of its subjects.
 type shelf struct{ stream, prefix string }
 
 var (
@@ -41,13 +42,14 @@ var (
 	cache    = shelf{bus.Cache, "cache"}
 )
 
+// subject returns the subject of part n of an object.
 func (s *Store) subject(at shelf, commitment string, n int) string {
 	return fmt.Sprintf("%s.%s.payloads.%s.%d", at.prefix, s.Tenant, strings.TrimPrefix(commitment, "sha256:"), n)
 }
 
-// Commit returns a reference to content under a fresh salt. Content that is too large
-// for an event is stored when Commit returns. Errors are ErrTooLarge and those of the
-// connection.
+// Commit returns a reference to content under a fresh salt. Content that is too large to
+// be inline in an event is durable when Commit returns. Its errors are ErrTooLarge and
+// those of the connection.
 func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
@@ -56,8 +58,8 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 	return c, s.Put(ctx, &c, object)
 }
 
-// Keep stores content outside the evidence, always as an object. The object expires
-// after ttl, at the earliest after a second. Kept reads it.
+// Keep caches content, always as an object in the stream CACHE, which is not evidence.
+// The object expires after ttl, but not before one second. Kept reads it.
 func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl time.Duration) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge
@@ -67,8 +69,8 @@ func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl 
 	return c, s.put(ctx, cache, &c, object, jetstream.WithMsgTTL(max(ttl, time.Second)))
 }
 
-// Kept returns content that Keep stored, checked against its commitment, or
-// contract.ErrErased after it has expired.
+// Kept returns content that Keep stored, checked against its commitment. It returns
+// contract.ErrErased after the content has expired.
 func (s *Store) Kept(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.object(ctx, cache, c)
 	if err != nil {
@@ -77,8 +79,8 @@ func (s *Store) Kept(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return c.Open(object)
 }
 
-// Refer returns a reference to content under a fresh salt, and the object that must be
-// stored with Put; the object is nil if the content is inline in the reference.
+// Refer returns a reference to content under a fresh salt, and the object to be stored
+// with Put. The object is nil if the content is inline in the reference.
 func Refer(content []byte, mediaType string) (c contract.Content, object []byte) {
 	salt := make([]byte, contract.SaltSize)
 	rand.Read(salt)
@@ -90,7 +92,7 @@ func Refer(content []byte, mediaType string) (c contract.Content, object []byte)
 }
 
 // Withheld returns a reference to content that is not stored. Only the returned object
-// contains the salt, so without it the content counts as erased.
+// contains the salt, so without the object the content counts as erased.
 func Withheld(content []byte, mediaType string) (c contract.Content, object []byte) {
 	salt := make([]byte, contract.SaltSize)
 	rand.Read(salt)
@@ -98,19 +100,21 @@ func Withheld(content []byte, mediaType string) (c contract.Content, object []by
 		contract.Object(salt, content)
 }
 
-// Put stores the object of a reference; a nil object needs no storing. It is durable on
-// return.
+// Put stores the object of a reference, in parts. It is durable on return. A nil object
+// needs no storage.
 func (s *Store) Put(ctx context.Context, c *contract.Content, object []byte) error {
 	return s.put(ctx, evidence, c, object)
 }
 
+// put publishes the parts of an object in order. It succeeds for a part that is stored
+// already.
 func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object []byte, opts ...jetstream.PublishOpt) error {
 	for n := 0; n*chunk < len(object); n++ {
 		part := object[n*chunk : min((n+1)*chunk, len(object))]
 		_, err := s.Conn.JS.Publish(ctx, s.subject(at, c.Commitment, n), part, opts...)
 		var api *jetstream.APIError
 		if errors.As(err, &api) && api.ErrorCode == 10077 {
-			err = nil // the name exists: it has this content, or readers detect the difference
+			err = nil // the name exists: the stored object is this one, or readers detect the difference
 		}
 		if err != nil {
 			return fmt.Errorf("store content: %w", err)
@@ -119,11 +123,14 @@ func (s *Store) put(ctx context.Context, at shelf, c *contract.Content, object [
 	return nil
 }
 
-// Object returns the stored object, or nil if it is erased.
+// Object returns the stored object, or nil if it was erased. It does not check the
+// object against its commitment.
 func (s *Store) Object(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return s.object(ctx, evidence, c)
 }
 
+// object reads the parts of an object, whose number follows from the size in the
+// reference. It returns nil if a part is missing.
 func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]byte, error) {
 	if c.Store != contract.StoreObject {
 		return nil, nil
@@ -140,8 +147,7 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 		part := map[string]any{"last_by_subj": s.subject(at, c.Commitment, n)}
 		m, err := s.Conn.Get(ctx, at.stream, part)
 		if errors.Is(err, bus.ErrNotFound) && at == evidence {
-			// A replica may lag, so the leader is queried before an object counts as
-			// erased.
+			// A replica may lag, so query the leader before the object counts as erased.
 			m, err = s.Conn.Fresh(ctx, at.stream, part)
 		}
 		if errors.Is(err, bus.ErrNotFound) {
@@ -155,7 +161,8 @@ func (s *Store) object(ctx context.Context, at shelf, c *contract.Content) ([]by
 	return object, nil
 }
 
-// Open returns the content, checked against its commitment, or contract.ErrErased.
+// Open returns the content, decrypted and checked against its commitment. It returns
+// contract.ErrErased if the object was erased.
 func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	object, err := s.Object(ctx, c)
 	if err != nil {
@@ -164,7 +171,7 @@ func (s *Store) Open(ctx context.Context, c *contract.Content) ([]byte, error) {
 	return s.OpenObject(ctx, c, object)
 }
 
-// OpenObject is Open for a caller that has the stored object.
+// OpenObject is like Open for a caller that has the stored object.
 func (s *Store) OpenObject(ctx context.Context, c *contract.Content, object []byte) ([]byte, error) {
 	if c.Encryption != nil {
 		return s.unseal(ctx, c, object)

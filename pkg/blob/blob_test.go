@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestKeep: a cached object expires, and evidence does not.
+// TestKeep: a cached object expires, and an object of the evidence does not.
 func TestKeep(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1, Caches: true}})
 	s := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "t"}

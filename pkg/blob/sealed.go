@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Keys returns the tenant's content keys. For a destroyed key its methods return
-// contract.ErrErased.
+// Keys provides the tenant's content keys. Its methods return contract.ErrErased for a
+// destroyed key.
 type Keys interface {
 	Current(ctx context.Context) (id string, key []byte, err error)
 	Key(ctx context.Context, id string) ([]byte, error)
@@ -25,7 +25,8 @@ const (
 )
 
 // Seal returns a reference to content encrypted under the tenant's current key, and the
-// object that must be stored with Put; the object is nil if the ciphertext is inline.
+// object to be stored with Put. The object is nil if the ciphertext is inline in the
+// reference. Seal returns ErrTooLarge for content above MaxSize.
 func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (contract.Content, []byte, error) {
 	if s.Keys == nil {
 		return contract.Content{}, nil, errors.New("this service holds no content keys")
@@ -54,7 +55,7 @@ func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (con
 	return c, object, nil
 }
 
-// CommitSealed is Commit under the tenant's current key.
+// CommitSealed is like Commit, but encrypts the content under the tenant's current key.
 func (s *Store) CommitSealed(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
 	c, object, err := s.Seal(ctx, content, mediaType)
 	if err != nil {
@@ -71,7 +72,9 @@ func aead(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(b)
 }
 
-// unseal decrypts what Seal returned. Content whose key is destroyed is erased.
+// unseal decrypts content that Seal encrypted. It returns contract.ErrErased if the
+// object or the key is destroyed, and contract.ErrEncrypted if the service has no
+// content keys.
 func (s *Store) unseal(ctx context.Context, c *contract.Content, object []byte) ([]byte, error) {
 	if s.Keys == nil || c.Encryption.Algorithm != algorithm {
 		return nil, contract.ErrEncrypted

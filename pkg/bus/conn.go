@@ -16,19 +16,20 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Dialer connects to a server: by URL, or in process. Topologies differ in nothing else.
+// Dialer names the server to connect to: by URL, or in process.
 type Dialer struct {
 	URL    string
-	CA     string // file of the authority of the server's certificate; empty = the system's, where the URL says tls://
+	CA     string // PEM file of the certificate authority; empty: the system's authorities, if URL begins with tls://
 	Server nats.InProcessConnProvider
 }
 
-// Conn is one service's connection under its own identity.
+// Conn is the connection of one service, under its own identity. It reconnects for as
+// long as it is open.
 type Conn struct {
 	NC *nats.Conn
 	JS jetstream.JetStream
-	// Fatal receives the first error after which the service must stop: a refused
-	// permission, which its caller would see as a timeout.
+	// Fatal receives the first error after which the service must stop: a permission
+	// violation, which the caller of the request would only see as a timeout.
 	Fatal  chan error
 	prefix string
 
@@ -39,8 +40,9 @@ type Conn struct {
 	replicas map[string]replicas
 }
 
-// Connect connects under the identity of the nkey seed. Services reach the JetStream API
-// under APIPrefix, the provisioning identity directly.
+// Connect connects under the identity of the nkey seed; name is for logs and errors.
+// Services reach the JetStream API under APIPrefix, the provisioning identity under
+// $JS.API. Connect succeeds even if the server is not reachable yet.
 func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error) {
 	kp, err := nkeys.FromSeed(seed)
 	if err != nil {
@@ -84,6 +86,7 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 	return c, err
 }
 
+// fail sends the first error to Fatal and drops later ones.
 func (c *Conn) fail(err error) {
 	select {
 	case c.Fatal <- err:
@@ -99,6 +102,8 @@ func (c *Conn) Epoch() (uint64, <-chan struct{}) {
 	return c.epoch, c.changed
 }
 
+// reconnected starts a new epoch and closes the channel that Epoch returned for the last
+// one.
 func (c *Conn) reconnected() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,13 +120,15 @@ func (c *Conn) Made() time.Time {
 	return c.made
 }
 
-// Close ends the connection after flushing what is buffered.
+// Close flushes buffered messages, for at most a second, and closes the connection.
 func (c *Conn) Close() {
 	c.NC.FlushTimeout(time.Second)
 	c.NC.Close()
 }
 
-// API sends one JetStream API request and decodes the answer into out.
+// API sends one JetStream API request and decodes the response into out, unless out is
+// nil. An error of the server is a *jetstream.APIError. Without a deadline in ctx, the
+// request fails after requestTimeout.
 func (c *Conn) API(ctx context.Context, call string, req, out any) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -151,10 +158,12 @@ func (c *Conn) API(ctx context.Context, call string, req, out any) error {
 	return json.Unmarshal(m.Data, out)
 }
 
-// requestTimeout bounds a request without a deadline, since its response may be lost
-// with a server.
+// requestTimeout limits a request whose context has no deadline, since the response may
+// be lost if a server fails.
 const requestTimeout = 5 * time.Second
 
+// bounded returns ctx, or a context that ends after requestTimeout if ctx has no
+// deadline.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -162,8 +171,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// Tail returns a stream's last sequence; it repeats the request until the server
-// responds or ctx ends.
+// Tail returns a stream's last sequence. It repeats the request until the server
+// responds or ctx is done.
 func (c *Conn) Tail(ctx context.Context, stream string) (uint64, error) {
 	for told := time.Now(); ; {
 		try, cancel := context.WithTimeout(ctx, time.Second)
@@ -195,14 +204,14 @@ func (c *Conn) LastSeq(ctx context.Context, stream string) (uint64, error) {
 	return info.State.Last, err
 }
 
-// Reset moves a reader's consumer so that its next message is seq or the
-// first match behind it.
+// Reset moves a reader's consumer so that its next message is the first match at
+// sequence seq or later.
 func (c *Conn) Reset(ctx context.Context, stream, consumer string, seq uint64) error {
 	return c.API(ctx, "CONSUMER.RESET."+stream+"."+consumer, map[string]uint64{"seq": max(seq, 1)}, nil)
 }
 
-// Next requests up to n available messages from a pull consumer. They arrive at inbox,
-// followed by a status message if there are fewer than n.
+// Next requests up to n available messages from a pull consumer. They arrive at the
+// subject inbox, followed by a status message if there are fewer than n.
 func (c *Conn) Next(stream, consumer, inbox string, n int) error {
 	return c.NC.PublishRequest(c.prefix+".CONSUMER.MSG.NEXT."+stream+"."+consumer, inbox, fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, n))
 }
@@ -210,9 +219,9 @@ func (c *Conn) Next(stream, consumer, inbox string, n int) error {
 // ErrNotFound is returned when no message matches.
 var ErrNotFound = errors.New("no such message")
 
-// Fresh is Get with every message that was acknowledged before it: on a replicated
-// stream it queries the leader, since a direct read may be served by a replica that
-// lags.
+// Fresh is like Get, but the result reflects every message that was acknowledged before
+// the call: on a replicated stream it queries the leader, since a direct read may be
+// served by a replica that lags.
 func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
 	if alone, err := c.single(ctx, stream); err != nil {
 		return nil, err
@@ -240,7 +249,8 @@ func (c *Conn) Fresh(ctx context.Context, stream string, req map[string]any) (*n
 	return m, nil
 }
 
-// Last returns the sequence of the newest message that matches filter; 0: there is none.
+// Last returns the sequence of the newest message that matches filter, or 0 if there is
+// none. It reads as Fresh does.
 func (c *Conn) Last(ctx context.Context, stream, filter string) (uint64, error) {
 	m, err := c.Fresh(ctx, stream, map[string]any{"last_by_subj": filter})
 	if errors.Is(err, ErrNotFound) {
@@ -281,8 +291,9 @@ type replicas struct {
 	n     int
 }
 
-// Get is a direct read (ADR-31 of NATS): {"seq":n}, {"last_by_subj":s} or
-// {"seq":n,"next_by_subj":s}.
+// Get reads one message with a direct get request (NATS ADR-31): {"seq":n},
+// {"last_by_subj":s} or {"seq":n,"next_by_subj":s}. It returns ErrNotFound if no message
+// matches.
 func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nats.Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -303,8 +314,8 @@ func (c *Conn) Get(ctx context.Context, stream string, req map[string]any) (*nat
 	return m, nil
 }
 
-// GetBatch reads up to n messages matching filter from sequence seq on, in
-// one direct request. An empty result means that nothing matches.
+// GetBatch reads up to n messages that match filter, from sequence seq on, with one
+// direct get request. An empty result means that no message matches.
 func (c *Conn) GetBatch(ctx context.Context, stream, filter string, seq uint64, n int) ([]*nats.Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

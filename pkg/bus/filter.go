@@ -3,12 +3,10 @@ package bus
 import "strings"
 
 // Filter selects events of the ledger by the tokens of their subject,
-// evt.<tenant>.<service>.<origin>.<event>.<key>; see contract.Event.Subject. An
-// empty field matches any token.
-//
-// String is canonical: two equal filters have one spelling. A replicated stream
-// compares the spelling of the filter of an expected sequence, so every writer
-// of a key has to use the same one.
+// evt.<tenant>.<service>.<origin>.<event>.<key>; see contract.Event.Subject. An empty
+// field matches any token. String is canonical: equal filters have equal strings. This
+// matters because a replicated stream compares the filters of expected sequences as
+// strings, so every writer of a key must use the same one.
 type Filter struct {
 	Tenant, Service, Origin, Event, Key string
 }
@@ -37,9 +35,8 @@ func (f Filter) String() string {
 	return b.String()
 }
 
-// ParseFilter reads a filter, or the subject of an event, which is a filter of all
-// five tokens. It returns the zero Filter, which selects every event, for what is
-// neither.
+// ParseFilter parses a filter, or the subject of an event, which is a filter of all five
+// tokens. For any other text it returns the zero Filter, which selects every event.
 func ParseFilter(subject string) (f Filter) {
 	rest, ok := strings.CutPrefix(subject, "evt.")
 	if !ok {
@@ -58,8 +55,8 @@ func ParseFilter(subject string) (f Filter) {
 	return f
 }
 
-// Filters returns one filter per event name of a service's events, or of every
-// service's where service is empty.
+// Filters returns one filter for each event name. The filters select the events of
+// service, or of every service if service is empty.
 func Filters(service string, events ...string) []string {
 	out := make([]string, len(events))
 	for i, e := range events {
@@ -68,22 +65,22 @@ func Filters(service string, events ...string) []string {
 	return out
 }
 
-// Subjects of the streams beside the ledger.
+// Subjects of the streams other than the ledger.
 
-// TransientSubject is the subject of frames that a service sends to an instance under an
-// id.
+// TransientSubject returns the subject of the frames with an id that a service sends to
+// the instance to.
 func TransientSubject(tenant, service, to, id string) string {
 	return "tmp." + tenant + "." + service + "." + to + "." + id
 }
 
-// TransientFilter selects the frames that a service sends to any instance.
+// TransientFilter returns the filter of the frames that a service sends to any instance.
 func TransientFilter(service string) string { return "tmp.*." + service + ".>" }
 
-// LogSubject is the subject of a tenant's checkpoints and cosignatures; name is
+// LogSubject returns the subject of a tenant's checkpoints or cosignatures. name is
 // CheckpointSubject, CosignatureSubject or "*".
 func LogSubject(tenant, name string) string { return "log." + tenant + "." + name }
 
-// Last tokens of the subjects of CHECKPOINTS.
+// Last tokens of the subjects of the stream CHECKPOINTS.
 const (
 	CheckpointSubject  = "checkpoint"
 	CosignatureSubject = "cosignature"

@@ -10,9 +10,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// SlotTTL is how long an instance keeps its slot without renewing it.
+// SlotTTL is the time after which the lease of a slot expires if it is not renewed.
 const SlotTTL = 6 * time.Second
 
+// streams returns the settings of all streams. The ledger and the checkpoints deny
+// deletion, and BLOBS refuses a second message under a subject.
 func streams(replicas int) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
 		{Name: Events, Subjects: []string{"evt.>"}, Storage: jetstream.FileStorage, Replicas: replicas, Retention: jetstream.LimitsPolicy,
@@ -30,9 +32,9 @@ func streams(replicas int) []jetstream.StreamConfig {
 	}
 }
 
-// Provision creates missing streams and consumers. It returns an error where one exists
-// with other settings. It may run any number of times; js is a connection of the
-// provisioning identity.
+// Provision creates missing streams and consumers, and changes the number of replicas of
+// existing streams. It returns an error if a stream exists with other settings. It may
+// be repeated; js is a connection of the provisioning identity.
 func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration, replicas int) error {
 	for _, want := range streams(replicas) {
 		if err := provisionStream(ctx, js, want); err != nil {
@@ -47,8 +49,8 @@ func Provision(ctx context.Context, js jetstream.JetStream, decls []Declaration,
 	return nil
 }
 
-// provisionStream creates a stream, or brings an existing one of the same settings to
-// the number of replicas that is wanted.
+// provisionStream creates a stream, or changes the number of replicas of an existing
+// stream with the same settings.
 func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
 	s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		s, err := js.Stream(ctx, want.Name)
@@ -74,7 +76,8 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 	return nil
 }
 
-// sameSettings compares what must never differ between a stream and its declaration.
+// sameSettings reports whether a stream has the settings of its declaration that must
+// not change. Others, such as the number of replicas, may differ.
 func sameSettings(have, want *jetstream.StreamConfig) bool {
 	if have.MaxMsgs > 0 && want.Name == Events {
 		return false
@@ -84,6 +87,8 @@ func sameSettings(have, want *jetstream.StreamConfig) bool {
 		have.Retention == want.Retention
 }
 
+// provisionConsumers creates the missing consumers of a service: one per work, and one
+// per reader and slot.
 func provisionConsumers(ctx context.Context, js jetstream.JetStream, d *Declaration, replicas int) error {
 	for i := range d.Work {
 		if err := consumer(ctx, js, Events, d.Work[i].config(d.Service)); err != nil {
@@ -110,8 +115,8 @@ func (w *Work) config(service string) jetstream.ConsumerConfig {
 		AckWait: w.AckWait, MaxDeliver: -1, MaxAckPending: w.MaxAckPending, MaxWaiting: 4096}
 }
 
-// BeginWork creates a work consumer on a restored ledger; work before seq was done
-// already.
+// BeginWork creates a work consumer that starts at sequence seq. It is for a restored
+// ledger, on which the work before seq is done.
 func BeginWork(ctx context.Context, js jetstream.JetStream, w *Work, service string, seq uint64) error {
 	c := w.config(service)
 	c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq
@@ -119,6 +124,8 @@ func BeginWork(ctx context.Context, js jetstream.JetStream, w *Work, service str
 	return err
 }
 
+// consumer creates a consumer. An existing consumer of that name is kept, even if its
+// settings differ.
 func consumer(ctx context.Context, js jetstream.JetStream, stream string, c jetstream.ConsumerConfig) error {
 	_, err := within(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return js.CreateConsumer(ctx, stream, c) })
 	if errors.Is(err, jetstream.ErrConsumerExists) {
@@ -127,7 +134,8 @@ func consumer(ctx context.Context, js jetstream.JetStream, stream string, c jets
 	return err
 }
 
-// within bounds one request, since a cluster without a leader does not respond.
+// within calls f with a context that ends after requestTimeout, since a cluster without
+// a leader does not respond.
 func within[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -13,26 +13,27 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Slot is an instance's lease of its name. The lease's message names the
-// instance, a nonce of the process and where the process runs.
+// Slot is an instance's lease of its name. The message of the lease contains the
+// instance, a nonce of the process, and the host and id of the process.
 type Slot struct {
 	Instance string
 	conn     *Conn
 	subject  string
-	lease    string // the lease's message while this process holds the slot
+	lease    string // message of the lease while this process holds the slot
 	seq      uint64
 }
 
 const slotFree = "free"
 
-// RunningError is returned when every slot of a service is held by a process
-// that runs.
+// RunningError is returned by AcquireSlot if running processes hold every slot of a
+// service.
 type RunningError struct {
 	Service string
 	Holders []string // "INSTANCE on HOST, process PID", one per slot
 }
 
-// Error names the running instances and how to end one.
+// Error returns a message that names the running instances and their processes, and
+// requests to stop one.
 func (e *RunningError) Error() string {
 	if len(e.Holders) == 1 {
 		return fmt.Sprintf("%s may run once, and runs already: %s; stop that one first", e.Service, e.Holders[0])
@@ -40,10 +41,10 @@ func (e *RunningError) Error() string {
 	return fmt.Sprintf("%s may run %d times, and does: %s; stop one first", e.Service, len(e.Holders), strings.Join(e.Holders, "; "))
 }
 
-// AcquireSlot leases the lowest free slot of the service, waiting until the streams are
-// provisioned and a slot is free. The lease of a dead process expires within SlotTTL; a
-// lease that is renewed meanwhile belongs to a running process. If all slots do,
-// AcquireSlot returns a *RunningError.
+// AcquireSlot leases the lowest free slot of the service. It waits until the streams are
+// provisioned and a slot is free, or ctx is done. The lease of a dead process expires
+// within SlotTTL; a lease that is renewed while AcquireSlot waits belongs to a running
+// process. If all slots do, AcquireSlot returns a *RunningError.
 func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	nonce, seen, running := rand.Text(), make([]uint64, d.Slots), make([]string, d.Slots)
 	for {
@@ -62,8 +63,8 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 				seen[n-1] = held.seq
 				continue
 			}
-			// The next slot is tried only where another process holds this one: without
-			// a response the streams may be missing, or this lease may have succeeded.
+			// Try the next slot only if another process holds this one. Without a
+			// response, the streams may be missing or this lease may have succeeded.
 			if !conflict(err) {
 				break
 			}
@@ -79,7 +80,8 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	}
 }
 
-// place identifies this process among those of all hosts.
+// place returns the host and the id of this process, which identify it among the
+// processes of all hosts.
 func place() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -88,7 +90,7 @@ func place() string {
 	return fmt.Sprintf("%s %d", host, os.Getpid())
 }
 
-// heldError is the error of a slot that another process leases.
+// heldError is returned if another process holds the lease of a slot.
 type heldError struct {
 	seq    uint64 // grows with every renewal
 	holder string
@@ -96,14 +98,18 @@ type heldError struct {
 
 func (e *heldError) Error() string { return "held by " + e.holder }
 
+// held returns the error for a slot that is leased with the given message.
 func held(seq uint64, lease string) *heldError {
 	f := strings.Fields(lease)
-	if len(f) < 4 { // of an earlier release
+	if len(f) < 4 { // lease of an earlier release, without host and process
 		return &heldError{seq, strings.Join(f[:min(len(f), 1)], "")}
 	}
 	return &heldError{seq, fmt.Sprintf("%s on %s, process %s", f[0], f[2], f[3])}
 }
 
+// take leases the slot if it is free or its lease is this process's own. It returns a
+// *heldError if another process holds the lease, and a conflict if another process was
+// faster.
 func (s *Slot) take(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -119,13 +125,14 @@ func (s *Slot) take(ctx context.Context) error {
 	if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
 		return err
 	}
-	if have := string(m.Data); have != slotFree && have != s.lease { // this process's own, if the response came late
+	if have := string(m.Data); have != slotFree && have != s.lease { // this process may have the lease already, if the response to its request was lost
 		return held(seq, have)
 	}
 	s.seq = seq
 	return s.put(ctx, s.lease)
 }
 
+// put writes the message of the lease if the last one is that of s.seq.
 func (s *Slot) put(ctx context.Context, body string) error {
 	a, err := s.conn.JS.Publish(ctx, s.subject, []byte(body), jetstream.WithExpectLastSequencePerSubject(s.seq))
 	if err == nil {
@@ -134,8 +141,9 @@ func (s *Slot) put(ctx context.Context, body string) error {
 	return err
 }
 
-// Keep renews the lease until ctx ends, then frees the slot. It returns an error if the
-// slot is lost: the instance must stop, since another may use its name already.
+// Keep renews the lease until ctx is done, then frees the slot and returns nil. It
+// returns an error if another process has taken the slot: the instance must stop, since
+// its name may be in use already.
 func (s *Slot) Keep(ctx context.Context) error {
 	t := time.NewTicker(SlotTTL / 4)
 	defer t.Stop()
@@ -149,7 +157,7 @@ func (s *Slot) Keep(ctx context.Context) error {
 		case <-t.C:
 			try, cancel := context.WithTimeout(ctx, time.Second)
 			err := s.put(try, s.lease)
-			if conflict(err) { // expired, or lost by the server: lease it again unless another process has
+			if conflict(err) { // the lease expired or the server lost it: lease the slot again unless another process holds it
 				var other *heldError
 				if errors.As(s.take(try), &other) {
 					cancel()
@@ -179,8 +187,11 @@ func Live(ctx context.Context, c *Conn, service string) ([]string, error) {
 	return out, nil
 }
 
+// maxSlots is the number of slots that Live looks for. No service may declare more.
 const maxSlots = 8
 
+// conflict reports whether an append failed because its expected sequence is not the
+// last one (JetStream errors 10071 and 10164).
 func conflict(err error) bool {
 	var api *jetstream.APIError
 	return errors.As(err, &api) && (api.ErrorCode == 10071 || api.ErrorCode == 10164)

@@ -13,7 +13,7 @@ import (
 
 var once, twice = bus.Declaration{Service: "once", Slots: 1}, bus.Declaration{Service: "twice", Slots: 2}
 
-// acquire leases a slot as a separate process would.
+// acquire leases a slot as a separate process does.
 func acquire(t *testing.T, b *meshtest.Bus, d bus.Declaration, keep bool) (*bus.Slot, time.Duration, error) {
 	t.Helper()
 	began := time.Now()
@@ -29,8 +29,8 @@ func acquire(t *testing.T, b *meshtest.Bus, d bus.Declaration, keep bool) (*bus.
 	return s, time.Since(began), err
 }
 
-// TestSlotRunsOnce: a surplus instance fails with an error that names the running one,
-// long before a lease could expire.
+// TestSlotRunsOnce: an instance beyond the number of slots fails with an error that
+// names the running one, long before a lease could expire.
 func TestSlotRunsOnce(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{once, twice})
 	if _, _, err := acquire(t, b, once, true); err != nil {

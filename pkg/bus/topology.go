@@ -1,11 +1,9 @@
-// Package bus is the mesh's wire: declared topology, one generated NATS
-// server configuration with least privilege per service, provisioning,
-// connections and instance slots.
-//
-// One account, MESH, owns the streams and belongs to the provisioning
-// identity. Every service has an account of its own that imports exactly the
-// subjects it may use, so that a reply subject a client names is resolved in
-// the client's own account, where no stream listens: no client can make the
+// Package bus provides the mesh's use of NATS: the declared streams and consumers, one
+// generated server configuration with least privilege per service, provisioning,
+// connections and instance slots. One account, MESH, owns the streams and belongs to the
+// provisioning identity. Every service has its own account, which imports only the
+// subjects that the service may use. The server resolves a reply subject that a client
+// names in the client's account, in which no stream listens, so no client can make the
 // server store a message on its behalf.
 package bus
 
@@ -20,7 +18,7 @@ import (
 // Streams of the mesh.
 const (
 	Events      = "EVENTS"      // evt.>, the ledger
-	Transient   = "TRANSIENT"   // tmp.>, frames, queries, sealed secrets; loss of them must never lose a fact
+	Transient   = "TRANSIENT"   // tmp.>, frames, queries, sealed secrets; in memory, so it must not be the only place of a fact
 	Checkpoints = "CHECKPOINTS" // log.>, signed tree heads
 	Blobs       = "BLOBS"       // blob.>, content by commitment; the server refuses a second write
 	Cache       = "CACHE"       // cache.>, cached answers, which expire; not evidence
@@ -44,14 +42,14 @@ const mirrorDeliver = "mirror.deliver"
 // APIPrefix is the prefix of the JetStream API in a service's account.
 const APIPrefix = "mesh.API"
 
-// Declaration is what one service needs of the bus, as data.
+// Declaration declares the streams and consumers that one service uses, and its rights.
 type Declaration struct {
 	Service string
-	Prefix  string   // of instance names; defaults to Service + "-"
-	Slots   int      // instances at most
-	Work    []Work   // durables shared by all instances
+	Prefix  string   // prefix of instance names; defaults to Service + "-"
+	Slots   int      // maximum number of instances
+	Work    []Work   // durable consumers shared by all instances
 	Readers []Reader // one consumer per instance and reader
-	Logs    bool     // may publish checkpoints
+	Logs    bool     // may publish and read checkpoints
 	Caches  bool     // may cache answers
 }
 
@@ -63,15 +61,15 @@ type Work struct {
 	MaxAckPending int
 }
 
-// Reader is an ordered, ack-less pull consumer that its instance resets to
-// any sequence. Filters may hold {instance}.
+// Reader is an ordered pull consumer without acks, one per instance. The instance can
+// reset it to any sequence. In Filters, "{instance}" stands for the instance's name.
 type Reader struct {
 	Name    string
 	Stream  string
 	Filters []string
 }
 
-// Instance names the service's instance in slot n, counted from 1.
+// Instance returns the name of the service's instance in slot n, counted from 1.
 func (d *Declaration) Instance(n int) string {
 	p := d.Prefix
 	if p == "" {
@@ -80,29 +78,32 @@ func (d *Declaration) Instance(n int) string {
 	return fmt.Sprintf("%s%d", p, n)
 }
 
-// Mailbox is the name of each instance's reader on TRANSIENT.
+// Mailbox is the name of each instance's reader of its frames on TRANSIENT.
 const Mailbox = "mailbox"
 
-// Trust is the name of each instance's reader of key events.
+// Trust is the reader of the events of provision, which publish and revoke keys. Every
+// instance has it.
 var Trust = Reader{Name: "trust", Stream: Events, Filters: []string{Filter{Service: "provision"}.String()}}
 
 // Control is the reader from which an instance that starts effects receives the
 // cancellations of calls and the freezes of the mesh.
 var Control = Reader{Name: "control", Stream: Events, Filters: append(Filters("", contract.EventCancelRequested), FreezeFilters()...)}
 
-// FreezeFilters select the events that freeze and unfreeze the mesh.
+// FreezeFilters returns the filters of the events that freeze and unfreeze the mesh.
 func FreezeFilters() []string {
 	return Filters("policy", contract.EventMeshFrozen, contract.EventMeshUnfrozen)
 }
 
+// readers returns the declared readers and those that every instance has.
 func (d *Declaration) readers() []Reader {
 	return append([]Reader{{Name: Mailbox, Stream: Transient, Filters: []string{"tmp.*.*.{instance}.>"}}, Trust}, d.Readers...)
 }
 
-// Consumer names a reader's consumer.
+// Consumer returns the name of the consumer of an instance's reader.
 func (r *Reader) Consumer(instance string) string { return instance + "-" + r.Name }
 
-// FiltersOf returns the filters of an instance's consumer.
+// FiltersOf returns the filters of an instance's consumer, with the instance's name for
+// "{instance}".
 func (r *Reader) FiltersOf(instance string) []string {
 	out := make([]string, len(r.Filters))
 	for i, f := range r.Filters {
@@ -111,44 +112,49 @@ func (r *Reader) FiltersOf(instance string) []string {
 	return out
 }
 
-// Consumer names a work consumer.
+// Consumer returns the name of a service's work consumer.
 func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
 
-// AllowedFilter is the work of an executor.
+// AllowedFilter returns the filter of the events that allow calls to an executor: its
+// work.
 func AllowedFilter(executor string) string {
 	return Filter{Service: "policy", Event: contract.EventAllowed + "_" + executor}.String()
 }
 
-// AllowedInSession selects the events that allow calls of one session to an executor.
+// AllowedInSession returns the filter of the events that allow calls of one session to
+// an executor.
 func AllowedInSession(tenant, executor, session string) string {
 	return Filter{Tenant: tenant, Service: "policy", Event: contract.EventAllowed + "_" + executor, Key: session}.String()
 }
 
-// Allows reports whether a subject is that of an event which is an executor's work.
+// Allows reports whether a subject is that of an event that allows a call to the
+// executor.
 func Allows(subject, executor string) bool {
 	return strings.Contains(subject, "."+contract.EventAllowed+"_"+executor+".")
 }
 
-// HandOutFilter selects the intents for callers that wait at an instance.
+// HandOutFilter selects the events that allow calls which the callers of an instance
+// execute themselves. It is for a Reader, since it contains "{instance}".
 var HandOutFilter = Filter{Service: "policy", Origin: "{instance}", Event: contract.EventAllowed + "_" + contract.CallerExecutor}.String()
 
-// ExecutorWork is the work consumer every executor has.
+// ExecutorWork returns the work consumer that every executor has.
 func ExecutorWork(executor string) Work {
 	return Work{Name: "work", Filters: []string{AllowedFilter(executor)}, AckWait: 10 * time.Second, MaxAckPending: 4096}
 }
 
-// SessionFilter selects the events that have the session as their key.
+// SessionFilter returns the filter of the events that have the session as their key.
 func SessionFilter(tenant, session string) string {
 	return Filter{Tenant: tenant, Key: session}.String()
 }
 
-// ChainFilter is the canonical filter of the expected sequence of a session's receipt
-// chain.
+// ChainFilter returns the canonical filter of the expected sequence of a session's
+// receipt chain. Every writer must use it; see Filter.
 func ChainFilter(tenant, session string) string {
 	return Filter{Tenant: tenant, Event: contract.EventEffectRecorded, Key: session}.String()
 }
 
-// AggregateFilter is the canonical filter of the expected sequence of an aggregate.
+// AggregateFilter returns the canonical filter of the expected sequence of an aggregate.
+// Every writer must use it; see Filter.
 func AggregateFilter(tenant, service, key string) string {
 	return Filter{Tenant: tenant, Service: service, Key: key}.String()
 }

@@ -1,5 +1,6 @@
-// Package catalog is the view of the tools of a mesh: a fold of every executor's
-// tool_registered events and of approvals of changed tools.
+// Package catalog provides the view of the tools of a mesh. The view is folded from the
+// events that register and retire an executor's tools, and from the approvals of changed
+// tools.
 package catalog
 
 import (
@@ -17,16 +18,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 )
 
-// Filters select the events the catalog is made of.
+// Filters select the events from which the catalog is folded.
 var Filters = append(bus.Filters("", contract.EventToolRegistered, contract.EventToolRetired), bus.Filters("policy", contract.EventToolApproved)...)
 
-// Catalog is safe for concurrent use. The zero value is empty.
+// Catalog is the view of the tools, by kind of call. It is safe for concurrent use. The
+// zero value is empty.
 type Catalog struct {
 	mu       sync.RWMutex
 	tools    map[string]entry  // by kind
-	first    map[string]string // by kind: the first digest ever registered
+	first    map[string]string // by kind: the digest that was registered first
 	approved map[string]string // by kind: the approved digest
-	digest   string            // of the lines; empty until it is needed, which makes Apply cheaper
+	digest   string            // digest of the lines, computed when it is needed; empty after a change
 }
 
 type entry struct {
@@ -34,8 +36,9 @@ type entry struct {
 	digest string
 }
 
-// Apply folds one event in. Only the executor itself can register its tools,
-// and a kind belongs to the executor that registered it first.
+// Apply applies one event to the view. It ignores a tool that a service other than its
+// executor registers, and a kind that another executor registered first. It returns an
+// error if the data of the event is malformed.
 func (c *Catalog) Apply(e *contract.Event) error {
 	switch e.Name {
 	case contract.EventToolApproved:
@@ -71,6 +74,8 @@ func (c *Catalog) Apply(e *contract.Event) error {
 	return nil
 }
 
+// approve applies an approval of a tool document. It ignores an approval by a service
+// other than policy.
 func (c *Catalog) approve(e *contract.Event) error {
 	var a contract.ToolApproved
 	if err := contract.Decode(e.Data, &a); err != nil || e.Service() != "policy" {
@@ -87,7 +92,8 @@ func (c *Catalog) approve(e *contract.Event) error {
 }
 
 // Approved returns the digest of the kind's tool document that may be called: the
-// approved one where there was an approval, otherwise the first registered one.
+// approved one and true if there was an approval, otherwise the one that was registered
+// first and false.
 func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -97,14 +103,16 @@ func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
 	return c.first[kind], false
 }
 
-// Drifted reports whether the kind's tool document is not the approved one.
-// Policy's own kinds, through which drift is accepted, cannot drift.
+// Drifted reports whether a tool document with this digest is not the one that may be
+// called for its kind. Policy's own kinds never drift, because drift is approved by
+// calling them.
 func (c *Catalog) Drifted(t *contract.Tool, digest string) bool {
 	d, _ := c.Approved(t.Kind)
 	return t.Executor != "policy" && d != digest
 }
 
-// Lookup returns the tool of a kind and the digest of its document.
+// Lookup returns the tool of a kind and the digest of its document, or nil and "none".
+// The caller must not change the tool.
 func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -115,7 +123,7 @@ func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
 	return &e.tool, e.digest
 }
 
-// Digest returns the digest of Dump, which names the whole catalog.
+// Digest returns the digest of Dump, which identifies the state of the whole catalog.
 func (c *Catalog) Digest() string {
 	c.mu.RLock()
 	d := c.digest
@@ -131,7 +139,7 @@ func (c *Catalog) Digest() string {
 	return c.digest
 }
 
-// Tools lists all tools by kind.
+// Tools returns all tools, sorted by kind.
 func (c *Catalog) Tools() []contract.Tool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -143,13 +151,14 @@ func (c *Catalog) Tools() []contract.Tool {
 	return out
 }
 
-// Dump is the view's canonical form: sorted JSON lines.
+// Dump returns the canonical form of the view: one JSON line per kind, sorted by kind.
 func (c *Catalog) Dump() []byte {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.lines()
 }
 
+// lines returns the dump. The caller holds c.mu.
 func (c *Catalog) lines() []byte {
 	kinds := make([]string, 0, len(c.tools))
 	for k := range c.tools {
@@ -171,8 +180,9 @@ func (c *Catalog) lines() []byte {
 	return b
 }
 
-// Register records tools as all of the executor's tools: it appends events for changed
-// and removed ones, and none if nothing changed.
+// Register records tools as the complete list of an executor's tools. It appends an
+// event for each new, changed and removed tool, and none for an unchanged one, so it may
+// be repeated.
 func Register(ctx context.Context, m *emit.Emitter, service string, tools []contract.Tool) error {
 	offered := map[string]bool{}
 	for i := range tools {
@@ -210,6 +220,8 @@ func Register(ctx context.Context, m *emit.Emitter, service string, tools []cont
 	return nil
 }
 
+// register appends an event of this name for a tool, unless the last event of the tool
+// has the same name and document.
 func register(ctx context.Context, m *emit.Emitter, service string, t *contract.Tool, name string) error {
 	key, body := Key(t.Kind), contract.Bytes(t)
 	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(m.Tenant, service, key), func(h []*contract.Event) (*contract.Event, error) {
@@ -221,5 +233,5 @@ func register(ctx context.Context, m *emit.Emitter, service string, t *contract.
 	return err
 }
 
-// Key is the aggregate key of a tool's registration.
+// Key returns the aggregate key of the registration of a kind's tool.
 func Key(kind string) string { return "tool-" + strings.ReplaceAll(kind, ".", "-") }

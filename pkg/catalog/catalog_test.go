@@ -31,7 +31,7 @@ func apply(t *testing.T, c *Catalog, service, name string, tools ...contract.Too
 	}
 }
 
-// TestOwners: an executor registers its own tools only, and a kind belongs to the
+// TestOwners: an executor can register its own tools only, and a kind belongs to the
 // executor that registered it first.
 func TestOwners(t *testing.T) {
 	var c Catalog
@@ -53,8 +53,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestDrift: the first registered document may be called until another is approved, by
-// policy; the digest of the catalog changes with both.
+// TestDrift: the first registered document may be called until policy records the
+// approval of another; the digest of the catalog changes with both.
 func TestDrift(t *testing.T) {
 	var c Catalog
 	one, two := tool("session-runner", "tool.echo", "one"), tool("session-runner", "tool.echo", "two")
@@ -82,7 +82,7 @@ func TestDrift(t *testing.T) {
 	if len(c.Tools()) != 0 || len(c.Dump()) != 0 {
 		t.Error("a retired tool is listed")
 	}
-	apply(t, &c, "session-runner", contract.EventToolRegistered, one) // the approval outlives retirement
+	apply(t, &c, "session-runner", contract.EventToolRegistered, one) // the approval remains in force after retirement
 	if !c.Drifted(&one, contract.Digest(&one)) {
 		t.Error("after a retirement the first document may be called again")
 	}
@@ -105,8 +105,8 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// TestRegister: registration records what changed: new and changed tools, retired
-// ones, and nothing when it is repeated.
+// TestRegister: registration appends events for new, changed and retired tools, and none
+// when it is repeated.
 func TestRegister(t *testing.T) {
 	log := &memlog.Log{}
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "session-runner/session-runner-1", Now: time.Now}

@@ -1,18 +1,20 @@
-// Package config reads the configuration of a mesh: one YAML file, environment
-// variables and flags, in one order of precedence for every program.
+// Package config reads the configuration of a mesh. Every program takes it from one
+// YAML file, environment variables and flags, with the same precedence.
 //
-// The package decides and does nothing else but read the file. Config is the
-// document as Go values; Settings describes each of its members once: what it means,
-// what it may be, which variable overrides it, which programs read it, whether a
-// running program takes up a change. The JSON Schema, the reference page, the checks
-// and the listing of 'binnacle config show' are all made from that table.
+// Config holds the configuration as Go values. The table Settings describes each of
+// its members: the description, the permitted values, the environment variable that
+// overrides it, the programs that read it, and whether a running program applies a
+// change. The JSON Schema, the reference page, the checks and the output of
+// 'binnacle config show' are derived from that table. Reading files and variables is
+// the only I/O of the package.
 //
-// To add a member, add a field to Config and a row to Settings; a test compares the
-// two, and `make gen` rewrites the schema and the page.
+// To add a member, add a field to Config and a row to Settings, and run `make gen`,
+// which rewrites the schema and the page. A test compares the fields with the rows.
 package config
 
-// Config is the document. Every field has a row in Settings of the same pointer, which
-// says what it means; fields that a program does not read have their zero value there.
+// Config is the configuration document. Each field has a row in Settings with the same
+// JSON pointer, which describes it. Fields that the running program does not read are
+// zero.
 type Config struct {
 	Data          string        `json:"data"`
 	Keys          string        `json:"keys"`
@@ -41,12 +43,12 @@ type Admin struct {
 	Listen string `json:"listen"`
 }
 
-// Reload configures how a running program notices that the file has changed.
+// Reload configures how often a running program checks the file for changes.
 type Reload struct {
 	Interval Duration `json:"interval"`
 }
 
-// Tracing configures OpenTelemetry's spans.
+// Tracing configures the export of OpenTelemetry spans.
 type Tracing struct {
 	Endpoint string `json:"endpoint"`
 }
@@ -68,7 +70,7 @@ type NATS struct {
 	MaxStore Size   `json:"max_store"`
 }
 
-// Folder configures a service that has a folder and nothing else of its own.
+// Folder configures a service whose only setting is its state folder.
 type Folder struct {
 	State string `json:"state"`
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// write makes a configuration file and returns its path.
+// write writes a configuration file to a temporary folder and returns its path.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "binnacle.yaml")
@@ -20,7 +20,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// pointers are the pointers of the fields below a type.
+// pointers returns the JSON pointers of the fields of a type, below the pointer at.
 func pointers(t reflect.Type, at string) (out []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -34,8 +34,8 @@ func pointers(t reflect.Type, at string) (out []string) {
 	return out
 }
 
-// TestSettingsAreTheFields: the table and the Go types have the same members, each
-// once, and every default fits.
+// TestSettingsAreTheFields shows that Settings and Config have the same members, each
+// once, and that every default is valid.
 func TestSettingsAreTheFields(t *testing.T) {
 	fields := map[string]bool{}
 	for _, p := range pointers(reflect.TypeFor[Config](), "") {
@@ -61,8 +61,8 @@ func TestSettingsAreTheFields(t *testing.T) {
 	}
 }
 
-// TestPrecedence: a flag comes before a variable, that before the file, that before
-// the configuration folder, and the default is last; each value says its origin.
+// TestPrecedence shows that flags take precedence over variables, then the file, the
+// configuration folder and the default, and that each value has its origin.
 func TestPrecedence(t *testing.T) {
 	file := write(t, "gateway:\n  capture: hashed\n  listen: 127.0.0.1:1\n")
 	folder := t.TempDir()
@@ -101,8 +101,8 @@ func TestPrecedence(t *testing.T) {
 	check("/policy/bundles", `["a","b,c"]`, "flag --policy")
 }
 
-// TestValues: each kind of value arrives in the Go types, and relative paths are those
-// beside the file.
+// TestValues shows that each kind of value is decoded into its Go type, and that
+// relative paths are resolved against the file's folder.
 func TestValues(t *testing.T) {
 	file := write(t, `
 reload: {interval: 1m30s}
@@ -132,8 +132,8 @@ llm-router:
 	}
 }
 
-// TestProblems: what a file must not hold is refused by its pointer and line, with
-// the value and what to write instead; everything wrong is reported at once.
+// TestProblems shows that each invalid member is reported with its pointer, line, value
+// and expected form, and that one error reports all of them.
 func TestProblems(t *testing.T) {
 	for text, want := range map[string][]string{
 		"gatway: {}":                     {"1: /gatway: unknown member; known here are data, keys, tenant"},
@@ -186,8 +186,8 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotShown: the value of the key's variable is in no listing, and a
-// private URL is shown without what may be secret in it.
+// TestSecretsAreNotShown shows that listings contain neither the value of a secret's
+// variable nor the user, path and query of a private URL.
 func TestSecretsAreNotShown(t *testing.T) {
 	file := write(t, "gateway: {approval_webhook: 'https://user:hush@chat.example/hooks/hush?t=hush'}")
 	l, err := Load(Source{Program: Up, File: file, Getenv: func(k string) string { return map[string]string{"BINNACLE_VAULT_KEK": "hush"}[k] }})
@@ -212,7 +212,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// TestDigest: comments and order do not change a document's digest, values do.
+// TestDigest shows that values change a document's digest, and comments and member order
+// do not.
 func TestDigest(t *testing.T) {
 	digest := func(text string) string {
 		d, err := Check(write(t, text))
@@ -246,7 +247,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestSchemaIsPublished: the schema in the tree is the one of these types.
+// TestSchemaIsPublished shows that the schema file in the repository equals Schema's
+// result.
 func TestSchemaIsPublished(t *testing.T) {
 	want, err := Schema()
 	if err != nil {

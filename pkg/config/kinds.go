@@ -12,19 +12,23 @@ import (
 	"time"
 )
 
-// Kind is what a member may be. Values are as encoding/json decodes them.
+// Kind is the type of a member: its JSON Schema, its check, and its textual form in
+// variables and flags. Values have the types to which encoding/json decodes into an any.
 type Kind struct {
-	Name   string         // of the kind, for people
+	Name   string         // name of the kind in the reference page and in error messages
 	schema map[string]any // JSON Schema
-	// check returns what to write instead; "" where the value fits.
+	// check returns "" if v is valid, or else a message with the expected form.
 	check func(v any) string
-	// read makes a value of the text of a variable or flag; nil is the text itself.
+	// read parses the text of a variable or flag. If it is nil, the text itself is the
+	// value.
 	read func(text string) (any, error)
-	// paths returns the value with the paths in it resolved; nil where there are none.
+	// paths returns v with each path in it replaced by resolve(path). It is nil for
+	// kinds that hold no path.
 	paths func(v any, resolve func(string) string) any
 }
 
-// text checks strings.
+// text returns a check that accepts the strings for which ok is true, and returns the
+// message want for any other value.
 func text(want string, ok func(string) bool) func(any) string {
 	return func(v any) string {
 		if s, is := v.(string); is && ok(s) {
@@ -34,9 +38,10 @@ func text(want string, ok func(string) bool) func(any) string {
 	}
 }
 
+// nonempty reports whether s is a valid text or path: any text but the empty one.
 func nonempty(s string) bool { return s != "" }
 
-// resolved resolves a value that is a path.
+// resolved returns resolve(v) if v is a string, and v unchanged otherwise.
 func resolved(v any, resolve func(string) string) any {
 	if s, ok := v.(string); ok {
 		return resolve(s)
@@ -48,7 +53,7 @@ func resolved(v any, resolve func(string) string) any {
 var (
 	textKind = Kind{Name: "text", schema: map[string]any{"type": "string", "minLength": 1}, check: text("want text", nonempty)}
 	pathKind = Kind{Name: "path", schema: map[string]any{"type": "string", "minLength": 1}, check: text("want a path", nonempty), paths: resolved}
-	// socketKind is a path, or the word auto.
+	// socketKind is a path, or the word auto, which is not resolved as a path.
 	socketKind = Kind{Name: "path or `auto`", schema: map[string]any{"type": "string", "minLength": 1}, check: text("want the path of a socket, or auto", nonempty),
 		paths: func(v any, resolve func(string) string) any {
 			if v == "auto" {
@@ -57,7 +62,8 @@ var (
 			return resolved(v, resolve)
 		}}
 	addressKind = Kind{Name: "address", schema: map[string]any{"type": "string", "pattern": `^\S*:[0-9]+$`}, check: text("want host:port, such as 127.0.0.1:8080", address)}
-	// adminKind is an address, or the word off.
+	// adminKind is an address, or the word off. The error message mentions quotation
+	// marks, because YAML 1.1 reads a bare off as false.
 	adminKind = Kind{Name: "address or `off`", schema: map[string]any{"type": "string", "pattern": `^(off|\S*:[0-9]+)$`},
 		check: text("want host:port, such as 127.0.0.1:9464, or off in quotation marks", func(s string) bool { return s == "off" || address(s) })}
 	urlKind    = Kind{Name: "URL", schema: map[string]any{"type": "string", "pattern": "^https?://[^/\\s]+"}, check: text("want a URL that begins with https:// or http://", httpURL)}
@@ -123,7 +129,7 @@ var (
 		}, paths: resolved}
 )
 
-// choice is the kind of a member that is one of a few words.
+// choice returns the kind of a member whose value is one of the given words.
 func choice(words ...string) Kind {
 	var enum []any
 	for _, w := range words {
@@ -133,6 +139,8 @@ func choice(words ...string) Kind {
 		check: text("want one of "+strings.Join(words, ", "), func(s string) bool { return slices.Contains(words, s) })}
 }
 
+// address reports whether s is host:port with a numeric port from 0 to 65535. The host
+// may be empty, which means all addresses.
 func address(s string) bool {
 	_, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -142,11 +150,14 @@ func address(s string) bool {
 	return err == nil
 }
 
+// httpURL reports whether s is an absolute URL with scheme http or https and a host.
 func httpURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
+// natsURL reports whether s is a comma-separated list of URLs with scheme nats or tls,
+// the form that nats.Connect accepts.
 func natsURL(s string) bool {
 	for one := range strings.SplitSeq(s, ",") {
 		u, err := url.Parse(one)
@@ -157,6 +168,8 @@ func natsURL(s string) bool {
 	return true
 }
 
+// list checks a list of non-empty strings. An empty list is valid; nil and a single
+// string are not.
 func list(v any) string {
 	items, ok := v.([]any)
 	for _, x := range items {
@@ -170,6 +183,8 @@ func list(v any) string {
 	return ""
 }
 
+// split parses the text of a list: items separated by commas, without quoting, so an
+// item cannot contain a comma in a variable or flag. It never fails.
 func split(s string) (any, error) {
 	var out []any
 	for one := range strings.SplitSeq(s, ",") {
@@ -178,8 +193,9 @@ func split(s string) (any, error) {
 	return out, nil
 }
 
-// secret wants a reference with one member. Its words do not repeat the value, which
-// may be the secret where somebody wrote it into the document.
+// secret checks a reference to a secret: an object with exactly one of the members file
+// and variable. Its message does not repeat the value, since a user may have written the
+// secret itself into the document.
 func secret(v any) string {
 	const want = "want {file: PATH} or {variable: NAME}; the secret itself does not belong here"
 	m, ok := v.(map[string]any)
@@ -194,7 +210,8 @@ func secret(v any) string {
 	return ""
 }
 
-// shown is a value as one line of text, for people.
+// shown returns a value as one line of text for messages and listings: strings as they
+// are, other values as JSON.
 func shown(v any) string {
 	switch v := v.(type) {
 	case nil:

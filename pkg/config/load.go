@@ -16,16 +16,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
-// Problem is a member that a document must not have, or a value that does not fit.
+// Problem is one error in a configuration: an unknown member, or a member with an
+// invalid value.
 type Problem struct {
-	File    string // "" where the value is not from a file
-	Line    int    // in the file; 0 where it is not known
+	File    string // "" if the value is not from a file
+	Line    int    // in the file, from 1; 0 if unknown
 	Pointer string // RFC 6901
-	Value   string // as it was written; "" where it may be a secret, or is long
-	Message string // what to write instead
+	Value   string // as written; "" if a file's value may be a secret or is longer than 80 bytes
+	Message string // the expected form of the value
 }
 
-// Error implements error: FILE:LINE: POINTER: VALUE: what to write instead.
+// Error implements error. Its form is FILE:LINE: POINTER: "VALUE": MESSAGE, without the
+// parts that are empty.
 func (p *Problem) Error() string {
 	var b strings.Builder
 	if p.File != "" {
@@ -44,7 +46,9 @@ func (p *Problem) Error() string {
 	return b.String() + p.Message
 }
 
-// Problems returns the problems in an error of this package, at least one.
+// Problems returns the problems that an error of this package joins, in their order. An
+// error that holds no *Problem becomes one with its text as the message, so the result
+// is never empty.
 func Problems(err error) []*Problem {
 	var one *Problem
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
@@ -60,30 +64,31 @@ func Problems(err error) []*Problem {
 	return []*Problem{{Message: err.Error()}}
 }
 
-// Source is where a program's configuration comes from.
+// Source lists the places from which Load reads a program's configuration.
 type Source struct {
 	Program string              // one of Programs
-	File    string              // path of the file; "" is none
-	Folder  string              // the service's configuration folder; "" is none
-	Getenv  func(string) string // environment; nil is none
-	Flags   map[string]Flag     // values that the command line names, by pointer
+	File    string              // path of the file; "" if there is no file
+	Folder  string              // the service's configuration folder; "" if it has none
+	Getenv  func(string) string // reads environment variables; nil if none apply
+	Flags   map[string]Flag     // values from the command line, by JSON pointer
 }
 
-// Flag is a value that the command line gives.
+// Flag is a value from the command line.
 type Flag struct {
-	Name string   // with its dashes
-	Text string   // as a variable would spell it; "" is that there is none, whatever comes after
-	List []string // in the place of Text, for a member that is a list
+	Name string   // of the flag, with its dashes
+	Text string   // in the form of a variable; "" unsets the member, also if a later source has a value
+	List []string // used instead of Text for a member that is a list
 }
 
-// Value is what a member has in force, and where it is from.
+// Value is the effective value of a member and its origin.
 type Value struct {
 	*Setting
-	Value  any    // as encoding/json decodes it; nil where there is none. It holds no secret.
+	Value  any    // as encoding/json decodes it; nil if unset. A reference to a secret, never the secret.
 	Origin string // "flag --x", "variable X", "file F:3", "folder F", "default"
 }
 
-// Text is the value as one line, which shows only where a private one leads.
+// Text returns the value as one line of text. A private value is a URL, of which Text
+// returns only scheme, host and port.
 func (v *Value) Text() string {
 	s := shown(v.Value)
 	if v.Private {
@@ -92,7 +97,8 @@ func (v *Value) Text() string {
 	return s
 }
 
-// Shown is the value for a listing: a private one is shown only as far as it leads.
+// Shown returns the value for a listing. For a private value it returns Text, which
+// leaves out user, path and query.
 func (v *Value) Shown() any {
 	if v.Private && v.Value != nil {
 		return v.Text()
@@ -100,7 +106,8 @@ func (v *Value) Shown() any {
 	return v.Value
 }
 
-// withoutPath is a URL without user, path and query, which may hold secrets.
+// withoutPath returns a URL without its user, path, query and fragment, which may hold
+// secrets. "/…" marks that something was left out after the host.
 func withoutPath(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -117,17 +124,20 @@ func withoutPath(s string) string {
 	return scheme + "://" + host
 }
 
-// Loaded is a configuration in force.
+// Loaded is the effective configuration of a program. It is not changed after Load
+// returns it.
 type Loaded struct {
 	Config Config
-	Values []Value // of the members that the program reads, in the order of Settings
-	File   string  // that was read; "" for none
-	// Digest is the SHA-256 ("sha256:…") of the file's document in canonical JSON
-	// (RFC 8785), or of {} without a file: comments, order and form do not change it.
+	Values []Value // one for each member that the program reads, in the order of Settings
+	File   string  // path of the file that was read; "" if there is none
+	// Digest is the SHA-256 ("sha256:…") of the file's document in canonical JSON (RFC
+	// 8785), or of {} without a file. Comments, member order and formatting do not
+	// affect it.
 	Digest string
 }
 
-// Origin is where the value of a member is from; "" where the program does not read it.
+// Origin returns the origin of a member's value (see Value.Origin), or "" if the program
+// does not read the member.
 func (l *Loaded) Origin(pointer string) string {
 	for i := range l.Values {
 		if l.Values[i].Pointer == pointer {
@@ -137,10 +147,10 @@ func (l *Loaded) Origin(pointer string) string {
 	return ""
 }
 
-// Load reads the configuration of a program. Flags come before variables, those before
-// the file, that before the configuration folder, and defaults come last. The whole
-// file is checked, not only what the program reads. An error holds every *Problem,
-// see Problems.
+// Load reads the configuration of a program. A flag takes precedence over an environment
+// variable, then the file, the configuration folder and the default. The whole file is
+// checked, including members that the program does not read. If values are invalid, the
+// error joins a *Problem for each; see Problems.
 func Load(s Source) (*Loaded, error) {
 	f, err := readFile(s.File)
 	if err != nil {
@@ -174,8 +184,8 @@ func Load(s Source) (*Loaded, error) {
 	return l, strictjson.Decode(doc, &l.Config)
 }
 
-// Changes are the members whose values differ between two configurations of one
-// program, as the newer has them.
+// Changes returns the members whose values differ between two configurations of the same
+// program, with their values in now. The elements point into now.Values.
 func Changes(old, now *Loaded) []*Value {
 	var out []*Value
 	for i := range now.Values {
@@ -187,7 +197,8 @@ func Changes(old, now *Loaded) []*Value {
 	return out
 }
 
-// Check checks a file as every program does, and returns its digest.
+// Check checks a file as Load does, for all programs, and returns its digest (see
+// Loaded.Digest).
 func Check(file string) (digest string, err error) {
 	f, err := readFile(file)
 	if err != nil {
@@ -196,7 +207,8 @@ func Check(file string) (digest string, err error) {
 	return f.digest(), nil
 }
 
-// value finds the first place that gives a member a value.
+// value returns the value of a member from the first source that sets it, in the order
+// that Load documents.
 func (s *Source) value(x *Setting, f *document) (Value, error) {
 	if flag, ok := s.Flags[x.Pointer]; ok {
 		if flag.List != nil {
@@ -210,6 +222,8 @@ func (s *Source) value(x *Setting, f *document) (Value, error) {
 	}
 	if name := x.variable(s.Program); name != "" && s.Getenv != nil {
 		if text := s.Getenv(name); text != "" {
+			// The variable of a secret contains the secret itself, so the value is a
+			// reference to the variable.
 			if x.Kind.Name == secretKind.Name {
 				return Value{x, map[string]any{"variable": name}, "variable " + name}, nil
 			}
@@ -225,7 +239,8 @@ func (s *Source) value(x *Setting, f *document) (Value, error) {
 	return parse(x, x.standard(s.Program), "default")
 }
 
-// parse reads a value as a flag or a variable spells it.
+// parse parses and checks the text of a flag, a variable or a default. The empty text is
+// an unset value.
 func parse(x *Setting, text, origin string) (Value, error) {
 	if text == "" {
 		return Value{x, nil, origin}, nil
@@ -245,15 +260,16 @@ func parse(x *Setting, text, origin string) (Value, error) {
 	return Value{x, v, origin}, nil
 }
 
-// inFolder is the value that the files of a configuration folder make, as a list of
-// one value: a list of paths where the member is one, the first path otherwise.
+// inFolder returns the files of the configuration folder that match x.InFolder, sorted
+// within each pattern; the caller uses the first element. For a member that is a list of
+// paths, the single element is the list of all files.
 func inFolder(x *Setting, folder string) []any {
 	var found []any
 	for _, pattern := range x.InFolder {
 		if folder == "" {
 			break
 		}
-		paths, _ := filepath.Glob(filepath.Join(folder, pattern)) // the patterns are well-formed
+		paths, _ := filepath.Glob(filepath.Join(folder, pattern)) // Glob fails only for a malformed pattern, and the patterns are constants
 		slices.Sort(paths)
 		for _, p := range paths {
 			found = append(found, p)
@@ -265,26 +281,30 @@ func inFolder(x *Setting, folder string) []any {
 	return found
 }
 
-// document is a file that fits.
+// document is a configuration file that passed the checks.
 type document struct {
 	path   string
 	tree   map[string]any
-	leaves map[string]any // values of Settings, by pointer; those that are null are left out
+	leaves map[string]any // values of the members in Settings, by pointer, without nulls; paths are resolved
 	lines  map[string]int
 }
 
+// digest returns the digest that Loaded.Digest documents. It covers the document as
+// written, before paths are resolved, so that the same file has the same digest in any
+// folder.
 func (f *document) digest() string {
 	b, err := json.Marshal(f.tree)
 	if err == nil {
 		b, err = canon.Transform(nil, b)
 	}
 	if err != nil {
-		return "" // JSON was made of it when it was checked
+		return "" // cannot happen: the tree consists of JSON values only
 	}
 	return sign.Digest(b)
 }
 
-// readFile reads a file and checks it; without a path it is an empty document.
+// readFile reads and checks a file. Relative paths in it are resolved against the file's
+// folder. For the path "" it returns an empty document.
 func readFile(path string) (*document, error) {
 	f := &document{path: path, tree: map[string]any{}, leaves: map[string]any{}}
 	if path == "" {
@@ -315,11 +335,13 @@ func readFile(path string) (*document, error) {
 			f.leaves[x.Pointer] = v
 		}
 	})
+	// visit iterates over maps, in random order; errors are reported in the order of
+	// the file.
 	slices.SortStableFunc(failed, func(a, b error) int { return Problems(a)[0].Line - Problems(b)[0].Line })
 	return f, errors.Join(failed...)
 }
 
-// placed names the file of a problem.
+// placed returns err as a *Problem with its File set to path.
 func placed(err error, path string) error {
 	var p *Problem
 	if !errors.As(err, &p) {
@@ -329,8 +351,8 @@ func placed(err error, path string) error {
 	return p
 }
 
-// visit calls yield for every value below tree, a null left out: with its setting, or
-// with what is wrong about it.
+// visit calls yield for each value below tree except nulls: with its setting if the
+// member is known, and with a *Problem if the member is unknown or its value invalid.
 func (f *document) visit(tree map[string]any, at string, yield func(*Setting, any, *Problem)) {
 	for name, v := range tree {
 		pointer := at + "/" + strictjson.Token(name)
@@ -348,6 +370,8 @@ func (f *document) visit(tree map[string]any, at string, yield func(*Setting, an
 		case x == nil:
 			f.visit(sub, pointer, yield)
 		default:
+			// The message contains the value unless it may be a secret or is too long
+			// for one line.
 			if p.Message = x.Kind.check(v); p.Message == "" {
 				p = nil
 			} else if text := shown(v); x.Kind.Name != secretKind.Name && !x.Private && len(text) <= 80 {
@@ -358,7 +382,8 @@ func (f *document) visit(tree map[string]any, at string, yield func(*Setting, an
 	}
 }
 
-// membersOf are the names of the members below a pointer, each once.
+// membersOf returns the names of the members directly below a pointer, each once, in the
+// order of Settings.
 func membersOf(at string) []string {
 	var out []string
 	for i := range Settings {
@@ -382,7 +407,8 @@ func unknown(name string, known []string) string {
 	return "unknown member; known here are " + strings.Join(known, ", ")
 }
 
-// put sets the value of a pointer in a tree of objects.
+// put sets the value at a JSON pointer in a tree of objects, and creates the objects on
+// the way.
 func put(tree map[string]any, pointer string, v any) {
 	names := strings.Split(pointer, "/")[1:]
 	for _, n := range names[:len(names)-1] {

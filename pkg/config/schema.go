@@ -10,9 +10,9 @@ import (
 // SchemaID is the $id of the published JSON Schema of the document.
 const SchemaID = "urn:binnacle:config:v1"
 
-// Schema is the JSON Schema (2020-12) of the document, made of Settings. It refuses
-// what Check refuses, except for what a schema cannot say: that a port is a number
-// below 65536, and that a file exists.
+// Schema returns the JSON Schema (draft 2020-12) of the document, generated from
+// Settings. The schema rejects the same documents as Check, except that it cannot check
+// that a port number is below 65536.
 func Schema() ([]byte, error) {
 	root := object(map[string]any{})
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -44,12 +44,14 @@ func Schema() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// object is the schema of a closed object. A section without members is null in YAML.
+// object returns the schema of an object with no other members than properties. It
+// permits null, because a section without members is null in YAML.
 func object(properties map[string]any) map[string]any {
 	return map[string]any{"type": []any{"object", "null"}, "additionalProperties": false, "properties": properties}
 }
 
-// orNull lets a value be null, which is the same as leaving its member out.
+// orNull changes a schema so that it permits null, which is the same as an absent
+// member, and returns it.
 func orNull(schema map[string]any) map[string]any {
 	switch t := schema["type"].(type) {
 	case string:
@@ -63,7 +65,8 @@ func orNull(schema map[string]any) map[string]any {
 	return schema
 }
 
-// describe is what the member is, with what overrides it and what a change does.
+// describe returns the member's description for the schema, and whether a running
+// program applies a change.
 func (s *Setting) describe() string {
 	text := strings.ToUpper(s.About[:1]) + s.About[1:] + "."
 	if strings.HasPrefix(s.About, "[") {

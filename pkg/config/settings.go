@@ -7,31 +7,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Programs that read the configuration and are no service by themselves.
+// Names of the programs that read the configuration and are not services.
 const (
-	Up        = "up"               // the whole mesh in one process
-	Provision = services.Provision // what keeps an external NATS server as declared
+	Up        = "up"               // runs all services in one process
+	Provision = services.Provision // configures an external NATS server as declared
 )
 
-// Setting is a member of the document.
+// Setting describes a member of the document.
 type Setting struct {
-	Pointer  string   // RFC 6901
-	Kind     Kind     // what it may be
-	Readers  []string // programs that read it; nil is all of them
-	Variable string   // environment variable that overrides it; "" for none
-	Default  string   // as a variable would spell it; "" for none
-	// UpVariable and UpDefault are the variable and the default of Up, where they
-	// differ.
+	Pointer  string   // of the member, RFC 6901
+	Kind     Kind     // the type of its values
+	Readers  []string // programs that read it; nil if all do
+	Variable string   // environment variable that overrides the file; "" if there is none
+	Default  string   // in the form of a variable; "" if there is none
+	// UpVariable and UpDefault replace Variable and Default for the program Up, if they
+	// are not empty.
 	UpVariable, UpDefault string
-	// InFolder are patterns (path.Match) of what is used where nothing names it: a
-	// service's files in its configuration folder.
+	// InFolder lists the patterns (path.Match) of files in a service's configuration
+	// folder that are used if no flag, variable or file sets the member.
 	InFolder []string
-	Reload   bool   // a running program takes up a change
-	Private  bool   // its value may hold a secret, so only its beginning is shown
-	About    string // a noun phrase, in Markdown
+	Reload   bool   // whether a running program applies a change without a restart
+	Private  bool   // whether its value, a URL, may hold a secret, so that listings show only scheme and host
+	About    string // description: a noun phrase in Markdown
 }
 
-// Settings are the members of the document, in the order of its sections.
+// Settings lists all members of the document, in the order of its sections. It must not
+// be changed.
 var Settings = []Setting{
 	{Pointer: "/data", Kind: pathKind, Readers: []string{Up, Provision}, Variable: "BINNACLE_DATA", Default: "data", About: "state folder: keys, ledger, views"},
 	{Pointer: "/keys", Kind: pathKind, Readers: services.Names(), Variable: "BINNACLE_KEYS", Default: "/run/secrets", About: "folder of the service's own key files"},
@@ -69,15 +70,16 @@ var Settings = []Setting{
 	{Pointer: "/vault-broker/state", Kind: pathKind, Readers: []string{"vault-broker"}, Variable: "BINNACLE_STATE", Default: "/state", About: "folder of the encrypted file"},
 }
 
-// Programs are the names of the programs that read the configuration.
+// Programs returns the names of the programs that read the configuration.
 func Programs() []string { return append([]string{Up, Provision}, services.Names()...) }
 
-// ReadBy reports whether a program reads the member.
+// ReadBy reports whether the named program reads the member.
 func (s *Setting) ReadBy(program string) bool {
 	return s.Readers == nil || slices.Contains(s.Readers, program)
 }
 
-// variable is the environment variable that overrides the member for a program.
+// variable returns the environment variable that overrides the member for a program, or
+// "".
 func (s *Setting) variable(program string) string {
 	if program == Up && s.UpVariable != "" {
 		return s.UpVariable
@@ -85,7 +87,7 @@ func (s *Setting) variable(program string) string {
 	return s.Variable
 }
 
-// standard is the default of the member for a program.
+// standard returns the default of the member for a program, or "".
 func (s *Setting) standard(program string) string {
 	if program == Up && s.UpDefault != "" {
 		return s.UpDefault
@@ -93,7 +95,7 @@ func (s *Setting) standard(program string) string {
 	return s.Default
 }
 
-// Find returns the setting of a pointer, nil where there is none.
+// Find returns the setting with the given JSON pointer, or nil if there is none.
 func Find(pointer string) *Setting {
 	for i := range Settings {
 		if Settings[i].Pointer == pointer {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Duration is a time span, in the document a string with a unit: "500ms", "30s", "5m".
+// Duration is a time span of 0 or more. In the document it is a string with a unit:
+// "500ms", "30s", "5m".
 type Duration time.Duration
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -28,14 +29,16 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Size is a number of bytes, in the document a string with a unit: "64MiB", "10GB".
+// Size is a number of bytes. In the document it is a string with a unit: "64MiB",
+// "10GB".
 type Size int64
 
-// units are the units of a size, in bytes.
+// units maps the name of a unit to its number of bytes.
 var units = map[string]int64{"B": 1, "kB": 1000, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
-// ParseSize reads a whole number with one of the units B, kB, MB, GB, TB, KiB, MiB,
-// GiB or TiB. Units are spelled as the SI and IEC 80000-13 spell them.
+// ParseSize parses a whole number followed by one of the units B, kB, MB, GB, TB (powers
+// of 1000, SI) and KiB, MiB, GiB, TiB (powers of 1024, IEC 80000-13). It returns an
+// error if the number is negative or the size does not fit an int64.
 func ParseSize(s string) (Size, error) {
 	digits := strings.TrimRight(s, "BkKMGTi")
 	n, err := strconv.ParseInt(digits, 10, 64)
@@ -57,18 +60,18 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// Secret names where a secret is: in a file or in an environment variable, one of the
-// two. The document never holds the secret itself.
+// Secret is a reference to a secret: the path of a file or the name of an environment
+// variable, not both. The document never holds the secret itself.
 type Secret struct {
 	File     string `json:"file,omitempty"`
 	Variable string `json:"variable,omitempty"`
 }
 
-// Given reports whether the secret is named.
+// Given reports whether the reference is set.
 func (s Secret) Given() bool { return s != Secret{} }
 
-// Read returns the secret without surrounding white space. Its errors name the place
-// and never hold the secret.
+// Read returns the secret without surrounding white space. Its errors contain the file
+// or variable, never the secret.
 func (s Secret) Read() (string, error) {
 	if s.Variable != "" {
 		v := strings.TrimSpace(os.Getenv(s.Variable))
@@ -81,7 +84,7 @@ func (s Secret) Read() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// Where is the place of the secret, for errors.
+// Where returns the variable or the path of the secret, for error messages.
 func (s Secret) Where() string {
 	if s.Variable != "" {
 		return s.Variable
@@ -89,11 +92,11 @@ func (s Secret) Where() string {
 	return s.File
 }
 
-// Document is a document of a service's own: the name of a file that holds it, or the
-// document itself as a part of this one.
+// Document is a service's own document: either the path of a file that holds it, or the
+// document itself, inline in the configuration.
 type Document struct {
-	File   string          // "" where there is none, or Inline is set
-	Inline json.RawMessage // JSON; nil where there is none, or File is set
+	File   string          // path of the file; "" if there is no document or Inline is set
+	Inline json.RawMessage // JSON object; nil if there is no document or File is set
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -116,8 +119,9 @@ func (d Document) MarshalJSON() ([]byte, error) {
 // Given reports whether there is a document.
 func (d Document) Given() bool { return d.File != "" || d.Inline != nil }
 
-// Read returns the document; where names it in errors: the file's path, or the pointer
-// given, below which the document's own pointers continue.
+// Read returns the document and a name for it in error messages: the file's path, or,
+// for an inline document, the given JSON pointer, to which pointers within the document
+// can be appended. The caller must not change doc.
 func (d Document) Read(pointer string) (doc []byte, where string, err error) {
 	if d.Inline != nil {
 		return d.Inline, pointer, nil

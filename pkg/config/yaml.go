@@ -12,13 +12,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
-// maxDepth bounds the nesting of a document.
+// maxDepth is the maximum nesting depth of a document.
 const maxDepth = 64
 
-// readYAML reads a document as encoding/json would read its JSON form, and the line of
-// each pointer in it. Only what JSON has is taken: names are texts and occur once, and
-// there are no anchors, tags or second documents. JSON is YAML, so a file may be JSON.
-// An empty document is an empty object.
+// readYAML reads one YAML document into the types that encoding/json would decode its
+// JSON form to, and returns the line of each JSON pointer in it. It accepts only the
+// JSON data model: member names are strings and unique, and anchors, aliases, tags and
+// further documents are errors. JSON files are accepted, since JSON is YAML. An empty
+// document is an empty object.
 func readYAML(r io.Reader) (doc map[string]any, lines map[string]int, err error) {
 	d := yaml.NewDecoder(r)
 	var root yaml.Node
@@ -44,9 +45,11 @@ func readYAML(r io.Reader) (doc map[string]any, lines map[string]int, err error)
 	return nil, nil, &Problem{Line: 1, Message: "want an object: members with their values"}
 }
 
-// reader collects the lines of pointers.
+// reader converts YAML nodes to values and collects the line of each JSON pointer.
 type reader struct{ lines map[string]int }
 
+// value converts the node n, which is at the JSON pointer at and depth levels deep. Its
+// errors are *Problem values with pointer and line, except those of the YAML decoder.
 func (y *reader) value(n *yaml.Node, at string, depth int) (any, error) {
 	wrong := func(message string) error { return &Problem{Pointer: at, Line: n.Line, Message: message} }
 	y.lines[at] = n.Line
@@ -87,6 +90,9 @@ func (y *reader) value(n *yaml.Node, at string, depth int) (any, error) {
 	return nil, wrong("tag " + n.Tag + " is not taken")
 }
 
+// object converts a mapping node. It rejects a name that occurs twice, because decoders
+// differ in which value they use then. The line of a member is that of its name, not of
+// its value.
 func (y *reader) object(n *yaml.Node, at string, depth int) (any, error) {
 	out := map[string]any{}
 	for i := 0; i+1 < len(n.Content); i += 2 {

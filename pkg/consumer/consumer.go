@@ -1,7 +1,7 @@
-// Package consumer takes work from a durable of the ledger: a bounded number of
-// messages at once, each with heartbeats while it is processed, acknowledged a few
-// at a time. It knows nothing of calls: its caller decides what is done with a
-// message and when that is done. Other ways to consume, such as batches, belong here.
+// Package consumer processes the messages of a durable consumer on the ledger: a bounded
+// number at once, with heartbeats while a message is processed, and with batched
+// acknowledgements. It is independent of calls: the caller processes and acknowledges
+// the messages. Other ways to consume a durable, such as batches, belong here.
 package consumer
 
 import (
@@ -16,16 +16,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
-// Run pulls a durable's messages on EVENTS and calls process with at most limit of
-// them at once; process must acknowledge, hand back or terminate each. While it runs,
-// the server is notified three times per ackWait that the message is in work. An
-// acknowledgement is sent up to 10 ms later: where it is lost, the message is
-// delivered again.
+// Run processes the messages of a durable consumer on the stream EVENTS until ctx ends.
+// It calls process for at most limit messages at once; process must acknowledge, hand
+// back or terminate each message. While process runs, the server receives a progress
+// report three times per ackWait. Acknowledgements are sent up to 10 ms late; if one is
+// lost, the server delivers the message again.
 //
-// process receives a context that does not end with ctx, so that work in hand can be
-// finished. Run returns nil when ctx has ended and every call of process has
-// returned. It retries for ever while the durable does not exist or the server does
-// not answer.
+// process receives a context that does not end with ctx, so that it can finish its work.
+// Run returns nil when ctx has ended and every call of process has returned. It retries
+// without limit while the durable does not exist or the server does not respond.
 func Run(ctx context.Context, c *bus.Conn, durable string, limit int, ackWait time.Duration, process func(context.Context, jetstream.Msg)) error {
 	p := &pool{process: process, every: ackWait / 3, slots: make(chan struct{}, limit), idle: make(chan jetstream.Msg)}
 	defer p.acks.flush()
@@ -43,8 +42,8 @@ func Run(ctx context.Context, c *bus.Conn, durable string, limit int, ackWait ti
 	return nil
 }
 
-// subscribe delivers a durable's messages to take until ctx ends or the subscription
-// breaks. It returns an error where no subscription could be made.
+// subscribe passes a durable's messages to take until ctx ends or the subscription
+// breaks, and then returns nil. It returns an error if the subscription cannot be made.
 func subscribe(ctx context.Context, c *bus.Conn, durable string, limit int, take func(jetstream.Msg)) error {
 	setup, cancel := context.WithTimeout(ctx, 2*time.Second)
 	cons, err := c.JS.Consumer(setup, bus.Events, durable)
@@ -56,6 +55,7 @@ func subscribe(ctx context.Context, c *bus.Conn, durable string, limit int, take
 	cc, err := cons.Consume(take, jetstream.PullMaxMessages(limit), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			slog.Debug("consume", "consumer", durable, "err", err)
+			// After a missed heartbeat the client sends a new pull request by itself.
 			if errors.Is(err, jetstream.ErrNoHeartbeat) {
 				return
 			}
@@ -79,18 +79,18 @@ func subscribe(ctx context.Context, c *bus.Conn, durable string, limit int, take
 	return nil
 }
 
-// pool is the workers of one Run.
+// pool holds the workers of one call of Run.
 type pool struct {
 	process func(context.Context, jetstream.Msg)
-	every   time.Duration      // between heartbeats
-	slots   chan struct{}      // one element per message in work
-	idle    chan jetstream.Msg // to a worker that has finished its message
+	every   time.Duration      // interval between heartbeats
+	slots   chan struct{}      // one element for each message that is being processed
+	idle    chan jetstream.Msg // passes a message to a worker that has finished its last one
 	acks    acks
 	wg      sync.WaitGroup
 }
 
-// take waits for a free slot and gives the message to a worker. A message that
-// arrives while ctx ends is handed back.
+// take waits for a free slot and passes the message to an idle worker or a new one. A
+// message that arrives while ctx ends is handed back.
 func (p *pool) take(ctx context.Context, m jetstream.Msg) {
 	select {
 	case p.slots <- struct{}{}:
@@ -105,8 +105,8 @@ func (p *pool) take(ctx context.Context, m jetstream.Msg) {
 	}
 }
 
-// work processes m, and then what else arrives within restFor: a goroutine that has
-// processed one message has grown the stack that the next one needs.
+// work processes m and then any further messages that arrive within restFor of the last
+// one. Reusing the goroutine saves the growth of a new stack for each message.
 func (p *pool) work(ctx context.Context, m jetstream.Msg) {
 	rest := time.NewTimer(restFor)
 	defer rest.Stop()
@@ -126,21 +126,21 @@ func (p *pool) work(ctx context.Context, m jetstream.Msg) {
 	}
 }
 
-// restFor is how long a worker waits for another message before it ends.
+// restFor is the time that a worker waits for another message before it ends.
 const restFor = time.Second
 
-// acks sends acknowledgements to the server a few at a time, since each by itself
-// wakes half a dozen goroutines. Work that is delivered again because its
-// acknowledgement was lost is recognized as done in any case.
+// acks sends acknowledgements to the server in batches, since sending one alone wakes
+// about six goroutines. If acknowledgements are lost and work is delivered again, the
+// processing of that work must recognize that it has been done.
 type acks struct {
 	mu   sync.Mutex
 	done []jetstream.Msg
 }
 
-// ackEvery is how long an acknowledgement waits for others.
+// ackEvery is the delay after which a batch of acknowledgements is sent.
 const ackEvery = 10 * time.Millisecond
 
-// acked is a message whose acknowledgement is queued.
+// acked is a message whose Ack queues the acknowledgement in acks.
 type acked struct {
 	jetstream.Msg
 	acks *acks
@@ -157,6 +157,8 @@ func (m acked) Ack() error {
 	return nil
 }
 
+// flush sends all queued acknowledgements. An error is only logged, because the server
+// then delivers the message again.
 func (a *acks) flush() {
 	a.mu.Lock()
 	done := a.done
@@ -169,9 +171,11 @@ func (a *acks) flush() {
 	}
 }
 
-// beat notifies the server at the given interval that a message is in work, until
-// stop is called.
+// beat reports to the server at the given interval that a message is being processed,
+// until stop is called. No report is sent after stop has returned.
 func beat(m jetstream.Msg, every time.Duration) (stop func()) {
+	// mu ensures that once stop has returned, no heartbeat is sent and the timer does
+	// not start again.
 	var mu sync.Mutex
 	var t *time.Timer
 	mu.Lock()

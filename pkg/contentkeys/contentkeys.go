@@ -17,31 +17,35 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Info binds the sealed response to its purpose.
+// Info is the context string that binds a sealed response to its purpose.
 const Info = "binnacle content keys v1"
 
-// Query is the query for the content keys, which the vault-broker answers to
-// services.ContentReaders alone.
+// Query is the query for the content keys. The vault-broker answers it only for the
+// services in services.ContentReaders.
 var Query = readersQuery()
 
+// readersQuery returns the query of package query, addressed to the vault-broker and
+// restricted to the services that may fetch content keys.
 func readersQuery() query.Query[query.ContentKeysRequest, query.SealedKeys] {
 	q := query.ContentKeysQuery.Of(services.VaultBroker)
 	q.Callers = services.ContentReaders()
 	return q
 }
 
-// Keys is the sealed document.
+// Keys is the document that the sealed response contains.
 type Keys struct {
 	Current string            `json:"current"`
 	Keys    map[string][]byte `json:"keys"` // by key id; destroyed keys are absent
 }
 
-// life is the time for which keys are cached: a destroyed key can be used that long.
+// life is the time for which keys are cached. A destroyed key may be used for that long
+// after its destruction.
 const life = 15 * time.Second
 
-// Ring holds the keys for a short while. It implements blob.Keys.
+// Ring fetches the content keys and caches them for life. It implements blob.Keys and is
+// safe for concurrent use.
 type Ring struct {
-	// Client sends Query.
+	// Client sends Query to the vault-broker.
 	Client *rpc.Client
 
 	mu    sync.Mutex
@@ -49,6 +53,9 @@ type Ring struct {
 	until time.Time
 }
 
+// keys returns the cached keys, or fetches them if they are older than life. The lock
+// is held while they are fetched, so that concurrent callers share one query. They are
+// sealed to a key that is generated for that query only.
 func (r *Ring) keys(ctx context.Context) (Keys, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +82,8 @@ func (r *Ring) keys(ctx context.Context) (Keys, error) {
 	return got, nil
 }
 
-// Current returns the key for encryption.
+// Current returns the id and the bytes of the key for new content. The caller must not
+// change the bytes.
 func (r *Ring) Current(ctx context.Context) (string, []byte, error) {
 	k, err := r.keys(ctx)
 	if err != nil {
@@ -84,7 +92,8 @@ func (r *Ring) Current(ctx context.Context) (string, []byte, error) {
 	return k.Current, k.Keys[k.Current], nil
 }
 
-// Key returns the key of an id, or contract.ErrErased if it was destroyed.
+// Key returns the key with the given id, or contract.ErrErased if it was destroyed. The
+// caller must not change the bytes.
 func (r *Ring) Key(ctx context.Context, id string) ([]byte, error) {
 	k, err := r.keys(ctx)
 	if err != nil {

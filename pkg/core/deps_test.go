@@ -27,7 +27,7 @@ var allowed = map[string][]string{
 	"proofgraph":          {"fmt", "slices"},
 	"translog":            {"bytes", "crypto/sha256", "encoding/base64", "encoding/binary", "errors", "fmt", "math/bits", "slices", "strconv", "strings", "unicode/utf8"},
 	"trust":               {"cmp", "errors", "fmt", "slices", "strconv", "strings"},
-	"query":               {"time"}, // schemas, which import nothing else of this repository, name the queries by it
+	"query":               {"time"}, // the generated schemas import package query and nothing else of this repository
 	"evidence":            {"archive/tar", "bufio", "bytes", "compress/gzip", "crypto/sha256", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "hash", "io", "io/fs", "os", "path/filepath", "runtime", "slices", "strconv", "strings", "time"},
 	"cmd/binnacle-verify": {"encoding/json", "errors", "flag", "fmt", "io", "io/fs", "os", "strings"},
 }
@@ -106,7 +106,7 @@ func TestMakers(t *testing.T) {
 		"Decision":        {"pkg/core/"},
 		"ExecutionIntent": {"pkg/core/"},
 		"Receipt":         {"pkg/core/"},
-		"TrustKey":        {"pkg/core/", "services/binnacle/internal/keyring/"}, // the key ring builds unsigned keys; trust.Publish signs them
+		"TrustKey":        {"pkg/core/", "services/binnacle/internal/keyring/"}, // package keyring builds unsigned trust keys; trust.Publish signs them
 	}
 	out, err := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").CombinedOutput()
 	root := "../.."
@@ -144,8 +144,8 @@ func TestMakers(t *testing.T) {
 				if x.Sel.Name == "AllowedFilter" || x.Sel.Name == "ExecutorWork" {
 					switch {
 					case strings.HasPrefix(f, "pkg/execute/"), f == "services/policy/policy/topology.go":
-					case x.Sel.Name == "AllowedFilter" && f == "pkg/handout/handout.go": // the calls that their callers execute
-					case x.Sel.Name == "ExecutorWork" && (strings.HasPrefix(f, "services/") || strings.HasPrefix(f, "e2e/executor/")): // services declare the work they take; pkg/execute consumes it
+					case x.Sel.Name == "AllowedFilter" && f == "pkg/handout/handout.go": // package handout reads the intents of calls that their callers execute
+					case x.Sel.Name == "ExecutorWork" && (strings.HasPrefix(f, "services/") || strings.HasPrefix(f, "e2e/executor/")): // services declare the subjects of the work that they consume; pkg/execute consumes them
 					default:
 						t.Errorf("%s reads allowed_* beside pkg/execute", f)
 					}

@@ -1,5 +1,5 @@
-// Package emit makes events. No other package assigns the id, time and lamport of an
-// event.
+// Package emit creates the events of an instance and appends them to the ledger. No
+// other package assigns the id, time and lamport of an event.
 package emit
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Emitter makes and appends events of one instance. It is safe for
-// concurrent use.
+// Emitter creates and appends the events of one instance, and holds its Lamport clock.
+// Its fields are set before its first use. It is safe for concurrent use.
 type Emitter struct {
 	Log    eventlog.Log
 	Tenant string
@@ -23,8 +23,8 @@ type Emitter struct {
 	lamport atomic.Uint64
 }
 
-// See advances the lamport clock to l at least. Readers of the ledger call it for every
-// event.
+// See advances the Lamport clock to at least l. Readers of the ledger call it for every
+// event, so that later events of the instance have a greater lamport.
 func (m *Emitter) See(l uint64) {
 	for {
 		old := m.lamport.Load()
@@ -34,15 +34,17 @@ func (m *Emitter) See(l uint64) {
 	}
 }
 
-// Tick returns the next lamport value: 1 + max(own, every value passed to See).
+// Tick advances the Lamport clock and returns its new value, which is greater than every
+// value that Tick returned or See received.
 func (m *Emitter) Tick() uint64 { return m.lamport.Add(1) }
 
 // Time returns the current time in the format of events.
 func (m *Emitter) Time() string { return contract.Time(m.Now()) }
 
-// New returns an event caused by cause, with its tenant, caller, session, call and
-// correlation; a nil cause means that the mesh itself acts. key is the last subject
-// token.
+// New returns a new event that cause caused; it appends nothing. The event has cause's
+// tenant, caller, session, call and correlation id. If cause is nil, the event is the
+// mesh's own. name is the event's name without the service, key the last token of its
+// subject. The event shares data.
 func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *contract.Event {
 	e := &contract.Event{ID: NewID("e"), Source: m.Source, Name: name, Version: contract.VersionOf(name), Key: key, Tenant: m.Tenant,
 		Actor: "-", Client: "-", Origin: "-", Data: data}
@@ -50,6 +52,8 @@ func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *con
 		m.See(cause.Lamport)
 		e.Actor, e.Client, e.Session, e.CallID = cause.Actor, cause.Client, cause.Session, cause.CallID
 		e.Tenant, e.Origin, e.Cause, e.TraceCtx = cause.Tenant, cause.Origin, cause.ID, cause.TraceCtx
+		// The first event of a causal chain has no correlation id; its event id becomes
+		// that of the events after it.
 		if e.Correl = cause.Correl; e.Correl == "" {
 			e.Correl = cause.ID
 		}
@@ -58,8 +62,8 @@ func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *con
 	return e
 }
 
-// Append stores e under its own id, without an expected sequence. It is durable on
-// return.
+// Append appends e with its own id as the message id and without an expected sequence,
+// and returns its sequence. On return of nil the event is on the ledger.
 func (m *Emitter) Append(ctx context.Context, e *contract.Event) (uint64, error) {
 	seq, _, err := eventlog.AppendEvent(ctx, m.Log, e)
 	return seq, err

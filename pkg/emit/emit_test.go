@@ -15,8 +15,8 @@ func emitter() *Emitter {
 	return &Emitter{Log: &memlog.Log{}, Tenant: "t", Source: "policy/policy-1", Now: func() time.Time { return time.Unix(1_700_000_000, 0) }}
 }
 
-// TestNew: an event inherits from its cause, and a lamport value exceeds that of
-// everything seen before.
+// TestNew shows that an event has its cause's tenant, caller, session, call and
+// correlation id, and that its lamport is greater than all values seen before.
 func TestNew(t *testing.T) {
 	m := emitter()
 	cause := &contract.Event{ID: "p-1", Tenant: "acme", Actor: "ann", Client: "sdk", Session: "s-1", CallID: "c-1", Origin: "gw1", Lamport: 41, TraceCtx: "00-a-b-01"}
@@ -34,13 +34,14 @@ func TestNew(t *testing.T) {
 	if e := m.New(contract.EventAllowed, "s-1", nil, nil); e.Tenant != "t" || e.Actor != "-" || e.Client != "-" || e.Origin != "-" || e.Cause != "" || e.Lamport != 44 {
 		t.Errorf("without a cause: %+v", e)
 	}
-	m.See(10) // does not go back
+	m.See(10) // a lower value does not set the clock back
 	if l := m.Tick(); l != 45 {
 		t.Errorf("lamport %d after 45 events", l)
 	}
 }
 
-// TestTick: concurrent calls get distinct values above every one seen.
+// TestTick shows that concurrent calls return distinct values that are greater than
+// every value seen.
 func TestTick(t *testing.T) {
 	m := emitter()
 	var mu sync.Mutex
@@ -64,7 +65,7 @@ func TestTick(t *testing.T) {
 	wg.Wait()
 }
 
-// TestAppend: an event is stored under its subject, once.
+// TestAppend shows that an event is stored once, under its subject.
 func TestAppend(t *testing.T) {
 	m := emitter()
 	e := m.New(contract.EventStartExpired, "s-1", []byte(`{"call_id":"c-1","decision_id":"d-1","intent_id":"i-1"}`), &contract.Event{ID: "x-1", Tenant: "t", Actor: "ann", Client: "-", Origin: "-", Session: "s-1", CallID: "c-1"})
@@ -83,7 +84,7 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestNewID: ids have their prefix and do not repeat.
+// TestNewID shows that ids have their prefix and are unique.
 func TestNewID(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {

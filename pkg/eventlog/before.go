@@ -6,21 +6,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// firstWindow and windowGrowth size the windows of Before, in sequences of the
-// ledger. What a caller looks for is nearly always within the first one.
+// firstWindow is the size of the first window of Before, in sequences of the ledger;
+// each further window is larger by the factor windowGrowth. Callers nearly always find
+// the entry in the first window.
 const (
 	firstWindow  = 64
 	windowGrowth = 4
 )
 
-// Before returns the newest entry under filter for which match returns true, among
-// those with a sequence lower than before; 0 means that the newest entry under the
-// filter is the first to be tried. ErrNotFound: there is none.
-//
-// A stream cannot be read backwards, so Before scans disjoint windows that end where
-// the one before began and grow by a constant factor. It reads in proportion to what
-// was stored under the filter since the entry that it finds, however much there is
-// before. Only where nothing matches is everything under the filter read.
+// Before returns the newest entry that matches filter, has a sequence lower than before,
+// and for which match returns true. If before is 0, the search includes the newest
+// entry. It returns ErrNotFound if there is no such entry. A stream cannot be read
+// backwards, so Before scans disjoint windows from the newest to the oldest, each larger
+// than the one before by a constant factor. The number of entries that it reads is
+// proportional to the number stored under the filter since the entry that it finds; only
+// if no entry matches does it read all of them.
 func Before(ctx context.Context, l Log, filter string, before uint64, match func(Entry) bool) (Entry, error) {
 	if before == 0 {
 		last, err := l.Last(ctx, filter)
@@ -51,9 +51,9 @@ func Before(ctx context.Context, l Log, filter string, before uint64, match func
 	return Entry{}, ErrNotFound
 }
 
-// First returns the oldest entry under filter, with a sequence of at least from, for
-// which match returns true, or ErrNotFound. It reads what is stored under the filter
-// from there up to the entry that it finds.
+// First returns the oldest entry that matches filter, has a sequence of at least from,
+// and for which match returns true, or ErrNotFound. It reads all entries under the
+// filter from there up to the one that it returns.
 func First(ctx context.Context, l Log, filter string, from uint64, match func(Entry) bool) (Entry, error) {
 	for en, err := range l.Scan(ctx, filter, from) {
 		if err != nil {
@@ -66,8 +66,9 @@ func First(ctx context.Context, l Log, filter string, from uint64, match func(En
 	return Entry{}, ErrNotFound
 }
 
-// OfCall returns a match for Before and First that selects the events of a call,
-// without decoding the others; see Open.
+// OfCall returns a match function for Before and First that selects the events of a call
+// for which match returns true; a nil match selects all of them. Events of other calls
+// are not decoded; those of the call are checked as Open does.
 func OfCall(call string, match func(*contract.Event) bool) func(Entry) bool {
 	return func(en Entry) bool {
 		if id := contract.PeekCallID(en.Data); id != "" && id != call {

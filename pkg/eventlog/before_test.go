@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestBefore: the newest match is found wherever it is, and what is read does not
-// grow with what precedes it.
+// TestBefore: the newest match is found wherever it is, and the number of entries read
+// does not grow with the number before it.
 func TestBefore(t *testing.T) {
 	const n = 20_000
 	mem := &memlog.Log{}
@@ -24,9 +24,9 @@ func TestBefore(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		before uint64
-		want   []uint64 // that match
+		want   []uint64 // sequences that match
 		found  uint64   // 0: none
-		most   int64    // entries read
+		most   int64    // maximum number of entries read
 	}{
 		{"the newest of all", 0, []uint64{1, n - 1}, n - 1, 1},
 		{"just before", 1000, []uint64{999}, 999, 130},

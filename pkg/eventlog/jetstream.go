@@ -14,11 +14,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
-// JetStream is the ledger on the EVENTS stream.
+// JetStream implements Log on the stream EVENTS.
 type JetStream struct{ Conn *bus.Conn }
 
-// attempts and attemptTimeout bound one append: together they exceed a NATS restart and
-// a leader election.
+// attempts and attemptTimeout limit one append. Together they exceed the time of a NATS
+// restart and of a leader election.
 const (
 	attempts       = 8
 	attemptTimeout = 2 * time.Second
@@ -57,7 +57,8 @@ func (l JetStream) Start(subject, id string, data []byte) func(context.Context) 
 	}
 }
 
-// own resolves a duplicate response by reading the stored event.
+// own handles a duplicate response: it returns seq if the stored event is this one,
+// otherwise a *TakenError.
 func (l JetStream) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
 	en, err := l.Get(ctx, seq)
 	if err != nil {
@@ -90,8 +91,8 @@ func (l JetStream) AppendExpect(ctx context.Context, subject, id string, data []
 	return l.own(ctx, ack.Sequence, subject, data)
 }
 
-// publish repeats the request while the outcome is unknown; the message id makes that
-// safe.
+// publish repeats the request while the result is unknown. The message id makes that
+// safe, since the server stores one message per id.
 func (l JetStream) publish(ctx context.Context, subject, id string, data []byte, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	var last error
 	for i := range attempts {
@@ -116,8 +117,9 @@ func (l JetStream) publish(ctx context.Context, subject, id string, data []byte,
 	return nil, fmt.Errorf("ledger: append of %s: %w", id, last)
 }
 
-// passing reports whether another attempt may succeed: no quorum for now (10008), or an
-// append under the same id in progress (10158, on replicated streams only).
+// passing reports whether another attempt may succeed: there is no quorum for now
+// (10008), or an append under the same id is in progress (10158, on replicated streams
+// only).
 func passing(code jetstream.ErrorCode) bool { return code == 10008 || code == 10158 }
 
 func entry(m *nats.Msg) (Entry, error) {
@@ -125,6 +127,7 @@ func entry(m *nats.Msg) (Entry, error) {
 	return Entry{Seq: seq, Subject: m.Header.Get(jetstream.SubjectHeader), Data: m.Data}, err
 }
 
+// get reads one entry, with up to three attempts. It returns ErrNotFound if none matches.
 func (l JetStream) get(ctx context.Context, req map[string]any) (Entry, error) {
 	var last error
 	for range 3 {
@@ -155,7 +158,8 @@ func (l JetStream) Get(ctx context.Context, seq uint64) (Entry, error) {
 	return l.get(ctx, map[string]any{"seq": seq})
 }
 
-// scanBatch is the number of entries that Scan requests at once.
+// scanBatch is the number of entries that Scan requests at once, after a smaller first
+// batch.
 const scanBatch = 1024
 
 // Scan implements Log.
@@ -183,6 +187,7 @@ func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Se
 	}
 }
 
+// batch reads up to n entries from sequence seq on, with up to three attempts.
 func (l JetStream) batch(ctx context.Context, filter string, seq uint64, n int) ([]*nats.Msg, error) {
 	var last error
 	for range 3 {

@@ -1,4 +1,4 @@
-// Package eventlog appends to and reads from the ledger.
+// Package eventlog appends events to the ledger and reads them.
 package eventlog
 
 import (
@@ -10,49 +10,51 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Entry is one stored event.
+// Entry is one stored message of the ledger. Its Data must not be changed.
 type Entry struct {
 	Seq     uint64 // stream sequence, from 1
 	Subject string
 	Data    []byte // the stored bytes
 }
 
-// Sentinels. Any other error of an append means its outcome is unknown:
-// repeat it with the same bytes and id.
+// Errors of Log. After any other error of an append, its result is unknown: repeat it
+// with the same bytes and id.
 var (
-	// ErrConflict: the expectation does not hold; reload and decide again.
+	// ErrConflict means that the expected sequence is not the last one; reload and
+	// decide again.
 	ErrConflict = errors.New("ledger: the expected last event is not the last one")
-	// ErrIDConflict: another event was stored under this message id first.
+	// ErrIDConflict means that another event was stored under this message id first.
 	ErrIDConflict = errors.New("ledger: id_conflict: another event holds this message id")
-	// ErrNotFound: nothing matches.
+	// ErrNotFound means that no entry matches.
 	ErrNotFound = errors.New("ledger: no such event")
 )
 
-// Log is the ledger. Implementations are durable on return in the ledger's
-// durability mode and safe for concurrent use.
+// Log is the ledger. Implementations are safe for concurrent use. An append is durable
+// on return, to the degree of the ledger's durability mode.
 type Log interface {
-	// Append stores data once under subject. A resend of the same bytes under the same
-	// id returns the first sequence; other bytes under that id return ErrIDConflict.
+	// Append stores data once under subject. If the same bytes are sent again under the
+	// same id, it returns the first sequence; other bytes under that id return
+	// ErrIDConflict.
 	Append(ctx context.Context, subject, id string, data []byte) (seq uint64, err error)
 	// Start begins an Append and returns at once; wait returns its result. Appends that
-	// one goroutine starts are stored in that order, unless an attempt had to be
-	// repeated.
+	// one goroutine starts are stored in that order, unless an attempt is repeated.
 	Start(subject, id string, data []byte) (wait func(context.Context) (seq uint64, err error))
-	// AppendExpect stores data if the last event matching filter has sequence expect (0:
-	// there is none), and returns ErrConflict otherwise. A resend after a lost response
-	// finds its own event and returns its sequence.
+	// AppendExpect stores data if the last event that matches filter has the sequence
+	// expect (0: no event matches), and returns ErrConflict otherwise. If it is repeated
+	// after a lost response, it finds its own event and returns that sequence. Like
+	// Append it may return ErrIDConflict.
 	AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (seq uint64, err error)
 	// Last returns the newest entry matching filter, or ErrNotFound.
 	Last(ctx context.Context, filter string) (Entry, error)
 	// Get returns the entry at seq, or ErrNotFound.
 	Get(ctx context.Context, seq uint64) (Entry, error)
-	// Scan yields entries matching filter from sequence from to the current end, in
-	// order. It is for rare and short reads; views use package follow.
+	// Scan yields the entries that match filter, from sequence from to the current end,
+	// in order. It is for rare and short reads; views use package follow.
 	Scan(ctx context.Context, filter string, from uint64) iter.Seq2[Entry, error]
 }
 
 // AppendEvent encodes e and appends it under its own subject and id, without an expected
-// sequence.
+// sequence. It returns the sequence and the encoded event.
 func AppendEvent(ctx context.Context, l Log, e *contract.Event) (uint64, []byte, error) {
 	b, err := e.Encode()
 	if err != nil {
@@ -62,8 +64,9 @@ func AppendEvent(ctx context.Context, l Log, e *contract.Event) (uint64, []byte,
 	return seq, b, err
 }
 
-// Open decodes a stored entry and checks that its subject is the one that its body
-// determines. An entry that fails is not an event: report it and skip it.
+// Open decodes a stored entry and checks that it is stored under the subject that the
+// event determines. If Open returns an error, the entry is not an event: log it and skip
+// it.
 func Open(en Entry) (*contract.Event, error) {
 	e, err := contract.DecodeEvent(en.Data)
 	if err != nil {
@@ -75,7 +78,7 @@ func Open(en Entry) (*contract.Event, error) {
 	return e, nil
 }
 
-// same reports whether a stored entry is the event that this writer tried to append.
+// same reports whether a stored entry is the event that this writer appended.
 func same(en Entry, subject string, data []byte) bool {
 	return en.Subject == subject && bytes.Equal(en.Data, data)
 }

@@ -9,17 +9,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// disorder bounds how far the times of two entries may be out of the order of their
-// sequences: producers' clocks differ, and an append may be repeated for a while.
-// An intent starts within two minutes or not at all, so clocks that differ by more
-// than this stop the mesh in other ways.
+// disorder limits how far the times of two entries may differ from the order of their
+// sequences, since the clocks of producers differ and an append may be repeated for a
+// while. An intent starts within two minutes or not at all, so clocks that differ by
+// more than disorder stop the mesh in other ways.
 const disorder = 5 * time.Minute
 
-// Since returns a sequence from which on every event of time t and later is stored;
-// some earlier ones may follow it too. It is for reads that know when something
-// happened but not where: it costs a logarithm of the ledger's length in reads,
-// whatever the history of the session that is read then. Entries that are no events
-// are passed over.
+// Since returns a sequence such that every event of time t or later is stored at it or
+// after it; some earlier events may also follow it. It is for reads for which the time
+// of an event is known, but not its sequence. It reads a number of entries that is
+// logarithmic in the length of the ledger. Entries that are not events are skipped.
 func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 	newest, err := l.Last(ctx, bus.Filter{}.String())
 	if errors.Is(err, ErrNotFound) {
@@ -29,7 +28,7 @@ func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 		return 0, err
 	}
 	t = t.Add(-disorder)
-	// Every event below lo is older than t; high is not known to be.
+	// Every event below lo is older than t; those from high on may be newer.
 	lo, high := uint64(1), newest.Seq+1
 	for lo < high {
 		mid := lo + (high-lo)/2
@@ -46,8 +45,8 @@ func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 	return lo, nil
 }
 
-// timeAt is the time of the first event at sequence from or after, and its own
-// sequence; to where there is none before to.
+// timeAt returns the time and sequence of the first event from sequence from on. If
+// there is none before sequence to, it returns to.
 func timeAt(ctx context.Context, l Log, from, to uint64) (time.Time, uint64, error) {
 	for ; from < to; from++ {
 		en, err := l.Get(ctx, from)

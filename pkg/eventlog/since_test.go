@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestSince: nothing from the given time on is before the sequence that is found,
-// though the times of events are a minute out of order and some entries are none; and
-// little that is much older is after it.
+// TestSince: no event of the given time or later is before the sequence that Since
+// returns, although the times of events are up to a minute out of order and some entries
+// are not events; and few events after it are much older.
 func TestSince(t *testing.T) {
 	log := &memlog.Log{}
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -8,7 +8,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TakenError is an ErrIDConflict that names the entry which holds the message id.
+// TakenError is an ErrIDConflict with the sequence of the entry that has the message id.
 type TakenError struct{ Seq uint64 }
 
 // Error implements error.
@@ -17,13 +17,14 @@ func (e *TakenError) Error() string { return fmt.Sprintf("%v (sequence %d)", Err
 // Is reports whether target is ErrIDConflict.
 func (e *TakenError) Is(target error) bool { return target == ErrIDConflict }
 
-// maxSquatted bounds how many ids of one event other services may take.
+// maxSquatted is the maximum number of message ids that Contend tries for one event.
 const maxSquatted = 16
 
-// Contend makes an append that one of several writers wins by its message id. Any
-// service can publish under any id, so an entry that holds it counts only where
-// genuine returns true; else the next id is tried, which is the same for every
-// writer. ErrIDConflict: a genuine event was first.
+// Contend makes an append for which several writers compete: the first to store an event
+// under the message id wins. Any service can publish under any id, so the stored entry
+// counts only if genuine returns true for it; otherwise Contend tries the next id, which
+// is the same for every writer. It returns ErrIDConflict if a genuine event was stored
+// first.
 func Contend(ctx context.Context, l Log, id string, genuine func(*contract.Event) bool, try func(id string) (uint64, error)) (uint64, error) {
 	for range maxSquatted {
 		seq, err := try(id)

@@ -12,14 +12,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 )
 
-// bodyWait is how long a stored body may come behind its proposal.
+// bodyWait is the maximum time to wait for a body, which is stored concurrently with its
+// proposal.
 const bodyWait = 2 * time.Second
 
-// bodyReader reads a call's body.
+// bodyReader returns a call's body, or waits for it until ctx ends.
 type bodyReader = func(ctx context.Context) ([]byte, error)
 
-// fetch begins to read a body that is stored by itself, while the decision is
-// checked and the call claimed; nil: there is none. Reading is no effect.
+// fetch starts to read the body of a call from the object store while the decision is
+// checked and the call is claimed, to save time; reading has no effect. It returns nil
+// if the body is not in the object store.
 func (x *Executor) fetch(ctx context.Context, c *contract.Call) bodyReader {
 	if c.Body == nil || c.Body.Store != contract.StoreObject {
 		return nil
@@ -41,8 +43,9 @@ func (x *Executor) fetch(ctx context.Context, c *contract.Call) bodyReader {
 	}
 }
 
-// body reads a call's body from where it is kept or, where it is kept nowhere,
-// from the instance of service that proposed.
+// body returns a call's body: from the store if it is stored, or else from the instance
+// of service that proposed the call. The bytes are checked against the commitment in the
+// call.
 func (x *Executor) body(ctx context.Context, service, instance string, c *contract.Call) ([]byte, error) {
 	if c.Body == nil {
 		return nil, errors.New("the call has no body")

@@ -15,17 +15,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// maxDeliver is how often an allowed event may be delivered before its call is
-// recorded as dead_lettered.
+// maxDeliver is the maximum number of deliveries of an allowed event. At the next one
+// its call, if unclaimed, is recorded as dead_lettered.
 const maxDeliver = 8
 
+// Errors of one that process handles specially: it terminates work that failed with
+// errPoison and delays work that failed with errRunning.
 var (
 	errPoison  = errors.New("not a work item")
 	errRunning = errors.New("a second delivery of what runs already")
 )
 
-// process takes one delivery as far as it goes, and says to the server what becomes
-// of it: acknowledged, delivered again later, or never again.
+// process handles one delivery and responds to the server: Ack if the work is done,
+// NakWithDelay to have it delivered again, or Term if it can never be done.
 func (x *Executor) process(ctx context.Context, m jetstream.Msg) {
 	err := x.one(ctx, m)
 	switch {
@@ -42,20 +44,21 @@ func (x *Executor) process(ctx context.Context, m jetstream.Msg) {
 	}
 }
 
-// item is one delivery of an allowed event.
+// item is the work in one delivery of an allowed event.
 type item struct {
 	event *contract.Event
 	a     contract.Allowed
 	call  outcome.Call
-	seq   uint64 // of the allowed event; the call's history begins after it
-	tries uint64 // deliveries, this one included
+	seq   uint64 // ledger sequence of the allowed event; the call's history is stored after it
+	tries uint64 // number of deliveries, including this one
 	body  bodyReader
 }
 
-// dead reports whether the work was delivered too often to be run.
+// dead reports whether the work was delivered more than maxDeliver times.
 func (w *item) dead() bool { return w.tries > maxDeliver }
 
-// open reads a delivery. errPoison: it will never be a work item.
+// open decodes a delivery. It returns errPoison if the message is not a valid allowed
+// event and so can never be processed.
 func (x *Executor) open(m jetstream.Msg) (*item, error) {
 	md, err := m.Metadata()
 	if err != nil {
@@ -73,12 +76,15 @@ func (x *Executor) open(m jetstream.Msg) (*item, error) {
 	return w, nil
 }
 
-// one takes one allowed event to its outcome. nil: nothing is left to do.
+// one processes one allowed event until its call has an outcome. It returns nil if there
+// is nothing left to do, errRunning or errPoison for process, or an error after which
+// the work is to be delivered again.
 func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 	w, err := x.open(m)
 	if err != nil {
 		return err
 	}
+	// Cancelling runCtx stops the handler; ctx remains valid for recording the outcome.
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	if !x.enter(w.event.CallID, running{stop, proposerOf(w.a.Decision.Facts)}) {
@@ -89,8 +95,8 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 	w.body = x.fetch(runCtx, &w.a.Call)
 	refused := guard.CheckIntent(&w.a, w.event.Tenant, w.event.Session, x.Service, x.Emit.Now(), x.Keys)
 	var h outcome.History
-	// A server that died may have lost that it delivered this before, so what has
-	// expired is looked up too: it may have been claimed in time.
+	// The server may have lost its delivery count in a crash, so this may not be the
+	// first delivery. Expired work may have been claimed in time by an earlier one.
 	if w.tries > 1 || errors.Is(refused, guard.ErrExpired) {
 		if h, err = w.call.Look(ctx, x.Emit.Log, w.seq); err != nil {
 			return err
@@ -112,15 +118,16 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 	return x.finish(ctx, started, &w.a, res)
 }
 
-// excused reports whether work may go on although its intent is refused: it was
-// claimed in time, and the intent is invalid in nothing but that its window is over by
-// now. A decision that does not verify is not the one that was claimed, even if it names
-// the same call.
+// excused reports whether processing continues although the intent was rejected: the
+// call was claimed in time, and the only fault of the intent is that it has expired
+// since. A decision with an invalid signature is never excused, even if it names a
+// claimed call, because it is not the decision that was claimed.
 func excused(refused error, h outcome.History) bool {
 	return h.Claim != nil && errors.Is(refused, guard.ErrExpired)
 }
 
-// enter notes that a call runs here; it is false where it does already.
+// enter registers a call as running in this process. It returns false if the call is
+// running already.
 func (x *Executor) enter(call string, r running) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -131,26 +138,28 @@ func (x *Executor) enter(call string, r running) bool {
 	return true
 }
 
-// leave undoes enter.
+// leave removes a call that enter registered.
 func (x *Executor) leave(call string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.running, call)
 }
 
-// refuse returns what becomes of unclaimed work whose intent does not hold.
+// refuse returns the result of one for unclaimed work whose intent was rejected with
+// err.
 func (w *item) refuse(err error) error {
 	switch {
 	case errors.Is(err, guard.ErrExpired):
 		return nil // policy records the expiry
-	case w.dead(): // not a key that has yet to arrive: it will never verify
+	case w.dead(): // a new key would have arrived by now, so the signature will never verify
 		return errors.Join(errPoison, err)
 	}
 	return err
 }
 
-// start claims the call, unless h has its claim, and runs it. A nil event means that
-// another party ends the call.
+// start claims the call, unless h contains its claim, and runs it. It returns the claim
+// and the result, or a nil event if there is nothing to record because another party
+// ends the call.
 func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*contract.Event, Result, error) {
 	claim := outcome.ClaimOf(x.Emit, w.event, &w.a, "")
 	rerun := h.Claim != nil && x.ReRunable != nil && x.ReRunable(w.a.Call.Kind)
@@ -158,14 +167,15 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 		began := time.Now()
 		err := outcome.Claim(ctx, x.Emit.Log, claim, x.Service)
 		if err == nil && time.Since(began) > outcome.Redelivery/2 {
-			// Another delivery may have found the claim and recorded the outcome as unknown.
+			// The claim took so long that another delivery may have found it and
+			// recorded the outcome unknown. The call must then not run.
 			var known outcome.History
 			if known, err = w.call.Look(ctx, x.Emit.Log, w.seq); err != nil || known.Recorded {
 				return nil, Result{}, err
 			}
 		}
 		if errors.Is(err, eventlog.ErrIDConflict) {
-			// It may have been claimed by the delivery before this one.
+			// It may have been claimed by an earlier delivery of this work.
 			if h, err = x.claimed(ctx, w, err); err != nil || h.Claim == nil {
 				return nil, Result{}, err
 			}
@@ -178,9 +188,9 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 		}
 	}
 	if h.Service() != x.Service {
-		return nil, Result{}, nil // policy expired it and records that
+		return nil, Result{}, nil // policy expired the call and records its outcome
 	}
-	x.Emit.See(h.Claim.Lamport) // the claim on the ledger may be another instance's
+	x.Emit.See(h.Claim.Lamport) // another instance may have recorded the claim, and the outcome's lamport must be greater
 	if rerun {
 		return claim, x.run(ctx, claim, &w.a, w.body), nil
 	}
@@ -188,9 +198,9 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 		ErrorMessage: "the executor that started this call (" + h.ClaimedBy() + ") did not record how it ended"}, nil
 }
 
-// claimed returns the history of a call whose claim failed with an ErrIDConflict.
-// No claim in it means that nothing is left to do here; errRunning, that the work
-// must be delivered again.
+// claimed returns the history of a call whose claim failed with conflict, an
+// ErrIDConflict. If the history has no claim, there is nothing left to do. It returns
+// errRunning if the work must be delivered again.
 func (x *Executor) claimed(ctx context.Context, w *item, conflict error) (outcome.History, error) {
 	from := w.seq
 	var taken *eventlog.TakenError
@@ -209,8 +219,9 @@ func (x *Executor) claimed(ctx context.Context, w *item, conflict error) (outcom
 	return h, nil
 }
 
-// proposerOf is the member proposer of a decision's facts. They are canonical,
-// and no string in canonical JSON holds an unescaped quote.
+// proposerOf returns the member proposer of a decision's facts without decoding them.
+// The facts are canonical JSON, in which quotes within strings are escaped, so the
+// search finds the member only.
 func proposerOf(facts contract.Raw) string {
 	_, rest, _ := bytes.Cut(facts, []byte(`"proposer":"`))
 	service, _, _ := bytes.Cut(rest, []byte(`"`))

@@ -12,8 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 )
 
-// run executes a claimed call: it makes its Work, calls the handler and checks what
-// the handler returns. It always returns a result; a panic of the handler is one.
+// run executes a claimed call: it prepares the Work, calls the handler and validates the
+// handler's output. It always returns a result; if the handler panics, the result has
+// error code internal.
 func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.Allowed, body bodyReader) (res Result) {
 	if x.withheld(a) {
 		return frozen
@@ -40,7 +41,7 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 	if res = x.named(ctx, w, a); res.ErrorCode != "" {
 		return res
 	}
-	if x.withheld(a) { // args and secrets took their time
+	if x.withheld(a) { // a freeze may have begun while arguments and secrets were fetched
 		return frozen
 	}
 	res = w.redacted(x.Handler(ctx, w))
@@ -57,15 +58,17 @@ func (x *Executor) run(ctx context.Context, claim *contract.Event, a *contract.A
 	return res
 }
 
-// frozen is the result of a call that a freeze keeps from its effect.
+// frozen is the result of a call that was not started because of a freeze.
 var frozen = Result{Status: contract.Cancelled, ErrorCode: "system_frozen", ErrorMessage: "the mesh was frozen before the effect started"}
 
-// withheld reports whether a freeze is in force that the call does not end.
+// withheld reports whether a freeze prevents the call from starting. The call that ends
+// the freeze is exempt.
 func (x *Executor) withheld(a *contract.Allowed) bool {
 	return x.frozen.On() && a.Call.Kind != guard.KindUnfreeze
 }
 
-// within bounds ctx by the deadline of the intent or, where it names none, the call.
+// within returns ctx with the intent's deadline or, if the intent has none, with the
+// call's.
 func within(ctx context.Context, a *contract.Allowed) (context.Context, context.CancelFunc) {
 	deadline := a.Call.Deadline
 	if a.Decision.Intent.Deadline != "" {
@@ -78,8 +81,9 @@ func within(ctx context.Context, a *contract.Allowed) (context.Context, context.
 	return context.WithDeadline(ctx, t)
 }
 
-// interrupted replaces a result other than success by the reason for which the call's
-// context ended, if it did.
+// interrupted changes the result of a call whose context ended before the handler
+// succeeded: its status and error become cancelled, failed (executor_stopped) or
+// timed_out, depending on the cause.
 func interrupted(ctx context.Context, res *Result) {
 	if res.Status == contract.Succeeded {
 		return
@@ -94,7 +98,7 @@ func interrupted(ctx context.Context, res *Result) {
 	}
 }
 
-// workOf makes the handler's view of a call, without args and secrets.
+// workOf returns the Work of a call, without Args and Secrets, which run adds.
 func (x *Executor) workOf(claim *contract.Event, a *contract.Allowed, body bodyReader) *Work {
 	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Instance: x.Instance, Proposer: proposerOf(a.Decision.Facts)}
 	w.Frame = func(data []byte) error {
@@ -102,6 +106,7 @@ func (x *Executor) workOf(claim *contract.Event, a *contract.Allowed, body bodyR
 		return x.Box.Post(claim.Origin, a.Call.ID, w.frames, data)
 	}
 	w.Fact = func(name string, data []byte) { w.facts = append(w.facts, x.fact(w, name, data)) }
+	// A body outside the object store is read only if the handler requests it.
 	if w.Body = body; body == nil {
 		w.Body = func(ctx context.Context) ([]byte, error) { return x.body(ctx, w.Proposer, claim.Origin, &a.Call) }
 	}
@@ -116,8 +121,8 @@ func (x *Executor) workOf(claim *contract.Event, a *contract.Allowed, body bodyR
 	return w
 }
 
-// fact begins to record a fact about a running call; what it returns waits until the
-// fact is on the ledger.
+// fact starts to append a fact about a running call. The returned function waits until
+// the fact is on the ledger.
 func (x *Executor) fact(w *Work, name string, data []byte) func(context.Context) (uint64, error) {
 	data, err := w.Redactor().JSON(data)
 	if err == nil {
@@ -130,12 +135,12 @@ func (x *Executor) fact(w *Work, name string, data []byte) func(context.Context)
 	return func(context.Context) (uint64, error) { return 0, err }
 }
 
-// args reads a call's arguments and fills the defaults of its tool in. A result with
-// an error code says why the call cannot run.
+// args returns a call's arguments, with the defaults of its tool's input schema filled
+// in. If the result has an error code, the call cannot run.
 func (x *Executor) args(ctx context.Context, a *contract.Allowed, tool *contract.Tool) ([]byte, Result) {
 	args, err := x.Blobs.Open(ctx, &a.Call.Args)
 	if err == nil {
-		err = canon.CheckDepth(args) // any service may have recorded them
+		err = canon.CheckDepth(args) // any service can record arguments, so their depth is untrusted
 	}
 	if err != nil {
 		return nil, Fail("args_unavailable", "the call's arguments cannot be read: %v", err)
@@ -143,6 +148,8 @@ func (x *Executor) args(ctx context.Context, a *contract.Allowed, tool *contract
 	if tool == nil {
 		return args, Result{}
 	}
+	// The decision names the digest of the tool document that it was made on. If the
+	// pack has been updated since, another program than the permitted one would run.
 	if tool.Pack != "" && contract.Digest(tool) != a.Decision.ToolDigest {
 		return nil, Fail("tool_drift", "the decision is on tool document %s, and this instance has another program or document: call again", a.Decision.ToolDigest)
 	}
@@ -152,9 +159,9 @@ func (x *Executor) args(ctx context.Context, a *contract.Allowed, tool *contract
 	return args, Result{}
 }
 
-// named fetches the secrets that the intent permits by their names; those that it
-// permits by a pattern are fetched when the handler needs them. A result with an
-// error code says why the call cannot run.
+// named fetches the secrets that the intent permits by name; secrets permitted by a
+// pattern are fetched when the handler calls Work.Secret. If the result has an error
+// code, the call cannot run.
 func (x *Executor) named(ctx context.Context, w *Work, a *contract.Allowed) Result {
 	var names []string
 	for _, g := range a.Decision.Intent.Secrets {
@@ -178,8 +185,8 @@ func (x *Executor) named(ctx context.Context, w *Work, a *contract.Allowed) Resu
 	return Result{}
 }
 
-// tool returns the document of the tool of a kind, or nil where the service offers
-// none.
+// tool returns the document of the tool with the given kind, or nil if the service does
+// not offer one.
 func (x *Executor) tool(kind string) *contract.Tool {
 	for i := range x.Tools {
 		if x.Tools[i].Kind == kind {

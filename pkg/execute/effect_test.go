@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// TestInterrupted: why a call's context ended becomes its status, unless the handler
-// succeeded or says itself that the time was over.
+// TestInterrupted shows that the cause for which a call's context ended determines its
+// status, unless the handler succeeded or returned timed_out itself.
 func TestInterrupted(t *testing.T) {
 	ended := func(cause error) context.Context {
 		ctx, stop := context.WithCancelCause(context.Background())
@@ -44,7 +44,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestWithin: the intent's deadline bounds the call, else the call's own.
+// TestWithin shows that the intent's deadline applies, or the call's if the intent has
+// none.
 func TestWithin(t *testing.T) {
 	at := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
 	for _, c := range []struct {
@@ -67,8 +68,8 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// TestRefuse: unclaimed work whose intent does not hold is dropped, delivered again or
-// terminated.
+// TestRefuse shows that unclaimed work with a rejected intent is dropped, delivered
+// again or terminated, depending on the error.
 func TestRefuse(t *testing.T) {
 	unknown := errors.New("the key is not known yet")
 	for _, c := range []struct {
@@ -88,8 +89,8 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// TestExcused: a claim excuses an intent whose window is over, and no other fault: a
-// forged decision on a claimed call is not run.
+// TestExcused shows that a claim excuses an expired intent and no other fault: a forged
+// decision on a claimed call is not run.
 func TestExcused(t *testing.T) {
 	claimed := outcome.History{Claim: &contract.Event{}}
 	forged := errors.New("decision: signature does not verify")
@@ -110,7 +111,7 @@ func TestExcused(t *testing.T) {
 	}
 }
 
-// TestEnter: a call runs once at a time.
+// TestEnter shows that a call cannot run twice at the same time.
 func TestEnter(t *testing.T) {
 	x := &Executor{running: map[string]running{}}
 	if !x.enter("c-1", running{}) || x.enter("c-1", running{}) || !x.enter("c-2", running{}) {
@@ -122,8 +123,8 @@ func TestEnter(t *testing.T) {
 	}
 }
 
-// TestProposerOf: the proposer is read from canonical facts, whatever their other
-// members spell.
+// TestProposerOf shows that the proposer is found in canonical facts even if other
+// strings in them contain the same text.
 func TestProposerOf(t *testing.T) {
 	for facts, want := range map[string]string{
 		`{"proposer":"gateway"}`: "gateway", `{"kind":"x","proposer":"judge","session":"s"}`: "judge", `{}`: "", ``: "",

@@ -1,6 +1,7 @@
-// Package execute is the only path to an effect: verify the decision and its
-// intent, claim the call, run, commit the output, sign the receipt, append,
-// ack. A test fails if a service consumes allowed_* otherwise.
+// Package execute is the only path to an effect. For each allowed call it verifies the
+// decision and its intent, claims the call, runs the handler, commits the output, signs
+// the receipt, appends the outcome and acknowledges the work, in this order. A test
+// fails if a service consumes allowed_* events in any other way.
 package execute
 
 import (
@@ -27,64 +28,69 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// Work is one permitted call.
+// Work is one permitted and claimed call, as its handler receives it.
 type Work struct {
-	Event    *contract.Event // the allowed event
+	Event    *contract.Event // the claim, effect_started
 	Call     *contract.Call
 	Intent   *contract.ExecutionIntent
-	Facts    contract.Raw      // what the decision was taken from
+	Facts    contract.Raw      // facts that the decision is based on, canonical JSON
 	Args     []byte            // JSON, with the defaults of the tool's input schema filled in
-	Secrets  map[string]string // by name, as the intent permits
+	Secrets  map[string]string // values by name, of the secrets that the intent permits by name
 	Instance string
-	Proposer string // the service that proposed the call, whose instance waits for it
-	// Body reads what the caller brought beside the args, checked against its
-	// commitment.
+	Proposer string // service that proposed the call; one of its instances waits for the outcome
+	// Body returns the body that the caller sent in addition to the arguments, checked
+	// against its commitment.
 	Body func(ctx context.Context) ([]byte, error)
-	// Secret fetches a secret that the intent permits by a pattern ("llm.*").
+	// Secret fetches a secret that the intent permits by a pattern such as "llm.*".
 	Secret func(ctx context.Context, name string) (string, error)
-	// Frame sends one live frame to the waiting instance; it is lossy and
-	// counted, and the caller learns the count from the outcome.
+	// Frame sends one live frame to the instance that waits for the call. Frames may be
+	// lost; they are numbered, and the outcome contains how many were sent, so that the
+	// receiver detects loss. Frame must not be called concurrently.
 	Frame func(data []byte) error
-	// Fact records a fact about the running call, caused by its start. It is on
-	// the ledger, before the outcome, when the call's work is acknowledged.
+	// Fact starts to append an event about the running call, caused by its claim. The
+	// call's work is acknowledged only after waiting for the append. Fact must not be
+	// called concurrently.
 	Fact func(name string, data []byte)
 
-	frames int64 // sent by Frame
+	frames int64 // number of frames sent
 	facts  []func(context.Context) (uint64, error)
 	hidden atomic.Pointer[redact.Redactor]
 }
 
-// Result is what a handler says came of it. Status defaults to succeeded, or
-// failed when ErrorCode is set.
+// Result is the result that a handler returns. Status defaults to failed if ErrorCode is
+// set, and to succeeded otherwise.
 type Result struct {
 	Status       string
 	ErrorCode    string
 	ErrorMessage string
 	EffectType   string
 	Output       []byte // canonical JSON, or nil
-	Encrypt      bool   // the ledger gets the output under the tenant's key
-	Withhold     bool   // the ledger gets the output's commitment alone
+	Encrypt      bool   // record the output encrypted under the tenant's content key
+	Withhold     bool   // record the output's commitment only
 	Artifacts    []string
 	Attestation  *contract.Attestation
 	Usage        *contract.Usage
 
-	sent  int64 // frames
+	sent  int64 // number of frames sent
 	facts []func(context.Context) (uint64, error)
 }
 
-// Fail is a failed result with a typed code.
+// Fail returns a failed result with an error code and a formatted message.
 func Fail(code, format string, args ...any) Result {
 	return Result{Status: contract.Failed, ErrorCode: code, ErrorMessage: fmt.Sprintf(format, args...)}
 }
 
-// Handler does the effect. It must end when ctx does, and it must not be the
-// one to decide whether the call is permitted: it would not run otherwise.
+// Handler carries out the effect of a call. It must return soon after ctx ends. It does
+// not check whether the call is permitted: it is called only for permitted and claimed
+// calls.
 type Handler func(ctx context.Context, w *Work) Result
 
-// Secrets fetches what an intent permits; nil for executors without.
+// Secrets fetches the named secrets, which the intent of a started call permits, and
+// returns them by name. It is nil for executors that receive no secrets.
 type Secrets func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error)
 
-// Executor runs a service's share of the allowed calls.
+// Executor runs the allowed calls whose intent names its service. The exported fields
+// are set before Run is called.
 type Executor struct {
 	Service   string
 	Conn      *bus.Conn
@@ -96,7 +102,7 @@ type Executor struct {
 	Instance  string
 	Handler   Handler
 	Secrets   Secrets
-	Limit     int             // calls at once
+	Limit     int             // maximum number of concurrent calls
 	Tools     []contract.Tool // tools that are offered; outputs must match their output schemas
 	ReRunable func(kind string) bool
 
@@ -106,21 +112,24 @@ type Executor struct {
 	schemas toolschema.Checker
 }
 
-// running is a call under way.
+// running is a call that runs in this process.
 type running struct {
 	stop     context.CancelCauseFunc
 	proposer string // the only service that may cancel it
 }
 
+// Causes with which the context of a running call is cancelled; see interrupted.
 var (
 	errCancelled = errors.New("cancelled by the caller")
 	errStopped   = errors.New("the executor is stopped")
 )
 
-// grace is how long running calls may go on once the executor is told to stop;
-// then they end with an outcome that says so.
+// grace is the time that running calls have to finish once Run's context has ended.
+// After it they are stopped, with the outcome executor_stopped.
 const grace = 5 * time.Second
 
+// stopAll cancels the contexts of all running calls with errStopped. It does not wait
+// for them.
 func (x *Executor) stopAll() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -129,7 +138,9 @@ func (x *Executor) stopAll() {
 	}
 }
 
-// Run works until ctx ends, then finishes what is running.
+// Run receives and executes work until ctx ends, then waits until running calls have
+// ended (see grace) and returns nil. It returns an error if the state of the freeze
+// cannot be read.
 func (x *Executor) Run(ctx context.Context) error {
 	x.running = map[string]running{}
 	last, err := x.Conn.Tail(ctx, bus.Events)
@@ -143,9 +154,10 @@ func (x *Executor) Run(ctx context.Context) error {
 	control := follow.New(x.Conn, x.Instance, bus.Control, func(en eventlog.Entry) error { return x.control(ctx, en) })
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	controlled, release := context.WithCancel(context.WithoutCancel(ctx)) // as long as anything runs
+	controlled, release := context.WithCancel(context.WithoutCancel(ctx)) // cancellations and freezes are received until the last call has ended
 	defer release()
 	wg.Go(func() { _ = control.Run(controlled, last+1) })
+	// When ctx ends, running calls have the time grace to finish; the rest are stopped.
 	defer context.AfterFunc(ctx, func() {
 		select {
 		case <-controlled.Done():
@@ -157,6 +169,9 @@ func (x *Executor) Run(ctx context.Context) error {
 	return consumer.Run(ctx, x.Conn, w.Consumer(x.Service), x.Limit, w.AckWait, x.process)
 }
 
+// control processes an event of the control reader: a freeze, its end, or a
+// cancellation. A cancellation counts only if the service that proposed the call
+// recorded it, because any service can append such an event. The error is always nil.
 func (x *Executor) control(ctx context.Context, en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil {

@@ -24,6 +24,8 @@ func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contr
 		slog.Warn("outcome superseded", "call", a.Call.ID)
 		err = nil
 	}
+	// The facts must be on the ledger before the work is acknowledged. Losing one does
+	// not change the outcome, which is recorded already.
 	for _, wait := range res.facts {
 		if _, lost := wait(ctx); lost != nil {
 			slog.Error("a fact about a call was not recorded", "call", a.Call.ID, "err", lost)
@@ -32,7 +34,7 @@ func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contr
 	return err
 }
 
-// effect is the document of a result, without its output.
+// effect returns the effect document of a result, without its output.
 func (x *Executor) effect(started *contract.Event, a *contract.Allowed, res *Result) contract.Effect {
 	eff := outcome.EffectOf(started, a, x.Emit.Time(), x.Instance)
 	eff.Artifacts, eff.Attestation, eff.Usage, eff.Frames = res.Artifacts, res.Attestation, res.Usage, res.sent
@@ -48,9 +50,10 @@ func (x *Executor) effect(started *contract.Event, a *contract.Allowed, res *Res
 	return eff
 }
 
-// commit stores a result's output as its handler demands and puts its digest into the
-// effect. An output that is too large fails the call; an error means that nothing is
-// known of the store, and the work is to be delivered again.
+// commit stores a result's output in the form that its handler requires (plain,
+// encrypted or withheld) and sets its digest in the effect. An output that is too large
+// makes the call fail. An error means that it is unknown whether the output is stored;
+// the work must be delivered again.
 func (x *Executor) commit(ctx context.Context, res *Result, eff *contract.Effect) (*contract.Content, error) {
 	if res.Output == nil {
 		return nil, nil

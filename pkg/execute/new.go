@@ -9,9 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
-// New makes the path to effects of a running instance, and reports its work in the
-// instance's health. limit is the number of calls that run at once, tools what the
-// service offers. Fields may be set until Run is called.
+// New returns the executor of a running instance and registers its work in the
+// instance's health. limit is the maximum number of concurrent calls, tools are the
+// tools that the service offers. The caller may change the fields until it calls Run.
 func New(env *run.Env, limit int, tools []contract.Tool, h Handler) *Executor {
 	w := bus.ExecutorWork(env.Service)
 	env.ReportWork(w.Consumer(env.Service))
@@ -19,13 +19,14 @@ func New(env *run.Env, limit int, tools []contract.Tool, h Handler) *Executor {
 		Blobs: env.Blobs, Box: env.Box, Instance: env.Instance, Handler: counted(env, h), Limit: limit, Tools: tools}
 }
 
-// counted is a handler whose effects are counted.
+// counted returns a handler that calls h and records its status and duration in the
+// instance's metrics.
 func counted(env *run.Env, h Handler) Handler {
 	return func(ctx context.Context, w *Work) Result {
 		began := time.Now()
 		r := h(ctx, w)
 		status := r.Status
-		if status == "" { // as Executor reads it
+		if status == "" { // the default that Result documents
 			if status = contract.Succeeded; r.ErrorCode != "" {
 				status = contract.Failed
 			}

@@ -2,10 +2,9 @@ package execute
 
 import "github.com/binnacle-mesh/binnacle/pkg/redact"
 
-// Hide adds a value that the call received to those that are removed from what
-// it records. The executor adds the values that it fetches; a handler that
-// holds one from an earlier call adds it itself, before it uses it. Hide is
-// safe for concurrent use.
+// Hide adds a secret value to those that are removed from everything the call records.
+// The executor adds each value that it fetches. A handler that uses a value from an
+// earlier call must add it before use. Hide is safe for concurrent use.
 func (w *Work) Hide(name, value string) {
 	for {
 		old := w.hidden.Load()
@@ -15,12 +14,12 @@ func (w *Work) Hide(name, value string) {
 	}
 }
 
-// Redactor removes the values that the call has received so far. Results and
-// facts pass through it before they are recorded; a handler applies it to what
-// it logs, and to the frames that it sends.
+// Redactor returns a redactor of the secret values that the call has received so far.
+// The executor applies it to results and facts before it records them; a handler must
+// apply it to its log messages and frames.
 func (w *Work) Redactor() *redact.Redactor { return w.hidden.Load() }
 
-// redacted is a result without the secrets that the call received.
+// redacted returns r with the secrets that the call received removed from it.
 func (w *Work) redacted(r Result) Result {
 	red := w.Redactor()
 	if red == nil {

@@ -1,14 +1,15 @@
-// Package follow reads a stream in order, without gaps and for ever, through
-// an instance's provisioned consumer, and keeps position and lag.
+// Package follow reads a stream in order and without gaps through an instance's
+// provisioned consumer, until its context ends, and tracks position and lag.
 //
-// The consumer does not remember anything for us: after each disturbance it
-// is reset to the sequence behind the last one applied, and a jump in its own
-// numbering counts as a disturbance. (An ordered consumer does the same by
-// creating a new consumer each time, a right no service holds.)
+// The consumer's own position is not relied on: after each disturbance the consumer is
+// reset to the sequence after the last entry applied. A jump in the consumer's sequence
+// numbers counts as a disturbance. (An ordered consumer of nats.go does the same by
+// creating a new consumer each time, which no service has permission to do.)
 //
-// Requests for messages that were sent before a reset stay good at the server,
-// and what it delivers for them must not go nowhere: a gap is mended under the
-// same subscription, whose numbering then begins anew at 1.
+// Pull requests that were sent before a reset stay open at the server, and messages that
+// it delivers for them to an inbox without a subscription would be lost. A gap is
+// therefore repaired with the same subscription; after the reset, the consumer's
+// sequence numbers start again at 1.
 package follow
 
 import (
@@ -25,57 +26,64 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Follower applies entries one after the other.
+// Follower reads the entries of a stream and applies them one after the other. The
+// exported fields are set before Run is called; the methods are safe for concurrent use.
 type Follower struct {
 	Conn     *bus.Conn
 	Stream   string
 	Consumer string
-	Batch    int // messages per pull; 0 = 500
-	// Apply is called in order, exactly once per entry in one run. An error
-	// stops the follower with it: a view that cannot apply an event must not
-	// go on as if it had.
+	Batch    int // messages per pull request; 0 means 500
+	// Apply is called from one goroutine, in order and exactly once for each entry in
+	// one Run. If it returns an error, Run stops and returns that error, because a view
+	// that skipped an event would be wrong.
 	Apply func(eventlog.Entry) error
-	// Caught is called, from the same goroutine as Apply, when nothing more
-	// is pending for now. Optional.
+	// Caught is called each time no more entries are pending, after Apply has returned
+	// for the last one. It may be nil.
 	Caught func()
-	// Every, where set, lets the follower ask for what is new every so often
-	// instead of hearing of it at once; see Poll.
+	// Every, if not 0, makes the follower poll for new entries at about this interval
+	// instead of receiving each one as it is stored; see Poll.
 	Every time.Duration
-	// Restart, where set, gives the sequence to go on from after the
-	// connection was made again, for streams that do not outlive a server.
+	// Restart, if not nil, returns the sequence to continue from after a reconnection.
+	// It is for streams that do not survive a restart of the server.
 	Restart func(context.Context) (uint64, error)
 
 	filters  []string
 	position atomic.Uint64
 	pending  atomic.Uint64
 	ready    chan struct{}
-	polls    chan chan struct{} // answered by closing
+	polls    chan chan struct{} // a requested poll; closed when it has been done
 	once     sync.Once
-	epoch    uint64 // of the last round; touched only by Run
-	failed   int    // rounds in a row that did not come up; touched only by Run
+	epoch    uint64 // connection epoch of the last round; used only by Run
+	failed   int    // consecutive rounds that failed to begin; used only by Run
 }
 
-// New makes the follower of one of an instance's readers.
+// New returns the follower of a reader that the instance's service declares. apply
+// becomes Apply.
 func New(c *bus.Conn, instance string, r bus.Reader, apply func(eventlog.Entry) error) *Follower {
 	return &Follower{Conn: c, Stream: r.Stream, Consumer: r.Consumer(instance), filters: r.FiltersOf(instance), Apply: apply, ready: make(chan struct{}), polls: make(chan chan struct{})}
 }
 
-// Ready is closed when the follower has first caught up.
+// Ready returns a channel that is closed when the follower has caught up for the first
+// time.
 func (f *Follower) Ready() <-chan struct{} { return f.ready }
 
-// Position is the sequence last applied; Pending how many matched behind it
-// when last heard.
+// Position returns the stream sequence of the last entry applied. Before the first entry
+// it is one less than the sequence that Run started from, or 0 before Run.
 func (f *Follower) Position() uint64 { return f.position.Load() }
 
-// Pending is the lag in events.
+// Pending returns the lag: the number of matching entries after Position, as of the last
+// delivery.
 func (f *Follower) Pending() uint64 { return f.pending.Load() }
 
+// Errors that end a round; Run begins the next one.
 var (
 	errGap         = errors.New("gap in delivery")
 	errReconnected = errors.New("reconnected")
 )
 
-// Run follows from sequence from until ctx ends or Apply fails.
+// Run applies the entries at and after sequence from until ctx ends, and then returns
+// nil, or until Apply fails, and then returns Apply's error. It retries all other
+// errors.
 func (f *Follower) Run(ctx context.Context, from uint64) error {
 	if from > 1 {
 		f.position.Store(from - 1)
@@ -89,7 +97,7 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 			return nil
 		}
 		if time.Since(began) > patience {
-			told = time.Now() // it did follow for a while
+			told = time.Now() // the round worked for some time, so the next warning waits for patience again
 		}
 		var fatal *applyError
 		if errors.As(err, &fatal) {
@@ -110,13 +118,17 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 	}
 }
 
-// patience is how long a reader may fail before it says so.
+// patience is the time for which rounds may fail before a warning is logged.
 const patience = 5 * time.Second
 
+// applyError wraps an error of Apply, which ends Run, to distinguish it from the errors
+// after which Run retries.
 type applyError struct{ err error }
 
 func (e *applyError) Error() string { return e.err.Error() }
 
+// caught records that no entries are pending, and closes the channel of Ready the first
+// time.
 func (f *Follower) caught() {
 	f.pending.Store(0)
 	if f.Caught != nil {
@@ -125,7 +137,7 @@ func (f *Follower) caught() {
 	f.once.Do(func() { close(f.ready) })
 }
 
-// round resets the consumer and reads until something breaks or ctx ends.
+// round resets the consumer to the position and reads until an error occurs or ctx ends.
 func (f *Follower) round(ctx context.Context) error {
 	cons, reconnected, err := f.begin(ctx)
 	if err != nil {
@@ -158,11 +170,12 @@ func (f *Follower) round(ctx context.Context) error {
 	return r.watch(ctx, reconnected)
 }
 
-// begin moves the consumer to the entry after the last one applied. The channel is
-// closed when the connection was made again since.
+// begin resets the consumer to the entry after the last one applied. The returned
+// channel is closed if the connection has been made again since.
 func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct{}, error) {
-	// What is requested while the bus is being provisioned, or elects, may get no
-	// answer at all: try again soon, but leave a slow bus its time.
+	// Requests that are sent while the bus is being provisioned or elects a leader may
+	// get no response at all. The timeout therefore starts short, and doubles with each
+	// failure in case the bus is slow.
 	setup, cancel := context.WithTimeout(ctx, min(500*time.Millisecond<<min(f.failed, 3), 4*time.Second))
 	defer cancel()
 	f.failed++
@@ -185,7 +198,7 @@ func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct
 	return cons, reconnected, err
 }
 
-// watch mends gaps until the reading breaks or ctx ends.
+// watch repairs gaps until the reading fails, the connection is made again, or ctx ends.
 func (r *reading) watch(ctx context.Context, reconnected <-chan struct{}) error {
 	for {
 		broken := false
@@ -210,22 +223,23 @@ func (r *reading) watch(ctx context.Context, reconnected <-chan struct{}) error 
 	}
 }
 
-// reading is one subscription and where it stands.
+// reading is the state of one subscription.
 type reading struct {
 	f      *Follower
 	broken chan error
 	gap    chan struct{}
 
 	mu      sync.Mutex
-	expect  uint64 // number of the next delivery
-	skipped bool   // since the reset, deliveries came that are not of its numbering
-	halted  bool   // nothing is taken until the gap is mended
-	mended  int    // in a row, without a delivery between
+	expect  uint64 // consumer sequence of the next delivery
+	skipped bool   // since the reset, deliveries arrived that were sent before it
+	halted  bool   // deliveries are dropped until the gap is repaired
+	mended  int    // consecutive repairs without a delivery in between
 
-	reset    time.Time     // when the consumer was last reset
-	patience time.Duration // with its silence since
+	reset    time.Time     // time of the last reset
+	patience time.Duration // time without deliveries after which the consumer is reset again
 }
 
+// fail ends the round with err. Only the first error is kept; fail does not block.
 func (r *reading) fail(err error) {
 	select {
 	case r.broken <- err:
@@ -233,10 +247,13 @@ func (r *reading) fail(err error) {
 	}
 }
 
-// delivery says where a message stands: in the consumer's numbering, on the
-// stream, and how many match behind it.
+// delivery holds the sequence of a message in the consumer and on the stream, and the
+// number of matching messages after it.
 type delivery struct{ consumer, stream, pending uint64 }
 
+// take applies one delivery. It drops deliveries that were sent before the last reset.
+// If the consumer sequence jumps, a message was lost: take signals the gap and drops
+// everything until the gap is repaired.
 func (r *reading) take(subject string, data []byte, d delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -244,7 +261,7 @@ func (r *reading) take(subject string, data []byte, d delivery) {
 		return
 	}
 	if r.expect == 1 && (d.consumer != 1 || d.stream <= r.f.position.Load()) {
-		r.skipped = true // still of the numbering before
+		r.skipped = true // sent before the reset
 		return
 	}
 	if d.consumer != r.expect {
@@ -266,7 +283,8 @@ func (r *reading) take(subject string, data []byte, d delivery) {
 	}
 }
 
-// stuck reports that deliveries come, but not the first of the numbering.
+// stuck reports whether deliveries arrive that were sent before the reset, but not yet
+// the first one after it.
 func (r *reading) stuck() bool {
 	if !r.mu.TryLock() {
 		return false // Apply is under way
@@ -275,10 +293,10 @@ func (r *reading) stuck() bool {
 	return r.expect == 1 && r.skipped && !r.halted
 }
 
-// silent reports that nothing at all came since the reset, for longer than the
-// time before: a consumer that is reset while its server comes up may deliver
-// nothing until it is reset again. Most have nothing to deliver; the waits
-// double.
+// silent reports whether no delivery has arrived for r.patience since the reset, and
+// doubles r.patience. A consumer that is reset while its server starts may deliver
+// nothing until it is reset again. Since most silent consumers merely have nothing to
+// deliver, the waits grow up to a minute.
 func (r *reading) silent() bool {
 	if !r.mu.TryLock() {
 		return false // Apply is under way
@@ -292,12 +310,13 @@ func (r *reading) silent() bool {
 	return true
 }
 
-// mends is how often a gap is mended in place before the subscription is given
-// up.
+// mends is the maximum number of consecutive repairs of a gap before a new subscription
+// is made.
 const mends = 20
 
-// mend resets the consumer behind what was applied. Deliveries of the new
-// numbering may come before the server's answer does.
+// mend resets the consumer to the entry after the last one applied. It updates the state
+// before it sends the request, because deliveries after the reset may arrive before the
+// server's response. It returns errGap after too many consecutive repairs.
 func (r *reading) mend(ctx context.Context) error {
 	r.mu.Lock()
 	r.expect, r.skipped, r.halted, r.reset = 1, false, false, time.Now()

@@ -18,12 +18,12 @@ import (
 
 var reader = bus.Reader{Name: "all", Stream: bus.Events, Filters: []string{"evt.*.a.>"}}
 
-// TestRestart: a follower sees every event once and in order, although the
-// server, whose consumers live in memory, is restarted under it.
+// TestRestart shows that a follower applies every event once and in order although the
+// server, which stores consumers in memory, is restarted.
 func TestRestart(t *testing.T) { bothWays(t, testRestart) }
 
-// bothWays runs a test with a follower that hears of each event, and with one
-// that asks.
+// bothWays runs a test with a follower that receives each event as it is stored, and
+// with one that polls.
 func bothWays(t *testing.T, f func(*testing.T, time.Duration)) {
 	t.Run("at once", func(t *testing.T) { f(t, 0) })
 	t.Run("every so often", func(t *testing.T) { f(t, 20*time.Millisecond) })
@@ -83,7 +83,7 @@ func testRestart(t *testing.T, every time.Duration) {
 	run(2500)
 }
 
-// TestApplyError: a view that cannot apply an event stops with it.
+// TestApplyError shows that Run stops with the error that Apply returned.
 func TestApplyError(t *testing.T) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
 	b := meshtest.Start(t, []bus.Declaration{d})
@@ -99,8 +99,8 @@ func TestApplyError(t *testing.T) {
 	}
 }
 
-// TestStolen: deliveries that go to requests nobody listens to any more are
-// missed, and come again.
+// TestStolen shows that messages delivered to pull requests without a subscription are
+// detected as missing and delivered again.
 func TestStolen(t *testing.T) { bothWays(t, testStolen) }
 
 func testStolen(t *testing.T, every time.Duration) {
@@ -133,7 +133,7 @@ func testStolen(t *testing.T, every time.Duration) {
 	const n = 3000
 	log := eventlog.JetStream{Conn: c}
 	for i := range n {
-		if i%300 == 0 { // ten requests of thirty messages each, that stay open
+		if i%300 == 0 { // ten pull requests of thirty messages each, which stay open
 			req := bus.APIPrefix + ".CONSUMER.MSG.NEXT." + bus.Events + "." + reader.Consumer(d.Instance(1))
 			if err := thief.NC.PublishRequest(req, inbox, []byte(`{"batch":30,"expires":20000000000}`)); err != nil {
 				t.Fatal(err)
@@ -161,8 +161,8 @@ func testStolen(t *testing.T, every time.Duration) {
 	t.Logf("%d deliveries were stolen", stolen.Load())
 }
 
-// TestPoll: what was on the ledger when Poll was called is applied when it
-// returns, whoever else asks and however much there is.
+// TestPoll shows that Poll returns only after every event that was stored when it was
+// called has been applied, with many events and concurrent callers.
 func TestPoll(t *testing.T) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
 	b := meshtest.Start(t, []bus.Declaration{d})

@@ -9,13 +9,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A view that nobody waits for need not hear of each event by itself: a hundred
-// deliveries at once cost little more than ten one after the other. Such a
-// follower asks every so often, and when somebody wants to know.
+// Views that are off the hot path poll: delivering a hundred events at once costs little
+// more than delivering ten one at a time. A follower with Every requests new entries at
+// intervals, and whenever Poll is called.
 
-// Poll returns once everything is applied that was on the stream when it was
-// called. Of a follower without Every it knows nothing better than what came,
-// and returns at once.
+// Poll returns nil once every matching entry that was stored when Poll was called has
+// been applied, or returns the error of ctx or of the NATS request. A follower without
+// Every receives entries as they are stored; for it, Poll returns nil at once.
 func (f *Follower) Poll(ctx context.Context) error {
 	if f.Every == 0 {
 		return nil
@@ -29,7 +29,7 @@ func (f *Follower) Poll(ctx context.Context) error {
 		last = max(last, n)
 	}
 	for first := true; f.Position() < last; first = false {
-		if !first { // the consumer learns of a message a moment after its writer
+		if !first { // the server makes a message available to the consumer a moment after it is stored
 			time.Sleep(time.Millisecond)
 		}
 		done := make(chan struct{})
@@ -47,14 +47,16 @@ func (f *Follower) Poll(ctx context.Context) error {
 	return nil
 }
 
-// maxRest is how many times Every a follower rests at most when nothing comes.
+// maxRest is the maximum interval between polls of an idle follower, in multiples of
+// Every.
 const maxRest = 8
 
-// answerWithin is how long a request for messages may stay unanswered.
+// answerWithin is the timeout for a pull request without any delivery.
 const answerWithin = 5 * time.Second
 
-// polled is a round of a follower with Every. It returns when ctx ends, when the
-// connection was made again and when the reading breaks; Run begins the next round.
+// polled is the round of a follower with Every. It returns when ctx ends, when the
+// connection has been made again, or when the reading fails; Run then begins the next
+// round.
 func (f *Follower) polled(ctx context.Context, r *reading, batch int, reconnected <-chan struct{}) error {
 	p := &poller{f: f, r: r, batch: batch, inbox: f.Conn.NC.NewInbox(), ends: make(chan error, 1), reconnected: reconnected}
 	sub, err := f.Conn.NC.Subscribe(p.inbox, p.receive)
@@ -82,19 +84,20 @@ func (f *Follower) polled(ctx context.Context, r *reading, batch int, reconnecte
 	}
 }
 
-// poller is the state of a round of a follower with Every.
+// poller is the state of one round of a follower with Every.
 type poller struct {
 	f           *Follower
 	r           *reading
 	batch       int
 	inbox       string
-	ends        chan error      // of requests; nil: there is more
-	left        int             // of the request under way; touched only by the subscription until it ends
+	ends        chan error      // the result of a pull request; nil means that more messages may be available
+	left        int             // messages left in the current request; until it ends, used only by the subscription
 	reconnected <-chan struct{} // closed when the connection was made again
 	waiting     []chan struct{} // callers of Poll
 }
 
-// receive takes one message of a request, or the status that ends it.
+// receive handles one message of a pull request, or the status message that ends the
+// request.
 func (p *poller) receive(m *nats.Msg) {
 	if status := m.Header.Get("Status"); status != "" && len(m.Data) == 0 {
 		p.end(statusError(status))
@@ -110,6 +113,8 @@ func (p *poller) receive(m *nats.Msg) {
 	}
 }
 
+// end records the result of the current pull request. It does not block; while a result
+// is waiting to be read, later ones are dropped.
 func (p *poller) end(err error) {
 	select {
 	case p.ends <- err:
@@ -117,7 +122,7 @@ func (p *poller) end(err error) {
 	}
 }
 
-// drain requests messages until there are none for now, and mends what is missing.
+// drain requests messages until no more are available, and repairs gaps.
 func (p *poller) drain(ctx context.Context) error {
 	for more := true; more; {
 		p.left = p.batch
@@ -148,8 +153,8 @@ func (p *poller) drain(ctx context.Context) error {
 	return nil
 }
 
-// ended waits for the end of the request under way: nil where there may be more,
-// errDrained where there is not, and any other error where the round is over.
+// ended waits for the end of the current request. It returns nil if more messages may be
+// available, errDrained if not, and any other error if the round has to end.
 func (p *poller) ended(ctx context.Context) error {
 	for at := p.f.Position(); ; at = p.f.Position() {
 		select {
@@ -169,7 +174,7 @@ func (p *poller) ended(ctx context.Context) error {
 	}
 }
 
-// answer lets those go that wait in Poll.
+// answer notifies the callers that wait in Poll.
 func (p *poller) answer() {
 	for _, w := range p.waiting {
 		close(w)
@@ -177,8 +182,7 @@ func (p *poller) answer() {
 	p.waiting = p.waiting[:0]
 }
 
-// rest waits until it is time for the next request, or until Poll is called, and
-// collects all that called it.
+// rest waits for d or until Poll is called, and collects all calls of Poll that wait.
 func (p *poller) rest(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -199,7 +203,7 @@ func (p *poller) rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// requeue gives those that still wait to the next round, with their own patience.
+// requeue passes the calls of Poll that still wait to the next round. It does not block.
 func (p *poller) requeue(ctx context.Context) {
 	for _, w := range p.waiting {
 		go func() {
@@ -211,9 +215,11 @@ func (p *poller) requeue(ctx context.Context) {
 	}
 }
 
-// errDrained ends a request: there are no more messages for now.
+// errDrained is the result of a pull request if no more messages are available now.
 var errDrained = errors.New("no more messages")
 
+// statusError returns the error for a status message of JetStream, which ends a pull
+// request: errDrained for 404 (no messages) and 408 (the request has expired).
 func statusError(status string) error {
 	if status == "404" || status == "408" {
 		return errDrained

@@ -1,6 +1,6 @@
-// Package freeze follows the freeze of the mesh for an instance that starts effects:
-// it answers whether one is in force, and acknowledges each on the ledger. The
-// events come from the instance's control reader (bus.Control), which the caller runs.
+// Package freeze tracks, for an instance that starts effects, whether the mesh is
+// frozen, and acknowledges each freeze on the ledger. The events come from the
+// instance's control reader (bus.Control), which the caller runs.
 package freeze
 
 import (
@@ -17,24 +17,26 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// State is what one instance knows of the freeze. Emit and Instance must be set
-// before any method is called; it is safe for concurrent use.
+// State is the state of the freeze as one instance has read it from the ledger. Emit and
+// Instance must be set before any method is called. It is safe for concurrent use.
 type State struct {
 	Emit     *emit.Emitter
 	Instance string
 
-	id    atomic.Pointer[string] // of the event of the freeze in force
+	id    atomic.Pointer[string] // id of the event mesh_frozen in force; nil if the mesh is not frozen
 	known atomic.Bool
 }
 
-// On reports whether a freeze is in force, as far as the instance has read.
+// On reports whether a freeze is in force, according to the events applied so far.
 func (z *State) On() bool { return z.id.Load() != nil }
 
-// Known reports whether Load has read the ledger; before, On is a guess.
+// Known reports whether Load has read the ledger. Until then, On does not report freezes
+// that began earlier.
 func (z *State) Known() bool { return z.known.Load() }
 
-// Apply folds an event of the control reader in, and reports whether it was one of
-// the freeze. A freeze is acknowledged in a goroutine of its own, until ctx ends.
+// Apply applies an event of the control reader and reports whether it freezes or
+// unfreezes the mesh. It acknowledges a freeze in a goroutine of its own, which retries
+// until ctx ends.
 func (z *State) Apply(ctx context.Context, e *contract.Event) bool {
 	z.Emit.See(e.Lamport)
 	switch e.Name {
@@ -49,10 +51,12 @@ func (z *State) Apply(ctx context.Context, e *contract.Event) bool {
 	return true
 }
 
-// Load reads from the ledger whether the mesh is frozen. It is called before any
-// work is taken; when ctx ends first, it returns nil and Known stays false.
+// Load reads from the ledger whether the mesh is frozen. It must be called before the
+// instance accepts work. If ctx ends first, Load returns nil and Known stays false.
 func (z *State) Load(ctx context.Context) error {
 	var newest eventlog.Entry
+	// The filters select freezes and unfreezes. The newer one of their last events
+	// determines the state.
 	for _, f := range bus.FreezeFilters() {
 		en, err := z.Emit.Log.Last(ctx, f)
 		if errors.Is(err, eventlog.ErrNotFound) || ctx.Err() != nil {
@@ -77,8 +81,9 @@ func (z *State) Load(ctx context.Context) error {
 	return nil
 }
 
-// acknowledge records that nothing starts here any more: every effect that did
-// start has its claim at a lower sequence than this event.
+// acknowledge appends freeze_acknowledged, which states that this instance starts no
+// more effects: the claim of every effect that did start has a lower sequence than this
+// event. The event's id depends on freeze and instance only, so it is stored once.
 func (z *State) acknowledge(ctx context.Context, e *contract.Event) {
 	var f struct{ ID string }
 	if err := json.Unmarshal(e.Data, &f); err != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/freeze"
 )
 
-// facts of a freeze as policy records it.
+// fact is the data of a freeze event as policy records it.
 type fact struct{ id string }
 
 func (f *fact) Canonical(c *canon.Codec) { c.Str("id", &f.id) }
 
-// record appends an event of policy's about the freeze f-1.
+// record appends an event about the freeze f-1 as the service policy.
 func record(t *testing.T, log eventlog.Log, name string) *contract.Event {
 	t.Helper()
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/policy-1", Now: time.Now}
@@ -33,7 +33,8 @@ func state(log eventlog.Log) *freeze.State {
 	return &freeze.State{Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "judge/judge-1", Now: time.Now}, Instance: "judge-1"}
 }
 
-// TestLoad: the newest of the two events decides, whatever came before it.
+// TestLoad shows that the newer of the last mesh_frozen and mesh_unfrozen determines the
+// state.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -64,8 +65,9 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestAcknowledge: a freeze is acknowledged once per instance, after it is in force,
-// however often it is received; other events are left to the caller.
+// TestAcknowledge shows that an instance acknowledges a freeze once, after it is in
+// force, even if it receives the event several times, and that Apply reports false for
+// other events.
 func TestAcknowledge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &memlog.Log{}

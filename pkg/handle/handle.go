@@ -1,6 +1,7 @@
-// Package handle runs a decision on an aggregate: it loads the aggregate's events,
-// decides, and appends with an expected sequence; it starts again when another writer
-// was faster.
+// Package handle runs a decision on an aggregate with optimistic concurrency: it loads
+// the aggregate's events, calls the decision, and appends the resulting event with an
+// expected sequence. If another writer has appended in the meantime, it loads and
+// decides again.
 package handle
 
 import (
@@ -12,20 +13,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// tries bounds how often a writer decides again after another was faster.
+// tries is the maximum number of attempts; each one but the first follows a conflict
+// with another writer.
 const tries = 32
 
-// Do loads the events matching filter in order, passes them to decide, and appends the
-// event that decide returns, expecting that no matching event was stored since. decide
-// may be called several times and must have no effects; it returns nil if there is
-// nothing to record. Do returns the stored event, or nil.
+// Do loads the events that match filter, in order, passes them to decide, and appends
+// the event that decide returns, on condition that no matching entry has been stored
+// since. After a conflict it starts again, so decide may be called several times and
+// must have no side effects; it returns nil if there is nothing to record. Do returns
+// the appended event, or nil. Its error is that of decide or of the ledger; it wraps
+// eventlog.ErrConflict after too many conflicts.
 func Do(ctx context.Context, l eventlog.Log, filter string, decide func([]*contract.Event) (*contract.Event, error)) (*contract.Event, error) {
 	return DoFrom(ctx, l, filter, 1, decide)
 }
 
-// DoFrom is Do for a decision that rests on the events from a sequence on alone, such
-// as those of one call among the events of its session. The append still expects that
-// no event matching filter was stored since.
+// DoFrom is Do for a decision that needs only the events at and after sequence from,
+// such as those of one call in its session. The append still requires that no entry
+// matching filter has been stored since.
 func DoFrom(ctx context.Context, l eventlog.Log, filter string, from uint64, decide func([]*contract.Event) (*contract.Event, error)) (*contract.Event, error) {
 	for range tries {
 		history, last, err := load(ctx, l, filter, from)
@@ -51,8 +55,9 @@ func DoFrom(ctx context.Context, l eventlog.Log, filter string, from uint64, dec
 	return nil, fmt.Errorf("%s: too many writers: %w", filter, eventlog.ErrConflict)
 }
 
-// load returns the events matching filter from a sequence on, without entries that are
-// no events, and the sequence of the last entry that matches, which may be before it.
+// load returns the events at and after sequence from that match filter, and the sequence
+// of the last matching entry, which may be before from. Entries that are not valid
+// events are left out of history but counted in last.
 func load(ctx context.Context, l eventlog.Log, filter string, from uint64) (history []*contract.Event, last uint64, err error) {
 	for en, err := range l.Scan(ctx, filter, from) {
 		if err != nil {
@@ -70,7 +75,7 @@ func load(ctx context.Context, l eventlog.Log, filter string, from uint64) (hist
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return nil, 0, nil
 	}
-	if err == nil && en.Seq >= from { // stored since the scan
+	if err == nil && en.Seq >= from { // the entry was stored after the scan
 		return load(ctx, l, filter, from)
 	}
 	return nil, en.Seq, err

@@ -21,8 +21,8 @@ func emitter(l eventlog.Log) *emit.Emitter {
 	return &emit.Emitter{Log: l, Tenant: "t", Source: "policy/policy-1", Now: time.Now}
 }
 
-// TestDo: decide gets the aggregate's events in order; nothing is recorded where it
-// returns nil or an error.
+// TestDo shows that decide receives the aggregate's events in order, and that nothing is
+// appended if it returns nil or an error.
 func TestDo(t *testing.T) {
 	l := &memlog.Log{}
 	m := emitter(l)
@@ -56,7 +56,8 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestWriters: concurrent writers decide on every event before theirs.
+// TestWriters shows that each of several concurrent writers decides with all events that
+// are stored before its own.
 func TestWriters(t *testing.T) {
 	l := &memlog.Log{}
 	var wg sync.WaitGroup
@@ -89,14 +90,15 @@ func TestWriters(t *testing.T) {
 	}
 }
 
-// busy is a ledger on which another writer is always faster.
+// busy is a ledger on which every conditional append conflicts with another writer.
 type busy struct{ memlog.Log }
 
 func (b *busy) AppendExpect(context.Context, string, string, []byte, string, uint64) (uint64, error) {
 	return 0, eventlog.ErrConflict
 }
 
-// TestGivesUp: Do ends with the conflict after a bounded number of attempts.
+// TestGivesUp shows that Do returns eventlog.ErrConflict after a bounded number of
+// attempts.
 func TestGivesUp(t *testing.T) {
 	l := &busy{}
 	n := 0
@@ -109,8 +111,8 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-// TestDoFrom: a decision receives the events from its sequence on, and what was stored
-// before, or meanwhile, is expected all the same.
+// TestDoFrom shows that decide receives only the events from the given sequence on, and
+// is called again if any matching entry is stored in the meantime.
 func TestDoFrom(t *testing.T) {
 	log := &memlog.Log{}
 	m := emitter(log)

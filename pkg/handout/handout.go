@@ -1,8 +1,8 @@
-// Package handout gives the intents of permitted calls to callers that execute the
-// calls themselves, and records what they report. It is the one exception to the
-// rule that package execute is the only path to an effect: the claim is on the
-// ledger before the intent leaves, but the effect happens where the mesh does not
-// see it, and its outcome is the caller's attestation. Only the gateway may use it.
+// Package handout hands out the intents of permitted calls to callers that execute the
+// calls themselves, and records the outcomes that they report. It is the one exception
+// to the rule that package execute is the only path to an effect: the claim is on the
+// ledger before the intent is handed out, but the effect happens outside the mesh, and
+// its outcome is attested by the caller only. Only the gateway may import the package.
 package handout
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// Lender hands intents out for one instance. Every exported field must be set
-// before Run; the methods are safe for concurrent use.
+// Lender hands out intents and records their outcomes for one instance. Every exported
+// field must be set before Run is called. Its methods are safe for concurrent use.
 type Lender struct {
 	Conn     *bus.Conn
 	Emit     *emit.Emitter
@@ -36,24 +36,27 @@ type Lender struct {
 	frozen freeze.State
 }
 
-// Errors of hand-outs and reports.
+// Errors of HandOut and Withholds.
 var (
-	// ErrFrozen: the mesh is frozen, the intent was withheld.
+	// ErrFrozen is returned if the mesh is frozen; the intent is not handed out.
 	ErrFrozen = errors.New("the mesh is frozen")
-	// ErrStarting: the instance has not read yet whether the mesh is frozen.
+	// ErrStarting is returned while the instance has not read from the ledger whether
+	// the mesh is frozen.
 	ErrStarting = errors.New("the gateway has not read the ledger to its end yet")
-	// ErrClaimed: the call is claimed already.
+	// ErrClaimed is returned if the call has been claimed before.
 	ErrClaimed = errors.New("the call is claimed")
 )
 
-// lent is the intents that are handed out. Each stays pending until its call
-// has an outcome, so that the server keeps the deadlines.
+// lent is the durable that holds the allowed calls of callers. Each message stays
+// pending until its call has an outcome, so that the NATS server stores the deadlines
+// and no instance has to.
 var lent = bus.Work{Name: "work", Filters: []string{bus.AllowedFilter(contract.CallerExecutor)}, AckWait: 10 * time.Second, MaxAckPending: 65536}
 
-// Work is what a service with a Lender declares.
+// Work returns the durable that a service with a Lender must declare.
 func Work() bus.Work { return lent }
 
-// Withholds returns why no intent leaves now, ErrFrozen or ErrStarting, or nil.
+// Withholds returns ErrFrozen or ErrStarting if no intent may be handed out now, and nil
+// otherwise.
 func (l *Lender) Withholds() error {
 	switch {
 	case l.frozen.On():
@@ -64,9 +67,11 @@ func (l *Lender) Withholds() error {
 	return nil
 }
 
-// HandOut claims the call that e allows, so that its intent may go to its caller:
-// on return effect_started, executed by the caller, is on the ledger. ErrClaimed
-// says that the call was claimed before, by a hand-out or by its expiry.
+// HandOut claims the call that e allows, so that its intent may be handed out to its
+// caller. On return of nil, effect_started, executed by the caller, is on the ledger. It
+// returns ErrClaimed if a hand-out or an expiry has claimed the call before, ErrFrozen,
+// ErrStarting, or an error of guard.CheckIntent. If the mesh is frozen after the claim,
+// the call's outcome is recorded as cancelled.
 func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error {
 	if err := guard.CheckIntent(a, e.Tenant, e.Session, contract.CallerExecutor, l.Emit.Now(), l.Keys); err != nil {
 		return err
@@ -82,7 +87,8 @@ func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.All
 	if err != nil || !l.frozen.On() {
 		return err
 	}
-	// Frozen between the check and the claim: the intent does not leave.
+	// The mesh was frozen between the check and the claim, so the intent is not handed
+	// out.
 	eff := outcome.EffectOf(claim, a, l.Emit.Time(), l.Instance)
 	eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Cancelled, "system_frozen", "the mesh was frozen before the intent was handed out"
 	if err := l.Recorder.Record(ctx, claim, &a.Decision, false, eff, nil); err != nil && !errors.Is(err, outcome.ErrSuperseded) {
@@ -91,7 +97,7 @@ func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.All
 	return ErrFrozen
 }
 
-// Report is what a caller says came of a call that it executed.
+// Report is the outcome that a caller reports of a call that it executed.
 type Report struct {
 	Status       string // succeeded, failed, timed_out or cancelled
 	ErrorCode    string
@@ -100,7 +106,8 @@ type Report struct {
 	Usage        *contract.Usage
 }
 
-// Check reports what no caller can say of a call.
+// Check returns a *ReportError if the members of the report contradict each other or its
+// status is not one that a caller can report.
 func (r *Report) Check() error {
 	switch r.Status {
 	case contract.Succeeded:
@@ -117,7 +124,7 @@ func (r *Report) Check() error {
 	return &ReportError{"status", "want succeeded, failed, timed_out or cancelled"}
 }
 
-// errorField is the member that says what went wrong.
+// errorField returns the JSON name of the member that contains an error.
 func (r *Report) errorField() string {
 	if r.ErrorCode != "" {
 		return "error_code"
@@ -125,16 +132,18 @@ func (r *Report) errorField() string {
 	return "error_message"
 }
 
-// ReportError is what is wrong with a Report, and in which member of its JSON.
+// ReportError describes what is wrong with a Report, and the JSON name of the wrong
+// member.
 type ReportError struct{ Field, Problem string }
 
-// Error names the member and what is wrong with it.
+// Error implements error. Its form is FIELD: PROBLEM.
 func (e *ReportError) Error() string { return e.Field + ": " + e.Problem }
 
 // Close records the outcome that a caller reports of the call that started claims,
-// marked as the caller's attestation. late: the deadline had passed, the call's
-// outcome is unknown, and the report is to be recorded as a fact of its own.
-// outcome.ErrSuperseded: the call had an outcome already.
+// marked as attested by the caller. It returns outcome.ErrSuperseded if the call already
+// had an outcome. late is true if the deadline had passed: Close then records the
+// outcome unknown, unless the call has one, and its caller records the report as a
+// separate event.
 func (l *Lender) Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *Report) (eff contract.Effect, late bool, err error) {
 	eff = outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.AttestedBy, eff.Status, eff.ErrorCode, eff.ErrorMessage, eff.Usage = contract.Caller, r.Status, r.ErrorCode, r.ErrorMessage, r.Usage
@@ -147,13 +156,14 @@ func (l *Lender) Close(ctx context.Context, started *contract.Event, a *contract
 	return eff, false, l.Recorder.Record(ctx, started, &a.Decision, false, eff, r.Output)
 }
 
-// overdue reports whether the report of a call was due.
+// overdue reports whether the deadline for a call's report has passed.
 func (l *Lender) overdue(a *contract.Allowed) bool {
 	due, err := contract.ParseTime(a.Decision.Intent.Deadline)
 	return err != nil || !l.Emit.Now().Before(due)
 }
 
-// lose ends a call of which no report came in time.
+// lose records the outcome unknown for a call that was not reported in time. It returns
+// nil if the call already has another outcome.
 func (l *Lender) lose(ctx context.Context, started *contract.Event, a *contract.Allowed) error {
 	eff := outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.Status, eff.ErrorCode = contract.Unknown, "report_missing"
@@ -164,8 +174,8 @@ func (l *Lender) lose(ctx context.Context, started *contract.Event, a *contract.
 	return nil
 }
 
-// Run follows the freeze and ends calls of which no report comes, until ctx
-// ends. Any instance ends what any other handed out.
+// Run tracks the freeze and ends calls that are not reported in time, until ctx ends.
+// Each instance ends calls that any instance handed out.
 func (l *Lender) Run(ctx context.Context) error {
 	l.frozen.Emit, l.frozen.Instance = l.Emit, l.Instance
 	last, err := l.Conn.Tail(ctx, bus.Events)
@@ -185,10 +195,12 @@ func (l *Lender) Run(ctx context.Context) error {
 	return consumer.Run(ctx, l.Conn, lent.Consumer(contract.CallerExecutor), 16, lent.AckWait, l.watch)
 }
 
-// lookAgain bounds how long a handed out intent is left alone.
+// lookAgain is the maximum time between two checks of a handed-out intent.
 const lookAgain = time.Hour
 
-// watch ends one call that was handed out, once its report is due.
+// watch processes one delivery of a handed-out call: it acknowledges the message if the
+// call has ended, ends the call if its report is overdue, or has the message delivered
+// again later.
 func (l *Lender) watch(ctx context.Context, m jetstream.Msg) {
 	wait, err := l.due(ctx, m)
 	switch {
@@ -202,8 +214,8 @@ func (l *Lender) watch(ctx context.Context, m jetstream.Msg) {
 	}
 }
 
-// due is how long until a handed out call has to be looked at again; 0: it has
-// ended.
+// due returns the time until a handed-out call must be checked again, or 0 if it has
+// ended. It ends a call whose report is overdue.
 func (l *Lender) due(ctx context.Context, m jetstream.Msg) (time.Duration, error) {
 	md, err := m.Metadata()
 	if err != nil {
@@ -218,6 +230,8 @@ func (l *Lender) due(ctx context.Context, m jetstream.Msg) (time.Duration, error
 		slog.Error("not a decision", "subject", m.Subject(), "seq", md.Sequence.Stream, "err", err)
 		return 0, nil
 	}
+	// The key that signed the decision may not have arrived in this instance yet, so a
+	// decision that does not verify is checked again later.
 	if err := guard.VerifyDecision(&a.Decision, l.Keys); err != nil {
 		return 0, err
 	}
@@ -228,10 +242,10 @@ func (l *Lender) due(ctx context.Context, m jetstream.Msg) (time.Duration, error
 	switch {
 	case err != nil || h.Recorded:
 		return 0, err
-	case h.Claim == nil: // policy expires it
+	case h.Claim == nil: // not claimed; policy expires it
 		return time.Second, nil
 	case h.Service() != contract.CallerExecutor:
-		return 0, nil // expired; policy records that
+		return 0, nil // policy expired it and records the outcome
 	}
 	return 0, l.lose(ctx, h.Claim, &a)
 }

@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// usual are folders that hosts have at their root.
+// usual lists names of folders that are common at the root of a host.
 var usual = []string{"Users", "bin", "boot", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "private", "proc", "root", "run", "sbin", "srv", "state", "sys", "tmp", "usr", "var", "work"}
 
-// roots is the usual root folders and those of this host.
+// roots returns the common root folders and those of this host.
 var roots = sync.OnceValue(func() []string {
 	out := slices.Clone(usual)
 	list, err := os.ReadDir("/")
@@ -28,9 +28,10 @@ var roots = sync.OnceValue(func() []string {
 
 var absolute = regexp.MustCompile(`(^|[^A-Za-z0-9_./~-])(/[A-Za-z0-9_.@+~-]+(?:/[A-Za-z0-9_.@+~-]*)+)`)
 
-// Strip returns text with every absolute path of a host, of two elements or
-// more, cut to its last element. Paths of URLs and JSON pointers stay, unless
-// they begin like a folder at the host's root.
+// Strip returns text with every absolute path of a host that has at least two elements
+// replaced by its last element. Other text that looks like a path, such as the path of a
+// URL or a JSON pointer, is unchanged unless its first element is the name of a root
+// folder.
 func Strip(text string) string {
 	if !strings.Contains(text, "/") {
 		return text

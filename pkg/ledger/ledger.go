@@ -1,6 +1,6 @@
-// Package ledger has what tools around a ledger share: parsing a checkpoint whose
-// signature is checked elsewhere, a tree over a sequence of entries, and the encoding of
-// proofs in the mesh's responses.
+// Package ledger provides what the tools around a ledger share: parsing a checkpoint
+// whose signature is verified elsewhere, a Merkle tree over entries, and decoding the
+// proofs in responses of the mesh.
 package ledger
 
 import (
@@ -14,18 +14,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Head is the content of a checkpoint: origin, size and root.
+// Head is the content of a checkpoint: the name of the log, the number of entries, and
+// the root of the Merkle tree.
 type Head struct {
 	Origin string
 	Size   uint64
 	Root   translog.Hash
 }
 
-// ErrHead is returned for text that is not a mesh's checkpoint.
+// ErrHead is returned by ReadHead for text that is not a checkpoint of a mesh.
 var ErrHead = errors.New("not a checkpoint of a mesh")
 
-// ReadHead parses a signed note without verifying its signature. Callers must not trust
-// the result before they have verified it.
+// ReadHead parses a checkpoint without verifying its signature. The caller must verify
+// the signature before it relies on the result. The only error is ErrHead.
 func ReadHead(note []byte) (h Head, err error) {
 	lines := strings.SplitN(string(note), "\n", 4)
 	if len(lines) < 4 || !strings.HasPrefix(lines[0], "binnacle/") {
@@ -43,12 +44,14 @@ func ReadHead(note []byte) (h Head, err error) {
 	return h, nil
 }
 
-// Tree is a Merkle tree over entries in order, in memory.
+// Tree is a Merkle tree in memory, over entries in order. The zero value is an empty
+// tree.
 type Tree struct {
 	Size  uint64
 	nodes [64][]translog.Hash
 }
 
+// node implements translog.Nodes.
 func (t *Tree) node(level uint, i uint64) (translog.Hash, error) {
 	if level >= uint(len(t.nodes)) || i >= uint64(len(t.nodes[level])) {
 		return translog.Hash{}, io.EOF
@@ -56,7 +59,7 @@ func (t *Tree) node(level uint, i uint64) (translog.Hash, error) {
 	return t.nodes[level][i], nil
 }
 
-// Add appends the next entry's stored bytes as a leaf.
+// Add appends a leaf for the next entry, given as its stored bytes.
 func (t *Tree) Add(entry []byte) error {
 	err := translog.Append(t.Size, translog.LeafHash(entry), t.node, func(level uint, _ uint64, h translog.Hash) error {
 		t.nodes[level] = append(t.nodes[level], h)
@@ -66,10 +69,10 @@ func (t *Tree) Add(entry []byte) error {
 	return err
 }
 
-// Root returns the root over the added entries.
+// Root returns the root of the tree over the added entries.
 func (t *Tree) Root() (translog.Hash, error) { return translog.Root(t.Size, t.node) }
 
-// Path decodes the hashes of a proof.
+// Path decodes the hashes of a proof, each given as 64 hexadecimal digits.
 func Path(path []string) ([]translog.Hash, error) {
 	out := make([]translog.Hash, len(path))
 	for i, s := range path {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestMost: the most that one answer can use follows from the bounds of the request and
-// of the model.
+// TestMost: the maximum of tokens is computed from the limits of the request and of the
+// model.
 func TestMost(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -32,8 +32,7 @@ func TestMost(t *testing.T) {
 	}
 }
 
-// TestAgrees: two summaries agree if they differ in nothing but what the gateway
-// adds to a summary.
+// TestAgrees: two summaries agree if they differ only in members that the gateway adds.
 func TestAgrees(t *testing.T) {
 	added := []string{"Beta", "Body", "Cache", "Capture", "Digest", "History"}
 	base := Args{Model: "m", Params: Raw(`{}`), In: 1000, Hold: 2000}
@@ -53,7 +52,7 @@ func TestAgrees(t *testing.T) {
 		default:
 			t.Fatalf("%s has a type that this test does not know", f.Name)
 		}
-		if f.Name == "History" { // counted in both sums
+		if f.Name == "History" { // History is included in In and Hold
 			other.In, other.Hold = other.In+7, other.Hold+7
 		}
 		if got, want := other.Agrees(&base), slices.Contains(added, f.Name); got != want {

@@ -10,8 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
 
-// Attach makes a the summary of a call whose body is the request, stored as a.Capture
-// demands, and returns that body.
+// Attach prepares the request as the body of a call, stored in the capture mode
+// a.Capture. It sets a.Body to the body's commitment and, in mode CaptureHashed,
+// a.Digest to its SHA-256. It fails only in mode CaptureEncrypted, in which it uses s.
 func (a *Args) Attach(ctx context.Context, s *blob.Store, body []byte) (*propose.Body, error) {
 	const media = "application/json"
 	var b propose.Body
@@ -34,8 +35,9 @@ func (a *Args) Attach(ctx context.Context, s *blob.Store, body []byte) (*propose
 	return &b, nil
 }
 
-// Request returns the proposal of a call to a language model, from its args, its body
-// and the data classes of the body.
+// Request completes r, the proposal of a call to a language model: it sets the args, the
+// body, the labels (the data classes of the body) and the executor, and requests a
+// stream. Its error is that of Attach.
 func Request(ctx context.Context, s *blob.Store, r *propose.Request, a *Args, body []byte, labels []string) error {
 	b, err := a.Attach(ctx, s, body)
 	if err != nil {

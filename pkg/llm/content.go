@@ -9,23 +9,24 @@ import (
 // labelUserFile is the data class of files in a request.
 const labelUserFile = "user_file"
 
-// The types of parts that are images, whose tokens do not follow from their bytes, and
-// other files.
+// images and files are the types of content parts that are images, and that are other
+// files. The tokens of an image cannot be computed from its bytes.
 var (
 	images = map[string]bool{"image_url": true, "input_image": true, "image": true, "image_file": true, "computer_screenshot": true, "video": true, "video_url": true, "input_video": true}
 	files  = map[string]bool{"file": true, "input_file": true, "document": true, "document_url": true, "container_upload": true, "input_audio": true, "audio": true, "audio_url": true}
 )
 
-// complete lists the item types that contain their whole content; an item of another
-// type with an id refers to one that the provider stored.
+// complete lists the item types that contain their whole content. An item of any other
+// type that has an id refers to an item that the provider stores.
 var complete = map[string]bool{"message": true, "function_call": true, "function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true, "computer_call_output": true,
 	"local_shell_call_output": true, "shell_call_output": true, "apply_patch_call_output": true, "tool_search_output": true, "mcp_approval_response": true}
 
-// subjectReader is the part of a peek that reads what a request is about: messages, an
-// input or a prompt, with the parts, files and references in them.
+// subjectReader reads the members of a request that are input for the model: messages,
+// an input or a prompt, with their content parts, files and references to stored items.
 type subjectReader struct{ *peek }
 
-// subject reads the subject of the request: messages, an input or a prompt.
+// subject reads the value of the member messages, input or prompt, whichever the API of
+// the request has.
 func (p subjectReader) subject(name string) {
 	switch c := p.next(); {
 	case c == '"':
@@ -45,7 +46,9 @@ func (p subjectReader) subject(name string) {
 	}
 }
 
-// batch reads texts, or tokens, or lists of tokens.
+// batch reads the input of embeddings or the prompt of completions: a list of texts, of
+// token numbers, or of lists of token numbers. Each text and each list of tokens counts
+// as one message.
 func (p subjectReader) batch() {
 	tokens := 0
 	p.list(func(int) {
@@ -71,14 +74,14 @@ func (p subjectReader) batch() {
 	p.prompts = max(p.a.Messages, 1)
 }
 
-// item reads one message, or one item of an input.
+// item reads one message, or one item of the input of the Responses API.
 func (p subjectReader) item() {
 	if p.next() != '{' {
 		p.content(item)
 		return
 	}
 	var it itemRead
-	own := p.deep + 1 // parts of the item have members with these names too
+	own := p.deep + 1 // only members at this depth are the item's: its content parts have members of the same names
 	p.object(item, func(k known) bool {
 		if p.deep != own {
 			return p.part(k)
@@ -90,7 +93,8 @@ func (p subjectReader) item() {
 	}
 }
 
-// itemRead is what an item says of itself.
+// itemRead holds the members of an item that determine whether it refers to stored
+// items.
 type itemRead struct {
 	typ, id, approval string
 	role, sealed      bool
@@ -119,7 +123,7 @@ func (p subjectReader) itemMember(it *itemRead, name string) bool {
 	return false
 }
 
-// references notes the stored items that an item stands for.
+// references records the ids of the stored items that an item refers to.
 func (p subjectReader) references(it *itemRead) {
 	if it.id != "" && !complete[it.typ] && !(it.typ == "" && it.role) && !it.sealed {
 		p.refer(it.id)
@@ -132,6 +136,8 @@ func (p subjectReader) references(it *itemRead) {
 	}
 }
 
+// refer adds the id of a stored item to the summary, once. It refuses an empty id and
+// more than maxRefs ids.
 func (p subjectReader) refer(id string) {
 	if slices.Contains(p.a.Refs, id) {
 		return
@@ -143,12 +149,13 @@ func (p subjectReader) refer(id string) {
 	p.a.Refs = append(p.a.Refs, id)
 }
 
-// content reads parts: an object, a list of them, or text.
+// content reads content parts: an object, a list of objects, or text.
 func (p subjectReader) content(s *shape) {
 	p.value(s, p.part)
 }
 
-// part reads the members of a message or of a part of one.
+// part reads one member of a message or of a content part. It reports whether it
+// consumed the value.
 func (p subjectReader) part(k known) bool {
 	switch k.name {
 	case "type":
@@ -168,7 +175,7 @@ func (p subjectReader) part(k known) bool {
 		}
 		p.file(k.name)
 		return false
-	case "tools": // of an item that loads tools
+	case "tools": // an input item that adds tools
 		if c := p.next(); c == '[' {
 			p.offers = append(p.offers, offer{member: subject[p.kind], tools: p.tools("")})
 			return true
@@ -180,7 +187,8 @@ func (p subjectReader) part(k known) bool {
 	return true
 }
 
-// file records a file. The tokens of audio follow from its bytes.
+// file records that the request has a file. A file may fill the model's context (Whole),
+// except audio, whose tokens are bounded by its bytes.
 func (p subjectReader) file(typ string) {
 	p.labels = []string{labelUserFile}
 	if typ != "input_audio" && typ != "audio" {
@@ -188,14 +196,14 @@ func (p subjectReader) file(typ string) {
 	}
 }
 
-// media lists the members whose strings are files or ciphertext, whose tokens do not
-// follow from their bytes.
+// media lists the members whose string values are files or ciphertext. Their tokens
+// cannot be computed from their bytes, so spoken does not count them.
 var media = map[string]bool{"data": true, "file_data": true, "url": true, "image_url": true, "video_url": true, "signature": true, "encrypted_content": true}
 
-// spoken returns an upper bound of the tokens in the texts of a value, names of members
-// included. A lower-case letter counts with the letter or blank before it as one token;
-// every other byte counts as one. In numbers each digit is one token or, in a list of
-// tokens, each number.
+// spoken adds to p.tokens an upper bound of the tokens in the texts and member names of
+// a value. Two lower-case letters or blanks count as one token, every other byte counts
+// as one. Each digit of a number counts as one; if tokens is set, numbers are token ids,
+// and each counts as one.
 func (p subjectReader) spoken(raw []byte, tokens bool) {
 	file := false
 	for i := 0; i < len(raw); i++ {
@@ -220,7 +228,8 @@ func (p subjectReader) spoken(raw []byte, tokens bool) {
 	}
 }
 
-// soft counts lower-case letters and blanks, eight bytes at a time.
+// soft returns the number of lower-case letters and blanks in b. It tests eight bytes at
+// a time, since it reads every byte of a prompt.
 func soft(b []byte) (n int) {
 	const each7f = 0x7f7f7f7f7f7f7f7f
 	for len(b) >= 8 {

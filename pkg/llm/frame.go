@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// Head is the metadata of an answer at its first byte.
+// Head is the metadata of an answer, sent in its first frame.
 type Head struct {
 	Status   int               `json:"status"`            // HTTP status for the caller
-	Headers  map[string]string `json:"headers,omitempty"` // for the caller
-	Instance string            `json:"instance"`          // the instance that sends, and receives credit
-	Fault    *Fault            `json:"fault,omitempty"`   // an error without a text in the caller's API
+	Headers  map[string]string `json:"headers,omitempty"` // HTTP headers for the caller
+	Instance string            `json:"instance"`          // the instance that sends the answer and receives credit frames
+	Fault    *Fault            `json:"fault,omitempty"`   // an error that the gateway has yet to encode for the caller's API
 }
 
 // Fault is an error that the gateway encodes in the format of the caller's API.
@@ -23,15 +23,15 @@ type Fault struct {
 	Message string `json:"message"`
 }
 
-// Frame is one piece of an answer on its way to the caller.
+// Frame is one piece of an answer that is streamed to the caller.
 type Frame struct {
 	Head *Head // in the first frame only
 	Data []byte
 	End  []byte // follows Data, and is sent only after the outcome is on the ledger
 }
 
-// Append appends the frame to b: the head as JSON and Data, each after its length, then
-// End.
+// Append appends the encoded frame to b: the head as JSON and Data, each preceded by its
+// length as an unsigned varint, then End.
 func (f *Frame) Append(b []byte) ([]byte, error) {
 	var head []byte
 	if f.Head != nil {
@@ -46,7 +46,8 @@ func (f *Frame) Append(b []byte) ([]byte, error) {
 	return append(b, f.End...), nil
 }
 
-// ParseFrame reads a frame; Data and End point into b.
+// ParseFrame decodes a frame that Append encoded. Data and End are slices of b. It
+// returns an error if the frame is truncated or its head is not valid.
 func ParseFrame(b []byte) (*Frame, error) {
 	head, b, err := cut(b)
 	if err != nil {
@@ -63,7 +64,8 @@ func ParseFrame(b []byte) (*Frame, error) {
 	return f, err
 }
 
-// cut splits a value off b that follows its length.
+// cut returns the value at the start of b, which is preceded by its length, and the
+// rest. Both are slices of b.
 func cut(b []byte) (part, rest []byte, err error) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {
@@ -73,9 +75,9 @@ func cut(b []byte) (part, rest []byte, err error) {
 	return b[:n], b[n:], nil
 }
 
-// Window is the number of bytes that may be in transit to a caller that does not read:
-// the sender stops there until the gateway gives credit.
+// Window is the number of bytes of an answer that may be sent without credit from the
+// gateway. It bounds what is buffered for a caller that does not read.
 const Window = 256 << 10
 
-// CreditID is the id of a call's credit frames.
+// CreditID returns the id under which the gateway sends the credit frames of a call.
 func CreditID(call string) string { return "credit-" + call }

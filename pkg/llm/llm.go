@@ -1,8 +1,8 @@
-// Package llm summarizes requests to language models. The request is a call's body and
-// is forwarded byte for byte; the args are this summary, which is all that policy reads,
-// so that a decision can be taken again after the prompt is erased. There is one reader
-// of requests, Peek, for policy, guards and providers; a member that any API gives a
-// meaning is added to the shapes in members.go.
+// Package llm summarizes requests to language models. The request is the body of a call
+// and is forwarded byte for byte. The args of the call are this summary, and policy
+// reads nothing else of the request, so that a decision can be repeated after the prompt
+// is erased. Policy, guards and providers all use one reader of requests, Peek. To
+// support another member of any API, add it to the shapes in members.go.
 package llm
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Executor is the service that talks to language models.
+// Executor is the name of the service that sends requests to language models.
 const Executor = "llm-router"
 
-// APIs, by the kind of call each is.
+// Kinds of calls to language models, one per API.
 const (
 	Chat        = "llm.chat"         // OpenAI chat completions
 	Responses   = "llm.responses"    // OpenAI responses
@@ -30,45 +30,46 @@ const (
 // Models is the kind of a call that lists the models of every provider.
 const Models = "llm.models"
 
-// Kinds lists the APIs.
+// Kinds lists the kinds of calls to language models, sorted.
 var Kinds = []string{Chat, Completions, CountTokens, Embeddings, Messages, Responses}
 
-// How much of prompts and answers the ledger keeps.
+// Capture modes: how much of prompts and answers is recorded on the ledger.
 const (
 	CapturePlain     = "plain"     // the content
-	CaptureEncrypted = "encrypted" // the content under the tenant's key: destroying that erases it
-	CaptureHashed    = "hashed"    // its SHA-256, by which a holder of the content can prove it
-	CaptureOff       = "off"       // a commitment under a salt that nobody keeps
+	CaptureEncrypted = "encrypted" // the content, encrypted under the tenant's key; destroying the key erases it
+	CaptureHashed    = "hashed"    // the SHA-256 of the content, against which a holder of the content can prove it
+	CaptureOff       = "off"       // a commitment whose salt is discarded
 )
 
-// Args is the summary. Its members follow from the request alone, except Capture, Cache
-// and History, which the gateway adds; it adds History to In and Hold too.
+// Args is the summary of a request. Its members are computed from the request alone,
+// except Beta, Body, Cache, Capture, Digest and History, which the proposing service
+// sets. It also adds History to In and Hold.
 type Args struct {
 	Answers  int64    `json:"answers,omitempty"`      // number of answers, if not one
 	Beta     []string `json:"beta,omitempty"`         // features of the API that the caller enabled by header
 	Body     string   `json:"body"`                   // commitment of the request
-	Bytes    int64    `json:"bytes"`                  // of the request
+	Bytes    int64    `json:"bytes"`                  // length of the request
 	Cache    string   `json:"cache,omitempty"`        // "use": a cached answer is accepted
-	Capture  string   `json:"capture"`                // how much the ledger keeps
-	Digest   string   `json:"digest,omitempty"`       // sha256 of the request, where Capture is hashed
+	Capture  string   `json:"capture"`                // capture mode, such as CapturePlain
+	Digest   string   `json:"digest,omitempty"`       // SHA-256 of the request, if Capture is CaptureHashed
 	Fields   []string `json:"fields"`                 // top-level members of the request, sorted
-	History  int64    `json:"history,omitempty"`      // tokens of the stored responses it continues, which In holds too
-	Hold     int64    `json:"hold_tokens"`            // the most it can use, in and out, but for Images, Unbound and Whole
+	History  int64    `json:"history,omitempty"`      // tokens of the stored responses that the request continues; included in In
+	Hold     int64    `json:"hold_tokens"`            // upper bound of input and output tokens, without images, files and unbounded answers; see Most
 	Images   int64    `json:"images,omitempty"`       // number of images; the model determines their tokens
-	In       int64    `json:"hold_input"`             // the input's part of Hold
-	Messages int64    `json:"messages"`               // how many
+	In       int64    `json:"hold_input"`             // upper bound of input tokens; included in Hold
+	Messages int64    `json:"messages"`               // number of messages or inputs
 	Model    string   `json:"model"`                  // as the caller names it
 	Params   Raw      `json:"params"`                 // members that are numbers, booleans or short strings
 	Previous string   `json:"previous,omitempty"`     // id of the response this one continues
-	Refs     []string `json:"references,omitempty"`   // ids of stored items that its input names
-	Stream   bool     `json:"stream,omitempty"`       // the caller wants events
-	Tools    []string `json:"tools"`                  // offered to the model, in order
-	Unbound  bool     `json:"unbounded,omitempty"`    // the request does not bound its answers: Hold has DefaultOutput for each, and the model may return more
-	Usage    bool     `json:"stream_usage,omitempty"` // chat: the caller asked for usage in the stream
-	Whole    bool     `json:"whole,omitempty"`        // files and a provider's own tools: the input may fill the model's context
+	Refs     []string `json:"references,omitempty"`   // ids of stored items that the input refers to
+	Stream   bool     `json:"stream,omitempty"`       // the caller requests an event stream
+	Tools    []string `json:"tools"`                  // names of the tools offered to the model, in order
+	Unbound  bool     `json:"unbounded,omitempty"`    // the request does not limit its answers: Hold includes DefaultOutput for each, and the model may return more
+	Usage    bool     `json:"stream_usage,omitempty"` // chat: the stream is to include usage
+	Whole    bool     `json:"whole,omitempty"`        // the request has files or tools that the provider runs: the input may fill the model's context
 }
 
-// Raw is canonical JSON.
+// Raw is a JSON value in canonical form (package canon).
 type Raw []byte
 
 // Canonical implements canon.Document.
@@ -97,11 +98,12 @@ func (a *Args) Canonical(c *canon.Codec) {
 	c.OptBool("whole", &a.Whole)
 }
 
-// Agrees reports whether a summarizes the same request as b: all members but those that
-// the gateway adds are equal.
+// Agrees reports whether a and b summarize the same request: all members are equal
+// except those that the proposing service sets.
 func (a *Args) Agrees(b *Args) bool { return bytes.Equal(a.said(), b.said()) }
 
-// said returns the members that follow from the request alone.
+// said returns the canonical form of the members that are computed from the request
+// alone.
 func (a *Args) said() []byte {
 	c := *a
 	c.In, c.Hold = c.In-c.History, c.Hold-c.History
@@ -109,11 +111,13 @@ func (a *Args) said() []byte {
 	return contract.Bytes(&c)
 }
 
-// Limits are the most tokens that a model accepts and returns; 0 is unknown.
+// Limits are a model's limits in tokens: its context, the input for one image, and its
+// output. 0 means unknown.
 type Limits struct{ Context, Image, Output int64 }
 
-// Above returns the larger of each limit; an unknown limit counts as the value that Most
-// assumes for it.
+// Above returns, for each limit, the larger value of l and o. An unknown image or output
+// limit counts as the value that Most assumes for it. If all limits of l are unknown, it
+// returns o.
 func (l Limits) Above(o Limits) Limits {
 	above := func(a, b, unknown int64) int64 {
 		if a == 0 && b == 0 {
@@ -127,7 +131,8 @@ func (l Limits) Above(o Limits) Limits {
 	return Limits{max(l.Context, o.Context), above(l.Image, o.Image, unknownImage), above(l.Output, o.Output, unknownOutput)}
 }
 
-// UnknownContext is the assumed context size of a model, in tokens, where it is unknown.
+// UnknownContext is the context size in tokens that is assumed for a model whose context
+// is unknown.
 const UnknownContext = 1 << 20
 
 // Assumed values of other unknown limits, in tokens.
@@ -136,6 +141,7 @@ const (
 	unknownOutput = 128 << 10
 )
 
+// or returns a if it is positive, else b.
 func or(a, b int64) int64 {
 	if a > 0 {
 		return a
@@ -143,8 +149,8 @@ func or(a, b int64) int64 {
 	return b
 }
 
-// Most returns the most tokens, in and out, that one answer to the request can use at a
-// model with the limits.
+// Most returns upper bounds of the input and output tokens that a model with these
+// limits uses for the request.
 func (a *Args) Most(l Limits) (in, out int64) {
 	in = a.In + a.Images*or(l.Image, unknownImage)
 	if a.Whole {
@@ -160,23 +166,26 @@ func (a *Args) Most(l Limits) (in, out int64) {
 	return in, out
 }
 
-// Egress returns the most bytes that a request may send to providers when it is sent
-// that many times. A translation that exceeds it is not sent: the llm-router counts.
+// Egress returns the maximum number of bytes that a request may send to providers if it
+// is sent the given number of times. The llm-router counts the bytes and does not send a
+// translation that exceeds this.
 func (a *Args) Egress(sends int64) int64 {
 	return sends * (2*a.Bytes + bytesPerToken*a.History + headBytes)
 }
 
 const (
 	headBytes     = 2 << 10 // for a request line and headers
-	bytesPerToken = 6       // of stored responses
+	bytesPerToken = 6       // for the text of stored responses
 )
 
-// ModelsEgress is the most that a call of kind Models may send, in bytes.
+// ModelsEgress is the maximum number of bytes that a call of kind Models may send to
+// providers.
 const ModelsEgress = 16 << 10
 
-// Stored reports whether a response may be fetched and continued by its id.
+// Stored reports whether the response may be stored, to be fetched and continued by its
+// id: the member store of the request is not false.
 func (a *Args) Stored() bool { return gjson.GetBytes(a.Params, "store").Raw != "false" }
 
-// Schema is the JSON Schema of Args, in canonical form. Decoding into Args is as
-// strict as it is; TestSchema compares them.
+// Schema is the JSON Schema of Args, in canonical form. Decoding into Args is as strict
+// as the schema; TestSchema compares the two.
 const Schema = `{"additionalProperties":false,"properties":{"answers":{"type":"integer"},"beta":{"items":{"type":"string"},"type":"array"},"body":{"type":"string"},"bytes":{"type":"integer"},"cache":{"enum":["use"]},"capture":{"enum":["plain","encrypted","hashed","off"]},"digest":{"type":"string"},"fields":{"items":{"type":"string"},"type":"array"},"history":{"type":"integer"},"hold_input":{"type":"integer"},"hold_tokens":{"type":"integer"},"images":{"type":"integer"},"messages":{"type":"integer"},"model":{"minLength":1,"type":"string"},"params":{"additionalProperties":true,"type":"object"},"previous":{"type":"string"},"references":{"items":{"type":"string"},"type":"array"},"stream":{"type":"boolean"},"stream_usage":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"},"unbounded":{"type":"boolean"},"whole":{"type":"boolean"}},"required":["body","bytes","capture","fields","hold_input","hold_tokens","messages","model","params","tools"],"type":"object"}`

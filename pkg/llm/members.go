@@ -5,29 +5,33 @@ import (
 	"unicode/utf8"
 )
 
-// A shape lists the members that have a meaning in an object, in any API, and the shape
-// of each. Other members are forwarded without being read. A member that differs from a
-// known one by case alone is refused, because one reader might take it for the known one
-// and another not.
+// shape lists the members of an object that have a meaning in any API, with the shape of
+// each member's value. Other members are forwarded without being read. A member that
+// differs from a known one by case alone is refused, because one reader might take it
+// for the known one and another not.
 type shape struct {
 	known map[string]known // by lower-case name
 }
 
+// known is a member that has a meaning.
 type known struct {
 	name string
-	in   *shape // of the member's value, or of its list's elements; nil: not read
+	in   *shape // shape of the member's value, or of the elements of its list; nil: not read
 	at   int    // position in the shape, below maxKnown
 }
 
-// maxKnown bounds the members of a shape.
+// maxKnown is the maximum number of members of a shape.
 const maxKnown = 192
 
-// leaf is a member whose value is not read.
+// leaf is the shape of a value that is not read.
 var leaf *shape
 
+// members returns a shape of the named members, whose values are not read. The names are
+// separated by blanks.
 func members(names string) *shape { return (&shape{known: map[string]known{}}).with(nil, names) }
 
-// with adds members, separated by blanks, whose values have the shape in.
+// with adds members whose values have the shape in, and returns s. The names are
+// separated by blanks.
 func (s *shape) with(in *shape, names string) *shape {
 	for n := range strings.FieldsSeq(names) {
 		if len(s.known) == maxKnown {
@@ -38,7 +42,8 @@ func (s *shape) with(in *shape, names string) *shape {
 	return s
 }
 
-// find looks up a name. exact is false if it matches by case folding only.
+// find returns the member with a name, compared without regard to case as encoding/json
+// does. exact is false if the name differs from the member's by case.
 func (s *shape) find(name []byte) (k known, found, exact bool) {
 	if len(name) > 2*maxName {
 		return known{}, false, false
@@ -70,11 +75,11 @@ func (s *shape) find(name []byte) (k known, found, exact bool) {
 	return k, found, found && k.name == string(name)
 }
 
-// maxName is longer than every known name.
+// maxName is longer, in bytes, than every known name.
 const maxName = 64
 
-// The shapes of a request. They contain the members of every API at a place, so that no
-// translation reads a member that was not checked here.
+// The shapes of the objects in a request. Each contains the members of all APIs, so that
+// no translation to another API reads a member that was not checked here.
 var (
 	function  = members("name description parameters strict format arguments input type")
 	choice    = members("type name mode function custom tools allowed_tools disable_parallel_tool_use server_label")
@@ -82,7 +87,8 @@ var (
 			with(leaf, "type name tools description parameters strict format input_schema cache_control defer_loading server_label server_url server_description connector_id headers authorization require_approval allowed_tools mcp_server_name functionDeclarations function_declarations toolSpec tool_spec")
 	mcpServer = members("type url name authorization_token").with(members("enabled allowed_tools"), "tool_configuration")
 
-	// item is a message, an item of an input, or a part of one, at any depth.
+	// item is the shape of a message, of an input item, and of a content part, at any
+	// depth.
 	item = itemShape()
 
 	schema = members("name description schema strict type")
@@ -94,6 +100,7 @@ var (
 	root = rootShape()
 )
 
+// itemShape returns the shape item, which contains itself: parts are nested at any depth.
 func itemShape() *shape {
 	s := members("type role name text refusal detail file_id file_url file_data filename title id call_id tool_call_id tool_use_id namespace arguments input is_error thinking signature data encrypted_content status cache_control reasoning reasoning_content server_label tool_name url media_type mime_type approval_request_id")
 	s.with(members("url detail file_id"), "image_url video_url audio_url")
@@ -107,6 +114,7 @@ func itemShape() *shape {
 	return s.with(s, "content output summary source")
 }
 
+// rootShape returns the shape of the request as a whole.
 func rootShape() *shape {
 	s := members("model stream n best_of store user metadata seed stop temperature top_p top_k logprobs top_logprobs presence_penalty frequency_penalty parallel_tool_calls prompt_cache_key stop_sequences instructions suffix include truncation background previous_response_id conversation client_metadata dimensions encoding_format modalities prediction prompt_cache_retention safety_identifier service_tier verbosity logit_bias")
 	s.with(leaf, strings.Join(bounds, " "))
@@ -121,8 +129,8 @@ func rootShape() *shape {
 	return s.with(leaf, "toolConfig tool_config cachedContent cached_content additionalModelRequestFields container context_management")
 }
 
-// bounds lists the members that bound an answer, in any API.
+// bounds lists the members that limit the tokens of an answer, in any API.
 var bounds = []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "max_tokens_to_sample", "max_new_tokens", "max_gen_len", "num_predict", "maxTokens", "maxOutputTokens"}
 
-// bounding lists those that bound it in the API of a kind.
+// bounding maps a kind to those of the bounds that apply in its API.
 var bounding = map[string][]string{Chat: {"max_tokens", "max_completion_tokens"}, Completions: {"max_tokens"}, Messages: {"max_tokens"}, Responses: {"max_output_tokens"}}

@@ -8,21 +8,24 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// FieldError names a wrong member of a request, by its JSON pointer, and what is wrong
-// with it.
+// FieldError is the error for a wrong member of a request: its JSON pointer, and what is
+// wrong with it.
 type FieldError struct{ Field, Problem string }
 
 // Error returns the pointer and the problem, without the value.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
+// bad returns a *FieldError for the member at the JSON pointer field.
 func bad(field, format string, args ...any) error {
 	return &FieldError{field, fmt.Sprintf(format, args...)}
 }
 
-// subject is the member of a request that must not be empty, by kind.
+// subject maps a kind to the member that holds the model's input, which must not be
+// empty.
 var subject = map[string]string{Chat: "messages", Responses: "input", Messages: "messages", CountTokens: "messages", Embeddings: "input", Completions: "prompt"}
 
-// Bounds of the summary: longer values are not used in decisions.
+// Limits of the summary. A text parameter longer than maxParam is omitted; a request
+// that exceeds another limit is refused.
 const (
 	maxFields = 128
 	maxTools  = 1024
@@ -33,12 +36,12 @@ const (
 
 const nameModel = "name a model as provider/model, e.g. demo/echo; GET /v1/models lists them"
 
-// Peek summarizes a request and returns its data classes (labels). It is the only reader
-// of requests: policy decides on its result, and a request that another reader could
-// interpret differently is refused: one with two members of a name, or a member that
-// differs from a known name by case alone, wherever members have a meaning; a tool
-// without exactly one name; and JSON that nests deeper than canon.MaxDepth. Its error is
-// a *FieldError.
+// Peek summarizes a request and returns its data classes (labels). Its error is a
+// *FieldError. It is the only reader of requests, and policy decides on its result, so
+// it refuses a request that another reader could interpret differently: wherever members
+// have a meaning, two members of one name, or a member that differs from a known name by
+// case alone; a tool without exactly one name; and JSON that nests deeper than
+// canon.MaxDepth.
 func Peek(kind string, body []byte) (*Args, []string, error) {
 	p, err := read(kind, body)
 	if err != nil {
@@ -47,6 +50,8 @@ func Peek(kind string, body []byte) (*Args, []string, error) {
 	return p.a, p.labels, nil
 }
 
+// peek is the state of Peek: the reader, the summary, and the amounts from which finish
+// computes the reservation.
 type peek struct {
 	reader
 	kind   string
@@ -55,24 +60,25 @@ type peek struct {
 	labels []string
 	offers []offer
 
-	own, foreign int64 // bounds of the answer: in this API's members, and in others'
+	own, foreign int64 // largest limits of the answer's tokens, in members of this API and of other APIs
 	answers      int64
-	budget       int64 // for thinking
-	reasons      int64 // the same, where the request names an effort
-	extra        int64 // tokens beside the answer
+	budget       int64 // tokens for thinking
+	reasons      int64 // tokens for thinking if the request names an effort
+	extra        int64 // output tokens besides the answer
 	prompts      int64
-	tokens       int64 // upper bound of its texts' tokens
-	byMember     int64 // images, counted by another member
-	some         bool  // the request has a subject
+	tokens       int64 // upper bound of the tokens in the request's texts
+	byMember     int64 // images, counted by the members image_url and video_url
+	some         bool  // the request has input for the model
 }
 
-// offer is a member of a request that offers tools.
+// offer is a member of a request that offers or chooses tools.
 type offer struct {
 	member string
 	tools  []tool
 	list   bool // each tool can be removed separately
 }
 
+// read reads a request once, for Peek and Withhold. Its error is a *FieldError.
 func read(kind string, body []byte) (*peek, error) {
 	if err := Check(body); err != nil {
 		return nil, err
@@ -99,7 +105,8 @@ func read(kind string, body []byte) (*peek, error) {
 	return p, nil
 }
 
-// field records a member of the request, known or not.
+// field records the name of a member of the request. It refuses a name that occurs
+// twice, also in different case.
 func (p *peek) field(name string) {
 	if len(p.a.Fields) == maxFields || len(name) > maxParam {
 		p.err = bad("body", "has more than %d members, or one with a name above %d bytes", maxFields, maxParam)
@@ -112,7 +119,7 @@ func (p *peek) field(name string) {
 	p.a.Fields = append(p.a.Fields, name)
 }
 
-// member reads a member that has a meaning.
+// member reads the value of a member in the shape root.
 func (p *peek) member(k known) {
 	if p.err != nil {
 		p.skip()
@@ -140,7 +147,8 @@ func (p *peek) member(k known) {
 	p.param(k.name, raw)
 }
 
-// told reads the members that are in the summary or affect the reservation.
+// told reads a member that determines the summary or the reservation. It returns false,
+// and leaves the value unread, for any other member.
 func (p *peek) told(name string) bool {
 	if f := summary[name]; f != nil {
 		return f(p, name)
@@ -156,10 +164,11 @@ func (p *peek) told(name string) bool {
 	return true
 }
 
-// summary is what reads each member, by its name.
+// summary maps a member's name to the function that reads it. The function returns false
+// if it leaves the value unread.
 var summary map[string]func(p *peek, name string) bool
 
-func init() { // its functions refer to it by way of nested members
+func init() { // set here because the functions refer to the map indirectly, through nested members
 	summary = map[string]func(p *peek, name string) bool{
 		"model":                always((*peek).model),
 		"stream":               func(p *peek, _ string) bool { p.a.Stream = p.flag(); return true },
@@ -167,7 +176,7 @@ func init() { // its functions refer to it by way of nested members
 		"thinking_budget":      func(p *peek, _ string) bool { p.budget = max(p.budget, p.counted()); return true },
 		"reasoning_effort":     func(p *peek, _ string) bool { return p.effort() },
 		"output_config":        always((*peek).outputConfig),
-		"prediction":           func(p *peek, _ string) bool { p.extra += int64(len(p.reader.skip())); return true }, // what it does not use is charged as answer
+		"prediction":           func(p *peek, _ string) bool { p.extra += int64(len(p.reader.skip())); return true }, // predicted tokens that the model does not use are billed as output
 		"models":               refused("name one model, in model: others would not be decided on"),
 		"background":           always((*peek).background),
 		"previous_response_id": func(p *peek, name string) bool { p.continued(name); return true },
@@ -196,11 +205,13 @@ func init() { // its functions refer to it by way of nested members
 	}
 }
 
+// always returns a function for summary that reads the value in every case.
 func always(read func(*peek)) func(*peek, string) bool {
 	return func(p *peek, _ string) bool { read(p); return true }
 }
 
-// refused accepts nothing but null.
+// refused returns a function that accepts null and refuses every other value, with the
+// reason why.
 func refused(why string) func(*peek, string) bool {
 	return func(p *peek, _ string) bool {
 		if raw := p.reader.skip(); raw[0] != 'n' {
@@ -210,6 +221,7 @@ func refused(why string) func(*peek, string) bool {
 	}
 }
 
+// model reads the name of the model, which must not be empty or longer than maxModel.
 func (p *peek) model() {
 	s, ok, _ := p.str()
 	if !ok || s == "" || len(s) > maxModel {
@@ -228,7 +240,7 @@ func (p *peek) streamed() {
 	})
 }
 
-// choicesCount reads how many answers are wanted.
+// choicesCount reads the number of answers that the request demands.
 func (p *peek) choicesCount() {
 	n := p.count()
 	if n > 1024 {
@@ -241,6 +253,7 @@ func (p *peek) outputConfig() {
 	p.inner(format, func(k known) bool { return k.name == "effort" && p.effort() })
 }
 
+// background refuses a response in the background, which is not supported.
 func (p *peek) background() {
 	if p.flag() && p.kind == Responses {
 		p.refuse("a response is not made in the background here; stream it")
@@ -261,7 +274,7 @@ func (p *peek) flag() bool {
 	return false
 }
 
-// inner reads a value if it is an object.
+// inner reads an object of shape s and skips a value of any other type.
 func (p *peek) inner(s *shape, take func(k known) bool) {
 	if p.next() == '{' {
 		p.object(s, take, nil)
@@ -270,6 +283,7 @@ func (p *peek) inner(s *shape, take func(k known) bool) {
 	p.reader.skip()
 }
 
+// thought reads a member of an object that configures thinking.
 func (p *peek) thought(k known) bool {
 	switch k.name {
 	case "budget_tokens", "max_tokens", "thinkingBudget", "thinking_budget":
@@ -281,12 +295,12 @@ func (p *peek) thought(k known) bool {
 	return false
 }
 
-// maxEffort exceeds every thinking budget that a request for reasoning without one is
-// translated to.
+// maxEffort is the number of tokens reserved for thinking if a request names a reasoning
+// effort. It exceeds every thinking budget that an effort is translated to.
 const maxEffort = 32768
 
-// effort records that the request asks for reasoning. It counts where the answer is
-// unbounded: a bound includes reasoning.
+// effort reads a reasoning effort. Tokens are reserved for it only if the request does
+// not limit its answers, because a limit includes reasoning.
 func (p *peek) effort() bool {
 	if s, _, _ := p.str(); s != "" && s != "none" {
 		p.reasons = maxEffort
@@ -294,8 +308,8 @@ func (p *peek) effort() bool {
 	return true
 }
 
-// counted is count, with 0 for a negative number, which some clients send for
-// "unlimited".
+// counted is like count, but returns 0 for a negative number, which some clients send
+// for "unlimited".
 func (p *peek) counted() int64 {
 	if p.next() == '-' {
 		p.reader.skip()
@@ -304,6 +318,7 @@ func (p *peek) counted() int64 {
 	return p.count()
 }
 
+// configured reads a member of another API's object of generation settings.
 func (p *peek) configured(k known) bool {
 	switch k.name {
 	case "maxOutputTokens", "max_output_tokens", "maxTokens", "max_tokens":
@@ -335,7 +350,8 @@ func (p *peek) continued(name string) {
 	}
 }
 
-// prompt reads a prompt that a provider stores, which may offer any tool.
+// prompt reads a reference to a prompt that the provider stores. Such a prompt may offer
+// any tool.
 func (p *peek) prompt() {
 	from := p.i
 	if p.next() != '{' {
@@ -359,7 +375,7 @@ func (p *peek) prompt() {
 	p.a.Whole = true
 }
 
-// offered reads a member that offers tools.
+// offered reads a member that offers or chooses tools.
 func (p *peek) offered(name string) {
 	o := offer{member: name}
 	from := p.i
@@ -395,6 +411,7 @@ func (p *peek) offered(name string) {
 	p.offers = append(p.offers, o)
 }
 
+// plugin reads an element of plugins: a tool that the provider runs, named by its id.
 func (p *peek) plugin() (t tool) {
 	if p.next() != '{' {
 		p.refuse("want an object")
@@ -415,20 +432,21 @@ func (p *peek) plugin() (t tool) {
 	return t
 }
 
-// param records a member that is a number, a boolean or a short string.
+// param adds a top-level member to the parameters if it is a number, a boolean or a
+// short string.
 func (p *peek) param(name string, raw []byte) {
 	if p.err != nil || !p.isParam(name, raw) {
 		return
 	}
 	number := raw[0] != '"' && raw[0] != 't' && raw[0] != 'f'
 	said, err := canon.Transform(nil, raw)
-	if err != nil || number && len(raw) > 16 { // exceeds a canonical number or text
+	if err != nil || number && len(raw) > 16 { // no canonical number or text: record it as a string
 		said = canon.AppendString(nil, strings.ToValidUTF8(string(raw), "?"))
 	}
 	p.params = append(p.params, string(canon.AppendString(nil, name))+":"+string(said))
 }
 
-// isParam reports whether a member is noted by param.
+// isParam reports whether param records a member of this name and value.
 func (p *peek) isParam(name string, raw []byte) bool {
 	switch raw[0] {
 	case '{', '[', 'n':
@@ -445,6 +463,8 @@ func (p *peek) isParam(name string, raw []byte) bool {
 // not bound, unless the model is known to return more.
 const DefaultOutput = 8192
 
+// finish completes the summary: it sorts the fields, lists the tools, and computes In and
+// Hold. It refuses a request without a model or without input.
 func (p *peek) finish() {
 	a := p.a
 	if a.Model == "" {

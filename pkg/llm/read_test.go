@@ -139,11 +139,11 @@ func TestCase(t *testing.T) {
 	}
 }
 
-// TestHold: the reserved amount is the most that the request can use.
+// TestHold: the reserved number of tokens is the maximum that the request can use.
 func TestHold(t *testing.T) {
 	for _, c := range []struct {
 		kind, members string
-		out           int64 // beside the input
+		out           int64 // besides the input
 		unbound       bool
 	}{
 		{Chat, `"max_tokens":100`, 100, false},
@@ -189,7 +189,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestReferences: items that a provider stored are named in the summary.
+// TestReferences: the summary lists the ids of the items that a provider stores.
 func TestReferences(t *testing.T) {
 	for input, want := range map[string]string{
 		`[{"type":"item_reference","id":"msg_1"},{"id":"msg_2"},{"role":"user","content":"x"}]`:                                         "msg_1 msg_2",

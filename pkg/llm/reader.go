@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// reader reads a valid document once, from front to back. It may recurse, because Check
-// has bounded the depth. After err is set, its other state has no meaning.
+// reader is a cursor over a valid JSON document, which it reads once, from front to
+// back. Its methods may recurse, because Check has limited the depth. After err is set,
+// the other fields have no meaning.
 type reader struct {
 	doc []byte
-	i   int // of the next byte
+	i   int // index of the next byte
 
 	hosted bool // a tool was read that the provider runs
 
@@ -19,14 +20,16 @@ type reader struct {
 	err  error
 }
 
+// step is one step of the path to a value.
 type step struct {
-	name string // of a member; empty: an element
+	name string // name of a member; empty for an element
 	at   int
 }
 
+// push adds a step to the path. The caller removes it by decrementing r.deep.
 func (r *reader) push(s step) {
 	if r.err != nil {
-		return // the path stays where it is
+		return // keep the path of the error
 	}
 	if r.deep < len(r.path) {
 		r.path[r.deep] = s
@@ -34,7 +37,7 @@ func (r *reader) push(s step) {
 	r.deep++
 }
 
-// pointer is the JSON pointer (RFC 6901) of what is read.
+// pointer returns the JSON pointer (RFC 6901) of the current value.
 func (r *reader) pointer() string {
 	var b strings.Builder
 	for _, s := range r.path[:min(r.deep, len(r.path))] {
@@ -50,19 +53,20 @@ func (r *reader) pointer() string {
 
 var escaped = strings.NewReplacer("~", "~0", "/", "~1")
 
-// refuse records what is wrong with the current member; the first error is kept.
+// refuse sets r.err to a *FieldError at the current value. Only the first error is kept.
 func (r *reader) refuse(format string, args ...any) {
 	if r.err == nil {
 		r.err = &FieldError{r.pointer(), fmt.Sprintf(format, args...)}
 	}
 }
 
-// next returns the first byte of the value at r.i.
+// next skips white space and returns the first byte of the next value.
 func (r *reader) next() byte {
 	r.i = blank(r.doc, r.i)
 	return r.doc[r.i]
 }
 
+// skip reads a value of any type. It returns its bytes, a slice of the document.
 func (r *reader) skip() []byte {
 	from := blank(r.doc, r.i)
 	r.i = skip(r.doc, from)
@@ -70,9 +74,9 @@ func (r *reader) skip() []byte {
 }
 
 // object reads the object at r.i. It calls take for each member in s, with r.i before
-// the value; take returns false to have the value read by its shape, and is also called
-// for members of values with the shape s. It calls other, if not nil, for members that
-// are not in s; other must read their values.
+// the value. If take returns false, object reads the value by the member's shape; if
+// that shape is s itself, take is also called for the members of the value. For members
+// that are not in s it calls other, which must read the value; nil skips them.
 func (r *reader) object(s *shape, take func(k known) bool, other func(name []byte)) {
 	var seen [maxKnown / 64]uint64
 	r.i++ // {
@@ -124,10 +128,11 @@ func (r *reader) object(s *shape, take func(k known) bool, other func(name []byt
 	}
 }
 
+// pass is a function take for object that leaves every value to its shape.
 func pass(known) bool { return false }
 
-// value reads a value of shape s: an object, the elements of a list, or a value that is
-// skipped.
+// value reads an object, or the objects in a list, by the shape s. It skips any other
+// value.
 func (r *reader) value(s *shape, take func(k known) bool) {
 	switch c := r.next(); {
 	case s == nil || c != '{' && c != '[':
@@ -139,7 +144,8 @@ func (r *reader) value(s *shape, take func(k known) bool) {
 	}
 }
 
-// list reads the list at r.i; each reads the element at r.i.
+// list reads the list at r.i. It calls each with the index of every element; each must
+// read the element at r.i.
 func (r *reader) list(each func(i int)) {
 	r.i++ // [
 	for n := 0; ; n++ {
@@ -160,7 +166,8 @@ func (r *reader) list(each func(i int)) {
 	}
 }
 
-// text reads a string; ok is false for anything else. null is absent.
+// text reads a string. ok is false for any other value; null reports whether the value
+// is null.
 func (r *reader) text() (s string, ok, null bool) {
 	raw := r.skip()
 	switch raw[0] {
@@ -172,8 +179,8 @@ func (r *reader) text() (s string, ok, null bool) {
 	return "", false, false
 }
 
-// count reads a number of things: a whole number from 0 to 2147483648, or null,
-// which is 0.
+// count reads a whole number from 0 to 2147483648. It returns 0 for null and refuses any
+// other value.
 func (r *reader) count() int64 {
 	raw := r.skip()
 	if raw[0] == 'n' {
@@ -187,7 +194,7 @@ func (r *reader) count() int64 {
 	return int64(f)
 }
 
-// again reads the value that begins at i, then restores r's position.
+// again calls read with r.i set to i, then restores r.i.
 func (r *reader) again(i int, read func()) {
 	on := r.i
 	r.i = i

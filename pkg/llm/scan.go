@@ -28,7 +28,7 @@ func Check(doc []byte) error {
 			}
 			open.lists[open.depth] = c == '['
 			open.depth++
-			if i = blank(doc, i+1); i >= len(doc) || doc[i] != c+2 { // ']' and '}' are two above their partners
+			if i = blank(doc, i+1); i >= len(doc) || doc[i] != c+2 { // in ASCII, ']' and '}' are the opening bracket plus 2
 				if c == '{' {
 					i = name(doc, i)
 				}
@@ -40,8 +40,8 @@ func Check(doc []byte) error {
 		} else if i = scalar(doc, i); i < 0 {
 			return errNotJSON
 		}
-		// A value has ended, or an empty one is about to: close the values that end
-		// here.
+		// At i a value has ended, or an empty object or list is about to end: close all
+		// values that end here.
 		if i = open.next(doc, i); i < 0 {
 			return errNotJSON
 		}
@@ -53,15 +53,15 @@ func Check(doc []byte) error {
 
 var errNotJSON = bad("body", "is not one JSON document")
 
-// nesting is the values that are open.
+// nesting is the stack of open objects and arrays.
 type nesting struct {
-	lists [canon.MaxDepth]bool // which of them are arrays
+	lists [canon.MaxDepth]bool // true: an array, false: an object
 	depth int
 }
 
-// next closes the values that end at i, and returns where the next one begins: behind
-// a comma and, in an object, a name. -1: neither is there. Where it returns with depth
-// 0, the document has ended.
+// next closes the values that end at i and returns the index of the next value, which
+// follows a comma and, in an object, a name. It returns -1 if the syntax is wrong. If
+// n.depth is 0 on return, the document has ended.
 func (n *nesting) next(doc []byte, i int) int {
 	for {
 		i = blank(doc, i)
@@ -89,7 +89,8 @@ func (n *nesting) next(doc []byte, i int) int {
 	}
 }
 
-// scalar returns where the string, literal or number at i ends; -1: there is none.
+// scalar returns the index after the string, literal or number at i, or -1 if there is
+// none.
 func scalar(doc []byte, i int) int {
 	switch doc[i] {
 	case '"':
@@ -108,6 +109,7 @@ func scalar(doc []byte, i int) int {
 	return number(doc, i)
 }
 
+// blank returns the index of the first byte from i on that is not white space.
 func blank(doc []byte, i int) int {
 	for i < len(doc) && (doc[i] == ' ' || doc[i] == '\n' || doc[i] == '\r' || doc[i] == '\t') {
 		i++
@@ -115,7 +117,8 @@ func blank(doc []byte, i int) int {
 	return i
 }
 
-// name steps over a member's name and its colon; -1: there is none.
+// name returns the index after the member name at i and its colon, or -1 if there is
+// none.
 func name(doc []byte, i int) int {
 	if i >= len(doc) || doc[i] != '"' {
 		return -1
@@ -130,6 +133,7 @@ func name(doc []byte, i int) int {
 	return i + 1
 }
 
+// literal returns the index after word, or -1 if doc does not have it at i.
 func literal(doc []byte, i int, word string) int {
 	if len(doc)-i < len(word) || string(doc[i:i+len(word)]) != word {
 		return -1
@@ -137,7 +141,7 @@ func literal(doc []byte, i int, word string) int {
 	return i + len(word)
 }
 
-// number returns where the number at i ends; -1: there is none.
+// number returns the index after the number at i, or -1 if there is none.
 func number(doc []byte, i int) int {
 	if i < len(doc) && doc[i] == '-' {
 		i++
@@ -161,7 +165,7 @@ func number(doc []byte, i int) int {
 	return i
 }
 
-// digits returns where the digits at i end; -1: there is none.
+// digits returns the index after the digits at i, or -1 if there are none.
 func digits(doc []byte, i int) int {
 	from := i
 	for i < len(doc) && doc[i] >= '0' && doc[i] <= '9' {
@@ -178,8 +182,8 @@ const (
 	each80 = 0x8080808080808080
 )
 
-// textEnd returns the index of the quote that ends the string whose first byte
-// is at i; -1: the string does not end, or holds what a string may not.
+// textEnd returns the index of the quote that ends the string whose first byte is at i,
+// or -1 if the string does not end or contains an invalid byte or escape.
 func textEnd(doc []byte, i int) int {
 	for {
 		for len(doc)-i >= 8 { // skip eight bytes at a time that contain no quote, backslash or control character
@@ -265,7 +269,7 @@ func closing(doc []byte, i int) int {
 	}
 }
 
-// unquote returns the text of a JSON string.
+// unquote returns the decoded text of a JSON string, given with its quotes.
 func unquote(text []byte) string {
 	if bytes.IndexByte(text, '\\') < 0 {
 		return string(text[1 : len(text)-1])

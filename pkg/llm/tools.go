@@ -7,14 +7,15 @@ import (
 )
 
 // tool is one offered tool: the names by which policy decides, and its place in the
-// request.
+// request, doc[from:to].
 type tool struct {
 	names    []string
 	from, to int
-	inner    []tool // of a namespace
+	inner    []tool // tools in a namespace
 }
 
-// tools reads the list of tools at r.i, or one tool; null is none.
+// tools reads the list of tools at r.i. null is an empty list; any other value is
+// refused.
 func (r *reader) tools(namespace string) (out []tool) {
 	switch r.next() {
 	case 'n':
@@ -33,22 +34,23 @@ func (r *reader) tools(namespace string) (out []tool) {
 	return out
 }
 
-// toolRead is the parts of a tool that determine its name.
+// toolRead holds the members of a tool that determine its name.
 type toolRead struct {
 	typ, name, label       string
-	function, custom       string // name in it
+	function, custom       string // name in that member
 	hasFunction, hasCustom bool
-	inner, allowed         int    // where the member begins; 0: absent
+	inner, allowed         int    // index of the member's value; 0: absent
 	foreign                string // a member that names tools in another API
 	members                int
 	unknown                string // name of a member that has no meaning here
 }
 
-// tool determines the name of the tool at r.i. A function or custom tool has its own
-// name, one in a namespace both names with a dot. A provider's own tool has its type,
-// and also its name if it has one, so that every API decides alike. Tools of an MCP
-// server, which the provider calls, are named "mcp.", the server's label and the tool;
-// "*" stands for tools that the request does not list.
+// tool reads the tool at r.i and determines the names by which policy decides. A
+// function or custom tool has its own name, after the namespace and a dot if it is in a
+// namespace. A tool that the provider defines has its type as name, and also its own
+// name if it has one, so that a rule applies in every API. A tool of an MCP server that
+// the provider calls is named "mcp.LABEL.TOOL", with the server's label; TOOL is "*" if
+// the request does not list the tools.
 func (r *reader) tool(namespace string) (out tool) {
 	if r.next() != '{' {
 		r.refuse("want an object")
@@ -84,6 +86,8 @@ func (r *reader) tool(namespace string) (out tool) {
 	return out
 }
 
+// namespace reads the tools in a namespace, which cannot be nested. Their names are the
+// names of out.
 func (r *reader) namespace(t *toolRead, outer string, out *tool) {
 	if outer != "" || t.hasFunction || t.hasCustom || t.name == "" || t.inner == 0 {
 		r.refuse("a namespace has a name and tools, and stands in no other")
@@ -99,7 +103,7 @@ func (r *reader) namespace(t *toolRead, outer string, out *tool) {
 	}
 }
 
-// nonEmpty reads a name into to; null leaves it empty.
+// nonEmpty reads a name into to. It refuses an empty one; null leaves to empty.
 func (r *reader) nonEmpty(to *string) {
 	s, ok, null := r.text()
 	if !ok && !null || ok && s == "" {
@@ -108,7 +112,8 @@ func (r *reader) nonEmpty(to *string) {
 	*to = s
 }
 
-// toolMember reads a member of a tool that may name it, or what it holds.
+// toolMember reads a member of a tool that determines its name. It reports whether it
+// consumed the value.
 func (r *reader) toolMember(t *toolRead, name string) bool {
 	switch name {
 	case "type":
@@ -158,7 +163,7 @@ func (r *reader) wrapped(to *string, has *bool) {
 	}
 }
 
-// nameOf returns the name of a tool.
+// nameOf returns the names of a tool, and refuses a tool whose name is ambiguous.
 func (r *reader) nameOf(t *toolRead) []string {
 	if why := t.ambiguous(); why != "" {
 		r.refuse("the tool can be named in more than one way: %s", why)
@@ -183,7 +188,7 @@ func (r *reader) nameOf(t *toolRead) []string {
 	return []string{t.typ}
 }
 
-// ambiguous is what makes a tool go by more than one name, or "".
+// ambiguous returns why a tool could have more than one name, or "".
 func (t *toolRead) ambiguous() string {
 	wrapped := t.hasFunction || t.hasCustom
 	switch {
@@ -201,7 +206,8 @@ func (t *toolRead) ambiguous() string {
 	return ""
 }
 
-// plain is the name of a tool that the caller defines by its members.
+// plain returns the name of a tool that is not of a provider's type: the member name or,
+// if the tool has a single unknown member, the name of that member.
 func (r *reader) plain(t *toolRead) []string {
 	if t.name != "" {
 		return []string{t.name}
@@ -214,13 +220,13 @@ func (r *reader) plain(t *toolRead) []string {
 	return nil
 }
 
-// clients reports whether the caller executes a tool that the provider defines; such a
-// tool adds no input while the provider answers.
+// clients reports whether the caller executes tools of a type that the provider defines.
+// Unlike a tool that the provider runs, such a tool adds no input to the same request.
 func clients(typ string) bool {
 	return slices.ContainsFunc([]string{"apply_patch", "bash", "computer", "local_shell", "memory", "shell", "text_editor"}, func(p string) bool { return strings.HasPrefix(typ, p) })
 }
 
-// server names the tools of an MCP server.
+// server returns the names of the tools of an MCP server.
 func (r *reader) server(t *toolRead) []string {
 	label := t.label
 	if label == "" {
@@ -249,7 +255,7 @@ func (r *reader) server(t *toolRead) []string {
 }
 
 // allowed reads the tools to which an MCP server is restricted: a list of names, or an
-// object with one; without names it is unrestricted.
+// object that contains one. An empty result means no restriction.
 func (r *reader) allowed() (out []string) {
 	names := func() {
 		if r.next() != '[' {
@@ -278,7 +284,7 @@ func (r *reader) allowed() (out []string) {
 	return out
 }
 
-// servers reads Anthropic's mcp_servers.
+// servers reads the member mcp_servers of Anthropic's API.
 func (r *reader) servers() (out []tool) {
 	if r.next() != '[' {
 		if raw := r.skip(); raw[0] != 'n' {
@@ -320,7 +326,8 @@ func (r *reader) servers() (out []tool) {
 	return out
 }
 
-// choices reads the tools that a tool_choice names.
+// choices returns the names of the tools in a tool_choice, and its type if that is the
+// type of a provider's tool.
 func (r *reader) choices() (names []string) {
 	var one func()
 	one = func() {

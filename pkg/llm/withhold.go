@@ -7,8 +7,8 @@ import (
 )
 
 // Withhold removes the tools with any of the names from a request and leaves every other
-// byte unchanged. It returns an error for a tool that cannot be removed separately, such
-// as one of a stored prompt.
+// byte unchanged. It returns an error if a tool cannot be removed separately, such as a
+// tool of a stored prompt.
 func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 	p, err := read(kind, body)
 	if err != nil {
@@ -45,7 +45,8 @@ func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 	return body, nil
 }
 
-// keep lists the remaining tools; nil: none.
+// keep returns the JSON list of the tools that remain, or nil if none does. Of a
+// namespace in which a tool is withheld, the other tools remain.
 func keep(doc []byte, tools []tool, gone func(*tool) bool) []byte {
 	var kept [][]byte
 	for i := range tools {
@@ -71,7 +72,7 @@ func keep(doc []byte, tools []tool, gone func(*tool) bool) []byte {
 }
 
 // edit replaces the value of a member of an object, or removes the member if value is
-// nil, and leaves every other byte unchanged.
+// nil, and leaves every other byte unchanged. Without such a member it returns doc.
 func edit(doc []byte, member string, value []byte) []byte {
 	i, comma := blank(doc, blank(doc, 0)+1), -1
 	for doc[i] != '}' {

@@ -1,5 +1,5 @@
-// Package logs sets up the log of a process, at a level that signals change while
-// it runs.
+// Package logs sets up the log of a process. Signals change its level while the process
+// runs.
 package logs
 
 import (
@@ -15,11 +15,12 @@ import (
 	"time"
 )
 
-// steps are the levels, from the fewest messages to the most.
+// steps are the levels in the order in which signals change them, from the fewest
+// messages to the most.
 var steps = []slog.Level{slog.LevelError, slog.LevelWarn, slog.LevelInfo, slog.LevelDebug}
 
-// Parse reads the name of a level: debug, info, warn or error. An empty name is
-// info.
+// Parse returns the level of a name: debug, info, warn or error, in any case. An empty
+// name means info.
 func Parse(name string) (slog.Level, error) {
 	if name == "" {
 		return slog.LevelInfo, nil
@@ -32,10 +33,10 @@ func Parse(name string) (slog.Level, error) {
 	return 0, fmt.Errorf("log level %q is none of debug, info, warn, error", name)
 }
 
-// JSON and Text are the forms of a log.
+// JSON returns a handler that writes the log as JSON lines.
 func JSON(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewJSONHandler(w, o) }
 
-// Text is the form for people to read.
+// Text returns a handler that writes the log as text, for people to read.
 func Text(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewTextHandler(w, o) }
 
 // Level is the level of a process's log. It is safe for concurrent use.
@@ -44,9 +45,9 @@ type Level struct {
 	handler slog.Handler
 }
 
-// Start makes w the process's log, and changes its level by a step on each signal
-// until ctx ends: SIGUSR1 for more messages, SIGUSR2 for fewer, between error and
-// debug. A change is logged at every level.
+// Start makes w the log of the process (slog.Default). Until ctx is done, each SIGUSR1
+// changes the level by one step to more messages, and each SIGUSR2 to fewer, between
+// error and debug. A change is logged whatever the level.
 func Start(ctx context.Context, w io.Writer, form func(io.Writer, *slog.HandlerOptions) slog.Handler, initial slog.Level) *Level {
 	l := &Level{}
 	l.at.Set(initial)
@@ -68,11 +69,11 @@ func Start(ctx context.Context, w io.Writer, form func(io.Writer, *slog.HandlerO
 	return l
 }
 
-// Name is the level's name, as Parse reads it.
+// Name returns the name of the level, as Parse accepts it.
 func (l *Level) Name() string { return strings.ToLower(l.at.Level().String()) }
 
-// SetName sets the level by its name. The change is logged at every level; setting
-// what is set does nothing. An error is that of Parse.
+// SetName sets the level by its name. A change is logged whatever the level; if the
+// level is set already, SetName does nothing. Its error is that of Parse.
 func (l *Level) SetName(name string) error {
 	to, err := Parse(name)
 	if err == nil && to != l.at.Level() {
@@ -81,7 +82,7 @@ func (l *Level) SetName(name string) error {
 	return err
 }
 
-// set sets the level and logs that, whatever the level.
+// set sets the level, and logs the change whatever the level.
 func (l *Level) set(to slog.Level) {
 	old := l.at.Level()
 	l.at.Set(to)
@@ -90,7 +91,7 @@ func (l *Level) set(to slog.Level) {
 	_ = l.handler.Handle(context.Background(), r) // a failure to write the log cannot be logged
 }
 
-// next is the level one step further, or the same at either end.
+// next returns the level one step further, or the same level at either end.
 func next(l slog.Level, more bool) slog.Level {
 	i := slices.Index(steps, l)
 	if more {

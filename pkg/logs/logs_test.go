@@ -39,7 +39,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// shared is a buffer that two goroutines use.
+// shared is a buffer that is safe for concurrent use.
 type shared struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -57,8 +57,8 @@ func (s *shared) String() string {
 	return s.b.String()
 }
 
-// TestSignals: the level follows the signals, each change is logged, and after the
-// end of the context no signal is taken.
+// TestSignals: signals change the level, each change is logged, and signals have no
+// effect after the context is done.
 func TestSignals(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })

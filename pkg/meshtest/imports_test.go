@@ -59,16 +59,16 @@ func forbidden(file, imp string) string {
 			return "shared shells know neither schemas nor services"
 		}
 		if strings.HasPrefix(imp, "github.com/santhosh-tekuri/jsonschema") && strings.HasPrefix(file, "pkg/toolschema/") {
-			return "" // the one home of JSON Schema
+			return "" // the only package that uses JSON Schema
 		}
 		if strings.HasPrefix(imp, "github.com/tidwall/gjson") && strings.HasPrefix(file, "pkg/llm/") {
-			return "" // requests are read in place, not decoded
+			return "" // reads requests without decoding them
 		}
 		if strings.HasPrefix(imp, "go.yaml.in/yaml") && strings.HasPrefix(file, "pkg/config/") {
 			return "" // the configuration file is YAML
 		}
 		if strings.HasPrefix(imp, "github.com/prometheus/") && strings.HasPrefix(file, "pkg/metrics/") {
-			return "" // the one home of metrics; its reason is docs/decisions/0015
+			return "" // the only package that uses the metrics library; see docs/decisions/0015
 		}
 		if third && !strings.HasPrefix(imp, "github.com/nats-io/") && !strings.HasPrefix(imp, "golang.org/x/sync") && !strings.HasPrefix(imp, "go.opentelemetry.io/") {
 			return "shared shells depend on nats, x/sync and otel only"
@@ -112,9 +112,9 @@ func forbidden(file, imp string) string {
 	return ""
 }
 
-// pure lists the packages that decide and have no effects.
+// pure reports whether a file belongs to a package that decides and has no effects.
 func pure(file string) bool {
-	// The verifier reads its files, and does no other I/O (DESIGN §8).
+	// The verifier reads its files and does no other I/O (DESIGN §8).
 	if strings.HasSuffix(file, "_test.go") || slices.Contains([]string{"pkg/core/evidence/file.go", "pkg/core/evidence/archive.go"}, file) {
 		return false
 	}
@@ -129,7 +129,8 @@ func pure(file string) bool {
 	return false
 }
 
-// checkPure: no clock, randomness, environment, files or network.
+// checkPure fails the test if a file uses a clock, randomness, the environment, files or
+// the network.
 func checkPure(t *testing.T, name string, file *ast.File) {
 	for _, i := range file.Imports {
 		switch imp := strings.Trim(i.Path.Value, `"`); imp {

@@ -1,5 +1,5 @@
-// Package meshtest provides provisioned NATS servers for tests, and holds the tests of
-// the tree's architecture.
+// Package meshtest provides provisioned NATS servers for tests. Its own tests check the
+// architecture of the repository.
 package meshtest
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// Bus is an embedded, provisioned server.
+// Bus is an embedded, provisioned NATS server.
 type Bus struct {
 	Server *server.Server
 	Decls  []bus.Declaration
@@ -26,11 +26,13 @@ type Bus struct {
 	config string
 }
 
-// Start brings up an embedded server for the declarations in a directory of
-// the test, with real identities and permissions.
+// Start starts and provisions an embedded server for the declarations, with real
+// identities and permissions. Its files are in a directory of the test, and it is
+// stopped when the test ends.
 func Start(t testing.TB, decls []bus.Declaration) *Bus { return StartMode(t, decls, false) }
 
-// StartMode is Start in durability mode power, or process.
+// StartMode is like Start, in durability mode power if power is set, else in mode
+// process.
 func StartMode(t testing.TB, decls []bus.Declaration, power bool) *Bus {
 	t.Helper()
 	b := &Bus{Decls: decls, seeds: map[string][]byte{}}
@@ -49,14 +51,14 @@ func StartMode(t testing.TB, decls []bus.Declaration, power bool) *Bus {
 	return b
 }
 
-// Cluster is three embedded servers with three replicas of every stream.
+// Cluster is three embedded servers, with three replicas of every stream.
 type Cluster struct {
 	Servers [3]*server.Server
 	seeds   map[string][]byte
 	configs [3]string
 }
 
-// StartCluster brings up a provisioned cluster.
+// StartCluster starts and provisions a cluster, which is stopped when the test ends.
 func StartCluster(t testing.TB, decls []bus.Declaration) *Cluster {
 	t.Helper()
 	b := &Bus{seeds: map[string][]byte{}}
@@ -99,7 +101,7 @@ func StartCluster(t testing.TB, decls []bus.Declaration) *Cluster {
 	}
 }
 
-// Up starts server i, Down stops it. Files stay.
+// Up starts server i.
 func (c *Cluster) Up(t testing.TB, i int) {
 	t.Helper()
 	var err error
@@ -108,10 +110,11 @@ func (c *Cluster) Up(t testing.TB, i int) {
 	}
 }
 
-// Down stops server i.
+// Down stops server i and keeps its files.
 func (c *Cluster) Down(i int) { c.Servers[i].Shutdown(); c.Servers[i].WaitForShutdown() }
 
-// Connect dials as a service, or as "provision", whichever server is up.
+// Connect connects as a service, or as "provision", to any server that is up. The
+// connection is closed when the test ends.
 func (c *Cluster) Connect(t testing.TB, service string) *bus.Conn {
 	t.Helper()
 	var urls []string
@@ -126,7 +129,7 @@ func (c *Cluster) Connect(t testing.TB, service string) *bus.Conn {
 	return conn
 }
 
-// Up starts the server and provisions it; Down stops it. Files stay.
+// Up starts the server and provisions it.
 func (b *Bus) Up(t testing.TB) {
 	t.Helper()
 	var err error
@@ -141,9 +144,10 @@ func (b *Bus) Up(t testing.TB) {
 	}
 }
 
-// Down stops the server.
+// Down stops the server and keeps its files.
 func (b *Bus) Down() { b.Server.Shutdown(); b.Server.WaitForShutdown() }
 
+// identity creates an nkey for name, keeps its seed, and returns its public key.
 func (b *Bus) identity(t testing.TB, name string) string {
 	kp, err := nkeys.CreateUser()
 	if err != nil {
@@ -158,7 +162,8 @@ func (b *Bus) identity(t testing.TB, name string) string {
 // Seed returns a service's nkey seed.
 func (b *Bus) Seed(service string) []byte { return b.seeds[service] }
 
-// Connect dials as a service, or as "provision".
+// Connect connects as a service, or as "provision", "mirror" or "auditor". The
+// connection is closed when the test ends.
 func (b *Bus) Connect(t testing.TB, service string) *bus.Conn {
 	t.Helper()
 	c, err := bus.Connect(bus.Dialer{Server: b.Server}, b.seeds[service], service, slices.Contains([]string{"provision", "mirror", "auditor"}, service))

@@ -16,10 +16,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Instance holds the figures of one instance of a service; each has the labels service
+// Instance holds the metrics of one instance of a service; each has the labels service
 // and instance. It is safe for concurrent use.
 type Instance struct {
-	prometheus.Registerer // takes figures of the service's own; they get the two labels too
+	prometheus.Registerer // registers a service's own metrics; they get the two labels too
 
 	reg     *Registry
 	appends *prometheus.HistogramVec
@@ -27,10 +27,12 @@ type Instance struct {
 	events  capped
 }
 
-// buckets are for durations from half a millisecond to a quarter of a minute.
+// buckets are the histogram buckets for durations, in seconds: from 0.5 ms, doubling, to
+// 16.4 s.
 var buckets = prometheus.ExponentialBuckets(0.0005, 2, 16)
 
-// Instance adds an instance of a service to the registry; Close removes it.
+// Instance adds an instance of a service to the registry and returns its metrics.
+// Instance.Close removes them.
 func (r *Registry) Instance(service, instance string) *Instance {
 	own := prometheus.NewRegistry()
 	i := &Instance{events: capped{seen: map[string]bool{}}, Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"service": service, "instance": instance}, own), reg: r,
@@ -43,17 +45,17 @@ func (r *Registry) Instance(service, instance string) *Instance {
 	return i
 }
 
-// Close removes the instance's figures from the registry.
+// Close removes the instance's metrics from the registry.
 func (i *Instance) Close() {
 	i.reg.mu.Lock()
 	defer i.reg.mu.Unlock()
 	delete(i.reg.instances, i)
 }
 
-// Process is the registry of the whole process.
+// Process returns the registry of the process that the instance runs in.
 func (i *Instance) Process() *Registry { return i.reg }
 
-// Connection adds the figures of the instance's connection to the NATS server.
+// Connection registers metrics of the instance's connection to the NATS server.
 func (i *Instance) Connection(c *bus.Conn) {
 	counter := func(name, help string, f func() uint64) {
 		i.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(f()) }))
@@ -65,18 +67,19 @@ func (i *Instance) Connection(c *bus.Conn) {
 	counter("binnacle_nats_reconnects_total", "Times that the connection to the NATS server was made again.", func() uint64 { return c.NC.Stats().Reconnects })
 }
 
-// Part is the state of a view or a dependency of an instance.
+// Part is the state of one view or dependency of an instance.
 type Part struct {
 	Name     string
 	OK       bool
-	Position uint64 // last sequence of the ledger that was applied
-	Lag      uint64 // events that wait
+	Position uint64 // ledger sequence of the last event applied
+	Lag      uint64 // events not applied yet
 }
 
-// partsWithin bounds how long a scrape waits for the state of the parts.
+// partsWithin is the timeout of a scrape for the state of the parts.
 const partsWithin = 2 * time.Second
 
-// Parts adds the state of an instance's parts, which f returns at each scrape.
+// Parts registers metrics of the state of an instance's parts. f returns that state; it
+// is called at each scrape, with a timeout of partsWithin.
 func (i *Instance) Parts(f func(context.Context) []Part) {
 	label := []string{"part"}
 	i.MustRegister(&parts{f,
@@ -85,7 +88,7 @@ func (i *Instance) Parts(f func(context.Context) []Part) {
 		prometheus.NewDesc("binnacle_part_lag_events", "Events that wait for a view or a work consumer.", label, nil)})
 }
 
-// parts is the collector of Instance.Parts.
+// parts is the Prometheus collector that Instance.Parts registers.
 type parts struct {
 	now                  func(context.Context) []Part
 	ready, position, lag *prometheus.Desc
@@ -101,7 +104,7 @@ func (p *parts) Collect(c chan<- prometheus.Metric) {
 	seen := map[string]bool{}
 	for _, x := range p.now(ctx) {
 		if seen[x.Name] {
-			continue // a second part of that name would make the page invalid
+			continue // Prometheus rejects the whole page if a series occurs twice
 		}
 		seen[x.Name] = true
 		ready := 0.0
@@ -114,16 +117,17 @@ func (p *parts) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// Other labels what has no value of its own in a closed set.
+// Other is the label value for everything outside a closed set of values.
 const Other = "other"
 
-// Closed sets of label values: callers invent kinds without end, and each value costs
-// memory for as long as the process runs.
+// Closed sets of label values. Callers can choose any kind, and each label value costs
+// memory until the process ends, so values outside these sets are counted as Other.
 var (
 	families = services.Families()
 	statuses = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered}
 )
 
+// oneOf returns v if set contains it, and Other otherwise.
 func oneOf(set []string, v string) string {
 	if slices.Contains(set, v) {
 		return v
@@ -131,17 +135,17 @@ func oneOf(set []string, v string) string {
 	return Other
 }
 
-// Effect counts what an executor's handler did: a call of a kind that ended with a
-// status after a time.
+// Effect records that an executor's handler ended a call of the given kind with the
+// given status, and how long it took.
 func (i *Instance) Effect(kind, status string, took time.Duration) {
 	family, _, _ := strings.Cut(kind, ".")
 	i.effects.WithLabelValues(oneOf(families, family), oneOf(statuses, status)).Observe(took.Seconds())
 }
 
-// Log returns the ledger, with its appends counted.
+// Log returns a ledger that forwards to l and measures each append.
 func (i *Instance) Log(l eventlog.Log) eventlog.Log { return &counted{l, i} }
 
-// counted is a ledger whose appends are counted.
+// counted is a ledger that measures its appends.
 type counted struct {
 	eventlog.Log
 	to *Instance
@@ -174,6 +178,8 @@ func (c *counted) Start(subject, id string, data []byte) func(context.Context) (
 	}
 }
 
+// count records the duration and the result of one append. A conflict is a result of
+// its own because writers retry it; it is not a failure of the ledger.
 func (c *counted) count(subject string, began time.Time, err error) {
 	result := "stored"
 	switch {
@@ -185,9 +191,10 @@ func (c *counted) count(subject string, began time.Time, err error) {
 	c.to.appends.WithLabelValues(c.to.events.value(eventOf(subject)), result).Observe(time.Since(began).Seconds())
 }
 
-// eventOf is the name of the event that is stored under a subject.
+// eventOf returns the name of the event that is stored under a subject. The name of an
+// allowed event ends in its executor's name, which eventOf leaves out.
 func eventOf(subject string) string {
-	for range 4 { // evt, tenant, service, origin
+	for range 4 { // skip the tokens evt, tenant, service and origin
 		_, subject, _ = strings.Cut(subject, ".")
 	}
 	name, _, _ := strings.Cut(subject, ".")
@@ -197,17 +204,18 @@ func eventOf(subject string) string {
 	return name
 }
 
-// maxEvents is the most names of events that have a label of their own. Names are
-// constants of the code that appends them, so this bounds mistakes.
+// maxEvents is the maximum number of event names with a label value of their own. The
+// names are constants in the code, so the limit only guards against programming errors.
 const maxEvents = 100
 
-// capped lets the first values have labels of their own, and no others.
+// capped limits the values of a label: the first maxEvents different values are kept,
+// later ones become Other. It is safe for concurrent use.
 type capped struct {
 	mu   sync.Mutex
 	seen map[string]bool
 }
 
-// value is v, or Other where too many values were seen before.
+// value returns v, or Other if v is new and maxEvents other values have been seen.
 func (c *capped) value(v string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,11 +1,11 @@
-// Package metrics counts what a process and the instances of services in it do, in the
-// form that Prometheus reads.
+// Package metrics collects the Prometheus metrics of a process and of the service
+// instances in it.
 //
-// Counters count from the start of the process and only grow; durations are in seconds
-// and sizes in bytes; labels take their values from closed sets, never from a caller.
-// The package counts and does not serve: package admin serves a Registry, and so does
-// the gateway's API. It is the one home of Prometheus's library below pkg; a service
-// registers figures of its own with Instance.
+// Counters start at 0 with the process and only increase; durations are in seconds and
+// sizes in bytes. Label values come from closed sets, never from a caller, so that the
+// number of series is bounded. The package does not serve the metrics: package admin
+// and the gateway's API serve a Registry. Below pkg, only this package imports
+// Prometheus's library; a service registers metrics of its own with Instance.
 package metrics
 
 import (
@@ -20,7 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Registry holds the figures of one process. It is safe for concurrent use.
+// Registry holds the metrics of one process. It is safe for concurrent use.
 type Registry struct {
 	process *prometheus.Registry
 	reloads *prometheus.CounterVec
@@ -29,8 +29,8 @@ type Registry struct {
 	instances map[*Instance]*prometheus.Registry
 }
 
-// New makes a registry with the figures of the process and of Go's runtime. version
-// becomes a label of binnacle_build_info.
+// New returns a registry with the metrics of the process and of the Go runtime. version
+// and goVersion become labels of binnacle_build_info.
 func New(version, goVersion string) *Registry {
 	r := &Registry{process: prometheus.NewRegistry(), instances: map[*Instance]*prometheus.Registry{}}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "binnacle_build_info", Help: "1, with what the program was built from as labels.",
@@ -44,13 +44,13 @@ func New(version, goVersion string) *Registry {
 	return r
 }
 
-// Results of a reload.
+// Values of the label result of binnacle_config_reloads_total.
 const (
 	reloadApplied = "applied"
 	reloadRefused = "refused"
 )
 
-// Reloaded counts a change of the configuration file.
+// Reloaded counts one reload of the configuration file, which was applied or refused.
 func (r *Registry) Reloaded(applied bool) {
 	result := reloadRefused
 	if applied {
@@ -59,10 +59,12 @@ func (r *Registry) Reloaded(applied bool) {
 	r.reloads.WithLabelValues(result).Inc()
 }
 
-// Gather implements prometheus.Gatherer: the figures of the process and of every
-// instance in it.
+// Gather implements prometheus.Gatherer. It returns the metrics of the process and of
+// every instance in it.
 func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
 	r.mu.Lock()
+	// The list is copied, so that the lock is not held while collectors run, which may
+	// take up to partsWithin.
 	all := prometheus.Gatherers{r.process}
 	for _, one := range slices.Collect(maps.Values(r.instances)) {
 		all = append(all, one)
@@ -71,7 +73,8 @@ func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
 	return all.Gather()
 }
 
-// Handler serves the figures in the text format and in OpenMetrics.
+// Handler returns an HTTP handler that serves the metrics in Prometheus's text format or
+// in OpenMetrics, whichever the client accepts.
 func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// ledger is a log whose appends end as the test says.
+// ledger is a log whose appends return the error err.
 type ledger struct {
 	eventlog.Log
 	err error
@@ -33,7 +33,7 @@ func (l *ledger) Start(string, string, []byte) func(context.Context) (uint64, er
 	return func(context.Context) (uint64, error) { return 1, l.err }
 }
 
-// page is what a registry serves, parsed: the value of each series, by its text.
+// page returns the series that a registry's handler serves: value by name and labels.
 func page(t *testing.T, r *Registry) map[string]float64 {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -56,8 +56,9 @@ func page(t *testing.T, r *Registry) map[string]float64 {
 	return out
 }
 
-// TestFigures: what instances do is counted under their labels, values of labels come
-// from closed sets, names follow Prometheus's rules, and a closed instance is gone.
+// TestFigures shows that metrics have the labels of their instance, that label values
+// come from closed sets, that names follow Prometheus's rules, and that Close removes an
+// instance's metrics.
 func TestFigures(t *testing.T) {
 	r := New("1.2.3", "go1")
 	a, b := r.Instance("policy", "policy-1"), r.Instance("policy", "policy-2")

@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// ClaimOf makes the claim of a call that e allows; by is contract.Caller where the
-// caller executes the call itself, else empty.
+// ClaimOf returns the claim of a call that e allows; it appends nothing. by is
+// contract.Caller if the caller executes the call itself, else "".
 func ClaimOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed, by string) *contract.Event {
 	s := contract.Started{CallID: a.Call.ID, DecisionID: a.Decision.ID, ExecutedBy: by, IntentID: a.Decision.Intent.ID}
 	claim := m.New(contract.EventEffectStarted, e.Session, contract.Bytes(&s), e)
@@ -17,8 +17,9 @@ func ClaimOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed, by string)
 	return claim
 }
 
-// ExpiryOf makes the event by which policy ends a call that e allows and that no
-// executor has started. It competes with the claim for one message id.
+// ExpiryOf returns the event by which policy ends an allowed call that no executor has
+// started; it appends nothing. The event has the same message id as a claim of the call,
+// so only one of the two is stored.
 func ExpiryOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed) *contract.Event {
 	s := contract.Started{CallID: a.Decision.CallID, DecisionID: a.Decision.ID, IntentID: a.Decision.Intent.ID}
 	claim := m.New(contract.EventStartExpired, e.Session, contract.Bytes(&s), e)
@@ -26,14 +27,14 @@ func ExpiryOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed) *contract
 	return claim
 }
 
-// claimID is the id of the event that claims a call.
+// claimID returns the event id that the claim of a call and its expiry share.
 func claimID(call string) string { return contract.IDStart + call }
 
-// Claim appends the claim of a call that executor may execute, or policy's expiry of
-// it. On return of nil it is on the ledger and the call is the claimant's. An
-// eventlog.ErrIDConflict says that another claim or expiry was first; it is an
-// *eventlog.TakenError, whose Seq is where that one is stored. Any other error means
-// that the outcome of the append is unknown.
+// Claim appends the claim of a call, or policy's expiry of it. executor is the service
+// that the call's intent names. On return of nil the event is on the ledger, and the
+// call is the claimant's. An *eventlog.TakenError, which is an eventlog.ErrIDConflict,
+// means that another claim or expiry is stored, at its Seq. After any other error it is
+// unknown whether the event is stored.
 func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor string) error {
 	b, err := claim.Encode()
 	if err != nil {
@@ -45,15 +46,16 @@ func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor 
 	return err
 }
 
-// EffectOf begins the effect of a permitted call that started claims: what the
-// claim and the decision say of it. Status, usage and output are the caller's to set.
+// EffectOf returns the effect of the call that started claims, with the members that
+// follow from the claim and the decision. The caller sets status, usage and output. now
+// has the format of contract.Time.
 func EffectOf(started *contract.Event, a *contract.Allowed, now, instance string) contract.Effect {
 	return contract.Effect{CallID: a.Call.ID, EffectType: a.Call.Kind, Ended: now, InputDigest: a.Call.Args.Commitment, Instance: instance,
 		Started: started.Time, Tool: a.Call.Tool}
 }
 
-// mayRecord reports whether an event of a call comes from a service that may record
-// it: its executor claims it, policy expires it, and both may end it.
+// mayRecord reports whether the producer of a call's event may record it: only its
+// executor claims a call, only policy expires it, and both may record its outcome.
 func mayRecord(e *contract.Event, executor string) bool {
 	service := e.Service()
 	switch e.Name {
@@ -65,5 +67,6 @@ func mayRecord(e *contract.Event, executor string) bool {
 	return service == executor || service == policy
 }
 
-// policy is the service that decides, expires and ends calls beside their executor.
+// policy is the service that decides calls, expires them, and records the outcomes of
+// those without an executor.
 const policy = "policy"

@@ -15,14 +15,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// A session has a number of calls that have ended, followed by one call under test.
+// session is a session on a ledger with n ended calls, followed by one call under test.
 type session struct {
 	log   eventlog.Log
 	n     int
 	waits []func(context.Context) (uint64, error)
 }
 
-// fill begins to store the three events that each of n calls leaves.
+// fill appends the three events of each of n ended calls.
 func (s *session) fill(t *testing.T, n int) {
 	t.Helper()
 	small := []byte(`{}`)
@@ -40,6 +40,8 @@ func (s *session) fill(t *testing.T, n int) {
 	s.waits = nil
 }
 
+// start starts to append an event without waiting until it is stored. At most 2,000
+// appends are outstanding.
 func (s *session) start(t *testing.T, e *contract.Event) {
 	t.Helper()
 	s.n++
@@ -56,14 +58,14 @@ func (s *session) start(t *testing.T, e *contract.Event) {
 	}
 }
 
-// lookups are what finds the history of a call, each with what must be found. They
-// run in order, against one ledger.
+// lookups runs each function that reads a call's history, in order and on one ledger,
+// checks its result, and passes it to measure.
 func lookups(t *testing.T, log eventlog.Log, measure func(name string, f func())) {
 	t.Helper()
 	ctx := t.Context()
 	call := outcome.Call{Tenant: "t", Session: "s-1", ID: "c-new", Executor: executor}
 	m := emitter(log)
-	// The chain ends with a receipt and, after it, an entry that is none.
+	// The chain ends with a receipt, followed by an entry that is not a valid outcome.
 	record(t, recorder(m), event(executor, contract.EventEffectStarted, "", "c-last", []byte(`{}`)), "c-last")
 	put(t, log, event("judge", contract.EventEffectRecorded, "", "c-last", []byte(`{}`)))
 	allowed := put(t, log, event("policy", contract.EventAllowed, executor, "c-new", []byte(`{}`)))
@@ -108,8 +110,8 @@ func lookups(t *testing.T, log eventlog.Log, measure func(name string, f func())
 	})
 }
 
-// TestCost: finding the history of a call reads the same in a session of 10 and of
-// 100,000 calls.
+// TestCost shows that reading the history of a call reads the same number of entries in
+// a session of 10 and of 100,000 calls.
 func TestCost(t *testing.T) {
 	read := map[string][]int64{}
 	for _, n := range []int{10, 100_000} {
@@ -118,7 +120,7 @@ func TestCost(t *testing.T) {
 		lookups(t, log, func(name string, f func()) {
 			log.Reset()
 			f()
-			if got := log.Entries.Load(); got > 32 { // what one window holds
+			if got := log.Entries.Load(); got > 32 { // the number of entries in one window of a backward search
 				t.Errorf("%s after %d calls: %d entries read", name, n, got)
 			}
 			read[name] = append(read[name], log.Reads.Load())
@@ -131,13 +133,14 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestCostOnServer: the same on EVENTS, counted in messages that the server sends.
+// TestCostOnServer is TestCost on the stream EVENTS of a NATS server; it counts the
+// messages that the server sends.
 func TestCostOnServer(t *testing.T) {
 	sizes := []int{10, 4000}
 	sent := map[string][]uint64{}
 	for _, n := range sizes {
 		b := meshtest.Start(t, []bus.Declaration{{Service: executor, Slots: 1}})
-		conn := b.Connect(t, "provision") // which may publish under any service's name
+		conn := b.Connect(t, "provision") // which has permission to publish as any service
 		log := eventlog.JetStream{Conn: conn}
 		(&session{log: log}).fill(t, n)
 		lookups(t, log, func(name string, f func()) {
@@ -147,14 +150,14 @@ func TestCostOnServer(t *testing.T) {
 		})
 	}
 	for name, got := range sent {
-		if len(got) != 2 || got[1] > got[0]+70 { // one batch
+		if len(got) != 2 || got[1] > got[0]+70 { // they may differ by one batch
 			t.Errorf("%s: %v messages in sessions of %v calls", name, got, sizes)
 		}
 	}
 }
 
-// TestEndedOnce: a call that is looked at again and again, while others of its
-// session end, reads each of their outcomes once.
+// TestEndedOnce shows that repeated calls of Ended read each outcome of the session
+// once, while other calls of the session end.
 func TestEndedOnce(t *testing.T) {
 	log := &logtest.Counter{Log: &memlog.Log{}}
 	call := outcome.Call{Tenant: "t", Session: "s-1", ID: "c-parent", Executor: executor}

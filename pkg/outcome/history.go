@@ -10,25 +10,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Call names a call whose history is read. Executor is the service that its intent
-// names: what other services record of the call, policy excepted, is no part of its
+// Call identifies a call whose history is read. Executor is the service that its intent
+// names. Events of services other than Executor and policy are not part of the call's
 // history.
 type Call struct{ Tenant, Session, ID, Executor string }
 
-// CallOf names the call of an event.
+// CallOf returns the Call that an event belongs to.
 func CallOf(e *contract.Event, executor string) Call {
 	return Call{Tenant: e.Tenant, Session: e.Session, ID: e.CallID, Executor: executor}
 }
 
-// History is what the ledger has of a call beside its decision.
+// History is the state of a call on the ledger after its decision.
 type History struct {
-	Claim    *contract.Event // of the executor, or policy's expiry; nil: the call is unclaimed
-	ClaimSeq uint64          // sequence of Claim
+	Claim    *contract.Event // the executor's claim or policy's expiry; nil if neither is stored
+	ClaimSeq uint64          // ledger sequence of Claim; 0 if that is nil
 	Recorded bool            // the call has an outcome
-	Next     uint64          // where nothing is recorded: the sequence to read on from with Ended
+	Next     uint64          // if Recorded is false: the sequence from which Ended continues
 }
 
-// ClaimedBy is the source of the claim, service "/" instance, or "".
+// ClaimedBy returns the source of the claim (service "/" instance), or "".
 func (h *History) ClaimedBy() string {
 	if h.Claim == nil {
 		return ""
@@ -36,7 +36,7 @@ func (h *History) ClaimedBy() string {
 	return h.Claim.Source
 }
 
-// Service is the service of the claim, or "".
+// Service returns the service that recorded the claim, or "".
 func (h *History) Service() string {
 	if h.Claim == nil {
 		return ""
@@ -44,13 +44,13 @@ func (h *History) Service() string {
 	return h.Claim.Service()
 }
 
-// Look reads the history of a call. from is a sequence at which, or after which, its
-// claim is stored: that of the event that allows it, or its claim's own. Look reads
-// what the session has recorded since then, and nothing before, so that it costs the
-// same in a short session and in a long one.
+// Look reads the history of a call. from is a sequence at or before that of its claim:
+// the sequence of the event that allows the call, or of the claim itself. Look reads
+// only the session's events from there on, so that its cost does not grow with the
+// length of the session.
 //
-// Look is for work that is delivered again; the first delivery has no history. The
-// error is that of reading the ledger.
+// Look is needed only for work that is delivered again, since a call has no history at
+// the first delivery. An error means that the ledger could not be read.
 func (c Call) Look(ctx context.Context, l eventlog.Log, from uint64) (h History, err error) {
 	for _, f := range []bus.Filter{
 		{Tenant: c.Tenant, Service: c.Executor, Event: contract.EventEffectStarted, Key: c.Session},
@@ -73,9 +73,9 @@ func (c Call) Look(ctx context.Context, l eventlog.Log, from uint64) (h History,
 	return h, err
 }
 
-// Ended reports whether an outcome of the call is stored at or after sequence from.
-// Where there is none, next is the sequence from which a later call reads on, so that
-// calling again reads each outcome of the session once.
+// Ended reports whether an outcome of the call is stored at or after sequence from. If
+// not, next is the sequence to pass as from the next time, so that repeated calls read
+// each outcome of the session once.
 func (c Call) Ended(ctx context.Context, l eventlog.Log, from uint64) (ended bool, next uint64, err error) {
 	next = from
 	own := eventlog.OfCall(c.ID, func(e *contract.Event) bool { return mayRecord(e, c.Executor) })
@@ -89,11 +89,12 @@ func (c Call) Ended(ctx context.Context, l eventlog.Log, from uint64) (ended boo
 	return err == nil, next, err
 }
 
-// Allowed returns the event by which policy allowed the call to its executor, and its
-// sequence, or eventlog.ErrNotFound. before is a sequence after it, such as that of
-// an event that the call caused; 0 is the end of the ledger. It reads in proportion
-// to the calls that were allowed between the two. The event proves nothing by itself:
-// its decision is signed and is for the caller to verify.
+// Allowed returns the event by which policy allowed the call to its executor, with its
+// sequence, or eventlog.ErrNotFound. It searches backwards from before, a sequence after
+// that event, such as the sequence of an event that the call caused; 0 means the end of
+// the ledger. Its cost grows with the number of calls of the session that were allowed
+// in between. The event is not verified: the caller must verify the signature of its
+// decision.
 func (c Call) Allowed(ctx context.Context, l eventlog.Log, before uint64) (*contract.Event, uint64, error) {
 	en, err := eventlog.Before(ctx, l, bus.AllowedInSession(c.Tenant, c.Executor, c.Session), before, eventlog.OfCall(c.ID, nil))
 	if err != nil {
@@ -103,12 +104,13 @@ func (c Call) Allowed(ctx context.Context, l eventlog.Log, before uint64) (*cont
 	return e, en.Seq, err
 }
 
-// Redelivery is the time after which the server redelivers work without a progress
-// report; it is AckWait of bus.ExecutorWork.
+// Redelivery is the time without a progress report after which the server delivers work
+// again. It equals AckWait of bus.ExecutorWork.
 const Redelivery = 10 * time.Second
 
-// UnderWay reports whether another instance of the service claimed the call so
-// recently that it may not know yet: its work would not have come again by itself.
+// UnderWay reports whether another instance of the service claimed the call less than
+// Redelivery ago. That instance may still be waiting for the acknowledgement of its
+// claim, so this delivery of the work must not end the call yet.
 func (h *History) UnderWay(service, instance string, now time.Time) bool {
 	if h.Claim == nil {
 		return false

@@ -18,16 +18,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// executor is the service that the intents of these tests name.
+// executor is the service that the intents in these tests name.
 const executor = "session-runner"
 
-// event is one of a call of session s-1, with an id of its own.
+// event returns an event of a call in session s-1, with an id of its own.
 func event(service, name, target, call string, data []byte) *contract.Event {
 	return &contract.Event{ID: emit.NewID("e"), Source: service + "/" + service + "-1", Name: name, Target: target, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
 		Actor: "alice", Client: "-", Session: "s-1", CallID: call, Origin: "gw1", Time: contract.Time(time.Now()), Lamport: 1, Data: data}
 }
 
-// put stores an event and returns its sequence.
+// put appends an event and returns its sequence.
 func put(t *testing.T, log eventlog.Log, e *contract.Event) uint64 {
 	t.Helper()
 	seq, _, err := eventlog.AppendEvent(t.Context(), log, e)
@@ -50,7 +50,7 @@ func emitter(log eventlog.Log) *emit.Emitter {
 	return &emit.Emitter{Log: log, Tenant: "t", Source: executor + "/" + executor + "-1", Now: time.Now}
 }
 
-// end records an outcome with a status.
+// end records an outcome of a call with the given status.
 func end(t *testing.T, r *outcome.Recorder, claim *contract.Event, call, status string) error {
 	t.Helper()
 	var d contract.Decision
@@ -67,14 +67,15 @@ func record(t *testing.T, r *outcome.Recorder, claim *contract.Event, call strin
 	}
 }
 
-// TestLook: only what the call's executor and policy record is its history.
+// TestLook shows that a call's history contains only events of its executor and of
+// policy.
 func TestLook(t *testing.T) {
 	type put struct{ service, name string }
 	claim, expiry, ended := contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded
 	for _, c := range []struct {
 		name     string
 		events   []put
-		by       string // service of the claim
+		by       string // service that recorded the claim
 		recorded bool
 	}{
 		{"nothing", nil, "", false},
@@ -106,8 +107,9 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestClaim: of the claims of several instances and policy's expiry one is stored, and
-// an entry of another service under their message id does not keep them from it.
+// TestClaim shows that of the claims of several instances and policy's expiry one is
+// stored, and that an entry of another service with their message id does not prevent
+// this.
 func TestClaim(t *testing.T) {
 	for _, squatted := range []bool{false, true} {
 		t.Run(fmt.Sprint("squatted ", squatted), func(t *testing.T) {
@@ -152,8 +154,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestRecord: the receipts of two instances form one chain, whatever each knows of it,
-// and a call has one outcome.
+// TestRecord shows that the receipts of two instances form one chain, even if a cached
+// tip is stale, and that a call has one outcome.
 func TestRecord(t *testing.T) {
 	log := &memlog.Log{}
 	m := emitter(log)
@@ -165,7 +167,7 @@ func TestRecord(t *testing.T) {
 		if err := end(t, instances[(i+1)%2], claim, call, contract.Failed); !errors.Is(err, outcome.ErrSuperseded) {
 			t.Errorf("a second outcome of %s: %v", call, err)
 		}
-		if i == 3 { // an entry of the chain that is no outcome does not break it
+		if i == 3 { // an invalid entry in the chain does not break it
 			put(t, log, event("judge", contract.EventEffectRecorded, "", "c-forged", []byte(`{}`)))
 		}
 	}
@@ -196,7 +198,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestUnderWay: a claim counts as under way while it is young and another instance's.
+// TestUnderWay shows that a call is under way if another instance of the service claimed
+// it recently.
 func TestUnderWay(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {

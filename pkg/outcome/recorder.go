@@ -1,8 +1,8 @@
-// Package outcome holds the two ends of a call on the ledger: the claim, which one
-// instance appends before the effect, and the outcome, which is appended once, with
-// a receipt on the chain of the call's session; and it reads what the ledger has of
-// a call. It executes nothing: a service that awaits or ends calls imports it
-// without the executor.
+// Package outcome records the start and the end of a call on the ledger and reads them
+// back. The start is the claim, which one instance appends before the effect. The end is
+// the outcome, which is appended once, with a receipt on the chain of the call's
+// session. The package executes nothing, so services that wait for calls or end them
+// need not import the executor.
 package outcome
 
 import (
@@ -20,12 +20,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// ErrSuperseded is returned when the call already has another outcome.
+// ErrSuperseded is returned if the call already has another outcome.
 var ErrSuperseded = errors.New("the call already has an outcome")
 
-// Recorder ends calls: it signs a receipt onto the chain of the call's session and
-// appends it with the effect. The exported fields are set before its first use; its
-// methods are safe for concurrent use, and serialized per session.
+// Recorder records the outcomes of calls: it signs a receipt on the chain of the call's
+// session and appends it with the effect. The exported fields are set before its first
+// use. Its methods are safe for concurrent use and serialized per session.
 type Recorder struct {
 	Emit    *emit.Emitter
 	Key     func() *sign.Key
@@ -35,21 +35,26 @@ type Recorder struct {
 	chain map[string]*chain
 }
 
-// chain is what one writer knows of a session's last receipt. Where that is out of
-// date, the append fails with a conflict and is tried again.
+// chain caches the last receipt of a session. If the cache is stale, the append fails
+// with a conflict, the cache is loaded again, and the append is retried.
 type chain struct {
-	// held is the chain's lock. It is held while an append waits for its
-	// answer, so it is a channel: testing/synctest counts a goroutine that waits
-	// for a channel as blocked, one that waits for a mutex not.
+	// held is the chain's lock: it is full while locked. It is a channel and not a mutex
+	// because it is held while an append waits for its acknowledgement: testing/synctest
+	// counts a goroutine that waits for a channel as blocked, and one that waits for a
+	// mutex as running.
 	held  chan struct{}
 	known bool
 	seq   uint64
 	tip   receipt.Tip
 }
 
-// maxChains bounds the tip cache; the cache is dropped whole when full.
+// maxChains is the maximum number of sessions in the cache; a full cache is emptied.
 const maxChains = 8192
 
+// of returns the cached chain of a session, and adds an empty one if there is none. A
+// chain that was dropped from a full cache may still be in use by another goroutine;
+// two chains of one session are safe, since the expected sequence of the append detects
+// a stale tip.
 func (r *Recorder) of(tenant, session string) *chain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,21 +73,22 @@ func (r *Recorder) of(tenant, session string) *chain {
 	return c
 }
 
-// Record appends the outcome of a call after the session's last receipt. cause is the
-// event that the outcome follows from: its tenant, session, actor and origin are the
-// outcome's. d is the decision; embed puts it into the event, for calls that have no
-// event that allows them. out is the output's content, or nil.
+// Record appends the outcome of a call, with a receipt that follows the session's last
+// one. cause is the event that caused the outcome; the outcome has its tenant, session,
+// actor and origin. d is the decision on the call; embed adds it to the outcome, for
+// calls without an event that allows them. out is the content of the output, or nil.
 //
-// On return of nil the outcome is on the ledger. ErrSuperseded: another one was
-// first. Any other error means that it is not known whether the outcome is stored;
-// the same call of Record may be repeated.
+// On return of nil the outcome is on the ledger. It returns ErrSuperseded if the call
+// already had another outcome. After any other error it is unknown whether the outcome
+// is stored; calling Record again with the same arguments is safe.
 func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	return r.RecordUnder(ctx, receipt.ID(d.CallID), cause, d, embed, eff, out)
 }
 
-// RecordUnder is Record under a message id that the caller chooses: of all events that
-// are appended under one message id, one is stored. Policy uses it so that of two
-// deliveries of a proposal, decided differently, one decision counts.
+// RecordUnder is Record with a message id that the caller chooses. Of all events that
+// are appended with the same message id, only the first is stored. Policy uses this so
+// that, if two deliveries of a proposal are decided differently, only one decision takes
+// effect.
 func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	c := r.of(cause.Tenant, cause.Session)
 	c.held <- struct{}{}
@@ -106,6 +112,8 @@ func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.E
 		if err != nil {
 			return err
 		}
+		// The append requires that the last entry of the chain is at c.seq. A
+		// concurrent writer therefore causes a conflict and not a fork of the chain.
 		seq, err := eventlog.Contend(ctx, r.Emit.Log, id, func(x *contract.Event) bool { return endsCall(x, d) }, func(id string) (uint64, error) {
 			return r.Emit.Log.AppendExpect(ctx, e.Subject(), id, b, filter, c.seq)
 		})
@@ -125,6 +133,8 @@ func (r *Recorder) RecordUnder(ctx context.Context, id string, cause *contract.E
 	}
 }
 
+// load reads the last entry of the session's chain from the ledger into c. The caller
+// holds c.
 func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, filter string) error {
 	en, err := r.Emit.Log.Last(ctx, filter)
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -136,8 +146,9 @@ func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, fi
 	}
 	tip, err := r.tip(en)
 	if err != nil {
-		// Some service wrote what is no outcome. It cannot be removed, so the chain
-		// continues after it, from the last receipt before it.
+		// Some service appended an entry that is not a valid outcome. Entries cannot be
+		// removed, so the chain continues after it, with the receipt of the last valid
+		// outcome before it.
 		slog.Error("an entry of a receipt chain is refused", "session", cause.Session, "seq", en.Seq, "err", err)
 		if tip, err = r.tipBefore(ctx, filter, en.Seq, receipt.Genesis(cause.Tenant, cause.Session)); err != nil {
 			return fmt.Errorf("chain of session %s: %w", cause.Session, err)
@@ -147,8 +158,8 @@ func (r *Recorder) load(ctx context.Context, c *chain, cause *contract.Event, fi
 	return nil
 }
 
-// tipBefore is the end that the newest valid outcome before a sequence makes, or
-// genesis where there is none.
+// tipBefore returns the chain's tip after the last valid outcome before a sequence, or
+// genesis if there is none.
 func (r *Recorder) tipBefore(ctx context.Context, filter string, before uint64, genesis receipt.Tip) (receipt.Tip, error) {
 	tip := genesis
 	_, err := eventlog.Before(ctx, r.Emit.Log, filter, before, func(en eventlog.Entry) bool {
@@ -164,7 +175,8 @@ func (r *Recorder) tipBefore(ctx context.Context, filter string, before uint64, 
 	return tip, err
 }
 
-// tip is the end of the chain that an outcome makes, or why it is none.
+// tip returns the chain's tip after an outcome, or an error if the entry is not a valid
+// outcome.
 func (r *Recorder) tip(en eventlog.Entry) (receipt.Tip, error) {
 	e, err := eventlog.Open(en)
 	if err != nil {
@@ -181,8 +193,9 @@ func (r *Recorder) tip(en eventlog.Entry) (receipt.Tip, error) {
 	return receipt.TipOf(&rec.Receipt), nil
 }
 
-// endsCall reports whether an event is the outcome of the call that d decides, or
-// policy's decision on it, which may hold the same message id.
+// endsCall reports whether an event is an outcome of the call that d decides, or an
+// event of policy about that call, which may have the same message id. Events of other
+// services under that id are forged and must not block the outcome.
 func endsCall(e *contract.Event, d *contract.Decision) bool {
 	executor := policy
 	if d.Intent != nil {

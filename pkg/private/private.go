@@ -1,5 +1,6 @@
-// Package private writes files and folders that only their owner may read, and
-// finds those that others may read: keys, tokens, the vault, views, exports.
+// Package private writes files and folders that only their owner can access, such as
+// keys, tokens, the vault, views and exports, and finds those that other users can
+// access.
 package private
 
 import (
@@ -12,13 +13,14 @@ import (
 	"syscall"
 )
 
-// Modes of everything that the mesh writes, whatever the umask.
+// Modes of all files and folders that the mesh writes, whatever the umask.
 const (
 	FileMode   fs.FileMode = 0o600
 	FolderMode fs.FileMode = 0o700
 )
 
-// Write replaces the file at path as a whole.
+// Write replaces the content of the file at path atomically, by a rename. It does not
+// sync the file to disk.
 func Write(path string, b []byte) error {
 	f, err := Create(path + ".new")
 	if err != nil {
@@ -34,7 +36,7 @@ func Write(path string, b []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// Create creates or truncates the file at path.
+// Create creates the file at path, or truncates it, and sets its mode to FileMode.
 func Create(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, FileMode)
 	if err != nil {
@@ -46,13 +48,13 @@ func Create(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Mkdir makes a folder and those above it that are missing.
+// Mkdir creates a folder and its missing parents.
 func Mkdir(dir string) error { return os.MkdirAll(dir, FolderMode) }
 
-// Check searches files and folders for modes that let users other than the owner read,
-// write or enter. It repairs what it may change, with a warning; on a read-only mount it
-// warns only, since the operator who mounts it sets the modes. It returns an error for
-// another user's file that it cannot repair, because that user could change it. A path
+// Check searches files and folders for modes that allow users other than the owner to
+// read, write or enter. It repairs a mode with a warning. On a read-only mount it only
+// warns, since the operator sets the modes there. It returns an error if it cannot
+// repair the mode because the file belongs to another user, who could change it. A path
 // that does not exist is skipped.
 func Check(paths ...string) error {
 	var bad []error
@@ -74,7 +76,7 @@ func Check(paths ...string) error {
 	return errors.Join(bad...)
 }
 
-// CheckOne is Check for one file or folder without its content.
+// CheckOne is like Check for one file or folder, without the content of the folder.
 func CheckOne(path string) error {
 	i, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestModes: files are written for their owner alone under any umask, also over an
-// existing file with another mode.
+// TestModes: files are written with access for their owner alone under any umask, also
+// over an existing file with another mode.
 func TestModes(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077} {
 		old := syscall.Umask(mask)
@@ -43,8 +43,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestCheck: own files are repaired, also behind a link; open files of another user are
-// refused; missing ones are skipped.
+// TestCheck: the modes of own files are repaired, also through a link; accessible files
+// of another user are an error; missing ones are skipped.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"open": 0o644, "group": 0o640, "closed": 0o600, "run": 0o755} {

@@ -1,5 +1,5 @@
-// Package propose is how anything is asked to happen: record the proposal of
-// a call, then await its outcome on the ledger.
+// Package propose proposes calls: it records the proposal of a call on the ledger and
+// waits there for the call's outcome. Every effect in the mesh starts with a proposal.
 package propose
 
 import (
@@ -24,69 +24,72 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// Reader is the one consumer an instance that proposes holds on the ledger.
+// Reader is the reader through which an instance that proposes calls receives their
+// escalations and outcomes.
 var Reader = bus.Reader{Name: "outcomes", Stream: bus.Events,
 	Filters: []string{bus.Filter{Origin: "{instance}", Event: contract.EventEffectRecorded}.String(), bus.Filter{Origin: "{instance}", Event: contract.EventEscalated}.String()}}
 
-// Request is a call to be.
+// Request describes a call that is to be proposed.
 type Request struct {
-	ID       string // fresh by NewCallID; repeat it to repeat the same call
+	ID       string // new id from NewCallID; a repeated proposal of the same call has the same id
 	Kind     string
 	Tool     string
 	Args     []byte // canonical JSON object
 	Actor    string
 	Client   string
 	Session  string
-	Token    string // id of the bearer token that the caller showed
+	Token    string // id of the bearer token with which the caller authenticated
 	Scopes   []string
 	Stream   bool
 	Timeout  time.Duration
 	IdemKey  string
 	TraceCtx string
-	Parent   *contract.Event // proposal this call is nested in, or nil
+	Parent   *contract.Event // event of the parent call that this call is nested in, or nil
 
-	// Executor is the service that the kind's tool document names, or empty where
-	// Proposer.ExecutorOf is to name it. An outcome that another service records, but
-	// for policy, is not one.
+	// Executor is the service that the tool document of the kind names, or "" if
+	// Proposer.ExecutorOf is to return it. Outcomes that a service other than Executor
+	// or policy records are ignored.
 	Executor string
 
-	Body *Body // what the caller brought beside the args, or nil
+	Body *Body // body that the caller sent in addition to the arguments, or nil
 
-	ReportWithin time.Duration // the caller executes the call itself and reports within this time; 0: the tool's executor does
+	ReportWithin time.Duration // if not 0, the caller executes the call itself and reports the outcome within this time
 
-	SessionName string // the caller's own name for the session
-	Requested   string // digest of a session id that the caller named and may not use
+	SessionName string // name that the caller gave the session
+	Requested   string // digest of the session id that the caller requested but may not use
 
-	Labels     []string // data classes the proposing service saw in what the caller brought
-	OnBehalfOf string   // principal the actor says it acts for
-	Delegation string   // id of the delegation that rests on
+	Labels     []string // data classes that the proposing service detected in the caller's content
+	OnBehalfOf string   // principal that the actor claims to act for
+	Delegation string   // id of the delegation that OnBehalfOf is based on
 }
 
-// Body is what a call brings beside its args. Where it is not stored, the
-// instance that proposed hands it to the executor that asks.
+// Body is the body of a call, in addition to its arguments. If it is not stored, the
+// proposing instance sends it to the executor on request.
 type Body struct {
 	Content contract.Content
-	Object  []byte // to be stored for Content; nil where there is nothing to store
-	Carried []byte // salt and content, for an executor that asks; nil where Content is kept
-	For     string // the only service that Carried is handed to
+	Object  []byte // object to store for Content; nil if there is nothing to store
+	Carried []byte // salt and content, sent to the executor on request; nil if Content is stored
+	For     string // the only service to which Carried is sent
 }
 
-// NewCallID is a fresh call id.
+// NewCallID returns a new random call id.
 func NewCallID() string { return emit.NewID("c") }
 
-// Outcome is how a call ended.
+// Outcome is the outcome of a call, with its event and ledger sequence.
 type Outcome struct {
 	Seq      uint64
 	Event    *contract.Event
 	Recorded contract.Recorded
 }
 
-// Proposer proposes calls of one instance and waits for their outcomes.
+// Proposer proposes the calls of one instance and waits for their outcomes. The exported
+// fields are set before its first use; its methods are safe for concurrent use.
 type Proposer struct {
-	Reader bus.Reader // as declared; the zero value is Reader
+	Reader bus.Reader // the reader that the service declares; the zero value means the variable Reader
 
-	// ExecutorOf is the service that the catalog names for a kind, or "". It is
-	// queried when an outcome arrives of a call whose request named none.
+	// ExecutorOf returns the service that the catalog names for a kind, or "". It is
+	// called when an outcome arrives for a call whose Request.Executor is "". It may be
+	// nil.
 	ExecutorOf func(kind string) string
 
 	Emit     *emit.Emitter
@@ -96,11 +99,11 @@ type Proposer struct {
 
 	follower *follow.Follower
 	mu       sync.Mutex
-	waiting  map[string][]*Pending // by call; a repeated call has several
+	waiting  map[string][]*Pending // by call id; a call that is proposed repeatedly has several
 }
 
-// ServeBodies answers executors that ask for the body of a call that waits
-// here, in binary parts.
+// ServeBodies registers the handler of the query for the body of a call that waits in
+// this instance. Only the service in Body.For receives the body.
 func (p *Proposer) ServeBodies(box *transient.Box) {
 	q := query.BodyQuery
 	q.Callers = services.Executors()
@@ -127,10 +130,11 @@ func (p *Proposer) ServeBodies(box *transient.Box) {
 	})
 }
 
-// bodyPart is how many bytes of a body one frame holds.
+// bodyPart is the maximum number of bytes of a body in one frame.
 const bodyPart = 512 << 10
 
-// Run receives outcomes until ctx ends. Ready is closed when it listens.
+// Run receives outcomes until ctx ends. It calls ready when the reader has caught up
+// with the ledger.
 func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	p.mu.Lock()
 	if p.waiting == nil {
@@ -141,6 +145,8 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	}
 	p.follower = follow.New(p.Conn, p.Instance, p.Reader, p.Deliver)
 	p.mu.Unlock()
+	// Calls are proposed only after ready has been called, so their outcomes are stored
+	// after the current end of the ledger.
 	last, err := p.Conn.Tail(ctx, bus.Events)
 	if err != nil {
 		return nil // ctx ended
@@ -155,11 +161,11 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	return p.follower.Run(ctx, last+1)
 }
 
-// Deliver hands an entry of the ledger to the calls that wait for it; others are
-// passed over. An event that is not from a service that may record it is refused
-// and logged. Run delivers what the instance's reader receives; entries that were
-// read in another way may be delivered too, before or after it: what is delivered
-// twice counts once. The error is always nil, as followers expect.
+// Deliver passes a ledger entry to the calls that wait for it and ignores all others. An
+// event whose producer may not record it is rejected and logged. Run delivers the
+// entries that the instance's reader receives. A caller may deliver entries that it read
+// in another way, before or after Run does: a second delivery of an outcome has no
+// effect. The error is always nil; it exists so that Deliver can be a follower's Apply.
 func (p *Proposer) Deliver(en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil {
@@ -202,13 +208,14 @@ func (p *Proposer) Deliver(en eventlog.Entry) error {
 	for _, pend := range pending {
 		select {
 		case pend.ch <- out:
-		default: // a second outcome: the first counts
+		default: // a second delivery; the first one is waiting to be received
 		}
 	}
 	return nil
 }
 
-// Pending is a proposed call.
+// Pending is a proposed call whose outcome has not been received yet. The channels that
+// its methods return hold one value at most.
 type Pending struct {
 	Event *contract.Event
 
@@ -220,14 +227,14 @@ type Pending struct {
 	started   chan *contract.Event
 	p         *Proposer
 	body      []byte
-	bodyFor   string // the only service that gets it
+	bodyFor   string // the only service to which body is sent
 	store     chan error
-	stored    chan struct{} // closed when the append has ended, with lost saying how
+	stored    chan struct{} // closed when the append of the proposal has ended; lost is its error
 	lost      error
 }
 
-// handOut delivers the decision that allows a call which its caller executes, or
-// the claim of one whose intent was handed out.
+// handOut delivers the event that allows a call which its caller executes, or the claim
+// of such a call.
 func (c *Pending) handOut(e *contract.Event) {
 	if c.executor != contract.CallerExecutor {
 		return
@@ -242,8 +249,9 @@ func (c *Pending) handOut(e *contract.Event) {
 	}
 }
 
-// Expects reports whether an event of the call comes from a service that may record it:
-// policy escalates and denies, and the call's executor ends it.
+// Expects reports whether an event of the call was recorded by a service that may do so:
+// policy, or, for claims and outcomes, the call's executor. It logs an event that it
+// rejects.
 func (c *Pending) Expects(e *contract.Event) bool {
 	from, want := e.Service(), c.executor
 	if from == "policy" {
@@ -259,8 +267,10 @@ func (c *Pending) Expects(e *contract.Event) bool {
 	return false
 }
 
-// Propose records the proposal and returns without waiting for its outcome.
-// Close the pending call when done with it.
+// Propose starts to append the proposal and returns without waiting for it or for the
+// call's outcome. It waits only until the arguments are stored, and returns an error if
+// they cannot be. If the proposal cannot be appended, Failed and Wait return the error.
+// The caller must close the Pending.
 func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	args, err := p.Blobs.Commit(ctx, r.Args, "application/json")
 	if err != nil {
@@ -290,12 +300,15 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	if r.Body != nil {
 		pend.body, pend.bodyFor = r.Body.Carried, r.Body.For
 	}
+	// The call is registered before its proposal is appended, so that Deliver passes on
+	// all of its events.
 	p.wait(pend)
-	go func() { // an outcome implies that the proposal was stored
+	go func() { // concurrently, because an outcome implies that the proposal was stored
 		defer close(pend.stored)
 		ctx := context.WithoutCancel(ctx)
 		if r.Body != nil && r.Body.Object != nil {
-			// Beside the proposal: whoever needs the content waits for it.
+			// The body is stored concurrently with the proposal: readers of the content
+			// wait until it is stored.
 			go func() {
 				if err := p.Blobs.Put(ctx, c.Body, r.Body.Object); err != nil {
 					slog.Error("a call's body was not stored", "call", r.ID, "err", err)
@@ -310,6 +323,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 	return pend, nil
 }
 
+// wait registers a pending call, to which Deliver passes events until Pending.Close.
 func (p *Proposer) wait(pend *Pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -319,10 +333,10 @@ func (p *Proposer) wait(pend *Pending) {
 	p.waiting[pend.Event.CallID] = append(p.waiting[pend.Event.CallID], pend)
 }
 
-// Join waits for a call that was proposed before, by the event e that proposed c. It
-// appends nothing and reads nothing: the call's events from now on arrive if this
-// instance proposed it, and whatever the caller hands to Deliver. Close the pending
-// call when done with it; Cancel withdraws the call as its proposer's would.
+// Join returns a Pending for a call c that event e proposed earlier. Join appends
+// nothing and reads nothing: the Pending receives later events of the call if this
+// instance proposed it, and entries that the caller passes to Deliver. Cancel withdraws
+// the call as for its proposer. The caller must close the Pending.
 func (p *Proposer) Join(e *contract.Event, c *contract.Call) *Pending {
 	pend := &Pending{Event: e, kind: c.Kind, ch: make(chan Outcome, 1), escalated: make(chan contract.Escalated, 1), allowed: make(chan *contract.Event, 1),
 		started: make(chan *contract.Event, 1), p: p, store: make(chan error, 1), stored: make(chan struct{})}
@@ -334,11 +348,12 @@ func (p *Proposer) Join(e *contract.Event, c *contract.Call) *Pending {
 	return pend
 }
 
-// ErrUnknownOutcome: the caller stopped waiting; the call may still end, and
-// its outcome can be fetched by its receipt id.
+// ErrUnknownOutcome is returned by Wait if its context ends before the outcome arrives.
+// The call may still end; its outcome can then be fetched by its receipt id.
 var ErrUnknownOutcome = errors.New("no outcome yet")
 
-// Wait returns the outcome.
+// Wait waits for the outcome of the call and returns it. It returns an error if the
+// proposal could not be recorded, or ErrUnknownOutcome joined with the error of ctx.
 func (c *Pending) Wait(ctx context.Context) (*Outcome, error) {
 	select {
 	case out := <-c.ch:
@@ -350,26 +365,28 @@ func (c *Pending) Wait(ctx context.Context) (*Outcome, error) {
 	}
 }
 
-// Outcome is ready when the call ended.
+// Outcome returns the channel that receives the outcome of the call.
 func (c *Pending) Outcome() <-chan Outcome { return c.ch }
 
-// Escalated is ready when the call waits for people; its outcome may be long
-// in coming.
+// Escalated returns a channel that receives a value when the call waits for approval by
+// people, which may take long.
 func (c *Pending) Escalated() <-chan contract.Escalated { return c.escalated }
 
-// Allowed is ready when a call that the caller executes itself may be handed out;
-// it holds the event that allows the call.
+// Allowed returns a channel that receives the event that allows a call which the caller
+// executes itself. Its intent may then be handed out.
 func (c *Pending) Allowed() <-chan *contract.Event { return c.allowed }
 
-// Started is ready when the intent of a call that the caller executes itself was
-// handed out before; it holds the claim. Only a joined call has one.
+// Started returns a channel that receives the claim of a call which the caller executes
+// itself, if its intent was handed out before. Only a call from Join receives one.
 func (c *Pending) Started() <-chan *contract.Event { return c.started }
 
-// Failed is ready when the proposal could not be recorded.
+// Failed returns a channel that receives the error if the proposal could not be
+// recorded.
 func (c *Pending) Failed() <-chan error { return c.store }
 
-// Cancel records, behind the proposal, that the caller no longer wants the
-// call. Where the proposal could not be recorded, there is nothing to cancel.
+// Cancel appends an event that requests the call's cancellation. It waits until the
+// proposal is stored, so that the request follows it on the ledger. If the proposal
+// could not be recorded, Cancel does nothing and returns nil.
 func (c *Pending) Cancel(ctx context.Context) error {
 	select {
 	case <-c.stored:
@@ -385,7 +402,7 @@ func (c *Pending) Cancel(ctx context.Context) error {
 	return err
 }
 
-// Close stops waiting.
+// Close stops waiting for the call's events. It does not cancel the call.
 func (c *Pending) Close() {
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
@@ -395,7 +412,8 @@ func (c *Pending) Close() {
 	}
 }
 
-// Position is the reader's position on the ledger, and its lag in events.
+// Position returns the reader's position on the ledger and its lag in events, or zeros
+// before Run.
 func (p *Proposer) Position() (position, pending uint64) {
 	p.mu.Lock()
 	f := p.follower

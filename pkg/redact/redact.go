@@ -1,15 +1,12 @@
-// Package redact removes the values of secrets from bytes that are about to be
-// recorded: outputs, errors, logs and live frames of code that received them.
-//
-// A value is found as it is and in the spellings that programs produce without
-// meaning to: escapes of JSON, C, Go and Python strings, percent-encoding and
-// HTML entities, each of them partial, nested or mixed; base64 and base64url at
-// any alignment, padded or not, broken into lines; hexadecimal of either case.
-// A program that wants to hide a value from this package can: it may reverse,
-// split or encrypt it. docs/explanation/limits.md lists what remains.
-//
-// Every function takes time linear in the length of its input for a given set
-// of secrets.
+// Package redact removes the values of secrets from bytes that are about to be recorded:
+// outputs, errors, logs and live frames of code that received them. A value is found as
+// it is and in the encodings that programs commonly apply: escapes of JSON, C, Go and
+// Python strings, percent-encoding and HTML entities, each of them partial, nested or
+// mixed; base64 and base64url at any alignment, padded or not, broken into lines;
+// hexadecimal of either case. A program can still hide a value on purpose, for example
+// by reversing, splitting or encrypting it; docs/explanation/limits.md lists what is not
+// found. Every function takes time linear in the length of its input for a given set of
+// secrets.
 package redact
 
 import (
@@ -20,18 +17,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// A Redactor removes a set of secrets. It is immutable and safe for concurrent
-// use. A nil Redactor removes nothing.
+// Redactor removes a set of secrets. It is immutable and safe for concurrent use. A nil
+// Redactor removes nothing.
 type Redactor struct{ secrets []*secret }
 
-// MinLen is the length in bytes of the shortest value that is searched for.
+// MinLen is the minimum length, in bytes, of a value that is searched for.
 const MinLen = 4
 
-// With returns a Redactor of r's secrets and one more. The value is searched for
-// without the white space around it; each line of 16 bytes or more of a value
-// of several lines is searched for by itself too. A value of less than MinLen
-// bytes is ignored, and one of less than 6 bytes is found only where no letter
-// or digit adjoins it.
+// With returns a Redactor for r's secrets and one more. The value is searched for
+// without the white space around it. If it has several lines, each line of at least 16
+// bytes is also searched for separately. A value of less than MinLen bytes is ignored; a
+// value of less than 6 bytes is found only if no letter or digit adjoins it.
 func (r *Redactor) With(name, value string) *Redactor {
 	s := compiled(name, value)
 	if s == nil || r != nil && slices.Contains(r.secrets, s) {
@@ -43,11 +39,11 @@ func (r *Redactor) With(name, value string) *Redactor {
 	return &Redactor{append(slices.Clip(slices.Clone(r.secrets)), s)}
 }
 
-// Text returns b with each secret replaced by "[secret:NAME]". It returns b
-// itself if there is none in it.
+// Text returns b with each secret replaced by "[secret:NAME]". It returns b itself if it
+// contains no secret, and never changes b.
 func (r *Redactor) Text(b []byte) []byte { return replace(b, r.find(b), len(b)) }
 
-// String is Text of a string.
+// String is like Text for a string.
 func (r *Redactor) String(s string) string {
 	if r == nil || s == "" {
 		return s
@@ -55,8 +51,8 @@ func (r *Redactor) String(s string) string {
 	return string(r.Text([]byte(s)))
 }
 
-// Head is Text of at most the first n bytes of b. A secret that begins before
-// byte n is found even if it ends after it.
+// Head is like Text for at most the first n bytes of b. A secret that begins before byte
+// n is found even if it ends after it.
 func (r *Redactor) Head(b []byte, n int) []byte {
 	if len(b) <= n {
 		return r.Text(b)
@@ -64,14 +60,15 @@ func (r *Redactor) Head(b []byte, n int) []byte {
 	return replace(b, r.find(b), n)
 }
 
-// ErrStructure is returned by JSON for a document that spells a secret across
-// its values.
+// ErrStructure is returned by JSON if a secret extends over more than one string or
+// number of the document, or over its punctuation.
 var ErrStructure = errors.New("the document spells a secret across its values")
 
-// JSON returns the JSON document doc with each secret in its strings and member
-// names replaced by "[secret:NAME]", and each number that spells a secret of
-// digits replaced by that string. The result is canonical if doc was or if
-// anything was replaced. It returns doc itself if there is no secret in it.
+// JSON returns the JSON document doc with each secret in its strings and member names
+// replaced by "[secret:NAME]". A number whose digits are those of a secret is replaced
+// by that string. If doc contains no secret, JSON returns doc itself; otherwise the
+// result is in canonical form. It returns ErrStructure if a secret cannot be replaced
+// within one value.
 func (r *Redactor) JSON(doc []byte) ([]byte, error) {
 	if r == nil {
 		return doc, nil
@@ -94,13 +91,14 @@ func (r *Redactor) digits() bool {
 	return slices.ContainsFunc(r.secrets, func(s *secret) bool { return s.digits != "" })
 }
 
-// span is a part of the input that spells a secret.
+// span is a part of the input that encodes a secret, and its replacement.
 type span struct {
 	from, to int
 	mark     []byte
 }
 
-// find returns the spans of all secrets, sorted and merged where they overlap.
+// find returns the spans of all secrets, sorted by position. Overlapping spans are
+// merged.
 func (r *Redactor) find(b []byte) []span {
 	if r == nil {
 		return nil
@@ -143,8 +141,8 @@ func replace(b []byte, found []span, n int) []byte {
 	return append(out, b[min(at, n):n]...)
 }
 
-// rewrite copies a document with the spans replaced, and with each number that
-// spells a secret.
+// rewrite returns a copy of a document in which the spans, and the numbers that encode a
+// secret, are replaced. changed reports whether it replaced anything.
 func (r *Redactor) rewrite(doc []byte, found []span) (out []byte, changed bool, err error) {
 	w := rewriter{r: r, doc: doc, found: found}
 	for i := 0; i < len(doc); {
@@ -171,14 +169,14 @@ func (r *Redactor) rewrite(doc []byte, found []span) (out []byte, changed bool, 
 type rewriter struct {
 	r       *Redactor
 	doc     []byte
-	found   []span // those that the document is not copied past
+	found   []span // spans that are not yet replaced
 	out     []byte
 	changed bool
-	keys    map[string]bool // names that were replaced, of which an object may have several
+	keys    map[string]bool // replaced names; an object may have several with the same replacement
 }
 
-// tokenEnd returns where the token that begins at i ends. It drops spans that lie in a
-// literal: it says nothing, even if a secret is spelled like it.
+// tokenEnd returns the index after the token that begins at i. It drops spans within
+// true, false or null: a literal reveals nothing, even if a secret has the same letters.
 func (w *rewriter) tokenEnd(i int) int {
 	end := i + 1
 	switch c := w.doc[i]; {
@@ -197,8 +195,9 @@ func (w *rewriter) tokenEnd(i int) int {
 	return end
 }
 
-// inside returns how many spans lie inside the token from i to end; it is false where
-// one reaches beyond it, or replaces a quote or a mark of the structure.
+// inside returns the number of spans inside the token from i to end. ok is false if a
+// span extends beyond the token, or includes a quote or a punctuation mark of the
+// document.
 func (w *rewriter) inside(i, end int) (n int, ok bool) {
 	text := w.doc[i] == '"'
 	for n < len(w.found) && w.found[n].from < end {
@@ -211,8 +210,9 @@ func (w *rewriter) inside(i, end int) (n int, ok bool) {
 	return n, true
 }
 
-// text returns the string from i to end with its n spans replaced. A member's name is
-// made distinct from those that were replaced before.
+// text returns the string from i to end with its n spans replaced. A member name that
+// equals an earlier replaced name is made distinct, so that the object keeps both
+// members.
 func (w *rewriter) text(i, end, n int) []byte {
 	token := w.doc[i:end]
 	token = replace(token, shift(w.found[:n], i), len(token))
@@ -231,7 +231,8 @@ func (w *rewriter) text(i, end, n int) []byte {
 
 func beginsNumber(c byte) bool { return c == '-' || c >= '0' && c <= '9' }
 
-// number returns the replacement of a number that spells a secret, or nil.
+// number returns the replacement of a number that encodes a secret, or nil. inside
+// reports whether found[0] is in the number.
 func (r *Redactor) number(token []byte, inside bool, found []span) []byte {
 	if inside {
 		return canon.AppendString(nil, string(found[0].mark))
@@ -244,6 +245,7 @@ func (r *Redactor) number(token []byte, inside bool, found []span) []byte {
 	return nil
 }
 
+// shift returns a copy of the spans with by subtracted from their positions.
 func shift(found []span, by int) []span {
 	out := slices.Clone(found)
 	for i := range out {
@@ -264,6 +266,7 @@ func stringEnd(b []byte, i int) int {
 	return min(i+1, len(b))
 }
 
+// numberEnd returns the index after the number of which the byte before i is a part.
 func numberEnd(b []byte, i int) int {
 	for i < len(b) && (b[i] >= '0' && b[i] <= '9' || bytes.IndexByte([]byte("+-.eE"), b[i]) >= 0) {
 		i++

@@ -153,8 +153,8 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// TestNumbers: a secret of digits is found as a number, also one that lost digits as a
-// float64.
+// TestNumbers: a secret of digits is found as a number, even if the number lost digits
+// as a float64.
 func TestNumbers(t *testing.T) {
 	for _, c := range [][3]string{
 		{"12345678", `{"n":12345678}`, `{"n":"[secret:k]"}`},
@@ -176,8 +176,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestNames: two member names with the same replacement stay distinct; a document whose
-// structure spells a secret is refused.
+// TestNames: two member names with the same replacement remain distinct; a document with
+// a secret that extends over its punctuation is refused.
 func TestNames(t *testing.T) {
 	r := New(map[string]string{"k": "hunter2hunter2", "j": `{"id":"abc","n":1}`})
 	out, err := r.JSON([]byte(`{"hunter2hunter2":1,"\u0068unter2hunter2":2,"z":3}`))
@@ -195,8 +195,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestLines: a key of several lines is found line by line, and a cut text ends before
-// any part of a secret.
+// TestLines: each line of a key of several lines is found separately, and a text cut by
+// Head ends before any part of a secret.
 func TestLines(t *testing.T) {
 	pem := "-----BEGIN KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ\nqBzLFhVnRvHs9nGWg0aQxT\n-----END KEY-----\n"
 	r := New(map[string]string{"pem": pem})

@@ -13,25 +13,25 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// secret is one compiled value.
+// secret is a value compiled into the forms that are searched for.
 type secret struct {
 	mark    []byte
-	plain   [][]byte // the value and its lines, as they are
-	folded  [][]byte // the same, unfolded
+	plain   [][]byte // the value and its long lines, unchanged
+	folded  [][]byte // the same after unfold
 	base64  []aligned
 	hex     [][]byte // lower case
-	whole   bool     // found only where no letter or digit adjoins
-	special bool     // holds a character that strings of JSON escape
-	marked  bool     // holds a character that an escape begins with
-	digits  string   // of a value of digits alone, without leading zeros
+	whole   bool     // too short: found only if no letter or digit adjoins
+	special bool     // contains a character that JSON strings escape
+	marked  bool     // contains a character with which an escape begins
+	digits  string   // the value without leading zeros, if it has digits only
 
-	grams  map[uint32]struct{} // four bytes each
+	grams  map[uint32]struct{} // the four-byte sequences that suspects looks for
 	bloom  [bloomBits / 64]uint64
 	stride int
 }
 
-// aligned is the part of a base64 encoding that the value alone determines, and the
-// number of characters at each side that it determines in part.
+// aligned is the part of a base64 encoding that the value alone determines. before and
+// after are the numbers of adjoining characters that also encode bits of the value.
 type aligned struct {
 	text          []byte
 	before, after int
@@ -48,10 +48,12 @@ var (
 	cache   map[[32]byte]*secret
 )
 
+// maxCached is the size at which the cache is emptied.
 const maxCached = 512
 
-// compiled returns the compiled value, or nil for one that is too short. The
-// same name and value give the same pointer while they are cached.
+// compiled returns the compiled value, or nil if the value is too short. While it is
+// cached, the same name and value return the same pointer. The cache holds at most
+// maxCached secrets and is keyed by a hash, not by the value.
 func compiled(name, value string) *secret {
 	value = strings.TrimSpace(value)
 	if len(value) < MinLen {
@@ -71,6 +73,8 @@ func compiled(name, value string) *secret {
 	return s
 }
 
+// compile computes all forms in which a value is searched for. It is slow, so compiled
+// caches the result.
 func compile(name, value string) *secret {
 	s := &secret{mark: []byte("[secret:" + name + "]"), whole: len(value) < wholeLen}
 	parts := []string{value}
@@ -81,7 +85,7 @@ func compile(name, value string) *secret {
 	}
 	for _, p := range parts {
 		s.plain = append(s.plain, []byte(p))
-		if strings.Contains(p, " ") { // with blanks as forms encode them
+		if strings.Contains(p, " ") { // HTML forms encode a blank as a plus sign
 			s.plain = append(s.plain, []byte(strings.ReplaceAll(p, " ", "+")))
 		}
 		s.fold(unfold([]byte(p)).text)
@@ -97,7 +101,8 @@ func compile(name, value string) *secret {
 	return s
 }
 
-// fold adds an unfolded value, also with its blanks encoded as in forms.
+// fold adds a value after unfold, also without an incomplete escape at its end, and with
+// each blank as a plus sign, as HTML forms encode it.
 func (s *secret) fold(f []byte) {
 	for _, f := range [][]byte{f, trimEscape(f)} {
 		if len(f) >= MinLen && !slices.ContainsFunc(s.folded, func(o []byte) bool { return bytes.Equal(o, f) }) {
@@ -109,7 +114,8 @@ func (s *secret) fold(f []byte) {
 	}
 }
 
-// alignments encodes v as it appears after 0, 1 and 2 other bytes of a group.
+// alignments returns the base64 encodings of v after 0, 1 and 2 preceding bytes of a
+// three-byte group.
 func alignments(v string, whole bool) []aligned {
 	var out []aligned
 	for k := range 3 {
@@ -122,7 +128,7 @@ func alignments(v string, whole bool) []aligned {
 		if to < len(e) {
 			a.after = 1
 		}
-		if whole { // such a short value must match its whole encoding
+		if whole { // a short value is found only as the whole encoding
 			out = append(out, aligned{text: e})
 			break
 		}
@@ -133,9 +139,9 @@ func alignments(v string, whole bool) []aligned {
 	return out
 }
 
-// index computes which four bytes any spelling must show at one of the
-// positions that suspects looks at. A base64 or hexadecimal spelling may be
-// broken into lines: one of its fragments is at least a third of it.
+// index computes stride and the four-byte sequences of which every encoding of the
+// secret has one at a position that suspects tests. A base64 or hexadecimal encoding may
+// be broken into lines; its longest fragment is assumed to be at least a third of it.
 func (s *secret) index() {
 	shortest := len(s.plain[0])
 	for _, list := range [][][]byte{s.plain, s.folded} {
@@ -166,7 +172,8 @@ func (s *secret) index() {
 	}
 }
 
-// packed lists the encodings that may be broken into lines, in every alphabet.
+// packed returns the encodings that may be broken into lines: base64 in both alphabets,
+// and hexadecimal in both cases.
 func (s *secret) packed() [][]byte {
 	var out [][]byte
 	for _, a := range s.base64 {
@@ -183,8 +190,8 @@ func (s *secret) packed() [][]byte {
 
 func bloom(g uint32) uint32 { return g * 0x9E3779B1 >> 18 }
 
-// suspects reports whether b may spell the secret without exotic escapes. It
-// looks at every stride-th position alone.
+// suspects reports whether b may contain an encoding of the secret that needs no
+// unfolding. It tests only every stride-th position; a false result is certain.
 func (s *secret) suspects(b []byte) bool {
 	for i := 0; i+4 <= len(b); i += s.stride {
 		g := binary.LittleEndian.Uint32(b[i:])
@@ -197,7 +204,8 @@ func (s *secret) suspects(b []byte) bool {
 	return false
 }
 
-// find appends the spans of b that spell the secret. u caches b unfolded.
+// find appends the spans of b that encode the secret. *u caches the result of unfold for
+// b.
 func (s *secret) find(out []span, b []byte, u **unfolded) []span {
 	if s.suspects(b) {
 		for _, p := range s.plain {
@@ -228,7 +236,8 @@ func (s *secret) find(out []span, b []byte, u **unfolded) []span {
 	return s.inPacked(out, pack((*u).text, *u, s.whole), b)
 }
 
-// inPacked appends the spans of b whose packed form contains the secret.
+// inPacked appends the spans of b whose packed form, p, contains the secret. It changes
+// p to lower case.
 func (s *secret) inPacked(out []span, p *unfolded, b []byte) []span {
 	before := len(out)
 	for _, a := range s.base64 {
@@ -238,15 +247,15 @@ func (s *secret) inPacked(out []span, p *unfolded, b []byte) []span {
 	for _, h := range s.hex {
 		out = s.all(out, p.text, h, aligned{}, p.span)
 	}
-	for i := before; i < len(out); i++ { // white space after the last character
+	for i := before; i < len(out); i++ { // exclude white space after the last character
 		for f := &out[i]; f.to > f.from && (b[f.to-1] == ' ' || b[f.to-1] == '\n'); f.to-- {
 		}
 	}
 	return out
 }
 
-// all appends every occurrence of pattern in view, at the places of the input
-// that at returns for those of the view.
+// all appends the spans of every occurrence of pattern in view. The function at maps a
+// range of view to the range of the input.
 func (s *secret) all(out []span, view, pattern []byte, a aligned, at func(from, to int) (int, int)) []span {
 	for i := 0; ; {
 		n := bytes.Index(view[i:], pattern)
@@ -269,8 +278,8 @@ func adjoined(view []byte, from, to int) bool {
 	return from > 0 && alphanumeric(view[from-1]) || to < len(view) && alphanumeric(view[to])
 }
 
-// widen adds to an occurrence in base64 the characters beside it that hold bits of it,
-// and the padding.
+// widen extends an occurrence in base64 by the adjoining characters that also encode
+// bits of it, and by the padding.
 func (a *aligned) widen(view []byte, from, to int) (int, int) {
 	if a.before > 0 && from > 0 && inBase64(view[from-1]) {
 		from--
@@ -286,8 +295,8 @@ func (a *aligned) widen(view []byte, from, to int) (int, int) {
 
 func identity(from, to int) (int, int) { return from, to }
 
-// spelledBy reports whether a JSON number has the digits of the secret, or is
-// the number that is left of them.
+// spelledBy reports whether a JSON number has the digits of the secret, or is the value
+// to which a float64 rounds the secret.
 func (s *secret) spelledBy(token []byte) bool {
 	mantissa, _, _ := bytes.Cut(bytes.ToLower(token), []byte("e"))
 	got := bytes.TrimLeft(bytes.ReplaceAll(bytes.TrimPrefix(mantissa, []byte("-")), []byte("."), nil), "0")

@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// unfolded is a text without its escapes. Byte i of text was spelled by the
-// input from at[i] up to at[i+1].
+// unfolded is a text without its escapes. Byte i of text was encoded by bytes at[i] to
+// at[i+1] of the input.
 type unfolded struct {
 	text   []byte
 	at     []uint32
 	kinds  kind
-	frozen int // bytes before it belong to no further escape
+	frozen int // length of the part of text that no later escape may include
 }
 
 // kind is a set of escape syntaxes.
@@ -25,19 +25,19 @@ const (
 	every    = slashes | percents | entities
 )
 
-// decoders are the nestings of encodings that are undone exactly, for values
-// that hold the first character of an escape.
+// decoders are the sequences of encodings that are undone exactly, each once. They are
+// used for values that contain the first character of an escape.
 var decoders = [][]kind{{slashes}, {slashes, slashes}, {slashes, slashes, slashes}, {percents}, {percents, percents}, {slashes, percents},
 	{slashes, slashes, percents}, {percents, slashes}, {entities}, {slashes, entities}}
 
 func (u *unfolded) span(from, to int) (int, int) { return int(u.at[from]), int(u.at[to]) }
 
-// unfold replaces escapes by what they spell until none is left: a backslash
-// with a letter, a sign, three octal digits or a code in hexadecimal, a percent
-// sign with two digits, and HTML's character references. What an escape spells
-// may complete the escape before it, so nested ones need no second pass: each
-// byte is pushed once, and each replacement removes more than it pushes.
-// A backslash of the text is lost where an escape follows it.
+// unfold replaces escapes by the characters that they encode until none is left: a
+// backslash with a letter, a sign, three octal digits or a hexadecimal code, a percent
+// sign with two digits, and HTML's character references. A decoded character may
+// complete the escape before it, so nested escapes need no second pass. The time is
+// linear: each byte is pushed once, and each replacement removes more bytes than it
+// pushes. Finally the remaining backslashes are dropped.
 func unfold(b []byte) *unfolded {
 	u := newUnfolded(b, every)
 	for i, c := range b {
@@ -57,7 +57,7 @@ func unfold(b []byte) *unfolded {
 	return u
 }
 
-// decode undoes encodings one after the other, each once.
+// decode undoes the given encodings in order, each once.
 func decode(b []byte, kinds []kind) *unfolded {
 	var u *unfolded
 	for _, k := range kinds {
@@ -86,16 +86,18 @@ func newUnfolded(b []byte, kinds kind) *unfolded {
 	return &unfolded{text: make([]byte, 0, len(b)), at: make([]uint32, 0, len(b)+1), kinds: kinds}
 }
 
+// push appends a byte that begins at position at of the input.
 func (u *unfolded) push(c byte, at uint32) {
 	u.text, u.at = append(u.text, c), append(u.at, at)
 }
 
-// pop replaces the last n bytes by the encoding of r.
+// pop replaces the last n bytes by the UTF-8 encoding of r. A surrogate is kept as three
+// bytes until its other half follows.
 func (u *unfolded) pop(n int, r rune) bool {
 	from := len(u.text) - n
 	at := u.at[from]
 	u.text, u.at = u.text[:from], u.at[:from]
-	if utf16.IsSurrogate(r) { // three bytes that are not UTF-8, until the other surrogate follows
+	if utf16.IsSurrogate(r) { // three bytes that are not valid UTF-8, until the other surrogate follows
 		if r >= 0xDC00 && from >= 3 {
 			if high, ok := surrogate(u.text[from-3:]); ok {
 				at = u.at[from-3]
@@ -111,6 +113,7 @@ func (u *unfolded) pop(n int, r rune) bool {
 	return u.put(r, at)
 }
 
+// put appends the UTF-8 encoding of a character that begins at position at of the input.
 func (u *unfolded) put(r rune, at uint32) bool {
 	for _, c := range utf8.AppendRune(nil, r) {
 		u.push(c, at)
@@ -118,13 +121,14 @@ func (u *unfolded) put(r rune, at uint32) bool {
 	return true
 }
 
-// popByte replaces the last n bytes by one.
+// popByte replaces the last n bytes by the byte c.
 func (u *unfolded) popByte(n int, c byte) bool {
 	from := len(u.text) - n
 	u.text, u.at = append(u.text[:from], c), u.at[:from+1]
 	return true
 }
 
+// surrogate decodes a high surrogate from the three bytes as which pop stores it.
 func surrogate(b []byte) (rune, bool) {
 	if b[0] != 0xED || b[1] < 0xA0 || b[1] > 0xAF {
 		return 0, false
@@ -132,7 +136,7 @@ func surrogate(b []byte) (rune, bool) {
 	return 0xD000 | rune(b[1]&0x3F)<<6 | rune(b[2]&0x3F), true
 }
 
-// reduce replaces the escape that the text ends with, if it does.
+// reduce replaces the escape at the end of the text. It reports whether there was one.
 func (u *unfolded) reduce() bool {
 	t := u.text[u.frozen:]
 	n := len(t)
@@ -149,7 +153,7 @@ func (u *unfolded) reduce() bool {
 	return false
 }
 
-// slash replaces the escape with a backslash that t ends with.
+// slash replaces the backslash escape at the end of t, if there is one.
 func (u *unfolded) slash(t []byte, n int) bool {
 	last := t[n-1]
 	if t[n-2] == '\\' {
@@ -163,7 +167,7 @@ func (u *unfolded) slash(t []byte, n int) bool {
 	return isHex(last) && u.coded(t, n)
 }
 
-// braced replaces the escape \u{41} that t ends with.
+// braced replaces an escape like \u{41} at the end of t, if there is one.
 func (u *unfolded) braced(t []byte, n int) bool {
 	from := max(0, n-11)
 	at := bytes.LastIndex(t[from:], []byte(`\u{`))
@@ -174,8 +178,8 @@ func (u *unfolded) braced(t []byte, n int) bool {
 	return ok && u.pop(n-from-at, r)
 }
 
-// coded replaces the escape \x41, \101, \u0041 or \U00000041 that t ends with. Its
-// last byte is a hexadecimal digit.
+// coded replaces an escape like \x41, \101, \u0041 or \U00000041 at the end of t, if
+// there is one. The last byte of t is a hexadecimal digit.
 func (u *unfolded) coded(t []byte, n int) bool {
 	back := func(k int, letter byte) bool { return n >= k && t[n-k] == '\\' && t[n-k+1] == letter }
 	switch {
@@ -196,7 +200,7 @@ func (u *unfolded) coded(t []byte, n int) bool {
 
 var named = map[string]rune{"amp": '&', "lt": '<', "gt": '>', "quot": '"', "apos": '\''}
 
-// entity replaces the character reference that t ends with.
+// entity replaces the HTML character reference at the end of t, if there is one.
 func (u *unfolded) entity(t []byte) bool {
 	n := len(t)
 	from := max(0, n-12)
@@ -218,6 +222,7 @@ func (u *unfolded) entity(t []byte) bool {
 	return ok && u.pop(n-from-at, r)
 }
 
+// simple returns the byte that a backslash followed by c encodes.
 func simple(c byte) (byte, bool) {
 	switch c {
 	case '"', '\\', '/', '\'', '`', '$':
@@ -240,6 +245,8 @@ func simple(c byte) (byte, bool) {
 	return 0, false
 }
 
+// number decodes digits in base 8, 10 or 16. It returns false if there are none, or the
+// number is not a Unicode code point.
 func number(b []byte, base rune) (rune, bool) {
 	var r rune
 	for _, c := range b {
@@ -268,14 +275,14 @@ func hexOf(c byte) int {
 	return int(c) - 'a' + 10
 }
 
-// escapes reports whether unfolding b could show a secret that b itself does
-// not. If special is unset, the secret holds nothing that a backslash with a
-// letter or a quote spells.
+// escapes reports whether unfolding b could reveal a secret that is not found in b
+// itself. If special is false, the secret has no character that is encoded as a
+// backslash with a letter or a quote.
 func escapes(b []byte, special bool) bool {
 	return encodes(b, '%', percent) || encodes(b, '&', entity) || backslashes(b, special)
 }
 
-// encodes reports whether begins is true of what follows some c in b.
+// encodes reports whether begins returns true for the bytes after some c in b.
 func encodes(b []byte, c byte, begins func(after []byte) bool) bool {
 	for {
 		n := bytes.IndexByte(b, c)
@@ -288,17 +295,19 @@ func encodes(b []byte, c byte, begins func(after []byte) bool) bool {
 	}
 }
 
-// percent reports whether what follows a percent sign may be the rest of an escape:
-// two digits, or what spells digits.
+// percent reports whether the bytes after a percent sign may complete an escape: two
+// digits, or a nested escape that decodes to a digit.
 func percent(after []byte) bool {
 	return len(after) > 1 && (isHex(after[0]) && isHex(after[1]) || bytes.IndexByte([]byte(`\%&`), after[0]) >= 0)
 }
 
-// entity reports whether what follows an ampersand may be the rest of a reference.
+// entity reports whether the bytes after an ampersand may complete a character
+// reference.
 func entity(after []byte) bool { return bytes.IndexByte(after[:min(11, len(after))], ';') >= 0 }
 
-// backslashes reports whether b has a backslash that matters: any, if special is set,
-// else one that does not precede a letter or a quote.
+// backslashes reports whether b contains a relevant backslash: any backslash if special
+// is set, otherwise one that is not followed by a letter or a quote of JSON's short
+// escapes.
 func backslashes(b []byte, special bool) bool {
 	for i := 0; i < len(b); i++ {
 		n := bytes.IndexByte(b[i:], '\\')
@@ -317,8 +326,8 @@ func backslashes(b []byte, special bool) bool {
 	return false
 }
 
-// trimEscape returns b without the beginning of an escape at its end: what
-// follows b decides what that spells.
+// trimEscape returns b without an incomplete escape at its end. In a text, the bytes
+// after b may complete that escape and so change the end of b.
 func trimEscape(b []byte) []byte {
 	for _, e := range []struct {
 		start byte
@@ -332,8 +341,9 @@ func trimEscape(b []byte) []byte {
 	return b
 }
 
-// pack returns a copy of b in the standard alphabet of base64, without white
-// space unless keep is set. of gives the places in the input where b was unfolded from it.
+// pack returns a copy of b in the standard base64 alphabet, without white space unless
+// keep is set. If b is the text of an unfolded input, of is that input's unfolded;
+// otherwise of is nil.
 func pack(b []byte, of *unfolded, keep bool) *unfolded {
 	p := &unfolded{text: make([]byte, 0, len(b)), at: make([]uint32, 0, len(b)+1)}
 	for i := 0; i < len(b); i++ {
@@ -362,7 +372,8 @@ func pack(b []byte, of *unfolded, keep bool) *unfolded {
 	return p
 }
 
-// place is where byte i was in the input; nil: nothing was unfolded.
+// place returns the position in the input of byte i. A nil u means that the input was
+// not unfolded.
 func (u *unfolded) place(i int) uint32 {
 	if u == nil {
 		return uint32(i)

@@ -1,10 +1,10 @@
-// Package rpc sends and answers typed queries over pkg/transient: the descriptor
-// of a query (pkg/core/query) fixes the types on both sides, the callers, the
-// deadline and the view.
+// Package rpc sends and answers typed queries over pkg/transient. The descriptor of a
+// query (pkg/core/query) defines its request and response types, the services that may
+// send it, its deadline and the view that it reads.
 //
-// What crosses the wire is what transient's frames hold. A query that a release
-// adds is one schema in schemas/queries, a handler registered with Serve,
-// ServeList or ServeBytes, and callers of Do, List or Bytes.
+// On the wire a query is a sequence of transient.Frame. To add a query, add its schema
+// to schemas/queries, register a handler with Serve, ServeList or ServeBytes, and call
+// it with Do, List or Bytes.
 package rpc
 
 import (
@@ -22,20 +22,20 @@ import (
 // Error is the failure of a query: a code of schemas/errors.json, and a message.
 type Error = transient.Error
 
-// Errorf makes an error with a code.
+// Errorf returns an *Error with a code of schemas/errors.json and a formatted message.
 func Errorf(code, format string, args ...any) *Error { return transient.Errorf(code, format, args...) }
 
-// Client sends queries for an instance. It is safe for concurrent use.
+// Client sends the queries of one instance. It is safe for concurrent use.
 type Client struct {
 	Box *transient.Box
-	// Live returns a running instance of a service, or an error where there is none.
+	// Live returns a running instance of a service, or an error if there is none.
 	Live func(ctx context.Context, service string) (instance string, err error)
-	// Send sends a query to an instance and returns the frames of its response; nil: it
-	// goes through Box. A test that has no mailbox sets it.
+	// Send sends a query to an instance and returns the frames of its response. If it is
+	// nil, queries are sent through Box; tests without an inbox set it.
 	Send func(ctx context.Context, service, to, verb string, args any) (Frames, error)
 }
 
-// Frames are the frames of a response. *transient.Stream is one.
+// Frames is the sequence of frames of one response. *transient.Stream implements it.
 type Frames interface {
 	// Next returns the next frame; see transient.Stream.
 	Next(ctx context.Context) (transient.Frame, error)
@@ -47,17 +47,18 @@ func (c *Client) To(instance string) *Client {
 	return &Client{Box: c.Box, Send: c.Send, Live: func(context.Context, string) (string, error) { return instance, nil }}
 }
 
-// Response is a document, and the state of the view that it was read from; View is
-// nil where it was read from none, or by a service of release 0.5 or earlier.
+// Response is the document of a response and the state of the view that it was read
+// from. View is nil if the document was not read from a view, or if the service is of
+// release 0.5 or earlier.
 type Response[A any] struct {
 	Value A
 	View  *transient.At
 }
 
-// Do sends a query with one response and waits for it, at most for the query's
-// deadline. An error is an *Error, and its code says what to do: timeout and
-// unavailable where the service does not answer. It wraps the context's error
-// where the time is over.
+// Do sends a query with one response and waits for it until the query's deadline or the
+// end of ctx. Every error is an *Error. It has the code that the service returned, or
+// else timeout if the deadline passed, or unavailable if the service has no instance or
+// the response is incomplete or invalid; in the last two cases it wraps the cause.
 func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r Response[A], err error) {
 	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
 	defer cancel()
@@ -77,9 +78,9 @@ func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r
 	return r, wrap(q.Info, err)
 }
 
-// List sends a query whose response is a list, and calls each with its parts in
-// order as they arrive. An error of each ends the query and is returned as it is.
-// Other errors are those of Do; parts may have arrived before one.
+// List sends a query whose response is a list, and calls each with its parts, in order,
+// as they arrive. If each returns an error, List ends the query and returns that error
+// unchanged. Other errors are those of Do; each may have been called before one occurs.
 func List[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q, each func([]I) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
 	defer cancel()
@@ -106,18 +107,18 @@ func List[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q, e
 	}
 }
 
-// Collect sends a query whose response is a list and returns all of it; an empty
-// list is not nil.
+// Collect sends a query whose response is a list and returns the whole list, which is
+// not nil if there is no error.
 func Collect[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q) ([]I, error) {
 	all := []I{}
 	err := List(ctx, c, q, req, func(part []I) error { all = append(all, part...); return nil })
 	return all, err
 }
 
-// Bytes sends a query whose response is bytes and returns their reader once the
-// first of them arrived, or the response ended; an error before that is Do's. The
-// reader's errors are Do's too: io.EOF means that the response is complete. Close
-// ends the query.
+// Bytes sends a query whose response is bytes, and returns a reader for them once the
+// first bytes or the end of the response have arrived. Errors, also those of the reader,
+// are those of Do; io.EOF means that the response is complete. The query's deadline
+// applies to the whole response. The caller must close the reader, which ends the query.
 func Bytes[Q any](ctx context.Context, c *Client, q query.Bytes[Q], req Q) (io.ReadCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
 	st, err := open(ctx, c, q.Info, req)
@@ -126,6 +127,8 @@ func Bytes[Q any](ctx context.Context, c *Client, q query.Bytes[Q], req Q) (io.R
 		return nil, err
 	}
 	r := &reader{ctx: ctx, cancel: cancel, info: q.Info, st: st}
+	// Waiting for the first bytes lets callers handle an error of the service before
+	// they start a response of their own.
 	if err := r.fill(); err != nil && !errors.Is(err, io.EOF) {
 		_ = r.Close()
 		return nil, err
@@ -133,6 +136,7 @@ func Bytes[Q any](ctx context.Context, c *Client, q query.Bytes[Q], req Q) (io.R
 	return r, nil
 }
 
+// reader is the io.ReadCloser that Bytes returns. It is not safe for concurrent use.
 type reader struct {
 	ctx    context.Context
 	cancel func()
@@ -141,7 +145,7 @@ type reader struct {
 	left   []byte
 }
 
-// fill waits until bytes are left to read.
+// fill waits until unread bytes are available. It returns io.EOF after the last ones.
 func (r *reader) fill() error {
 	for len(r.left) == 0 {
 		f, err := r.st.Next(r.ctx)
@@ -173,6 +177,8 @@ func (r *reader) Close() error {
 	return nil
 }
 
+// open selects an instance of the query's service and sends the query to it. Its errors
+// are *Error values.
 func open(ctx context.Context, c *Client, q query.Info, req any) (Frames, error) {
 	to, err := c.Live(ctx, q.Service)
 	if err != nil {
@@ -186,8 +192,9 @@ func open(ctx context.Context, c *Client, q query.Info, req any) (Frames, error)
 	return st, wrap(q, err)
 }
 
-// wrap makes the *Error of a failed query; an error of the service itself is
-// returned as it is, since its message is for the caller's caller.
+// wrap converts the error of a query to an *Error with code timeout or unavailable. An
+// *Error, which the service itself returned, is passed on unchanged, because its code
+// and message are meant for the end user.
 func wrap(q query.Info, err error) error {
 	var own *Error
 	if err == nil || errors.As(err, &own) {
@@ -200,7 +207,8 @@ func wrap(q query.Info, err error) error {
 	return &Error{Code: code, Message: fmt.Sprintf("%s does not answer %s: %v", q.Service, q.Verb, err), Cause: err}
 }
 
-// CodeOf returns the code of a query's error; "" for nil.
+// CodeOf returns the code of a query's error: "" for nil, unavailable for an error that
+// is not an *Error.
 func CodeOf(err error) string {
 	if err == nil {
 		return ""

@@ -50,8 +50,8 @@ func (v *viewAt) Pending() uint64  { return v.pending }
 
 var errLost = errors.New("the view is lost")
 
-// pair starts a mesh of services a and b, with b's handlers, and returns a's
-// client, and b's and a's mailboxes.
+// pair starts services a and b, with b's handlers, and returns a's client and the
+// inboxes of b and a.
 func pair(t *testing.T) (*rpc.Client, *transient.Box, *transient.Box) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}})
 	box := func(name string) *transient.Box {
@@ -107,8 +107,8 @@ func pair(t *testing.T) (*rpc.Client, *transient.Box, *transient.Box) {
 	return c, a, b
 }
 
-// TestDo: a response carries where its view was, brought up to date first, and an
-// error its code.
+// TestDo shows that a view is brought up to date before a query reads it, that the
+// response has the view's position, and that an error keeps its code.
 func TestDo(t *testing.T) {
 	c, _, _ := pair(t)
 	r, err := rpc.Do(t.Context(), c, one, countRequest{2})
@@ -147,8 +147,8 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestList: parts arrive in order and whole; an error after some of them is not the
-// end of the list.
+// TestList shows that parts arrive complete and in order, and that an error after some
+// of them is returned and not taken for the end of the list.
 func TestList(t *testing.T) {
 	c, _, _ := pair(t)
 	for _, n := range []int64{0, 1, 7} {
@@ -172,7 +172,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestBytes: io.EOF means that everything arrived, and nothing else does.
+// TestBytes shows that the reader returns io.EOF only after the complete response.
 func TestBytes(t *testing.T) {
 	c, _, _ := pair(t)
 	read := func(n int64) (int, error) {
@@ -195,8 +195,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestRolling: a service of release 0.5 sends no codes and no views, and a caller of
-// release 0.5 skips both.
+// TestRolling shows that callers accept responses of release 0.5, which have no codes
+// and no views, and that callers of release 0.5 accept responses that have them.
 func TestRolling(t *testing.T) {
 	c, a, b := pair(t)
 	for message, code := range map[string]string{

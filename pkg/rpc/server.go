@@ -10,39 +10,41 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// Server is what the queries of an instance have in common.
+// Server registers the query handlers of an instance and brings the view that they read
+// up to date. Its fields are set before its first use.
 type Server struct {
 	Box Registrar
-	// View is where queries that name a view read; nil: their responses say no
-	// position.
+	// View reports the state of the view that queries with a view read. If it is nil,
+	// responses contain no state.
 	View View
-	// Fresh brings the view to the ledger's end before a query that names a view is
-	// handled; nil: the view is read as it is.
+	// Fresh brings the view up to the ledger's end. It is called before each query that
+	// names a view; if it is nil, queries read the view as it is.
 	Fresh func(context.Context) error
 }
 
-// Registrar takes the handlers of verbs. *transient.Box is one.
+// Registrar registers the handler of a verb for the services that may query it.
+// *transient.Box implements it.
 type Registrar interface {
 	Serve(verb string, h transient.Handler, callers ...string)
 }
 
-// View says where a view is. *follow.Follower is one.
+// View reports the state of a view of the ledger. *follow.Follower implements it.
 type View interface {
 	Position() uint64 // ledger sequence of the last entry applied
-	Pending() uint64  // entries that wait
+	Pending() uint64  // entries not applied yet
 }
 
-// Serve registers the handler of a query with one response. The handler runs on a
-// goroutine of its own until the caller's deadline. A request that does not decode
-// fails with invalid_input; an error of the handler that is an *Error keeps its
-// code, any other is unavailable.
+// Serve registers the handler of a query with one response. The handler runs in its own
+// goroutine, with a context that ends at the query's deadline. A request that cannot be
+// decoded fails with code invalid_input. If the handler returns an *Error, the caller
+// receives its code; for any other error it receives unavailable.
 func Serve[Q, A any](s *Server, q query.Query[Q, A], h func(context.Context, *Q) (A, error)) {
 	handle(s, q.Info, func(ctx context.Context, req *Q, reply func(any) error) error {
 		doc, err := h(ctx, req)
 		if err != nil {
 			return err
 		}
-		if b, ok := any(doc).([]byte); ok { // a document of base64; the bytes themselves would be a binary frame
+		if b, ok := any(doc).([]byte); ok { // encoded as base64 in JSON, because reply would send a []byte as a binary frame
 			raw, err := transient.Encode(b)
 			if err != nil {
 				return err
@@ -53,12 +55,13 @@ func Serve[Q, A any](s *Server, q query.Query[Q, A], h func(context.Context, *Q)
 	})
 }
 
-// partSize is about how large a part of a list is, in bytes of JSON.
+// partSize is the size, in bytes of JSON, at which a part of a list is sent.
 const partSize = 256 << 10
 
-// ServeList registers the handler of a query whose response is a list. The handler
-// calls add for each item; parts of some 256 KiB are sent on the way. Errors are
-// those of Serve; a caller may have received parts before one.
+// ServeList registers the handler of a query whose response is a list. The handler calls
+// add for each item, from one goroutine; the items are sent in parts of about 256 KiB
+// while the handler runs. Errors are those of Serve; the caller may have received parts
+// before one.
 func ServeList[Q, I any](s *Server, q query.List[Q, I], h func(ctx context.Context, req *Q, add func(I) error) error) {
 	handle(s, q.Info, func(ctx context.Context, req *Q, reply func(any) error) error {
 		p := parts{reply: reply}
@@ -69,13 +72,15 @@ func ServeList[Q, I any](s *Server, q query.List[Q, I], h func(ctx context.Conte
 	})
 }
 
-// parts collects items until they make a part.
+// parts collects list items and sends them in parts of about partSize bytes.
 type parts struct {
 	reply func(any) error
 	items []json.RawMessage
 	size  int
 }
 
+// add adds an item and sends the collected items if they have reached partSize. A
+// json.RawMessage is sent as it is.
 func (p *parts) add(item any) error {
 	raw, ok := item.(json.RawMessage)
 	if !ok {
@@ -91,6 +96,7 @@ func (p *parts) add(item any) error {
 	return p.flush()
 }
 
+// flush sends the collected items as one part. An empty part is not sent.
 func (p *parts) flush() error {
 	if len(p.items) == 0 {
 		return nil
@@ -100,16 +106,16 @@ func (p *parts) flush() error {
 	return err
 }
 
-// ServeBytes registers the handler of a query whose response is bytes. Each Write
-// is sent as one frame and keeps nothing of its argument; the handler buffers what
-// it writes in small pieces. Errors are those of ServeList.
+// ServeBytes registers the handler of a query whose response is bytes. Each Write sends
+// one frame and does not retain its argument; a handler that writes small pieces should
+// buffer them. Errors are those of ServeList.
 func ServeBytes[Q any](s *Server, q query.Bytes[Q], h func(ctx context.Context, req *Q, w io.Writer) error) {
 	handle(s, q.Info, func(ctx context.Context, req *Q, reply func(any) error) error {
 		return h(ctx, req, frames(reply))
 	})
 }
 
-// frames sends what is written as binary frames.
+// frames is an io.Writer that sends each Write as one binary frame.
 type frames func(any) error
 
 // Write implements io.Writer.
@@ -120,6 +126,8 @@ func (f frames) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// handle registers a handler that decodes the request and brings the view up to date
+// before it calls h. An absent request is the zero value of Q.
 func handle[Q any](s *Server, q query.Info, h func(context.Context, *Q, func(any) error) error) {
 	s.Box.Serve(q.Verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		req := new(Q)
@@ -137,8 +145,9 @@ func handle[Q any](s *Server, q query.Info, h func(context.Context, *Q, func(any
 	}, q.Callers...)
 }
 
-// read brings the view up to date and puts its state on the response. The state is
-// taken before the view is read, so the response holds at least that much.
+// read brings the view up to date and adds its state to the response. It takes the state
+// before the handler reads the view, so the response contains at least everything up to
+// that position.
 func (s *Server) read(ctx context.Context, name string, reply func(any) error) error {
 	if s.Fresh != nil {
 		if err := s.Fresh(ctx); err != nil {

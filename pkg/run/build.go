@@ -8,8 +8,8 @@ import (
 // Release is the version that the newest section of CHANGELOG.md describes.
 const Release = "0.5.0"
 
-// commit is set by the build, where the source is not in a checkout that the go
-// command reads.
+// commit is set at link time (-X), because the go command itself records the commit only
+// in builds from a checkout that it can read.
 var commit string
 
 // Version returns the release as a semantic version, with the commit that it was built
@@ -21,15 +21,15 @@ func Version() string {
 	return Release + "+" + commit
 }
 
-// Build says what a program was built from.
+// Build describes the version and the source of a program.
 type Build struct {
 	Version   string `json:"version"`
-	Commit    string `json:"commit"`     // of the source; "unknown" where it was built outside a checkout, "+dirty" behind it where that had changes
-	BuildTime string `json:"build_time"` // of the commit, RFC 3339, so that two builds of one source are the same bytes
+	Commit    string `json:"commit"`     // of the source; "unknown" for a build outside a checkout; the suffix "+dirty" marks uncommitted changes
+	BuildTime string `json:"build_time"` // time of the commit, not of the build, so that builds are reproducible; RFC 3339
 	GoVersion string `json:"go_version"`
 }
 
-// BuildOf describes the running program, released as version.
+// BuildOf returns the description of the running program, with the given version.
 func BuildOf(version string) Build {
 	b := Build{Version: version, Commit: "unknown", BuildTime: "unknown", GoVersion: runtime.Version()}
 	if commit != "" {

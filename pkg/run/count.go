@@ -7,11 +7,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/metrics"
 )
 
-// NewMetrics makes the figures of this process.
+// NewMetrics returns a metrics registry for this process, labelled with its version.
 func NewMetrics() *metrics.Registry { return metrics.New(Version(), runtime.Version()) }
 
-// count adds the instance to the figures of its process, or to figures that nothing
-// serves; done takes it out again.
+// count registers the instance's metrics in a process's registry, or, if of is nil, in a
+// new registry that is not served. done unregisters them.
 func (v *Env) count(of *metrics.Registry) (done func()) {
 	if of == nil {
 		of = NewMetrics()

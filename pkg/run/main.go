@@ -23,10 +23,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// Keys is the folder a service process reads its own keys from.
+// Keys is the path of the folder that holds the key files of a service's process.
 type Keys string
 
-// Seed reads 32 bytes kept in hex.
+// Seed reads a key file that holds 32 bytes in hex.
 func (k Keys) Seed(name string) ([]byte, error) {
 	raw, err := os.ReadFile(k.Path(name))
 	if err != nil {
@@ -35,8 +35,8 @@ func (k Keys) Seed(name string) ([]byte, error) {
 	return ParseSeed(k.Path(name), string(raw))
 }
 
-// ParseSeed reads 32 bytes kept in hex; where names the place in errors, which
-// never hold the text itself.
+// ParseSeed parses 32 bytes in hex. where is the origin of the text, for error messages,
+// which never contain the text itself.
 func ParseSeed(where, text string) ([]byte, error) {
 	b, err := hex.DecodeString(strings.TrimSpace(text))
 	if err != nil || len(b) != 32 {
@@ -45,20 +45,21 @@ func ParseSeed(where, text string) ([]byte, error) {
 	return b, nil
 }
 
-// Text reads a file of one line.
+// Text returns the content of a key file without surrounding white space.
 func (k Keys) Text(name string) (string, error) {
 	raw, err := os.ReadFile(k.Path(name))
 	return strings.TrimSpace(string(raw)), err
 }
 
-// Path is a key file's place.
+// Path returns the path of the key file with the given name.
 func (k Keys) Path(name string) string { return filepath.Join(string(k), name) }
 
-// usualFile is the configuration file of a service that nothing names one to.
+// usualFile is the configuration file of a service if BINNACLE_CONFIG_FILE is not set.
 const usualFile = "/etc/binnacle/binnacle.yaml"
 
-// ConfigFile is the configuration file of a service that is a process of its own: what
-// BINNACLE_CONFIG_FILE names, or the usual one if it exists, or none.
+// ConfigFile returns the path of the configuration file of a service that runs as a
+// process of its own: the value of BINNACLE_CONFIG_FILE, or else usualFile if it exists,
+// or else "".
 func ConfigFile() string {
 	if f := os.Getenv("BINNACLE_CONFIG_FILE"); f != "" {
 		return f
@@ -69,8 +70,8 @@ func ConfigFile() string {
 	return usualFile
 }
 
-// loadConfig reads the configuration of a service: ConfigFile, and the files of the
-// folder BINNACLE_CONFIG.
+// loadConfig reads the configuration of a service from ConfigFile, the configuration
+// folder in BINNACLE_CONFIG (/config by default) and environment variables.
 func loadConfig(service string) (*config.Loaded, error) {
 	folder := os.Getenv("BINNACLE_CONFIG")
 	if folder == "" {
@@ -79,20 +80,22 @@ func loadConfig(service string) (*config.Loaded, error) {
 	return config.Load(config.Source{Program: service, File: ConfigFile(), Folder: folder, Getenv: os.Getenv})
 }
 
-// Main runs one service as a process of its own and does not return. Its configuration
-// is read by package config and handed to build; a wrong one ends the process with
-// exit code 1, after a line of the log for each problem.
+// Main runs one service as a process of its own. It does not return if the
+// configuration is invalid or the service fails: it logs the errors, one line for each
+// problem of the configuration, and exits with code 1. build makes the service from its
+// key files and configuration.
 //
-// SIGUSR1 logs a level more while it runs, SIGUSR2 a level less.
+// With the argument "health", Main instead checks the health of the service's process
+// on this host and exits with the result of AskHealth.
 //
-// Started with the argument "health" it queries the running process instead and
-// exits 0 when that takes work. SIGTERM drains: stop pulling, finish or hand
-// back work, flush, exit 0.
+// SIGTERM and SIGINT end the service: it stops receiving work, finishes or hands back
+// what it holds, and Main returns. SIGUSR1 and SIGUSR2 make the log one level more and
+// one level less verbose. SIGHUP reloads the configuration.
 func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 	if len(os.Args) == 2 && os.Args[1] == "health" {
 		os.Exit(AskHealth(service))
 	}
-	debug.SetGCPercent(300) // the heap is small and garbage is plenty
+	debug.SetGCPercent(300) // the live heap is small and most allocations are short-lived, so collecting less often saves CPU and costs little memory
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	c, err := loadConfig(service)
@@ -103,7 +106,7 @@ func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 		}
 		os.Exit(1)
 	}
-	level, _ := logs.Parse(c.Config.Log.Level) // it was checked
+	level, _ := logs.Parse(c.Config.Log.Level) // Load has checked the level
 	p, err := StartProcess(ctx, c, func() (*config.Loaded, error) { return loadConfig(service) }, logs.Start(ctx, os.Stderr, logs.JSON, level))
 	if err == nil {
 		err = serveProcess(ctx, service, p, build)
@@ -114,8 +117,8 @@ func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 	}
 }
 
-// NATSCA is the file of the authority that signed the NATS server's
-// certificate: BINNACLE_NATS_CA, or nats.ca in the folder of keys, or none.
+// NATSCA returns the path of the CA certificate for the NATS server: the value of
+// BINNACLE_NATS_CA, or else nats.ca in the folder of keys if it exists, or else "".
 func NATSCA(keys string) string {
 	if f := os.Getenv("BINNACLE_NATS_CA"); f != "" {
 		return f
@@ -127,6 +130,9 @@ func NATSCA(keys string) string {
 	return f
 }
 
+// serveProcess reads the service's keys, builds the service and runs it until ctx ends.
+// It returns an error if private.Check rejects the folder of keys, or if a required key
+// file is missing.
 func serveProcess(ctx context.Context, service string, p *Process, build func(Keys, *config.Config) (Service, error)) error {
 	c := &p.Live.Config().Config
 	keys := Keys(c.Keys)
@@ -146,7 +152,7 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 		return err
 	}
 	cfg.NKeySeed = []byte(nkey)
-	if _, err := os.Stat(keys.Path(service + ".sign")); err == nil { // the gateway of an old key ring has none
+	if _, err := os.Stat(keys.Path(service + ".sign")); err == nil { // key rings of old releases hold no signing key for the gateway
 		cfg.SignSeed = func() ([]byte, error) { return keys.Seed(service + ".sign") }
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -159,16 +165,18 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 	})
 }
 
-// healthSocket is an abstract socket: it lives in the network namespace, so a
-// container's health check finds its own service without a port or a file.
+// healthSocket returns the address of a service's health socket, an abstract Unix socket
+// (unix(7)). Such sockets belong to a network namespace, so a health check inside a
+// container reaches the container's own service without a port or a file.
 func healthSocket(service string) string { return "@binnacle-health-" + service }
 
-// AnswerHealth answers health checks of this host, or container, for as long as
-// the process runs.
+// AnswerHealth listens on the health socket of a service and answers each check with
+// "ok" if ready returns true, until the process ends. It returns at once if another
+// instance on this host listens already.
 func AnswerHealth(service string, ready func() bool) {
 	l, err := net.Listen("unix", healthSocket(service))
 	if err != nil {
-		return // another instance on this host answers
+		return // another instance on this host has the socket
 	}
 	for {
 		c, err := l.Accept()
@@ -182,8 +190,8 @@ func AnswerHealth(service string, ready func() bool) {
 	}
 }
 
-// AskHealth returns the exit code of a health check: 0 when the service runs on
-// this host and takes work.
+// AskHealth checks the health of a service on this host within a second and returns the
+// exit code of the check: 0 if the service runs and accepts work, else 1.
 func AskHealth(service string) int {
 	c, err := net.DialTimeout("unix", healthSocket(service), time.Second)
 	if err != nil {

@@ -11,18 +11,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/metrics"
 )
 
-// Process is what a process has beside its services: the configuration that it follows,
-// its figures, and the admin listener that shows them.
+// Process holds the parts of a process that its services share: the configuration that
+// is reloaded, the metrics, and the admin listener.
 type Process struct {
 	Live    *Live
 	Metrics *metrics.Registry
-	Admin   string // address of the admin listener; "" where there is none
+	Admin   string // bound address of the admin listener; "" if it is off
 	Ready   atomic.Bool
 }
 
-// StartProcess follows the configuration that load reads, now in force, and opens the
-// admin listener. Both end with ctx. Where load is nil the configuration is not followed. Ready is for the caller to set once its services
-// take work.
+// StartProcess starts the admin listener and the reloading of the configuration; both
+// end with ctx. now is the current configuration, and load reads it again; if load is
+// nil, nothing is reloaded. The caller sets Ready once its services accept work. An
+// error means that the listener's address cannot be bound.
 func StartProcess(ctx context.Context, now *config.Loaded, load func() (*config.Loaded, error), level *logs.Level) (*Process, error) {
 	p := &Process{Metrics: NewMetrics()}
 	p.Live = &Live{Load: load, Level: level, Metrics: p.Metrics}
@@ -38,8 +39,8 @@ func StartProcess(ctx context.Context, now *config.Loaded, load func() (*config.
 	return p, nil
 }
 
-// ready reports whether every part of every instance in the process is ready, and the
-// parts.
+// ready reports whether Ready is set and every part of every instance is ready, and
+// returns the document of /readyz, which lists the parts by instance.
 func (p *Process) ready(ctx context.Context) (bool, any) {
 	doc := struct {
 		Ready     bool                `json:"ready"`
@@ -55,8 +56,8 @@ func (p *Process) ready(ctx context.Context) (bool, any) {
 	return doc.Ready, doc
 }
 
-// shownConfig is the document of /config: every member that the program reads, and
-// where it is from.
+// shownConfig returns the document of /config: each member that the program reads, with
+// its value and origin.
 func shownConfig(l *config.Loaded) any {
 	type member struct {
 		Pointer string `json:"pointer"`

@@ -21,9 +21,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/metrics"
 )
 
-// Reloader is a service that takes up members of the configuration while it runs.
+// Reloader is implemented by a service that applies changed members of the configuration
+// while it runs.
 type Reloader interface {
-	// Reload takes up the members of c that may change. Their values were checked.
+	// Reload applies the members of c that may change at run time. Their values are
+	// valid. It must not change c.
 	Reload(c *config.Config)
 }
 
@@ -34,25 +36,26 @@ type Reloader interface {
 // ledger for every instance in the process that reads one of the changed members. Live
 // is safe for concurrent use.
 type Live struct {
-	Load    func() (*config.Loaded, error) // reads the configuration anew
-	Level   *logs.Level                    // of the process's log
-	Metrics *metrics.Registry              // counts reloads
+	Load    func() (*config.Loaded, error) // reads the configuration again; nil disables reloading
+	Level   *logs.Level                    // log level of the process
+	Metrics *metrics.Registry              // registry that counts reloads
 
 	mu     sync.Mutex
 	now    *config.Loaded
-	tried  []byte // what the file held when it was last taken up or refused
+	tried  []byte // content of the file at the last attempt that succeeded or was rejected
 	takers map[*Env]Service
 }
 
-// appendWithin bounds how long the record of a reload takes.
+// appendWithin is the timeout for appending the events of one reload.
 const appendWithin = 10 * time.Second
 
-// Start sets the configuration in force and follows its file until ctx ends: at SIGHUP,
-// and as often as /reload/interval says.
+// Start sets the current configuration and, in a goroutine, reloads it until ctx ends:
+// on SIGHUP, and when a check at each /reload/interval finds that the file has changed.
+// Without a file or Load, nothing is reloaded.
 func (l *Live) Start(ctx context.Context, now *config.Loaded) {
 	l.mu.Lock()
 	l.now = now
-	l.tried, _ = os.ReadFile(now.File) // a file that cannot be read now has just been read
+	l.tried, _ = os.ReadFile(now.File) // if the read fails, the next check loads the file again
 	l.mu.Unlock()
 	if now.File == "" || l.Load == nil {
 		return
@@ -78,21 +81,21 @@ func (l *Live) Start(ctx context.Context, now *config.Loaded) {
 	}()
 }
 
-// Config is the configuration in force. The caller must not change it.
+// Config returns the current configuration. The caller must not change it.
 func (l *Live) Config() *config.Loaded {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.now
 }
 
-// instances are those that run in the process.
+// instances returns the instances that run in the process.
 func (l *Live) instances() []*Env {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.takers))
 }
 
-// add lets an instance take up changes until done is called.
+// add registers an instance, to which reloads are applied until done is called.
 func (l *Live) add(v *Env, s Service) (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +110,8 @@ func (l *Live) add(v *Env, s Service) (done func()) {
 	}
 }
 
-// follow takes up the file if it has changed, or if asked to.
+// follow reloads the configuration if the file has changed, or in any case if asked is
+// true.
 func (l *Live) follow(ctx context.Context, asked bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,9 +120,11 @@ func (l *Live) follow(ctx context.Context, asked bool) {
 		return
 	}
 	if err != nil && !asked {
-		return // the file is being replaced, or is gone: what runs goes on
+		return // the file is being replaced or was removed; keep the current configuration
 	}
 	next, changed, err := l.next()
+	// The change is recorded before it is applied. If it cannot be recorded, tried is
+	// left unchanged, so that the next check reads the file again.
 	if err == nil && len(changed) > 0 {
 		if err = l.record(ctx, next, changed); err != nil {
 			slog.Error("configuration not reloaded, will be tried again", "file", l.now.File, "err", err)
@@ -136,8 +142,8 @@ func (l *Live) follow(ctx context.Context, asked bool) {
 	l.take(next, changed)
 }
 
-// next reads the configuration anew, with the members that changed. Its error says why
-// it cannot be taken up.
+// next reads the configuration again and returns it with its changed members. It returns
+// an error if the configuration is invalid, or if a changed member requires a restart.
 func (l *Live) next() (next *config.Loaded, changed []*config.Value, err error) {
 	if next, err = l.Load(); err != nil {
 		return nil, nil, err
@@ -152,7 +158,8 @@ func (l *Live) next() (next *config.Loaded, changed []*config.Value, err error) 
 	return next, changed, errors.Join(failed...)
 }
 
-// record appends config_reloaded for every instance that reads a changed member.
+// record appends an event config_reloaded for each instance that reads a changed member.
+// On return of nil the events are on the ledger.
 func (l *Live) record(ctx context.Context, next *config.Loaded, changed []*config.Value) error {
 	ctx, cancel := context.WithTimeout(ctx, appendWithin)
 	defer cancel()
@@ -173,7 +180,8 @@ func (l *Live) record(ctx context.Context, next *config.Loaded, changed []*confi
 	return nil
 }
 
-// take puts a configuration in force.
+// take makes next the current configuration and applies its changed members to the log
+// and the services.
 func (l *Live) take(next *config.Loaded, changed []*config.Value) {
 	l.now = next
 	if len(changed) == 0 {
@@ -184,7 +192,7 @@ func (l *Live) take(next *config.Loaded, changed []*config.Value) {
 		members = append(members, v.Pointer)
 	}
 	if slices.Contains(members, "/log/level") {
-		_ = l.Level.SetName(next.Config.Log.Level) // it was checked
+		_ = l.Level.SetName(next.Config.Log.Level) // Load has checked the level
 	}
 	for _, s := range l.takers {
 		if r, ok := s.(Reloader); ok {

@@ -22,7 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 )
 
-// taker is a service that takes up a change.
+// taker is a service that records the configurations it is reloaded with.
 type taker struct {
 	Service
 	capture string
@@ -30,14 +30,15 @@ type taker struct {
 
 func (s *taker) Reload(c *config.Config) { s.capture = c.Gateway.Capture }
 
-// deaf is a ledger that takes nothing.
+// deaf is a ledger on which every append fails.
 type deaf struct{ eventlog.Log }
 
 func (deaf) Append(context.Context, string, string, []byte) (uint64, error) {
 	return 0, errors.New("no leader")
 }
 
-// world is a process with a gateway and a judge that follow a file.
+// world is a process with instances of a gateway and a judge whose configuration is
+// reloaded from a file.
 type world struct {
 	*Live
 	log     eventlog.Log
@@ -46,6 +47,8 @@ type world struct {
 	envs    []*Env
 }
 
+// newWorld writes text to a configuration file and starts the world's reloading with
+// it.
 func newWorld(t *testing.T, text string) *world {
 	t.Helper()
 	before := slog.Default()
@@ -74,7 +77,8 @@ func (w *world) write(t *testing.T, text string) {
 	}
 }
 
-// facts are the reloads on the ledger: instance and members.
+// facts returns the config_reloaded events on the ledger, each as its instance and
+// members.
 func (w *world) facts(t *testing.T) (out []string) {
 	t.Helper()
 	for en, err := range w.log.Scan(context.Background(), bus.Filter{Event: contract.EventConfigReloaded}.String(), 1) {
@@ -95,10 +99,11 @@ func (w *world) facts(t *testing.T) (out []string) {
 	return out
 }
 
+// quiet turns the periodic check of the file off.
 const quiet = "reload: {interval: 0s}\n"
 
-// TestReload: a change of members that may change is on the ledger for every instance
-// that reads one of them, and in force.
+// TestReload shows that a change of members that may change at run time is recorded for
+// every instance that reads one of them, and is applied.
 func TestReload(t *testing.T) {
 	w := newWorld(t, quiet)
 	w.write(t, quiet+"log: {level: debug}\ngateway: {capture: hashed}\n")
@@ -115,8 +120,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestReloadRefused: a file that is wrong, or that changes what takes a restart, changes
-// nothing at all and records nothing.
+// TestReloadRefused shows that a file that is invalid, or that changes a member that
+// requires a restart, changes nothing and records nothing.
 func TestReloadRefused(t *testing.T) {
 	w := newWorld(t, quiet)
 	for _, text := range []string{
@@ -137,7 +142,8 @@ func TestReloadRefused(t *testing.T) {
 	}
 }
 
-// TestReloadIsRecordedFirst: what cannot be recorded is not taken up, and is tried again.
+// TestReloadIsRecordedFirst shows that a reload that cannot be recorded is not applied,
+// and is retried.
 func TestReloadIsRecordedFirst(t *testing.T) {
 	w := newWorld(t, quiet)
 	for _, v := range w.envs {
@@ -157,7 +163,8 @@ func TestReloadIsRecordedFirst(t *testing.T) {
 	}
 }
 
-// TestReloadByItself: the file is followed at its interval, and at SIGHUP.
+// TestReloadByItself shows that a change is applied at the next interval, and that
+// SIGHUP reloads the file.
 func TestReloadByItself(t *testing.T) {
 	w := newWorld(t, "reload: {interval: 5ms}\n")
 	becomes := func(level string) {

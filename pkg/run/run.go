@@ -1,6 +1,7 @@
-// Package run brings a service up on the bus, in a process of its own or
-// beside others: connection, slot, clock, keys, mailbox; and takes it down in
-// order.
+// Package run starts and stops an instance of a service, in a process of its own or in
+// one process with other services. It connects to NATS, acquires an instance slot,
+// loads the key registry, opens the instance's inbox and advances the Lamport clock to
+// the ledger's last events; then it runs the service, and stops everything in order.
 package run
 
 import (
@@ -32,32 +33,35 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// Service is one of the mesh's services.
+// Service is implemented by each of the mesh's services.
 type Service interface {
-	// Declaration says, as data, what the service needs of the bus.
+	// Declaration returns the service's name and the streams, consumers and permissions
+	// that it needs on the bus.
 	Declaration() bus.Declaration
-	// Run serves until ctx ends, then finishes what it holds. It calls ready
-	// once it takes work.
+	// Run serves until ctx ends, then finishes the work that it has accepted and
+	// returns. It calls ready once, when it accepts work.
 	Run(ctx context.Context, env *Env, ready func()) error
 }
 
-// Config is what every service needs to come up. Nothing here depends on the
-// topology but Dialer.
+// Config is the configuration that every service needs to start. Only Dialer depends on
+// the topology of the deployment.
 type Config struct {
 	Dialer   bus.Dialer
 	Tenant   string
-	NKeySeed []byte // NATS identity
-	// SignSeed reads the 32 byte Ed25519 seed; nil for services that sign
-	// nothing. It is read again every so often: a new seed is used from the
-	// moment its key is published.
+	NKeySeed []byte // seed of the service's NATS user key (nkey)
+	// SignSeed reads the 32-byte Ed25519 seed of the signing key; it is nil for services
+	// that sign nothing. It is called every keyPoll, so that a key can be rotated while
+	// the service runs: a new seed is used once its key is in the key registry.
 	SignSeed func() ([]byte, error)
-	RootKID  string            // the root key this mesh trusts
-	Live     *Live             // the configuration that may change while the service runs; nil = none does
-	Metrics  *metrics.Registry // counts what the instance does; nil = one that nothing serves
-	TracesTo string            // URL of OpenTelemetry's collector; "" = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
+	RootKID  string            // key id of the mesh's trust anchor
+	Live     *Live             // the configuration that is reloaded; nil if none is
+	Metrics  *metrics.Registry // registry for the instance's metrics; nil for one that is not served
+	TracesTo string            // URL of the OpenTelemetry collector; "" for the value of OTEL_EXPORTER_OTLP_ENDPOINT, if set
 }
 
-// Env is a running instance's surroundings.
+// Env holds the identity, connections and shared facilities of a running instance. Its
+// methods are safe for concurrent use; the exported fields are set before Service.Run is
+// called and do not change.
 type Env struct {
 	Tenant   string
 	Service  string
@@ -78,19 +82,20 @@ type Env struct {
 	health []func(context.Context) Health
 }
 
-// SignKey is the instance's signing key of the moment; nil for services that
-// sign nothing.
+// SignKey returns the instance's current signing key, or nil for services that sign
+// nothing. The key may be rotated, so callers do not cache it.
 func (v *Env) SignKey() *sign.Key { return v.key.Load() }
 
 const (
-	keyPoll   = time.Second     // how often a service looks for a new signing key
-	keySettle = 2 * time.Second // how long others have to learn of it before it is used
+	keyPoll   = time.Second     // interval at which a service reads its seed again
+	keySettle = 2 * time.Second // time for which a new key is in the registry before it is used, so that other services have it
 )
 
-// rotate takes up a new signing key when the trust registry has known it for
-// keySettle, or at once when the old one is no longer valid.
+// rotate reads the seed again every keyPoll until ctx ends, and switches to a new
+// signing key when it has been in the key registry for keySettle, or at once if the old
+// key is no longer valid.
 func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
-	var known time.Time // since when the new key is in the registry
+	var known time.Time // when the new key was first found in the registry; zero if it was not
 	for {
 		select {
 		case <-ctx.Done():
@@ -118,22 +123,24 @@ func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
 	}
 }
 
-// Health is one dependency's or view's state.
+// Health is the state of one dependency or view of an instance.
 type Health = query.Health
 
-// Report registers a part of this instance's health.
+// Report registers a function that returns the health of one part of the instance. It is
+// called for each health query.
 func (v *Env) Report(f func(context.Context) Health) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.health = append(v.health, f)
 }
 
-// ReportFollower registers a view's health.
+// ReportFollower registers the health of the view that f reads: it is OK once f has
+// caught up for the first time.
 func (v *Env) ReportFollower(name string, f *follow.Follower) {
 	v.Report(func(ctx context.Context) Health {
 		try, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_ = f.Poll(try) // else the position says where it is
+		_ = f.Poll(try) // on an error, the reported position is the last one applied
 		select {
 		case <-f.Ready():
 			return Health{Name: name, OK: true, Position: f.Position(), Lag: f.Pending()}
@@ -143,7 +150,8 @@ func (v *Env) ReportFollower(name string, f *follow.Follower) {
 	})
 }
 
-// ReportWork registers a durable's health.
+// ReportWork registers the health of a durable consumer of the stream EVENTS, with its
+// undelivered and unacknowledged messages as the lag.
 func (v *Env) ReportWork(consumer string) {
 	v.Report(func(ctx context.Context) Health {
 		c, err := v.Conn.JS.Consumer(ctx, bus.Events, consumer)
@@ -155,7 +163,7 @@ func (v *Env) ReportWork(consumer string) {
 	})
 }
 
-// Health collects every registered part.
+// Health returns the health of every registered part, in the order of registration.
 func (v *Env) Health(ctx context.Context) []Health {
 	v.mu.Lock()
 	fs := v.health
@@ -167,12 +175,14 @@ func (v *Env) Health(ctx context.Context) []Health {
 	return out
 }
 
-// Recorder makes the instance's recorder of outcomes.
+// Recorder returns a new recorder of outcomes, which signs with the instance's current
+// key.
 func (v *Env) Recorder() *outcome.Recorder {
 	return &outcome.Recorder{Emit: v.Emit, Key: v.SignKey, Service: v.Service}
 }
 
-// live returns a running instance of a service.
+// live returns the name of a running instance of a service, or an error if there is
+// none.
 func (v *Env) live(ctx context.Context, service string) (string, error) {
 	names, err := bus.Live(ctx, v.Conn, service)
 	if err != nil {
@@ -184,15 +194,18 @@ func (v *Env) live(ctx context.Context, service string) (string, error) {
 	return names[0], nil
 }
 
-// serveQueries registers the queries that every instance answers.
+// serveQueries registers the handlers of the queries that every instance answers: its
+// health and its view of the key registry.
 func (v *Env) serveQueries() {
 	s := &rpc.Server{Box: v.Box}
 	rpc.Serve(s, query.HealthQuery, func(ctx context.Context, _ *query.HealthRequest) ([]Health, error) { return v.Health(ctx), nil })
 	rpc.Serve(s, query.KeysViewQuery, func(context.Context, *query.KeysViewRequest) (query.ViewDump, error) { return v.Trust.dump(), nil })
 }
 
-// Serve runs one instance of a service until ctx ends. It retries until its
-// streams exist, so services start in any order.
+// Serve runs one instance of a service until ctx ends or the instance fails, and calls
+// ready when the service accepts work. It retries until its streams exist, so services
+// may start in any order. It returns nil when ctx has ended and the instance has
+// stopped.
 func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	d := s.Declaration()
 	conn, err := bus.Connect(cfg.Dialer, cfg.NKeySeed, d.Service, false)
@@ -216,6 +229,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	env.Blobs = &blob.Store{Conn: conn, Tenant: cfg.Tenant}
 	env.Box = transient.NewBox(conn, cfg.Tenant, d.Service, slot.Instance)
 	env.Queries = &rpc.Client{Box: env.Box, Live: env.live}
+	// The vault-broker refuses the query for content keys to all other services.
 	if slices.Contains(services.ContentReaders(), d.Service) {
 		env.Blobs.Keys = &contentkeys.Ring{Client: env.Queries}
 	}
@@ -242,7 +256,8 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		env.key.Store(k)
 		env.Report(func(context.Context) Health { return Health{Name: "signing-key", OK: true, Detail: env.SignKey().KID} })
 	}
-	// The base outlives the service, so that work in hand can be recorded.
+	// The base context ends after the service has stopped, so that the outcomes of its
+	// last work can still be recorded.
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBase()
 	inner, cancel := context.WithCancelCause(ctx)
@@ -270,6 +285,8 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		}
 	})
 	err = func() error {
+		// The key registry must be complete before the service verifies a signature,
+		// and the inbox must receive before the service sends a query.
 		for _, ch := range []<-chan struct{}{trustView.Ready(), env.Box.Ready()} {
 			select {
 			case <-ch:
@@ -281,6 +298,7 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 		if k := env.SignKey(); k != nil {
 			kid = k.KID
 		}
+		// Other services reject what this instance signs until its key is published.
 		env.Trust.wait(inner, kid)
 		if inner.Err() != nil {
 			return nil
@@ -301,6 +319,8 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	if e := g.Wait(); err == nil {
 		err = e
 	}
+	// A background task that fails cancels inner with its error, which stops the
+	// service; the service itself may then have returned nil.
 	if err == nil && ctx.Err() == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		err = cause
 	}
@@ -310,7 +330,8 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	return nil
 }
 
-// seeLedger moves the clock past what this service and the ledger know.
+// seeLedger advances the Lamport clock to at least that of the ledger's last event and
+// of the service's own last event, so that new events come after both.
 func (v *Env) seeLedger(ctx context.Context) error {
 	for _, filter := range []string{bus.Filter{Tenant: v.Tenant}.String(), bus.Filter{Tenant: v.Tenant, Service: v.Service}.String()} {
 		en, err := v.Emit.Log.Last(ctx, filter)

@@ -12,21 +12,26 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Trust is an instance's view of the key registry.
+// Trust is an instance's view of the key registry, which is built from key events on the
+// ledger. It is safe for concurrent use.
 type Trust struct {
 	mu  sync.RWMutex
 	reg trust.Registry
-	at  uint64 // sequence last applied
+	at  uint64 // ledger sequence of the last key event applied
 	see func(lamport uint64)
 }
 
-// dump is the view's canonical form, and the sequence that it was last changed by.
+// dump returns the canonical form of the view and the sequence of the last key event in
+// it.
 func (t *Trust) dump() query.ViewDump {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return query.ViewDump{Name: "keys", Position: t.at, Dump: string(t.reg.Dump())}
 }
 
+// apply applies a key event of the ledger. It never fails: an event that is not a valid
+// key event of Provision is ignored or logged, because any service's forged event would
+// otherwise stop the instance.
 func (t *Trust) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil || e.Service() != "provision" || e.Name != contract.EventKeyPublished && e.Name != contract.EventKeyRevoked {
@@ -37,7 +42,7 @@ func (t *Trust) apply(en eventlog.Entry) error {
 		slog.Error("trust event refused", "seq", en.Seq, "err", err)
 		return nil
 	}
-	t.see(e.Lamport) // what we sign must come after the key that signs it
+	t.see(e.Lamport) // events signed under the key must have a greater lamport than its publication
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.at = en.Seq
@@ -47,21 +52,22 @@ func (t *Trust) apply(en eventlog.Entry) error {
 	return nil
 }
 
-// At implements guard.KeyAt.
+// At implements guard.KeyAt. It returns the public key kid, or an error unless the key
+// belongs to owner, permits use, and was published and not yet revoked at lamport.
 func (t *Trust) At(kid, owner, use string, lamport uint64) ([]byte, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.reg.At(kid, owner, use, lamport)
 }
 
-// Current returns owner's newest valid key for use.
+// Current returns the newest valid key of owner for a use; ok is false if there is none.
 func (t *Trust) Current(owner, use string) (contract.TrustKey, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.reg.Current(owner, use)
 }
 
-// Valid reports whether a key is published and not revoked.
+// Valid reports whether a key is published and has not been revoked.
 func (t *Trust) Valid(kid string) bool {
 	for _, k := range t.Keys() {
 		if k.KID == kid {
@@ -71,14 +77,16 @@ func (t *Trust) Valid(kid string) bool {
 	return false
 }
 
-// Keys lists every key, oldest first.
+// Keys returns every key, revoked ones included, in order of publication. The caller
+// owns the slice.
 func (t *Trust) Keys() []trust.Key {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.reg.Keys()
 }
 
-// wait returns when the root and, if named, our own key are published.
+// wait returns when the root key and, unless kid is "", the key with that id are
+// published, or when ctx ends. It logs a warning every 5 s.
 func (t *Trust) wait(ctx context.Context, kid string) {
 	for told := time.Now(); ctx.Err() == nil; {
 		if time.Since(told) > 5*time.Second {

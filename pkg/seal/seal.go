@@ -1,4 +1,4 @@
-// Package seal encrypts to one recipient: HPKE (RFC 9180) in base mode with
+// Package seal encrypts values for one recipient: HPKE (RFC 9180) in base mode with
 // DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and AES-256-GCM. The info string binds a
 // sealed value to its purpose and call, so that it cannot be opened for another.
 package seal
@@ -11,17 +11,17 @@ import (
 	"fmt"
 )
 
-// Key is a recipient.
+// Key is the private key of a recipient.
 type Key struct{ private hpke.PrivateKey }
 
-// NewKey makes an ephemeral recipient.
+// NewKey returns a random key, for a recipient that needs it only once.
 func NewKey() (*Key, error) {
 	seed := make([]byte, 32)
 	rand.Read(seed)
 	return FromSeed(seed)
 }
 
-// FromSeed makes the recipient of a 32 byte X25519 private key.
+// FromSeed returns the key with a given X25519 private key of 32 bytes.
 func FromSeed(seed []byte) (*Key, error) {
 	k, err := ecdh.X25519().NewPrivateKey(seed)
 	if err != nil {
@@ -34,13 +34,13 @@ func FromSeed(seed []byte) (*Key, error) {
 	return &Key{p}, nil
 }
 
-// Public is the recipient's public key in base64.
+// Public returns the recipient's public key in base64.
 func (k *Key) Public() string {
 	return base64.StdEncoding.EncodeToString(k.private.PublicKey().Bytes())
 }
 
-// Open decrypts a value that was sealed to this key with the same info. Every failure is
-// one error, which does not say why.
+// Open decrypts a value that was sealed for this key with the same info. The error does
+// not reveal why decryption failed.
 func (k *Key) Open(info string, sealed []byte) ([]byte, error) {
 	b, err := hpke.Open(k.private, hpke.HKDFSHA256(), hpke.AES256GCM(), []byte(info), sealed)
 	if err != nil {
@@ -49,7 +49,8 @@ func (k *Key) Open(info string, sealed []byte) ([]byte, error) {
 	return b, nil
 }
 
-// To encrypts for a public key in base64.
+// To encrypts plain for the public key public, in base64. It returns an error if the
+// public key is malformed.
 func To(public, info string, plain []byte) ([]byte, error) {
 	raw, err := base64.StdEncoding.Strict().DecodeString(public)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestOpen: a sealed value opens with the recipient's key and the same info, and with
-// nothing else.
+// TestOpen: a sealed value can be opened only with the recipient's key and the same
+// info.
 func TestOpen(t *testing.T) {
 	mine, err := NewKey()
 	if err != nil {
@@ -55,7 +55,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestKeys: a key follows from its seed; malformed seeds and public keys are errors.
+// TestKeys: a seed determines its key; malformed seeds and public keys are errors.
 func TestKeys(t *testing.T) {
 	seed := bytes.Repeat([]byte{7}, 32)
 	a, err := FromSeed(seed)

@@ -1,7 +1,7 @@
-// Package secret is the protocol by which secrets travel sealed: from the
-// vault-broker to the executor of a call that may have them, and from the instance
-// that proposed a vault.put to the vault-broker. It holds the documents, the names
-// that secrets may have, and what each seal is bound to; it stores nothing.
+// Package secret defines the protocol that transports sealed secrets: from the
+// vault-broker to the executor of a call that may use them, and from the instance that
+// proposed a vault.put to the vault-broker. It defines the documents, the valid names of
+// secrets and the context that each sealed value is bound to. It stores nothing.
 package secret
 
 import (
@@ -19,15 +19,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// Request is the data of <executor>.secret_requested.v2. Version 1 has no
-// inbox and is refused.
+// Request is the data of the event <executor>.secret_requested.v2, by which an executor
+// requests secrets. Version 1 has no inbox and is rejected.
 type Request struct {
 	CallID     string   `json:"call_id"`
 	DecisionID string   `json:"decision_id"`
-	Inbox      string   `json:"inbox"` // id of this request alone, under which the sealed values are sent
+	Inbox      string   `json:"inbox"` // inbox id for this request only, to which the sealed values are sent
 	Names      []string `json:"names"`
 	Recipient  string   `json:"recipient"` // ephemeral X25519 public key, base64
-	To         string   `json:"to"`        // instance whose mailbox gets the sealed values
+	To         string   `json:"to"`        // instance to whose inbox the sealed values are sent
 }
 
 // Canonical implements canon.Document.
@@ -47,17 +47,18 @@ func RequestInfo(tenant string, r *Request) string {
 	return sealInfo("binnacle secret v2", append([]string{tenant, r.DecisionID, r.Inbox}, r.Names...)...)
 }
 
-// PutInfo binds a value that is to be stored to its tenant, name and call.
+// PutInfo returns the context string that binds the sealed value of a vault.put to its
+// tenant, name and call.
 func PutInfo(tenant, name, callID string) string {
 	return sealInfo("binnacle secret put v2", tenant, name, callID)
 }
 
-// ReservedNames begins names that no secret may have: content keys had such
-// names until release 0.4.
+// ReservedNames is a prefix that names of secrets must not have: until release 0.4,
+// content keys were stored under such names.
 const ReservedNames = "content-key"
 
-// ValidName reports whether a secret may have the name: 1 to 64 of
-// [A-Za-z0-9._-], not beginning with ReservedNames.
+// ValidName reports whether s is a valid name of a secret: 1 to 64 characters of
+// [A-Za-z0-9._-], without the prefix ReservedNames in any case.
 func ValidName(s string) bool {
 	bad := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
@@ -65,32 +66,36 @@ func ValidName(s string) bool {
 	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, bad) && !strings.HasPrefix(strings.ToLower(s), ReservedNames)
 }
 
-// sealInfo joins the parts that a seal is bound to; quoting keeps one list of
-// parts from being spelled as another.
+// sealInfo returns the context string of a seal. The parts are quoted, so that two
+// different lists of parts never have the same string.
 func sealInfo(purpose string, parts ...string) string {
 	return fmt.Sprintf("%s %q", purpose, parts)
 }
 
-// vaultBroker is the only service that sends secrets.
+// vaultBroker is the only service from which secrets are accepted.
 const vaultBroker = "vault-broker"
 
-// secretInbox begins the ids of inboxes for sealed values.
+// secretInbox is the prefix of the ids of inboxes for sealed values.
 const secretInbox = "secret"
 
-// ValidInbox reports whether id can be the inbox of a request for secrets, and
-// of nothing else.
+// ValidInbox reports whether id is a valid id of an inbox for sealed values. Its prefix
+// keeps it distinct from the ids of all other streams.
 func ValidInbox(id string) bool {
 	return strings.HasPrefix(id, secretInbox+"-") && len(id) <= 64 && contract.Token(id)
 }
 
-// Sealed is the frame the broker sends: values sealed, or why not.
+// Sealed is the document of the frame that the vault-broker sends: the sealed values, or
+// the reason for refusing them.
 type Sealed struct {
-	Sealed  string `json:"sealed,omitempty"` // base64, a JSON object of values by name
+	Sealed  string `json:"sealed,omitempty"` // base64 of a sealed JSON object: values by name
 	Refused string `json:"refused,omitempty"`
 }
 
-// FromBroker asks the vault-broker: the request is on the ledger, the
-// values come sealed to a key made for this request, to an inbox of its own.
+// FromBroker returns a function that fetches secrets for a started call from the
+// vault-broker. The function records the request on the ledger and receives the values
+// in an inbox for this request only, sealed to a key that it generates for this request.
+// It returns an error if the broker refuses, if any value is missing, or if ctx ends
+// first.
 func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()
@@ -98,6 +103,8 @@ func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx c
 			return nil, err
 		}
 		req := Request{CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(secretInbox), Names: names, Recipient: key.Public(), To: instance}
+		// The inbox is opened before the request is recorded, because frames for an id
+		// that is not open are dropped.
 		in := box.Open(req.Inbox, vaultBroker)
 		defer in.Close()
 		if _, err := m.Append(ctx, m.New(contract.EventSecretRequested, started.Session, contract.Bytes(&req), started)); err != nil {
@@ -126,6 +133,7 @@ func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx c
 		if err := json.Unmarshal(plain, &out); err != nil {
 			return nil, err
 		}
+		// A handler must not run with some of its secrets missing.
 		for _, name := range names {
 			if _, ok := out[name]; !ok {
 				return nil, fmt.Errorf("the vault-broker's answer lacks secret %s", name)

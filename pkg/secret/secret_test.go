@@ -22,8 +22,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// TestSecretsAtOnce: several secrets fetched at once for one call come each to
-// the request that wanted it, in whatever order the broker answers.
+// TestSecretsAtOnce shows that concurrent requests of one call each receive their own
+// secret, in whatever order the broker responds.
 func TestSecretsAtOnce(t *testing.T) {
 	const n = 5
 	m := meshtest.Start(t, []bus.Declaration{{Service: "llm-router", Slots: 1}, {Service: "vault-broker", Slots: 1}})
@@ -90,7 +90,8 @@ func TestSecretsAtOnce(t *testing.T) {
 	}
 }
 
-// TestSecretSeal: what answers one request opens as the answer to no other.
+// TestSecretSeal shows that a value sealed for one request cannot be opened for any
+// other.
 func TestSecretSeal(t *testing.T) {
 	k, err := seal.NewKey()
 	if err != nil {
@@ -116,8 +117,9 @@ func TestSecretSeal(t *testing.T) {
 	}
 }
 
-// TestPutSeal: a value that is to be stored does not open under another tenant, name
-// or call, nor as the answer to a request, however the parts are put together.
+// TestPutSeal shows that a value sealed for a vault.put cannot be opened for another
+// tenant, name or call, nor as the response to a request, even if the parts are split
+// differently.
 func TestPutSeal(t *testing.T) {
 	k, err := seal.NewKey()
 	if err != nil {
@@ -145,7 +147,7 @@ func TestPutSeal(t *testing.T) {
 	}
 }
 
-// TestNames: what a secret and an inbox may be called.
+// TestNames shows which names of secrets and ids of inboxes are valid.
 func TestNames(t *testing.T) {
 	for name, want := range map[string]bool{"a": true, "llm.openai_key-2": true, "": false, "a b": false, "a/b": false, "ä": false,
 		strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, "content-key": false, "Content-Key/t": false, "content-keys": false, "my-content-key": true} {

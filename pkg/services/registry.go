@@ -13,15 +13,15 @@ const (
 	VaultBroker   = "vault-broker"
 
 	// Provision is the identity that creates streams and publishes keys. It is not a
-	// service: it declares no topology and serves no query.
+	// service: it has no bus declaration and answers no queries.
 	Provision = "provision"
 )
 
-// Queries for views.
+// Verbs of the queries for views.
 const (
 	viewVerb = "view"
-	// KeysVerb is the query for the view of keys, which package run serves for
-	// every service.
+	// KeysVerb is the verb of the query for the view of the key registry, which package
+	// run answers in every service.
 	KeysVerb = "keys_view"
 )
 
@@ -36,8 +36,8 @@ const (
 	ViewStarts    = "policy.starts"
 )
 
-// all is the registry. Its order is that of the built-in policy's scopes and of
-// replay's report; both are recorded or compared, so add at the end.
+// all is the registry. The scopes of the built-in policy and replay's report are in its
+// order, and both are recorded or compared, so new services are added at the end.
 var all = []Service{
 	{
 		Name: Audit, Executes: true, Slots: 1, Content: true, State: true,
@@ -48,7 +48,7 @@ var all = []Service{
 	},
 	{
 		Name: Gateway, Executes: true, Instance: "gw", Slots: 4, Content: true,
-		Uses:  []string{contract.UseReceipt}, // of calls that their callers execute
+		Uses:  []string{contract.UseReceipt}, // for calls that their callers execute
 		Files: []string{"token.pub", "webhook.seed"},
 		Views: []View{{Name: ViewCatalog, Path: Gateway}, {Name: ViewAuthority, Path: "gateway-authority"}},
 	},

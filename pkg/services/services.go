@@ -1,14 +1,14 @@
-// Package services is the registry of the mesh's services: one value per service
-// that says its name, what it executes, which keys it signs with and reads, how
-// many instances may run, which views it serves and what it may open.
+// Package services is the registry of the mesh's services: for each service its name,
+// the calls that it executes, the keys that it signs with and reads, the number of its
+// instances, the views that it serves, and whether it may decrypt content.
 //
-// It holds facts and decides nothing. What else lists services is derived from it
-// (the key ring, the executors that an intent may name, readers of content keys,
-// the paths of views, metrics' kind families, the scopes of the built-in policy,
+// The registry holds facts and no logic. Other lists of services are derived from it
+// (the key ring, the executors that an intent may name, the readers of content keys,
+// the paths of views, the kind families in metrics, the scopes of the built-in policy,
 // the test harness) or compared with it by a test (the one-process mesh,
-// docker-compose.yaml, the build list, each service's bus declaration). It may
-// import package contract and nothing else of this repository, so that every
-// module can import it.
+// docker-compose.yaml, the build list, each service's bus declaration). Of this
+// repository the package imports package contract only, so that every module can
+// import it.
 //
 // To add a service, add its value to all in registry.go; CONTRIBUTING.md lists the
 // other places.
@@ -20,82 +20,83 @@ import (
 	"strings"
 )
 
-// Service is what the mesh knows of one service before any of its code runs.
+// Service holds the static facts about one service.
 type Service struct {
-	// Name is the name of the program, of its folder below services, of its NATS
-	// identity and of the producer in the subjects of its events.
+	// Name is the name of the program, of its folder below services, and of its NATS
+	// identity. It is also the producer in the subjects of its events.
 	Name string
-	// Reserved is true for a name that intents and kinds may use already and that
-	// has no program. The other fields but Executes and Kinds are then empty.
+	// Reserved is true for a name that has no program yet but that intents and kinds may
+	// already contain. Only Executes and Kinds are then set besides Name.
 	Reserved bool
 	// Executes is true if an intent may name the service as its executor.
 	Executes bool
-	// Kinds are the families of calls that it executes.
+	// Kinds lists the families of calls that the service executes.
 	Kinds []Kind
-	// Uses are the uses of its signing key (contract.UseReceipt and so on); a
-	// service without one has no signing key.
+	// Uses lists the uses of its signing key (contract.UseReceipt and so on). A service
+	// without uses has no signing key.
 	Uses []string
-	// Files are the files of the key ring that it reads besides root.kid, nats.ca,
-	// its NATS identity and its signing key. A name that ends in "/" is a folder.
+	// Files lists the files of the key ring that it reads besides root.kid, nats.ca, its
+	// NATS identity and its signing key. A name that ends in "/" is a folder.
 	Files []string
-	// Instance begins the names of its instances, which a number from 1 to Slots
-	// ends; "" stands for Name and a hyphen.
+	// Instance is the prefix of the names of its instances, to which a number from 1 to
+	// Slots is appended. "" means Name and a hyphen.
 	Instance string
-	// Slots is how many instances may run at a time. A service with one slot runs
-	// once: it does not scale.
+	// Slots is the maximum number of instances at a time. A service with one slot does
+	// not scale out.
 	Slots int
-	// Views are the views of the ledger that its instances serve, besides the view
-	// of keys that every service has (KeysView).
+	// Views lists the views of the ledger that its instances serve, besides the view of
+	// the key registry that every service has (KeysView).
 	Views []View
-	// Content is true if it may hold the tenants' content keys, and so read what is
-	// encrypted under them.
+	// Content is true if it may fetch the tenants' content keys, and so decrypt content.
 	Content bool
-	// State is true if it has a folder that outlives its process. Where the folder
-	// is lost, a service without State loses nothing.
+	// State is true if it has a folder with data that must survive a restart. Without
+	// State, losing the folder loses no data.
 	State bool
-	// Queried are the services that may query it, besides the gateway.
+	// Queried lists the services that may query it, besides the gateway.
 	Queried []string
 }
 
 // Kind is a family of calls: those whose kind begins with Prefix and a dot.
 type Kind struct {
 	Prefix string
-	// Scope is what a caller's token must hold for the built-in policy to allow a
-	// call of the family; "" for a reserved family, of which there is no call.
+	// Scope is the scope that a caller's token needs for the built-in policy to allow a
+	// call of the family. It is "" for a reserved family, which has no calls.
 	Scope string
-	// Callers is true for the family of functions that callers bring along, which
-	// have no document of the mesh's own and cannot be proposed by name.
+	// Callers is true for the family of functions that callers define in their requests.
+	// They have no tool document in the mesh and cannot be proposed by name.
 	Callers bool
 }
 
-// View is a view of the ledger as callers find it.
+// View describes a view of the ledger and how clients reach it.
 type View struct {
-	Name string // as reports name it: "policy.state"
+	Name string // name in reports, such as "policy.state"
 	Path string // last element of its path, /api/v1/views/<Path>
-	Verb string // the query that returns it; "" where the gateway has it itself
-	// Lines is true for a view whose response is the dump itself, line by line, with
-	// the position in the first line. The response of any other view is one object
-	// that holds name, position and dump.
+	Verb string // verb of the query that returns it; "" if the gateway itself holds the view
+	// Lines is true for a view whose response is the dump itself, as lines, with the
+	// position in the first line. The response of any other view is one JSON object with
+	// the members name, position and dump.
 	Lines bool
-	// Optional is true for a view that replay reports as not compared, instead of
-	// failing, where no instance serves it.
+	// Optional is true for a view that may have no running instance: replay then reports
+	// it as not compared and does not fail.
 	Optional bool
 }
 
-// All returns every service, by name, reserved names among them. The caller owns
-// the slice and must not change what its elements refer to.
+// All returns every service, reserved names included, sorted by name. The caller owns
+// the slice but must not change what its elements refer to.
 func All() []Service {
 	out := slices.Clone(all)
 	slices.SortFunc(out, func(a, b Service) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
-// Programs returns the services that have a program, by name: all but the reserved.
+// Programs returns the services that have a program, which are all but the reserved
+// ones, sorted by name. The slice is owned as for All.
 func Programs() []Service {
 	return slices.DeleteFunc(All(), func(s Service) bool { return s.Reserved })
 }
 
-// Get returns the service of that name, reserved or not.
+// Get returns the service with the given name, reserved or not; ok is false if there is
+// none.
 func Get(name string) (Service, bool) {
 	i := slices.IndexFunc(all, func(s Service) bool { return s.Name == name })
 	if i < 0 {
@@ -104,7 +105,8 @@ func Get(name string) (Service, bool) {
 	return all[i], true
 }
 
-// names returns the names of the services that a condition holds for, sorted.
+// names returns the names of the services for which holds returns true, in the order of
+// the argument.
 func names(of []Service, holds func(*Service) bool) []string {
 	var out []string
 	for i := range of {
@@ -118,27 +120,26 @@ func names(of []Service, holds func(*Service) bool) []string {
 // Names returns the names of the services that have a program, sorted.
 func Names() []string { return names(Programs(), func(*Service) bool { return true }) }
 
-// Executors returns the names that an intent may name as its executor, sorted. The
-// gateway is among them and executes nothing: an intent that names it is handed
-// out to the caller, who executes the call.
+// Executors returns the names that an intent may have as its executor, sorted. The
+// gateway is one of them although it executes nothing: an intent for the gateway is
+// handed out to the caller, who executes the call.
 func Executors() []string { return names(All(), func(s *Service) bool { return s.Executes }) }
 
-// ContentReaders returns the names of the services that may hold content keys,
-// sorted.
+// ContentReaders returns the names of the services that may fetch content keys, sorted.
 func ContentReaders() []string { return names(All(), func(s *Service) bool { return s.Content }) }
 
-// Expected returns the names of the services without which a gateway is not ready,
-// sorted: every service that has a program, but the gateway.
+// Expected returns the names of the services that must run before a gateway is ready,
+// sorted: every service that has a program, except the gateway.
 func Expected() []string {
 	return names(Programs(), func(s *Service) bool { return s.Name != Gateway })
 }
 
-// Stateful returns the names of the services with a folder that outlives them,
+// Stateful returns the names of the services whose folder must survive a restart,
 // sorted.
 func Stateful() []string { return names(All(), func(s *Service) bool { return s.State }) }
 
-// Families returns the prefixes of all families of kinds, reserved ones among
-// them, sorted.
+// Families returns the prefixes of all families of kinds, reserved ones included,
+// sorted.
 func Families() []string {
 	var out []string
 	for _, s := range all {
@@ -150,7 +151,8 @@ func Families() []string {
 	return out
 }
 
-// KindOf returns the family that a kind belongs to.
+// KindOf returns the family that a kind such as "llm.chat" belongs to; ok is false if
+// there is none.
 func KindOf(kind string) (Kind, bool) {
 	prefix, _, ok := strings.Cut(kind, ".")
 	for _, s := range all {
@@ -163,8 +165,8 @@ func KindOf(kind string) (Kind, bool) {
 	return Kind{}, false
 }
 
-// Kinds returns the families of which there are calls, in the order in which the
-// built-in policy lists them.
+// Kinds returns the families except the reserved ones and those without a scope, in the
+// order of the built-in policy's list.
 func Kinds() []Kind {
 	var out []Kind
 	for _, s := range all {
@@ -177,8 +179,8 @@ func Kinds() []Kind {
 	return out
 }
 
-// Views returns the views of all services, in the order in which replay reports
-// them, without the views of keys.
+// Views returns the views of all services in the order of replay's report, without the
+// views of the key registry.
 func Views() []View {
 	var out []View
 	for _, s := range all {
@@ -187,7 +189,8 @@ func Views() []View {
 	return out
 }
 
-// ViewAt returns the view whose path ends in path, and the service that serves it.
+// ViewAt returns the view with the given View.Path, including views of the key registry,
+// and the service that serves it; ok is false if there is none.
 func ViewAt(path string) (v View, service string, ok bool) {
 	for _, s := range all {
 		for _, v := range append(slices.Clone(s.Views), s.KeysView()) {
@@ -199,17 +202,18 @@ func ViewAt(path string) (v View, service string, ok bool) {
 	return View{}, "", false
 }
 
-// KeysView returns the view of the registry of keys that each instance of a service
-// has. An executor may be down while the others are compared, so it is optional.
+// KeysView returns the description of the service's view of the key registry. It is
+// optional, because an executor may be down while other views are compared.
 func (s *Service) KeysView() View {
 	return View{Name: "keys." + s.Name, Path: "keys-" + s.Name, Verb: KeysVerb, Optional: true}
 }
 
-// Account returns the name of the service's NATS account, which imports what the
-// service may use and holds no stream.
+// Account returns the name of the service's NATS account. The account owns no stream: it
+// imports the subjects that the service may use.
 func (s *Service) Account() string { return AccountOf(s.Name) }
 
-// AccountOf returns the name of the NATS account of an identity.
+// AccountOf returns the name of the NATS account of a service or of another identity,
+// such as Provision.
 func AccountOf(name string) string {
 	return "SVC_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestRegistry: the values are consistent with each other.
+// TestRegistry shows that the registry's values are consistent with each other.
 func TestRegistry(t *testing.T) {
 	seen := map[string]string{}
 	once := func(what, key, owner string) {
@@ -65,8 +65,9 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestReleased: names that releases have recorded are still there. A ledger holds
-// them in subjects, intents, kinds and key documents, so none is ever removed.
+// TestReleased shows that the registry has every name that a release has recorded.
+// Ledgers contain these names in subjects, intents, kinds and key documents, so none may
+// be removed.
 func TestReleased(t *testing.T) {
 	for what, c := range map[string]struct{ have, want []string }{
 		"executors":          {Executors(), []string{"audit", "gateway", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}},
@@ -119,7 +120,7 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
-// TestCopies: what is returned can be changed without changing the registry.
+// TestCopies shows that changing a returned slice does not change the registry.
 func TestCopies(t *testing.T) {
 	All()[0].Name = "changed"
 	Names()[0] = "changed"

@@ -1,6 +1,6 @@
-// Package strictjson decodes JSON documents that people write, and names what is
-// wrong in them by its JSON pointer (RFC 6901). Its errors quote no value, which
-// may be secret.
+// Package strictjson decodes JSON documents that people write. Its errors name the wrong
+// member by its JSON pointer (RFC 6901), and quote no value, since a value may be
+// secret.
 package strictjson
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Error is a member that the document must not have, or a value of the wrong type.
+// Error reports a member that the document must not have, or a value of the wrong type.
 type Error struct {
 	Pointer string // "" is the document as a whole
 	Message string
@@ -21,10 +21,11 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Pointer + ": " + e.Message }
 
-// Decode decodes a JSON object into the struct that v points to. Members that the
-// struct does not have are an *Error, as are names that differ by case and values of
-// another type. A null counts as absent. A doc that is not JSON is encoding/json's
-// error. Names are those of the fields' json tags.
+// Decode decodes a JSON object into the struct that v points to. The names of members
+// are those in the json tags of the fields. It returns an *Error for a member that the
+// struct does not have, also if the name only differs by case, and for a value of the
+// wrong type. null counts as absent. If doc is not JSON, the error is that of
+// encoding/json.
 func Decode(doc []byte, v any) error {
 	if !json.Valid(doc) {
 		return json.Unmarshal(doc, v)
@@ -35,13 +36,13 @@ func Decode(doc []byte, v any) error {
 	return json.Unmarshal(doc, v)
 }
 
-// Token returns a member's name as a token of a JSON pointer.
+// Token returns a member's name escaped as a token of a JSON pointer.
 func Token(name string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }
 
-// misfit returns an error for the first value in doc that does not fit t; at is
-// the pointer of doc.
+// misfit returns an error for the first value in doc that cannot be decoded into t, or
+// nil. at is the pointer of doc.
 func misfit(doc []byte, t reflect.Type, at string) *Error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -80,7 +81,7 @@ func list(doc []byte, of reflect.Type, at string) *Error {
 
 func object(doc []byte, t reflect.Type, at string) *Error {
 	known, names := map[string]reflect.Type{}, []string{}
-	for _, f := range reflect.VisibleFields(t) { // those of embedded structs too
+	for _, f := range reflect.VisibleFields(t) { // includes the fields of embedded structs
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous && name == "" || !f.IsExported() {
 			continue
@@ -95,7 +96,8 @@ func object(doc []byte, t reflect.Type, at string) *Error {
 	})
 }
 
-// members checks each member of an object by the type that its name has.
+// members checks each member of an object against the type that typeOf returns for its
+// name. If the type is nil, the member is an error with the message why.
 func members(doc []byte, at string, typeOf func(name string) (t reflect.Type, why string)) *Error {
 	var given map[string]json.RawMessage
 	if json.Unmarshal(doc, &given) != nil {

@@ -1,5 +1,5 @@
-// Package tlsfiles serves TLS with a certificate and key from files, and loads changed
-// files without a restart.
+// Package tlsfiles configures TLS servers with a certificate and key from files, and
+// reloads the files without a restart when they change.
 package tlsfiles
 
 import (
@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// pollEvery is the least time between two checks of the files.
+// pollEvery is the minimum time between two checks of the files for changes.
 const pollEvery = time.Second
 
-// Files is a certificate chain and its key, both PEM.
+// Files is a certificate chain and its private key, each in a PEM file. It is safe for
+// concurrent use.
 type Files struct {
 	cert, key string
 
@@ -26,7 +27,8 @@ type Files struct {
 	pair   *tls.Certificate
 }
 
-// Open reads both files. It returns nil, and no error, where neither is named.
+// Open reads both files. It returns nil and no error if both names are empty, and an
+// error if one is.
 func Open(cert, key string) (*Files, error) {
 	if cert == "" && key == "" {
 		return nil, nil
@@ -41,9 +43,10 @@ func Open(cert, key string) (*Files, error) {
 	return f, nil
 }
 
+// load reads the certificate and key from the files. After Open, the caller holds f.mu.
 func (f *Files) load() error {
 	for _, path := range []string{f.cert, f.key} {
-		if _, err := os.ReadFile(path); err != nil { // names the file
+		if _, err := os.ReadFile(path); err != nil { // for an error that names the file
 			return fmt.Errorf("tls: %w; name a PEM file that user %d may read", err, os.Getuid())
 		}
 	}
@@ -55,8 +58,8 @@ func (f *Files) load() error {
 	return nil
 }
 
-// Certificate is a tls.Config's GetCertificate: it returns the current certificate of
-// the files, or the last usable one while the files cannot be used.
+// Certificate is a function for tls.Config.GetCertificate. It returns the current
+// certificate of the files, or the last usable one while the files cannot be used.
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,12 +89,13 @@ func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return f.pair, nil
 }
 
-// Config is a server's configuration: TLS 1.2 or newer, HTTP/1.1.
+// Config returns a TLS configuration for a server: TLS 1.2 or newer, HTTP/1.1.
 func (f *Files) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: f.Certificate}
 }
 
-// Warn logs a warning if addr, served without TLS, is reachable from other hosts.
+// Warn logs a warning if addr, which is served without TLS, is not a loopback address.
+// what names the listener.
 func Warn(what, addr string) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || host == "localhost" {

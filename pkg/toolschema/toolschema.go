@@ -1,6 +1,6 @@
 // Package toolschema validates arguments and outputs against a tool's JSON Schema
-// (2020-12), and applies defaults. A schema may refer to nothing outside itself. An
-// object schema that does not mention other members allows none: unknown fields are
+// (2020-12), and applies defaults. A schema must not refer to other documents. An object
+// schema that does not mention additional members allows none, so unknown members are
 // denied.
 package toolschema
 
@@ -19,28 +19,29 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Checker compiles schemas once per digest of the tool document and side. The
-// zero value is ready.
+// Checker validates by the schemas of tools. It compiles each schema once per digest of
+// the tool document, and is safe for concurrent use. The zero value is ready to use.
 type Checker struct{ compiled sync.Map }
 
-// Rules are the schema rules of a release. Recorded decisions are taken again by the
-// rules of their time.
+// Rules selects the schema rules of a release. Replay repeats a recorded decision by the
+// rules of the release that made it.
 type Rules int
 
 const (
-	// Closed: an object schema that does not mention other members allows none, and
-	// formats are checked. Since release 0.2.
+	// Closed applies since release 0.2: an object schema that does not mention
+	// additional members allows none, and formats are checked.
 	Closed Rules = iota
-	// Open: members that a schema does not mention are allowed. Release 0.1.
+	// Open applies to release 0.1: members that a schema does not mention are allowed.
 	Open
 )
 
-// Input returns "" where args fit the tool's input schema, else a reason code.
+// Input returns "" if args match the tool's input schema, else a reason code. digest is
+// the digest of the tool document.
 func (c *Checker) Input(digest string, t *contract.Tool, args []byte) string {
 	return c.InputBy(Closed, digest, t, args)
 }
 
-// InputBy is Input by the rules of a release.
+// InputBy is like Input, by the rules of a release.
 func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte) string {
 	if r == Open {
 		return c.open(digest, t, args)
@@ -64,10 +65,10 @@ func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte)
 	return contract.ReasonSchemaViolation
 }
 
-// Where returns the JSON pointer of the first member of args that breaks the
-// tool's input schema, and the keyword it breaks; both are empty where args fit
-// or the schema cannot be used. A member that is missing or unknown is named
-// itself.
+// Where returns the JSON pointer of the first member of args that violates the tool's
+// input schema, and the keyword that it violates. For a missing or unknown member, the
+// pointer is that of the member. Both results are empty if args match or the schema
+// cannot be compiled.
 func (c *Checker) Where(t *contract.Tool, args []byte) (pointer, keyword string) {
 	s, err := c.compile(contract.Digest(t)+" in", t.InputSchema, Closed)
 	if err != nil {
@@ -94,14 +95,14 @@ func (c *Checker) Where(t *contract.Tool, args []byte) (pointer, keyword string)
 	for _, part := range at {
 		pointer += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(part)
 	}
-	if keyword = strings.Join(v.ErrorKind.KeywordPath(), "/"); keyword == "" { // a member that no keyword mentions
+	if keyword = strings.Join(v.ErrorKind.KeywordPath(), "/"); keyword == "" { // an unknown member
 		keyword = "additionalProperties"
 	}
 	return pointer, keyword
 }
 
-// open is the check of release 0.1, with its reason codes: a violation with an
-// unknown member anywhere in it counts as an unknown member.
+// open is the check of release 0.1, with its reason codes: if any violation is an
+// unknown member, the result is the reason code for unknown members.
 func (c *Checker) open(digest string, t *contract.Tool, args []byte) string {
 	const mismatch = "ARGS_SCHEMA_MISMATCH"
 	s, err := c.compile(digest+" in 0.1", t.InputSchema, Open)
@@ -121,7 +122,7 @@ func (c *Checker) open(digest string, t *contract.Tool, args []byte) string {
 	return mismatch
 }
 
-// unknownField reports whether every violation is an unknown member.
+// unknownField reports whether all violations are unknown members.
 func unknownField(v *jsonschema.ValidationError) bool {
 	if len(v.Causes) == 0 {
 		if _, ok := v.ErrorKind.(*kind.AdditionalProperties); ok {
@@ -141,7 +142,7 @@ func unknownField(v *jsonschema.ValidationError) bool {
 // output schema; the error quotes nothing of the output.
 func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
 	if string(t.OutputSchema) == "{}" {
-		return nil // there is no message beside the location
+		return nil // an empty schema matches every output
 	}
 	s, err := c.compile(digest+" out", t.OutputSchema, Closed)
 	if err != nil {
@@ -165,7 +166,7 @@ func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
 	return nil
 }
 
-// Valid reports whether both schemas of a tool compile.
+// Valid returns an error that names the schema if a schema of the tool does not compile.
 func (c *Checker) Valid(t *contract.Tool) error {
 	digest := contract.Digest(t)
 	if _, err := c.compile(digest+" in", t.InputSchema, Closed); err != nil {
@@ -177,6 +178,8 @@ func (c *Checker) Valid(t *contract.Tool) error {
 	return nil
 }
 
+// compile returns the compiled schema for a key, which it caches. key identifies the
+// schema and the rules.
 func (c *Checker) compile(key string, schema []byte, r Rules) (*jsonschema.Schema, error) {
 	if s, ok := c.compiled.Load(key); ok {
 		return s.(*jsonschema.Schema), nil
@@ -203,9 +206,10 @@ func (c *Checker) compile(key string, schema []byte, r Rules) (*jsonschema.Schem
 	return s, nil
 }
 
-// shut forbids other members in every object schema that lists members and does not
-// mention others. Branches (allOf and the like) and definitions see their own members
-// only, so the schema that uses them is closed instead.
+// shut forbids unknown members in every object schema that lists members and does not
+// mention additional ones. A subschema in allOf or a similar keyword, or in $defs, sees
+// its own members only, so the schema that uses it is closed instead: place is false for
+// such a subschema.
 func shut(node any, place bool) {
 	m, ok := node.(map[string]any)
 	if !ok {
@@ -236,9 +240,9 @@ func shut(node any, place bool) {
 	}
 }
 
-// subschemas are the keywords that hold schemas, and whether these describe a place of
-// the instance or say more of the place that uses them. A keyword holds one schema,
-// several by name, or a list.
+// subschemas are the keywords that contain schemas: one schema, several by name (named),
+// or a list (listed). place is set if the schemas apply to a value within the instance,
+// and not to the same value as the schema that contains them.
 var subschemas = []struct {
 	name                 string
 	named, listed, place bool
@@ -252,6 +256,7 @@ var subschemas = []struct {
 	{name: "$defs", named: true}, {name: "definitions", named: true},
 }
 
+// describesObject reports whether a schema may describe the members of an object.
 func describesObject(m map[string]any) bool {
 	for _, k := range []string{"properties", "patternProperties", "required", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf"} {
 		if _, ok := m[k]; ok {
@@ -271,17 +276,17 @@ func describesObject(m map[string]any) bool {
 	return false
 }
 
-// noLoader refuses every reference outside the document: a schema must not
-// make policy read files or the network.
+// noLoader refuses every reference to another document, so that a schema cannot make
+// policy read files or use the network.
 type noLoader struct{}
 
 func (noLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("reference to %s is not allowed", url)
 }
 
-// Defaults adds the schema's defaults for members that args leave out, at every level of
-// nested objects. The result is for the executor; the args digest is of the caller's
-// args.
+// Defaults returns args with the schema's defaults for absent members, at every level of
+// nested objects. The result is for the executor; the digest of the args is that of the
+// caller's args.
 func Defaults(schema, args []byte) ([]byte, error) {
 	if !bytes.Contains(schema, []byte(`"default"`)) {
 		return args, nil
@@ -297,12 +302,14 @@ func Defaults(schema, args []byte) ([]byte, error) {
 	return json.Marshal(a)
 }
 
+// decode decodes JSON and keeps numbers as text, so that large ones are not rounded.
 func decode(b []byte, v *any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	return d.Decode(v)
 }
 
+// fill adds defaults to value in place, at every level that schema describes.
 func fill(schema, value any) {
 	s, _ := schema.(map[string]any)
 	switch v := value.(type) {

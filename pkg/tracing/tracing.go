@@ -1,7 +1,7 @@
-// Package tracing exports OpenTelemetry spans, where OTEL_EXPORTER_OTLP_ENDPOINT
-// names a collector, and reads and writes the W3C trace context that events
-// carry. Names and attributes follow OpenTelemetry's GenAI conventions. Nothing
-// of a prompt, an answer or a key is ever an attribute.
+// Package tracing exports OpenTelemetry spans if a collector is configured, and reads
+// and writes the W3C trace context of events. Names and attributes follow the
+// OpenTelemetry conventions for generative AI. No attribute contains any part of a
+// prompt, an answer or a key.
 package tracing
 
 import (
@@ -18,16 +18,16 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Tracer makes spans of one instance. Its zero value makes none.
+// Tracer creates the spans of one instance. A nil Tracer and the zero value create none.
 type Tracer struct {
 	t    trace.Tracer
 	stop func(context.Context) error
 }
 
-// New makes the tracer of an instance. endpoint is the base URL of a collector, which
-// OpenTelemetry's variables override; without any of them it makes no spans. Spans are
-// sent in batches, in the background; a collector that does not answer costs spans,
-// never a call.
+// New returns the tracer of an instance. endpoint is the base URL of a collector; the
+// environment variables of OpenTelemetry override it, and without either no spans are
+// created. Spans are sent in batches, in the background: if the collector does not
+// respond, spans are lost, but no call waits or fails.
 func New(ctx context.Context, service, instance, endpoint string) (*Tracer, error) {
 	var options []otlptracehttp.Option
 	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
@@ -45,7 +45,7 @@ func New(ctx context.Context, service, instance, endpoint string) (*Tracer, erro
 	return &Tracer{p.Tracer("binnacle"), p.Shutdown}, nil
 }
 
-// Close sends the remaining spans.
+// Close sends the remaining spans, until ctx is done.
 func (t *Tracer) Close(ctx context.Context) {
 	if t != nil && t.stop != nil {
 		_ = t.stop(ctx)
@@ -55,7 +55,8 @@ func (t *Tracer) Close(ctx context.Context) {
 // On reports whether spans are exported.
 func (t *Tracer) On() bool { return t != nil && t.t != nil }
 
-// Start begins a span below a trace context; an empty one begins a trace.
+// Start begins a span below the trace context parent, or a new trace if parent is empty.
+// If spans are not exported, the span does nothing.
 func (t *Tracer) Start(parent, name string, kind trace.SpanKind, attrs ...attribute.KeyValue) trace.Span {
 	if !t.On() {
 		return noop.Span{}

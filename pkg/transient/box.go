@@ -1,11 +1,11 @@
-// Package transient is the lossy side of the bus: live frames, queries and
-// their answers, sealed secrets. Everything passes through the TRANSIENT
-// stream; nothing here is a fact, and losing any of it loses none.
+// Package transient transports messages that may be lost: live frames, queries with
+// their responses, and sealed secrets. All of them pass through the stream TRANSIENT.
+// None is evidence: the ledger is complete without them.
 //
-// The sender of a message is the service token of its subject, to which the
-// server's permissions hold each service; nothing that a message says of itself
-// names its sender. A stream takes frames from one service alone, and a verb is
-// answered for the services that it is served to.
+// The sender of a message is the service named in its subject, because NATS permissions
+// restrict each service to subjects with its own name; the content of a message is not
+// trusted to name its sender. A Stream accepts frames from one service only, and a
+// query is answered only if its sender is among the services that Serve names.
 package transient
 
 import (
@@ -30,41 +30,42 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 )
 
-// Frame is one message to a mailbox. Frames of one id are numbered from 1. A
-// reader skips members that it does not know.
+// Frame is one message to an inbox. The frames of a stream have the same id and are
+// numbered from 1. Readers ignore unknown members.
 type Frame struct {
 	Kind  string          `json:"kind"`
 	N     int64           `json:"n,omitempty"`
-	Data  json.RawMessage `json:"data,omitempty"`  // of a binary frame, its bytes
-	Code  string          `json:"code,omitempty"`  // of Failed; absent from services of release 0.5 and earlier
-	Param string          `json:"param,omitempty"` // of Failed: the wrong member of the request
-	View  *At             `json:"view,omitempty"`  // of Data and End: what the response was read from
+	Data  json.RawMessage `json:"data,omitempty"`  // JSON, or the raw bytes of a binary frame
+	Code  string          `json:"code,omitempty"`  // error code of a Failed frame; absent from services of release 0.5 and earlier
+	Param string          `json:"param,omitempty"` // in a Failed frame, the member of the request that is wrong
+	View  *At             `json:"view,omitempty"`  // in Data and End frames, the state of the view that the response was read from
 }
 
-// At is the state of the view that a response was read from: the response holds
-// at least what was on the ledger up to Position.
+// At is the state of the view that a response was read from. The response reflects at
+// least the ledger up to Position.
 type At struct {
 	View     string `json:"name"`
-	Position uint64 `json:"position"` // ledger sequence of the last entry in the view
-	Lag      uint64 `json:"lag"`      // entries that waited to be applied
+	Position uint64 `json:"position"` // ledger sequence of the last entry applied
+	Lag      uint64 `json:"lag"`      // entries not applied yet
 }
 
-// Frame kinds.
+// Values of Frame.Kind.
 const (
 	Data   = "data"
-	End    = "end"   // no more frames; Data may hold a closing document
-	Failed = "error" // no more frames; Data is a string
+	End    = "end"   // the last frame; Data may hold a closing document
+	Failed = "error" // the last frame; Data is the error message, a JSON string
 	ask    = "ask"
 	Sealed = "sealed"
 )
 
-// Edge is the service that may send every query that is not restricted to others.
+// Edge is the service that may send every query that is not registered for other
+// services.
 const Edge = "gateway"
 
-// ErrGap is returned when frames were lost between sender and reader.
+// ErrGap is returned by Stream.Next when frames were lost between sender and reader.
 var ErrGap = errors.New("live stream broken: frames were lost")
 
-// Question is the document of a query.
+// Question is the JSON document of a query.
 type Question struct {
 	ID       string          `json:"id"`   // see questionID
 	From     string          `json:"from"` // instance that receives the response
@@ -73,13 +74,14 @@ type Question struct {
 	Deadline time.Time       `json:"deadline"`
 }
 
-// Handler answers a question by calling reply any number of times. Bytes are sent
-// as they are; everything else as JSON. An At is not sent by itself: the JSON
-// frames after it carry it. An error that is an *Error reaches the caller with its
-// code, any other as unavailable.
+// Handler handles a query. It sends the response by calling reply any number of times: a
+// []byte is sent as a binary frame, any other document as JSON. An At is not sent by
+// itself: it is added to the JSON frames that follow. If the handler returns an *Error,
+// the caller receives its code; any other error is sent with code unavailable.
 type Handler func(ctx context.Context, args json.RawMessage, reply func(any) error) error
 
-// Box is the inbox of an instance on TRANSIENT, and its query transport.
+// Box is the inbox of an instance on the stream TRANSIENT, and the transport of its
+// queries. It is safe for concurrent use.
 type Box struct {
 	conn     *bus.Conn
 	tenant   string
@@ -90,16 +92,16 @@ type Box struct {
 	mu       sync.Mutex
 	open     map[string]*Stream
 	handlers map[string]served
-	warned   map[string]time.Time // by sending service: when a frame of it was last reported as foreign
+	warned   map[string]time.Time // by sending service: when foreign last logged a frame from it
 }
 
-// served is a verb's handler and who may query it.
+// served is the handler of a verb and the services that may query it.
 type served struct {
 	handler Handler
 	askers  []string
 }
 
-// NewBox returns the inbox of an instance. It receives once Run runs.
+// NewBox returns the inbox of an instance. It receives messages while Run runs.
 func NewBox(c *bus.Conn, tenant, service, instance string) *Box {
 	b := &Box{conn: c, tenant: tenant, service: service, instance: instance,
 		open: map[string]*Stream{}, handlers: map[string]served{}, warned: map[string]time.Time{}}
@@ -107,8 +109,8 @@ func NewBox(c *bus.Conn, tenant, service, instance string) *Box {
 	return b
 }
 
-// Serve registers the handler of a verb for the services that may query it;
-// without any, that is the edge.
+// Serve registers the handler of a verb for the services that may query it, by default
+// Edge. It replaces an earlier handler of the verb.
 func (b *Box) Serve(verb string, h Handler, askers ...string) {
 	if len(askers) == 0 {
 		askers = []string{Edge}
@@ -118,21 +120,25 @@ func (b *Box) Serve(verb string, h Handler, askers ...string) {
 	b.handlers[verb] = served{h, askers}
 }
 
-// Ready is closed when the inbox receives.
+// Ready returns a channel that is closed when the inbox receives messages.
 func (b *Box) Ready() <-chan struct{} { return b.follower.Ready() }
 
-// Run receives until ctx ends.
+// Run receives messages until ctx ends, and handles each query in a goroutine of its
+// own.
 func (b *Box) Run(ctx context.Context) error {
 	last, err := b.conn.Tail(ctx, bus.Transient)
 	if err != nil {
 		return nil // ctx ended
 	}
-	// A NATS restart empties the stream and its numbering starts anew, so
-	// the position means nothing after one: begin at the new end.
+	// TRANSIENT is stored in memory: a restart of NATS empties it and its numbering
+	// starts again, so the old position is meaningless. Continue at the new end.
 	b.follower.Restart = func(c context.Context) (uint64, error) { n, err := b.conn.LastSeq(c, bus.Transient); return n + 1, err }
 	return b.follower.Run(ctx, last+1)
 }
 
+// deliver dispatches one message of the inbox: a query to its handler, in a goroutine
+// of its own, and any other frame to the open stream with its id. Invalid messages are
+// logged and dropped; the error is always nil.
 func (b *Box) deliver(en eventlog.Entry) error {
 	var f Frame
 	from, id, ok := address(en.Subject)
@@ -162,7 +168,8 @@ func (b *Box) deliver(en eventlog.Entry) error {
 	return nil
 }
 
-// readFrame reads a frame of JSON; what it holds nests no deeper than a request.
+// readFrame decodes a JSON frame. It limits the nesting depth as for requests, since any
+// service can send frames.
 func readFrame(b []byte, f *Frame) error {
 	if err := canon.CheckDepth(b); err != nil {
 		return err
@@ -170,8 +177,8 @@ func readFrame(b []byte, f *Frame) error {
 	return json.Unmarshal(b, f)
 }
 
-// foreign reports a frame from a service that is not the stream's sender, once
-// in a while. The lock is held.
+// foreign logs a frame from a service that is not the sender of the stream, at most once
+// a minute for each such service. The caller holds b.mu.
 func (b *Box) foreign(from string, s *Stream) {
 	if now := time.Now(); now.Sub(b.warned[from]) > time.Minute {
 		b.warned[from] = now
@@ -179,8 +186,9 @@ func (b *Box) foreign(from string, s *Stream) {
 	}
 }
 
-// Open starts receiving frames of id that service from sends. Frames that came
-// before are lost, so a receiver opens first and asks for frames afterwards.
+// Open starts receiving the frames with the given id that service from sends. Frames
+// that arrived before are dropped, so a receiver opens the stream before it requests
+// frames. The caller closes the stream.
 func (b *Box) Open(id, from string) *Stream {
 	s := &Stream{box: b, id: id, from: from, wake: make(chan struct{}, 1)}
 	b.mu.Lock()
@@ -189,7 +197,8 @@ func (b *Box) Open(id, from string) *Stream {
 	return s
 }
 
-// Send stores one frame in another instance's inbox. It is stored on return.
+// Send sends one frame to another instance's inbox. On return of nil the frame is stored
+// in the stream TRANSIENT.
 func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
 	body, err := Encode(f)
 	if err != nil {
@@ -198,22 +207,26 @@ func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
 	return b.put(ctx, to, id, body)
 }
 
+// put publishes a message to another instance's inbox and waits until it is stored.
 func (b *Box) put(ctx context.Context, to, id string, body []byte) error {
 	_, err := b.conn.JS.Publish(ctx, bus.TransientSubject(b.tenant, b.service, to, id), body)
 	return err
 }
 
-// Post sends one binary frame to another instance's inbox without waiting until it is
-// stored. The reader detects a gap if one is lost.
+// Post sends binary frame n to another instance's inbox without waiting until it is
+// stored. If the frame is lost, the reader gets ErrGap.
 func (b *Box) Post(to, id string, n int64, data []byte) error {
 	return b.conn.NC.Publish(bus.TransientSubject(b.tenant, b.service, to, id), binaryFrame(n, data))
 }
 
-// A binary data frame is NUL, which begins no JSON, the number, and the bytes.
+// binaryFrame encodes a binary data frame: a NUL byte, which no JSON text starts with,
+// the number n as a uvarint (encoding/binary), and the bytes.
 func binaryFrame(n int64, raw []byte) []byte {
 	return append(binary.AppendUvarint(append(make([]byte, 0, len(raw)+11), 0), uint64(n)), raw...)
 }
 
+// cutBinary decodes the encoding of binaryFrame; ok is false if b is not a binary
+// frame. body is a copy, because b must not be retained.
 func cutBinary(b []byte) (n int64, body []byte, ok bool) {
 	if len(b) == 0 || b[0] != 0 {
 		return 0, nil, false
@@ -225,18 +238,19 @@ func cutBinary(b []byte) (n int64, body []byte, ok bool) {
 	return int64(v), bytes.Clone(b[1+size:]), true
 }
 
-// questionID returns the id of a query, which names the sending service. Responses carry
-// the query's id, so no service can make another respond into a stream that a third has
-// open.
+// questionID returns a new random id for a query, which contains the name of the sending
+// service. Responses have the query's id. A service therefore cannot forge a query that
+// makes another service respond into a stream that a third one has open.
 func questionID(service string) string { return questionsOf(service) + rand.Text() }
 
 // questionsOf returns the prefix of the ids of a service's queries. Names of services
-// have no underscore, so no prefix begins another.
+// contain no underscore, so no such prefix is a prefix of another.
 func questionsOf(service string) string { return "q_" + service + "_" }
 
 // Ask sends a query to an instance of a service and returns the stream of its response,
-// which that service alone can send. pkg/rpc sends queries, which have schemas; nothing
-// else uses Ask.
+// which accepts frames from that service only. The deadline of the query is that of ctx,
+// or 30 s. The caller closes the stream. Only pkg/rpc uses Ask: it sends queries that
+// have a schema.
 func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Stream, error) {
 	raw, err := Encode(args)
 	if err != nil {
@@ -251,6 +265,8 @@ func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Str
 	if err != nil {
 		return nil, err
 	}
+	// The stream is opened before the query is sent, because frames for an id that is
+	// not open are dropped.
 	s := b.Open(q.ID, service)
 	if err := b.Send(ctx, to, q.ID, Frame{Kind: ask, Data: body}); err != nil {
 		s.Close()
@@ -259,8 +275,9 @@ func (b *Box) Ask(ctx context.Context, service, to, verb string, args any) (*Str
 	return s, nil
 }
 
-// address reads tmp.<tenant>.<service>.<to instance>.<id>: the service that
-// sent it, to whose own token the server's permissions hold it, and the id.
+// address returns the sending service and the id from a subject of the form
+// tmp.<tenant>.<service>.<to instance>.<id>. NATS permissions restrict each service to
+// its own name in the subject.
 func address(subject string) (service, id string, ok bool) {
 	parts := strings.Split(subject, ".")
 	if len(parts) != 5 || parts[0] != "tmp" {
@@ -269,11 +286,15 @@ func address(subject string) (service, id string, ok bool) {
 	return parts[2], parts[4], true
 }
 
+// fromKey is the context key of the service that sent a query.
 type fromKey struct{}
 
-// From returns the service whose query a handler serves.
+// From returns the service that sent the query that a handler serves with ctx, or "".
 func From(ctx context.Context) string { s, _ := ctx.Value(fromKey{}).(string); return s }
 
+// answer handles one query from the service from and sends its response. The query must
+// have an id of that service's own (see questionID). Frames are numbered from 1, and
+// the last one is End or Failed, so that the reader detects loss.
 func (b *Box) answer(from, id string, raw []byte) {
 	var q Question
 	if json.Unmarshal(raw, &q) != nil || q.ID != id || !strings.HasPrefix(id, questionsOf(from)) || !contract.Token(q.From) {
@@ -331,16 +352,18 @@ func (b *Box) answer(from, id string, raw []byte) {
 	}
 }
 
-// Stream is the frames of one id, in order.
+// Stream receives the frames of one id, in order. Next and Try must be called from one
+// goroutine at a time.
 type Stream struct {
 	box    *Box
 	id     string
-	from   string // the only service whose frames it takes
+	from   string // the only service whose frames are accepted
 	wake   chan struct{}
 	frames []Frame // guarded by box.mu
 	n      int64
 }
 
+// push queues a frame for Next. The caller holds box.mu.
 func (s *Stream) push(f Frame) {
 	s.frames = append(s.frames, f)
 	select {
@@ -349,11 +372,12 @@ func (s *Stream) push(f Frame) {
 	}
 }
 
-// ErrEnd is returned after the last frame.
+// ErrEnd is returned by Stream.Next after the last frame of a complete stream.
 var ErrEnd = errors.New("end of stream")
 
-// Next returns the next data or sealed frame. ErrEnd ends a complete stream,
-// ErrGap a broken one, an *Error is the sender's, any other the context's.
+// Next waits for the next data or sealed frame and returns it. It returns ErrEnd at the
+// end of a complete stream, ErrGap if frames were lost, an *Error that the sender sent,
+// or the error of ctx.
 func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	for {
 		s.box.mu.Lock()
@@ -384,10 +408,11 @@ func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	}
 }
 
-// Wake receives when frames may have arrived; Try returns them.
+// Wake returns a channel that receives a value when frames may have arrived, which Try
+// then returns.
 func (s *Stream) Wake() <-chan struct{} { return s.wake }
 
-// Try is Next without waiting; ok is false if no frame has arrived.
+// Try is Next without waiting: ok is false and err is nil if no frame has arrived.
 func (s *Stream) Try() (f Frame, ok bool, err error) {
 	s.box.mu.Lock()
 	none := len(s.frames) == 0
@@ -399,14 +424,15 @@ func (s *Stream) Try() (f Frame, ok bool, err error) {
 	return f, err == nil, err
 }
 
-// Received is the number of frames taken so far.
+// Received returns the number of numbered frames that Next and Try have processed, the
+// last frame included.
 func (s *Stream) Received() int64 { return s.n }
 
-// Close stops receiving.
+// Close stops receiving. Frames that arrive later are dropped.
 func (s *Stream) Close() {
 	s.box.mu.Lock()
 	defer s.box.mu.Unlock()
-	if s.box.open[s.id] == s { // not a newer stream with the same id
+	if s.box.open[s.id] == s { // leave a newer stream with the same id open
 		delete(s.box.open, s.id)
 	}
 }

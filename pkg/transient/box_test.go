@@ -14,6 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
+// boxes starts a mesh with the services a and b and returns the running inboxes of a-1
+// and b-1.
 func boxes(t *testing.T) (a, b *transient.Box) {
 	decls := []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}}
 	m := meshtest.Start(t, decls)
@@ -75,7 +77,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestGap: a missing frame ends a live stream with an explicit error.
+// TestGap shows that Next returns ErrGap if a frame is missing.
 func TestGap(t *testing.T) {
 	a, b := boxes(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -96,8 +98,8 @@ func TestGap(t *testing.T) {
 	}
 }
 
-// TestFrom: the sender of a query is the service that the server's permissions allow,
-// whatever the query says.
+// TestFrom shows that From returns the service in the subject, which the server's
+// permissions check, even if the query contains another name.
 func TestFrom(t *testing.T) {
 	a, b := boxes(t)
 	b.Serve("who", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
@@ -111,9 +113,10 @@ func TestFrom(t *testing.T) {
 	}
 }
 
-// TestForeign: a stream takes frames from its sender only, whatever others send before,
-// while and after it is open; frames for streams that are not open are dropped; and a
-// query is answered to its sender's own inbox only.
+// TestForeign shows that a stream accepts frames from its sender only, whatever other
+// services send before, while and after it is open; that frames for streams that are not
+// open are dropped; and that the response to a query is sent only to an inbox of the
+// query's sender.
 func TestForeign(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}, {Service: "evil", Slots: 1}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -140,8 +143,8 @@ func TestForeign(t *testing.T) {
 		send(evil, id, transient.Frame{Kind: transient.Sealed, Data: json.RawMessage(`"forged"`)})
 		send(evil, id, transient.Frame{Kind: transient.End, N: 1})
 		send(evil, id, transient.Frame{Kind: transient.Failed, N: 1, Data: json.RawMessage(`"forged"`)})
-		// A query of the attacker's that b would answer into the stream, under each id
-		// that it can use.
+		// A forged query, under each id that the attacker can use, to make b respond
+		// into the stream.
 		for _, q := range []string{id, "q_a_x", "q_evil_x"} {
 			doc, _ := json.Marshal(transient.Question{ID: id, From: "a-1", Verb: "secret", Deadline: time.Now().Add(time.Minute)})
 			body, _ := json.Marshal(transient.Frame{Kind: "ask", Data: doc})
@@ -152,7 +155,7 @@ func TestForeign(t *testing.T) {
 	}
 	for i, id := range []string{"c-1", "secret-1", "q_a_1"} {
 		forge(id)
-		send(b, id, transient.Frame{Kind: transient.Data, N: 1, Data: json.RawMessage(`"early"`)}) // of the right sender, but before it is open
+		send(b, id, transient.Frame{Kind: transient.Data, N: 1, Data: json.RawMessage(`"early"`)}) // from the right sender, but before the stream is open
 		time.Sleep(50 * time.Millisecond)
 		s := a.Open(id, "b")
 		forge(id)

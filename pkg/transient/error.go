@@ -11,25 +11,25 @@ import (
 
 // Error is the failure of a query.
 type Error struct {
-	Code    string // of schemas/errors.json
-	Param   string // the member of the request that is wrong, where one is
+	Code    string // error code, listed in schemas/errors.json
+	Param   string // the member of the request that is wrong, or ""
 	Message string
-	Cause   error // cause, if the service did not respond
+	Cause   error // underlying error if the service did not respond, else nil
 }
 
-// Unwrap returns the cause.
+// Unwrap returns Cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Error implements error. It is the message alone.
+// Error implements error. It returns the message without the code.
 func (e *Error) Error() string { return e.Message }
 
-// Errorf makes an error with a code.
+// Errorf returns an *Error with a code of schemas/errors.json and a formatted message.
 func Errorf(code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// ErrorOf returns the *Error that err is or wraps; any other error becomes one
-// with code unavailable, since a view or the bus failed.
+// ErrorOf returns the *Error that err is or wraps. For any other error, which comes from
+// a view or the bus, it returns one with code unavailable and the same message.
 func ErrorOf(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -38,11 +38,11 @@ func ErrorOf(err error) *Error {
 	return &Error{Code: contract.CodeUnavailable, Message: err.Error()}
 }
 
-// unknownVerb begins the message about a verb that has no handler.
+// unknownVerb is the start of the error message for a verb that has no handler.
 const unknownVerb = "unknown question "
 
-// failed is the error that a frame holds. Services of release 0.5 and earlier
-// send no code: theirs is read from how the message begins.
+// failed returns the error in a Failed frame. Services of release 0.5 and earlier send
+// no code: their code is derived from the start of the message.
 func failed(f Frame) *Error {
 	e := &Error{Code: f.Code, Param: f.Param}
 	_ = json.Unmarshal(f.Data, &e.Message)

@@ -1,12 +1,12 @@
-// Package view declares views of the ledger, so that what rebuilds and compares
-// them needs to know none by name: each service exports a Declaration per view,
-// and replay loops over them.
+// Package view declares the views of the ledger, so that the code that rebuilds and
+// compares views works for all of them: each service exports a Declaration for each of
+// its views, and replay processes the list of declarations.
 //
-// A view is a fold of the entries that its reader selects, in ledger order. It is
-// rebuilt by one goroutine and dumped in a canonical form, which is byte for byte
-// the live view's at the same position. The package holds no view itself. To add
-// one, add it to the service's value in package services and to the declarations
-// of the service.
+// A view is a fold, in ledger order, of the entries that its reader selects. One
+// goroutine rebuilds it and dumps it in a canonical form; at the same position, the
+// dump equals the live view's byte for byte. The package itself contains only the view
+// of the key registry. To add a view, add it to the service's value in package services
+// and to the declarations of the service.
 package view
 
 import (
@@ -21,40 +21,42 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Declaration is one view: what it is called, what it reads, and how to begin it.
+// Declaration describes one view: its name, the entries that it reads, and how to create
+// it.
 type Declaration struct {
-	services.View // its name, and where the live view is that it is compared with
-	// Reader selects the entries that the live view is built from. Only its filters
-	// are used here.
+	services.View // the name, and the path or query that returns the live view
+	// Reader selects the entries that the live view is built from. This package uses its
+	// filters only.
 	Reader bus.Reader
-	// Empty begins the view before the ledger's first entry. The caller closes the
-	// state if it implements io.Closer.
+	// Empty returns the state of the view before the ledger's first entry. The caller
+	// closes the state if it implements io.Closer.
 	Empty func(o *Origin) (State, error)
 }
 
-// Origin is what a view may be built from besides entries.
+// Origin holds what a view may be built from besides ledger entries.
 type Origin struct {
-	RootKID string      // the trust anchor
-	Keys    guard.KeyAt // keys as the registry has them so far
-	// Open returns the content of a document. It returns contract.ErrErased or
-	// contract.ErrEncrypted where the content is gone.
+	RootKID string      // key id of the trust anchor
+	Keys    guard.KeyAt // looks up keys in the key registry as of the entries applied so far
+	// Open returns the bytes of a content. It returns contract.ErrErased or
+	// contract.ErrEncrypted if they cannot be read any more.
 	Open func(*contract.Content) ([]byte, error)
-	Dir  string // an empty folder that the view may fill
+	Dir  string // an empty folder for the view's files
 }
 
-// State is a view under construction. It is not safe for concurrent use.
+// State is a view that is being rebuilt. It is not safe for concurrent use.
 type State interface {
-	// Apply folds one entry in that the reader selects. e is its event, or nil where
-	// the entry holds none. Apply keeps nothing of en.Data. It returns an error only
-	// where the view cannot be rebuilt; what a live view refuses, it refuses in
-	// silence.
+	// Apply applies one entry that the reader selects. e is the event in the entry, or
+	// nil if the entry is not a valid event. Apply must not retain en.Data. It ignores
+	// an event that the live view would reject; an error means that the view cannot be
+	// rebuilt at all.
 	Apply(en eventlog.Entry, e *contract.Event) error
-	// Dump returns the canonical form of what was applied.
+	// Dump returns the canonical form of the view's current state.
 	Dump() ([]byte, error)
 }
 
-// Of declares a view of a service of the registry, with that name. It panics where
-// the registry does not have the view: declarations are made at start, by hand.
+// Of returns the declaration of the view that package services lists under that service
+// and name. It panics if there is no such view, because declarations are written by hand
+// and made at start.
 func Of(service, name string, r bus.Reader, empty func(*Origin) (State, error)) Declaration {
 	s, _ := services.Get(service)
 	for _, v := range append(s.Views, s.KeysView()) {
@@ -65,10 +67,11 @@ func Of(service, name string, r bus.Reader, empty func(*Origin) (State, error)) 
 	panic(fmt.Sprintf("view %s is not in the registry's value of service %q", name, service))
 }
 
-// Fold makes a state of two functions: one that folds an event in, and one that
-// returns the canonical form. Entries that hold no event are left out.
+// Fold returns a State that is made of two functions: apply applies an event, and dump
+// returns the canonical form. Entries that are not valid events are skipped.
 func Fold(apply func(*contract.Event) error, dump func() []byte) State { return &fold{apply, dump} }
 
+// fold is the State that Fold returns.
 type fold struct {
 	apply func(*contract.Event) error
 	dump  func() []byte
@@ -90,15 +93,15 @@ func Keys(service string) Declaration {
 		reg := &trust.Registry{Root: o.RootKID}
 		return Fold(func(e *contract.Event) error {
 			if k, ok := Key(e); ok {
-				_ = reg.Apply(k, e.Lamport) // a service refuses what the registry refuses, and goes on
+				_ = reg.Apply(k, e.Lamport) // a running service also ignores what the registry rejects
 			}
 			return nil
 		}, reg.Dump), nil
 	})
 }
 
-// Key returns the document of an event that publishes or revokes a key. ok is false
-// for any other event, and for a document that cannot be read.
+// Key returns the key document of an event that publishes or revokes a key. ok is false
+// for any other event, and if the document cannot be decoded.
 func Key(e *contract.Event) (k contract.TrustKey, ok bool) {
 	if e.Service() != services.Provision || e.Name != contract.EventKeyPublished && e.Name != contract.EventKeyRevoked {
 		return k, false
@@ -106,17 +109,16 @@ func Key(e *contract.Event) (k contract.TrustKey, ok bool) {
 	return k, contract.Decode(e.Data, &k) == nil
 }
 
-// Selection tells which of some views read an entry. It remembers what it found
-// for each service and event, since a ledger has few of them and many entries. It
-// is not safe for concurrent use.
+// Selection determines which views read an entry. It caches the result for each pair of
+// service and event, because a ledger has few such pairs and many entries. It is not
+// safe for concurrent use.
 type Selection struct {
 	views []Declaration
-	found map[string][]int // by service and event: the indexes of the views
+	found map[string][]int // indexes of the views, by service and event
 }
 
-// Select prepares a selection. The filters of the views' readers may name a service
-// and an event, as all views' do; Select returns an error for one that names
-// anything more, such as a tenant or a session.
+// Select returns a Selection of the given views. It returns an error if the filter of a
+// view's reader restricts more than service and event, such as a tenant or a session.
 func Select(views []Declaration) (*Selection, error) {
 	for _, v := range views {
 		for _, f := range v.Reader.Filters {
@@ -129,9 +131,10 @@ func Select(views []Declaration) (*Selection, error) {
 	return &Selection{views: views, found: map[string][]int{}}, nil
 }
 
-// Of returns the indexes of the views that read an entry with this subject, in the
-// order of the views. An entry without an event has the subject "", and is read by
-// the views that read everything.
+// Of returns the indexes of the views that read an entry with this subject, in
+// increasing order. The subject of an entry that is not a valid event is "", which only
+// views without a filter on service and event read. The caller must not change the
+// slice.
 func (s *Selection) Of(subject string) []int {
 	p := bus.ParseFilter(subject)
 	id := p.Service + "." + p.Event
@@ -147,6 +150,8 @@ func (s *Selection) Of(subject string) []int {
 	return found
 }
 
+// selects reports whether one of the reader's filters matches an entry with the service
+// and the event of p.
 func selects(r *bus.Reader, p bus.Filter) bool {
 	for _, f := range r.Filters {
 		if want := bus.ParseFilter(f); (want.Service == "" || want.Service == p.Service) && (want.Event == "" || want.Event == p.Event) {

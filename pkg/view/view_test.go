@@ -18,8 +18,8 @@ func named(name string, filters ...string) Declaration {
 	return Declaration{View: services.View{Name: name}, Reader: bus.Reader{Filters: filters}}
 }
 
-// TestSelection: an entry goes to the views whose readers the server would send it
-// to, and to no other.
+// TestSelection shows that exactly those views are selected to which the server would
+// deliver an entry.
 func TestSelection(t *testing.T) {
 	views := []Declaration{named("all", bus.Filter{}.String()), named("policy", bus.Filter{Service: "policy"}.String()),
 		named("outcomes", bus.Filters("", contract.EventEffectRecorded)...),
@@ -31,9 +31,9 @@ func TestSelection(t *testing.T) {
 	subject := func(service, event string) string {
 		return bus.Filter{Tenant: "t", Service: service, Origin: "gw1", Event: event, Key: "s-1"}.String()
 	}
-	for range 2 { // the second time from what it remembers
+	for range 2 { // the second time from the cache
 		for at, want := range map[string][]int{
-			"": {0}, // an entry that holds no event
+			"": {0}, // an entry that is not a valid event
 			subject("policy", contract.EventEffectRecorded): {0, 1, 2, 3},
 			subject("judge", contract.EventEffectRecorded):  {0, 2},
 			subject("judge", contract.EventEffectStarted):   {0, 3},
@@ -75,8 +75,8 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// TestKeys: the view of keys is that of the registry, and goes on behind a document
-// that the registry refuses.
+// TestKeys shows that the view has the state of the key registry, and that it continues
+// after a document that the registry rejects.
 func TestKeys(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {
@@ -112,7 +112,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestOf: a view has the registry's name, path and query.
+// TestOf shows that a declaration has the name, path and query of the view in package
+// services.
 func TestOf(t *testing.T) {
 	d := Of(services.Policy, services.ViewBudget, bus.Reader{Name: "budget"}, nil)
 	if v, of, ok := services.ViewAt("policy-budget"); !ok || of != services.Policy || d.View != v || d.Reader.Name != "budget" {

@@ -18,11 +18,12 @@ type errorCode struct {
 	Meaning   string   `json:"meaning"`
 }
 
-// origins are the parts of the mesh that produce error codes.
+// origins lists the parts of the mesh that produce error codes.
 var origins = []string{"gateway", "outcome", "query", "provider", "proxy"}
 
-// errorFiles renders the constants and the table of error codes, and their page,
-// by path below the module.
+// errorFiles returns the constants, the table and the reference page of error codes, by
+// their path relative to the module, and the set of codes. It returns an error if an
+// entry of errors.json is out of order, duplicate or incomplete.
 func errorFiles(raw []byte) (files map[string][]byte, codes map[string]bool, err error) {
 	var doc struct {
 		Errors []errorCode `json:"errors"`

@@ -10,7 +10,7 @@ import (
 	"testing/fstest"
 )
 
-// TestFresh: what is generated from queries and error codes is what is committed.
+// TestFresh: the committed files equal the files generated from queries and error codes.
 func TestFresh(t *testing.T) {
 	if err := os.Chdir(".."); err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func tree(edit ...string) fstest.MapFS {
 	return fstest.MapFS{"errors.json": {Data: []byte(text(codes))}, "queries/x-y/sum_ids.json": {Data: []byte(text(sum))}, "queries/x-y/types.json": {Data: []byte(text(sumTypes))}}
 }
 
-// TestRender: descriptors, types and pages say what the schemas say.
+// TestRender: the generated descriptors, types and pages agree with the schemas.
 func TestRender(t *testing.T) {
 	files, err := render(tree())
 	if err != nil {
@@ -64,8 +64,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestRefused: a schema that the generator would read otherwise than a validator is
-// an error that names the file.
+// TestRefused: a schema that the generator would interpret differently from a validator
+// is an error that names the file.
 func TestRefused(t *testing.T) {
 	for name, edit := range map[string][]string{
 		"a title that is not the verb":       {`"title":"SumIds"`, `"title":"Sums"`},

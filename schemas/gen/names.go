@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// names writes a constant for the name of every event, and the set of those
-// whose schemas belong to the mesh as a whole. A literal of an event's name
-// elsewhere fails scripts/measure-code.
+// names writes a constant for the name of every event, and the set of the events whose
+// schemas belong to the mesh as a whole. scripts/measure-code fails if other code has a
+// literal of an event's name.
 func names(byService map[string][]string) error {
 	var consts, shared bytes.Buffer
 	for _, service := range slices.Sorted(maps.Keys(byService)) {

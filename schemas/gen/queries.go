@@ -13,17 +13,18 @@ import (
 	"strings"
 )
 
-// querySchema is one file of queries/<service>: the schema of an exchange, an
-// object of request and response, with what a caller has to know beside it.
+// querySchema is one file of queries/<service>: the JSON Schema of a query, an object
+// with the members request and response, with extensions for what else a caller must
+// know.
 type querySchema struct {
 	ID          string          `json:"$id"`
 	Title       string          `json:"title"`
 	Description string          `json:"description"`
-	Answer      string          `json:"x-answer"`      // one, list or bytes
-	Callers     []string        `json:"x-callers"`     // services that may send it
-	View        string          `json:"x-view"`        // that the response is read from
-	DeadlineMS  int64           `json:"x-deadline-ms"` // the longest that a client waits
-	Errors      []string        `json:"x-errors"`      // codes beside those that every query has
+	Answer      string          `json:"x-answer"`      // kind of the response: one, list or bytes
+	Callers     []string        `json:"x-callers"`     // names of the services that may send it
+	View        string          `json:"x-view"`        // view that the response is read from
+	DeadlineMS  int64           `json:"x-deadline-ms"` // maximum time that a client waits, in milliseconds
+	Errors      []string        `json:"x-errors"`      // error codes in addition to those that every query can return
 	Properties  map[string]node `json:"properties"`
 }
 
@@ -39,22 +40,22 @@ type node struct {
 	Properties      map[string]node `json:"properties"`
 	Format          string          `json:"format"`
 	ContentEncoding string          `json:"contentEncoding"`
-	GoType          string          `json:"x-go-type"` // a type of Go that has this shape
+	GoType          string          `json:"x-go-type"` // Go type to use instead of a generated one
 }
 
-// sharedQueries is the folder of the queries that shared code answers; their Go
-// types are in pkg/core/query.
+// sharedQueries is the folder of the queries that several services answer by shared
+// code. Their Go types are in pkg/core/query.
 const sharedQueries = "mesh"
 
-// querySet is every query, and the types that they share.
+// querySet holds all queries and the types that they share.
 type querySet struct {
 	queries map[string][]querySchema   // by service, sorted by verb
 	types   map[string]map[string]node // by service and name
 }
 
-// queryFiles renders what is generated from queries/*/*.json under root: Go
-// files and the reference page, by path below the module. codes are the error
-// codes that there are.
+// queryFiles returns the files generated from queries/*/*.json under root, Go files and
+// the reference page, by their path relative to the module. codes holds the known error
+// codes.
 func queryFiles(root fs.FS, codes map[string]bool) (map[string][]byte, error) {
 	set, err := readQueries(root, codes)
 	if err != nil {
@@ -76,6 +77,7 @@ func queryFiles(root fs.FS, codes map[string]bool) (map[string][]byte, error) {
 	return out, nil
 }
 
+// readQueries reads and checks all query schemas and shared types under root.
 func readQueries(root fs.FS, codes map[string]bool) (*querySet, error) {
 	files, err := fs.Glob(root, "queries/*/*.json")
 	if err != nil {
@@ -110,7 +112,8 @@ func readQueries(root fs.FS, codes map[string]bool) (*querySet, error) {
 	return set, nil
 }
 
-// check returns an error where a file's parts do not agree.
+// check returns an error if the members of a file contradict each other or its name, or
+// a required one is missing.
 func (q *querySchema) check(service, verb string, codes map[string]bool) error {
 	_, hasResponse := q.Properties["response"]
 	_, hasRequest := q.Properties["request"]
@@ -165,15 +168,15 @@ func (set *querySet) source(service string) ([]byte, error) {
 
 const core = "github.com/binnacle-mesh/binnacle/pkg/core/"
 
-// goFile is a file that is being written.
+// goFile is a Go file that is being generated.
 type goFile struct {
 	set         *querySet
 	service     string
 	vars, types bytes.Buffer
-	done        map[string]bool // structs that are written
+	done        map[string]bool // names of the structs that are already written
 }
 
-// query writes a query's descriptor, and the types that it alone has.
+// query writes a query's descriptor and the types of its request and response.
 func (g *goFile) query(q *querySchema) error {
 	request := q.Properties["request"]
 	in, err := g.typeOf(&request)
@@ -204,7 +207,7 @@ func (g *goFile) query(q *querySchema) error {
 	return nil
 }
 
-// typeOf returns the Go type of a schema, and writes the structs that it needs.
+// typeOf returns the Go type for a schema, and writes the structs that the type uses.
 func (g *goFile) typeOf(n *node) (string, error) {
 	if n.Ref != "" {
 		return g.refOf(n.Ref)
@@ -245,7 +248,7 @@ func (g *goFile) typeOf(n *node) (string, error) {
 	return "", fmt.Errorf("type %v, title %q: outside the subset that queries use", n.Type, n.Title)
 }
 
-// refOf returns the Go type that a reference to a shared type names.
+// refOf returns the Go type for a reference to a shared type.
 func (g *goFile) refOf(ref string) (string, error) {
 	service, name, ok := strings.Cut(strings.TrimPrefix(ref, "urn:binnacle:types:"), "#/$defs/")
 	d, known := g.set.types[service][name]
@@ -258,7 +261,7 @@ func (g *goFile) refOf(ref string) (string, error) {
 	return "query." + d.Title, nil
 }
 
-// structOf writes an object's type.
+// structOf writes the struct type for an object, once per title.
 func (g *goFile) structOf(n *node) error {
 	if g.done[n.Title] {
 		return nil
@@ -296,7 +299,7 @@ func queryName(k string) string {
 	return goName(k)
 }
 
-// page renders docs/reference/queries.md.
+// page returns the content of docs/reference/queries.md.
 func (set *querySet) page() []byte {
 	var b bytes.Buffer
 	b.WriteString(`# Query reference

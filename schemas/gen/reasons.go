@@ -19,8 +19,8 @@ type reason struct {
 	Hint      string `json:"hint"`
 }
 
-// reasons writes the reason codes' constants and table into the trusted core,
-// and their page.
+// reasons writes the constants and the table of reason codes to pkg/core/contract, and
+// the reference page.
 func reasons() error {
 	raw, err := os.ReadFile("reasons.json")
 	if err != nil {

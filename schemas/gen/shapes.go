@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// value is a JSON Schema of the subset that verifiers check.
+// value is a JSON Schema of the subset by which verifiers check events.
 type value struct {
 	Type        string           `json:"type"`
 	Closed      *bool            `json:"additionalProperties"`
@@ -30,17 +30,18 @@ type value struct {
 	Description string           `json:"description"`
 }
 
-// forms are the patterns that schemas use, and their names in canon.
+// forms maps the patterns that schemas may use to their names in package canon.
 var forms = map[string]string{
 	`^sha256:[0-9a-f]{64}$`: "canon.DigestForm",
 	`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$`: "canon.TimeForm",
 }
 
-// shapes writes the schemas as tables that the trusted core can check data with:
-// pkg/core has no dependency, so it cannot read the schemas themselves.
+// shapes writes the event schemas as Go tables to pkg/core/contract. The trusted core
+// checks events with them, because it has no dependencies and so no JSON Schema
+// validator.
 func shapes(files []string) error {
 	var vars, table bytes.Buffer
-	names := map[string]string{} // by what is in them
+	names := map[string]string{} // names of variables, by their content
 	for _, f := range files {
 		raw, err := os.ReadFile(f)
 		if err != nil {
@@ -70,7 +71,7 @@ func shapes(files []string) error {
 	return os.WriteFile("../pkg/core/contract/zz_schemas.go", b, 0o644)
 }
 
-// shape writes a variable for v, unless one like it is there, and returns its
+// shape writes a variable for v, unless an equal one exists, and returns the variable's
 // name.
 func (v *value) shape(vars *bytes.Buffer, names map[string]string) (string, error) {
 	text, err := v.literal(vars, names)
@@ -84,6 +85,8 @@ func (v *value) shape(vars *bytes.Buffer, names map[string]string) (string, erro
 	return names[text], nil
 }
 
+// literal returns the Go source of the fields of a canon.Shape for v, and writes the
+// variables that it refers to.
 func (v *value) literal(vars *bytes.Buffer, names map[string]string) (string, error) {
 	switch {
 	case v.Type == "object" && v.Properties == nil && (v.Closed == nil || *v.Closed):

@@ -1,4 +1,4 @@
-// Command audit follows the ledger and proves it.
+// Command audit indexes the ledger, signs checkpoints of it and serves proofs.
 package main
 
 import (

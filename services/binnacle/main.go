@@ -1,5 +1,5 @@
-// Command binnacle is the mesh in one binary: it runs every service in one
-// process, and it is the command line to a running mesh.
+// Command binnacle is the command line of Binnacle. "binnacle up" runs every service of
+// a mesh in one process; the other commands set up, use and verify meshes.
 package main
 
 import (

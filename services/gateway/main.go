@@ -1,4 +1,5 @@
-// Command gateway is the edge: OpenAI API, MCP and REST.
+// Command gateway runs the service gateway, which serves the OpenAI, Anthropic, MCP and
+// REST APIs.
 package main
 
 import (
@@ -12,7 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
 
-// Key files: token.pub, and webhook.seed for a webhook.
+// main runs the gateway. It reads the key file token.pub, the Ed25519 public key in hex
+// that verifies bearer tokens, and, if a webhook is configured, webhook.seed.
 func main() {
 	run.Main("gateway", func(keys run.Keys, c *config.Config) (run.Service, error) {
 		text, err := keys.Text("token.pub")

@@ -1,4 +1,5 @@
-// Command llm-router takes chat calls to their provider.
+// Command llm-router executes calls to language models by sending them to their
+// providers.
 package main
 
 import (

@@ -9,10 +9,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
 
-// samples is the folder of the sample packs in images.
+// samples is the folder of the sample packs in container images.
 const samples = "/packs"
 
-// Without a configured folder it uses the samples, where they exist.
+// main uses the sample packs if no folder of packs is configured and the samples exist.
 func main() {
 	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
 		cfg := sessionrunner.Config{PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,

@@ -7,7 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
-// Key files: vault.kek, unless the configuration names another file, and vault.seal.
+// main reads the key-encryption key from the file vault.kek, unless the configuration
+// names another source, and the seal key from the file vault.seal.
 func main() {
 	run.Main("vault-broker", func(keys run.Keys, c *config.Config) (run.Service, error) {
 		kek, err := keyEncryptionKey(keys, c.VaultBroker.KEK)
@@ -22,8 +23,8 @@ func main() {
 	})
 }
 
-// keyEncryptionKey reads the key from the configured source, by default from the folder
-// of keys.
+// keyEncryptionKey reads the key-encryption key from the configured source, by default
+// from the folder of keys.
 func keyEncryptionKey(keys run.Keys, at config.Secret) ([]byte, error) {
 	if !at.Given() {
 		return keys.Seed("vault.kek")

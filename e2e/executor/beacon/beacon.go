@@ -1,5 +1,6 @@
-// Package beacon is the smallest service that executes calls: one tool, no state,
-// no secrets. It may touch nothing but the bus.
+// Package beacon is an example of a service that executes calls, and as small as one can
+// be: it has one tool and keeps no state and no secrets. Its only connection is the one
+// to NATS.
 package beacon
 
 import (
@@ -15,11 +16,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 )
 
-// Name is the service's name, as in its value in package services.
+// Name is the name of the service, under which package services lists it.
 const Name = "beacon"
 
-// tool is what the service offers. Its document is published at every start; a
-// changed one must be approved before policy allows calls of it again.
+// tool is the document of the service's only tool. It is published at every start; if it
+// has changed, it must be approved before policy allows calls of the tool again.
 var tool = contract.Tool{
 	Description: "Writes a word in signals.", Class: "E0", Executor: Name, Kind: "beacon.flash", Tool: "beacon.flash", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"word":{"maxLength":64,"type":"string"}},"required":["word"],"type":"object"}`),
@@ -29,13 +30,13 @@ var tool = contract.Tool{
 // Service implements run.Service.
 type Service struct{}
 
-// Declaration implements run.Service. Slots is what the registry says.
+// Declaration implements run.Service. Slots must equal the value in package services.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: Name, Slots: 2, Work: []bus.Work{bus.ExecutorWork(Name)}, Readers: []bus.Reader{bus.Control}}
 }
 
-// Run implements run.Service. The executor verifies the decision, claims the call
-// and signs the receipt; flash alone is the effect.
+// Run implements run.Service. Package execute verifies the decision, claims the call and
+// signs the receipt; flash only performs the effect.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	tools := []contract.Tool{tool}
 	if err := catalog.Register(ctx, env.Emit, Name, tools); err != nil {
@@ -45,7 +46,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return execute.New(env, 4, tools, flash).Run(ctx)
 }
 
-// flash writes one + per letter of the word.
+// flash returns a string with one + per byte of the word.
 func flash(_ context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Word string `json:"word"`

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited lists the descriptors that were open at the start of the program.
+// inherited lists the file descriptors that the program inherited, except standard
+// input, output and error.
 var inherited = func() []int {
 	open := []int{}
 	for fd := 3; fd < 1024; fd++ {
@@ -18,7 +19,7 @@ var inherited = func() []int {
 	return open
 }()
 
-// burn uses milliseconds of CPU time.
+// burn uses ms milliseconds of CPU time.
 func burn(ms int64) {
 	for {
 		var ts unix.Timespec
@@ -28,7 +29,8 @@ func burn(ms int64) {
 	}
 }
 
-// held keeps arguments of system calls reachable for the garbage collector.
+// held keeps the arguments of system calls reachable, so that the garbage collector does
+// not free them.
 var held [][]byte
 
 func facts() map[string]any {
@@ -65,7 +67,7 @@ func socket(name string, family int) attempt {
 func calls() []attempt {
 	hold := func(b []byte) uintptr { held = append(held, b); return uintptr(unsafe.Pointer(&b[0])) }
 	null := func(s string) uintptr { return hold(append([]byte(s), 0)) }
-	block := hold(make([]byte, 4096)) // a zeroed argument
+	block := hold(make([]byte, 4096)) // zeroed memory for arguments
 	user, payload := null("user"), null("x")
 	signed := func(n int) uintptr { return uintptr(n) }
 	out := []attempt{
@@ -127,7 +129,7 @@ func calls() []attempt {
 		call("sethostname", unix.SYS_SETHOSTNAME, payload, 1),
 		call("fanotify_init", unix.SYS_FANOTIFY_INIT, 0, 0),
 	}
-	if os.Getuid() == 0 { // the only user id of a new user namespace
+	if os.Getuid() == 0 { // the user id is the only one of a new user namespace
 		for i := range out {
 			if out[i].name == "setuid 0" {
 				out = append(out[:i], out[i+1:]...)

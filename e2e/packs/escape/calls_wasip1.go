@@ -1,11 +1,12 @@
 package main
 
-// calls is empty: WebAssembly has no system calls of the host.
+// calls is empty, because WebAssembly cannot make system calls of the host.
 func calls() []attempt { return nil }
 
 func facts() map[string]any { return map[string]any{} }
 
-// burn uses roughly ms milliseconds of CPU time: the clock of this tier is not real.
+// burn uses approximately ms milliseconds of CPU time. It cannot measure the time,
+// because the clock of this tier is not real.
 func burn(ms int64) {
 	for i := range ms * 20_000 {
 		sink += uint64(i) * sink

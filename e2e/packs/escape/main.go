@@ -1,5 +1,5 @@
-// Command escape tries to get out of its sandbox and reports what worked. The
-// same program is a pack of every tier.
+// Command escape tries to escape from its sandbox, and reports which attempts succeeded.
+// The same program is a pack of every tier.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// attempt tries one escape; nil means that it succeeded.
+// attempt is one way to escape; try returns nil if it succeeded.
 type attempt struct {
 	name string
 	try  func() error
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// wanted is the CPU time in milliseconds that the caller requests.
+// wanted returns the CPU time, in milliseconds, that the caller requests.
 func wanted() int64 {
 	var in struct {
 		BurnMS int64 `json:"burn_ms"`
@@ -52,7 +52,8 @@ func wanted() int64 {
 	return in.BurnMS
 }
 
-// read fails unless the file contains want; an empty file proves nothing.
+// read returns an error unless the file can be read and contains want, because reading
+// an empty file does not prove an escape.
 func read(path, want string) error {
 	b, err := os.ReadFile(path)
 	if err == nil && !contains(string(b), want) {

@@ -1,5 +1,5 @@
-// Command leak is the pack cmd.leak: it prints its secrets in an encoding that the
-// caller chooses, to show that none of them is recorded.
+// Command leak is the pack cmd.leak. It prints its secrets in an encoding that the
+// caller chooses; the test shows that none of them is recorded.
 package main
 
 import (
@@ -29,14 +29,14 @@ func main() {
 	case "stderr":
 		fmt.Fprintf(os.Stderr, "cannot log in with %s (pin %s)", s, pin)
 		os.Exit(3)
-	case "cut": // recorded standard error ends in the middle of the secret
+	case "cut": // standard error is truncated in the middle of the secret when it is recorded
 		fmt.Fprint(os.Stderr, strings.Repeat("x", 4096-len(s)/2), s)
 		os.Exit(3)
 	case "garbage":
 		fmt.Printf(`{"result":{"%s":%s`, s, s)
 	case "number":
 		fmt.Printf(`{"result":{"pin":%s,"more":-%s.5,"text":"%s"}}`, pin, pin, pin)
-	case "schema": // violates the output schema, so that an error describes it
+	case "schema": // violates the output schema, so that an error message describes the output
 		fmt.Printf(`{"result":{"n":1},"%s":"%s"}`, s, s)
 	default:
 		fmt.Printf(`{"result":{"a":["%s","x%sx"],"length":%d}}`, s, s, len(key))

@@ -17,7 +17,8 @@ import (
 // Hows lists the names of the encodings.
 var Hows = []string{"plain", "escapes", "slash", "quoted twice", "go", "base64", "base64 1", "base64 2", "hex", "HEX", "percent", "PERCENT", "query", "html"}
 
-// In returns v in the named encoding, valid between the quotes of a JSON string.
+// In returns v in the named encoding, escaped so that it can be placed between the
+// quotes of a JSON string.
 func In(how, v string) string {
 	each := func(format string) string {
 		var b strings.Builder

@@ -1,5 +1,5 @@
-// Package embed runs a NATS server in this process. It is separate from bus so that a
-// service that runs alone does not link a server.
+// Package embed runs a NATS server in this process. It is separate from package bus so
+// that a service that runs alone does not link a server.
 package embed
 
 import (
@@ -12,11 +12,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
 )
 
-// Start starts a server in this process from the generated configuration.
-// Stop it with Shutdown and WaitForShutdown, after every connection.
-//
-// Its certificate for clients, if any, is read from files, and again when they
-// change.
+// Start starts a server in this process from the generated configuration, and returns
+// when it is ready for connections. If files is not nil, the server uses its certificate
+// for clients, and reloads it when the files change. To stop the server, close every
+// connection, then call Shutdown and WaitForShutdown.
 func Start(config string, files *tlsfiles.Files) (*server.Server, error) {
 	o := &server.Options{}
 	if err := o.ProcessConfigString(config); err != nil {

@@ -40,8 +40,8 @@ type Error struct {
 	Reason string // the reason in lower case, without the offset
 }
 
-// Error returns the reason and the offset as one line, in the form that the
-// verifiers' error tables compare.
+// Error returns the reason and the offset on one line. TestErrorTexts compares this text
+// for every reader.
 func (e *Error) Error() string { return fmt.Sprintf("json: %s at byte %d", e.Reason, e.Offset) }
 
 // Transform appends the canonical form of the JSON text src to dst and returns
@@ -89,7 +89,7 @@ func (p *parser) space() {
 	}
 }
 
-// accept moves past b and returns true if b is the next byte.
+// accept reports whether b is the next byte, and moves past it if it is.
 func (p *parser) accept(b byte) bool {
 	if p.pos >= len(p.src) || p.src[p.pos] != b {
 		return false
@@ -282,8 +282,8 @@ func (p *parser) array(dst []byte, depth int) ([]byte, error) {
 	}
 }
 
-// str reads the string whose opening quote is at p.pos. A string without escapes,
-// which is the usual case, is copied only once.
+// str reads the string whose opening quote is at p.pos and returns its value. Strings
+// without escapes, which are the most frequent, are copied only once.
 func (p *parser) str() (string, error) {
 	p.pos++
 	start := p.pos
@@ -491,8 +491,8 @@ func AppendString(dst []byte, s string) []byte {
 	return append(append(dst, s[start:]...), '"')
 }
 
-// appendEscape appends the escape of a byte that must not occur in a JSON string
-// as it is.
+// appendEscape appends the escape of a byte that a JSON string must not contain
+// unescaped.
 func appendEscape(dst []byte, c byte) []byte {
 	if short := shortEscapes[c]; short != 0 {
 		return append(dst, '\\', short)

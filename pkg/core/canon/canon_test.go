@@ -118,7 +118,7 @@ func BenchmarkTransform1KiB(b *testing.B) {
 	}
 }
 
-// one is a document with a single string member.
+// one is a document with a single member, a string.
 type one struct{ v string }
 
 func (o *one) Canonical(c *Codec) { c.Str("v", &o.v) }

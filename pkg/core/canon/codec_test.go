@@ -162,8 +162,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestShapeEdges checks, for each rule of a shape, a value that just satisfies it
-// and one that just does not.
+// TestShapeEdges checks, for each rule of a shape, a value at the limit that satisfies
+// it and one just beyond that does not.
 func TestShapeEdges(t *testing.T) {
 	digest, time := &Shape{Kind: StringKind, Form: DigestForm}, &Shape{Kind: StringKind, Form: TimeForm}
 	hex := strings.Repeat("0123456789abcdef", 4)

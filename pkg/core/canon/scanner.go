@@ -49,8 +49,8 @@ func (s *scanner) expect(b byte) {
 	s.pos++
 }
 
-// has moves past the name k, its colon and the comma before it, and returns true
-// if they come next. Otherwise it moves nowhere.
+// has reports whether the member name k comes next. If it does, has moves past it, its
+// colon and the comma before it; otherwise it does not move.
 func (s *scanner) has(k string) bool {
 	if s.err != nil {
 		return false
@@ -75,7 +75,7 @@ func named(in []byte, k string) bool {
 	return len(in) >= n+3 && in[0] == '"' && string(in[1:1+n]) == k && in[1+n] == '"' && in[2+n] == ':'
 }
 
-// need is like has, but fails if the member is missing.
+// need moves past the member name k like has, and fails if it does not come next.
 func (s *scanner) need(k string) bool {
 	if s.has(k) {
 		return true
@@ -296,8 +296,8 @@ func (s *scanner) skip() {
 	}
 }
 
-// enter fails if an object or array is nested too deeply; more counts those that
-// skip has opened.
+// enter fails if an object or array at pos would exceed MaxDepth. more is the number of
+// levels entered by skip, which s.depth does not count.
 func (s *scanner) enter(more int) {
 	if s.depth+more > MaxDepth {
 		s.fail("nesting deeper than 128")

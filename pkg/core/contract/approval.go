@@ -44,9 +44,9 @@ const (
 	TimeOut = "timed_out" // not a vote: the time to vote has expired
 )
 
-// Approval is the data of policy.approval_recorded: one vote on an escalated
-// call, or the expiry of its time to vote. Resolved is set on the event that
-// settles the escalation, which is the last approval event of the call.
+// Approval is the data of policy.approval_recorded: one vote on an escalated call, or
+// the expiry of its time to vote. Resolved is set on the last approval event of a call,
+// which settles the escalation.
 type Approval struct {
 	Approver string   `json:"approver"` // the principal who voted; "-" for an expiry
 	CallID   string   `json:"call_id"`

@@ -53,8 +53,8 @@ func (x *Call) Canonical(c *canon.Codec) {
 	c.Str("tool", &x.Tool)
 }
 
-// KeyClient is the prefix of Event.Client where the caller presented a virtual
-// key. The id of the key follows the prefix.
+// KeyClient is the prefix of Event.Client if the caller presented a virtual key. The id
+// of the key follows it.
 const KeyClient = "key/"
 
 // Contents returns the contents that the call refers to: the args, and the body
@@ -81,7 +81,7 @@ type Tool struct {
 	OutputSchema Raw           `json:"output_schema"`
 	Pack         string        `json:"pack_digest,omitempty"` // digest of the program that a pack runs
 	Rerunnable   bool          `json:"rerunnable,omitempty"`  // may run again after a crash
-	Reserve      *Amounts      `json:"reserve,omitempty"`     // the most that one call may use; an absent measure is not used
+	Reserve      *Amounts      `json:"reserve,omitempty"`     // the greatest amounts that one call may use; an amount of zero means that the measure is not used
 	Sandbox      *Sandbox      `json:"sandbox,omitempty"`     // what the tool requires; policy may lower it
 	Secrets      []SecretGrant `json:"secrets,omitempty"`
 	Tool         string        `json:"tool"`

@@ -43,7 +43,7 @@ func TestOpen(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(c *Content)
 		object []byte
-		is     error  // sentinel that the error wraps, or nil
+		is     error  // error that the result must wrap, or nil
 		want   string // expected part of the error; empty = no error
 	}{
 		"inline":                     {func(*Content) {}, nil, nil, ""},

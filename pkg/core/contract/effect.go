@@ -14,9 +14,9 @@ const (
 	DeadLettered = "dead_lettered"
 )
 
-// Started is the data of two events. <executor>.effect_started is the claim,
-// which is stored before the effect begins. policy.start_expired ends a call that
-// no executor claimed in time. The two share one message id, so at most one of
+// Started is the data of two events. <executor>.effect_started is an executor's claim,
+// which is stored before the effect begins. policy.start_expired ends a call that no
+// executor claimed in time. Both have the same message id for a call, so at most one of
 // them is stored.
 type Started struct {
 	CallID     string `json:"call_id"`

@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// FuzzParseTime compares ParseTime with time.Parse, of which only the results
-// that format back to the input count.
+// FuzzParseTime compares ParseTime with time.Parse. A result of time.Parse counts only
+// if it formats back to the input.
 func FuzzParseTime(f *testing.F) {
 	for _, s := range []string{"2026-02-28T23:59:59.999Z", "2024-02-29T00:00:00.000Z", "2023-02-29T00:00:00.000Z", "2026-13-01T00:00:00.000Z", "2026-04-31T00:00:00.000Z",
 		"2026-01-01T24:00:00.000Z", "2026-01-01T00:60:00.000Z", "2026-01-01T00:00:60.000Z", "2026-01-01T00:00:00,000Z", "2026-01-01T00:00:00.00Z", "2026-01-01t00:00:00.000Z", "-026-01-01T00:00:00.000Z", "0000-01-01T00:00:00.000Z", ""} {

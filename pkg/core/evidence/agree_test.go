@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// insiders returns the ledger from which insiders forge packs. bind says whether
-// its checkpoints commit to a map of tips; those of releases before 0.5 do not.
+// insiders returns the ledger that insiders forge packs from. If bind is set, its
+// checkpoints commit to a map of tips; checkpoints of releases before 0.5 do not.
 func insiders(t testing.TB, bind bool) *world {
 	w := sample(t, 2)
 	w.escalated(func(*escalation) {})
@@ -20,10 +20,10 @@ func insiders(t testing.TB, bind bool) *world {
 	return w
 }
 
-// TestInsiders forges packs with the real keys. A pack built the same way without
-// changes verifies, and many forged packs reach the last checks, since everything
-// changed is signed again. If BINNACLE_NODE is the path of node, the second
-// verifier must return the same verdict for each pack. BINNACLE_MUTANTS sets the
+// TestInsiders forges packs with the real keys of the services. A pack built in the same
+// way without changes verifies; since everything that was changed is signed again, many
+// forged packs fail only in the last checks. If BINNACLE_NODE is the path of node, the
+// second verifier must return the same verdict for each pack. BINNACLE_MUTANTS is the
 // number of packs.
 func TestInsiders(t *testing.T) {
 	worlds := []*world{insiders(t, true), insiders(t, false)}
@@ -70,7 +70,7 @@ func TestInsiders(t *testing.T) {
 	}
 }
 
-// second is the other verifier, running as a process.
+// second is the second verifier, running as a process.
 type second struct {
 	in  io.WriteCloser
 	out *bufio.Reader
@@ -81,8 +81,7 @@ type verdict struct {
 	Error string `json:"error"`
 }
 
-// startSecond starts the other verifier, or returns nil if BINNACLE_NODE is not
-// set.
+// startSecond starts the second verifier, or returns nil if BINNACLE_NODE is not set.
 func startSecond(t *testing.T, root string) *second {
 	node := os.Getenv("BINNACLE_NODE")
 	if node == "" {

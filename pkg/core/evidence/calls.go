@@ -234,7 +234,7 @@ func checkVotes(c *callState, d *contract.Decision) error {
 	return nil
 }
 
-// record applies the outcome of the call, and moves tip to its receipt.
+// record applies the outcome of the call, and sets tip to its receipt.
 func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt.Tip, sys *system) error {
 	if c.recorded {
 		return errors.New("second outcome of one call")
@@ -256,12 +256,12 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 		return err
 	}
 	*tip = receipt.TipOf(&r.Receipt)
-	*c = callState{recorded: true} // drops what no further event of the call may refer to
+	*c = callState{recorded: true} // later events of the call can refer to nothing else, so the rest is released
 	return nil
 }
 
-// decisionOn returns the decision that an outcome rests on: the recorded ALLOW,
-// or, for a denial, the decision in the outcome itself.
+// decisionOn returns the decision that permitted or denied an outcome: the recorded
+// ALLOW or, for a denial, the decision in the outcome itself.
 func (c *callState) decisionOn(r *contract.Recorded, sys *system) (*contract.Decision, error) {
 	switch {
 	case r.Decision == nil:

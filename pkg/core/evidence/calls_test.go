@@ -53,9 +53,10 @@ func follow(steps []step, sys *system, session string) error {
 	return nil
 }
 
-// TestCallRules breaks one rule of a call at a time, in events that are otherwise
-// as the services write them. The first call is proposed (0), allowed (1),
-// started (2) and recorded (3); the second is proposed (4) and denied (5).
+// TestCallRules breaks one rule of a call at a time, in events that are otherwise like
+// those of the services. The numbers are indexes of the events: the first call is
+// proposed (0), allowed (1), started (2) and recorded (3); the second call is proposed
+// (4) and denied (5).
 func TestCallRules(t *testing.T) {
 	const proposed, allowed, started, recorded, denied = 0, 1, 2, 3, 5
 	type change func(s []step, sys *system) []step
@@ -64,8 +65,8 @@ func TestCallRules(t *testing.T) {
 		return func(s []step, _ *system) []step { return slices.Insert(s, i, s[i]) }
 	}
 	edit := func(f func(s []step)) change { return func(s []step, _ *system) []step { f(s); return s } }
-	// both changes the call in its proposal and in the work item, so that only
-	// the decision disagrees.
+	// both changes the call in the proposal and in the work item, so that only the
+	// decision differs from it.
 	both := func(f func(c *contract.Call)) change {
 		return edit(func(s []step) { f(s[proposed].x.call); f(&s[allowed].x.allowed.Call) })
 	}
@@ -153,8 +154,8 @@ func policies(layer string) func([]step, *system) []step {
 	}
 }
 
-// TestDenialNeedsNoPolicy shows that a denial may name no P0 and P1 policy, but
-// no overlay that was never activated.
+// TestDenialNeedsNoPolicy shows that a denial is valid without P0 and P1 policies, but
+// not if it names an overlay that was never activated.
 func TestDenialNeedsNoPolicy(t *testing.T) {
 	sys := newSystem("k")
 	sys.policies["p0a"], sys.policies["p1b"], sys.policies["p1c"], sys.policies["p2d"] = true, true, true, true
@@ -221,9 +222,9 @@ func TestSystemEvents(t *testing.T) {
 	}
 }
 
-// TestEscalationRules breaks one rule of an escalated call at a time. The call is
-// proposed (0), escalated (1), voted on (2, 3), allowed (4), started (5) and
-// recorded (6).
+// TestEscalationRules breaks one rule of an escalated call at a time. The numbers are
+// indexes of the call's events: it is proposed (0), escalated (1), voted on (2, 3),
+// allowed (4), started (5) and recorded (6).
 func TestEscalationRules(t *testing.T) {
 	const escalated, first, settles, allowed = 1, 2, 3, 4
 	for name, c := range map[string]struct {

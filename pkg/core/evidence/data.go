@@ -53,7 +53,7 @@ func decode(e *contract.Event) (d data, err error) {
 	return d, nil
 }
 
-// contents returns the contents that the data refers to.
+// contents returns the contents to which the data refers.
 func (d *data) contents() []contract.Content {
 	switch {
 	case d.call != nil:
@@ -68,13 +68,14 @@ func (d *data) contents() []contract.Content {
 	return nil
 }
 
-// isGone reports whether err means that content is erased or encrypted, and not
-// that it is wrong.
+// isGone reports whether err means that a content is erased or encrypted; any other
+// error means that it is invalid.
 func isGone(err error) bool {
 	return errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted)
 }
 
-// approvals is the only member of a decision's facts that a verifier reads.
+// approvals holds the member "approvals" of a decision's facts, the only one that a
+// verifier reads.
 type approvals struct{ list []guard.ApprovalFact }
 
 // Canonical implements canon.Document for an object with the single member

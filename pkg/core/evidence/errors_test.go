@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestErrorTexts compares the error of each conformance pack, and of each pack
-// that insiders forge, with the recorded text. A check that is lost, or hidden by
-// another one, changes the text. `go test -update` writes the texts.
+// TestErrorTexts compares the error for each conformance pack, and for each pack that
+// insiders forge, with the recorded text. The text changes if a check is lost, or if
+// another check fails before it. `go test -update` writes the texts.
 func TestErrorTexts(t *testing.T) {
 	var got bytes.Buffer
 	root, all := vectors(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// escalation is a call that two people approved, one of them with a key of his
-// own; a test changes it before it is signed.
+// escalation is a call that two people approved, one of them with a signing key of his
+// own. Tests change it before it is signed.
 type escalation struct {
 	votes  []contract.Approval
 	facts  guard.Facts
@@ -80,7 +80,7 @@ func (w *world) escalated(spoil func(*escalation)) {
 // spoiled is one change to the approvals of an escalated call.
 type spoiled struct {
 	spoil func(*escalation)
-	word  string // part of the verifier's error; empty = it verifies
+	word  string // part of the verifier's error; empty = the pack verifies
 }
 
 func escalations(t testing.TB) map[string]spoiled {

@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// world builds a small ledger in memory by the same rules as the services.
+// world builds a small ledger in memory by the rules that the services follow.
 type world struct {
 	t       testing.TB
 	root    *sign.Key
@@ -73,7 +73,7 @@ func newWorldOf(t testing.TB, whose string) *world {
 	return w
 }
 
-// put makes the next event without storing it; system events are made before the
+// put makes the next event without storing it, since system events are made before the
 // ledger exists.
 func (w *world) put(service, name, subject string, data []byte, cause *contract.Event) *contract.Event {
 	w.lamport++
@@ -159,7 +159,8 @@ func (w *world) record(service string, cause *contract.Event, d *contract.Decisi
 	w.store(e)
 }
 
-// source collects what the pack of a session is built from, as audit does.
+// source returns the source from which Build makes the pack of a session, collected in
+// the way in which audit collects it.
 func (w *world) source(session string) Source {
 	nodes := map[[2]uint64]translog.Hash{}
 	get := func(level uint, i uint64) (translog.Hash, error) { return nodes[[2]uint64{uint64(level), i}], nil }
@@ -272,9 +273,9 @@ func TestErased(t *testing.T) {
 	}
 }
 
-// often returns all, or short if tests run with -short. It is a number of
-// repetitions or a stride; mutation testing runs these tests once per mutant with
-// -short.
+// often returns short if the tests run with -short, and otherwise all. The result is a
+// number of repetitions or a stride. Mutation testing runs these tests once per mutant,
+// with -short.
 func often(all, short int) int {
 	if testing.Short() {
 		return short
@@ -303,8 +304,8 @@ func TestEveryByte(t *testing.T) {
 	}
 }
 
-// tamperings lists changes that the holder of audit's own key could try; the pack
-// is sealed again after each.
+// tamperings lists changes to a pack that a holder of audit's own key could make. After
+// each one the pack is signed again.
 func tamperings(w *world) map[string]func(*Source) {
 	attacker := key(w.t, "attacker")
 	return map[string]func(*Source){
@@ -345,13 +346,13 @@ func TestTampering(t *testing.T) {
 		w := sample(t, calls)
 		w.bind = calls%2 == 1
 		for name, change := range tamperings(w) {
-			// Sealing with audit's own key does not help the attacker.
+			// A signature by audit's own key does not make the changed pack valid.
 			src := w.source("s-a")
 			objects := len(src.Objects)
 			change(&src)
 			pack, err := bytesOf(src, w.keys["audit"])
 			if err != nil || name == "changed content object" && objects == 0 {
-				continue // an inconsistent source cannot be built at all
+				continue // Build returns an error for an inconsistent source
 			}
 			rep, err := Verify(pack, w.root.KID)
 			if name == "drop last event" && err == nil {
@@ -380,7 +381,8 @@ func TestTampering(t *testing.T) {
 	}
 }
 
-// foreign returns a pack of another mesh, which is honest under that mesh's root.
+// foreign returns a pack of another mesh. It is valid under that mesh's root key, and
+// must not verify under this one's.
 func foreign(t testing.TB) []byte {
 	other := newWorldOf(t, "evil ")
 	for e := range other.ledgerOfSystem() {
@@ -394,7 +396,7 @@ func foreign(t testing.TB) []byte {
 	return pack
 }
 
-// TestLedger verifies a whole exported ledger, and changes of it that must fail.
+// TestLedger verifies a whole exported ledger, and changed ledgers, which must fail.
 func TestLedger(t *testing.T) {
 	w := bound(t, 5)
 	src := w.source("s-a")

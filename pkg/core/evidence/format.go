@@ -10,7 +10,7 @@
 //
 // This is the only package of the trusted core that reads files. It verifies
 // files from unknown sources, so every read is bounded (see MaxPack and MaxLine),
-// and nothing that a file says about itself is believed before the signature over
+// and no statement of a file about itself is used before the signature over
 // it was checked.
 package evidence
 

@@ -28,7 +28,8 @@ func (w *world) grow(src *Source, n uint64) {
 	}
 }
 
-// growths returns packs with valid and with invalid proofs that their log grew.
+// growths returns packs with valid and invalid proofs that the log extends an earlier
+// checkpoint.
 func growths(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(n uint64, change func(*world, *Source)) []byte {

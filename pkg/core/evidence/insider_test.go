@@ -21,9 +21,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// An insider holds the keys of every service. It changes any event of the ledger
-// and signs decisions, receipts, checkpoints and manifests again. Its packs need
-// not be rejected, but two independent verifiers must return the same verdict.
+// The code in this file simulates an insider who holds the keys of every service,
+// changes any event of the ledger, and signs decisions, receipts, checkpoints and
+// manifests again. The forged packs may verify, but two independent verifiers must
+// return the same verdict about each.
 
 type object = map[string]any
 
@@ -48,7 +49,8 @@ func tree(t testing.TB, b []byte) object {
 	return v
 }
 
-// form returns the canonical form of a tree, or an approximation if it has none.
+// form returns the canonical form of a JSON tree, or an approximation if the tree has no
+// canonical form.
 func form(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -80,8 +82,8 @@ func without(o object, k string) object {
 
 func digestOf(v any) string { return sign.Digest(form(v)) }
 
-// often returns true except one time in n; without a random source it returns
-// true.
+// often returns false once in n calls on average, and otherwise true. Without a random
+// source it always returns true.
 func (f *forgery) often(n int) bool { return f.r == nil || f.r.IntN(n) > 0 }
 
 func (f *forgery) signed(o object, domain string, k *sign.Key) {
@@ -103,7 +105,7 @@ func (f *forgery) decide(d object) {
 	f.signed(d, sign.DomainDecision, f.w.keys["policy"])
 }
 
-// resign updates digests and signatures in the whole ledger after a change.
+// resign recomputes the digests and signatures in the whole ledger after a change.
 func (f *forgery) resign() {
 	tips, index := map[string]string{}, map[string]int{}
 	decisions, escalated := map[string]object{}, map[string]object{}
@@ -151,7 +153,7 @@ func (f *forgery) resign() {
 	}
 }
 
-// stored returns the lines of the ledger, with changes that are made after
+// stored returns the lines of the ledger, and applies the changes that are made after
 // signing.
 func (f *forgery) stored() [][]byte {
 	out := make([][]byte, len(f.ledger))

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// spot is one value in a JSON tree, with functions to replace and remove it.
+// spot is one value in a JSON tree: set replaces it and gone removes it.
 type spot struct {
 	path string
 	v    any
@@ -51,7 +51,7 @@ func strange(r *rand.Rand) any {
 	return all[r.IntN(len(all))]
 }
 
-// twist returns s with one small random change.
+// twist returns s after one small random change.
 func twist(r *rand.Rand, s string) string {
 	at := r.IntN(len(s) + 1)
 	switch r.IntN(9) {
@@ -70,7 +70,7 @@ func twist(r *rand.Rand, s string) string {
 	case 6:
 		return strings.NewReplacer("+", "-", "/", "_").Replace(s)
 	case 7:
-		if s != "" { // sets unused bits of the last base64 character
+		if s != "" { // set unused bits of the last base64 character
 			b := []byte(s)
 			b[len(s)-1] ^= 1
 			return strings.ToValidUTF8(string(b), "?")
@@ -126,7 +126,7 @@ func (f *forgery) place(v object, what string) {
 	}
 }
 
-// mutateLedger changes the ledger before everything is signed again.
+// mutateLedger changes the ledger before all signatures are made again.
 func (f *forgery) mutateLedger() {
 	var own []int
 	for i, e := range f.ledger {
@@ -169,8 +169,8 @@ func (f *forgery) mutateLedger() {
 	}
 }
 
-// spelling returns a change of a document's bytes that leaves its content the
-// same, or that a JSON tree cannot express.
+// spelling returns a random change of a document's bytes: one that does not change the
+// content, or one that cannot be made in a JSON tree.
 func (f *forgery) spelling() func([]byte) []byte {
 	all := []struct{ old, repl string }{{`{"`, `{ "`}, {`","`, `", "`}, {`":"`, `": "`}, {`"tenant":"t"`, `"tenant":"t","tenant":"t"`}, {`"t"`, `"\u0074"`}, {`"tool"`, `"\u0074ool"`}, {`"size":`, `"size":0`}, {`"size":1`, `"size":1e0`}, {`"index":1`, `"index":1.0`}, {`"lamport":`, `"lamport":+`},
 		{`"alice"`, `"\ud800"`}, {`"alice"`, "\"\xff\""}, {`"alice"`, "\"\xed\xa0\x80\""}, {`"alice"`, `"\/"`}, {`"alice"`, "\"\x01\""}, {`"alice"`, `"\u007f"`}, {`"alice"`, "\"\x7f\""}, {`}`, `} `}, {`{"actor"`, "\xef\xbb\xbf{\"actor\""}, {`"-"`, `"—"`}, {`"client":"test"`, `"client":"te\u0301st"`},

@@ -16,8 +16,8 @@ type redacted struct {
 	rep  Report // expected report of a valid pack
 }
 
-// redactions returns packs with withheld payloads, and packs that falsely claim
-// to be redacted.
+// redactions returns packs from which payloads were withheld, and packs that claim it
+// falsely.
 func redactions(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(show func(call, part string) bool, change func(*Source)) []byte {
@@ -59,11 +59,11 @@ func redactions(t testing.TB) map[string]redacted {
 	return out
 }
 
-// spoil changes the visible bytes of a redacted event, as the holder of audit's
-// key could.
+// spoil changes the bytes of a redacted event that remain in the pack, as a holder of
+// audit's key could do.
 func spoil(t testing.TB, s *Source, i int, old, repl string) {
 	b := []byte(strings.Replace(string(s.Events[i].Bytes), old, repl, 1))
-	if strings.Contains(repl, "sha256:00") { // keeps the length of the digest
+	if strings.Contains(repl, "sha256:00") { // the digest keeps its length
 		at := bytes.Index(b, []byte(repl)) + len(repl)
 		b = append(b[:at:at], b[at+2:]...)
 	}
@@ -76,8 +76,8 @@ func spoil(t testing.TB, s *Source, i int, old, repl string) {
 	s.Events[i].Bytes = b
 }
 
-// TestRedacted shows that a pack with withheld payloads still proves everything
-// else, and that false content cannot be shown in their place.
+// TestRedacted shows that a pack from which payloads were withheld still proves
+// everything else, and that false content in place of a payload is detected.
 func TestRedacted(t *testing.T) {
 	w := sample(t, 3)
 	for name, c := range redactions(t) {

@@ -55,7 +55,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestExport cuts, extends and changes an exported ledger at every kind of place.
+// TestExport truncates, extends and changes an exported ledger in different places.
 func TestExport(t *testing.T) {
 	w := bound(t, 2)
 	src := w.source("s-a")
@@ -105,7 +105,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestReportTexts checks the text that people read.
+// TestReportTexts checks the text form of the reports.
 func TestReportTexts(t *testing.T) {
 	r := &Report{Tenant: "t", Session: "s", Origin: "log", TreeSize: 9, RootHash: "00", Events: 4, Decisions: 1, Receipts: 1, Tip: TipBound}
 	const least = "VERIFIED session s of tenant t\n  log       log, tree size 9, root 00\n  events    4, each included in the log\n  decisions 1, signed by policy\n  receipts  1, one unbroken chain\n  tip       bound by checkpoint\n"

@@ -139,8 +139,8 @@ func signatures(t *testing.T) []sigVector {
 	return out
 }
 
-// TestSignatures shows that the published signatures are reproduced, and verify
-// or fail as the file says. `go test -update` writes the file.
+// TestSignatures shows that the published signatures are reproduced, and verify or fail
+// as the file lists. `go test -update` writes the file.
 func TestSignatures(t *testing.T) {
 	all := signatures(t)
 	b, err := json.MarshalIndent(map[string]any{"signatures": all}, "", " ")

@@ -2,7 +2,7 @@ package evidence
 
 import "bytes"
 
-// writeTar returns a pack of files.
+// writeTar returns a tar file with these files, in the form of a pack.
 func writeTar(files map[string][]byte) ([]byte, error) {
 	size := 1024
 	for _, f := range files {

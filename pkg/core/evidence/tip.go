@@ -55,9 +55,9 @@ func tipOf(digest string, events, receipts uint64) (t translog.Tip, err error) {
 	return translog.Tip{Digest: translog.Hash(b), Events: events, Receipts: receipts}, nil
 }
 
-// checkTip verifies that the session in the pack ends where the checkpoint's map
-// of tips says. It returns TipBound, or TipAttested if the checkpoint commits to
-// no map of tips.
+// checkTip verifies that the pack holds as many events and receipts of the session as
+// the checkpoint's map of tips states, and ends with the same receipt. It returns
+// TipBound, or TipAttested if the checkpoint commits to no map of tips.
 func checkTip(m *Manifest, head *translog.Checkpoint, d *derived, file []byte) (string, error) {
 	root, ok, err := head.Tips()
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// bound returns a sample whose checkpoints commit to a map of tips.
+// bound returns the ledger of sample with checkpoints that commit to a map of tips.
 func bound(t testing.TB, calls int) *world {
 	w := sample(t, calls)
 	w.bind = true
@@ -56,7 +56,8 @@ func (w *world) tipLeaves() (leaves []translog.TipLeaf, tips map[string]translog
 	return leaves, tips
 }
 
-// tipPath returns the path to key, computed from the definition of the map.
+// tipPath returns the path to key in the map of tips, computed from the definition and
+// not by package translog.
 func tipPath(leaves []translog.TipLeaf, key translog.Hash, depth int) []translog.Hash {
 	if len(leaves) < 2 {
 		return nil
@@ -70,8 +71,8 @@ func tipPath(leaves []translog.TipLeaf, key translog.Hash, depth int) []translog
 	return append([]translog.Hash{subRoot(half[1-b], depth+1)}, tipPath(half[b], key, depth+1)...)
 }
 
-// subRoot returns the root of a subtree at depth, computed from the definition of
-// the map.
+// subRoot returns the root of a subtree at depth, computed from the definition of the
+// map and not by package translog.
 func subRoot(leaves []translog.TipLeaf, depth int) translog.Hash {
 	switch len(leaves) {
 	case 0:
@@ -96,8 +97,7 @@ func (w *world) prove(src *Source) {
 	src.Tip = NewTipProof(tips[src.Session], tipPath(leaves, translog.TipKey("t", src.Session), 0))
 }
 
-// endings returns packs that omit the end of a session, or claim an end that is
-// false.
+// endings returns packs that omit the end of a session, or that prove a false end.
 func endings(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(ok bool, name, session string, change func(*world, *Source)) {
@@ -248,8 +248,8 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestLedgerTips shows that the map of tips over an exported ledger is computed
-// again and compared.
+// TestLedgerTips shows that the verifier computes the map of tips of an exported ledger
+// and compares it with the checkpoint.
 func TestLedgerTips(t *testing.T) {
 	w := bound(t, 5)
 	src := w.source("s-a")
@@ -270,7 +270,7 @@ func TestLedgerTips(t *testing.T) {
 	if rep, err := VerifyLedger(export(&none), w.root.KID); err != nil || rep.Tips != TipAttested {
 		t.Error(rep, err)
 	}
-	// An earlier checkpoint and witnesses are checked as well.
+	// The demands for an earlier checkpoint and for witnesses are checked, too.
 	small := w.source("s-a")
 	w.grow(&small, 7)
 	head, err := translog.ParseNote(small.Earlier, w.keys["audit"].Public())

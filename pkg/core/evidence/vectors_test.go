@@ -120,8 +120,8 @@ func vectors(t *testing.T) (root string, all []vector) {
 	return w.root.KID, all
 }
 
-// TestVectors shows that the published packs are reproduced, and verify or fail
-// as the index says. `go test -update` writes them.
+// TestVectors shows that the published packs are reproduced, and verify or fail as the
+// index file lists. `go test -update` writes them.
 func TestVectors(t *testing.T) {
 	root, all := vectors(t)
 	index, err := json.MarshalIndent(map[string]any{"format": Format, "root": root, "packs": all}, "", " ")

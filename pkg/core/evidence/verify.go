@@ -83,7 +83,7 @@ func openPack(pack []byte) (*verification, error) {
 	return v, in(pathSystem, err)
 }
 
-// in adds the name of a file to an error; nil stays nil.
+// in returns err with the name of a file before its text, or nil if err is nil.
 func in(path string, err error) error {
 	if err == nil {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// p0Approvals returns ESCALATE with the rules that the ceilings set for the
-// call's kind, or no opinion.
+// p0Approvals returns ESCALATE with the approval rules that the ceilings have for the
+// call's kind, or no opinion if they have none.
 func p0Approvals(in *Inputs) Answer {
 	var a Answer
 	for i := range in.P0.Approvals {
@@ -27,8 +27,8 @@ var dualControl = Answer{Verdict: contract.Escalate, Reason: contract.ReasonAppr
 // defaultApproval is the rule of an ESCALATE that has none of its own.
 var defaultApproval = contract.ApprovalRule{Quorum: 1, TimeoutMS: (5 * time.Minute).Milliseconds()}
 
-// settle returns what an ESCALATE becomes: DENY or ALLOW if the votes, their
-// expiry or a break-glass grant settle it, and otherwise ESCALATE.
+// settle returns the verdict that replaces an ESCALATE: DENY or ALLOW if the votes,
+// their expiry or a break-glass grant settle it, and otherwise the ESCALATE itself.
 func settle(in *Inputs, v Answer) Answer {
 	if len(v.Approvals) == 0 {
 		v.Approvals = []contract.ApprovalRule{defaultApproval}

@@ -15,7 +15,7 @@ const MaxReportWithin = 24 * time.Hour
 // cannot execute other kinds, whose effect is in the mesh itself.
 var callerKinds = []string{"client.*", "tool.*"}
 
-// callerMay reports whether the caller may execute the call itself.
+// callerMay reports whether the caller is permitted to execute the call itself.
 func callerMay(in *Inputs) bool {
 	f := &in.Facts
 	return f.ReportWithin > 0 && f.ReportWithin <= MaxReportWithin.Milliseconds() && f.Proposer == contract.CallerExecutor &&
@@ -29,7 +29,7 @@ func toCaller(i *contract.ExecutionIntent, f *Facts) {
 	i.Executor, i.Secrets = contract.CallerExecutor, nil
 	now, err := contract.ParseTime(f.Now)
 	if err != nil {
-		return // cannot happen: gateState denies a call with a malformed time
+		return // does not occur: gateState denies calls with a malformed time
 	}
 	i.Deadline = contract.Time(now.Add(time.Duration(f.ReportWithin) * time.Millisecond))
 	i.Expires = min(i.Expires, i.Deadline) // strings in TimeFormat sort in order of time

@@ -8,18 +8,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// The kinds of calls that end a state in which the gates deny all other calls.
-// The gates that would otherwise deny them let them pass.
+// The kinds of calls that end a state in which the gates deny all other calls. The gates
+// that deny calls in that state permit these kinds.
 const (
 	KindUnfreeze = "policy.unfreeze"
 	KindReview   = "policy.review"
 )
 
 // gate returns the reason code for which the call is denied before any rule is
-// evaluated, or "". The gates run in order and the first reason counts, so a gate
-// may rely on what earlier gates have excluded. They are called one by one, and
-// not from a table of functions, because a table would make the inputs escape to
-// the heap.
+// evaluated, or "". The gates run in order and the first reason counts, so a gate may
+// rely on the conditions that earlier gates have checked. They are called one by one,
+// not from a table of functions, because with a table the inputs would escape to the
+// heap.
 func gate(in *Inputs) string {
 	reason := gateMesh(in)
 	if reason == "" {
@@ -57,8 +57,9 @@ func gateMesh(in *Inputs) string {
 	return ""
 }
 
-// gateName denies names that rules could misread: with characters outside ASCII,
-// which can look like others, or outside the syntax of names.
+// gateName denies calls with names that rules could misread: names with characters
+// outside ASCII, which can look like other characters, and names outside the syntax of
+// names.
 func gateName(in *Inputs) string {
 	kind, tool := in.Facts.Kind, in.Facts.Tool
 	switch {
@@ -70,8 +71,8 @@ func gateName(in *Inputs) string {
 	return ""
 }
 
-// gateState denies calls of a frozen mesh, of unknown tools, calls after their
-// start window, and calls whose parent is not running.
+// gateState denies calls while the mesh is frozen, calls of unknown tools, calls after
+// their start window, and calls whose parent is not running.
 func gateState(in *Inputs) string {
 	f := &in.Facts
 	switch {
@@ -87,7 +88,7 @@ func gateState(in *Inputs) string {
 	return ""
 }
 
-// gateCaller denies callers whose authority has ended, and the use of another
+// gateCaller denies calls of callers whose authority has ended, and calls in another
 // principal's session.
 func gateCaller(in *Inputs) string {
 	f := &in.Facts
@@ -104,7 +105,7 @@ func gateCaller(in *Inputs) string {
 	return ""
 }
 
-// gateTool denies tools whose document is not the approved one.
+// gateTool denies calls of tools whose document is not the approved one.
 func gateTool(in *Inputs) string {
 	switch in.Facts.ToolPinned {
 	case "":
@@ -115,8 +116,8 @@ func gateTool(in *Inputs) string {
 	return contract.ReasonToolDrift
 }
 
-// gateDue denies calls whose delegation or signed args are invalid, and callers
-// with an overdue break-glass review.
+// gateDue denies calls with an invalid delegation or with args whose signature does not
+// verify, and calls of callers with an overdue break-glass review.
 func gateDue(in *Inputs) string {
 	f := &in.Facts
 	switch {
@@ -130,7 +131,7 @@ func gateDue(in *Inputs) string {
 	return ""
 }
 
-// gateCeilings denies what the P0 ceilings forbid.
+// gateCeilings denies calls that the P0 ceilings forbid.
 func gateCeilings(in *Inputs) string {
 	switch {
 	case matchAny(in.P0.ForbiddenKinds, in.Facts.Kind):

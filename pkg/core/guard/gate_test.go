@@ -38,8 +38,8 @@ var gateCases = []struct {
 	{"too dear", func(in *guard.Inputs) { in.Tool.Reserve = &contract.Amounts{Cents: 2} }, contract.ReasonBudgetExceeded},
 }
 
-// TestGateOrder fails every pair of gates at once and shows that the reason of
-// the earlier gate counts, and that no layer is applied.
+// TestGateOrder makes every pair of gates deny the same call. The reason of the earlier
+// gate must count, and no layer may be applied.
 func TestGateOrder(t *testing.T) {
 	for i, first := range gateCases {
 		for _, second := range gateCases[i:] {

@@ -113,7 +113,7 @@ type judging struct {
 	note func(part string, a Answer)
 }
 
-// noted records the answer of a part, and returns it.
+// noted passes the answer of a part to note, if it is set, and returns the answer.
 func (j *judging) noted(part string, a Answer) Answer {
 	if j.note != nil {
 		j.note(part, a)
@@ -130,13 +130,14 @@ func (j *judging) joined() Answer {
 	return Combine(layers...)
 }
 
-// feasible denies a call that no executor could run within the limits of all
-// layers.
+// feasible denies a call that cannot be executed within the limits of all layers: the
+// caller would execute it and obligations apply, or its sandbox could not run any
+// program.
 func (j *judging) feasible(v Answer) Answer {
 	switch {
 	case v.Verdict == contract.Deny:
 		return v
-	case j.Facts.ReportWithin != 0 && len(v.Obliged) > 0: // callers cannot be relied on to fulfil obligations
+	case j.Facts.ReportWithin != 0 && len(v.Obliged) > 0: // callers cannot be trusted to fulfil obligations
 		return j.noted(PartCaller, denied(contract.ReasonCallerExecutionRefused))
 	case j.Tool.Sandbox != nil && !runs(narrowed(j.Inputs, v)):
 		return j.noted(PartSandbox, denied(contract.ReasonSandboxViolation))
@@ -153,7 +154,8 @@ func (j *judging) limited(v Answer) Answer {
 	return Combine(j.noted(PartLimits, exceeded(b)), v)
 }
 
-// exceeded returns the answer that the result of the limits amounts to.
+// exceeded returns the answer that follows from the result of the limits: no opinion,
+// DENY, or ESCALATE if the limit permits approval.
 func exceeded(b *BudgetFact) Answer {
 	switch {
 	case b.Refused == "":

@@ -37,7 +37,8 @@ func TestIntent(t *testing.T) {
 	if got := guard.Decide(in, k).Intent; got.Expires != in.Facts.Deadline || got.Deadline != "" {
 		t.Errorf("%+v", got)
 	}
-	// After an escalation, both start when the escalation was settled.
+	// After an escalation, the start window and the deadline are counted from the time
+	// at which the escalation was settled.
 	approved(&in, 1, "bob")
 	in.Facts.Proposed, in.Facts.Deadline = contract.Time(now.Add(-time.Hour)), contract.Time(now.Add(-time.Hour+30*time.Second))
 	if got := guard.Decide(in, k).Intent; got.NotBefore != contract.Time(now) || got.Deadline != contract.Time(now.Add(30*time.Second)) || got.Expires != got.Deadline {

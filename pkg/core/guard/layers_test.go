@@ -79,7 +79,8 @@ func TestNarrowMeet(t *testing.T) {
 	}
 }
 
-// TestNoRoom shows that a call is denied if its sandbox could not run anything.
+// TestNoRoom shows that a call is denied if the limits of its sandbox are too small to
+// run any program.
 func TestNoRoom(t *testing.T) {
 	for name, shrink := range map[string]func(s *contract.Sandbox){
 		"cpu": func(s *contract.Sandbox) { s.CPUMillis = 0 }, "memory": func(s *contract.Sandbox) { s.MemoryMiB = 0 }, "output": func(s *contract.Sandbox) { s.OutputBytes = 0 },
@@ -136,7 +137,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestSettle checks what an escalation becomes for each combination of votes,
+// TestSettle checks the verdict that replaces an ESCALATE for each combination of votes,
 // expiry and break-glass.
 func TestSettle(t *testing.T) {
 	vote := func(who, vote string, roles ...string) guard.ApprovalFact {

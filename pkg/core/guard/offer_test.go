@@ -7,7 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestOffers shows that a tool is withheld under each name that a call of it can
+// TestOffers shows that a denied tool is withheld under each name that a call of it can
 // have, and that unlisted tools are withheld if any tool is denied.
 func TestOffers(t *testing.T) {
 	deny := func(kinds ...string) []*Overlay {

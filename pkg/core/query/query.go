@@ -10,32 +10,32 @@ package query
 
 import "time"
 
-// Info is what is known of a query before it is sent.
+// Info describes a query, independently of its request.
 type Info struct {
-	Service  string        // the service that answers; empty: any, which Of names
-	Verb     string        // the query's name among those of the service
-	Callers  []string      // the services that may send it; others are refused with code denied
-	View     string        // the view that the response is read from; empty: it is read from none
-	Deadline time.Duration // the longest that a client waits; a context may end sooner
+	Service  string        // service that answers the query; empty for a query that several services answer, until Of sets it
+	Verb     string        // name of the query, unique within the service
+	Callers  []string      // services that may send the query; others receive the error code denied
+	View     string        // view from which the response is read; empty = none
+	Deadline time.Duration // longest time that a client waits for the response; a context may end earlier
 }
 
-// Query has one response of type A to a request of type Q.
+// Query is a query with one response of type A to a request of type Q.
 type Query[Q, A any] struct{ Info }
 
-// Of returns the query as it is sent to a service. It is for the queries that
-// several services answer.
+// Of returns the query addressed to a service. It is used for queries that several
+// services answer.
 func (q Query[Q, A]) Of(service string) Query[Q, A] {
 	q.Service = service
 	return q
 }
 
-// List has a response of any number of items of type I, which arrive in parts.
+// List is a query whose response is any number of items of type I, received in parts.
 type List[Q, I any] struct{ Info }
 
-// Bytes has a response of bytes, which arrive in parts.
+// Bytes is a query whose response is a sequence of bytes, received in parts.
 type Bytes[Q any] struct{ Info }
 
-// Of returns the query as it is sent to a service.
+// Of returns the query addressed to a service.
 func (q Bytes[Q]) Of(service string) Bytes[Q] {
 	q.Service = service
 	return q

@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestAttested shows that the service that hands intents out signs what a caller
-// attests only with attested_by set, and without it only that no report arrived
-// or that the intent was withheld.
+// TestAttested shows that the service that hands out intents can record a caller's
+// report only with attested_by set, and that without it the service can record only that
+// no report arrived or that the intent was withheld.
 func TestAttested(t *testing.T) {
 	seed := sha256.Sum256([]byte("k"))
 	key, err := sign.NewKey(seed[:])
@@ -82,7 +82,7 @@ func outcome(key *sign.Key) (*contract.Recorded, *contract.Decision) {
 	return &contract.Recorded{Effect: e, Output: &contract.Content{Commitment: "sha256:o"}, Receipt: Issue(key, "session-runner", Tip{"sha256:p", 4}, d, &e, 7, "now")}, d
 }
 
-// resign signs the receipt again, as a dishonest executor could.
+// resign signs the receipt again after a change, as a dishonest executor could.
 func resign(key *sign.Key, r *contract.Receipt) {
 	r.Sig = ""
 	r.Sig = key.Sign(sign.DomainReceipt, contract.Bytes(r))
@@ -103,9 +103,9 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// TestCheck changes one field at a time. Changes that a dishonest executor could
-// sign are signed again and must fail for another reason; for the others the
-// signature must fail.
+// TestCheck changes one field at a time. If a dishonest executor could sign the change,
+// the receipt is signed again and must fail for another reason; otherwise the signature
+// must fail.
 func TestCheck(t *testing.T) {
 	key, keys := signer(t)
 	type rec = contract.Recorded

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestNoSuchProof checks that proofs that cannot exist are neither made nor
-// accepted.
+// TestNoSuchProof shows that for arguments for which no proof exists, no proof is
+// computed and none verifies.
 func TestNoSuchProof(t *testing.T) {
 	m := mem{}
 	var roots []Hash

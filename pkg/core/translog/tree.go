@@ -175,8 +175,8 @@ func subproof(m, lo, hi uint64, whole bool, get Nodes) ([]Hash, error) {
 	return append(p, h), err
 }
 
-// ErrProof is returned for every proof that does not prove its statement. It does
-// not say which hash differs, since no caller can act on that.
+// ErrProof is returned for every proof that does not prove its statement. It does not
+// identify the hash that differs, since no caller can act on that.
 var ErrProof = errors.New("proof does not hold")
 
 // VerifyInclusion returns ErrProof unless proof proves that leaf is at position

@@ -24,7 +24,7 @@ var (
 	}
 )
 
-// mem stores the complete subtrees of a tree, by level and index.
+// mem stores the hashes of the complete subtrees of a tree, by level and index.
 type mem map[[2]uint64]Hash
 
 func (m mem) get(level uint, i uint64) (Hash, error) { return m[[2]uint64{uint64(level), i}], nil }

@@ -61,7 +61,7 @@ func (r *Registry) Apply(k contract.TrustKey, lamport uint64) error {
 	return nil
 }
 
-// authentic returns the public key in k, after checking that a valid root key
+// authentic returns the public key in k. It returns an error unless a valid root key
 // signed k.
 func (r *Registry) authentic(k *contract.TrustKey, lamport uint64) ([]byte, error) {
 	public, err := sign.Base64(k.PublicKey)

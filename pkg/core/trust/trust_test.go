@@ -85,7 +85,7 @@ func TestRootRotation(t *testing.T) {
 		}
 	}
 	apply(true, doc(first, first, "provision", false, contract.UseRoot), 1)
-	apply(false, doc(first, first, "provision", true, contract.UseRoot), 2) // rejected: it is the only root key
+	apply(false, doc(first, first, "provision", true, contract.UseRoot), 2) // an error, because it is the only root key
 	apply(false, doc(second, second, "provision", false, contract.UseRoot), 2)
 	apply(true, doc(first, policy, "policy", false, contract.UseDecision), 3)
 	apply(true, doc(first, second, "provision", false, contract.UseRoot), 4)

@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Counter counts what is read through a ledger, so that a test can bound it. It is
-// safe for concurrent use.
+// Counter counts the reads of a ledger, so that a test can limit them. It is safe for
+// concurrent use.
 type Counter struct {
 	eventlog.Log
 	Reads   atomic.Int64 // calls of Last, Get and Scan

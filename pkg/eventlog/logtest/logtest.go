@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Run checks the contract of eventlog.Log on fresh logs, which open returns.
+// Run checks the contract of eventlog.Log. open returns an empty log for each test.
 func Run(t *testing.T, open func(t *testing.T) eventlog.Log) {
 	for _, c := range []struct {
 		name string
@@ -76,7 +76,7 @@ func expectation(t *testing.T, l eventlog.Log) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The response to b was lost, and its writer sends b again.
+	// As after a lost response, the writer of b sends it again.
 	again, err := l.AppendExpect(ctx, subject("b"), "2", []byte(`{"n":2}`), chain, a)
 	if err != nil || again != b {
 		t.Fatalf("lost answer: %d %v, want %d", again, err, b)

@@ -1,6 +1,5 @@
-// Package memlog is the ledger in memory, for tests of the packages above it. It behaves
-// as a single JetStream server does: the expected sequence is checked before the message
-// id.
+// Package memlog is an implementation of the ledger in memory, for tests. It behaves as
+// a single JetStream server does: it checks the expected sequence before the message id.
 package memlog
 
 import (
@@ -14,11 +13,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Log implements eventlog.Log. The zero value is an empty ledger that never
-// forgets a message id.
+// Log implements eventlog.Log. The zero value is an empty ledger in which message ids
+// never expire.
 type Log struct {
-	// Window is how long a message id is remembered; 0 = for ever. Now is the
-	// clock that Window is measured by; it must be set where Window is.
+	// Window is the time for which a message id is a duplicate; 0 means for ever. Now is
+	// the clock for Window, and must be set if Window is.
 	Window time.Duration
 	Now    func() time.Time
 
@@ -27,23 +26,23 @@ type Log struct {
 	ids     map[string]stored
 }
 
-// stored is the sequence of a message id, and the time of its entry.
+// stored is the sequence and the time of the entry with a message id.
 type stored struct {
 	seq uint64
 	at  time.Time
 }
 
-// Expect is an expected sequence: the last entry that matches Filter has
-// sequence Last; 0: there is none.
+// Expect is an expected sequence: Last is the sequence of the last entry that matches
+// Filter, or 0 if there is none.
 type Expect struct {
 	Filter string
 	Last   uint64
 }
 
-// Publish does the server's part of an append: it stores data, or returns the
-// sequence of what was stored under the same message id before. An empty id is
-// never a duplicate. eventlog.ErrConflict is returned where expect, unless nil,
-// does not hold.
+// Publish performs the server's part of an append. It stores a copy of data, or returns
+// the sequence of the entry that was stored under the same message id and true. An empty
+// id is never a duplicate. It returns eventlog.ErrConflict if expect is not nil and does
+// not hold.
 func (l *Log) Publish(subject, id string, data []byte, expect *Expect) (seq uint64, duplicate bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +74,8 @@ func (l *Log) Append(ctx context.Context, subject, id string, data []byte) (uint
 	return l.own(ctx, seq, subject, data)
 }
 
-// own resolves a duplicate: it is the same event, or another was first.
+// own handles a duplicate: it returns seq if the stored event is this one, otherwise a
+// *eventlog.TakenError.
 func (l *Log) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
 	if en, err := l.Get(ctx, seq); err != nil {
 		return 0, err
@@ -95,7 +95,8 @@ func (l *Log) Start(subject, id string, data []byte) func(context.Context) (uint
 func (l *Log) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
 	seq, duplicate, err := l.Publish(subject, id, data, &Expect{filter, expect})
 	if err != nil {
-		// A resend after a lost response finds its own event.
+		// If this repeats an append whose response was lost, its own event is the last
+		// one.
 		if last, e := l.Last(ctx, filter); e == nil && last.Subject == subject && bytes.Equal(last.Data, data) {
 			return last.Seq, nil
 		}
@@ -107,6 +108,8 @@ func (l *Log) AppendExpect(ctx context.Context, subject, id string, data []byte,
 	return l.own(ctx, seq, subject, data)
 }
 
+// last returns the newest entry that matches filter, or the zero Entry. The caller holds
+// the lock.
 func (l *Log) last(filter string) eventlog.Entry {
 	for i := len(l.entries) - 1; i >= 0; i-- {
 		if Match(filter, l.entries[i].Subject) {
@@ -116,7 +119,7 @@ func (l *Log) last(filter string) eventlog.Entry {
 	return eventlog.Entry{}
 }
 
-// Size is the sequence of the newest entry.
+// Size returns the sequence of the newest entry, or 0.
 func (l *Log) Size() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestMatch: the wildcards of NATS.
+// TestMatch: Match implements the wildcards of NATS.
 func TestMatch(t *testing.T) {
 	for _, c := range []struct {
 		filter, subject string
@@ -26,7 +26,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestWindow: a message id is a duplicate for as long as the window, and free after.
+// TestWindow: a message id is a duplicate within the window, and can be used again after
+// it.
 func TestWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &memlog.Log{Window: time.Minute, Now: time.Now}
@@ -43,8 +44,8 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// TestPublish: the expectation is checked before the id, an empty id is never a
-// duplicate, and stored bytes are the ledger's own.
+// TestPublish: the expected sequence is checked before the id, an empty id is never a
+// duplicate, and the ledger stores a copy of the bytes.
 func TestPublish(t *testing.T) {
 	l := &memlog.Log{}
 	data := []byte("x")

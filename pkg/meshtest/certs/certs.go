@@ -1,4 +1,4 @@
-// Package certs makes certificates for tests.
+// Package certs creates certificates for tests.
 package certs
 
 import (
@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// Authority signs certificates.
+// Authority is a certificate authority.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// NewAuthority makes an authority and writes its certificate to file, as PEM.
+// NewAuthority returns a new authority and writes its certificate to file, as PEM.
 func NewAuthority(t testing.TB, file string) *Authority {
 	t.Helper()
 	a := &Authority{key: newKey(t), cert: template("an authority of the test")}
@@ -30,8 +30,9 @@ func NewAuthority(t testing.TB, file string) *Authority {
 	return a
 }
 
-// Write writes a new key, and a certificate signed by the authority for 127.0.0.1,
-// localhost and hosts, both as PEM.
+// Write writes a new key to the file key and a certificate to the file cert, both as
+// PEM. The certificate has the common name name, is signed by the authority, and is
+// valid for 127.0.0.1, localhost and hosts.
 func (a *Authority) Write(t testing.TB, cert, key, name string, hosts ...string) {
 	t.Helper()
 	k, c := newKey(t), template(name)
@@ -39,8 +40,9 @@ func (a *Authority) Write(t testing.TB, cert, key, name string, hosts ...string)
 	pair(t, cert, key, create(t, c, a.cert, k, a.key), k)
 }
 
-// Write makes a key and a certificate signed by itself for 127.0.0.1 and
-// localhost, and writes both as PEM. The certificate is its own authority.
+// Write writes a new key to the file key and a self-signed certificate to the file cert,
+// both as PEM. The certificate is valid for 127.0.0.1 and localhost, and is its own
+// authority.
 func Write(t testing.TB, cert, key, name string) {
 	t.Helper()
 	k, c := newKey(t), template(name)
@@ -82,6 +84,7 @@ func pair(t testing.TB, cert, key string, der []byte, k *ecdsa.PrivateKey) {
 	put(t, key, &pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
+// put writes a PEM file by a rename, so that a server never reads a part of it.
 func put(t testing.TB, path string, b *pem.Block) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", pem.EncodeToMemory(b), 0o600); err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // Free returns a free loopback address for a server that starts later. Its port is below
-// the range of outgoing connections, which could take the port first, even by connecting
-// to it before the server listens.
+// the range of ports for outgoing connections, since such a connection could take the
+// port before the server listens.
 func Free(t testing.TB) string {
 	t.Helper()
 	for range 100 {

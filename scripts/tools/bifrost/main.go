@@ -1,5 +1,6 @@
-// Command bifrost serves the core library of Bifrost over HTTP with the least code: chat
-// completions, no plugins. Usage: bifrost ADDR UPSTREAM.
+// Command bifrost serves chat completions over HTTP with the core library of Bifrost,
+// without plugins and with as little code as possible, for benchmarks. Usage: bifrost
+// ADDR UPSTREAM.
 package main
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/maximhq/bifrost/core/schemas"
 )
 
-// account is one provider with one key.
+// account implements the account interface of Bifrost: one provider with one key.
 type account struct{ upstream string }
 
 func (account) GetConfiguredProviders() ([]schemas.ModelProvider, error) {

@@ -1,8 +1,7 @@
-// Command dead lists functions that no program reaches: those that neither a main
-// nor a test reaches, and those that tests alone reach. It compares both lists with
-// an allow-list and exits with 1 where a function is not on it; it names entries that
-// are not needed any more. scripts/deadcode runs it from the root of the
-// repository.
+// Command dead lists unreachable functions: those that neither a main function nor a
+// test reaches, and those that only tests reach. It compares both lists with an
+// allow-list, exits with 1 if a function is not on it, and prints entries that are no
+// longer needed. scripts/deadcode runs it from the root of the repository.
 package main
 
 import (
@@ -31,7 +30,7 @@ func main() {
 }
 
 func run(tool, allowed string) error {
-	var without, with map[string]string // names of functions to their positions
+	var without, with map[string]string // positions of functions, by name
 	var errs [2]error
 	var wg sync.WaitGroup
 	wg.Go(func() { without, errs[0] = unreached(tool) })
@@ -72,7 +71,8 @@ func run(tool, allowed string) error {
 	return nil
 }
 
-// unreached runs the tool over the workspace.
+// unreached runs the deadcode tool over the workspace and returns the position of each
+// unreachable function by its qualified name.
 func unreached(tool string, flags ...string) (map[string]string, error) {
 	cmd := exec.Command(tool, append(flags, "-json", "work")...)
 	cmd.Stderr = os.Stderr
@@ -102,8 +102,9 @@ func unreached(tool string, flags ...string) (map[string]string, error) {
 	return out, nil
 }
 
-// entry permits a function; the functions of a package, where its name ends in ".";
-// or those of the packages below a folder, where it ends in "/".
+// entry is an entry of the allow-list. It permits one function; all functions of a
+// package, if its name ends in "."; or all functions of the packages below a folder, if
+// its name ends in "/".
 type entry struct {
 	name string
 	used bool
@@ -111,6 +112,8 @@ type entry struct {
 
 type allowList []*entry
 
+// readAllowed reads an allow-list. Empty lines and lines that begin with # are skipped;
+// an entry without a reason is an error.
 func readAllowed(path string) (allowList, error) {
 	f, err := os.Open(path)
 	if err != nil {

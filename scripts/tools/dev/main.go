@@ -1,7 +1,8 @@
-// Command dev serves people who change the mesh. "dev mesh" runs a mesh with one
-// process for each service, builds what a change touches and restarts only that, on
-// the ledger as it is. "dev test" runs the tests that a change touches. make dev and
-// make watch-test run it from the root of the repository.
+// Command dev rebuilds and tests the mesh while it is being changed. "dev mesh" runs a
+// mesh with one process per service; when source files change, it builds and restarts
+// only the services that they affect, on the existing ledger. "dev test" runs the tests
+// that a change affects. "make dev" and "make watch-test" run it from the root of the
+// repository.
 package main
 
 import (

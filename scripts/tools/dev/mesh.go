@@ -16,24 +16,26 @@ import (
 	"time"
 )
 
-// mesh is a mesh of one process for each service beside a NATS server.
+// mesh is a mesh with one process per service and a NATS server. addr and nats are
+// addresses, data and bin are folders, and ldflags are the linker's flags.
 type mesh struct {
 	addr, nats, data, bin, ldflags string
 	services                       []string
 
-	mu    sync.Mutex // of standard output
+	mu    sync.Mutex // serializes lines on standard output
 	procs map[string]*proc
 }
 
-// proc is one process.
+// proc is one process of the mesh.
 type proc struct {
 	cmd  *exec.Cmd
-	done chan struct{} // it has ended
+	done chan struct{} // closed when the process has exited
 }
 
 const module = "github.com/binnacle-mesh/binnacle/"
 
-// run starts the mesh and restarts services as their sources change, until ctx ends.
+// run starts the mesh and restarts services when their sources change, until ctx is
+// done. Errors of a build or restart are printed, and the other services continue.
 func (m *mesh) run(ctx context.Context) error {
 	m.procs = map[string]*proc{}
 	defer m.stopAll()
@@ -57,7 +59,8 @@ func (m *mesh) run(ctx context.Context) error {
 	}
 }
 
-// begin starts NATS, the provisioner and every service.
+// begin starts NATS, the provisioner and every service. It creates the keys of the mesh
+// if the data folder has none.
 func (m *mesh) begin(ctx context.Context) error {
 	if err := os.MkdirAll(m.data, 0o700); err != nil {
 		return err
@@ -91,11 +94,11 @@ func (m *mesh) begin(ctx context.Context) error {
 	return nil
 }
 
-// program is the file of a service's program.
+// program returns the path of a service's program.
 func (m *mesh) program(service string) string { return filepath.Join(m.bin, "svc", service) }
 
-// env is a service's environment. Variables that are set already win, so that
-// BINNACLE_LLM, say, is given as for any service.
+// env returns the environment of a service. Variables of dev's own environment take
+// precedence, so that a developer can set, for example, BINNACLE_LLM.
 func (m *mesh) env(service string) []string {
 	state := filepath.Join(m.data, service)
 	_ = os.MkdirAll(state, 0o755)
@@ -109,11 +112,12 @@ func (m *mesh) env(service string) []string {
 	return append(env, os.Environ()...)
 }
 
-// start starts a process; its output is printed behind its name.
+// start starts a process. Each line of its output is printed with the process's name
+// before it.
 func (m *mesh) start(name string, argv []string) error {
 	p := &proc{cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
 	p.cmd.Env = m.env(name)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is dev's: it stops them in order
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // own process group: Ctrl-C reaches only dev, which stops the processes in order
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -134,7 +138,7 @@ func (m *mesh) start(name string, argv []string) error {
 	return nil
 }
 
-// copy prints each line of a process.
+// copy prints each line of a process's output after the process's name.
 func (m *mesh) copy(name string, r io.Reader) {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, 1<<20)
@@ -162,7 +166,7 @@ func (m *mesh) stop(name string) {
 	delete(m.procs, name)
 }
 
-// stopAll ends the services at once, then the provisioner and NATS.
+// stopAll stops all services concurrently, then the provisioner and NATS.
 func (m *mesh) stopAll() {
 	var wg sync.WaitGroup
 	for _, s := range m.services {
@@ -199,8 +203,9 @@ func (m *mesh) ready(ctx context.Context) error {
 	return fmt.Errorf("no answer at %s/readyz within a minute", m.addr)
 }
 
-// update builds the services that changed folders are part of, all before any of
-// them is stopped, and restarts them one after the other.
+// update rebuilds the services that contain packages in the changed folders, and
+// restarts them one after the other. It stops no service before all builds have
+// succeeded.
 func (m *mesh) update(ctx context.Context, dirs []string) error {
 	all, err := list(ctx, "work")
 	if err != nil {
@@ -240,7 +245,8 @@ func (m *mesh) update(ctx context.Context, dirs []string) error {
 	return nil
 }
 
-// needs reports whether a program has a part in one of the packages.
+// needs reports whether a package, or one of its dependencies, is among the given
+// packages.
 func (p *listed) needs(packages map[string]bool) bool {
 	if packages[p.ImportPath] {
 		return true

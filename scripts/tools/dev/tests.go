@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// watchTests runs the tests of what changes, until ctx ends: first those of the
-// changed packages, then those of the packages that import them. A change while
-// tests run ends them and begins anew. End-to-end tests are left out.
+// watchTests runs tests when sources change, until ctx is done: first those of the
+// changed packages and, if they pass, those of the packages that depend on them. A
+// change during a run cancels it and starts a new one. End-to-end tests are left out.
 func watchTests(ctx context.Context) error {
 	w := watcher{}
 	w.seen = w.read()
@@ -38,8 +38,8 @@ func watchTests(ctx context.Context) error {
 	return nil
 }
 
-// touchedTests returns the packages with tests that changed folders belong to, and
-// those whose tests depend on them.
+// touchedTests returns the packages with tests that the changed folders belong to, and
+// the other packages whose code or tests depend on those. Both lists are sorted.
 func touchedTests(dirs []string, all map[string]*listed) (own, others []string) {
 	touched := changed(dirs, all)
 	for path, p := range all {
@@ -59,7 +59,8 @@ func touchedTests(dirs []string, all map[string]*listed) (own, others []string) 
 	return own, others
 }
 
-// test runs the tests of packages and reports whether they passed.
+// test runs the tests of packages and reports whether they passed. An empty list passes
+// unless ctx is done.
 func test(ctx context.Context, packages []string) bool {
 	if len(packages) == 0 {
 		return ctx.Err() == nil

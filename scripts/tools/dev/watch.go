@@ -14,14 +14,15 @@ import (
 	"time"
 )
 
-// poll is how often the tree is read. Two reads without a change between them end a
-// burst of changes, such as an editor's or git's.
+// poll is the interval at which the tree is read. A burst of changes, such as those of
+// an editor or of git, has ended when two successive reads are equal.
 const poll = 300 * time.Millisecond
 
-// watcher finds the folders whose sources change.
+// watcher finds the folders whose source files change. seen holds the modification times
+// of the last read.
 type watcher struct{ seen map[string]time.Time }
 
-// source reports whether a file may be part of a program.
+// source reports whether a file has an extension of files that programs are built from.
 func source(name string) bool {
 	switch filepath.Ext(name) {
 	case ".go", ".rego", ".json", ".html", ".js", ".css", ".mod", ".work":
@@ -35,7 +36,7 @@ func (w *watcher) read() map[string]time.Time {
 	out := map[string]time.Time{}
 	_ = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // removed while it is read
+			return nil // the file was removed in the meantime
 		}
 		if name := d.Name(); d.IsDir() {
 			if path != "." && (strings.HasPrefix(name, ".") || name == "bin" || name == "data" || name == "node_modules") {
@@ -51,8 +52,8 @@ func (w *watcher) read() map[string]time.Time {
 	return out
 }
 
-// next waits for changes and returns the folders that they are in, sorted. It
-// returns nil when ctx ends.
+// next waits for a burst of changes to end and returns the folders of the changed files,
+// sorted. It returns nil when ctx is done.
 func (w *watcher) next(ctx context.Context) []string {
 	dirs := map[string]bool{}
 	for {
@@ -85,15 +86,16 @@ func (w *watcher) next(ctx context.Context) []string {
 	}
 }
 
-// listed is a package as go list prints it.
+// listed is a package with the members that are used here of the output of go list
+// -json.
 type listed struct {
 	ImportPath, Dir, Name           string
 	Deps, TestImports, XTestImports []string
 	TestGoFiles, XTestGoFiles       []string
 }
 
-// list returns packages of the workspace by import path, and the folder of each,
-// relative to the root.
+// list returns packages of the workspace by import path. The folder of each is relative
+// to the root.
 func list(ctx context.Context, patterns ...string) (map[string]*listed, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-e", "-json=ImportPath,Dir,Name,Deps,TestImports,XTestImports,TestGoFiles,XTestGoFiles"}, patterns...)...)
 	cmd.Stderr = os.Stderr
@@ -120,8 +122,9 @@ func list(ctx context.Context, patterns ...string) (map[string]*listed, error) {
 	}
 }
 
-// owns reports whether a changed folder belongs to the package: it is its folder, or
-// one of embedded files below it.
+// owns reports whether a changed folder belongs to the package: it is the package's
+// folder, or a folder below it that belongs to no other package, such as one of embedded
+// files.
 func (p *listed) owns(dir string, all map[string]*listed) bool {
 	if dir == p.Dir {
 		return true
@@ -129,7 +132,7 @@ func (p *listed) owns(dir string, all map[string]*listed) bool {
 	if !strings.HasPrefix(dir, p.Dir+"/") {
 		return false
 	}
-	for _, other := range all { // a package between them owns it
+	for _, other := range all { // a package whose folder is nearer to the changed one owns it
 		if len(other.Dir) > len(p.Dir) && (dir == other.Dir || strings.HasPrefix(dir, other.Dir+"/")) {
 			return false
 		}

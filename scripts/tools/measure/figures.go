@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// figure is one row of the table. Its limit is a maximum, or a minimum where
-// least is set; one that is enforced fails the run when it is broken.
+// figure is one row of the table: a measured value n and its limit, which is a minimum
+// if least is set and a maximum otherwise. If enforced is set, a broken limit fails the
+// run. detail lists what was counted.
 type figure struct {
 	name     string
 	n, bound float64
@@ -35,6 +36,7 @@ func (f figure) limit() string {
 	return sign + strconv.FormatFloat(f.bound, 'f', -1, 64) + f.unit
 }
 
+// round rounds x to the given number of decimal digits.
 func round(x float64, digits int) float64 {
 	r, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'f', digits, 64), 64)
 	return r
@@ -57,8 +59,9 @@ func (t *tree) figures() []figure {
 	return out
 }
 
-// comments counts comment lines, words of exported declarations' comments, and
-// exported declarations without one.
+// comments returns the percentage of comment lines, the median number of words in the
+// doc comments of exported declarations, and the exported declarations without a doc
+// comment.
 func (t *tree) comments() (share, median float64, bare []string) {
 	var comments, code int
 	var words []int
@@ -79,9 +82,9 @@ func (t *tree) comments() (share, median float64, bare []string) {
 	return round(100*float64(comments)/float64(comments+code), 1), median, bare
 }
 
-// exported yields the exported functions, methods of exported types and types
-// of a file with their comments; constants, variables and fields are named well
-// or described by their group.
+// exported yields the exported functions, methods of exported types, and types of a file
+// with their doc comments. It leaves out constants, variables and fields, which a
+// comment on their group may describe.
 func exported(f *file) func(func(*ast.Ident, *ast.CommentGroup) bool) {
 	return func(yield func(*ast.Ident, *ast.CommentGroup) bool) {
 		for _, d := range f.ast.Decls {
@@ -107,7 +110,8 @@ func exported(f *file) func(func(*ast.Ident, *ast.CommentGroup) bool) {
 	}
 }
 
-// receiver is the name of a method's type.
+// receiver returns the name of a method's receiver type, without its pointer and type
+// parameters.
 func receiver(d *ast.FuncDecl) string {
 	e := d.Recv.List[0].Type
 	for {
@@ -146,8 +150,9 @@ func (t *tree) methods() figure {
 	return out
 }
 
-// complexity is a function's cyclomatic complexity (McCabe): one, plus one for each if,
-// for, case, && and \|\|; function literals count as part of the function.
+// complexity returns the figures of cyclomatic complexity (McCabe). A function's
+// complexity is one, plus one for each if, for, case, && and \|\|; function literals
+// count as part of the function.
 func (t *tree) complexity() []figure {
 	all, over := 0, figure{name: "functions above cyclomatic 15", bound: 1.5, unit: "%"}
 	core := figure{name: "functions of the trusted core above cyclomatic 10", bound: 0}
@@ -175,6 +180,8 @@ func (t *tree) complexity() []figure {
 	return []figure{over, core}
 }
 
+// cyclomatic returns the cyclomatic complexity of a function. default clauses do not
+// count.
 func cyclomatic(d *ast.FuncDecl) int {
 	n := 1
 	ast.Inspect(d, func(x ast.Node) bool {
@@ -199,7 +206,8 @@ func cyclomatic(d *ast.FuncDecl) int {
 	return n
 }
 
-// tests compares the lines of tests with those of the code beside them.
+// tests returns the ratio of lines of tests to lines of code in the same folders, and
+// the percentage of code in folders without tests.
 func (t *tree) tests() []figure {
 	code, test, total := map[string]int{}, map[string]int{}, 0
 	for f := range t.code {
@@ -226,8 +234,8 @@ func (t *tree) tests() []figure {
 	return []figure{lines, none}
 }
 
-// documents counts the packages whose design document is missing, or is not of
-// 60 to 150 lines.
+// documents counts the packages whose design document is missing or does not have 60 to
+// 150 lines.
 func (t *tree) documents() figure {
 	out := figure{name: "packages whose DESIGN.md is missing, short or long"}
 	for _, dir := range []string{"pkg/execute", "pkg/follow", "pkg/bus", "services/policy", "services/gateway", "services/llm-router", "services/audit", "pkg/core/evidence"} {

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// home lists the packages in which literals of events, subjects and ids belong: the
-// contracts, the keys that they import, the topology, and the generators of both.
+// home lists the folders that may contain literals of event names, subjects and id
+// prefixes: the contracts, the packages for keys and topology, and the schemas with
+// their generators.
 var home = []string{"pkg/core/contract", "pkg/core/sign", "pkg/bus", "schemas"}
 
 func (t *tree) isEventName(s string) bool {
@@ -20,14 +21,15 @@ var subject = regexp.MustCompile(`^(evt|tmp|blob|log|snap)\.`)
 
 func isSubject(s string) bool { return subject.MatchString(s) }
 
-// isPrefix reports whether s is a prefix of ids that contract declares. A secret of
-// another system may begin with one that is like it.
+// isPrefix reports whether s equals a prefix of ids that package contract declares. A
+// longer string that begins with one, such as another system's secret, does not count.
 func (t *tree) isPrefix(s string) bool { return t.prefixes[s] }
 
-// prefix is one declaration of pkg/core/contract/ids.go.
+// prefix matches a declaration of an id prefix in pkg/core/contract/ids.go.
 var prefix = regexp.MustCompile(`(?m)^\tID\w+ += "([a-z]+-)"`)
 
-// literals counts the strings of a kind that are written outside their home.
+// literals counts the string literals for which is returns true in code outside home.
+// Import paths, struct tags and names of document fields do not count.
 func (t *tree) literals(kind string, is func(string) bool) figure {
 	out := figure{name: "literals of " + kind + " outside their home"}
 	for f := range t.code {
@@ -58,8 +60,8 @@ func (t *tree) literals(kind string, is func(string) bool) figure {
 	return out
 }
 
-// namesField reports whether a call names a field of a document, as the methods of
-// canon.Codec do: its first argument is a string, its last one an address.
+// namesField reports whether a call has the form of a method of canon.Codec that names a
+// field of a document: two arguments, a string literal and an address.
 func namesField(c *ast.CallExpr) bool {
 	if _, ok := c.Fun.(*ast.SelectorExpr); !ok || len(c.Args) != 2 {
 		return false

@@ -1,6 +1,6 @@
-// Command measure prints figures of the tree's own code beside their limits,
-// and exits with 1 where a limit is broken. scripts/measure-code runs it from
-// the root of the repository; it reads files only.
+// Command measure prints figures about the repository's own code with their limits, and
+// exits with 1 if an enforced limit is broken. It only reads source files.
+// scripts/measure-code runs it from the root of the repository.
 package main
 
 import (

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// sample writes n comments of the tree, tests included, drawn without
-// replacement by a generator with the given seed: the same tree and seed give
-// the same comments. A comment is a group of lines as gofmt groups them, or one
-// at the end of a line of code; directives and lines of fewer than three words
-// are left out. The form is a Markdown table with an empty column for verdicts.
+// sample writes n comments of the tree, including those of tests, drawn at random
+// without replacement. The same tree and seed give the same comments. A comment is a
+// comment group of go/ast or a trailing comment; directives and comments of fewer than
+// three words are left out. The output is a Markdown table with an empty column for
+// verdicts.
 func (t *tree) sample(w io.Writer, n int, seed uint64) {
 	type comment struct{ at, text string }
 	var all []comment
@@ -31,5 +31,5 @@ func (t *tree) sample(w io.Writer, n int, seed uint64) {
 	}
 }
 
-// prose returns the text of a comment in one line, without directives.
+// prose returns the text of a comment group on one line, without directives.
 func prose(g *ast.CommentGroup) string { return strings.Join(strings.Fields(g.Text()), " ") }

@@ -20,7 +20,7 @@ type file struct {
 	fset      *token.FileSet
 	ast       *ast.File
 	code      int // lines with code
-	comments  int // lines with nothing but a comment
+	comments  int // lines that contain only a comment
 }
 
 type tree struct {
@@ -28,14 +28,14 @@ type tree struct {
 	files  []*file
 	events map[string]bool // names of events, from schemas/events
 
-	prefixes map[string]bool // of ids, from pkg/core/contract/ids.go
+	prefixes map[string]bool // prefixes of ids, from pkg/core/contract/ids.go
 }
 
-// generated is the line that marks generated files; see go help generate.
+// generated matches the line that marks generated files; see go help generate.
 var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
-// readTree parses every Go file under root but generated ones and what lies in
-// folders that git does not know (.cache, bin, data) or that hold test data.
+// readTree parses every Go file under root, except generated files and those in folders
+// that git ignores (.cache, bin, data) or that hold test data.
 func readTree(root string) (*tree, error) {
 	t := &tree{root: root, events: map[string]bool{}, prefixes: map[string]bool{}}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -105,7 +105,7 @@ func (f *file) line(p token.Pos) int { return f.fset.Position(p).Line }
 
 func (f *file) at(p token.Pos) string { return f.fset.Position(p).String() }
 
-// under reports whether the file is in one of the folders.
+// under reports whether the file is in one of the folders or below it.
 func (f *file) under(dirs ...string) bool {
 	for _, d := range dirs {
 		if f.dir == d || strings.HasPrefix(f.dir, d+"/") {
@@ -115,7 +115,7 @@ func (f *file) under(dirs ...string) bool {
 	return false
 }
 
-// code lists the files of the product itself: no tests, tools, examples.
+// code yields the files of the product itself, without tests, tools and examples.
 func (t *tree) code(yield func(*file) bool) {
 	for _, f := range t.files {
 		if !f.test && f.under("pkg", "services", "schemas", "deploy") && !f.under("pkg/meshtest", "pkg/eventlog/logtest", "services/gateway/internal/edgetest", "schemas/gen") && !yield(f) {

@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// earlier is the result of an earlier run for one package.
+// earlier is the result of an earlier run of mutate for one package.
 type earlier struct {
 	counts
-	survivors []string // keys of mutants
+	survivors []string // keys of the mutants that survived (mutant.key)
 }
 
-// readText parses a report that mutate wrote, by package; "" is an empty report.
+// readText parses the report of an earlier run and returns its results by package. It
+// returns no results if file is "".
 func readText(file string) (map[string]*earlier, error) {
 	out := map[string]*earlier{}
 	if file == "" {
@@ -34,7 +35,8 @@ func readText(file string) (map[string]*earlier, error) {
 			}
 			out[f[0]] = last
 		case last != nil && strings.HasPrefix(line, "    "):
-			// The status, of one word or two, is padded to ten characters.
+			// The status may have a space in it, so it is skipped by its width of ten
+			// characters.
 			if rest := strings.Fields(line[4+len(notCovered):]); len(rest) >= 2 {
 				last.survivors = append(last.survivors, rest[0]+" "+rest[1])
 			} else {

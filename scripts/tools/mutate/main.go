@@ -1,9 +1,11 @@
-// Command mutate runs gremlins over packages, one after the other, and prints
-// what the tests beside each package detect. scripts/mutate runs it from the
-// root of the repository.
+// Command mutate runs the mutation tester gremlins over packages, one after the other,
+// and prints which mutants the tests of each package detect. It exits with 1 if the tests
+// of a package detect less than 80 %. scripts/mutate runs it from the root of the
+// repository.
 //
-// gremlins has three habits that would make its figures wrong here, so mutate
-// puts a program named go, itself, before it in PATH; see shim.go.
+// gremlins by itself would report wrong figures here for three reasons, which the comment
+// on shim describes. So mutate runs it with a PATH in which the command go is mutate
+// itself.
 package main
 
 import (
@@ -21,7 +23,7 @@ import (
 	"time"
 )
 
-// least is the percentage of mutants that tests must kill.
+// least is the percentage of mutants that the tests of a package must detect.
 const least = 80
 
 // core lists the packages that are mutated by default.
@@ -50,7 +52,8 @@ func main() {
 	}
 }
 
-// runner runs gremlins in a copy of the tree.
+// runner runs gremlins on packages of the tree. tmp is the folder into which gremlins
+// copies modules.
 type runner struct {
 	gremlins string
 	all      bool
@@ -107,8 +110,9 @@ func (r *runner) run(out, again string, dirs []string) (err error) {
 	return nil
 }
 
-// scratch creates the folder into which gremlins copies modules, two levels deep: links
-// in it resolve the folders that go.mod files and tests refer to as ../../name.
+// scratch creates the temporary folder into which gremlins copies modules, two levels
+// deep. Symbolic links in it resolve the folders that go.mod files and tests refer to as
+// ../../name. The link .bin/go points to this program (see shim).
 func scratch(root string) (string, error) {
 	tmp, err := os.MkdirTemp("", "mutate-")
 	if err != nil {
@@ -128,8 +132,8 @@ func scratch(root string) (string, error) {
 	return tmp, errors.Join(err, err2, os.Mkdir(bin, 0o755), os.Symlink(self, filepath.Join(bin, "go")))
 }
 
-// try mutates one package: all of it or, given an earlier report, the mutants that
-// survived.
+// try tests the mutants of one package: all of them or, given an earlier result, only
+// those that survived then. The counts returned always cover all mutants of the package.
 func (r *runner) try(dir string, before *earlier) ([]mutant, counts, error) {
 	if before == nil {
 		muts, err := r.mutate(filepath.Join(r.root, dir), nil)
@@ -147,8 +151,8 @@ func (r *runner) try(dir string, before *earlier) ([]mutant, counts, error) {
 	return muts, n, err
 }
 
-// mutate runs gremlins over the package in a folder or over one file of it, or over
-// the mutants named.
+// mutate runs gremlins over a package, named by its folder, or over one Go file. If only
+// is not empty, it lists the keys of the mutants to test.
 func (r *runner) mutate(dir string, only []string) ([]mutant, error) {
 	dir, others, err := split(dir)
 	if err != nil {
@@ -180,8 +184,8 @@ func (r *runner) mutate(dir string, only []string) ([]mutant, error) {
 	return readReport(report)
 }
 
-// split returns, for a Go file, its folder and the names of the folder's other files;
-// for a folder, the folder.
+// split returns the folder and the names of the other Go files in it if path is a Go
+// file, and otherwise path and nil.
 func split(path string) (dir string, others []string, err error) {
 	dir, base := filepath.Split(path)
 	if filepath.Ext(base) != ".go" {
@@ -196,7 +200,7 @@ func split(path string) (dir string, others []string, err error) {
 	return filepath.Clean(dir), others, err
 }
 
-// Statuses of mutants, as gremlins names them.
+// Statuses of mutants in the report of gremlins.
 const (
 	killed     = "KILLED"
 	lived      = "LIVED"
@@ -213,6 +217,9 @@ type mutant struct {
 	Column int
 }
 
+// readReport reads the JSON report of gremlins and returns the mutants in order of
+// file, line and column. A report without mutants is an error, because gremlins writes
+// one for a folder that has no package.
 func readReport(file string) ([]mutant, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -243,10 +250,11 @@ func readReport(file string) ([]mutant, error) {
 	return out, nil
 }
 
-// key is a mutant's place and kind, the beginning of its description.
+// key returns a mutant's position and type, which identify it across runs while its code
+// does not change.
 func (m *mutant) key() string { return fmt.Sprintf("%s:%d:%d %s", m.file, m.Line, m.Column, m.Type) }
 
-// describe returns a mutant's place, kind and line of code.
+// describe returns a line with a mutant's status, key and source line, for the report.
 func (m *mutant) describe(dir string) string {
 	text := ""
 	if b, err := os.ReadFile(filepath.Join(dir, m.file)); err == nil {
@@ -257,7 +265,7 @@ func (m *mutant) describe(dir string) string {
 	return fmt.Sprintf("%-10s %s  %s", m.Status, m.key(), text)
 }
 
-// counts are mutants by status.
+// counts holds the number of mutants by status.
 type counts struct{ killed, lived, timedOut, notCovered, notViable int }
 
 func count(ms []mutant) (c counts) {
@@ -283,8 +291,8 @@ func (c *counts) add(d counts) {
 	c.notCovered, c.notViable = c.notCovered+d.notCovered, c.notViable+d.notViable
 }
 
-// share is the percentage of mutants that tests killed. Mutants that do not compile are
-// not counted; those that never end count as survivors.
+// share returns the percentage of mutants that tests killed. Mutants that do not compile
+// are not counted. Mutants that timed out or are not covered count as survivors.
 func (c *counts) share() float64 {
 	return 100 * float64(c.killed) / float64(max(1, c.tried()))
 }

@@ -11,25 +11,26 @@ import (
 	"strings"
 )
 
-// Variables by which mutate passes shim the path of the real go command, and the
-// file that lists the mutants to be tried; an empty list is all of them.
+// Environment variables that mutate sets for shim: the path of the real go command, and
+// the path of the file that lists the mutants to test. An empty file means all mutants.
 const (
 	shimVar = "MUTATE_GO"
 	onlyVar = "MUTATE_ONLY"
 )
 
-// shim replaces the go command that gremlins runs.
+// shim replaces the go command that gremlins runs, and returns its exit code. It corrects
+// three results of gremlins:
 //
-// gremlins reports a mutant as not covered, without running a test, where the
-// coverage profile has no block at its place; blocks leave out the conditions of
-// cases. shim adds a block for the whole of each file, so that every mutant is
-// tried; or, to try a few, writes a profile of blocks at their places alone.
+// gremlins reports a mutant as not covered, without running a test, if the coverage
+// profile has no block at its position; profiles have no blocks for the conditions of
+// case clauses. shim adds a block for the whole of each file, so that every mutant is
+// tested. To test only listed mutants, it writes a profile with blocks at their positions.
 //
-// gremlins takes a mutant that does not compile for a killed one. shim returns
-// the exit code that says otherwise.
+// gremlins counts a mutant that does not compile as killed. shim exits with 2 for a
+// failed build, which gremlins reports as not viable.
 //
-// gremlins finds the tests of a package main in the module's root. shim runs
-// those of the folder it is started in.
+// gremlins tests a package main in the root of the module. shim tests the package in the
+// folder that it is started in.
 func shim(args []string) int {
 	real := os.Getenv(shimVar)
 	if len(args) == 0 || args[0] != "test" {
@@ -56,6 +57,8 @@ func shim(args []string) int {
 	return exitCode(err)
 }
 
+// pass runs a command with this process's standard output and error, and returns its
+// exit code.
 func pass(cmd *exec.Cmd) int {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return exitCode(cmd.Run())
@@ -71,8 +74,8 @@ func exitCode(err error) int {
 	return 0
 }
 
-// coverAll extends a coverage profile by a block for the whole of each file in it, or
-// only at the places that are to be tried.
+// coverAll rewrites a coverage profile so that gremlins tests every mutant in its files,
+// or only the listed mutants if the file of onlyVar is not empty.
 func coverAll(profile string) error {
 	only, err := os.ReadFile(os.Getenv(onlyVar))
 	if err != nil {
@@ -97,7 +100,8 @@ func coverAll(profile string) error {
 	return os.WriteFile(profile, b, 0o644)
 }
 
-// places returns a coverage profile with a block of one byte at each listed mutant.
+// places returns a coverage profile with a block at the position of each listed mutant
+// that is in one of the files.
 func places(only string, files []string) []byte {
 	b := []byte("mode: set\n")
 	for line := range strings.Lines(only) {

@@ -1,7 +1,6 @@
-// Command pkgdoc writes docs/reference/packages: a page for each group of
-// packages, with their comments as go doc prints them, and the commands of each.
-// It runs from the root of the repository. A package without a comment is an
-// error, as is a group that packages no longer belong to.
+// Command pkgdoc writes docs/reference/packages: a page for each group of packages, with
+// their package comments as go doc prints them. It runs from the root of the repository.
+// It fails if a package has no comment or if a group has no packages.
 package main
 
 import (
@@ -20,8 +19,8 @@ import (
 
 const out = "docs/reference/packages"
 
-// groups are the pages: a title, and the folder whose packages are on the page,
-// except those under a longer folder of the list.
+// groups lists the pages: the name and title of each, and its folder. A package is on
+// the page of the longest folder in the list that contains it.
 var groups = []struct{ page, title, dir string }{
 	{"core", "The trusted core", "pkg/core"},
 	{"pkg", "Shared packages", "pkg"},
@@ -100,8 +99,8 @@ func run() error {
 	return os.WriteFile(filepath.Join(out, "README.md"), []byte(index), 0o644)
 }
 
-// pageOf returns the page of a folder's package: that of the longest group folder
-// that contains it, or "".
+// pageOf returns the name of the page for the package in a folder, or "" if no group
+// contains the folder.
 func pageOf(dir string) (page string) {
 	longest := 0
 	for _, g := range groups {

@@ -1,7 +1,7 @@
-// Command sbom writes a CycloneDX 1.6 document of what programs are made of: the Go
-// modules that the linker recorded in each, with their versions and checksums, and
-// the Go release. It has no time and no random serial number, so that equal programs
-// have equal documents.
+// Command sbom writes a CycloneDX 1.6 document (a software bill of materials) for
+// programs: the Go modules that the linker recorded in each, with their versions and
+// checksums, and the Go release. The document has no time and no random serial number,
+// so that equal programs have equal documents.
 package main
 
 import (
@@ -19,7 +19,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// own begins the paths of this repository's modules, which have the release's version.
+// own is the prefix of the paths of this repository's modules. They have the release's
+// version and are not listed separately.
 const own = "github.com/binnacle-mesh/binnacle"
 
 func main() {
@@ -36,9 +37,11 @@ func main() {
 	}
 }
 
+// run writes the document for the programs to standard output. The components and
+// dependencies are sorted by reference.
 func run(version string, programs []string) error {
-	modules := map[string]cdx.Component{}        // by reference
-	needs := map[string]map[string]bool{own: {}} // references, by reference
+	modules := map[string]cdx.Component{}        // by BOM reference
+	needs := map[string]map[string]bool{own: {}} // BOM references of dependencies, by BOM reference
 	slices.Sort(programs)
 	for _, path := range programs {
 		info, err := buildinfo.ReadFile(path)

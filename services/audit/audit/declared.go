@@ -9,7 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 )
 
-// Views declares audit's view, which is built from every entry.
+// Views returns the declaration of audit's view, which is built from every entry of the
+// ledger.
 func Views() []view.Declaration {
 	return []view.Declaration{view.Of(services.Audit, services.ViewAudit, logReader, func(o *view.Origin) (view.State, error) {
 		v, err := OpenView(o.Dir)
@@ -17,7 +18,7 @@ func Views() []view.Declaration {
 	})}
 }
 
-// rebuilt is the view as replay builds it.
+// rebuilt implements view.State for replay, which builds the view anew from the ledger.
 type rebuilt struct{ *View }
 
 // Apply implements view.State.

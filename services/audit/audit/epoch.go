@@ -17,8 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
-// opened returns the newest epoch that the root key opened on the ledger; the first
-// epoch has no opening.
+// opened returns the newest log epoch that the root key opened on the ledger, or epoch
+// 1, for which there is no event. It returns an error if the signature of the event does
+// not verify.
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	en, err := s.env.Emit.Log.Last(ctx, bus.Filter{Tenant: s.env.Tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -34,7 +35,8 @@ func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	return trust.VerifyEpoch(e, s.env.Trust.At)
 }
 
-// closes reports whether the epoch was opened after the stored checkpoint.
+// closes reports whether l was opened after the stored checkpoint, and so ends the epoch
+// of that checkpoint.
 func (s *Service) closes(l *contract.LogEpoch) (bool, error) {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -43,8 +45,8 @@ func (s *Service) closes(l *contract.LogEpoch) (bool, error) {
 	return err == nil && sign.Digest(note) == l.Checkpoint, err
 }
 
-// enter determines the log's epoch. In a new epoch it moves the files of the old one
-// aside, under its number.
+// enter determines the epoch of the log. If it is new, enter moves the files of the
+// previous epoch to a folder with that epoch's number.
 func (s *Service) enter(ctx context.Context) error {
 	l, err := s.opened(ctx)
 	if err != nil {
@@ -59,7 +61,7 @@ func (s *Service) enter(ctx context.Context) error {
 	if err := private.Mkdir(old); err != nil {
 		return err
 	}
-	for _, name := range []string{"tree", "view.db", "checkpoint"} { // the checkpoint last: while it is in place, the move is not complete
+	for _, name := range []string{"tree", "view.db", "checkpoint"} { // the checkpoint is moved last: while it is in place, enter is repeated
 		if err := os.Rename(filepath.Join(s.Dir, name), filepath.Join(old, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -68,10 +70,10 @@ func (s *Service) enter(ctx context.Context) error {
 	return nil
 }
 
-// epochDir is the folder of a closed epoch's checkpoint and tree.
+// epochDir returns the folder of the checkpoint and the tree of a closed epoch.
 func (s *Service) epochDir(n int64) string { return filepath.Join(s.Dir, fmt.Sprintf("epoch-%d", n)) }
 
-// closedNote returns the last checkpoint of a closed epoch.
+// closedNote returns the last checkpoint of a closed epoch, or a not-found error.
 func (s *Service) closedNote(n int64) ([]byte, error) {
 	note, err := os.ReadFile(filepath.Join(s.epochDir(n), "checkpoint"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -80,8 +82,9 @@ func (s *Service) closedNote(n int64) ([]byte, error) {
 	return note, err
 }
 
-// closedTree returns the tree of a closed epoch and the size of its last checkpoint, up
-// to which it serves proofs. The caller closes it.
+// closedTree returns the tree of a closed epoch and the size of its last checkpoint; it
+// can prove sizes up to that one. The caller closes the tree. The error is not found if
+// the tree no longer has the checkpoint's root.
 func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 	note, err := s.closedNote(n)
 	if err != nil {
@@ -102,12 +105,12 @@ func (s queries) closedTree(n int64) (*tree.Tree, uint64, error) {
 	return t, c.Size, nil
 }
 
-// reopened ends a service that waits in a truncated log, once its epoch is closed; it
-// restarts in the new one.
+// reopened returns an error, so that the service restarts, once a new epoch was opened
+// after a truncation of the log.
 func (s *Service) reopened(ctx context.Context) error {
 	l, err := s.opened(ctx)
 	if err != nil {
-		return nil // asked again
+		return nil // retried at the next interval
 	}
 	if closes, err := s.closes(&l); err == nil && closes {
 		return fmt.Errorf("log epoch %d was opened; start audit again", l.Epoch)
@@ -115,15 +118,16 @@ func (s *Service) reopened(ctx context.Context) error {
 	return nil
 }
 
-// mute returns why no checkpoint is signed, or nil.
+// mute returns the reason why no checkpoint is signed, or nil.
 func (s *Service) mute() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return muted(s.truncated, s.compared)
 }
 
-// muted returns why a log signs nothing: it lost something, or it was not yet compared
-// with its last checkpoint, which a new one would replace as the evidence of a loss.
+// muted returns the reason why no checkpoint is signed, or nil: the ledger lost entries,
+// or was not yet compared with the last checkpoint. A new checkpoint would replace the
+// last one, which is the evidence of a loss.
 func muted(truncated error, compared bool) error {
 	if truncated == nil && !compared {
 		return errNotCompared
@@ -131,5 +135,5 @@ func muted(truncated error, compared bool) error {
 	return truncated
 }
 
-// errNotCompared is why audit signs nothing while it starts.
+// errNotCompared is returned while audit starts and does not sign checkpoints yet.
 var errNotCompared = errors.New("audit is starting: the ledger is being compared with the last checkpoint; try again")

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestMuted: nothing is signed before the ledger was compared with the last checkpoint,
-// since a new checkpoint would replace the evidence of a loss; nor after a loss.
+// TestMuted: no checkpoint is signed before the ledger was compared with the last
+// checkpoint, since a new checkpoint would replace the evidence of a loss; nor after a
+// loss.
 func TestMuted(t *testing.T) {
 	lost := errors.New("ledger_truncated: the ledger has 3 events, the last checkpoint 5")
 	for _, c := range []struct {

@@ -23,7 +23,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// evidence writes a session's pack, compressed (S2).
+// evidence writes the evidence pack of a session to out, compressed with S2.
 func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io.Writer) error {
 	doc, err := s.view.Lookup(s.env.Tenant, q.Session)
 	if err != nil {
@@ -41,14 +41,15 @@ func (s queries) evidence(ctx context.Context, q *events.EvidenceRequest, out io
 			return err
 		}
 	}
-	// Compressed, because TRANSIENT is in memory and shared.
+	// The pack is compressed because it passes through TRANSIENT, which is in memory and
+	// shared.
 	w := bufio.NewWriterSize(out, 512<<10)
 	z := s2.NewWriter(w, s2.WriterConcurrency(2))
 	return errors.Join(evidence.Build(z, *src, s.env.SignKey()), z.Close(), w.Flush())
 }
 
-// head selects the checkpoint that a pack binds to and proves the session's end under
-// it.
+// head selects the checkpoint to which a pack is bound, and proves the session's last
+// receipt against it.
 func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	p, err := s.bound(ctx, max(uint64(doc.LastSeq), q.From), int(q.Witnessed))
 	if err != nil {
@@ -59,7 +60,8 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 		return nil, err
 	}
 	if l, err := evidence.Lamport(head); err != nil || !holds(s.env, s.env.SignKey(), l) {
-		// The key is newer than that checkpoint, so the pack binds to a later one.
+		// The signing key is newer than that checkpoint, so the pack is bound to a later
+		// one.
 		pos, _ := s.view.Position()
 		if p, err = s.bound(ctx, pos, int(q.Witnessed)); err != nil {
 			return nil, err
@@ -80,7 +82,8 @@ func (s queries) head(ctx context.Context, q *events.EvidenceRequest, doc *Sessi
 	return src, err
 }
 
-// source collects the content of a session's pack.
+// source returns the content of a session's pack: the checkpoint, the trust and policy
+// events, and the events of the session with their objects.
 func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Session) (*evidence.Source, error) {
 	src, err := s.head(ctx, q, doc)
 	if err != nil {
@@ -116,12 +119,14 @@ func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Ses
 	return src, nil
 }
 
+// holds reports whether audit may sign manifests with the key at a lamport.
 func holds(env *run.Env, key *sign.Key, lamport uint64) bool {
 	_, err := env.Trust.At(key.KID, "audit", contract.UseManifest, lamport)
 	return err == nil
 }
 
-// stored reads entries with their proofs and collects their objects.
+// stored reads the entries with the given sequences, proves each against the tree of
+// size leaves, and adds the objects to which they refer to objects.
 func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
 	entries, err := s.entriesNear(ctx, filter, seqs)
 	if err != nil {
@@ -165,10 +170,12 @@ func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size 
 	return out, g.Wait()
 }
 
-// objectStore occurs in every event that refers to an object.
+// objectStore is a text that every event with a reference to an object contains. An
+// event without it need not be decoded.
 var objectStore = []byte(`"store":"` + contract.StoreObject + `"`)
 
-// remember caches the nodes that proofs of neighbouring leaves share.
+// remember returns get with a cache: proofs of neighbouring leaves share most nodes. It
+// is not safe for concurrent use.
 func remember(get translog.Nodes) translog.Nodes {
 	type at struct {
 		level uint
@@ -187,7 +194,7 @@ func remember(get translog.Nodes) translog.Nodes {
 	}
 }
 
-// contents returns the content references of an event.
+// contents returns the references to content in an event.
 func contents(en eventlog.Entry) []contract.Content {
 	e, err := eventlog.Open(en)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// queries answers the queries of other services.
+// queries implements the handlers of other services' queries.
 type queries struct{ *Service }
 
 // serve registers the handlers of audit's queries.
@@ -102,17 +102,18 @@ func (s queries) proofgraph(ctx context.Context, q *events.ProofgraphRequest, ad
 	return err
 }
 
-// readers is the number of concurrent ledger reads: the entries of a session are far
-// apart, so each is a request of its own.
+// readers is the number of concurrent reads of the ledger. The entries of a session are
+// far apart, so each is read with a separate request.
 const readers = 16
 
-// entries reads the ledger at the given sequences.
+// entries returns the entries of the ledger at the given sequences.
 func (s queries) entries(ctx context.Context, seqs []uint64) ([]eventlog.Entry, error) {
 	return s.entriesNear(ctx, "", seqs)
 }
 
-// entriesNear reads them in one request where one filter selects them; entries that it
-// does not return are read one by one.
+// entriesNear returns the entries at the given sequences, which are ascending. If there
+// are many, it scans those that match filter; entries that the scan does not return are
+// read one by one, as are all if filter is empty.
 func (s queries) entriesNear(ctx context.Context, filter string, seqs []uint64) ([]eventlog.Entry, error) {
 	out := make([]eventlog.Entry, len(seqs))
 	if filter != "" && len(seqs) > readers {
@@ -148,6 +149,7 @@ func (s queries) entriesNear(ctx context.Context, filter string, seqs []uint64) 
 	return out, g.Wait()
 }
 
+// sessionEntries returns the entries of a session up to sequence size, or ErrNoSession.
 func (s queries) sessionEntries(ctx context.Context, session string, size uint64) ([]eventlog.Entry, error) {
 	if _, err := s.view.Lookup(s.env.Tenant, session); err != nil {
 		return nil, err
@@ -159,8 +161,8 @@ func (s queries) sessionEntries(ctx context.Context, session string, size uint64
 	return s.entriesNear(ctx, bus.SessionFilter(s.env.Tenant, session), seqs)
 }
 
-// graph returns a session's proof graph up to the newest checkpoint, which is its last
-// node.
+// graph returns the nodes of a session's proof graph. The last node is the newest
+// checkpoint, up to which the graph extends.
 func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, error) {
 	doc, err := s.view.Lookup(s.env.Tenant, session)
 	if err != nil {
@@ -192,8 +194,8 @@ func (s queries) graph(ctx context.Context, session string) ([]proofgraph.Node, 
 	return g.Nodes, nil
 }
 
-// firstOf returns the handler that returns the first of a call's events that there
-// is, by the prefixes of their ids.
+// firstOf returns a handler that returns an event of a call. The prefixes are those of
+// event ids; the first one for which the call has an event selects it.
 func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallRef) (json.RawMessage, error) {
 	return func(ctx context.Context, q *events.CallRef) (json.RawMessage, error) {
 		for _, prefix := range prefixes {
@@ -211,7 +213,8 @@ func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallR
 	}
 }
 
-// transcript returns a session's calls and outcomes, contents opened.
+// transcript returns the calls and outcomes of a session with their contents, decrypted.
+// If a content cannot be opened, the reason is returned instead.
 func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([]events.Turn, error) {
 	pos, _ := s.view.Position()
 	entries, err := s.sessionEntries(ctx, q.Session, pos)
@@ -258,7 +261,8 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 	return turns, nil
 }
 
-// proof returns an entry's leaf hash and inclusion proof.
+// proof returns the leaf hash of an entry and its inclusion proof under the newest
+// checkpoint.
 func (s queries) proof(ctx context.Context, q *events.ProofRequest) (out events.Inclusion, err error) {
 	if pos, _ := s.view.Position(); q.Seq == 0 || q.Seq > pos {
 		return out, notFound("no such ledger entry")
@@ -286,8 +290,9 @@ func (s queries) proof(ctx context.Context, q *events.ProofRequest) (out events.
 	return events.Inclusion{Index: q.Seq - 1, Leaf: hex.EncodeToString(leaf[:]), Path: evidence.HexPath(path), Checkpoint: strings.TrimSpace(string(note)) + "\n"}, nil
 }
 
-// checkpoint returns the newest checkpoint, the one that witnesses are to
-// cosign, or the newest that some number of them have, with their lines.
+// checkpoint returns, as the query demands, the last checkpoint of a closed epoch, the
+// newest with a number of cosignatures and those, the one that witnesses are to cosign,
+// or the newest.
 func (s queries) checkpoint(ctx context.Context, q *events.CheckpointRequest) (string, error) {
 	switch {
 	case q.Epoch != 0:
@@ -311,8 +316,8 @@ func (s queries) checkpoint(ctx context.Context, q *events.CheckpointRequest) (s
 	return string(s.checkpoints[len(s.checkpoints)-1].note), nil
 }
 
-// consistency returns the proof that one tree is the beginning of another
-// (RFC 6962 section 2.1.2).
+// consistency returns the proof that the tree of q.From leaves is the beginning of the
+// tree of q.To leaves (RFC 6962, section 2.1.2).
 func (s queries) consistency(_ context.Context, q *events.ConsistencyRequest) (out events.ConsistencyProof, err error) {
 	node := s.view.Tree.Node
 	size, _ := s.view.Position()
@@ -334,8 +339,8 @@ func (s queries) consistency(_ context.Context, q *events.ConsistencyRequest) (o
 	return events.ConsistencyProof{From: q.From, To: q.To, Path: evidence.HexPath(proof)}, nil
 }
 
-// tile returns the hashes of a tile of the C2SP tlog-tiles layout: level
-// counts in steps of 8, width hashes from index*256 on.
+// tile returns the hashes of a tile in the layout C2SP tlog-tiles: q.Width hashes from
+// index q.Index*256 on, at level 8*q.Level of the tree.
 func (s queries) tile(_ context.Context, q *events.TileRequest) ([]byte, error) {
 	pos, _ := s.view.Position()
 	if q.Level > 5 || q.Width == 0 || q.Width > 256 || q.Index > pos || q.Index*256+q.Width > pos>>(8*q.Level) {

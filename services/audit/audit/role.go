@@ -8,9 +8,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// misplaced returns why a service may not have recorded an event of a call, or "". The
-// view records such an entry as an alarm and otherwise ignores it: it does not count as
-// an event of the call, and takes no id that belongs to another service.
+// misplaced returns why a service must not record this event of a call, or "". The view
+// records such an entry as an alarm and otherwise ignores it: it does not count as an
+// event of the call, and does not take an id that belongs to another service.
 func (w *writer) misplaced(e *contract.Event) string {
 	if want := idOwner(e); want != "" {
 		return want
@@ -36,8 +36,8 @@ func (w *writer) misplaced(e *contract.Event) string {
 	return ""
 }
 
-// idNames maps the prefixes of ids that are derived from a call id to the events that
-// have them.
+// idNames maps the prefix of an id that is derived from a call id to the events that may
+// have it.
 var idNames = map[string][]string{
 	"d": {contract.EventAllowed, contract.EventEscalated},
 	"o": {contract.EventOutcomeReported},
@@ -48,8 +48,8 @@ var idNames = map[string][]string{
 	"x": {contract.EventCancelRequested},
 }
 
-// idOwner returns why an event may not have its id, or "". Events are looked up by ids
-// derived from call ids.
+// idOwner returns why an event must not have its id, or "". Events are looked up by ids
+// that are derived from call ids, so no other event may take such an id.
 func idOwner(e *contract.Event) string {
 	prefix, call, ok := strings.Cut(e.ID, "-"+contract.IDCall)
 	if !ok {
@@ -62,6 +62,7 @@ func idOwner(e *contract.Event) string {
 	return "event id " + e.ID + " belongs to " + names[0] + " of that call, not to " + e.Name + " of " + e.CallID
 }
 
+// orNone returns the executor's name for an alarm.
 func orNone(executor string) string {
 	if executor == "" {
 		return "none, since policy has not allowed it"
@@ -69,7 +70,7 @@ func orNone(executor string) string {
 	return executor
 }
 
-// executor returns the executor that policy allowed the call of e to, or "".
+// executor returns the executor for which policy allowed the call of e, or "".
 func (w *writer) executor(e *contract.Event) string {
 	seq := w.tx.Bucket(bIDs).Get([]byte(contract.IDDecision + e.CallID))
 	if seq == nil {
@@ -83,11 +84,11 @@ func (w *writer) executor(e *contract.Event) string {
 	return to
 }
 
-// eventKey is the key of a session's event in bEvents.
+// eventKey returns the key in bEvents of an event; id is tenant.session.
 func eventKey(id string, seq uint64) []byte { return append([]byte(id+"\x00"), key(seq)...) }
 
-// named is the value of an event in bEvents: its name, with the executor for an allowed
-// event.
+// named returns the value in bEvents of an event: its name, followed by the executor if
+// the event allows a call.
 func named(e *contract.Event) string {
 	if e.Target == "" {
 		return e.Name

@@ -18,30 +18,34 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// The search index is an inverted one: for each term, "facet=value", the
-// sequences of the events that have it. They are appended in chunks, one per
-// term and transaction: key term\x00first sequence, value the distances of the
-// others as varints. Times are kept to the second, to find where to begin.
+// The search index is an inverted index: for each term, "facet=value", it contains the
+// sequences of the events that have the term. They are appended in chunks, one per term
+// and transaction. The key of a chunk is the term, a zero byte and the first sequence;
+// its value is the differences of the further sequences as varints. A second index maps
+// times, rounded to seconds, to sequences.
 
-// Facets lists the properties by which events can be searched.
+// Facets lists the facets that a search query can use.
 var Facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
-// receiptFacet indexes receipts by digest; it is not available to search.
+// receiptFacet is the facet that indexes receipts by digest; search queries cannot use
+// it.
 const receiptFacet = "receipt"
 
 // outputFacet is the facet that indexes outcomes by the commitments of the contents that
 // they produced; search queries cannot use it.
 const outputFacet = "output"
 
-// commitmentKey is the part of a commitment that the index holds: 128 bits.
+// commitmentKey returns the part of a commitment that the index contains: 128 bits.
 func commitmentKey(commitment string) string {
 	return commitment[:min(len(commitment), len("sha256:")+32)]
 }
 
-// maxFacet is the length limit of indexed values; longer ones cannot be found.
+// maxFacet is the maximum length in bytes of an indexed value. A longer value is not
+// indexed.
 const maxFacet = 200
 
-// terms returns the index terms of an event.
+// terms returns the index terms of an event. r is the outcome if the event records one,
+// else nil.
 func terms(e *contract.Event, r *contract.Recorded) []string {
 	var out []string
 	add := func(facet, v string) {
@@ -70,12 +74,14 @@ func terms(e *contract.Event, r *contract.Recorded) []string {
 	return out
 }
 
-// posting collects the sequences of one term in a transaction.
+// posting is the chunk of one term in a transaction: the first and the last sequence,
+// and the differences between the sequences.
 type posting struct {
 	first, last uint64
 	more        []byte
 }
 
+// post adds a sequence, greater than the earlier ones, to the chunk of a term.
 func (w *writer) post(term string, seq uint64) {
 	p := w.postings[term]
 	if p == nil {
@@ -86,7 +92,8 @@ func (w *writer) post(term string, seq uint64) {
 	p.last = seq
 }
 
-// clock records the first event of each second.
+// clock records the sequence of the first event of each second. An event that is older
+// than an earlier one is not recorded.
 func (w *writer) clock(e *contract.Event, seq uint64) error {
 	t, err := contract.ParseTime(e.Time)
 	if err != nil || t.Unix() <= w.second {
@@ -96,7 +103,8 @@ func (w *writer) clock(e *contract.Event, seq uint64) error {
 	return w.tx.Bucket(bTimes).Put(key(uint64(w.second)), key(seq))
 }
 
-// flushPostings writes the postings in key order, which is fastest in bbolt.
+// flushPostings writes the chunks of the transaction in the order of their keys, which
+// is the fastest in bbolt.
 func (w *writer) flushPostings() error {
 	b := w.tx.Bucket(bSearch)
 	list := make([]string, 0, len(w.postings))
@@ -136,7 +144,7 @@ func chunks(tx *bbolt.Tx, term string, from uint64, each func(first uint64, more
 	}
 }
 
-// seqs lists a term's sequences from from up to to, ascending.
+// seqs returns the sequences of a term that are at least from and at most to, ascending.
 func seqs(tx *bbolt.Tx, term string, from, to uint64) []uint64 {
 	var out []uint64
 	add := func(n uint64) bool {
@@ -160,7 +168,7 @@ func seqs(tx *bbolt.Tx, term string, from, to uint64) []uint64 {
 	return out
 }
 
-// SearchQuery selects the events that have every term.
+// SearchQuery selects the events that have every term, by facet.
 type SearchQuery struct {
 	Terms  map[string]string `json:"terms"`
 	Since  string            `json:"since,omitempty"` // RFC 3339; inclusive
@@ -169,8 +177,9 @@ type SearchQuery struct {
 	Limit  int               `json:"limit"`
 }
 
-// Search returns the newest matching sequences, newest first, and the sequence at which
-// to continue; 0 means that there are no more.
+// Search returns the newest matching sequences, newest first, and the value of Before
+// with which to continue; 0 means that there are no more. Times are compared to the
+// second only, so some results may be outside of Since and Until.
 func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	from, to := uint64(1), uint64(0)
 	err = v.db.View(func(tx *bbolt.Tx) error {
@@ -232,7 +241,7 @@ func (v *View) Search(q SearchQuery) (found []uint64, next uint64, err error) {
 	return found, next, err
 }
 
-// Receipt returns the canonical form of the receipt with a digest.
+// Receipt returns the canonical form of the receipt with a digest, or a not-found error.
 func (v *View) Receipt(digest string) (receipt []byte, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		found := seqs(tx, receiptFacet+"="+digest, 1, getUint(tx, "position"))
@@ -245,8 +254,9 @@ func (v *View) Receipt(digest string) (receipt []byte, err error) {
 	return receipt, err
 }
 
-// maker returns the sequence of the event that first recorded a call or content, or 0: a
-// call's proposal, and the outcome that made a content.
+// maker returns the sequence of the event that first recorded a call or a content: the
+// proposal of the call, or the outcome that produced the content. It returns 0 if there
+// is none.
 func (v *View) maker(id string) (seq uint64, err error) {
 	if !strings.HasPrefix(id, "sha256:") {
 		return v.SeqOf(contract.IDProposal + id)
@@ -260,8 +270,8 @@ func (v *View) maker(id string) (seq uint64, err error) {
 	return seq, err
 }
 
-// makers returns the session that each of some calls, contents and sessions belongs
-// to; what is not on the ledger is left out.
+// makers maps each id of a call, content or session to its session. Ids that are not on
+// the ledger are omitted.
 func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[string]string, error) {
 	out := map[string]string{}
 	for _, id := range q.IDs {
@@ -287,7 +297,8 @@ func (s queries) makers(ctx context.Context, q *events.MakersRequest) (map[strin
 	return out, nil
 }
 
-// atSecond returns the first sequence in that second or later; 0 if none.
+// atSecond returns the sequence of the first event recorded for that second or a later
+// one, or 0 if there is none.
 func atSecond(tx *bbolt.Tx, unix int64) uint64 {
 	_, v := tx.Bucket(bTimes).Cursor().Seek(key(uint64(max(unix, 0))))
 	if len(v) != 8 {
@@ -296,8 +307,8 @@ func atSecond(tx *bbolt.Tx, unix int64) uint64 {
 	return binary.BigEndian.Uint64(v)
 }
 
-// search returns events, newest first. The index is as fine as seconds, so the times
-// are compared once more.
+// search sends the matching events, newest first. The index contains seconds only, so it
+// compares the times of the events once more.
 func (s queries) search(ctx context.Context, r *events.SearchRequest, add func(events.Found) error) error {
 	q := SearchQuery{Terms: r.Terms, Since: r.Since, Until: r.Until, Before: r.Before, Limit: int(min(max(r.Limit, 1), 1000))}
 	left := q.Limit
@@ -325,6 +336,8 @@ func (s queries) search(ctx context.Context, r *events.SearchRequest, add func(e
 	return nil
 }
 
+// notBefore reports whether the time of an event is at or after bound (RFC 3339). It is
+// false for a malformed time.
 func notBefore(at, bound string) bool {
 	t, err := contract.ParseTime(at)
 	if err != nil {

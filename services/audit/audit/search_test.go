@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// TestSearch compares the index, cut into chunks anyhow, with a plain scan.
+// TestSearch compares the index, cut into chunks at random, with a plain scan.
 func TestSearch(t *testing.T) {
 	db, err := openDB(filepath.Join(t.TempDir(), "view.db"))
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package audit keeps the Merkle tree over the ledger, signs checkpoints, indexes
-// sessions and receipts, detects lost history, and exports evidence. One instance runs,
-// with a folder that replay can rebuild; only its last checkpoint is not derived from
-// the ledger. A new query is registered in serve, a new index in the view.
+// Package audit maintains the Merkle tree over the ledger, signs checkpoints, indexes
+// sessions and receipts, detects lost history, and exports evidence. One instance runs.
+// Its folder can be rebuilt from the ledger, except the last checkpoint. To add a query,
+// register it in serve; to add an index, extend the view.
 package audit
 
 import (
@@ -33,43 +33,46 @@ import (
 // Config is audit's configuration.
 type Config struct {
 	Dir        string        // folder of the view and of the last checkpoint
-	Durability string        // named in checkpoints
+	Durability string        // durability mode of the ledger, stated in checkpoints
 	Interval   time.Duration // between checkpoints while the log grows; 0 = half a second
 }
 
-// Service implements run.Service.
+// Service implements run.Service. The fields below mu are guarded by it.
 type Service struct {
 	Config
 
 	env  *run.Env
 	view *View
-	log  *follow.Follower // feeds the view
+	log  *follow.Follower // reads the ledger into the view
 
 	mu          sync.Mutex
 	checkpoints []point // of this epoch, ascending by size
 	epoch       int64
 	truncated   error
-	compared    bool   // the ledger, with the last checkpoint
+	compared    bool   // the ledger was compared with the last checkpoint
 	target      uint64 // size of the checkpoint that witnesses are to cosign
 	targetSince time.Time
 }
 
-// point is the position of a checkpoint in CHECKPOINTS.
+// point is a checkpoint with its cosignatures.
 type point struct {
 	size     uint64
 	note     []byte
-	tips     bool     // it commits to a map of tips; those of releases before 0.5 do not
+	tips     bool     // the checkpoint commits to a map of tips; those of releases before 0.5 do not
 	cosigned []string // witnesses' lines
 }
 
 var logReader = bus.Reader{Name: "log", Stream: bus.Events, Filters: []string{bus.Filter{}.String()}}
 
-// Declaration implements run.Service.
+// Declaration implements run.Service. The service reads the whole ledger and publishes
+// checkpoints.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "audit", Slots: 1, Readers: []bus.Reader{logReader}, Logs: true}
 }
 
-// Run implements run.Service.
+// Run implements run.Service. It is ready once the view has reached the end of the
+// ledger and the ledger was compared with the last checkpoint. If history is missing, it
+// records an alarm, continues to answer queries, and signs no checkpoint.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if s.Interval == 0 {
@@ -162,7 +165,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return errors.Join(g.Wait(), s.view.Flush())
 }
 
-// poll reads the ledger up to its current end. Without a response of the server the view
+// poll reads the ledger up to its current end. If the server does not respond, the view
 // keeps its position.
 func (s *Service) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -170,14 +173,14 @@ func (s *Service) poll(ctx context.Context) {
 	_ = s.log.Poll(ctx)
 }
 
-// catchUp applies entries until the view has reached the ledger's end.
+// catchUp reads the ledger up to its current end and applies the entries to the view.
 func (s *Service) catchUp(ctx context.Context) error {
 	s.poll(ctx)
 	return s.view.Flush()
 }
 
-// origin is the log's name. A new epoch is a new log: its tree does not extend the one
-// that a witness remembers.
+// origin returns the name of the log. A new epoch has a new name, since its tree does
+// not extend the tree that witnesses have cosigned.
 func (s *Service) origin() string {
 	o := "binnacle/" + s.env.RootKID + "/" + s.env.Tenant
 	if s.epoch > 1 {
@@ -188,7 +191,8 @@ func (s *Service) origin() string {
 
 func (s *Service) checkpointFile() string { return filepath.Join(s.Dir, "checkpoint") }
 
-// loadCheckpoints reads the checkpoints that were signed before.
+// loadCheckpoints reads the stored checkpoints and cosignatures of this log. It retries
+// until the server responds or ctx is done.
 func (s *Service) loadCheckpoints(ctx context.Context) error {
 	seq := uint64(1)
 	for {
@@ -219,8 +223,9 @@ func (s *Service) loadCheckpoints(ctx context.Context) error {
 	}
 }
 
-// compare checks the ledger against the last checkpoint, which is stored in a file of
-// its own: a shorter or different ledger has lost history.
+// compare compares the ledger with the last checkpoint, which is stored in a separate
+// file. It returns an error if the ledger is shorter or different, which means that it
+// lost history.
 func (s *Service) compare() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -247,8 +252,8 @@ func (s *Service) compare() error {
 	return nil
 }
 
-// lost reports whether the ledger no longer has the entries that the view was built
-// from.
+// lost returns an error if the ledger no longer has the entries from which the view was
+// built, up to sequence pos.
 func (s *Service) lost(ctx context.Context, pos uint64) error {
 	last, err := s.env.Conn.Tail(ctx, bus.Events)
 	if err != nil || pos == 0 {
@@ -268,8 +273,8 @@ func (s *Service) lost(ctx context.Context, pos uint64) error {
 	return nil
 }
 
-// alarm records that history is missing. From then on policy denies every call, and
-// audit signs no checkpoint.
+// alarm records on the ledger that history is missing. From then on, policy denies every
+// call and audit signs no checkpoint.
 func (s *Service) alarm(ctx context.Context, why error) error {
 	s.env.Log.Error("ledger alarm", "err", why)
 	s.mu.Lock()
@@ -283,7 +288,7 @@ func (s *Service) alarm(ctx context.Context, why error) error {
 	return err
 }
 
-// note parses a checkpoint of this log that any of audit's keys signed.
+// note parses a checkpoint of this log and verifies that one of audit's keys signed it.
 func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 	err = errors.New("checkpoint: audit has no key")
 	for _, k := range s.env.Trust.Keys() {
@@ -301,8 +306,9 @@ func (s *Service) note(b []byte) (c *translog.Checkpoint, err error) {
 	return nil, err
 }
 
-// checkpoint signs the current tree head if it grew, or if the last checkpoint has no
-// map of tips.
+// checkpoint signs the current tree head if the tree has grown, or if the last
+// checkpoint has no map of tips. The file is written before the checkpoint is published,
+// so that a published checkpoint can always be compared with the ledger.
 func (s *Service) checkpoint(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,7 +333,7 @@ func (s *Service) checkpoint(ctx context.Context) error {
 		"durability " + s.Durability, fmt.Sprintf("epoch %d", s.epoch), fmt.Sprintf("lamport %d", lamport), "time " + contract.Time(s.env.Emit.Now()), translog.TipsExtension(tips)}}
 	key := s.env.SignKey()
 	if _, err := s.env.Trust.At(key.KID, "audit", contract.UseCheckpoint, lamport); err != nil {
-		return nil // a new key whose publication the view has not reached
+		return nil // the view has not reached the event that publishes the new key
 	}
 	note := c.Sign(key)
 	if err := writeSynced(s.checkpointFile(), note); err != nil {
@@ -342,8 +348,8 @@ func (s *Service) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// newest returns the newest checkpoint over at least size leaves. It returns one without
-// a map of tips only if none with a map can be signed.
+// newest returns the newest checkpoint of at least size leaves, and signs one if
+// necessary. It returns one without a map of tips only if none with a map can be signed.
 func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
 	p := s.last()
 	if p == nil || p.size < size || !p.tips {
@@ -358,7 +364,7 @@ func (s *Service) newest(ctx context.Context, size uint64) (*point, error) {
 	return p, nil
 }
 
-// last returns the newest checkpoint, or nil.
+// last returns a copy of the newest checkpoint, or nil.
 func (s *Service) last() *point {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,6 +375,8 @@ func (s *Service) last() *point {
 	return nil
 }
 
+// writeSynced replaces the file at path atomically, and syncs its content to disk before
+// the rename.
 func writeSynced(path string, b []byte) error {
 	f, err := private.Create(path + ".new")
 	if err != nil {

@@ -19,17 +19,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tips"
 )
 
-// The view maintains the map of tips that checkpoints commit to, as of its
-// position. The map as of an earlier position is computed from it by taking
-// back what changed since, so no older version is stored.
+// The view stores the map of tips to which checkpoints commit, as of the view's
+// position. The map as of an earlier position is computed by undoing later changes, so
+// that no older version is stored.
 
 var (
-	bTips   = []byte("tips")   // place of an inner node -> node
+	bTips   = []byte("tips")   // tips.Place of an inner node -> node
 	bRecent = []byte("recent") // seq of a session's last event -> tenant.session
 	kTips   = []byte("tips")   // in meta: the map's root
 )
 
-// nodes is the stored map as a tips.Store.
+// nodes implements tips.Store with the stored map.
 type nodes struct{ *bbolt.Bucket }
 
 // Get implements tips.Store.
@@ -46,6 +46,7 @@ func (n nodes) Put(place []byte, node *tips.Node) error {
 	return n.Bucket.Put(place, tips.AppendNode(nil, node))
 }
 
+// tipsRoot returns the root of the stored map.
 func tipsRoot(tx *bbolt.Tx) (tips.Child, error) {
 	b := tx.Bucket(bMeta).Get(kTips)
 	if b == nil {
@@ -58,15 +59,15 @@ func tipsRoot(tx *bbolt.Tx) (tips.Child, error) {
 	return c, err
 }
 
-// tip is the session's entry in the map.
+// tip returns the session's entry in the map.
 func (s *Session) tip() (t translog.Tip, err error) {
 	t.Events, t.Receipts = uint64(s.Events), uint64(s.Receipts)
 	t.Digest, err = tipDigest(s.Tenant, s.ID, s.Tip)
 	return t, err
 }
 
-// tipDigest is the digest of the chain's last receipt, or of its genesis where
-// there is none yet.
+// tipDigest returns the digest of the last receipt of a session's chain, or of its
+// genesis if last is empty.
 func tipDigest(tenant, session, last string) (h translog.Hash, err error) {
 	if last == "" {
 		last = receipt.Genesis(tenant, session).Digest
@@ -78,7 +79,7 @@ func tipDigest(tenant, session, last string) (h translog.Hash, err error) {
 	return translog.Hash(b), nil
 }
 
-// flushTips updates the map for the changed sessions.
+// flushTips updates the map for the sessions that changed in the transaction.
 func (w *writer) flushTips() error {
 	changes := make([]tips.Change, 0, len(w.sessions))
 	recent := w.tx.Bucket(bRecent)
@@ -122,8 +123,8 @@ func (v *View) Head() (position, lamport uint64, root translog.Hash, err error) 
 	return position, lamport, root, err
 }
 
-// tipsAt is the map as of an earlier position: size entries of the ledger. It
-// costs O(c · log n) where c sessions of n changed since.
+// tipsAt returns the map as of an earlier position, after size entries of the ledger. It
+// takes O(c · log n) time if c of n sessions changed since.
 func tipsAt(tx *bbolt.Tx, size uint64) (tips.Store, tips.Child, error) {
 	root, err := tipsRoot(tx)
 	if err != nil {
@@ -151,8 +152,8 @@ func tipsAt(tx *bbolt.Tx, size uint64) (tips.Store, tips.Child, error) {
 	return store, root, err
 }
 
-// tipAt is the session's entry as of an earlier position; Events is 0 where it
-// had none.
+// tipAt returns the session's entry as of an earlier position. Its Events is 0 if the
+// session had no event then.
 func (s *Session) tipAt(tx *bbolt.Tx, size uint64) (t translog.Tip, err error) {
 	t.Events, t.Receipts = uint64(s.Events), uint64(s.Receipts)
 	prefix := []byte(s.Tenant + "." + s.ID + "\x00")
@@ -186,7 +187,8 @@ func (s *Session) tipAt(tx *bbolt.Tx, size uint64) (t translog.Tip, err error) {
 	return t, err
 }
 
-// TipsRootAt is the root of the map as of size entries, at most the position.
+// TipsRootAt returns the root of the map as of size entries; size must not exceed the
+// position.
 func (v *View) TipsRootAt(size uint64) (root translog.Hash, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		_, c, err := tipsAt(tx, size)
@@ -196,8 +198,9 @@ func (v *View) TipsRootAt(size uint64) (root translog.Hash, err error) {
 	return root, err
 }
 
-// ProveTip returns a session's entry in the map as of size entries, with the proof
-// against the root in the checkpoint of that size.
+// ProveTip returns a session's entry in the map as of size entries, with its proof. want
+// is the root in the checkpoint of that size. It returns ErrNoSession if the session has
+// no event up to there.
 func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash) (p *evidence.TipProof, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bSessions).Get([]byte(tenant + "." + session))
@@ -229,12 +232,12 @@ func (v *View) ProveTip(tenant, session string, size uint64, want translog.Hash)
 	return p, err
 }
 
-// checkTips compares the view's map, as of the last signed checkpoint, with the map that
-// the checkpoint commits to. A view before that position passes.
+// checkTips compares the view's map, as of the last signed checkpoint, with the map to
+// which the checkpoint commits. A view that has not reached that position passes.
 func (s *Service) checkTips() error {
 	note, err := os.ReadFile(s.checkpointFile())
 	if err != nil {
-		return nil // compare returns the error
+		return nil // compare reports this error
 	}
 	c, err := s.note(note)
 	if err != nil {
@@ -251,7 +254,8 @@ func (s *Service) checkTips() error {
 	return err
 }
 
-// dumpTips writes the map's root, which the sessions determine.
+// dumpTips writes the root of the map. The sessions determine the map, so the dump need
+// not contain it.
 func dumpTips(tx *bbolt.Tx, line func([]byte) error) error {
 	root, err := tipsRoot(tx)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// chronicle makes a ledger and what the map of tips holds at each size of it.
+// chronicle generates a ledger, and records the expected map of tips at each of its
+// sizes.
 type chronicle struct {
 	entries []eventlog.Entry
 	roots   []translog.Hash           // by size
@@ -80,10 +81,10 @@ func open(t testing.TB, dir string) *View {
 	return v
 }
 
-// TestTips: at every position, however the ledger was cut into transactions and
-// wherever the view was closed in between, the map has the root of its
-// definition; so it has for every earlier position, and proves every session
-// there. A view built anew is the same.
+// TestTips: at every position, however the ledger was divided into transactions and
+// wherever the view was closed in between, the map has the root that its definition
+// gives. The same holds for every earlier position, at which every session can be
+// proved. A view that is built anew is the same.
 func TestTips(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -168,9 +169,9 @@ func TestTips(t *testing.T) {
 	}
 }
 
-// BenchmarkTips measures what a checkpoint's flush costs behind a history of
-// many sessions: of 1000 outcomes in as many sessions, with the whole view and
-// with the map of tips alone.
+// BenchmarkTips measures the cost of a flush before a checkpoint, after a history of
+// many sessions: 1000 outcomes in 1000 sessions, with the whole view and with the map of
+// tips alone.
 func BenchmarkTips(b *testing.B) {
 	const history, changed = 100_000, 1000
 	v := open(b, b.TempDir())

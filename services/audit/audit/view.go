@@ -24,9 +24,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
-// View is audit's one view of the ledger: the tree, the index of sessions,
-// receipts and ids. It is built by Apply alone, so that deleting its folder
-// and replaying gives the same dump at the same position.
+// View is audit's view of the ledger: the tree, and the indexes of sessions, receipts
+// and ids. Only Add and Flush change it, so a view that is rebuilt by replay has the
+// same dump at the same position. It is safe for concurrent use.
 type View struct {
 	Tree *tree.Tree
 	db   *bbolt.DB
@@ -42,15 +42,15 @@ var (
 	bReceipts = []byte("receipts") // seq -> receipt
 	bIDs      = []byte("ids")      // event id -> seq
 	bSystem   = []byte("system")   // seq -> name
-	bAlarms   = []byte("alarms")   // seq -> what is wrong with the entry (alarms)
-	bTimes    = []byte("times")    // second -> first seq
-	bSearch   = []byte("search")   // facet=value\x00seq -> distances of further seqs
+	bAlarms   = []byte("alarms")   // seq -> text of the alarm about the entry
+	bTimes    = []byte("times")    // second -> sequence of its first event
+	bSearch   = []byte("search")   // facet=value\x00seq -> differences of the further sequences
 	buckets   = [][]byte{bMeta, bSessions, bEvents, bReceipts, bIDs, bSystem, bAlarms, bTimes, bSearch, bTips, bRecent}
-	dumped    = buckets[1:8] // entry by entry
+	dumped    = buckets[1:8] // buckets that Dump writes entry by entry
 )
 
-// OpenView opens or creates the view in dir. An unreadable file is moved aside, and the
-// view is rebuilt from the ledger.
+// OpenView opens or creates the view in dir. If its file cannot be read, the file is
+// moved aside and the view is empty, to be rebuilt from the ledger.
 func OpenView(dir string) (*View, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
@@ -73,6 +73,7 @@ func OpenView(dir string) (*View, error) {
 	return &View{Tree: t, db: db}, nil
 }
 
+// openDB opens or creates the database. It empties a database with another layout.
 func openDB(path string) (*bbolt.DB, error) {
 	// The view is rebuildable, so it need not survive power loss.
 	db, err := bbolt.Open(path, private.FileMode, &bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
@@ -87,7 +88,7 @@ func openDB(path string) (*bbolt.DB, error) {
 	})
 }
 
-// empty removes all entries of the view.
+// empty removes all entries from the view.
 func empty(tx *bbolt.Tx) error {
 	for _, name := range buckets {
 		if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {
@@ -106,7 +107,8 @@ func create(tx *bbolt.Tx) error {
 	return putUint(tx, "layout", layout)
 }
 
-// Reset empties the view, so that it is rebuilt from the first entry of the ledger.
+// Reset removes all entries, so that the view is rebuilt from the first entry of the
+// ledger.
 func (v *View) Reset() error { return v.db.Update(empty) }
 
 // checkTree returns an error if the tree has fewer leaves than the index has entries,
@@ -128,10 +130,10 @@ const layout = 5
 // Close closes the files.
 func (v *View) Close() error { return errors.Join(v.db.Close(), v.Tree.Close()) }
 
-// maxPending is the largest number of entries in one transaction.
+// maxPending is the maximum number of entries in one transaction.
 const maxPending = 4000
 
-// Add adds the next entry, which becomes visible with Flush. It copies the data.
+// Add adds the next entry and copies its data. The entry becomes visible with Flush.
 func (v *View) Add(en eventlog.Entry) error {
 	en.Data = bytes.Clone(en.Data)
 	v.mu.Lock()
@@ -144,8 +146,9 @@ func (v *View) Add(en eventlog.Entry) error {
 	return nil
 }
 
-// Flush applies the added entries. A transaction costs the same for one entry as for
-// many, so the service flushes periodically and before each response.
+// Flush applies the added entries in one transaction. A transaction costs the same for
+// one entry as for many, so the service flushes periodically and before each response.
+// Flush returns an error if a sequence is missing between entries.
 func (v *View) Flush() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -183,7 +186,7 @@ func (v *View) Flush() error {
 	return err
 }
 
-// Session is the view's document of a session.
+// Session is the view's record of a session.
 type Session struct {
 	Actor    string `json:"actor"`
 	Created  string `json:"created_at"`
@@ -195,7 +198,7 @@ type Session struct {
 	Tenant   string `json:"tenant"`
 	Tip      string `json:"tip"`
 
-	was int64 // LastSeq as stored
+	was int64 // LastSeq before the transaction
 }
 
 // Canonical implements canon.Document.
@@ -211,14 +214,18 @@ func (s *Session) Canonical(c *canon.Codec) {
 	c.Str("tip", &s.Tip)
 }
 
-// writer applies entries inside one transaction.
+// writer applies entries within one transaction. It writes changed sessions and the
+// search index at the end.
 type writer struct {
 	tx       *bbolt.Tx
 	sessions map[string]*Session
 	postings map[string]*posting // by term
-	second   int64               // of the newest event
+	second   int64               // Unix time of the newest event in bTimes
 }
 
+// apply adds an entry to the indexes and returns its lamport. An entry that is not a
+// valid event, or that its service must not record, is recorded as an alarm and otherwise
+// ignored.
 func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	alarm := func(what string) (uint64, error) {
 		slog.Error("ledger alarm", "seq", en.Seq, "subject", en.Subject, "alarm", what)
@@ -280,6 +287,7 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 	return e.Lamport, nil
 }
 
+// session returns the record of a session in this transaction. It is written by flush.
 func (w *writer) session(id string) (*Session, error) {
 	if s := w.sessions[id]; s != nil {
 		return s, nil
@@ -304,6 +312,7 @@ func (w *writer) flush() error {
 	return errors.Join(w.flushTips(), w.flushPostings())
 }
 
+// key encodes n so that the order of keys is that of numbers.
 func key(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
 func getUint(tx *bbolt.Tx, name string) uint64 {
@@ -317,8 +326,8 @@ func putUint(tx *bbolt.Tx, name string, n uint64) error {
 	return tx.Bucket(bMeta).Put([]byte(name), key(n))
 }
 
-// Position returns the ledger sequence of the last applied entry, Lamport the greatest
-// lamport up to it.
+// Position returns the sequence of the last applied entry and the greatest lamport up to
+// it.
 func (v *View) Position() (position, lamport uint64) {
 	_ = v.db.View(func(tx *bbolt.Tx) error {
 		position, lamport = getUint(tx, "position"), getUint(tx, "lamport")
@@ -327,8 +336,9 @@ func (v *View) Position() (position, lamport uint64) {
 	return position, lamport
 }
 
-// Dump writes the view's canonical form: one sorted JSON line per entry. The
-// first line is the position.
+// Dump calls line for each line of the view's canonical form: the position, then the
+// root, the map of tips and the indexes as sorted JSON lines. line must not keep its
+// argument.
 func (v *View) Dump(line func([]byte) error) error {
 	return v.db.View(func(tx *bbolt.Tx) error {
 		pos := getUint(tx, "position")
@@ -364,8 +374,8 @@ func (v *View) Dump(line func([]byte) error) error {
 	})
 }
 
-// dumpSearch writes the joined chunks of each term: their boundaries depend on when the
-// view was flushed.
+// dumpSearch writes one line per term, with its chunks joined, because their boundaries
+// depend on when the view was flushed.
 func dumpSearch(tx *bbolt.Tx, line func([]byte) error) error {
 	c := tx.Bucket(bSearch).Cursor()
 	for k, _ := c.First(); k != nil; {
@@ -388,6 +398,7 @@ func dumpSearch(tx *bbolt.Tx, line func([]byte) error) error {
 	return nil
 }
 
+// printable returns the key of an entry in a form that can be read and sorted.
 func printable(bucket, k []byte) string {
 	switch string(bucket) {
 	case "receipts", "system", "alarms", "times":
@@ -398,7 +409,7 @@ func printable(bucket, k []byte) string {
 	return string(k)
 }
 
-// WriteDump renders the whole dump.
+// WriteDump writes the whole dump to w.
 func (v *View) WriteDump(w io.Writer) error {
 	return v.Dump(func(b []byte) error { _, err := w.Write(append(b, '\n')); return err })
 }
@@ -406,7 +417,7 @@ func (v *View) WriteDump(w io.Writer) error {
 // ErrNoSession is returned for a session without events.
 var ErrNoSession = notFound("no such session")
 
-// Lookup returns a session's document.
+// Lookup returns the view's record of a session, or ErrNoSession.
 func (v *View) Lookup(tenant, session string) (*Session, error) {
 	var s Session
 	err := v.db.View(func(tx *bbolt.Tx) error {
@@ -419,7 +430,7 @@ func (v *View) Lookup(tenant, session string) (*Session, error) {
 	return &s, err
 }
 
-// SeqOf returns the sequence of an event by its id; 0 if there is none.
+// SeqOf returns the sequence of the event with an id, or 0 if there is none.
 func (v *View) SeqOf(id string) (seq uint64, err error) {
 	err = v.db.View(func(tx *bbolt.Tx) error {
 		if b := tx.Bucket(bIDs).Get([]byte(id)); b != nil {
@@ -430,7 +441,8 @@ func (v *View) SeqOf(id string) (seq uint64, err error) {
 	return seq, err
 }
 
-// Sessions lists sessions in order of their id.
+// Sessions returns at most limit records of sessions, in the order of their ids, from
+// offset on.
 func (v *View) Sessions(offset, limit int) ([]json.RawMessage, error) {
 	out := []json.RawMessage{}
 	err := v.db.View(func(tx *bbolt.Tx) error {
@@ -447,7 +459,7 @@ func (v *View) Sessions(offset, limit int) ([]json.RawMessage, error) {
 	return out, err
 }
 
-// EventSeqs lists a session's sequences up to size.
+// EventSeqs returns the sequences of a session's events up to sequence size, ascending.
 func (v *View) EventSeqs(tenant, session string, size uint64) ([]uint64, error) {
 	var out []uint64
 	err := v.db.View(func(tx *bbolt.Tx) error {
@@ -463,7 +475,8 @@ func (v *View) EventSeqs(tenant, session string, size uint64) ([]uint64, error) 
 	return out, err
 }
 
-// SystemSeqs lists trust and policy events up to size.
+// SystemSeqs returns the sequences of the trust and policy events up to sequence size,
+// ascending.
 func (v *View) SystemSeqs(size uint64) ([]uint64, error) {
 	var out []uint64
 	err := v.db.View(func(tx *bbolt.Tx) error {
@@ -477,7 +490,8 @@ func (v *View) SystemSeqs(size uint64) ([]uint64, error) {
 	return out, err
 }
 
-// Receipts yields receipts in ledger order, of one session or of all.
+// Receipts calls yield for the receipts of a session, or of all sessions if session is
+// empty, in the order of the ledger. It skips offset receipts and yields at most limit.
 func (v *View) Receipts(tenant, session string, offset, limit int, yield func(json.RawMessage) error) error {
 	return v.db.View(func(tx *bbolt.Tx) error {
 		n := 0

@@ -14,11 +14,11 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
-// The format of a cosignature in CHECKPOINTS: the size of the tree, a newline, and the
-// witness's line.
+// A cosignature in CHECKPOINTS is stored as the size of the tree, a newline, and the
+// witness's signature line.
 
-// cosign stores a witness's cosignature over a checkpoint of this log. The witness
-// is in the trust registry and its line verifies; everything else is refused.
+// cosign stores a witness's cosignature of a checkpoint of this log. It refuses a line
+// that no witness in the trust registry signed.
 func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.Witness, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,12 +44,13 @@ func (s queries) cosign(ctx context.Context, q *events.CosignRequest) (w events.
 	return events.Witness{Witness: name}, nil
 }
 
-// meeting is the time for which one checkpoint is offered to witnesses.
+// meeting is the time for which the same checkpoint is offered to all witnesses.
 const meeting = time.Minute
 
-// forWitnesses returns the checkpoint that witnesses are to cosign: the same for each
-// until all have cosigned it or a minute has passed. Witnesses poll at different times;
-// without this, no two would cosign the same checkpoint. Its size never decreases.
+// forWitnesses returns the checkpoint that witnesses are to cosign: the same one until
+// all have cosigned it or meeting has passed. Witnesses poll at different times, so
+// without this no two would cosign the same checkpoint. Its size never decreases. The
+// caller holds mu.
 func (s queries) forWitnesses() *point {
 	if len(s.checkpoints) == 0 {
 		return nil
@@ -62,7 +63,7 @@ func (s queries) forWitnesses() *point {
 	return p
 }
 
-// witnesses counts those that are known and not revoked.
+// witnesses returns the number of witnesses in the trust registry that are not revoked.
 func witnesses(env *run.Env) (n int) {
 	for _, k := range env.Trust.Keys() {
 		if strings.HasPrefix(k.Owner, "witness:") && k.RevokedSince == 0 {
@@ -72,18 +73,19 @@ func witnesses(env *run.Env) (n int) {
 	return n
 }
 
-// recall folds a stored cosignature; checkpoints come before their cosignatures.
+// recall adds a stored cosignature to its checkpoint, which was read before.
 func (s *Service) recall(b []byte) {
 	size, line, ok := strings.Cut(string(b), "\n")
 	n, err := strconv.ParseUint(size, 10, 64)
 	for i := len(s.checkpoints) - 1; ok && err == nil && i >= 0 && s.checkpoints[i].size >= n; i-- {
-		p := &s.checkpoints[i] // two checkpoints may have one size; the line is over one of them
+		p := &s.checkpoints[i] // two checkpoints may have the same size; the line is for one of them
 		if _, err := witnessOf(s.env, p.note, line); p.size == n && err == nil {
 			p.cosigned = append(p.cosigned, line)
 		}
 	}
 }
 
+// at returns the newest checkpoint of that size, or nil. The caller holds mu.
 func (s *Service) at(size uint64) *point {
 	for i := len(s.checkpoints) - 1; i >= 0; i-- {
 		if s.checkpoints[i].size == size {
@@ -93,7 +95,8 @@ func (s *Service) at(size uint64) *point {
 	return nil
 }
 
-// witnessOf returns the witness whose line over a note verifies.
+// witnessOf returns the name of the witness that signed line for a checkpoint, or a
+// not-found error.
 func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 	for _, k := range env.Trust.Keys() {
 		name, ok := strings.CutPrefix(k.Owner, "witness:")
@@ -112,8 +115,8 @@ func witnessOf(env *run.Env, note []byte, line string) (string, error) {
 	return "", notFound("no witness of the trust registry signed this")
 }
 
-// bound returns the checkpoint that a pack over at least size leaves binds to: the
-// newest, or the newest with k cosignatures where those are demanded.
+// bound returns the checkpoint to which a pack over at least size leaves is bound: the
+// newest if k is 0, else the newest with at least k cosignatures.
 func (s queries) bound(ctx context.Context, size uint64, k int) (*point, error) {
 	p, err := s.newest(ctx, size)
 	if err != nil || k == 0 {

@@ -1,8 +1,9 @@
-// Package archive stores a ledger as a folder of sealed segments: files with an equal
-// number of events, each a complete subtree of the log, an index that names them, and
-// the checkpoint over all of them. A folder can be extended, copied to any storage, and
-// verified without the mesh. The index commits to every segment, so verification names
-// each missing segment and still verifies the others.
+// Package archive stores a ledger in a folder of sealed segments. Each segment is a file
+// with the same number of events, which form a complete subtree of the log. An index
+// lists the segments and holds the checkpoint over all of them. A folder can be
+// extended, copied to any storage, and verified without the mesh. The index commits to
+// every segment, so verification reports each missing segment and still verifies the
+// others.
 package archive
 
 import (
@@ -26,17 +27,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// Index is the folder's table of contents, the file index.json.
+// Index is the content of the file index.json, which lists the segments of the folder.
 type Index = evidence.Archive
 
-// Ledger writes the stored bytes of the events with sequences from to to, inclusive, one
-// per line.
+// Ledger returns a reader of the stored bytes of the events with sequences from to to,
+// inclusive, one event per line. The caller closes it.
 type Ledger func(from, to uint64) (io.ReadCloser, error)
 
-// Add extends the archive in dir to the checkpoint, and creates it where dir has none.
-// cosigned are witnesses' signature lines over the checkpoint. Full segments in dir are
-// not read again. On return the files are written; the index is replaced last, so an
-// interrupted Add leaves the former archive.
+// Add extends the archive in dir to the checkpoint note, or creates it if dir has none.
+// segment is the number of events per segment: a power of two, the same at each call.
+// cosigned holds witnesses' signature lines over the checkpoint. Full segments in dir
+// are not read again. On return the files are written and synced. The index is replaced
+// last, so an interrupted Add leaves the previous archive intact. Add returns an error
+// if the archive covers more events than the checkpoint.
 func Add(dir string, segment uint64, note string, cosigned []string, read Ledger) (*Index, error) {
 	head, err := ledger.ReadHead([]byte(note))
 	if err != nil {
@@ -83,7 +86,7 @@ func Add(dir string, segment uint64, note string, cosigned []string, read Ledger
 	if err := replace(filepath.Join(dir, evidence.ArchiveFile), append(b, '\n')); err != nil {
 		return nil, err
 	}
-	for _, s := range old { // the last, shorter segment is replaced by the longer one
+	for _, s := range old { // a last segment that was not full is replaced by a longer one
 		if !slices.ContainsFunc(ix.Segments, func(x evidence.Segment) bool { return x.File == s.File }) {
 			if err := os.Remove(filepath.Join(dir, s.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err
@@ -93,6 +96,8 @@ func Add(dir string, segment uint64, note string, cosigned []string, read Ledger
 	return ix, nil
 }
 
+// write writes the segment of the events from to to, inclusive, and returns its entry
+// in the index. It returns an error if the ledger returns fewer or more events.
 func write(dir string, from, to uint64, read Ledger) (*evidence.Segment, error) {
 	r, err := read(from, to)
 	if err != nil {
@@ -114,8 +119,8 @@ func write(dir string, from, to uint64, read Ledger) (*evidence.Segment, error) 
 	return s, replace(filepath.Join(dir, s.File), b.Bytes())
 }
 
-// replace writes a file by renaming a temporary one, so that readers see the old or the
-// new content.
+// replace writes a file by renaming a temporary one, so that readers see either the old
+// content or the new. The content is synced before the rename.
 func replace(name string, b []byte) error {
 	f, err := private.Create(name + ".new")
 	if err != nil {
@@ -128,7 +133,8 @@ func replace(name string, b []byte) error {
 	return os.Rename(name+".new", name)
 }
 
-// rootOf returns the Merkle root (RFC 6962) over lines.
+// rootOf returns the Merkle root (RFC 6962) over the lines of r, and the number of
+// lines.
 func rootOf(r io.Reader) (root translog.Hash, n uint64, err error) {
 	var t ledger.Tree
 	b := bufio.NewReaderSize(r, 1<<20)

@@ -1,7 +1,7 @@
-// Package backup writes a whole mesh into one file, and restores it: keys, the vault's
-// encrypted store, and every message of the streams that hold facts. The mesh may run
-// during a backup. A restored ledger has the same entries under the same sequences, so
-// every earlier proof about it stays valid.
+// Package backup writes a whole mesh to one file and restores it: keys, the vault's
+// encrypted store, and all messages of the streams for events, checkpoints and contents.
+// The mesh may run during a backup. A restored ledger has the same entries with the same
+// sequences, so proofs made from it earlier stay valid.
 package backup
 
 import (
@@ -28,18 +28,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// format is the index's format member.
+// format is the value of the member format in backup.json.
 const format = "binnacle-backup/v1"
 
-// index is the first file of a backup.
+// index is the content of backup.json, the first file of a backup.
 type index struct {
 	Format string            `json:"format"`
 	Taken  string            `json:"taken"` // RFC 3339
 	Events uint64            `json:"events"`
-	Floors map[string]uint64 `json:"floors"` // by work consumer: the sequence up to which all is acknowledged
+	Floors map[string]uint64 `json:"floors"` // by work consumer: its acknowledgement floor, the sequence up to which all is acknowledged
 }
 
-// message is one message of a stream, a line of the stream's file.
+// message is one message of a stream. The file of a stream has one per line, in JSON.
 type message struct {
 	Data    []byte `json:"data"`
 	ID      string `json:"id,omitempty"` // Nats-Msg-Id
@@ -47,7 +47,7 @@ type message struct {
 	Subject string `json:"subject"`
 }
 
-// Folders are the folders of a mesh's state outside NATS.
+// Folders names the folders of a mesh's state outside NATS.
 type Folders struct {
 	Keys  string
 	Vault string // the vault-broker's state
@@ -59,16 +59,16 @@ type Report struct {
 	Events      uint64 `json:"events"`
 	Blobs       uint64 `json:"contents"`
 	Checkpoints uint64 `json:"checkpoints"`
-	Size        uint64 `json:"checkpoint_size"` // size of the newest checkpoint in it; 0 = none
+	Size        uint64 `json:"checkpoint_size"` // number of entries that the newest checkpoint in the backup covers; 0 = no checkpoint
 }
 
-// Take writes a backup to w. c is a connection of the provisioning identity. The file
-// holds private keys: store it as securely as the keys.
+// Take writes a backup to w. c must be a connection of the provisioning identity. The
+// backup contains private keys, so w must be stored as securely as the keys.
 func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, w io.Writer) (*Report, error) {
 	ix := index{Format: format, Taken: time.Now().UTC().Format(time.RFC3339), Floors: map[string]uint64{}}
-	// The positions of work consumers are read first, then the end of the ledger, then
-	// the events up to it: an event of the meantime is either in the backup or not
-	// acknowledged by it.
+	// The positions of the work consumers are read before the end of the ledger. So an
+	// event that is appended in the meantime is either in the backup or is not
+	// acknowledged by it, and no work is lost.
 	for i := range decls {
 		for j := range decls[i].Work {
 			name := decls[i].Work[j].Consumer(decls[i].Service)
@@ -79,7 +79,7 @@ func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, 
 			}
 			err := c.API(ctx, "CONSUMER.INFO."+bus.Events+"."+name, nil, &info)
 			var api *jetstream.APIError
-			if err != nil && !(errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeConsumerNotFound) { // the stream is newer than the mesh's release
+			if err != nil && !(errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeConsumerNotFound) { // a mesh of an earlier release has no consumer for work that this release declares
 				return nil, fmt.Errorf("consumer %s: %w", name, err)
 			}
 			ix.Floors[name] = info.Floor.Stream
@@ -127,9 +127,10 @@ func put(t *tar.Writer, name string, b []byte) error {
 	return err
 }
 
-// takeStream copies a stream up to the sequence end, or all of it if end is 0. It writes
-// a temporary file first, because tar needs the size. Checkpoints over more than size
-// entries are left out, because the backup lacks those entries.
+// takeStream copies a stream up to the sequence end, or all of it if end is 0, and
+// returns the number of messages. It writes a temporary file first, because tar requires
+// the size in advance. It omits checkpoints over more than size entries, because the
+// backup lacks those entries.
 func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, end, size uint64, r *Report) (n uint64, err error) {
 	f, err := os.CreateTemp("", "binnacle-backup-*")
 	if err != nil {
@@ -156,7 +157,7 @@ func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, 
 				break
 			}
 			if stream == bus.Checkpoints {
-				if head, err := ledger.ReadHead(msg.Data); err == nil { // the others are cosignatures
+				if head, err := ledger.ReadHead(msg.Data); err == nil { // the other messages are cosignatures
 					if head.Size > size {
 						continue
 					}
@@ -186,6 +187,8 @@ func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, 
 	return n, err
 }
 
+// takeFolder adds the regular files of a folder to the backup. Any other kind of file
+// is an error, because it could not be restored.
 func takeFolder(t *tar.Writer, name, dir string) error {
 	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -206,12 +209,14 @@ func takeFolder(t *tar.Writer, name, dir string) error {
 	})
 }
 
-// Bus connects Restore to an empty NATS server; it is called after the keys are
-// restored.
+// Bus connects to the empty NATS server onto which Restore writes. Restore calls it
+// after the keys are restored and closes the connection.
 type Bus func() (*bus.Conn, error)
 
-// Restore writes a backup into folders that do not exist yet and onto an empty NATS
-// server, and checks that the ledger has the root of its newest checkpoint.
+// Restore restores a backup into folders that do not exist yet and onto an empty NATS
+// server. It returns an error if a folder exists, the server has events, the backup is
+// incomplete, or the ledger does not have the root that its newest checkpoint names.
+// After an error, the folders and the server may be partly written.
 func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
 	for _, dir := range []string{f.Keys, f.Vault, f.Audit} {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -230,8 +235,8 @@ func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaratio
 	if err := json.NewDecoder(t).Decode(&ix); err != nil || ix.Format != format {
 		return nil, fmt.Errorf("backup.json: format %q is not %s (%w)", ix.Format, format, err)
 	}
-	// The keys follow the streams in the file, so the streams are stored on disk until
-	// the server runs.
+	// The streams precede the keys in the file, but the NATS server needs the keys to
+	// start, so the streams are first written to temporary files.
 	spool, err := os.MkdirTemp("", "binnacle-restore-*")
 	if err != nil {
 		return nil, err
@@ -296,9 +301,12 @@ func writeFile(name string, r io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
+// restoreStreams publishes the messages in the folder spool. It checks the root over
+// the events when as many are published as the newest checkpoint covers, and stores
+// that checkpoint in audit's folder, so that audit continues from it.
 func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f Folders, decls []bus.Declaration) (*Report, error) {
-	// Streams are restored before work consumers, which begin at their recorded
-	// positions.
+	// The work consumers are created after the streams are restored, because they start
+	// at recorded positions.
 	if err := bus.Provision(ctx, c.JS, nil, 1); err != nil {
 		return nil, err
 	}
@@ -365,7 +373,8 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 	return r, errors.Join(private.Mkdir(f.Audit), private.Write(filepath.Join(f.Audit, "checkpoint"), newest))
 }
 
-// each calls a function for each line of a stream's file.
+// each calls f for each message of a stream's file, and returns the number of messages
+// read.
 func each(spool, stream string, f func(*message) error) (n uint64, err error) {
 	file, err := os.Open(filepath.Join(spool, "streams", stream+".jsonl"))
 	if err != nil {
@@ -387,11 +396,12 @@ func each(spool, stream string, f func(*message) error) (n uint64, err error) {
 	}
 }
 
-// publisher publishes in order, with a bounded number of unacknowledged messages.
+// publisher publishes messages in order, with a bounded number of unacknowledged
+// messages (inFlight). It is not safe for concurrent use.
 type publisher struct {
 	c       *bus.Conn
 	pending []sent
-	ids     map[string]bool // acknowledged by the server
+	ids     map[string]bool // message ids published so far
 }
 
 type sent struct {
@@ -399,11 +409,15 @@ type sent struct {
 	seq uint64 // sequence that the server must assign; 0 = any
 }
 
+// inFlight is the maximum number of unacknowledged messages.
 const inFlight = 512
 
+// put publishes one message. If exact is set, the server must store it under the
+// sequence that it had. When inFlight messages are pending, put waits for their
+// acknowledgements.
 func (p *publisher) put(ctx context.Context, m *message, exact bool) error {
 	msg := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: nats.Header{}}
-	if m.ID != "" && !p.ids[m.ID] { // the same id may occur again, outside the dedupe window
+	if m.ID != "" && !p.ids[m.ID] { // the same id may occur again after the deduplication window; sent again now, it would be dropped
 		p.ids[m.ID] = true
 		msg.Header.Set(jetstream.MsgIDHeader, m.ID)
 	}
@@ -421,7 +435,8 @@ func (p *publisher) put(ctx context.Context, m *message, exact bool) error {
 	return p.settle(ctx)
 }
 
-// settle waits until every message is acknowledged.
+// settle waits until every pending message is acknowledged. It returns an error if the
+// server stored one under another sequence than required.
 func (p *publisher) settle(ctx context.Context) error {
 	for _, s := range p.pending {
 		select {

@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newApprovalsCmd returns approvals: it lists calls that wait for approval, and votes on
-// them.
+// newApprovalsCmd returns the command approvals, which lists the calls that wait for
+// approval and votes on them.
 func newApprovalsCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "approvals COMMAND",
@@ -47,7 +47,8 @@ func newApprovalsCmd(c *env) *cobra.Command {
 
 type voteOptions struct{ vote, reason, key, as string }
 
-// newVoteCmd is approvals grant and approvals deny.
+// newVoteCmd returns the command approvals grant or approvals deny. vote is the
+// command's name and the recorded vote.
 func newVoteCmd(c *env, vote, short string) *cobra.Command {
 	o := voteOptions{vote: vote}
 	cmd := &cobra.Command{
@@ -67,7 +68,8 @@ func newVoteCmd(c *env, vote, short string) *cobra.Command {
 	return cmd
 }
 
-// completeApprovals completes the first argument to a call that waits.
+// completeApprovals returns a completer for the first argument, with the ids of the
+// calls that wait for approval.
 func completeApprovals(c *env) completer {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -123,6 +125,8 @@ func showApproval(ctx context.Context, c *env, call string) error {
 	return c.print(raw, func() { fmt.Fprintln(c.out, indent(raw)) })
 }
 
+// runVote sends a vote on a waiting call, with the approver's signature if --key is
+// set, and prints the output.
 func runVote(ctx context.Context, c *env, call string, o *voteOptions) error {
 	body := map[string]string{"vote": o.vote, "reason": o.reason}
 	if o.key != "" {
@@ -144,7 +148,8 @@ func runVote(ctx context.Context, c *env, call string, o *voteOptions) error {
 	return c.say(doc.Output, nil)
 }
 
-// signBallot signs the vote with the approver's own key. The key stays on this machine.
+// signBallot signs the vote with the approver's own key, read from file, and adds kid
+// and sig to body. The key is not sent.
 func signBallot(ctx context.Context, c *env, call, file, as string, body map[string]string) error {
 	seed, err := keyring.ReadSeed(file)
 	if err != nil {

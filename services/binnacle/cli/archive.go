@@ -15,8 +15,8 @@ type archiveOptions struct {
 	source  sourceOptions
 }
 
-// newArchiveCmd returns archive, which extends a folder of sealed segments to the newest
-// checkpoint.
+// newArchiveCmd returns the command archive, which extends an archive of the ledger to
+// the newest checkpoint.
 func newArchiveCmd(c *env) *cobra.Command {
 	var o archiveOptions
 	cmd := &cobra.Command{

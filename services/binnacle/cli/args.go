@@ -8,9 +8,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// normalize rewrites a command line for cobra: the words of the verb come first,
-// and a long flag with a single dash, as earlier releases took it, gets two. The
-// values of flags, and what follows "--", are left as they are.
+// normalize rewrites a command line into the form that cobra parses: the names of
+// commands come first, and a long flag with a single dash, which earlier releases
+// accepted, has two dashes. The values of flags and the arguments after "--" are
+// unchanged.
 func normalize(root *cobra.Command, args []string) []string {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return args
@@ -40,7 +41,8 @@ func normalize(root *cobra.Command, args []string) []string {
 	return slices.Concat(path, rest)
 }
 
-// dashes writes a flag as pflag does: two dashes before a name, one before a letter.
+// dashes returns a flag with the dashes that pflag requires: two before a name, one
+// before a letter.
 func dashes(arg string) string {
 	name := strings.TrimLeft(arg, "-")
 	if word, _, _ := strings.Cut(name, "="); len(word) == 1 {
@@ -49,8 +51,7 @@ func dashes(arg string) string {
 	return "--" + name
 }
 
-// takesValue reports whether the argument after this one is the value of the flag
-// that it names.
+// takesValue reports whether the argument after the flag arg is the flag's value.
 func takesValue(at *cobra.Command, arg string) bool {
 	name := strings.TrimLeft(arg, "-")
 	if strings.Contains(name, "=") {
@@ -60,11 +61,12 @@ func takesValue(at *cobra.Command, arg string) bool {
 	return f != nil && f.NoOptDefVal == ""
 }
 
-// flagOf finds a flag by its name or letter: of a command, or of one below it,
-// since flags may precede the rest of the verb.
+// flagOf returns the flag with a name or letter, of a command or of one of its
+// subcommands, since flags may precede the name of the subcommand. It returns nil if
+// there is no such flag.
 func flagOf(at *cobra.Command, name string) *pflag.Flag {
 	if len(name) == 1 {
-		at.InheritedFlags() // merges them
+		at.InheritedFlags() // merges the inherited flags into Flags
 		return at.Flags().ShorthandLookup(name)
 	}
 	if f := at.Flag(name); f != nil {
@@ -78,7 +80,7 @@ func flagOf(at *cobra.Command, name string) *pflag.Flag {
 	return nil
 }
 
-// subcommand is the command of a name or alias below at.
+// subcommand returns the subcommand of at with a name or alias, or nil.
 func subcommand(at *cobra.Command, name string) *cobra.Command {
 	for _, sub := range at.Commands() {
 		if sub.Name() == name || sub.HasAlias(name) {
@@ -88,7 +90,8 @@ func subcommand(at *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// takes returns a check for between lo and hi arguments; hi = -1 is no upper bound.
+// takes returns a function that requires between lo and hi arguments; hi = -1 means no
+// upper bound.
 func takes(lo, hi int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < lo || hi >= 0 && len(args) > hi {
@@ -98,7 +101,8 @@ func takes(lo, hi int) cobra.PositionalArgs {
 	}
 }
 
-// wrongUsage returns the error of a command line with missing or surplus arguments.
+// wrongUsage returns the error for a command line with missing or surplus arguments. It
+// has exit code 2.
 func wrongUsage(cmd *cobra.Command) error {
 	_, names, _ := strings.Cut(cmd.Use, " ")
 	return fail(exitUsage, "usage: %s; '%s --help' explains it", strings.TrimSpace(cmd.CommandPath()+" "+names), cmd.CommandPath())

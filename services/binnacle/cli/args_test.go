@@ -107,7 +107,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestErrorForms: an error is a document in the requested form.
+// TestErrorForms: an error is written as a document in the requested output format.
 func TestErrorForms(t *testing.T) {
 	for form, want := range map[string]string{
 		"json":  `{"error":{"code":"usage","message":`,
@@ -148,8 +148,8 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// TestEnvironment: a variable gives a flag's value where the command line does not, and
-// the error of an invalid value names the variable.
+// TestEnvironment: a variable sets a flag's value if the command line does not, and the
+// error about an invalid value names the variable.
 func TestEnvironment(t *testing.T) {
 	for _, x := range []struct {
 		line, env, want string
@@ -179,7 +179,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestOldSpellings: command lines of earlier releases still work.
+// TestOldSpellings: the verbs and flags of earlier releases still exist.
 func TestOldSpellings(t *testing.T) {
 	old := map[string][]string{
 		"up":               {"addr", "listen", "v", "packs", "containerd", "llm", "capture", "power", "noop", "nats-listen", "tls-cert", "tls-key", "nats-tls-cert", "nats-tls-key", "mirror", "approval-webhook", "policy"},

@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// backupOptions are the options of backup and restore.
+// backupOptions holds the options of backup and restore.
 type backupOptions struct {
 	nats, in, out string
 	folders       backup.Folders
@@ -33,7 +33,7 @@ func (o *backupOptions) declare(cmd *cobra.Command) {
 	directories(cmd, "keys", "vault", "audit")
 }
 
-// newBackupCmd returns backup, which writes a whole mesh into one file.
+// newBackupCmd returns the command backup, which writes a whole mesh to one file.
 func newBackupCmd(c *env) *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
@@ -50,7 +50,7 @@ func newBackupCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// newRestoreCmd returns restore, which recreates a mesh from a backup.
+// newRestoreCmd returns the command restore, which restores a mesh from a backup.
 func newRestoreCmd(c *env) *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
@@ -67,6 +67,7 @@ func newRestoreCmd(c *env) *cobra.Command {
 	return cmd
 }
 
+// fill sets the folders that no flag names to their defaults below data.
 func (o *backupOptions) fill(data string) {
 	for dir, def := range map[*string]string{&o.folders.Keys: "keys", &o.folders.Vault: "vault", &o.folders.Audit: "audit"} {
 		if *dir == "" {
@@ -75,7 +76,8 @@ func (o *backupOptions) fill(data string) {
 	}
 }
 
-// open connects as the provisioning identity, whose keys must exist.
+// open connects as the provisioning identity, whose keys must exist. Without --nats it
+// starts the bus of the stopped mesh in data. The returned function stops that bus.
 func (o *backupOptions) open(data string) (*bus.Conn, func(), error) {
 	if o.nats == "" {
 		c, stop, err := mesh.Offline(data)
@@ -92,6 +94,8 @@ func (o *backupOptions) open(data string) (*bus.Conn, func(), error) {
 	return c, func() {}, err
 }
 
+// runBackup writes the backup to a temporary file, which it syncs and renames, so that
+// an interrupted backup does not leave an incomplete file under the final name.
 func runBackup(ctx context.Context, c *env, o *backupOptions) error {
 	if o.out == "" {
 		return fail(exitUsage, "backup wants --out FILE")
@@ -120,6 +124,8 @@ func runBackup(ctx context.Context, c *env, o *backupOptions) error {
 	})
 }
 
+// runRestore restores a backup. The NATS server starts only after the keys are
+// restored, because its configuration depends on them.
 func runRestore(ctx context.Context, c *env, o *backupOptions) error {
 	if o.in == "" {
 		return fail(exitUsage, "restore wants --in FILE")

@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newBreakGlassCmd returns break-glass, which lets escalated calls run without approval,
-// for a later review.
+// newBreakGlassCmd returns the command break-glass, which permits the caller's escalated
+// calls to run without approval for a time and requires a later review.
 func newBreakGlassCmd(c *env) *cobra.Command {
 	var openReason, reviewReason, verdict string
 	var ttl time.Duration

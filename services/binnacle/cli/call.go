@@ -16,7 +16,7 @@ type callOptions struct {
 	async                           bool
 }
 
-// newCallCmd proposes a call and prints its output.
+// newCallCmd returns the command call, which proposes a call and prints its output.
 func newCallCmd(c *env) *cobra.Command {
 	var o callOptions
 	cmd := &cobra.Command{
@@ -40,6 +40,8 @@ error.`,
 	return cmd
 }
 
+// runCall proposes a call and prints its output. It returns an error with exit code 7
+// if the call waits for approval.
 func runCall(ctx context.Context, c *env, o *callOptions, pos []string) error {
 	args := json.RawMessage("{}")
 	if len(pos) == 2 {
@@ -48,7 +50,7 @@ func runCall(ctx context.Context, c *env, o *callOptions, pos []string) error {
 		}
 	}
 	body := map[string]any{"kind": pos[0], "args": args}
-	if k, ok := services.KindOf(pos[0]); !ok || k.Scope == "" || k.Callers { // a tool's name
+	if k, ok := services.KindOf(pos[0]); !ok || k.Scope == "" || k.Callers { // not a kind that a service executes, so the name of a tool
 		body["kind"], body["tool"] = "tool."+pos[0], pos[0]
 	}
 	h := session(o.session)

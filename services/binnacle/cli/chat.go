@@ -17,7 +17,8 @@ type chatOptions struct {
 	stream         bool
 }
 
-// newChatCmd sends a prompt to a model.
+// newChatCmd returns the command chat, which sends a message to a model and prints the
+// response.
 func newChatCmd(c *env) *cobra.Command {
 	var o chatOptions
 	cmd := &cobra.Command{
@@ -67,8 +68,8 @@ func runChat(ctx context.Context, c *env, o *chatOptions, pos []string) error {
 	return c.printRaw(append(raw, '\n'), func() { fmt.Fprintln(c.out, doc.Choices[0].Message.Content) })
 }
 
-// printStream prints the text of a chat stream as it arrives. It fails unless the stream
-// ends with [DONE].
+// printStream prints the text of a chat stream as it arrives. It returns an error if the
+// stream reports one or ends without [DONE].
 func printStream(c *env, r io.Reader) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)

@@ -1,7 +1,7 @@
-// Package cli is the binnacle command. Each verb has a file: its constructor declares
-// the verb, its flags, its help and the completion of its arguments; its handler is a
-// function beside it, which takes an options struct and does not depend on flags.
-// root.go lists the verbs: add a new one there.
+// Package cli implements the command binnacle. Each verb has a file with two parts: a
+// constructor, which declares the verb with its flags, help text and completion of
+// arguments, and a handler, a function that takes an options struct and does not depend
+// on flags. root.go lists the verbs; add a new one there.
 package cli
 
 import (
@@ -12,7 +12,8 @@ import (
 	"syscall"
 )
 
-// Main runs one command and returns its exit code.
+// Main runs the command that args names, with the process's standard streams, and
+// returns its exit code. SIGINT and SIGTERM cancel the command.
 func Main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -20,8 +21,8 @@ func Main(args []string) int {
 }
 
 // execute runs one command and returns its exit code, which does not depend on the
-// form of output. Under --output json standard output holds one document, the
-// command's or {"error": …}, or one per line for output that continues.
+// output format. With --output json, standard output has one document, the command's
+// result or {"error": …}; for continuing output it has one document per line.
 func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	c := &env{out: &written{w: out}, errOut: errOut, in: in, format: formatOf(args)}
 	root := newRoot(c)

@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 )
 
-// strictJSON decodes a document from a file; its error names a wrong member by its JSON
-// pointer.
+// strictJSON decodes a JSON document and rejects unknown members. Its error names the
+// invalid member by JSON pointer.
 func strictJSON(b []byte, v any) error {
 	if err := canon.CheckDepth(b); err != nil {
 		return err
@@ -23,8 +23,9 @@ func strictJSON(b []byte, v any) error {
 	return strictjson.Decode(b, v)
 }
 
-// request sends one request. A response outside 2xx becomes an error with
-// its exit code.
+// request sends one request with the command's token. It returns an error with an exit
+// code if no mesh responds or the status is not 2xx. The caller closes the response's
+// body.
 func (c *env) request(ctx context.Context, method, path string, body any, header http.Header) (*http.Response, error) {
 	var r io.Reader
 	if body != nil {
@@ -84,8 +85,8 @@ func (c *env) post(ctx context.Context, path string, body any, h http.Header, ou
 	return raw, nil
 }
 
-// responseError returns the error of a response outside 2xx, with its exit code, and
-// closes the response.
+// responseError returns the error for a response with a status other than 2xx, with its
+// exit code, and closes the response's body.
 func responseError(resp *http.Response) error {
 	defer resp.Body.Close()
 	var doc struct {
@@ -122,6 +123,7 @@ func responseError(resp *http.Response) error {
 	return &exitError{code: code, err: errors.New(msg), doc: whole.Error}
 }
 
+// get sends a GET request and decodes the JSON response into out.
 func (c *env) get(ctx context.Context, path string, out any) error {
 	resp, err := c.request(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {
@@ -131,6 +133,8 @@ func (c *env) get(ctx context.Context, path string, out any) error {
 	return json.NewDecoder(resp.Body).Decode(out)
 }
 
+// session returns the request header that selects a session, or nil for the default
+// session.
 func session(v string) http.Header {
 	if v == "" {
 		return nil
@@ -138,6 +142,7 @@ func session(v string) http.Header {
 	return http.Header{"X-Binnacle-Session": {v}}
 }
 
+// indent returns a JSON document with indentation. It returns other text unchanged.
 func indent(raw []byte) string {
 	var b bytes.Buffer
 	if json.Indent(&b, raw, "", "  ") != nil {

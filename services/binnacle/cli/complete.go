@@ -14,13 +14,14 @@ import (
 // completionTimeout bounds the time that a completion waits for the mesh.
 const completionTimeout = 800 * time.Millisecond
 
-// completer completes one word.
+// completer returns the completions of one word on a command line, as cobra requires.
 type completer = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective)
 
-// complete completes the values of a flag that the command declares.
+// complete sets the completer for the values of a flag. It panics if the command does
+// not declare the flag.
 func complete(cmd *cobra.Command, flag string, f completer) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-		panic(err) // the flag is not declared, or completed twice
+		panic(err) // programming error: the flag is not declared, or has two completers
 	}
 }
 
@@ -42,11 +43,11 @@ func starting(list []string, word string) []string {
 	return out
 }
 
-// flagWords completes a flag's values from a list.
+// flagWords sets the words that complete the values of a flag.
 func flagWords(cmd *cobra.Command, flag string, list ...string) { complete(cmd, flag, words(list...)) }
 
-// byPosition completes each argument by the completer of its position, and no argument
-// after the last.
+// byPosition returns a completer that uses one completer per position, and completes no
+// further arguments.
 func byPosition(list ...completer) completer {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(list) {
@@ -56,12 +57,12 @@ func byPosition(list ...completer) completer {
 	}
 }
 
-// files completes paths of this machine.
+// files is a completer for paths on this machine.
 func files(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveDefault
 }
 
-// directories completes the values of flags to folders.
+// directories declares that the values of the flags are folders, for completion.
 func directories(cmd *cobra.Command, flags ...string) {
 	for _, flag := range flags {
 		if err := cmd.MarkFlagDirname(flag); err != nil {
@@ -70,7 +71,7 @@ func directories(cmd *cobra.Command, flags ...string) {
 	}
 }
 
-// completeGlobalFlags completes the values of the flags that every command takes.
+// completeGlobalFlags sets the completers of the flags that every command accepts.
 func completeGlobalFlags(c *env, root *cobra.Command) {
 	flagWords(root, "output", output.Formats...)
 	complete(root, "context", completeContexts)
@@ -82,13 +83,13 @@ func completeGlobalFlags(c *env, root *cobra.Command) {
 	}
 }
 
-// completeContexts completes the name of a context.
+// completeContexts is a completer for the names of contexts.
 func completeContexts(_ *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
 	return starting(contextNames(), word), cobra.ShellCompDirectiveNoFileComp
 }
 
-// contextNames returns the names of the stored contexts, or none where they cannot be
-// read.
+// contextNames returns the names of the stored contexts. If the file cannot be read it
+// returns none, because a completion must not print errors.
 func contextNames() []string {
 	path, err := contexts.Path()
 	if err != nil {
@@ -101,8 +102,9 @@ func contextNames() []string {
 	return s.Names()
 }
 
-// fromMesh completes the first argument, or a flag, from names that the mesh lists. It
-// completes nothing if the mesh does not respond in time.
+// fromMesh returns a completer for the first argument, or a flag, with names that list
+// reads from the mesh. It completes nothing if the mesh does not respond within
+// completionTimeout.
 func fromMesh(c *env, list func(context.Context, *env) ([]string, error)) completer {
 	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
 		if c.start(cmd.Flags()) != nil {
@@ -118,7 +120,7 @@ func fromMesh(c *env, list func(context.Context, *env) ([]string, error)) comple
 	}
 }
 
-// completeTools completes the first argument to a tool.
+// completeTools returns a completer for the first argument, with the names of tools.
 func completeTools(c *env) completer {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -128,7 +130,7 @@ func completeTools(c *env) completer {
 	}
 }
 
-// completeModels completes a model's name.
+// completeModels returns a completer with the names of models.
 func completeModels(c *env) completer { return fromMesh(c, modelNames) }
 
 // describedTools returns the mesh's tools as completions with descriptions.
@@ -166,12 +168,14 @@ func modelNames(ctx context.Context, c *env) ([]string, error) {
 	return out, err
 }
 
-// suggestTool adds the tools with a similar name to the denial of an unknown one.
+// suggestTool adds the names of similar tools to err if it is the denial of a call to an
+// unknown tool. It returns other errors unchanged.
 func suggestTool(ctx context.Context, c *env, err error, name string) error {
 	return suggestNames(ctx, c, err, func(_, reason string) bool { return reason == "UNKNOWN_TOOL" }, name, toolNames)
 }
 
-// suggestModel adds the models with a similar name to the error about an unknown one.
+// suggestModel adds the names of similar models to err if it reports an unknown model.
+// It returns other errors unchanged.
 func suggestModel(ctx context.Context, c *env, err error, name string) error {
 	return suggestNames(ctx, c, err, func(code, _ string) bool { return code == "model_not_found" }, name, modelNames)
 }

@@ -9,7 +9,8 @@ import (
 // shells lists the shells that have a completion script.
 var shells = []string{"bash", "zsh", "fish", "powershell"}
 
-// newCompletionCmd prints scripts that complete command lines.
+// newCompletionCmd returns the command completion, which prints a shell's script for the
+// completion of command lines.
 func newCompletionCmd(c *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
@@ -32,7 +33,7 @@ bash needs the package bash-completion.`,
 	}
 }
 
-// completionScript returns the script of a shell.
+// completionScript returns the completion script for a shell.
 func completionScript(root *cobra.Command, shell string) (string, error) {
 	var b bytes.Buffer
 	var err error

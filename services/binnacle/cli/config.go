@@ -16,11 +16,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
 
-// settingAnnotation is the annotation of a flag that names the member of the
-// configuration file that it overrides, by its JSON pointer.
+// settingAnnotation is the flag annotation with the JSON pointer of the member of the
+// configuration file that the flag overrides.
 const settingAnnotation = "binnacle_setting"
 
-// setting lets a flag override a member of the configuration file.
+// setting declares that a flag overrides the member of the configuration file at a JSON
+// pointer, and adds the member's variable to the flag's help text.
 func setting(f *pflag.FlagSet, flag, pointer string) {
 	x := f.Lookup(flag)
 	if v := config.Find(pointer).Variable; v != "" && !strings.Contains(x.Usage, v) {
@@ -29,13 +30,14 @@ func setting(f *pflag.FlagSet, flag, pointer string) {
 	_ = f.SetAnnotation(flag, settingAnnotation, []string{pointer}) // the flag exists
 }
 
-// configFlag declares --config.
+// configFlag declares the flag --config.
 func configFlag(f *pflag.FlagSet, file *string) {
 	f.StringVar(file, "config", "", "configuration `FILE` (YAML); flags and variables override it, 'binnacle config show' lists what is in force")
 	variable(f, "config", "BINNACLE_CONFIG_FILE")
 }
 
-// overrides are the members that the command line gives.
+// overrides returns the members of the configuration that flags on the command line set,
+// by JSON pointer.
 func (c *env) overrides() map[string]config.Flag {
 	out := map[string]config.Flag{}
 	if c.flags == nil {
@@ -55,8 +57,8 @@ func (c *env) overrides() map[string]config.Flag {
 	return out
 }
 
-// load reads the configuration of a program from a file, the environment and the
-// command line. Everything wrong in them is one error of wrong usage.
+// load reads the configuration of a program from a file, the environment and flags; nil
+// flags are those of the command line. All problems are in one error with exit code 2.
 func (c *env) load(program, file string, flags map[string]config.Flag) (*config.Loaded, error) {
 	if flags == nil {
 		flags = c.overrides()
@@ -71,8 +73,8 @@ func (c *env) load(program, file string, flags map[string]config.Flag) (*config.
 	return l, nil
 }
 
-// wrongConfig is the error of a configuration that does not fit: a line for each
-// problem, and the problems as a document.
+// wrongConfig returns the error for an invalid configuration, with exit code 2. Its text
+// has a line for each problem, and its document lists the problems.
 func wrongConfig(err error) error {
 	found := config.Problems(err)
 	var lines []string
@@ -84,8 +86,9 @@ func wrongConfig(err error) error {
 	return &exitError{code: exitUsage, err: errors.New(strings.Join(lines, "\n")), doc: map[string]any{"problems": docs}}
 }
 
-// readLLM reads the llm document that a configuration names or holds. Its errors
-// continue the pointer, or name the file.
+// readLLM reads the llm document that a configuration contains or refers to by file
+// name. For an inline document its errors have the full JSON pointer of the invalid
+// member, otherwise the file name.
 func readLLM(d config.Document) (llmrouter.Config, error) {
 	doc, where, err := d.Read("/llm-router/document")
 	if err != nil {
@@ -103,7 +106,7 @@ func readLLM(d config.Document) (llmrouter.Config, error) {
 	return cfg, err
 }
 
-// newConfigCmd checks and shows configuration.
+// newConfigCmd returns the command config, which checks and shows configuration.
 func newConfigCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "config COMMAND",
@@ -128,6 +131,8 @@ and what to write instead, and the exit code is 2.`,
 	}
 }
 
+// runConfigCheck checks a file as the command up reads it, including the llm document,
+// and prints the file's digest.
 func runConfigCheck(c *env, file string) error {
 	digest, err := config.Check(file)
 	if err != nil {
@@ -145,12 +150,12 @@ func runConfigCheck(c *env, file string) error {
 	return c.print(map[string]string{"file": file, "digest": digest}, func() { fmt.Fprintf(c.out, "%s fits; its digest is %s\n", file, digest) })
 }
 
-// settingRow is a member of the configuration in force, as 'config show' lists it.
+// settingRow is one member of the effective configuration, as 'config show' prints it.
 type settingRow struct {
 	Pointer string `json:"pointer"`
-	Value   any    `json:"value"` // null where there is none
+	Value   any    `json:"value"` // null if the member has no value
 	Origin  string `json:"origin"`
-	Reload  bool   `json:"reload"` // a running program takes up a change
+	Reload  bool   `json:"reload"` // whether a running program applies a change without a restart
 }
 
 func newConfigShowCmd(c *env) *cobra.Command {
@@ -175,6 +180,8 @@ Secrets are never shown, only where they are.`,
 	return cmd
 }
 
+// runConfigShow prints the configuration with which a program would start with the
+// current flags, variables and file.
 func runConfigShow(c *env, program string, o *meshOptions) error {
 	if !slices.Contains(config.Programs(), program) {
 		return fail(exitUsage, "--program: %q is none of %s%s", program, strings.Join(config.Programs(), ", "), didYouMean(near(program, config.Programs())))

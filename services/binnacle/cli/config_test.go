@@ -7,9 +7,10 @@ import (
 	"testing"
 )
 
-// TestConfigCheck: a valid file exits with 0 and its digest is printed; an invalid one
-// exits with 2, and the error names every pointer, value and fix, also as a document.
-// The llm document is checked too; its pointers continue those of the file.
+// TestConfigCheck: for a valid file, config check exits with 0 and prints the file's
+// digest. For an invalid one it exits with 2, and the error, as text and as a document,
+// has the pointer, value and fix of every problem. The llm document is checked too; the
+// pointers of its problems begin with its own pointer in the file.
 func TestConfigCheck(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -54,8 +55,8 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// TestConfigShow: every member that the program reads is listed with its value and
-// origin; no secret is shown.
+// TestConfigShow: config show lists every member that the program reads, with its value
+// and origin, and shows no secret.
 func TestConfigShow(t *testing.T) {
 	alone(t)
 	file := filepath.Join(t.TempDir(), "mesh.yaml")

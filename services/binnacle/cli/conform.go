@@ -14,7 +14,8 @@ import (
 
 type conformOptions struct{ level, endpoint, root, tool, args, model string }
 
-// newConformCmd returns conform, which runs the conformance gates against an endpoint.
+// newConformCmd returns the command conform, which runs the conformance tests against an
+// endpoint.
 func newConformCmd(c *env) *cobra.Command {
 	var o conformOptions
 	cmd := &cobra.Command{
@@ -63,6 +64,8 @@ func printGate(c *env, r *conform.Result) {
 	}
 }
 
+// runConform prints the result of each gate as soon as it is known, and returns an
+// error with exit code 1 if a gate failed. L1 needs no trusted root.
 func runConform(ctx context.Context, c *env, o *conformOptions) error {
 	if o.endpoint == "" {
 		o.endpoint = c.base()

@@ -9,7 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newContextCmd manages the stored contexts.
+// newContextCmd returns the command context, which lists, selects and changes the stored
+// contexts.
 func newContextCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "context COMMAND",
@@ -81,7 +82,8 @@ func newContextSetCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// contextRow is a context as context list shows it.
+// contextRow is one context, as 'context list' prints it. It has no token, so that the
+// list can be shown to others.
 type contextRow struct {
 	Name    string `json:"name"`
 	Current bool   `json:"current"`
@@ -112,8 +114,8 @@ func listContexts(c *env) error {
 	})
 }
 
-// changeContexts applies a change to the stored contexts and prints the context that it
-// concerns.
+// changeContexts applies a change to the stored contexts, saves them, and prints the
+// name of the changed context with what, its new state.
 func changeContexts(c *env, name, what string, change func(*contexts.Store) error) error {
 	path, err := contexts.Path()
 	if err != nil {

@@ -19,7 +19,8 @@ type decideOptions struct {
 	async                         bool
 }
 
-// newDecideCmd gets the decision on a call that the caller executes.
+// newDecideCmd returns the command decide, which obtains the decision on a call that the
+// caller executes.
 func newDecideCmd(c *env) *cobra.Command {
 	var o decideOptions
 	cmd := &cobra.Command{
@@ -42,7 +43,7 @@ execute exactly what it permits, then report the outcome with 'binnacle report'.
 	return cmd
 }
 
-// body returns the request for the options and arguments.
+// body returns the body of the request for the options and arguments.
 func (o *decideOptions) body(pos []string) (map[string]any, error) {
 	switch {
 	case o.call == "" && len(pos) == 0 || o.call != "" && len(pos) > 0:
@@ -61,6 +62,9 @@ func (o *decideOptions) body(pos []string) (map[string]any, error) {
 	return map[string]any{"call_id": o.call}, nil
 }
 
+// runDecide prints the intent of an allowed call. It returns an error with exit code 7
+// if the call waits for approval, and prints a warning if the intent was returned
+// before, since its effect may already have started.
 func runDecide(ctx context.Context, c *env, o *decideOptions, pos []string) error {
 	body, err := o.body(pos)
 	if err != nil {

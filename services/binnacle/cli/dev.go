@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newDevCmd groups what helps people who change the mesh.
+// newDevCmd returns the command dev, with subcommands for developers of the mesh.
 func newDevCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "dev COMMAND",
@@ -27,7 +27,8 @@ func newDevCmd(c *env) *cobra.Command {
 	}, newDevEventsCmd(c))
 }
 
-// newDevEventsCmd follows the ledger for people.
+// newDevEventsCmd returns the command dev events, which prints a line for each new event
+// on the ledger.
 func newDevEventsCmd(c *env) *cobra.Command {
 	var o eventsOptions
 	cmd := &cobra.Command{
@@ -49,11 +50,11 @@ the command waits until it is back and goes on behind the last event it printed.
 	return cmd
 }
 
-// reconnect is how long a follower waits before it connects again.
+// reconnect is the time that dev events waits before it reconnects to the mesh.
 const reconnect = 300 * time.Millisecond
 
-// runDevEvents follows the ledger until ctx ends, and returns an error where the
-// mesh refuses.
+// runDevEvents prints new events until ctx is done. It reconnects when the connection is
+// lost, and returns an error if the mesh rejects the request.
 func runDevEvents(ctx context.Context, c *env, o *eventsOptions) error {
 	t := devTail{c: c, since: o.since}
 	for waits := false; ; {
@@ -90,14 +91,15 @@ func runDevEvents(ctx context.Context, c *env, o *eventsOptions) error {
 	}
 }
 
-// devTail prints events and keeps where to go on.
+// devTail prints events and records the position from which to continue after a
+// reconnection.
 type devTail struct {
 	c     *env
 	since string
 	last  uint64 // sequence of the last event printed
 }
 
-// devEvent is what a line shows of an event.
+// devEvent holds the members of an event that its line shows.
 type devEvent struct {
 	Seq   uint64 `json:"seq"`
 	Event struct {
@@ -111,8 +113,8 @@ type devEvent struct {
 	} `json:"event"`
 }
 
-// devData is the part of events' data that is worth a word. A member that has
-// another type in some event is raw.
+// devData holds the members of events' data that lines show. Members whose type depends
+// on the event are raw.
 type devData struct {
 	Kind     string            `json:"kind"`
 	ID       string            `json:"id"`
@@ -139,8 +141,8 @@ type devData struct {
 	} `json:"effect"`
 }
 
-// print prints each event of a response until it ends. A broken connection is not
-// an error.
+// print prints the events of a response until the response ends. A broken connection is
+// not an error, because the caller reconnects.
 func (t *devTail) print(r io.Reader) error {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, 4<<20)
@@ -166,14 +168,14 @@ func (t *devTail) print(r io.Reader) error {
 	return nil
 }
 
-// line is an event in one line.
+// line returns an event as one line of text.
 func (e *devEvent) line(style output.Style) string {
 	at := e.Event.Time
 	if when, err := contract.ParseTime(at); err == nil {
 		at = when.Local().Format("15:04:05.000")
 	}
 	name := e.Event.Type
-	if part := strings.Split(name, "."); len(part) == 5 { // dev, binnacle, service, event, version
+	if part := strings.Split(name, "."); len(part) == 5 { // a type has the form dev.binnacle.<service>.<event>.<version>
 		name = part[3]
 	}
 	call := fmt.Sprintf("%-10s", e.Event.CallID[:min(len(e.Event.CallID), 10)])
@@ -188,8 +190,8 @@ func (e *devEvent) line(style output.Style) string {
 	return strings.TrimRight(fmt.Sprintf("%s %6d  %s %-18s %s %s", at, e.Seq, shown, e.Event.Source, style.Bold(call), text), " ")
 }
 
-// words says in a few words what an event of a name means, and whether that is good
-// or bad news.
+// words returns a short description of an event with the given name, and whether the
+// event reports success or a problem.
 func (e *devEvent) words(name string) (text string, good, bad bool) {
 	d := &e.Event.Data
 	switch name {
@@ -212,7 +214,7 @@ func (e *devEvent) words(name string) (text string, good, bad bool) {
 	return "", false, false
 }
 
-// outcome is words of an outcome.
+// outcome returns the short description of an effect_recorded event.
 func (e *devEvent) outcome() (text string, good, bad bool) {
 	x := &e.Event.Data.Effect
 	text = x.Kind + " " + x.Status

@@ -21,8 +21,8 @@ func event(seq int, name, data string) string {
 	return fmt.Sprintf(`{"event":{"actor":"admin","callid":"c-ABCDEFGHIJKL","data":%s,"session":"s-1","source":"gateway/gw1","time":"2026-03-03T12:00:0%d.000Z","type":"dev.binnacle.gateway.%s.v1"},"seq":%d}`+"\n", data, seq, name, seq)
 }
 
-// TestDevEvents: the tail goes on behind the last event when the mesh comes back, and
-// ends with an error where the mesh refuses.
+// TestDevEvents: after a reconnection dev events continues after the last event that it
+// printed, and it fails if the mesh rejects the request.
 func TestDevEvents(t *testing.T) {
 	alone(t)
 	var mu sync.Mutex
@@ -37,7 +37,7 @@ func TestDevEvents(t *testing.T) {
 		switch n {
 		case 1:
 			_, _ = io.WriteString(w, event(1, "call_proposed", `{"kind":"tool.echo"}`)+event(2, "allowed", `{"call":{"kind":"tool.echo"},"decision":{"intent":{"executor":"judge"}}}`))
-		case 2: // an event of the same millisecond comes again
+		case 2: // the response repeats event 2, since the request names the time of the last event
 			_, _ = io.WriteString(w, event(2, "allowed", `{}`)+event(3, "effect_recorded", `{"effect":{"effect_type":"tool.echo","error_code":"tool_error","started":"2026-03-03T12:00:00.000Z","ended":"2026-03-03T12:00:01.500Z","status":"failed"}}`))
 		default:
 			cancel()
@@ -67,7 +67,8 @@ func TestDevEvents(t *testing.T) {
 	}
 }
 
-// TestDevLine: each kind of event has its words, and whether it is good or bad news.
+// TestDevLine: each kind of event has the expected description and is classified as
+// success, problem or neither.
 func TestDevLine(t *testing.T) {
 	for _, c := range []struct {
 		name, data, words string

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// env is one invocation: where it reads and writes, and the flags that every
-// command takes.
+// env holds the state of one invocation: its input and outputs, and the flags that every
+// command accepts.
 type env struct {
 	out    io.Writer
 	errOut io.Writer
@@ -23,13 +23,13 @@ type env struct {
 	addr, token, data, context string
 	json                       bool
 	output                     string
-	flags                      *pflag.FlagSet // of the running command
+	flags                      *pflag.FlagSet // flags of the running command
 
 	format output.Format
-	target *target // the mesh, set when it is first needed
+	target *target // the mesh to use; set on first use by the method mesh
 }
 
-// globalFlags declares the flags that every command takes.
+// globalFlags declares the flags that every command accepts.
 func globalFlags(c *env, f *pflag.FlagSet) {
 	f.StringVar(&c.addr, "addr", "", "`ADDRESS` of the mesh's gateway, host:port or a URL; for up, the one to listen on (default: BINNACLE_ADDR, the context's, "+defaultAddr+")")
 	f.StringVar(&c.token, "token", "", "bearer `TOKEN`; others on this machine may see it: BINNACLE_TOKEN and login are better (default: BINNACLE_TOKEN, the context's, DATA/admin.token)")
@@ -39,8 +39,8 @@ func globalFlags(c *env, f *pflag.FlagSet) {
 	f.StringVarP(&c.output, "output", "o", "", "form of the output: `FORMAT` is table, json, jsonl or yaml (default table)")
 }
 
-// start completes the global flags before a command runs: output format, contexts,
-// variables.
+// start sets the values that depend on the parsed flags, before the command runs: the
+// data folder, flags with environment variables, and the output format.
 func (c *env) start(flags *pflag.FlagSet) error {
 	c.flags = flags
 	if c.data == "" {
@@ -72,8 +72,8 @@ func (c *env) chooseFormat() error {
 	return nil
 }
 
-// formatOf finds the output format in a command line that may be invalid, so that the
-// error has that format. The default is table.
+// formatOf returns the output format in a command line that may be invalid, so that an
+// error about it has that format. The default is table.
 func formatOf(args []string) output.Format {
 	for i, a := range args {
 		name, value, given := strings.Cut(strings.TrimLeft(a, "-"), "=")
@@ -96,17 +96,19 @@ func formatOf(args []string) output.Format {
 	return output.Table
 }
 
-// structured reports whether the output is a document for programs.
+// structured reports whether the output is a document (JSON, JSON lines or YAML) and not
+// text for people.
 func (c *env) structured() bool { return c.format != output.Table }
 
-// headings reports whether a table has a heading line: on a terminal, and where the
-// command line names the format. Other output has rows only, so that programs that read
-// lines need not skip the heading.
+// headings reports whether a table has a heading line: if the output is a terminal or
+// the command line selects the format table. Otherwise a table has only rows, so that
+// programs that read lines need not skip the heading.
 func (c *env) headings() bool {
 	return c.output == string(output.Table) || output.Terminal(c.terminal())
 }
 
-// terminal returns the file of standard output, or nil if that is not a file.
+// terminal returns the writer that standard output wraps, so that callers can test
+// whether it is a terminal.
 func (c *env) terminal() io.Writer {
 	if w, ok := c.out.(*written); ok {
 		return w.w
@@ -114,10 +116,10 @@ func (c *env) terminal() io.Writer {
 	return c.out
 }
 
-// style is the style of standard output.
+// style returns the text style for standard output.
 func (c *env) style() output.Style { return output.StyleFor(c.terminal(), os.Getenv) }
 
-// print writes doc in the chosen output format, or calls human for the table format.
+// print writes doc in the selected output format or, for the table format, calls human.
 func (c *env) print(doc any, human func()) error {
 	if !c.structured() {
 		human()
@@ -129,8 +131,8 @@ func (c *env) print(doc any, human func()) error {
 	return output.Write(c.out, c.format, doc)
 }
 
-// printRaw is print for a document from the mesh: the JSON format returns its bytes
-// unchanged.
+// printRaw is like print, for a document that was received from the mesh: the JSON
+// format writes its bytes unchanged.
 func (c *env) printRaw(raw []byte, human func()) error {
 	if c.format == output.JSON {
 		_, err := c.out.Write(raw)
@@ -139,14 +141,15 @@ func (c *env) printRaw(raw []byte, human func()) error {
 	return c.print(json.RawMessage(raw), human)
 }
 
-// table writes a document, or in the table format its rows.
+// table writes a document or, for the table format, one table with the rows that rows
+// adds.
 func (c *env) table(doc any, columns []output.Column, rows func(g *output.Grid)) error {
 	g := output.Grid{Columns: columns}
 	rows(&g)
 	return c.tables(doc, &g)
 }
 
-// tables writes a document, or in the table format its tables.
+// tables writes a document or, for the table format, several tables.
 func (c *env) tables(doc any, grids ...*output.Grid) error {
 	var failed error
 	err := c.print(doc, func() {
@@ -157,7 +160,7 @@ func (c *env) tables(doc any, grids ...*output.Grid) error {
 	return errors.Join(err, failed)
 }
 
-// written counts the bytes that pass through it.
+// written is a writer that counts the bytes written to w.
 type written struct {
 	w io.Writer
 	n int64
@@ -170,6 +173,7 @@ func (w *written) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// envOr returns the value of an environment variable, or def if it is unset or empty.
 func envOr(name, def string) string {
 	if v := os.Getenv(name); v != "" {
 		return v
@@ -177,18 +181,20 @@ func envOr(name, def string) string {
 	return def
 }
 
-// envAnnotation is the annotation of a flag that names its variable.
+// envAnnotation is the flag annotation with the name of the flag's environment variable.
 const envAnnotation = "binnacle_variable"
 
-// variable binds an environment variable to a flag: it gives the value where the command
-// line does not. The value is not the flag's default, so no help text shows it.
+// variable binds an environment variable to a flag: the variable sets the value if the
+// command line does not. The value is not the flag's default, because help texts show
+// defaults and the value may be secret.
 func variable(f *pflag.FlagSet, flag, name string) {
 	x := f.Lookup(flag)
 	x.Usage += " (" + name + ")"
 	_ = f.SetAnnotation(flag, envAnnotation, []string{name}) // the flag exists
 }
 
-// fromEnvironment sets flags that the command line does not name from their variables.
+// fromEnvironment sets flags that are not on the command line from their environment
+// variables.
 func fromEnvironment(f *pflag.FlagSet) (err error) {
 	f.VisitAll(func(x *pflag.Flag) {
 		names := x.Annotations[envAnnotation]
@@ -204,5 +210,6 @@ func fromEnvironment(f *pflag.FlagSet) (err error) {
 	return err
 }
 
-// given reports whether the command line names a flag.
+// given reports whether a flag is on the command line. It is false for a flag that only
+// its variable sets.
 func (c *env) given(flag string) bool { return c.flags != nil && c.flags.Changed(flag) }

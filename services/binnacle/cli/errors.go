@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Exit codes.
+// Exit codes of every command. Scripts depend on them, so they do not change.
 const (
 	exitOK      = 0
 	exitFailed  = 1 // the command failed, or the verified evidence is invalid
@@ -18,12 +18,13 @@ const (
 	exitFork    = 8 // a witness found two histories of the log
 )
 
-// codes are the error codes in JSON, by exit code, of errors for which the mesh sent
-// none.
+// codes maps exit codes to error codes in JSON, for errors that are not responses of the
+// mesh.
 var codes = map[int]string{exitFailed: "failed", exitUsage: "usage", exitDenied: "denied", exitNoMesh: "no_mesh", exitAuth: "token", exitDiffers: "differs",
 	exitPending: "pending_approval", exitFork: "fork"}
 
-// errSilent is the cause of an error whose message was printed already.
+// errSilent is wrapped by an error whose message has already been printed, so that end
+// does not print it.
 var errSilent = errors.New("")
 
 // exitError is an error with an exit code.
@@ -36,8 +37,8 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// document returns the error as JSON: code, message, the wrong field, and the other
-// members of the mesh's error.
+// document returns the error as JSON members: code, message, field (the invalid field,
+// if there is one) and the other members of the mesh's error response.
 func (e *exitError) document(err error) map[string]any {
 	out := map[string]any{"code": codes[e.code], "message": err.Error()}
 	for k, v := range e.doc {
@@ -55,7 +56,9 @@ func fail(code int, format string, args ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
-// end prints a command's error, if any, and returns its exit code.
+// end prints a command's error, if it is not nil, and returns the exit code. For
+// structured formats it also writes the error as a document, unless output was already
+// written.
 func (c *env) end(err error) int {
 	if err == nil {
 		return exitOK

@@ -19,7 +19,8 @@ import (
 
 type eventsOptions struct{ session, owner, event, since string }
 
-// newEventsCmd lists or follows the ledger.
+// newEventsCmd returns the command events, which lists or follows the events on the
+// ledger.
 func newEventsCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "events COMMAND",
@@ -31,7 +32,7 @@ func newEventsCmd(c *env) *cobra.Command {
 	)
 }
 
-// newEventListCmd is events list and events tail.
+// newEventListCmd returns the command events list or events tail, as verb names.
 func newEventListCmd(c *env, verb, short, example string) *cobra.Command {
 	var o eventsOptions
 	cmd := &cobra.Command{
@@ -50,6 +51,8 @@ func newEventListCmd(c *env, verb, short, example string) *cobra.Command {
 	return cmd
 }
 
+// runEvents prints events of the ledger and, if follow is set, continues until ctx is
+// done.
 func runEvents(ctx context.Context, c *env, o *eventsOptions, follow bool) error {
 	q := url.Values{}
 	for k, v := range map[string]string{"session": o.session, "owner": o.owner, "type": o.event, "since": o.since} {
@@ -68,7 +71,7 @@ func runEvents(ctx context.Context, c *env, o *eventsOptions, follow bool) error
 	return printEvents(ctx, c, resp.Body, o.session, !follow)
 }
 
-// facets are the properties by which search finds events.
+// facets lists the properties by which the command search selects events.
 var facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
 type searchOptions struct {
@@ -77,7 +80,7 @@ type searchOptions struct {
 	before       uint64
 }
 
-// newSearchCmd returns search, which finds events by their properties.
+// newSearchCmd returns the command search, which finds events by their properties.
 func newSearchCmd(c *env) *cobra.Command {
 	var o searchOptions
 	cmd := &cobra.Command{
@@ -128,12 +131,13 @@ func runSearch(ctx context.Context, c *env, o *searchOptions, pos []string) erro
 	return printEvents(ctx, c, resp.Body, q.Get("session"), true)
 }
 
-// eventRow is a row of a list of events.
+// eventRow is the format of a row of events list and events tail.
 const eventRow = "%6v  %s  %-44s %-20s %s %s\n"
 
-// printEvents prints lines of the form {event, seq}. called is the user's name of the
-// session of all of them, or empty if they may belong to several. A complete list is one
-// document in every format; the output of tail is one document per event.
+// printEvents prints the events in r, which has lines of the form {event, seq}. called
+// is the user's name for the session of all the events, or "" if they may belong to
+// several sessions. If whole is set, the output is one list; otherwise it is one
+// document per event, printed as it arrives.
 func printEvents(ctx context.Context, c *env, r io.Reader, called string, whole bool) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 4<<20)
@@ -155,7 +159,7 @@ func printEvents(ctx context.Context, c *env, r io.Reader, called string, whole 
 	return sc.Err()
 }
 
-// listLines prints documents as one list.
+// listLines prints documents, one per line of sc, as one list in the selected format.
 func listLines(c *env, sc *bufio.Scanner) error {
 	if c.format == output.YAML {
 		all := []json.RawMessage{}

@@ -25,7 +25,7 @@ type exportOptions struct {
 	source                            sourceOptions
 }
 
-// newExportCmd returns export, which writes evidence to a file.
+// newExportCmd returns the command export, which writes evidence to a file.
 func newExportCmd(c *env) *cobra.Command {
 	var o exportOptions
 	cmd := &cobra.Command{
@@ -54,6 +54,8 @@ bytes as lines, the checkpoint over them as the last line.`,
 	return cmd
 }
 
+// runExport writes the evidence to a temporary file that it then renames, or to
+// standard output if --out is not set.
 func runExport(ctx context.Context, c *env, o *exportOptions) error {
 	if (o.session == "") == !o.ledger {
 		return fail(exitUsage, "export wants --session or --ledger")
@@ -84,7 +86,7 @@ func runExport(ctx context.Context, c *env, o *exportOptions) error {
 	return c.print(map[string]any{"file": o.out, "bytes": n}, func() { fmt.Fprintf(c.out, "wrote %s, %d bytes\n", o.out, n) })
 }
 
-// exportTo writes the evidence that the options name, and returns its size in bytes.
+// exportTo writes the evidence that the options select, and returns its size in bytes.
 func exportTo(ctx context.Context, c *env, w io.Writer, o *exportOptions) (int64, error) {
 	if o.ledger {
 		src, stop, err := openLedger(ctx, c, &o.source)
@@ -101,7 +103,7 @@ func exportTo(ctx context.Context, c *env, w io.Writer, o *exportOptions) (int64
 	return c.copyTo(ctx, w, "/api/v1/sessions/"+url.PathEscape(o.session)+"/evidence?"+q.Encode())
 }
 
-// query returns the request for a session's evidence.
+// query returns the query parameters of the request for a session's evidence.
 func (o *exportOptions) query() (url.Values, error) {
 	q := url.Values{"witnessed": {strconv.Itoa(o.source.witnessed)}}
 	if o.kept != "" {
@@ -125,8 +127,9 @@ func (o *exportOptions) query() (url.Values, error) {
 	return q, nil
 }
 
-// inline is the output of export without a file: the bytes themselves or, under --json,
-// their base64 encoding.
+// inline prints the result of export without --out in a structured format: the evidence
+// encoded as base64. In the table format the evidence is already on standard output, and
+// inline does nothing.
 func inline(c *env, w io.Writer, n int64) error {
 	b, ok := w.(*bytes.Buffer)
 	if !ok {
@@ -135,6 +138,7 @@ func inline(c *env, w io.Writer, n int64) error {
 	return c.print(map[string]any{"bytes": n, "content_base64": b.Bytes()}, nil)
 }
 
+// copyTo copies the response to a GET request to w, and returns the number of bytes.
 func (c *env) copyTo(ctx context.Context, w io.Writer, path string) (int64, error) {
 	resp, err := c.request(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {
@@ -144,7 +148,8 @@ func (c *env) copyTo(ctx context.Context, w io.Writer, path string) (int64, erro
 	return io.Copy(w, resp.Body)
 }
 
-// exportLedger writes the lines that a checkpoint covers, and the checkpoint.
+// exportLedger writes the events that a checkpoint covers, one per line, then the
+// checkpoint, and returns the number of bytes.
 func exportLedger(w io.Writer, src *ledgerSource) (int64, error) {
 	r, err := src.read(1, src.size)
 	if err != nil {

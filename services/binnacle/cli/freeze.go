@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newFreezeCmd returns freeze, which stops every call of the mesh.
+// newFreezeCmd returns the command freeze, which stops all calls of the mesh.
 func newFreezeCmd(c *env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
@@ -25,7 +25,7 @@ func newFreezeCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// newUnfreezeCmd ends a freeze.
+// newUnfreezeCmd returns the command unfreeze, which ends a freeze.
 func newUnfreezeCmd(c *env) *cobra.Command {
 	var reason string
 	cmd := governedCmd(c, &cobra.Command{
@@ -38,12 +38,14 @@ func newUnfreezeCmd(c *env) *cobra.Command {
 	return cmd
 }
 
-// reasonFlag declares --reason.
+// reasonFlag declares the flag --reason.
 func reasonFlag(cmd *cobra.Command, reason *string) {
 	cmd.Flags().StringVar(reason, "reason", "", "`WHY`; it is recorded")
 	complete(cmd, "reason", cobra.NoFileCompletions)
 }
 
+// runFreeze freezes the mesh. The freeze is recorded even if an executor does not
+// acknowledge it; runFreeze then returns an error that names the executor.
 func runFreeze(ctx context.Context, c *env, reason string) error {
 	out, err := c.governed(ctx, "policy.freeze", map[string]string{"reason": reason})
 	if err != nil {

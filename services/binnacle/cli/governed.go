@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// governed proposes a call of a policy kind and returns its output.
+// governed proposes a call of a kind that policy executes, and returns its output. It
+// returns an error with exit code 7 if the call waits for approval.
 func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMessage, error) {
 	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", map[string]any{"kind": kind, "tool": kind, "args": args}, nil)
 	if err != nil {
@@ -20,7 +21,8 @@ func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMess
 	return outputOf(resp.Body)
 }
 
-// outputOf returns the output in the response to a call.
+// outputOf returns the output in a response to a call, or an error with exit code 7 if
+// the call waits for approval.
 func outputOf(body io.Reader) (json.RawMessage, error) {
 	var doc struct {
 		Output json.RawMessage `json:"output"`
@@ -36,10 +38,10 @@ func outputOf(body io.Reader) (json.RawMessage, error) {
 	return doc.Output, nil
 }
 
-// sayCall prints the output in the response to a call.
+// sayCall prints the output in a response to a call.
 func sayCall(c *env, body io.Reader) error { return c.say(outputOf(body)) }
 
-// say prints a governed call's output.
+// say prints the output of a governed call, or returns err if it is not nil.
 func (c *env) say(out json.RawMessage, err error) error {
 	if err != nil {
 		return err
@@ -47,7 +49,8 @@ func (c *env) say(out json.RawMessage, err error) error {
 	return c.print(out, func() { fmt.Fprintln(c.out, indent(out)) })
 }
 
-// governedCmd makes cmd propose a call of a kind and print its output.
+// governedCmd sets cmd to propose a call of a kind and print its output, and returns
+// cmd. args returns the call's arguments for those of the command line.
 func governedCmd(c *env, cmd *cobra.Command, kind string, args func(pos []string) any) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, pos []string) error {
 		return c.say(c.governed(cmd.Context(), kind, args(pos)))

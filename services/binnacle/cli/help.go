@@ -20,10 +20,10 @@ func (c *env) help(cmd *cobra.Command) error {
 	return c.print(map[string]string{"usage": text}, func() { _, _ = c.out.Write([]byte(text)) })
 }
 
-// helpWidth is the width of help, in characters.
+// helpWidth is the maximum width of help texts, in characters.
 const helpWidth = 100
 
-// helpText is a command's help.
+// helpText returns the help text of a command.
 func helpText(cmd *cobra.Command) string {
 	var b strings.Builder
 	text := cmd.Long
@@ -47,7 +47,8 @@ func helpText(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// listCommands prints commands under a title; no commands, no title.
+// listCommands prints commands under a title. It prints nothing if there are no
+// commands.
 func listCommands(b *strings.Builder, title string, cmds []*cobra.Command) {
 	width := 0
 	for _, sub := range cmds {
@@ -61,14 +62,14 @@ func listCommands(b *strings.Builder, title string, cmds []*cobra.Command) {
 	}
 }
 
-// listFlags prints flags under a title; no flags, no title.
+// listFlags prints flags under a title. It prints nothing if there are no flags.
 func listFlags(b *strings.Builder, title string, flags *pflag.FlagSet) {
 	if flags.HasAvailableFlags() {
 		fmt.Fprintf(b, "\n%s\n%s", title, flags.FlagUsagesWrapped(helpWidth))
 	}
 }
 
-// newHelpCmd explains a command.
+// newHelpCmd returns the command help, which prints the help text of a command.
 func newHelpCmd(c *env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]…",

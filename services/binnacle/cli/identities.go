@@ -35,7 +35,7 @@ type identities struct {
 	Frozen     string            `json:"frozen"`
 }
 
-// identityColumns are the columns of a list, by kind of identity.
+// identityColumns holds the columns of a list of identities, by their kind.
 var identityColumns = map[string][]output.Column{
 	"principal":  {{Heading: "PRINCIPAL", Min: 19}, {Heading: "TYPE", Min: 15}, {Heading: "STATE"}},
 	"role":       {{Heading: "PRINCIPAL", Min: 19}, {Heading: "ROLE", Min: 15}, {Heading: "STATE"}},
@@ -43,7 +43,7 @@ var identityColumns = map[string][]output.Column{
 	"delegation": {{Heading: "ID"}, {Heading: "DELEGATION"}},
 }
 
-// row returns an identity as a row under the columns of its kind.
+// row returns the cells of an identity, in the columns of its kind.
 func (i *identity) row() []string {
 	state := fmt.Sprintf("since lamport %d", i.From)
 	if i.Kind == "principal" && i.Suspended {
@@ -66,7 +66,8 @@ func (i *identity) row() []string {
 	return []string{i.ID, i.Delegate + " for " + i.Principal + ": " + strings.Join(i.Kinds, " ") + ", " + state}
 }
 
-// newIdentityListCmd lists the identities of a kind.
+// newIdentityListCmd returns the subcommand list of the command parent, which lists the
+// identities of a kind.
 func newIdentityListCmd(c *env, parent, kind, short string) *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
@@ -82,7 +83,7 @@ func newIdentityListCmd(c *env, parent, kind, short string) *cobra.Command {
 	return cmd
 }
 
-// atFlag declares --at.
+// atFlag declares the flag --at.
 func atFlag(cmd *cobra.Command, at *string) {
 	cmd.Flags().StringVar(at, "at", "", "`LAMPORT` to show the state at")
 	complete(cmd, "at", cobra.NoFileCompletions)

@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// newInitCmd makes the keys of a mesh.
+// newInitCmd returns the command init, which makes the keys of a mesh.
 func newInitCmd(c *env) *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
@@ -28,6 +28,8 @@ func newInitCmd(c *env) *cobra.Command {
 	return cmd
 }
 
+// makeKeys makes the missing keys and the administrator's token, and distributes the
+// keys if to is not empty.
 func makeKeys(c *env, to string) error {
 	ring, err := mesh.Init(c.data, "default")
 	if err != nil {
@@ -44,7 +46,7 @@ func makeKeys(c *env, to string) error {
 	})
 }
 
-// distributeFlag declares --distribute.
+// distributeFlag declares the flag --distribute.
 func distributeFlag(cmd *cobra.Command, to *string) {
 	cmd.Flags().StringVar(to, "distribute", "", "`FOLDER` with one folder per service, and nats: each receives its own keys, or the server's configuration")
 	variable(cmd.Flags(), "distribute", "BINNACLE_DISTRIBUTE")

@@ -17,20 +17,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// invocation is one command line, run with --json and without. %d in it is 1 in the
-// first run and 2 in the second, so that each run finds the same state.
+// invocation is a command line that the test runs without and with --json. %d in it
+// stands for 1 in the first run and for 2 in the second, so that the runs do not change
+// the same object.
 type invocation struct {
 	line string
 	in   string
 	code int
 	// stream: standard output has one document per line.
 	stream bool
-	// stops: the command runs until it is stopped.
+	// stops: the command runs until its context is cancelled.
 	stops bool
 }
 
-// invocations has, for every verb, a success if it can have one, and a failure of each
-// kind.
+// invocations has, for every verb, command lines that succeed, if possible, and one for
+// each kind of failure.
 var invocations = []invocation{
 	{line: "version"}, {line: "help"}, {line: "call --help"}, {line: "nosuch", code: exitUsage}, {line: "call", code: exitUsage}, {line: "call --nosuch", code: exitUsage},
 	{line: "tools"}, {line: "call noop {\"n\":1} --session s-json"}, {line: "call noop not-json", code: exitUsage}, {line: "call no.such", code: exitDenied},
@@ -70,8 +71,8 @@ var invocations = []invocation{
 	{line: "freeze --reason drill"}, {line: "unfreeze --reason over"}, {line: "unfreeze --reason over", code: exitFailed},
 }
 
-// TestJSON: under --json every verb prints JSON and nothing else on standard output,
-// also on failure, and exits with the same code as without.
+// TestJSON: with --json every verb prints only JSON on standard output, even on failure,
+// and exits with the same code as without.
 func TestJSON(t *testing.T) {
 	data, dir := t.TempDir(), t.TempDir()
 	m, err := mesh.Start(t.Context(), mesh.Config{Dir: data, Addr: "127.0.0.1:0", Noop: true})
@@ -119,7 +120,7 @@ func TestJSON(t *testing.T) {
 		x := &invocations[i]
 		delete(left, strings.Fields(x.line)[0])
 		plain, _ := run(x, 1)
-		if strings.HasPrefix(x.line, "freeze") { // undo what can be done only once
+		if strings.HasPrefix(x.line, "freeze") { // undo the change, so that the command can run again
 			run(&invocation{line: "unfreeze --reason again"}, 1)
 		}
 		if x.line == "unfreeze --reason over" && x.code == exitOK {
@@ -148,7 +149,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// documents counts the JSON documents of a text.
+// documents returns the number of JSON documents in a text.
 func documents(text string) (n int, err error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	for {

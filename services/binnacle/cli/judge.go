@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newJudgeCmd scores a recorded session.
+// newJudgeCmd returns the command judge, which scores a recorded session against a
+// rubric.
 func newJudgeCmd(c *env) *cobra.Command {
 	var session, rubric string
 	cmd := &cobra.Command{
@@ -29,6 +30,8 @@ func newJudgeCmd(c *env) *cobra.Command {
 	return cmd
 }
 
+// runJudge requests a judgement and prints it. It returns an error for a judgement that
+// is recorded as invalid, such as one that cites events outside the session.
 func runJudge(ctx context.Context, c *env, session, rubric string) error {
 	if session == "" || rubric == "" {
 		return fail(exitUsage, "judge wants --session and --rubric")

@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// newKeyCmd returns key, which creates, lists and revokes virtual keys.
+// newKeyCmd returns the command key, which creates, lists and revokes virtual keys.
 func newKeyCmd(c *env) *cobra.Command {
 	var reason string
 	revoke := governedCmd(c, &cobra.Command{
@@ -60,7 +60,7 @@ type keyOptions struct {
 	request gateway.KeyRequest
 	budget  float64 // US dollars
 	window  string  // of the budget
-	rate    string  // window of the rate
+	rate    string  // window of the rate limit
 	ttl     time.Duration
 }
 
@@ -121,6 +121,8 @@ func newConsentCmd(c *env) *cobra.Command {
 	return cmd
 }
 
+// createKey creates a virtual key and prints it. The mesh stores only a digest of the
+// key, so it cannot be printed again.
 func createKey(ctx context.Context, c *env, id string, o *keyOptions) error {
 	req := o.request
 	req.ID, req.Budget, req.TTLMS = id, int64(math.Round(o.budget*1e6)), o.ttl.Milliseconds()
@@ -161,8 +163,8 @@ func listVirtualKeys(ctx context.Context, c *env, now time.Time) error {
 	})
 }
 
-// sendConsent consents to a virtual key that calls as the caller, or withdraws that
-// consent.
+// sendConsent gives consent to a virtual key that calls as the caller (POST), or
+// withdraws it (DELETE).
 func sendConsent(ctx context.Context, c *env, method, id string, body any) error {
 	resp, err := c.request(ctx, method, "/api/v1/keys/"+url.PathEscape(id)+"/consent", body, nil)
 	if err != nil {

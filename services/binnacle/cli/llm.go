@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newLLMCmd returns llm, which shows the performance and cost of models.
+// newLLMCmd returns the command llm, which shows the performance and cost of models.
 func newLLMCmd(c *env) *cobra.Command {
 	var since time.Duration
 	var by string
@@ -46,7 +46,8 @@ func newLLMCmd(c *env) *cobra.Command {
 	}, stats, spend)
 }
 
-// window returns the query parameters for events since a time.
+// window returns the query parameters that select the events of the last period of
+// length since.
 func window(since time.Duration) url.Values {
 	return url.Values{"from": {time.Now().Add(-since).UTC().Format(time.RFC3339)}}
 }

@@ -17,11 +17,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// defaultContext is the name of the context that login creates where no context is named
-// or in use.
+// defaultContext is the name of the context that login creates if no context is named or
+// current.
 const defaultContext = "default"
 
-// newLoginCmd stores a mesh's address and a token.
+// newLoginCmd returns the command login, which stores a mesh's address and a token in a
+// context.
 func newLoginCmd(c *env) *cobra.Command {
 	var ca string
 	cmd := &cobra.Command{
@@ -41,6 +42,8 @@ The mesh must accept it.`,
 	return cmd
 }
 
+// runLogin reads a token, checks that the mesh accepts it, stores it in a context and
+// makes that context current. Nothing is stored if the mesh rejects the token.
 func runLogin(ctx context.Context, c *env, ca string) error {
 	if c.given("token") {
 		return fail(exitUsage, "login reads the token from standard input: other users of this machine can see an argument")
@@ -74,7 +77,8 @@ func runLogin(ctx context.Context, c *env, ca string) error {
 	})
 }
 
-// loginContext returns the context that login stores, without its token.
+// loginContext returns the name and content of the context that login stores, without
+// its token.
 func loginContext(c *env, s *contexts.Store, ca string) (string, *contexts.Context, error) {
 	name := c.context
 	if name == "" {
@@ -126,7 +130,8 @@ func readToken(c *env, addr string) (string, error) {
 	return token, nil
 }
 
-// tryToken returns an error unless the mesh accepts the token, which may lack scopes.
+// tryToken returns an error unless the mesh accepts the token. A token that lacks the
+// scope for the request is accepted.
 func tryToken(ctx context.Context, c *env, x *contexts.Context) error {
 	c.token, c.target = x.Token, &target{addr: x.Addr, ca: x.CA}
 	resp, err := c.request(ctx, http.MethodGet, "/api/v1/packs", nil, nil)

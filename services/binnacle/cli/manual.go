@@ -11,7 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/manual"
 )
 
-// newManualCmd writes manual pages, and the reference of commands in the docs.
+// newManualCmd returns the command manual, which writes manual pages or the reference of
+// commands in the documentation.
 func newManualCmd(c *env) *cobra.Command {
 	var reference string
 	cmd := &cobra.Command{
@@ -47,6 +48,8 @@ func writeManual(c *env, root *cobra.Command, dir string) error {
 	return c.print(map[string]any{"folder": dir, "pages": len(pages)}, func() { fmt.Fprintf(c.out, "%s: %d pages\n", dir, len(pages)) })
 }
 
+// writeReference replaces the list of commands in a Markdown file. It does not write
+// the file if the list has not changed.
 func writeReference(c *env, root *cobra.Command, file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {

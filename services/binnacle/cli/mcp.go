@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// newMCPCmd returns mcp, which serves MCP over standard input and output for clients
-// that start their servers themselves.
+// newMCPCmd returns the command mcp, which serves MCP on standard input and output, for
+// clients that start servers as subprocesses.
 func newMCPCmd(c *env) *cobra.Command {
 	var session string
 	serve := &cobra.Command{
@@ -76,7 +76,8 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 	return nil
 }
 
-// bearerTransport adds the token, and the session if one is named.
+// bearerTransport is a transport that adds the token to requests, and the session if one
+// is named.
 type bearerTransport struct {
 	http.RoundTripper
 	token, session string
@@ -92,12 +93,12 @@ func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// shallow is a reader of JSON that fails where nesting exceeds canon.MaxDepth: the SDK's
-// parsers recurse.
+// shallow is a reader of JSON that returns errDeep when values are nested deeper than
+// canon.MaxDepth, because the SDK's parsers are recursive.
 type shallow struct {
 	io.Reader
 	depth         int
-	text, escaped bool // inside a string, after a backslash
+	text, escaped bool // whether the position is in a string, and after a backslash in it
 }
 
 var errDeep = errors.New("message nests deeper than 128")

@@ -15,12 +15,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
 )
 
-// invoke runs one command with empty standard input.
+// invoke runs one command with empty standard input and returns its exit code and
+// outputs.
 func invoke(t *testing.T, args ...string) (code int, out, errOut string) {
 	return invokeWith(t, "", args...)
 }
 
-// invokeWith runs one command.
+// invokeWith runs one command and returns its exit code and outputs.
 func invokeWith(t *testing.T, in string, args ...string) (code int, out, errOut string) {
 	t.Helper()
 	var b, e bytes.Buffer
@@ -28,8 +29,8 @@ func invokeWith(t *testing.T, in string, args ...string) (code int, out, errOut 
 	return code, b.String(), e.String()
 }
 
-// answers starts a mesh that responds to each path with a document. It accepts the token
-// "good", and records the tokens that it receives.
+// answers starts an HTTP server in place of a mesh, which responds to each path with a
+// document. It accepts the token "good" and records the tokens that it receives.
 func answers(t *testing.T, docs map[string]string) (addr string, tokens *[]string) {
 	t.Helper()
 	tokens = &[]string{}
@@ -54,8 +55,8 @@ func answers(t *testing.T, docs map[string]string) (addr string, tokens *[]strin
 	return strings.TrimPrefix(s.URL, "http://"), tokens
 }
 
-// alone clears the variables that name a mesh, and gives the user an empty configuration
-// folder.
+// alone isolates a test from the user's settings: it clears the variables that name a
+// mesh and sets an empty configuration folder.
 func alone(t *testing.T) {
 	for _, name := range []string{"ADDR", "TOKEN", "DATA", "CONTEXT", "CA"} {
 		t.Setenv("BINNACLE_"+name, "")
@@ -66,7 +67,7 @@ func alone(t *testing.T) {
 
 const packs = `[{"name":"cmd.upper","version":"v1","description":"Upper case."},{"name":"cmd.spin","version":"v2","description":"Spins."}]`
 
-// TestTables: a list has a heading line under --output table, also when it is empty.
+// TestTables: with --output table a list has a heading line, even if it is empty.
 func TestTables(t *testing.T) {
 	alone(t)
 	lists := map[string]struct{ path, empty, heading string }{
@@ -116,8 +117,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestStreams: output that is a line in the table format is a document of its own in the
-// other formats.
+// TestStreams: continuing output that has a line per item in the table format has a
+// document per item in the other formats.
 func TestStreams(t *testing.T) {
 	alone(t)
 	event := `{"seq":7,"event":{"time":"2026-11-22T00:00:00.000000Z","type":"dev.binnacle.gateway.call_proposed.v1","source":"gw1","session":"s-x1","callid":"c-1","actor":"a"}}`
@@ -169,21 +170,21 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-// completions returns what a shell would offer.
+// completions returns the completions that a shell would offer.
 func completions(t *testing.T, args ...string) []string {
 	t.Helper()
 	_, out, _ := invoke(t, append([]string{"__complete"}, args...)...)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	var words []string
-	for _, l := range lines[:len(lines)-1] { // the last is the directive
+	for _, l := range lines[:len(lines)-1] { // the last line is cobra's directive
 		word, _, _ := strings.Cut(l, "\t")
 		words = append(words, word)
 	}
 	return words
 }
 
-// TestCompletion: commands, flags, fixed values and names of a running mesh are
-// completed; without a response of the mesh nothing is.
+// TestCompletion: commands, flags, fixed values and names from a running mesh are
+// completed. If the mesh does not respond, names are not.
 func TestCompletion(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{
@@ -246,7 +247,7 @@ func TestCompletionScripts(t *testing.T) {
 	}
 }
 
-// TestContexts: contexts are added, chosen and removed, and no token is printed.
+// TestContexts: contexts can be added, selected and removed, and no token is printed.
 func TestContexts(t *testing.T) {
 	alone(t)
 	addr, tokens := answers(t, map[string]string{"GET /api/v1/packs": packs})
@@ -286,8 +287,8 @@ func TestContexts(t *testing.T) {
 	}
 }
 
-// TestTokenStaysHome: a context's token is sent to the context's address only, and the
-// administrator's token to no context.
+// TestTokenStaysHome: a context's token is only sent to the context's address, and the
+// administrator's token is not sent to the address of a context.
 func TestTokenStaysHome(t *testing.T) {
 	alone(t)
 	home, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
@@ -323,8 +324,8 @@ func TestTokenStaysHome(t *testing.T) {
 	}
 }
 
-// TestPrecedence: flags come before variables, those before the context in use; a
-// context that the command line names comes before the variables.
+// TestPrecedence: flags take precedence over variables, and variables over the current
+// context; a context named on the command line takes precedence over variables.
 func TestPrecedence(t *testing.T) {
 	alone(t)
 	path, err := contexts.Path()
@@ -377,7 +378,7 @@ func TestPrecedence(t *testing.T) {
 }
 
 // TestBrokenContexts: an unreadable file of contexts is an error for commands that need
-// it, and ignored by others.
+// a context; other commands ignore it.
 func TestBrokenContexts(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
@@ -402,7 +403,7 @@ func TestBrokenContexts(t *testing.T) {
 	}
 }
 
-// TestHelp: help is on standard output, in every form, and exits with 0.
+// TestHelp: every way to request help prints it on standard output and exits with 0.
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"--help"}, {"-h"}, {"-help"}, {"help", "policy"}, {"policy", "activate", "--help"}, {"policy", "-h"}, {"call", "-help"}} {
 		code, out, errOut := invoke(t, args...)

@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// write writes the files of a test.
+// write writes files to a folder, by name and content.
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -97,7 +97,7 @@ func TestOfflineKeys(t *testing.T) {
 		code        int
 		out, errOut string
 	}{
-		{"trust rotate policy", exitFailed, `^$`, ""}, // no ring yet
+		{"trust rotate policy", exitFailed, `^$`, ""}, // the folder has no key ring yet
 		{"token create --actor a --scope tools:call", exitFailed, `^$`, "tokens are minted where the mesh's keys are"},
 		{"init", exitOK, `^keys are in .*/keys\nroot k-[0-9a-f]{32}\n$`, ""},
 		{"init --json", exitOK, `^\{"data":".*","root":"k-[0-9a-f]{32}"\}\n$`, ""},
@@ -159,8 +159,8 @@ func TestOfflineKeys(t *testing.T) {
 	}
 }
 
-// TestMeshConfig: flags of up, and variables where there is no flag, set the
-// configuration of a mesh.
+// TestMeshConfig: the flags of up, or else their variables, set the configuration of a
+// mesh.
 func TestMeshConfig(t *testing.T) {
 	alone(t)
 	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
@@ -256,7 +256,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// TestReplayReport: for a view that differs, the first differing line is reported.
+// TestReplayReport: the report about a view that differs has the first differing line.
 func TestReplayReport(t *testing.T) {
 	for _, x := range []struct{ live, rebuilt, where string }{
 		{"a\nb\n", "a\nb\n", ""},
@@ -292,7 +292,7 @@ func TestReplayReport(t *testing.T) {
 	}
 }
 
-// TestEpochOf: the name of a log contains its epoch, except for the first.
+// TestEpochOf: the origin of a log contains the number of its epoch, except for epoch 1.
 func TestEpochOf(t *testing.T) {
 	for origin, want := range map[string]struct {
 		base  string

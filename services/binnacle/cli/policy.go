@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newPolicyCmd returns policy, which checks policies, compares them and puts them in
-// force.
+// newPolicyCmd returns the command policy, which checks, compares and activates
+// policies.
 func newPolicyCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "policy COMMAND",

@@ -19,6 +19,8 @@ type activateOptions struct {
 	precedence, size         int64
 }
 
+// activatePolicy proposes the activation of a policy: a local file or folder, a bundle
+// on a bundle server, or a bundle in the object store.
 func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptions) error {
 	args := map[string]any{"layer": "p1", "precedence": o.precedence}
 	switch {
@@ -53,11 +55,11 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 	return c.say(c.governed(ctx, "policy.activate", args))
 }
 
-// approveTool approves a tool's document: the one with the digest, or the catalog's
-// current one.
+// approveTool approves a tool's document: the one with the given digest, or else the
+// current one in the catalog.
 func approveTool(ctx context.Context, c *env, rest []string) error {
 	kind, digest := rest[0], ""
-	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // a tool's name: policy's own kinds cannot drift
+	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // a tool's name; policy's own kinds need no approval, since their documents cannot change
 		kind = "tool." + kind
 	}
 	if len(rest) == 2 {
@@ -75,7 +77,7 @@ func approveTool(ctx context.Context, c *env, rest []string) error {
 	return c.say(c.governed(ctx, "policy.approve_tool", map[string]string{"kind": kind, "digest": digest}))
 }
 
-// setLimits puts the limits of a file in force.
+// setLimits activates the limits in a file.
 func setLimits(ctx context.Context, c *env, file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -12,7 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// change is one recorded call for which the candidate gives another verdict.
+// change is a recorded call for which the recorded decision, the decision under the
+// current policies (Now) and the decision with the candidate (Would) are not all the
+// same.
 type change struct {
 	CallID string           `json:"call_id"`
 	Actor  string           `json:"actor"`
@@ -22,16 +24,18 @@ type change struct {
 	Would  recorded.Opinion `json:"would"`
 }
 
-// simulation separates the changes that a candidate causes from those that are due to
-// what changed since the calls were recorded.
+// simulation is the result of policy simulate. It separates the changes that the
+// candidate causes from those that are due to changes since the calls were recorded.
 type simulation struct {
 	Calls     int      `json:"calls"`
 	Same      int      `json:"same"`
 	Skipped   int      `json:"not_redecidable"`
-	Candidate []change `json:"by_candidate"` // verdict now, and with the candidate
-	Since     []change `json:"since"`        // recorded verdict, and verdict now
+	Candidate []change `json:"by_candidate"` // the current verdict and the verdict with the candidate differ
+	Since     []change `json:"since"`        // the recorded verdict and the current verdict differ
 }
 
+// add compares three decisions on one call: the recorded one, the one under the current
+// policies (now) and the one with the candidate (would).
 func (s *simulation) add(d *contract.Decision, now, would recorded.Opinion) {
 	x := change{d.CallID, d.Actor, d.Kind, recorded.Opinion{Verdict: d.Verdict, Reason: d.ReasonCode}, now, would}
 	since, candidate := differs(x.Was, x.Now), differs(x.Now, x.Would)
@@ -46,14 +50,14 @@ func (s *simulation) add(d *contract.Decision, now, would recorded.Opinion) {
 	}
 }
 
-// differs reports whether two opinions are different decisions; two permissions by
-// different rules are not.
+// differs reports whether two opinions are different decisions. Two permissions for
+// different reasons are the same decision.
 func differs(a, b recorded.Opinion) bool {
 	return a.Verdict != b.Verdict || a.Verdict == contract.Deny && a.Reason != b.Reason
 }
 
-// simulatePolicy decides every recorded call again, under what is in force and with
-// the candidate in place.
+// simulatePolicy decides every recorded call again, under the current policies and with
+// the candidate added, and prints the differences.
 func simulatePolicy(ctx context.Context, c *env, path, name string, precedence int64) error {
 	d, err := draft.Read(path)
 	if err != nil {
@@ -155,9 +159,10 @@ func opinion(s guard.Step) string {
 	return s.Verdict + " " + s.Reason
 }
 
-// eachDecision reads the ledger and passes on each recorded decision with its event and
-// the policy state at that position. It returns the state at the end. args are nil where
-// they are erased.
+// eachDecision reads the ledger and calls each for every recorded decision, with its
+// event, the policy state at that position and the call's arguments, which are nil if
+// they cannot be read (such as after erasure). It returns the state at the end of the
+// ledger.
 func eachDecision(ctx context.Context, c *env, each func(*recorded.State, *contract.Event, *contract.Decision, []byte) error) (*recorded.State, error) {
 	to, root, err := ledgerEnd(ctx, c)
 	if err != nil {

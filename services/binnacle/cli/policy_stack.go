@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/draft"
 )
 
-// validatePolicies checks documents as one stack, offline. Without ceilings among them
-// it uses the default ones.
+// validatePolicies checks documents as one policy stack, offline. It uses the default
+// ceilings if none of the documents are ceilings.
 func validatePolicies(c *env, paths []string) error {
 	w, err := draft.NewStack(nil)
 	if err != nil {
@@ -53,6 +53,7 @@ func validatePolicies(c *env, paths []string) error {
 	return nil
 }
 
+// testPolicy runs the tests of a bundle. A bundle without tests is an error.
 func testPolicy(ctx context.Context, c *env, dir string) error {
 	results, err := draft.Test(ctx, dir)
 	if err != nil {
@@ -84,6 +85,8 @@ func testPolicy(ctx context.Context, c *env, dir string) error {
 	return nil
 }
 
+// buildBundle builds a bundle from a folder and writes it to a file. Without a seed
+// file the bundle is not signed.
 func buildBundle(c *env, dir, out, seedFile string) error {
 	if out == "" {
 		return fail(exitUsage, "policy build wants --out")
@@ -111,7 +114,7 @@ func buildBundle(c *env, dir, out, seedFile string) error {
 	return c.print(map[string]string{"file": out, "digest": sign.Digest(b), "kid": kid}, func() { fmt.Fprintf(c.out, "wrote %s\n%s\n", out, sign.Digest(b)) })
 }
 
-// policiesInForce returns the mesh's current stack.
+// policiesInForce returns the stack of the mesh's active policies.
 func policiesInForce(ctx context.Context, c *env) (*draft.Stack, error) {
 	var docs []draft.InForce
 	if err := c.get(ctx, "/api/v1/policies", &docs); err != nil {
@@ -120,8 +123,8 @@ func policiesInForce(ctx context.Context, c *env) (*draft.Stack, error) {
 	return draft.NewStack(docs)
 }
 
-// diffPolicy compares a document with the one that it would replace, or two documents
-// with each other.
+// diffPolicy compares a document with the active one that it would replace, or two
+// documents with each other.
 func diffPolicy(ctx context.Context, c *env, paths []string) error {
 	var old, next *draft.Stack
 	var err error

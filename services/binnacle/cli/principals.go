@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newPrincipalsCmd returns principals, which registers people, agents and services and
-// suspends them.
+// newPrincipalsCmd returns the command principals, which registers people, agents and
+// services and suspends them.
 func newPrincipalsCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "principals COMMAND",
@@ -27,7 +27,7 @@ func newPrincipalsCmd(c *env) *cobra.Command {
 	)
 }
 
-// newSuspensionCmd returns principals suspend or principals resume.
+// newSuspensionCmd returns the command principals suspend or principals resume.
 func newSuspensionCmd(c *env, verb, short string) *cobra.Command {
 	var reason string
 	cmd := governedCmd(c, &cobra.Command{
@@ -40,7 +40,7 @@ func newSuspensionCmd(c *env, verb, short string) *cobra.Command {
 	return cmd
 }
 
-// newRolesCmd lists, grants and revokes roles.
+// newRolesCmd returns the command roles, which lists, grants and revokes roles.
 func newRolesCmd(c *env) *cobra.Command {
 	var ttl time.Duration
 	args := func(pos []string) any {
@@ -73,8 +73,8 @@ func newRolesCmd(c *env) *cobra.Command {
 	)
 }
 
-// newDelegationsCmd returns delegations, which lets another principal act on the
-// caller's behalf.
+// newDelegationsCmd returns the command delegations, by which the caller permits another
+// principal to act on the caller's behalf.
 func newDelegationsCmd(c *env) *cobra.Command {
 	var ttl time.Duration
 	grant := governedCmd(c, &cobra.Command{

@@ -28,8 +28,8 @@ type provisionOptions struct {
 	peers                   []string
 }
 
-// newProvisionCmd returns provision, which creates the streams, consumers and published
-// keys on an external NATS server.
+// newProvisionCmd returns the command provision, which creates the streams and consumers
+// on an external NATS server and publishes the mesh's keys.
 func newProvisionCmd(c *env) *cobra.Command {
 	var o provisionOptions
 	cmd := &cobra.Command{
@@ -81,6 +81,8 @@ service.`,
 	return cmd
 }
 
+// runProvision maintains the NATS server until ctx is done or, with --print-config,
+// only prints the server's configuration.
 func runProvision(ctx context.Context, c *env, o *provisionOptions) error {
 	if o.file == "" {
 		o.file = run.ConfigFile()

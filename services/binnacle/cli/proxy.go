@@ -24,7 +24,8 @@ type proxyOptions struct {
 	mesh                      meshOptions
 }
 
-// newProxyCmd runs the sidecar before a provider.
+// newProxyCmd returns the command proxy, which serves OpenAI clients in front of a
+// provider.
 func newProxyCmd(c *env) *cobra.Command {
 	var o proxyOptions
 	cmd := &cobra.Command{
@@ -48,7 +49,8 @@ in this process.`,
 	return cmd
 }
 
-// embedMesh starts a mesh for the proxy and points the command at it.
+// embedMesh starts a mesh in this process for the proxy, and sets it as the target of
+// the command's requests.
 func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) {
 	l, err := o.load(c, config.Up)
 	if err != nil {
@@ -69,7 +71,8 @@ func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) 
 	return m, nil
 }
 
-// runProxy runs the sidecar until it is stopped.
+// runProxy serves the proxy until ctx is done. Open requests then have ten seconds to
+// end.
 func runProxy(ctx context.Context, c *env, o *proxyOptions) error {
 	u, err := url.Parse(o.upstream)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {

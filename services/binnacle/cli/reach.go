@@ -11,23 +11,22 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
 )
 
-// How a command reaches the mesh: its address, its certificate and its token.
-
+// defaultAddr is the address of the mesh if no flag, variable or context names one.
 const defaultAddr = "127.0.0.1:8080"
 
-// target is a mesh.
+// target is the mesh that a command uses, with the credentials for it.
 type target struct {
 	addr    string
-	ca      string // PEM file of the certificate's authority, empty for the system's
-	token   string // from a context; empty where none gives one
-	context string // name of the context that gave the address; empty where none did
-	err     error  // why the contexts cannot be read
+	ca      string // PEM file of the authorities for the mesh's certificate; empty: the system's
+	token   string // from a context; empty if no context was used or it has none
+	context string // name of the context that the address is from; empty if there is none
+	err     error  // error of reading the contexts, if any
 }
 
-// mesh returns the address and credentials for requests. Flags take precedence over
-// BINNACLE_* variables, and those over the context in use; a context that the command
-// line names takes precedence over variables. A context's token is sent to the context's
-// address only.
+// mesh returns the address of the mesh and the credentials for requests. Flags take
+// precedence over BINNACLE_* variables, and variables over the current context; a
+// context named on the command line takes precedence over variables. A context's token
+// is only sent to the context's address.
 func (c *env) mesh() *target {
 	if c.target == nil {
 		c.target = findMesh(c)
@@ -35,6 +34,8 @@ func (c *env) mesh() *target {
 	return c.target
 }
 
+// findMesh determines the target from the flags, the variables and the contexts.
+// Unreadable contexts are an error only if the command needs one; see target.err.
 func findMesh(c *env) *target {
 	t := &target{addr: c.addr, ca: os.Getenv("BINNACLE_CA")}
 	if t.addr == "" && c.context == "" {
@@ -85,7 +86,7 @@ func chosenContext(c *env) (string, *contexts.Context, error) {
 	return name, x, nil
 }
 
-// base is the mesh's URL without a path. An address without a scheme is plain
+// base returns the mesh's URL without a path. An address without a scheme means plain
 // HTTP.
 func (c *env) base() string {
 	addr := c.mesh().addr
@@ -95,7 +96,9 @@ func (c *env) base() string {
 	return "http://" + addr
 }
 
-// bearer is the token of the command's requests.
+// bearer returns the token for the command's requests: that of --token, BINNACLE_TOKEN,
+// the context or DATA/admin.token, in this order, but a named context takes precedence
+// over BINNACLE_TOKEN. It returns an error with exit code 5 if there is none.
 func (c *env) bearer() (string, error) {
 	if c.token != "" {
 		return c.token, nil
@@ -127,8 +130,8 @@ func (c *env) bearer() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// transport trusts the authority of the mesh's certificate, a PEM file, or the
-// system's.
+// transport returns a transport that verifies the mesh's certificate against the
+// authorities in the target's PEM file, or else against those of the system.
 func (c *env) transport() (*http.Transport, error) {
 	t := &http.Transport{}
 	file := c.mesh().ca

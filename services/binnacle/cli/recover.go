@@ -20,7 +20,8 @@ import (
 
 type recoverOptions struct{ checkpoint, reason, nats, distribute string }
 
-// newRecoverCmd opens a new log epoch after a loss.
+// newRecoverCmd returns the command recover, which opens a new log epoch after the
+// ledger has lost events.
 func newRecoverCmd(c *env) *cobra.Command {
 	var o recoverOptions
 	cmd := &cobra.Command{
@@ -43,10 +44,10 @@ DATA/keys and reads the whole ledger first; a ledger that holds everything is re
 	return cmd
 }
 
-// recoverLog opens a new log epoch after the ledger lost events that a checkpoint
-// commits to. It needs the root seed and reads the whole ledger first: it refuses a
-// ledger that still has what the checkpoint commits to, because a new epoch over a
-// healthy log looks like a fork to its witnesses.
+// recoverLog opens a new log epoch after the ledger has lost events that a checkpoint
+// commits to. It requires the root seed and reads the whole ledger first. It returns an
+// error if the ledger still has all those events, because witnesses would report a new
+// epoch over a healthy log as a fork.
 func recoverLog(ctx context.Context, c *env, o *recoverOptions) error {
 	if o.reason == "" {
 		return fail(exitUsage, "recover wants --reason: it is signed and stays on the ledger")
@@ -88,8 +89,8 @@ func recoverLog(ctx context.Context, c *env, o *recoverOptions) error {
 	})
 }
 
-// findLoss compares the ledger with a checkpoint and describes the difference; "" means
-// none.
+// findLoss compares the ledger with a checkpoint and returns a description of the first
+// difference, or "" if there is none.
 func findLoss(ctx context.Context, c *env, ring *keyring.Ring, url string, head *ledger.Head) (string, error) {
 	var conn *bus.Conn
 	var err error
@@ -114,7 +115,8 @@ func findLoss(ctx context.Context, c *env, ring *keyring.Ring, url string, head 
 	return compareLedger(ctx, conn, head)
 }
 
-// compareLedger reads a ledger from its first event and compares it with a checkpoint.
+// compareLedger reads a ledger from its first event and returns a description of the
+// first difference from a checkpoint, or "" if there is none.
 func compareLedger(ctx context.Context, conn *bus.Conn, head *ledger.Head) (string, error) {
 	var t ledger.Tree
 	for en, err := range (eventlog.JetStream{Conn: conn}).Scan(ctx, bus.Filter{}.String(), 1) {

@@ -23,10 +23,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// maxDifferences bounds how many differences are listed.
+// maxDifferences is the maximum number of differences that a report lists.
 const maxDifferences = 20
 
-// newReplayCmd rebuilds everything from the ledger.
+// newReplayCmd returns the command replay, which rebuilds every view from the ledger and
+// repeats every recorded decision.
 func newReplayCmd(c *env) *cobra.Command {
 	var until string
 	cmd := &cobra.Command{
@@ -51,8 +52,9 @@ was instead.`,
 	return cmd
 }
 
-// runReplay rebuilds every view from the first event in a scratch folder and
-// compares it with the live one, and decides every recorded decision again.
+// runReplay rebuilds every view from the first event in a temporary folder, compares it
+// with the live view at the same position, and repeats every recorded decision. It
+// returns an error with exit code 6 if anything differs.
 func runReplay(ctx context.Context, c *env) error {
 	live, err := liveViews(ctx, c)
 	if err != nil {
@@ -90,25 +92,26 @@ func runReplay(ctx context.Context, c *env) error {
 	return nil
 }
 
-// replayer reads the ledger in order: it brings views up to where the live ones
-// are, and decides recorded decisions again.
+// replayer reads the ledger in order. It applies each event to the views, up to the
+// positions of the live ones, and repeats recorded decisions.
 type replayer struct {
 	c     *env
 	ctx   context.Context
 	views []rebuilding
-	reads *view.Selection // which of views read an event; nil where there are none
-	state *recorded.State // policy's state with everything that ever was in force
+	reads *view.Selection // selects the views that read an event; nil if there are no views
+	state *recorded.State // policy's state, including policies that are no longer active
 	trust trust.Registry
-	args  map[string]*contract.Content // of proposals not yet decided, by call
+	args  map[string]*contract.Content // arguments of proposed calls that are not decided yet, by call
 	rep   replayReport
-	// each, if set, receives every decision instead of the comparison; err
-	// is the error of reading args.
+	// each, if set, is called for every decision, instead of the comparison; err is the
+	// error of reading args.
 	each func(e *contract.Event, d *contract.Decision, args []byte, err error) error
 	// end, if set, stops the replay before the event for which it returns true.
 	end func(seq uint64, e *contract.Event) bool
 }
 
-// newReplayer makes a replayer without views; root is the trust anchor.
+// newReplayer returns a replayer without views. root is the key id of the root key, the
+// trust anchor.
 func newReplayer(ctx context.Context, c *env, root string) *replayer {
 	r := &replayer{c: c, ctx: ctx}
 	r.trust.Root = root
@@ -118,7 +121,7 @@ func newReplayer(ctx context.Context, c *env, root string) *replayer {
 
 var errEnd = errors.New("as far as was asked")
 
-// run reads the ledger up to position to.
+// run reads the ledger from its first event to position to.
 func (r *replayer) run(to uint64) error {
 	resp, err := r.c.request(r.ctx, http.MethodGet, "/api/v1/ledger?to="+strconv.FormatUint(to, 10), nil, nil)
 	if err != nil {
@@ -149,14 +152,15 @@ func (r *replayer) run(to uint64) error {
 	return nil
 }
 
-// one brings everything up to an event.
+// one applies one stored entry to the views, the trust registry and policy's state. It
+// returns errEnd if end stops the replay before the entry.
 func (r *replayer) one(seq uint64, stored []byte) error {
 	en := eventlog.Entry{Seq: seq, Data: stored}
 	e, err := contract.DecodeEvent(stored)
 	if err == nil {
 		en.Subject = e.Subject()
 	} else {
-		e = nil // audit's view raises its alarm
+		e = nil // not an event; audit's view reports it as an alarm
 	}
 	if r.end != nil && e != nil && r.end(seq, e) {
 		return errEnd
@@ -178,13 +182,13 @@ func (r *replayer) one(seq uint64, stored []byte) error {
 	return r.decision(e)
 }
 
-// decision remembers the arguments of a proposal, and decides again what an event
-// decided.
+// decision records the arguments of a proposed call, and repeats the decision that an
+// event contains, if any.
 func (r *replayer) decision(e *contract.Event) error {
 	switch e.Name {
 	case contract.EventAllowed, contract.EventEscalated:
 		if e.Service() != "policy" {
-			return nil // no decision: the view raised its alarm
+			return nil // not a decision, since policy did not append it; the view reports an alarm
 		}
 	}
 	switch e.Name {
@@ -209,7 +213,7 @@ func (r *replayer) decision(e *contract.Event) error {
 	case contract.EventEffectRecorded:
 		var rec contract.Recorded
 		if e.Service() != "policy" || contract.Decode(e.Data, &rec) != nil {
-			return nil // it holds no decision, or the view raised its alarm
+			return nil // not a decision of policy; the view reports an invalid event as an alarm
 		}
 		if rec.Decision != nil {
 			return r.redecide(e, rec.Decision)
@@ -218,12 +222,12 @@ func (r *replayer) decision(e *contract.Event) error {
 	return nil
 }
 
-// redecide compares a decision that e records with the one that its facts and
-// the policies of its time come to.
+// redecide decides a recorded call again from the recorded facts and the policies that
+// were active then, and reports a difference if the result is not the recorded decision.
 func (r *replayer) redecide(e *contract.Event, d *contract.Decision) error {
 	r.rep.Decisions++
 	ref := r.args[d.CallID]
-	if d.Verdict != contract.Escalate { // another decision on the call follows
+	if d.Verdict != contract.Escalate { // an escalated call will be decided again
 		delete(r.args, d.CallID)
 	}
 	if ref == nil {
@@ -256,13 +260,15 @@ func (r *replayer) redecide(e *contract.Event, d *contract.Decision) error {
 	return nil
 }
 
+// differ records a difference. Only the first maxDifferences are listed.
 func (r *replayer) differ(format string, args ...any) {
 	if len(r.rep.Differences) < maxDifferences {
 		r.rep.Differences = append(r.rep.Differences, fmt.Sprintf(format, args...))
 	}
 }
 
-// open returns a content's bytes, fetching the object where there is one.
+// open returns the bytes of a content, which it fetches from the mesh if they are in the
+// object store. It returns contract.ErrErased for an erased object.
 func (r *replayer) open(ref *contract.Content) ([]byte, error) {
 	if ref.Store != contract.StoreObject {
 		return ref.Open(nil)

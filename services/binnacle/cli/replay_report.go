@@ -9,7 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// replayReport is what replay found.
+// replayReport is the result of replay.
 type replayReport struct {
 	Events       int          `json:"events"`
 	Seconds      float64      `json:"seconds"`
@@ -17,23 +17,24 @@ type replayReport struct {
 	Views        []viewResult `json:"views"`
 	Decisions    int          `json:"decisions"`
 	Redecided    int          `json:"redecided"`
-	Erased       int          `json:"not_redecidable"` // their arguments are gone
+	Erased       int          `json:"not_redecidable"` // decisions that could not be repeated, because the arguments are erased or encrypted
 	Differences  []string     `json:"differences"`
 	Equal        bool         `json:"equal"`
 }
 
-// viewResult is one view's comparison.
+// viewResult is the result of comparing one view.
 type viewResult struct {
 	Name     string `json:"name"`
 	Position uint64 `json:"position"`
 	Lines    int    `json:"lines"`
 	Equal    bool   `json:"equal"`
-	Where    string `json:"where,omitempty"` // the first line that differs
-	// NotCompared is why there was nothing to compare with: the service does not run.
+	Where    string `json:"where,omitempty"` // description of the first line that differs
+	// NotCompared is the reason why the live view could not be read, such as that its
+	// service is not running; "" if it was compared.
 	NotCompared string `json:"not_compared,omitempty"`
 }
 
-// progress draws the bar on standard error, if that is a terminal.
+// progress draws a progress bar on standard error, if that is a terminal.
 func (r *replayer) progress(n, of uint64, began time.Time) {
 	if !output.Terminal(r.c.errOut) {
 		return
@@ -47,7 +48,8 @@ func (r *replayer) progress(n, of uint64, began time.Time) {
 	fmt.Fprintf(r.c.errOut, "\r[%s%s] %d/%d  %.0f events/s%s", strings.Repeat("=", done), strings.Repeat(" ", width-done), n, of, float64(n)/time.Since(began).Seconds(), end)
 }
 
-// compare compares a rebuilt view with the live one, line by line.
+// compare compares a rebuilt view with the live one line by line, and adds the result to
+// the report.
 func (r *replayer) compare(name string, position uint64, live, rebuilt []byte) {
 	v := viewResult{Name: name, Position: position, Lines: bytes.Count(rebuilt, []byte("\n")), Equal: bytes.Equal(live, rebuilt)}
 	if !v.Equal {

@@ -18,14 +18,14 @@ import (
 // snapshot is the state of a mesh at a point in the past.
 type snapshot struct {
 	Seq    uint64      `json:"seq"`
-	Time   string      `json:"time"` // of the last event that counts
+	Time   string      `json:"time"` // time of the last event that the state includes
 	Policy []string    `json:"policy_state"`
 	Budget []string    `json:"policy_budget"`
 	Keys   []trust.Key `json:"keys"`
 }
 
-// asItWas replays up to a point and prints what was in force there: tools,
-// policies, what people had decreed, accounts and keys.
+// asItWas replays the ledger up to a sequence or time and prints the state at that
+// point: policy's state, the accounts of budgets, and the keys.
 func asItWas(ctx context.Context, c *env, until string) error {
 	at, err := time.Parse(time.RFC3339, until)
 	seq, numErr := strconv.ParseUint(until, 10, 64)

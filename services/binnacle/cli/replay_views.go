@@ -22,8 +22,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
 
-// declaredViews lists the views of the mesh: those that services declare, and the
-// view of keys that each of them has.
+// declaredViews returns the views of the mesh: those that services declare, and each
+// service's view of the key registry.
 func declaredViews() []view.Declaration {
 	out := slices.Concat(audit.Views(), gateway.Views(), policy.Views(), llmrouter.Views())
 	for _, s := range services.Names() {
@@ -32,27 +32,28 @@ func declaredViews() []view.Declaration {
 	return out
 }
 
-// liveView is a service's current view.
+// liveView is the content of a service's view, read from the running mesh.
 type liveView struct {
 	Name     string `json:"name"`
 	Position uint64 `json:"position"`
 	Dump     string `json:"dump"`
-	Root     string `json:"root,omitempty"` // trust anchor, with the gateway's catalog
+	Root     string `json:"root,omitempty"` // key id of the root key; set only in the gateway's catalog
 
-	missing string // why there is none
+	missing string // why the view could not be read; "" if it was
 }
 
-// liveViews fetches every declared view, by name, before anything is rebuilt: each
-// has a position of its own, and the rebuilt one is taken to exactly there.
+// liveViews reads all declared views from the mesh, by name. They are read before
+// anything is rebuilt, because each has its own position, up to which the rebuilt view
+// must be built.
 func liveViews(ctx context.Context, c *env) (map[string]liveView, error) {
 	out := map[string]liveView{}
 	declared := declaredViews()
-	slices.SortStableFunc(declared, func(a, b view.Declaration) int { // the longest reaches furthest: it is fetched last
+	slices.SortStableFunc(declared, func(a, b view.Declaration) int { // audit's view, sent as lines, is read last, since the replay ends at its position
 		return cmp.Compare(btoi(a.Lines), btoi(b.Lines))
 	})
 	for _, d := range declared {
 		v, err := fetchView(ctx, c, d.View)
-		if err != nil && !d.Optional { // an executor may be down; what decides may not
+		if err != nil && !d.Optional { // only the views of services that replay can do without are optional
 			return nil, err
 		} else if err != nil {
 			v.missing = err.Error()
@@ -69,7 +70,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// fetchView reads one live view.
+// fetchView reads one view from the mesh.
 func fetchView(ctx context.Context, c *env, of services.View) (v liveView, err error) {
 	path := "/api/v1/views/" + of.Path
 	if !of.Lines {
@@ -92,14 +93,15 @@ func fetchView(ctx context.Context, c *env, of services.View) (v liveView, err e
 	return v, nil
 }
 
-// rebuilding is a view that replay builds, up to the position of the live one.
+// rebuilding is a view that replay rebuilds up to the position of the live one.
 type rebuilding struct {
 	view.Declaration
 	view.State
 	live liveView
 }
 
-// begin prepares the views; each may fill a folder of its own below dir.
+// begin creates the empty views to rebuild. Each may store files in its own folder below
+// dir.
 func (r *replayer) begin(dir string, live map[string]liveView, declared []view.Declaration) (err error) {
 	if r.reads, err = view.Select(declared); err != nil {
 		return err
@@ -115,7 +117,7 @@ func (r *replayer) begin(dir string, live map[string]liveView, declared []view.D
 	return nil
 }
 
-// close closes the views that hold files.
+// close closes the views that have open files.
 func (r *replayer) close() {
 	for _, v := range r.views {
 		if c, ok := v.State.(io.Closer); ok {
@@ -124,8 +126,8 @@ func (r *replayer) close() {
 	}
 }
 
-// applyViews folds an entry into the views that read it and are not yet where the
-// live ones are; e is nil where the entry holds no event.
+// applyViews applies an entry to the views that read it and have not reached the
+// position of the live view. e is nil if the entry is not an event.
 func (r *replayer) applyViews(en eventlog.Entry, e *contract.Event) error {
 	if r.reads == nil {
 		return nil
@@ -156,7 +158,8 @@ func (r *replayer) compareViews() error {
 	return nil
 }
 
-// ledgerEnd is the ledger's last sequence, and the root it is under.
+// ledgerEnd returns the sequence of the ledger's last event and the key id of the mesh's
+// root key.
 func ledgerEnd(ctx context.Context, c *env) (uint64, string, error) {
 	resp, err := c.request(ctx, http.MethodGet, "/api/v1/ledger?from=1&to=1", nil, nil)
 	if err != nil {

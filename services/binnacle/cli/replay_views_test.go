@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// TestDeclaredViews: services declare the views that the registry says they serve,
-// with readers that they declare of the bus, and each view can begin.
+// TestDeclaredViews: services declare exactly the views of the registry, each reader of
+// a view is declared for the bus, and each view can be created empty.
 func TestDeclaredViews(t *testing.T) {
 	declared := declaredViews()
 	var names, want []string
@@ -32,11 +32,11 @@ func TestDeclaredViews(t *testing.T) {
 		t.Error(err)
 	}
 	for _, d := range declared {
-		if d.Name == services.ViewBudget { // policy reads it as an aggregate, without a reader
+		if d.Name == services.ViewBudget { // policy reads this view's aggregate directly, without a reader
 			continue
 		}
 		_, service, _ := services.ViewAt(d.Path)
-		found := d.Optional // the reader of keys is every service's
+		found := d.Optional // every service has the reader of keys
 		for _, s := range mesh.Declarations() {
 			for _, r := range s.Readers {
 				found = found || s.Service == service && r.Name == d.Reader.Name && slices.Equal(r.Filters, d.Reader.Filters)

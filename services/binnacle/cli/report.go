@@ -11,8 +11,8 @@ import (
 
 type reportOptions struct{ status, argsDigest, output, errorCode, message, usage string }
 
-// newReportCmd returns report, which reports the outcome of a call that the caller
-// executed.
+// newReportCmd returns the command report, which reports the outcome of a call that the
+// caller executed.
 func newReportCmd(c *env) *cobra.Command {
 	var o reportOptions
 	cmd := &cobra.Command{
@@ -38,6 +38,8 @@ the response as JSON.`,
 	return cmd
 }
 
+// runReport reports the outcome of a call that the caller executed. A report after the
+// deadline is recorded, but does not change the outcome of the call.
 func runReport(ctx context.Context, c *env, o *reportOptions, pos []string) error {
 	if o.argsDigest == "" {
 		return fail(exitUsage, "--args-digest: name the digest that the intent permits")

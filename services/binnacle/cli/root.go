@@ -6,10 +6,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// verb sets a command's name and group in help.
+// verb is the constructor of a top-level command.
 type verb func(*env) *cobra.Command
 
-// families lists the verbs in the groups and order of the help text.
+// families lists the top-level commands in the groups and order of the help text.
 var families = []struct {
 	id, title string
 	verbs     []verb
@@ -35,7 +35,7 @@ Exit codes: 0 done, 1 failed or does not verify, 2 wrong usage, 3 denied by
 policy, 4 no mesh at the address, 5 token not accepted, 6 replay differs,
 7 the call waits for approval, 8 a witness caught a fork.`
 
-// newRoot returns the command with all its verbs.
+// newRoot returns the command binnacle with all its subcommands.
 func newRoot(c *env) *cobra.Command {
 	cobra.EnableCommandSorting = false
 	root := &cobra.Command{
@@ -80,11 +80,11 @@ func newRoot(c *env) *cobra.Command {
 	return root
 }
 
-// group returns a command that has only subcommands; without a subcommand it fails with
-// exit code 2.
+// group adds subcommands to a command that does nothing by itself: without a subcommand
+// it fails with exit code 2. It returns cmd.
 func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
-	cmd.FParseErrWhitelist.UnknownFlags = true // the unknown subcommand is the error to report
+	cmd.FParseErrWhitelist.UnknownFlags = true // so that the error is about the unknown subcommand and not about its flags
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return unknownCommand(cmd, args[0])

@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newSecretCmd stores secrets, and changes the keys that content is encrypted with.
+// newSecretCmd returns the command secret, which stores secrets and manages the keys
+// that contents are encrypted with.
 func newSecretCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "secret COMMAND",
@@ -51,6 +52,7 @@ func newSecretCmd(c *env) *cobra.Command {
 	)
 }
 
+// putSecret stores a secret from standard input, without one trailing newline.
 func putSecret(ctx context.Context, c *env, name string) error {
 	value, err := io.ReadAll(io.LimitReader(c.in, 64<<10+1))
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newSessionCmd lets other principals make calls in a session of the caller's.
+// newSessionCmd returns the command session, by which the caller permits other
+// principals to make calls in a session of the caller's.
 func newSessionCmd(c *env) *cobra.Command {
 	var ttl time.Duration
 	grant := governedCmd(c, &cobra.Command{

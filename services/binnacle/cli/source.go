@@ -21,15 +21,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// ledgerSource reads a ledger up to a checkpoint.
+// ledgerSource is a ledger that can be read up to a checkpoint.
 type ledgerSource struct {
 	note     string
-	cosigned []string // witnesses' lines over the checkpoint
-	size     uint64   // events that the checkpoint covers
+	cosigned []string // witnesses' cosignature lines over the checkpoint
+	size     uint64   // number of events that the checkpoint covers
 	read     archive.Ledger
 }
 
-// sourceOptions select the source of a ledger: the mesh, or its mirror.
+// sourceOptions selects the source of a ledger: the mesh, or its mirror.
 type sourceOptions struct {
 	mirror, keys string
 	witnessed    int
@@ -44,7 +44,8 @@ func (o *sourceOptions) declare(cmd *cobra.Command) {
 	directories(cmd, "keys")
 }
 
-// openLedger opens the ledger that the options name. The returned function closes it.
+// openLedger opens the ledger that the options select. The caller calls the returned
+// function when done.
 func openLedger(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, func(), error) {
 	if o.mirror != "" && o.witnessed > 0 {
 		return nil, nil, fail(exitUsage, "--witnessed is for the mesh, not for its mirror")
@@ -78,7 +79,8 @@ func meshLedger(ctx context.Context, c *env, k int) (*ledgerSource, error) {
 	return src, nil
 }
 
-// checkpointNow returns that checkpoint, and the witnesses' lines over it.
+// checkpointNow returns a checkpoint over the ledger's current end or, if k > 0, the
+// newest checkpoint that k witnesses have cosigned, with their cosignature lines.
 func checkpointNow(ctx context.Context, c *env, k int) (note string, cosigned []string, err error) {
 	if k > 0 {
 		var b bytes.Buffer
@@ -102,8 +104,8 @@ func checkpointNow(ctx context.Context, c *env, k int) (note string, cosigned []
 	return proof.Checkpoint, nil, err
 }
 
-// openMirror opens the mirrored ledger up to the newest mirrored checkpoint that covers
-// no more than the mirror holds.
+// openMirror opens the mirror of the ledger up to the newest mirrored checkpoint whose
+// events are all in the mirror.
 func openMirror(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, func(), error) {
 	if o.keys == "" {
 		o.keys = filepath.Join(c.data, "keys")
@@ -136,7 +138,7 @@ func openMirror(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, f
 }
 
 // mirroredCheckpoint returns the newest mirrored checkpoint over at most last events,
-// and the number it covers.
+// and the number of events that it covers.
 func mirroredCheckpoint(ctx context.Context, conn *bus.Conn, last uint64) (note string, size uint64, err error) {
 	for seq := uint64(1); ; {
 		batch, err := conn.GetBatch(ctx, bus.MirrorCheckpoints, bus.LogSubject("*", bus.CheckpointSubject), seq, 1000)
@@ -161,7 +163,8 @@ func mirroredCheckpoint(ctx context.Context, conn *bus.Conn, last uint64) (note 
 	return note, size, nil
 }
 
-// copyMirror writes entries of the mirrored ledger, one per line.
+// copyMirror writes the entries from to to of the mirrored ledger, inclusive, one per
+// line. It returns an error if an entry is missing.
 func copyMirror(ctx context.Context, conn *bus.Conn, from, to uint64, w io.Writer) error {
 	for next := from; next <= to; {
 		batch, err := conn.GetBatch(ctx, bus.MirrorEvents, ">", next, 500)

@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// unknownCommand returns the error of a word that is not a subcommand of at.
+// unknownCommand returns the error for a word that is not a subcommand of at, with
+// suggestions.
 func unknownCommand(at *cobra.Command, word string) error {
 	var names []string
 	for _, sub := range at.Commands() {
@@ -26,13 +27,14 @@ func unknownCommand(at *cobra.Command, word string) error {
 	return fail(exitUsage, "%s%s; '%s' lists them", what, didYouMean(near(word, names)), strings.TrimSpace(at.Root().Name()+" help "+path(at)))
 }
 
-// path is a command's path below the root.
+// path returns a command's path without the name of the root command.
 func path(cmd *cobra.Command) string {
 	_, p, _ := strings.Cut(cmd.CommandPath(), " ")
 	return p
 }
 
-// wrongFlag returns the error of an unknown flag, or of a flag's invalid value.
+// wrongFlag returns the error for an unknown flag or for a flag's invalid value, with
+// suggestions.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
@@ -51,8 +53,8 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return fail(exitUsage, "%v%s; '%s --help' lists the flags", err, hint, cmd.CommandPath())
 }
 
-// suggestNames adds similar names to an error about an unknown one. If list fails, it
-// returns the error unchanged.
+// suggestNames adds similar names to err if unknown returns true for its code and
+// reason. list returns the existing names; if it fails, err is returned unchanged.
 func suggestNames(ctx context.Context, c *env, err error, unknown func(code, reason string) bool, name string, list func(context.Context, *env) ([]string, error)) error {
 	var x *exitError
 	if !errors.As(err, &x) {
@@ -75,7 +77,8 @@ func suggestNames(ctx context.Context, c *env, err error, unknown func(code, rea
 	return &exitError{code: x.code, err: fmt.Errorf("%w%s", x.err, didYouMean(found)), doc: x.doc}
 }
 
-// didYouMean returns the question at the end of an error; empty without names.
+// didYouMean returns the question that ends an error message with suggestions, or "" if
+// there are no names.
 func didYouMean(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -106,8 +109,8 @@ func near(word string, names []string) []string {
 	return out
 }
 
-// distance is the Damerau-Levenshtein distance with adjacent transpositions: the least
-// number of letters to add, remove, replace or swap.
+// distance returns the Damerau-Levenshtein distance with adjacent transpositions: the
+// smallest number of letters to add, remove, replace or swap.
 func distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	before, last, row := make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a pseudo-terminal.
+// terminal is a pseudo-terminal, with all output to it so far.
 type terminal struct {
 	tty, person *os.File
 	mu          sync.Mutex
@@ -55,7 +55,7 @@ func newTerminal(t *testing.T) *terminal {
 	return x
 }
 
-// sees waits for a text on the terminal, and returns all output so far.
+// sees waits until a text is on the terminal, and returns all output so far.
 func (x *terminal) sees(t *testing.T, want string) string {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -71,8 +71,8 @@ func (x *terminal) sees(t *testing.T, want string) string {
 	}
 }
 
-// TestTerminal: on a terminal tables have bold headings, also when empty, unless
-// NO_COLOR or TERM disable colour; documents have no colour.
+// TestTerminal: on a terminal, tables have bold headings, even if they are empty, unless
+// NO_COLOR or TERM disables colour; documents have no colour.
 func TestTerminal(t *testing.T) {
 	alone(t)
 	empty, _ := answers(t, map[string]string{"GET /api/v1/packs": "[]", "GET /api/v1/events": ""})

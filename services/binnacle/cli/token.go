@@ -19,8 +19,8 @@ type tokenOptions struct {
 	ttl           time.Duration
 }
 
-// newTokenCmd returns token, which makes bearer tokens with the mesh's signing key and
-// revokes them.
+// newTokenCmd returns the command token, which mints bearer tokens with the mesh's token
+// key and revokes them.
 func newTokenCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "token COMMAND",
@@ -80,6 +80,8 @@ func newTokenRevokeCmd(c *env) *cobra.Command {
 	return cmd
 }
 
+// revokeToken revokes one token or, with a principal, all of the principal's credentials
+// up to now.
 func revokeToken(ctx context.Context, c *env, pos []string, principal, reason string) error {
 	args := map[string]string{"reason": reason}
 	if principal != "" {
@@ -90,6 +92,7 @@ func revokeToken(ctx context.Context, c *env, pos []string, principal, reason st
 	return c.say(c.governed(ctx, "policy.revoke_token", args))
 }
 
+// createToken mints a token with the seed in DATA/keys, without a request to the mesh.
 func createToken(c *env, o *tokenOptions) error {
 	if o.actor == "" || len(o.scopes) == 0 {
 		return fail(exitUsage, "token create wants --actor and at least one --scope")

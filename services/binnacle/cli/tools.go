@@ -9,7 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newToolsCmd lists the mesh's tools.
+// newToolsCmd returns the command tools, which lists the mesh's tools.
 func newToolsCmd(c *env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "tools",
@@ -22,7 +22,7 @@ func newToolsCmd(c *env) *cobra.Command {
 	}
 }
 
-// tool is one that the mesh offers.
+// tool is a tool of the mesh, as the gateway returns it.
 type tool struct {
 	Name         string          `json:"name"`
 	Version      string          `json:"version"`

@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/manual"
 )
 
-// commands returns the verbs by name.
+// commands holds the top-level commands by name.
 var commands = func() map[string]*cobra.Command {
 	all := map[string]*cobra.Command{}
 	for _, cmd := range testRoot().Commands() {
@@ -63,8 +63,8 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestExamples: every example is a command line whose command, flags and arguments
-// parse.
+// TestExamples: every example is a valid command line: its command, flags and arguments
+// can be parsed.
 func TestExamples(t *testing.T) {
 	manual.Walk(testRoot(), func(cmd *cobra.Command) {
 		own := 0
@@ -99,8 +99,8 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// exampleWords returns the arguments of an example up to a pipe or redirection, or none
-// if it runs another program.
+// exampleWords returns the arguments in a line of an example, up to a pipe or
+// redirection, or nil if the line runs another program.
 func exampleWords(line string) []string {
 	line = strings.TrimSuffix(strings.TrimPrefix(line, "source <("), ")")
 	if !strings.HasPrefix(line, "binnacle ") {

@@ -18,12 +18,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// trustOptions are the options of subcommands that change the key ring.
+// trustOptions holds the options of subcommands that change the key ring.
 type trustOptions struct{ keys, distribute string }
 
-// newTrustCmd returns trust. Its subcommands work on the files of the key ring, offline,
-// except list. They distribute what they change where --distribute or
-// BINNACLE_DISTRIBUTE names a folder.
+// newTrustCmd returns the command trust. Its subcommands, except list, work offline on
+// the files of the key ring, and copy changed keys to the services' folders if
+// --distribute or BINNACLE_DISTRIBUTE is set.
 func newTrustCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "trust COMMAND",
@@ -68,7 +68,8 @@ func newTrustCmd(c *env) *cobra.Command {
 	)
 }
 
-// newRingCmd makes cmd a command that changes the key ring.
+// newRingCmd sets cmd to apply change to the key ring and to distribute the result, and
+// returns cmd.
 func newRingCmd(c *env, cmd *cobra.Command, change func(ring *keyring.Ring, pos []string) error) *cobra.Command {
 	var o trustOptions
 	cmd.Flags().StringVar(&o.keys, "keys", "", "`FOLDER` of keys (default DATA/keys)")
@@ -167,7 +168,8 @@ func publicOf(c *env, file string) error {
 	return c.print(map[string]string{"public_key": pub}, func() { fmt.Fprintln(c.out, pub) })
 }
 
-// printKID prints the key id that a change of the ring returned.
+// printKID returns a function that prints the key id that a change of the ring returned,
+// or returns the change's error.
 func printKID(c *env) func(kid string, err error) error {
 	return func(kid string, err error) error {
 		if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
 
-// meshOptions are the flags of a mesh of one process. What they mean is in the
-// configuration file too, which they override.
+// meshOptions holds the flags of a mesh in one process. They override the members of the
+// configuration file with the same meaning.
 type meshOptions struct {
 	file, packs, containerd, llm, capture, nats, webhook string
 	cert, key, natsCert, natsKey                         string
@@ -54,8 +54,8 @@ func (o *meshOptions) declare(cmd *cobra.Command) {
 	directories(cmd, "packs")
 }
 
-// load reads the configuration of a program under these flags and those of every
-// command.
+// load reads the configuration of a program with these flags and the global flags
+// applied.
 func (o *meshOptions) load(c *env, program string) (*config.Loaded, error) {
 	flags := c.overrides()
 	if c.given("addr") {
@@ -70,7 +70,7 @@ func (o *meshOptions) load(c *env, program string) (*config.Loaded, error) {
 	return c.load(program, o.file, flags)
 }
 
-// config is the configuration of a mesh of this process.
+// config returns the configuration of a mesh in this process.
 func (o *meshOptions) config(c *env) (mesh.Config, error) {
 	l, err := o.load(c, config.Up)
 	if err != nil {
@@ -79,8 +79,9 @@ func (o *meshOptions) config(c *env) (mesh.Config, error) {
 	return meshConfig(&l.Config)
 }
 
-// meshConfig makes the configuration of a mesh of what the file, variables and flags
-// say. It reads the vault's key and the llm document.
+// meshConfig returns the configuration of a mesh in this process from the loaded
+// configuration. It reads the vault's key and the llm document. The durability mode
+// replicated is an error, because one process has one NATS server.
 func meshConfig(x *config.Config) (mesh.Config, error) {
 	cfg := mesh.Config{Dir: x.Data, Addr: x.Gateway.Listen, TLSCert: x.Gateway.TLS.Cert, TLSKey: x.Gateway.TLS.Key, NATSCert: x.NATS.TLS.Cert, NATSKey: x.NATS.TLS.Key,
 		Packs: x.SessionRunner.Packs, Containerd: sessionrunner.Socket(x.SessionRunner.Containerd), Policies: x.Policy.Bundles, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
@@ -105,13 +106,13 @@ func meshConfig(x *config.Config) (mesh.Config, error) {
 	return cfg, err
 }
 
-// declareListen declares --listen.
+// declareListen declares the flag --listen.
 func declareListen(f *pflag.FlagSet, listen *string) {
 	f.StringVar(listen, "listen", "", "`ADDRESS` to listen on, the same as --addr")
 	setting(f, "listen", "/gateway/listen")
 }
 
-// declareLevel declares --log-level.
+// declareLevel declares the flag --log-level.
 func declareLevel(cmd *cobra.Command, level *string) {
 	cmd.Flags().StringVar(level, "log-level", "info", "`LEVEL` of the log: debug, info, warn or error; SIGUSR1 and SIGUSR2 change it by a step while the mesh runs")
 	setting(cmd.Flags(), "log-level", "/log/level")
@@ -133,7 +134,7 @@ type upOptions struct {
 	mesh             meshOptions
 }
 
-// newUpCmd runs the whole mesh.
+// newUpCmd returns the command up, which runs a whole mesh in this process.
 func newUpCmd(c *env) *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
@@ -157,6 +158,8 @@ The log, on standard error, has a line for each request.`,
 	return cmd
 }
 
+// runUp runs a mesh in this process until ctx is done, and reloads its configuration
+// when the file changes.
 func runUp(ctx context.Context, c *env, o *upOptions) error {
 	loaded, err := o.mesh.load(c, config.Up)
 	if err != nil {
@@ -191,8 +194,9 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 	return m.Err()
 }
 
-// collect configures the garbage collector: rare while the heap is small, and bounded
-// otherwise to about 160 MiB of garbage, less where the process would exceed 480 MiB.
+// collect adapts the garbage collector to the live heap every two seconds, until ctx is
+// done. Collections are rare while the heap is small; otherwise garbage is limited to
+// about 160 MiB, and to less if the process would exceed 480 MiB.
 func collect(ctx context.Context) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	for {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestRequests: each verb sends the request for its flags and arguments.
+// TestRequests: each verb sends the request that its flags and arguments specify.
 func TestRequests(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -91,7 +91,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// sent runs a command against a mesh that responds with an empty document, and returns
+// sent runs a command against a server that responds with an empty document, and returns
 // the first request.
 func sent(t *testing.T, line, in string) (request, body string) {
 	t.Helper()
@@ -132,7 +132,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestResponses: each response of a mesh gives the expected text and exit code.
+// TestResponses: each response of a mesh produces the expected text and exit code.
 func TestResponses(t *testing.T) {
 	alone(t)
 	for _, x := range []struct {

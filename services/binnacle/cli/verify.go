@@ -16,7 +16,7 @@ import (
 
 type verifyOptions struct{ root, witnesses, kept string }
 
-// newVerifyCmd checks evidence offline.
+// newVerifyCmd returns the command verify, which checks evidence offline.
 func newVerifyCmd(c *env) *cobra.Command {
 	var o verifyOptions
 	cmd := &cobra.Command{
@@ -38,12 +38,14 @@ does the same with nothing but the standard library.`,
 	return cmd
 }
 
-// rootFlag declares --root.
+// rootFlag declares the flag --root.
 func rootFlag(cmd *cobra.Command, root *string) {
 	cmd.Flags().StringVar(root, "root", "", "`KID` of the root you trust, or a file that holds it (default DATA/root.kid)")
 	variable(cmd.Flags(), "root", "BINNACLE_ROOT")
 }
 
+// runVerify verifies a file of evidence offline and prints a report. It returns an
+// error with exit code 1 if the evidence is invalid.
 func runVerify(c *env, pos []string, o *verifyOptions) error {
 	kid, err := rootKID(c, o.root)
 	if err != nil {
@@ -74,7 +76,8 @@ func runVerify(c *env, pos []string, o *verifyOptions) error {
 	return c.print(rep, func() { fmt.Fprint(c.out, rep) })
 }
 
-// rootKID reads the key id of the trusted root.
+// rootKID returns the key id of the trusted root: v itself, or the content of the file v
+// (default DATA/root.kid).
 func rootKID(c *env, v string) (string, error) {
 	if v == "" {
 		v = filepath.Join(c.data, "root.kid")

@@ -11,7 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// newVersionCmd prints versions.
+// newVersionCmd returns the command version, which prints the versions that the program
+// was built from.
 func newVersionCmd(c *env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "version",

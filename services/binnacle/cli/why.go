@@ -19,19 +19,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// story is a call from intent to effect, as recorded on the ledger.
+// story is the recorded history of a call, from intent to effect.
 type story struct {
 	CallID string       `json:"call_id"`
 	Nodes  []chapter    `json:"nodes"` // in ledger order
-	Edges  [][2]string  `json:"edges"` // from parent to child, by event id
-	Rules  []guard.Step `json:"rules"` // the layers' answers in the last decision
+	Edges  [][2]string  `json:"edges"` // pairs of event ids, parent first
+	Rules  []guard.Step `json:"rules"` // the results of the policy layers in the last decision
 }
 
-// chapter is one event of the story.
+// chapter is one event in the history of a call.
 type chapter struct {
 	Seq     uint64 `json:"seq"`
 	ID      string `json:"id"`
-	Kind    string `json:"kind"` // INTENT, ATTESTATION, EFFECT, TRUST_EVENT
+	Kind    string `json:"kind"` // kind of the node in the proof graph: INTENT, ATTESTATION, EFFECT or TRUST_EVENT
 	Name    string `json:"name"`
 	Source  string `json:"source"`
 	Lamport uint64 `json:"lamport"`
@@ -39,7 +39,7 @@ type chapter struct {
 	Says    string `json:"says"`
 }
 
-// newWhyCmd explains how a call ended.
+// newWhyCmd returns the command why, which explains the outcome of a call.
 func newWhyCmd(c *env) *cobra.Command {
 	var form string
 	cmd := &cobra.Command{
@@ -58,7 +58,7 @@ with what each layer of policy said. The other formats draw the proof graph.`,
 	return cmd
 }
 
-// drawings are the functions that write a story, by format.
+// drawings holds the functions that render a story, by format.
 var drawings = map[string]func(*story) string{"text": (*story).text, "mermaid": (*story).mermaid, "dot": (*story).dot, "svg": (*story).svg}
 
 func runWhy(ctx context.Context, c *env, call, form string) error {
@@ -73,7 +73,8 @@ func runWhy(ctx context.Context, c *env, call, form string) error {
 	return c.print(s, func() { fmt.Fprint(c.out, draw(s)) })
 }
 
-// tellStory collects the events of a call and their causes.
+// tellStory reads the events of a call, their causes, and the steps of its last decision
+// from the mesh.
 func tellStory(ctx context.Context, c *env, call string) (*story, error) {
 	var state struct {
 		Session string `json:"session_id"`
@@ -99,7 +100,8 @@ func tellStory(ctx context.Context, c *env, call string) (*story, error) {
 	return s, err
 }
 
-// read adds the events of the call among lines {event, seq} of its session.
+// read adds the call's events to the story. r has the events of its session as lines of
+// the form {event, seq}.
 func (s *story) read(r io.Reader) error {
 	in := map[string]bool{}
 	graph := proofgraph.Graph{Version: 2}
@@ -115,7 +117,7 @@ func (s *story) read(r io.Reader) error {
 		}
 		e, err := contract.DecodeEvent(line.Event)
 		if err != nil {
-			continue // reported by audit's alarm, not here
+			continue // audit reports it as an alarm
 		}
 		graph.Add(e, line.Event)
 		if e.CallID != s.CallID {
@@ -126,8 +128,8 @@ func (s *story) read(r io.Reader) error {
 	return lines.Err()
 }
 
-// add adds an event and its causes. Causes outside the call are named without
-// explanation.
+// add adds an event and its causes. A cause outside the call becomes a node without a
+// description.
 func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[string]bool) {
 	s.Nodes = append(s.Nodes, chapter{seq, e.ID, n.Kind, e.Name, e.Source, e.Lamport, e.Time, says(e)})
 	in[e.ID] = true
@@ -140,8 +142,8 @@ func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[st
 	}
 }
 
-// sayings describe an event by its name in a few words, or by "" if it cannot be
-// decoded.
+// sayings holds functions that return a short description of an event, by the event's
+// name. They return "" if the event cannot be decoded.
 var sayings = map[string]func(e *contract.Event) string{
 	contract.EventCallProposed: decoded(func(e *contract.Event, x *contract.Call) string {
 		return fmt.Sprintf("%s asks for %s", e.Actor, x.Kind)
@@ -170,7 +172,8 @@ var sayings = map[string]func(e *contract.Event) string{
 	}),
 }
 
-// decoded returns a saying for events whose data is a T.
+// decoded returns a function for sayings that decodes an event's data as a T and passes
+// it to say.
 func decoded[T any, D interface {
 	*T
 	canon.Document
@@ -184,7 +187,7 @@ func decoded[T any, D interface {
 	}
 }
 
-// says describes an event in a few words, by default its name.
+// says returns a short description of an event, by default its name.
 func says(e *contract.Event) string {
 	if say, ok := sayings[e.Name]; ok {
 		if words := say(e); words != "" {

@@ -34,7 +34,7 @@ func (n *chapter) label() string {
 	return n.Name + ": " + n.Says
 }
 
-// name returns a node's name in a drawing.
+// name returns the identifier of a node in a drawing.
 func (s *story) name(id string) string {
 	return fmt.Sprintf("n%d", slices.IndexFunc(s.Nodes, func(n chapter) bool { return n.ID == id }))
 }
@@ -63,8 +63,8 @@ func (s *story) dot() string {
 	return b.String() + "}\n"
 }
 
-// svg draws the events one below the other in ledger order. Arrows to the next event are
-// straight, others are curved.
+// svg returns a drawing with the events one below the other in ledger order. Arrows to
+// the next event are straight, others are curved.
 func (s *story) svg() string {
 	const width, height, gap, left = 760, 34, 26, 60
 	var b strings.Builder

@@ -32,7 +32,8 @@ type witnessOptions struct {
 	every                  time.Duration
 }
 
-// newWitnessCmd returns witness, which follows a log from outside the mesh.
+// newWitnessCmd returns the command witness, which verifies and cosigns the checkpoints
+// of a log from outside the mesh.
 func newWitnessCmd(c *env) *cobra.Command {
 	var o witnessOptions
 	cmd := &cobra.Command{
@@ -56,8 +57,9 @@ prove a fork to anyone (exit code 8).`,
 	return cmd
 }
 
-// runWitness follows a log from outside. It stores a head durably before it signs it, so
-// that it never signs two histories, also after a crash.
+// runWitness follows a log and cosigns its checkpoints. It stores a checkpoint durably
+// before it signs it, so that it never signs two contradictory histories, even after a
+// crash.
 func runWitness(ctx context.Context, c *env, o *witnessOptions) error {
 	if o.name == "" || o.key == "" || o.state == "" {
 		return fail(exitUsage, "witness wants --name, --key and --state")
@@ -77,8 +79,8 @@ func runWitness(ctx context.Context, c *env, o *witnessOptions) error {
 	return watchLog(ctx, c, &witnessing{c: c, name: o.name, key: k, file: o.state, root: kid}, o.every)
 }
 
-// watchLog checks the log every period until it is stopped or finds a fork; a period of
-// 0 checks once.
+// watchLog checks the log at intervals of every, until ctx is done or it finds a fork.
+// If every is 0 it checks once.
 func watchLog(ctx context.Context, c *env, w *witnessing, every time.Duration) error {
 	waiting := ""
 	for {
@@ -89,7 +91,7 @@ func watchLog(ctx context.Context, c *env, w *witnessing, every time.Duration) e
 			return nil
 		case errors.As(err, &x) && x.code == exitFork, err != nil && every == 0:
 			return err
-		case err != nil && err.Error() != waiting: // once for each reason, not for each attempt
+		case err != nil && err.Error() != waiting: // logged once per reason, not once per attempt
 			waiting = err.Error()
 			fmt.Fprintf(c.errOut, "binnacle: waiting, next try in %s: %s\n", every, waiting)
 		case err == nil && waiting != "":
@@ -107,6 +109,7 @@ func watchLog(ctx context.Context, c *env, w *witnessing, every time.Duration) e
 	}
 }
 
+// witnessing is the state of a running witness. It is used by one goroutine.
 type witnessing struct {
 	c    *env
 	name string
@@ -114,12 +117,13 @@ type witnessing struct {
 	file string
 	root string
 	keys trust.Registry
-	seen uint64 // position on the ledger up to which keys are read
+	seen uint64 // sequence of the last key event that has been read
 	sent []byte // the head whose cosignature the mesh has accepted
 }
 
-// look checks the newest head against the stored one, stores it, and sends the
-// cosignature. It sends a stored head again until the mesh has accepted its cosignature.
+// look verifies that the newest checkpoint extends the stored one, stores it, and sends
+// the cosignature. It sends the cosignature of a stored checkpoint again until the mesh
+// has accepted it.
 func (w *witnessing) look(ctx context.Context) error {
 	var note bytes.Buffer
 	if _, err := w.c.copyTo(ctx, &note, "/log/checkpoint?witness=true"); err != nil {
@@ -130,12 +134,12 @@ func (w *witnessing) look(ctx context.Context) error {
 	}
 	head, err := w.open(note.Bytes())
 	if err != nil {
-		w.keys, w.seen = trust.Registry{}, 0 // a restored ledger may have published its keys again
+		w.keys, w.seen = trust.Registry{}, 0 // read all keys again: a restored ledger may have published them at other positions
 		return err
 	}
 	kept, err := os.ReadFile(w.file)
 	switch {
-	case errors.Is(err, os.ErrNotExist): // trust on first use
+	case errors.Is(err, os.ErrNotExist): // the first checkpoint is trusted on first use
 	case err != nil:
 		return err
 	default:
@@ -168,14 +172,15 @@ func (w *witnessing) look(ctx context.Context) error {
 	})
 }
 
-// errFork is returned for two heads without a consistency proof between them.
+// errFork is the error for two signed checkpoints of which neither extends the other.
 type errFork string
 
 func (e errFork) Error() string { return string(e) }
 
-// follows checks that head continues last: the same log with more entries, or a log that
-// epochs signed by the root key lead to. It stores two contradictory heads beside the
-// state, as proof of the fork.
+// follows verifies that head extends last: it belongs to the same log with more entries,
+// or to a later epoch of it that the root key signed. If the two contradict each other,
+// it stores both in a file beside the state, as proof of the fork, and returns an error
+// with exit code 8.
 func (w *witnessing) follows(ctx context.Context, last, head *translog.Checkpoint, kept, note []byte) error {
 	var err error
 	if head.Origin == last.Origin {
@@ -194,8 +199,9 @@ func (w *witnessing) follows(ctx context.Context, last, head *translog.Checkpoin
 	return fail(exitFork, "FORK: %s; both signed heads are in %s", fork, proof)
 }
 
-// grown checks that the tree of last is a prefix of the tree of head. Both belong to the
-// given epoch of the log; 0 is the current one.
+// grown verifies that the tree of last is a prefix of the tree of head. Both are of the
+// given epoch of the log; 0 means the current epoch. It returns an errFork if the log
+// shrank or the consistency proof does not verify.
 func (w *witnessing) grown(ctx context.Context, last, head *translog.Checkpoint, epoch int64) error {
 	if head.Size < last.Size {
 		return errFork(fmt.Sprintf("the log shrank from %d to %d leaves", last.Size, head.Size))
@@ -220,7 +226,7 @@ func (w *witnessing) grown(ctx context.Context, last, head *translog.Checkpoint,
 	return nil
 }
 
-// open verifies a head's signature by one of audit's keys and parses it.
+// open parses a checkpoint and verifies that one of audit's keys signed it.
 func (w *witnessing) open(note []byte) (*translog.Checkpoint, error) {
 	for _, k := range w.keys.Keys() {
 		if k.Owner != "audit" || !slices.Contains(k.Uses, contract.UseCheckpoint) {
@@ -237,8 +243,8 @@ func (w *witnessing) open(note []byte) (*translog.Checkpoint, error) {
 	return nil, errors.New("checkpoint: no key of audit under this root signed it")
 }
 
-// learn folds new key events into the registry. Each is signed by a root key, so the
-// sender need not be trusted.
+// learn adds new key events to the key registry. A root key must have signed each of
+// them, so the mesh that sends them need not be trusted.
 func (w *witnessing) learn(ctx context.Context) error {
 	w.keys.Root = w.root
 	type entry struct {
@@ -284,7 +290,7 @@ func (w *witnessing) learn(ctx context.Context) error {
 	return nil
 }
 
-// keep writes a file durably: it is synced before keep returns.
+// keep replaces a file by rename. The content is synced before the rename.
 func keep(path string, b []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".head-*")
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// epochOf splits a log's origin into the mesh's and the number of the epoch,
-// which the first epoch does not name.
+// epochOf splits the origin of a log into its base and the number of its epoch. The
+// origin of epoch 1 has no number. The epoch is 0 if the number is invalid.
 func epochOf(origin string) (base string, epoch int64) {
 	base, number, named := strings.Cut(origin, "/epoch-")
 	if !named {
@@ -31,10 +31,10 @@ func epochOf(origin string) (base string, epoch int64) {
 	return base, n
 }
 
-// reopened checks that the root key opened every epoch between two heads, each after a
-// checkpoint of the one before, and that the first of those checkpoints covers the
-// stored head. So a witness follows a true recovery, and reports any other change of the
-// log's name as a fork.
+// reopened verifies that the root key opened every epoch between the two checkpoints,
+// and that the checkpoint that closed the epoch of last covers last. So a witness
+// follows a recovery by the root key, and reports any other change of the log's origin
+// as a fork.
 func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoint, kept []byte) error {
 	base, from := epochOf(last.Origin)
 	now, to := epochOf(head.Origin)
@@ -51,7 +51,7 @@ func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoi
 			return errFork(fmt.Sprintf("the head is of epoch %d, and no root key opened epoch %d", to, n))
 		}
 		if n > from+1 {
-			continue // this witness cosigned no head of the epochs in between
+			continue // the witness has no checkpoint of the epochs in between to compare
 		}
 		if err := w.closed(ctx, last, kept, &l); err != nil {
 			return err
@@ -64,8 +64,8 @@ func (w *witnessing) reopened(ctx context.Context, last, head *translog.Checkpoi
 	return nil
 }
 
-// closed checks that the history that an epoch's opening closes contains the stored
-// head: the checkpoint that the root key named is the head, or extends it.
+// closed verifies that the checkpoint named in the opening of an epoch is last, or
+// extends it, so that the closed history contains what the witness has cosigned.
 func (w *witnessing) closed(ctx context.Context, last *translog.Checkpoint, kept []byte, l *contract.LogEpoch) error {
 	if sign.Digest(kept) == l.Checkpoint {
 		return nil
@@ -87,8 +87,8 @@ func (w *witnessing) closed(ctx context.Context, last *translog.Checkpoint, kept
 	return w.grown(ctx, last, end, l.Epoch-1)
 }
 
-// epochs returns the epochs that a root key opened on the ledger, by number. Of two
-// openings with one number the first counts.
+// epochs returns the epochs that a root key opened, by number. If two openings have the
+// same number, the first one is valid.
 func (w *witnessing) epochs(ctx context.Context) (map[int64]contract.LogEpoch, error) {
 	resp, err := w.c.request(ctx, http.MethodGet, "/api/v1/events?type="+contract.EventLogEpochOpened, nil, nil)
 	if err != nil {

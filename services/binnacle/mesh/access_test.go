@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// lines is a log, split into lines.
+// lines is a buffer for a log, one JSON object per line. It is safe for concurrent use.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -26,7 +26,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// requests returns the access log's lines of a method and route.
+// requests returns the lines of the access log with a method and route.
 func (l *lines) requests(t *testing.T, method, route string) (found []map[string]any) {
 	l.mu.Lock()
 	text := l.b.String()
@@ -43,7 +43,7 @@ func (l *lines) requests(t *testing.T, method, route string) (found []map[string
 	return found
 }
 
-// bearing adds a bearer token to requests.
+// bearing is a transport that adds a bearer token to requests.
 type bearing struct{ token string }
 
 func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -52,8 +52,8 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestAccessLog: each request is logged in a line with call, actor, route, status and
-// duration, and so is each call over MCP; no token, path or argument is logged.
+// TestAccessLog: each request, and each call over MCP, is logged on one line with call,
+// actor, route, status and duration. Tokens, paths and arguments are not logged.
 func TestAccessLog(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })
@@ -79,7 +79,7 @@ func TestAccessLog(t *testing.T) {
 		resp.Body.Close()
 		return resp
 	}
-	// one checks that there is one line, and returns its call id.
+	// one checks that exactly one line matches, and returns its call id.
 	one := func(method, route string, status float64, actor, code string) string {
 		t.Helper()
 		var found []map[string]any

@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// A Go program runs the whole mesh inside itself and calls it.
+// A Go program can embed a whole mesh and call it over HTTP.
 func ExampleStart() {
 	dir, err := os.MkdirTemp("", "mesh-")
 	if err != nil {

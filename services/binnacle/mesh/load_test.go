@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// BenchmarkGovernedNoop drives tool.noop through a mesh in this process, for
-// profiling: go test -run xxx -bench Governed -cpuprofile cpu.out.
+// BenchmarkGovernedNoop calls tool.noop through a mesh in this process, for profiling:
+// go test -run xxx -bench Governed -cpuprofile cpu.out.
 func BenchmarkGovernedNoop(b *testing.B) {
 	m, err := Start(b.Context(), Config{Dir: b.TempDir(), Addr: "127.0.0.1:0", Noop: true})
 	if err != nil {
@@ -64,8 +64,8 @@ func BenchmarkGovernedNoop(b *testing.B) {
 	}
 }
 
-// BenchmarkLLM is a request to a model, with a token and with a budgeted virtual key, in
-// one process with a provider that responds immediately.
+// BenchmarkLLM sends requests to a model, with a token and with a budgeted virtual key.
+// Mesh and provider are in this process, and the provider responds immediately.
 func BenchmarkLLM(b *testing.B) {
 	answer := []byte(`{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":80,"total_tokens":90}}`)
 	chunk := []byte(`data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"sixteen bytes ok"},"logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")

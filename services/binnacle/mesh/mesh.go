@@ -1,6 +1,6 @@
-// Package mesh runs the whole of Binnacle in one process: an embedded NATS
-// server and every service, each with its own connection and identity. It is
-// the library for embedding, and what `binnacle up` runs.
+// Package mesh runs a whole mesh in one process: an embedded NATS server and every
+// service, each with its own connection and identity. Programs can embed it; `binnacle
+// up` uses it.
 package mesh
 
 import (
@@ -32,35 +32,36 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
 
-// Version of this program.
+// Version is the version of this program, as run.Version returns it.
 var Version = run.Version()
 
-// Config is a mesh. The zero value of every field but Dir is usable.
+// Config configures a mesh in one process. Dir is required; the zero value of every
+// other field is usable.
 type Config struct {
-	Dir        string   // state: keys, ledger, views
-	Addr       string   // gateway's address; default 127.0.0.1:8080
+	Dir        string   // folder of the mesh's state: keys, ledger, views
+	Addr       string   // listen address of the gateway; default 127.0.0.1:8080
 	Tenant     string   // default "default"
 	Packs      string   // folder of packs; empty = none
 	Containerd string   // containerd socket for tier "container"; empty = tier "process"
 	Policies   []string // Rego files of the P1 bundle; empty = the default bundle
-	Power      bool     // fsync every event: survives power loss, costs an fsync each
+	Power      bool     // fsync every event, so that it survives a loss of power
 	Noop       bool     // offer tool.noop, for benchmarks and tests
 	VaultKEK   []byte   // the vault's key-encryption key, 32 bytes; nil = the file made by Init
-	Mirror     bool     // keep a mirror of the ledger in an account of its own
+	Mirror     bool     // maintain a mirror of the ledger in a separate NATS account
 	TLSCert    string   // the gateway's certificate and key, PEM files; empty = plain HTTP
 	TLSKey     string
 	NATSCert   string // the NATS listener's certificate and key; empty = plain TCP
 	NATSKey    string
-	MaxStore   int64        // the most that the streams may take on disk, in bytes; 0 = 1 TB
+	MaxStore   int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
 	NATSListen string       // also listen for NATS clients on host:port; empty = in process only
-	Webhook    string       // is told of calls that wait for approval, signed under keys/webhook.seed; empty = nobody
-	Capture    string       // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
-	Process    *run.Process // the configuration that the services follow, and their figures; nil = neither
+	Webhook    string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
+	Capture    string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
+	Process    *run.Process // provides live configuration and metrics to the services; nil = neither
 	TracesTo   string       // URL of OpenTelemetry's collector; empty = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
 	LLM        llmrouter.Config
 }
 
-// Mesh is a running mesh.
+// Mesh is a running mesh. Its methods are safe for concurrent use.
 type Mesh struct {
 	Addr    string // of the gateway
 	Token   string // administrator's bearer token
@@ -74,7 +75,9 @@ type Mesh struct {
 	lock   *os.File
 }
 
-// ServerConfig renders the NATS configuration for the keys in a ring.
+// ServerConfig returns the configuration of a NATS server for the identities in a ring,
+// with the permissions that the services' declarations require. It makes the mirrors'
+// identities if the ring has none.
 func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 	o.ServiceKeys = map[string]string{}
 	var err error
@@ -102,9 +105,9 @@ func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 	return bus.ServerConfig(Declarations(), o)
 }
 
-// Distribute copies each service's keys to the folder of dir that is named after
-// it, and the server's configuration to dir/nats/nats.conf. Folders that do not
-// exist are left out. A file has the owner of its folder and mode 0600.
+// Distribute copies each service's keys to the folder of dir that has its name, and the
+// NATS server's configuration to dir/nats/nats.conf. Folders that do not exist are
+// skipped. Each file has the owner of its folder and mode 0600.
 func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	conf, err := ServerConfig(ring, o)
 	if err != nil {
@@ -122,9 +125,10 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	return keyring.PutOwned(filepath.Join(to, "nats.conf"), []byte(conf))
 }
 
-// Start brings a mesh up and returns when it takes calls. ctx bounds its
-// life; Stop ends it in order. A folder is one mesh's at a time: Start returns
-// ErrInUse where another process has it.
+// Start starts a mesh and returns when its gateway accepts calls; it makes the keys if
+// Dir has none. The mesh stops when ctx is done or Stop is called. Start returns
+// ErrInUse if another process runs a mesh on the folder, and an error if the services do
+// not start within 30 seconds.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("mesh: Dir is empty; name a folder for its state")
@@ -164,8 +168,8 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	}
 }
 
-// listen locks the folder and starts the NATS server on it. The lock and the
-// server are the mesh's to end.
+// listen locks the folder and starts the NATS server on it. The caller shuts down the
+// server and closes the lock.
 func (m *Mesh) listen(cfg *Config, dir string, ring *keyring.Ring) error {
 	files, err := tlsfiles.Open(cfg.NATSCert, cfg.NATSKey)
 	if err != nil {
@@ -195,20 +199,21 @@ func (m *Mesh) listen(cfg *Config, dir string, ring *keyring.Ring) error {
 	return err
 }
 
-// URL is the gateway's address with its scheme.
+// URL returns the gateway's address with its scheme.
 func (m *Mesh) URL() string { return m.scheme + "://" + m.Addr }
 
-// probe reads from the gateway of this process, whose certificate may name
-// another host.
+// probe sends a GET request to the gateway of this process. It does not verify the
+// certificate, which may be for another host name.
 func (m *Mesh) probe(path string) (*http.Response, error) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}}} //nolint:gosec // no secret is sent
 	return client.Get(m.URL() + path)
 }
 
-// answers waits until the gateway says that every part has caught up. A mesh
-// that serves but is not ready, say because its ledger was truncated, is left
-// running: /readyz says why.
+// answers waits until /readyz reports that every service has caught up with the ledger.
+// If that takes more than 15 seconds, for example because the ledger was truncated, it
+// logs a warning and returns nil: the mesh keeps running, and /readyz reports the
+// reason.
 func (m *Mesh) answers(ctx context.Context) error {
 	late := time.After(15 * time.Second)
 	for {
@@ -232,9 +237,11 @@ func (m *Mesh) answers(ctx context.Context) error {
 	}
 }
 
+// run runs the mesh until ctx is done or a service fails, sets m.err and closes m.done.
+// It closes ready when all services are ready.
 func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, ready chan struct{}) {
 	defer close(m.done)
-	// The provisioner outlives the services, the server everything.
+	// The provisioner must outlive the services, and the NATS server must outlive both.
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
 	d := bus.Dialer{Server: m.server}
 	prov := make(chan error, 1)
@@ -250,6 +257,8 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 	m.lock.Close()
 }
 
+// services runs all services once the server is provisioned. If one fails, the others
+// are stopped; the first error is returned.
 func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, d bus.Dialer, provisioned, ready chan struct{}) error {
 	list, err := (&setup{cfg: &cfg, dir: dir, ring: ring, listening: func(a string) { m.Addr = a }}).services()
 	if err != nil {
@@ -270,7 +279,7 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 		if rc.NKeySeed, err = ring.NKey(name); err != nil {
 			return err
 		}
-		if _, err := os.Stat(ring.Path(name + ".sign")); err == nil { // the gateway of an old ring has none
+		if _, err := os.Stat(ring.Path(name + ".sign")); err == nil { // the gateway has no signing key in a ring of an old release
 			rc.SignSeed = func() ([]byte, error) { return ring.Seed(name + ".sign") }
 		}
 		g.Go(func() error { return run.Serve(ctx, rc, s, func() { up <- struct{}{} }) })
@@ -289,8 +298,8 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 	return g.Wait()
 }
 
-// Init makes the keys of a mesh in dir/keys and puts the trust anchor beside
-// them as dir/root.kid.
+// Init makes the missing keys of a mesh in dir/keys and writes the key id of the trust
+// anchor to dir/root.kid.
 func Init(dir, tenant string) (*keyring.Ring, error) {
 	if err := private.Mkdir(dir); err != nil {
 		return nil, err
@@ -302,8 +311,9 @@ func Init(dir, tenant string) (*keyring.Ring, error) {
 	return ring, private.Write(filepath.Join(dir, "root.kid"), []byte(ring.RootKID+"\n"))
 }
 
-// AdminToken reads dir/admin.token, or mints it when it is missing or nears
-// its end.
+// AdminToken returns the administrator's token from dir/admin.token. If the token is
+// missing, invalid or expires within seven days, it mints one that is valid for 90 days
+// and stores it.
 func AdminToken(dir string, ring *keyring.Ring, tenant string) (string, error) {
 	path := filepath.Join(dir, "admin.token")
 	public, err := tokenPublic(ring)
@@ -330,15 +340,15 @@ func AdminToken(dir string, ring *keyring.Ring, tenant string) (string, error) {
 	return t, private.Write(path, []byte(t+"\n"))
 }
 
-// Done is closed when the mesh has ended, by Stop or by an error of a
-// service; Err tells which.
+// Done returns a channel that is closed when the mesh has ended, by Stop or by an error
+// of a service. Err returns the error.
 func (m *Mesh) Done() <-chan struct{} { return m.done }
 
-// Err is why the mesh ended; valid after Done.
+// Err waits until the mesh has ended, and returns the error that ended it, or nil.
 func (m *Mesh) Err() error { <-m.done; return m.err }
 
-// Stop ends the mesh: the edge first stops taking requests, work in hand is
-// recorded, the server goes last.
+// Stop stops the mesh and returns Err. The gateway first stops accepting requests, then
+// services record the work in progress, and the NATS server stops last.
 func (m *Mesh) Stop() error {
 	m.stop()
 	return m.Err()

@@ -13,9 +13,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestMirror: the mirrors hold the ledger's bytes under its sequences, and keep them
-// under every operation that MESH's rights allow on the ledger. The reading identity can
-// only read, and the mirroring identity can only create the mirrors.
+// TestMirror: the mirrors contain the ledger's bytes with their sequences, and still do
+// after every operation that the provisioning identity may apply to the ledger. The
+// auditor's identity can only read, and the mirroring identity can only create the
+// mirrors.
 func TestMirror(t *testing.T) {
 	b := meshtest.Start(t, Declarations())
 	ctx := t.Context()
@@ -26,7 +27,7 @@ func TestMirror(t *testing.T) {
 		}
 	}
 	keeper, auditor, admin := b.Connect(t, "mirror"), b.Connect(t, "auditor"), b.Connect(t, "provision")
-	for range 2 { // a repetition adds nothing
+	for range 2 { // a second call changes nothing
 		if err := bus.Mirror(ctx, keeper, 1); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +50,7 @@ func TestMirror(t *testing.T) {
 	}
 	caught(301)
 
-	// Every operation that could erase the origin.
+	// Every operation that could erase the mirrored stream.
 	if _, err := admin.JS.UpdateStream(ctx, jetstream.StreamConfig{Name: bus.Events, Subjects: []string{"evt.>"}, Storage: jetstream.FileStorage, MaxMsgs: 2, DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 5 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}

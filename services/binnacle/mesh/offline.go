@@ -13,11 +13,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// ErrInUse says that a mesh runs on the folder.
+// ErrInUse is the error of Start and Offline if another process runs a mesh on the
+// folder.
 var ErrInUse = errors.New("a mesh runs on this folder")
 
-// lock keeps other processes off a mesh's folder: two servers on one store
-// destroy it. The lock ends with the process, or with the file's closing.
+// lock takes the exclusive lock of a mesh's folder, or returns ErrInUse: two NATS
+// servers on one store would destroy it. The lock is released when the file is closed or
+// the process exits.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, private.FileMode)
 	if err != nil {
@@ -30,15 +32,17 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// storeFolder is the NATS server's folder in a mesh's. What the server writes into
-// it is for its group to read too, so the folder itself is closed.
+// storeFolder creates the NATS server's folder in a mesh's folder and returns its path.
+// The server makes its files readable for its group, so the folder itself is accessible
+// only to its owner.
 func storeFolder(dir string) (string, error) {
 	nats := filepath.Join(dir, "nats")
 	return nats, errors.Join(private.Mkdir(nats), private.CheckOne(nats))
 }
 
-// Offline runs the bus of a mesh that is stopped, and nothing else, and
-// connects as the provisioning identity. Close the connection before stop.
+// Offline starts only the NATS server of a stopped mesh, and connects to it as the
+// provisioning identity. It returns ErrInUse if the mesh is running. The caller closes
+// the connection and then calls stop.
 func Offline(dir string) (c *bus.Conn, stop func(), err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -76,7 +80,8 @@ func Offline(dir string) (c *bus.Conn, stop func(), err error) {
 	return c, stop, err
 }
 
-// Provisioning connects as the provisioning identity.
+// Provisioning connects to a NATS server as the provisioning identity. The caller closes
+// the connection.
 func Provisioning(d bus.Dialer, ring *keyring.Ring) (*bus.Conn, error) {
 	seed, err := ring.NKey("provision")
 	if err != nil {
@@ -85,7 +90,8 @@ func Provisioning(d bus.Dialer, ring *keyring.Ring) (*bus.Conn, error) {
 	return bus.Connect(d, seed, "provision", true)
 }
 
-// Keeper connects as the identity that makes the mirrors.
+// Keeper connects to a NATS server as the identity that creates the mirrors. The caller
+// closes the connection.
 func Keeper(d bus.Dialer, ring *keyring.Ring) (*bus.Conn, error) {
 	seed, err := ring.NKey("mirror")
 	if err != nil {

@@ -23,9 +23,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
-// parts are the services of a mesh in one process, by name: each one's type, and
-// what configures it from the mesh's own configuration. TestParts compares them
-// with the registry, package services.
+// parts lists the services of a mesh in one process: the type of each, and how it is
+// configured from the mesh's configuration. TestParts compares the list with package
+// services, the registry of services.
 var parts = []part{
 	of(func(b *setup, s *audit.Service) error {
 		s.Config = audit.Config{Dir: filepath.Join(b.dir, "audit"), Durability: b.durability()}
@@ -51,11 +51,11 @@ var parts = []part{
 
 // part is one service of a mesh in one process.
 type part struct {
-	fresh     func() run.Service                  // without configuration
-	configure func(b *setup, s run.Service) error // nil for a service that needs none
+	fresh     func() run.Service                  // returns a new service without configuration
+	configure func(b *setup, s run.Service) error // configures a new service; nil if it needs no configuration
 }
 
-// of makes the part of a service of type *S.
+// of returns the part for a service of type *S.
 func of[S any, P interface {
 	*S
 	run.Service
@@ -67,7 +67,8 @@ func of[S any, P interface {
 	return p
 }
 
-// Declarations is what every service needs of the bus.
+// Declarations returns what each service requires of the bus: consumers, subjects and
+// permissions.
 func Declarations() []bus.Declaration {
 	out := make([]bus.Declaration, len(parts))
 	for i, p := range parts {
@@ -76,15 +77,15 @@ func Declarations() []bus.Declaration {
 	return out
 }
 
-// setup is what services are configured from.
+// setup holds the values from which services are configured.
 type setup struct {
 	cfg       *Config
 	dir       string // absolute path of cfg.Dir
 	ring      *keyring.Ring
-	listening func(addr string) // receives the gateway's address
+	listening func(addr string) // called with the gateway's address once it listens
 }
 
-// services makes every service of the mesh, by name.
+// services returns a new, configured instance of every service, by name.
 func (b *setup) services() (map[string]run.Service, error) {
 	out := make(map[string]run.Service, len(parts))
 	for _, p := range parts {
@@ -109,6 +110,8 @@ func (b *setup) durability() string {
 	return "process"
 }
 
+// gateway sets the configuration of the gateway. The gateway receives only the public
+// half of the token key.
 func (b *setup) gateway(c *gateway.Config) error {
 	token, err := tokenPublic(b.ring)
 	if err != nil {
@@ -125,6 +128,8 @@ func (b *setup) gateway(c *gateway.Config) error {
 	return nil
 }
 
+// vault sets the configuration of the vault-broker. Without Config.VaultKEK the
+// key-encryption key is the ring's.
 func (b *setup) vault(c *vaultbroker.Config) error {
 	kek := b.cfg.VaultKEK
 	if kek == nil {
@@ -141,8 +146,8 @@ func (b *setup) vault(c *vaultbroker.Config) error {
 	return private.Mkdir(c.Dir)
 }
 
-// runnerLimit lets the no-op of benchmarks run wide; real packs are bounded
-// by what a host can isolate at once.
+// runnerLimit returns the concurrency limit of the session-runner: 256 with tool.noop,
+// which needs no isolation, and otherwise 0, the default.
 func runnerLimit(cfg *Config) int {
 	if cfg.Noop {
 		return 256
@@ -150,6 +155,7 @@ func runnerLimit(cfg *Config) int {
 	return 0
 }
 
+// tokenPublic returns the public key by which tokens are verified.
 func tokenPublic(ring *keyring.Ring) (ed25519.PublicKey, error) {
 	raw, err := os.ReadFile(ring.Path("token.pub"))
 	if err != nil {

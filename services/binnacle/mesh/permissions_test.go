@@ -16,9 +16,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestPermissions: no service can publish another's events, change or empty a stream,
-// take another's work, or use the reply-subject forgeries. The embedded server has the
-// same generated configuration as an external one.
+// TestPermissions: no service can publish another service's events, change or empty a
+// stream, take another service's work, or forge events by means of a reply subject. The
+// embedded server has the same generated configuration as an external one.
 func TestPermissions(t *testing.T) {
 	b := meshtest.Start(t, Declarations())
 	admin := b.Connect(t, "provision")
@@ -59,7 +59,8 @@ func TestPermissions(t *testing.T) {
 				try, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
 				defer cancel()
 				m, err := c.NC.RequestWithContext(try, subject, body)
-				// No response, or an error that this account has no JetStream.
+				// Denied requests get no response, or the error that JetStream is not
+				// enabled for the account.
 				if err == nil && !strings.Contains(string(m.Data), `"err_code":10039`) {
 					t.Errorf("%s: answered %s", what, m.Data)
 				}
@@ -89,8 +90,8 @@ func TestPermissions(t *testing.T) {
 			}
 			refused("ack another's work", "$JS.ACK.EVENTS."+other+"-work.1.1.1.1.0", []byte("+TERM"))
 
-			// Forgeries: the server publishes under another's subject that is named as
-			// the reply.
+			// Forgeries: a request with another service's subject as its reply makes the
+			// server publish on that subject.
 			forged := fmt.Sprintf("evt.t.%s.-.forged.k", other)
 			if other == d.Service {
 				t.Fatal("test names itself")
@@ -120,7 +121,7 @@ func TestPermissions(t *testing.T) {
 			after := subjects()
 			for k, n := range after {
 				switch {
-				case strings.HasSuffix(k, own): // its own event, published again above
+				case strings.HasSuffix(k, own): // an event of the service itself, published again above
 				case before[k] != n:
 					t.Errorf("%s had %d messages and has %d", k, before[k], n)
 				}
@@ -156,9 +157,9 @@ func TestPermissions(t *testing.T) {
 	})
 }
 
-// TestFilters: no two filters of a reader match one subject. The server refuses only a
-// filter that is contained in another; for two that overlap it counts an event twice as
-// pending, and the reader never catches up.
+// TestFilters: no subject matches two filters of one reader. The server rejects a filter
+// only if another one contains it. If two filters only overlap, the server counts a
+// matching event twice as pending, and the reader never catches up.
 func TestFilters(t *testing.T) {
 	meet := func(a, b string) bool {
 		x, y := strings.Split(a, "."), strings.Split(b, ".")

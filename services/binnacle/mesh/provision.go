@@ -21,31 +21,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
 
-// Provisioner keeps the bus as declared: streams, consumers, published keys.
-// It is the only identity with rights over streams. One runs at a time.
+// Provisioner creates the declared streams and consumers on a NATS server, publishes the
+// ring's keys, and maintains both while it runs. It has the only identity with rights
+// over streams. Only one Provisioner of a mesh may run at a time.
 type Provisioner struct {
 	Dialer   bus.Dialer
 	Ring     *keyring.Ring
 	Tenant   string
 	Replicas int
-	Mirror   bool // keep the mirrors too
+	Mirror   bool // also maintain the mirrors
 
 	ok        atomic.Bool
 	slot      *bus.Slot
-	published int // trust documents and log epochs of the ring that are on the ledger
+	published int // number of trust documents and log epochs of the ring that are on the ledger
 }
 
-// trustPoll is how often the ring is looked at for new trust documents.
+// trustPoll is the interval at which the ring is read for new trust documents.
 const trustPoll = time.Second
 
-// Provisioned reports whether the server was as declared when it was last looked
-// at.
+// Provisioned reports whether the last attempt to provision succeeded and the connection
+// to the server has not been lost since.
 func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 
-// Run provisions, calls ready, and provisions again whenever the server came
-// back: what it kept in memory is gone then. Trust documents that appear in
-// the ring meanwhile are published as they come. It returns a *bus.RunningError
-// when another one runs.
+// Run provisions the server and calls ready. It provisions again after each
+// reconnection, because a restarted server has lost what it stored only in memory. It
+// also publishes trust documents that are added to the ring while it runs. It returns
+// nil when ctx is done, and a *bus.RunningError if another provisioner runs.
 func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	c, err := Provisioning(p.Dialer, p.Ring)
 	if err != nil {
@@ -103,6 +104,8 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	}
 }
 
+// once creates or updates the streams and consumers, acquires the provisioner's slot if
+// it has none, and publishes the ring's documents. It is idempotent.
 func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -129,7 +132,8 @@ func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	return p.publish(ctx, c)
 }
 
-// publish records the ring's trust documents that are not recorded yet.
+// publish records the trust documents and log epochs of the ring that are not on the
+// ledger yet.
 func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
 	docs, err := p.Ring.Trust()
 	if err != nil {
@@ -159,9 +163,9 @@ func (p *Provisioner) publish(ctx context.Context, c *bus.Conn) error {
 	return nil
 }
 
-// seeAll moves the clock past every event on the ledger, so that a revocation
-// takes nothing back that was signed before it. The newest checkpoint names
-// the highest lamport below it; what lies above is read.
+// seeAll advances the Lamport clock past every event on the ledger, so that a revocation
+// does not invalidate signatures made before it. The newest checkpoint contains the
+// highest Lamport time up to its size; only later events are read.
 func seeAll(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 	from := uint64(1)
 	s, err := c.JS.Stream(ctx, bus.Checkpoints)
@@ -191,7 +195,7 @@ func seeAll(ctx context.Context, c *bus.Conn, m *emit.Emitter) error {
 	return nil
 }
 
-// publish records a key, or its end, unless it is recorded.
+// publish records a key, or its revocation, unless the ledger already has it.
 func publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey) error {
 	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(m.Tenant, "provision", "trust"), func(h []*contract.Event) (*contract.Event, error) {
 		for _, e := range h {
@@ -210,7 +214,8 @@ func publish(ctx context.Context, m *emit.Emitter, k *contract.TrustKey) error {
 	return err
 }
 
-// openEpoch records that the log goes on in a new epoch, unless it is recorded.
+// openEpoch records the opening of a log epoch, unless the ledger already has that epoch
+// or a later one.
 func openEpoch(ctx context.Context, m *emit.Emitter, l *contract.LogEpoch) error {
 	_, err := handle.Do(ctx, m.Log, bus.AggregateFilter(m.Tenant, "provision", "log"), func(h []*contract.Event) (*contract.Event, error) {
 		for _, e := range h {

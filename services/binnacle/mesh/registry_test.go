@@ -16,8 +16,8 @@ import (
 
 const root = "../../.."
 
-// TestParts: the services of a mesh in one process are those of the registry, and
-// each declares of the bus what the registry says.
+// TestParts: the services of a mesh in one process are those of the registry, and the
+// declaration of each for the bus agrees with the registry.
 func TestParts(t *testing.T) {
 	decls := Declarations()
 	var names []string
@@ -44,7 +44,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestBuildLists: the programs that make and the images' build find are those of
+// TestBuildLists: the programs that the Makefile and the image build find are those of
 // the registry, and images have a folder of keys for each.
 func TestBuildLists(t *testing.T) {
 	mains, err := filepath.Glob(filepath.Join(root, "services/*/main.go"))
@@ -91,7 +91,7 @@ func TestBuildLists(t *testing.T) {
 	}
 }
 
-// composeFile is as much of docker-compose.yaml as the registry determines.
+// composeFile holds the members of docker-compose.yaml that the registry determines.
 type composeFile struct {
 	Keys     composeService `yaml:"x-keys"`
 	Services map[string]composeService
@@ -110,11 +110,11 @@ type composeService struct {
 	Restart     string
 }
 
-// helpers are the containers that are no service of the registry.
+// helpers lists the containers that are not services of the registry.
 var helpers = []string{"balancer", "cli", "init", "keys", "nats", "provision", "recover"}
 
-// TestCompose: docker-compose.yaml runs every service of the registry from an image
-// of its own, with its keys and no other's, and a volume for its folder if it has one.
+// TestCompose: docker-compose.yaml runs every service of the registry from its own
+// image, with only its own keys, and with a volume if it has a state folder.
 func TestCompose(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
 	if err != nil {
@@ -140,7 +140,7 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// faults lists what the file lacks, or has too much, for one service.
+// faults returns the differences between the file and the registry for one service.
 func faults(doc *composeFile, s *services.Service) (out []string) {
 	c, ok := doc.Services[s.Name]
 	if !ok {

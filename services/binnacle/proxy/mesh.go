@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Mesh is the gateway that the proxy queries, and its token.
+// Mesh configures access to the gateway that decides the proxy's calls.
 type Mesh struct {
 	URL    string // http://host:port
 	Token  string
@@ -20,14 +20,14 @@ type Mesh struct {
 
 const sessionHeader = "X-Binnacle-Session"
 
-// asker requests the decisions of one client request and of the tool calls in its
+// asker obtains the mesh's decisions on one client request and on the tool calls in its
 // response.
 type asker struct {
 	mesh           Mesh
 	session, trace string
 
 	mu       sync.Mutex
-	receipts []string // of the tool calls decided, in their order
+	receipts []string // receipt ids of the decided tool calls, in the order of the calls
 }
 
 // verdict is the mesh's decision on one call.
@@ -40,12 +40,14 @@ type verdict struct {
 	body                []byte
 }
 
+// undecided returns the refusal of a call that the mesh could not decide. The client
+// may retry after two seconds.
 func undecided(format string, args ...any) *verdict {
 	return &verdict{Status: http.StatusServiceUnavailable, Code: "mesh_unavailable", Message: fmt.Sprintf(format, args...), RetryAfter: "2"}
 }
 
-// decide proposes a call and waits for its outcome. Every result but an allowed outcome
-// is a refusal.
+// decide proposes a call and waits for its outcome. Anything other than an allowed
+// outcome, such as an unreachable mesh, is a refusal.
 func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 	body, err := json.Marshal(map[string]any{"kind": kind, "tool": kind, "args": args})
 	if err != nil {
@@ -92,7 +94,7 @@ func (a *asker) decide(ctx context.Context, kind string, args any) *verdict {
 	return v
 }
 
-// write sends the refusal to a client whose request is not forwarded.
+// write sends the refusal as the response to a client whose request is not forwarded.
 func (v *verdict) write(w http.ResponseWriter) {
 	if v.RetryAfter != "" {
 		w.Header().Set("Retry-After", v.RetryAfter)
@@ -110,6 +112,8 @@ func (v *verdict) write(w http.ResponseWriter) {
 	_, _ = w.Write(v.body)
 }
 
+// headers sets the response headers with the session, call, receipt and verdict of the
+// decision on the request.
 func (v *verdict) headers(h http.Header, session string) {
 	h.Set(sessionHeader, session)
 	for k, val := range map[string]string{"X-Binnacle-Call-Id": v.CallID, "X-Binnacle-Receipt-Id": v.ReceiptID, "X-Binnacle-Verdict": v.Verdict} {
@@ -119,7 +123,8 @@ func (v *verdict) headers(h http.Header, session string) {
 	}
 }
 
-// headers sets the receipts of the tool calls that are known before the response begins.
+// headers sets the header with the receipt ids of the tool calls that were decided
+// before the response began.
 func (a *asker) headers(h http.Header) {
 	if len(a.receipts) > 0 {
 		h.Set("X-Binnacle-Tool-Receipts", strings.Join(a.receipts, ", "))

@@ -13,16 +13,22 @@ import (
 )
 
 // object is a JSON object that preserves the order and bytes of its members. Ambiguous
-// objects are refused: those with duplicate members, and with members that a lax parser
-// would confuse with one that the proxy reads.
+// objects are rejected: those with duplicate members, and those with a member whose name
+// differs only in case from one that the proxy reads, since a lax parser could confuse
+// the two.
 type object struct {
 	keys []string
 	vals map[string]json.RawMessage
 }
 
+// looked lists the names of the members that the proxy reads. An object with a member
+// that differs from one of them only in case is rejected.
 var looked = []string{"choices", "message", "delta", "tool_calls", "function_call", "finish_reason", "index", "model", "stream", "tools",
 	"output", "response", "item", "output_index", "type", "name", "arguments", "input", "call_id"}
 
+// parse parses a JSON object. It returns an error for duplicate members, members that
+// could be confused with one in looked, nesting deeper than canon.MaxDepth, and data
+// after the object.
 func parse(b []byte) (*object, error) {
 	if err := canon.CheckDepth(b); err != nil {
 		return nil, err
@@ -70,6 +76,7 @@ func (o *object) set(key string, v json.RawMessage) {
 	o.vals[key] = v
 }
 
+// put sets a member to the JSON encoding of v.
 func (o *object) put(key string, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -89,7 +96,7 @@ func (o *object) has(key string) bool {
 	return ok && string(v) != "null"
 }
 
-// get reads a member; an absent one, or null, leaves v as it is.
+// get decodes a member into v. If the member is absent or null, v is unchanged.
 func (o *object) get(key string, v any) error {
 	if !o.has(key) {
 		return nil
@@ -97,7 +104,7 @@ func (o *object) get(key string, v any) error {
 	return json.Unmarshal(o.vals[key], v)
 }
 
-// sub reads a member that is an object; nil if there is none.
+// sub returns the member key, which must be an object, or nil if it is absent or null.
 func (o *object) sub(key string) (*object, error) {
 	if !o.has(key) {
 		return nil, nil
@@ -109,7 +116,7 @@ func (o *object) sub(key string) (*object, error) {
 	return s, nil
 }
 
-// list reads a member that is a list of objects.
+// list returns the member key, which must be a list of objects.
 func (o *object) list(key string) ([]*object, error) {
 	var raw []json.RawMessage
 	if err := o.get(key, &raw); err != nil {
@@ -136,6 +143,8 @@ func (o *object) putList(key string, list []*object) {
 	o.set(key, append(b, ']'))
 }
 
+// append appends the JSON encoding of the object to b, with the members in their order
+// and unchanged bytes.
 func (o *object) append(b []byte) []byte {
 	b = append(b, '{')
 	for i, k := range o.keys {
@@ -151,7 +160,7 @@ func (o *object) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// clone is a copy whose members can be set without changing the original's.
+// clone returns a copy. Setting members of the copy does not change the original.
 func (o *object) clone() *object {
 	c := &object{keys: slices.Clone(o.keys), vals: map[string]json.RawMessage{}}
 	for k, v := range o.vals {

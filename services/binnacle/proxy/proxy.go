@@ -1,11 +1,11 @@
-// Package proxy is the sidecar between an OpenAI client and its provider. The client
-// changes its base_url; the mesh then decides what the provider's responses may contain
-// before the client receives them. The proxy holds no authority and decides nothing. It
-// proposes two kinds of calls to a mesh: llm.forward, before a request is forwarded to
-// the upstream, and client.<function>, for each tool call of the response, with the
-// call's own arguments. A tool call that is denied, or cannot be decided now, is
-// withheld and replaced by a refusal. The client's API key is forwarded and neither
-// stored nor recorded.
+// Package proxy implements a proxy between OpenAI clients and their provider, through
+// which a mesh governs tool calls. A client only changes its base_url. The proxy makes
+// no decisions: it proposes two kinds of calls to the mesh. llm.forward is proposed
+// before a request is forwarded to the provider (the upstream). client.<function> is
+// proposed for each tool call in the response, with the arguments of the tool call. A
+// tool call that is denied or cannot be decided is removed from the response and
+// replaced by a refusal. The client's API key is forwarded, but neither stored nor
+// recorded.
 package proxy
 
 import (
@@ -27,11 +27,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 )
 
-// Proxy is the sidecar's http.Handler.
+// Proxy is the http.Handler of the proxy. Its exported fields must not change after New.
 type Proxy struct {
 	Upstream *url.URL // the provider's base URL, "…/v1"
 	Mesh     Mesh
-	Session  string // of requests that name none; empty = one per request
+	Session  string // session of requests that name none; empty = a new one per request
 	Log      *slog.Logger
 
 	client *http.Client
@@ -39,23 +39,25 @@ type Proxy struct {
 
 // Limits on the memory of one request.
 const (
-	maxBody  = 32 << 20 // a request, or a plain answer
-	maxHeld  = 4 << 20  // tool calls of one answer, while they are held
-	maxCalls = 128      // tool calls of one answer
+	maxBody  = 32 << 20 // bytes of a request, or of a response that is not streamed
+	maxHeld  = 4 << 20  // bytes of the held tool calls of one streamed response
+	maxCalls = 128      // number of tool calls in one response
 )
 
-// sent lists the paths below /v1 whose requests are forwarded after a decision.
+// sent lists the paths below /v1 to which POST requests are forwarded after a decision.
 var sent = map[string]bool{"/chat/completions": true, "/responses": true, "/completions": true, "/embeddings": true}
 
-// New makes a proxy.
+// New returns a proxy in front of the provider at upstream, whose calls mesh decides.
+// session is the session of requests that name none; if it is empty, each such request
+// has a new one.
 func New(upstream *url.URL, mesh Mesh, session string, log *slog.Logger) *Proxy {
 	t := &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true}
 	return &Proxy{Upstream: upstream, Mesh: mesh, Session: session, Log: log, client: &http.Client{
 		Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// ServeHTTP implements http.Handler. Paths that could carry a tool call around the mesh
-// are not served.
+// ServeHTTP implements http.Handler. It responds with 404 to every path that it does not
+// govern, because such a response could contain an undecided tool call.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/v1")
 	switch {
@@ -76,11 +78,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// read lists the routes of the mesh that the proxy serves too.
+// read lists the mesh's paths that the proxy also serves.
 var read = map[string]bool{"/helm/receipts": true, "/helm/proofgraph": true}
 
-// helm forwards a read to the mesh with the client's credential, which must be a token
-// of the mesh. The proxy's own token is not used for clients.
+// helm forwards a GET request to the mesh with the client's credential, which must be a
+// token of the mesh. The proxy's own token is not used, because it may have more rights
+// than the client.
 func (p *Proxy) helm(w http.ResponseWriter, r *http.Request) {
 	if !read[r.URL.Path] {
 		refuse(w, &problem{http.StatusNotFound, "invalid_request_error", "not_found", "the proxy serves GET /helm/receipts and /helm/proofgraph of the mesh"})
@@ -105,15 +108,18 @@ func (p *Proxy) helm(w http.ResponseWriter, r *http.Request) {
 	p.copy(w, resp)
 }
 
-// forwardArgs are the arguments of kind llm.forward.
+// forwardArgs holds the arguments of the call kind llm.forward.
 type forwardArgs struct {
 	Model    string   `json:"model"`
-	Request  string   `json:"request_digest"` // sha256 of the body as it was sent
+	Request  string   `json:"request_digest"` // SHA-256 digest of the body as received from the client
 	Stream   bool     `json:"stream"`
-	Tools    []string `json:"tools"` // functions the client offers the model
+	Tools    []string `json:"tools"` // names of the tools that the request offers to the model
 	Upstream string   `json:"upstream"`
 }
 
+// forward proposes llm.forward for a request and, if the mesh allows it, forwards the
+// request and decides the tool calls in the response. Nothing is sent to the upstream
+// before the decision.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -146,7 +152,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	defer resp.Body.Close()
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
-	case resp.StatusCode/100 == 3: // clients would follow it around the proxy
+	case resp.StatusCode/100 == 3: // a client would follow the redirect and bypass the proxy
 		refuse(w, &problem{http.StatusBadGateway, "server_error", "upstream_malformed", "the upstream answers with a redirection, which is not passed on"})
 	case resp.StatusCode/100 != 2 || path != "/chat/completions" && path != "/responses":
 		p.copy(w, resp)
@@ -161,7 +167,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 	}
 }
 
-// describe returns the summary of a request that the ledger records.
+// describe returns the arguments of llm.forward for a request: the summary of it that
+// the ledger records.
 func (p *Proxy) describe(body []byte) (*forwardArgs, error) {
 	doc, err := parse(body)
 	if err != nil {
@@ -174,7 +181,7 @@ func (p *Proxy) describe(body []byte) (*forwardArgs, error) {
 	if err := doc.get("stream", &a.Stream); err != nil {
 		return nil, errors.New("stream: want true or false")
 	}
-	var tools []struct { // chat completions nest the name, responses do not
+	var tools []struct { // the name is in a nested object in chat completions, and at the top level in responses
 		Type, Name string
 		Function   struct{ Name string }
 		Custom     struct{ Name string }
@@ -188,11 +195,11 @@ func (p *Proxy) describe(body []byte) (*forwardArgs, error) {
 	return a, nil
 }
 
-// hop are the headers that belong to one connection (RFC 9110 §7.6.1).
+// hop lists the hop-by-hop headers (RFC 9110 §7.6.1), which are not forwarded.
 var hop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// send forwards the request. If the upstream gives no response, it responds to the
-// client itself and returns nil.
+// send forwards the request to the upstream and returns the response. If there is none,
+// it sends an error to the client and returns nil.
 func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body []byte) *http.Response {
 	u := *p.Upstream
 	u.Path, u.RawQuery = strings.TrimSuffix(u.Path, "/")+path, r.URL.RawQuery
@@ -223,7 +230,7 @@ func (p *Proxy) send(w http.ResponseWriter, r *http.Request, path string, body [
 	return resp
 }
 
-// copy forwards a response without tool calls.
+// copy forwards a response that cannot contain tool calls.
 func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)
@@ -233,7 +240,7 @@ func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 		n, err := resp.Body.Read(buf)
 		if _, werr := w.Write(buf[:n]); werr != nil || err != nil {
 			if err != nil && err != io.EOF {
-				panic(http.ErrAbortHandler) // the client must not take a part of the response for all of it
+				panic(http.ErrAbortHandler) // breaks the connection, so that the client does not take a partial response for a complete one
 			}
 			return
 		}
@@ -241,6 +248,8 @@ func (p *Proxy) copy(w http.ResponseWriter, resp *http.Response) {
 	}
 }
 
+// head copies the response headers of the upstream, except hop-by-hop headers,
+// Content-Length, and X-Binnacle headers, which only the proxy sets.
 func head(w http.ResponseWriter, resp *http.Response) {
 	for k, v := range resp.Header {
 		if !strings.HasPrefix(k, "X-Binnacle-") { // the proxy's own fields take precedence
@@ -252,7 +261,8 @@ func head(w http.ResponseWriter, resp *http.Response) {
 	}
 }
 
-// plain decides the tool calls of a response that is not streamed.
+// plain decides the tool calls of a response that is not streamed, and sends the result
+// of govern to the client.
 func (p *Proxy) plain(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context, govern func(context.Context, []byte, *asker) ([]byte, error)) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err == nil && len(body) > maxBody {
@@ -272,7 +282,7 @@ func (p *Proxy) plain(w http.ResponseWriter, resp *http.Response, ask *asker, ct
 	_, _ = w.Write(out)
 }
 
-// problem is an error of the proxy's own, in OpenAI's shape.
+// problem is an error of the proxy itself, in the format of OpenAI's API.
 type problem struct {
 	status              int
 	kind, code, message string

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// stand is a proxy between a scripted upstream and a mesh that allows the
-// functions "ok…" and denies all others.
+// stand is a test fixture: a proxy between a scripted upstream and a mesh that allows
+// the functions "ok…" and denies all others.
 type stand struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -73,7 +73,7 @@ func (s *stand) post(t *testing.T, path, body string) (int, string, http.Header)
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body) // a cut stream is checked as far as it came
+	b, _ := io.ReadAll(resp.Body) // a stream that was cut is checked up to the cut
 	return resp.StatusCode, string(b), resp.Header
 }
 
@@ -131,7 +131,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestMixed: of several calls the allowed ones are complete and in order.
+// TestMixed: if some of several calls are allowed, these arrive complete and in order.
 func TestMixed(t *testing.T) {
 	s := newStand(t, answering(completion(`{"tool_calls":[`+call("ok1", `{"b":2,"a":1}`)+`,`+call("rm", `{}`)+`,`+call("ok2", ``)+`]}`, "tool_calls")))
 	_, got, h := s.post(t, "/v1/chat/completions", ask)
@@ -193,7 +193,7 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// TestHeld: no byte of a tool call is sent before it is decided.
+// TestHeld: no byte of a tool call is sent before the call is decided.
 func TestHeld(t *testing.T) {
 	gate := make(chan struct{})
 	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -220,7 +220,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestHostile: an upstream cannot get a tool call around the mesh.
+// TestHostile: a hostile upstream cannot deliver a tool call that the mesh has not
+// allowed.
 func TestHostile(t *testing.T) {
 	rm := call("rm", `{}`)
 	for name, body := range map[string]string{
@@ -250,8 +251,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestWaysAround: statuses that clients take for success, redirections, and the mesh's
-// own headers do not pass.
+// TestWaysAround: the proxy does not forward redirects, tool calls in any successful
+// status, or headers of the upstream that the mesh uses.
 func TestWaysAround(t *testing.T) {
 	body := completion(`{"tool_calls":[`+call("rm", `{}`)+`]}`, "tool_calls")
 	for _, status := range []int{200, 201, 202, 203, 206, 226} {
@@ -278,8 +279,8 @@ func TestWaysAround(t *testing.T) {
 	}
 }
 
-// TestNothingPasses: no response passes where no mesh responds, or where nothing would
-// be decided.
+// TestNothingPasses: no response is forwarded if no mesh responds, or if the request's
+// path is not governed.
 func TestNothingPasses(t *testing.T) {
 	reached := false
 	s := newStand(t, func(w http.ResponseWriter, r *http.Request) { reached = true; answering("{}")(w, r) })
@@ -302,8 +303,8 @@ func TestNothingPasses(t *testing.T) {
 	}
 }
 
-// TestPassedOn: the client's key is sent to the upstream, the mesh's token is not, and
-// error responses return unchanged.
+// TestPassedOn: the client's API key is sent to the upstream, the proxy's token for the
+// mesh is not, and error responses are forwarded unchanged.
 func TestPassedOn(t *testing.T) {
 	s := newStand(t, func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
@@ -320,7 +321,7 @@ func TestPassedOn(t *testing.T) {
 	}
 }
 
-// TestCut: a response that the upstream cuts does not look complete.
+// TestCut: a response that the upstream breaks off does not look complete to the client.
 func TestCut(t *testing.T) {
 	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -347,7 +348,7 @@ func FuzzGoverned(f *testing.F) {
 		if err != nil {
 			return
 		}
-		var doc struct { // as lax as a client can be: encoding/json matches names by case folding
+		var doc struct { // parses leniently, as clients may: encoding/json ignores the case of names
 			Choices []struct {
 				Message struct {
 					ToolCalls    []any `json:"tool_calls"`

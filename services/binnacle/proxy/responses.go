@@ -13,13 +13,14 @@ import (
 // The Responses API: a response is a list of output items, of which tool calls are one
 // type. A stream has events for each item and, at the end, the whole response.
 
-// passing lists the item types that require nothing of the client: text, and results of
-// the provider's own tools.
+// passing lists the types of output items that require no action of the client: text,
+// and results of the provider's own tools.
 var passing = map[string]bool{"message": true, "reasoning": true, "compaction": true, "file_search_call": true, "web_search_call": true,
 	"code_interpreter_call": true, "image_generation_call": true, "mcp_call": true, "mcp_list_tools": true}
 
-// itemCall returns an output item's tool call, or nil if the item requires nothing of
-// the client. An item of an unknown type is a call that will be refused.
+// itemCall returns the tool call in an output item, or nil if the item requires no
+// action of the client. An item of an unknown type is returned as a call of an unknown
+// kind, which govern refuses.
 func itemCall(item *object) (*toolCall, error) {
 	var f struct {
 		Type, Name, Input string
@@ -46,7 +47,7 @@ func itemCall(item *object) (*toolCall, error) {
 	return &toolCall{id: f.CallID, kind: f.Type + " item", name: f.Name}, nil
 }
 
-// item returns the call as an output item, made from the decided fields.
+// item returns the call as an output item that contains only the decided fields.
 func (t *toolCall) item(id string) *object {
 	doc := map[string]string{"id": id, "call_id": t.id, "name": t.name, "status": "completed"}
 	if t.kind == "custom" {
@@ -75,17 +76,17 @@ func refusalItem(id, refusal string) *object {
 		"content": []any{map[string]string{"type": "refusal", "refusal": refusal}}})
 }
 
-// fate is the decision on a call.
+// fate is the decision on one call: allowed, or the text of the refusal.
 type fate struct {
 	allowed bool
 	refusal string
 }
 
-// settled stores the decisions on a response's calls, since a stream contains each call
-// twice.
+// settled holds the decisions on a response's calls. A stream contains each call twice,
+// which must be decided once.
 type settled map[toolCall]fate
 
-// settle decides the undecided calls, concurrently.
+// settle decides, concurrently, the calls that have no decision yet.
 func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
 	var open []*toolCall
 	for _, t := range calls {
@@ -96,7 +97,7 @@ func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
 	fates := make([]fate, len(open))
 	var wg sync.WaitGroup
 	for i, t := range open {
-		wg.Go(func() { // one by one, since each needs a refusal of its own
+		wg.Go(func() { // govern is called for each call alone, because each needs a separate refusal
 			allowed, refusal := ask.govern(ctx, []*toolCall{t})
 			fates[i] = fate{len(allowed) == 1, refusal}
 		})
@@ -107,7 +108,8 @@ func (s settled) settle(ctx context.Context, ask *asker, calls []*toolCall) {
 	}
 }
 
-// output decides the tool calls among the items of a response object.
+// output decides the tool calls among the output items of a response object, and
+// replaces each by the decided call or a refusal.
 func (s settled) output(ctx context.Context, doc *object, ask *asker) error {
 	items, err := doc.list("output")
 	if err != nil {
@@ -147,7 +149,8 @@ func (s settled) output(ctx context.Context, doc *object, ask *asker) error {
 	return nil
 }
 
-// governedResponse returns a response that contains only the allowed tool calls.
+// governedResponse returns the response in body with only the allowed tool calls;
+// refusals replace the others.
 func governedResponse(ctx context.Context, body []byte, ask *asker) ([]byte, error) {
 	doc, err := parse(body)
 	if err != nil {
@@ -159,16 +162,19 @@ func governedResponse(ctx context.Context, body []byte, ask *asker) ([]byte, err
 	return doc.append(nil), nil
 }
 
-// responseStream decides the tool calls of a streamed response.
+// responseStream forwards one streamed response of the Responses API and decides its
+// tool calls.
 type responseStream struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
 	ask  *asker
 	said settled
-	held map[int]bool // output items that are not complete
+	held map[int]bool // indexes of output items with a tool call that is not complete yet
 	n    int          // events written
 }
 
+// responses forwards a streamed response. It breaks the client's connection if the
+// upstream's breaks, and sends an error event if the stream is malformed.
 func (p *Proxy) responses(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)
@@ -186,8 +192,8 @@ func (p *Proxy) responses(w http.ResponseWriter, resp *http.Response, ask *asker
 	}
 }
 
-// write sends an event with a sequence number of its own, since some of the upstream's
-// events are left out and others added.
+// write sends an event to the client. It sets a new sequence number, because the proxy
+// omits some of the upstream's events and adds others.
 func (s *responseStream) write(e *object) {
 	var kind string
 	_ = e.get("type", &kind)
@@ -197,6 +203,8 @@ func (s *responseStream) write(e *object) {
 	_ = s.rc.Flush()
 }
 
+// event forwards one event of a stream, with the tool calls that it contains decided.
+// The deltas of tool calls are omitted.
 func (s *responseStream) event(ctx context.Context, data []byte) error {
 	if string(data) == "[DONE]" {
 		return nil
@@ -223,7 +231,8 @@ func (s *responseStream) event(ctx context.Context, data []byte) error {
 	if e.has("item") {
 		return s.item(ctx, e, kind, index)
 	}
-	// Deltas of a call are held until it is complete and allowed.
+	// The deltas of a call are omitted; item sends the call as a whole once it is
+	// complete and allowed.
 	if s.held[index] && e.has("output_index") || strings.HasPrefix(kind, "response.function_call_arguments") || strings.HasPrefix(kind, "response.custom_tool_call_input") {
 		return nil
 	}
@@ -231,6 +240,9 @@ func (s *responseStream) event(ctx context.Context, data []byte) error {
 	return nil
 }
 
+// item handles an event with an output item. A tool call is held until its item is
+// done; it is then decided, and sent as the complete sequence of events of a call or of
+// a message with a refusal.
 func (s *responseStream) item(ctx context.Context, e *object, kind string, index int) error {
 	it, err := e.sub("item")
 	if err != nil {

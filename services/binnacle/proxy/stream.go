@@ -12,9 +12,9 @@ import (
 	"slices"
 )
 
-// stream decides the tool calls of a streamed chat completion. Text is forwarded at
-// once; deltas of tool calls are held until their choice ends, are decided as a whole,
-// and are then sent as one delta or replaced by a refusal.
+// stream forwards a streamed chat completion and decides its tool calls. Text is
+// forwarded at once. The deltas of tool calls are held until their choice ends; each
+// call is then decided as a whole, and sent as one delta or replaced by a refusal.
 func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, ctx context.Context) {
 	head(w, resp)
 	w.WriteHeader(resp.StatusCode)
@@ -26,7 +26,7 @@ func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, c
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case errors.Is(err, errUpstreamCut):
-		panic(http.ErrAbortHandler) // as it was cut here, so there
+		panic(http.ErrAbortHandler) // the client's connection breaks too, so that the client notices
 	default:
 		b, _ := json.Marshal((&problem{0, "server_error", "upstream_malformed", "the upstream's stream is not one of chat completion chunks: " + err.Error()}).document())
 		s.write(b)
@@ -41,7 +41,8 @@ type stream struct {
 	size int
 }
 
-// held holds the tool calls of one choice, by index, in order of appearance.
+// held collects the tool calls of one choice. order lists their indexes in order of
+// appearance.
 type held struct {
 	order []int
 	calls map[int]*toolCall
@@ -61,7 +62,7 @@ func (s *stream) write(data []byte) {
 	_ = s.rc.Flush()
 }
 
-// chunk forwards the content of one event other than tool calls.
+// chunk forwards one event without its tool calls, which it holds.
 func (s *stream) chunk(ctx context.Context, data []byte) error {
 	if string(data) == "[DONE]" {
 		if s.holds() {
@@ -98,8 +99,9 @@ func (s *stream) chunk(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// choice removes the tool calls from one choice of a chunk, and reports whether the rest
-// is not empty. If the choice ends, its calls are decided first.
+// choice removes the tool calls from one choice of a chunk, and reports whether anything
+// remains to be sent. If the choice ends with this chunk, its calls are first decided
+// and sent.
 func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err error) {
 	index := 0
 	if err := c.get("index", &index); err != nil {
@@ -146,6 +148,8 @@ func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err err
 	return true, nil
 }
 
+// hold adds a delta to the held tool call with its index. The number of calls and the
+// bytes held per response are limited.
 func (s *stream) hold(choice int, f *fields) error {
 	h := s.held[choice]
 	if h == nil {
@@ -175,7 +179,8 @@ func (s *stream) hold(choice int, f *fields) error {
 	return nil
 }
 
-// release writes the decided calls as chunks of their own, with the metadata of doc.
+// release sends the allowed calls and the refusal of the others as a separate chunk with
+// the metadata of doc.
 func (s *stream) release(doc *object, index int, allowed []*toolCall, refusal string) {
 	delta := &object{vals: map[string]json.RawMessage{}}
 	var list []*object
@@ -202,10 +207,12 @@ func (s *stream) release(doc *object, index int, allowed []*toolCall, refusal st
 	s.write(out.append(nil))
 }
 
+// errUpstreamCut is the error of events for a stream that breaks off.
 var errUpstreamCut = errors.New("the upstream broke the stream off")
 
-// events reads a stream of server-sent events (WHATWG HTML §9.2) and passes on the data
-// of each.
+// events reads a stream of server-sent events (WHATWG HTML §9.2) and calls each with
+// the data of every event. The slice is valid until each returns. It returns
+// errUpstreamCut if the stream breaks off.
 func events(r io.Reader, each func([]byte) error) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), maxHeld)
@@ -225,7 +232,7 @@ func events(r io.Reader, each func([]byte) error) error {
 		}
 		value, ok := bytes.CutPrefix(line, []byte("data:"))
 		if !ok {
-			continue // comments, ids and names are ignored
+			continue // comments, and the fields id and event, are ignored
 		}
 		value = bytes.TrimPrefix(value, []byte(" "))
 		if some {
@@ -244,7 +251,7 @@ func events(r io.Reader, each func([]byte) error) error {
 	return nil // the standard drops an event without a final empty line
 }
 
-// lines splits at \n, \r and \r\n.
+// lines is a bufio.SplitFunc that splits at \n, \r and \r\n.
 func lines(b []byte, end bool) (int, []byte, error) {
 	i := slices.IndexFunc(b, func(c byte) bool { return c == '\n' || c == '\r' })
 	switch {
@@ -259,5 +266,5 @@ func lines(b []byte, end bool) (int, []byte, error) {
 	case i+1 < len(b) || end:
 		return i + 1, b[:i], nil
 	}
-	return 0, nil, nil // a final \r may be half of \r\n
+	return 0, nil, nil // a \r at the end of the buffer may be the first half of \r\n
 }

@@ -10,15 +10,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// toolCall is one complete tool call of a response. The client receives a call made of
-// these fields only, so it receives what was decided.
+// toolCall is one complete tool call of a response. The call that the client receives is
+// built from these fields only, so it is exactly the call that was decided.
 type toolCall struct {
-	id, kind   string // kind: "function", "custom", or "" for the older function_call
+	id, kind   string // kind is "function", "custom", or "" for the deprecated function_call
 	name, args string
 }
 
-// want returns the call as it is proposed to the mesh. The argument of a custom tool is
-// text.
+// want returns the kind and arguments with which the call is proposed to the mesh. The
+// argument of a custom tool is text, so it becomes the member input. An error means that
+// the call is refused.
 func (t *toolCall) want() (kind string, args json.RawMessage, err error) {
 	switch t.kind {
 	case "function", "":
@@ -63,7 +64,7 @@ func (t *toolCall) document() any {
 	return function{t.name, t.args}
 }
 
-// at returns the call as the delta with index i of a stream.
+// at returns the call as an element of a delta's tool_calls, with index i.
 func (t *toolCall) at(i int) *object {
 	b, err := json.Marshal(t.document())
 	if err != nil {
@@ -77,8 +78,8 @@ func (t *toolCall) at(i int) *object {
 	return o
 }
 
-// govern proposes every call and returns those that are allowed, and a refusal for the
-// others.
+// govern proposes all calls concurrently. It returns the allowed ones in their order,
+// and one text that explains the refusal of the others, or "".
 func (a *asker) govern(ctx context.Context, calls []*toolCall) (allowed []*toolCall, refusal string) {
 	verdicts := make([]*verdict, len(calls))
 	var wg sync.WaitGroup
@@ -115,7 +116,7 @@ func (a *asker) govern(ctx context.Context, calls []*toolCall) (allowed []*toolC
 	return allowed, strings.Join(said, "\n")
 }
 
-// fields is a tool call in the providers' form, complete or in part.
+// fields is a tool call in the format of the providers, complete or a delta.
 type fields struct {
 	Index    *int   `json:"index"`
 	ID       string `json:"id"`
@@ -130,8 +131,8 @@ type fields struct {
 	} `json:"custom"`
 }
 
-// take removes the tool calls from a message or delta and returns them. The older
-// function_call member becomes a call of kind "".
+// take removes the tool calls from a message or delta and returns them. The deprecated
+// member function_call is returned as a call with index -1.
 func take(m *object) ([]fields, error) {
 	var out []fields
 	if err := m.get("tool_calls", &out); err != nil {
@@ -151,7 +152,8 @@ func take(m *object) ([]fields, error) {
 	return out, nil
 }
 
-// governed returns a chat completion that contains only the allowed tool calls.
+// governed returns the chat completion in body with only the allowed tool calls; a
+// refusal describes the others.
 func governed(ctx context.Context, body []byte, ask *asker) ([]byte, error) {
 	doc, err := parse(body)
 	if err != nil {
@@ -207,6 +209,8 @@ func governed(ctx context.Context, body []byte, ask *asker) ([]byte, error) {
 	return doc.append(nil), nil
 }
 
+// whole returns the tool call with these fields. A call without a type is a function
+// call.
 func (f *fields) whole() *toolCall {
 	t := &toolCall{id: f.ID, kind: f.Type}
 	switch {
@@ -219,6 +223,7 @@ func (f *fields) whole() *toolCall {
 	return t
 }
 
+// add appends the name and the arguments of a delta to the call.
 func (t *toolCall) add(f *fields) {
 	if t.kind == "custom" {
 		t.name, t.args = t.name+f.Custom.Name, t.args+f.Custom.Input

@@ -1,6 +1,6 @@
-// Package conform drives a live endpoint through the gates of
-// schemas/conformance/http and reports of each whether it holds. It knows the
-// endpoint by its HTTP surface alone; it can be anyone's.
+// Package conform runs the gates of schemas/conformance/http against a live endpoint,
+// and reports for each whether it passes. It uses only the HTTP API of the endpoint, so
+// it can test any implementation.
 package conform
 
 import (
@@ -22,27 +22,29 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas"
 )
 
-// Levels, each holding the gates of those before it too.
+// Levels lists the conformance levels in ascending order. Each includes the gates of
+// those before it.
 var Levels = []string{"L1", "L2", "L3"}
 
-// Target is what is driven, and with what.
+// Target is the endpoint that is tested, and the tool and model that the gates call
+// there.
 type Target struct {
-	Transport http.RoundTripper // how the endpoint is reached; nil: over the network
+	Transport http.RoundTripper // sends the requests; nil means http.DefaultTransport
 	Endpoint  string            // http(s)://host:port
-	Token     string            // may call Tool and Model, and read the ledger
-	Root      string            // key id of the root that is trusted; L2 and L3
+	Token     string            // bearer token that may call Tool and Model, and read the ledger
+	Root      string            // key id of the trusted root; required by L2 and L3
 	Tool      string            // a tool that is allowed
 	Args      json.RawMessage   // its arguments
 	Model     string            // a model that is allowed
 }
 
-// Result is what came of one gate.
+// Result is the result of one gate.
 type Result struct {
 	Level  string `json:"level"`
 	Gate   string `json:"gate"`
 	Claim  string `json:"claim"`
 	Pass   bool   `json:"pass"`
-	Detail string `json:"detail,omitempty"` // the first thing that is wrong
+	Detail string `json:"detail,omitempty"` // the first error
 	MS     int64  `json:"ms"`
 }
 
@@ -53,10 +55,10 @@ type gate struct {
 	Steps []step `json:"steps"`
 }
 
-// step is either a request with what is expected of its answer, or a check by
-// name, which proofs.go makes. "{{name}}" stands for a value: tool, model, run
-// (of this run alone), session:<name> (a session of this run), or what an
-// earlier step saved. The string "{{args}}" as a whole is the tool's arguments.
+// step is either a request with its expected response, or the name of a check in
+// proofs.go. In its strings, "{{name}}" is replaced by a value: tool, model, run (unique
+// to this run), session:<name> (a session of this run), or a value that an earlier step
+// saved. The string "{{args}}" as a whole is replaced by the tool's arguments.
 type step struct {
 	Check   string `json:"check"`
 	Request struct {
@@ -73,12 +75,12 @@ type step struct {
 		Headers map[string]string `json:"headers"` // regular expressions (RE2)
 		Body    map[string]string `json:"body"`    // JSON Pointer → regular expression
 		Text    string            `json:"text"`    // regular expression over the whole body
-		Not     string            `json:"not"`     // one that must not match
+		Not     string            `json:"not"`     // regular expression that must not match the body
 	} `json:"expect"`
-	Save map[string]string `json:"save"` // header → name
+	Save map[string]string `json:"save"` // response header → name of the saved value
 }
 
-// gates lists the gates up to a level, by level.
+// gates returns the gates of all levels up to level, by level.
 func gates(level string) (map[string][]gate, error) {
 	if !slices.Contains(Levels, level) {
 		return nil, fmt.Errorf("level %q is none of %v", level, Levels)
@@ -102,8 +104,9 @@ func gates(level string) (map[string][]gate, error) {
 	return out, nil
 }
 
-// Run drives the endpoint through every gate up to the level; each result is
-// reported as soon as it is known. A gate that fails does not stop the others.
+// Run runs every gate up to the level, and calls tell with each result as soon as it is
+// known. A gate that fails does not stop the others. The error is for an unknown level
+// or that of ctx.
 func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
 	all, err := gates(level)
 	if err != nil {
@@ -128,15 +131,16 @@ func Run(ctx context.Context, t Target, level string, tell func(Result)) error {
 	return ctx.Err()
 }
 
-// probe is one run.
+// probe is the state of one run.
 type probe struct {
 	Target
 	client   *http.Client
 	vars     map[string]string
-	sessions map[string][]string // receipts handed out, by the session's name
-	ids      map[string]string   // of sessions, by name; an endpoint that says nothing of them takes names for ids
+	sessions map[string][]string // ids of the receipts that the endpoint returned, by session
+	ids      map[string]string   // ids of sessions, by name; without an entry, the name is the id
 }
 
+// gate runs the steps of a gate, and returns the error of the first one that fails.
 func (p *probe) gate(ctx context.Context, g gate) error {
 	for i, s := range g.Steps {
 		var err error
@@ -158,7 +162,7 @@ func (p *probe) gate(ctx context.Context, g gate) error {
 
 var variable = regexp.MustCompile(`\{\{([a-z:-]+)\}\}`)
 
-// fill puts values in; quote is how they are written there.
+// fill replaces the variables in s by their values, each encoded by quote.
 func (p *probe) fill(s string, quote func(string) string) string {
 	return variable.ReplaceAllStringFunc(s, func(m string) string {
 		name := m[2 : len(m)-2]
@@ -171,7 +175,7 @@ func (p *probe) fill(s string, quote func(string) string) string {
 
 func (p *probe) session(name string) string { return "s-conform-" + name + "-" + p.vars["run"] }
 
-// id is the id of a session of this run.
+// id returns the id of a session of this run.
 func (p *probe) id(name string) string {
 	if id := p.ids[p.session(name)]; id != "" {
 		return id
@@ -184,11 +188,13 @@ func plain(s string) string { return s }
 func inJSON(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // a string
+		panic(err) // a string can always be encoded
 	}
 	return string(b[1 : len(b)-1])
 }
 
+// step sends a request and checks the response. It records the ids of the session and of
+// the receipt, and the values to save.
 func (p *probe) step(ctx context.Context, s *step) error {
 	q := &s.Request
 	body := []byte(q.Raw)
@@ -232,6 +238,7 @@ func (p *probe) step(ctx context.Context, s *step) error {
 	return p.expect(what, s, resp, got)
 }
 
+// expect returns an error about the first expectation that a response does not meet.
 func (p *probe) expect(what string, s *step, resp *http.Response, got []byte) error {
 	e := &s.Expect
 	if resp.StatusCode != e.Status {
@@ -280,7 +287,7 @@ func (p *probe) expect(what string, s *step, resp *http.Response, got []byte) er
 	return nil
 }
 
-// do sends one request and reads the whole answer.
+// do sends one request and reads the whole body of the response.
 func (p *probe) do(ctx context.Context, method, path string, h http.Header, body []byte) (*http.Response, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.Endpoint+path, bytes.NewReader(body))
 	if err != nil {
@@ -305,7 +312,8 @@ func (p *probe) do(ctx context.Context, method, path string, h http.Header, body
 	return resp, got, nil
 }
 
-// read gets something with the token; anything but 200 is an error.
+// read sends a GET request with the token and returns the body. A status other than 200
+// is an error.
 func (p *probe) read(ctx context.Context, path string) ([]byte, error) {
 	resp, got, err := p.do(ctx, http.MethodGet, path, http.Header{"Authorization": {"Bearer " + p.Token}}, nil)
 	if err == nil && resp.StatusCode != http.StatusOK {
@@ -314,7 +322,8 @@ func (p *probe) read(ctx context.Context, path string) ([]byte, error) {
 	return got, err
 }
 
-// at follows a JSON Pointer (RFC 6901) and returns what is there as text.
+// at returns the value at a JSON Pointer (RFC 6901) in doc as text: a string unchanged,
+// anything else as JSON.
 func at(doc any, pointer string) (string, error) {
 	for _, tok := range strings.Split(pointer, "/")[1:] {
 		tok = strings.NewReplacer("~1", "/", "~0", "~").Replace(tok)

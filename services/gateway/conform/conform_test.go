@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// TestDepthOfAnswers: an endpoint whose answer nests deeper than any document may
-// fails the step, whatever else the answer holds; one at the limit passes.
+// TestDepthOfAnswers: a step fails if the response nests deeper than any document may,
+// whatever else it contains; a response at the limit passes.
 func TestDepthOfAnswers(t *testing.T) {
 	for depth, want := range map[int]string{canon.MaxDepth - 1: "", canon.MaxDepth: "nesting deeper than 128", 100_000: "nesting deeper than 128"} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -22,14 +22,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 )
 
-// checks are the gates that take more than one answer to judge. All of them
-// look at the session "main", which L1's gates fill.
+// checks maps the names of checks that need more than one response to their functions.
+// All of them use the session "main", in which the gates of L1 make calls.
 var checks = map[string]func(context.Context, *probe) error{
 	"receipts": checkReceipts, "receipt-chain": checkChain, "receipt-signatures": checkSignatures, "sessions": checkSessions, "proofgraph": checkGraph,
 	"checkpoint": checkCheckpoint, "inclusion": checkInclusion, "consistency": checkConsistency, "tiles": checkTiles, "ledger": checkLedger,
 	"evidence": checkEvidence, "completeness": checkCompleteness,
 }
 
+// documents calls each for every line of b, without its newline.
 func documents(b []byte, each func([]byte) error) error {
 	for line := range bytes.Lines(b) {
 		if err := each(bytes.TrimSuffix(line, []byte("\n"))); err != nil {
@@ -39,7 +40,8 @@ func documents(b []byte, each func([]byte) error) error {
 	return nil
 }
 
-// receipts reads the session's, as the HELM surface lists them.
+// receipts returns the receipts of the session as /helm/receipts lists them. Fewer than
+// three are an error.
 func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	if len(p.sessions[p.session("main")]) < 3 {
 		return nil, errors.New("the calls of L1 left fewer than three receipts")
@@ -60,6 +62,8 @@ func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	return out, err
 }
 
+// checkReceipts checks that the session lists the receipts that the endpoint returned,
+// in their order, and the two denials that L1 causes.
 func checkReceipts(ctx context.Context, p *probe) error {
 	list, err := p.receipts(ctx)
 	if err != nil {
@@ -90,6 +94,8 @@ func checkReceipts(ctx context.Context, p *probe) error {
 	return nil
 }
 
+// checkChain checks that each receipt of the session refers to the one before, and the
+// first to the session's genesis.
 func checkChain(ctx context.Context, p *probe) error {
 	list, err := p.receipts(ctx)
 	if err != nil {
@@ -105,7 +111,8 @@ func checkChain(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// keys folds the endpoint's key events under the trusted root.
+// keys returns the key registry that results from the endpoint's key events under the
+// trusted root.
 func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
 	if p.Root == "" {
 		return nil, errors.New("no trusted root: name its key id")
@@ -149,6 +156,8 @@ func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
 	return reg, nil
 }
 
+// checkSignatures checks that each receipt is signed with a key that was valid for its
+// executor under the trusted root.
 func checkSignatures(ctx context.Context, p *probe) error {
 	reg, err := p.keys(ctx)
 	if err != nil {
@@ -172,6 +181,8 @@ func checkSignatures(ctx context.Context, p *probe) error {
 	return nil
 }
 
+// checkSessions checks that the list of sessions contains the session, with the number
+// and the tip of its receipts.
 func checkSessions(ctx context.Context, p *probe) error {
 	list, err := p.receipts(ctx)
 	if err != nil {
@@ -255,7 +266,8 @@ func checkGraph(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// head reads the newest checkpoint and checks who signed it.
+// head returns the newest checkpoint and its note. It verifies the signature as open
+// does.
 func (p *probe) head(ctx context.Context) (*translog.Checkpoint, []byte, error) {
 	note, err := p.read(ctx, "/log/checkpoint")
 	if err != nil {
@@ -278,7 +290,7 @@ func (p *probe) open(ctx context.Context, note []byte) (*translog.Checkpoint, er
 	return nil, errors.New("checkpoint: no key of audit under this root signed it")
 }
 
-// entry is the session's last event as the ledger holds it.
+// entry returns the sequence and the stored bytes of the session's last event.
 func (p *probe) entry(ctx context.Context) (seq uint64, stored []byte, err error) {
 	b, err := p.read(ctx, "/api/v1/events?session="+p.session("main"))
 	if err != nil {
@@ -306,8 +318,8 @@ func checkCheckpoint(ctx context.Context, p *probe) error {
 	if err != nil {
 		return err
 	}
-	// A proof is given under a checkpoint that covers the event: it may have
-	// to be signed first.
+	// A proof refers to a checkpoint that covers the event. This request causes the
+	// endpoint to sign one if there is none yet.
 	if _, err := p.read(ctx, fmt.Sprintf("/api/v1/ledger/%d/proof", seq)); err != nil {
 		return err
 	}
@@ -354,6 +366,8 @@ func checkInclusion(ctx context.Context, p *probe) error {
 	return translog.VerifyInclusion(proof.Index, head.Size, leaf, path, head.Root)
 }
 
+// checkConsistency makes a call, and checks that the log has grown from the checkpoint
+// before it to the one after it by appending only.
 func checkConsistency(ctx context.Context, p *probe) error {
 	before, _, err := p.head(ctx)
 	if err != nil {
@@ -390,7 +404,7 @@ func checkConsistency(ctx context.Context, p *probe) error {
 	return translog.VerifyConsistency(before.Size, after.Size, before.Root, after.Root, path)
 }
 
-// tile reads hashes of the C2SP tlog-tiles layout.
+// tile reads the hashes of one tile in the C2SP tlog-tiles layout.
 func (p *probe) tile(ctx context.Context, level uint, index, width uint64) ([]byte, error) {
 	name := fmt.Sprintf("%03d", index%1000)
 	for n := index / 1000; n > 0; n /= 1000 {
@@ -406,7 +420,7 @@ func (p *probe) tile(ctx context.Context, level uint, index, width uint64) ([]by
 	return b, err
 }
 
-// checkTiles takes every node it needs from tiles, as a stranger would.
+// checkTiles computes the root of the newest checkpoint from tiles alone.
 func checkTiles(ctx context.Context, p *probe) error {
 	head, _, err := p.head(ctx)
 	if err != nil {
@@ -426,7 +440,8 @@ func checkTiles(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// node is a node of the tree: one that a tile holds, or the root of two below.
+// node returns a node of the tree: from a tile if level is a multiple of 8, or else
+// computed from its two children. seen caches tiles.
 func (p *probe) node(ctx context.Context, seen map[string][]byte, size uint64, level uint, index uint64) (h translog.Hash, err error) {
 	if level%8 != 0 {
 		l, err := p.node(ctx, seen, size, level-1, index*2)
@@ -447,6 +462,8 @@ func (p *probe) node(ctx context.Context, seen map[string][]byte, size uint64, l
 	return translog.Hash(seen[key][(index%256)*32 : (index%256+1)*32]), nil
 }
 
+// checkLedger checks that the entries of the last tile hash to the leaf hashes in that
+// tile.
 func checkLedger(ctx context.Context, p *probe) error {
 	head, _, err := p.head(ctx)
 	if err != nil {
@@ -497,8 +514,8 @@ func checkEvidence(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// twice exports a pack twice under one checkpoint: the bytes are the same. Where
-// a checkpoint came in between, it tries again.
+// twice exports the session's evidence pack, at most ten times, until two consecutive
+// packs have the same checkpoint. It returns an error if their bytes differ.
 func (p *probe) twice(ctx context.Context) ([]byte, error) {
 	var last []byte
 	size := int64(-1)
@@ -522,6 +539,8 @@ func (p *probe) twice(ctx context.Context) ([]byte, error) {
 	return nil, errors.New("no two of ten packs are bound to one checkpoint")
 }
 
+// checkCompleteness checks that the session's evidence pack is reproducible and contains
+// each receipt of the session.
 func checkCompleteness(ctx context.Context, p *probe) error {
 	list, err := p.receipts(ctx)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
-// accessFacts are what the access log says of a request.
+// accessFacts returns the actor, the call and the error code that the access log records
+// for a request that ended with err.
 func accessFacts(c echo.Context, err error) accesslog.Facts {
 	f := accesslog.Facts{Call: c.Response().Header().Get(calls.IDHeader)}
 	if who, ok := c.Get(auth.CallerKey).(*auth.Caller); ok {
@@ -22,8 +23,9 @@ func accessFacts(c echo.Context, err error) accesslog.Facts {
 	return f
 }
 
-// logToolCall logs a call that came over MCP: a request of that protocol may be a
-// stream, and its route is the same whatever it requests.
+// logToolCall writes an access log line for one tool call over MCP. The line of the HTTP
+// request does not suffice: the request may be a stream, and its route is /mcp for every
+// method.
 func (s *Service) logToolCall(who *auth.Caller, call string, began time.Time, err error) {
 	status, code := apierr.StatusAndCode(err)
 	accesslog.Line(s.env.Log, slog.LevelInfo, "tools/call", "/mcp", status, time.Since(began), &accesslog.Facts{Actor: who.Actor, Call: call, Error: code})

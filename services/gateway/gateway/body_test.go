@@ -97,8 +97,8 @@ func resolves(doc any, pointer string) bool {
 	return true
 }
 
-// TestErrorsPointIntoTheBody: each route with a body names by a JSON pointer what
-// is wrong in it. A new route without a case fails.
+// TestErrorsPointIntoTheBody: each route with a body returns an error whose param is the
+// JSON pointer of the wrong member. A new route without a case fails the test.
 func TestErrorsPointIntoTheBody(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{})
 	bearer := "Bearer " + mint("alice", token.All...)

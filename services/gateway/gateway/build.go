@@ -30,7 +30,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/tlog"
 )
 
-// parts are the gateway's APIs and what they share.
+// parts holds the APIs of the gateway and the components that they share.
 type parts struct {
 	gate        *auth.Gate
 	prop        *propose.Proposer
@@ -51,27 +51,31 @@ type parts struct {
 	queries     *queries.Client
 }
 
-// Outside is how a gateway reaches other services, beside the ledger.
+// Outside holds the ways to reach other services that do not go through the ledger.
+// Tests replace them.
 type Outside struct {
 	Queries *rpc.Client // queries other services
-	// Open receives the frames that a service sends for a call, from now on.
+	// Open subscribes to the frames that the service from sends for a call. Frames that
+	// were sent before are not delivered.
 	Open func(call, from string) llmapi.Frames
 	// Post sends a frame to an instance without waiting until it is stored.
 	Post func(to, id string, n int64, data []byte) error
-	// Lender, if set, hands intents out in place of the one that the signing key makes.
+	// Lender hands out intents if the instance has no signing key; with one,
+	// handout.Lender is used instead.
 	Lender decide.Lender
 }
 
-// outsideOf is the outside of an instance that runs.
+// outsideOf returns the Outside that uses the query client and the transport of a
+// running instance.
 func outsideOf(env *run.Env) Outside {
 	return Outside{Queries: env.Queries,
 		Open: func(call, from string) llmapi.Frames { return env.Box.Open(call, from) },
 		Post: func(to, id string, n int64, data []byte) error { return env.Box.Post(to, id, n, data) }}
 }
 
-// New makes a gateway over env, and does not run it: Handler serves requests, and
-// Deliver takes what Run's readers would. Tests use a gateway in this way without a
-// server.
+// New returns a gateway over env without running it: Handler serves its requests, and
+// Deliver applies the ledger entries that Run would read. Tests use it to test a gateway
+// without a server. New returns an error if cfg is invalid.
 func New(cfg Config, env *run.Env, out Outside) (*Service, error) {
 	s := &Service{Config: cfg}
 	if err := s.configure(); err != nil {
@@ -84,12 +88,13 @@ func New(cfg Config, env *run.Env, out Outside) (*Service, error) {
 // Handler serves the gateway's routes. It is safe for concurrent use.
 func (s *Service) Handler() http.Handler { return s.routes() }
 
-// Deliver hands an entry of the ledger to the views and to the calls that wait for it.
+// Deliver applies a ledger entry to the gateway's views and passes it to the calls that
+// wait for it.
 func (s *Service) Deliver(en eventlog.Entry) error {
 	return errors.Join(s.apply(en), s.prop.Deliver(en))
 }
 
-// build makes the parts of a gateway over env.
+// build creates the APIs of the gateway and connects them.
 func (s *Service) build(env *run.Env, out Outside) {
 	s.env, s.metrics = env, metrics.New()
 	if env.Metrics != nil {

@@ -19,7 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// edge is a gateway without a mesh: enough for what happens before a handler.
+// edge returns a gateway without a mesh, which suffices for what happens before a
+// handler.
 func edge(t *testing.T, limits BodyLimits) (*Service, string, func(actor string, scopes ...string) string) {
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
@@ -68,8 +69,8 @@ func answer(t *testing.T, c net.Conn, d time.Duration) (int, string) {
 	return resp.StatusCode, doc.Error.Code
 }
 
-// TestScopeBeforeBody: no route waits for a body before it knows the caller and
-// the scope. The bodies never arrive.
+// TestScopeBeforeBody: every route checks credential and scope before it reads the body.
+// The bodies of this test never arrive.
 func TestScopeBeforeBody(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{})
 	health := "bearer " + mint("probe", token.Health)
@@ -130,7 +131,7 @@ func TestBodies(t *testing.T) {
 	}
 	c.Close()
 	<-done
-	// Twice the rate is not, until the total.
+	// Twice the rate is fast enough, until the total time has passed.
 	c, began = post(100_000, "{"), time.Now()
 	go func() {
 		for {
@@ -160,8 +161,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestBodyBudget: a caller's bodies are bounded in sum, and all callers'; what
-// ended counts no more.
+// TestBodyBudget: the total size of a caller's bodies is bounded, as is that of all
+// callers; bodies of ended requests no longer count.
 func TestBodyBudget(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{Caller: 1000, All: 2500})
 	send := func(actor string, n int) net.Conn {
@@ -196,7 +197,8 @@ func TestBodyBudget(t *testing.T) {
 	}
 }
 
-// TestSlowBodiesBlockNobody: 200 stopped bodies leave room for others, and end.
+// TestSlowBodiesBlockNobody: 200 requests whose bodies stall do not block other
+// requests, and are ended.
 func TestSlowBodiesBlockNobody(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{Rate: 1000, Window: time.Second})
 	all := "Bearer " + mint("slow", token.All...)

@@ -16,14 +16,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// route is one entrance.
+// route is one HTTP route: its handler, and the credential and scopes that a request
+// needs.
 type route struct {
 	method, path string
 	need         auth.Need
 	handle       echo.HandlerFunc
 }
 
-// table is the whole HTTP surface; a test compares it with the OpenAPI
+// table returns all HTTP routes of the gateway. A test compares them with the OpenAPI
 // document.
 func (s *Service) table() []route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
@@ -102,6 +103,9 @@ func (s *Service) table() []route {
 	}
 }
 
+// routes returns the echo instance that serves the table of routes. Its middleware
+// recovers from panics, counts requests, writes the access log, and closes connections
+// whose request body was not read.
 func (s *Service) routes() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true

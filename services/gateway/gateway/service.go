@@ -1,6 +1,7 @@
-// Package gateway is the edge: it translates OpenAI, MCP and REST requests
-// into one thing, "propose a call, await its outcome", and outcomes back. It
-// decides nothing and executes nothing.
+// Package gateway is the service that clients connect to. It translates requests of the
+// OpenAI, Anthropic, MCP and REST APIs into proposals of calls, awaits their outcomes on
+// the ledger, and translates these into responses. It makes no policy decisions and
+// executes no calls.
 package gateway
 
 import (
@@ -40,24 +41,24 @@ import (
 type Config struct {
 	Addr        string            // listen address, host:port
 	TokenKey    ed25519.PublicKey // verifies bearer tokens
-	Durability  string            // mode named in /readyz: process, power, replicated
-	Expect      []string          // services /readyz waits for
-	CallTimeout time.Duration     // how long a caller waits; 0 = 90 s
+	Durability  string            // durability mode that /readyz returns: process, power or replicated
+	Expect      []string          // services that must be ready for /readyz to return 200
+	CallTimeout time.Duration     // timeout of a call whose request sets none; 0 means 90 s
 	Version     string
-	Capture     string // how much of prompts and answers the ledger keeps: plain, encrypted, hashed or off; empty = plain
+	Capture     string // how prompts and responses of models are recorded: plain, encrypted, hashed or off; empty means plain
 	Bodies      body.Limits
-	TLSCert     string // certificate and key, PEM files, read again when they change; empty = plain HTTP
+	TLSCert     string // PEM files with certificate and key, reloaded when they change; empty means plain HTTP
 	TLSKey      string
-	Webhook     string // is told of calls that wait for approval; empty = nobody
+	Webhook     string // URL that is notified of calls that wait for approval; empty disables it
 	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature
-	// Listening, if set, is told the bound address.
+	// Listening, if set, is called with the bound address before requests are served.
 	Listening func(addr string)
-	// Listener, if set, is served instead of a TCP listener on Addr.
+	// Listener, if set, accepts the connections instead of a TCP listener on Addr.
 	Listener net.Listener
 }
 
-// Service implements run.Service. Each of its parts is a package beneath
-// services/gateway/internal; Service builds them and runs what runs.
+// Service implements run.Service. Its APIs are packages under services/gateway/internal;
+// Service creates them and runs their background work.
 type Service struct {
 	Config
 
@@ -67,15 +68,15 @@ type Service struct {
 	view      *follow.Follower
 	metrics   *metrics.Metrics
 	probe     probe.Probe
-	captures  atomic.Pointer[string] // how much the ledger keeps, where a reload changed it
+	captures  atomic.Pointer[string] // capture mode of the latest reload; nil before the first
 	parts
 }
 
-// Reload implements run.Reloader: the next request is captured as the configuration
-// says now.
+// Reload implements run.Reloader. The capture mode of c applies from the next request
+// on.
 func (s *Service) Reload(c *config.Config) { s.captures.Store(&c.Gateway.Capture) }
 
-// capture is how much of prompts and answers the ledger keeps.
+// capture returns the capture mode in force: plain, encrypted, hashed or off.
 func (s *Service) capture() string {
 	if p := s.captures.Load(); p != nil {
 		return *p
@@ -83,10 +84,12 @@ func (s *Service) capture() string {
 	return s.Capture
 }
 
+// toolsReader selects the events of both views: the catalog of tools and the state of
+// credentials.
 var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), auth.Filters()...)}
 
-// outcomesReader is what callers wait for: outcomes, escalations, and the intents
-// of calls that they execute themselves.
+// outcomesReader selects the events that pending calls wait for: outcomes, escalations,
+// and the intents of calls that their callers execute.
 var outcomesReader = bus.Reader{Name: propose.Reader.Name, Stream: bus.Events, Filters: append(slices.Clone(propose.Reader.Filters), bus.HandOutFilter)}
 
 // Declaration implements run.Service.
@@ -95,8 +98,9 @@ func (*Service) Declaration() bus.Declaration {
 		Readers: []bus.Reader{outcomesReader, toolsReader, bus.Control}}
 }
 
-// Run implements run.Service. The gateway takes requests once it receives outcomes,
-// and ends when each request that it took has its response, or after ten seconds.
+// Run implements run.Service. It serves requests once outcomes are received from the
+// ledger. When ctx is done it accepts no further requests, and it returns when those in
+// progress have their responses, or after ten seconds.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.configure(); err != nil {
 		return err
@@ -116,7 +120,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	g, inner := errgroup.WithContext(ctx)
 	s.background(inner, g)
-	// Outcomes are received until every request has its response.
+	// Outcomes are received beyond the end of ctx, until every request has its response.
 	outcomes, stopOutcomes := context.WithCancel(context.WithoutCancel(ctx))
 	listening := make(chan struct{})
 	g.Go(func() error { return s.prop.Run(outcomes, func() { close(listening) }) })
@@ -145,7 +149,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// configure sets what the configuration leaves out, and checks the rest.
+// configure sets the defaults of the configuration, and returns an error if it is
+// invalid.
 func (s *Service) configure() error {
 	s.CallTimeout, s.Capture = cmp.Or(s.CallTimeout, 90*time.Second), cmp.Or(s.Capture, llm.CapturePlain)
 	if !slices.Contains([]string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed, llm.CaptureOff}, s.Capture) {
@@ -157,7 +162,8 @@ func (s *Service) configure() error {
 	return nil
 }
 
-// apply folds an entry of the ledger into the views of authority and of the catalog.
+// apply applies a ledger entry to the views of credentials and of the catalog. An entry
+// that eventlog.Open rejects is logged and skipped.
 func (s *Service) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil {
@@ -171,7 +177,9 @@ func (s *Service) apply(en eventlog.Entry) error {
 	return s.tools.Apply(e)
 }
 
-// background starts what runs beside requests, until ctx ends.
+// background starts the goroutines that run beside the requests until ctx is done: the
+// follower of the views, the ledger probe, the cleanup of MCP sessions and, if
+// configured, the lender and the webhook.
 func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	conn := s.env.Conn
 	g.Go(func() error { return s.view.Run(ctx, 1) })
@@ -191,8 +199,8 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// shutDown waits until the requests that srv took have their responses, and closes
-// the connections that are left after a while.
+// shutDown waits at most ten seconds until the requests in progress have their
+// responses, and then closes the connections that remain.
 func shutDown(ctx context.Context, srv *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -203,8 +211,8 @@ func shutDown(ctx context.Context, srv *http.Server) error {
 	return err
 }
 
-// listen returns the listener of requests, with TLS where it is configured, and the
-// address that it is bound to.
+// listen returns the listener for requests, which uses TLS if a certificate is
+// configured, and the address that it is bound to.
 func (s *Service) listen() (l net.Listener, bound string, err error) {
 	files, err := tlsfiles.Open(s.TLSCert, s.TLSKey)
 	if err != nil {

@@ -6,16 +6,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/keys"
 )
 
-// Documents of the API that the command line sends and reads.
+// Request and response documents of the key API, exported for the command line.
 type (
 	KeyRequest     = keys.KeyRequest
 	KeyResponse    = keys.KeyResponse
 	ConsentRequest = keys.ConsentRequest
 )
 
-// AuthorityView is the gateway's view of what lets a caller in, as replay rebuilds
-// it.
+// AuthorityView is the gateway's view of credentials: virtual keys, suspensions,
+// revocations and session grants. It is exported for replay, which rebuilds it.
 type AuthorityView = auth.Authority
 
-// BodyLimits bounds request bodies.
+// BodyLimits bounds the size, rate and duration of request bodies.
 type BodyLimits = body.Limits

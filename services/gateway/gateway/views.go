@@ -6,8 +6,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 )
 
-// Views declares the gateway's views: the tools that it offers, and what lets a
-// caller in.
+// Views returns the declarations of the gateway's views: the catalog of tools, and the
+// state of credentials (AuthorityView).
 func Views() []view.Declaration {
 	return []view.Declaration{
 		view.Of(services.Gateway, services.ViewCatalog, toolsReader, func(*view.Origin) (view.State, error) {

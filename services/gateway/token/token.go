@@ -1,5 +1,5 @@
-// Package token mints and verifies the edge's bearer tokens: JWTs (RFC 7519)
-// signed with EdDSA. The gateway holds the public key only.
+// Package token mints and verifies the gateway's bearer tokens: JWTs (RFC 7519) signed
+// with EdDSA. The gateway holds only the public key.
 package token
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Tokens hold when they were issued, to the millisecond, so that a revocation of
-// what was issued before spares what is minted next.
+// The time of issue has a precision of milliseconds, so that a revocation of earlier
+// tokens does not affect a token that is minted directly afterwards.
 func init() { jwt.TimePrecision = time.Millisecond }
 
 const (
@@ -24,8 +24,8 @@ const (
 	audience = "binnacle"
 )
 
-// Scopes a token may hold. Policy reads them as facts; reads are checked
-// against them at the edge.
+// Scopes that a token may hold. Policy receives them as facts; the gateway checks them
+// for reads.
 const (
 	LLM    = "llm:call"
 	Tools  = "tools:call"
@@ -37,11 +37,11 @@ const (
 	Health = "health:read"
 	Vote   = "approvals:vote"
 	Cosign = "log:cosign"
-	Decide = "calls:decide" // execute calls oneself, and report their outcomes
+	Decide = "calls:decide" // execute calls itself, and report their outcomes
 )
 
-// All lists every scope: those above, and what the built-in policy requires for the
-// other kinds of the registry of services.
+// All lists every scope: those above, and those that the built-in policy requires for
+// other kinds in the registry of services.
 var All = all()
 
 func all() []string {
@@ -54,7 +54,7 @@ func all() []string {
 	return out
 }
 
-// Claims are what a token says.
+// Claims holds the claims of a token.
 type Claims struct {
 	jwt.RegisteredClaims
 	Client string   `json:"client"`
@@ -62,7 +62,8 @@ type Claims struct {
 	Scopes []string `json:"scopes"`
 }
 
-// Mint makes a token for actor, valid for ttl from now.
+// Mint returns a signed token for actor, valid for ttl from now. seed is the 32-byte
+// Ed25519 seed of the token key. An unknown scope is an error.
 func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.Time, ttl time.Duration) (string, error) {
 	if len(seed) != ed25519.SeedSize {
 		return "", fmt.Errorf("token key has %d bytes, want %d", len(seed), ed25519.SeedSize)
@@ -77,8 +78,9 @@ func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.T
 	return jwt.NewWithClaims(jwt.SigningMethodEdDSA, c).SignedString(ed25519.NewKeyFromSeed(seed))
 }
 
-// Verify checks signature, issuer, audience, lifetime and tenant. A token without
-// an id or a time of issue is refused: it could not be revoked.
+// Verify checks the signature, issuer, audience, lifetime and tenant of a token, and
+// returns its claims. A token without a subject is rejected, as is one without an id or
+// a time of issue, because it could not be revoked.
 func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
 	var c Claims
 	_, err := jwt.ParseWithClaims(raw, &c, func(*jwt.Token) (any, error) { return public, nil },
@@ -101,7 +103,8 @@ func Verify(public ed25519.PublicKey, tenant, raw string) (*Claims, error) {
 	return &c, nil
 }
 
-// ID is the id of a token, which is not verified; or raw, where that is no token.
+// ID returns the id of a token without verifying the token, or raw if raw is not a
+// token.
 func ID(raw string) string {
 	var c Claims
 	if _, _, err := jwt.NewParser().ParseUnverified(raw, &c); err != nil || c.ID == "" {

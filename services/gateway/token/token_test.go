@@ -16,7 +16,8 @@ func keys() (seed []byte, public ed25519.PublicKey) {
 	return seed, public
 }
 
-// TestMint: what a token says is read back, and what it must not say is refused.
+// TestMint: Verify returns the claims that Mint was given, and Mint rejects invalid
+// ones.
 func TestMint(t *testing.T) {
 	seed, public := keys()
 	now := time.Now()

@@ -1,6 +1,6 @@
-// Package judge scores a recorded session against a rubric, through a nested
-// llm.chat call in a session of its own. The model gets the transcript and
-// the rubric, and nothing else.
+// Package judge scores a recorded session against a rubric. It sends the transcript and
+// the rubric, and nothing else, to a language model, by a nested llm.chat call in a
+// separate session.
 package judge
 
 import (
@@ -25,15 +25,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/judge/internal/verdict"
 )
 
-// Service implements run.Service. It scores sessions by a nested call, which needs
-// a decision of its own: a caller who may not use the model gets no score.
+// Service implements run.Service. The nested call needs its own decision, so no session
+// is scored for a caller who may not use the judging model.
 type Service struct {
 	env  *run.Env
 	prop *propose.Proposer
 }
 
-// Declaration implements run.Service. The service takes work, proposes nested
-// calls, and reads their outcomes and cancellations.
+// Declaration implements run.Service. The service executes calls, proposes nested calls,
+// and reads their outcomes, cancellations and freezes.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, bus.Control}}
 }
@@ -44,8 +44,8 @@ var scoreTool = contract.Tool{
 	OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{"valid":{"type":"boolean"}},"required":["valid"],"type":"object"}`),
 }
 
-// Run implements run.Service. Outcomes of nested calls are read until the last
-// judgement has ended, so that shutting down loses none of them.
+// Run implements run.Service. It reads the outcomes of nested calls until the last
+// judgement has ended, so that none is lost when the service stops.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
@@ -71,11 +71,11 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// judgeTime is how long the judging model has for its answer.
+// judgeTime is the time limit of the nested call.
 const judgeTime = 60 * time.Second
 
-// score executes a judge.score call. What the judging model cites and says is
-// checked by verdict.Read; a call without a usable answer fails and has no score.
+// score executes a call of kind judge.score. The model's reply is checked by
+// verdict.Read. If there is no transcript or no reply, the call fails without a score.
 func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Session string `json:"session"`
@@ -112,11 +112,11 @@ func (s *Service) score(ctx context.Context, w *execute.Work) execute.Result {
 	return execute.Result{EffectType: "judgement", Output: doc}
 }
 
-// judgeSession is the session of a judgement's nested call, in the form in which a
-// caller may name one.
+// judgeSession returns the name of the session of a judgement's nested call.
 func judgeSession(callID string) string { return contract.IDSession + "judge-" + callID }
 
-// judgement is the call's output: the verdict, and what it is about.
+// judgement returns the output of the call in canonical form: the verdict, the rubric's
+// name, the model, and the judged and the nested call's session.
 func judgement(r *verdict.Rubric, session, judgeSession string, v verdict.Verdict) ([]byte, error) {
 	out, err := json.Marshal(struct {
 		verdict.Verdict
@@ -131,14 +131,14 @@ func judgement(r *verdict.Rubric, session, judgeSession string, v verdict.Verdic
 	return canon.Transform(nil, out)
 }
 
-// chat is the body of the nested call. The model gets the rubric and the
-// transcript, and nothing else.
+// chat returns the body of the nested call: the rubric as system message and the
+// transcript as user message, and nothing else.
 func chat(r *verdict.Rubric, transcript json.RawMessage) ([]byte, error) {
 	return json.Marshal(map[string]any{"model": r.Model, "temperature": 0, "messages": []map[string]string{
 		{"role": "system", "content": r.Instructions()}, {"role": "user", "content": string(transcript)}}})
 }
 
-// words is the text of a chat completion's first choice.
+// words returns the text of the first choice of a chat completion.
 func words(completion []byte) (string, error) {
 	var c struct {
 		Choices []struct {
@@ -153,8 +153,8 @@ func words(completion []byte) (string, error) {
 	return c.Choices[0].Message.Content, nil
 }
 
-// ask proposes the nested chat call, with the authority of the judged call's
-// caller, and returns the text of the model's answer.
+// ask proposes the nested chat call, with the authority of the caller of the judged
+// call, waits for its outcome, and returns the text of the model's answer.
 func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *verdict.Rubric, transcript json.RawMessage) (string, error) {
 	raw, err := chat(r, transcript)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 	if err != nil {
 		return "", err
 	}
-	args.Capture = llm.CapturePlain // a judgement needs the transcript that it is based on
+	args.Capture = llm.CapturePlain // the content that a judgement is based on remains readable
 	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Executor: llm.Executor, Actor: w.Event.Actor, Client: w.Event.Client,
 		Session: contract.SessionID(w.Event.Tenant, w.Event.Actor, session), SessionName: session, Token: w.Call.Token,
 		OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: judgeTime, Parent: w.Event}

@@ -16,13 +16,15 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
+// acceptsKey is the event key under which the accepted labels are published.
 const acceptsKey = "accepts"
 
 // anyLabel means every label. Providers that run in this process accept it.
 const anyLabel = "*"
 
-// accepted is which labelled data each name may receive. A name that routing can
-// take to several providers receives what all of them accept.
+// accepted returns the data labels that each provider and each model name accepts. A
+// name that may be routed to several providers accepts only the labels that all of them
+// accept.
 func (s *Service) accepted() *events.DataAccepted {
 	by := map[string][]string{}
 	for _, p := range registry.Locals() {
@@ -53,7 +55,7 @@ func (s *Service) accepted() *events.DataAccepted {
 			common = both(common, by[p])
 		}
 		if len(common) == 0 {
-			common = []string{"-"} // an entry of its own, or the provider's would hold
+			common = []string{"-"} // no data has this label; without an entry, that of the provider would apply
 		}
 		add(n, common)
 	}
@@ -61,7 +63,7 @@ func (s *Service) accepted() *events.DataAccepted {
 	return &d
 }
 
-// both is the labels that two lists accept.
+// both returns the labels that both lists accept.
 func both(a, b []string) []string {
 	switch {
 	case slices.Contains(a, anyLabel):
@@ -78,7 +80,7 @@ func both(a, b []string) []string {
 	return out
 }
 
-// publishAccepted records what each name may receive, where that has changed.
+// publishAccepted records the labels that each model name accepts, if they have changed.
 func (s *Service) publishAccepted(ctx context.Context, env *run.Env) error {
 	data := contract.Bytes(s.accepted())
 	last, err := env.Emit.Log.Last(ctx, bus.Filter{Tenant: env.Tenant, Service: llm.Executor, Event: events.DataAcceptedName, Key: acceptsKey}.String())

@@ -23,29 +23,30 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// attempt is one request to one provider. It is used by one goroutine; hedged
-// attempts of a call run concurrently and share the call, whose lock guards
-// what they add up.
+// attempt is one request to one provider. It is used by one goroutine. Hedged attempts
+// of a call run concurrently and share the call; call.mu guards the totals to which they
+// add.
 type attempt struct {
 	c      *call
 	up     *upstream
 	cand   route.Candidate
-	api    *dialect.API // in which the provider is sent the call; nil until run chose it
+	api    *dialect.API // API of the request to the provider; nil until run has chosen it
 	ans    answer
 	began  time.Time
 	ev     events.AttemptFinished
 	usage  ir.Usage
-	said   int // bytes of text that passed
+	said   int // bytes of output that were forwarded
 	output []byte
-	seen   scan.Seen // in the answer
-	held   amounts   // that it may be billed for, and may send
+	seen   scan.Seen // findings in the response
+	held   amounts   // what is set aside for this attempt in call.billed
 	egress provider.Egress
-	trace  string // context for the provider
+	trace  string // traceparent for the provider
 	inject bool   // usage in the stream was requested by the router, not by the caller
 }
 
-// attempt sends the call to one candidate and records what came of it. rule is
-// why this candidate was chosen; empty: the candidate's own rule. nil is success.
+// attempt sends the call to one candidate and records the result. rule is the recorded
+// reason for choosing the candidate; if it is empty, it is the candidate's own rule.
+// attempt returns nil on success.
 func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *provider.Failure {
 	if rule == "" {
 		rule = cand.Rule
@@ -69,8 +70,8 @@ func (c *call) attempt(ctx context.Context, cand route.Candidate, rule string) *
 	return f
 }
 
-// span begins the attempt's span, with the names of OpenTelemetry's conventions
-// for generative AI.
+// span starts the attempt's trace span, with attribute names from the OpenTelemetry
+// conventions for generative AI.
 func (a *attempt) span() trace.Span {
 	c := a.c
 	attrs := []attribute.KeyValue{attribute.String("gen_ai.operation.name", c.api.Operation), attribute.String("gen_ai.provider.name", a.up.TraceName()), attribute.String("gen_ai.request.model", a.cand.Model),
@@ -81,7 +82,8 @@ func (a *attempt) span() trace.Span {
 	return c.s.env.Tracer.Start(c.w.Event.TraceCtx, c.api.Operation+" "+a.cand.Model, trace.SpanKindClient, attrs...)
 }
 
-// failure is what the error of a run means, and goes into the attempt's record.
+// failure converts an error of run to a *provider.Failure, and copies its code, status
+// and retry time to the attempt's record. It returns nil if err is nil.
 func (a *attempt) failure(ctx context.Context, err error) *provider.Failure {
 	if err == nil {
 		return nil
@@ -101,7 +103,7 @@ func (a *attempt) failure(ctx context.Context, err error) *provider.Failure {
 	return f
 }
 
-// codeFor is the code of an error that is no provider's.
+// codeFor returns the code of an error that was not caused by a provider.
 func codeFor(ctx context.Context, err error) string {
 	switch {
 	case errors.Is(err, errStalled):
@@ -116,7 +118,8 @@ func codeFor(ctx context.Context, err error) string {
 	return fault.Internal
 }
 
-// record puts the attempt on the ledger and its usage on the call's account.
+// record puts the attempt on the ledger and adds its usage to the call's totals. If the
+// provider may have billed the attempt but reported no usage, the usage is estimated.
 func (a *attempt) record(f *provider.Failure) {
 	c := a.c
 	passed := a.said > 0 || a.ev.Status == contract.Cancelled && a.ev.HTTPStatus > 0
@@ -151,9 +154,9 @@ func (a *attempt) record(f *provider.Failure) {
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&a.ev))
 }
 
-// native reports whether the provider gets the caller's own API: bodies and events
-// pass as they are.
+// native reports whether the request is sent in the caller's own API, so that bodies and
+// events need no translation.
 func (a *attempt) native() bool { return a.api != nil && a.api == a.c.api.Native }
 
-// name is the call's id without its prefix: ids in answers are made of it.
+// name returns the call's id without its prefix; ids in responses are derived from it.
 func (c *call) name() string { return strings.TrimPrefix(c.w.Call.ID, contract.IDCall) }

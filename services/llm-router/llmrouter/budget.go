@@ -5,11 +5,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// amounts are tokens, their price in millionths of a US dollar, and bytes that
-// are sent to a provider.
+// amounts holds the quantities that a budget limits: tokens, their price in millionths
+// of a US dollar, and bytes sent to a provider.
 type amounts struct{ tokens, micros, egress int64 }
 
-// worst is the most that the attempt can be billed for.
+// worst returns the most that the attempt can be billed for. It does not include bytes.
 func (a *attempt) worst() amounts {
 	if a.up.Local() != nil {
 		return amounts{}
@@ -19,8 +19,9 @@ func (a *attempt) worst() amounts {
 	return amounts{tokens: in + out, micros: micros}
 }
 
-// afford sets aside what the attempt may be billed for, where that is still within
-// what policy reserved for the call. settle must follow.
+// afford sets aside the most that the attempt can be billed for. It returns a failure if
+// the call's attempts could then exceed what policy reserved. settle must be called when
+// the attempt has ended.
 func (a *attempt) afford() *provider.Failure {
 	c, w := a.c, a.worst()
 	c.mu.Lock()
@@ -34,9 +35,9 @@ func (a *attempt) afford() *provider.Failure {
 	return nil
 }
 
-// affordEgress sets aside what a request of n bytes sends, where that is still
-// within what policy reserved for the call. The transport may call it again, for
-// a request that it sends again.
+// affordEgress sets aside the n bytes of a request, and reports whether that is within
+// what policy reserved for the call. The transport calls it again for each time it
+// resends a request.
 func (a *attempt) affordEgress(n int64) bool {
 	c := a.c
 	c.mu.Lock()
@@ -49,9 +50,9 @@ func (a *attempt) affordEgress(n int64) bool {
 	return true
 }
 
-// settle corrects what was set aside, now that the attempt is over: to nothing
-// where the provider refused it, to what the provider said was used, and else not
-// at all. Bytes sent count as they were measured, also where it refused. The lock is
+// settle replaces what was set aside by what was used, when the attempt has ended:
+// nothing if the provider bills nothing, or else the reported usage. Without reported
+// usage, the amounts set aside remain. Bytes always count as measured. c.mu must be
 // held.
 func (a *attempt) settle(f *provider.Failure) {
 	left := a.held
@@ -68,7 +69,8 @@ func (a *attempt) settle(f *provider.Failure) {
 	a.c.usage.EgressBytes += sent
 }
 
-// release gives back what was set aside for an attempt that was not made.
+// release subtracts what was set aside for an attempt that was not sent, and returns the
+// zero amounts for a.held.
 func (a *attempt) release() amounts {
 	a.c.mu.Lock()
 	defer a.c.mu.Unlock()

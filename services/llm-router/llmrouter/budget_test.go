@@ -9,14 +9,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// TestAfford: attempts of one call, made at once or in turn, are held as a sum
-// against what policy reserved, in tokens, money and bytes, and settle to what was
-// used. An image counts as what the model takes for one at most.
+// TestAfford shows that the sum over all attempts of a call, concurrent or not, is
+// compared with what policy reserved, in tokens, money and bytes, and is then replaced
+// by what was used. An image counts as the most tokens that the model may need for it.
 func TestAfford(t *testing.T) {
 	s := &Service{}
 	s.Table = route.Table{Prices: route.Prices{Version: "1", Models: []route.Price{{Model: "p/m", Input: 1_000_000, Output: 1_000_000, Image: 40}}}}
 	for name, room := range map[string]amounts{"tokens": {tokens: 300}, "money": {micros: 300}, "bytes": {egress: 300}} {
-		c := &call{s: s, room: &room, args: llm.Args{In: 20, Hold: 60, Images: 1}} // 100 in all
+		c := &call{s: s, room: &room, args: llm.Args{In: 20, Hold: 60, Images: 1}} // 100 tokens in all
 		next := func() *attempt {
 			return &attempt{c: c, up: &upstream{Provider: &provider.Provider{}}, cand: route.Candidate{Provider: "p", Model: "m"}}
 		}

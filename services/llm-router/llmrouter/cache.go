@@ -16,22 +16,24 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 )
 
-// CacheConfig says where answers are kept for requests that are the same, byte
-// for byte, and whose caller takes one from before.
+// CacheConfig configures the cache of responses. A response is reused for a request of
+// the same caller that is identical byte for byte and permits a cached response.
 type CacheConfig struct {
 	Store string `json:"store,omitempty"`  // memory (default): of this instance; object: of the mesh, and across restarts, at most 1 GiB
 	TTLMS int64  `json:"ttl_ms,omitempty"` // 0 = 1 hour
 	MaxMB int64  `json:"max_mb,omitempty"` // of memory; 0 = 64
 }
 
-// cache is what is kept. The zero value is empty.
+// cache holds responses up to a size in bytes and evicts the least recently used. The
+// zero value is empty. It is safe for concurrent use.
 type cache struct {
 	mu   sync.Mutex
 	by   map[string]*list.Element
-	ages list.List // newest first
+	ages list.List // most recently used first
 	size int64
 }
 
+// kept is one cached response.
 type kept struct {
 	key, media, model string
 	until             time.Time
@@ -39,6 +41,7 @@ type kept struct {
 	stored            *contract.Content // or in the object store
 }
 
+// get returns the entry for a key, or nil if there is none or it has expired.
 func (c *cache) get(key string, now time.Time) *kept {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,6 +58,7 @@ func (c *cache) get(key string, now time.Time) *kept {
 	return k
 }
 
+// drop removes an entry. c.mu must be held.
 func (c *cache) drop(el *list.Element) {
 	k := c.ages.Remove(el).(*kept)
 	delete(c.by, k.key)
@@ -64,6 +68,8 @@ func (c *cache) drop(el *list.Element) {
 // entrySize is an estimate of the bytes of an entry without its body.
 const entrySize = 512
 
+// put adds an entry and evicts others until the cache is within limit, in bytes. It does
+// not evict the new entry.
 func (c *cache) put(k *kept, limit int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +86,8 @@ func (c *cache) put(k *kept, limit int64) {
 	}
 }
 
-// cacheKey identifies a request of one caller: an answer is never given to another
-// caller.
+// cacheKey returns the key of a request. It covers the caller and its virtual key, so
+// that a response is never returned to another caller.
 func (c *call) cacheKey() string {
 	h := sha256.New()
 	for _, s := range []string{c.w.Call.Kind, c.w.Event.Actor, c.key.id, string(c.body)} {
@@ -91,6 +97,7 @@ func (c *call) cacheKey() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// cacheLimit returns the size limit of the cache in bytes.
 func (s *Service) cacheLimit() int64 {
 	if s.Cache.MaxMB > 0 {
 		return s.Cache.MaxMB << 20
@@ -98,11 +105,11 @@ func (s *Service) cacheLimit() int64 {
 	return 64 << 20
 }
 
-// cached answers a call with what is kept; false: nothing is.
+// cached completes the call with a cached response. It returns false if there is none.
 func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 	key := c.cacheKey()
 	k := c.s.cache.get(key, time.Now())
-	if k == nil && c.s.Cache.Store == "object" && c.s.view.Poll(ctx) == nil { // others keep too
+	if k == nil && c.s.Cache.Store == "object" && c.s.view.Poll(ctx) == nil { // another instance may have cached it
 		k = c.s.cache.get(key, time.Now())
 	}
 	if k == nil {
@@ -132,14 +139,15 @@ func (c *call) cached(ctx context.Context) (execute.Result, bool) {
 	return r, true
 }
 
-// keep keeps an answer that was given whole.
+// keep caches a complete response: in the object store if that is configured and the
+// ledger may hold the content as plain text, or else in memory.
 func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 	ttl := time.Duration(c.s.Cache.TTLMS) * time.Millisecond
 	if ttl == 0 {
 		ttl = time.Hour
 	}
 	k := &kept{key: c.cacheKey(), media: head.Headers[headerType], model: head.Headers[headerModel], until: time.Now().Add(ttl)}
-	if c.s.Cache.Store != "object" || c.args.Capture != llm.CapturePlain { // what the ledger must not hold, no store does
+	if c.s.Cache.Store != "object" || c.args.Capture != llm.CapturePlain { // content that the ledger must not hold is not put into the object store either
 		k.body = body
 		c.s.cache.put(k, c.s.cacheLimit())
 		return
@@ -152,8 +160,8 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 	c.w.Fact(events.ResponseCachedName, contract.Bytes(&events.ResponseCached{Commitment: stored.Commitment, Expires: contract.Time(k.until), Key: k.key, MediaType: k.media, Model: k.model, Size: stored.Size}))
 }
 
-// applyCached folds one response_cached event in: an answer in the object store
-// is every instance's.
+// applyCached adds a response in the object store to this instance's cache. Every
+// instance does so, whichever stored it.
 func (s *Service) applyCached(e *contract.Event) error {
 	var d events.ResponseCached
 	if err := contract.Decode(e.Data, &d); err != nil {

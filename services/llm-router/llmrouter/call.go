@@ -25,34 +25,34 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// call is one request to a language model on its way through providers.
+// call holds the state of one request to a language model while it is executed.
 type call struct {
 	s    *Service
 	w    *execute.Work
-	api  *dialect.Caller // that the caller speaks
+	api  *dialect.Caller // API that the caller uses
 	args llm.Args
 	body []byte
 	out  *out
-	now  time.Time // of the claim: what is ours in an answer follows from it
+	now  time.Time // time of w.Event; the creation time in responses is derived from it
 	key  struct {
 		id   string
 		tags []string
 	}
 
-	room          *amounts // that are reserved; nil: no limit counts this call
+	room          *amounts // reserved by policy; nil if no budget limits the call
 	prompt, reply scan.Guard
 	inPrompt      scan.Seen
-	withheld      []string // tools
+	withheld      []string // names of tools that are removed from the request
 
-	mu     sync.Mutex // attempts may run concurrently
-	billed amounts    // what attempts may be billed for so far, at most
+	mu     sync.Mutex // guards the fields below; attempts may run concurrently
+	billed amounts    // upper bound of what attempts so far may be billed for
 	tries  int64
 	usage  contract.Usage
-	output []byte // what the ledger gets
+	output []byte // the response as it is recorded on the ledger
 }
 
-// call takes one request to its answer. Its usage says what was sent, also where
-// that is nothing.
+// call executes one call. The usage in the result counts what was sent, even if the call
+// failed or nothing was sent.
 func (s *Service) call(ctx context.Context, w *execute.Work, api *dialect.Caller) execute.Result {
 	c := &call{s: s, w: w, api: api, usage: contract.Usage{Measured: []string{contract.MeasureEgress}}}
 	r := c.answer(ctx)
@@ -60,8 +60,8 @@ func (s *Service) call(ctx context.Context, w *execute.Work, api *dialect.Caller
 	return r
 }
 
-// answer checks the request against its decision, and follows a plan of candidates
-// to an answer. Nothing reaches a provider before every check has passed.
+// answer checks the request against its decision, then tries the candidates of its plan
+// in order. Nothing is sent to a provider before every check has passed.
 func (c *call) answer(ctx context.Context) execute.Result {
 	if bad := c.read(ctx); bad != nil {
 		return *bad
@@ -95,9 +95,9 @@ func (c *call) answer(ctx context.Context) execute.Result {
 	return c.result()
 }
 
-// read takes up the args, the body, the budget and the obligations. It refuses a
-// body that is not the one that the decision was taken on: policy, guards and
-// providers read the same request. nil: all is as decided.
+// read loads the args, the body, the budget and the obligations of the call. It returns
+// a failed result if the body is not the one that policy decided on, so that policy,
+// guards and providers all read the same request. It returns nil on success.
 func (c *call) read(ctx context.Context) *execute.Result {
 	fail := func(code, format string, args ...any) *execute.Result {
 		r := execute.Fail(code, format, args...)
@@ -134,7 +134,9 @@ func (c *call) read(ctx context.Context) *execute.Result {
 	return nil
 }
 
-// plan is the candidates for the model that the request names, in order.
+// plan returns the candidates for the requested model, in the order in which they are
+// tried. If there are none, it returns a failure that says whether the name or the
+// provider is unknown.
 func (c *call) plan() ([]route.Candidate, *provider.Failure) {
 	plan := c.s.Plan(c.args.Model, route.Query{Session: c.w.Event.Session, Tags: c.key.tags, Chance: rand.Uint64(), Latency: c.s.latency.of}, c.s.has)
 	if len(plan) > 0 {
@@ -149,12 +151,14 @@ func (c *call) plan() ([]route.Candidate, *provider.Failure) {
 		Message: "no provider " + strconv.Quote(p)}
 }
 
-// refused records a request that was sent to no provider.
+// refused records a request that the router rejected and sent to no provider.
 func (c *call) refused(f *provider.Failure) {
 	c.w.Fact(events.AttemptFinishedName, contract.Bytes(&events.AttemptFinished{API: c.w.Call.Kind, Attempt: 1, ErrorCode: f.Code, Findings: c.inPrompt.List("prompt."), Key: c.key.id, Model: c.args.Model,
 		Provider: "none", Requested: c.args.Model, Status: contract.Failed, Streamed: c.args.Stream, Tags: c.key.tags}))
 }
 
+// result returns the result of the call with its recorded output. The capture mode in
+// the args decides whether the output is encrypted or withheld from the ledger.
 func (c *call) result() execute.Result {
 	r := execute.Result{EffectType: c.w.Call.Kind, Encrypt: c.args.Capture == llm.CaptureEncrypted,
 		Withhold: c.args.Capture == llm.CaptureHashed || c.args.Capture == llm.CaptureOff}
@@ -164,8 +168,9 @@ func (c *call) result() execute.Result {
 	return r
 }
 
-// failed ends the call with an error, which the caller gets in its own API's
-// shape, or after the content that it has already received.
+// failed ends the call with an error. If a stream has not begun, the caller receives an
+// error response: the provider's own body if it is in the caller's API and need not be
+// hidden, or else an llm.Fault.
 func (c *call) failed(f *provider.Failure) execute.Result {
 	r := c.result()
 	r.Status, r.ErrorCode, r.ErrorMessage = contract.Failed, f.Code, f.Message
@@ -193,7 +198,8 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 	return r
 }
 
-// passHeaders takes over what a provider says about rates and requests.
+// passHeaders copies the header fields of a provider's response that callers receive:
+// rate limits, retry times and the provider's request id.
 func passHeaders(to map[string]string, from http.Header) {
 	for k, v := range from {
 		if len(v) > 0 && registry.Passes(k) {
@@ -205,8 +211,9 @@ func passHeaders(to map[string]string, from http.Header) {
 	}
 }
 
-// follow tries the candidates of a plan in order; nil is success. What a failure
-// means for the next step is in its row of fault.Table.
+// follow tries the candidates of a plan in order. It returns nil on success, or else the
+// failure that ends the call. The row of a failure in fault.Table determines the next
+// step.
 func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Failure {
 	var last *provider.Failure
 	for i := 0; i < len(plan); i++ {
@@ -235,8 +242,9 @@ func (c *call) follow(ctx context.Context, plan []route.Candidate) *provider.Fai
 	return last
 }
 
-// backoff waits before another try: as long as the provider requires, else for a
-// random time below a bound that doubles. False: that would be too long.
+// backoff waits before a retry: a random time below a bound that doubles with each try,
+// plus the time that the provider requires. It returns false if the provider requires
+// more than retry.max_ms, or if ctx is done.
 func (c *call) backoff(ctx context.Context, try int, asked time.Duration) bool {
 	longest := time.Duration(c.s.Retry.MaxMS) * time.Millisecond
 	wait := min(time.Duration(c.s.Retry.BaseMS)*time.Millisecond<<(try-1), longest)
@@ -255,9 +263,9 @@ func (c *call) backoff(ctx context.Context, try int, asked time.Duration) bool {
 	}
 }
 
-// race sends the call to a candidate, and to the next one too if the first sends nothing for
-// longer than the hedge allows. It returns how the last of them failed, and
-// which candidate that was.
+// race sends the call to candidate i and, if hedging is on and no content arrives within
+// its delay, to the next candidate as well. It returns nil if either succeeds, or else
+// the last failure, and the index of the candidate that ended last.
 func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provider.Failure, int) {
 	hedge := time.Duration(c.s.HedgeMS) * time.Millisecond
 	if hedge == 0 || i+1 >= len(plan) {
@@ -294,7 +302,8 @@ func (c *call) race(ctx context.Context, plan []route.Candidate, i int) (*provid
 	}
 }
 
-// estimate fills in usage that the provider did not report.
+// estimate sets usage that the provider did not report, at four bytes per token; said is
+// the size of the output in bytes. It never lowers a count.
 func (c *call) estimate(u *ir.Usage, said int) {
 	u.In = max(u.In, int64(len(c.body))/4+c.args.History)
 	u.Out = max(u.Out, int64(said+3)/4)

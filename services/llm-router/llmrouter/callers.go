@@ -11,12 +11,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
-// callers are the APIs that callers may speak, in the order in which the catalog
-// lists their tools. A new one is a value in the package of its dialect, a line
-// here, and its kind in pkg/llm, which reads requests before a decision.
+// callers lists the APIs that callers may use, in the order of their tools in the
+// catalog. A new API requires a dialect.Caller, an entry here, and its kind in pkg/llm,
+// which reads requests before policy decides on them.
 var callers = []*dialect.Caller{chat.Caller, responses.Caller, messages.Caller, messages.CountTokensCaller, chat.EmbeddingsCaller, chat.CompletionsCaller}
 
-// callerOf is the API of a kind of calls; nil: the kind is no API's.
+// callerOf returns the API of a kind of calls, or nil if the kind belongs to none.
 func callerOf(kind string) *dialect.Caller {
 	for _, c := range callers {
 		if c.Kind == kind {
@@ -26,12 +26,13 @@ func callerOf(kind string) *dialect.Caller {
 	return nil
 }
 
-// estimate is the API of a provider that cannot count tokens: no request is sent,
-// and tokens are estimated at four bytes each.
+// estimate stands for the API of a provider that cannot count tokens: no request is
+// sent, and tokens are estimated at four bytes each.
 var estimate = &dialect.API{Name: "estimate"}
 
-// apiFor is the API in which a provider is sent a call: the caller's own where the
-// provider offers it, else one that it is translated to; nil: there is none.
+// apiFor returns the API in which a call is sent to a provider: the caller's own if the
+// provider offers it, or else one into which the call can be translated, or nil if there
+// is none.
 func apiFor(p *provider.Provider, c *dialect.Caller) *dialect.API {
 	if a := p.Native(c.Kind); a != nil {
 		return a
@@ -47,12 +48,13 @@ func apiFor(p *provider.Provider, c *dialect.Caller) *dialect.API {
 	return nil
 }
 
-// usageOf reads what a plain answer says was used.
+// usageOf returns the usage that a complete response reports.
 func usageOf(a *dialect.API, body []byte) ir.Usage {
 	return a.Usage([]byte(gjson.GetBytes(body, "usage").Raw))
 }
 
-// answer is how one call's answer is written for its caller.
+// answer holds what a call contributes to its response, and the API in which it is
+// written.
 type answer struct {
 	dialect.Frame
 	caller *dialect.Caller
@@ -60,7 +62,8 @@ type answer struct {
 
 func (a *answer) encoder() dialect.Encoder { return a.caller.Encoder(&a.Frame) }
 
-// build writes an answer as one document. It fills in what the provider left out.
+// build returns a response as one document. It sets the creation time if the provider
+// sent none, and the id if the provider sent none or the API requires the router's.
 func (a *answer) build(r *ir.Response) ([]byte, error) {
 	if r.ID == "" || a.caller.OwnID {
 		r.ID = a.ID
@@ -71,7 +74,8 @@ func (a *answer) build(r *ir.Response) ([]byte, error) {
 	return a.caller.Build(r, &a.Frame)
 }
 
-// responseID is the id of an answer as its document or first event has it.
+// responseID returns the id in a response, or in the first event of a stream, or "" if
+// there is none.
 func responseID(doc []byte) string {
 	for _, path := range []string{"id", "response.id", "message.id"} {
 		if v := gjson.GetBytes(doc, path); v.Type == gjson.String {
@@ -88,7 +92,8 @@ const (
 	maxItemID = 256
 )
 
-// itemIDs are the ids of the items in a response.
+// itemIDs returns the ids of the items in a response, at most maxItems. It omits ids
+// longer than maxItemID.
 func itemIDs(response []byte) (ids []string) {
 	gjson.GetBytes(response, "output").ForEach(func(_, item gjson.Result) bool {
 		if id := item.Get("id"); id.Type == gjson.String && id.Str != "" && len(id.Str) <= maxItemID {

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// embeddings translates a caller's request for embeddings. An error begins with
-// the member that is wrong.
+// embeddings returns a caller's embeddings request translated for api. Errors begin with
+// the invalid member.
 func embeddings(api *dialect.API, body []byte, model string) ([]byte, error) {
 	in := gjson.GetBytes(body, "input")
 	var texts []string
@@ -32,8 +32,9 @@ func embeddings(api *dialect.API, body []byte, model string) ([]byte, error) {
 	return api.Embed.Build(model, texts, gjson.GetBytes(body, "dimensions").Int())
 }
 
-// embeddingsAnswer writes vectors as OpenAI does: as numbers, or as base64 of
-// little-endian float32, which its clients request by default.
+// embeddingsAnswer returns vectors in OpenAI's format: as numbers, or as base64 of
+// little-endian float32, which OpenAI's clients request by default. Its usage is
+// estimated from the size of the request.
 func embeddingsAnswer(request []byte, model string, vectors [][]float32) ([]byte, error) {
 	asText := gjson.GetBytes(request, "encoding_format").Str == "base64"
 	data := []ir.Obj{}

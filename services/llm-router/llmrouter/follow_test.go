@@ -26,8 +26,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// upstreams is a server that plays providers: the requests to /<name>/ get the
-// replies of that name in turn, and the last of them again and again.
+// upstreams is a server that simulates providers: requests to /<name>/ get the replies
+// for that name in order, and then the last one repeatedly.
 type upstreams struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -64,7 +64,8 @@ func says(status int, body string, header ...string) http.HandlerFunc {
 	}
 }
 
-// streams sends events and then ends, breaks off, or stays silent.
+// streams returns a handler that sends events and then ends the response, breaks the
+// connection, or sends nothing more.
 func streams(end string, data ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		for _, d := range data {
@@ -90,8 +91,8 @@ const (
 	question   = `{"model":"a/m","max_tokens":50,"messages":[{"role":"user","content":"hi"}]}`
 )
 
-// plays is a service with the providers a and b, each one server of OpenAI's API
-// with one key, and fallbacks from a to b.
+// plays returns a service with the providers a and b, each of them a server with
+// OpenAI's API and one key, and with fallbacks from a to b.
 func plays(t *testing.T, u *upstreams, change func(*Config)) *Service {
 	t.Helper()
 	s := &Service{env: &run.Env{Tracer: &tracing.Tracer{}}}
@@ -108,7 +109,8 @@ func plays(t *testing.T, u *upstreams, change func(*Config)) *Service {
 	return s
 }
 
-// made is a call with what it recorded, fetched and gave the caller.
+// made is a call with what it recorded, which keys it fetched and what the caller
+// received.
 type made struct {
 	*call
 	mu      sync.Mutex
@@ -118,7 +120,7 @@ type made struct {
 
 func (m *made) shown() string { return string(*m.out.tee) }
 
-// trace lists the attempts: provider, status or code, and the rule.
+// trace returns the attempts: provider, status or error code, and rule.
 func (m *made) trace() string {
 	var out []string
 	for _, f := range m.facts {
@@ -168,7 +170,8 @@ func (m *made) run(t *testing.T, ctx context.Context) *provider.Failure {
 	return m.follow(ctx, plan)
 }
 
-// TestFollow: where a call goes after each kind of failure, and what is recorded.
+// TestFollow shows which candidates are tried after each kind of failure, and what is
+// recorded.
 func TestFollow(t *testing.T) {
 	ok, limit, broken := says(200, completion), says(429, `{"error":{"message":"slow down"}}`), says(500, `{"error":{"message":"broke"}}`)
 	list := func(h ...http.HandlerFunc) []http.HandlerFunc { return h }
@@ -211,7 +214,7 @@ func TestFollow(t *testing.T) {
 				t.Errorf("the caller got %s, recorded is %s", m.shown(), m.output)
 			}
 			for i, x := range m.facts {
-				if x.Attempt != int64(i+1) || x.API != llm.Chat || x.Requested != "a/m" || x.ProviderKey != "llm."+x.Provider && x.ErrorCode != fault.RateLimited { // a key that rests is not used
+				if x.Attempt != int64(i+1) || x.API != llm.Chat || x.Requested != "a/m" || x.ProviderKey != "llm."+x.Provider && x.ErrorCode != fault.RateLimited { // a resting key is not used
 					t.Errorf("%+v", x)
 				}
 			}
@@ -219,8 +222,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestAccount: usage and cost of all attempts are the call's, and a key that was
-// refused is fetched again.
+// TestAccount shows that the usage and cost of a call include those of all its attempts,
+// and that a key that the provider rejected is fetched again.
 func TestAccount(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(401, ""), says(200, completion, "X-Request-Id", "r7", "X-Ratelimit-Limit-Requests", "9", "Set-Cookie", "c")}, "b": {says(200, completion)}})
 	s := plays(t, u, nil)
@@ -247,20 +250,20 @@ func TestAccount(t *testing.T) {
 	}
 }
 
-// TestReserved: an attempt that could use more than was reserved is not made, and
-// the failure before it is the call's.
+// TestReserved shows that an attempt that could use more than was reserved is not sent,
+// and that the call then ends with the preceding failure.
 func TestReserved(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(504, "")}, "b": {says(200, completion)}})
 	s := plays(t, u, nil)
 	m := s.made(t, t.Context(), llm.Chat, question)
 	in, free := m.args.Most(s.Limits("a/m"))
-	m.room = &amounts{tokens: in + free} // one attempt, which may be billed
+	m.room = &amounts{tokens: in + free} // room for one attempt that may be billed
 	f := m.run(t, t.Context())
 	if f == nil || f.Code != fault.Timeout || m.trace() != "a:upstream_timeout, a:budget_exceeded" || len(u.bodies["b"]) != 0 {
 		t.Errorf("%v: %s", f, m.trace())
 	}
 	u.mu.Lock()
-	u.replies["a"] = []http.HandlerFunc{says(429, "")} // it bills nothing
+	u.replies["a"] = []http.HandlerFunc{says(429, "")} // status 429 is not billed
 	u.mu.Unlock()
 	m = s.made(t, t.Context(), llm.Chat, question)
 	m.room = &amounts{tokens: in + free}
@@ -269,15 +272,15 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// TestStreaming: until there is content another candidate can answer; after it,
-// the call ends with what the caller has.
+// TestStreaming shows that another candidate is tried if a stream fails before its first
+// content, and that the call ends with the content received if it fails later.
 func TestStreaming(t *testing.T) {
 	whole := streams("", first, hello, stop, used, done)
 	for name, c := range map[string]struct {
 		a      http.HandlerFunc
 		want   string
 		code   string
-		output string // text that is recorded
+		output string // text in the record
 	}{
 		"whole":               {whole, "a:succeeded", "", "hello"},
 		"cut before content":  {streams("cut", first), "a:upstream_cut, a:upstream_cut, b:succeeded fallback:a/m", "", "hello"},
@@ -311,8 +314,8 @@ func TestStreaming(t *testing.T) {
 	}
 }
 
-// TestTranslated: each caller's API over a provider of another one, plain and as a
-// stream, ends as that API ends.
+// TestTranslated shows that a response of a provider with another API ends as the
+// caller's API requires, as a document and as a stream, for each caller's API.
 func TestTranslated(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, completion)}, "b": {streams("", first, hello, stop, used, done)}})
 	s := plays(t, u, func(c *Config) { c.Fallbacks = nil })
@@ -334,8 +337,8 @@ func TestTranslated(t *testing.T) {
 	}
 }
 
-// TestGuardedStream: a finding that is cut by the stream is not shown, and one
-// that must end the call ends it.
+// TestGuardedStream shows that a finding that is split over events is not sent, and that
+// a finding of a blocked class ends the call.
 func TestGuardedStream(t *testing.T) {
 	piece := func(s string) string { return `{"id":"x1","choices":[{"index":0,"delta":{"content":"` + s + `"}}]}` }
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("", piece("mail ada@exa"), piece("mple.org now"), stop, used, done)}, "b": {says(500, "")}})
@@ -354,8 +357,8 @@ func TestGuardedStream(t *testing.T) {
 	}
 }
 
-// TestLeft: a call whose caller left is recorded as cancelled, with what passed,
-// and says nothing about the provider.
+// TestLeft shows that a call whose caller disconnects is recorded as cancelled, with the
+// content that was sent, and does not change the state of the key.
 func TestLeft(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {streams("silent", first, hello)}, "b": {says(200, completion)}})
 	s := plays(t, u, func(c *Config) { c.Breaker.Failures = 1; c.Providers[0].IdleMS = 60_000 })
@@ -370,8 +373,9 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestRace: where the first candidate is silent the second is asked beside it; one
-// of them answers, and both are recorded.
+// TestRace shows that the call is sent to the second candidate as well while the first
+// sends nothing, that one of them supplies the response, and that both attempts are
+// recorded.
 func TestRace(t *testing.T) {
 	slow := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {slow}, "b": {says(200, completion)}})
@@ -385,8 +389,8 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestFailed: what a caller gets of a failure: its status, how long to wait, and
-// the provider's words unless they are about our key.
+// TestFailed shows what a caller receives after a failure: the status, the time to wait,
+// and the provider's message unless it is about the router's key.
 func TestFailed(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	own := `{"error":{"message":"theirs"}}`
@@ -420,7 +424,7 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// TestPlanned: a model that nothing here answers for is refused with what to do.
+// TestPlanned shows that the error for a model that no provider offers says what to do.
 func TestPlanned(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	for model, want := range map[string]string{"x/m": fault.ModelNotFound, "alias": fault.InvalidInput, "/m": fault.InvalidInput} {

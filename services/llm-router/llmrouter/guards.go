@@ -13,14 +13,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// Guards says what to do with what is found in prompts and in answers: class,
-// pii, secret or all, to flag, redact or block. Policy may oblige to more.
+// Guards configures the actions for what is found in prompts and in responses. Keys are
+// classes or groups of findings; values are flag, redact or block. Policy may require
+// stricter actions.
 type Guards struct {
 	Prompt map[string]string `json:"prompt,omitempty"` // class (email, phone, credit_card, iban, us_ssn, aws_key, github_token, api_key, jwt, private_key, slack_token), pii, secret or all, to flag, redact or block
 	Output map[string]string `json:"output,omitempty"` // the same for what models answer
 }
 
-// guardOf reads one side of the configuration.
+// guardOf returns the guard for one side of the configuration, prompt or output.
 func guardOf(m map[string]string) (scan.Guard, error) {
 	g := scan.Guard{}
 	for what, action := range m {
@@ -31,8 +32,9 @@ func guardOf(m map[string]string) (scan.Guard, error) {
 	return g, nil
 }
 
-// oblige takes up what policy demands. An obligation that is not known here ends
-// the call.
+// oblige sets the call's guards from the configuration and from the obligations of its
+// decision. It returns an error for an unknown obligation, since the call must not run
+// without it.
 func (c *call) oblige() error {
 	var err error
 	if c.prompt, err = guardOf(c.s.Guards.Prompt); err != nil {
@@ -61,8 +63,8 @@ func (c *call) oblige() error {
 	return nil
 }
 
-// clean makes of the caller's request what may leave: tools withheld, content
-// guarded.
+// clean removes withheld tools from the request and applies the guards to it, before it
+// is sent. It returns a failure if the request cannot be edited or is blocked.
 func (c *call) clean() *provider.Failure {
 	if len(c.withheld) > 0 {
 		body, err := llm.Withhold(c.w.Call.Kind, c.body, c.withheld)
@@ -86,23 +88,26 @@ func contentBlocked(where, class string) *provider.Failure {
 	return &provider.Failure{Code: fault.ContentBlocked, Message: "the " + where + " holds content of class " + class + ", which is blocked here"}
 }
 
-// filter guards a stream: text is shown once it cannot be part of a finding any
-// more.
+// filter applies guards to the events of a stream. It holds text back while the text
+// could be part of a finding.
 type filter struct {
 	g      scan.Guard
 	seen   scan.Seen
-	joined bool // the caller puts a choice's text together, whatever came between
-	at     map[lane]*scan.Stream
-	last   map[int]lane // lane that a choice speaks in
-	args   map[lane][]byte
+	joined bool                  // the caller joins all texts of a choice, even with other events between them
+	at     map[lane]*scan.Stream // text that is held back, by lane
+	last   map[int]lane          // current lane of each choice
+	args   map[lane][]byte       // arguments received so far, by tool call
 }
 
-// lane is a run of text that belongs together.
+// lane identifies text that is scanned as a whole: all text of one type in a choice, or
+// the arguments of one tool call.
 type lane struct {
-	choice, call int // call -1: not a tool's
+	choice, call int // call is -1 if the text is not a tool call's
 	typ          string
 }
 
+// step returns the events that may be sent after e was received, and the class of the
+// content if it is blocked.
 func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 	if f.at == nil {
 		f.at, f.last, f.args = map[lane]*scan.Stream{}, map[int]lane{}, map[lane][]byte{}
@@ -129,7 +134,7 @@ func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 		s = &scan.Stream{}
 		f.at[l] = s
 	}
-	if e.Kind == ir.CallArgs { // a document: it is guarded when it is whole
+	if e.Kind == ir.CallArgs { // arguments are a JSON document, which is scanned when complete
 		f.args[l] = append(f.args[l], e.Part.Args...)
 		return out, ""
 	}
@@ -139,8 +144,9 @@ func (f *filter) step(e ir.Event) (out []ir.Event, blocked string) {
 	return out, blocked
 }
 
-// flush shows what the lane that a choice spoke in still holds; at the end, what
-// all of them hold.
+// flush returns what is held back for a choice: the arguments of a tool call that has
+// ended, the text of its current lane unless the caller joins texts and, at the end, the
+// text of every lane.
 func (f *filter) flush(choice int, end bool) (out []ir.Event, blocked string) {
 	var over []lane
 	if l, ok := f.last[choice]; ok && (l.call >= 0 || !f.joined) {

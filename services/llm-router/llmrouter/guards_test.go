@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// TestFilter: text and the arguments of tool calls are guarded in a stream,
-// however they are cut, and arguments stay one document.
+// TestFilter shows that findings in text and in arguments of tool calls are detected
+// however the stream is split, and that arguments remain a valid document.
 func TestFilter(t *testing.T) {
 	g := scan.Guard{}
 	if err := g.Add("email", scan.Redact); err != nil {
@@ -37,8 +37,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestFilterJoined: what a caller puts together is guarded as one, whatever came
-// between.
+// TestFilterJoined shows that texts that the caller joins are scanned as one, even with
+// other events between them.
 func TestFilterJoined(t *testing.T) {
 	g := scan.Guard{}
 	if err := g.Add("email", scan.Redact); err != nil {

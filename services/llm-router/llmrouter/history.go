@@ -24,12 +24,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
-// maxHistory bounds how many responses one can stand upon.
+// maxHistory bounds how many earlier responses a request can continue.
 const maxHistory = 256
 
-// history puts the conversation that a request continues in front of it. Stored
-// responses are what the ledger holds of them: whoever made one can go on from
-// it, as long as its content is kept.
+// history inserts the conversation that a request continues before its own messages.
+// Earlier responses are read from the ledger: the caller that created a response can
+// continue it as long as its content is stored.
 func (c *call) history(ctx context.Context, r *ir.Request) error {
 	var before []ir.Message
 	at := c.args.Previous
@@ -47,7 +47,7 @@ func (c *call) history(ctx context.Context, r *ir.Request) error {
 	if len(before) == 0 {
 		return nil
 	}
-	n := 0 // instructions stay in front; those of earlier responses are not carried over
+	n := 0 // the request's instructions stay first; those of earlier responses are not carried over
 	if gjson.GetBytes(c.body, "instructions").Str != "" {
 		n = 1
 	}
@@ -55,8 +55,9 @@ func (c *call) history(ctx context.Context, r *ir.Request) error {
 	return nil
 }
 
-// owned refuses a request that goes on from a response, or refers to an item, that
-// is not the caller's own or was deleted, before any provider gets its id.
+// owned returns a failure if the request continues a response, or refers to an item,
+// that belongs to another caller or was deleted. It is called before any provider
+// receives the id.
 func (c *call) owned(ctx context.Context) *provider.Failure {
 	if c.args.Previous == "" && len(c.args.Refs) == 0 {
 		return nil
@@ -81,8 +82,9 @@ func (c *call) owned(ctx context.Context) *provider.Failure {
 
 var errNotStored = errors.New("no such response is stored")
 
-// stored reads one response of this caller's: what went in, what came out, and
-// the one before it.
+// stored returns the input and output of one of the caller's responses as messages, and
+// the id of the response that it continues. It returns errNotStored if the caller has no
+// such response.
 func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previous string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -129,8 +131,9 @@ func (c *call) stored(ctx context.Context, id string) (turn []ir.Message, previo
 	return append(in, out...), args.Previous, err
 }
 
-// event reads what the ledger says of a call of this caller's; audit keeps the
-// index, and may be a moment behind.
+// event queries audit for an event of one of the caller's calls. It polls until audit
+// has indexed the event or ctx is done, and returns errNotStored for another caller's
+// call.
 func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawMessage], name, callID string, data canon.Document) error {
 	for {
 		raw, err := rpc.Do(ctx, c.s.env.Queries, q, audit.CallRef{CallID: callID})
@@ -142,22 +145,25 @@ func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawM
 			return err
 		}
 		if e.Actor != c.w.Event.Actor {
-			return errNotStored // another's response does not exist
+			return errNotStored // do not reveal another caller's response
 		}
 		if e.Name == name {
 			return contract.Decode(e.Data, data)
 		}
 		select {
 		case <-ctx.Done():
-			return errNotStored // it has not ended
+			return errNotStored // the call has not ended
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
-// kindDelete lets a stored response go: it is served no more, nor continued.
+// kindDelete is the kind of the call that deletes a stored response, which can then be
+// neither read nor continued.
 const kindDelete = "llm.delete_response"
 
+// deleteResponse records that one of the caller's responses is deleted. It fails with
+// fault.NotFound for a response of another caller.
 func (s *Service) deleteResponse(ctx context.Context, w *execute.Work) execute.Result {
 	var q struct {
 		ID string `json:"id"`
@@ -169,7 +175,7 @@ func (s *Service) deleteResponse(ctx context.Context, w *execute.Work) execute.R
 	if err != nil {
 		return execute.Fail("unavailable", "%v", err)
 	}
-	if a.Call == "" || a.Actor != w.Event.Actor { // another's response does not exist
+	if a.Call == "" || a.Actor != w.Event.Actor { // do not reveal another caller's response
 		return execute.Fail(fault.NotFound, "no response %s is stored", q.ID)
 	}
 	w.Fact(events.ResponseDeletedName, contract.Bytes(&events.ResponseDeleted{ResponseCall: a.Call, ResponseID: q.ID}))

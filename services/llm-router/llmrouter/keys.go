@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// keyring keeps provider keys for a short while, so that not every call fetches
-// one. The values come from the vault-broker, sealed, under the decision of the
-// call that needed them.
+// keyring caches provider keys for keyLife, so that not every call fetches one.
+// vault-broker releases the values, sealed, under the decision of the call that fetches
+// them. It is safe for concurrent use.
 type keyring struct {
 	mu   sync.Mutex
 	held map[string]heldKey
@@ -25,10 +25,12 @@ type heldKey struct {
 	until time.Time
 }
 
-// keyLife is how long a fetched key is used: a new value in the vault is in use
-// that soon, or as soon as the provider refuses the old one.
+// keyLife is how long a fetched key is used. A new value in the vault takes effect after
+// that time at the latest, or as soon as the provider rejects the old one.
 const keyLife = 30 * time.Second
 
+// get returns the value of a key, cached or fetched with the grant of w. The value is
+// registered with w, so that w redacts it.
 func (k *keyring) get(ctx context.Context, w *execute.Work, name string) (string, error) {
 	k.mu.Lock()
 	h, ok := k.held[name]
@@ -50,7 +52,8 @@ func (k *keyring) get(ctx context.Context, w *execute.Work, name string) (string
 	return v, nil
 }
 
-// refused drops a value that the provider refused.
+// refused removes a value that the provider rejected, unless a newer one has replaced
+// it.
 func (k *keyring) refused(name, value string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -59,19 +62,20 @@ func (k *keyring) refused(name, value string) {
 	}
 }
 
-// rotation takes a provider's keys in turn and passes over those that rest: for
-// one model after a rate limit, altogether while their breaker is open.
+// rotation selects the keys of a provider in round-robin order. It skips a key that is
+// at its rate limit for the requested model, or whose breaker is open. It is safe for
+// concurrent use.
 type rotation struct {
 	mu    sync.Mutex
 	names []string
 	next  int
 	state map[string]*route.Breaker
-	rests map[[2]string]time.Time // key and model
+	rests map[[2]string]time.Time // when a rate limit ends, by key and model
 }
 
 func newRotation(names []string, b route.Break) *rotation {
 	if len(names) == 0 {
-		names = []string{""} // needs none, and has a breaker all the same
+		names = []string{""} // a provider without keys has a breaker, too
 	}
 	r := &rotation{names: names, state: map[string]*route.Breaker{}, rests: map[[2]string]time.Time{}}
 	for _, n := range names {
@@ -80,7 +84,8 @@ func newRotation(names []string, b route.Break) *rotation {
 	return r
 }
 
-// pick returns the next usable key for a model, or why there is none.
+// pick returns the next usable key for a model, or a failure with the time after which
+// one may be usable.
 func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,7 +106,7 @@ func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure)
 			return n, nil
 		}
 		if until := r.state[n].Open(now); until.IsZero() {
-			sooner(&broken, now.Add(time.Second)) // somebody tries it now
+			sooner(&broken, now.Add(time.Second)) // another request is probing the key
 		} else {
 			sooner(&broken, until)
 		}
@@ -112,7 +117,7 @@ func (r *rotation) pick(now time.Time, model string) (string, *provider.Failure)
 	return "", &provider.Failure{Code: fault.ProviderUnavailable, Retry: broken.Sub(now), Message: "the provider is left alone for a while after it failed"}
 }
 
-// rest keeps a key away from a model for a while.
+// rest excludes a key from requests to a model until the given time.
 func (r *rotation) rest(name, model string, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,14 +128,16 @@ func (r *rotation) rest(name, model string, until time.Time) {
 	r.state[name].Undecided()
 }
 
+// report updates the breaker of a key with f.
 func (r *rotation) report(name string, f func(*route.Breaker)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f(r.state[name])
 }
 
-// latencies keeps a smoothed time to the first byte per provider/model, in
-// microseconds.
+// latencies holds a smoothed time to the first byte for each provider/model, in
+// microseconds. A new value counts for a fifth. It is safe for concurrent use; a
+// concurrent update may be lost.
 type latencies struct{ m sync.Map }
 
 func (l *latencies) of(id string) int64 {

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/scan"
 )
 
-// local takes the answer of a provider that answers in this process. Guards apply
-// to it as to any other.
+// local executes the attempt with a provider that runs in this process. Guards apply as
+// with any other provider.
 func (a *attempt) local(ctx context.Context) error {
 	l := a.up.Local()
 	if !slices.Contains(l.Models, a.cand.Model) {
@@ -36,8 +36,8 @@ func (a *attempt) local(ctx context.Context) error {
 	return a.play(steps)
 }
 
-// guarded applies the guards of answers to the events of a whole answer, and counts
-// what they find in seen.
+// guarded applies the output guards to the events of a complete answer, and counts their
+// findings in seen.
 func (c *call) guarded(steps []ir.Event, seen scan.Seen) ([]ir.Event, error) {
 	if len(c.reply) == 0 {
 		return steps, nil
@@ -54,8 +54,7 @@ func (c *call) guarded(steps []ir.Event, seen scan.Seen) ([]ir.Event, error) {
 	return shown, nil
 }
 
-// play gives the caller an answer that is known whole, as a stream or as one
-// document.
+// play sends a complete answer to the caller, as a stream or as one document.
 func (a *attempt) play(steps []ir.Event) error {
 	out, media := a.c.out, typeJSON
 	var enc dialect.Encoder

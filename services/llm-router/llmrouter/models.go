@@ -14,14 +14,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// modelList is what providers said they offer, by provider.
+// modelList holds the models that each provider lists, by the provider's name.
 type modelList struct {
 	mu    sync.Mutex
 	lists map[string][]string
 	at    time.Time
 }
 
-// listLife is how long the lists are good.
+// listLife is how long the lists are considered current.
 const listLife = 5 * time.Minute
 
 func (l *modelList) stale() bool {
@@ -30,8 +30,8 @@ func (l *modelList) stale() bool {
 	return time.Since(l.at) > listLife
 }
 
-// discover reads the list of models of every provider. It is a call of its own,
-// since it uses the providers' keys.
+// discover fetches the list of models of every provider. A provider that fails keeps its
+// earlier list. It is a call, because it uses the providers' keys.
 func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -77,8 +77,8 @@ func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result 
 	return execute.Result{EffectType: kindModels, Output: c.End(), Usage: &contract.Usage{EgressBytes: sent.Load(), Measured: []string{contract.MeasureEgress}}}
 }
 
-// list is every model that a request can name: those in this process, aliases and virtual
-// models, and what the providers offer.
+// list returns every model that a request can name: those in this process, aliases,
+// virtual models, and the models that providers are configured with or list.
 func (s *Service) list() []events.Model {
 	out := []events.Model{}
 	for _, p := range registry.Locals() {

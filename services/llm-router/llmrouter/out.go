@@ -14,45 +14,48 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// out sends a call's answer to its caller, in frames to the instance that waits for
-// them. The first is sent at once; later ones are gathered for 10 to 50 ms, since
-// the cost is per message, and longer the more calls run. Bytes that the caller
-// has not taken yet are bounded by llm.Window: a write beyond that waits, and so
-// slows down the provider.
+// out sends a call's response to its caller, in frames to the gateway instance that
+// waits for them. The first frame is sent at once. Later bytes are gathered for 10 to 50
+// ms, longer the more calls are in progress, because the cost is per message. At most
+// llm.Window bytes may be sent that the caller has not yet read: a write beyond that
+// blocks, and so slows down the provider. It is safe for concurrent use.
 type out struct {
 	ctx     context.Context
 	w       *execute.Work
-	credits *transient.Stream // nil: the caller takes no frames
-	under   *atomic.Int64     // calls under way
+	credits *transient.Stream // counts of bytes that the caller has read; nil if it takes no frames
+	under   *atomic.Int64     // calls in progress in this service
 
 	mu       sync.Mutex
-	tee      *[]byte // gets what is sent, where it is to be kept
-	said     *llm.Head
-	claimed  *attempt
-	head     *llm.Head
-	held     []byte
-	last     time.Time
+	tee      *[]byte   // collects all bytes for the cache; nil if the response is not cached
+	said     *llm.Head // head of the claimed response
+	claimed  *attempt  // whose response is sent; nil before
+	head     *llm.Head // to be sent with the next frame; nil afterwards
+	held     []byte    // bytes that are not yet sent
+	last     time.Time // when the last frame was sent
 	timer    *time.Timer
-	sent     int64
-	credited int64
-	err      error
+	sent     int64 // bytes in all frames
+	credited int64 // bytes that the caller has read
+	err      error // first error; later writes return it
 }
 
-// Frames of a call are at least 10 ms apart for up to a hundred running calls, and
-// 50 ms for five hundred and more: people do not notice it, and the cost of many
-// streams stays bounded.
+// The frames of one call are sent at least 10 ms apart if up to a hundred calls are in
+// progress, and 50 ms if there are five hundred or more: readers do not notice the
+// delay, and the cost of many streams stays bounded.
 const (
 	minGather = 10 * time.Millisecond
 	maxGather = 50 * time.Millisecond
 )
 
+// gather returns the least time between two frames of a call, given the number of calls
+// in progress.
 func gather(calls int64) time.Duration {
 	return min(max(time.Duration(calls)*minGather/100, minGather), maxGather)
 }
 
 const (
+	// maxFrame bounds the content of one frame, in bytes.
 	maxFrame = llm.Window / 4
-	// stallAfter is how long a caller may take nothing of what waits for it.
+	// stallAfter is how long a write waits for the caller to read before it fails.
 	stallAfter = 60 * time.Second
 )
 
@@ -61,6 +64,8 @@ var (
 	errLost    = errors.New("another attempt answered first")
 )
 
+// newOut returns the writer of a call's response and counts the call as in progress
+// until close is called.
 func newOut(ctx context.Context, w *execute.Work, box *transient.Box, under *atomic.Int64) *out {
 	o := &out{ctx: ctx, w: w, under: under}
 	under.Add(1)
@@ -70,7 +75,8 @@ func newOut(ctx context.Context, w *execute.Work, box *transient.Box, under *ato
 	return o
 }
 
-// claim makes a the attempt that answers; of several only the first may.
+// claim makes a the attempt whose response is sent, with the head h. It returns errLost
+// if another attempt has claimed the response already.
 func (o *out) claim(a *attempt, h *llm.Head) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -89,7 +95,7 @@ func (o *out) claim(a *attempt, h *llm.Head) error {
 	return nil
 }
 
-// redactHead removes provider keys from what a provider's headers and errors say.
+// redactHead removes provider keys from header values and from the text of an error.
 func redactHead(r *redact.Redactor, h *llm.Head) {
 	for k, v := range h.Headers {
 		h.Headers[k] = r.String(v)
@@ -99,21 +105,23 @@ func redactHead(r *redact.Redactor, h *llm.Head) {
 	}
 }
 
-// claimedBy reports whether a is the attempt that answers.
+// claimedBy reports whether a has claimed the response.
 func (o *out) claimedBy(a *attempt) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.claimed == a
 }
 
-// begun reports whether some attempt answers.
+// begun reports whether any attempt has claimed the response.
 func (o *out) begun() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.claimed != nil
 }
 
-// write sends bytes on, soon.
+// write queues bytes for the caller, with secrets redacted, and sends them within
+// maxGather. It blocks while the window is full, and returns the first error of any
+// frame.
 func (o *out) write(b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -142,8 +150,8 @@ func (o *out) write(b []byte) error {
 	return o.err
 }
 
-// finish sends what is held, and then end, which the gateway holds back until the
-// outcome is on the ledger.
+// finish sends the queued bytes and then end, which the gateway withholds from the
+// caller until the outcome is on the ledger.
 func (o *out) finish(end []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -157,7 +165,8 @@ func (o *out) finish(end []byte) error {
 	return o.err
 }
 
-// flush sends what is held, and end. The lock is held.
+// flush sends the queued bytes and end, in frames of at most maxFrame bytes. o.mu must
+// be held.
 func (o *out) flush(end []byte) {
 	for o.err == nil {
 		f := llm.Frame{Head: o.head, Data: o.held[:min(len(o.held), maxFrame)]}
@@ -179,7 +188,8 @@ func (o *out) flush(end []byte) {
 	o.held = nil
 }
 
-// admit waits until n more bytes fit into the window.
+// admit blocks until n more bytes fit into the window. It returns errStalled if the
+// caller reads nothing for stallAfter. o.mu must be held.
 func (o *out) admit(n int64) error {
 	o.sent += n
 	for o.sent-o.credited > llm.Window {
@@ -199,7 +209,8 @@ func (o *out) admit(n int64) error {
 	return nil
 }
 
-// close ends the way, whether or not it was used.
+// close sends the queued bytes and releases the timer and the stream of credits. It must
+// be called exactly once.
 func (o *out) close() {
 	o.under.Add(-1)
 	o.mu.Lock()

@@ -15,10 +15,11 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
+// pricesKey is the event key under which the price table is published.
 const pricesKey = "prices"
 
-// sends is how often a request may go to each candidate of its plan at most: every
-// try, and where hedges are on, the hedge of the candidate before it.
+// sends returns how often a request may be sent to each candidate at most: once per try
+// and, if hedging is on, once more as the hedge of the candidate before it.
 func (s *Service) sends() int64 {
 	n := int64(s.Retry.Attempts)
 	if s.HedgeMS > 0 {
@@ -27,8 +28,8 @@ func (s *Service) sends() int64 {
 	return n
 }
 
-// publish records what a request to each name can use at most, where that has
-// changed, so that policy can hold it against budgets. Models that run in this process
+// publish records the most that a request to each model name can use, if that has
+// changed, so that policy can compare it with budgets. Models that run in this process
 // cost nothing.
 func (s *Service) publish(ctx context.Context, env *run.Env) error {
 	p := events.PricesPublished{Sends: s.sends(), Version: s.Prices.Version}

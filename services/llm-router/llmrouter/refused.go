@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// refused is the failure of a request that cannot be read or translated here. It
-// names the member that err does by its JSON pointer in body.
+// refused returns the failure for a request that cannot be read or translated. The path
+// at the beginning of err's text becomes a JSON pointer into body.
 func refused(body []byte, err error, why string) *provider.Failure {
 	at, rest := pointerIn(body, err.Error())
 	message := why + rest
@@ -23,11 +23,12 @@ func refused(body []byte, err error, why string) *provider.Failure {
 	return &provider.Failure{Code: fault.InvalidInput, Status: http.StatusBadRequest, Message: message, Fault: &ir.Fault{Param: at, Message: message}}
 }
 
-// pathIn is how errors of the dialects begin: "messages[0]: ", "content[1].type: ".
+// pathIn matches the path at the beginning of a dialect's error: "messages[0]: ",
+// "content[1].type: ".
 var pathIn = regexp.MustCompile(`^[a-z_]+(\[[0-9]+\])?(\.[a-z_]+(\[[0-9]+\])?)*: `)
 
-// pointerIn splits an error's text into the pointer of the deepest member of body
-// that it names, and what is wrong there.
+// pointerIn splits an error's text into the JSON pointer of the deepest member of body
+// that it names, and the rest of the text.
 func pointerIn(body []byte, text string) (at, rest string) {
 	doc := json.RawMessage(body)
 	for {
@@ -46,7 +47,8 @@ func pointerIn(body []byte, text string) (at, rest string) {
 	}
 }
 
-// inside is a member of an object or an item of an array; nil if there is none.
+// inside returns a member of an object or an item of an array, or nil if it does not
+// exist.
 func inside(doc json.RawMessage, part string) json.RawMessage {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(doc, &object) == nil {

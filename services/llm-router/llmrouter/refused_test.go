@@ -7,7 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// TestRefused: what a dialect cannot read is named by its pointer, in plain words.
+// TestRefused shows that an error names the invalid member by its JSON pointer and
+// contains no type names of Go.
 func TestRefused(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"model":"m","messages":"x"}`:                                                    "/messages: a string does not belong here",

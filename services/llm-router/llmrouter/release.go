@@ -9,20 +9,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 )
 
-// Releases are calls whose effect happens outside the mesh, in a proxy: a request
-// that it sends to a provider (llm.forward), and a tool call that a model makes a
-// client execute (client.<function>). The record says that the proxy was allowed
-// to, with exactly these arguments.
+// released is the output schema of calls that take effect outside the mesh, in a proxy:
+// a request that it sends to a provider (llm.forward), or a function that a model calls
+// and a client executes (client.<function>). The outcome records that the proxy was
+// permitted to proceed with exactly these arguments.
 var released = contract.Raw(`{"additionalProperties":false,"properties":{"released":{"const":true}},"required":["released"],"type":"object"}`)
 
+// forwardTool is the tool for requests that a proxy forwards to a provider.
 var forwardTool = contract.Tool{
 	Description: "A request that a proxy passes on to a provider.", Class: "E0", Executor: "llm-router", Kind: "llm.forward", Tool: "llm.forward", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"model":{"minLength":1,"type":"string"},"request_digest":{"pattern":"^sha256:[0-9a-f]{64}$","type":"string"},"stream":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"},"upstream":{"minLength":1,"type":"string"}},"required":["model","request_digest","stream","tools","upstream"],"type":"object"}`),
 	OutputSchema: released,
 }
 
-// ClientTool declares a function that clients run themselves, in the shape of
-// OpenAI's tools, with what policy needs to know of it in addition.
+// ClientTool declares a function that clients execute themselves: a tool in OpenAI's
+// format, with the additional members that policy requires.
 type ClientTool struct {
 	Type     string `json:"type"` // "function", or "custom": takes {"input": text}
 	Function struct {
@@ -36,6 +37,7 @@ type ClientTool struct {
 	Labels []string `json:"labels,omitempty"`       // data classes its results carry
 }
 
+// tool returns the catalog entry client.<name>. Its errors name the invalid member.
 func (d *ClientTool) tool() (contract.Tool, error) {
 	f := &d.Function
 	if !contract.Token(f.Name) {
@@ -57,6 +59,7 @@ func (d *ClientTool) tool() (contract.Tool, error) {
 		Labels: d.Labels, OutputSchema: released, Tool: "client." + f.Name, Version: "v1"}, nil
 }
 
+// release returns the result of a call that takes effect outside the mesh.
 func release() execute.Result {
 	return execute.Result{EffectType: "release", Output: []byte(`{"released":true}`)}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// request is the body for the provider: the caller's own with the model's name
-// changed in place, or its translation.
+// request returns the body for the provider: the caller's own with the model's name
+// replaced, or its translation.
 func (a *attempt) request(ctx context.Context) ([]byte, error) {
 	switch {
 	case a.native():
@@ -26,13 +26,13 @@ func (a *attempt) request(ctx context.Context) ([]byte, error) {
 	r.Model = a.cand.Model
 	body, err := a.api.Request(r)
 	if bound := a.api.OldBound; err == nil && bound != "" && r.MaxTokens > 0 && a.up.OldBound() {
-		body, err = sjson.SetBytes(body, bound, r.MaxTokens) // many servers know no other bound
+		body, err = sjson.SetBytes(body, bound, r.MaxTokens) // many servers support only the older member
 	}
 	return body, err
 }
 
-// passed is the caller's own body for the candidate. A stream that would not say
-// what it used is made to: what is not counted cannot be billed.
+// passed returns the caller's own body with the candidate's model. It requests the usage
+// of a stream if the caller did not, because cost is computed from reported usage.
 func (a *attempt) passed() ([]byte, error) {
 	body, err := rename(a.c.body, a.cand.Model)
 	if ask := a.api.AskUsage; err == nil && ask != "" && a.c.args.Stream && !a.c.args.Usage {
@@ -42,8 +42,8 @@ func (a *attempt) passed() ([]byte, error) {
 	return body, err
 }
 
-// parsed is what the caller's request means, with the conversation that it
-// continues before it. The answer is written to fit it.
+// parsed returns the decoded request, with the conversation that it continues before it,
+// and prepares a.ans for it.
 func (a *attempt) parsed(ctx context.Context) (*ir.Request, error) {
 	c := a.c
 	r, err := c.api.Parse(c.body)
@@ -58,7 +58,8 @@ func (a *attempt) parsed(ctx context.Context) (*ir.Request, error) {
 	return r, nil
 }
 
-// rename replaces the model's name and nothing else.
+// rename returns body with the value of member model replaced and all other bytes
+// unchanged. It adds the member if it is absent.
 func rename(body []byte, model string) ([]byte, error) {
 	at := gjson.GetBytes(body, "model")
 	if at.Index == 0 {

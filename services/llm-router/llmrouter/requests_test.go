@@ -21,10 +21,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/requests.golden")
 
-// capture is a transport that writes down each request and sends none.
+// capture is a transport that records each request and sends none.
 type capture struct{ out *bytes.Buffer }
 
-// signed are the parts of a request that depend on the time.
+// signed matches the parts of a request that depend on the time.
 var signed = regexp.MustCompile(`(Credential=AKID)/\d+(/.*Signature=)[0-9a-f]+`)
 
 func (c capture) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -51,7 +51,7 @@ func (c capture) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("captured")
 }
 
-// bodies holds a request of each kind of call, with members of every sort.
+// bodies holds a request for each kind of call, with members of every type.
 var bodies = map[string]string{
 	llm.Chat: `{"model":"p/m","messages":[{"role":"system","content":"be brief"},{"role":"user","content":[{"type":"text","text":"look","cache_control":{"type":"ephemeral"}},{"type":"image_url","image_url":{"url":"data:image/png;base64,QUJD","detail":"low"}}]},` +
 		`{"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"c1","type":"function","function":{"name":"upper","arguments":"{\"text\":\"a\"}"}}]},{"role":"tool","tool_call_id":"c1","content":"A"}],` +
@@ -69,8 +69,8 @@ var bodies = map[string]string{
 	llm.Completions: `{"model":"p/m","prompt":"a","max_tokens":5}`,
 }
 
-// TestRequests: what each kind of provider receives for a call of each kind, to
-// the byte: where, with which header fields, and which body.
+// TestRequests compares what each kind of provider receives for each kind of call with a
+// golden file: address, header fields and body.
 func TestRequests(t *testing.T) {
 	var out bytes.Buffer
 	client := &http.Client{Transport: capture{&out}}

@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// Header fields of answers that are the router's own, and media types.
+// Header fields that the router sets in responses, and media types.
 const (
 	headerModel = "X-Binnacle-Model"
 	headerCache = "X-Binnacle-Cache"
@@ -26,14 +26,15 @@ const (
 	typeStream  = "text/event-stream"
 )
 
-// headOf begins an answer of a candidate's with a media type.
+// headOf returns the head of a successful response from a candidate: status 200, the
+// media type and the candidate's model.
 func headOf(c *route.Candidate, media string) *llm.Head {
 	return &llm.Head{Status: http.StatusOK, Headers: map[string]string{headerType: media, headerModel: c.ID()}}
 }
 
-// run makes the attempt: it chooses the API, writes the request, reserves what it
-// may cost, takes a key and a place at the provider, and passes the answer on. An
-// error that is no *provider.Failure is not the provider's.
+// run executes the attempt: it chooses the API, writes the request, reserves its highest
+// possible cost, takes a key and a place at the provider, and forwards the response. An
+// error that is not a *provider.Failure was not caused by the provider.
 func (a *attempt) run(ctx context.Context) error {
 	if a.up.Local() != nil {
 		return a.local(ctx)
@@ -60,7 +61,9 @@ func (a *attempt) run(ctx context.Context) error {
 	return err
 }
 
-// unreadable is the failure of a request that could not be read or translated.
+// unreadable returns the failure for a request that cannot be read or translated. If err
+// is a *provider.Failure, it is returned unchanged; errNotStored becomes fault.NotFound;
+// why precedes the text of any other error.
 func (a *attempt) unreadable(err error, why string) error {
 	var f *provider.Failure
 	switch {
@@ -72,8 +75,9 @@ func (a *attempt) unreadable(err error, why string) error {
 	return refused(a.c.body, err, why)
 }
 
-// send takes a place at the provider and the value of the named key, sends the
-// request and passes the answer on. It returns the value that it used.
+// send waits for a place at the provider, fetches the value of the named key, sends the
+// request and forwards the response. It returns the value of the key also after an
+// error, so that report can discard a rejected value.
 func (a *attempt) send(ctx context.Context, key string, body []byte) (value string, err error) {
 	c, up := a.c, a.up
 	if err := up.gate.Enter(ctx, c.w.Event.Actor); err != nil {
@@ -91,7 +95,7 @@ func (a *attempt) send(ctx context.Context, key string, body []byte) (value stri
 	if err != nil {
 		var f *provider.Failure
 		if errors.As(err, &f) && !a.native() {
-			f.Body = nil // it is in an API that the caller does not speak
+			f.Body = nil // it is written in an API that the caller does not use
 		}
 		return value, err
 	}
@@ -106,8 +110,9 @@ func (a *attempt) send(ctx context.Context, key string, body []byte) (value stri
 	return value, a.plain(res, head)
 }
 
-// report notes what the end of a request says about the key that it used. A
-// request that the call itself ended says nothing.
+// report updates the state of the key that a request used according to the request's
+// result. A request that ended because its call ended counts neither as a success nor as
+// a failure.
 func (a *attempt) report(ctx context.Context, name, value string, err error) {
 	says := fault.Healthy
 	var f *provider.Failure
@@ -135,12 +140,13 @@ func (a *attempt) report(ctx context.Context, name, value string, err error) {
 	}
 }
 
-// unsupported is the failure of a kind of calls that a provider has no API for.
+// unsupported returns the failure for a provider that has no API for a kind of calls.
 func unsupported(provided, kind string) error {
 	return &provider.Failure{Code: fault.Unsupported, Status: http.StatusBadRequest, Message: "provider " + provided + " does not offer " + kind}
 }
 
-// count answers a request to count tokens by an estimate.
+// count completes a call that counts tokens with an estimate of four bytes per token,
+// without a request to the provider.
 func (a *attempt) count() error {
 	a.usage.Known = true
 	doc, err := json.Marshal(map[string]int{"input_tokens": len(a.c.body)/4 + 1})
@@ -151,7 +157,8 @@ func (a *attempt) count() error {
 	return a.answerWith(headOf(&a.cand, typeJSON), doc)
 }
 
-// plain passes a plain answer to the caller.
+// plain forwards a response that is not a stream, after translating it and applying the
+// guards.
 func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 	if llm.Check(res.Body) != nil {
 		return a.up.Malformed("did not answer with one JSON document")
@@ -161,7 +168,7 @@ func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 		return err
 	}
 	said := gjson.ParseBytes(body)
-	if at := a.c.api.Said; at != "" { // the rest is the caller's own
+	if at := a.c.api.Said; at != "" { // the other members repeat parts of the request
 		said = said.Get(at)
 	}
 	if len(a.c.reply) > 0 && said.Exists() {
@@ -176,8 +183,8 @@ func (a *attempt) plain(res *provider.Answer, head *llm.Head) error {
 	return a.answerWith(head, body)
 }
 
-// translate writes a provider's answer in the caller's API and notes its usage and
-// id.
+// translate returns a provider's response in the caller's API, and records its usage and
+// id. A response that is already in that API is returned unchanged.
 func (a *attempt) translate(body []byte) ([]byte, error) {
 	if a.native() {
 		a.usage = usageOf(a.api, body)
@@ -203,8 +210,8 @@ func (a *attempt) translate(body []byte) ([]byte, error) {
 	return body, nil
 }
 
-// answerWith makes the attempt the one that answers, and gives the caller a whole
-// document.
+// answerWith claims the call's response for this attempt and sends a complete document
+// to the caller. It returns errLost if another attempt has claimed the response.
 func (a *attempt) answerWith(head *llm.Head, body []byte) error {
 	if err := a.c.out.claim(a, head); err != nil {
 		return err

@@ -15,17 +15,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// received is what a lenient provider reads of a request: names without case,
-// whatever API they are of, wherever they stand.
+// received is what a lenient provider could read in a request: members by their names
+// without case, of any API, at any place.
 type received struct {
 	tools   map[string]bool
-	bounds  []int64 // of the answer
+	bounds  []int64 // bounds of the answer
 	answers int64
 	budget  int64
-	letters int64 // the least that a text's tokens hold
+	letters int64 // bytes of the longer texts; a token has at least two
 }
 
-// member finds the values under a name, without case, in an object.
+// member returns the values of members with one of the names, without case, in an
+// object.
 func member(o map[string]any, names ...string) (out []any) {
 	for k, v := range o {
 		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, k) }) {
@@ -35,7 +36,7 @@ func member(o map[string]any, names ...string) (out []any) {
 	return out
 }
 
-// read takes a request that came in over a wire apart.
+// read records what a request in an API's wire format contains.
 func (r *received) read(wire string, doc map[string]any) {
 	for _, t := range member(doc, "tools", "functions", "mcp_servers") {
 		r.offered(t, "")
@@ -113,7 +114,7 @@ func (r *received) read(wire string, doc map[string]any) {
 	r.texts(doc, "")
 }
 
-// offered notes what tools a value offers, by any name that some reader takes.
+// offered records the tools in a value, by any name that a reader could accept.
 func (r *received) offered(v any, namespace string) {
 	list, ok := v.([]any)
 	if !ok {
@@ -150,7 +151,7 @@ func (r *received) offered(v any, namespace string) {
 					r.offered(in, n.(string)+".")
 				}
 				named = true
-			} else if typ != "url" { // an MCP server is no tool
+			} else if typ != "url" { // an MCP server is not a tool
 				name(n)
 			}
 		}
@@ -167,7 +168,8 @@ func (r *received) offered(v any, namespace string) {
 	}
 }
 
-// texts counts what every text in a request must take: two letters to a token.
+// texts adds up the bytes of the longer texts in a request, except for data and
+// addresses.
 func (r *received) texts(v any, under string) {
 	switch x := v.(type) {
 	case string:
@@ -185,7 +187,7 @@ func (r *received) texts(v any, under string) {
 	}
 }
 
-// hostile makes a request out of what has hidden tools and lifted bounds before.
+// hostile returns a request made of members that once hid a tool or removed a bound.
 func hostile(r *rand.Rand) (kind, body string) {
 	pick := func(list ...string) string { return list[r.IntN(len(list))] }
 	kind = pick(llm.Chat, llm.Responses, llm.Messages, llm.Completions)
@@ -249,10 +251,9 @@ func hostile(r *rand.Rand) (kind, body string) {
 	return kind, "{" + strings.Join(members, ",") + "}"
 }
 
-// TestProvidersSeeWhatPolicySaw sends generated requests through the code that
-// writes what providers get, and reads that as leniently as a provider might:
-// each tool in it was before policy, and the most it can be billed for is
-// reserved.
+// TestProvidersSeeWhatPolicySaw encodes generated requests for every provider and reads
+// the result as leniently as a provider might. Policy must have seen each tool in it,
+// and the most that it can be billed for must be reserved.
 func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -295,7 +296,7 @@ func TestProvidersSeeWhatPolicySaw(t *testing.T) {
 			got := received{tools: map[string]bool{}}
 			got.read(a.api.Name, doc)
 			sent++
-			if head := int64(1 << 10); head+int64(len(out)) > args.Egress(1) { // what real keys, traces and paths take
+			if head := int64(1 << 10); head+int64(len(out)) > args.Egress(1) { // allowance for keys, traces and paths
 				t.Fatalf("seed %d: %s over %s gets %d bytes; %d are reserved\nfrom %s\nsent %s", seed, name, a.api.Name, len(out), args.Egress(1), body, out)
 			}
 			for tool := range got.tools {

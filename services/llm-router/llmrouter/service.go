@@ -1,4 +1,5 @@
-// Package llmrouter takes requests to language models to a provider and back.
+// Package llmrouter executes calls to language models: it sends a request to a provider,
+// returns the response to the caller, and records every attempt on the ledger.
 package llmrouter
 
 import (
@@ -30,9 +31,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// Config is the llm document: providers, routing, prices, guards, caching and
-// client tools. The zero value has the demo only. docs/reference/llm-document.md
-// is generated from it.
+// Config is the llm document: providers, routing, prices, guards, caching and client
+// tools. With the zero value, only the built-in provider demo is available.
+// docs/reference/llm-document.md is generated from the members and their comments.
 type Config struct {
 	Providers []provider.Config `json:"providers"` // of language models; demo is always there
 	route.Table
@@ -46,8 +47,8 @@ type Config struct {
 	ClientTools []ClientTool `json:"client_tools"`
 }
 
-// ReadConfig reads the llm document. An error names the member that is wrong by its
-// JSON pointer.
+// ReadConfig parses the llm document. Its errors name the invalid member by its JSON
+// pointer.
 func ReadConfig(doc []byte) (cfg Config, err error) {
 	if err := canon.CheckDepth(doc); err != nil {
 		return cfg, err
@@ -56,17 +57,17 @@ func ReadConfig(doc []byte) (cfg Config, err error) {
 	return cfg, err
 }
 
-// Retry says how often a candidate is tried again before the next one is, and how
-// long is waited in between, in milliseconds.
+// Retry bounds how often a candidate is tried before the next candidate, and the time
+// between tries, in milliseconds.
 type Retry struct {
 	Attempts int   `json:"attempts,omitempty"` // in all; 0 = 2
 	BaseMS   int64 `json:"base_ms,omitempty"`  // of the full-jitter backoff; 0 = 200
 	MaxMS    int64 `json:"max_ms,omitempty"`   // longest wait, also where the provider asks for more; 0 = 5000
 }
 
-// Service implements run.Service. It executes calls of language models. Several
-// instances may run: each has its own keys, breakers and view, and no state that
-// another needs.
+// Service implements run.Service. It executes calls to language models. Several
+// instances may run at once: keys, breakers and the view of each are independent of the
+// others.
 type Service struct {
 	Config
 
@@ -76,40 +77,46 @@ type Service struct {
 	models    modelList
 	latency   latencies
 	usage     Usage
-	view      *follow.Follower // feeds usage, and the cache
+	view      *follow.Follower // updates usage, and the cache, from the ledger
 	cache     cache
-	under     atomic.Int64 // calls under way
+	under     atomic.Int64 // calls in progress
 }
 
-// upstream is a provider and what is known of its state.
+// upstream is a provider with its limit of concurrent requests and the state of its
+// keys.
 type upstream struct {
 	*provider.Provider
 	gate *fair.Gate
 	keys *rotation
 }
 
+// newUpstream returns p with a gate for p.Limit concurrent requests and closed breakers.
 func newUpstream(p *provider.Provider, b route.Break) *upstream {
 	return &upstream{Provider: p, gate: fair.New(p.Limit), keys: newRotation(p.Secrets, b)}
 }
 
-// registry holds the kinds of providers. Only their list knows them by name.
+// registry holds the kinds of providers. Only package providers refers to them by name.
 var registry = providers.All
 
-// Declaration implements run.Service. The service takes work, reads cancellations
-// and its own attempts, and caches answers.
+// Declaration implements run.Service. The service consumes work, reads control events
+// and its own attempts, and caches responses.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{bus.Control, attemptsReader}, Caches: true}
 }
 
-// ProviderKeys is the grant under which provider keys are fetched.
+// providerKeys is the name of the secret grant that permits the router to fetch provider
+// keys.
 const providerKeys = "llm.*"
 
+// llmTool returns the tool of one kind of language model call, with the grant for
+// provider keys.
 func llmTool(kind, description string) contract.Tool {
 	return contract.Tool{Description: description, Class: "E0", Executor: "llm-router", Kind: kind, Tool: kind, Version: "v2",
 		InputSchema: contract.Raw(llm.Schema), OutputSchema: contract.Raw(`{}`), Secrets: []contract.SecretGrant{{Name: providerKeys}}}
 }
 
-// tools are those of the callers' APIs, and what else the service does.
+// tools returns the tools that the service registers: one for each API that callers use,
+// ownTools, and forwardTool.
 func (s *Service) tools() []contract.Tool {
 	var out []contract.Tool
 	for _, c := range callers {
@@ -118,6 +125,7 @@ func (s *Service) tools() []contract.Tool {
 	return append(append(out, ownTools...), forwardTool)
 }
 
+// ownTools are the tools that list models and delete stored responses.
 var ownTools = []contract.Tool{
 	{Description: "Asks every provider which models it offers.", Class: "E0", Executor: "llm-router", Kind: kindModels, Tool: kindModels, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`),
@@ -130,8 +138,8 @@ var ownTools = []contract.Tool{
 const kindModels = llm.Models
 
 // Run implements run.Service. It checks the configuration, registers the tools,
-// publishes prices and accepted data, and executes calls until ctx ends. A
-// configuration that is wrong is an error that names the member.
+// publishes prices and accepted data, and executes calls until ctx is done. If the
+// configuration is invalid, it returns an error that names the member.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	if err := s.configure(); err != nil {
@@ -174,9 +182,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
+// configure creates the providers, sets the defaults of absent members and checks the
+// configuration.
 func (s *Service) configure() error {
-	// One client for all: connections are kept, and a proxy named in the
-	// environment is not used, for prompts go where the configuration says.
+	// All providers share one client, so that connections are reused. The transport has
+	// no Proxy function: prompts are sent to the configured address only, whatever the
+	// environment contains.
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true, DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	s.providers = map[string]*upstream{}
@@ -213,8 +224,11 @@ func (s *Service) configure() error {
 	return s.Check(s.has)
 }
 
+// has reports whether there is a provider with this name, configured or built in.
 func (s *Service) has(name string) bool { return s.providers[name] != nil }
 
+// handle executes one call according to its kind. The kinds that remain, llm.forward and
+// client.*, take effect outside the mesh and are only recorded.
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if api := callerOf(w.Call.Kind); api != nil {
 		return s.call(ctx, w, api)

@@ -23,8 +23,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// TestRotation: keys are used in turn; one at its rate limit rests for one model,
-// one that fails for all, and the failure says when to try again.
+// TestRotation shows that keys are used in round-robin order, that a rate limit excludes
+// a key for one model and failures for all, and that the error contains the time of the
+// next try.
 func TestRotation(t *testing.T) {
 	now := time.Now()
 	r := newRotation([]string{"k1", "k2"}, route.Break{Failures: 1, OpenMS: 1000})
@@ -89,7 +90,8 @@ func TestLatencies(t *testing.T) {
 	}
 }
 
-// TestCache: the newest answers are kept within the limit, for their time.
+// TestCache shows that the cache evicts the least recently used responses above its
+// limit, and those that have expired.
 func TestCache(t *testing.T) {
 	var c cache
 	now := time.Now()
@@ -127,8 +129,8 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheKey: no two requests share an answer that differ in the caller, the
-// key, the kind or a byte.
+// TestCacheKey shows that requests that differ in the caller, the key, the kind or one
+// byte have different cache keys.
 func TestCacheKey(t *testing.T) {
 	seen := map[string]string{}
 	for _, x := range [][4]string{{"k", "alice", "", "body"}, {"k", "bob", "", "body"}, {"k", "alice", "key", "body"}, {"l", "alice", "", "body"}, {"k", "alice", "", "body "}, {"k", "alicek", "", "body"}, {"k", "alice", "k", "body"}, {"", "kalice", "", "body"}} {
@@ -142,8 +144,8 @@ func TestCacheKey(t *testing.T) {
 	}
 }
 
-// TestKept: an answer in the memory cache answers the same request again, as the
-// first was answered, and is recorded as such.
+// TestKept shows that an identical request gets the same response from the cache in
+// memory, and is recorded as a cache hit.
 func TestKept(t *testing.T) {
 	u := newUpstreams(t, map[string][]http.HandlerFunc{"a": {says(200, completion), says(500, "")}})
 	s := plays(t, u, func(c *Config) { c.Fallbacks = nil })
@@ -153,7 +155,7 @@ func TestKept(t *testing.T) {
 	}
 	m.keep(t.Context(), *m.out.tee, m.out.said)
 	again := s.made(t, t.Context(), llm.Chat, question)
-	again.out.tee = nil // what comes from the cache does not go there again
+	again.out.tee = nil // a cached response is not cached again
 	r, hit := again.cached(t.Context())
 	if !hit || r.EffectType != "llm.cache_hit" || string(r.Output) != completion || again.out.said.Headers[headerCache] != "hit" || again.out.said.Headers[headerModel] != "a/m" {
 		t.Errorf("%v %+v %v", hit, r, again.out.said)
@@ -167,8 +169,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestAccepted: a name that routing can take to several providers receives what
-// all of them accept; the demo, which runs here, accepts everything.
+// TestAccepted shows that a name that may be routed to several providers accepts only
+// what all of them accept, and that the demo accepts everything.
 func TestAccepted(t *testing.T) {
 	s := &Service{}
 	s.Config = Config{Providers: []provider.Config{{Name: "a", Accepts: []string{"user_file", "secret"}}, {Name: "b", Accepts: []string{"secret", "secret"}}, {Name: "c"}, {Name: "d", Accepts: []string{"*"}}},
@@ -198,8 +200,8 @@ func TestSends(t *testing.T) {
 	}
 }
 
-// TestConfigure: a configuration that cannot be followed is refused with the
-// member that is wrong, and what it leaves out is filled in.
+// TestConfigure shows that the error for an invalid configuration names the member, and
+// that absent members get their defaults.
 func TestConfigure(t *testing.T) {
 	for want, c := range map[string]Config{
 		`providers[0].name: "demo" is taken`:  {Providers: []provider.Config{{Name: "demo", BaseURL: "http://h"}}},
@@ -225,8 +227,8 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestList: a model that the configuration and the provider both list is listed
-// once.
+// TestList shows that a model is listed once if both the configuration and the provider
+// list it.
 func TestList(t *testing.T) {
 	s := &Service{Config: Config{Providers: []provider.Config{{Name: "a", Models: []string{"m", "n"}}, {Name: "b"}}, Table: route.Table{Aliases: map[string]string{"z": "a/m"}}}}
 	s.models.lists = map[string][]string{"a": {"n", "o"}, "b": {"m"}}
@@ -245,8 +247,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestTools: a tool for each of the callers' APIs, under the names that were
-// released.
+// TestTools shows that there is a tool for each of the callers' APIs, under its released
+// name.
 func TestTools(t *testing.T) {
 	var kinds []string
 	for _, x := range (&Service{}).tools() {
@@ -265,8 +267,8 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestClientTool: a function of a client's is a tool with a schema; what cannot be
-// one is refused.
+// TestClientTool shows that a client's function becomes a tool with a schema, and that
+// an invalid definition is rejected.
 func TestClientTool(t *testing.T) {
 	d := ClientTool{Type: "function", Class: "E1", Labels: []string{"l"}}
 	d.Function.Name, d.Function.Parameters = "open", []byte(`{ "type":"object", "properties":{"a":{"type":"string"}} }`)
@@ -292,7 +294,7 @@ func TestClientTool(t *testing.T) {
 	}
 }
 
-// TestGather: frames lie 10 ms apart for few calls, and 50 for many.
+// TestGather shows that frames are 10 ms apart with few calls, and 50 ms with many.
 func TestGather(t *testing.T) {
 	for calls, want := range map[int64]time.Duration{0: 10 * time.Millisecond, 100: 10 * time.Millisecond, 250: 25 * time.Millisecond, 500: 50 * time.Millisecond, 9999: 50 * time.Millisecond} {
 		if got := gather(calls); got != want {
@@ -301,7 +303,7 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestClaim: of two attempts one answers.
+// TestClaim shows that only one of two attempts can claim the response.
 func TestClaim(t *testing.T) {
 	var under atomic.Int64
 	o := newOut(t.Context(), &execute.Work{Call: &contract.Call{}, Instance: "i"}, nil, &under)
@@ -324,8 +326,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestLocal: the demo answers every caller's API that has answers of text, and
-// says what it does not have.
+// TestLocal shows that the demo can be used through every API for text, and returns an
+// error for other APIs and models.
 func TestLocal(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	for kind, c := range map[string]struct{ body, shows, code string }{
@@ -346,8 +348,8 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestCount: tokens are estimated where a provider cannot count them, and vectors
-// are given in the form that was requested.
+// TestCount shows that tokens are estimated if a provider cannot count them, and that
+// vectors have the requested format.
 func TestCount(t *testing.T) {
 	s := plays(t, newUpstreams(t, nil), nil)
 	m := s.made(t, t.Context(), llm.CountTokens, `{"model":"a/m","messages":[{"role":"user","content":"hello, hello"}]}`)
@@ -377,7 +379,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestUsageView: the view's digest follows from its events alone.
+// TestUsageView shows that the view's digest depends on its events only.
 func TestUsageView(t *testing.T) {
 	var a, b Usage
 	e := &contract.Event{Name: events.AttemptFinishedName, Source: "llm-router/llm-router-1", Actor: "alice", CallID: "c-1", Time: contract.Time(time.Unix(1_700_000_000, 0)),

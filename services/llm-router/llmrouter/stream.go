@@ -16,24 +16,24 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
-// stream is a provider's stream on its way to the caller. Until its first
-// content nothing is shown, so that another candidate can still answer.
+// stream forwards a provider's stream to the caller. Nothing is sent before the first
+// content, so that another candidate can still be used.
 type stream struct {
 	*attempt
 	head  *llm.Head
 	dec   dialect.Decoder
-	enc   dialect.Encoder // nil: events pass as the provider wrote them
-	guard *filter         // nil: nothing is guarded; else there is an encoder
+	enc   dialect.Encoder // nil: events are forwarded as received
+	guard *filter         // nil if no guard applies; otherwise enc is not nil
 	turns ir.Turns
 	sum   ir.Collect
-	held  []byte // what came before the first content
-	size  int    // what is kept so far, in bytes
-	shown bool   // there was content
-	ended bool   // the provider said why it ended
+	held  []byte // bytes received before the first content
+	size  int    // bytes kept in memory so far
+	shown bool   // the response has been claimed
+	ended bool   // the provider sent the reason for the end
 }
 
-// stream passes a stream on. What is recorded of it is what the caller got, also
-// where it breaks.
+// stream forwards a stream. The record contains what the caller received, even if the
+// stream breaks.
 func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.Head) error {
 	head.Headers[headerType] = typeStream
 	s, err := a.newStream(head)
@@ -59,8 +59,9 @@ func (a *attempt) stream(ctx context.Context, res *provider.Answer, head *llm.He
 	return s.end()
 }
 
-// newStream refuses a stream that must be guarded and cannot be: guards work on
-// what events mean, so that the caller's API must be one that is written here.
+// newStream returns the state of a stream. It returns a failure if guards apply but the
+// caller's API has no encoder: guards work on decoded events, which must then be encoded
+// again.
 func (a *attempt) newStream(head *llm.Head) (*stream, error) {
 	s := &stream{attempt: a, head: head, dec: a.api.Decoder(a.c.name())}
 	if len(a.c.reply) > 0 {
@@ -75,7 +76,7 @@ func (a *attempt) newStream(head *llm.Head) (*stream, error) {
 	return s, nil
 }
 
-// pass gives the caller bytes, or holds them until there is content.
+// pass sends bytes to the caller, or holds them until there is content.
 func (s *stream) pass(b []byte) error {
 	if s.shown {
 		return s.c.out.write(b)
@@ -84,8 +85,8 @@ func (s *stream) pass(b []byte) error {
 	return nil
 }
 
-// end is the end of a stream that is written here, also where the provider did not
-// say why it ends.
+// end ends a stream that the router encodes itself. It adds an end event if the provider
+// sent none.
 func (s *stream) end() error {
 	var end []byte
 	if !s.ended {
@@ -97,18 +98,19 @@ func (s *stream) end() error {
 	return s.finish(append(end, s.enc.Finish()...))
 }
 
-// maxStreamed bounds a stream, in bytes of text and arguments and a little for each
-// event: what passed is kept in memory until it is recorded, as one document.
+// maxStreamed bounds a stream, in bytes of text and arguments plus eventSize for each
+// event: they are kept in memory until they are recorded as one document.
 const (
 	maxStreamed = 24 << 20
 	eventSize   = 32
 )
 
-// errEnd: the provider said what there is to say.
+// errEnd is returned by next at the end of the stream.
 var errEnd = errors.New("end")
 
-// next reads an event and returns what it comes to for the caller. The first
-// content claims the answer. errEnd: nothing more comes.
+// next reads one event and returns the bytes for the caller, which may be none. The
+// first event with content claims the response. It returns errEnd at the end of the
+// stream.
 func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error) {
 	e, said, err := s.read(ctx, res)
 	if err != nil {
@@ -137,8 +139,8 @@ func (s *stream) next(ctx context.Context, res *provider.Answer) ([]byte, error)
 	return b, nil
 }
 
-// read reads an event and what it means. What follows the end of an answer may be
-// anything.
+// read reads and decodes one event. If the answer is already complete, it returns errEnd
+// instead of a read error: a connection that breaks then has lost nothing.
 func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, said []ir.Event, err error) {
 	var fault *ir.Fault
 	if e, err = res.Next(); err == nil {
@@ -160,8 +162,8 @@ func (s *stream) read(ctx context.Context, res *provider.Answer) (e sse.Event, s
 	return e, nil, s.up.Cut(ctx, err)
 }
 
-// raw is an event as the provider wrote it. The document that is recorded is the
-// provider's own, too, where its API sends it whole at the end.
+// raw returns the bytes of an event as received. In some APIs the last event contains
+// the whole response; raw keeps it as the document to record.
 func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 	if s.ev.ResponseID == "" {
 		s.ev.ResponseID = responseID(e.Data)
@@ -172,8 +174,8 @@ func (s *stream) raw(e *sse.Event, said []ir.Event) []byte {
 	return s.edit(e.Raw, said)
 }
 
-// take notes what the provider said and, where it is not passed on as it is,
-// writes it for the caller.
+// take records the usage, the end and the content of decoded events. It returns their
+// encoding if the router encodes the stream itself, and whether there was content.
 func (s *stream) take(said []ir.Event) (content bool, b []byte, err error) {
 	if s.enc != nil {
 		if said, err = s.ordered(said); err != nil {
@@ -199,7 +201,8 @@ func (s *stream) take(said []ir.Event) (content bool, b []byte, err error) {
 	return content, b, nil
 }
 
-// ordered puts events in turns, and guards them.
+// ordered puts events in the order of their turns and applies the guards. It returns a
+// failure if a guard blocks content.
 func (s *stream) ordered(said []ir.Event) (out []ir.Event, err error) {
 	for _, e := range said {
 		for _, e := range s.turns.Put(e) {
@@ -217,9 +220,9 @@ func (s *stream) ordered(said []ir.Event) (out []ir.Event, err error) {
 	return out, nil
 }
 
-// finish sends the end of a complete stream.
+// finish sends the end of a complete stream and sets the document to record.
 func (s *stream) finish(end []byte) error {
-	if !s.shown { // complete, and without content
+	if !s.shown { // the stream is complete but had no content
 		if err := s.c.out.claim(s.attempt, s.head); err != nil {
 			return err
 		}
@@ -233,7 +236,8 @@ func (s *stream) finish(end []byte) error {
 	return s.c.out.finish(end)
 }
 
-// keep makes of what passed what is recorded, also of a stream that breaks.
+// keep builds the document to record from the content that was forwarded, unless the
+// provider sent it. It also serves a stream that broke.
 func (s *stream) keep() {
 	if s.output == nil && s.shown {
 		r := s.sum.Response()
@@ -242,7 +246,8 @@ func (s *stream) keep() {
 	}
 }
 
-// whole is the answer that an event of one of the types holds.
+// whole returns the member response of an event that has one of the types, and whether
+// it is an object.
 func whole(types []string, data []byte) ([]byte, bool) {
 	for _, t := range types {
 		if bytes.Contains(data, []byte(t)) && gjson.GetBytes(data, "type").Str == t {
@@ -253,9 +258,12 @@ func whole(types []string, data []byte) ([]byte, bool) {
 	return nil, false
 }
 
+// usageNull is the member that OpenAI adds to the chunks before the last if usage is
+// requested.
 var usageNull = []byte(`,"usage":null`)
 
-// edit removes from a chunk what is there only because the router requested usage.
+// edit removes from an event the members that are present only because the router
+// requested usage.
 func (s *stream) edit(raw []byte, steps []ir.Event) []byte {
 	if !s.inject {
 		return raw
@@ -266,9 +274,9 @@ func (s *stream) edit(raw []byte, steps []ir.Event) []byte {
 			only = only && steps[i].Kind == ir.Begin
 		}
 		if only {
-			return nil // the chunk that holds usage and nothing else
+			return nil // the event contains usage only
 		}
 	}
-	// Within text a quote is escaped, so this is a member and nothing else.
+	// A quote within a string is escaped, so this matches a member only.
 	return bytes.ReplaceAll(raw, usageNull, nil)
 }

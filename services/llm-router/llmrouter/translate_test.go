@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// translatable are the kinds of calls that can be translated, each with the API
-// that callers and providers share.
+// translatable returns the kinds of calls that can be translated, each with the API that
+// is native to it.
 func translatable() map[string]*dialect.API {
 	out := map[string]*dialect.API{}
 	for _, c := range callers {
@@ -24,7 +24,7 @@ func translatable() map[string]*dialect.API {
 	return out
 }
 
-// targets are the APIs that requests are translated to.
+// targets returns the APIs into which requests are translated.
 func targets() (out []*dialect.API) {
 	for _, k := range registry.Kinds() {
 		for _, a := range k.APIs {
@@ -38,7 +38,8 @@ func targets() (out []*dialect.API) {
 
 func ptr[T any](v T) *T { return &v }
 
-// everything is a request with everything that all three callers' APIs know.
+// everything returns a request with all members that the three callers' APIs have in
+// common.
 func everything() *ir.Request {
 	cache := json.RawMessage(`{"type":"ephemeral"}`)
 	return &ir.Request{Model: "m", Stream: true, MaxTokens: 4000, Temperature: ptr(0.5), TopP: ptr(0.9), User: "u", Parallel: ptr(false), Choice: &ir.Choice{Mode: "required"},
@@ -53,8 +54,8 @@ func everything() *ir.Request {
 		}}
 }
 
-// said lists what a request says, in one spelling: how turns are cut differs
-// between the APIs, what is in them must not.
+// said lists the contents of a request in a normalized form: the APIs may divide turns
+// differently, but their contents must be equal.
 func said(r *ir.Request) []string {
 	var out []string
 	add := func(v ...any) { b, _ := json.Marshal(v); out = append(out, string(b)) }
@@ -74,7 +75,8 @@ func said(r *ir.Request) []string {
 	return out
 }
 
-// TestTranslation: from each API to each other and back nothing is lost.
+// TestTranslation shows that a translation from each API to each other and back
+// preserves the request.
 func TestTranslation(t *testing.T) {
 	kinds := translatable()
 	for a, wa := range kinds {
@@ -105,7 +107,8 @@ func TestTranslation(t *testing.T) {
 	}
 }
 
-// TestAnswers: an answer, plain and as a stream, through each API's spelling.
+// TestAnswers shows that each API can encode and decode a response without loss, as a
+// document and as a stream.
 func TestAnswers(t *testing.T) {
 	r := &ir.Response{ID: "x", Model: "m", Created: 7, Usage: ir.Usage{In: 30, Out: 9, Cached: 10, Known: true}, Choices: []ir.Answer{{Finish: ir.ToolCalls, Parts: []ir.Part{
 		{Type: ir.Text, Text: "hello"}, {Type: ir.ToolCall, ID: "c1", Name: "upper", Args: `{"a":1}`}, {Type: ir.ToolCall, ID: "c2", Name: "lower", Args: `{}`}}}}}

@@ -19,37 +19,41 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
 
+// attemptsReader reads the events from which the view llm.usage and the cache are built.
 var attemptsReader = bus.Reader{Name: "attempts", Stream: bus.Events, Filters: bus.Filters(llm.Executor, events.AttemptFinishedName, events.ResponseCachedName, events.ResponseDeletedName)}
 
-// Usage is the view of attempts, live and in replay. The zero value is empty. It
-// is safe for concurrent use.
+// Usage is the view of attempts, both in the running service and in replay. The zero
+// value is empty. It is safe for concurrent use.
 type Usage struct {
 	mu    sync.Mutex
 	state usage.State
 }
 
-// Apply folds one event in; events that are not the view's change nothing. An
-// error says that the event cannot be read.
+// Apply adds one event to the view and ignores events of other kinds. It returns an
+// error if the event cannot be decoded.
 func (u *Usage) Apply(e *contract.Event) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.state.Apply(e)
 }
 
+// answer returns the stored response with an id, or the zero Answer if there is none.
 func (u *Usage) answer(id string) usage.Answer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.state.Answer(id)
 }
 
+// item returns the response that contains the item with an id, or the zero Answer if
+// there is none.
 func (u *Usage) item(id string) usage.Answer {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.state.Item(id)
 }
 
-// Digest is the SHA-256 of the view's canonical form, as "sha256:" and hexadecimal
-// digits. Views at one position have one digest.
+// Digest returns the SHA-256 of the view's canonical form, as "sha256:" and hexadecimal
+// digits. Views at the same position have the same digest.
 func (u *Usage) Digest() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -57,14 +61,16 @@ func (u *Usage) Digest() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// answer finds what was answered under an id. An attempt lies on the ledger
-// before its call's outcome.
+// answer returns the stored response with an id after the view has caught up with the
+// ledger. An attempt is on the ledger before its call's outcome, so any response that a
+// caller has received is found.
 func (s *Service) answer(ctx context.Context, id string) (usage.Answer, error) {
 	err := s.view.Poll(ctx)
 	return s.usage.answer(id), err
 }
 
-// serveUsage answers what models did and cost.
+// serveUsage registers the queries for usage and cost, and returns the follower that
+// updates the view and the cache. The caller must run it.
 func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 	view := follow.New(env.Conn, env.Instance, attemptsReader, func(en eventlog.Entry) error {
 		e, err := eventlog.Open(en)
@@ -84,11 +90,11 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 	return view
 }
 
-// serve registers the queries that read the view. Their responses hold all that was
-// on the ledger when they were sent.
+// serve registers the queries that read the view. Their responses include every event
+// that was on the ledger when the query was sent.
 func (u *Usage) serve(server *rpc.Server) {
 	rpc.Serve(server, query.ViewQuery, func(context.Context, *query.ViewRequest) (query.ViewDump, error) {
-		for { // position and digest together or not at all
+		for { // repeat if the view advanced while the digest was computed
 			at := server.View.Position()
 			digest := u.Digest()
 			if server.View.Position() == at {
@@ -124,7 +130,8 @@ func (u *Usage) serve(server *rpc.Server) {
 	})
 }
 
-// window reads the bounds of a query; an empty one is the zero time.
+// window parses the bounds of a query, which are times of RFC 3339. An empty bound is
+// the zero time.
 func window(from, to string) (a, b time.Time, err error) {
 	for _, x := range []struct {
 		name, value string

@@ -76,8 +76,8 @@ func Build(path, kid string, seed []byte) ([]byte, error) {
 	return rego.Build(files, kid, seed)
 }
 
-// bundleFiles reads the files of a bundle by path relative to the folder; tests
-// says whether to include Rego tests.
+// bundleFiles returns the files of a bundle by path relative to the folder. Rego tests
+// are included if tests is set.
 func bundleFiles(path string, tests bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {

@@ -20,7 +20,7 @@ import (
 // no documents. A Stack must be used by one goroutine only.
 type Stack struct{ in stack.Stack }
 
-// InForce is a policy document in force, as policy's query returns it.
+// InForce is a policy document in force, in the form in which policy's query returns it.
 type InForce = state.InForce
 
 // NewStack returns a stack with these documents, or an error for one that cannot
@@ -43,7 +43,7 @@ func (s *Stack) Put(d *Document) (err error) {
 	return err
 }
 
-// With returns s with the document added; s itself is not changed.
+// With returns s with the document added or replaced. s itself is not changed.
 func With(s stack.Stack, d *Document) (stack.Stack, error) {
 	doc, err := compile(d)
 	if err != nil {

@@ -101,7 +101,7 @@ func TestStack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Put(overlay("ALLOW_X")); err != nil { // Put accepts the fault, and Validate reports it
+	if err := next.Put(overlay("ALLOW_X")); err != nil { // Put accepts the faulty document; Validate reports the fault
 		t.Fatal(err)
 	}
 	if fs := next.Validate(); !Fatal(fs) || !strings.Contains(fs[len(fs)-1].Message, "ALLOW_X") {

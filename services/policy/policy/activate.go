@@ -43,8 +43,8 @@ type changeArgs struct {
 	} `json:"object"`
 }
 
-// given returns the name of the argument that holds the document, for error
-// messages; "layer" if there is none.
+// given returns the name of the argument that holds the document, for error messages, or
+// "layer" if no argument does.
 func (a *changeArgs) given() string {
 	switch {
 	case a.Bundle != "":
@@ -160,7 +160,7 @@ func (s *activator) validate(history stack.History, a *contract.Activated, lampo
 		return nil, err
 	}
 	known := s.names.known(a.Layer, a.Name)
-	known.Lenient = a.Source == "config" || rollback || a.Retired // at start some names may not exist yet, and a rollback may restore a document whose names are gone
+	known.Lenient = a.Source == "config" || rollback || a.Retired // when the service starts some names may not exist yet, and a rollback may restore a document that refers to names that no longer exist
 	if a.Retired {
 		known.Layer = ""
 	}

@@ -40,7 +40,8 @@ func work(actor, kind, args string) *execute.Work {
 		Call: &contract.Call{ID: "g-1", Kind: kind}, Args: []byte(args)}
 }
 
-// settled passes the recorded votes to the settler, as the work consumer would.
+// settled passes the recorded votes to the settler, in the way in which the work
+// consumer does.
 func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 	t.Helper()
 	for _, e := range l.of(contract.EventApprovalRecorded) {
@@ -55,8 +56,8 @@ func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 	m.follow()
 }
 
-// TestVotes shows who may vote, that each person votes once, and that the vote
-// that settles a call leads to one second decision.
+// TestVotes shows who may vote, that the vote of each person counts once, and that the
+// vote that settles a call results in one second decision.
 func TestVotes(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)
@@ -97,8 +98,8 @@ func TestVotes(t *testing.T) {
 	})
 }
 
-// TestSignedBallots shows that a signed ballot counts for the owner of its key
-// and not for the client that sends it, and that a call with a forged ballot is
+// TestSignedBallots shows that a signed ballot counts as the vote of the owner of its
+// key and not of the client that sends it, and that a call with a forged ballot is
 // denied.
 func TestSignedBallots(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
@@ -115,11 +116,11 @@ func TestSignedBallots(t *testing.T) {
 			want bool
 		}{
 			{args(contract.Refuse, k.KID, sig), true},
-			{args(contract.Grant, k.KID, sig), false}, // a different vote than the signed one
+			{args(contract.Grant, k.KID, sig), false}, // the vote was changed after it was signed
 			{args(contract.Refuse, "k-none", sig), false},
 			{args(contract.Refuse, key(t, "bundler").KID, sig), false},
 			{`{"call_id":"` + call + `","vote":"grant"}`, true}, // an unsigned vote
-			{`{"call_id":"c-other","sig":"x"}`, true},           // the call does not wait for votes
+			{`{"call_id":"c-other","sig":"x"}`, true},           // the call is not waiting for votes
 			{`[]`, true}, // the schema denies it
 		} {
 			if m.ballots.verifies([]byte(c.args)) != c.want {
@@ -185,7 +186,7 @@ func TestExpiry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range []*member{a, b} { // b is not notified of the claim
+		for _, m := range []*member{a, b} { // b has not applied the event that claims the call
 			m.follow()
 			go m.expirer.run(ctx)
 		}

@@ -29,8 +29,9 @@ func voteFilter(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Service: "policy", Event: contract.EventApprovalRecorded, Key: session}.String()
 }
 
-// escalation returns the event by which policy escalated the call of e, its data, and
-// its sequence, which is lower than before; 0 = the end of the ledger.
+// escalation returns the ESCALATE decision of policy on the call of e: its event, its
+// data, and its sequence. It searches backwards from the sequence before, or from the
+// end of the ledger if before is 0.
 func (i *instance) escalation(ctx context.Context, e *contract.Event, before uint64) (ev *contract.Event, esc contract.Escalated, seq uint64, err error) {
 	f := bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventEscalated, Key: e.Session}
 	en, err := eventlog.Before(ctx, i.emit.Log, f.String(), before, eventlog.OfCall(e.CallID, nil))
@@ -70,17 +71,17 @@ func (b *ballots) signer(a *voteArgs, w *state.Waiting) (string, error) {
 	return "", errors.New("kid: is not in the trust registry")
 }
 
-// verifies reports whether the ballot in the args of a vote verifies, if it is
-// signed. It runs before the decision, so that a call with a forged ballot is
-// denied and has a receipt of the denial.
+// verifies returns false if the args of a vote have a ballot whose signature does not
+// verify. It is called before the decision, so that a call with a forged ballot is
+// denied and has a receipt.
 func (b *ballots) verifies(args []byte) bool {
 	var a voteArgs
 	if json.Unmarshal(args, &a) != nil || a.Sig == "" && a.KID == "" {
-		return true // unsigned, or invalid so that the schema denies it
+		return true // the vote has no signature, or the schema denies its args
 	}
 	w := b.state.WaitingFor(a.CallID)
 	if w == nil {
-		return true // no call to vote on, which the executor reports
+		return true // the call does not wait for votes; the executor reports that
 	}
 	_, err := b.signer(&a, w)
 	return err == nil
@@ -93,7 +94,7 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail("invalid_input", "%v", err)
 	}
 	waits := b.state.WaitingFor(a.CallID)
-	for range 20 { // the view may not have applied the escalation yet
+	for range 20 { // the state may not have applied the escalation yet
 		if waits != nil {
 			break
 		}
@@ -152,7 +153,7 @@ func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.V
 	return got, err
 }
 
-// votesOf returns the votes on a call, and their events, among the votes of its
+// votesOf returns the votes on a call and their events, selected from the votes of the
 // session.
 func votesOf(h []*contract.Event, call string) (votes []contract.Approval, events []*contract.Event, err error) {
 	for _, e := range h {
@@ -168,8 +169,8 @@ func votesOf(h []*contract.Event, call string) (votes []contract.Approval, event
 	return votes, events, nil
 }
 
-// timeouts records the expiry of overdue escalations until ctx ends. Every
-// instance tries; optimistic concurrency permits one expiry only.
+// timeouts records the expiry of overdue escalations until ctx is done. Every instance
+// does this; optimistic concurrency ensures that each expiry is recorded once.
 func (b *ballots) timeouts(ctx context.Context) {
 	for ctx.Err() == nil {
 		sleep(ctx, 250*time.Millisecond)

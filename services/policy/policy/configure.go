@@ -27,9 +27,9 @@ const (
 	precedenceDefault = 1000
 )
 
-// configure activates the configured policies that differ from the last
-// configured ones. Configured documents need no signature of their own, because a
-// person who can change these files can also change the program.
+// configure activates those configured policies that differ from the last configured
+// ones. Configured documents need no signature, because a person who can change these
+// files can also change the program.
 func (s *activator) configure(ctx context.Context, cfg *Config) error {
 	p0, err := os.ReadFile(cfg.P0File)
 	if err != nil {
@@ -65,8 +65,8 @@ func (s *activator) configure(ctx context.Context, cfg *Config) error {
 	return s.retireUnnamed(ctx)
 }
 
-// put activates one configured document, unless it is in force or was configured
-// last.
+// put activates one configured document, unless it is in force already or is the one
+// that was configured last.
 func (s *activator) put(ctx context.Context, layer, name string, precedence int64, body []byte) error {
 	_, _, err := s.activate(ctx, nil, &contract.Activated{Layer: layer, Name: name, Precedence: precedence, Source: "config"}, body, false)
 	if err != nil {

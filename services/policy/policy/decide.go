@@ -27,11 +27,11 @@ type decider struct {
 	ballots   *ballots
 	budget    *budget.Ledger
 	tracer    *tracing.Tracer
-	connected func() time.Time // when the connection to the server was established
+	connected func() time.Time // when the connection to the NATS server was made
 	parents   cache[liveParent]
 }
 
-// proposal is a call during its decision, with everything collected about it.
+// proposal is a call that is being decided, with the facts collected about it.
 type proposal struct {
 	event   *contract.Event
 	call    contract.Call
@@ -42,8 +42,8 @@ type proposal struct {
 	seq     uint64 // sequence of the proposal; 0 for the second decision after votes
 	after   uint64 // for the second decision: the sequence of the proposal
 
-	again    bool   // a second attempt: labels are read from the ledger
-	guess    bool   // the labels come from this instance's cache
+	again    bool   // this is a second attempt, which reads the labels from the ledger
+	guess    bool   // the labels were read from this instance's cache
 	labelled uint64 // sequence of the event with the session's labels
 }
 
@@ -58,9 +58,9 @@ func (p *proposal) key() string {
 	return "decided:" + p.call.ID
 }
 
-// take decides one proposal. When it returns nil, the decision is on the ledger
-// or the delivery was not a valid proposal; after an error, the proposal must be
-// delivered again.
+// take decides one proposal. If it returns nil, the decision is on the ledger, or the
+// delivery was not a valid proposal. After an error the proposal must be delivered
+// again.
 func (d *decider) take(ctx context.Context, m delivery) error {
 	p := proposal{retries: m.tries, seq: m.entry.Seq}
 	var err error
@@ -74,9 +74,9 @@ func (d *decider) take(ctx context.Context, m delivery) error {
 	d.emit.See(p.event.Lamport)
 	span := d.tracer.Start(p.event.TraceCtx, "decide "+p.call.Kind, trace.SpanKindConsumer, attribute.String("binnacle.call.id", p.call.ID))
 	defer span.End()
-	// A restarted server may report a first delivery although it delivered the
-	// message before, so for proposals older than the connection the ledger is
-	// searched for a decision.
+	// After a restart, the server may report a delivery as the first one although it
+	// delivered the message before. For proposals that are older than the connection,
+	// the ledger is therefore searched for a decision.
 	if p.retries > 0 || m.stored.Before(d.connected().Add(clockSkew)) {
 		if done, err := d.answered(ctx, p.event, p.seq, contract.EventEscalated); err != nil || done {
 			return err
@@ -146,15 +146,15 @@ func (d *decider) deny(ctx context.Context, p *proposal, decision *contract.Deci
 }
 
 // append records a decision that is not a denial, after its reservation is on the
-// ledger. If an ALLOW rests on cached labels, the append expects the sequence of
-// those labels.
+// ledger. If the decision is an ALLOW that was made with cached labels, the append
+// expects the sequence of the event with those labels.
 func (d *decider) append(ctx context.Context, p *proposal, decision *contract.Decision, ev *contract.Event, reserved func() error) error {
 	ev.ID = decision.ID
 	b, err := ev.Encode()
 	if err != nil {
 		return err
 	}
-	if err := reserved(); err != nil { // awaited last, since it runs concurrently with the signature
+	if err := reserved(); err != nil { // last, so that the append of the reservation overlaps with the signing
 		return err
 	}
 	own := func(e *contract.Event) bool { return e.Service() == "policy" && e.CallID == ev.CallID }
@@ -166,7 +166,7 @@ func (d *decider) append(ctx context.Context, p *proposal, decision *contract.De
 	})
 	switch {
 	case errors.Is(err, eventlog.ErrIDConflict):
-		return nil // an earlier delivery was decided
+		return nil // the proposal was decided in an earlier delivery
 	case errors.Is(err, eventlog.ErrConflict):
 		return errMoved
 	}

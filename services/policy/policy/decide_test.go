@@ -12,7 +12,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestDecidedOnce shows that a proposal has one decision, whichever append or
+// TestDecidedOnce shows that a proposal has one decision, even if an append or its
 // acknowledgement is lost.
 func TestDecidedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
@@ -80,7 +80,7 @@ func TestTwoInstances(t *testing.T) {
 		a.follow() // b has not applied the suspension yet
 		for _, order := range [][2]*member{{a, b}, {b, a}} {
 			d := l.propose("echo", nil)
-			d.stored = time.Time{}.Add(time.Hour) // a first delivery on a younger connection, so the ledger is not searched
+			d.stored = time.Time{}.Add(time.Hour) // reported as a first delivery on a connection newer than the proposal, so the ledger is not searched
 			for _, m := range order {
 				if err := m.decider.take(ctx, d); err != nil {
 					t.Fatal(err)
@@ -216,8 +216,8 @@ func TestLabelsGuessed(t *testing.T) {
 	})
 }
 
-// TestNestedCalls shows that a service may propose a call inside one that it
-// executes, for the same actor, and no longer once that call has ended.
+// TestNestedCalls shows that a service may propose a call that is nested in one that it
+// executes, for the same actor, until the outer call has ended.
 func TestNestedCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

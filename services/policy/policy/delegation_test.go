@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// TestDelegatedAuthority shows that a delegate may do only what both principals
-// may do at that time, according to scopes, roles, rules, overlays, limits and
-// suspensions.
+// TestDelegatedAuthority shows that a delegate may make only those calls that both
+// principals may make at that time, according to scopes, roles, rules, overlays, limits
+// and suspensions.
 func TestDelegatedAuthority(t *testing.T) {
 	grant := func(w *world, scopes ...string) {
 		w.event("policy", events.DelegationGrantedName, &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: contract.Time(noon.Add(time.Hour)), ID: "g-1", Kinds: []string{"tool.*"}, Scopes: scopes})
@@ -41,8 +41,8 @@ func TestDelegatedAuthority(t *testing.T) {
 	grant(w) // a delegation of a release before 0.5, without scopes
 	want(w, delegated("echo"), "RULE_SCOPED_CALL")
 
-	// A rule about dana applies to calls on her behalf, and each principal has
-	// its own roles.
+	// A rule about dana also applies to calls on her behalf. Each of the two principals
+	// has its own roles.
 	w = usual(t)
 	grant(w, "tools:call")
 	w.rego("early", 10, `answer := {"verdict": "DENY", "reason_code": "DENY_DANA"} if input.actor == "dana"
@@ -77,8 +77,8 @@ else := {"verdict": "DENY", "reason_code": "DENY_STRANGER"}`)
 		t.Error(got)
 	}
 
-	// The suspension of either denies the call, and the delegate's break-glass
-	// grant does not apply to calls for the delegator.
+	// The call is denied if either principal is suspended. A break-glass grant of the
+	// delegate does not apply to calls on behalf of the delegator.
 	for _, who := range []string{"alice", "dana"} {
 		w = usual(t)
 		grant(w, "tools:call")

@@ -11,19 +11,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/starts"
 )
 
-// expirer ends allowed calls that no executor starts within their window.
+// expirer ends allowed calls that no executor has started within their window.
 type expirer struct {
 	*instance
 	starts starts.View
 }
 
-// sweepGrace is the time after the end of its window at which an unstarted call
-// is expired. It exceeds the clock differences between services.
+// sweepGrace is the time between the end of a call's window and its expiry. It exceeds
+// the clock differences between services.
 const sweepGrace = 2 * time.Second
 
-// run expires overdue calls once a second until ctx ends. The view must have
-// caught up with the ledger, since calls that started would otherwise look
-// unstarted.
+// run expires overdue calls once a second until ctx is done. The view must have caught
+// up with the ledger, since otherwise calls that have started would be expired.
 func (s *expirer) run(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -41,9 +40,9 @@ func (s *expirer) run(ctx context.Context) {
 	}
 }
 
-// expire claims an allowed call that never started, so that no executor can start
-// it, and then records the outcome "expired". If an executor or another instance
-// claimed the call first, it changes nothing.
+// expire claims an allowed call that has not started, so that no executor can start it,
+// and then records the outcome "expired". If an executor or another instance has claimed
+// the call first, it does nothing.
 func (s *expirer) expire(ctx context.Context, c starts.Call) error {
 	e := c.Event
 	var a contract.Allowed

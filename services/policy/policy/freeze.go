@@ -9,7 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// freezes records which executor instances have acknowledged which freeze.
+// freezes records, for each freeze, the executor instances that have acknowledged it.
 type freezes struct {
 	*instance
 	live func(ctx context.Context, service string) ([]string, error) // returns the running instances of a service
@@ -35,8 +35,8 @@ func (f *freezes) of(id string) []string {
 	return slices.Clone(f.acked[id])
 }
 
-// executors returns the services that offer tools, and the service that hands
-// intents out to callers. Other services start no effects.
+// executors returns the services that offer tools, and the service that hands out
+// intents to callers. Other services do not start effects.
 func (f *freezes) executors() []string {
 	out := []string{contract.CallerExecutor}
 	for _, t := range f.state.Catalog.Tools() {
@@ -47,8 +47,8 @@ func (f *freezes) executors() []string {
 	return out
 }
 
-// acknowledged waits, for at most ten seconds, until every running executor
-// instance has acknowledged the freeze. missing lists those that have not.
+// acknowledged waits for at most ten seconds until every running executor instance has
+// acknowledged the freeze. missing lists the instances that have not.
 func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestFuzzedProposals decides 10,000 random proposals. None may fail, none may be
-// allowed that does not satisfy the rules, and each must be decided the same way
-// again.
+// TestFuzzedProposals decides 10,000 random proposals. No decision may fail or allow a
+// call that violates the rules, and a second decision on the same proposal must have the
+// same result.
 func TestFuzzedProposals(t *testing.T) {
 	w := usual(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -78,7 +78,7 @@ func TestFuzzedProposals(t *testing.T) {
 			}
 		}
 		for _, s := range []*string{&f.Actor, &f.Kind, &f.Tool, &f.Deadline, &f.Now, &f.Proposed, &f.Session, &f.Tenant, &f.OnBehalfOf, &f.Delegation, &f.Parent, &f.Proposer, &f.Resolution, &f.Resolved} {
-			*s = strings.ToValidUTF8(*s, "?") // events hold valid UTF-8 only
+			*s = strings.ToValidUTF8(*s, "?") // events hold only valid UTF-8
 		}
 		a := args()
 		v, reason := w.decide(f, a)
@@ -101,7 +101,7 @@ func TestTimeBackwards(t *testing.T) {
 		proposed, now time.Time
 		want          string
 	}{
-		{noon, noon.Add(-time.Hour), "RULE_SCOPED_CALL"}, // policy's clock is behind the gateway's, and the window counts from the proposal
+		{noon, noon.Add(-time.Hour), "RULE_SCOPED_CALL"}, // policy's clock is behind the gateway's; the window begins at the proposal
 		{noon, noon.Add(time.Hour), contract.ReasonProposalExpired},
 		{noon.Add(-time.Hour), noon, contract.ReasonProposalExpired},
 	} {

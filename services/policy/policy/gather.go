@@ -15,7 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// gather collects the facts of a call. No fact is copied from the args.
+// gather collects the facts of a call. It copies no fact from the args.
 func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	e, c := p.event, &p.call
 	now := d.emit.Now()
@@ -118,10 +118,10 @@ func (d *decider) parentLive(ctx context.Context, p *proposal) (bool, error) {
 	return seen.actor == e.Actor, nil
 }
 
-// liveParent is the state of a call that was executing when it was last looked up. A
-// parent of many calls is looked up once for each of them, and each outcome in its
-// session is read once for all of them.
+// liveParent is the cached state of a call that was executing when it was last looked
+// up. If a call is the parent of many calls, only the events of its session since the
+// last lookup are read for each of them.
 type liveParent struct {
 	actor string // for whom policy allowed the call
-	next  uint64 // sequence before which the call has no outcome
+	next  uint64 // the call has no outcome before this sequence
 }

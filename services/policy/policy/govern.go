@@ -68,7 +68,7 @@ func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return result("policy."+fact.Name, out)
 }
 
-// folded returns the state that results from an aggregate's history.
+// folded returns the state that results from the events of an aggregate.
 func folded(h []*contract.Event) (*govern.State, error) {
 	st := &govern.State{}
 	for _, e := range h {
@@ -79,7 +79,7 @@ func folded(h []*contract.Event) (*govern.State, error) {
 	return st, nil
 }
 
-// consistent returns why the limits are not consistent with the ceilings in
+// consistent returns the reason why the limits are inconsistent with the ceilings in
 // force, or nil.
 func (g *governor) consistent(limits []guard.Limit) error {
 	in := g.state.Stack()
@@ -110,7 +110,7 @@ func refusal(fs []cpi.Finding) error {
 func canonical(s string) contract.Raw {
 	b, err := canon.Transform(nil, []byte(s))
 	if err != nil {
-		panic(err) // a fault in this package
+		panic(err) // an error in this package's source
 	}
 	return b
 }

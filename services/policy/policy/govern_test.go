@@ -99,8 +99,8 @@ func TestBudgetUnavailable(t *testing.T) {
 	})
 }
 
-// TestFreezeWaits shows that a freeze waits for every running executor, and names
-// those that did not acknowledge in time.
+// TestFreezeWaits shows that a freeze waits for every running executor, and lists those
+// that did not acknowledge it in time.
 func TestFreezeWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -144,9 +144,8 @@ func TestFreezeWaits(t *testing.T) {
 	})
 }
 
-// TestGoverning shows that a governing call is decided on its aggregate's
-// history, and that invalid input and a failing ledger result in different
-// errors.
+// TestGoverning shows that a governing call is decided on the events of its aggregate,
+// and that invalid input and a failing ledger result in different errors.
 func TestGoverning(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, func(c *guard.Ceilings) {
@@ -198,9 +197,9 @@ func TestGoverning(t *testing.T) {
 	})
 }
 
-// TestActivations shows that a document comes into force after its stack was
-// validated, that the same document changes nothing, that a rollback restores the
-// one before, and that unsigned, inconsistent or unlisted documents are rejected.
+// TestActivations shows that a document comes into force after its stack was validated,
+// that activating it again changes nothing, that a rollback restores the previous
+// document, and that unsigned, inconsistent or unlisted documents are rejected.
 func TestActivations(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

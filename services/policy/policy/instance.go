@@ -22,7 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// instance holds what the parts of one running policy service share.
+// instance holds the values that the parts of one running policy service share.
 type instance struct {
 	name     string // name of the instance
 	tenant   string // tenant of the mesh
@@ -57,9 +57,9 @@ func (i *instance) fact(name, key string, data []byte, cause *contract.Event) *c
 	return e
 }
 
-// caughtUp waits, for at most a second, until the state has applied an event, so
-// that the caller usually finds the change in force in its next call. A nil event
-// returns at once.
+// caughtUp waits, for at most a second, until the state has applied an event. The
+// caller's next call is then usually decided with the change in force. For a nil event
+// it returns at once.
 func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	if ev == nil {
 		return
@@ -71,8 +71,8 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	}
 }
 
-// answered reports whether a decision on the proposal is on the ledger, at or
-// after seq. Events named in also count as decisions.
+// answered reports whether the ledger has a decision on the proposal at or after
+// sequence seq. The argument also lists names of further events that count as decisions.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
 	for en, err := range i.emit.Log.Scan(ctx, bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String(), seq) {
 		if err != nil {

@@ -26,7 +26,7 @@ const labelSecret = "secret" // the output of a tool that received a secret
 // labels are read and the call is decided again.
 type labels struct {
 	*instance
-	known cache[labelled] // labels by tenant and session
+	known cache[labelled] // labels by "tenant.session"
 }
 
 // labelled is the labels of a session and the sequence of the event that recorded
@@ -36,12 +36,12 @@ type labelled struct {
 	seq    uint64
 }
 
-// errMoved means that the ledger holds other labels of the session, or another
-// reservation, than the decision rests on.
+// errMoved is returned if the ledger has newer labels of the session, or another
+// reservation, than the decision was made with.
 var errMoved = errors.New("the session was labelled meanwhile")
 
-// reaching returns the labels of everything that can have caused a call: of its
-// session, of the session of its parent, and of the request itself.
+// reaching returns the labels of all data that can have caused a call: of its session,
+// of its parent's session, and of the request itself.
 func (l *labels) reaching(ctx context.Context, p *proposal) ([]string, error) {
 	e, c := p.event, &p.call
 	out := slices.Clone(c.Labels)
@@ -88,8 +88,8 @@ func (l *labels) confirm(ctx context.Context, p *proposal) error {
 	return err
 }
 
-// spread records the labels that an allowed call adds to its session, and to the
-// session of its parent, which receives its output, too.
+// spread records the labels that an allowed call adds to its session and to its parent's
+// session, which also receives the output.
 func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) error {
 	brings := append(slices.Clone(t.Labels), p.facts.Labels...)
 	if stack.Tainting(t) {
@@ -124,7 +124,7 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 		}
 		e := l.emit.New(events.SessionLabelledName, session, contract.Bytes(&events.SessionLabelled{CallID: p.call.ID, Labels: all, Session: session}), p.event)
 		if session != p.event.Session {
-			e.Session, e.CallID = "", "" // the event belongs to the other session, whose evidence does not include this call
+			e.Session, e.CallID = "", "" // the event belongs to the other session, whose evidence must not refer to this call
 		}
 		b, err := e.Encode()
 		if err != nil {

@@ -12,9 +12,9 @@ import (
 type names struct {
 	*instance
 	sessions *sessions
-	attested func(ctx context.Context, actor string) (bool, error) // whether any event is the actor's, by audit's index
-	latest   func(context.Context) (uint64, error)                 // sequence of the newest event that the state processes
-	position func() (seq uint64, ok bool)                          // sequence that the state has applied; ok is false while the configuration is activated
+	attested func(ctx context.Context, actor string) (bool, error) // reports whether the ledger has an event of the actor, according to audit's index
+	latest   func(context.Context) (uint64, error)                 // returns the sequence of the newest event that the state processes
+	position func() (seq uint64, ok bool)                          // returns the sequence up to which the state has applied events; ok is false while the configuration is activated
 }
 
 // known returns the names that exist, for checking the document with this layer
@@ -27,8 +27,8 @@ func (s *names) known(layer, name string) *cpi.Known {
 	return k
 }
 
-// acted reports whether the ledger holds an event of this actor. If audit does
-// not reply, it returns true, so that audit's absence prevents no activation.
+// acted reports whether the ledger has an event of this actor. If audit does not respond
+// it returns true, so that activations do not depend on audit.
 func (s *names) acted(actor string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
@@ -36,8 +36,8 @@ func (s *names) acted(actor string) bool {
 	return err != nil || found
 }
 
-// current waits until this instance's state includes all events that are on the
-// ledger now, so that names which another instance has just recorded exist.
+// current waits until this instance's state has applied all events that are on the
+// ledger now, so that it includes names that another instance has just recorded.
 func (s *names) current() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()

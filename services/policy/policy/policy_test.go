@@ -33,7 +33,7 @@ func key(t testing.TB, name string) *sign.Key {
 	return k
 }
 
-// world is a state built from events, as the ledger would deliver them.
+// world is a state that is built from events without a ledger.
 type world struct {
 	t        testing.TB
 	st       state.State
@@ -104,7 +104,7 @@ func (w *world) ceilings(change func(*guard.Ceilings)) {
 	w.activate("p0", "", 0, guard.SignP0(key(w.t, "root"), c))
 }
 
-// usual returns a mesh with ceilings, the built-in bundle and a few tools.
+// usual returns a world with ceilings, the built-in bundle and a few tools.
 func usual(t testing.TB) *world {
 	w := newWorld(t)
 	w.ceilings(nil)
@@ -144,7 +144,7 @@ func (w *world) limits() (limits []guard.Limit) {
 	return limits
 }
 
-// estimate returns the most that an evaluated call can use.
+// estimate returns the greatest amounts that an evaluated call can use.
 func (w *world) estimate(eval *stack.Evaluation, args []byte) (a contract.Amounts) {
 	w.st.Read(func(v *state.View) {
 		a = stack.Estimate(eval.Tool(), stack.LLMArgs(eval.Facts().Kind, args), v.Price, 1)
@@ -160,13 +160,13 @@ func (w *world) key(actor, model string) (k *guard.KeyFact) {
 	return k
 }
 
-// digests returns the digests of the policies that a call is decided by.
+// digests returns the digests of the policies that apply to a call with these facts.
 func (w *world) digests(f *guard.Facts) contract.PolicyDigests {
 	s := w.st.Stack()
 	return s.Basis(&w.st.Catalog, f).Digests
 }
 
-// decide makes a whole decision without a network: facts, evaluation, limits,
+// decide makes a complete decision without a network: facts, evaluation, limits and
 // verdict.
 func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	w.t.Helper()
@@ -214,13 +214,13 @@ func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 		w.t.Errorf("decided %s %s, explained %+v", d.Verdict, d.ReasonCode, steps)
 	}
 	if !slices.ContainsFunc(steps[:len(steps)-1], func(s guard.Step) bool { return s.Verdict == d.Verdict && s.Reason == d.ReasonCode }) &&
-		d.ReasonCode != contract.ReasonNoPolicyDefined { // no part gives this reason
+		d.ReasonCode != contract.ReasonNoPolicyDefined { // no part of an explanation has this reason
 		w.t.Errorf("no part of %+v answered %s %s", steps, d.Verdict, d.ReasonCode)
 	}
 }
 
-// TestEveryReason produces every reason code of the registry with real decisions,
-// since a code that nothing emits must not be in the registry.
+// TestEveryReason shows that every reason code of the registry occurs in a decision,
+// since the registry must not have codes that are not used.
 func TestEveryReason(t *testing.T) {
 	seen := map[string]string{}
 	try := func(w *world, f guard.Facts, args string) {
@@ -343,8 +343,8 @@ func TestEveryReason(t *testing.T) {
 	}
 }
 
-// TestPrecedence shows that the first bundle with an opinion counts, that an
-// overlay narrows its answer, and that the decision names all of them.
+// TestPrecedence shows that the first bundle with an opinion counts, that an overlay can
+// narrow its answer, and that the decision names all the documents.
 func TestPrecedence(t *testing.T) {
 	w := usual(t)
 	w.rego("late", 2000, `answer := {"verdict": "DENY", "reason_code": "DENY_LATE"}`)
@@ -415,14 +415,15 @@ func TestReplayedState(t *testing.T) {
 	if string(a.st.Catalog.Dump()) == "" || len(a.st.Dump()) == 0 {
 		t.Fatal("empty")
 	}
-	// usual registers tools in the random order of a map, which the dump must not
-	// depend on.
+	// usual registers its tools in the random order of a map; the dump must not depend
+	// on the order
 	if string(a.st.Catalog.Dump()) != string(b.st.Catalog.Dump()) {
 		t.Error("the catalogs differ")
 	}
 }
 
-// ten returns a mesh with three layers, whose bundle allows by its tenth rule.
+// ten returns a world with three policy layers, in which the tenth rule of the bundle
+// allows the call.
 func ten(t testing.TB) *world {
 	w := newWorld(t)
 	w.ceilings(nil)
@@ -446,7 +447,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_TEN"} if startswith(input.kind
 func BenchmarkAllow(b *testing.B) {
 	w, k, f := ten(b), key(b, "policy"), facts("noop")
 	for i := 0; b.Loop(); i++ {
-		f.Client = fmt.Sprint("c", i) // a rule reads it, so that no cached answer is used
+		f.Client = fmt.Sprint("c", i) // a rule reads this value, so each decision must evaluate the bundle instead of using the cache
 		w.addFacts(&f)
 		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
 		if d := eval.Decide(0, k); d.ReasonCode != "RULE_TEN" {

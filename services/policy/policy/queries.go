@@ -15,21 +15,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// queries serves the queries of other services and of the command line. No query
-// changes anything.
+// queries implements the queries of policy, which other services and the command line
+// send. No query changes anything.
 type queries struct {
 	*instance
 	budget *budget.Ledger
 	starts *starts.View
 }
 
-// serve registers the handlers; view and started are the followers of the state and of the
-// calls that are to start.
+// serve registers the query handlers. view and started are the followers of the state
+// and of the view of unstarted calls.
 func (q *queries) serve(box rpc.Registrar, view, started *follow.Follower) {
 	server := &rpc.Server{Box: box, View: view}
 	rpc.Serve(server, query.ViewQuery, func(context.Context, *query.ViewRequest) (query.ViewDump, error) {
-		// Position and dump must match, so the dump is repeated if an event was
-		// applied meanwhile.
+		// The position and the dump must match. If an event was applied in between, the
+		// dump is repeated.
 		for {
 			at := view.Position()
 			dump := q.state.Dump()
@@ -55,13 +55,15 @@ func (q *queries) serve(box rpc.Registrar, view, started *follow.Follower) {
 	})
 }
 
-// accounts says where the budget ledger's view is.
+// accounts implements rpc.View for the budget ledger.
 type accounts struct{ *budget.Ledger }
 
-// Position implements rpc.View.
+// Position implements rpc.View. It returns the sequence of the last change in the budget
+// ledger.
 func (x accounts) Position() uint64 { at, _ := x.Dump(); return at }
 
-// Pending implements rpc.View: a query reads the budget ledger to its end first.
+// Pending implements rpc.View. It returns 0, because each query first reads the budget
+// ledger to its end.
 func (accounts) Pending() uint64 { return 0 }
 
 // approvals returns the calls that wait for approval, without their args.
@@ -93,8 +95,8 @@ func pendingCall(x *state.Escalation) events.PendingCall {
 		ReasonCode: x.Reason, Since: x.Since, Expires: x.Expires, Rules: slices.Concat([]contract.ApprovalRule{}, x.Rules), Votes: x.Votes, DecisionDigest: x.DecisionDigest}
 }
 
-// limits returns the limits in force, and the accounts; the newest budget events were
-// read before.
+// limits returns the limits in force and the accounts of the budget ledger. The caller
+// has read the newest budget events before.
 func (q *queries) limits(context.Context, *events.LimitsRequest) (out events.LimitsState, err error) {
 	out.Limits = []guard.Limit{}
 	q.state.Read(func(v *state.View) { out.Limits = append(out.Limits, v.Limits()...) })
@@ -105,7 +107,7 @@ func (q *queries) limits(context.Context, *events.LimitsRequest) (out events.Lim
 	return out, nil
 }
 
-// keys returns the virtual keys, also those that were revoked.
+// keys returns all virtual keys, including revoked ones.
 func (q *queries) keys(context.Context, *events.KeysRequest) ([]events.VirtualKey, error) {
 	out := []events.VirtualKey{}
 	q.state.Read(func(v *state.View) {
@@ -118,7 +120,7 @@ func (q *queries) keys(context.Context, *events.KeysRequest) ([]events.VirtualKe
 	return out, nil
 }
 
-// identities returns the principals and what gives or ends authority, at a
+// identities returns the principals, and the entries that give or end authority, at a
 // Lamport time or over the whole history.
 func (q *queries) identities(_ context.Context, r *events.IdentitiesRequest) (events.IdentitiesState, error) {
 	out := events.IdentitiesState{Identities: []events.Identity{}, BreakGlass: []events.BreakGlassGrant{}}

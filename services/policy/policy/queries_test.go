@@ -63,8 +63,8 @@ func TestQueries(t *testing.T) {
 	})
 }
 
-// handlers takes handlers by verb.
+// handlers holds the registered handlers by verb.
 type handlers map[string]transient.Handler
 
-// Serve implements rpc.Registrar.
+// Serve implements rpc.Registrar. It stores the handler.
 func (h handlers) Serve(verb string, f transient.Handler, _ ...string) { h[verb] = f }

@@ -25,10 +25,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
-// TestBenchDecision measures a recorded decision: from the facts to a signed
-// decision under three layers and ten rules, its signed receipt in the chain, and
-// the acknowledgement of the ledger, with a history of 1,000 and of 1,000,000
-// calls. It writes its rows to the file BENCH_ROWS for e2e/bench.
+// TestBenchDecision measures a recorded decision: from the facts to a signed decision
+// under three layers and ten rules, its signed receipt in the chain, and the
+// acknowledgement of the ledger, with a history of 1,000 and of 1,000,000 calls. It
+// writes its rows to the file named by BENCH_ROWS, which e2e/bench reads.
 func TestBenchDecision(t *testing.T) {
 	var rows []map[string]any
 	add := func(name, durability, budget string, took []time.Duration) {
@@ -71,7 +71,7 @@ func allows(t *testing.T) []time.Duration {
 	w, k, f := ten(t), key(t, "policy"), facts("noop")
 	var took []time.Duration
 	for i := range 20_000 {
-		f.Client = fmt.Sprint("c", i) // a rule reads it, so that no cached answer is used
+		f.Client = fmt.Sprint("c", i) // a rule reads this value, so each decision must evaluate the bundle instead of using the cache
 		began := time.Now()
 		w.addFacts(&f)
 		eval := w.st.Evaluate(context.Background(), stack.Call{ID: "c-1", Facts: f, Args: []byte(`{"n":1}`)})
@@ -83,15 +83,15 @@ func allows(t *testing.T) []time.Duration {
 	return took
 }
 
-// recorded decides and records n denials, one after the other, and returns how
-// long each took.
+// recorded makes and records n denials, one after the other, and returns the time that
+// each took.
 func recorded(t *testing.T, w *world, m *emit.Emitter, r *outcome.Recorder, n int) []time.Duration {
 	k := key(t, "policy")
 	var took []time.Duration
 	for range n {
 		id := emit.NewID("c")
 		f := facts("noop")
-		f.Actor, f.Client = "mallory", id // the fourth rule denies; another rule reads a value that is new in each call
+		f.Actor, f.Client = "mallory", id // the fourth rule denies; another rule reads this value, which is new in each call, so that no answer is cached
 		args := []byte(`{"n":1}`)
 		cause := &contract.Event{ID: "p-" + id, Source: "gateway/gw1", Tenant: "t", Actor: f.Actor, Client: "-", Session: "s-1", CallID: id, Origin: "gw1", Lamport: 1}
 		began := time.Now()
@@ -109,7 +109,7 @@ func recorded(t *testing.T, w *world, m *emit.Emitter, r *outcome.Recorder, n in
 	return took
 }
 
-// history fills the ledger with the outcomes of n other calls.
+// history appends the outcomes of n other calls to the ledger.
 func history(t *testing.T, b *meshtest.Bus, n int) {
 	js, err := jetstream.New(b.Connect(t, "provision").NC, jetstream.WithPublishAsyncMaxPending(20_000))
 	if err != nil {

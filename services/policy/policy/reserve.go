@@ -11,15 +11,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// maxBudgetTries is how often a reservation is tried before the call is denied. A
-// budget ledger that cannot be written must not permit anything.
+// maxBudgetTries is how often a reservation is tried before the call is denied: if the
+// budget ledger cannot be written, calls must not be allowed.
 const maxBudgetTries = 3
 
-// reserve sets aside what an otherwise allowed call may use, and adds the result
-// to the facts. reserved returns after the reservation is on the ledger, or
-// returns errMoved if the ledger holds another reservation than the facts. Calls
-// that govern the mesh are not counted, since an exhausted account must not
-// prevent changing its limit.
+// reserve reserves the amounts that an otherwise allowed call may use, and adds the
+// result to the facts. The returned function reserved waits until the reservation is on
+// the ledger, or returns errMoved if the ledger has another reservation than the facts.
+// Nothing is reserved for governing calls, since otherwise an exhausted account would
+// prevent changes to its limit.
 func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
 	limits, r := d.request(p, eval)
 	if len(limits) == 0 || eval.Tool().Executor == "policy" {
@@ -33,7 +33,7 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 		}
 	}
 	b, final, err := d.budget.Reserve(ctx, r, executorOf(eval.Tool(), r.Facts))
-	if err == nil && p.retries > 0 { // after a failure, continue only with a certain result
+	if err == nil && p.retries > 0 { // after an error, continue only with a final result
 		b, err = final()
 	}
 	if err != nil {
@@ -43,7 +43,7 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 		eval.Charge(&guard.BudgetFact{Accounts: []string{}, Amounts: r.Amounts, Refused: contract.ReasonBudgetError})
 		return certain, nil
 	}
-	if len(b.Accounts) > 0 { // otherwise no limit applies to this call
+	if len(b.Accounts) > 0 { // for other calls no limit applies
 		eval.Charge(&b)
 	}
 	if p.retries > 0 {
@@ -73,8 +73,8 @@ func confirmed(b *guard.BudgetFact, final func() (guard.BudgetFact, error)) erro
 	return err
 }
 
-// priced returns the accounts of the first limit in money that applies to a call,
-// or nil.
+// priced returns the accounts of the first limit on money that applies to a call, or nil
+// if none does.
 func priced(limits []guard.Limit, f *guard.Facts) []string {
 	for i := range limits {
 		if accounts := limits[i].Accounts(f); limits[i].Measure == "usd_micros" && len(accounts) > 0 {
@@ -92,5 +92,5 @@ func executorOf(t *contract.Tool, f *guard.Facts) string {
 	return t.Executor
 }
 
-// certain is the result of reserve if there is no reservation to wait for.
+// certain is the function that reserve returns if there is no reservation to wait for.
 func certain() error { return nil }

@@ -72,18 +72,17 @@ type parts struct {
 	view      atomic.Pointer[follow.Follower] // follower of state; nil while the configuration is activated
 }
 
-// mesh holds the functions of the mesh that the parts need in addition to the
-// log.
+// mesh holds the functions, other than the log, by which the parts access the mesh.
 type mesh struct {
 	tracer    *tracing.Tracer
 	connected func() time.Time                                            // when the connection to the server was established
-	acted     func(ctx context.Context, actor string) (bool, error)       // whether any event is the actor's, by audit's index
+	acted     func(ctx context.Context, actor string) (bool, error)       // reports whether the ledger has an event of the actor, according to audit's index
 	live      func(ctx context.Context, service string) ([]string, error) // returns the running instances of a service
-	latest    func(context.Context) (uint64, error)                       // sequence of the newest event that the state processes
+	latest    func(context.Context) (uint64, error)                       // returns the sequence of the newest event that the state processes
 }
 
-// surroundings returns the instance, and the functions of the mesh, that an
-// environment provides.
+// surroundings returns the instance and the mesh functions that are built from the
+// environment of package run.
 func surroundings(env *run.Env) (*instance, mesh) {
 	i := &instance{name: env.Instance, tenant: env.Tenant, emit: env.Emit, log: env.Log, contents: env.Blobs, trust: env.Trust,
 		signKey: env.SignKey, recorder: env.Recorder()}
@@ -167,8 +166,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		if !caught(ctx, view) {
 			return nil
 		}
-		// Budget events must be written until the last decision in progress has
-		// ended.
+		// The budget ledger runs until the last decision in progress has ended.
 		writing, stop := context.WithCancel(context.WithoutCancel(ctx))
 		g.Go(func() error { return p.budget.Run(writing, ctx) })
 		g.Go(func() error { return p.followOutcomes(ctx, env) })
@@ -178,8 +176,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// caught waits until a view has caught up with the ledger, and returns false if
-// ctx ends first.
+// caught waits until a view has caught up with the ledger. It returns false if ctx is
+// done first.
 func caught(ctx context.Context, view *follow.Follower) bool {
 	select {
 	case <-view.Ready():
@@ -209,8 +207,8 @@ func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()
 	return work.Wait()
 }
 
-// followOutcomes settles reservations when calls end. It waits until limits or
-// open reservations exist, since otherwise there is nothing to settle.
+// followOutcomes settles reservations when calls end. It starts when limits or open
+// reservations exist, because before that there is nothing to settle.
 func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	for !p.budget.Watched() {
 		if sleep(ctx, 200*time.Millisecond); ctx.Err() != nil {
@@ -219,7 +217,7 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	}
 	tail, err := env.Conn.Tail(ctx, bus.Events)
 	if err != nil {
-		return nil // the only cause is that ctx has ended
+		return nil // the only possible error is that ctx is done
 	}
 	f := follow.New(env.Conn, env.Instance, outcomesReader, func(en eventlog.Entry) error {
 		p.budget.Outcome(ctx, en)
@@ -229,8 +227,8 @@ func (p *parts) followOutcomes(ctx context.Context, env *run.Env) error {
 	return f.Run(ctx, p.budget.From(tail))
 }
 
-// apply applies one entry to the state. An unreadable policy stops the service,
-// because it would otherwise decide with the wrong policies.
+// apply applies one entry to the state. If a policy cannot be read, it stops the
+// service, which would otherwise decide with the wrong policies.
 func (p *parts) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en)
 	if err != nil {

@@ -68,9 +68,9 @@ func (s *sessions) opener(ctx context.Context, tenant, session, none string) (st
 	return none, nil
 }
 
-// opened reports whether a session of the mesh's tenant has a proposal. It
-// returns false if the ledger cannot be read, since no activation can be recorded
-// then either.
+// opened reports whether a session of the mesh's tenant has a proposal. It returns false
+// if the ledger cannot be read, in which case an activation could not be recorded
+// either.
 func (s *sessions) opened(session string) bool {
 	if !contract.Token(session) {
 		return false

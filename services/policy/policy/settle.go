@@ -13,8 +13,8 @@ import (
 // settler decides escalated calls a second time once they are settled.
 type settler struct{ *decider }
 
-// take processes one vote; if the vote settled its call, the call is decided
-// again. Its return value has the same meaning as that of decider.take.
+// take processes one vote. If the vote settled its call, the call is decided again. The
+// result has the same meaning as that of decider.take.
 func (s *settler) take(ctx context.Context, m delivery) error {
 	e, err := eventlog.Open(m.entry)
 	var last contract.Approval
@@ -61,9 +61,9 @@ func (s *settler) take(ctx context.Context, m delivery) error {
 	return s.decide(ctx, p)
 }
 
-// proposed reads the proposal of the call that the vote at sequence seq is about. Any
-// service can record a proposal with the call's id; the one that policy escalated
-// counts.
+// proposed reads the proposal of the call to which the vote at sequence seq belongs. Any
+// service can publish a proposal with the id of the call; only the one that policy
+// escalated is returned.
 func (s *settler) proposed(ctx context.Context, vote *contract.Event, seq uint64) (*proposal, error) {
 	escalated, esc, at, err := s.escalation(ctx, vote, seq)
 	if err != nil {

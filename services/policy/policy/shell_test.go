@@ -26,7 +26,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
 
-// errDown is the error of a ledger that cannot be reached.
+// errDown is the error of a ledger that is not available.
 var errDown = errors.New("no answer")
 
 // faulty is a log whose appends can be made to fail, either before they are
@@ -90,7 +90,7 @@ func once(n int, word string) func(string) error {
 	}
 }
 
-// shelf stores contents in memory.
+// shelf implements contents in memory.
 type shelf struct{ objects map[string][]byte }
 
 func (s *shelf) Open(_ context.Context, c *contract.Content) ([]byte, error) {
@@ -104,7 +104,7 @@ func (s *shelf) Commit(_ context.Context, content []byte, mediaType string) (con
 	return c, nil
 }
 
-// ring is a key registry that holds the keys of a test.
+// ring is a key registry for tests.
 type ring map[*sign.Key]trust.Key
 
 func (r ring) Keys() []trust.Key {
@@ -129,16 +129,16 @@ type ledger struct {
 	t     *testing.T
 	log   *memlog.Log
 	shelf *shelf
-	other *emit.Emitter // produces the events of other services
+	other *emit.Emitter // makes the events of other services
 	calls int
 }
 
-// member is one instance of policy on a ledger, without a network.
+// member is one instance of policy on the shared ledger, without a network.
 type member struct {
 	*parts
 	l      *ledger
 	faults *faulty
-	read   uint64 // sequence of the last entry that its views include
+	read   uint64 // sequence of the last entry that the member's views have applied
 }
 
 func newLedger(t *testing.T) *ledger {
@@ -203,8 +203,7 @@ func (m *member) follow() {
 	}
 }
 
-// keepUp follows the ledger every 5 ms and runs the budget ledger, until the test
-// ends.
+// keepUp updates the views every 5 ms and runs the budget ledger, until the test ends.
 func (m *member) keepUp(ctx context.Context) {
 	go func() {
 		for ctx.Err() == nil {
@@ -216,7 +215,7 @@ func (m *member) keepUp(ctx context.Context) {
 	go m.budget.Sweep(ctx)
 }
 
-// put stores an event of a service.
+// put stores a new event in the name of a service and returns it.
 func (l *ledger) put(service, name, key string, data canon.Document, cause *contract.Event) *contract.Event {
 	l.t.Helper()
 	e := l.other.New(name, key, contract.Bytes(data), cause)
@@ -330,7 +329,7 @@ func (l *ledger) outcome(call string) (status, reason string) {
 
 func (l *ledger) callOf(d delivery) string { return contract.PeekCallID(d.entry.Data) }
 
-// bubble runs a test in a synctest bubble, and ends its goroutines with it.
+// bubble runs a test in a synctest bubble, and ends the goroutines of the test.
 func bubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

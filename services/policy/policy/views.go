@@ -9,11 +9,11 @@ import (
 	past "github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// budgetReader selects what the budget ledger is made of. Policy reads it as one
-// aggregate before it reserves, so no instance has such a reader.
+// budgetReader selects the events of the budget ledger, for replay. The service reads
+// them as one aggregate before it reserves, so no instance has such a reader.
 var budgetReader = bus.Reader{Name: "budget", Stream: bus.Events, Filters: bus.Filters(services.Policy, contract.EventBudgetChanged)}
 
-// Views declares policy's views.
+// Views returns the declarations of policy's views.
 func Views() []view.Declaration {
 	return []view.Declaration{
 		view.Of(services.Policy, services.ViewState, stateReader, func(o *view.Origin) (view.State, error) {
@@ -30,7 +30,7 @@ func Views() []view.Declaration {
 	}
 }
 
-// started is the view of unstarted calls as replay builds it.
+// started is the view of unstarted calls that replay builds.
 type started struct{ past.Starts }
 
 // Apply implements view.State.

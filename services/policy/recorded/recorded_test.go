@@ -29,7 +29,7 @@ func key(t *testing.T, name string) *sign.Key {
 	return k
 }
 
-// past applies events to a state, and takes decisions in the middle of them.
+// past applies events to a state. Decisions can be made between the events.
 type past struct {
 	t        *testing.T
 	state    *State
@@ -84,8 +84,8 @@ func newPast(t *testing.T) *past {
 	return p
 }
 
-// decided returns a decision that is taken after the events applied so far, and
-// the event that records it.
+// decided makes a decision with the events applied so far, and returns it with the event
+// that records it.
 func (p *past) decided() (*contract.Event, *contract.Decision) {
 	f := guard.Facts{Actor: "alice", Client: "-", Deadline: contract.Time(noon.Add(time.Minute)), Kind: "tool.x", Now: contract.Time(noon), Proposed: contract.Time(noon), Proposer: "gateway",
 		Scopes: []string{}, Session: "s-1", Tenant: "t", Tool: "x"}
@@ -129,8 +129,8 @@ func TestRedecide(t *testing.T) {
 	}
 }
 
-// TestSimulation shows that changes since a call was recorded are separated from
-// the changes that a candidate would make.
+// TestSimulation shows that a simulation distinguishes the changes since a call was
+// recorded from the changes that a candidate would cause.
 func TestSimulation(t *testing.T) {
 	p := newPast(t)
 	_, d := p.decided()

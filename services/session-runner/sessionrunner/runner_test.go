@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
 
-// TestRunner: a call that demands a tier or a user id of its own that this host lacks is
-// refused; no weaker tier runs it.
+// TestRunner: a call that demands a tier or a separate user id that this host lacks is
+// refused, and not run in a weaker tier.
 func TestRunner(t *testing.T) {
 	shared := sandbox.Process{} // every run has the same user id
 	w, err := wasi.Open(t.Context())

@@ -1,6 +1,7 @@
-// Package sessionrunner is the executor of packs: it runs each call in a sandbox that is
-// created for it and destroyed after it, and attests tier, digest and limits. Tiers are
-// internal packages that implement sandbox.Runner; add one there and in openRunners.
+// Package sessionrunner is the executor of packs. It runs each call in a sandbox that is
+// created for the call and destroyed after it, and attests the tier, the program's
+// digest and the limits. Each tier is an internal package that implements
+// sandbox.Runner; to add one, add its package and extend openRunners.
 package sessionrunner
 
 import (
@@ -30,20 +31,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
 
-// Config is the session-runner's configuration. Without a folder of packs and
-// without Noop the service registers no tool.
+// Config is the session-runner's configuration. Without PacksDir and Noop, the service
+// registers no tool.
 type Config struct {
-	PacksDir   string // folder of executables and their manifests; empty = none
+	PacksDir   string // folder of executables and their manifests; empty: no packs
 	StateDir   string // scratch space for sandboxes
-	Containerd string // socket; empty = tier "process" only
-	FIFODir    string // path shared with containerd; default StateDir/fifo
+	Containerd string // socket of containerd; empty: tiers "process" and "wasi" only
+	FIFODir    string // folder with the same path for containerd; default StateDir/fifo
 	Noop       bool   // offer the built-in tool.noop, for benchmarks and tests
-	Limit      int    // calls at once; 0 = 16
+	Limit      int    // maximum number of concurrent calls; 0 means 16
 }
 
-// Service implements run.Service. It executes packs. Several instances may run;
-// one with other bytes under a pack's name refuses calls that were decided on the
-// first's.
+// Service implements run.Service. It executes packs. Several instances may run. An
+// instance whose pack has other bytes under the same name refuses the calls that were
+// decided for the registered pack.
 type Service struct {
 	Config
 
@@ -51,17 +52,17 @@ type Service struct {
 	packs   map[string]pack.Pack // by tool
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
-	broken  error // why no runner is available
+	broken  error // reason why tier "process" is not available, or nil
 }
 
-// Declaration implements run.Service. The service takes work and reads
-// cancellations; it reads nothing else of the ledger.
+// Declaration implements run.Service. The service executes calls, and reads
+// cancellations and freezes.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.Control}}
 }
 
-// Run implements run.Service. Packs are read and sealed once, here; a pack that is
-// not right is left out and logged, and never runs in a laxer form.
+// Run implements run.Service. It reads and seals the packs once. An invalid pack is
+// omitted and logged, and never runs with weaker limits.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.packs = env, map[string]pack.Pack{}
 	var err error
@@ -107,7 +108,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return x.Run(ctx)
 }
 
-// openRunners returns the isolation tiers that this host supports, the strongest first.
+// openRunners sets the isolation tier for native programs: tier "container" if a
+// containerd socket is configured, else tier "process" if the host supports it.
 func (s *Service) openRunners(ctx context.Context) error {
 	if s.Containerd != "" {
 		fifo := s.FIFODir
@@ -147,6 +149,8 @@ func (s *Service) openRunners(ctx context.Context) error {
 var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: "session-runner", Kind: "tool.noop",
 	Class: "E0", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), Tool: "noop", Version: "v1"}
 
+// handle executes one call: it runs the pack in a sandbox of the demanded tier and
+// returns the result with its attestation and usage.
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Kind == noop.Kind && s.Noop {
 		return execute.Result{Output: w.Args}
@@ -183,8 +187,9 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return res
 }
 
-// runner returns a runner with the demanded tier and user id. A WebAssembly program runs
-// in tier wasi only.
+// runner returns the runner for a program of tier own and the demanded tier and user id,
+// or nil and the result that refuses the call. A WebAssembly program runs in tier wasi
+// only.
 func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, execute.Result) {
 	if own == s.wasi.Tier() {
 		if guard.TierSatisfies(own, want.Tier) {
@@ -207,8 +212,8 @@ func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, exe
 	return nil, execute.Fail("sandbox_unavailable", "tier %s is demanded and this host gives none: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner", want.Tier)
 }
 
-// input returns the document that the pack reads: the args, and beside them the secrets,
-// which the args digest does not cover.
+// input returns the document for the pack's standard input: the args, with the secrets
+// as the member _secrets. The digest of the args does not include the secrets.
 func input(w *execute.Work) ([]byte, error) {
 	if len(w.Secrets) == 0 {
 		return w.Args, nil
@@ -223,10 +228,11 @@ func input(w *execute.Work) ([]byte, error) {
 	return fmt.Appendf(nil, `{"_secrets":%s,%s`, sec, w.Args[1:]), nil
 }
 
-// maxStderr is the number of bytes of standard error in an error message.
+// maxStderr is the maximum number of bytes of standard error in an error message.
 const maxStderr = 4096
 
-// judge returns a call's result for the outcome of its program.
+// judge returns the result of a call from the outcome of its program, with secrets
+// redacted.
 func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	red := w.Redactor()
 	stderr := string(red.Head(out.Stderr, maxStderr))
@@ -248,7 +254,7 @@ func judge(w *execute.Work, out sandbox.Outcome) execute.Result {
 	var body []byte
 	err := canon.CheckDepth(out.Stdout)
 	if err == nil {
-		body, err = red.JSON(out.Stdout) // checked before decoding rounds large numbers
+		body, err = red.JSON(out.Stdout) // redact before decoding, which rounds large numbers
 	}
 	if err == nil {
 		body, err = canon.Transform(nil, body)

@@ -5,9 +5,10 @@ import (
 	"os"
 )
 
-// Socket resolves the name "auto" to the default socket if it exists, otherwise to
-// none. A socket that is named explicitly must exist: isolation must not become weaker
-// than configured because a daemon starts late.
+// Socket returns the containerd socket to use. The name "auto" means the default socket
+// if it exists, otherwise none. Any other name is returned even if the socket does not
+// exist, so that the service fails: isolation must not become weaker than configured
+// because the daemon starts late.
 func Socket(name string) string {
 	const usual = "/run/containerd/containerd.sock"
 	if name != "auto" {

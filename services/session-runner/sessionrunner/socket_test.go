@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSocket: a socket that is named is used as it is, present or not; auto is the
-// usual one where there is one, and none elsewhere.
+// TestSocket: a socket that is named is used whether it exists or not; auto means the
+// default socket if it exists, and none otherwise.
 func TestSocket(t *testing.T) {
 	for _, name := range []string{"", "/no/such.sock"} {
 		if got := Socket(name); got != name {

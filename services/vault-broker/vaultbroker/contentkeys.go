@@ -25,11 +25,13 @@ const (
 	kindDestroy = "vault.destroy_content_key"
 
 	// contentDomain is the domain of the store of content keys. Until release 0.4 it was
-	// a prefix of their names in the store of secrets; names of secrets have no slash.
+	// the prefix of their names in the store of secrets, where no other name contains a
+	// slash.
 	contentDomain = secret.ReservedNames + "/"
 )
 
-// openStores opens both stores of the folder, and moves the content keys of release 0.4.
+// openStores opens both stores in the folder dir, and moves the content keys that
+// release 0.4 stored among the secrets.
 func openStores(dir string, kek []byte) (secrets, content *store.Store, err error) {
 	if err := private.Check(dir); err != nil {
 		return nil, nil, err
@@ -51,7 +53,8 @@ var contentTools = []contract.Tool{
 		OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
 }
 
-// serveContentKeys serves queries of the services that may hold content keys.
+// serveContentKeys registers the handler of queries for content keys. The keys are
+// sealed to the recipient that the query names.
 func (s *Service) serveContentKeys() {
 	rpc.Serve(&rpc.Server{Box: s.env.Box}, contentkeys.Query, func(_ context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
 		k, err := s.contentKeys()
@@ -67,17 +70,18 @@ func (s *Service) serveContentKeys() {
 	})
 }
 
-// contentKeys returns all content keys; it creates the first if there is none.
+// contentKeys returns all content keys that are not destroyed. If there is none, it
+// creates one.
 func (s *Service) contentKeys() (contentkeys.Keys, error) {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
 	k := contentkeys.Keys{Keys: map[string][]byte{}}
-	for _, id := range s.keys.Names("") { // sorted: the newest is last
+	for _, id := range s.keys.Names("") { // sorted, so the newest is last
 		v, err := s.keys.Get(id)
 		if err != nil {
 			return k, err
 		}
-		if len(v) == contentKeySize { // the number of a destroyed key is not used again
+		if len(v) == contentKeySize { // the value of a destroyed key is empty
 			k.Keys[id], k.Current = v, id
 		}
 	}
@@ -93,7 +97,8 @@ func (s *Service) contentKeys() (contentkeys.Keys, error) {
 
 const contentKeySize = 32
 
-// newContentKey creates the next key. The caller holds the lock.
+// newContentKey creates the next key and returns its id and value. It is durable on
+// return. The caller holds contentMu.
 func (s *Service) newContentKey() (string, []byte, error) {
 	n := 1
 	if ids := s.keys.Names(""); len(ids) > 0 {
@@ -107,7 +112,7 @@ func (s *Service) newContentKey() (string, []byte, error) {
 	return id, key, s.keys.Put(id, key)
 }
 
-// content executes the two kinds of calls that change content keys.
+// content executes a call that creates or destroys a content key.
 func (s *Service) content(w *execute.Work) execute.Result {
 	s.contentMu.Lock()
 	defer s.contentMu.Unlock()
@@ -129,7 +134,8 @@ func (s *Service) content(w *execute.Work) execute.Result {
 		if errors.Is(err, store.ErrNotFound) || err == nil && len(v) != contentKeySize {
 			return execute.Fail("not_found", "id: no content key %s stands", id)
 		}
-		// An empty value stays under the id, so that ids are never reused.
+		// An empty value remains stored under the id, so that the id is never used
+		// again.
 		if err != nil || s.keys.Put(id, []byte{}) != nil {
 			return execute.Fail("internal", "the store could not be written")
 		}

@@ -23,8 +23,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
-// TestContentKeys: only services that may hold content keys get them; a destroyed key is
-// removed from the file, and its id is not reused.
+// TestContentKeys: content keys are released only to services that may have them; a
+// destroyed key is removed from the file, and its id is not used again.
 func TestContentKeys(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "vault-broker", Slots: 1}, {Service: "llm-router", Slots: 1}, {Service: "session-runner", Slots: 1}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +84,8 @@ func TestContentKeys(t *testing.T) {
 }
 
 // TestOldStore: content keys that release 0.4 stored among the secrets are found, and a
-// destroyed one stays destroyed; a secret stored under such a name does not change them.
+// destroyed key remains destroyed; a secret stored under the name of a content key does
+// not change it.
 func TestOldStore(t *testing.T) {
 	dir, kek := t.TempDir(), make([]byte, 32)
 	old, err := store.Open(filepath.Join(dir, "secrets.json"), kek, "")
@@ -123,7 +124,8 @@ func TestOldStore(t *testing.T) {
 	}
 }
 
-// askOne sends a query and decodes its first frame, as services of release 0.5 do.
+// askOne sends a query and decodes the first frame of the response, as services of
+// release 0.5 do.
 func askOne(ctx context.Context, b *transient.Box, service, to, verb string, args, out any) error {
 	s, err := b.Ask(ctx, service, to, verb, args)
 	if err != nil {

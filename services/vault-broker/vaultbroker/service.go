@@ -1,6 +1,6 @@
-// Package vaultbroker stores secrets and sends them, sealed, to the executor that a
-// verified decision names. No value is in an event, a log line or an error. One instance
-// runs at a time, because it owns a file.
+// Package vaultbroker stores secrets and releases them, sealed, to the executor that a
+// verified decision names. No event, log line or error contains a value. Only one
+// instance runs at a time, because it owns the files.
 package vaultbroker
 
 import (
@@ -36,16 +36,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
-// Config is the vault-broker's configuration: the folder of its files, and the
-// keys that open them. It must not be logged.
+// Config is the vault-broker's configuration: the folder of its files, and its keys. It
+// must not be logged.
 type Config struct {
 	Dir      string // folder of the encrypted files
 	KEK      []byte // key-encryption key, 32 bytes
-	SealSeed []byte // X25519 private key whose public half is published
+	SealSeed []byte // X25519 private key to which values are sealed; its public key is published
 }
 
-// Service implements run.Service. One instance holds the files. It hands values
-// out for decisions that it verified itself, and records that first.
+// Service implements run.Service. It releases a value only for a decision that it has
+// verified itself, and records the release before it sends the value.
 type Service struct {
 	Config
 
@@ -59,8 +59,8 @@ type Service struct {
 
 var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), AckWait: 5 * time.Second, MaxAckPending: 1024}
 
-// Declaration implements run.Service. The service takes work, and reads requests
-// for secrets and content keys and cancellations.
+// Declaration implements run.Service. The service executes calls and handles requests
+// for secrets; it also reads cancellations and freezes.
 func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "vault-broker", Slots: 1, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{bus.Control}}
 }
@@ -73,8 +73,8 @@ var putTool = contract.Tool{
 
 func tools() []contract.Tool { return append([]contract.Tool{putTool}, contentTools...) }
 
-// Run implements run.Service. It opens the stores before it is ready: without them
-// no request is served, and the error names the file.
+// Run implements run.Service. It opens the stores before it reports that it is ready,
+// since no request can be served without them. If that fails, the error names the file.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	var err error
@@ -104,8 +104,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// put stores the value that the proposing gateway holds for the call. It queries the
-// value only after the call was allowed and claimed.
+// put executes a call that stores a secret. The gateway that proposed the call has the
+// value; put queries it only after the call was allowed and claimed.
 func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	var args struct {
 		Name string `json:"name"`
@@ -134,8 +134,8 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 	return execute.Result{EffectType: "secret.stored", Output: c.End()}
 }
 
-// request handles one secret_requested event: it records secret_released or
-// secret_refused, and sends the sealed value only after that.
+// request handles one event secret_requested and acknowledges it, unless release returns
+// an error; then the event is delivered again.
 func (s *Service) request(ctx context.Context, m jetstream.Msg) {
 	if err := s.release(ctx, m); err != nil {
 		s.env.Log.Warn("secret request handed back", "subject", m.Subject(), "err", err)
@@ -145,6 +145,9 @@ func (s *Service) request(ctx context.Context, m jetstream.Msg) {
 	_ = m.Ack()
 }
 
+// release records secret_released or secret_refused for a request, and only then sends
+// the sealed values or the refusal. It returns an error if the request must be delivered
+// again; a malformed request is logged and dropped.
 func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 	md, err := m.Metadata()
 	if err != nil {
@@ -192,7 +195,9 @@ func (s *Service) release(ctx context.Context, m jetstream.Msg) error {
 	return s.env.Box.Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
 }
 
-// check reads the decision from the ledger; the request itself proves nothing.
+// check returns the requested values, their fingerprints for the ledger, and "", or the
+// reason for a refusal. It relies on the decision that it reads from the ledger, because
+// any service can send a request.
 func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (values map[string]string, prints []string, refusal string, err error) {
 	a, allowed, err := s.decision(ctx, e, seq)
 	if err != nil {
@@ -232,8 +237,8 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 	return values, prints, "", nil
 }
 
-// decision returns what allows the call of a request at sequence seq, and the sequence
-// of the event that does; nil where nothing does.
+// decision returns the decision that allowed the call of a request at sequence seq, and
+// the sequence of its event. It returns nil if there is none.
 func (s *Service) decision(ctx context.Context, e *contract.Event, seq uint64) (*contract.Allowed, uint64, error) {
 	p, at, err := outcome.CallOf(e, e.Service()).Allowed(ctx, s.env.Emit.Log, seq)
 	if errors.Is(err, eventlog.ErrNotFound) {

@@ -64,8 +64,8 @@ func run(args []string, envRoot string, stdout, stderr io.Writer) int {
 	return show(stdout, stderr, rep, *asJSON)
 }
 
-// show prints a report. It returns 2 if printing fails, because exit code 0 means
-// that the reader has the report.
+// show prints a report and returns the exit code: 0, or 2 if printing fails, because
+// exit code 0 means that the report was written.
 func show(stdout, stderr io.Writer, rep fmt.Stringer, asJSON bool) int {
 	var err error
 	if asJSON {
@@ -80,8 +80,8 @@ func show(stdout, stderr io.Writer, rep fmt.Stringer, asJSON bool) int {
 	return 0
 }
 
-// demands reads the files that name witnesses and an earlier checkpoint; both are
-// optional.
+// demands reads the witness file and the earlier checkpoint that the flags name; both
+// are optional.
 func demands(witnesses, kept string) (d evidence.Demands, err error) {
 	if witnesses != "" {
 		b, err := os.ReadFile(witnesses)
@@ -100,9 +100,9 @@ func demands(witnesses, kept string) (d evidence.Demands, err error) {
 	return d, nil
 }
 
-// rootKID returns the key id of the trusted root, which never comes from the
-// evidence itself: from the flag, else from the environment, else from
-// data/root.kid. Flag and environment hold a key id or a file name.
+// rootKID returns the key id of the trusted root, which must not come from the evidence
+// itself. It is read from the flag, or else from the environment, or else from
+// data/root.kid. Flag and environment hold a key id or the name of a file with one.
 func rootKID(flagValue, env string) (string, error) {
 	v := flagValue
 	if v == "" {

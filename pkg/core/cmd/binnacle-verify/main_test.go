@@ -107,7 +107,7 @@ func TestNotShown(t *testing.T) {
 	}
 }
 
-// full is a writer to a full disk.
+// full is an io.Writer whose writes fail as on a full disk.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }

@@ -1,5 +1,5 @@
-// Package tips maintains the map of tips (translog.TipsRoot) in a store of its
-// inner nodes: a change of k keys among n reads and writes O(k · log n) nodes.
+// Package tips maintains the map of tips (translog.TipsRoot) in a store of its inner
+// nodes. A change of k of n keys reads and writes O(k · log n) nodes.
 package tips
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// Hash is a tree hash.
+// Hash is a hash in the tree.
 type Hash = translog.Hash
 
-// Kinds of children.
+// Kinds of Child.
 const (
 	empty byte = iota
 	leaf
@@ -26,35 +26,36 @@ const (
 type Child struct {
 	kind byte
 	hash Hash
-	key  Hash // of a leaf
+	key  Hash // key of a leaf
 }
 
-// Root is the subtree's hash.
+// Root returns the hash of the subtree.
 func (c *Child) Root() Hash { return c.hash }
 
-// Node is an inner node.
+// Node is an inner node: the subtrees of the keys whose next bit is 0 and 1.
 type Node [2]Child
 
-// Store holds inner nodes by their place, as Place renders it: the depth, and the bits
-// of the key before it. Get returns nil for a missing node.
+// Store contains inner nodes by their place, as Place encodes it. Get returns nil for a
+// missing node.
 type Store interface {
 	Get(place []byte) (*Node, error)
 	Put(place []byte, n *Node) error
 	Delete(place []byte) error
 }
 
-// Change sets the leaf of a key; the zero hash removes the key.
+// Change sets the leaf of a key; a zero Leaf removes the key.
 type Change struct{ Key, Leaf Hash }
 
 var errStore = errors.New("map of tips: an inner node is missing")
 
-// Update applies changes of distinct keys, which it sorts, and returns the new
-// root.
+// Update applies changes, whose keys must be distinct, and returns the new root. It
+// sorts the slice changes.
 func Update(s Store, root Child, changes []Change) (Child, error) {
 	slices.SortFunc(changes, func(a, b Change) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	return update(s, root, changes, 0)
 }
 
+// update applies changes, sorted by key, to the subtree c at depth.
 func update(s Store, c Child, ch []Change, depth int) (Child, error) {
 	if len(ch) == 0 {
 		return c, nil
@@ -77,7 +78,7 @@ func update(s Store, c Child, ch []Change, depth int) (Child, error) {
 	if n[1], err = update(s, n[1], ch[i:], depth+1); err != nil {
 		return c, err
 	}
-	for side := range n { // a subtree with one key is a leaf
+	for side := range n { // a subtree with a single key is stored as a leaf
 		if n[side].kind == empty && n[1-side].kind != inner {
 			return n[1-side], s.Delete(place)
 		}
@@ -85,7 +86,8 @@ func update(s Store, c Child, ch []Change, depth int) (Child, error) {
 	return put(s, place, n)
 }
 
-// merge returns the leaves of a subtree that has become too small for an inner node.
+// merge returns the leaves of a subtree c, which is empty or a leaf, after the changes
+// ch, sorted by key.
 func merge(c Child, ch []Change) []Change {
 	out := make([]Change, 0, len(ch)+1)
 	for _, x := range ch {
@@ -105,6 +107,7 @@ func merge(c Child, ch []Change) []Change {
 	return out
 }
 
+// build stores the subtree of leaves, sorted by key, at depth.
 func build(s Store, leaves []Change, depth int) (Child, error) {
 	switch len(leaves) {
 	case 0:
@@ -128,14 +131,14 @@ func put(s Store, place []byte, n *Node) (Child, error) {
 	return Child{kind: inner, hash: translog.TipNode(n[0].hash, n[1].hash)}, s.Put(place, n)
 }
 
-// split returns the index of the first change whose key has a one at depth.
+// split returns the index of the first change whose key has the bit 1 at depth.
 func split(ch []Change, depth int) int {
 	i, _ := slices.BinarySearchFunc(ch, byte(1), func(c Change, bit byte) int { return int(translog.TipBit(c.Key, depth)) - int(bit) })
 	return i
 }
 
-// Prove returns the siblings on the way to key, from the root down, and the key
-// of the leaf at the end of it, if there is one.
+// Prove returns the sibling hashes on the path from the root down to key. at is the key
+// of the leaf at the end of the path, or nil if the path ends in an empty subtree.
 func Prove(s Store, root Child, key Hash) (path []Hash, at *Hash, err error) {
 	c := root
 	for depth := 0; c.kind == inner; depth++ {
@@ -155,9 +158,9 @@ func Prove(s Store, root Child, key Hash) (path []Hash, at *Hash, err error) {
 	return path, nil, nil
 }
 
-// Place returns the key of the inner node at depth on the path to key: the bits before
-// depth, padded with zeros, and depth. Nodes of one path are neighbours, so a change of
-// one key writes few pages of a database.
+// Place returns the store's key for the inner node at depth on the path to key: the bits
+// before depth, padded with zeros, followed by depth. Nodes on one path have
+// neighbouring places, so that a change of one key writes few pages of a database.
 func Place(key Hash, depth int) []byte {
 	n := depth / 8
 	b := make([]byte, max(8, n+1), max(8, n+1)+2)
@@ -168,7 +171,7 @@ func Place(key Hash, depth int) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(depth))
 }
 
-// Append appends the encoding of a child to b; ReadChild decodes it.
+// Append appends the encoding of c to b. ReadChild decodes it.
 func (c *Child) Append(b []byte) []byte {
 	switch b = append(b, c.kind); c.kind {
 	case leaf:
@@ -181,7 +184,7 @@ func (c *Child) Append(b []byte) []byte {
 
 var errChild = errors.New("map of tips: an inner node is malformed")
 
-// ReadChild reads a child from the start of b and returns what follows.
+// ReadChild decodes a child at the start of b and returns the rest of b.
 func ReadChild(b []byte) (c Child, rest []byte, err error) {
 	if len(b) == 0 {
 		return c, nil, errChild
@@ -216,7 +219,7 @@ func ReadNode(b []byte) (*Node, error) {
 // AppendNode appends the encoding of a node to b.
 func AppendNode(b []byte, n *Node) []byte { return n[1].Append(n[0].Append(b)) }
 
-// Overlay is a Store in memory over another, which it does not change.
+// Overlay is a Store that keeps changes in memory and leaves the store Under unchanged.
 type Overlay struct {
 	Under Store
 	nodes map[string]*Node // nil: deleted

@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// memory is a Store of rendered nodes, as a database holds them.
+// memory is a Store of encoded nodes, like that of a database.
 type memory map[string][]byte
 
 func (m memory) Get(place []byte) (*Node, error) {
@@ -37,9 +37,9 @@ func rootOf(held map[Hash]translog.Tip) Hash {
 	return translog.TipsRoot(all)
 }
 
-// TestUpdate: after any changes, in whatever batches, the root is that of the
-// definition over what the map then holds, every key proves what it holds or
-// that it is absent, and no node is left that a map built anew would not have.
+// TestUpdate: after any changes, in any batches, the root is that of the definition over
+// the content of the map, every key is proved present or absent, and the store contains
+// the same nodes as one that is built anew.
 func TestUpdate(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -116,7 +116,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// counted counts what an update reads and writes.
+// counted is a store that counts the reads and writes of an update.
 type counted struct {
 	memory
 	n int
@@ -133,7 +133,7 @@ func changes(from, n int, v uint64) (c []Change) {
 	return c
 }
 
-// TestUpdateCost: changing k of n keys touches O(k · log n) nodes.
+// TestUpdateCost: a change of k of n keys reads and writes O(k · log n) nodes.
 func TestUpdateCost(t *testing.T) {
 	s := &counted{memory: memory{}}
 	const n = 100_000

@@ -1,5 +1,5 @@
-// Package tree keeps the log's Merkle tree in append-only files, one per
-// level, of 32 byte hashes of complete subtrees.
+// Package tree stores the log's Merkle tree in append-only files, one per level. A file
+// contains the hashes, of 32 bytes each, of the complete subtrees at its level.
 package tree
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// Tree is an open tree. One goroutine may write while others read.
+// Tree is an open tree. Reads are safe concurrently with one writer.
 type Tree struct {
 	dir    string
 	levels []*os.File
@@ -43,8 +43,8 @@ func (t *Tree) Close() error {
 	return nil
 }
 
-// Extend writes leaves from index n on into a tree of n leaves, with one write per
-// level. Writing them again after a crash writes the same bytes.
+// Extend appends leaves to a tree of n leaves, with one write per level. It may be
+// repeated after a crash, since it writes the same bytes again.
 func (t *Tree) Extend(n uint64, leaves []translog.Hash) error {
 	var added [48]struct {
 		from  uint64
@@ -64,7 +64,7 @@ func (t *Tree) Extend(n uint64, leaves []translog.Hash) error {
 			if a.bytes == nil {
 				a.from = index
 			}
-			a.bytes = append(a.bytes, h[:]...) // the nodes of a level come in order
+			a.bytes = append(a.bytes, h[:]...) // the nodes of a level are passed in order
 			return nil
 		}); err != nil {
 			return err
@@ -78,7 +78,7 @@ func (t *Tree) Extend(n uint64, leaves []translog.Hash) error {
 	return nil
 }
 
-// Node implements translog.Nodes. It returns io.EOF where there is no such node.
+// Node implements translog.Nodes. It returns io.EOF if the tree has no such node.
 func (t *Tree) Node(level uint, index uint64) (h translog.Hash, err error) {
 	if level >= uint(len(t.levels)) || index > math.MaxInt64/32 {
 		return h, io.EOF

@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 )
 
-// TestExtend: however leaves are grouped, over a restart and a repetition after a
-// crash, the files hold the tree whose root is computed in memory.
+// TestExtend: however leaves are grouped, and after a restart and a repetition as after
+// a crash, the files contain the tree whose root is computed in memory.
 func TestExtend(t *testing.T) {
 	dir := t.TempDir()
 	tree, err := Open(dir)

@@ -1,6 +1,6 @@
-// Command asyncgen writes docs/reference/asyncapi.json: the mesh's subjects, their
-// senders and receivers, and the events' schemas, from the services' declarations and
-// schemas/events.
+// Command asyncgen writes docs/reference/asyncapi.json, an AsyncAPI document of the
+// mesh's subjects with their senders and receivers and the schemas of events. Its
+// sources are the services' declarations and schemas/events.
 package main
 
 import (
@@ -80,7 +80,7 @@ func main() {
 	}
 }
 
-// events is a message per event schema, newest version, by owner and name.
+// events returns one message per event schema, in its newest version, by "owner.name".
 func events() (object, error) {
 	out, version := object{}, map[string]string{}
 	err := fs.WalkDir(schemas.Events, "events", func(path string, d fs.DirEntry, err error) error {

@@ -1,8 +1,9 @@
-// Command confgen writes what the settings of the configuration file give: the JSON
-// Schema under schemas/config and docs/reference/configuration.md.
+// Command confgen generates the documentation of the configuration file from its
+// settings: the JSON Schema under schemas/config and docs/reference/configuration.md.
 //
-// It also finds every environment variable that the code reads. One that neither
-// pkg/config nor the table here describes is an error, as is one that nothing reads.
+// It also finds every environment variable that the code reads. A variable that neither
+// pkg/config nor the table here describes is an error, and so is a described variable that
+// no code reads.
 package main
 
 import (
@@ -19,8 +20,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 )
 
-// others describes the variables that are no member of the configuration file: those
-// of the command line and of programs that do not read it.
+// others describes the environment variables that override no member of the
+// configuration file: those of the command line and of programs that do not read the
+// file.
 var others = map[string]string{
 	"BINNACLE_ADDR":        "address of the mesh's gateway, for the command line; for `up`, `/gateway/listen`",
 	"BINNACLE_CA":          "PEM file of the authority that signed the gateway's certificate, for the command line; empty = the system's",
@@ -52,7 +54,7 @@ func main() {
 	}
 }
 
-// generate makes the files, by their path below the repository's root.
+// generate returns the generated files, by their path relative to the repository's root.
 func generate(root string) (map[string][]byte, error) {
 	schema, err := config.Schema()
 	if err != nil {
@@ -110,12 +112,13 @@ of it, and a service run on its own the members that it reads. The file may lie 
 	return map[string][]byte{page: b.Bytes(), "schemas/config/binnacle.v1.json": schema}, nil
 }
 
-// member reports whether a variable overrides a member of the file.
+// member reports whether a variable overrides a member of the configuration file.
 func member(variable string) bool {
 	return slices.ContainsFunc(config.Settings, func(x config.Setting) bool { return x.Variable == variable || x.UpVariable == variable })
 }
 
-// code is a value of services, and that of up where it differs.
+// code returns a value as Markdown code, followed by the value for the command up if
+// that differs.
 func code(value, up string) string {
 	switch {
 	case value == "":
@@ -126,7 +129,7 @@ func code(value, up string) string {
 	return "`" + value + "`, of `up` `" + up + "`"
 }
 
-// readers are the programs that read a member.
+// readers returns the names of the programs that read a member.
 func readers(x *config.Setting) string {
 	if x.Readers == nil {
 		return "every program"
@@ -139,7 +142,8 @@ func readers(x *config.Setting) string {
 	return strings.Join(x.Readers, ", ")
 }
 
-// variables finds the variables that the code reads by name, and by whom.
+// variables returns the environment variables that the code reads, with the names of the
+// programs that read each.
 func variables(root string) (map[string][]string, error) {
 	uses := map[string][]string{}
 	var files []string

@@ -1,6 +1,6 @@
-// Package contexts stores the meshes that a user of the command line works with:
-// their addresses and tokens, in one file of the user's configuration folder that
-// only its owner may read.
+// Package contexts stores the addresses and tokens of the meshes that a user of the
+// command line works with. They are in one file in the user's configuration folder,
+// which only its owner may read.
 package contexts
 
 import (
@@ -17,23 +17,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// Context is one mesh.
+// Context is the address of a mesh with the credentials for it.
 type Context struct {
 	Addr  string `json:"addr"`            // host:port, or a URL
 	Token string `json:"token,omitempty"` // bearer token
-	CA    string `json:"ca,omitempty"`    // PEM file of the authority of the mesh's certificate
+	CA    string `json:"ca,omitempty"`    // PEM file of the authorities for the mesh's certificate; empty: the system's
 }
 
-// Store is the file's content.
+// Store is the content of the file of contexts. It is not safe for concurrent use.
 type Store struct {
-	Current  string             `json:"current,omitempty"` // the context in use
+	Current  string             `json:"current,omitempty"` // name of the current context; empty if there is none
 	Contexts map[string]Context `json:"contexts"`
 }
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// Path is the file of the user: binnacle/contexts.json in the folder that
-// os.UserConfigDir names.
+// Path returns the path of the user's file: binnacle/contexts.json in the folder that
+// os.UserConfigDir returns.
 func Path() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -42,8 +42,8 @@ func Path() (string, error) {
 	return filepath.Join(dir, "binnacle", "contexts.json"), nil
 }
 
-// Load reads the file. A file that does not exist is an empty store. A file that other
-// users may read is made private.
+// Load reads the file of contexts. It returns an empty store if the file does not exist.
+// If other users can read the file, Load removes their permission.
 func Load(path string) (*Store, error) {
 	s := &Store{Contexts: map[string]Context{}}
 	b, err := os.ReadFile(path)
@@ -65,7 +65,8 @@ func Load(path string) (*Store, error) {
 	return s, nil
 }
 
-// Save replaces the file, with mode 0600 in a folder of mode 0700.
+// Save replaces the file of contexts, with mode 0600, and creates its folder with mode
+// 0700 if it does not exist.
 func (s *Store) Save(path string) error {
 	if err := private.Mkdir(filepath.Dir(path)); err != nil {
 		return err
@@ -77,11 +78,11 @@ func (s *Store) Save(path string) error {
 	return private.Write(path, append(b, '\n'))
 }
 
-// Names are the names of the contexts, sorted.
+// Names returns the names of the contexts, sorted.
 func (s *Store) Names() []string { return slices.Sorted(maps.Keys(s.Contexts)) }
 
-// Get returns a context by name. An empty name selects the context in use, or nil where
-// there is none.
+// Get returns the context with a name, or an error if it does not exist. An empty name
+// selects the current context; Get then returns nil if there is none.
 func (s *Store) Get(name string) (*Context, error) {
 	if name == "" {
 		name = s.Current
@@ -96,7 +97,7 @@ func (s *Store) Get(name string) (*Context, error) {
 	return &c, nil
 }
 
-// Put adds or replaces a context. The first context is also put in use.
+// Put adds or replaces a context. It becomes the current context if there is none.
 func (s *Store) Put(name string, c Context) error {
 	if !validName.MatchString(name) {
 		return fmt.Errorf("context name %q: want letters, digits, '.', '_' and '-', at most 64", name)
@@ -111,7 +112,7 @@ func (s *Store) Put(name string, c Context) error {
 	return nil
 }
 
-// Use makes a context the one in use.
+// Use makes the context with a name the current one.
 func (s *Store) Use(name string) error {
 	if _, ok := s.Contexts[name]; !ok {
 		return fmt.Errorf("context %q does not exist", name)
@@ -120,7 +121,8 @@ func (s *Store) Use(name string) error {
 	return nil
 }
 
-// Remove removes a context. If it was the one in use, none is.
+// Remove removes the context with a name. If it was the current one, there is no current
+// context afterwards.
 func (s *Store) Remove(name string) error {
 	if _, ok := s.Contexts[name]; !ok {
 		return fmt.Errorf("context %q does not exist", name)

@@ -54,8 +54,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestLoad: a file that other users may read is made private; the error of a file that
-// is not JSON names it and quotes none of it.
+// TestLoad: a file that other users can read is made private. The error about a file
+// that is not JSON has its name but none of its content.
 func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "contexts.json")
 	for text, good := range map[string]bool{`{}`: true, `{"current":"x"}`: true, `token-in-here`: false, `{"contexts":[]}`: false} {

@@ -14,12 +14,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// provisionFiles are the files of a ring that provision reads besides root.kid, its
-// NATS identity and the authority of the NATS server; see services.Service.Files.
+// provisionFiles lists the files of a ring that provision reads in addition to root.kid,
+// its own NATS identity and the certificate authority of the NATS server; see
+// services.Service.Files.
 var provisionFiles = []string{"mirror.nkey", trustDir + "/", epochDir + "/"}
 
-// filesOf lists the files of a ring that an identity reads; a name that ends in "/"
-// is a folder.
+// filesOf returns the names of the files of a ring that an identity reads. A name that
+// ends in "/" is a folder.
 func filesOf(identity string) []string {
 	own := provisionFiles
 	if s, ok := services.Get(identity); ok {
@@ -28,14 +29,15 @@ func filesOf(identity string) []string {
 	return append([]string{rootKID, "nats.ca", identity + nkeyEnd, identity + signEnd}, own...)
 }
 
-// Distribute copies to each folder of dir that is named after a service, or
-// after provision, the keys of that service and nothing else. A file is replaced
-// as a whole, so that a service that reads it while it changes gets the old or
-// the new one; it has mode 0600 and the owner of the folder it is in. Folders
-// that do not exist are left out: a host gets the keys of what it runs.
+// Distribute copies the keys of each service, and of provision, to the folder of dir that
+// has its name. Each folder receives only the files that its service reads. A file is
+// replaced by rename, so a service reads either the old content or the new; it has mode
+// 0600 and the owner of the folder that it is in. Folders that do not exist are skipped,
+// so a host receives the keys of the services that it runs. A folder that holds the keys
+// of another mesh is an error.
 //
-// A folder dir/fifo, of the FIFOs that the session-runner and containerd share,
-// is given to the owner of the session-runner's folder.
+// The folder dir/fifo, for the FIFOs that the session-runner shares with containerd, is
+// given to the owner of the session-runner's folder.
 func (r *Ring) Distribute(dir string) error {
 	for _, s := range append([]string{services.Provision}, services.Names()...) {
 		to := filepath.Join(dir, s)
@@ -56,8 +58,8 @@ func (r *Ring) Distribute(dir string) error {
 	return giveFIFOs(dir)
 }
 
-// PutNATSCA copies the certificates of a PEM file into the ring, as the
-// authority that services and provision verify the NATS server by.
+// PutNATSCA copies a PEM file of certificates into the ring, as the authority against
+// which services and provision verify the NATS server.
 func (r *Ring) PutNATSCA(file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -69,6 +71,8 @@ func (r *Ring) PutNATSCA(file string) error {
 	return r.write("nats.ca", b)
 }
 
+// giveFIFOs changes the owner of dir/fifo to that of the session-runner's folder. It
+// does nothing if one of the two does not exist.
 func giveFIFOs(dir string) error {
 	uid, gid, err := owner(filepath.Join(dir, services.SessionRunner))
 	if err == nil {
@@ -80,12 +84,13 @@ func giveFIFOs(dir string) error {
 	return err
 }
 
-// distribute copies one file, or the files of one folder, of a ring into to.
+// distribute copies one file of a ring, or the files of one folder, to the folder to. A
+// file or folder that does not exist is skipped.
 func distribute(r *Ring, name, to string) error {
 	folder, isFolder := strings.CutSuffix(name, "/")
 	if !isFolder {
 		b, err := os.ReadFile(r.Path(name))
-		if errors.Is(err, fs.ErrNotExist) { // a service that signs nothing, a mesh without a mirror
+		if errors.Is(err, fs.ErrNotExist) { // such as the signing key of a service that signs nothing, or mirror.nkey without a mirror
 			return nil
 		}
 		if err != nil {
@@ -104,7 +109,7 @@ func distribute(r *Ring, name, to string) error {
 		return err
 	}
 	for _, f := range files {
-		if !strings.HasSuffix(f.Name(), ".json") { // one that is being written
+		if !strings.HasSuffix(f.Name(), ".json") { // temporary file of a write in progress
 			continue
 		}
 		if err := distribute(r, filepath.Join(folder, f.Name()), to); err != nil {
@@ -114,8 +119,8 @@ func distribute(r *Ring, name, to string) error {
 	return nil
 }
 
-// PutOwned replaces a file as a whole, with mode 0600 and the owner of its
-// folder. A file that has the content, mode and owner already is left alone.
+// PutOwned replaces a file by rename, with mode 0600 and the owner of its folder. It
+// does nothing if the file already has that content, mode and owner.
 func PutOwned(path string, b []byte) error {
 	uid, gid, err := owner(filepath.Dir(path))
 	if err != nil {
@@ -161,7 +166,8 @@ func owner(path string) (uid, gid int, err error) {
 	return int(st.Uid), int(st.Gid), nil
 }
 
-// give makes a file another's; a file that is theirs already needs no right to.
+// give changes the owner of a file. It does nothing if the owner is already right,
+// because changing it requires privileges.
 func give(path string, uid, gid int) error {
 	if u, g, err := owner(path); err != nil || u == uid && g == gid {
 		return err

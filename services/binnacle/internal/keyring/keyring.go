@@ -1,5 +1,5 @@
-// Package keyring makes and reads the keys of a mesh: files in one folder,
-// mode 0600, made once and never overwritten.
+// Package keyring makes and reads the keys of a mesh: files of mode 0600 in one folder.
+// Init makes missing keys and never replaces an existing one.
 package keyring
 
 import (
@@ -28,15 +28,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Ring is an opened folder of keys. Its methods read the folder each time, so a
-// ring follows what another process adds; two processes must not add to one ring at
-// the same time.
+// Ring is an open folder of keys. Its methods read the files each time, so they return
+// keys that another process has added. Two processes must not change a ring at the same
+// time.
 type Ring struct {
 	Dir     string
-	RootKID string // of the first root key, the trust anchor
+	RootKID string // key id of the first root key, the trust anchor
 }
 
-// Names of the ring's files and folders that more than one function uses.
+// Names and suffixes of the ring's files and folders that more than one function uses.
 const (
 	rootSeed  = "root.seed"
 	rootKID   = "root.kid"
@@ -46,18 +46,18 @@ const (
 	algorithm = "ed25519"
 )
 
-// DefaultCeilings is the P0 layer of a fresh mesh.
+// DefaultCeilings holds the ceilings (policy layer P0) of a new mesh.
 var DefaultCeilings = guard.Ceilings{
 	MaxCents:      10000,
 	Sandbox:       contract.Sandbox{CPUMillis: 2000, MemoryMiB: 1024, OutputBytes: 16 << 20, Pids: 256, Tier: "process", WallMS: 120_000},
 	StartWindowMS: 60_000,
 }
 
-// Init makes what is missing in dir: the root, each service's NATS identity
-// and signing key, the token key, the vault's keys, the signed trust
-// documents and the signed P0 ceilings. The root seed is needed only here and
-// may be taken away afterwards. A ring of an earlier release gets the keys of
-// services that have been added since.
+// Init makes the missing parts of the ring in dir: the root key, each service's NATS
+// identity and signing key, the token key, the vault's keys, the signed trust documents
+// and the signed P0 ceilings. It requires the root seed only for signing; the seed may
+// be removed from a complete ring. In a ring of an earlier release it adds the keys of
+// services that were added since.
 func Init(dir, tenant string) (*Ring, error) {
 	if err := errors.Join(private.Mkdir(dir), private.Check(dir)); err != nil {
 		return nil, err
@@ -100,10 +100,10 @@ func Init(dir, tenant string) (*Ring, error) {
 		return nil, err
 	}
 	r.RootKID = root.KID
-	return r, r.write(rootKID, []byte(root.KID+"\n")) // last: its presence says the ring is whole
+	return r, r.write(rootKID, []byte(root.KID+"\n")) // written last, since its presence means that the ring is complete
 }
 
-// identities makes the NATS keys of provision and the services that lack one.
+// identities makes the missing NATS keys of provision and the services.
 func (r *Ring) identities() error {
 	for _, name := range append([]string{services.Provision}, services.Names()...) {
 		if _, err := r.nkey(name); err != nil {
@@ -113,14 +113,14 @@ func (r *Ring) identities() error {
 	return nil
 }
 
-// draft is a ring that Init is making for a tenant.
+// draft is a ring that Init is making, with its tenant.
 type draft struct {
 	*Ring
 	tenant string
 }
 
-// signing makes the signing key of each service that has a use for one, and
-// returns their trust documents, unsigned.
+// signing makes the signing key of each service that signs, and returns the keys'
+// unsigned trust documents.
 func (d draft) signing() ([]contract.TrustKey, error) {
 	var docs []contract.TrustKey
 	for _, s := range services.Programs() {
@@ -140,8 +140,8 @@ func (d draft) signing() ([]contract.TrustKey, error) {
 	return docs, nil
 }
 
-// sealing makes the vault-broker's keys: the one that values are sealed to, whose
-// trust document it returns, and the one that its store is encrypted under.
+// sealing makes the vault-broker's two keys: the key that values are sealed to, whose
+// unsigned trust document it returns, and the key that encrypts the vault's store.
 func (d draft) sealing() ([]contract.TrustKey, error) {
 	seed, err := d.seed("vault.seal")
 	if err != nil {
@@ -159,8 +159,8 @@ func (d draft) sealing() ([]contract.TrustKey, error) {
 	return []contract.TrustKey{publicDoc(public, services.VaultBroker, "x25519", d.tenant, contract.UseSeal)}, err
 }
 
-// edge makes the keys of the gateway: that of its webhook, and that of tokens, of
-// which the gateway reads the public half.
+// edge makes the gateway's keys: the key of its webhook, and the token key, of which the
+// gateway reads only the public half.
 func (d draft) edge() error {
 	if _, err := d.seed("webhook.seed"); err != nil {
 		return err
@@ -173,6 +173,7 @@ func (d draft) edge() error {
 	return d.write("token.pub", []byte(hex.EncodeToString(public)+"\n"))
 }
 
+// publicDoc returns the unsigned trust document of a public key.
 func publicDoc(public []byte, owner, algorithm, tenant string, use ...string) contract.TrustKey {
 	return contract.TrustKey{Algorithm: algorithm, KID: sign.KID(public), Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(public), Tenant: tenant, Uses: use}
 }
@@ -184,7 +185,8 @@ func (r *Ring) write(name string, b []byte) error {
 	return private.Write(r.Path(name), b)
 }
 
-// seed reads, or makes, 32 random bytes kept in hex.
+// seed returns 32 bytes from a file in hex. If the file does not exist, it makes it with
+// random bytes.
 func (r *Ring) seed(name string) ([]byte, error) {
 	b, err := r.Seed(name)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -195,10 +197,10 @@ func (r *Ring) seed(name string) ([]byte, error) {
 	return b, r.write(name, []byte(hex.EncodeToString(b)+"\n"))
 }
 
-// Seed reads 32 bytes kept in hex.
+// Seed returns the 32 bytes in a file of the ring, which holds them in hex.
 func (r *Ring) Seed(name string) ([]byte, error) { return ReadSeed(r.Path(name)) }
 
-// ReadSeed reads a file of 32 bytes in hex.
+// ReadSeed returns the 32 bytes in a file that holds them in hex.
 func ReadSeed(path string) ([]byte, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -207,14 +209,15 @@ func ReadSeed(path string) ([]byte, error) {
 	return run.ParseSeed(path, string(raw))
 }
 
-// ClusterSecret reads, or makes, what the NATS servers of a cluster share.
+// ClusterSecret returns the secret, in hex, by which the NATS servers of a cluster
+// authenticate each other. It makes the secret if the ring has none.
 func (r *Ring) ClusterSecret() (string, error) {
 	b, err := r.seed("cluster.secret")
 	return hex.EncodeToString(b), err
 }
 
-// MirrorNKeys reads, or makes, the identities of the mirrors' account:
-// "mirror", which makes them, and "auditor", which reads them.
+// MirrorNKeys makes the missing NATS identities of the mirrors' account: "mirror", which
+// writes the mirrors, and "auditor", which reads them.
 func (r *Ring) MirrorNKeys() error {
 	for _, name := range []string{"mirror", "auditor"} {
 		if _, err := r.nkey(name); err != nil {
@@ -239,13 +242,13 @@ func (r *Ring) nkey(service string) ([]byte, error) {
 	return b, r.write(service+nkeyEnd, append(b, '\n'))
 }
 
-// NKey reads a service's NATS identity.
+// NKey returns the seed of an identity's NATS key.
 func (r *Ring) NKey(service string) ([]byte, error) {
 	b, err := os.ReadFile(r.Path(service + nkeyEnd))
 	return []byte(strings.TrimSpace(string(b))), err
 }
 
-// NKeyPublic is the public half.
+// NKeyPublic returns the public half of an identity's NATS key.
 func (r *Ring) NKeyPublic(service string) (string, error) {
 	seed, err := r.NKey(service)
 	if err != nil {
@@ -258,9 +261,9 @@ func (r *Ring) NKeyPublic(service string) (string, error) {
 	return kp.PublicKey()
 }
 
-// trustDir holds the signed trust documents, a file each, numbered in the order
-// they are to be published. A folder can be mounted into a container and still
-// be added to.
+// trustDir is the folder of the signed trust documents. There is one file per document,
+// and their names have numbers in the order of publication. It is a folder because a
+// folder that is mounted into a container can still receive new files.
 const trustDir = "trust"
 
 // publish signs a trust document with the root key and adds it to the ring.
@@ -277,8 +280,8 @@ func (r *Ring) publish(root *sign.Key, k contract.TrustKey) error {
 	return r.write(name, contract.Bytes(&signed))
 }
 
-// Trust reads the signed trust documents, in order. Release 0.1 kept them in
-// one file, trust.jsonl; what came later lies behind them.
+// Trust returns the signed trust documents in the order of publication. Release 0.1
+// stored them in the file trust.jsonl; the documents in that file come first.
 func (r *Ring) Trust() ([]contract.TrustKey, error) {
 	files, err := filepath.Glob(r.Path(trustDir + "/*.json"))
 	if err != nil {
@@ -308,7 +311,7 @@ func (r *Ring) Trust() ([]contract.TrustKey, error) {
 	return out, nil
 }
 
-// Open reads a ring that Init made.
+// Open opens a ring that Init made. It returns an error if the folder has no root.kid.
 func Open(dir string) (*Ring, error) {
 	b, err := os.ReadFile(filepath.Join(dir, rootKID))
 	if err != nil {

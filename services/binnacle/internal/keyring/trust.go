@@ -20,11 +20,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
-// Everything here needs the root seed, and works on files only: it can be done
-// on a machine that no network reaches. The provisioner of a running mesh
-// finds the new trust documents in the ring and publishes them.
+// The methods in this file require the root seed and work only on files, so they can be
+// called on a machine without a network. The provisioner of a running mesh finds new
+// trust documents in the ring and publishes them.
 
-// Root reads the root key of the moment from root.seed.
+// Root returns the current root key, from root.seed.
 func (r *Ring) Root() (*sign.Key, error) {
 	seed, err := r.Seed(rootSeed)
 	if err != nil {
@@ -33,7 +33,7 @@ func (r *Ring) Root() (*sign.Key, error) {
 	return sign.NewKey(seed)
 }
 
-// tenant is the tenant that the ring's keys belong to.
+// tenant returns the tenant that the ring's keys belong to.
 func (r *Ring) tenant() (string, error) {
 	docs, err := r.Trust()
 	if err != nil || len(docs) == 0 {
@@ -42,10 +42,10 @@ func (r *Ring) tenant() (string, error) {
 	return docs[0].Tenant, nil
 }
 
-// AddKey publishes an Ed25519 key for an approver, for signing bundles, or for a
-// witness.
-// With public nil it makes one, whose seed it keeps in the ring as
-// <name>.seed; an approver better makes their own and brings the public half.
+// AddKey publishes an Ed25519 key of an approver, of a signer of bundles, or of a witness,
+// as use selects, and returns its key id. If public is nil, AddKey generates a key pair
+// and stores its seed in the ring as <use>-<name>.seed. It is safer that the owner
+// generates the pair and provides only the public key.
 func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
 	owner := map[string]string{contract.UseApproval: guard.ApproverOwner(name), contract.UseBundle: "bundle:" + name, contract.UseWitness: "witness:" + name}[use]
 	if owner == "" {
@@ -76,7 +76,7 @@ func (r *Ring) AddKey(use, name string, public []byte) (kid string, err error) {
 	return doc.KID, r.publish(root, doc)
 }
 
-// fresh makes a new seed and puts it in the place of the one that was there.
+// fresh makes a new key and replaces the seed in a file by the key's.
 func (r *Ring) fresh(file string) (*sign.Key, error) {
 	seed := make([]byte, 32)
 	rand.Read(seed)
@@ -87,8 +87,8 @@ func (r *Ring) fresh(file string) (*sign.Key, error) {
 	return k, r.write(file, []byte(hex.EncodeToString(seed)+"\n"))
 }
 
-// Rotate gives a service a new signing key. The service takes it up when it is
-// published; the old key stays valid until it is revoked.
+// Rotate makes a new signing key for a service. The service uses it once it is
+// published. The old key stays valid until it is revoked.
 func (r *Ring) Rotate(service string) (kid string, err error) {
 	s, ok := services.Get(service)
 	if !ok || len(s.Uses) == 0 {
@@ -109,9 +109,9 @@ func (r *Ring) Rotate(service string) (kid string, err error) {
 	return k.KID, r.publish(root, publicDoc(k.Public(), service, algorithm, tenant, s.Uses...))
 }
 
-// complete makes the NATS identities and signing keys of services that were added
-// after the ring was made. Without the root seed signing keys stay missing: what
-// needs them is unavailable until Rotate makes them.
+// complete makes the NATS identities and signing keys of services that were added after
+// the ring was made. Without the root seed it makes no signing keys, and functions that
+// need them are unavailable until Rotate makes them.
 func (r *Ring) complete() error {
 	if err := r.identities(); err != nil {
 		return err
@@ -130,8 +130,8 @@ func (r *Ring) complete() error {
 	return nil
 }
 
-// RotateRoot makes a new root key, endorsed by the old one, whose seed is kept
-// as root.seed.<kid>. The trust anchor stays the first root.
+// RotateRoot makes a new root key, which the old one signs, and stores the old seed as
+// root.seed.<kid>. The trust anchor remains the first root key.
 func (r *Ring) RotateRoot() (kid string, err error) {
 	old, err := r.Root()
 	if err != nil {
@@ -155,8 +155,8 @@ func (r *Ring) RotateRoot() (kid string, err error) {
 	return k.KID, r.publish(old, publicDoc(k.Public(), services.Provision, algorithm, tenant, contract.UseRoot))
 }
 
-// Revoke ends a key from the moment its revocation is published. What it
-// signed before stands.
+// Revoke revokes a key as of the publication of its revocation. Earlier signatures of
+// the key stay valid. The current root key cannot be revoked.
 func (r *Ring) Revoke(kid string) error {
 	root, err := r.Root()
 	if err != nil {
@@ -181,8 +181,9 @@ func (r *Ring) Revoke(kid string) error {
 	return fmt.Errorf("key %s is not in this ring", kid)
 }
 
-// OpenEpoch lets the log go on as a new one, behind the last checkpoint of the
-// one that lost something.
+// OpenEpoch signs the opening of a new log epoch that starts after the checkpoint note,
+// and stores it in the ring. It is for a ledger that has lost events. If an epoch was
+// already opened after that checkpoint, OpenEpoch returns that epoch.
 func (r *Ring) OpenEpoch(note []byte, reason string) (contract.LogEpoch, error) {
 	root, err := r.Root()
 	if err != nil {
@@ -209,10 +210,11 @@ func (r *Ring) OpenEpoch(note []byte, reason string) (contract.LogEpoch, error) 
 	return l, r.write(name, contract.Bytes(&l))
 }
 
-// epochDir holds the opened log epochs, a file each.
+// epochDir is the folder of the opened log epochs, with one file per epoch.
 const epochDir = "epochs"
 
-// Epochs reads the opened log epochs, in order; the first has no document.
+// Epochs returns the opened log epochs in order. The first epoch of a log has no
+// document.
 func (r *Ring) Epochs() ([]contract.LogEpoch, error) {
 	files, err := filepath.Glob(r.Path(epochDir + "/*.json"))
 	if err != nil {
@@ -232,7 +234,8 @@ func (r *Ring) Epochs() ([]contract.LogEpoch, error) {
 	return out, nil
 }
 
-// SignP0 signs ceilings and puts them in the ring as p0.json.
+// SignP0 signs ceilings with the root key, stores them in the ring as p0.json, and
+// returns the signed document.
 func (r *Ring) SignP0(c guard.Ceilings) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -245,7 +248,8 @@ func (r *Ring) SignP0(c guard.Ceilings) ([]byte, error) {
 	return doc, r.write(p0File, doc)
 }
 
-// PublicKey reads a public key from base64.
+// PublicKey decodes a public key of 32 bytes from base64. It returns nil for an empty
+// text.
 func PublicKey(text string) ([]byte, error) {
 	if text == "" {
 		return nil, nil

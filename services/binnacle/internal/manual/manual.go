@@ -1,5 +1,5 @@
-// Package manual writes the documentation of a command line from its commands: a
-// manual page for each, and one reference in Markdown.
+// Package manual generates the documentation of a command line from its commands: a
+// manual page for each command, and a reference in Markdown.
 package manual
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Walk calls visit for a command and all below it that help lists, each after its
-// parent.
+// Walk calls visit for a command and all commands below it that are not hidden, each
+// after its parent.
 func Walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	visit(cmd)
 	for _, sub := range cmd.Commands() {
@@ -23,7 +23,8 @@ func Walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	}
 }
 
-// Flags are the flags that a command declares itself, without --help, sorted.
+// Flags returns the flags that a command itself declares, sorted, without --help and
+// hidden ones.
 func Flags(cmd *cobra.Command) []*pflag.Flag {
 	var own []*pflag.Flag
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -34,8 +35,8 @@ func Flags(cmd *cobra.Command) []*pflag.Flag {
 	return own
 }
 
-// spelling returns a flag as help shows it, with the name of its value, and its
-// description.
+// spelling returns a flag in the form of the help text, with the name of its value, and
+// its description.
 func spelling(f *pflag.Flag) (flag, text string) {
 	value, text := pflag.UnquoteUsage(f)
 	flag = "--" + f.Name
@@ -60,13 +61,14 @@ func shownDefault(f *pflag.Flag) bool {
 	return true
 }
 
-// use is a command's usage line.
+// use returns a command's usage line.
 func use(cmd *cobra.Command) string {
 	_, args, _ := strings.Cut(cmd.Use, " ")
 	return strings.TrimSpace(cmd.CommandPath() + " " + args)
 }
 
-// description is what a command does, as sentences.
+// description returns a command's long description or, if it has none, its short one as
+// a sentence.
 func description(cmd *cobra.Command) string {
 	if cmd.Long != "" {
 		return cmd.Long
@@ -74,14 +76,14 @@ func description(cmd *cobra.Command) string {
 	return cmd.Short + "."
 }
 
-// The lines between which Replace puts the reference.
+// Markers in a document; Replace replaces the text between them.
 const (
 	begin = "<!-- commands: written by make gen -->\n"
 	end   = "<!-- /commands -->\n"
 )
 
-// Replace puts the reference between the two lines of a document that mark its
-// place.
+// Replace returns doc with the reference between the lines begin and end. It returns an
+// error if doc lacks one of the lines.
 func Replace(doc, reference []byte) ([]byte, error) {
 	before, rest, ok := bytes.Cut(doc, []byte(begin))
 	_, after, ok2 := bytes.Cut(rest, []byte(end))

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// sample is a command line with every element that a page can have.
+// sample is a command line with every element that a manual page can contain.
 func sample() *cobra.Command {
 	run := func(*cobra.Command, []string) {}
 	root := &cobra.Command{Use: "tool COMMAND", Short: "Do things", Example: "  tool do it", Run: run}

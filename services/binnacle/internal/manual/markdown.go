@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Markdown is the reference of a command line: the flags that every command takes,
-// then each command with its description, usage, flags and examples.
+// Markdown returns the reference of a command line: the flags that every command
+// accepts, then each command with its description, usage, flags and examples.
 func Markdown(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	b.WriteString("\n## Flags of every command\n\n")
@@ -25,7 +25,7 @@ func Markdown(root *cobra.Command) []byte {
 	return b.Bytes()
 }
 
-// section describes one command.
+// section writes the section about one command.
 func section(b *bytes.Buffer, cmd *cobra.Command) {
 	level := "###"
 	if cmd.Parent().HasParent() {
@@ -39,7 +39,8 @@ func section(b *bytes.Buffer, cmd *cobra.Command) {
 	}
 }
 
-// flagTable lists the flags that a command declares.
+// flagTable writes a table of the flags that a command declares. It writes nothing if
+// there are none.
 func flagTable(b *bytes.Buffer, cmd *cobra.Command) {
 	flags := Flags(cmd)
 	if len(flags) == 0 {

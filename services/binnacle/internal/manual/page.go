@@ -9,18 +9,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Pages are the manual pages of a command and of all below it, in man(7) form, by
-// file name.
+// Pages returns the manual pages of a command and all commands below it, in the format
+// of man(7), by file name.
 func Pages(root *cobra.Command) map[string][]byte {
 	pages := map[string][]byte{}
 	Walk(root, func(cmd *cobra.Command) { pages[pageName(cmd)+".1"] = page(cmd) })
 	return pages
 }
 
-// pageName is the name of a command's page.
+// pageName returns the name of a command's page, without a section.
 func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// page is a command's page.
+// page returns the manual page of a command.
 func page(cmd *cobra.Command) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, ".TH %s 1 \"\" \"binnacle\" \"Binnacle manual\"\n.nh\n.ad l\n", roff(strings.ToUpper(pageName(cmd))))
@@ -38,7 +38,7 @@ func page(cmd *cobra.Command) []byte {
 	return b.Bytes()
 }
 
-// options lists flags under a heading.
+// options writes a section that lists flags. It writes nothing if there are none.
 func options(b *bytes.Buffer, heading string, flags []*pflag.Flag) {
 	if len(flags) == 0 {
 		return
@@ -50,7 +50,7 @@ func options(b *bytes.Buffer, heading string, flags []*pflag.Flag) {
 	}
 }
 
-// seeAlso names the pages of a command's parent and subcommands.
+// seeAlso writes references to the pages of a command's parent and subcommands.
 func seeAlso(b *bytes.Buffer, cmd *cobra.Command) {
 	var names []string
 	if cmd.HasParent() {
@@ -70,11 +70,11 @@ func seeAlso(b *bytes.Buffer, cmd *cobra.Command) {
 	}
 }
 
-// paragraphs is text in which an empty line separates paragraphs.
+// paragraphs returns text with its empty lines replaced by requests for a new paragraph.
 func paragraphs(text string) string { return strings.ReplaceAll(roff(text), "\n\n", "\n.PP\n") }
 
-// roff keeps text from being read as requests: backslashes, hyphens and what is not
-// ASCII are escaped, and so is a line that begins with a dot or a quote.
+// roff escapes text so that roff does not interpret it as requests: backslashes,
+// hyphens, characters outside ASCII, and lines that begin with a dot or an apostrophe.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
 	lines := strings.Split(text, "\n")
@@ -88,7 +88,7 @@ func roff(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// ascii writes what is not ASCII as groff names it.
+// ascii replaces characters outside ASCII by groff's names for them.
 func ascii(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// Format is a form of output.
+// Format is an output format, as the flag --output names it.
 type Format string
 
-// The forms of output. Table is text for people.
+// The output formats. Table is text for people; the others are documents for programs.
 const (
 	Table Format = "table"
 	JSON  Format = "json"
@@ -23,10 +23,10 @@ const (
 	YAML  Format = "yaml"
 )
 
-// Formats are all of them, in the order in which help lists them.
+// Formats lists all output formats in the order of the help text.
 var Formats = []string{string(Table), string(JSON), string(JSONL), string(YAML)}
 
-// Parse reads the name of a format.
+// Parse returns the format with a name, or an error that lists the formats.
 func Parse(s string) (Format, error) {
 	if !slices.Contains(Formats, s) {
 		return "", fmt.Errorf("output format %q is none of %s", s, strings.Join(Formats, ", "))
@@ -34,9 +34,10 @@ func Parse(s string) (Format, error) {
 	return Format(s), nil
 }
 
-// Write writes a document that encoding/json can encode. JSON is one line. JSONL
-// is a line for each element of a list, and one line for anything else. A nil
-// slice is an empty list. Table is not a form of a document and fails.
+// Write writes a document that encoding/json can encode. JSON is written on one line.
+// JSONL has one line for each element of a list, and one line for any other document. A
+// nil slice is written as an empty list. Table is an error, because a table is written
+// with Grid.
 func Write(w io.Writer, f Format, doc any) error {
 	if v := reflect.ValueOf(doc); v.Kind() == reflect.Slice && v.IsNil() {
 		doc = []struct{}{}
@@ -52,6 +53,7 @@ func Write(w io.Writer, f Format, doc any) error {
 	return fmt.Errorf("a document has no form %q", f)
 }
 
+// writeLines writes each element of a list, or any other document, as one line of JSON.
 func writeLines(w io.Writer, doc any) error {
 	b, err := json.Marshal(doc)
 	if err != nil {

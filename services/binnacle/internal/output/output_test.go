@@ -66,7 +66,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// sameAsYAML: the YAML form has the same value as the JSON form.
+// sameAsYAML checks that the YAML output of a document has the same value as the JSON
+// output.
 func sameAsYAML(t *testing.T, name string, doc any) {
 	var j, y bytes.Buffer
 	if err := Write(&j, JSON, doc); err != nil {

@@ -9,16 +9,17 @@ import (
 // Column is a column of a table.
 type Column struct {
 	Heading string
-	Min     int // least width in characters; the last column is not padded
+	Min     int // minimum width in characters; the last column is not padded
 }
 
-// Grid is a table: rows of text under headings.
+// Grid is a table: rows of text under headings. The widths of columns depend on all
+// rows, so nothing is written before Write.
 type Grid struct {
 	Columns []Column
 	rows    []row
 }
 
-// row is a row of a table: cells, and lines that follow it as they are.
+// row is a row of a table: its cells, and lines that are written unchanged after it.
 type row struct {
 	cells []string
 	note  string
@@ -27,7 +28,7 @@ type row struct {
 // Add adds a row with a cell for each column.
 func (g *Grid) Add(cells ...string) { g.rows = append(g.rows, row{cells: cells}) }
 
-// Note adds lines below the last row.
+// Note adds lines that follow the last row. The table must have a row.
 func (g *Grid) Note(text string) { g.rows[len(g.rows)-1].note += text + "\n" }
 
 // Write writes the rows, with two spaces between columns. With headings it also writes
@@ -57,7 +58,7 @@ func (g *Grid) Write(w io.Writer, headings bool, style Style) error {
 	return err
 }
 
-// line joins cells, all but the last padded to their width.
+// line returns a row's cells, all but the last padded to their widths.
 func line(cells []string, width []int) string {
 	var b strings.Builder
 	for i, cell := range cells {

@@ -12,11 +12,11 @@ func Terminal(v any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Style adds colour to text. The zero value adds none.
+// Style adds colour to text by ANSI escape sequences. The zero value adds none.
 type Style struct{ on bool }
 
-// StyleFor returns the style for output to w: colour on a terminal, unless NO_COLOR is
-// set (https://no-color.org) or TERM is dumb.
+// StyleFor returns the style for output to w. It has colour if w is a terminal, unless
+// NO_COLOR is set (https://no-color.org) or TERM is dumb.
 func StyleFor(w any, getenv func(string) string) Style {
 	return Style{on: Terminal(w) && coloured(getenv)}
 }
@@ -26,13 +26,13 @@ func coloured(getenv func(string) string) bool {
 	return getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
 
-// Bold is for headings.
+// Bold returns text in bold, for headings.
 func (s Style) Bold(text string) string { return s.wrap("1", text) }
 
-// Good is for what passed.
+// Good returns text in green, for success.
 func (s Style) Good(text string) string { return s.wrap("32", text) }
 
-// Bad is for what failed.
+// Bad returns text in red, for failure.
 func (s Style) Bad(text string) string { return s.wrap("31", text) }
 
 func (s Style) wrap(code, text string) string {

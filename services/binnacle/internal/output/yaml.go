@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// writeYAML writes a document with the members in the order of its JSON form, and
-// with its numbers as in JSON.
+// writeYAML writes a document as YAML, with the members in the order of its JSON
+// encoding and with numbers unchanged.
 func writeYAML(w io.Writer, doc any) error {
 	var b bytes.Buffer
 	j := json.NewEncoder(&b)
@@ -33,7 +33,7 @@ func writeYAML(w io.Writer, doc any) error {
 	return e.Close()
 }
 
-// readNode reads one JSON value.
+// readNode reads one JSON value and returns it as a YAML node.
 func readNode(d *json.Decoder) (*yaml.Node, error) {
 	t, err := d.Token()
 	if err != nil {
@@ -63,8 +63,8 @@ func scalar(tag, value string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value}
 }
 
-// readCollection reads the values of an array or the names and values of an
-// object, up to the delimiter that closes it.
+// readCollection reads the elements of an array or the members of an object, and the
+// delimiter that closes it.
 func readCollection(d *json.Decoder, open json.Delim) (*yaml.Node, error) {
 	n := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
 	if open == '{' {

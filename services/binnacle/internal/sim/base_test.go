@@ -23,8 +23,8 @@ const (
 	secretValue = "the simulated secret"
 )
 
-// A base is a provisioned mesh at rest. Every run begins with a copy of it, which saves
-// the creation of keys and streams.
+// base is the stored state of a provisioned mesh without pending work. Every run starts
+// with a copy of it, which saves the creation of keys and streams.
 type base struct {
 	scratch  string
 	ring     *keyring.Ring
@@ -34,7 +34,7 @@ type base struct {
 	sealSeed []byte
 	tokenKey ed25519.PublicKey
 	token    string
-	dirs     map[string]string // folders of services with files
+	dirs     map[string]string // state folders of the services that have files
 	streams  []saved
 	took     time.Duration // simulated
 }
@@ -47,12 +47,13 @@ type saved struct {
 	consumers []json.RawMessage
 }
 
-// limits are in force in every run.
+// limits are the budget limits that are active in every run.
 const limits = `{"limits":[{"id":"all","level":"environment","measure":"calls","window":"total","max":9},{"id":"atonce","level":"environment","measure":"calls","window":"concurrent","max":4}]}`
 
 var limitOf = map[string]int64{"all": 9, "atonce": 4}
 
-// newBase creates a mesh by its real provisioner and services, without faults.
+// newBase creates a mesh with its real provisioner and services, without faults, and
+// returns its state.
 func newBase(t *testing.T) *base {
 	b := &base{nkeys: map[string][]byte{}, seeds: map[string][]byte{}, dirs: map[string]string{}}
 	root := ""
@@ -94,7 +95,7 @@ func newBase(t *testing.T) *base {
 }
 
 func (b *base) keys() (err error) {
-	keyring.DefaultCeilings.StartWindowMS = 10_000 // unstarted calls expire soon
+	keyring.DefaultCeilings.StartWindowMS = 10_000 // short, so that runs contain calls that expire before they start
 	if b.ring, err = keyring.Init(filepath.Join(b.scratch, "keys"), tenant); err != nil {
 		return err
 	}
@@ -163,7 +164,7 @@ func (b *base) save(w *world) {
 	b.took = time.Since(w.began)
 }
 
-// load copies the base onto a world's bus. The base's work is acknowledged.
+// load copies the base onto a world's bus, with all of its work acknowledged.
 func (b *base) load(w *world) {
 	for _, x := range b.streams {
 		s, err := newStream(x.config)
@@ -190,7 +191,7 @@ func (b *base) load(w *world) {
 	w.events.max = limitOf
 }
 
-// boot starts instances, one of each kind named.
+// boot starts one instance of each kind that is named.
 func (w *world) boot(kinds ...string) {
 	count := map[string]int{}
 	for _, in := range w.instances {

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
 )
 
-// TestContract runs the suite that the ledger passes on real servers against the
-// simulated one, by the real client.
+// TestContract runs the contract suite of the ledger, which real NATS servers pass,
+// against the simulated server with the real client.
 func TestContract(t *testing.T) {
 	logtest.Run(t, func(t *testing.T) eventlog.Log {
 		kp, err := nkeys.CreateUser()

@@ -18,23 +18,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// Bus is the simulated server: the streams in memory, their consumers, and the
-// connections. It has no goroutine and no timer of its own. The scheduler
-// releases operations, deliveries and what is due, one at a time.
+// Bus is the simulated NATS server: the streams in memory, their consumers, and the
+// connections. It has no goroutines and no timers. The scheduler releases operations,
+// deliveries and expirations, one at a time.
 type Bus struct {
-	kick chan struct{} // an operation arrived
+	kick chan struct{} // signals that an operation has arrived
 
 	mu      sync.Mutex
 	streams map[string]*stream
-	list    []*consumer // of all streams, by name
+	list    []*consumer // consumers of all streams, by name
 	links   []*link
-	due     time.Time // nothing is due before this time; zero: unknown
+	due     time.Time // earliest time at which something may be due; zero: unknown
 
 	events atomic.Pointer[memlog.Log] // the ledger
 }
 
-// ledger is the ledger's storage; nil: it is not provisioned. Any goroutine may
-// read it.
+// ledger is the storage of the ledger's stream, or nil before it is provisioned. Any
+// goroutine may read it.
 func (b *Bus) ledger() *memlog.Log { return b.events.Load() }
 
 // add adds a stream.
@@ -47,24 +47,24 @@ func (b *Bus) add(s *stream) {
 
 type stream struct {
 	name    string
-	config  json.RawMessage // as the provisioner created it
-	prefix  string          // of its subjects
+	config  json.RawMessage // configuration with which the provisioner created it
+	prefix  string          // subject filters of the stream
 	log     *memlog.Log
-	subject [][]string  // tokens, by sequence - 1
-	at      []time.Time // when it was stored, by sequence - 1
+	subject [][]string  // subject tokens, by sequence - 1
+	at      []time.Time // storage time, by sequence - 1
 	cons    map[string]*consumer
 
 	maxAge  time.Duration
-	latest  bool // one message a subject
-	refuses bool // refuses a second one
-	memory  bool // does not outlive the server
+	latest  bool // stores at most one message per subject
+	refuses bool // rejects a second message of a subject
+	memory  bool // memory storage, lost when the server dies
 }
 
 func newBus() *Bus {
 	return &Bus{kick: make(chan struct{}, 1), streams: map[string]*stream{}}
 }
 
-// streamConfig is the settings of a stream that the simulated server supports.
+// streamConfig holds the settings of a stream that the simulated server supports.
 type streamConfig struct {
 	Name       string        `json:"name"`
 	Subjects   []string      `json:"subjects"`
@@ -91,7 +91,7 @@ func newStream(raw []byte) (*stream, error) {
 		cons: map[string]*consumer{}, maxAge: c.MaxAge, latest: c.PerSubject == 1, refuses: c.Refuses, memory: c.Storage == "memory"}, nil
 }
 
-// connect makes a connection under a name.
+// connect returns a new connection with a name.
 func (b *Bus) connect(name string) *link {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,15 +129,15 @@ func (b *Bus) collect() {
 		slices.SortStableFunc(l.arrived, func(x, y *op) int { return cmp.Compare(x.key(), y.key()) })
 		for i, o := range l.arrived[min(1, len(l.arrived)):] {
 			_, request := o.api()
-			o.twin = request && o.key() == l.arrived[i].key() // which goroutine's comes first is random
+			o.twin = request && o.key() == l.arrived[i].key() // the order of goroutines, and so of arrival, is random
 		}
 		l.in = append(l.in, l.arrived...)
 		l.arrived = l.arrived[:0]
 	}
 }
 
-// key is the sort key of operations that arrive together: for facts the session or
-// aggregate and the call, for requests their content.
+// key returns the sort key of an operation among those that arrive together: for events
+// the session or aggregate and the call, for requests their content.
 func (o *op) key() string {
 	switch {
 	case strings.HasPrefix(o.subject, "evt."):
@@ -152,7 +152,8 @@ func (o *op) key() string {
 	return "0 " + o.subject + " " + string(o.data)
 }
 
-// api is the request's call: "STREAM.INFO.EVENTS".
+// api returns the name of the JetStream API call that an operation requests, such as
+// "STREAM.INFO.EVENTS".
 func (o *op) api() (string, bool) {
 	if call, ok := strings.CutPrefix(o.subject, bus.APIPrefix+"."); ok {
 		return call, true
@@ -160,7 +161,7 @@ func (o *op) api() (string, bool) {
 	return strings.CutPrefix(o.subject, "$JS.API.")
 }
 
-// the name of an operation in the transcript, without random parts
+// what returns the name of an operation for the transcript, without random parts.
 func (o *op) what() string {
 	if call, ok := o.api(); ok {
 		return "api " + call
@@ -170,7 +171,7 @@ func (o *op) what() string {
 		return "pub " + strings.Join(t[:4], ".")
 	}
 	if strings.HasPrefix(o.subject, "blob.") {
-		return "pub blob" // its name has random parts
+		return "pub blob" // the name of an object has random parts
 	}
 	if rest, ok := strings.CutPrefix(o.subject, "$JS.ACK."); ok {
 		t := split(rest)
@@ -184,7 +185,7 @@ func (o *op) isAppend() bool { return strings.HasPrefix(o.subject, "evt.") }
 
 func (o *op) isAck() bool { return strings.HasPrefix(o.subject, "$JS.ACK.") }
 
-// release executes an operation. With mute its response is lost.
+// release executes an operation. If mute is set, its response is not delivered.
 func (b *Bus) release(o *op, mute bool) {
 	send := func(m message) {
 		if o.reply != "" && !mute {
@@ -218,7 +219,7 @@ func (b *Bus) sorted() []*stream {
 	return out
 }
 
-// Errors of the server, by code.
+// Errors of the NATS server, by its error codes.
 const (
 	codeStream    = 10059
 	codeConsumer  = 10014
@@ -237,7 +238,7 @@ func (s *stream) publish(o *op) []byte {
 	if v, ok := o.header["Nats-Expected-Last-Subject-Sequence"]; ok {
 		n, _ := strconv.ParseUint(v, 10, 64)
 		expect = &memlog.Expect{Filter: cmp.Or(o.header["Nats-Expected-Last-Subject-Sequence-Subject"], o.subject), Last: n}
-		if s.maxAge > 0 { // an expired message is not the last one
+		if s.maxAge > 0 { // an expired message does not count as the subject's last message
 			if have := s.last(expect.Filter); have != n {
 				return failure(400, codeWrongLast, fmt.Sprintf("wrong last sequence: %d", have))
 			}
@@ -261,7 +262,8 @@ func (s *stream) publish(o *op) []byte {
 	return fmt.Appendf(nil, `{"stream":%q,"seq":%d%s}`, s.name, seq, dup)
 }
 
-// last returns the newest message that matches filter and has not expired; 0: none.
+// last returns the sequence of the newest message that matches filter and has not
+// expired, or 0.
 func (s *stream) last(filter string) uint64 {
 	f := split(filter)
 	for i := len(s.subject) - 1; i >= 0; i-- {
@@ -358,7 +360,7 @@ func (s *stream) info() []byte {
 		s.config, s.log.Size(), s.log.Size(), len(s.cons))
 }
 
-// read is the request of a direct read.
+// read is the body of a direct-get request.
 type read struct {
 	Seq   uint64 `json:"seq"`
 	Last  string `json:"last_by_subj"`
@@ -366,7 +368,7 @@ type read struct {
 	Batch int    `json:"batch"`
 }
 
-// find lists the messages that a read requests.
+// find returns the messages that a direct-get request selects.
 func (s *stream) find(q read) []uint64 {
 	if q.Last != "" {
 		return some(s.last(q.Last))

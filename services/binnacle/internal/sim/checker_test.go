@@ -11,16 +11,17 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// A checker reads the ledger as it grows and checks the invariants after every event. It
-// shares no code with the services' views.
+// checker reads the ledger as it grows and checks the invariants after every event. It
+// shares no code with the services' views, so that an error in them does not hide
+// itself.
 type checker struct {
 	w     *world
 	seen  uint64
 	ids   map[string]uint64 // of events
-	clock map[string]int64  // lamport, by event id
+	clock map[string]int64  // Lamport times, by event id
 	calls map[string]*fate
 	tips  map[string]receipt.Tip // by session
-	used  map[string]int64       // by account and window: reserved and spent
+	used  map[string]int64       // reserved and spent amounts, by account and window
 	held  map[string][]events.Charge
 	max   map[string]int64 // by limit
 }
@@ -171,7 +172,7 @@ func (c *checker) recorded(f *fate, e *contract.Event, seq uint64) error {
 	return nil
 }
 
-// budget folds a change of the budget ledger and compares it with the limits.
+// budget applies a change of the budget ledger and compares the result with the limits.
 func (c *checker) budget(e *contract.Event) error {
 	var b events.BudgetChanged
 	if err := contract.Decode(e.Data, &b); err != nil {
@@ -208,7 +209,7 @@ func (c *checker) budget(e *contract.Event) error {
 	return nil
 }
 
-// open lists the calls without an outcome.
+// open returns the calls that have no outcome.
 func (c *checker) open() (ids []string) {
 	for id, f := range c.calls {
 		if f.proposed > 0 && f.ended == 0 {

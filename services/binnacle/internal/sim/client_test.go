@@ -17,15 +17,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// A request is one that a client sends to a gateway.
+// request is a request that a client sends to a gateway.
 type request struct {
 	method, path, body string
-	session, key       string // the client's names for the session and the call
-	gateway            int    // which one, from 0
-	seconds            int    // how long the client waits
+	session, key       string // names that the client gives the session and the call
+	gateway            int    // index of the gateway
+	seconds            int    // time that the client waits for a response
 }
 
-// An answer is the result of a request.
+// answer is the result of a request.
 type answer struct {
 	code   int
 	header http.Header
@@ -33,7 +33,7 @@ type answer struct {
 	err    error
 }
 
-// send sends a request to a live gateway. It runs in a client's goroutine.
+// send sends a request to a running gateway. It runs in a client's goroutine.
 func (w *world) send(ctx context.Context, edge *listener, r request) answer {
 	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return edge.dial(ctx) }}
 	defer t.CloseIdleConnections()
@@ -64,7 +64,7 @@ func (w *world) send(ctx context.Context, edge *listener, r request) answer {
 	return answer{resp.StatusCode, resp.Header, body, err}
 }
 
-// edges returns the gateways' current addresses, of dead ones too.
+// edges returns the current addresses of the gateways, including dead ones.
 func (w *world) edges() (out []*listener) {
 	for _, in := range w.instances {
 		if in.edge != nil {
@@ -74,7 +74,7 @@ func (w *world) edges() (out []*listener) {
 	return out
 }
 
-// ask sends a request and steps until its response has arrived.
+// ask sends a request and runs the scheduler until its response has arrived.
 func (w *world) ask(r request) answer {
 	var a answer
 	var done atomic.Bool
@@ -89,23 +89,24 @@ func (w *world) ask(r request) answer {
 	return a
 }
 
-// A call is the behaviour of one client: it sends a request, and may disconnect, or
-// repeat a request without a response.
+// call describes the behaviour of one client: it sends a request, may disconnect, and
+// may repeat a request that received no response.
 type call struct {
 	request
 	n      int
-	at     time.Time // when it is sent
+	at     time.Time // time at which the request is sent
 	leaves time.Duration
-	pauses []time.Duration // before each further try
+	pauses []time.Duration // pauses before the repetitions
 	sent   bool
 	done   atomic.Bool
 	told   []told // guarded by the world's lock
 }
 
-// told is what a client received about a call.
+// told holds what a client received about a call.
 type told struct{ id, status string }
 
-// plan draws the calls of a run: at least ten, in few sessions, of every kind.
+// plan chooses the calls of a run at random: at least ten, of every kind, in few
+// sessions.
 func (w *world) draw(r *rand.Rand) {
 	n := 10 + r.IntN(5)
 	now := time.Now()
@@ -141,7 +142,7 @@ func (w *world) draw(r *rand.Rand) {
 			c.pauses = append(c.pauses, time.Duration(50+r.IntN(1500))*time.Millisecond)
 		}
 		w.calls = append(w.calls, c)
-		if c.key != "" && r.IntN(4) == 0 { // the same call at the other gateway, at about this time
+		if c.key != "" && r.IntN(4) == 0 { // sends the same call to the other gateway at about the same time
 			twin := &call{request: c.request, n: i, at: c.at.Add(time.Duration(r.IntN(300)) * time.Millisecond), pauses: c.pauses}
 			twin.gateway++
 			w.calls = append(w.calls, twin)
@@ -149,7 +150,7 @@ func (w *world) draw(r *rand.Rand) {
 	}
 }
 
-// launch sends the calls that are due.
+// launch starts the clients of the calls that are due.
 func (w *world) launch() {
 	now := time.Now()
 	for _, c := range w.calls {
@@ -162,7 +163,7 @@ func (w *world) launch() {
 	}
 }
 
-// drive runs a client.
+// drive runs the client of one call, in a separate goroutine.
 func (w *world) drive(c *call) {
 	for try := 0; ; try++ {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -182,10 +183,11 @@ func (w *world) drive(c *call) {
 	}
 }
 
-// random is the random part of an id.
+// random matches the random part of an id.
 var random = regexp.MustCompile(`[A-Z2-7]{26}`)
 
-// heard records what a response says about a call; it returns false if it says nothing.
+// heard records the state of a call that a response contains. It returns false if the
+// response contains none.
 func (w *world) heard(c *call, a *answer) bool {
 	if a.err != nil {
 		return false

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A consumer is a durable pull consumer. With explicit acknowledgement it delivers work,
-// shared by the instances of a service; without, it is the ordered reader of one
-// instance.
+// consumer is a simulated durable pull consumer. With explicit acknowledgement it
+// distributes work over the instances of a service; without, it is the ordered reader of
+// one instance.
 type consumer struct {
 	stream  *stream
 	name    string
@@ -23,28 +23,28 @@ type consumer struct {
 
 	scanned uint64   // sequence up to which messages were matched
 	matched []uint64 // sequences, ascending
-	next    int      // index in matched of the next first delivery
+	next    int      // index in matched of the next message that has not been delivered
 	dseq    uint64   // number of the last delivery
 	waiting []*pull
 	open    map[uint64]*delivery // work delivered and not acknowledged, by sequence
-	recent  []uint64             // most recent acknowledgements, which a server that dies may forget
+	recent  []uint64             // most recent acknowledgements, which are lost if the server dies
 }
 
-// A pull is a request for messages.
+// pull is a request for messages.
 type pull struct {
 	link    *link
 	inbox   string
 	batch   int
 	expires time.Time // zero: never
 	beat    time.Duration
-	beaten  time.Time // when the client last received something
+	beaten  time.Time // time of the last message or heartbeat to the client
 	arrived time.Time
 }
 
-// A delivery is one unacknowledged message of work.
+// delivery is one delivered, unacknowledged message of work.
 type delivery struct {
 	times int
-	due   time.Time // when it is delivered again
+	due   time.Time // time of the redelivery
 }
 
 type consumerConfig struct {
@@ -56,7 +56,7 @@ type consumerConfig struct {
 	Filters []string      `json:"filter_subjects"`
 }
 
-// create makes a consumer, unless it exists.
+// create creates a consumer, unless it exists.
 func (b *Bus) create(s *stream, raw []byte) []byte {
 	var q struct {
 		Config json.RawMessage `json:"config"`
@@ -85,7 +85,7 @@ func (b *Bus) create(s *stream, raw []byte) []byte {
 	return have.info()
 }
 
-// match matches the messages that were stored since the last call.
+// match adds the messages stored since the last call that match the consumer's filters.
 func (c *consumer) match() {
 	for ; c.scanned < c.stream.log.Size(); c.scanned++ {
 		if slices.ContainsFunc(c.filters, func(f []string) bool { return match(f, c.stream.subject[c.scanned]) }) {
@@ -106,8 +106,8 @@ func (c *consumer) info() []byte {
 		c.stream.name, c.name, c.config, c.dseq, delivered, len(c.open), len(c.waiting), n)
 }
 
-// reset moves a reader: its next message is the first match at or after seq. Open pull
-// requests stay open.
+// reset sets the position of a reader: its next message is the first match at or after
+// seq. Open pull requests stay open.
 func (c *consumer) reset(seq uint64) {
 	c.match()
 	c.next, _ = slices.BinarySearch(c.matched, seq)
@@ -148,11 +148,11 @@ func (c *consumer) take() uint64 {
 	return seq
 }
 
-// send queues a message for a request.
+// send queues a message as part of the response to a pull request.
 func (c *consumer) send(p *pull, seq uint64, times int) {
 	en := c.stream.get(seq)
 	c.dseq++
-	if en == nil { // expired by age
+	if en == nil { // the message has expired by its age
 		return
 	}
 	p.batch--
@@ -181,7 +181,7 @@ func (c *consumer) available() (seq uint64, again bool) {
 	return seq, again
 }
 
-// ready reports whether there is a message and a request for it.
+// ready reports whether both a message and a pull request for it are available.
 func (c *consumer) ready() bool {
 	if seq, _ := c.available(); seq == 0 {
 		return false
@@ -190,12 +190,12 @@ func (c *consumer) ready() bool {
 	return len(c.waiting) > 0
 }
 
-// over reports whether a request has received all its messages, or its client has
+// over reports whether a pull request has received all its messages, or its client has
 // disconnected.
 func (p *pull) over() bool { return p.batch == 0 || !p.link.interested(p.inbox) }
 
-// deliver sends one message of work, or up to n messages of a reader, to the pick-th
-// waiting request.
+// deliver sends one message of work, or up to n messages of a reader, for the waiting
+// pull request with index pick.
 func (c *consumer) deliver(pick, n int) string {
 	p := c.waiting[pick%len(c.waiting)]
 	if !c.work {
@@ -261,11 +261,11 @@ func (b *Bus) acked(o *op) {
 	}
 }
 
-// timed records the time at which something becomes due, for expire.
+// timed records a time at which expire has something to do.
 func (b *Bus) timed() { b.due = time.Time{} }
 
-// expire ends expired requests and sends heartbeats for waiting ones. It returns the
-// next time at which something is due, if any.
+// expire ends expired pull requests and sends heartbeats for waiting ones. It returns
+// the next time at which something is due, if any.
 func (b *Bus) expire(now time.Time) (next time.Time) {
 	soon := func(t time.Time) {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
@@ -302,8 +302,8 @@ func (b *Bus) expire(now time.Time) (next time.Time) {
 	return next
 }
 
-// fail is the death of the server: connections end, memory streams are lost, and so are
-// the delivery counts of work and the last acknowledgements that forget names.
+// fail simulates the death of the server: connections end, and memory streams, the
+// delivery counts of work, and the acknowledgements that forget selects are lost.
 func (b *Bus) fail(forget func(n int) int) {
 	b.timed()
 	for _, l := range b.links {

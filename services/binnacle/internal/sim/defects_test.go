@@ -15,20 +15,20 @@ import (
 	"testing"
 )
 
-// A defect is a change that the simulator must detect. It is planted with the Go
-// command's -overlay when the test builds a program of its own, so no source of the mesh
-// has a switch for it.
+// defect is a change of the source that the simulator must detect. It is made with the
+// Go command's flag -overlay when the test builds its own program, so the sources of the
+// mesh have no switch for it.
 type defect struct {
 	name string
-	why  string // what it is, and where it occurred
-	dir  string // folder of the file that holds old
-	old  string // occurs once in the files of dir
-	new  string // planted("…") is true while the defect is switched on
+	why  string // description of the defect, and where it occurred
+	dir  string // folder of the file that contains old
+	old  string // text to replace; it occurs once in the files of dir
+	new  string // replacement, in which planted("…") is true while the defect is active
 	says string // text that the report must contain
 }
 
-// defects are switched on one by one. A why that names a commit or a seed is of a defect
-// that was real.
+// defects lists the defects, which are activated one at a time. If the field why names a
+// commit or a seed, the defect really occurred.
 var defects = []defect{
 	{name: "claim-ignored", why: "an executor that loses the claim runs the call all the same", dir: "pkg/execute",
 		old: "		if errors.Is(err, eventlog.ErrIDConflict) {\n			// It may", new: "		if errors.Is(err, eventlog.ErrIDConflict) && planted(\"claim-ignored\") {\n			return claim, x.run(ctx, claim, &w.a, w.body), nil\n		} else if errors.Is(err, eventlog.ErrIDConflict) {\n			// It may",
@@ -89,7 +89,7 @@ var defects = []defect{
 // schedulesPer is the number of schedules in which a defect must be detected.
 const schedulesPer = 400
 
-// TestDefects: for each planted defect a schedule fails.
+// TestDefects: for each defect, at least one schedule fails.
 func TestDefects(t *testing.T) {
 	program := plant(t)
 	work := make(chan defect, len(defects))
@@ -115,7 +115,7 @@ func TestDefects(t *testing.T) {
 					lines = append(lines, fmt.Sprintf("%-26s seed %3d  %.110s", d.name, found.Seed, found.Bad[0]))
 				case found != nil:
 					t.Errorf("%s: seed %d reports something else: %s", d.name, found.Seed, found.Bad)
-				case err != nil: // it crashed the process
+				case err != nil: // the defect crashed the process
 					t.Errorf("%s: %v", d.name, err)
 				default:
 					t.Errorf("%s is not found in %d schedules: %s", d.name, schedulesPer, d.why)
@@ -129,7 +129,7 @@ func TestDefects(t *testing.T) {
 	t.Logf("%d of %d defects found:\n%s", len(lines), len(defects), strings.Join(lines, "\n"))
 }
 
-// plant builds this test's program with every defect in it, each switched off.
+// plant builds this package's test program with every defect in it, none of them active.
 func plant(t *testing.T) string {
 	dir := t.TempDir()
 	overlay := map[string]string{}
@@ -169,7 +169,7 @@ func plant(t *testing.T) string {
 	return program
 }
 
-// find returns the file of d.dir in which d.old occurs, as the overlay has it.
+// find returns the file of d.dir that contains d.old, with the changes of the overlay.
 func (d *defect) find(t *testing.T, top string, overlay map[string]string) (path, text string) {
 	err := filepath.WalkDir(filepath.Join(top, d.dir), func(p string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {

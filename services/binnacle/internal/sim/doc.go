@@ -1,5 +1,5 @@
-// Package sim is the simulator: the real shells of gateway, policy, executors,
-// vault-broker and audit on a NATS server in memory, under a seed that owns the
-// order of everything that happens on the ledger. DESIGN.md says what is
-// simulated and what is checked. The package holds tests alone.
+// Package sim simulates a mesh deterministically. It runs the real services gateway,
+// policy, the executors, vault-broker and audit on an in-memory substitute for the NATS
+// server, and a seed determines the order of all events on the ledger. DESIGN.md
+// describes what is simulated and what is checked. The package contains only tests.
 package sim

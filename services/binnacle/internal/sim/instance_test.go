@@ -21,32 +21,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
-// An instance is one process of the mesh: one service with its real shell, from
-// run.Serve on. Only kill ends it.
+// instance is one simulated process of the mesh: one real service, started by run.Serve.
+// It runs until kill.
 type instance struct {
 	w      *world
 	kind   string
 	n, gen int
-	name   string // kind, number and generation
+	name   string // name: kind, number and generation
 	ctx    context.Context
 	cancel context.CancelFunc
-	done   chan struct{} // every goroutine that Serve waits for has ended
+	done   chan struct{} // closed when every goroutine that Serve waits for has ended
 	dead   atomic.Bool
-	ended  atomic.Bool // ended by itself with err, for example after losing its slot
+	ended  atomic.Bool // run.Serve returned err without kill, for example after the instance lost its slot
 	err    error
-	read   bool // the signing key
+	read   bool // the service's signing key
 	slot   string
 	ready  atomic.Bool
-	back   time.Time // when it restarts after its death
-	dir    string    // of its files
-	edge   *listener // of a gateway
+	back   time.Time // time of its restart after its death
+	dir    string    // folder of its files
+	edge   *listener // listener, for a gateway
 
 	mu    sync.Mutex
 	links []*link
 }
 
-// start starts an instance. was is the instance that it replaces; it finds the files of
-// was as they were at its death.
+// start starts an instance. was is the instance that it replaces, or nil; the new
+// instance has the files of was in their state at its death.
 func (w *world) start(kind string, n, gen int, was *instance) *instance {
 	in := &instance{w: w, kind: kind, n: n, gen: gen, name: fmt.Sprintf("%s/%d.%d", kind, n, gen), done: make(chan struct{})}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
@@ -69,7 +69,7 @@ func (w *world) start(kind string, n, gen int, was *instance) *instance {
 	return in
 }
 
-// copied copies a folder in its current state, as after a crash.
+// copied copies a folder in its current state, as a crash would leave it.
 func (w *world) copied(dir string) string {
 	to, err := os.MkdirTemp(w.base.scratch, "")
 	if err == nil {
@@ -84,7 +84,7 @@ func (w *world) copied(dir string) string {
 	return to
 }
 
-// private sets the modes that services require of their folders.
+// private sets the file modes that services require of their folders.
 func private(dir string) error {
 	return filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
 		if err != nil {
@@ -108,8 +108,8 @@ func (in *instance) serve() error {
 	return run.Serve(in.ctx, rc, in.service(), up)
 }
 
-// seed returns the signing key's seed once; each later look for a new one would cost a
-// key pair.
+// seed returns the seed of the signing key on the first call only, because each check
+// for a new key would compute a key pair.
 func (in *instance) seed() ([]byte, error) {
 	if in.read {
 		return nil, errors.New("sim: keys do not rotate")
@@ -149,8 +149,8 @@ func (in *instance) InProcessConn() (net.Conn, error) {
 	return l, nil
 }
 
-// kill ends the process: from now on none of its goroutines reaches the outside, and its
-// files are copied as they are.
+// kill simulates the death of the process: its goroutines can no longer reach the
+// network, and its files are copied in their current state.
 func (in *instance) kill() {
 	if in.dead.Swap(true) {
 		return
@@ -164,7 +164,7 @@ func (in *instance) kill() {
 	in.cancel()
 }
 
-// A listener is a gateway's address.
+// listener is the in-memory net.Listener of a gateway.
 type listener struct {
 	queue chan net.Conn
 	ended chan struct{}
@@ -194,7 +194,7 @@ func (l *listener) Close() error { l.kill(); return nil }
 // Addr implements net.Listener.
 func (l *listener) Addr() net.Addr { return addr("127.0.0.1:1") }
 
-// kill closes the address and every connection.
+// kill closes the listener and all its connections.
 func (l *listener) kill() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,7 +210,7 @@ func (l *listener) kill() {
 
 var errRefused = errors.New("sim: connection refused")
 
-// dial connects a client.
+// dial returns a client's connection to the gateway.
 func (l *listener) dial(ctx context.Context) (net.Conn, error) {
 	client, server := net.Pipe()
 	l.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestReproducible: each seed gives the same transcript in two processes.
+// TestReproducible: a seed produces the same transcript in two processes.
 func TestReproducible(t *testing.T) {
 	b := batch{From: *seedFlag, Count: uint64(*countFlag), Digests: true}
 	var digests [2]map[uint64]string
@@ -34,7 +34,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// TestTwice runs one seed twice and prints the first difference of the transcripts.
+// TestTwice runs one seed twice and prints the first difference between the transcripts.
 func TestTwice(t *testing.T) {
 	b := newBase(t)
 	first, again := schedule(t, b, *seedFlag, true), schedule(t, b, *seedFlag, true)

@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 )
 
-// runner replaces the session-runner: the same declaration and the same
-// path to effects, pkg/execute, with effects that only the world sees in place of
+// runner replaces the session-runner. It has the same declaration and uses pkg/execute
+// as the session-runner does, but its effects are only recorded by the world, without
 // sandboxes.
 type runner struct{ in *instance }
 
@@ -47,15 +47,15 @@ func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return x.Run(ctx)
 }
 
-// order is the behaviour of the effect that a call's arguments select.
+// order describes the behaviour of an effect. It is in the arguments of the call.
 type order struct {
 	N    int    `json:"n"`
 	MS   int    `json:"ms"`   // duration of the effect
 	Fail string `json:"fail"` // error code
-	Die  bool   `json:"die"`  // the handler panics
+	Die  bool   `json:"die"`  // whether the effect's handler panics
 }
 
-// An effect is one that has begun.
+// effect is an effect that has started.
 type effect struct {
 	by   string // instance
 	kind string
@@ -91,8 +91,8 @@ func (r *runner) handle(ctx context.Context, work *execute.Work) execute.Result 
 	return execute.Result{Output: fmt.Appendf(nil, `{"n":%d}`, o.N)}
 }
 
-// effect records the beginning of an effect and checks the ledger's state of its call at
-// this moment. It runs in the executor's goroutine.
+// effect records the start of an effect and checks the state of its call on the ledger
+// at this moment. It runs in the executor's goroutine.
 func (w *world) effect(in *instance, work *execute.Work) {
 	e := work.Event
 	found := map[string]bool{}

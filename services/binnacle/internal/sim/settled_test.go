@@ -21,8 +21,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// settled checks the invariants of a mesh at rest: clients received what the ledger
-// says, the exported ledger verifies, and replay gives the same views and decisions.
+// settled checks the invariants of a mesh without pending work: clients received the
+// state that the ledger has, the exported ledger verifies, and replay produces the same
+// views and decisions.
 func (w *world) settled() {
 	w.heardTruth()
 	size := w.bus.ledger().Size()
@@ -34,7 +35,7 @@ func (w *world) settled() {
 	w.replay()
 }
 
-// heardTruth compares what clients received with the ledger.
+// heardTruth compares the responses that clients received with the ledger.
 func (w *world) heardTruth() {
 	for _, c := range w.calls {
 		for _, t := range c.told {
@@ -68,7 +69,7 @@ func (w *world) checkpointed() uint64 {
 	return h.Size
 }
 
-// each calls f for every event.
+// each calls f for every event on the ledger, in order.
 func (w *world) each(f func(en eventlog.Entry, e *contract.Event)) {
 	for en, err := range w.bus.ledger().Scan(context.Background(), ">", 1) {
 		if err != nil {
@@ -102,19 +103,19 @@ func (w *world) verify() {
 	}
 }
 
-// A view is a service's view, in the form of its query response.
+// view is a service's view, as the response to a query contains it.
 type view struct {
 	Position uint64 `json:"position"`
 	Dump     string `json:"dump"`
 }
 
 // replay rebuilds the views from the first event, compares them with the live ones, and
-// takes every decision again.
+// repeats every decision.
 func (w *world) replay() {
 	live := map[string]view{}
 	for _, name := range []string{"policy", "policy-budget", "policy-starts", "gateway", "gateway-authority", "audit"} {
 		a := w.ask(request{method: "GET", path: "/api/v1/views/" + name})
-		for try := 0; a.code == 503 && try < 3; try++ { // the name of a dead instance stays leased for a while
+		for try := 0; a.code == 503 && try < 3; try++ { // the slot of a dead instance stays leased for a while
 			w.until(bus.SlotTTL/2, w.broken)
 			a = w.ask(request{method: "GET", path: "/api/v1/views/" + name})
 		}
@@ -208,7 +209,7 @@ func (w *world) replay() {
 	}
 }
 
-// parts returns the first difference of two dumps.
+// parts returns the lines of two dumps at which they first differ.
 func parts(live, again string) string {
 	a, b := strings.Split(live, "\n"), strings.Split(again, "\n")
 	for i := range min(len(a), len(b)) {
@@ -219,7 +220,7 @@ func parts(live, again string) string {
 	return fmt.Sprintf("live %d lines, again %d", len(a), len(b))
 }
 
-// redecide takes an event's decision again.
+// redecide repeats the decision that an event records.
 func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]*contract.Content) error {
 	var d *contract.Decision
 	switch e.Name {

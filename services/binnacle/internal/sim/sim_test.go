@@ -27,10 +27,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A result is the outcome of one schedule.
+// result is the outcome of one schedule.
 type result struct {
 	Seed     uint64
-	Digest   string // of the transcript
+	Digest   string // hash of the transcript
 	Bad      []string
 	Lines    []string
 	Steps    int
@@ -40,20 +40,20 @@ type result struct {
 	Restarts int
 	Statuses map[string]int
 
-	Sum       bool // of the schedules of a process
+	Sum       bool // whether this is the sum of several schedules
 	Schedules int
 }
 
 // schedule runs the mesh under one seed.
 func schedule(t *testing.T, b *base, seed uint64, keep bool) (res result) {
-	cryptotest.SetGlobalRandom(t, seed+1<<40) // without those of the base
-	// The NATS client keeps timers in a pool, and none may be used in another synctest
-	// bubble. Two garbage collections empty the pool.
+	cryptotest.SetGlobalRandom(t, seed+1<<40) // without the events of the base
+	// The NATS client reuses timers from a sync.Pool, but a timer of one synctest bubble
+	// must not be used in another. Two garbage collections empty the pool.
 	runtime.GC()
 	runtime.GC()
 	mathrand.Seed(int64(seed)) //nolint:staticcheck // the NATS client draws from the global source how long it waits
 	synctest.Test(t, func(*testing.T) {
-		time.Sleep(time.Minute) // after the base
+		time.Sleep(time.Minute) // so that runs start at a time after the base was made
 		w := newWorld(seed, b, keep)
 		b.load(w)
 		w.play()
@@ -67,11 +67,12 @@ func schedule(t *testing.T, b *base, seed uint64, keep bool) (res result) {
 	return res
 }
 
-// play is one run: the mesh starts, works under faults, and settles.
+// play executes one run: the mesh starts, executes calls under faults, and completes its
+// pending work without faults.
 func (w *world) play() {
 	w.boot("audit", "policy", "policy", "vault-broker", "session-runner", "session-runner", "gateway", "gateway")
 	if slices.ContainsFunc(w.plan, func(f fault) bool { return f.server }) {
-		w.boot("provision") // which provisions a server that lost its memory
+		w.boot("provision") // needed to provision a server that has lost its memory streams
 	}
 	if !w.until(time.Minute, w.allReady) {
 		w.violate("the mesh does not come up")
@@ -107,12 +108,12 @@ func (w *world) play() {
 	w.settled()
 }
 
-// quiet reports whether no work is left.
+// quiet reports whether no work is pending.
 func (w *world) quiet() bool {
 	return w.allReady() && len(w.events.open()) == 0 && len(w.events.held) == 0 && len(w.work()) == 0
 }
 
-// work lists the consumers with unacknowledged work.
+// work returns the names of the consumers with unacknowledged work.
 func (w *world) work() (names []string) {
 	for _, c := range w.bus.list {
 		if c.work && len(c.open)+c.pending() > 0 {

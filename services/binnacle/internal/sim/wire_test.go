@@ -14,51 +14,51 @@ import (
 	"time"
 )
 
-// A link is the server's end of one NATS connection. What the client writes is
-// parsed in the goroutine that writes it and queued as operations; nothing that
-// touches a stream happens until the scheduler releases it.
+// link is the server's end of one NATS connection. The client's goroutine that writes
+// also parses what it writes and queues it as operations; no stream changes before the
+// scheduler releases an operation.
 type link struct {
 	bus  *Bus
-	name string // of the instance and its generation, unique in a run
+	name string // name of the instance with its generation, unique in a run
 
 	mu   sync.Mutex
 	cond *sync.Cond
-	down bool   // no more bytes in either direction
-	read []byte // for the client to read
-	buf  []byte // of the client, not yet parsed
+	down bool   // closed: no more bytes are transferred in either direction
+	read []byte // bytes that the client can read
+	buf  []byte // bytes from the client that are not parsed yet
 	subs []subscription
 
-	// The following belong to the bus's lock.
-	arrived []*op     // since the scheduler's last step
-	in      []*op     // in the order in which they are released
-	out     []message // for the client, not yet written
+	// The lock of the bus guards the following fields.
+	arrived []*op     // operations since the scheduler's last step
+	in      []*op     // operations in the order of their release
+	out     []message // messages for the client that are not written yet
 	frozen  time.Time // nothing is released before this time
 }
 
 type subscription struct {
 	sid, subject string
-	left         int // deliveries until it ends; 0: unlimited
+	left         int // number of deliveries after which the subscription ends; 0: unlimited
 }
 
-// An op is one message that a client published.
+// op is one message that a client has published.
 type op struct {
 	link           *link
 	subject, reply string
 	header         map[string]string
 	data           []byte
-	twin           bool // part of the same request as the one before
+	twin           bool // belongs to the same request as the previous operation
 }
 
-// A message is what the server delivers to a client.
+// message is a message that the server delivers to a client.
 type message struct {
-	to             string // the subscription's subject
-	subject, reply string // subject: of the stored message; empty: to
-	status         string // "404 Message Not Found"; empty: none
+	to             string // subject that subscriptions are matched against
+	subject, reply string // subject of the stored message; empty: the same as to
+	status         string // status line, such as "404 Message Not Found"; empty: none
 	header         []string
 	data           []byte
-	what           string // for the transcript
-	reader         string // the reader, if it is an ordered one's
-	twin           bool   // response to a duplicate
+	what           string // description for the transcript
+	reader         string // the ordered reader that receives it, if any
+	twin           bool   // acknowledges a duplicate
 }
 
 var errDown = errors.New("sim: the connection is down")
@@ -114,7 +114,8 @@ func (l *link) LocalAddr() net.Addr { return addr("sim") }
 // RemoteAddr implements net.Conn.
 func (l *link) RemoteAddr() net.Addr { return addr("sim") }
 
-// SetDeadline implements net.Conn; nothing here blocks but the reader, which Close ends.
+// SetDeadline implements net.Conn. It does nothing, because only Read blocks, and Close
+// ends it.
 func (l *link) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline implements net.Conn.
@@ -128,7 +129,7 @@ type addr string
 func (a addr) Network() string { return "sim" }
 func (a addr) String() string  { return string(a) }
 
-// cut ends the connection after last, which the client can still read.
+// cut closes the connection after the bytes of last, which the client can still read.
 func (l *link) cut(last string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,7 +147,8 @@ func (l *link) alive() bool {
 	return !l.down
 }
 
-// parse removes complete protocol lines from the buffer. The caller holds the lock.
+// parse converts the complete protocol lines in the buffer to operations and removes
+// them. The caller holds the lock.
 func (l *link) parse() (ops []*op, err error) {
 	for {
 		end := bytes.Index(l.buf, []byte("\r\n"))
@@ -196,8 +198,8 @@ func (l *link) unsub(args []string) {
 	l.subs = slices.Delete(l.subs, i, i+1)
 }
 
-// published returns the message after its protocol line, or nil if it has not arrived
-// completely.
+// published returns the message that follows its protocol line, or nil if it has not
+// arrived completely.
 func published(l *link, verb string, args []string, rest []byte) (*op, int, error) {
 	o := &op{link: l, subject: args[0]}
 	sizes := 1
@@ -247,7 +249,7 @@ func (s *subscription) takes(inbox string) bool {
 	return s.subject == inbox
 }
 
-// write delivers a message to every matching subscription.
+// write delivers a message to every subscription of the client that matches it.
 func (l *link) write(m *message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,7 +296,7 @@ func (m *message) append(b []byte, sid string) []byte {
 
 func split(subject string) []string { return strings.Split(subject, ".") }
 
-// match is memlog.Match over tokens.
+// match is memlog.Match for subjects that are split into tokens.
 func match(filter, subject []string) bool {
 	for i, f := range filter {
 		if f == ">" {

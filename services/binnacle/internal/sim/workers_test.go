@@ -23,34 +23,34 @@ var (
 	stateFlag  = flag.String("state", "", "a file in which TestSchedules keeps what is done, to go on from")
 )
 
-// A batch is the schedules that one process runs.
+// batch describes the schedules that one process runs.
 type batch struct {
 	From, Count uint64
-	Digests     bool // report the transcripts of all schedules
+	Digests     bool // whether the transcripts of all schedules are reported
 	Stop        int  // stop after this many failures; 0: never
 }
 
 const (
 	batchEnv = "BINNACLE_SIM_BATCH"
-	// A process runs the goroutines of a schedule on one thread, which is fast and
-	// reduces the variation of their order.
+	// The goroutines of a schedule run on one thread, which is fast and reduces the
+	// variation of their order.
 	chunk = 250
 	// patience is the time limit of a schedule, after which its process is killed.
 	patience = 2 * time.Minute
 )
 
-// plantEnv names the defect that a process switches on, through defectEnv, after it has
-// made its base.
+// plantEnv is the environment variable with the name of the defect that a process
+// activates, through defectEnv, after it has made its base.
 const (
 	plantEnv  = "BINNACLE_SIM_PLANT"
 	defectEnv = "BINNACLE_SIM_DEFECT"
 )
 
-// TestWorker runs a batch for TestSchedules, in a process of its own.
+// TestWorker runs a batch for TestSchedules, in a separate process.
 func TestWorker(t *testing.T) {
 	raw := os.Getenv(batchEnv)
 	if raw == "" {
-		return // TestSchedules starts it
+		return // only TestSchedules runs this test
 	}
 	var b batch
 	if err := json.Unmarshal([]byte(raw), &b); err != nil {
@@ -96,7 +96,7 @@ func (s *result) add(r *result) {
 	}
 }
 
-// spawn runs a batch in a process of its own, by default of this program.
+// spawn runs a batch in a separate process, by default of this program.
 func spawn(program string, b batch, each func(*result), env ...string) error {
 	if program == "" {
 		var err error
@@ -138,17 +138,17 @@ func spawn(program string, b batch, each func(*result), env ...string) error {
 	return nil
 }
 
-// state is the progress of a long run.
+// state is the progress of a long run, stored in a file so that the run can be resumed.
 type state struct {
-	From, Next uint64            // seeds from From to before Next are done
-	Ahead      map[uint64]uint64 // finished batches after Next, by their first seed
+	From, Next uint64            // the seeds from From to Next-1 are done
+	Ahead      map[uint64]uint64 // batches after Next that are done, by their first seed
 	Sum        result            `json:"sum"`
 	Bad        map[uint64]string `json:"bad"`
 	Seconds    float64
 }
 
-// TestSchedules: no invariant breaks in many schedules, each under a seed of its own, in
-// as many processes as there are cores.
+// TestSchedules: many schedules, each with a different seed, break no invariant. They
+// run in one process per core.
 func TestSchedules(t *testing.T) {
 	s := state{From: *seedFlag, Next: *seedFlag, Ahead: map[uint64]uint64{}, Sum: result{Statuses: map[string]int{}}, Bad: map[uint64]string{}}
 	if *stateFlag != "" {
@@ -169,7 +169,7 @@ func TestSchedules(t *testing.T) {
 		wg.Go(func() {
 			for {
 				mu.Lock()
-				for n, ok := s.Ahead[next]; ok; n, ok = s.Ahead[next] { // of an earlier run
+				for n, ok := s.Ahead[next]; ok; n, ok = s.Ahead[next] { // result of an earlier run
 					next += n
 				}
 				b := batch{From: next, Count: min(size, last-min(next, last))}
@@ -231,7 +231,7 @@ func (s *result) merge(r *result) {
 	s.Schedules = n
 }
 
-// keep replaces the state's file atomically.
+// keep replaces the file of the state atomically.
 func (s *state) keep(t *testing.T) {
 	if *stateFlag == "" {
 		return

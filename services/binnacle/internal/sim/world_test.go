@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
-// A world is one run of the mesh on a simulated bus under a seed. Its methods
-// run in the goroutine of the scheduler, unless they say otherwise.
+// world is one run of the mesh on a simulated bus, determined by a seed. Its methods
+// must be called in the scheduler's goroutine, unless they are documented otherwise.
 type world struct {
 	bus   *Bus
 	rng   *rand.Rand
@@ -29,12 +29,12 @@ type world struct {
 	calls     []*call
 	steps     int
 	crashes   int
-	restarts  int // of the server
-	moments   int // appends and deliveries released while faults are on
+	restarts  int // number of restarts of the server
+	moments   int // number of appends and deliveries released while faults are enabled
 	plan      []fault
 	calm      bool              // no faults
-	booting   bool              // and no order
-	slots     map[string]string // holder of each
+	booting   bool              // no faults, and everything is released at once
+	slots     map[string]string // holder of each slot
 	hash      hash.Hash
 	lines     []string // lines of the transcript, if it is kept
 	keep      bool
@@ -42,18 +42,18 @@ type world struct {
 	mu      sync.Mutex
 	effects map[string][]effect // by call
 	bad     []string            // broken invariants
-	said    []string            // for the transcript, by other goroutines
+	said    []string            // lines queued for the transcript by other goroutines
 }
 
-// odds are the probabilities of faults in one run. Each seed has its own mixture, so
-// that some runs have one kind of fault often and no other.
+// odds holds the probabilities of faults in one run. Each seed has a different mixture,
+// so that some runs have many faults of one kind and none of the others.
 type odds struct {
 	mute   float64 // the acknowledgement of an append is lost
 	cut    float64 // a connection breaks during a delivery, and messages in transit are lost
 	deaf   float64 // a consumer's acknowledgement is lost
 	again  float64 // unacknowledged work is delivered again at once
 	freeze float64 // a connection delivers nothing for a while
-	pause  float64 // time passes although something could be released
+	pause  float64 // time advances although something could be released
 }
 
 func drawOdds(r *rand.Rand) odds {
@@ -66,14 +66,14 @@ func drawOdds(r *rand.Rand) odds {
 	return odds{mute: some(0.15), cut: some(0.02), deaf: some(0.2), again: some(0.05), freeze: some(0.03), pause: some(0.2)}
 }
 
-// A fault occurs at a moment: the release of an append or the delivery of an event.
+// fault is a planned death at the release of an append or the delivery of an event.
 type fault struct {
 	at     int
-	server bool // the server dies, not the instance at the other end
-	after  bool // after the moment, not before it
+	server bool // the server dies instead of the instance at the other end
+	after  bool // after the release instead of before it
 }
 
-// drawPlan plans at least one death of a service.
+// drawPlan chooses the deaths of a run at random; at least one service dies.
 func drawPlan(r *rand.Rand) []fault {
 	plan := []fault{{at: 1 + r.IntN(60), after: r.IntN(2) == 0}}
 	for range r.IntN(4) {
@@ -99,22 +99,23 @@ func (w *world) note(format string, args ...any) {
 	}
 }
 
-// show adds a line with random content, which is not part of the transcript's
-// comparison.
+// show adds a line with random content to the output. The comparison of transcripts
+// ignores it.
 func (w *world) show(format string, args ...any) {
 	w.lines = append(w.lines, "    "+fmt.Sprintf(format, args...))
 }
 
 func (w *world) digest() string { return hex.EncodeToString(w.hash.Sum(nil))[:16] }
 
-// say queues a line for the transcript. Any goroutine may call it.
+// say queues a line for the transcript. It is safe for concurrent use.
 func (w *world) say(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.said = append(w.said, fmt.Sprintf(format, args...))
 }
 
-// hear adds the queued lines in an order that does not depend on goroutines.
+// hear adds the queued lines to the transcript, sorted, so that their order does not
+// depend on goroutines.
 func (w *world) hear() {
 	w.mu.Lock()
 	said := w.said
@@ -126,7 +127,7 @@ func (w *world) hear() {
 	}
 }
 
-// violate records that an invariant does not hold. Any goroutine may call it.
+// violate records that an invariant does not hold. It is safe for concurrent use.
 func (w *world) violate(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,22 +142,22 @@ func (w *world) broken() bool {
 	return len(w.bad) > 0
 }
 
-// An action is something that the scheduler may release.
+// action is an operation or a delivery that the scheduler can release.
 type action struct {
 	link *link     // its first operation, or its first message
 	out  bool      // the message
 	cons *consumer // or a delivery
 }
 
-// tick is the time between two releases.
+// tick is the simulated time between two releases.
 const tick = time.Microsecond
 
 // step waits until every goroutine is blocked, checks new events, and releases one
-// operation. done means that nothing more is due before until; the scheduler then
-// advances time until something is.
+// action, which the seed selects. If there is nothing to release, or the seed selects a
+// pause, step advances the simulated time instead, at most to until.
 func (w *world) step(until time.Time) {
-	// Releases are at different instants, so that timers which goroutines start do not
-	// end at the same one, in an order that the runtime would choose.
+	// Each release has a different time, so that timers which goroutines start do not
+	// expire at the same time, in an order that the runtime chooses.
 	time.Sleep(tick)
 	synctest.Wait()
 	b := w.bus
@@ -197,8 +198,8 @@ func (w *world) step(until time.Time) {
 	w.rest(next.Sub(now))
 }
 
-// burst releases everything that can be released: the order of the first start
-// does not matter.
+// burst releases everything that can be released. It is used for the first start, in
+// which the order does not matter.
 func (w *world) burst() {
 	for _, l := range w.bus.links {
 		for ; len(l.in) > 0; l.in = l.in[1:] {
@@ -258,7 +259,7 @@ func (w *world) actions(now time.Time, next *time.Time) []action {
 	return acts
 }
 
-// act releases one action, with or without a fault.
+// act releases one action, with or without faults.
 func (w *world) act(a action, now time.Time) {
 	switch {
 	case a.cons != nil:
@@ -341,8 +342,8 @@ func (w *world) run(o *op) {
 	}
 }
 
-// lost ends an instance that renews a slot which another has taken. It would end by
-// itself at the response, in an order that depends on its goroutines.
+// lost kills an instance that renews a slot which another instance has taken. It would
+// end by itself at the response, but in an order that depends on its goroutines.
 func (w *world) lost(o *op) bool {
 	if !strings.HasPrefix(o.subject, "slot.") {
 		return false
@@ -363,7 +364,7 @@ func (w *world) lost(o *op) bool {
 	return true
 }
 
-// size is the ledger's last sequence.
+// size returns the sequence of the ledger's last event.
 func (b *Bus) size() uint64 {
 	if s := b.streams[bus.Events]; s != nil {
 		return s.log.Size()
@@ -371,7 +372,7 @@ func (b *Bus) size() uint64 {
 	return 0
 }
 
-// repeat delivers unacknowledged work again, as a server may.
+// repeat delivers unacknowledged work again, as a real server may do.
 func (w *world) repeat(c *consumer, now time.Time) {
 	if w.calm || !c.work || len(c.open) == 0 || w.rng.Float64() >= w.odds.again {
 		return
@@ -386,7 +387,7 @@ func (w *world) repeat(c *consumer, now time.Time) {
 	w.note("again %s #%d", c.name, low)
 }
 
-// strike kills the instance, or the server, if the plan has this moment.
+// strike kills the instance or the server if the plan has a death at this release.
 func (w *world) strike(l *link, where string, after bool) bool {
 	if w.calm {
 		return false
@@ -407,12 +408,12 @@ func (w *world) strike(l *link, where string, after bool) bool {
 			w.kill(in, where)
 			return true
 		}
-		w.plan[i].at = w.moments + 1 // the connection of a client
+		w.plan[i].at = w.moments + 1 // not the connection of a running instance: the fault waits for the next moment
 	}
 	return false
 }
 
-// fail is the death and return of the server.
+// fail simulates the death and the restart of the server.
 func (w *world) fail() {
 	w.restarts++
 	w.note("SERVER DIES")
@@ -428,7 +429,8 @@ func (w *world) byLink(l *link) *instance {
 	return nil
 }
 
-// kill ends an instance as SIGKILL does. A part of what it wrote may still arrive.
+// kill kills an instance as SIGKILL does. Some of the bytes that it wrote may still
+// arrive.
 func (w *world) kill(in *instance, where string) {
 	w.crashes++
 	w.note("KILL %s %s", in.name, where)
@@ -440,7 +442,7 @@ func (w *world) kill(in *instance, where string) {
 		l.out = nil
 		l.in = l.in[:w.rng.IntN(len(l.in)+1)]
 	}
-	// It finishes the work on what it has read before its files are copied.
+	// The instance finishes processing what it has read before its files are copied.
 	w.bus.mu.Unlock()
 	synctest.Wait()
 	w.bus.mu.Lock()
@@ -448,14 +450,15 @@ func (w *world) kill(in *instance, where string) {
 	in.back = time.Now().Add(time.Duration(w.rng.IntN(4000)) * time.Millisecond)
 }
 
-// lastWords make a client close its connection permanently when it reads them twice.
+// lastWords is a protocol error that makes a NATS client close its connection
+// permanently when it reads it twice.
 const lastWords = "-ERR 'Authorization Violation'\r\n"
 
 // revive restarts killed instances that are due.
 func (w *world) revive() {
 	now := time.Now()
 	for i, in := range w.instances {
-		if in.ended.Load() && !in.dead.Load() { // its supervisor starts it again
+		if in.ended.Load() && !in.dead.Load() { // as a supervisor would restart it
 			if w.calm {
 				w.violate("%s ended without a fault: %v", in.name, in.err)
 			}
@@ -469,7 +472,8 @@ func (w *world) revive() {
 	}
 }
 
-// until steps until the condition holds, for at most limit, and reports whether it does.
+// until runs the scheduler until the condition holds, for at most limit of simulated
+// time, and reports whether it holds.
 func (w *world) until(limit time.Duration, cond func() bool) bool {
 	end := time.Now().Add(limit)
 	for time.Now().Before(end) && !w.broken() {
@@ -494,7 +498,7 @@ func (w *world) until(limit time.Duration, cond func() bool) bool {
 	return cond()
 }
 
-// stop kills everything and waits until every goroutine has ended.
+// stop kills all instances and waits until every goroutine has ended.
 func (w *world) stop() {
 	w.bus.mu.Lock()
 	for _, l := range w.bus.links {
@@ -510,7 +514,7 @@ func (w *world) stop() {
 	time.Sleep(15 * time.Minute) // goroutines that no service waits for end by their deadlines
 }
 
-// report is the output of a failed run.
+// report returns the output about a failed run.
 func (w *world) report() string {
 	return strings.Join(w.bad, "\n")
 }

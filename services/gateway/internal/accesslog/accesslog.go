@@ -1,4 +1,4 @@
-// Package accesslog logs a line for each request.
+// Package accesslog writes one log line for each request.
 package accesslog
 
 import (
@@ -9,25 +9,25 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Facts are what a line says of a request beside its route, status and duration.
-// What is not known is empty.
+// Facts holds the values of a log line beside route, status and duration. Unknown values
+// are empty.
 type Facts struct {
-	Actor string // who called, once verified
-	Call  string // the call that it proposed, or took up
-	Error string // code of the error it ended with
+	Actor string // the authenticated caller
+	Call  string // id of the call that the request proposed or continued
+	Error string // code of the error that the request ended with
 }
 
-// StatusClientLeft is the status of a request whose client left before a response:
-// nginx's, since HTTP has none.
+// StatusClientLeft is the status that is logged for a request whose client disconnected
+// before a response. HTTP defines none; nginx uses 499.
 const StatusClientLeft = 499
 
-// probes are the routes that machines poll: their lines are for debugging.
+// probes holds the routes that monitoring polls. Their lines have level debug.
 var probes = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true}
 
-// Middleware logs a line for each request when it has ended, a stream's when the
-// stream has: at level info, at warn for a status above 499, at debug for probes.
-// route is a request's route, which holds no ids. Errors become responses here, so
-// that their status is known.
+// Middleware writes a log line for each request when the request, or the stream in its
+// response, has ended. The level is warn for a status above 499, debug for probes, and
+// info otherwise. route returns the declared route of a request, which contains no ids.
+// Errors are converted into responses here, so that their status is known.
 func Middleware(logger func() *slog.Logger, route func(echo.Context) string, facts func(echo.Context, error) Facts) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -49,7 +49,7 @@ func Middleware(logger func() *slog.Logger, route func(echo.Context) string, fac
 	}
 }
 
-// Line logs a request, or a part of one that is a call by itself.
+// Line writes the log line of a request, or of one call within a request.
 func Line(log *slog.Logger, level slog.Level, method, route string, status int, took time.Duration, f *Facts) {
 	attrs := make([]slog.Attr, 0, 7)
 	attrs = append(attrs, slog.String("method", method), slog.String("route", route), slog.Int("status", status),
@@ -62,7 +62,7 @@ func Line(log *slog.Logger, level slog.Level, method, route string, status int, 
 	log.LogAttrs(context.Background(), level, "request", attrs...)
 }
 
-// levelOf is the level of a request's line.
+// levelOf returns the level of a request's log line.
 func levelOf(route string, status int) slog.Level {
 	switch {
 	case status > 499:

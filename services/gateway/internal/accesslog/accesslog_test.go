@@ -14,8 +14,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// TestMiddleware: a request is one line, with what is known of it, at the level of
-// its route and status; nothing of its path, query or headers is in it.
+// TestMiddleware: each request is one line, at the level of its route and status.
+// Nothing of its path, query or headers is in the line.
 func TestMiddleware(t *testing.T) {
 	for _, x := range []struct {
 		name, method, path string

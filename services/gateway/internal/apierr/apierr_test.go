@@ -84,8 +84,8 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// TestShapes: an error as each API spells it, as a document and as the last event of a
-// stream.
+// TestShapes: an error in the shape of each API, as a document and as the last event of
+// a stream.
 func TestShapes(t *testing.T) {
 	e := &Error{Status: 429, Type: "rate_limit_error", Code: "denied", Message: "slow down", Param: "/x", Pointer: "/args/x", ReasonCode: "R", Hint: "wait", CallID: "c-1", DecisionID: "d-c-1", ReceiptID: "r-c-1"}
 	for kind, c := range map[string]struct{ doc, event string }{
@@ -112,7 +112,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestBudgetRetry: a denial for a budget says when the budget is there again.
+// TestBudgetRetry: the error of a denial for a budget contains the time until the budget
+// is available again.
 func TestBudgetRetry(t *testing.T) {
 	r := &contract.Recorded{Decision: &contract.Decision{Time: "2026-01-01T00:00:00.000Z", Facts: []byte(`{"budget":{"retry_at":"2026-01-01T00:01:00.000Z"}}`)}}
 	r.Effect.Status, r.Receipt.ReasonCode = contract.Denied, contract.ReasonBudgetExceeded
@@ -125,7 +126,7 @@ func TestBudgetRetry(t *testing.T) {
 	}
 }
 
-// TestPointBy: the argument that a message of an executor names.
+// TestPointBy: PointBy finds the argument that an executor's message names.
 func TestPointBy(t *testing.T) {
 	for _, c := range []struct{ kind, args, message, param, pointer string }{
 		{"tool.x", `{"text":"a"}`, "text: too long", "", "/args/text"},
@@ -144,8 +145,8 @@ func TestPointBy(t *testing.T) {
 	}
 }
 
-// TestBeneath: errors about args that are a request of their own move to where they
-// are in the body; others stay.
+// TestBeneath: errors about args that are themselves a request point into the body that
+// contains them; other errors are unchanged.
 func TestBeneath(t *testing.T) {
 	for param, want := range map[string]string{"/model": "/args/model", WholeBody: "/args", "limit": "limit", "": ""} {
 		var e *Error

@@ -1,5 +1,5 @@
-// Package apierr holds the errors that the gateway's APIs return, and how each
-// API spells them. It knows neither routes nor services.
+// Package apierr defines the errors that the gateway's APIs return, and converts them to
+// the shape of each API. It does not depend on routes or services.
 package apierr
 
 import (
@@ -16,15 +16,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 )
 
-// Error is the one error of the edge. Its JSON is OpenAI's error shape with
-// further fields.
+// Error is the error type of the gateway's APIs. Its JSON is OpenAI's error object with
+// further members.
 type Error struct {
 	Status  int    `json:"-"`
 	Message string `json:"message"`
 	Type    string `json:"type"`
 	Code    string `json:"code"`
 	Param   string `json:"param,omitempty"`   // what is wrong: a JSON pointer into the body, "body", or the name of a header or parameter
-	Pointer string `json:"pointer,omitempty"` // its JSON pointer in the call, "/args/…", where the arguments break the tool's schema
+	Pointer string `json:"pointer,omitempty"` // JSON pointer in the call, /args/…, of an argument that does not match the tool's schema
 
 	ReasonCode string `json:"reason_code,omitempty"`
 	Hint       string `json:"hint,omitempty"`
@@ -37,22 +37,24 @@ type Error struct {
 // Error returns the message for the caller.
 func (e *Error) Error() string { return e.Message }
 
-// BadRequest is a request that is wrong in param.
+// BadRequest returns the error (400) for a request that is wrong in param.
 func BadRequest(param, message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_input", Param: param, Message: message}
 }
 
-// NotFound is a thing that there is not, or not for the caller.
+// NotFound returns the error (404) for something that does not exist or that the caller
+// may not see.
 func NotFound(message string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: message}
 }
 
-// Unavailable is a failure that a retry may not meet.
+// Unavailable returns the error (503) for a temporary failure. The caller may retry
+// after two seconds.
 func Unavailable(message string) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "unavailable", Message: message, RetryAfter: "2"}
 }
 
-// OfOutcome turns an outcome that is not a success into its error; nil for a
+// OfOutcome returns the error for an outcome that is not a success, or nil for a
 // success.
 func OfOutcome(r *contract.Recorded) *Error {
 	e := &Error{Message: r.Effect.ErrorMessage, Code: r.Effect.ErrorCode, Type: "server_error", ReasonCode: r.Receipt.ReasonCode,
@@ -83,11 +85,12 @@ func OfOutcome(r *contract.Recorded) *Error {
 	return e
 }
 
-// ofReason says of a denial what the registry of reason codes knows.
+// ofReason sets the status, hint and retry time of a denial from the registry of reason
+// codes.
 func (e *Error) ofReason(r *contract.Recorded) {
 	info, ok := contract.Reasons[r.Receipt.ReasonCode]
 	if !ok {
-		return // a bundle's own
+		return // a reason code that a policy bundle defines
 	}
 	e.Status, e.Hint = info.Status, info.Hint
 	e.Message += ": " + info.Meaning
@@ -116,6 +119,8 @@ func (e *Error) ofReason(r *contract.Recorded) {
 	}
 }
 
+// statusOf returns the HTTP status for the error code of an executor; 502 for codes that
+// are not listed.
 func statusOf(code string) int {
 	switch code {
 	case "invalid_input", "unknown_pack":
@@ -132,8 +137,8 @@ func statusOf(code string) int {
 	return http.StatusBadGateway
 }
 
-// Handler returns the one place where an error becomes a response; log returns
-// the logger for what is no Error.
+// Handler returns the function that converts the error of every handler into a response.
+// Errors of unknown types become 500, and are logged to the logger that log returns.
 func Handler(log func() *slog.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) { respond(log, err, c) }
 }
@@ -155,7 +160,7 @@ func respond(log func() *slog.Logger, err error, c echo.Context) {
 			e.Code, e.Message = "not_found", "no such path: "+c.Request().Method+" "+c.Request().URL.Path
 		}
 	case errors.Is(err, context.Canceled):
-		return // the client left; nobody reads an answer
+		return // the client has left and reads no response
 	default:
 		log().Error("request failed", "path", c.Path(), "err", err)
 		e = &Error{Status: http.StatusInternalServerError, Type: "server_error", Code: "internal", Message: "internal error; see the gateway's log"}

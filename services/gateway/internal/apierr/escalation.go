@@ -12,17 +12,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/accesslog"
 )
 
-// Escalation reports that a call waits for people. It is not a failure: the call
+// Escalation is the error of a call that waits for people. It is not a failure: the call
 // is on the ledger, and its outcome can be fetched later.
 type Escalation struct {
 	CallID string
 	Doc    *contract.Escalated
 }
 
-// Error names the waiting call.
+// Error returns a message that names the waiting call.
 func (e *Escalation) Error() string { return "call " + e.CallID + " waits for approval" }
 
-// APIError is the escalation for APIs that have no response for "not yet".
+// APIError returns the escalation as an error (403, approval_pending), for APIs that
+// have no response for a pending call.
 func (e *Escalation) APIError() *Error {
 	return &Error{Status: http.StatusForbidden, Type: "permission_error", Code: "approval_pending", ReasonCode: e.Doc.Decision.ReasonCode,
 		CallID: e.CallID, DecisionID: e.Doc.Decision.ID, ReceiptID: receipt.ID(e.CallID), RetryAfter: "5",
@@ -30,8 +31,8 @@ func (e *Escalation) APIError() *Error {
 		Hint:    contract.Reasons[contract.ReasonApprovalRequired].Hint}
 }
 
-// StatusAndCode is the status and the code of the error that a request ended with; 200 and
-// no code for none.
+// StatusAndCode returns the HTTP status and the error code of a request that ended with
+// err; 200 and "" if err is nil.
 func StatusAndCode(err error) (status int, code string) {
 	var e *Error
 	var esc *Escalation

@@ -10,17 +10,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// Errors in a request's JSON body name the wrong member by its JSON pointer
-// (RFC 6901) in the body, and a body that is wrong as a whole by WholeBody.
-// Headers, path and query parameters go by their plain names. No error quotes a
-// value, which may be secret.
+// Errors in a request's JSON body name the wrong member by its JSON pointer (RFC 6901)
+// in the body, and a body that is wrong as a whole by WholeBody. Headers, path and query
+// parameters are named by their plain names. Errors do not quote values, because a value
+// may be secret.
 
-// WholeBody names a body that is wrong as a whole.
+// WholeBody is the Param of an error about the body as a whole.
 const WholeBody = "body"
 
-// PointBy takes the pointer of an argument from an executor's message: "name: …",
-// or "name/2/…: …" for what is inside it, where name is one of the call's args. Of requests to language models, whose args
-// are a summary, the message begins with the pointer in the request.
+// PointBy sets the argument that the message of an executor names. The message begins
+// with "name: " or "name/2/…: ", where name is one of the call's args. For requests to
+// language models, whose args are a summary, it begins with the JSON pointer in the
+// request.
 func (e *Error) PointBy(message, kind string, args []byte) {
 	at, _, ok := strings.Cut(message, ": ")
 	if slices.Contains(llm.Kinds, kind) {
@@ -39,8 +40,9 @@ func (e *Error) PointBy(message, kind string, args []byte) {
 	}
 }
 
-// Beneath moves an error about args that are a request of their own to where
-// they are in the body.
+// Beneath adds the prefix at to the Param of an error (400) about args that are
+// themselves a request, so that Param points into the body that contains them. It
+// returns err.
 func Beneath(at string, err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Status == http.StatusBadRequest {

@@ -8,14 +8,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// ShapeKey is where a handler says, in its echo.Context, whose errors its
-// callers read; without it they are OpenAI's.
+// ShapeKey is the key of an echo.Context under which a handler stores the kind that
+// determines the shape of its errors. Without it they have OpenAI's shape.
 const ShapeKey = "shape"
 
-// Anthropic reports whether a kind's callers read Anthropic's errors.
+// anthropic reports whether the errors of a kind have Anthropic's shape.
 func anthropic(kind string) bool { return kind == llm.Messages || kind == llm.CountTokens }
 
-// TypeOf is OpenAI's error type for a status.
+// TypeOf returns OpenAI's error type for an HTTP status.
 func TypeOf(status int) string {
 	switch {
 	case status == http.StatusUnauthorized:
@@ -30,7 +30,7 @@ func TypeOf(status int) string {
 	return "server_error"
 }
 
-// anthropicType is Anthropic's error type for a status.
+// anthropicType returns Anthropic's error type for an HTTP status.
 func anthropicType(status int) string {
 	switch status {
 	case http.StatusUnauthorized:
@@ -54,8 +54,8 @@ func anthropicType(status int) string {
 	return "api_error"
 }
 
-// Doc is the error as the callers of a kind read it. OpenAI's shape has our
-// fields beside its own; Anthropic's has them beside its type.
+// Doc returns the error as a JSON document in the shape of the kind's API. The members
+// of the mesh, such as call_id, are added to the error object of OpenAI or Anthropic.
 func (e *Error) Doc(kind string) map[string]any {
 	if !anthropic(kind) {
 		return map[string]any{"error": e}
@@ -69,7 +69,7 @@ func (e *Error) Doc(kind string) map[string]any {
 	return map[string]any{"type": "error", "error": inner, "request_id": e.CallID}
 }
 
-// Event is the error as the last event of a stream.
+// Event returns the error as the last server-sent event of a stream of the given kind.
 func (e *Error) Event(kind string) []byte {
 	name, doc := "", e.Doc(kind)
 	switch kind {

@@ -1,5 +1,5 @@
-// Package approvals is the API of calls that wait for people, and the webhook that
-// is notified of them.
+// Package approvals serves the API of calls that wait for people, and notifies a webhook
+// of them.
 package approvals
 
 import (
@@ -13,15 +13,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API lists the calls that wait for people, and takes votes. Its fields are set
-// before its first use.
+// API lists the calls that wait for people, and proposes votes on them. Its fields are
+// set before its first use.
 type API struct {
 	Gate    *auth.Gate
 	Calls   *calls.API
 	Queries *queries.Client
 }
 
-// List is GET /api/v1/approvals.
+// List is GET /api/v1/approvals: the calls that wait for approval.
 func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
 		return err
@@ -41,11 +41,11 @@ func (s *API) Get(c echo.Context) error {
 type VoteRequest struct {
 	Vote   string `json:"vote"` // grant or deny
 	Reason string `json:"reason"`
-	KID    string `json:"kid,omitempty"` // with sig: a ballot signed by the approver's own key
+	KID    string `json:"kid,omitempty"` // key id of sig, a ballot signed with the approver's own key
 	Sig    string `json:"sig,omitempty"`
 }
 
-// Vote proposes policy.vote: a vote is a call like any other.
+// Vote is POST /api/v1/approvals/{call}/votes. It proposes a call policy.vote.
 func (s *API) Vote(c echo.Context) error {
 	var req VoteRequest
 	who, _, err := s.Gate.Into(c, &req)

@@ -67,8 +67,9 @@ func (m *message) Ack() error                       { m.settled = "ack"; return 
 func (m *message) Term() error                      { m.settled = "term"; return nil }
 func (m *message) NakWithDelay(time.Duration) error { m.settled = "nak"; return nil }
 
-// TestWebhook: it is notified of an escalation with a signature, until it accepts; of
-// one that is over, or of what is none, it is not.
+// TestWebhook: the webhook is notified of an escalation, with a signature, until it
+// accepts. It is not notified of an expired escalation, or of a message that is not an
+// escalation.
 func TestWebhook(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	status := http.StatusNoContent

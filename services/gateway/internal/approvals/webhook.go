@@ -24,8 +24,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// Webhook is notified of calls that wait for approval. Its fields are set before
-// its first use.
+// Webhook notifies a URL of calls that wait for approval. Its fields are set before its
+// first use.
 type Webhook struct {
 	URL  string
 	Key  []byte // HMAC-SHA256 key of the signature
@@ -33,16 +33,18 @@ type Webhook struct {
 	Log  *slog.Logger
 }
 
-// Work notifies the webhook of each escalated call, until it returns 2xx.
+// Work is the consumer of escalations for Webhook.Notify. An escalation is delivered
+// again until the webhook returns 2xx.
 var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.EventEscalated), AckWait: 20 * time.Second, MaxAckPending: 64}
 
-// SignatureHeader carries "t=<unix seconds>,v1=<hex HMAC-SHA256 of t.body>".
+// SignatureHeader is the request header with the signature of a notification: "t=<unix
+// seconds>,v1=<hex HMAC-SHA256 of t.body>".
 const SignatureHeader = "X-Binnacle-Signature"
 
-// Notify notifies the webhook of one escalation and settles its message: acknowledged
-// when the webhook accepts it or nobody can vote any more, terminated when it is no
-// escalation, and to be delivered again after up to 30 seconds otherwise. A webhook may
-// be notified more than once; its body has the same id each time.
+// Notify notifies the webhook of one escalation and settles its message. The message is
+// acknowledged if the webhook accepts it or the time to vote has passed, terminated if
+// it is not an escalation, and otherwise delivered again after up to 30 seconds. A
+// webhook may be notified more than once; the body has the same id each time.
 func (s *Webhook) Notify(ctx context.Context, m jetstream.Msg) {
 	md, err := m.Metadata()
 	if err != nil {
@@ -59,7 +61,7 @@ func (s *Webhook) Notify(ctx context.Context, m jetstream.Msg) {
 		return
 	}
 	if x.Expires <= s.Emit.Time() {
-		_ = m.Ack() // nobody can vote any more
+		_ = m.Ack() // the time to vote has passed
 		return
 	}
 	if err := s.post(ctx, e, &x); err != nil {
@@ -89,7 +91,7 @@ func (s *Webhook) post(ctx context.Context, e *contract.Event, x *contract.Escal
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
-			err = u.Err // the address may hold a secret
+			err = u.Err // the URL may contain a secret
 		}
 		return err
 	}
@@ -103,7 +105,7 @@ func (s *Webhook) post(ctx context.Context, e *contract.Event, x *contract.Escal
 
 var webhookClient = &http.Client{Transport: &http.Transport{}}
 
-// Signature signs a webhook's body for the moment t.
+// Signature returns the value of SignatureHeader for a body that is sent at t.
 func Signature(key []byte, t time.Time, body []byte) string {
 	ts := strconv.FormatInt(t.Unix(), 10)
 	h := hmac.New(sha256.New, key)

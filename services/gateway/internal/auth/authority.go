@@ -16,31 +16,34 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// Authority is the view of what lets a caller in, and of what ended it: virtual
-// keys, suspensions, revocations and session grants. Every request is checked
-// against it, and streams are checked for as long as they last. What a caller may
-// do is policy's to decide, call by call.
+// Authority is the view of the state of credentials: virtual keys, suspensions,
+// revocations and session grants. It is checked for every request, and continuously for
+// streams. It does not hold what a caller may do: policy decides that for each call. It
+// is safe for concurrent use; its zero value is an empty view.
 type Authority struct {
 	mu        sync.RWMutex
 	keys      map[string]*virtualKey // by digest
 	byID      map[string]*virtualKey
 	suspended map[string]bool
 	revoked   map[string]bool               // tokens, by id
-	ended     map[string]time.Time          // by principal: credentials of until then
-	grants    map[string]map[string]grantor // by session and principal
-	changed   chan struct{}                 // closed at the next change
+	ended     map[string]time.Time          // by principal: credentials issued up to this time are revoked
+	grants    map[string]map[string]grantor // by session and by the principal that it is granted to
+	changed   chan struct{}                 // closed at the next change; nil if nothing waits for one
 }
 
+// virtualKey is a virtual key in force, with its times decoded.
 type virtualKey struct {
 	events.VirtualKeyCreated
 	created time.Time
-	until   time.Time // zero: no end
+	until   time.Time // zero if the key does not expire
 }
 
+// grantor is the owner that granted a session, and when the grant expires
+// (contract.TimeFormat; times in this format compare as strings).
 type grantor struct{ owner, expires string }
 
-// folds are the events that an Authority is made of, all of policy's, and how each
-// changes it. The lock is held.
+// folds maps the name of each event that an Authority is built from to the function that
+// applies it. All of them are events of policy. The functions are called with mu held.
 var folds = map[string]func(a *Authority, e *contract.Event) error{
 	contract.EventVirtualKeyCreated: (*Authority).keyCreated,
 	contract.EventVirtualKeyRevoked: with(func(a *Authority, d *events.VirtualKeyRevoked) { a.drop(d.ID) }),
@@ -62,7 +65,8 @@ var folds = map[string]func(a *Authority, e *contract.Event) error{
 	contract.EventSessionGrantRevoked: with(func(a *Authority, d *events.SessionGrantRevoked) { delete(a.grants[d.Session], d.Principal) }),
 }
 
-// with is the fold of an event whose data is a T and cannot be wrong in itself.
+// with returns the fold of an event whose data is a T: it decodes the data and calls f,
+// which cannot fail.
 func with[T any, P interface {
 	*T
 	canon.Document
@@ -77,13 +81,13 @@ func with[T any, P interface {
 	}
 }
 
-// Filters select the events that an Authority is made of.
+// Filters returns the subject filters of the events that an Authority is built from.
 func Filters() []string {
 	return bus.Filters("policy", slices.Sorted(maps.Keys(folds))...)
 }
 
-// Apply folds one event in; events of other names or services change nothing. It
-// wakes those who wait for a change.
+// Apply applies one event. Events of other names or of other services change nothing. A
+// change wakes AwaitKey and the goroutines of watch.
 func (a *Authority) Apply(e *contract.Event) error {
 	fold := folds[e.Name]
 	if fold == nil || e.Service() != "policy" {
@@ -123,6 +127,9 @@ func (a *Authority) keyCreated(e *contract.Event) (err error) {
 	return nil
 }
 
+// tokenRevoked applies the revocation of a token, of a principal, or of both. That of a
+// principal revokes its tokens issued up to Before, the virtual keys that act as it or
+// that it made, and the session grants that it gave.
 func (a *Authority) tokenRevoked(e *contract.Event) error {
 	var d events.TokenRevoked
 	if err := contract.Decode(e.Data, &d); err != nil {
@@ -163,7 +170,7 @@ func (a *Authority) drop(id string) {
 	}
 }
 
-// Why a credential holds no more.
+// Reasons for which a credential is not valid.
 var (
 	errKeyUnknown = errors.New("virtual key not found, revoked or expired")
 	errExpired    = errors.New("the token has expired")
@@ -171,7 +178,8 @@ var (
 	errMaker      = errors.New("the principal that made the virtual key is suspended")
 )
 
-// byKey returns the caller who shows a virtual key.
+// byKey returns the caller that a virtual key identifies. The error is errKeyUnknown or
+// errMaker if the key is not valid.
 func (a *Authority) byKey(raw string) (*Caller, error) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -183,7 +191,7 @@ func (a *Authority) byKey(raw string) (*Caller, error) {
 	return who, a.fault(who, time.Now())
 }
 
-// AwaitKey waits until a virtual key may be used at this gateway, or until ctx ends.
+// AwaitKey waits until the virtual key raw is in this view, or until ctx is done.
 func (a *Authority) AwaitKey(ctx context.Context, raw string) {
 	for {
 		a.mu.Lock()
@@ -200,7 +208,8 @@ func (a *Authority) AwaitKey(ctx context.Context, raw string) {
 	}
 }
 
-// nextChange is closed when the view changes next. The lock is held for writing.
+// nextChange returns a channel that is closed at the next change of the view. The caller
+// holds mu for writing.
 func (a *Authority) nextChange() <-chan struct{} {
 	if a.changed == nil {
 		a.changed = make(chan struct{})
@@ -208,8 +217,9 @@ func (a *Authority) nextChange() <-chan struct{} {
 	return a.changed
 }
 
-// fault returns why a caller's credential holds no more at now, or nil. A
-// suspension is no fault of the credential; see barred. The caller holds mu.
+// fault returns the reason why a caller's credential is not valid at now, or nil. A
+// suspension of the caller does not make its credential invalid; see barred. The caller
+// of fault holds mu.
 func (a *Authority) fault(who *Caller, now time.Time) error {
 	switch {
 	case !who.Until.IsZero() && !now.Before(who.Until):
@@ -227,7 +237,7 @@ func (a *Authority) fault(who *Caller, now time.Time) error {
 	return nil
 }
 
-// check is fault for requests.
+// check returns the result of fault for the current time. It acquires mu.
 func (a *Authority) check(who *Caller) error {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -241,7 +251,9 @@ func (a *Authority) barred(principal string) bool {
 	return a.suspended[principal]
 }
 
-// Lent reports whether a session's owner lets a principal make calls in it.
+// Lent reports whether a grant lets a principal make calls in a session at now: the
+// grant has not expired, and the principal that gave it owns the session and is not
+// suspended.
 func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -249,8 +261,10 @@ func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool 
 	return ok && contract.Time(now) < g.expires && contract.OwnsSession(tenant, g.owner, session) && !a.suspended[g.owner]
 }
 
-// watch returns a context that ends with ctx, or when who's authority ends by
-// revocation or suspension, or, with expiry, by time. The cause is an *apierr.Error.
+// watch returns a context that is cancelled when ctx is, when who's credential is
+// revoked, when who is suspended or, with expiry, when the credential expires. If the
+// credential or a suspension ended it, context.Cause returns an *apierr.Error. The
+// caller must call the returned function, which ends the goroutine of watch.
 func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -286,7 +300,8 @@ func errSuspended(principal string) *apierr.Error {
 		Message: "principal " + principal + " is suspended", Hint: contract.Reasons[contract.ReasonPrincipalSuspended].Hint}
 }
 
-// ended is the response to a caller whose authority has ended.
+// ended returns the response to a caller whose credential is not valid: err itself if it
+// is an *apierr.Error, or else an error with status 401.
 func ended(err error) *apierr.Error {
 	var e *apierr.Error
 	if errors.As(err, &e) {

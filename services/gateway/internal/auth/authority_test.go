@@ -22,7 +22,7 @@ import (
 
 const rawKey = contract.IDVirtualKey + "secret"
 
-// apply folds one event of policy in.
+// apply applies one event of policy.
 func apply(t *testing.T, a *Authority, name string, doc canon.Document) {
 	t.Helper()
 	e := &contract.Event{Source: "policy/p1", Name: name, Time: contract.Time(time.Now()), Data: contract.Bytes(doc)}
@@ -35,7 +35,8 @@ func aKey(expires string) *events.VirtualKeyCreated {
 	return &events.VirtualKeyCreated{ID: "k1", Actor: "alice", Maker: "root", Digest: DigestOf(rawKey), Scopes: []string{token.LLM}, Expires: expires}
 }
 
-// TestVirtualKeys: what makes a key usable, and each event that ends it.
+// TestVirtualKeys: the conditions under which a key is valid, and each event that
+// revokes it.
 func TestVirtualKeys(t *testing.T) {
 	hour := contract.Time(time.Now().Add(time.Hour))
 	for name, c := range map[string]struct {
@@ -111,8 +112,8 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// TestGrants: an owner's grant lets a principal in until it expires, is taken back, or
-// the owner's own authority ends.
+// TestGrants: a session grant is valid until it expires, is revoked, or its owner is
+// suspended or loses its credentials.
 func TestGrants(t *testing.T) {
 	now := time.Now()
 	session := contract.SessionID("t", "alice", "s-x")
@@ -146,7 +147,8 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-// TestWatch: a watched caller's context ends when its authority does, with the reason.
+// TestWatch: the context of a watched caller is cancelled, with the reason, when the
+// caller's credential becomes invalid.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()
@@ -196,7 +198,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestAwaitKey: it returns when the key arrives, and not before.
+// TestAwaitKey: AwaitKey returns when the key is in the view, and not before.
 func TestAwaitKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &Authority{}
@@ -240,7 +242,7 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// gate is a gate that knows the ledger, and a function that mints tokens for it.
+// gate returns a Gate that has read the ledger, and a function that mints tokens for it.
 func gate(t *testing.T) (*Gate, func(actor, client string, scopes ...string) string) {
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
@@ -253,8 +255,8 @@ func gate(t *testing.T) (*Gate, func(actor, client string, scopes ...string) str
 	}
 }
 
-// TestVerify: tokens of this mesh are accepted, from the cache too, until what ends
-// them is on the ledger; others are not.
+// TestVerify: tokens of this mesh are accepted, also from the cache, until the ledger
+// contains their revocation; other tokens are rejected.
 func TestVerify(t *testing.T) {
 	g, mint := gate(t)
 	raw := mint("alice", "cli", token.Audit)
@@ -288,7 +290,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded: more tokens than the cache holds are verified all the same.
+// TestCacheIsBounded: tokens are verified also if there are more than the cache holds.
 func TestCacheIsBounded(t *testing.T) {
 	g, mint := gate(t)
 	g.verifiedCount.Store(maxKnown)
@@ -297,7 +299,7 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
-// TestEnter: what a request must show before its handler runs.
+// TestEnter: the credential and scopes that a request needs before its handler runs.
 func TestEnter(t *testing.T) {
 	g, mint := gate(t)
 	apply(t, g.Authority, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "mallory"})
@@ -337,7 +339,7 @@ func TestEnter(t *testing.T) {
 	}
 }
 
-// TestCredential: where credentials are looked for.
+// TestCredential: the headers from which credentials are read.
 func TestCredential(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"Authorization", "Bearer abc", "abc"}, {"Authorization", "bEARER  abc ", "abc"}, {"X-Api-Key", "abc", "abc"}, {"Authorization", "abc", ""}, {"Authorization", "Digest abc", ""},

@@ -1,7 +1,6 @@
-// Package auth decides who a caller is and what its credential still allows: it
-// verifies bearer tokens and virtual keys, folds the events that end them, and
-// admits requests to their handlers. What a caller may do is policy's to decide,
-// call by call.
+// Package auth authenticates callers: it verifies bearer tokens and virtual keys,
+// applies the events that revoke them, and admits requests to their handlers by scope.
+// It does not decide which calls a caller may make: policy does, call by call.
 package auth
 
 import (
@@ -25,34 +24,37 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Gate admits callers. Its fields are set before its first use.
+// Gate authenticates the callers of requests and checks their scopes. Its exported
+// fields are set before its first use; it is safe for concurrent use.
 type Gate struct {
 	TokenKey  ed25519.PublicKey // verifies bearer tokens
 	Tenant    string
 	Authority *Authority
-	Known     <-chan struct{} // closed once Authority has caught up with the ledger; nil: there is no ledger
+	Known     <-chan struct{} // closed once Authority has applied the whole ledger; nil if there is no ledger
 	Limits    body.Limits
 	Bodies    body.Budget
 
-	verified      sync.Map // digest of a token -> *Caller
+	verified      sync.Map // SHA-256 of a token -> *Caller
 	verifiedCount atomic.Int64
 }
 
-// Caller is the verified party behind a request.
+// Caller is the authenticated sender of a request.
 type Caller struct {
 	Actor, Client string
 	Scopes        []string
 	Until         time.Time // when the credential expires; zero if it does not
-	Cache         bool      // cached responses will do
+	Cache         bool      // cached responses of models may be used
 
-	Token  string      // id of the bearer token; empty with a virtual key
-	issued time.Time   // of the bearer token
-	key    *virtualKey // that was shown, or nil
+	Token  string      // id of the bearer token; empty for a virtual key
+	issued time.Time   // when the bearer token was issued
+	key    *virtualKey // the virtual key that was presented, or nil
 }
 
-// Verify checks a credential, and that its authority has not ended. A token whose
-// signature was verified is cached by its digest, since a signature costs more than
-// the rest of the request at the edge; what may end is checked every time.
+// Verify returns the caller that a credential identifies, or the reason why the
+// credential is not valid. Verified tokens are cached by their digest, because verifying
+// a signature costs more than the rest of the request at the gateway; expiry and
+// revocation are checked every time. Until the ledger has been read to its end, Verify
+// returns an error with status 503.
 func (s *Gate) Verify(raw string) (*Caller, error) {
 	if !s.knows() { // revocations have not been read from the ledger yet
 		return nil, apierr.Unavailable("the gateway has not read the ledger to its end yet")
@@ -84,7 +86,7 @@ func (s *Gate) Verify(raw string) (*Caller, error) {
 	return k, nil
 }
 
-// knows reports whether the view of authority has caught up with the ledger, once.
+// knows reports whether Authority has applied the whole ledger since the start.
 func (s *Gate) knows() bool {
 	if s.Known == nil {
 		return true // there is no ledger
@@ -97,10 +99,12 @@ func (s *Gate) knows() bool {
 	}
 }
 
+// maxKnown bounds the cache of verified tokens, which is cleared when it is full.
 const maxKnown = 10000
 
-// Caller verifies the credential of a request, once; scope, if named, must be
-// held.
+// Caller returns the authenticated caller of a request. It verifies the credential
+// unless Enter has done so. If scope is not empty and the caller does not hold it, the
+// error is that of ScopeMissing.
 func (s *Gate) Caller(c echo.Context, scope string) (*Caller, error) {
 	who, ok := c.Get(CallerKey).(*Caller)
 	if !ok {
@@ -128,9 +132,9 @@ func (s *Gate) authenticate(c echo.Context) (*Caller, error) {
 	return who, nil
 }
 
-// Credential is the token or key that a request carries: in Authorization,
-// whose scheme is case-insensitive (RFC 9110 §11.1), or in X-Api-Key, as
-// Anthropic's clients send it.
+// Credential returns the token or key that a request carries, and reports whether there
+// is one. It is in Authorization, whose scheme is case-insensitive (RFC 9110 §11.1), or
+// in X-Api-Key, which Anthropic's clients send.
 func Credential(h http.Header) (string, bool) {
 	if scheme, raw, ok := strings.Cut(h.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		return strings.TrimSpace(raw), true
@@ -139,19 +143,19 @@ func Credential(h http.Header) (string, bool) {
 	return raw, raw != ""
 }
 
-// Keys of an echo.Context.
+// Keys of values in an echo.Context.
 const (
-	CallerKey = "caller" // *Caller, once verified
-	RouteKey  = "route"  // set where a route matched
+	CallerKey = "caller" // *Caller, set once the credential is verified
+	RouteKey  = "route"  // true, set if a route matched
 )
 
-// Enter is what every request passes before its handler: credential, scope,
-// and then the body, whole, bounded in size, pace, depth and sum. The handler
-// reads it from memory.
+// Enter returns a handler that admits requests to handle. It checks the credential and
+// the scopes, and then reads the whole body, bounded in size, rate, depth and total
+// memory. handle reads the body from memory (body.Raw).
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
-		if !n.Caller { // open routes take no body
+		if !n.Caller { // open routes do not read a body
 			return handle(c)
 		}
 		who, err := s.Caller(c, "")
@@ -161,8 +165,8 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 		if lacks := n.missing(who); lacks != "" {
 			return ScopeMissing(lacks)
 		}
-		// Policy denies the calls of a suspended principal, for the record; queries
-		// and streams end here.
+		// The calls of a suspended principal are proposed, so that policy's denial is on
+		// the ledger. Its other requests are refused here.
 		if !governed(c) && s.Authority.barred(who.Actor) {
 			return errSuspended(who.Actor)
 		}
@@ -179,17 +183,19 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// governed reports whether a request becomes a call, which policy decides.
+// governed reports whether a request may become a call, on which policy decides: every
+// request except for GET requests, MCP and cosignatures.
 func governed(c echo.Context) bool {
 	return c.Request().Method != http.MethodGet && c.Path() != "/mcp" && c.Path() != "/log/cosignatures"
 }
 
-// ScopeMissing is the refusal of a caller whose credential lacks a scope.
+// ScopeMissing returns the error (403) for a caller whose credential lacks a scope.
 func ScopeMissing(scope string) *apierr.Error {
 	return &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: "scope_missing", Message: "the token lacks scope " + scope}
 }
 
-// Body returns the caller of a request and its body, as body.JSON does.
+// Body returns the caller of a request and the canonical form of its body; see
+// body.JSON.
 func (s *Gate) Body(c echo.Context) (*Caller, []byte, error) {
 	who, err := s.Caller(c, "")
 	if err != nil {
@@ -199,8 +205,8 @@ func (s *Gate) Body(c echo.Context) (*Caller, []byte, error) {
 	return who, doc, err
 }
 
-// Into is Body with the body decoded into the struct that v points to, as
-// body.Into does.
+// Into is Body that also decodes the body into the struct that v points to; see
+// body.Strict.
 func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 	who, doc, err := s.Body(c)
 	if err == nil {
@@ -209,19 +215,23 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 	return who, doc, err
 }
 
-// Watch returns a context that ends with ctx or with who's authority; see
-// Authority.
+// Watch returns a context that is cancelled when ctx is, or when who's credential is
+// revoked or who is suspended; with expiry, also when the credential expires. The caller
+// must call the returned function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	return s.Authority.watch(ctx, who, expiry)
 }
 
-// Made reports whether a call is the caller's own, made by the same client.
+// Made reports whether e belongs to a call that this caller made: it has the same actor
+// and the same client.
 func (k *Caller) Made(e *contract.Event) bool { return e.Actor == k.Actor && e.Client == k.Client }
 
-// KeyPrefix begins every virtual key, so that scanners find one that leaked.
+// KeyPrefix is the prefix of every virtual key. Secret scanners recognize a leaked key
+// by it.
 const KeyPrefix = contract.IDVirtualKey
 
-// DigestOf is the digest under which the ledger knows a virtual key.
+// DigestOf returns the digest that the ledger holds in place of a virtual key: "sha256:"
+// and the hex SHA-256 of the key.
 func DigestOf(raw string) string {
 	sum := sha256.Sum256([]byte(raw))
 	return "sha256:" + hex.EncodeToString(sum[:])

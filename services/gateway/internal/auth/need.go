@@ -6,31 +6,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Need is what a request must show before its body is read.
+// Need is the credential that a route requires. It is checked before the body is read.
 type Need struct {
 	Caller bool     // a valid credential
-	Calls  bool     // a scope that can allow a call at all
-	Scopes []string // one of these; empty = any
+	Calls  bool     // at least one scope that can allow a call
+	Scopes []string // at least one of these scopes; empty means no particular one
 	Opaque bool     // the body is not one JSON document
 }
 
-// What most routes need.
+// Needs of most routes.
 var (
 	Open    = Need{}
 	Known   = Need{Caller: true}
 	Calling = Need{Caller: true, Calls: true} // policy decides which calls
 )
 
-// Holds is the need of one of the scopes.
+// Holds returns the need of at least one of the scopes.
 func Holds(scopes ...string) Need { return Need{Caller: true, Scopes: scopes} }
 
-// WithOpaqueBody is n for a route whose body is not one JSON document.
+// WithOpaqueBody returns n for a route whose body is not one JSON document.
 func (n Need) WithOpaqueBody() Need { n.Opaque = true; return n }
 
-// reading are the scopes that allow no call.
+// reading lists the scopes that allow no calls.
 var reading = []string{token.Audit, token.Cosign, token.Health}
 
-// missing is the scope that a caller lacks, in words; empty = none.
+// missing returns the scope that a caller lacks, as text for an error message, or "" if
+// it lacks none.
 func (n Need) missing(who *Caller) string {
 	if n.Calls && !slices.ContainsFunc(who.Scopes, func(s string) bool { return !slices.Contains(reading, s) }) {
 		return "that allows calls"

@@ -8,12 +8,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Dump is the view in canonical form: sorted JSON lines.
+// Dump returns the view in canonical form: JSON lines in lexical order.
 func (a *Authority) Dump() []byte {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	var out []string
-	line := func(members ...string) { // name, value, name, value …, in the order of names
+	line := func(members ...string) { // names and values alternate, in the order of the names
 		w := canon.Object(nil)
 		for i := 0; i < len(members); i += 2 {
 			w.Str(members[i], members[i+1])

@@ -10,36 +10,38 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
 
-// Past follows calls that were proposed before, by this gateway or by another: an
-// Idempotency-Key that is used again, a call that is taken up, a stored response.
-// Its fields are set before its first use; it is safe for concurrent use.
+// Past follows calls that this gateway or another one proposed before: for a repeated
+// Idempotency-Key, for a call that its caller takes up after an approval, and for a
+// stored response. Its fields are set before its first use; it is safe for concurrent
+// use.
 type Past struct {
 	Ledger   eventlog.Log
 	Instance string // of this gateway
 	Proposer *propose.Proposer
 }
 
-// Intervals at which the ledger is read for a call that another gateway proposed:
-// only that one is notified of its outcome.
+// Intervals, from the first to the longest, at which the ledger is read for a call that
+// another gateway proposed: only the gateway that proposed a call is notified of its
+// outcome.
 const (
 	readFirst = 20 * time.Millisecond
 	readMost  = 250 * time.Millisecond
 )
 
-// Follow joins the call c, which e proposed: the pending call that it returns
-// receives the call's present state, once, from the ledger, and what follows. It
-// reads until ctx ends; the caller closes the pending call.
-//
-// The state is read after the call was joined, so nothing is missed in between. A
-// gateway that proposed the call is notified of the rest by its own reader, even if
-// it was restarted since; for others the ledger is read again. No other service is
-// queried.
+// Follow joins the call c, which the event e proposed. The pending call that it returns
+// receives the call's present state once, from the ledger, and then its further events.
+// Follow reads until ctx is done; the caller closes the pending call. The state is read
+// after the call was joined, so no event is missed in between. If this gateway proposed
+// the call, its own reader delivers the further events, even after a restart; otherwise
+// the ledger is read periodically. No other service is queried.
 func (p *Past) Follow(ctx context.Context, e *contract.Event, c *contract.Call) *propose.Pending {
 	call := p.Proposer.Join(e, c)
 	go p.read(ctx, e, call)
 	return call
 }
 
+// read delivers the state of the call from the ledger: once if this instance proposed
+// the call, or else periodically until ctx is done. A failed read is tried again.
 func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pending) {
 	from := uint64(0)
 	for wait := readFirst; ; wait = min(2*wait, readMost) {
@@ -58,8 +60,9 @@ func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pendin
 	}
 }
 
-// deliver hands the newest event of the call at or after sequence from to those who
-// wait for it; 0 is where the call may begin. It returns where the next read begins.
+// deliver passes the newest event of the call at or after the sequence from to the
+// pending calls. If from is 0, it begins at the time of the proposal. It returns the
+// sequence at which the next read begins.
 func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64) (next uint64, err error) {
 	if from == 0 {
 		at, err := contract.ParseTime(e.Time)
@@ -84,7 +87,7 @@ func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pen
 			newest, expired = en, x.Name == contract.EventStartExpired
 		}
 	}
-	if newest.Seq > 0 && !expired { // what expired is about to have its outcome
+	if newest.Seq > 0 && !expired { // the outcome of an expired call follows shortly
 		return from, p.Proposer.Deliver(newest)
 	}
 	return from, nil

@@ -140,8 +140,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowReadsLittle: how much is read does not grow with what was stored long
-// before the call.
+// TestFollowReadsLittle: the number of entries read does not grow with the number stored
+// long before the call.
 func TestFollowReadsLittle(t *testing.T) {
 	reads := func(history int) int {
 		n := 0

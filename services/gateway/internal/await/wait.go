@@ -1,8 +1,8 @@
-// Package await follows a call from its proposal to its outcome. It is the one
-// state machine of the gateway: every API waits for calls by Waiter.Wait, with a
-// Sink that takes what arrives before the outcome, and translates the Result. It
-// writes nothing to the ledger and knows no HTTP. A new kind of response is a new
-// Sink; a new way in which a wait may end is a new State.
+// Package await waits for calls from their proposal to their outcome. Every API of the
+// gateway uses Waiter.Wait, with a Sink that receives the part of a response that
+// arrives before the outcome, and translates the Result into its response. The package
+// writes nothing to the ledger and does not depend on HTTP. A new kind of response is a
+// new Sink; a new way in which a wait may end is a new State.
 package await
 
 import (
@@ -15,30 +15,32 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/probe"
 )
 
-// Source delivers what becomes of one call; propose.Pending implements it. Each
-// channel delivers at most one value that counts, and none is ever closed.
+// Source delivers the events of one call; propose.Pending implements it. Only the first
+// value of each channel counts, and no channel is closed.
 type Source interface {
 	Outcome() <-chan propose.Outcome
 	Escalated() <-chan contract.Escalated
-	Allowed() <-chan *contract.Event // of calls that their callers execute
-	Started() <-chan *contract.Event // of such calls, where the intent was handed out before
+	Allowed() <-chan *contract.Event // the decision, for a call that its caller executes
+	Started() <-chan *contract.Event // the claim, for such a call, if its intent was handed out before
 	Failed() <-chan error            // the proposal could not be recorded
 }
 
-// Sink takes the part of a response that arrives before the outcome is known. Wait
-// calls it from one goroutine.
+// Sink receives the part of a response that arrives before the outcome. Wait calls its
+// methods from one goroutine.
 type Sink interface {
-	// Wake receives when Take has something to take; nil if it never has.
+	// Wake returns a channel that receives when Take has something to process, or nil if
+	// that never happens.
 	Wake() <-chan struct{}
-	// Take takes what has arrived and reports whether that shows the call running.
-	// An error that wraps ErrGone says that the reader of the response has left, any
-	// other that a part of it was lost.
+	// Take processes what has arrived, and reports whether that shows that the call is
+	// running. An error that wraps ErrGone means that the reader of the response has
+	// left; any other error means that a part of the response was lost.
 	Take() (running bool, err error)
-	// Complete reports whether everything that belongs to the outcome was taken.
+	// Complete reports whether everything that belongs to the outcome r has been
+	// processed.
 	Complete(r *contract.Recorded) bool
 }
 
-// Whole is the Sink of a response that is sent when the outcome is known.
+// Whole is the Sink of a response that is sent only when the outcome is known.
 type Whole struct{}
 
 // Wake implements Sink.
@@ -50,7 +52,7 @@ func (Whole) Take() (bool, error) { return false, nil }
 // Complete implements Sink.
 func (Whole) Complete(*contract.Recorded) bool { return true }
 
-// State is how a wait ended.
+// State is the way in which a wait ended.
 type State int
 
 // The states in which a wait ends.
@@ -58,39 +60,39 @@ const (
 	Ended     State = iota + 1 // the outcome is on the ledger and the sink is complete
 	Allowed                    // the intent of the call may be handed out
 	Started                    // the intent was handed out before
-	Escalated                  // the call waits for people, and the caller no longer
+	Escalated                  // the call waits for people, but its caller does not
 	Failed                     // the proposal is not on the ledger
 	Silent                     // the ledger does not respond
 	Overdue                    // no outcome within the time of the wait
-	Left                       // the context ended: the caller left or lost its authority
+	Left                       // the context is done: the caller has left or its credential became invalid
 	Gone                       // the reader of the response left
 	Broken                     // a part of the response was lost
 )
 
-// Result is what a wait came to.
+// Result is the result of a wait.
 type Result struct {
 	State     State
-	Outcome   *propose.Outcome    // in Ended; else what was known
+	Outcome   *propose.Outcome    // set in Ended; in other states, if it was known
 	Event     *contract.Event     // the decision in Allowed, the claim in Started
-	Escalated *contract.Escalated // the call was escalated during the wait, whatever the state
+	Escalated *contract.Escalated // set in any state if the call was escalated during the wait
 	Err       error               // the reason, in Failed and Broken
 }
 
-// Terms bound a wait.
+// Terms bounds a wait.
 type Terms struct {
-	Within time.Duration // for the outcome, from now
-	Async  bool          // end at an escalation
-	People time.Duration // for the outcome, from an escalation; 0: what is left of Within
+	Within time.Duration // time for the outcome, from the start of the wait
+	Async  bool          // the wait ends when the call is escalated
+	People time.Duration // time for the outcome, from an escalation; 0 means the rest of Within
 }
 
-// lastFrames is how long frames may arrive after their call's outcome.
+// lastFrames bounds the wait, after the outcome, for the last frames of a response.
 const lastFrames = 3 * time.Second
 
-// Probe tells whether the ledger responds; probe.Probe implements it.
+// Probe reports whether the ledger responds; probe.Probe implements it.
 type Probe interface {
 	// Lost returns a channel that is closed while the ledger does not respond.
 	Lost() <-chan struct{}
-	// Unsteady reports whether it did not respond not long ago.
+	// Unsteady reports whether the ledger stopped responding a short time ago.
 	Unsteady() bool
 }
 
@@ -98,14 +100,15 @@ type Probe interface {
 type Waiter struct {
 	Probe Probe
 
-	// Progress reports whether the ledger holds that the call has started or ended.
-	// It is called while the ledger has responded again for a short time only, when
-	// the queues of executors may not work yet; nil: the call is not expected to start.
+	// Progress reports whether the ledger holds that the call has started or ended. Wait
+	// calls it only shortly after the ledger responds again, when the queues of
+	// executors may not work yet. It is nil for a call that no executor is expected to
+	// start.
 	Progress func(context.Context) bool
 }
 
-// Wait waits until the call of src ends, or until the wait itself does, and returns
-// how. The outcome in the result is durable. ctx ends the wait, not the call.
+// Wait waits until the call of src ends or a bound of the wait is reached. The outcome
+// in the result is durable. When ctx is done the wait ends, but the call continues.
 func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result {
 	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(probe.Unstarted), lost: w.Probe.Lost()}
 	defer m.deadline.Stop()
@@ -139,19 +142,19 @@ func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result
 	}
 }
 
-// machine is one wait; Result.State is 0 while it goes on.
+// machine is the state of one wait; Result.State is 0 while the wait continues.
 type machine struct {
 	Result
 	terms          Terms
 	sink           Sink
 	deadline, late *time.Timer
-	lost           <-chan struct{} // nil once the call is seen running
+	lost           <-chan struct{} // nil once the call is known to run
 }
 
 func (m *machine) end(s State, e *contract.Event) { m.State, m.Event = s, e }
 
-// take empties the sink's source into it. What runs is no longer withdrawn where
-// the ledger stops responding: what is on its way may still arrive.
+// take lets the sink process what has arrived. Once the call is known to run, the wait
+// no longer ends when the ledger stops responding, because frames may still arrive.
 func (m *machine) take() {
 	running, err := m.sink.Take()
 	switch {
@@ -168,7 +171,7 @@ func (m *machine) take() {
 	m.settle()
 }
 
-// outcome takes the call's outcome; the first one counts.
+// outcome records the call's outcome; later ones are ignored.
 func (m *machine) outcome(out *propose.Outcome) {
 	if m.Outcome == nil {
 		m.Outcome = out
@@ -177,13 +180,15 @@ func (m *machine) outcome(out *propose.Outcome) {
 	m.settle()
 }
 
-// settle ends the wait if the outcome is known and the sink has all of it.
+// settle ends the wait if the outcome is known and the sink is complete.
 func (m *machine) settle() {
 	if m.Outcome != nil && m.sink.Complete(&m.Outcome.Recorded) {
 		m.State = Ended
 	}
 }
 
+// escalate records an escalation. It ends an asynchronous wait; another one may get the
+// deadline for people.
 func (m *machine) escalate(x *contract.Escalated) {
 	if m.Escalated = x; m.terms.Async {
 		m.State = Escalated
@@ -192,7 +197,7 @@ func (m *machine) escalate(x *contract.Escalated) {
 	}
 }
 
-// check ends the wait for a call that no executor has taken up since the ledger
+// check ends the wait as Silent if no executor has started the call since the ledger
 // responded again.
 func (m *machine) check(ctx context.Context, w Waiter) {
 	if m.Escalated == nil && m.Outcome == nil && w.Progress != nil && w.Probe.Unsteady() && !w.Progress(ctx) {

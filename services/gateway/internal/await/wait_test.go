@@ -182,8 +182,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitWithFrames: a response is complete when its outcome and all its frames
-// have arrived, in any order, and is broken where they do not.
+// TestWaitWithFrames: a response is complete when its outcome and all its frames have
+// arrived, in any order, and broken if some do not arrive.
 func TestWaitWithFrames(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(src *source, f *frames, l *ledger)
@@ -220,8 +220,7 @@ func TestWaitWithFrames(t *testing.T) {
 	}
 }
 
-// TestFirstOutcomeCounts: a second outcome, which only a forgery can be, changes
-// nothing.
+// TestFirstOutcomeCounts: a second outcome, which can only be forged, is ignored.
 func TestFirstOutcomeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()

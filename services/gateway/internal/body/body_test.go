@@ -55,7 +55,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestBudgetOfAll: the sum over all callers is bounded too.
+// TestBudgetOfAll: the total of all callers is bounded too.
 func TestBudgetOfAll(t *testing.T) {
 	var b Budget
 	limits := Limits{All: 10}
@@ -72,7 +72,8 @@ func TestBudgetOfAll(t *testing.T) {
 	}
 }
 
-// TestJSON: what is accepted as a document, its canonical form, and what errors name.
+// TestJSON: the documents that are accepted, their canonical form, and the members that
+// errors name.
 func TestJSON(t *testing.T) {
 	for _, c := range []struct{ raw, doc, param string }{
 		{``, `{}`, ""},
@@ -124,7 +125,7 @@ func TestCallArgs(t *testing.T) {
 	}
 }
 
-// TestInBody: an error about a call's args names where the request had them.
+// TestInBody: an error about a call's args names their place in the request.
 func TestInBody(t *testing.T) {
 	for _, c := range []struct{ path, at, pointer, param, want string }{
 		{"/api/v1/packs/:name", "", "/args/text", "", "/text"},

@@ -14,7 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// JSON is the request's body, a JSON object, canonicalised. Empty means {}.
+// JSON returns the request's body in canonical form. The body must be one JSON object;
+// an empty body is {}.
 func JSON(c echo.Context) ([]byte, error) {
 	raw := Raw(c)
 	if len(raw) == 0 {
@@ -33,8 +34,8 @@ func JSON(c echo.Context) ([]byte, error) {
 	return doc, nil
 }
 
-// Into decodes the request's body, as JSON does, into the struct that v
-// points to, and returns its canonical form.
+// Into decodes the request's body into the struct that v points to, and returns the
+// body's canonical form; see JSON and Strict.
 func Into(c echo.Context, v any) ([]byte, error) {
 	doc, err := JSON(c)
 	if err != nil {
@@ -43,8 +44,9 @@ func Into(c echo.Context, v any) ([]byte, error) {
 	return doc, Strict(doc, v)
 }
 
-// Strict decodes a canonical JSON object into the struct that v points to, as
-// strictjson.Decode does.
+// Strict decodes a canonical JSON object into the struct that v points to. It rejects
+// what strictjson.Decode rejects, with an error that names the wrong member by its JSON
+// pointer.
 func Strict(doc []byte, v any) error {
 	err := strictjson.Decode(doc, v)
 	var e *strictjson.Error
@@ -54,8 +56,8 @@ func Strict(doc []byte, v any) error {
 	return err
 }
 
-// duplicate returns the pointer of the first member in doc that has the name of
-// another in its object; empty if there is none before doc ends or breaks off.
+// duplicate returns the JSON pointer of the first member in doc whose name occurs
+// earlier in the same object, or "" if there is none before doc ends or is malformed.
 // doc nests at most canon.MaxDepth deep.
 func duplicate(doc []byte) string {
 	at, _ := duplicateIn(json.NewDecoder(bytes.NewReader(doc)), "")
@@ -64,7 +66,8 @@ func duplicate(doc []byte) string {
 
 var errNotJSON = errors.New("not JSON")
 
-// duplicateIn reads one value.
+// duplicateIn reads one JSON value, whose pointer is at, and returns the pointer of the
+// first duplicate member in it. The error is errNotJSON.
 func duplicateIn(d *json.Decoder, at string) (string, error) {
 	open, err := d.Token()
 	if err != nil {
@@ -97,11 +100,12 @@ func duplicateIn(d *json.Decoder, at string) (string, error) {
 	return "", nil
 }
 
-// MaxName bounds the names a caller can put into an event, in bytes.
+// MaxName is the maximum length, in bytes, of a name that a caller can put into an
+// event.
 const MaxName = 128
 
-// CheckName bounds a name that a caller puts into an event; param is where it
-// is in the request.
+// CheckName returns an error if name is longer than MaxName; param is the place of the
+// name in the request.
 func CheckName(param, name string) error {
 	if len(name) > MaxName {
 		return apierr.BadRequest(param, "at most "+strconv.Itoa(MaxName)+" bytes")
@@ -121,12 +125,12 @@ func CallArgs(at string, args json.RawMessage) (json.RawMessage, error) {
 	return args, nil
 }
 
-// ArgsKey is where a handler says, in its echo.Context, at which pointer of the
-// body the call's args are; without it the body itself is the args.
+// ArgsKey is the key of an echo.Context under which a handler stores the JSON pointer of
+// the call's args in the body. Without it, the body itself is the args.
 const ArgsKey = "args at"
 
-// InBody names, in an error about a call's args, the member of the request that
-// the args came from: an argument that is in the path goes by its plain name.
+// InBody sets, in an error about a call's args, the member of the body or the path
+// parameter that the wrong argument came from. It returns err.
 func InBody(c echo.Context, err error) error {
 	var e *apierr.Error
 	if !errors.As(err, &e) || e.Pointer == "" || e.Param != "" {
@@ -143,5 +147,6 @@ func InBody(c echo.Context, err error) error {
 	return err
 }
 
-// pathArgs are the args that routes take from their paths.
+// pathArgs maps each route that takes an argument from its path to the name of the
+// argument.
 var pathArgs = map[string]string{"/api/v1/keys/:id/consent": "id", "/api/v1/approvals/:call/votes": "call_id", "/v1/responses/:id": "id"}

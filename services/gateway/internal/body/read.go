@@ -1,5 +1,5 @@
-// Package body reads request bodies: whole, bounded in size, pace, depth and
-// sum, and as strict JSON whose errors name the wrong member.
+// Package body reads whole request bodies, bounded in size, rate, depth and total
+// memory, and decodes them as strict JSON with errors that name the wrong member.
 package body
 
 import (
@@ -22,35 +22,38 @@ import (
 // Limits of requests.
 const (
 	MaxHeader = 64 << 10        // bytes of header lines
-	Max       = 16 << 20        // bytes of a body; content above it belongs in an artifact
-	bodyDrain = 2 * time.Second // for the rest of a body that is not read
+	Max       = 16 << 20        // bytes of a body; larger content belongs in an artifact
+	bodyDrain = 2 * time.Second // time for the client to send the rest of a body that is not read
 )
 
-// Limits bounds request bodies. A zero field is its default.
+// Limits bounds request bodies. A zero field has the default that its comment names.
 type Limits struct {
 	Caller int64         // bytes of one caller's bodies held at once; 32 MiB
 	All    int64         // bytes of all callers' bodies held at once; 64 MiB
-	Rate   int64         // bytes a second, the least a body must bring; 1024
-	Window time.Duration // over which the rate is counted; 10 s
-	Total  time.Duration // the most that a body may take; 2 min
+	Rate   int64         // minimum rate in bytes per second; 1024
+	Window time.Duration // time over which the rate is measured; 10 s
+	Total  time.Duration // maximum time to read a body; 2 min
 }
 
+// orDefault returns l with defaults in place of its zero fields.
 func (l Limits) orDefault() Limits {
 	return Limits{Caller: cmp.Or(l.Caller, 32<<20), All: cmp.Or(l.All, 64<<20), Rate: cmp.Or(l.Rate, 1<<10),
 		Window: cmp.Or(l.Window, 10*time.Second), Total: cmp.Or(l.Total, 2*time.Minute)}
 }
 
-// bodyKey is where the body is kept in an echo.Context, once read to its end.
+// bodyKey is the key of the body in an echo.Context, set once the body was read to its
+// end.
 const bodyKey = "body"
 
-// Raw is the request's body, read by enter; nil without one.
+// Raw returns the body of a request as read by Budget.Read, or nil if none was read.
 func Raw(c echo.Context) []byte {
 	raw, _ := c.Get(bodyKey).([]byte)
 	return raw
 }
 
-// Unread closes the connection after the response to a request whose body
-// was not read: the server would otherwise wait for the rest before it answers.
+// Unread is middleware that closes the connection after the response to a request whose
+// body was not read. The server would otherwise wait for the rest of the body before it
+// responds.
 func Unread(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().ContentLength == 0 {
@@ -66,9 +69,9 @@ func Unread(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// Read reads the body of an actor's request within limits and b, and keeps it for
-// Raw. Memory is counted in b until the caller calls release. A body that is not
-// opaque is one JSON document.
+// Read reads the body of an actor's request within limits and b, and stores it for Raw.
+// Its bytes count in b until the caller calls release. Unless the body is opaque, its
+// nesting depth as JSON is checked.
 func (b *Budget) Read(c echo.Context, limits Limits, actor string, opaque bool) (release func(), err error) {
 	held := &hold{b: b, limits: limits.orDefault(), actor: actor}
 	raw, err := read(c, held)
@@ -86,15 +89,16 @@ func (b *Budget) Read(c echo.Context, limits Limits, actor string, opaque bool) 
 	return held.release, nil
 }
 
-// Held is how many bytes are held now, and of how many callers.
+// Held returns the number of bytes that are held now, and of the callers whose bodies
+// they are.
 func (b *Budget) Held() (bytes int64, callers int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.all, len(b.callers)
 }
 
-// read reads a request's body. Memory grows with what has arrived, never
-// with what was announced.
+// read reads a request's body. The buffer grows with the bytes received, not with the
+// announced Content-Length.
 func read(c echo.Context, held *hold) ([]byte, error) {
 	r := c.Request()
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
@@ -145,13 +149,14 @@ func tooLarge() *apierr.Error {
 		Message: fmt.Sprintf("a request body has at most %d bytes", Max)}
 }
 
-// pace bounds how slowly a body may come: each byte moves the deadline by its
-// share of the rate, but never past one window from now nor past the total.
+// pace enforces the minimum rate of a body: each byte received moves the read deadline
+// by its share of the rate, but never beyond one window from now or beyond the total
+// time.
 type pace struct {
 	rc       *http.ResponseController
 	limits   *Limits
 	deadline time.Time
-	last     time.Time // that deadline can ever be
+	last     time.Time // upper bound of deadline
 }
 
 func (p *pace) begin(now time.Time) {
@@ -159,6 +164,7 @@ func (p *pace) begin(now time.Time) {
 	p.set(now.Add(p.limits.Window))
 }
 
+// came moves the deadline after n bytes were received.
 func (p *pace) came(n int) {
 	next := p.deadline.Add(time.Duration(int64(n) * int64(time.Second) / p.limits.Rate))
 	if most := time.Now().Add(p.limits.Window); next.After(most) {
@@ -167,7 +173,7 @@ func (p *pace) came(n int) {
 	if next.After(p.last) {
 		next = p.last
 	}
-	if next.Sub(p.deadline) > p.limits.Window/10 { // setting a deadline is not free
+	if next.Sub(p.deadline) > p.limits.Window/10 { // setting a deadline takes time, so small changes are skipped
 		p.set(next)
 	}
 }
@@ -177,11 +183,11 @@ func (p *pace) set(t time.Time) {
 	_ = p.rc.SetReadDeadline(t) // a response recorder has no connection
 }
 
-// end lifts the deadline: the server watches the connection while the handler
+// end removes the deadline, because the server watches the connection while the handler
 // runs.
 func (p *pace) end() { _ = p.rc.SetReadDeadline(time.Time{}) }
 
-// Budget counts the bytes of request bodies that a gateway holds now. The zero
+// Budget counts the bytes of request bodies that a gateway holds in memory. The zero
 // value holds none. It is safe for concurrent use.
 type Budget struct {
 	mu      sync.Mutex
@@ -189,7 +195,7 @@ type Budget struct {
 	callers map[string]int64
 }
 
-// hold is one request's share.
+// hold is the part of a Budget that the body of one request takes.
 type hold struct {
 	b      *Budget
 	limits Limits
@@ -197,6 +203,8 @@ type hold struct {
 	n      int64
 }
 
+// take counts n more bytes. It returns an error (429) if that exceeds the limit of the
+// caller or of the gateway. The bytes are counted until release in either case.
 func (h *hold) take(n int) error {
 	h.b.mu.Lock()
 	defer h.b.mu.Unlock()

@@ -1,5 +1,6 @@
-// Package calls is the one path of the gateway: it makes the proposal of a call
-// from a request, awaits its outcome on the ledger, and answers with it.
+// Package calls makes the proposal of a call from a request, awaits the call's outcome
+// on the ledger, and responds with it. Every API of the gateway that proposes calls uses
+// it.
 package calls
 
 import (
@@ -20,38 +21,41 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 )
 
-// Metrics counts calls by how they end.
+// Metrics counts calls by kind and final status; Observe also records how long the call
+// took. metrics.Metrics implements it.
 type Metrics interface {
 	Count(kind, status string)
 	Observe(kind, status string, took time.Duration)
 }
 
-// Tools is the catalog of what can be called.
+// Tools is the catalog of tools; catalog.Catalog implements it.
 type Tools interface {
 	Lookup(kind string) (tool *contract.Tool, digest string)
 	Drifted(t *contract.Tool, digest string) bool
 }
 
-// API is the one path of calls, and the routes that propose them by their kinds. Its
-// fields are set before its first use.
+// API proposes calls, and serves the routes that propose them by their kinds. Its fields
+// are set before its first use.
 type API struct {
 	*Maker
 	*Runner
 	Gate *auth.Gate
 
-	// ModelRequest makes the proposal of a request to a language model.
+	// ModelRequest returns the proposal of a request to a language model; see
+	// llmapi.API.Request.
 	ModelRequest func(c echo.Context, kind string, body []byte, who *auth.Caller) (propose.Request, error)
 }
 
-// Async reports whether a request prefers a response at once to one when people
-// have decided (RFC 7240).
+// Async reports whether a request prefers an immediate response (Prefer: respond-async,
+// RFC 7240) to waiting until people have decided.
 func Async(c echo.Context) bool {
 	return strings.Contains(c.Request().Header.Get("Prefer"), "respond-async")
 }
 
-// Run awaits a call and names it on the response, whatever came of it: a caller can
-// fetch the outcome of a call whose response is an error. The outcome is durable on
-// return unless the error says that there is none yet.
+// Run proposes a call, awaits its outcome and sets the response headers that identify
+// the call. They are set also if Run returns an error, so that the caller can fetch the
+// outcome later. The outcome is durable on return unless the error states that there is
+// none yet.
 func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, error) {
 	out, output, err := s.Await(c.Request().Context(), r, Async(c))
 	verdict := ""
@@ -72,12 +76,12 @@ type CallRequest struct {
 	Args json.RawMessage `json:"args"`
 }
 
-// CallResponse answers calls and pack runs.
+// CallResponse is the response to a call, or to a run of a pack, that succeeded.
 type CallResponse struct {
 	CallID    string                `json:"call_id"`
 	ReceiptID string                `json:"receipt_id"`
 	Session   string                `json:"session_id"`
-	Called    string                `json:"session,omitempty"` // the caller's name for it
+	Called    string                `json:"session,omitempty"` // the caller's name for the session
 	Tool      string                `json:"tool"`
 	Output    json.RawMessage       `json:"output"`
 	Instance  string                `json:"instance"`
@@ -85,7 +89,8 @@ type CallResponse struct {
 	Sandbox   *contract.Attestation `json:"sandbox,omitempty"`
 }
 
-// Check fills in what the request leaves out, and bounds what it names.
+// Check sets the defaults of the request. It returns an error if the kind is missing, a
+// name is too long or args is not an object.
 func (q *CallRequest) Check(c echo.Context) (err error) {
 	if q.Kind == "" {
 		return apierr.BadRequest("/kind", "name the kind of call, e.g. tool.cmd.upper")
@@ -111,7 +116,7 @@ func (s *API) Call(c echo.Context) error {
 	if err := req.Check(c); err != nil {
 		return err
 	}
-	if slices.Contains(llm.Kinds, req.Kind) { // args are the request itself
+	if slices.Contains(llm.Kinds, req.Kind) { // args is the request to the model
 		r, err := s.ModelRequest(c, req.Kind, req.Args, who)
 		if err != nil {
 			return apierr.Beneath("/args", err)
@@ -122,8 +127,8 @@ func (s *API) Call(c echo.Context) error {
 	return s.Respond(c, who, req.Kind, req.Tool, req.Args)
 }
 
-// Respond proposes a call from a request, runs it to its end and responds with its
-// output as a CallResponse, or with 202 where it waits for people.
+// Respond proposes a call from a request, awaits its outcome and responds with its
+// output as a CallResponse, or with 202 if the call waits for people.
 func (s *API) Respond(c echo.Context, who *auth.Caller, kind, tool string, args []byte) error {
 	r, err := s.Request(c, kind, tool, args, who)
 	if err != nil {
@@ -132,8 +137,8 @@ func (s *API) Respond(c echo.Context, who *auth.Caller, kind, tool string, args 
 	return s.Answer(c, r)
 }
 
-// Answer runs the call that r proposes to its end and responds with its output as a
-// CallResponse, or with 202 and the path of its state where it waits for people.
+// Answer proposes the call r, awaits its outcome and responds with its output as a
+// CallResponse, or with 202 and the path of its state if the call waits for people.
 func (s *API) Answer(c echo.Context, r propose.Request) error {
 	out, output, err := s.Run(c, r)
 	var esc *apierr.Escalation

@@ -215,8 +215,8 @@ func TestIdempotency(t *testing.T) {
 	})
 }
 
-// TestSameMoment: of two requests under one key at the same moment one call is made,
-// and both get its outcome, though audit's index has none of it yet.
+// TestSameMoment: two simultaneous requests under one key make one call, and both
+// receive its outcome, although audit's index does not contain the call yet.
 func TestSameMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -237,8 +237,7 @@ func TestSameMoment(t *testing.T) {
 	})
 }
 
-// TestCallerLeaves: a call whose caller leaves is cancelled, but for one that waits for
-// people.
+// TestCallerLeaves: a call whose caller leaves is cancelled, unless it waits for people.
 func TestCallerLeaves(t *testing.T) {
 	for name, escalated := range map[string]bool{"running": false, "escalated": true} {
 		t.Run(name, func(t *testing.T) {
@@ -262,8 +261,8 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// TestHeaders: what a request's headers say of a call is in its proposal, and what is
-// malformed is refused or left out.
+// TestHeaders: the proposal contains the values of the request's headers; malformed
+// values are rejected or omitted.
 func TestHeaders(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.echo")
 	var c *edgetest.Call
@@ -288,8 +287,9 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestJudgement: the session that a judge is to read is resolved; another principal's
-// is refused by policy, which the proposal lets it do.
+// TestJudgement: the name of the session to judge is resolved to its id. Policy denies a
+// judgement of another principal's session, for which the proposal contains the
+// requested id.
 func TestJudgement(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "judge.score")
 	var c *edgetest.Call

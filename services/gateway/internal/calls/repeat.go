@@ -20,16 +20,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
 
-// An Idempotency-Key names a call: the caller's retry of it is the same call,
-// whichever gateway it comes to and however long after. The call's id follows
-// from tenant, actor, key and attempt, so the ledger itself holds the place:
-// the second proposal finds the first, or loses against it. A call that ended
-// denied or expired never started, so its retry is another attempt.
+// An Idempotency-Key identifies a call: a retry under the same key is the same call, at
+// whichever gateway and however late it arrives. The call's id is derived from tenant,
+// actor, key and attempt, so the ledger detects the duplicate: the second proposal finds
+// the first, or conflicts with it. A call that ended denied or expired never started, so
+// its retry is a new attempt with a new id.
 
-// maxAttempts bounds how often a key is tried again.
+// maxAttempts bounds the number of attempts under one key.
 const maxAttempts = 32
 
-// repeatable is the id of the call that an actor's Idempotency-Key names now.
+// repeatable returns the id of the call that an actor's Idempotency-Key identifies now:
+// that of the first attempt that did not end denied or expired.
 func (s *Maker) repeatable(ctx context.Context, actor, key string) (string, error) {
 	for n := 0; ; n++ {
 		id := attemptID(s.Tenant, actor, key, strconv.Itoa(n))
@@ -47,24 +48,26 @@ func (s *Maker) repeatable(ctx context.Context, actor, key string) (string, erro
 	}
 }
 
+// attemptID derives the id of a call from parts: the prefix of call ids and 26
+// characters of the base32 encoding of a SHA-256 hash.
 func attemptID(parts ...string) string {
 	h := sha256.New()
 	for _, s := range append([]string{"binnacle idempotency v1"}, parts...) {
-		n := sha256.Sum256([]byte(s)) // fixed length: no two splits look alike
+		n := sha256.Sum256([]byte(s)) // hashes of one length make the boundaries between parts unambiguous
 		h.Write(n[:])
 	}
 	return contract.IDCall + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil))[:26]
 }
 
-// Conflict is the refusal (409) of an Idempotency-Key that was used for another call,
-// or for a response that cannot be sent again.
+// Conflict returns the error (409) for an Idempotency-Key that was used for another
+// call, or whose response cannot be sent again.
 func Conflict(r propose.Request, message string) *apierr.Error {
 	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "idempotency_conflict", Param: "Idempotency-Key", Message: message, CallID: r.ID}
 }
 
-// same reports whether a recorded call is the one that r proposes. Of a request to a
-// language model the summaries are compared, and the requests where the ledger
-// keeps them.
+// same reports whether a recorded call is the one that r proposes. For requests to a
+// language model it compares the summaries and, unless the recorded request was erased,
+// the requests themselves.
 func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
 	args, err := s.Blobs.Open(ctx, &c.Args)
 	if err != nil || c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
@@ -89,18 +92,19 @@ func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) 
 	return err == nil && err2 == nil && bytes.Equal(body, again), errors.Join(err, err2)
 }
 
-// Prior is a call that was made before under an Idempotency-Key.
+// Prior is a call that was proposed before under an Idempotency-Key.
 type Prior struct {
 	Proposal *contract.Event
 	Call     contract.Call
-	Last     *contract.Event // the newest event of the call that is known
+	Last     *contract.Event // the newest known event of the call
 }
 
-// Before finds the call that was made before under the id of r, and checks that it is
-// the one that r proposes: the same key for another call is refused. lost is nil
-// before r is proposed, when audit's index has the call or nobody made it; nil, nil
-// then means that there is none. Otherwise lost is why r could not be proposed: where
-// its id was taken, that error names the place of the first proposal.
+// Before returns the call that was proposed before under the id of r, or nil if there is
+// none or r has no Idempotency-Key. If that call is not the one that r proposes, the
+// error is that of Conflict. lost is nil before r is proposed; the call is then read
+// from audit's index. Otherwise lost is the error with which the proposal of r failed:
+// an *eventlog.TakenError contains the sequence of the first proposal, which is read
+// from the ledger, because audit's index may not contain it yet.
 func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Prior, error) {
 	if r.IdemKey == "" {
 		return nil, nil
@@ -147,8 +151,8 @@ func (s *Runner) proposalAt(ctx context.Context, seq uint64, call string) (*cont
 	return e, err
 }
 
-// Repeat waits for the end of a call that was made before and returns what Await
-// returns for it.
+// Repeat waits for the end of a call that was proposed before. Its results are those of
+// Await.
 func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (*propose.Outcome, []byte, error) {
 	if e := before.Last; e.Name == contract.EventEffectRecorded {
 		out := &propose.Outcome{Event: e}
@@ -171,8 +175,9 @@ func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (
 	return nil, nil, Pending(r)
 }
 
-// OutcomeOf returns the outcome of the call c, which e proposed. It waits for one
-// that is about to be recorded until ctx ends; nil: there is none by then.
+// OutcomeOf returns the outcome of the call c, which the event e proposed. If it is not
+// recorded yet, OutcomeOf waits for it until ctx is done or queries.Timeout has passed,
+// and then returns nil.
 func (s *Runner) OutcomeOf(ctx context.Context, e *contract.Event, c *contract.Call) (*contract.Recorded, error) {
 	last, err := s.Queries.Last(ctx, c.ID)
 	if err != nil {
@@ -192,6 +197,7 @@ func (s *Runner) OutcomeOf(ctx context.Context, e *contract.Event, c *contract.C
 	return nil, nil
 }
 
+// repeatOr returns err if it is not nil, or else the results of Repeat.
 func (s *Runner) repeatOr(ctx context.Context, r propose.Request, before *Prior, err error) (*propose.Outcome, []byte, error) {
 	if err != nil {
 		return nil, nil, err
@@ -199,8 +205,8 @@ func (s *Runner) repeatOr(ctx context.Context, r propose.Request, before *Prior,
 	return s.Repeat(ctx, r, before)
 }
 
-// ModelArgs decodes the args of a call of a language model: the summary of its
-// request, as policy and the ledger have it.
+// ModelArgs decodes the args of a call to a language model: the summary of its request,
+// which policy decides on and the ledger holds.
 func ModelArgs(raw []byte) (*llm.Args, error) {
 	var a llm.Args
 	return &a, contract.Decode(raw, &a)

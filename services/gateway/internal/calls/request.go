@@ -19,11 +19,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 )
 
-// Maker makes the proposals of calls from requests. Nothing that it does is recorded.
-// Its fields are set before its first use; it is safe for concurrent use.
+// Maker makes the proposals of calls from requests. It records nothing. Its fields are
+// set before its first use; it is safe for concurrent use.
 type Maker struct {
 	Tenant      string
-	CallTimeout time.Duration // how long a caller waits where it does not say
+	CallTimeout time.Duration // how long a caller waits if its request has no TimeoutHeader
 	Sessions    *sessions.Resolver
 	Labels      *labels.Reader
 	Queries     *queries.Client
@@ -35,7 +35,8 @@ type Maker struct {
 // passed.
 const TimeoutHeader = "X-Binnacle-Timeout"
 
-// TimeoutOf is how long the caller of a request waits.
+// TimeoutOf returns how long the caller of a request waits: the value of TimeoutHeader,
+// 1 to 600 seconds, or CallTimeout without that header.
 func (s *Maker) TimeoutOf(h http.Header) (time.Duration, error) {
 	v := h.Get(TimeoutHeader)
 	if v == "" {
@@ -48,9 +49,9 @@ func (s *Maker) TimeoutOf(h http.Header) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-// Request makes the proposal of a call from a request: its session, the labels that
-// it inherits, its Idempotency-Key and its time. Nothing is recorded yet. The id of a
-// proposal with a key is that of the call that the key names.
+// Request makes the proposal of a call from a request, with its session, inherited
+// labels, Idempotency-Key and timeout. Nothing is recorded yet. With an Idempotency-Key,
+// the proposal has the id of the call that the key identifies.
 func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *auth.Caller) (propose.Request, error) {
 	ctx, h := c.Request().Context(), c.Request().Header
 	in, err := s.Sessions.Of(ctx, who, h)
@@ -80,8 +81,8 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 	return r, s.Labels.Inherit(ctx, &r, "", args)
 }
 
-// Plain makes the proposal of a call in a session, without a key, labels or a time of
-// its own: what a request's headers and its caller alone determine.
+// Plain makes the proposal of a call in a session from the caller and the headers alone:
+// without an Idempotency-Key, inherited labels or a timeout of its own.
 func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind, tool string, args []byte) (propose.Request, error) {
 	behalf, delegation, err := delegationOf(h)
 	if err != nil {
@@ -93,8 +94,8 @@ func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind
 	return r, nil
 }
 
-// ExecutorOf is the service that the catalog names for a kind; empty where it
-// names none, and policy will deny.
+// ExecutorOf returns the service that executes a kind according to the catalog, or "" if
+// the kind is not in the catalog. Policy denies such a call.
 func (s *Maker) ExecutorOf(kind string) string {
 	if t, _ := s.Tools.Lookup(kind); t != nil {
 		return t.Executor
@@ -104,18 +105,18 @@ func (s *Maker) ExecutorOf(kind string) string {
 
 // Headers of requests and responses.
 const (
-	// IDHeader holds the call's id, in responses.
+	// IDHeader is the response header with the call's id.
 	IDHeader = "X-Binnacle-Call-Id"
 
 	idempotencyHeader = "Idempotency-Key"
 
-	// For whom the caller acts, and by which delegation. They claim; policy checks.
+	// Request headers that claim for whom the caller acts, and under which delegation.
+	// Policy checks the claim.
 	behalfHeader     = "X-Binnacle-On-Behalf-Of"
 	delegationHeader = "X-Binnacle-Delegation"
 )
 
-// delegationOf returns whom a request says that it is made for, and by which
-// delegation.
+// delegationOf returns for whom a request claims to act, and under which delegation.
 func delegationOf(h http.Header) (behalf, delegation string, err error) {
 	behalf, delegation = h.Get(behalfHeader), h.Get(delegationHeader)
 	if len(behalf) > body.MaxName || len(delegation) > body.MaxName {
@@ -126,8 +127,8 @@ func delegationOf(h http.Header) (behalf, delegation string, err error) {
 
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// traceContext is the W3C trace context, or nothing where it is malformed, as
-// the specification asks.
+// traceContext returns the W3C trace context of a request (header traceparent), or "" if
+// it is malformed: the specification requires that a malformed one is ignored.
 func traceContext(h http.Header) string {
 	if v := h.Get("Traceparent"); traceparent.MatchString(v) {
 		return v
@@ -135,7 +136,8 @@ func traceContext(h http.Header) string {
 	return ""
 }
 
-// Headers names the call on the response. Every id is known before the
+// Headers sets the response headers that identify a call: the ids of its session, call,
+// decision and receipt, and the verdict unless it is empty. All ids are known before the
 // outcome is.
 func Headers(c echo.Context, r propose.Request, verdict string) {
 	h := c.Response().Header()

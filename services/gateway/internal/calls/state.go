@@ -15,15 +15,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// CallState is how a call stands.
+// CallState is the state of a call.
 type CallState struct {
 	CallID     string          `json:"call_id"`
 	Session    string          `json:"session_id"`
-	Called     string          `json:"session,omitempty"` // the caller's name for it
+	Called     string          `json:"session,omitempty"` // the caller's name for the session
 	Status     string          `json:"status"`            // proposed, pending_approval, allowed, running, or the effect's status
 	Verdict    string          `json:"verdict,omitempty"`
 	ReasonCode string          `json:"reason_code,omitempty"`
-	Expires    string          `json:"expires,omitempty"` // of the approval
+	Expires    string          `json:"expires,omitempty"` // when the time to approve the call ends
 	ReceiptID  string          `json:"receipt_id,omitempty"`
 	ErrorCode  string          `json:"error_code,omitempty"`
 	Error      string          `json:"error,omitempty"`
@@ -41,8 +41,8 @@ func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: poll})
 }
 
-// State is GET /api/v1/calls/{id}: for who made the call, and for readers of the
-// ledger.
+// State is GET /api/v1/calls/{id}. The actor of the call and holders of audit:read may
+// read it; others receive 404.
 func (s *API) State(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *API) State(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// fold makes of the newest event of a call its state, and returns the output of one
+// fold sets the state of a call from its newest event. It returns the output of a call
 // that succeeded, or nil.
 func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error) {
 	switch e.Name {
@@ -104,5 +104,5 @@ func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error
 // pendingApproval is the status of a call that waits for people.
 const pendingApproval = "pending_approval"
 
-// pollOf is the path of a call's state.
+// pollOf returns the path under which a call's state can be read.
 func pollOf(call string) string { return "/api/v1/calls/" + call }

@@ -53,7 +53,7 @@ func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pendi
 	return p, nil
 }
 
-// Wait waits for a call that was proposed just now. The ledger is probed meanwhile.
+// Wait waits for a call that was just proposed. The ledger is probed during the wait.
 func (s *Runner) Wait(ctx context.Context, p *propose.Pending, t await.Terms, sink await.Sink) await.Result {
 	defer s.Probe.Watch()()
 	from, _ := s.Proposer.Position()
@@ -61,14 +61,15 @@ func (s *Runner) Wait(ctx context.Context, p *propose.Pending, t await.Terms, si
 	return w.Wait(ctx, p, t, sink)
 }
 
-// WaitDecision waits for the decision on a call that its caller executes: no executor
-// is expected to start it.
+// WaitDecision waits for the decision on a call that its caller executes. No executor
+// starts such a call, so the wait does not depend on its start.
 func (s *Runner) WaitDecision(ctx context.Context, p *propose.Pending, t await.Terms) await.Result {
 	defer s.Probe.Watch()()
 	return await.Waiter{Probe: s.Probe}.Wait(ctx, p, t, await.Whole{})
 }
 
-// WaitAgain waits for the call c, which e proposed before; within bounds the wait.
+// WaitAgain waits, within the bounds t, for the call c, which the event e proposed
+// earlier.
 func (s *Runner) WaitAgain(ctx context.Context, e *contract.Event, c *contract.Call, t await.Terms) await.Result {
 	defer s.Probe.Watch()()
 	ctx, cancel := context.WithCancel(ctx)
@@ -78,15 +79,15 @@ func (s *Runner) WaitAgain(ctx context.Context, e *contract.Event, c *contract.C
 	return await.Waiter{Probe: s.Probe}.Wait(ctx, p, t, await.Whole{})
 }
 
-// Margin is how much longer than its call a wait lasts: the outcome of a call that
-// times out is recorded then.
+// Margin is added to the timeout of a call to bound the wait for it, because the outcome
+// of a call that times out is recorded after its timeout.
 const Margin = 5 * time.Second
 
 // Await proposes a call, waits for its outcome and reads its output. The outcome is
-// durable on return. The error is an *apierr.Error wherever the ledger has an outcome
-// that is no success, and an *apierr.Escalation where the call waits for people and
-// the caller's time is over, or, if async, at once. A call that was made before under
-// its Idempotency-Key is not made again: its outcome is returned.
+// durable on return. The error is an *apierr.Error if the outcome is not a success, and
+// an *apierr.Escalation if the call waits for people when the caller's time has passed
+// or, with async, as soon as it is escalated. A call that was proposed before under the
+// same Idempotency-Key is not proposed again: its outcome is returned.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")
@@ -121,9 +122,9 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 	return nil, nil, s.Unended(ctx, p, r, &res)
 }
 
-// Unended is the response to a wait that ended without the outcome of r, but for a
-// silent ledger, whose response depends on the API. A call whose caller left is
-// cancelled.
+// Unended returns the error for a wait that ended without the outcome of r. It cancels
+// the call if the caller has left. It does not handle await.Silent, for which the
+// response depends on the API.
 func (s *Runner) Unended(ctx context.Context, p *propose.Pending, r propose.Request, res *await.Result) error {
 	switch res.State {
 	case await.Escalated:
@@ -139,14 +140,15 @@ func (s *Runner) Unended(ctx context.Context, p *propose.Pending, r propose.Requ
 	return Pending(r)
 }
 
-// Pending is the response to a caller whose time is over while its call goes on.
+// Pending returns the error (504) for a caller whose time has passed while its call
+// continues.
 func Pending(r propose.Request) *apierr.Error {
 	return &apierr.Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: "outcome_pending", CallID: r.ID, ReceiptID: receipt.ID(r.ID),
 		Message: "no outcome yet; it will be on the ledger under the receipt id"}
 }
 
-// result is the response to a call that ended: its output, or the error that its
-// outcome is.
+// result returns the output of a call that ended, or the error for an outcome that is
+// not a success.
 func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Outcome) (*propose.Outcome, []byte, error) {
 	if e := apierr.OfOutcome(&out.Recorded); e != nil {
 		s.PointAt(e, r)
@@ -156,9 +158,9 @@ func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Out
 	return out, output, err
 }
 
-// PointAt names the argument that was wrong: the one that broke the tool's schema,
-// as the schema is now (the record holds the reason alone), or the one that the
-// executor's error names.
+// PointAt sets in e the argument that was wrong: the one that does not match the tool's
+// current schema (the ledger holds only the reason code), or the one that the executor's
+// error message names.
 func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 	if e.Code == "invalid_input" {
 		e.PointBy(e.Message, r.Kind, r.Args)
@@ -177,8 +179,8 @@ func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
 	}
 }
 
-// started reports whether the ledger holds, after from, more of a call than that
-// it was proposed and allowed.
+// started reports whether the ledger holds, at or after the sequence from, that the call
+// of e has started or ended.
 func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, probe.Within)
 	defer cancel()
@@ -195,28 +197,31 @@ func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bo
 	return false
 }
 
-// Silent is the error for callers while the ledger has no leader.
+// Silent returns the error (503) for a request while the ledger does not respond. what
+// is the part of the message about the call.
 func Silent(r propose.Request, what string) *apierr.Error {
 	e := apierr.Unavailable("the ledger does not answer now; " + what)
 	e.Code, e.CallID, e.RetryAfter = "ledger_unavailable", r.ID, "5"
 	return e
 }
 
-// How long a cancellation may take to be recorded: while the ledger responds, and
-// after it stopped to.
+// Bounds on the time to record a cancellation: cancelWithin while the ledger responds,
+// giveUpWithin after it has stopped responding.
 const (
 	cancelWithin = 5 * time.Second
 	giveUpWithin = time.Minute
 )
 
-// GiveUp cancels, as soon as the ledger responds, a call whose caller was sent away,
-// unless the caller has an Idempotency-Key to return to it by. It does not wait.
+// GiveUp cancels, in the background, a call whose caller received an error because the
+// ledger does not respond. A call with an Idempotency-Key is not cancelled, because its
+// caller can send the request again.
 func (s *Runner) GiveUp(ctx context.Context, p *propose.Pending, r propose.Request) {
 	if r.IdemKey == "" {
 		go s.cancel(context.WithoutCancel(ctx), p, r, giveUpWithin)
 	}
 }
 
+// cancel records the cancellation of a call within the given time. A failure is logged.
 func (s *Runner) cancel(ctx context.Context, p *propose.Pending, r propose.Request, within time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -225,6 +230,7 @@ func (s *Runner) cancel(ctx context.Context, p *propose.Pending, r propose.Reque
 	}
 }
 
+// output returns the output of an outcome, or {} if there is none or it was withheld.
 func (s *Runner) output(ctx context.Context, out *propose.Outcome) ([]byte, error) {
 	if out.Recorded.Output == nil || out.Recorded.Output.Store == contract.StoreWithheld {
 		return []byte("{}"), nil

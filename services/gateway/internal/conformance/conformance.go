@@ -1,5 +1,5 @@
-// Package conformance lets a caller run the conformance gates against this gateway
-// and stores the reports.
+// Package conformance runs the conformance gates against this gateway on request, and
+// stores the reports.
 package conformance
 
 import (
@@ -26,15 +26,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 )
 
-// API drives this gateway through the conformance gates. Its exported fields are
-// set before its first use.
+// API runs the conformance gates against this gateway. Its exported fields are set
+// before its first use.
 type API struct {
 	RootKID string
 	Gate    *auth.Gate
 	Blobs   *blob.Store
 	Emit    *emit.Emitter
 
-	running sync.Mutex // held by a run
+	running sync.Mutex // held during a run
 }
 
 // ConformanceRequest is the body of POST /api/v1/conformance/run.
@@ -46,8 +46,8 @@ type ConformanceRequest struct {
 	Model   string          `json:"model,omitempty"`   // that the caller may use; empty = demo/echo
 }
 
-// ConformanceReport is what a run found. It is stored under its id, which
-// commits to its content.
+// ConformanceReport is the result of a run. It is stored under its id, which contains
+// the commitment of its content.
 type ConformanceReport struct {
 	ID      string           `json:"report_id,omitempty"`
 	Verdict string           `json:"verdict"` // PASS or FAIL
@@ -55,16 +55,16 @@ type ConformanceReport struct {
 	Gates   []conform.Result `json:"gates"`
 	Failed  int              `json:"failed"`
 	Details []string         `json:"details"` // a line for each gate that failed
-	Actor   string           `json:"actor"`   // who had it run
+	Actor   string           `json:"actor"`   // principal that requested the run
 	Time    string           `json:"time"`
 }
 
-// conformanceWithin bounds a run.
+// conformanceWithin is the maximum duration of a run.
 const conformanceWithin = 2 * time.Minute
 
-// Run is POST /api/v1/conformance/run: this gateway is driven
-// through the gates with the caller's own credential, so that its calls are the
-// caller's and on the ledger like all others.
+// Run is POST /api/v1/conformance/run. It runs the gates against this gateway with the
+// caller's own credential, so their calls are the caller's, and are recorded like all
+// others.
 func (s *API) Run(c echo.Context) error {
 	var req ConformanceRequest
 	who, _, err := s.Gate.Into(c, &req)
@@ -98,6 +98,8 @@ func (s *API) Run(c echo.Context) error {
 	return c.JSON(http.StatusOK, rep)
 }
 
+// target returns the target and the level of a run, with defaults for omitted members.
+// It returns an error if a member is invalid.
 func (r *ConformanceRequest) target() (t conform.Target, level string, err error) {
 	if r.Level != "" && r.Profile != "" && r.Level != r.Profile {
 		return t, "", apierr.BadRequest("/profile", "is another name for level; send one of them")
@@ -133,8 +135,9 @@ func (r *ConformanceReport) add(g conform.Result) {
 	}
 }
 
-// A report's id is "cr-", the commitment of its content and its size, so that
-// every gateway finds it, and nothing else can be found under it.
+// reportPrefix begins the id of a report. The commitment of the content and its size
+// follow, so every gateway can read the report by its id, and no other content has that
+// id.
 const reportPrefix = contract.IDConform
 
 func (s *API) storeReport(ctx context.Context, r *ConformanceReport) (string, error) {

@@ -14,8 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// TestTarget: what a request leaves out has its default, and what it names wrongly is
-// pointed at.
+// TestTarget: omitted members have their defaults, and errors name the wrong member.
 func TestTarget(t *testing.T) {
 	for _, c := range []struct {
 		req                      ConformanceRequest
@@ -42,7 +41,7 @@ func TestTarget(t *testing.T) {
 	}
 }
 
-// TestVerdict: a report fails with its first gate that does.
+// TestVerdict: a report fails if one of its gates fails.
 func TestVerdict(t *testing.T) {
 	r := ConformanceReport{Verdict: "PASS"}
 	r.add(conform.Result{Level: "L1", Gate: "a", Pass: true})
@@ -56,7 +55,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestPipes: requests reach a server in the process, and none after its end.
+// TestPipes: requests reach a server in the process, until it is closed.
 func TestPipes(t *testing.T) {
 	l := newPipes()
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }), ReadHeaderTimeout: time.Second}

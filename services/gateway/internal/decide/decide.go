@@ -1,6 +1,6 @@
-// Package decide is the decision-only API: callers that execute calls themselves
-// get the signed decision and its intent, and report the outcome. The gateway
-// executes nothing here; it records who holds the intent (handout.Lender).
+// Package decide serves the decision-only API: callers that execute calls themselves
+// receive the signed decision with its intent, and report the outcome. The gateway
+// executes nothing here; it records to whom the intent was handed out (handout.Lender).
 package decide
 
 import (
@@ -33,8 +33,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API hands permitted calls out to callers and takes their reports. Its fields are
-// set before its first use.
+// API hands out the intents of permitted calls, and records the reports of their
+// outcomes. Its fields are set before its first use.
 type API struct {
 	Gate    *auth.Gate
 	Calls   *calls.API
@@ -53,12 +53,15 @@ type API struct {
 // Lender claims calls for their callers and records their reports; handout.Lender
 // implements it.
 type Lender interface {
-	// HandOut claims the call that e allows: on return its claim is on the ledger.
+	// HandOut claims the call that e allows. On return the claim is on the ledger. The
+	// error is handout.ErrClaimed if the call was claimed before, handout.ErrFrozen
+	// while the mesh is frozen, and guard.ErrExpired if the intent has expired.
 	HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error
-	// Withholds returns why no intent is handed out now, or nil.
+	// Withholds returns the reason why no intent can be handed out now, such as
+	// handout.ErrFrozen, or nil.
 	Withholds() error
-	// Close records the outcome that a caller reports; late says that the call has
-	// another outcome, and that the report is to be a fact of its own.
+	// Close records the outcome that a caller reports. late reports that the call has
+	// another outcome already; the report must then be recorded as a separate event.
 	Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *handout.Report) (eff contract.Effect, late bool, err error)
 }
 
@@ -68,26 +71,26 @@ type DecideRequest struct {
 	Kind         string          `json:"kind,omitempty"`
 	Tool         string          `json:"tool,omitempty"`
 	Args         json.RawMessage `json:"args,omitempty"`
-	ReportWithin int64           `json:"report_within_ms,omitempty"` // when the outcome is due, counted from the decision
+	ReportWithin int64           `json:"report_within_ms,omitempty"` // time from the decision until the outcome is due
 	CallID       string          `json:"call_id,omitempty"`
 }
 
-// DecideResponse is the permission to execute one call, once.
+// DecideResponse permits the caller to execute one call once.
 type DecideResponse struct {
 	CallID     string          `json:"call_id"`
 	Session    string          `json:"session_id"`
 	Verdict    string          `json:"verdict"`
 	ReasonCode string          `json:"reason_code"`
 	IntentID   string          `json:"intent_id"`
-	ArgsDigest string          `json:"args_digest"` // to be named in the report
+	ArgsDigest string          `json:"args_digest"` // must be repeated in the report
 	ReportBy   string          `json:"report_by"`
-	Report     string          `json:"report"`            // where
-	Repeated   bool            `json:"handed_out_before"` // the effect may have begun
-	Decision   json.RawMessage `json:"decision"`          // signed by policy; it holds the intent
-	ReceiptID  string          `json:"receipt_id"`        // of the outcome to come
+	Report     string          `json:"report"`            // path to report the outcome to
+	Repeated   bool            `json:"handed_out_before"` // the intent was handed out before, so the effect may have begun
+	Decision   json.RawMessage `json:"decision"`          // signed by policy; contains the intent
+	ReceiptID  string          `json:"receipt_id"`        // id that the receipt of the outcome will have
 }
 
-// check fills in what the request leaves out, and bounds what it names.
+// check sets the defaults of the request, and returns an error if it is invalid.
 func (q *DecideRequest) check(c echo.Context) error {
 	if q.CallID != "" {
 		if q.Kind != "" || q.Tool != "" || len(q.Args) > 0 || q.ReportWithin != 0 {
@@ -106,10 +109,10 @@ func (q *DecideRequest) check(c echo.Context) error {
 	return nil
 }
 
-// Decide is POST /api/v1/decide: it responds with the signed decision and its intent
-// once the claim of the call is on the ledger, so an intent leaves the gateway once.
-// A call that waits for people is 202; the caller takes it up by its id, or by its
-// Idempotency-Key, when it is approved. While the mesh is frozen no intent leaves.
+// Decide is POST /api/v1/decide. It responds with the signed decision and its intent
+// after the claim of the call is on the ledger. For a call that waits for people the
+// response is 202; after the approval, the caller takes the call up by its id or its
+// Idempotency-Key. While the mesh is frozen no intent is handed out.
 func (s *API) Decide(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -140,7 +143,7 @@ func (s *API) Decide(c echo.Context) error {
 	return s.handOut(c, r, e, again, body.InBody(c, err))
 }
 
-// handOut answers with the permission in e, or with why there is none.
+// handOut responds with the permission in e or, if err is not nil, with err.
 func (s *API) handOut(c echo.Context, r propose.Request, e *contract.Event, again bool, err error) error {
 	var esc *apierr.Escalation
 	switch {
@@ -162,8 +165,9 @@ func (s *API) handOut(c echo.Context, r propose.Request, e *contract.Event, agai
 		Decision: contract.Bytes(d), ReceiptID: receipt.ID(d.CallID)})
 }
 
-// permission proposes a call, waits for its decision and claims it for the caller.
-// again reports that the intent was handed out before.
+// permission proposes a call, waits for its decision and claims it for the caller. It
+// returns the event that allows the call; again reports that the intent was handed out
+// before.
 func (s *API) permission(ctx context.Context, r propose.Request, async bool) (e *contract.Event, again bool, err error) {
 	if s.Probe.Down() {
 		return nil, false, calls.Silent(r, "nothing was proposed")
@@ -188,7 +192,7 @@ func (s *API) permission(ctx context.Context, r propose.Request, async bool) (e 
 	return nil, false, s.refused(ctx, p, r, &res)
 }
 
-// refused is the response where a wait ended without permission.
+// refused returns the error for a wait that ended without permission.
 func (s *API) refused(ctx context.Context, p *propose.Pending, r propose.Request, res *await.Result) error {
 	switch res.State {
 	case await.Ended:
@@ -199,8 +203,8 @@ func (s *API) refused(ctx context.Context, p *propose.Pending, r propose.Request
 	return s.Calls.Unended(ctx, p, r, res)
 }
 
-// claim hands the intent of the call that e proposed out, once: on return its claim is
-// on the ledger.
+// claim claims the call that e proposed for its caller, and returns the event that
+// allows it. On return the claim is on the ledger.
 func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, res *await.Result, async bool) (*contract.Event, bool, error) {
 	var a contract.Allowed
 	if err := contract.Decode(res.Event.Data, &a); err != nil {
@@ -223,6 +227,7 @@ func (s *API) claim(ctx context.Context, r propose.Request, e *contract.Event, r
 	}
 }
 
+// resumeOr returns err if it is not nil, or else the results of resume.
 func (s *API) resumeOr(ctx context.Context, r propose.Request, before *calls.Prior, err error, async bool) (*contract.Event, bool, error) {
 	if err != nil {
 		return nil, false, err
@@ -251,8 +256,9 @@ func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior
 	return nil, false, calls.Pending(r)
 }
 
-// again returns the decision whose intent was handed out before. Its effect may have
-// begun, or the first response was lost: while the mesh is frozen it is withheld.
+// again returns the decision of a call whose intent was handed out before. Its effect
+// may have begun, or the first response was lost. While the mesh is frozen the decision
+// is withheld.
 func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bool, error) {
 	if err := s.Lender.Withholds(); errors.Is(err, handout.ErrFrozen) {
 		return nil, false, frozen(r)
@@ -266,14 +272,14 @@ func (s *API) again(ctx context.Context, r propose.Request) (*contract.Event, bo
 	return e, true, err
 }
 
-// frozen is the response to who wants an intent of a frozen mesh.
+// frozen returns the error (503) for a request for an intent while the mesh is frozen.
 func frozen(r propose.Request) *apierr.Error {
 	x := apierr.Unavailable("the mesh is frozen: no intent is handed out until it is unfrozen")
 	x.Code, x.CallID = "system_frozen", r.ID
 	return x
 }
 
-// endedError is why a call that has an outcome is not handed out.
+// endedError returns the reason why a call that has an outcome is not handed out.
 func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 	if e := apierr.OfOutcome(rec); e != nil && rec.Effect.AttestedBy == "" {
 		s.Calls.PointAt(e, r)
@@ -283,7 +289,7 @@ func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 		Message: "the outcome of this call was reported; its intent permits nothing more"}
 }
 
-// takeUp hands out a call of the caller's that was proposed before.
+// takeUp hands out a call that the caller proposed before, by its id.
 func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async bool) error {
 	ctx := c.Request().Context()
 	first, err := s.Queries.Event(ctx, audit.ProposalQuery, req.CallID)

@@ -70,7 +70,7 @@ func newMesh(t *testing.T) (*edgetest.Mesh, *lender) {
 	return l.m, l
 }
 
-// TestDecide: what a caller who executes a call itself gets for each decision.
+// TestDecide: the response for each decision on a call that its caller executes.
 func TestDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		execute func(c *edgetest.Call)
@@ -113,8 +113,9 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestTakeUp: a call that was approved since is taken up by its id, by its maker, once;
-// and again, marked as handed out before, unless the mesh is frozen.
+// TestTakeUp: a call that was approved later is handed out by its id, once and only to
+// its maker. A repetition is marked as handed out before, and is withheld while the mesh
+// is frozen.
 func TestTakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, l := newMesh(t)
@@ -170,8 +171,8 @@ func TestSameKey(t *testing.T) {
 	})
 }
 
-// TestReport: an intent has one outcome: the same report again is that one, another is
-// refused, and one that comes too late is a fact of its own.
+// TestReport: an intent has one outcome. An equal report is a repetition of it, a
+// different one is rejected, and a late one is recorded as a separate event.
 func TestReport(t *testing.T) {
 	m, l := newMesh(t)
 	alice := m.Token("alice", token.Decide)

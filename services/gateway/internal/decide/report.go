@@ -29,15 +29,15 @@ import (
 
 // OutcomeRequest is the body of POST /api/v1/intents/{id}/outcome.
 type OutcomeRequest struct {
-	ArgsDigest   string          `json:"args_digest"` // the intent's
+	ArgsDigest   string          `json:"args_digest"` // digest that the intent contains
 	Status       string          `json:"status"`      // succeeded, failed, timed_out or cancelled
 	ErrorCode    string          `json:"error_code,omitempty"`
 	ErrorMessage string          `json:"error_message,omitempty"`
 	Output       json.RawMessage `json:"output,omitempty"`
-	Usage        *ReportedUsage  `json:"usage,omitempty"` // absent: what was reserved counts as used
+	Usage        *ReportedUsage  `json:"usage,omitempty"` // if absent, the reserved amounts count as used
 }
 
-// ReportedUsage is what the effect consumed, according to the caller.
+// ReportedUsage is the usage of the effect as the caller reports it.
 type ReportedUsage struct {
 	Cents        int64 `json:"cents,omitempty"`
 	CPUMillis    int64 `json:"cpu_ms,omitempty"`
@@ -48,18 +48,18 @@ type ReportedUsage struct {
 	WallMS       int64 `json:"wall_ms,omitempty"`
 }
 
-// OutcomeResponse is what the ledger has of the call now.
+// OutcomeResponse is the recorded state of a call after a report.
 type OutcomeResponse struct {
 	CallID     string `json:"call_id"`
 	ReceiptID  string `json:"receipt_id"`
 	Session    string `json:"session_id"`
-	Status     string `json:"status"`      // of the call; unknown where the report came too late
+	Status     string `json:"status"`      // status of the call; unknown if the report came too late
 	AttestedBy string `json:"attested_by"` // caller, or empty
-	Late       bool   `json:"late"`        // the report is a fact of its own
+	Late       bool   `json:"late"`        // the report was recorded as an event separate from the outcome
 	Repeated   bool   `json:"repeated"`    // the same report was recorded before
 }
 
-// maxErrorText bounds a caller's description of a failure, in bytes.
+// maxErrorText is the maximum length, in bytes, of a caller's description of a failure.
 const maxErrorText = 1000
 
 func (q *OutcomeRequest) check() error {
@@ -94,11 +94,11 @@ func (u *ReportedUsage) check() error {
 	return nil
 }
 
-// Report is POST /api/v1/intents/{id}/outcome: it records what the caller reports of a
-// call that it executed, marked as the caller's attestation. On 200 the outcome is on
-// the ledger. An intent has one outcome: the same report again is that one, another is
-// a conflict, and one after the deadline is a fact of its own beside the outcome
-// "unknown".
+// Report is POST /api/v1/intents/{id}/outcome. It records the outcome that the caller
+// reports for a call that it executed, marked as attested by the caller. On 200 the
+// report is on the ledger. An intent has one outcome: an equal report is a repetition of
+// the first, a different one is a conflict (409), and one after the deadline is recorded
+// as a separate event beside the outcome "unknown".
 func (s *API) Report(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *API) Report(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// lent finds the event that allowed a call whose intent was handed out to the
+// lent returns the event that allowed the call of an intent that was handed out to the
 // caller.
 func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contract.Event, *contract.Allowed, error) {
 	missing := apierr.NotFound("not found: no intent " + intent + " was handed out to you")
@@ -149,8 +149,8 @@ func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contr
 	return e, &a, nil
 }
 
-// fitsOutput checks an output against the tool's document, where that is still
-// the one that was decided on.
+// fitsOutput checks an output against the schema of the tool, if the tool is still the
+// one that was decided on.
 func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
 	if len(output) == 0 {
 		return nil
@@ -163,8 +163,8 @@ func (s *API) fitsOutput(a *contract.Allowed, output []byte) error {
 	return nil
 }
 
-// closeCall records a report as the call's outcome, or as a fact of its own where
-// the call has one.
+// closeCall records a report as the call's outcome, or as a separate event if the call
+// has an outcome already.
 func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest) (*OutcomeResponse, error) {
 	if s.Lender == nil {
 		return nil, apierr.Unavailable("the gateway has no signing key")
@@ -177,7 +177,7 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 		return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " was not handed out")
 	case last.Name == contract.EventEffectRecorded:
 		return s.reportedBefore(ctx, e, a, q, last)
-	case last.Service() != contract.CallerExecutor: // expired
+	case last.Service() != contract.CallerExecutor: // the call expired
 		return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " expired before it was handed out")
 	}
 	r, err := s.reportOf(ctx, q)
@@ -200,7 +200,7 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	return &OutcomeResponse{CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID), Session: e.Session, Status: eff.Status, AttestedBy: eff.AttestedBy}, nil
 }
 
-// reportOf stores the output of a report.
+// reportOf stores the output of a report, and returns the report.
 func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report, error) {
 	r := &handout.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
 	if u := q.Usage; u != nil {
@@ -221,9 +221,9 @@ func (s *API) reportOf(ctx context.Context, q *OutcomeRequest) (*handout.Report,
 	return r, nil
 }
 
-// reportedBefore answers a report of a call that has an outcome: the same report
-// again is one report, another one is refused, and one that comes after the call
-// was given up is recorded as a fact of its own.
+// reportedBefore handles a report of a call that has an outcome: an equal report is
+// accepted as a repetition, a different one is refused, and one that arrives after the
+// call was given up is recorded as a separate event.
 func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, last *contract.Event) (*OutcomeResponse, error) {
 	var rec contract.Recorded
 	if err := contract.Decode(last.Data, &rec); err != nil {
@@ -286,8 +286,8 @@ func (s *API) sameReport(ctx context.Context, eff *contract.Effect, out *contrac
 	return bytes.Equal(first, q.Output), nil
 }
 
-// lateReport records a report that came after the deadline: the outcome stays
-// unknown.
+// lateReport records a report that arrived after the deadline. The outcome of the call
+// remains unknown.
 func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.Allowed, q *OutcomeRequest, r *handout.Report, eff *contract.Effect) (*OutcomeResponse, error) {
 	w := canon.Object(nil)
 	w.Raw("effect", contract.Bytes(eff))
@@ -337,7 +337,7 @@ func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.All
 	return out, nil
 }
 
-// lateBefore finds the late report of a call; nil: there is none.
+// lateBefore returns the late report of a call, or nil if there is none.
 func (s *API) lateBefore(ctx context.Context, e *contract.Event) (*contract.Event, error) {
 	return s.Queries.Event(ctx, audit.LateReportQuery, e.CallID)
 }

@@ -1,6 +1,6 @@
-// Package edgetest gives tests of the gateway's APIs a whole gateway over a ledger in
-// memory, without a server: policy and the executors are functions of the test. It is
-// for tests alone.
+// Package edgetest provides tests of the gateway's APIs with a whole gateway over an
+// in-memory ledger, without a server. Functions of the test replace policy and the
+// executors. Only tests use it.
 package edgetest
 
 import (
@@ -37,13 +37,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Tenant of the mesh, and the executor of its tools.
+// Tenant is the tenant of the mesh, and Executor the executor of its tools.
 const (
 	Tenant   = "t"
 	Executor = "session-runner"
 )
 
-// Call is a call that was proposed, as a test's executor sees it.
+// Call is a proposed call, as the executor of a test receives it.
 type Call struct {
 	contract.Call
 	Proposal *contract.Event
@@ -51,8 +51,8 @@ type Call struct {
 	mesh     *Mesh
 }
 
-// Mesh is a gateway, its ledger, and what a test puts in the place of the other
-// services. It is safe for concurrent use once it serves requests.
+// Mesh is a gateway with its ledger and the test's replacements of the other services.
+// It is safe for concurrent use once it serves requests.
 type Mesh struct {
 	testing.TB
 	Ledger  *Ledger
@@ -74,7 +74,7 @@ type Mesh struct {
 	tools   map[string]string // digests by kind
 }
 
-// Ledger is a ledger in memory that reports what is appended.
+// Ledger is an in-memory ledger that calls a function for each new entry.
 type Ledger struct {
 	memlog.Log
 	appended func(eventlog.Entry)
@@ -90,12 +90,12 @@ func (l *Ledger) Append(ctx context.Context, subject, id string, data []byte) (u
 	return seq, err
 }
 
-// New makes a mesh whose catalog holds the tools named.
+// New returns a mesh whose catalog contains the given tools.
 func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
 	return NewWith(t, cfg, nil, tools...)
 }
 
-// NewWith is New with a lender.
+// NewWith is New with a lender for calls that their callers execute.
 func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string) *Mesh {
 	m := &Mesh{TB: t, seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}}
 	m.Ledger = &Ledger{appended: m.appended}
@@ -114,7 +114,8 @@ func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string)
 	return m
 }
 
-// Register puts a tool into the catalog that takes and gives objects of text.
+// Register adds a tool to the catalog whose input and output are objects with the text
+// member text.
 func (m *Mesh) Register(kind string) {
 	m.Helper()
 	executor := executorOf(kind)
@@ -125,14 +126,14 @@ func (m *Mesh) Register(kind string) {
 	m.Record(executor, contract.EventToolRegistered, "-", contract.Bytes(tool), nil)
 }
 
-// Record appends an event as a service does; the caller and the call are those of
+// Record appends an event as a service does. The caller and the call are taken from
 // cause.
 func (m *Mesh) Record(service, name, key string, doc []byte, cause *contract.Event) *contract.Event {
 	m.Helper()
 	return m.RecordFor("", service, name, key, doc, cause)
 }
 
-// RecordFor is Record of an event that is addressed to an executor.
+// RecordFor is Record for an event that is addressed to an executor.
 func (m *Mesh) RecordFor(executor, service, name, key string, doc []byte, cause *contract.Event) *contract.Event {
 	m.Helper()
 	by := &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: service + "/" + service[:2] + "1", Now: time.Now}
@@ -144,10 +145,12 @@ func (m *Mesh) RecordFor(executor, service, name, key string, doc []byte, cause 
 	return e
 }
 
-// read are the events that a gateway's readers receive, beside those of policy.
+// read lists the events that a gateway's readers receive, in addition to those of
+// policy.
 var read = []string{contract.EventEffectRecorded, contract.EventToolRegistered, contract.EventToolRetired}
 
-// appended is what a ledger's readers do.
+// appended delivers an entry to the gateway as its readers do, and executes the call of
+// a proposal.
 func (m *Mesh) appended(en eventlog.Entry) {
 	e, err := eventlog.Open(en)
 	if err != nil {
@@ -178,7 +181,7 @@ func (m *Mesh) appended(en eventlog.Entry) {
 	m.Execute(c)
 }
 
-// executorOf is the service that the catalog names for a kind.
+// executorOf returns the service that the catalog names for a kind.
 func executorOf(kind string) string {
 	if strings.HasPrefix(kind, "llm.") {
 		return "llm-router"
@@ -211,7 +214,8 @@ func (c *Call) End(service string, eff contract.Effect, output *contract.Content
 	c.mesh.Record(service, contract.EventEffectRecorded, c.Proposal.Session, contract.Bytes(&rec), c.Proposal)
 }
 
-// Allow permits the call. Where the caller executes it, the intent is the caller's.
+// Allow records that the call is allowed and returns the event. If the caller executes
+// the call, the intent is addressed to the caller.
 func (c *Call) Allow() *contract.Event {
 	a := contract.Allowed{Call: c.Call}
 	intent := &contract.ExecutionIntent{}
@@ -225,15 +229,15 @@ func (c *Call) Allow() *contract.Event {
 	return c.mesh.RecordFor(intent.Executor, "policy", contract.EventAllowed, c.Proposal.Session, contract.Bytes(&a), c.Proposal)
 }
 
-// Escalate lets the call wait for people.
+// Escalate records that the call waits for people.
 func (c *Call) Escalate() {
 	x := contract.Escalated{Call: c.Call, Expires: "2099-01-01T00:00:00.000Z"}
 	x.Decision.ID, x.Decision.ReasonCode, x.Decision.Facts = contract.IDDecision+c.ID, contract.ReasonApprovalRequired, []byte("{}")
 	c.mesh.Record("policy", contract.EventEscalated, c.Proposal.Session, contract.Bytes(&x), c.Proposal)
 }
 
-// client answers the queries of other services: audit's index of calls is read from
-// the ledger, everything else from Answers.
+// client returns a client that responds to the queries of other services: audit's index
+// of calls is read from the ledger, everything else from Answers.
 func (m *Mesh) client() *rpc.Client {
 	return &rpc.Client{Live: func(_ context.Context, service string) (string, error) { return service + "-1", nil },
 		Send: func(_ context.Context, service, _, verb string, args any) (rpc.Frames, error) {
@@ -241,7 +245,7 @@ func (m *Mesh) client() *rpc.Client {
 		}}
 }
 
-// response is the frames of a response: one document, and the end or an error.
+// response is the response to a query: one document, and then the end or an error.
 type response struct {
 	doc json.RawMessage
 	end error
@@ -282,7 +286,7 @@ func (m *Mesh) respond(service, verb string, args any) (rpc.Frames, error) {
 	return &response{doc, transient.ErrEnd}, err
 }
 
-// Queried lists the queries since the last call.
+// Queried returns the queries since its last call, as "service verb".
 func (m *Mesh) Queried() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -291,7 +295,7 @@ func (m *Mesh) Queried() []string {
 	return out
 }
 
-// index answers audit's queries for the events of a call.
+// index responds to audit's queries for the events of a call, from the ledger.
 func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 	var q struct {
 		CallID string `json:"call_id"`
@@ -322,8 +326,8 @@ func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 	return found, nil
 }
 
-// Stream is the frames of one call, which a test's executor sends. It is a frame
-// stream of the llmapi.
+// Stream is the stream of the frames of one call, which the test's executor sends. It
+// implements llmapi.Frames.
 type Stream struct {
 	wake chan struct{}
 	mu   sync.Mutex
@@ -375,7 +379,7 @@ func (m *Mesh) post(_, id string, _ int64, data []byte) error {
 	return nil
 }
 
-// Posted lists what the gateway posted, "id data".
+// Posted returns what the gateway posted, as "id data".
 func (m *Mesh) Posted() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -410,16 +414,16 @@ func (m *Mesh) Token(actor string, scopes ...string) string {
 	return raw
 }
 
-// Response is what a request came to.
+// Response is the response to a request.
 type Response struct {
 	*httptest.ResponseRecorder
 	Doc map[string]any // the body, where it is one JSON object
 }
 
-// Error is the code of the error in the body, or "".
+// Error returns the code of the error in the body, or "".
 func (r *Response) Error() string { return r.errorMember("code") }
 
-// Param is what the error in the body names as wrong, or "".
+// Param returns the param of the error in the body, or "".
 func (r *Response) Param() string { return r.errorMember("param") }
 
 func (r *Response) errorMember(name string) string {
@@ -428,13 +432,14 @@ func (r *Response) errorMember(name string) string {
 	return v
 }
 
-// Do sends a request with a bearer token and headers, "Name: value".
+// Do sends a request with a bearer token and headers of the form "Name: value", and
+// returns the response.
 func (m *Mesh) Do(method, path, bearer, body string, headers ...string) *Response {
 	m.Helper()
 	return m.DoIn(context.Background(), method, path, bearer, body, headers...)
 }
 
-// DoIn is Do with the context of the request: its end is the caller's leaving.
+// DoIn is Do with the context of the request, which is cancelled when the caller leaves.
 func (m *Mesh) DoIn(ctx context.Context, method, path, bearer, body string, headers ...string) *Response {
 	m.Helper()
 	var in io.Reader
@@ -455,7 +460,7 @@ func (m *Mesh) DoIn(ctx context.Context, method, path, bearer, body string, head
 	return r
 }
 
-// Events lists the names of a call's events in the order of the ledger.
+// Events returns the names of a call's events in the order of the ledger.
 func (m *Mesh) Events(call string) (names []string) {
 	for en := range m.Ledger.Scan(context.Background(), bus.Filter{}.String(), 1) {
 		if e, err := eventlog.Open(en); err == nil && e.CallID == call {

@@ -1,5 +1,5 @@
-// Package health tells whether the mesh takes calls, to anyone, and the state of its
-// parts, to insiders.
+// Package health serves the state of the mesh: to anyone, whether it accepts calls; to
+// insiders, also the state of its services.
 package health
 
 import (
@@ -23,24 +23,24 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API tells whether the mesh takes calls. Its exported fields are set before its
+// API serves liveness, readiness and version. Its exported fields are set before its
 // first use.
 type API struct {
 	Tenant     string
 	Instance   string
 	Version    string
-	Durability string   // mode named in /readyz
+	Durability string   // durability mode that /readyz returns
 	Expect     []string // services that must be live
 	Gate       *auth.Gate
 	Ledger     eventlog.Log
 	Conn       *bus.Conn
 	Queries    *rpc.Client
-	Health     func(context.Context) []run.Health // of this instance
+	Health     func(context.Context) []run.Health // returns the health of this instance's parts
 
 	now Cached[Readiness]
 }
 
-// VersionOf is GET /version.
+// VersionOf is GET /version: the release, and the source that it was built from.
 func (s *API) VersionOf(c echo.Context) error { return c.JSON(http.StatusOK, run.BuildOf(s.Version)) }
 
 // Alive is GET /healthz.
@@ -48,8 +48,8 @@ func (s *API) Alive(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"status": "alive", "instance": s.Instance, "version": s.Version})
 }
 
-// Readiness is the body of /readyz. Callers without the right to details get
-// Ready alone.
+// Readiness is the body of /readyz. Callers that may not read the details receive only
+// the member ready.
 type Readiness struct {
 	Ready      bool                    `json:"ready"`
 	Durability string                  `json:"durability,omitempty"`
@@ -58,7 +58,7 @@ type Readiness struct {
 	Missing    []string                `json:"missing,omitempty"`
 }
 
-// Dependency is one live instance and its parts.
+// Dependency is the state of one live instance and of its parts.
 type Dependency struct {
 	Instance string       `json:"instance"`
 	OK       bool         `json:"ok"`
@@ -66,23 +66,24 @@ type Dependency struct {
 	Parts    []run.Health `json:"parts"`
 }
 
-// How long a readiness is cached. What is not ready is looked at again soon: a
-// start should not wait for it.
+// Times for which a readiness is cached. It is cached for a shorter time while the mesh
+// is not ready, so that a start is not delayed.
 const (
 	readyFor    = time.Second
 	notReadyFor = 50 * time.Millisecond
 )
 
-// Cached computes a value at most once in a time, for any number of callers.
+// Cached caches a computed value for a limited time. It is safe for concurrent use;
+// concurrent callers share one computation.
 type Cached[T any] struct {
 	mu    sync.Mutex
 	until time.Time
 	value T
 }
 
-// Get returns the value, computed by f if its time is over; f returns how long
-// the value may be used. f does not end with the request that happened to need
-// it.
+// Get returns the cached value, or computes it with f if it has expired. f returns the
+// value and how long it may be cached. The context of f ends after within, but not with
+// the request that caused the computation.
 func (c *Cached[T]) Get(within time.Duration, f func(context.Context) (T, time.Duration)) T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,9 +97,9 @@ func (c *Cached[T]) Get(within time.Duration, f func(context.Context) (T, time.D
 	return c.value
 }
 
-// Now is how ready the mesh is. It is computed at most once a second, or every 50 ms
-// while the mesh is not ready, for any number of callers; the caller of the moment
-// waits up to two seconds for the instances of all services.
+// Now returns the readiness of the mesh. It is computed at most once a second, or once
+// in 50 ms while the mesh is not ready; the caller that causes the computation waits up
+// to two seconds for the instances of all services.
 func (s *API) Now() Readiness {
 	return s.now.Get(2*time.Second, func(ctx context.Context) (Readiness, time.Duration) {
 		r := s.readiness(ctx)
@@ -109,8 +110,9 @@ func (s *API) Now() Readiness {
 	})
 }
 
-// Insider reports whether a request may read the state of the mesh: its peer is this
-// host, and not as a proxy for another, or it holds health:read.
+// Insider returns nil if a request may read the state of the mesh: its peer is this host
+// and, by its headers, not a proxy for another host, or its credential holds
+// health:read.
 func (s *API) Insider(c echo.Context) error {
 	r := c.Request()
 	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && net.ParseIP(host).IsLoopback() && r.Header.Get("X-Forwarded-For")+r.Header.Get("Forwarded")+r.Header.Get("Via") == "" {
@@ -120,7 +122,8 @@ func (s *API) Insider(c echo.Context) error {
 	return err
 }
 
-// Ready is GET /readyz: it answers anyone whether the mesh takes calls, and insiders in detail.
+// Ready is GET /readyz: 200 if the mesh accepts calls, or else 503. Insiders also
+// receive the details.
 func (s *API) Ready(c echo.Context) error {
 	r := s.Now()
 	if s.Insider(c) != nil {
@@ -134,7 +137,7 @@ func (s *API) Ready(c echo.Context) error {
 	return c.JSON(status, r)
 }
 
-// readiness queries every instance of the services that are expected, at once.
+// readiness queries the health of all instances of the expected services concurrently.
 func (s *API) readiness(ctx context.Context) Readiness {
 	r := Readiness{Ready: true, Durability: s.Durability, Instance: s.Instance, Services: map[string][]Dependency{}, Missing: []string{}}
 	var mu sync.Mutex
@@ -164,7 +167,8 @@ func (s *API) readiness(ctx context.Context) Readiness {
 	return r
 }
 
-// dependency is an instance with the parts that it reported, or why it did not.
+// dependency returns the state of an instance from the parts that it reported, or from
+// the error of the query.
 func dependency(instance string, parts []run.Health, err error) Dependency {
 	d := Dependency{Instance: instance, OK: err == nil, Parts: parts}
 	if err != nil {
@@ -176,7 +180,7 @@ func dependency(instance string, parts []run.Health, err error) Dependency {
 	return d
 }
 
-// allServe reports whether each service has an instance that works.
+// allServe reports whether each service has at least one healthy instance.
 func (r *Readiness) allServe() bool {
 	for _, list := range r.Services {
 		if !slices.ContainsFunc(list, func(d Dependency) bool { return d.OK }) {
@@ -186,8 +190,8 @@ func (r *Readiness) allServe() bool {
 	return true
 }
 
-// catalogLag names a reader of the catalog that has not seen the newest
-// registration yet: it would not know a tool that is there.
+// catalogLag returns a text about an instance that has not applied the newest
+// registration of a tool, and so would not find that tool, or "" if there is none.
 func (s *API) catalogLag(ctx context.Context, services map[string][]Dependency) string {
 	newest := uint64(0)
 	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestCached: any number of requests cost one computation in its time.
+// TestCached: a value is computed once within its lifetime, for any number of requests.
 func TestCached(t *testing.T) {
 	var c Cached[int]
 	var n atomic.Int64

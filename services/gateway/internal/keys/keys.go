@@ -1,4 +1,4 @@
-// Package keys is the API of virtual keys, of consent to them, and of revocations.
+// Package keys serves the API of virtual keys, of consents to them, and of revocations.
 package keys
 
 import (
@@ -24,7 +24,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API makes and ends credentials. Its fields are set before its first use.
+// API creates virtual keys and revokes credentials. Its fields are set before its first
+// use.
 type API struct {
 	Gate      *auth.Gate
 	Calls     *calls.API
@@ -32,14 +33,14 @@ type API struct {
 	Authority Authority
 }
 
-// Authority tells when a key that was made is in force; auth.Authority implements
-// it.
+// Authority is the view of credentials; auth.Authority implements it.
 type Authority interface {
-	// AwaitKey returns when the key is in force at this gateway, or when ctx ends.
+	// AwaitKey waits until the key is in force at this gateway, or until ctx is done.
 	AwaitKey(ctx context.Context, raw string)
 }
 
-// inForce bounds how long the response to the maker of a key waits for it.
+// inForce bounds how long the response to the creation of a key waits until the key is
+// in force.
 const inForce = 2 * time.Second
 
 // KeyRequest is the body of POST /api/v1/keys.
@@ -49,23 +50,24 @@ type KeyRequest struct {
 	Scopes       []string `json:"scopes,omitempty"` // empty = llm:call
 	Models       []string `json:"models,omitempty"` // patterns; empty = every model
 	Tags         []string `json:"tags,omitempty"`
-	Budget       int64    `json:"budget_usd_micros,omitempty"` // 0 = not bounded
+	Budget       int64    `json:"budget_usd_micros,omitempty"` // 0 means unbounded
 	BudgetWindow string   `json:"budget_window,omitempty"`     // day, month, total
 	Rate         int64    `json:"rate_calls,omitempty"`
 	RateWindow   string   `json:"rate_window,omitempty"` // second, minute, hour
 	Concurrent   int64    `json:"concurrent,omitempty"`
 	Cache        bool     `json:"cache,omitempty"`
-	TTLMS        int64    `json:"ttl_ms,omitempty"` // 0 = for good
+	TTLMS        int64    `json:"ttl_ms,omitempty"` // 0 means that the key does not expire
 }
 
-// KeyResponse shows a virtual key, this once.
+// KeyResponse is the response to the creation of a virtual key, the only one that
+// contains the key.
 type KeyResponse struct {
 	ID  string `json:"id"`
 	Key string `json:"key"`
 }
 
-// Create is POST /api/v1/keys. The key is made here and shown once; the call
-// that creates it holds its digest.
+// Create is POST /api/v1/keys. The key is generated here and returned once; the call
+// that creates it contains only its digest.
 func (s *API) Create(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Admin)
 	if err != nil {
@@ -106,14 +108,14 @@ func (s *API) Create(c echo.Context) error {
 	if _, _, err := s.Calls.Run(c, r); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Request().Context(), inForce) // it works when its maker has it
+	ctx, cancel := context.WithTimeout(c.Request().Context(), inForce) // so that the maker can use the key at once
 	defer cancel()
 	s.Authority.AwaitKey(ctx, key)
 	return c.JSON(http.StatusOK, KeyResponse{req.ID, key})
 }
 
-// checkScopes returns an error for the first scope that there is not, or else for
-// the first that the caller cannot give.
+// checkScopes returns an error for the first scope that does not exist, or else for the
+// first that the caller does not hold and so cannot give.
 func checkScopes(k *auth.Caller, scopes []string) error {
 	for i, sc := range scopes {
 		if !slices.Contains(token.All, sc) {
@@ -130,9 +132,9 @@ func checkScopes(k *auth.Caller, scopes []string) error {
 
 // ConsentRequest is the body of POST /api/v1/keys/{id}/consent.
 type ConsentRequest struct {
-	Maker  string   `json:"maker"`  // who may make the key
-	Scopes []string `json:"scopes"` // the most it may be used for
-	TTLMS  int64    `json:"ttl_ms"` // until when it must be made
+	Maker  string   `json:"maker"`  // principal that may make the key
+	Scopes []string `json:"scopes"` // scopes that the key may have at most
+	TTLMS  int64    `json:"ttl_ms"` // time within which the key must be made
 }
 
 // Consent is POST /api/v1/keys/{id}/consent: the caller agrees that another
@@ -151,7 +153,8 @@ func (s *API) Consent(c echo.Context) error {
 	return s.Calls.Respond(c, who, "policy.consent_key", "policy.consent_key", w.End())
 }
 
-// Withdraw is DELETE /api/v1/keys/{id}/consent.
+// Withdraw is DELETE /api/v1/keys/{id}/consent. It also revokes a key that was made
+// under the consent.
 func (s *API) Withdraw(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -162,11 +165,11 @@ func (s *API) Withdraw(c echo.Context) error {
 	return s.Calls.Respond(c, who, "policy.withdraw_consent", "policy.withdraw_consent", w.End())
 }
 
-// RevocationRequest is the body of POST /api/v1/tokens/revocations: one of id and
-// principal.
+// RevocationRequest is the body of POST /api/v1/tokens/revocations. It names a token or
+// a principal.
 type RevocationRequest struct {
-	ID        string `json:"id,omitempty"`        // of a token (jti)
-	Principal string `json:"principal,omitempty"` // all that its credentials gave until now
+	ID        string `json:"id,omitempty"`        // id of a token (jti)
+	Principal string `json:"principal,omitempty"` // ends the principal's tokens, virtual keys and session grants issued so far
 	Reason    string `json:"reason"`
 }
 

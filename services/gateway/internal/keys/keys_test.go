@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestCreate: a key is shown once, the ledger has its digest, and it works when its
-// maker has it.
+// TestCreate: a key is returned once, the ledger contains only its digest, and the key
+// is in force when its maker receives it.
 func TestCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "policy.create_key", "llm.chat")
@@ -70,7 +70,8 @@ func TestCreateWithoutNews(t *testing.T) {
 	})
 }
 
-// TestGoverning: consents, revocations and the list are what they say.
+// TestGoverning: consents and revocations are proposed as calls, and the list is
+// policy's response.
 func TestGoverning(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "policy.consent_key", "policy.withdraw_consent", "policy.revoke_token")
 	m.Answers["policy keys"] = []map[string]any{{"id": "k1"}}

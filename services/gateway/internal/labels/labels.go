@@ -1,5 +1,5 @@
-// Package labels finds the data classes that a call inherits from content that
-// other sessions made.
+// Package labels determines the labels (classes of data) that a call inherits from
+// content of other sessions.
 package labels
 
 import (
@@ -23,26 +23,29 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 )
 
-// Labels follow content out of its session: a call that names what another session
-// made, by the id of its call, receipt or decision, by a commitment, by a session,
-// or by a stored response, carries that session's labels. Only a call that names
-// something costs a query.
+// Labels apply across sessions: a call that refers to content of another session, by the
+// id of a call, receipt or decision, by a commitment, by a session, or by a stored
+// response, inherits that session's labels. A call that refers to nothing costs no
+// query.
 
-// maxNamed bounds the calls, contents and sessions that one request may name.
+// maxNamed is the maximum number of calls, contents and sessions that one request may
+// refer to.
 const maxNamed = 256
 
-// named lists the calls, commitments and sessions that a document names: "c-" and
-// 26 of base32, derived session ids, and "sha256:" and 64 of hex. Ids of receipts
-// and decisions hold their call's. It reads the document once, eight bytes at a
-// time; BenchmarkNamed measures it.
+// named returns the ids of calls and sessions, and the commitments, that a document
+// contains: "c-" and 26 characters of base32, derived session ids, and "sha256:" and 64
+// hex digits. Ids of receipts and decisions contain that of their call. The result is
+// sorted and has no duplicates. named reads the document once, eight bytes at a time;
+// BenchmarkNamed measures it.
 func named(doc []byte) (out []string) {
 	const each1, each10, each80 = 0x0101010101010101, 0x1010101010101010, 0x8080808080808080
-	i := 1 // of a byte that may end a prefix
+	i := 1 // index of a byte that may end a prefix
 	for ; i+8 <= len(doc); i += 8 {
 		before, w := binary.LittleEndian.Uint64(doc[i-1:]), binary.LittleEndian.Uint64(doc[i:])
 		id := ((before | each10) ^ (each1 * 's')) | (w ^ (each1 * '-')) // a byte is 0 at "c-" and "s-": c and s differ in bit 0x10
 		sum := (before ^ (each1 * '6')) | (w ^ (each1 * ':'))
-		// The lowest bit set is at a byte that is 0; those above it may not be.
+		// The lowest set bit marks a byte that is 0. Higher ones may not; nameAt rejects
+		// those.
 		for hits := ((id-each1)&^id | (sum-each1)&^sum) & each80; hits != 0; hits &= hits - 1 {
 			out = nameAt(out, doc, i+bits.TrailingZeros64(hits)/8)
 		}
@@ -54,7 +57,8 @@ func named(doc []byte) (out []string) {
 	return slices.Compact(out)
 }
 
-// Lengths of what named finds.
+// Lengths of the names that named returns, in bytes; sumLen is that of the hex digits
+// alone.
 const (
 	callLen    = len(contract.IDCall) + 26
 	sessionLen = len(contract.IDSession+"x") + 26
@@ -76,7 +80,7 @@ func nameAt(out []string, doc []byte, i int) []string {
 	return append(out, name)
 }
 
-// sumAt is the digest whose prefix ends with byte i of doc, or "".
+// sumAt returns the commitment whose prefix ends with byte i of doc, or "".
 func sumAt(doc []byte, i int) string {
 	const prefix = "sha256:"
 	from, to := i+1-len(prefix), i+1+sumLen
@@ -89,8 +93,9 @@ func sumAt(doc []byte, i int) string {
 	return string(doc[from:to])
 }
 
-// idAt is the id of a call or a session whose prefix ends with byte i of doc, or "". A
-// hyphen before the prefix makes it a part of a longer id.
+// idAt returns the id of a call or a session whose prefix ends with byte i of doc, or
+// "". The prefix may follow a hyphen, as in the ids of receipts and decisions, but not a
+// letter, digit or underscore.
 func idAt(doc []byte, i int) string {
 	at := i - 1
 	if at > 0 && word(rune(doc[at-1])) {
@@ -109,7 +114,8 @@ func idAt(doc []byte, i int) string {
 	return ""
 }
 
-// alone is the n bytes of doc from at if no longer word begins there; else nil.
+// alone returns the n bytes of doc from at, or nil if doc is too short or a letter,
+// digit, underscore or hyphen follows them.
 func alone(doc []byte, at, n int) []byte {
 	to := at + n
 	if to > len(doc) || to < len(doc) && wordOrHyphen(rune(doc[to])) {
@@ -128,8 +134,8 @@ func word(r rune) bool {
 
 func wordOrHyphen(r rune) bool { return word(r) || r == '-' }
 
-// Reader reads from the ledger the labels that calls inherit. Its exported fields
-// are set before its first use; it is safe for concurrent use.
+// Reader determines the labels that calls inherit. Its exported fields are set before
+// its first use; it is safe for concurrent use.
 type Reader struct {
 	Tenant  string
 	Ledger  eventlog.Log
@@ -138,8 +144,9 @@ type Reader struct {
 	makers makers
 }
 
-// Inherit adds to a proposal the labels of the sessions whose content it names in
-// docs, and of the one that made the call previous, whose response it continues.
+// Inherit adds to a proposal the labels of the sessions to whose content docs refer, and
+// of the session of the call previous, whose response the request continues. More than
+// maxNamed references are an error.
 func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous string, docs ...[]byte) error {
 	var ids []string
 	for _, d := range docs {
@@ -150,7 +157,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 	}
 	slices.Sort(ids)
 	judged := ""
-	if r.Kind == "judge.score" { // also a session that a release before 0.5 left
+	if r.Kind == "judge.score" { // its args may also name a session from a release before 0.5
 		var q struct{ Session string }
 		if json.Unmarshal(r.Args, &q) == nil && sessions.Check("session", q.Session) == nil {
 			judged = q.Session
@@ -171,7 +178,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 	}
 	for _, session := range sessions {
 		if session == r.Session {
-			continue // policy reads those
+			continue // policy reads the labels of the call's own session
 		}
 		labels, err := s.labelsOf(ctx, session)
 		if err != nil {
@@ -184,7 +191,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 	return nil
 }
 
-// labelsOf reads a session's labels from the ledger.
+// labelsOf returns the labels of a session from the ledger.
 func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error) {
 	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: s.Tenant, Service: "policy", Event: contract.EventSessionLabelled, Key: session}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -201,17 +208,17 @@ func (s *Reader) labelsOf(ctx context.Context, session string) ([]string, error)
 	return d.Labels, contract.Decode(e.Data, &d)
 }
 
-// makers remembers which session made what is named; that never changes.
+// makers caches the session that made each call or content, which never changes.
 type makers struct {
 	mu sync.Mutex
 	by map[string]string
 }
 
-// maxMakers bounds the memory; it is dropped whole when full.
+// maxMakers bounds the cache, which is cleared when it is full.
 const maxMakers = 16384
 
-// of lists the sessions that made what ids name. What is not on the ledger was made
-// by none.
+// of returns the sessions that made the calls and contents ids, sorted and without
+// duplicates. Ids that are not on the ledger are ignored.
 func (m *makers) of(ctx context.Context, q *queries.Client, ids []string) (sessions []string, err error) {
 	if len(ids) == 0 {
 		return nil, nil

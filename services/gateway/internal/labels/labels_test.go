@@ -35,7 +35,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// namedPlainly is named as release 0.5 first had it, one hyphen after the other.
+// namedPlainly is the first version of named, from release 0.5, which examines one
+// hyphen after the other.
 func namedPlainly(doc []byte) (out []string) {
 	for from := 0; ; { // hyphens are rare, and found many bytes at a time
 		i := bytes.IndexByte(doc[from:], '-')

@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Events lists or follows the ledger as JSON lines {seq, event}, filtered by
-// session, type and time.
+// Events is GET /api/v1/events: it lists or follows the ledger as JSON lines {event,
+// seq}, filtered by session, type and time.
 func (s *API) Events(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *API) Events(c echo.Context) error {
 	})
 }
 
-// Entries streams stored bytes, one line each, from sequence `from` on.
+// Entries is GET /api/v1/ledger: it streams the stored bytes of entries, one line each.
 func (s *API) Entries(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -61,8 +61,8 @@ func (s *API) Entries(c echo.Context) error {
 	return s.lines(c, bus.Filter{}.String(), false, func(en eventlog.Entry) []byte { return en.Data })
 }
 
-// span is the part of the ledger that a request reads: from a sequence up to another
-// one, which is included; 0 is the ledger's end.
+// span is the range of sequences that a request reads, both ends included; if to is 0,
+// it ends with the ledger.
 type span struct{ from, to uint64 }
 
 func spanOf(c echo.Context) (p span, err error) {
@@ -80,13 +80,14 @@ func spanOf(c echo.Context) (p span, err error) {
 	return p, nil
 }
 
-// followEvery is how often a stream that goes on looks for new entries.
+// followEvery is the interval at which a stream with follow=true reads new entries.
 const followEvery = 50 * time.Millisecond
 
-// lines streams the entries of the ledger that match filter, each as render returns
-// it; entries that it returns nil for are left out. forever goes on at the end of the
-// ledger. The connection breaks, so that a part is not taken for the whole, when the
-// ledger cannot be read or the caller's authority ends.
+// lines streams the entries of the ledger that match filter, each as render returns it;
+// entries for which render returns nil are omitted. With forever, the stream continues
+// at the end of the ledger. If the ledger cannot be read or the caller's credential
+// becomes invalid, the connection is aborted, so that the response is not mistaken for a
+// complete one.
 func (s *API) lines(c echo.Context, filter string, forever bool, render func(eventlog.Entry) []byte) error {
 	part, err := spanOf(c)
 	if err != nil {
@@ -114,7 +115,7 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 		select {
 		case <-ctx.Done():
 			if c.Request().Context().Err() == nil {
-				panic(http.ErrAbortHandler) // not the client: its authority ended
+				panic(http.ErrAbortHandler) // the client is connected, but its credential became invalid
 			}
 			return nil
 		case <-time.After(followEvery):
@@ -122,11 +123,11 @@ func (s *API) lines(c echo.Context, filter string, forever bool, render func(eve
 	}
 }
 
-// send writes the entries of part that there are now and moves part past them. It
-// reports whether the response is over: part has ended, or the client has left.
+// send writes the available entries of part, and advances part beyond them. It reports
+// whether the response is over: part has ended, or the client has disconnected.
 func (s *API) send(ctx context.Context, c echo.Context, filter string, part *span, render func(eventlog.Entry) []byte) (over bool) {
 	for en, err := range s.Ledger.Scan(ctx, filter, part.from) {
-		if err != nil || ctx.Err() != nil { // the caller's authority may have ended
+		if err != nil || ctx.Err() != nil { // the caller's credential may have become invalid
 			panic(http.ErrAbortHandler)
 		}
 		if part.to > 0 && en.Seq > part.to {
@@ -142,7 +143,8 @@ func (s *API) send(ctx context.Context, c echo.Context, filter string, part *spa
 	return false
 }
 
-// Content returns an object by its commitment: salt and bytes.
+// Content is GET /api/v1/contents/{commitment}: a content object, 16 bytes of salt
+// followed by the content.
 func (s *API) Content(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

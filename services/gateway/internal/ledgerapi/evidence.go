@@ -83,7 +83,7 @@ func (z *zippedResponse) Write(b []byte) (int, error) {
 	return z.gz.Write(b)
 }
 
-// Close ends the compressed body.
+// Close completes the compressed body.
 func (z *zippedResponse) Close() error {
 	if z.gz == nil {
 		return nil
@@ -95,25 +95,26 @@ func (z *zippedResponse) Close() error {
 type Verification struct {
 	Verdict string             `json:"verdict"` // PASS or FAIL
 	Checks  VerificationChecks `json:"checks"`
-	Errors  []string           `json:"errors"` // the first thing that is wrong
-	Root    string             `json:"root"`   // key id of the root that it was verified under
+	Errors  []string           `json:"errors"` // the error at which the verification ended, if the verdict is FAIL
+	Root    string             `json:"root"`   // key id of the root under which the pack was verified
 	Report  *evidence.Report   `json:"report,omitempty"`
 }
 
-// VerificationChecks is what a pack that passes proves. A pack fails as a
-// whole: of one that does, nothing is established.
+// VerificationChecks lists what a pack proves. A pack passes or fails as a whole, so all
+// members are true, or all are false.
 type VerificationChecks struct {
 	Signatures       bool `json:"signatures"`
 	CausalChain      bool `json:"causal_chain"`
 	PolicyCompliance bool `json:"policy_compliance"`
 }
 
-// maxVerifying is how many packs a gateway verifies at once: each takes a core.
+// maxVerifying is the number of packs that a gateway verifies at once; each occupies one
+// core.
 const maxVerifying = 2
 
-// VerifyEvidence is POST /api/v1/evidence/verify: a pack as a file of a form
-// (multipart/form-data, field "bundle") or as the body. The root is the mesh's
-// own, or the key id in ?root=.
+// VerifyEvidence is POST /api/v1/evidence/verify. The pack is the body, or the file in
+// the field bundle of a form (multipart/form-data). The root is the mesh's own, or the
+// key id in the parameter root.
 func (s *API) VerifyEvidence(c echo.Context) error {
 	pack, err := bundle(c.Request().Header.Get("Content-Type"), body.Raw(c))
 	if err != nil {
@@ -139,7 +140,8 @@ func (s *API) VerifyEvidence(c echo.Context) error {
 	return c.JSON(http.StatusOK, v)
 }
 
-// bundle is the pack that a request brings.
+// bundle returns the pack in a request's body raw, which is the pack itself or a form
+// that contains it.
 func bundle(contentType string, raw []byte) ([]byte, error) {
 	kind, params, _ := mime.ParseMediaType(contentType)
 	if kind != "multipart/form-data" {

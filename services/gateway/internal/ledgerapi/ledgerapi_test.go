@@ -19,7 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// lines are the event names of a stream of JSON lines.
+// lines returns the event names in a stream of JSON lines.
 func lines(t *testing.T, r *edgetest.Response) (names []string) {
 	t.Helper()
 	d := json.NewDecoder(r.Body)
@@ -78,8 +78,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestSearchParameters: what is no facet, or no value of one, is refused before audit
-// is queried.
+// TestSearchParameters: unknown facets and invalid values are rejected before audit is
+// queried.
 func TestSearchParameters(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -96,7 +96,7 @@ func TestSearchParameters(t *testing.T) {
 	}
 }
 
-// TestParameters: paths and parameters of reads that are refused.
+// TestParameters: paths and parameters that reads reject.
 func TestParameters(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -148,8 +148,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestExport: a pack is exported by its session; formats that there are not are
-// refused.
+// TestExport: a pack is exported by its session; unknown formats are rejected.
 func TestExport(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -165,8 +164,8 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestVerify: what is no pack fails, as the body and as a file of a form, under the
-// mesh's root or a named one.
+// TestVerify: data that is not a pack fails, as the body and as a file of a form, under
+// the mesh's root or a named one.
 func TestVerify(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)
@@ -200,7 +199,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestFollowEnds: a stream that goes on ends when the caller leaves.
+// TestFollowEnds: a stream with follow=true ends when the caller leaves.
 func TestFollowEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.a")

@@ -27,8 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API reads the ledger for its readers. Its exported fields are set before its
-// first use.
+// API serves reads of the ledger. Its exported fields are set before its first use.
 type API struct {
 	Tenant    string
 	RootKID   string
@@ -39,12 +38,12 @@ type API struct {
 	Blobs     *blob.Store
 	Catalog   View
 	Authority View
-	Position  func() uint64 // of both views
+	Position  func() uint64 // position of both views on the ledger
 
-	verifying atomic.Int32 // packs that are verified now
+	verifying atomic.Int32 // number of packs being verified
 }
 
-// View is a view of the gateway's own, in canonical form.
+// View is one of the gateway's own views; Dump returns it in canonical form.
 type View interface{ Dump() []byte }
 
 // page is the part of a list that a request selects.
@@ -53,7 +52,8 @@ type page struct {
 	limit, offset int64
 }
 
-// pageOf reads the parameters of a list; its session is the one that who means.
+// pageOf returns the part of a list that a request's parameters select. A session's name
+// is resolved as that of the caller who, or of the parameter owner.
 func (s *API) pageOf(c echo.Context, who *auth.Caller) (p page, err error) {
 	p = page{limit: 1000}
 	if p.session, err = s.Sessions.QueriedBy(c, who, c.QueryParam("session")); err != nil {
@@ -74,7 +74,8 @@ func (s *API) pageOf(c echo.Context, who *auth.Caller) (p page, err error) {
 	return p, nil
 }
 
-// Receipts lists the receipts that the query selects, in ledger order, as JSON lines.
+// Receipts is GET /helm/receipts: the receipts that the parameters select, in ledger
+// order, as JSON lines.
 func (s *API) Receipts(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -87,11 +88,12 @@ func (s *API) Receipts(c echo.Context) error {
 	return queries.Lines(c, s.Queries, audit.ReceiptsQuery, audit.ReceiptsRequest{Session: q.session, Limit: q.limit, Offset: q.offset})
 }
 
-// facets are what search takes beside since, until, before and limit. A facet
-// that nobody knows is refused here: audit's index would find nothing by it.
+// facets lists the facets that search accepts besides owner, since, until, before and
+// limit. Other names are rejected here, because audit's index would return nothing for
+// them.
 var facets = []string{"actor", "client", "event", "reason", "service", "session", "status", "tool", "verdict"}
 
-// Search is GET /api/v1/search: it finds events by audit's index, newest first.
+// Search is GET /api/v1/search: it searches events in audit's index, newest first.
 func (s *API) Search(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -113,10 +115,10 @@ func (s *API) Search(c echo.Context) error {
 	return queries.Lines(c, s.Queries, audit.SearchQuery, q)
 }
 
-// setTerm takes one parameter of a search.
+// setTerm sets one parameter of a search.
 func setTerm(q *audit.SearchRequest, name, v string) (err error) {
 	switch name {
-	case "owner": // of the session
+	case "owner": // used by QueriedBy
 	case "since":
 		q.Since = v
 		_, err = time.Parse(time.RFC3339, v)
@@ -138,7 +140,8 @@ func setTerm(q *audit.SearchRequest, name, v string) (err error) {
 	return err
 }
 
-// ProofGraph returns the nodes of a session's proof graph, and their digest.
+// ProofGraph is GET /helm/proofgraph: the nodes of a session's proof graph, and their
+// digest.
 func (s *API) ProofGraph(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -169,7 +172,8 @@ type Graph struct {
 	Nodes     []json.RawMessage `json:"nodes"`  // in canonical form
 }
 
-// ListSessions lists the sessions that the query selects.
+// ListSessions is GET /api/v1/proofgraph/sessions: the sessions that limit and offset
+// select.
 func (s *API) ListSessions(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -199,7 +203,8 @@ func (s *API) SessionReceipts(c echo.Context) error {
 	return c.JSON(http.StatusOK, list)
 }
 
-// Evidence streams a session's pack.
+// Evidence is GET /api/v1/sessions/:id/evidence: it streams a session's evidence pack.
+// If the pack cannot be read to its end, the connection is aborted.
 func (s *API) Evidence(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Audit)
 	if err != nil {
@@ -227,7 +232,7 @@ func (s *API) Evidence(c echo.Context) error {
 	return nil
 }
 
-// packOf reads what a request demands of a pack.
+// packOf returns the query for a pack that a request's parameters describe.
 func packOf(c echo.Context) (q audit.EvidenceRequest, err error) {
 	if raw := c.QueryParam("witnessed"); raw != "" {
 		if q.Witnessed, err = strconv.ParseInt(raw, 10, 64); err != nil || q.Witnessed < 0 || q.Witnessed > 100 {

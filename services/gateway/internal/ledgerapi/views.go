@@ -18,15 +18,14 @@ import (
 type LiveView struct {
 	Name     string `json:"name"`
 	Position uint64 `json:"position"`       // ledger sequence of the last entry in it
-	Dump     string `json:"dump"`           // canonical form, or its SHA-256 where that is too large to send
-	Root     string `json:"root,omitempty"` // key id of the root, with the gateway's catalog
+	Dump     string `json:"dump"`           // canonical form, or its SHA-256 if it is too large to send
+	Root     string `json:"root,omitempty"` // key id of the root; only in the view of the catalog
 }
 
-// View is GET /api/v1/views/{service}: a live view in canonical form, with its
-// position. The registry of services says which service serves the view at a path,
-// and by which query. A view that may be missing is waited for as long as one of the
-// key registry: a service that does not run must not hold up callers who read every
-// view.
+// View is GET /api/v1/views/{service}: a live view in canonical form, with its position.
+// The registry of services maps the path to the service that has the view and to its
+// query. An optional view has the deadline of the key registry's view, so that a service
+// that does not run does not delay callers that read every view.
 func (s *API) View(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -53,8 +52,8 @@ func (s *API) View(c echo.Context) error {
 	return queries.Send(c, s.Queries, q, query.ViewRequest{})
 }
 
-// ownView sends a view of the gateway itself. The position and the dump are those of
-// one moment.
+// ownView sends one of the gateway's own views. It reads the view again if its position
+// has changed meanwhile, so that position and dump match.
 func (s *API) ownView(c echo.Context, v *services.View) error {
 	dump := map[string]func() []byte{services.ViewCatalog: s.Catalog.Dump, services.ViewAuthority: s.Authority.Dump}[v.Name]
 	for {

@@ -1,5 +1,5 @@
-// Package llmapi is the gateway's APIs of language models: it proposes requests as
-// they are and relays the frames of their responses.
+// Package llmapi serves the APIs of language models: it proposes their requests
+// unchanged and relays the frames of the responses.
 package llmapi
 
 import (
@@ -29,8 +29,8 @@ import (
 
 // API serves the APIs of language models. Its fields are set before its first use.
 type API struct {
-	Capture     func() string // how much of prompts and answers the ledger keeps
-	CallTimeout time.Duration // how long people are waited for
+	Capture     func() string // returns the capture mode: plain, encrypted, hashed or off
+	CallTimeout time.Duration // maximum wait for an approval
 	Gate        *auth.Gate
 	Calls       *calls.API
 	Labels      *labels.Reader
@@ -40,27 +40,29 @@ type API struct {
 	Tracer      *tracing.Tracer
 	Log         *slog.Logger
 
-	// Open receives the frames that a service sends for a call, from now on.
+	// Open subscribes to the frames that the service from sends for a call. Frames that
+	// were sent before are not delivered.
 	Open func(call, from string) Frames
 	// Post sends a frame to an instance without waiting until it is stored.
 	Post func(to, id string, n int64, data []byte) error
 }
 
-// Frames are the frames of one call, in order; transient.Stream implements it.
+// Frames is the stream of the frames of one call, in order; transient.Stream implements
+// it.
 type Frames interface {
-	// Wake receives when Try has a frame.
+	// Wake returns a channel that receives when Try has a frame.
 	Wake() <-chan struct{}
-	// Try returns the next frame, if it is there; an error ends the stream.
+	// Try returns the next frame and reports whether there was one. An error ends the
+	// stream.
 	Try() (f transient.Frame, ok bool, err error)
 	Close()
 }
 
-// Handler makes the handler of an API of language models, by its kind. The request
-// passes to the provider as it is; a summary of it is what is proposed, decided on and
-// recorded. Errors have the shape of the API: OpenAI's, or Anthropic's for messages.
-//
-// With an Idempotency-Key that was used before, the first response is sent again, once
-// its call has ended; a stream is not repeated, since its frames are not recorded.
+// Handler returns the handler of an API of language models, by its kind. The request
+// passes to the provider unchanged; the args of the call are a summary of it. Errors
+// have the shape of the API: Anthropic's for messages, or else OpenAI's. If the
+// request's Idempotency-Key was used before, the first response is sent again once its
+// call has ended. A stream is not repeated, because its frames are not recorded.
 func (s *API) Handler(kind string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(apierr.ShapeKey, kind)
@@ -83,8 +85,8 @@ func (s *API) Handler(kind string) echo.HandlerFunc {
 	}
 }
 
-// Request makes the proposal of a request to a language model: its args are a summary
-// of the request, which travels beside the call as it is.
+// Request makes the proposal of a request to a language model. Its args are a summary of
+// the request; the request itself is in the body of the proposal, unchanged.
 func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller) (propose.Request, error) {
 	args, labels, err := llm.Peek(kind, raw)
 	var fe *llm.FieldError
@@ -122,7 +124,8 @@ func (s *API) Request(c echo.Context, kind string, raw []byte, who *auth.Caller)
 // maxBetas bounds the beta features that a request may name.
 const maxBetas = 32
 
-// betas are the beta features that a request of Anthropic's API names.
+// betas returns the beta features that the header Anthropic-Beta of a request names, at
+// most maxBetas.
 func betas(h http.Header) (out []string) {
 	for _, v := range h.Values("Anthropic-Beta") {
 		for b := range strings.SplitSeq(v, ",") {
@@ -134,8 +137,8 @@ func betas(h http.Header) (out []string) {
 	return out
 }
 
-// cacheOf says whether a cached response will do: "use", or "". A virtual key may
-// allow it for every request.
+// cacheOf returns "use" if a cached response may be returned, or "" if not. Without the
+// header, the setting of the caller's virtual key applies.
 func cacheOf(h http.Header, who *auth.Caller) (string, error) {
 	switch v := h.Get(cacheHeader); v {
 	case "no":
@@ -151,15 +154,16 @@ func cacheOf(h http.Header, who *auth.Caller) (string, error) {
 	return "", apierr.BadRequest(cacheHeader, `want "use" or "no"`)
 }
 
-// llmTimeout is how long a request to a model may take where its caller does not
-// say: models think for minutes.
+// llmTimeout is the timeout of a request to a model whose caller sets none; models may
+// compute for minutes.
 const llmTimeout = 10 * time.Minute
 
-// cacheHeader asks for an answer that was kept, where there is one.
+// cacheHeader is the request header that allows ("use") or forbids ("no") a cached
+// response.
 const cacheHeader = "X-Binnacle-Cache"
 
-// Models is GET /v1/models. Providers are asked for what they offer by a call of
-// its own, at most every few minutes.
+// Models is GET /v1/models and GET /v1/models/{id}. If the llm-router's list is stale
+// and the caller may call models, a call llm.models refreshes it first.
 func (s *API) Models(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -177,7 +181,7 @@ func (s *API) Models(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, _, err := s.Calls.Run(c, r); err == nil { // else the list is what it was
+		if _, _, err := s.Calls.Run(c, r); err == nil { // if the call fails, the stale list is returned
 			if l, err = ask(); err != nil {
 				return err
 			}
@@ -193,7 +197,7 @@ func (s *API) Models(c echo.Context) error {
 			}
 		}
 		e := apierr.NotFound("no model " + id + "; GET /v1/models lists what there is")
-		e.Code, e.Param = "model_not_found", "model" // in the path
+		e.Code, e.Param = "model_not_found", "model" // the path parameter
 		return e
 	}
 	return c.JSON(http.StatusOK, ModelPage{Object: "list", Data: l.Data})
@@ -205,7 +209,7 @@ type ModelPage struct {
 	Data   []llmrouter.Model `json:"data"`
 }
 
-// AnthropicPage is the list in the shape of Anthropic's API.
+// AnthropicPage is the list of models in the shape of Anthropic's API.
 type AnthropicPage struct {
 	Data    []AnthropicModel `json:"data"`
 	HasMore bool             `json:"has_more"`
@@ -213,7 +217,7 @@ type AnthropicPage struct {
 	LastID  string           `json:"last_id"`
 }
 
-// AnthropicModel is one model of it.
+// AnthropicModel is one model of an AnthropicPage.
 type AnthropicModel struct {
 	Type        string `json:"type"` // "model"
 	ID          string `json:"id"`

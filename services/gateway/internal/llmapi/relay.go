@@ -19,14 +19,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
-// relay takes a call's frames to the caller: a plain response once the outcome is on
-// the ledger, a stream as it arrives, with its end held until then. So a response
-// that is complete is one whose receipt can be fetched, and a caller that reads
-// "[DONE]" or its like knows that the outcome is durable.
-//
-// A call whose caller leaves, whose authority ends, or whose executor cannot be
-// reached after an election is cancelled. Frames of other services than the call's
-// executor are not received.
+// relay proposes a call and relays its frames to the caller: a plain response once the
+// outcome is on the ledger, a stream as it arrives, with its end held until then. A
+// complete response therefore implies that the outcome is durable and that its receipt
+// can be fetched. A call is cancelled if its caller leaves, if its caller's credential
+// becomes invalid, or if its executor cannot be reached after an election. Frames of
+// services other than the call's executor are not received.
 func (s *API) relay(c echo.Context, r propose.Request) error {
 	if s.Calls.Probe.Down() {
 		return calls.Silent(r, "nothing was proposed")
@@ -56,7 +54,7 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 	a := &response{s: s, c: c, r: r, frames: frames}
 	allowed, done := s.Gate.Watch(ctx, who, r.Stream)
 	defer done()
-	// People are not waited for as long as models.
+	// Approvals are awaited for a shorter time than models.
 	terms := await.Terms{Within: r.Timeout + calls.Margin, Async: calls.Async(c), People: min(r.Timeout, s.CallTimeout)}
 	res := s.Calls.Wait(allowed, p, terms, a)
 	if res.State == await.Ended {
@@ -64,14 +62,14 @@ func (s *API) relay(c echo.Context, r propose.Request) error {
 		return a.end(&res.Outcome.Recorded)
 	}
 	if res.State == await.Left || res.State == await.Gone {
-		_ = s.Calls.Unended(ctx, p, r, &res) // nobody reads a response
+		_ = s.Calls.Unended(ctx, p, r, &res) // the response is that of revoked
 		return a.revoked(ctx, allowed)
 	}
 	return s.unended(ctx, a, p, &res)
 }
 
-// unended is the response to a call without an outcome. A stream that has begun ends
-// with an error event, so that what was sent does not pass for a whole response.
+// unended returns the response to a call without an outcome. A stream that has begun
+// ends with an error event, so that it cannot be mistaken for a complete response.
 func (s *API) unended(ctx context.Context, a *response, p *propose.Pending, res *await.Result) error {
 	c, r := a.c, a.r
 	switch res.State {
@@ -97,7 +95,7 @@ func (s *API) unended(ctx context.Context, a *response, p *propose.Pending, res 
 	return err
 }
 
-// trace begins the span of a request and puts its context into the proposal.
+// trace starts the span of a request and sets its context in the proposal.
 func (s *API) trace(c echo.Context, r *propose.Request, args *llm.Args) trace.Span {
 	span := s.Tracer.Start(r.TraceCtx, "POST "+c.Path(), trace.SpanKindServer, attribute.String("http.request.method", "POST"), attribute.String("http.route", c.Path()),
 		attribute.String("gen_ai.operation.name", operation(r.Kind)), attribute.String("gen_ai.request.model", args.Model), attribute.String("gen_ai.conversation.id", r.Session), attribute.String("binnacle.call.id", r.ID))
@@ -105,7 +103,8 @@ func (s *API) trace(c echo.Context, r *propose.Request, args *llm.Args) trace.Sp
 	return span
 }
 
-// operation is the name OpenTelemetry gives to what a kind does.
+// operation returns the value of OpenTelemetry's attribute gen_ai.operation.name for a
+// kind.
 func operation(kind string) string {
 	switch kind {
 	case llm.Embeddings:
@@ -116,7 +115,8 @@ func operation(kind string) string {
 	return "chat"
 }
 
-// repeat answers a request whose Idempotency-Key was used before.
+// repeat responds to a request whose Idempotency-Key was used before, with the response
+// to the first call.
 func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) error {
 	args, err := calls.ModelArgs(r.Args)
 	if err != nil {
@@ -141,6 +141,7 @@ func (s *API) repeat(c echo.Context, r propose.Request, before *calls.Prior) err
 	return c.JSONBlob(http.StatusOK, body)
 }
 
+// repeatOr returns err if it is not nil, or else the result of repeat.
 func (s *API) repeatOr(c echo.Context, r propose.Request, before *calls.Prior, err error) error {
 	if err != nil {
 		return err

@@ -116,8 +116,8 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// TestCallerOfModelLeaves: what a model was asked for is cancelled when its caller
-// leaves, before the first frame and after it.
+// TestCallerOfModelLeaves: a call to a model is cancelled when its caller leaves, before
+// the first frame and after it.
 func TestCallerOfModelLeaves(t *testing.T) {
 	for _, begun := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -163,7 +163,8 @@ func TestSuspension(t *testing.T) {
 	})
 }
 
-// TestCredit: an executor that sends much is given credit for what was written.
+// TestCredit: an executor that sends many bytes receives credits for those that were
+// written.
 func TestCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "llm.chat")
@@ -191,8 +192,8 @@ func TestCredit(t *testing.T) {
 	})
 }
 
-// TestRepeatedModel: a key that was used gets the first response again, unless that
-// was a stream or was deleted since.
+// TestRepeatedModel: a repeated Idempotency-Key returns the first response again, unless
+// that was a stream or has been deleted.
 func TestRepeatedModel(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.responses")
 	n := 0
@@ -232,8 +233,8 @@ func TestRepeatedModel(t *testing.T) {
 	}
 }
 
-// TestModelRequests: what a request's headers say of caching and of beta features is
-// in its call; the rest is refused.
+// TestModelRequests: the call contains the values of a request's headers for caching and
+// beta features; invalid values are rejected.
 func TestModelRequests(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.chat", "llm.messages")
 	var args llm.Args

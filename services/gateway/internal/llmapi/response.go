@@ -18,19 +18,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
-// response writes one response from the frames of its call. It implements await.Sink.
+// response writes the response to one call from the frames of the call. It implements
+// await.Sink. It is not safe for concurrent use.
 type response struct {
 	s      *API
 	c      echo.Context
 	r      propose.Request
 	frames Frames
 	head   *llm.Head
-	body   []byte // of a plain answer, or the held end of a stream
-	open   bool   // a stream that has begun
-	got    int64  // frames
-	taken  int64  // bytes written or kept
-	told   int64  // of them told to the sender
-	n      int64  // credits sent
+	body   []byte // the body of a response that is not a stream, or the withheld end of a stream
+	open   bool   // the head of a stream was sent
+	got    int64  // number of frames received
+	taken  int64  // bytes written or held in body
+	told   int64  // value of taken in the last credit
+	n      int64  // number of credits sent
 }
 
 // Wake implements await.Sink.
@@ -53,10 +54,14 @@ func (a *response) Take() (running bool, err error) {
 // Complete implements await.Sink.
 func (a *response) Complete(r *contract.Recorded) bool { return a.got >= r.Effect.Frames }
 
+// streams reports whether the response is a stream of server-sent events.
 func (a *response) streams() bool {
 	return a.head != nil && a.head.Status == http.StatusOK && a.head.Headers["Content-Type"] == "text/event-stream"
 }
 
+// frame processes one frame. It writes the data of a stream at once and holds everything
+// else in body. After each half of llm.Window it sends a credit to the executor, which
+// otherwise stops sending.
 func (a *response) frame(t transient.Frame) error {
 	f, err := llm.ParseFrame(t.Data)
 	if err != nil {
@@ -83,7 +88,7 @@ func (a *response) frame(t transient.Frame) error {
 	return nil
 }
 
-// begin writes the response's head.
+// begin sets the headers of the response and returns them.
 func (a *response) begin(verdict string) http.Header {
 	calls.Headers(a.c, a.r, verdict)
 	h := a.c.Response().Header()
@@ -110,13 +115,13 @@ func (a *response) write(data []byte) error {
 	return nil
 }
 
-// end closes the answer, now that its outcome is on the ledger.
+// end completes the response after the outcome is on the ledger.
 func (a *response) end(r *contract.Recorded) error {
 	e := apierr.OfOutcome(r)
 	switch {
 	case e == nil && a.streams():
 		return a.write(a.body)
-	case e == nil && a.head == nil: // answered without a frame
+	case e == nil && a.head == nil: // the call succeeded without a frame
 		return a.broken(transient.ErrGap)
 	case a.open:
 		return a.fail(e)
@@ -137,11 +142,11 @@ func (a *response) end(r *contract.Recorded) error {
 	return a.c.Blob(http.StatusOK, "application/json", a.body)
 }
 
-// fail ends a stream that has begun with an error, in the words of its API, and
-// never as if it were complete.
+// fail ends a stream that has begun with an error event in the shape of its API, so that
+// it cannot be mistaken for a complete stream.
 func (a *response) fail(e *apierr.Error) error { return a.write(e.Event(a.r.Kind)) }
 
-// broken ends an answer that lost frames.
+// broken ends a response of which frames were lost.
 func (a *response) broken(err error) error {
 	msg := "the live stream broke; what was recorded is on the ledger under the receipt id"
 	if !errors.Is(err, transient.ErrGap) {
@@ -155,8 +160,8 @@ func (a *response) broken(err error) error {
 	return a.fail(e)
 }
 
-// revoked ends the response to a caller whose authority ended while it was waited
-// for; a caller that left reads none.
+// revoked ends the response to a caller whose credential became invalid during the wait.
+// It sends nothing if the caller has left.
 func (a *response) revoked(request, allowed context.Context) error {
 	var e *apierr.Error
 	switch {

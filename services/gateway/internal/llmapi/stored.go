@@ -24,8 +24,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
 
-// Response is GET /v1/responses/:id. A stored response is what the ledger holds
-// of it; it is its maker's alone.
+// Response is GET /v1/responses/:id. It returns a stored response from the ledger, only
+// to the caller that made it.
 func (s *API) Response(c echo.Context) error {
 	_, rec, err := s.stored(c)
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *API) Response(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, body)
 }
 
-// InputItems is GET /v1/responses/:id/input_items: what went into a stored
-// Response, newest first unless asked otherwise.
+// InputItems is GET /v1/responses/:id/input_items: the input of a stored response,
+// newest first unless order=asc.
 func (s *API) InputItems(c echo.Context) error {
 	call, _, err := s.stored(c)
 	if err != nil {
@@ -81,8 +81,8 @@ func (s *API) InputItems(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// DeleteResponse is DELETE /v1/responses/:id, a governed call: what the ledger
-// holds of the response stays, but nobody is served it any more.
+// DeleteResponse is DELETE /v1/responses/:id, a call that policy decides on. The ledger
+// keeps the response, but it is no longer served.
 func (s *API) DeleteResponse(c echo.Context) error {
 	if _, _, err := s.stored(c); err != nil {
 		return err
@@ -104,8 +104,8 @@ func (s *API) DeleteResponse(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, output)
 }
 
-// itemsOf spells the input of a request as items with ids: text is one message,
-// and a message's text one part of it.
+// itemsOf returns the input of a request as items with ids. Input that is a string
+// becomes one message, and the text of a message one content part.
 func itemsOf(body []byte, call string) ([]map[string]any, error) {
 	var q struct {
 		Input json.RawMessage `json:"input"`
@@ -117,7 +117,7 @@ func itemsOf(body []byte, call string) ([]map[string]any, error) {
 	var text string
 	if json.Unmarshal(q.Input, &text) == nil {
 		items = append(items, map[string]any{"role": "user", "content": text})
-	} else if len(q.Input) > 0 { // without, a stored prompt or conversation was the input
+	} else if len(q.Input) > 0 { // without input, a stored prompt or conversation was the input
 		d := json.NewDecoder(bytes.NewReader(q.Input))
 		d.UseNumber()
 		if err := d.Decode(&items); err != nil {
@@ -145,8 +145,9 @@ func itemsOf(body []byte, call string) ([]map[string]any, error) {
 	return items, nil
 }
 
-// stored finds the call of the response that a request names, as its maker. The
-// response may be known before its call's outcome is: then that is waited for.
+// stored returns the call that made the response named in a request, and its outcome.
+// The error is 404 unless the caller made the response and it is stored. A response may
+// be known before the outcome of its call, which stored then waits for.
 func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error) {
 	c.Set(apierr.ShapeKey, llm.Responses)
 	who, err := s.Gate.Caller(c, "")
@@ -183,7 +184,8 @@ func (s *API) stored(c echo.Context) (*contract.Call, *contract.Recorded, error)
 	return &call, rec, nil
 }
 
-// keeps returns an error unless the request that made a response had it stored.
+// keeps returns an error (404) unless the request that made a response allowed it to be
+// stored.
 func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) error {
 	raw, err := s.Blobs.Open(ctx, &call.Args)
 	if err != nil {
@@ -195,15 +197,16 @@ func (s *API) keeps(ctx context.Context, c echo.Context, call *contract.Call) er
 	return nil
 }
 
-// storedResponse finds a stored response; the zero value: there is none. It may be
-// another caller's.
+// storedResponse returns a stored response, or the zero value if there is none. The
+// response may belong to another caller.
 func (s *API) storedResponse(ctx context.Context, id string) (llmrouter.StoredResponse, error) {
 	return queries.Do(ctx, s.Queries, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: id})
 }
 
-// continues adds to a request's summary what the stored responses come to that it
-// goes on from, and returns the call that made the last of them, or "". Whether they are the caller's to go on from, the llm-router
-// checks when it runs the call.
+// continues adds to the summary a the tokens of the stored responses that the request
+// continues. It returns the call that made the last of them, or "" if the request
+// continues none. The llm-router checks, when it executes the call, whether the caller
+// may continue them.
 func (s *API) continues(ctx context.Context, a *llm.Args, who *auth.Caller) (call string, err error) {
 	if a.Previous == "" {
 		return "", nil
@@ -228,7 +231,7 @@ func noResponseOf(id string) *apierr.Error {
 	return apierr.NotFound("no response " + id + " is stored")
 }
 
-// undeleted returns an error if a response was stored and is deleted by now.
+// undeleted returns an error (404) if a response was stored and has been deleted since.
 func (s *API) undeleted(ctx context.Context, response []byte) error {
 	var d struct {
 		ID string `json:"id"`
@@ -245,7 +248,8 @@ func (s *API) undeleted(ctx context.Context, response []byte) error {
 	return err
 }
 
-// readStored reads what the ledger holds of a response; none, where that is nothing.
+// readStored reads recorded content of a response. The error is 404 if nothing was
+// recorded or the content was erased.
 func (s *API) readStored(c echo.Context, ref *contract.Content) ([]byte, error) {
 	if ref == nil {
 		return nil, noResponse(c)

@@ -47,7 +47,8 @@ func respond(m *edgetest.Mesh, body string, end bool) *edgetest.Call {
 	return call
 }
 
-// TestStored: a stored response is its maker's alone, and none that was not stored.
+// TestStored: a stored response is returned only to the caller that made it; a response
+// that was not stored is not found.
 func TestStored(t *testing.T) {
 	for name, c := range map[string]struct {
 		body, who, id string
@@ -70,7 +71,7 @@ func TestStored(t *testing.T) {
 }
 
 // TestStoredBeforeItsOutcome: a response that is known before its call's outcome is
-// waited for, by reading the ledger and not by querying audit again and again.
+// awaited by reading the ledger, not by repeated queries to audit.
 func TestStoredBeforeItsOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "llm.responses")
@@ -128,7 +129,7 @@ func TestInputItems(t *testing.T) {
 	}
 }
 
-// TestDelete: deleting a response is a call, of its maker's only.
+// TestDelete: deleting a response is a call that only the response's maker can make.
 func TestDelete(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.responses", "llm.delete_response")
 	respond(m, `{"model":"demo/echo","input":"hi"}`, true)
@@ -142,7 +143,7 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// TestContinued: a request that goes on from a response brings the tokens of it, and
+// TestContinued: a request that continues a response includes that response's tokens and
 // the labels of its session.
 func TestContinued(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "llm.responses")
@@ -200,7 +201,7 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// TestUsage: windows and groups are checked here, and the figures are llm-router's.
+// TestUsage: the gateway checks windows and groups; the figures are the llm-router's.
 func TestUsage(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	auditor := m.Token("auditor", token.Audit)

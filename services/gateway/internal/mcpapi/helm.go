@@ -44,7 +44,7 @@ func (s *API) Execute(c echo.Context) error {
 	if err := body.CheckName("/method", "tool."+req.Method); err != nil {
 		return err
 	}
-	args, err := body.CallArgs("/params", req.Params) // canonical, as a part of the body
+	args, err := body.CallArgs("/params", req.Params) // canonical, because the whole body is
 	if err != nil {
 		return err
 	}

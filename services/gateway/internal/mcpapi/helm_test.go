@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestHELM: the manifest lists the packs, and a tool that is executed through it is a
+// TestHELM: the manifest lists the packs, and executing a tool through this API makes a
 // call like any other.
 func TestHELM(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{Version: "9"}, "tool.a")

@@ -40,21 +40,22 @@ type API struct {
 	mcps mcpSessions
 }
 
-// Catalog is the tools there are; catalog.Catalog implements it.
+// Catalog is the catalog of tools; catalog.Catalog implements it.
 type Catalog interface {
 	packs.Catalog
 	Digest() string
 }
 
-// Handler serves the session-based wire of MCP (protocol versions up to
-// 2025-11-25). The sessionless wire of 2026-07-28 gets a second, stateless
-// handler beside this one, chosen by the request's protocol version; nothing
-// below depends on which of the two a tool call came through.
+// Handler returns the handler of MCP with sessions (protocol versions up to 2025-11-25).
+// Protocol version 2026-07-28, which has no sessions, needs a second, stateless handler
+// that is chosen by the request's protocol version; the code below does not depend on
+// which handler received a tool call.
 func (s *API) Handler() echo.HandlerFunc {
 	h := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
 		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1})
-	// The caller was verified before the body was read; here the SDK is given
-	// what came of it. Its sessions are bound to the credential.
+	// The caller was verified before the body was read. The SDK requires a verifier of
+	// its own, and binds its sessions to the UserID that this returns: the digest of the
+	// credential.
 	verifier := func(ctx context.Context, raw string, _ *http.Request) (*sdkauth.TokenInfo, error) {
 		who, err := s.Gate.Verify(raw)
 		if err != nil {
@@ -62,7 +63,7 @@ func (s *API) Handler() echo.HandlerFunc {
 		}
 		return &sdkauth.TokenInfo{Expiration: who.Until, UserID: auth.DigestOf(raw), Extra: map[string]any{auth.CallerKey: who}}, nil
 	}
-	checked := sdkauth.RequireBearerToken(verifier, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h) // virtual keys may have no end
+	checked := sdkauth.RequireBearerToken(verifier, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h) // virtual keys need not expire
 	return func(c echo.Context) error {
 		who, err := s.Gate.Caller(c, "")
 		if err != nil {
@@ -84,14 +85,15 @@ func (s *API) Handler() echo.HandlerFunc {
 	}
 }
 
-// mcpServer is one MCP session's server, with the catalog as it is now.
+// mcpServer returns the server of one MCP session, with the tools that the catalog has
+// now.
 func (s *API) mcpServer(id string) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "binnacle", Version: s.Version}, &mcp.ServerOptions{GetSessionID: func() string { return id }})
 	for _, t := range packs.Approved(s.Tools) {
 		srv.AddTool(&mcp.Tool{Name: t.Tool, Description: t.Description, InputSchema: json.RawMessage(t.InputSchema), OutputSchema: json.RawMessage(t.OutputSchema)}, s.mcpCall)
 	}
-	// A name outside the catalog is proposed all the same, so that the
-	// attempt and its denial are on the ledger.
+	// A call of a tool outside the catalog is proposed too, so that the attempt and its
+	// denial are on the ledger.
 	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if call, ok := req.(*mcp.CallToolRequest); ok && method == "tools/call" {
@@ -105,6 +107,8 @@ func (s *API) mcpServer(id string) *mcp.Server {
 	return srv
 }
 
+// mcpCall proposes a tool call and returns its outcome. Failures of the call are tool
+// results that the model can read; see toolError.
 func (s *API) mcpCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	info := req.Extra.TokenInfo
 	if info == nil {
@@ -159,8 +163,8 @@ func meta(r *contract.Receipt, in sessions.Session) mcp.Meta {
 	return mcp.Meta{"binnacle/receipt_id": r.ID, "binnacle/decision_id": r.DecisionID, "binnacle/verdict": r.Verdict, "binnacle/session_id": in.ID, "binnacle/session": in.Called()}
 }
 
-// toolError reports a failure to the model as MCP asks: a result with
-// isError, so that it can react.
+// toolError returns a failure as MCP specifies it for tools: a result with isError,
+// which the model receives and can react to.
 func toolError(code, message string, e *apierr.Error) *mcp.CallToolResult {
 	r := &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: code + ": " + message}}}
 	if e != nil {
@@ -169,7 +173,8 @@ func toolError(code, message string, e *apierr.Error) *mcp.CallToolResult {
 	return r
 }
 
-// token64 makes a subject token of an MCP session id.
+// token64 converts an MCP session id into a token that subjects can contain: at most 90
+// bytes, with other characters replaced by "_".
 func token64(id string) string {
 	id = strings.Map(func(r rune) rune {
 		if r < 128 && contract.Token(string(r)) {

@@ -16,18 +16,18 @@ import (
 const (
 	mcpPerCaller = 32
 	mcpInAll     = 512
-	mcpIdle      = 30 * time.Minute // without a request, then it ends
-	mcpSweep     = time.Second      // how often ends are looked for
+	mcpIdle      = 30 * time.Minute // time without a request after which a session ends
+	mcpSweep     = time.Second      // interval at which ended sessions are removed
 )
 
-// mcpSession is one session and what it was opened with.
+// mcpSession is one MCP session, and the caller and credential that it was opened with.
 type mcpSession struct {
 	id    string
 	actor string
-	raw   string // credential; the session ends with it
+	raw   string // credential; the session ends when it becomes invalid
 	srv   *mcp.Server
 
-	busy int       // requests in progress, event streams among them
+	busy int       // number of requests in progress, including event streams
 	used time.Time // when the last request ended
 }
 
@@ -37,6 +37,8 @@ func (x *mcpSession) close() {
 	}
 }
 
+// live reports whether the SDK has a session on this server: one that was initialized
+// and has not ended.
 func (x *mcpSession) live() bool {
 	for range x.srv.Sessions() {
 		return true
@@ -51,18 +53,20 @@ type mcpSessions struct {
 	byID map[string]*mcpSession
 }
 
+// mcpKey is the context key of a request's mcpSession.
 type mcpKey struct{}
 
-// current is the session a request belongs to.
+// current returns the MCP session of the request whose context is ctx.
 func current(ctx context.Context) *mcpSession {
 	x, _ := ctx.Value(mcpKey{}).(*mcpSession)
 	return x
 }
 
-// enter returns the session named id, or a new one where id is empty; nil where
-// id names none of the credential's. A caller who has mcpPerCaller sessions, or
-// meets a full gateway, loses the one that is idle longest; where none is idle,
-// enter returns an error.
+// enter returns the session named id, or a new one if id is empty, and counts a request
+// in it. The error is 404 if the session does not exist or belongs to another
+// credential. If the caller already has mcpPerCaller sessions, or the gateway mcpInAll,
+// the caller's session that has been idle longest is closed first; the error is 429 if
+// none of them is idle.
 func (t *mcpSessions) enter(id, actor, raw string, server func(id string) *mcp.Server) (*mcpSession, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,7 +106,8 @@ func (t *mcpSessions) enter(id, actor, raw string, server func(id string) *mcp.S
 	return x, nil
 }
 
-// leave ends a request. A session that was not established, or was ended, goes.
+// leave counts the end of a request. It removes a session that was not established or
+// has ended.
 func (t *mcpSessions) leave(x *mcpSession, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,7 +117,8 @@ func (t *mcpSessions) leave(x *mcpSession, now time.Time) {
 	}
 }
 
-// sweep ends the sessions that ended says so of, and those that are idle.
+// sweep closes the sessions that are idle or have ended, and those for whose credential
+// ended returns true.
 func (t *mcpSessions) sweep(now time.Time, ended func(raw string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

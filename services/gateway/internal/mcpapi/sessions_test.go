@@ -8,9 +8,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// TestMCPSessions: a caller's sessions, and all, are bounded; the one idle
-// longest goes, and where none is idle the next is refused. What is idle too
-// long, or whose credential ended, goes.
+// TestMCPSessions: the sessions of one caller and of all callers are bounded. The
+// caller's session that has been idle longest is closed for a new one; without an idle
+// one, the new one is rejected. Sessions that are idle too long or whose credential is
+// invalid are removed.
 func TestMCPSessions(t *testing.T) {
 	server := func(string) *mcp.Server {
 		srv := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)

@@ -1,5 +1,5 @@
-// Package metrics counts what a gateway does and shows it to Prometheus, with label
-// values from closed or capped sets.
+// Package metrics counts the requests and calls of a gateway and serves the counts in
+// Prometheus' format. Label values come from closed or capped sets.
 package metrics
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/health"
 )
 
-// Metrics are the figures of one gateway. It is safe for concurrent use.
+// Metrics holds the metrics of one gateway. It is safe for concurrent use.
 type Metrics struct {
 	reg      *prometheus.Registry
 	calls    *prometheus.CounterVec
@@ -35,12 +35,12 @@ type Metrics struct {
 	tokens   *prometheus.CounterVec
 	spent    *prometheus.CounterVec
 
-	client  *rpc.Client             // nil until Handler
-	refresh sync.Mutex              // held while the figures of models are collected
-	fresh   health.Cached[struct{}] // brings the figures of others up to date
+	client  *rpc.Client             // nil until Handler is called
+	refresh sync.Mutex              // held while metrics of models or views are updated
+	fresh   health.Cached[struct{}] // limits how often the metrics of models are updated
 }
 
-// New makes the figures of a gateway.
+// New returns the metrics of a gateway.
 func New() *Metrics {
 	m := &Metrics{
 		reg:      prometheus.NewRegistry(),
@@ -49,7 +49,8 @@ func New() *Metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_http_requests_total", Help: "Requests by route and status."}, []string{"route", "status"}),
 		lag:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "binnacle_lag_events", Help: "Events waiting, by instance and view or durable."}, []string{"instance", "part"}),
 	}
-	// What the ledger holds of attempts, read from the view: it goes on across restarts.
+	// These counters are read from a view of the ledger, so they continue after a
+	// restart.
 	m.attempts = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_llm_attempts_total", Help: "Attempts at providers, by outcome: succeeded, cancelled, or an error code."}, []string{"provider", "model", "outcome"})
 	m.tokens = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_llm_tokens_total", Help: "Tokens used, by type: input, output, cached, reasoning."}, []string{"provider", "model", "type"})
 	m.spent = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "binnacle_llm_cost_usd_total", Help: "Money spent, in US dollars."}, []string{"provider", "model"})
@@ -58,12 +59,14 @@ func New() *Metrics {
 	return m
 }
 
-// Register adds the gateway's figures to a registry, beside that of Handler.
+// Register adds the gateway's metrics to a registry. New has added them to the registry
+// that Handler serves.
 func (m *Metrics) Register(to prometheus.Registerer) {
 	to.MustRegister(m.calls, m.latency, m.requests, (*models)(m))
 }
 
-// models collects the figures of models, which it brings up to date first.
+// models is a prometheus.Collector that updates the metrics of models before it collects
+// them.
 type models Metrics
 
 // Describe implements prometheus.Collector.
@@ -88,21 +91,22 @@ func (m *models) Collect(c chan<- prometheus.Metric) {
 	m.spent.Collect(c)
 }
 
-// Label values come from closed or capped sets: callers invent kinds, models and
-// paths without end, and each value costs memory for good.
+// Label values come from closed or capped sets: callers can send any number of different
+// kinds, models and paths, and each value uses memory until the process ends.
 var (
 	families = services.Families()
 	outcomes = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered,
 		contract.EventEscalated, "none"}
 )
 
-// Caps of what other services report.
+// Maximum numbers of label values that come from other services.
 const (
-	maxModels = 100 // provider and model, those of the most attempts; the rest are one
+	maxModels = 100 // pairs of provider and model with the most attempts; the others share one label
 	maxCodes  = 64  // error codes of attempts
 	maxParts  = 500 // instances and their parts
 )
 
+// oneOf returns v if set contains it, or else OtherLabel.
 func oneOf(set []string, v string) string {
 	if slices.Contains(set, v) {
 		return v
@@ -110,13 +114,14 @@ func oneOf(set []string, v string) string {
 	return OtherLabel
 }
 
+// family returns the first part of a kind if it is a known family, or else OtherLabel.
 func family(kind string) string {
 	prefix, _, _ := strings.Cut(kind, ".")
 	return oneOf(families, prefix)
 }
 
-// Count counts a call that ended, by the family of its kind and its status. Kinds and
-// statuses outside the known ones are counted as one.
+// Count counts a call that ended, by the family of its kind and its status. Unknown
+// kinds and statuses are counted under OtherLabel.
 func (m *Metrics) Count(kind, status string) {
 	m.calls.WithLabelValues(family(kind), oneOf(outcomes, status)).Inc()
 }
@@ -128,10 +133,10 @@ func (m *Metrics) Observe(kind, status string, d time.Duration) {
 	m.latency.WithLabelValues(family(kind)).Observe(d.Seconds())
 }
 
-// OtherLabel is the value that labels without one of their own share.
+// OtherLabel is the label value that all values without their own share.
 const OtherLabel = "other"
 
-// RouteOf is a request's route as declared, or OtherLabel where none matched.
+// RouteOf returns the route of a request as declared, or OtherLabel if none matched.
 func RouteOf(c echo.Context) string {
 	if c.Get(auth.RouteKey) == nil {
 		return OtherLabel
@@ -139,8 +144,8 @@ func RouteOf(c echo.Context) string {
 	return c.Path()
 }
 
-// Middleware counts requests by route and status. An error becomes a response
-// here, so that its status is known.
+// Middleware counts requests by route and status. It converts an error into its response
+// first, so that the status is known.
 func (m *Metrics) Middleware(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		err := next(c)
@@ -152,7 +157,8 @@ func (m *Metrics) Middleware(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// models brings the figures of models up to date.
+// models updates the metrics of models by queries to the llm-router. If a query fails,
+// they remain unchanged.
 func (m *Metrics) models(ctx context.Context, client *rpc.Client) {
 	all, err1 := rpc.Do(ctx, client, llmrouter.StatsQuery, llmrouter.StatsRequest{})
 	used, err2 := rpc.Do(ctx, client, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"provider", "model"}})
@@ -192,7 +198,8 @@ func (m *Metrics) models(ctx context.Context, client *rpc.Client) {
 	}
 }
 
-// busiest are the models that have labels of their own.
+// busiest returns the pairs of provider and model with the most attempts, which have
+// labels of their own.
 func busiest(stats []llmrouter.ModelStats) map[[2]string]bool {
 	stats = slices.Clone(stats)
 	slices.SortFunc(stats, func(a, b llmrouter.ModelStats) int {
@@ -205,7 +212,7 @@ func busiest(stats []llmrouter.ModelStats) map[[2]string]bool {
 	return out
 }
 
-// lags brings the figures of views up to date.
+// lags updates the lag of each part of each instance, up to maxParts.
 func (m *Metrics) lags(r health.Readiness) {
 	m.refresh.Lock()
 	defer m.refresh.Unlock()
@@ -222,15 +229,15 @@ func (m *Metrics) lags(r health.Readiness) {
 	}
 }
 
-// Health tells who may read the figures, and the state of the mesh's parts;
-// health.API implements it.
+// Health reports who may read the metrics, and the state of the mesh's parts; health.API
+// implements it.
 type Health interface {
 	Insider(c echo.Context) error
 	Now() health.Readiness
 }
 
-// Handler is GET /metrics, for insiders: in Prometheus' text format, with the figures
-// of models and views brought up to date at most once a second.
+// Handler returns the handler of GET /metrics, for insiders, in Prometheus' text format.
+// The metrics of models and views are updated at most once a second.
 func (m *Metrics) Handler(h Health, client *rpc.Client) echo.HandlerFunc {
 	m.refresh.Lock()
 	m.client = client

@@ -7,7 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
-// TestLabels: models and error codes without end share one label.
+// TestLabels: models and error codes beyond the caps share one label.
 func TestMetricLabels(t *testing.T) {
 	var stats []llmrouter.ModelStats
 	for i := range 1000 {

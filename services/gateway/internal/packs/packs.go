@@ -1,4 +1,4 @@
-// Package packs is the REST API of tools.
+// Package packs serves the REST API of tools.
 package packs
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
-// Catalog is the tools there are; catalog.Catalog implements it.
+// Catalog is the catalog of tools; catalog.Catalog implements it.
 type Catalog interface {
 	Tools() []contract.Tool
 	Lookup(kind string) (tool *contract.Tool, digest string)
@@ -28,7 +28,7 @@ type API struct {
 	Tools Catalog
 }
 
-// Pack is one tool as REST lists it.
+// Pack is one tool as the REST API lists it.
 type Pack struct {
 	Name         string       `json:"name"`
 	Version      string       `json:"version"`
@@ -39,9 +39,9 @@ type Pack struct {
 	Digest       string       `json:"tool_schema_digest"`
 }
 
-// Approved lists what is called as a tool: kinds "tool.…". A tool whose document
-// is not the approved one is left out: what it says of itself must not reach a
-// model before people have read it.
+// Approved returns the tools with kinds "tool.…" whose document is the approved one.
+// Others are omitted, because a description must not reach a model before people have
+// approved it.
 func Approved(tools Catalog) []contract.Tool {
 	var out []contract.Tool
 	for _, t := range tools.Tools() {
@@ -60,7 +60,7 @@ func describe(t *contract.Tool) Pack {
 	return p
 }
 
-// List is GET /api/v1/packs: the packs there are, in the order of their kinds.
+// List is GET /api/v1/packs: all approved packs, in the order of their kinds.
 func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
@@ -72,16 +72,16 @@ func (s *API) List(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// Get is GET /api/v1/packs/{name}. A tool whose document is not the approved one is
-// shown only with unapproved=true, to those who are to approve it; so are tools that
-// are no packs.
+// Get is GET /api/v1/packs/{name}. A tool that is not a pack, or whose document is not
+// the approved one, is returned only with unapproved=true, for the people who approve
+// it.
 func (s *API) Get(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
 	}
 	name, unapproved := c.Param("name"), c.QueryParam("unapproved") == "true"
 	t, digest := s.Tools.Lookup("tool." + name)
-	if t == nil && unapproved { // people approve tools that are no packs, too
+	if t == nil && unapproved { // people also approve tools that are not packs
 		t, digest = s.Tools.Lookup(name)
 	}
 	if t != nil && (unapproved || !s.Tools.Drifted(t, digest)) {
@@ -90,8 +90,8 @@ func (s *API) Get(c echo.Context) error {
 	return apierr.NotFound("no pack " + c.Param("name"))
 }
 
-// Run proposes a call of the pack. An unknown pack is proposed too: that
-// it was asked for, and denied, is a fact.
+// Run is POST /api/v1/packs/{name}: it proposes a call of the pack. A call of an unknown
+// pack is proposed too, so that the attempt and its denial are on the ledger.
 func (s *API) Run(c echo.Context) error {
 	who, args, err := s.Gate.Body(c)
 	if err != nil {

@@ -18,8 +18,8 @@ func register(m *edgetest.Mesh, kind, description string) {
 	m.Record(edgetest.Executor, contract.EventToolRegistered, "-", contract.Bytes(tool), nil)
 }
 
-// TestPacks: packs are listed and shown; a tool whose document changed is left out
-// until people approve it, and shown to those who ask for it.
+// TestPacks: packs are listed and returned. A tool whose document changed is omitted
+// until people approve it, and returned only with unapproved=true.
 func TestPacks(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a", "llm.chat")
 	register(m, "tool.b", "as approved")

@@ -1,4 +1,4 @@
-// Package policyapi is the reads of what governs calls: documents, limits,
+// Package policyapi serves the state that governs calls: policy documents, limits,
 // identities and the trust registry.
 package policyapi
 
@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API answers these reads. Its fields are set before its first use.
+// API serves these reads. Its fields are set before its first use.
 type API struct {
 	Gate    *auth.Gate
 	Queries *queries.Client
@@ -41,16 +41,17 @@ func (s *API) Limits(c echo.Context) error {
 	return queries.Send(c, s.Queries, policy.LimitsQuery, policy.LimitsRequest{})
 }
 
-// KeyInfo is a key of the trust registry, with its life by lamport.
+// KeyInfo is a key of the trust registry, with the Lamport times at which it was
+// published and revoked.
 type KeyInfo struct {
 	contract.TrustKey
 	Since        uint64 `json:"since_lamport"`
 	RevokedSince uint64 `json:"revoked_since_lamport,omitempty"`
-	Valid        bool   `json:"valid"` // at the lamport asked about, or now
+	Valid        bool   `json:"valid"` // at the requested Lamport time, or now
 }
 
-// TrustKeys is GET /api/v1/trust/keys?at=: which keys there are, and whether
-// each was valid at a lamport.
+// TrustKeys is GET /api/v1/trust/keys: all keys, and whether each is valid at the
+// Lamport time in the parameter at, or now.
 func (s *API) TrustKeys(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, ""); err != nil {
 		return err
@@ -69,7 +70,7 @@ func (s *API) TrustKeys(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// lamportOf is the point in the past asked about; 0 = now.
+// lamportOf returns the Lamport time in the parameter at, or 0 if it is absent.
 func lamportOf(c echo.Context) (uint64, error) {
 	raw := c.QueryParam("at")
 	if raw == "" {
@@ -82,7 +83,8 @@ func lamportOf(c echo.Context) (uint64, error) {
 	return n, nil
 }
 
-// Identities is GET /api/v1/identities?at=.
+// Identities is GET /api/v1/identities: principals, roles, delegations and grants, now
+// or at the Lamport time in the parameter at.
 func (s *API) Identities(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package probe reports whether the ledger responds, so that callers do not wait for
-// one that does not.
+// Package probe reports whether the ledger responds, so that callers do not wait for a
+// ledger that does not.
 package probe
 
 import (
@@ -9,33 +9,34 @@ import (
 	"time"
 )
 
-// A caller learns within two seconds that the ledger takes nothing: two probes in
-// a row fail.
+// Every is the interval between probes, and Within the timeout of one. Two failed probes
+// in a row mean that the ledger does not respond, so callers are notified within two
+// seconds.
 const (
 	Every  = 250 * time.Millisecond
 	Within = 600 * time.Millisecond
 )
 
-// Probe knows whether the ledger responds. Without a leader, or without a server,
-// it does not, and no caller should wait as long as an election takes. The zero
-// value is ready for use; it is safe for concurrent use.
+// Probe reports whether the ledger responds. It does not respond without a leader or
+// without a server, and a caller should then receive an error instead of waiting for an
+// election. The zero value is ready for use; it is safe for concurrent use.
 type Probe struct {
 	mu     sync.Mutex
 	missed int
 	gone   chan struct{}
-	back   time.Time // when it last answered again
+	back   time.Time // when the ledger last responded again
 
-	callers atomic.Int64 // that wait; without any, a ledger that was well is let be
+	callers atomic.Int64 // number of waiting callers; without any, a ledger that responds is not probed
 }
 
-// Watch has the ledger probed until done is called.
+// Watch causes the ledger to be probed until done is called.
 func (p *Probe) Watch() (done func()) {
 	p.callers.Add(1)
 	return func() { p.callers.Add(-1) }
 }
 
-// Run probes the ledger with check until ctx ends; check returns nil if the ledger
-// responds within the time of its context.
+// Run probes the ledger with check until ctx is done; check returns nil if the ledger
+// responds before its context is done.
 func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 	t := time.NewTicker(Every)
 	defer t.Stop()
@@ -54,12 +55,15 @@ func (p *Probe) Run(ctx context.Context, check func(context.Context) error) {
 	}
 }
 
+// well reports whether the latest probe succeeded.
 func (p *Probe) well() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.missed == 0
 }
 
+// beat records the result of a probe. The second failure in a row closes the channel of
+// Lost.
 func (p *Probe) beat(ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +86,8 @@ func (p *Probe) channel() chan struct{} {
 	return p.gone
 }
 
-// Lost is closed while the ledger does not respond. Every call needs its own.
+// Lost returns a channel that is closed while the ledger does not respond. A recovery
+// replaces the channel, so every wait must call Lost again.
 func (p *Probe) Lost() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,16 +104,16 @@ func (p *Probe) Down() bool {
 	}
 }
 
-// Unsteady reports whether the ledger did not respond not long ago: it has a leader
-// again, and the services' queues on it may have none yet.
+// Unsteady reports whether the ledger recovered within the last 15 seconds: it has a
+// leader again, but the services' queues on it may have none yet.
 func (p *Probe) Unsteady() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return time.Since(p.back) < settling
 }
 
-// settling is how long elections may go on after the ledger's own; Unstarted is
-// how long a call may wait for its start meanwhile.
+// settling is how long elections may continue after that of the ledger. Unstarted is how
+// long a call may remain unstarted during that time.
 const (
 	settling  = 15 * time.Second
 	Unstarted = 1500 * time.Millisecond

@@ -63,7 +63,7 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// TestOneMiss: a single probe without a response is no loss.
+// TestOneMiss: a single failed probe does not count as a loss.
 func TestOneMiss(t *testing.T) {
 	var p Probe
 	lost := p.Lost()

@@ -1,6 +1,6 @@
-// Package queries sends the gateway's queries to other services and turns their
-// responses and errors into those of the API. Nothing here has an effect; the route
-// of each query requires its scope.
+// Package queries sends the gateway's queries to other services, and converts their
+// responses and errors into those of the API. Queries have no effect; the route of each
+// requires its scope.
 package queries
 
 import (
@@ -23,13 +23,12 @@ import (
 // Client queries services. It is safe for concurrent use.
 type Client struct{ *rpc.Client }
 
-// Timeout bounds what a request waits for beside its queries, whose schemas name
-// their deadlines.
+// Timeout bounds what a request waits for other than queries, which have the deadlines
+// of their schemas.
 const Timeout = 60 * time.Second
 
-// Error is the API's error for a query that failed: of a service's own errors 404
-// and 400, with the wrong member, and 503 for everything else. service is the one
-// that was queried.
+// Error returns the API's error for a query to service that failed: 404 for the code
+// not_found, 400 with the wrong member for invalid_input, and 503 for everything else.
 func Error(service string, err error) error {
 	e := transient.ErrorOf(err)
 	switch {
@@ -43,8 +42,7 @@ func Error(service string, err error) error {
 	return apierr.Unavailable(service + ": " + e.Message)
 }
 
-// Do returns the document that is the response to a query; errors are those of
-// Error.
+// Do sends a query and returns the document of its response. Errors are those of Error.
 func Do[Q, A any](ctx context.Context, s *Client, q query.Query[Q, A], req Q) (doc A, err error) {
 	r, err := rpc.Do(ctx, s.Client, q, req)
 	if err != nil {
@@ -53,8 +51,8 @@ func Do[Q, A any](ctx context.Context, s *Client, q query.Query[Q, A], req Q) (d
 	return r.Value, nil
 }
 
-// Send answers a request with the document that is the response to a query.
-// Documents in canonical form keep their bytes.
+// Send responds to a request with the document that a query returns. A document in
+// canonical form is sent unchanged.
 func Send[Q, A any](c echo.Context, s *Client, q query.Query[Q, A], req Q) error {
 	doc, err := Do(c.Request().Context(), s, q, req)
 	if err != nil {
@@ -67,9 +65,9 @@ func Send[Q, A any](c echo.Context, s *Client, q query.Query[Q, A], req Q) error
 	return c.JSONBlob(http.StatusOK, b)
 }
 
-// Lines answers a request with the items that are the response to a query, as JSON
-// lines, as they arrive. An error after the first line breaks the connection, so
-// that a half response is not taken for a whole one.
+// Lines responds to a request with the items that a query returns, as JSON lines, as
+// they arrive. An error after the first line aborts the connection, so that the response
+// is not mistaken for a complete one.
 func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error {
 	open := false
 	begin := func() {
@@ -104,10 +102,10 @@ func Lines[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) error
 	return nil
 }
 
-// errGone says that the caller no longer reads.
+// errGone reports that the caller has disconnected.
 var errGone = errors.New("the caller is gone")
 
-// Collect returns the items that are the response to a query; never nil. Errors are
+// Collect returns the items that a query returns. The slice is never nil. Errors are
 // those of Error.
 func Collect[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) ([]I, error) {
 	all, err := rpc.Collect(c.Request().Context(), s.Client, q, req)
@@ -120,12 +118,12 @@ func Collect[Q, I any](c echo.Context, s *Client, q query.List[Q, I], req Q) ([]
 // EventQuery is a query for one event of a call.
 type EventQuery = query.Query[audit.CallRef, json.RawMessage]
 
-// Last is the ledger's newest event of a call, or nil where there is none.
+// Last returns the newest event of a call on the ledger, or nil if there is none.
 func (s *Client) Last(ctx context.Context, call string) (*contract.Event, error) {
 	return s.Event(ctx, audit.CallQuery, call)
 }
 
-// Event is the event of a call that q returns, or nil where there is none.
+// Event returns the event of a call that the query q selects, or nil if there is none.
 func (s *Client) Event(ctx context.Context, q EventQuery, call string) (*contract.Event, error) {
 	r, err := rpc.Do(ctx, s.Client, q, audit.CallRef{CallID: call})
 	switch {

@@ -18,7 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// frames is a response of one document, and then err.
+// frames is a response that consists of one document and then the error err.
 type frames struct {
 	doc any
 	err error
@@ -82,8 +82,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestLines: items are sent as they are, one a line; a response that breaks after the
-// first of them breaks the connection.
+// TestLines: items are sent unchanged, one per line; a response that fails after the
+// first item aborts the connection.
 func TestLines(t *testing.T) {
 	part := []json.RawMessage{json.RawMessage(`{"b":"<"}`), json.RawMessage(`{"a":1}`)}
 	ctx, rec := request()

@@ -1,4 +1,4 @@
-// Package secrets takes the values of secrets and holds them, sealed, until their
+// Package secrets accepts the values of secrets and holds them, sealed, until their
 // calls are decided.
 package secrets
 
@@ -47,8 +47,8 @@ type SecretRequest struct {
 	Value string `json:"value"`
 }
 
-// Put stores a secret. The value never becomes an argument: it travels
-// sealed to the broker's key, beside the call.
+// Put is POST /api/v1/secrets. The value never becomes an argument of the call: it is
+// sealed to the key of the vault-broker, which fetches it once the call is allowed.
 func (s *API) Put(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Vault)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *API) Put(c echo.Context) error {
 	}
 	_, output, err := s.Calls.Run(c, r)
 	var esc *apierr.Escalation
-	if !errors.As(err, &esc) { // else it waits here for what people decide
+	if !errors.As(err, &esc) { // an escalated call's value is held until people decide
 		s.values.drop(r.ID)
 		if err != nil {
 			return err
@@ -96,13 +96,14 @@ func (s *API) Put(c echo.Context) error {
 	return calls.Accepted(c, r, esc)
 }
 
-// heldValues are sealed values of secrets whose calls are not decided yet. They
-// leave the gateway only once the ledger holds that their call is allowed.
+// heldValues holds sealed values of secrets whose calls are not decided yet. A value
+// leaves the gateway only once the ledger holds that its call is allowed.
 type heldValues struct {
 	mu sync.Mutex
 	by map[string]heldValue // by call
 }
 
+// heldValue is the sealed value of one call, and when it expires.
 type heldValue struct {
 	session string
 	sealed  []byte
@@ -110,11 +111,12 @@ type heldValue struct {
 }
 
 const (
-	maxHeldValues = 256 // of 64 KiB at most
+	maxHeldValues = 256 // each of at most 64 KiB before it is sealed
 	holdValue     = 15 * time.Minute
 )
 
-// hold keeps the value of a call; the first one given counts.
+// hold stores the value of a call, unless one is held for it already. It returns an
+// error if maxHeldValues values are held.
 func (h *heldValues) hold(call, session string, sealed []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,7 +141,7 @@ func (h *heldValues) drop(call string) {
 	delete(h.by, call)
 }
 
-// until sets how long a value is held.
+// until sets when a held value expires.
 func (h *heldValues) until(call string, t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,6 +151,7 @@ func (h *heldValues) until(call string, t time.Time) {
 	}
 }
 
+// get returns the value of a call, and reports whether it is held and has not expired.
 func (h *heldValues) get(call string) (heldValue, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,7 +159,8 @@ func (h *heldValues) get(call string) (heldValue, bool) {
 	return v, ok && time.Now().Before(v.until)
 }
 
-// Serve hands a held value to the vault-broker, once its call is allowed.
+// Serve serves the query by which the vault-broker fetches a held value, once the
+// value's call is allowed.
 func (s *API) Serve() {
 	rpc.Serve(&rpc.Server{Box: s.Box}, query.SealedValueQuery, func(ctx context.Context, q *query.SealedValueRequest) ([]byte, error) {
 		v, ok := s.values.get(q.CallID)

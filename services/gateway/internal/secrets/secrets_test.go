@@ -12,7 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestHeldValues: a value is held for its time, once, and so many at most.
+// TestHeldValues: a value is held until it expires, the first value of a call is kept,
+// and the number of values is bounded.
 func TestHeldValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heldValues
@@ -54,8 +55,8 @@ func TestHeldValues(t *testing.T) {
 	})
 }
 
-// TestAllowed: a value leaves only for a call that the ledger holds as allowed, by
-// policy, for the vault-broker, in its session.
+// TestAllowed: a value is sent only for a call of the vault-broker that policy has
+// allowed, according to the ledger, in the call's session.
 func TestAllowed(t *testing.T) {
 	for name, c := range map[string]struct {
 		service, executor, session, call string

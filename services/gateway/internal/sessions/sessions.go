@@ -24,22 +24,22 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Session headers. The first holds, in requests, the caller's name for a session,
-// or an id; in responses what the caller gave, or else the id. The second holds
-// the id.
+// Session headers. In requests, Header holds the caller's name for a session, or a
+// session id; in responses, the name if the caller gave one, or else the id. IDHeader
+// holds the id, in responses.
 const (
 	Header   = "X-Binnacle-Session"
 	IDHeader = "X-Binnacle-Session-Id"
 )
 
-// Session is where a call belongs.
+// Session is the session that a call belongs to.
 type Session struct {
 	ID        string
-	Name      string // the caller's own; empty where it gave none, or the id
-	Requested string // digest of an id that the caller may not use; id is then its session of refusals
+	Name      string // the caller's name for the session; empty if it gave none, or gave the id
+	Requested string // digest of the requested id, if the caller may not use it; ID is then the caller's session for refused calls
 }
 
-// Called is how the caller calls the session.
+// Called returns the caller's name for the session, or else its id.
 func (x Session) Called() string {
 	if x.Name != "" {
 		return x.Name
@@ -47,7 +47,7 @@ func (x Session) Called() string {
 	return x.ID
 }
 
-// Check returns an error if v, in param of a request, cannot name a session.
+// Check returns an error if v, the value of param in a request, cannot name a session.
 func Check(param, v string) error {
 	if !strings.HasPrefix(v, contract.IDSession) || !contract.Token(v) || len(v) < 3 || len(v) > 100 {
 		return apierr.BadRequest(param, "a session is named by \"s-\" and up to 98 of [A-Za-z0-9_-]")
@@ -55,7 +55,7 @@ func Check(param, v string) error {
 	return nil
 }
 
-// Grants knows which sessions are granted to whom; auth.Authority implements it.
+// Grants reports which sessions are granted to whom; auth.Authority implements it.
 type Grants interface {
 	// Lent reports whether the owner of a session lets a principal make calls in it at now.
 	Lent(tenant, session, principal string, now time.Time) bool
@@ -71,7 +71,7 @@ type Resolver struct {
 	released released
 }
 
-// Of is the session that a request names, or a new one.
+// Of returns the session that a request names, or a new one if it names none.
 func (s *Resolver) Of(ctx context.Context, who *auth.Caller, h http.Header) (Session, error) {
 	v := h.Get(Header)
 	if v == "" {
@@ -83,10 +83,10 @@ func (s *Resolver) Of(ctx context.Context, who *auth.Caller, h http.Header) (Ses
 	return s.resolve(ctx, who, v)
 }
 
-// resolve finds the session that a caller of a call means. A derived id is always
-// an id: the caller's own, one granted to it, or refused, whether it exists or not.
-// Anything else is a name, unless the caller owns a session of that id which a
-// release before 0.5 left.
+// resolve returns the session of a call whose caller names it v. A derived session id is
+// always used as an id: the session is the caller's own, granted to it, or refused,
+// whether it exists or not. Anything else is a name, unless the caller owns a session
+// with that id from a release before 0.5.
 func (s *Resolver) resolve(ctx context.Context, who *auth.Caller, v string) (Session, error) {
 	t := s.Tenant
 	if contract.DerivedSession(v) {
@@ -105,15 +105,16 @@ func (s *Resolver) resolve(ctx context.Context, who *auth.Caller, v string) (Ses
 	return Session{ID: contract.SessionID(t, who.Actor, v), Name: v}, nil
 }
 
-// QueriedBy finds the session that a query of a reader of the ledger means; the query's
-// owner says whose name it is, where it is not the reader's own.
+// QueriedBy returns the id of the session that a reader of the ledger names by v. With
+// the query parameter owner, v is that principal's name for the session; without it, the
+// reader's own.
 func (s *Resolver) QueriedBy(c echo.Context, who *auth.Caller, v string) (string, error) {
 	return s.Queried(c.Request().Context(), who, v, c.QueryParam("owner"))
 }
 
-// Queried finds the session that a reader of the ledger means: by its id, or by
-// the name that owner, or without one the reader, has for it. What is no session's
-// name is returned as it is.
+// Queried returns the id of the session that a reader of the ledger names by v: v itself
+// if it is an id, or else the session that owner, or the reader if owner is empty, calls
+// v. A v that cannot name a session is returned unchanged.
 func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner string) (string, error) {
 	if contract.DerivedSession(v) || Check("session", v) != nil {
 		return v, nil
@@ -131,7 +132,8 @@ func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner strin
 	case first == "" || owner != "":
 		return own, nil
 	}
-	// Somebody else's of a release before; the reader's own of that name comes first.
+	// v is another principal's session from a release before 0.5. A session to which the
+	// reader gave that name takes precedence.
 	for _, err := range s.Ledger.Scan(ctx, proposalsOf(s.Tenant, own), 1) {
 		if err != nil {
 			return "", apierr.Unavailable("the ledger does not answer: " + err.Error())
@@ -141,8 +143,10 @@ func (s *Resolver) Queried(ctx context.Context, who *auth.Caller, v, owner strin
 	return v, nil
 }
 
-// InArgs resolves the sessions that the args of some kinds name: what a judge is
-// to read, and what is granted.
+// InArgs replaces names of sessions by ids in the args of the kinds that refer to
+// sessions: judge.score, policy.grant_session and policy.revoke_session. If the caller
+// may not read the session of a judgement, InArgs sets at to the caller's session for
+// refused calls.
 func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, args []byte, at *Session) ([]byte, error) {
 	judged := kind == "judge.score"
 	if !judged && kind != "policy.grant_session" && kind != "policy.revoke_session" {
@@ -151,7 +155,7 @@ func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, ar
 	var doc map[string]json.RawMessage
 	var named string
 	if json.Unmarshal(args, &doc) != nil || json.Unmarshal(doc["session"], &named) != nil || Check("session", named) != nil {
-		return args, nil // the tool's schema refuses it
+		return args, nil // the call is denied because its args do not match the schema
 	}
 	var id string
 	var err error
@@ -163,7 +167,7 @@ func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, ar
 		if id = x.ID; x.Requested != "" && judged {
 			id, *at = named, Session{ID: x.ID, Requested: x.Requested}
 		} else if x.Requested != "" {
-			id = named // not the caller's to grant: policy refuses it
+			id = named // the caller cannot grant it, and policy denies the call
 		}
 	}
 	if err != nil {
@@ -179,27 +183,31 @@ func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, ar
 	return canon.Transform(nil, raw)
 }
 
-// Into places a call in a session.
+// Into sets the session of a proposal.
 func (x Session) Into(r *propose.Request) {
 	r.Session, r.SessionName, r.Requested = x.ID, x.Name, x.Requested
 }
 
+// proposalsOf returns the subject filter of the proposals in a session, or in all
+// sessions if session is empty.
 func proposalsOf(tenant, session string) string {
 	return bus.Filter{Tenant: tenant, Event: contract.EventCallProposed, Key: session}.String()
 }
 
-// released knows the sessions that releases before 0.5 left, whose ids were names.
-// No more of them are made, so what it found holds for good. A ledger whose first
-// proposal has a derived session has none.
+// released finds the sessions from releases before 0.5, whose ids are names. No new ones
+// are created, so results are cached without expiry. A ledger whose first proposal has a
+// derived session has none. It is safe for concurrent use.
 type released struct {
 	mu     sync.Mutex
 	none   bool
-	owners map[string]string // by session; "" where there is none
+	owners map[string]string // by session; "" if no such session exists
 }
 
+// maxReleased bounds the cache of owners, which is cleared when it is full.
 const maxReleased = 16384
 
-// owner is the actor of the first proposal of a session of that id, or "".
+// owner returns the actor of the first proposal in the session id, or "" if there is no
+// such session.
 func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id string) (string, error) {
 	r.mu.Lock()
 	owner, known := r.owners[id]
@@ -230,7 +238,8 @@ func (r *released) owner(ctx context.Context, log eventlog.Log, tenant, id strin
 	return owner, nil
 }
 
-// look finds out whether the ledger began with derived sessions.
+// look determines from the first proposal on the ledger whether the ledger has none of
+// these sessions.
 func (r *released) look(ctx context.Context, log eventlog.Log, tenant string) error {
 	e, err := firstOf(ctx, log, proposalsOf(tenant, ""))
 	if err != nil {
@@ -248,6 +257,8 @@ func (r *released) isNone() bool {
 	return r.none
 }
 
+// firstOf returns the first event on the ledger that matches filter, or nil if there is
+// none.
 func firstOf(ctx context.Context, log eventlog.Log, filter string) (*contract.Event, error) {
 	for en, err := range log.Scan(ctx, filter, 1) {
 		if err != nil {

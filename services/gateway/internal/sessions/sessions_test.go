@@ -16,7 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// granted are the sessions that are granted to bob.
+// granted lists the sessions that are granted to bob.
 type granted map[string]bool
 
 func (g granted) Lent(_, session, principal string, _ time.Time) bool {
@@ -46,8 +46,8 @@ func proposes(t *testing.T, log eventlog.Log, actor, session string) {
 
 func derived(actor, name string) string { return contract.SessionID("t", actor, name) }
 
-// TestResolve: what the caller of a call means by a session's name or id. alice owns
-// s-old, which a release before 0.5 left.
+// TestResolve: the session that the caller of a call names by a name or an id. alice
+// owns s-old, which is from a release before 0.5.
 func TestResolve(t *testing.T) {
 	log := &counted{}
 	proposes(t, log, "alice", "s-old")
@@ -98,7 +98,7 @@ func TestNoReleasedSessions(t *testing.T) {
 	}
 }
 
-// TestQueried: what a reader of the ledger means.
+// TestQueried: the session that a reader of the ledger names.
 func TestQueried(t *testing.T) {
 	log := &memlog.Log{}
 	proposes(t, log, "alice", "s-old")
@@ -111,7 +111,7 @@ func TestQueried(t *testing.T) {
 		{"auditor", "s-notes", "alice", own},
 		{"auditor", "no session", "", "no session"},
 		{"alice", "s-old", "", "s-old"},
-		{"auditor", "s-old", "", "s-old"}, // nobody else's of that name is the reader's
+		{"auditor", "s-old", "", "s-old"}, // the reader has no session of that name, so this is alice's
 		{"bob", "s-old", "", derived("bob", "s-old")},
 		{"auditor", "s-old", "bob", derived("bob", "s-old")},
 	} {

@@ -1,6 +1,6 @@
-// Package tlog serves the transparency log to those who follow it from outside:
-// checkpoints, consistency proofs and tiles, and takes the cosignatures of
-// witnesses. The layout of tiles is C2SP tlog-tiles.
+// Package tlog serves the transparency log to monitors and witnesses: checkpoints,
+// consistency proofs and tiles in the C2SP tlog-tiles layout. It also accepts the
+// cosignatures of witnesses.
 package tlog
 
 import (
@@ -24,7 +24,7 @@ type API struct {
 	Queries *queries.Client
 }
 
-// Checkpoint is GET /log/checkpoint.
+// Checkpoint is GET /log/checkpoint: a checkpoint as a C2SP signed note.
 func (s *API) Checkpoint(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -47,8 +47,8 @@ func (s *API) Checkpoint(c echo.Context) error {
 	return c.Blob(http.StatusOK, "text/plain; charset=utf-8", []byte(note))
 }
 
-// epochOf is the closed epoch of the log that a request is about; 0 is the one
-// that is open.
+// epochOf returns the number of the closed epoch of the log that a request names, or 0
+// for the open one.
 func epochOf(c echo.Context) (uint64, error) {
 	raw := c.QueryParam("epoch")
 	if raw == "" {
@@ -61,7 +61,8 @@ func epochOf(c echo.Context) (uint64, error) {
 	return n, nil
 }
 
-// Consistency is GET /log/consistency.
+// Consistency is GET /log/consistency: the proof (RFC 6962) that the tree of size to
+// begins with that of size from.
 func (s *API) Consistency(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -79,7 +80,7 @@ func (s *API) Consistency(c echo.Context) error {
 	return queries.Send(c, s.Queries, audit.ConsistencyQuery, q)
 }
 
-// Tile is GET /log/tile.
+// Tile is GET /log/tile/{level}/{tile}: the hashes of a tile.
 func (s *API) Tile(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Audit); err != nil {
 		return err
@@ -103,7 +104,8 @@ func (s *API) Tile(c echo.Context) error {
 	return c.Blob(http.StatusOK, "application/octet-stream", b)
 }
 
-// tilePath reads "x001/x234/067" and "x001/x234/067.p/12".
+// tilePath parses a tile's path, such as x001/x234/067, or x001/x234/067.p/12 for a
+// partial tile. width is the number of hashes, 256 for a full tile.
 func tilePath(p string) (index, width uint64, ok bool) {
 	width = 256
 	if i := strings.Index(p, ".p/"); i >= 0 {
@@ -128,11 +130,11 @@ func tilePath(p string) (index, width uint64, ok bool) {
 
 // Cosignature is the body of POST /log/cosignatures.
 type Cosignature struct {
-	Size uint64 `json:"size"` // of the checkpoint
+	Size uint64 `json:"size"` // tree size of the checkpoint
 	Line string `json:"line"` // C2SP tlog-cosignature, without newline
 }
 
-// Cosign is POST /log/cosignatures.
+// Cosign is POST /log/cosignatures: it passes a witness's cosignature to audit.
 func (s *API) Cosign(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Cosign); err != nil {
 		return err

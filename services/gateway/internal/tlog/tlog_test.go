@@ -43,8 +43,8 @@ func TestTiles(t *testing.T) {
 	}
 }
 
-// TestParameters: what requests for checkpoints, proofs and cosignatures pass on, and
-// what is refused.
+// TestParameters: the parameters that requests for checkpoints, proofs and cosignatures
+// pass to audit, and those that are rejected.
 func TestParameters(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
 	asked := map[string]json.RawMessage{}

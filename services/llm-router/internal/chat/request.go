@@ -1,5 +1,4 @@
-// Package chat is OpenAI's chat completions API, as a server reads and writes
-// it and as a client does.
+// Package chat implements OpenAI's chat completions API for a server and for a client.
 // Source: https://platform.openai.com/docs/api-reference/chat
 package chat
 
@@ -25,7 +24,8 @@ type toolCall struct {
 	Extra *extraContent `json:"extra_content,omitempty"`
 }
 
-// extraContent is where Google's compatible endpoint keeps thought signatures.
+// extraContent holds the thought signature of a tool call in Google's endpoint that is
+// compatible with OpenAI's API.
 type extraContent struct {
 	Google struct {
 		Signature string `json:"thought_signature,omitempty"`
@@ -45,8 +45,8 @@ type message struct {
 	Cache      json.RawMessage `json:"cache_control,omitempty"`
 }
 
-// detail is how signed thinking travels through chat completions (OpenRouter's
-// reasoning_details).
+// detail holds signed thinking in chat completions, as in OpenRouter's
+// reasoning_details.
 type detail struct {
 	Type      string `json:"type"` // reasoning.text, reasoning.encrypted
 	Text      string `json:"text,omitempty"`
@@ -80,7 +80,7 @@ type file struct {
 	Name string `json:"filename,omitempty"`
 }
 
-// body is a request as far as its members have a form of their own.
+// body holds the members of a request that need conversion.
 type body struct {
 	msgs     []message
 	tools    []tool
@@ -88,7 +88,7 @@ type body struct {
 	stop     json.RawMessage
 	format   json.RawMessage
 	max      int64
-	maxNew   int64 // goes before max
+	maxNew   int64 // takes precedence over max
 	options  struct{}
 	thinking struct {
 		Budget int64 `json:"budget_tokens"`
@@ -102,9 +102,8 @@ type tool struct {
 	Cache    json.RawMessage `json:"cache_control"`
 }
 
-// ParseRequest reads a request. Errors begin with the path of the member that is
-// wrong, as in "messages[0].role: ". Members that the dialect does not know are
-// in Extra.
+// ParseRequest decodes a request. Errors begin with the path of the invalid member, as
+// in "messages[0].role: ". Members that the dialect does not define are in Extra.
 func ParseRequest(doc []byte) (*ir.Request, error) {
 	m, err := ir.Split(doc)
 	if err != nil {
@@ -145,7 +144,7 @@ func ParseRequest(doc []byte) (*ir.Request, error) {
 	return r, nil
 }
 
-// parseStop reads one stop sequence or a list of them.
+// parseStop decodes one stop sequence or a list of them.
 func parseStop(raw json.RawMessage) (out []string, err error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -160,6 +159,8 @@ func parseStop(raw json.RawMessage) (out []string, err error) {
 	return out, nil
 }
 
+// parseTools decodes functions and custom tools. A custom tool without a format has the
+// format null, which distinguishes it from a function.
 func parseTools(tools []tool) (out []ir.ToolDef, err error) {
 	for i, t := range tools {
 		var f struct {
@@ -187,6 +188,8 @@ func parseTools(tools []tool) (out []ir.ToolDef, err error) {
 	return out, nil
 }
 
+// parseChoice decodes tool_choice: a mode, or an object that names a tool. It returns
+// nil if the member is absent.
 func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -209,6 +212,8 @@ func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 	return &ir.Choice{Mode: "tool", Name: c.Function.Name + c.Custom.Name}, nil
 }
 
+// parseFormat sets r.Format from response_format. The format text is the default and
+// sets nothing.
 func parseFormat(raw json.RawMessage, r *ir.Request) error {
 	if len(raw) == 0 {
 		return nil
@@ -231,6 +236,9 @@ func parseFormat(raw json.RawMessage, r *ir.Request) error {
 	return nil
 }
 
+// parseMessage decodes a message. The role developer becomes System and function becomes
+// Tool, whose content becomes one tool result. Thinking in reasoning_details takes
+// precedence over unsigned thinking.
 func parseMessage(m *message) (ir.Message, error) {
 	out := ir.Message{Role: m.Role, Name: m.Name}
 	switch m.Role {
@@ -270,6 +278,7 @@ func parseMessage(m *message) (ir.Message, error) {
 	return out, nil
 }
 
+// callOf returns the part for a tool call.
 func callOf(c *toolCall) ir.Part {
 	p := ir.Part{Type: ir.ToolCall, ID: c.ID}
 	if c.Function != nil {
@@ -306,7 +315,8 @@ func parsePart(p *part) (ir.Part, error) {
 	return x, nil
 }
 
-// BuildRequest writes a request. A member that the API does not have is left out.
+// BuildRequest returns the body of a request. It omits members that the API does not
+// define.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	o["model"] = r.Model
@@ -349,8 +359,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// buildTools writes the tools. Another API's own tools are left out: this provider
-// cannot run them.
+// buildTools returns the tools. It omits tools that another provider runs.
 func buildTools(defs []ir.ToolDef) (tools []ir.Obj) {
 	for i := range defs {
 		t := &defs[i]
@@ -375,6 +384,7 @@ func buildTools(defs []ir.ToolDef) (tools []ir.Obj) {
 	return tools
 }
 
+// buildFormat returns the member response_format.
 func buildFormat(f *ir.Format) ir.Obj {
 	if f.Type != "json_schema" {
 		return ir.Obj{"type": f.Type}
@@ -386,7 +396,8 @@ func buildFormat(f *ir.Format) ir.Obj {
 	return ir.Obj{"type": f.Type, "json_schema": s}
 }
 
-// buildMessages writes one message; results of several calls are a message each.
+// buildMessages returns the messages for one message. Each result of a tool call becomes
+// a message of its own.
 func buildMessages(m *ir.Message) []ir.Obj {
 	var out []ir.Obj
 	o := ir.Obj{"role": m.Role}
@@ -404,7 +415,7 @@ func buildMessages(m *ir.Message) []ir.Obj {
 		x := ir.Obj{"role": "tool", "tool_call_id": p.ID, "content": text}
 		x.Put("cache_control", p.Cache)
 		out = append(out, x)
-		rest = append(rest, others...) // a result cannot hold files: they follow in a message of the user
+		rest = append(rest, others...) // a result cannot contain files: they follow in a user message
 	}
 	if m.Role == ir.Assistant {
 		assistant(o, m.Parts)
@@ -420,7 +431,7 @@ func buildMessages(m *ir.Message) []ir.Obj {
 	return append(out, o)
 }
 
-// flat splits a result into its text and the rest.
+// flat splits a result into its text and its other parts.
 func flat(parts []ir.Part) (text string, rest []ir.Part) {
 	for _, p := range parts {
 		if p.Type == ir.Text {
@@ -432,7 +443,7 @@ func flat(parts []ir.Part) (text string, rest []ir.Part) {
 	return text, rest
 }
 
-// turn is one turn of a model's, with what belongs into one member put together.
+// turn collects the parts of one turn of the model by the member in which they are sent.
 type turn struct {
 	text, thinking, refusal string
 	calls                   []toolCall
@@ -441,6 +452,7 @@ type turn struct {
 	parts                   bool // content must be a list of parts
 }
 
+// add assigns a part to the member in which it is sent.
 func (t *turn) add(p *ir.Part) {
 	switch p.Type {
 	case ir.Thinking:
@@ -462,7 +474,7 @@ func (t *turn) add(p *ir.Part) {
 	}
 }
 
-// assistant fills in a message of the model's.
+// assistant sets the members of an assistant message from its parts.
 func assistant(o ir.Obj, parts []ir.Part) {
 	var t turn
 	for i := range parts {
@@ -484,6 +496,7 @@ func assistant(o ir.Obj, parts []ir.Part) {
 	}
 }
 
+// callFor returns the tool call for a part.
 func callFor(p *ir.Part) toolCall {
 	c := toolCall{ID: p.ID, Type: "function"}
 	if p.Custom {
@@ -534,7 +547,7 @@ func buildContent(parts []ir.Part) any {
 	return out
 }
 
-// after is a MIME type's second half.
+// after returns the subtype of a MIME type.
 func after(mime string) string {
 	for i := range len(mime) {
 		if mime[i] == '/' {

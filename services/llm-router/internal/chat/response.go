@@ -24,6 +24,8 @@ type outMore struct {
 	Reasoning int64 `json:"reasoning_tokens"`
 }
 
+// ir returns the usage in the intermediate form. It may be called on nil; Known is then
+// false.
 func (u *usage) ir() ir.Usage {
 	if u == nil {
 		return ir.Usage{}
@@ -38,12 +40,13 @@ func (u *usage) ir() ir.Usage {
 	return x
 }
 
+// usageOf returns the member usage for u.
 func usageOf(u ir.Usage) *usage {
 	return &usage{In: u.In, Out: u.Out, Total: u.In + u.Out, InMore: &inMore{u.Cached, u.CacheWrite}, OutMore: &outMore{u.Reasoning}}
 }
 
-// Usage reads the member "usage" of a completion, of embeddings or of a chunk.
-// Known is false where it is missing or cannot be read.
+// Usage decodes the member "usage" of a completion, of embeddings or of a chunk. Known
+// is false if the member is absent or cannot be decoded.
 func Usage(member []byte) ir.Usage {
 	var u *usage
 	if json.Unmarshal(member, &u) != nil {
@@ -61,6 +64,7 @@ func finish(s string) string {
 	return s
 }
 
+// finishOut returns the API's finish reason for one of the intermediate form.
 func finishOut(s string) string {
 	if s == ir.Paused || s == "" {
 		return "stop"
@@ -68,9 +72,9 @@ func finishOut(s string) string {
 	return s
 }
 
-// ParseResponse reads a completion with all its choices. A finish reason that has
-// no meaning in the intermediate form stays as it is. A completion without a
-// choice is an error.
+// ParseResponse decodes a completion with all its choices. Finish reasons without an
+// equivalent in the intermediate form are kept. A completion without a choice is an
+// error.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		ID      string `json:"id"`
@@ -102,9 +106,9 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 	return r, nil
 }
 
-// BuildResponse writes a completion. model is the name that the caller used, which
-// need not be the model that answered. Every choice has all members that clients
-// in strict languages require, null where empty.
+// BuildResponse returns a completion. model is the name in the caller's request, which
+// may differ from the model that was used. Every choice has all members that clients in
+// statically typed languages require, null if empty.
 func BuildResponse(r *ir.Response, model string) ([]byte, error) {
 	choices := []ir.Obj{}
 	for i, a := range r.Choices {
@@ -127,7 +131,7 @@ type chunk struct {
 	Error   json.RawMessage `json:"error"`
 }
 
-// choice is a piece of one of the answers.
+// choice is a piece of one of the answers in a chunk.
 type choice struct {
 	Index int `json:"index"`
 	Delta struct {
@@ -138,26 +142,26 @@ type choice struct {
 		Details    []detail   `json:"reasoning_details"`
 		ToolCalls  []toolCall `json:"tool_calls"`
 	} `json:"delta"`
-	Text     string          `json:"text"` // of the older completions API, whose streams are read here too
+	Text     string          `json:"text"` // of text completions, whose streams are decoded here as well
 	Finish   *string         `json:"finish_reason"`
 	LogProbs json.RawMessage `json:"logprobs"`
 }
 
-// Decoder reads a stream of chunks, of chat completions and of text completions.
-// The zero value is ready; a decoder reads one stream.
+// Decoder decodes the chunks of one stream, of chat completions or of text completions.
+// The zero value is ready to use.
 type Decoder struct {
 	begun bool
 	calls map[[2]int]bool
 	done  bool
 }
 
-// Done reports whether the stream said that it is complete, by the event [DONE]. A
-// finish reason alone does not end it: usage may follow.
+// Done reports whether the event [DONE] has been received. A finish reason does not end
+// the stream, since usage may follow.
 func (d *Decoder) Done() bool { return d.done }
 
-// Event reads one server-sent event, which may say several things at once: a chunk
-// holds pieces of several choices. Events have no names in this API. An error in
-// the stream is an *ir.Fault.
+// Event decodes one server-sent event. A chunk may contain pieces of several choices and
+// so become several events. Events have no names in this API. An error in the stream is
+// returned as an *ir.Fault.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	if string(data) == "[DONE]" {
 		d.done = true
@@ -190,8 +194,8 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	return out, nil
 }
 
-// said appends the thinking, the text and the refusal of a piece. Thinking comes
-// in details or, without a seal, in a member of its own; never in both.
+// said appends the events for the thinking, the text and the refusal of a piece. A piece
+// contains thinking either in details or, if it is not signed, in a member of its own.
 func (ch *choice) said(out []ir.Event) []ir.Event {
 	delta := func(typ, text string) {
 		if text != "" {
@@ -214,8 +218,8 @@ func (ch *choice) said(out []ir.Event) []ir.Event {
 	return out
 }
 
-// called appends the tool calls of a piece. A call that comes without an index has
-// that of its place.
+// called appends the events for the tool calls of a piece. A call without an index has
+// the index of its position.
 func (d *Decoder) called(out []ir.Event, ch *choice) []ir.Event {
 	for i := range ch.Delta.ToolCalls {
 		t := &ch.Delta.ToolCalls[i]
@@ -237,8 +241,8 @@ func (d *Decoder) called(out []ir.Event, ch *choice) []ir.Event {
 	return out
 }
 
-// Encoder writes a stream of chunks. Its exported fields are set before the first
-// event; Begin may replace ID by the provider's.
+// Encoder encodes a stream as chunks. Its exported fields must be set before the first
+// event; a Begin event with an id replaces ID.
 type Encoder struct {
 	ID      string
 	Model   string // as the caller named it
@@ -261,8 +265,7 @@ func (e *Encoder) chunk(b []byte, choices any, usage any) []byte {
 	return append(append(append(b, "data: "...), doc...), "\n\n"...)
 }
 
-// Encode writes what one event comes to: a chunk, or nothing. What was used is
-// written at the end.
+// Encode returns the chunk for one event, or nil. Usage is written by Finish.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
 	switch ev.Kind {
 	case ir.Begin:
@@ -282,8 +285,8 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 	return nil
 }
 
-// delta writes a chunk with a piece of an answer. The first of each answer names
-// the role.
+// delta returns a chunk with a piece of an answer. The first chunk of each answer
+// contains the role.
 func (e *Encoder) delta(ev *ir.Event, d ir.Obj, finish any) []byte {
 	if e.begun == nil {
 		e.begun = map[int]bool{}
@@ -302,7 +305,7 @@ func (e *Encoder) delta(ev *ir.Event, d ir.Obj, finish any) []byte {
 	return e.chunk(nil, []ir.Obj{{"index": ev.Choice, "delta": d, "logprobs": probs, "finish_reason": finish}}, nil)
 }
 
-// spelled is the delta of an event with content; nil for an event without.
+// spelled returns the delta for an event with content, or nil for other events.
 func spelled(ev *ir.Event) ir.Obj {
 	switch ev.Kind {
 	case ir.Delta:
@@ -336,8 +339,8 @@ func spelled(ev *ir.Event) ir.Obj {
 	return nil
 }
 
-// Finish writes the end of a complete stream: the usage, if the caller requested
-// it, and [DONE]. A stream without it is a stream that broke.
+// Finish returns the end of a complete stream: the usage, if the caller requested it,
+// and [DONE]. A stream that broke has no [DONE].
 func (e *Encoder) Finish() []byte {
 	var b []byte
 	if e.Usage {
@@ -346,9 +349,9 @@ func (e *Encoder) Finish() []byte {
 	return append(b, "data: [DONE]\n\n"...)
 }
 
-// ParseFault reads the body of an error response, or an error in a stream, which
-// has status 0. Some servers send a text instead of an object, or a number as
-// code; what cannot be read leaves its fields empty.
+// ParseFault decodes the body of an error response or, with status 0, an error in a
+// stream. Some servers send a text instead of an object, or a number as code. Fields
+// that cannot be decoded are empty.
 func ParseFault(status int, body []byte) *ir.Fault {
 	var d struct {
 		Error json.RawMessage `json:"error"`
@@ -364,12 +367,12 @@ func ParseFault(status int, body []byte) *ir.Fault {
 		Code    json.RawMessage `json:"code"`
 	}
 	if json.Unmarshal(d.Error, &e) != nil {
-		_ = json.Unmarshal(d.Error, &f.Message) // some send plain text
+		_ = json.Unmarshal(d.Error, &f.Message) // some servers send plain text
 		return f
 	}
 	f.Message, f.Type, f.Param = e.Message, e.Type, e.Param
 	if json.Unmarshal(e.Code, &f.Code) != nil {
-		f.Code = string(e.Code) // a number
+		f.Code = string(e.Code) // some servers send a number
 	}
 	return f
 }

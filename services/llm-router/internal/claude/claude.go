@@ -1,6 +1,6 @@
-// Package claude describes what Claude models accept, by generation, at any
-// provider. Sources: https://platform.claude.com/docs/en/build-with-claude/thinking
-// and effort.
+// Package claude describes which members the generations of Claude models accept, at any
+// provider. Sources: https://platform.claude.com/docs/en/build-with-claude/thinking and
+// effort.
 package claude
 
 import (
@@ -9,29 +9,29 @@ import (
 	"strings"
 )
 
-// Model is what one model takes of the members that differ between generations.
-// Its zero value is a model that neither thinks nor samples.
+// Model describes which of the members that differ between generations a model accepts.
+// The zero value is a model that accepts none of them.
 type Model struct {
-	Adaptive bool // thinks as much as an effort says
-	Budget   bool // thinks within a budget of tokens
-	Sampling bool // takes temperature, top_p and top_k
-	xhigh    bool
+	Adaptive bool // accepts an effort, which determines how much it thinks
+	Budget   bool // accepts a budget of tokens for thinking
+	Sampling bool // accepts temperature, top_p and top_k
+	xhigh    bool // accepts the effort xhigh
 }
 
-// generation is in a name like claude-opus-4-6-v1: its family, 4 and 6; a date
-// is no part of it.
+// generation matches the family and the version in a name: opus, 4 and 6 in
+// claude-opus-4-6-v1. A date does not match.
 var generation = regexp.MustCompile(`claude-([a-z]+)-(\d{1,2})(?:[-.](\d{1,2}))?(?:\D|$)`)
 
-// Of is what a model takes, by its name with any provider's prefix and suffix. ok
-// is false where the name is no Claude's. A name without a known generation has
-// what the newest takes.
+// Of returns what a model accepts, by its name with any provider's prefix and suffix. ok
+// is false if the name is not that of a Claude model. A name without a known generation
+// is treated as the newest.
 func Of(name string) (Model, bool) {
 	_, rest, ok := strings.Cut(name, "claude-")
 	if !ok {
 		return Model{}, false
 	}
 	if rest != "" && rest[0] >= '0' && rest[0] <= '3' || strings.HasPrefix(rest, "instant") {
-		return Model{Budget: true, Sampling: true}, true // claude-3-7-sonnet and before
+		return Model{Budget: true, Sampling: true}, true // up to claude-3-7-sonnet
 	}
 	g := generation.FindStringSubmatch(name)
 	if g == nil {
@@ -43,8 +43,8 @@ func Of(name string) (Model, bool) {
 	return Model{Adaptive: v >= 406, Budget: v < 505 && g[1] != "fable" && g[1] != "mythos", Sampling: v <= 406, xhigh: v >= 407}, true
 }
 
-// Effort is a reasoning effort as these models name it: the nearest one that they
-// have; empty where the request has none or says "none".
+// Effort returns the nearest reasoning effort that the model accepts, or "" if the
+// request has none or "none".
 func (m Model) Effort(effort string) string {
 	switch effort {
 	case "minimal":
@@ -60,14 +60,15 @@ func (m Model) Effort(effort string) string {
 	return ""
 }
 
+// budgets lists the thinking budget, in tokens, that stands for each effort.
 var budgets = []struct {
 	effort string
 	tokens int64
 }{{"minimal", 1024}, {"low", 2048}, {"medium", 8192}, {"high", 16384}, {"xhigh", 32768}}
 
-// Thinking is how a model is told what a request asks for, by an effort or by a
-// budget of tokens that goes before it: an effort where the model thinks by one,
-// else a budget; neither: it is not told.
+// Thinking returns the effort or the budget of tokens to send to a model, of which at
+// most one is set. A budget in the request takes precedence over an effort. Each is
+// converted to the other if the model accepts only that.
 func (m Model) Thinking(effort string, budget int64) (string, int64) {
 	switch {
 	case budget > 0 && (m.Budget || !m.Adaptive):
@@ -85,7 +86,7 @@ func (m Model) Thinking(effort string, budget int64) (string, int64) {
 	return "", 0
 }
 
-// effortOf is the least effort that a budget of tokens is enough for.
+// effortOf returns the lowest effort whose budget is at least as large as the given one.
 func effortOf(budget int64) string {
 	for _, b := range budgets {
 		if budget <= b.tokens {
@@ -95,12 +96,12 @@ func effortOf(budget int64) string {
 	return "xhigh"
 }
 
-// least is the smallest budget for thinking that these models take.
+// least is the smallest thinking budget that the models accept, in tokens.
 const least = 1024
 
-// Within is a budget for thinking that leaves room for an answer within a limit
-// of tokens, for it counts towards that: the budget itself where it does, half
-// of the limit where it does not, 0 where there is no room to think.
+// Within returns a thinking budget that leaves room for an answer within a limit of
+// tokens, of which thinking is a part: the budget if it is below the limit, half of the
+// limit if it is not, or 0 if the limit is too small for thinking.
 func Within(budget, limit int64) int64 {
 	switch {
 	case budget < limit:

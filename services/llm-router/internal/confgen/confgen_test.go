@@ -35,8 +35,8 @@ type Shared struct {
 }
 `
 
-// TestWalk: a row for each member, with its path, type and comment; embedded
-// types are part of what embeds them.
+// TestWalk shows that the table has a row for each member with its path, type and
+// comment, and that the members of embedded types belong to the type that embeds them.
 func TestWalk(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "p.go", source, parser.ParseComments)
 	if err != nil {
@@ -58,7 +58,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// TestKinds: every kind that can be configured is in the table.
+// TestKinds shows that the table contains every kind that can be configured.
 func TestKinds(t *testing.T) {
 	var b bytes.Buffer
 	kinds(&b)

@@ -8,7 +8,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers"
 )
 
-// kinds writes the table of kinds of providers, from the list of their packages.
+// kinds writes the table of the kinds of providers, from the registry.
 func kinds(w io.Writer) {
 	fmt.Fprint(w, "\n## Kinds of providers\n\n| kind | base URL | needs | APIs | lists its models |\n|---|---|---|---|---|\n")
 	for _, k := range providers.All.Kinds() {

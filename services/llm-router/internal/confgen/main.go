@@ -1,5 +1,5 @@
-// Command confgen writes docs/reference/llm-document.md from the types that read
-// the document and their comments.
+// Command confgen writes docs/reference/llm-document.md from the types of the llm
+// document and the comments on their fields.
 package main
 
 import (
@@ -15,6 +15,7 @@ import (
 	"strings"
 )
 
+// types holds the struct types by name, with the package's name except for llmrouter.
 var types = map[string]*ast.StructType{}
 
 func main() {
@@ -60,6 +61,8 @@ func main() {
 	}
 }
 
+// walk writes a row for each member of the type name, and for those of the types that it
+// refers to. at is the path of the object in the document.
 func walk(b *bytes.Buffer, name, at string) {
 	st := types[name]
 	if st == nil {
@@ -67,7 +70,7 @@ func walk(b *bytes.Buffer, name, at string) {
 	}
 	for _, f := range st.Fields.List {
 		typ, elem, list := describe(f.Type, pkgOf(name))
-		if len(f.Names) == 0 { // embedded
+		if len(f.Names) == 0 { // the members of an embedded type
 			walk(b, elem, at)
 			continue
 		}
@@ -93,7 +96,8 @@ func walk(b *bytes.Buffer, name, at string) {
 	}
 }
 
-// pkgOf is the package of a type's name, with its dot; "" for the shell's.
+// pkgOf returns the package in a type's name, with its dot, or "" for a type of
+// llmrouter.
 func pkgOf(name string) string {
 	if i := strings.Index(name, "."); i >= 0 {
 		return name[:i+1]
@@ -101,6 +105,8 @@ func pkgOf(name string) string {
 	return ""
 }
 
+// describe returns the name of a type in the reference, the name of its element type,
+// and whether it is a list.
 func describe(e ast.Expr, pkg string) (typ, elem string, list bool) {
 	switch t := e.(type) {
 	case *ast.Ident:

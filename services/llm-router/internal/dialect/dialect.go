@@ -1,11 +1,10 @@
-// Package dialect says what an API of language models is, as a value: how a
-// request is addressed and written in it, and how answers, streams, usage and
-// errors are read. A dialect (chat, responses, messages, or one inside a
-// provider's package) exports such values; the shared code of the router works on
-// them and knows no API by its name.
+// Package dialect describes APIs of language models as values: how a request is
+// addressed and written, and how responses, streams, usage and errors are read. A
+// dialect (chat, responses, messages, or one inside a provider's package) exports such
+// values. The shared code of the router uses them and names no API.
 //
-// There are two sides. An API is what a provider offers; a Caller is what callers
-// may speak. Some are both, and then a request passes without translation.
+// An API is what a provider offers; a Caller is what callers use. If both are the same
+// API, a request is forwarded without translation.
 //
 // The package is pure: it declares values and checks requests against them.
 package dialect
@@ -19,78 +18,78 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
-// Decoder reads one provider's stream into the intermediate form. It holds the
-// state of that stream and is used by one goroutine.
+// Decoder converts a provider's stream into the intermediate form. It holds the state of
+// one stream and is used by one goroutine.
 type Decoder interface {
-	// Event reads one event and returns what it means. The slices that it is given
-	// are valid during the call only. An error that is an *ir.Fault is the
-	// provider's own; any other says that the event cannot be read.
+	// Event decodes one event. It must not retain data. An error that is an *ir.Fault
+	// was sent by the provider; any other means that the event cannot be decoded.
 	Event(name string, data []byte) ([]ir.Event, error)
-	// Done reports whether the stream said that it is complete.
+	// Done reports whether the stream is complete.
 	Done() bool
 }
 
-// Encoder writes one caller's stream from the intermediate form. It holds the
-// state of that stream and is used by one goroutine.
+// Encoder writes a caller's stream from the intermediate form. It holds the state of one
+// stream and is used by one goroutine.
 type Encoder interface {
 	// Encode returns the bytes of one event, which may be none.
 	Encode(*ir.Event) []byte
-	// Finish returns the end of a stream that is complete.
+	// Finish returns the bytes that end a complete stream.
 	Finish() []byte
 }
 
-// Source yields the events of a stream as the transport frames them. The slices
-// of an event are valid until the next one. io.ErrUnexpectedEOF: the stream ended
-// inside an event; io.EOF: between two.
+// Source reads the events of a stream from its framing. Next returns io.EOF if the
+// stream ends between two events, and io.ErrUnexpectedEOF if it ends inside one. The
+// slices of an event are valid until the next call.
 type Source interface{ Next() (sse.Event, error) }
 
-// API is one API that a provider offers. Functions are nil where it lacks the
-// ability that they provide.
+// API describes one API that a provider offers. A function is nil if the API lacks the
+// ability that it provides.
 type API struct {
-	// Name is what `apis` in the llm document calls it.
+	// Name is the value that stands for the API in `apis` of the llm document.
 	Name string
-	// Kind is the kind of calls whose bodies it takes as they are; empty where no
-	// caller speaks it.
+	// Kind is the kind of calls whose bodies it accepts unchanged; empty if callers
+	// cannot use it.
 	Kind string
-	// Path is where a request goes, below the provider's base URL. The model is
-	// escaped already.
+	// Path returns the path of a request below the provider's base URL. model is already
+	// escaped.
 	Path func(model string, stream bool) string
-	// Header holds header fields that every request has; beta are the names of
-	// features that the caller opted in to.
+	// Header returns the header fields that every request has. beta lists the features
+	// that the caller opted in to.
 	Header func(beta []string) map[string]string
 
-	// Rank orders the APIs that a request may be translated to: the lowest that a
-	// provider offers is taken. 0: nothing is translated to it.
+	// Rank orders the APIs into which a request may be translated: of those that a
+	// provider offers, the one with the lowest rank is used. 0 excludes the API.
 	Rank int
-	// Build writes a request that Fit accepted.
+	// Build returns the body of a request that Fit accepted.
 	Build func(*ir.Request) ([]byte, error)
-	// Parse reads a plain answer; callID makes ids for tool calls that have none.
+	// Parse decodes a complete response. Tool calls without an id get one that is
+	// derived from callID.
 	Parse func(body []byte, callID string) (*ir.Response, error)
-	// Decoder reads a stream.
+	// Decoder returns the decoder for one stream.
 	Decoder func(callID string) Decoder
-	// Source frames a stream; nil: server-sent events.
+	// Source returns the reader of a stream's framing; nil means server-sent events.
 	Source func(io.Reader) Source
-	// Usage reads the member "usage" of a plain answer, or nothing where there is
-	// none.
+	// Usage decodes the member "usage" of a complete response, which may be empty.
 	Usage func(member []byte) ir.Usage
-	// Fault reads an error: the body of a response with a status, or with status 0
-	// an error within a stream. header returns a header field of the response.
+	// Fault decodes an error: the body of a response with an error status or, with
+	// status 0, an error within a stream. header returns a header field of the response.
 	Fault func(status int, header func(name string) string, body []byte) *ir.Fault
-	// Embed translates embeddings; nil: only its own callers' requests pass.
+	// Embed translates embeddings. If it is nil, the API accepts only requests of its
+	// own callers.
 	Embed *Embedding
 
-	Several  bool // it gives several answers to a request (n)
+	Several  bool // it supports several answers to one request (n)
 	LogProbs bool // it returns probabilities of tokens
-	Hints    bool // it knows OpenAI's members on billing, storage and priority
-	Trails   bool // events may follow the one that ends the answer: read on until the stream ends
-	Items    bool // its answers hold items that later requests can name by id
-	// AskUsage is the path of a member that, set to true, makes a stream report its
-	// usage; empty: it does so unasked.
+	Hints    bool // it accepts OpenAI's members on billing, storage and priority
+	Trails   bool // events may follow the one that ends the answer, so the stream is read to its end
+	Items    bool // its responses contain items that later requests can refer to by id
+	// AskUsage is the path of a member that must be true if a stream is to report its
+	// usage; empty if streams always report it.
 	AskUsage string
-	// OldBound is a member for the bound of an answer that servers without the
-	// current one know; empty: there is one name only.
+	// OldBound is the older member that bounds an answer, for servers without the
+	// current one; empty if there is only one.
 	OldBound string
-	// Final are the types of the events whose member "response" is the whole answer.
+	// Final lists the types of the events whose member "response" is the whole response.
 	Final []string
 }
 
@@ -98,14 +97,15 @@ type API struct {
 // a different embeddings API that a caller uses. Input given as tokens instead of text
 // cannot be converted.
 type Embedding struct {
-	// Build writes a request; dimensions 0 leaves their number to the model.
+	// Build returns the body of a request. If dimensions is 0, the model determines
+	// their number.
 	Build func(model string, texts []string, dimensions int64) ([]byte, error)
-	// Parse reads the vectors, one for each text, in order.
+	// Parse returns the vectors, one for each text, in order.
 	Parse func(body []byte) ([][]float32, error)
 }
 
-// Frame is what an answer to a caller repeats of the call. ID names the answer
-// where that is ours to do; Body is the request as the caller wrote it.
+// Frame holds the parts of a response that come from the call. ID is the id of the
+// response if the provider assigned none; Body is the request as the caller wrote it.
 type Frame struct {
 	ID       string
 	Model    string // as the caller named it
@@ -117,33 +117,33 @@ type Frame struct {
 	Store    bool
 }
 
-// Caller is an API that callers speak. Without Parse its requests only go to
-// providers that offer the same API.
+// Caller describes an API that callers use. Without Parse, its requests can only be sent
+// to providers that offer the same API.
 type Caller struct {
 	Kind        string // of its calls
 	Description string // of its tool in the catalog
 	Operation   string // gen_ai.operation.name of OpenTelemetry's conventions
 	IDPrefix    string // of the ids that the API gives its answers
-	Native      *API   // takes its bodies as they are
-	OwnID       bool   // the id of an answer is always ours
-	Said        string // member of an answer that holds what the model said; empty: all of it
-	Joined      bool   // a caller puts a choice's text together, whatever came between
-	Counts      bool   // the answer is a number of tokens, which can be estimated
-	Embeds      bool   // the answer is vectors
+	Native      *API   // the API that accepts its bodies unchanged
+	OwnID       bool   // the id of a response is always the router's
+	Said        string // member of a response that contains the model's output; empty: the whole response
+	Joined      bool   // the caller joins all texts of a choice, even with other events between them
+	Counts      bool   // the response is a number of tokens, which can be estimated
+	Embeds      bool   // the response contains vectors
 
 	Parse   func(body []byte) (*ir.Request, error)
 	Build   func(r *ir.Response, f *Frame) ([]byte, error)
 	Encoder func(f *Frame) Encoder
 }
 
-// hints are members that say how OpenAI is to bill, store or prioritize a
-// request; in other APIs they have no meaning.
+// hints are members about billing, storage and priority that only OpenAI's API defines.
+// They can be removed without changing the answer.
 var hints = []string{"prediction", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"}
 
-// binding are the members that say, in one API or another, what is offered, what
-// a request may use and what it continues, without case, hyphens and
-// underscores. A member that its own dialect does not know must not become one of
-// these on the way: neither policy nor the budget has seen it as that.
+// binding lists the members that in some API define what is offered, what a request may
+// use and what it continues, in lower case, without hyphens and underscores. Fit rejects
+// such a member if the caller's dialect does not define it: policy and the budget have
+// not read it, but the provider's API may.
 var binding = set("additionalmodelrequestfields background bestof cachedcontent candidatecount container contents conversation extrabody functioncall functiondeclarations functions generationconfig " +
 	"inferenceconfig input maxcompletiontokens maxgenlen maxnewtokens maxoutputtokens maxtokencount maxtokens maxtokenstosample mcpservers messages model models n numpredict numreturnsequences options " +
 	"outputconfig outputformat plugins preset previousresponseid prompt reasoning reasoningconfig route searchparameters stream system systeminstruction thinking thinkingbudget thinkingconfig toolchoice " +
@@ -159,9 +159,9 @@ func set(names string) map[string]bool {
 
 var plainName = strings.NewReplacer("_", "", "-", "")
 
-// Fit refuses a request that the API cannot express or whose answer would lack
-// what the request requires, and removes members that have no meaning there. Errors
-// begin with the member that is wrong.
+// Fit returns an error if the API cannot express the request, or if its response would
+// lack what the request requires. It removes members that have no meaning in the API.
+// Errors begin with the invalid member.
 func (a *API) Fit(r *ir.Request) error {
 	for m := range r.Extra {
 		if binding[plainName.Replace(strings.ToLower(m))] {
@@ -187,7 +187,7 @@ func (a *API) Fit(r *ir.Request) error {
 	return nil
 }
 
-// Request writes a request that Fit accepts. It may remove members of the request
+// Request returns the body of a request that Fit accepts. It may remove members of r
 // that have no meaning in this API.
 func (a *API) Request(r *ir.Request) ([]byte, error) {
 	if err := a.Fit(r); err != nil {
@@ -196,6 +196,6 @@ func (a *API) Request(r *ir.Request) ([]byte, error) {
 	return a.Build(r)
 }
 
-// To is a Path that depends on neither the model nor streaming, for APIs whose
-// requests hold both in their bodies.
+// To returns a function for Path that ignores the model and streaming, for APIs whose
+// bodies contain both.
 func To(path string) func(string, bool) string { return func(string, bool) string { return path } }

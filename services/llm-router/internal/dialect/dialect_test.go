@@ -17,15 +17,16 @@ func extra(names ...string) map[string]json.RawMessage {
 	return m
 }
 
-// TestFit: what an API cannot express is refused with the member's name, and what
-// another API would read as a bound, a tool or a conversation never passes.
+// TestFit shows that a request that an API cannot express is rejected with the member's
+// name, and that an unknown member that another API would read as a bound, a tool or a
+// conversation is never forwarded.
 func TestFit(t *testing.T) {
 	yes, no := true, false
 	small, big := &API{}, &API{Several: true, LogProbs: true, Hints: true}
 	for name, c := range map[string]struct {
 		api  *API
 		r    ir.Request
-		want string // beginning of the error; empty: it fits
+		want string // beginning of the error; empty if the request is accepted
 	}{
 		"nothing":             {small, ir.Request{}, ""},
 		"one answer":          {small, ir.Request{N: 1}, ""},
@@ -49,8 +50,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestHints: members on billing and storage go to APIs that know them, and are
-// left out of a request to others.
+// TestHints shows that members on billing and storage are sent to APIs that define them
+// and removed from requests to others.
 func TestHints(t *testing.T) {
 	for _, knows := range []bool{true, false} {
 		r := &ir.Request{Extra: extra(append(slices.Clone(hints), "x_odd")...)}

@@ -1,5 +1,6 @@
-// Package fair limits how many requests run at once and queues the others by
-// caller, in turn: one caller's thousand requests do not delay another's first.
+// Package fair limits how many requests run at once. It queues the others by caller and
+// serves the queues round-robin, so that a thousand requests of one caller do not delay
+// the first of another.
 package fair
 
 import (
@@ -8,29 +9,28 @@ import (
 	"sync"
 )
 
-// ErrFull is returned where too many wait already.
+// ErrFull is returned by Enter if too many requests of the owner are queued.
 var ErrFull = errors.New("too many requests wait for this provider")
 
-// maxWaiting bounds how many wait of one owner.
+// maxWaiting bounds the queue of one owner.
 const maxWaiting = 4096
 
-// Gate lets at most a number of holders in at once and queues the others, one
-// queue per owner, served in turn. Make one with New. It is safe for concurrent
-// use.
+// Gate is a semaphore with one queue per owner. The queues are served round-robin. Make
+// one with New. It is safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
 	free    int
 	waiting map[string][]chan struct{}
-	turn    []string // owners that wait, the next one first
+	turn    []string // owners with queued requests, the next one first
 }
 
-// New makes a gate for n holders at once. The queues of owners are unbounded
-// together and bounded each, at 4096.
+// New returns a gate for n concurrent holders. The queue of each owner is limited to
+// 4096 requests; the number of owners is not limited.
 func New(n int) *Gate { return &Gate{free: n, waiting: map[string][]chan struct{}{}} }
 
-// Enter waits for a place. The errors are ctx's, and ErrFull where too many
-// requests of the owner wait already. After nil, Leave must follow; after an error
-// it must not.
+// Enter waits for a place. It returns the error of ctx, or ErrFull if too many requests
+// of the owner are queued. After nil the caller must call Leave; after an error it must
+// not.
 func (g *Gate) Enter(ctx context.Context, owner string) error {
 	g.mu.Lock()
 	if g.free > 0 {
@@ -62,11 +62,11 @@ func (g *Gate) Enter(ctx context.Context, owner string) error {
 			return ctx.Err()
 		}
 	}
-	g.next() // the place came in the same moment: it goes on
+	g.next() // the place was granted as ctx ended: pass it on
 	return ctx.Err()
 }
 
-// drop takes an owner without waiters out of the turn.
+// drop removes an owner whose queue is empty. g.mu must be held.
 func (g *Gate) drop(owner string) {
 	if len(g.waiting[owner]) > 0 {
 		return
@@ -80,14 +80,15 @@ func (g *Gate) drop(owner string) {
 	}
 }
 
-// Leave gives a place back, to the request that has waited longest of the owner
-// whose turn it is.
+// Leave releases a place. The next owner's oldest request gets it.
 func (g *Gate) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.next()
 }
 
+// next gives a free place to the oldest request of the next owner, or counts it as free
+// if no request is queued. g.mu must be held.
 func (g *Gate) next() {
 	if len(g.turn) == 0 {
 		g.free++
@@ -104,8 +105,8 @@ func (g *Gate) next() {
 	close(ch)
 }
 
-// Waiting is how many requests of all owners wait at the moment. It is for tests
-// and metrics: the number may be old on return.
+// Waiting returns the number of queued requests of all owners. It is for tests and
+// metrics: the number may be outdated when it returns.
 func (g *Gate) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestTurns: a caller's first request does not wait for all the queued requests of
-// another caller.
+// TestTurns shows that a caller's first request does not wait for all the queued
+// requests of another caller.
 func TestTurns(t *testing.T) {
 	g := New(1)
 	if err := g.Enter(t.Context(), "a"); err != nil {
@@ -46,7 +46,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestLeavers: whoever gives up takes no place with it.
+// TestLeavers shows that a request whose context ends while it is queued does not keep a
+// place.
 func TestLeavers(t *testing.T) {
 	g := New(3)
 	var wg sync.WaitGroup

@@ -1,10 +1,10 @@
-// Package fault is the one table of what a failed attempt or call means: whether
-// it may be tried again, where, what it says about the provider's key, what the
-// caller gets, and whether it may be billed. Every other package names a row by
-// its code and reads the column it needs; none decides by a code itself. A new
-// kind of failure is a new row, and the test of the table names what it lacks.
+// Package fault is the table of the consequences of a failed attempt or call: whether it
+// may be retried, at which provider, what it means for the provider's key, what the
+// caller receives, and whether it may be billed. Other packages select a row by its code
+// and read the columns they need; they make no decision by the code itself. A new kind
+// of failure is a new row.
 //
-// The package is pure: it holds values and knows neither clock nor network.
+// The package is pure: it holds values and uses neither clock nor network.
 package fault
 
 import (
@@ -15,9 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// Codes of failures. They are recorded on the ledger as error_code of an attempt
-// and of a call's outcome, and returned to callers: a released code never changes
-// its name.
+// Codes of failures. They are recorded on the ledger as error_code of an attempt and of
+// a call's outcome, and returned to callers: a released code is never renamed.
 const (
 	RateLimited         = "rate_limited"
 	Timeout             = "upstream_timeout"
@@ -41,58 +40,57 @@ const (
 	Internal            = "internal"
 )
 
-// Retry says whether the same candidate is tried again. The configuration bounds
-// how often, by retry.attempts, and how long is waited, by retry.max_ms.
+// Retry is whether the same candidate is tried again. The configuration bounds the
+// number of tries (retry.attempts) and the wait between them (retry.max_ms).
 type Retry int
 
 const (
 	Never        Retry = iota
-	Always             // after the backoff, or after as long as the provider named
-	IfUnverified       // only after status 401: the key may have been replaced in the vault meanwhile
+	Always             // after the backoff and the wait that the provider requires
+	IfUnverified       // only after status 401: the key may have been replaced in the vault since it was fetched
 )
 
-// Next says whether the plan goes on to its next candidate. It never does once a
-// caller has seen content, or the call has ended.
+// Next is whether the plan continues with its next candidate. It never does after the
+// caller has received content or the call has ended.
 type Next int
 
 const (
-	Continue   Next = iota // if the candidate's triggers hold the row's trigger
-	Stop                   // the failure is the call's
-	StopBehind             // the failure before it is the call's; without one, Continue
+	Continue   Next = iota // if the next candidate has no triggers, or has the row's trigger
+	Stop                   // the call ends with this failure
+	StopBehind             // the call ends with the failure before it; without one, as Continue
 )
 
-// Key says what a failure means for the key that the attempt used, and so for the
-// provider: each key has a breaker of its own.
+// Key is what a failure means for the key that the attempt used. Each key has its own
+// breaker.
 type Key int
 
 const (
-	Unknown  Key = iota // it says nothing about the key or the provider
-	Healthy             // the provider answered as it should: the breaker closes
+	Unknown  Key = iota // nothing: neither success nor failure
+	Healthy             // the provider works: the breaker closes
 	Failing             // counts towards opening the key's breaker
-	Resting             // the key is not used for this model until the provider's time is over, at least a second
-	Rejected            // as Failing; and the value is fetched from the vault again
+	Resting             // the key is not used for this model for as long as the provider requires, at least a second
+	Rejected            // as Failing; and the cached value of the key is discarded
 )
 
-// Billing says whether the attempt may be billed, and so counts against what
-// policy reserved, where the provider did not report its usage.
+// Billing is whether an attempt without reported usage may be billed, and so counts
+// against what policy reserved.
 type Billing int
 
 const (
-	Free    Billing = iota // the provider never got the request, or refused it
-	IfTaken                // only if the provider took the request up: it answered with success, or it is not known whether it did
+	Free    Billing = iota // the provider did not receive the request, or refused it
+	IfTaken                // only if the provider may have accepted the request
 	Billed                 // always
 )
 
-// Edge is the HTTP status that the caller gets. Own lists the provider's statuses
-// that are passed on as they are; As is what every other one becomes.
+// Edge is the HTTP status that the caller receives. A status of the provider for which
+// Own returns true is forwarded, or replaced by Into; any other becomes As.
 type Edge struct {
 	As   int
 	Own  func(status int) bool // nil: none
-	Into int                   // what the statuses of Own become; 0: themselves
+	Into int                   // replaces the statuses of Own; 0: they are forwarded
 }
 
-// Row is what one code means, for all that is done after a failure. Rows are
-// values: nothing changes them while the program runs.
+// Row holds all consequences of one code. Rows do not change while the program runs.
 type Row struct {
 	Code    string
 	Retry   Retry
@@ -102,19 +100,17 @@ type Row struct {
 	Edge    Edge
 	Billing Billing
 	Status  string // of the attempt on the ledger: contract.Failed or contract.Cancelled
-	Hidden  bool   // the caller does not get the provider's words: they are about our key
-	Means   string
+	Hidden  bool   // the caller does not receive the provider's message, which is about the router's key
+	Means   string // when the code is used, for people
 }
 
 func clientError(status int) bool { return status >= 400 && status < 500 }
 
-// overloaded: 529 is Anthropic's status for a service that is overloaded.
+// overloaded reports whether a status means that a service is overloaded. 529 is
+// Anthropic's.
 func overloaded(status int) bool { return status == http.StatusServiceUnavailable || status == 529 }
 
-// Table holds a row for each code. The columns are: the code; whether the same
-// candidate is tried again; whether the next one is; the trigger; what becomes of
-// the key; the status at the edge; whether it may be billed; how the attempt is
-// recorded; whether the provider's words are hidden.
+// Table holds a row for each code. The columns are the fields of Row, in order.
 var Table = []Row{
 	{RateLimited, Always, Continue, route.RateLimit, Resting, Edge{As: 429}, IfTaken, contract.Failed, false, "the provider answered 429, or every key rests from that"},
 	{Timeout, Always, Continue, route.Timeout, Failing, Edge{As: 504}, Billed, contract.Failed, false, "the provider was silent for too long, or answered 408 or 504"},
@@ -146,8 +142,7 @@ var byCode = func() map[string]*Row {
 	return m
 }()
 
-// Of is the row of a code. A code without one has the row of Internal, whose
-// code the result then holds.
+// Of returns the row of a code, or the row of Internal if the code has none.
 func Of(code string) *Row {
 	if r := byCode[code]; r != nil {
 		return r
@@ -155,20 +150,20 @@ func Of(code string) *Row {
 	return byCode[Internal]
 }
 
-// Again reports whether the same candidate may be tried once more after a
-// failure with the provider's HTTP status; 0 if none came.
+// Again reports whether the same candidate may be tried again after a failure. status is
+// the provider's HTTP status, or 0 without a response.
 func (r *Row) Again(status int) bool {
 	return r.Retry == Always || r.Retry == IfUnverified && status == http.StatusUnauthorized
 }
 
-// Free reports whether the attempt costs nothing; taken says that the provider
-// may have taken the request up.
+// Free reports whether the attempt costs nothing. taken is whether the provider may have
+// accepted the request.
 func (r *Row) Free(taken bool) bool {
 	return r.Billing == Free || r.Billing == IfTaken && !taken
 }
 
-// EdgeStatus is the HTTP status for the caller of a call that failed so, given the
-// provider's; 0 if none came.
+// EdgeStatus returns the HTTP status for the caller of a failed call. provider is the
+// provider's status, or 0 without a response.
 func (r *Row) EdgeStatus(provider int) int {
 	if r.Edge.Own == nil || !r.Edge.Own(provider) {
 		return r.Edge.As
@@ -179,7 +174,8 @@ func (r *Row) EdgeStatus(provider int) int {
 	return provider
 }
 
-// byStatus lists the codes of the HTTP statuses that have one of their own.
+// byStatus maps HTTP statuses to codes. ByStatus covers the statuses that are not
+// listed.
 var byStatus = []struct {
 	code     string
 	statuses []int
@@ -190,9 +186,9 @@ var byStatus = []struct {
 	{Timeout, []int{http.StatusRequestTimeout, http.StatusGatewayTimeout}},
 }
 
-// ByStatus is the code of a provider's HTTP status, or of the status that an
-// error in a stream means: Refused for the other client errors, Upstream for
-// everything else, 0 included.
+// ByStatus returns the code for a provider's HTTP status, or for the status that an
+// error in a stream stands for. Client errors without a code of their own are Refused,
+// and all other statuses, including 0, are Upstream.
 func ByStatus(status int) string {
 	for _, x := range byStatus {
 		if slices.Contains(x.statuses, status) {

@@ -12,10 +12,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/route"
 )
 
-// TestTable goes over the table row by row. Each line says in words what the row
-// must mean: again after a status, what the plan does next, the trigger, the key,
-// the status at the edge for a provider's 0, 400, 500 and 529, and whether it is
-// free where the provider did not and did take the request up.
+// TestTable compares each row of the table with a line of text: whether the attempt is
+// retried after a status, what the plan does next, the trigger, the key, the caller's
+// status for a provider's 0, 400, 500 and 529, and whether the attempt is free if the
+// provider did not, and did, accept the request.
 func TestTable(t *testing.T) {
 	want := map[string]string{
 		RateLimited:         "again:yes next:0 rate_limit key:3 edge:429,429,429,429 free:true,false failed",
@@ -59,7 +59,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestRows: each row explains itself, and its values are ones that others know.
+// TestRows shows that each row has an explanation, and values that are defined.
 func TestRows(t *testing.T) {
 	for _, r := range Table {
 		if len(strings.Fields(r.Means)) < 3 {
@@ -83,8 +83,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestConstants: each code that the package declares has a row, so that a new one
-// cannot be used without saying what it means.
+// TestConstants shows that each code has a row, so that a new code cannot be used
+// without one.
 func TestConstants(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "fault.go", nil, 0)
 	if err != nil {

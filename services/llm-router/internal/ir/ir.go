@@ -1,6 +1,6 @@
-// Package ir is what a request to a language model, its answer and its stream
-// mean, independent of the API. A dialect reads its wire into these values and
-// writes them; a pair of dialects is a translation. It is pure.
+// Package ir defines the intermediate form of requests to language models, their
+// responses and streams, which is independent of any API. A dialect decodes its API into
+// these values and encodes them; two dialects together are a translation. It is pure.
 package ir
 
 import (
@@ -30,7 +30,7 @@ const (
 	ToolResult = "tool_result"
 )
 
-// Finish reasons.
+// Reasons for the end of an answer.
 const (
 	Stop      = "stop"
 	Length    = "length"
@@ -39,16 +39,16 @@ const (
 	Paused    = "pause"
 )
 
-// Request is one request in the intermediate form. A dialect fills in what its API
-// has; a zero value or nil means that the request does not say. It belongs to one
-// attempt, which may change it.
+// Request is one request in the intermediate form. A dialect sets the members that its
+// API has; a zero value or nil means that the request does not contain the member. It
+// belongs to one attempt, which may modify it.
 type Request struct {
 	Model    string
 	Stream   bool
 	Messages []Message
 	Tools    []ToolDef
 	Choice   *Choice // nil = the provider's default
-	Parallel *bool   // several tool calls in one turn
+	Parallel *bool   // several tool calls in one turn are allowed
 
 	MaxTokens        int64 // 0 = not bounded
 	Temperature      *float64
@@ -56,25 +56,25 @@ type Request struct {
 	TopK             *int64
 	Stop             []string
 	Seed             *int64
-	N                int64 // answers; 0 = 1
+	N                int64 // number of answers; 0 = 1
 	PresencePenalty  *float64
 	FrequencyPenalty *float64
 	LogProbs         *bool
 	TopLogProbs      *int64
 	Format           *Format
 	Effort           string // reasoning effort: none, minimal, low, medium, high, xhigh
-	ThinkingBudget   int64  // tokens for thinking, 0 = not said
+	ThinkingBudget   int64  // tokens for thinking; 0 = not given
 	User             string
 	Metadata         map[string]string
 	CacheKey         string // prompt_cache_key
 
-	// Extra holds members that the dialect does not know; they go to the
-	// provider as they are.
+	// Extra holds members that the dialect does not define. They are sent to the
+	// provider unchanged.
 	Extra map[string]json.RawMessage
 }
 
 // Message is one turn of a conversation, or the results of a turn's tool calls.
-// Consecutive messages may have one role: dialects join or split them as their API
+// Consecutive messages may have the same role: dialects join or split them as their API
 // requires.
 type Message struct {
 	Role  string
@@ -82,28 +82,28 @@ type Message struct {
 	Parts []Part
 }
 
-// Part is a piece of content. Type says which of the fields have a meaning; the
-// others are zero. Parts are in the order in which they were said.
+// Part is a piece of content. Type determines which of the fields are used; the others
+// are zero. The parts of a message are in their original order.
 type Part struct {
 	Type  string
 	Text  string // text, refusal, thinking
 	Media *Media // image, audio, file
 
-	ID        string // tool call, or the call a result answers
-	Name      string // of the tool; Namespace, if any, apart
+	ID        string // of a tool call; in a result, of the call that it belongs to
+	Name      string // of the tool, without its namespace
 	Namespace string
 	Args      string // JSON text of a tool call's arguments; of a custom tool, plain text
-	Custom    bool   // a custom tool: takes text
+	Custom    bool   // the tool takes text instead of a JSON object
 	Parts     []Part // of a result
 	IsError   bool   // of a result
 
-	Signature string          // provider's seal on thinking or on a tool call
-	Redacted  string          // thinking that only the provider can read
+	Signature string          // provider's signature of thinking or of a tool call
+	Redacted  string          // encrypted thinking, which only the provider can read
 	Cache     json.RawMessage // cache_control in Anthropic's form
 }
 
-// Media is a file in one of three forms: by URL, by bytes in base64, or by an id
-// that a provider gave it and only that provider can read.
+// Media is a file in one of three forms: a URL, its bytes in base64, or an id that a
+// provider assigned and only that provider can resolve.
 type Media struct {
 	URL    string
 	Data   string // base64
@@ -113,8 +113,8 @@ type Media struct {
 	ID     string
 }
 
-// DataURL is the media as a URL: its own, or a data URL (RFC 2397) where it has
-// bytes. An id has none.
+// DataURL returns the media as a URL: a data URL (RFC 2397) if it has bytes, or else its
+// own URL, which is empty for media with an id.
 func (m *Media) DataURL() string {
 	if m.Data == "" {
 		return m.URL
@@ -122,8 +122,8 @@ func (m *Media) DataURL() string {
 	return "data:" + m.MIME + ";base64," + m.Data
 }
 
-// FromURL reads a URL. A data URL in base64 (RFC 2397) gives its bytes and media
-// type; any other stays a URL, which nothing here fetches.
+// FromURL returns the media for a URL. A data URL in base64 (RFC 2397) is decoded into
+// its media type and its data; any other is kept as a URL and not fetched.
 func FromURL(url string) *Media {
 	if rest, ok := strings.CutPrefix(url, "data:"); ok {
 		if head, data, ok := strings.Cut(rest, ","); ok {
@@ -135,28 +135,28 @@ func FromURL(url string) *Media {
 	return &Media{URL: url}
 }
 
-// ToolDef is a tool that the model may call: a function with a schema, a custom
-// tool that takes text, or a provider's own tool, which no other provider can run.
+// ToolDef is a tool that the model may call: a function with a schema, a custom tool
+// that takes text, or a tool that the provider runs itself.
 type ToolDef struct {
 	Name        string
 	Namespace   string
 	Description string
 	Schema      json.RawMessage
 	Strict      *bool
-	Custom      json.RawMessage // format of a custom tool; "null" where it has none
+	Custom      json.RawMessage // format of a custom tool; "null" if it has none
 	Cache       json.RawMessage
-	Hosted      json.RawMessage // a provider's own tool, as the caller wrote it
+	Hosted      json.RawMessage // a tool that the provider runs, as the caller wrote it
 }
 
-// Choice says whether and which tool the model must call. An API that cannot
-// express a mode gets the nearest one that it has.
+// Choice determines whether the model must call a tool, and which. An API that lacks a
+// mode uses the nearest one that it has.
 type Choice struct {
 	Mode string // auto, none, required, tool
 	Name string // of the tool, for mode tool
 }
 
-// Format is the form that an answer must have: any JSON object, or one that
-// follows a schema. Plain text has no Format.
+// Format is the required format of an answer: any JSON object, or one that matches a
+// schema. Plain text has no Format.
 type Format struct {
 	Type        string // json_object, json_schema
 	Name        string
@@ -165,8 +165,8 @@ type Format struct {
 	Strict      *bool
 }
 
-// Response is one whole answer in the intermediate form: what a provider sent at
-// once, or what Collect put together from a stream.
+// Response is one complete response in the intermediate form, decoded from a document or
+// collected from a stream.
 type Response struct {
 	ID      string
 	Model   string
@@ -175,27 +175,27 @@ type Response struct {
 	Usage   Usage
 }
 
-// Answer is one of the answers to a request, which may be for several. Finish is
-// one of the finish reasons here, or a provider's own word.
+// Answer is one of the answers in a response; a request may ask for several. Finish is
+// one of the reasons above, or a provider's own value.
 type Answer struct {
 	Parts    []Part
 	Finish   string
-	StopSeq  string // the stop sequence that was met
+	StopSeq  string // the stop sequence that ended the answer
 	LogProbs json.RawMessage
 }
 
-// Usage is what was used. In counts everything that went in, also what a cache
-// held.
+// Usage is the number of tokens that were used. In counts all input tokens, including
+// those read from a cache.
 type Usage struct {
 	In, Out    int64
 	Cached     int64 // part of In
 	CacheWrite int64 // part of In
 	Reasoning  int64 // part of Out
-	Known      bool  // the provider said so
+	Known      bool  // the provider reported it
 }
 
-// Merge takes over the amounts that n has: streams report usage in several events,
-// each with some of them. A zero amount says nothing.
+// Merge replaces the amounts of u by those that n has: a stream may report usage in
+// several events, each with some of the amounts. An amount of zero means not reported.
 func (u *Usage) Merge(n Usage) {
 	set := func(a *int64, b int64) {
 		if b > 0 {
@@ -214,15 +214,16 @@ func (u *Usage) Merge(n Usage) {
 const (
 	Begin     = "begin"      // ID, Model
 	Delta     = "delta"      // Part.Type text, refusal, thinking; Part.Text
-	Signed    = "signed"     // Signature of the thinking before
+	Signed    = "signed"     // Signature of the preceding thinking
 	CallBegin = "call_begin" // Part.ID, Name
 	CallArgs  = "call_args"  // Part.Args
 	End       = "end"        // Finish
 	Used      = "used"       // Usage
 )
 
-// Event is one step of a stream. Kind says which of the fields have a meaning; the
-// others are zero. The events of one choice are in order; choices may be mixed.
+// Event is one step of a stream. Kind determines which of the fields are used; the
+// others are zero. The events of one choice are in order; those of different choices may
+// be interleaved.
 type Event struct {
 	Kind     string
 	Choice   int
@@ -236,22 +237,22 @@ type Event struct {
 	LogProbs json.RawMessage
 }
 
-// Content reports whether a caller can see the event, unlike one that only frames
-// others. The first one claims the call's answer for its attempt.
+// Content reports whether the event contains output that a caller sees. The first such
+// event claims the call's response for its attempt.
 func (e *Event) Content() bool {
 	return e.Kind == Delta && e.Part.Text != "" || e.Kind == CallBegin || e.Kind == CallArgs
 }
 
-// Collect puts the events of a stream together into the response that they amount
-// to. The zero value is ready. It is used by one goroutine.
+// Collect builds a response from the events of its stream. The zero value is ready to
+// use. It is used by one goroutine.
 type Collect struct {
 	r     Response
-	calls map[[2]int]int              // choice and index to part
-	grows map[[2]int]*strings.Builder // by choice and part: its text or args
+	calls map[[2]int]int              // index of the part, by choice and index of the call
+	grows map[[2]int]*strings.Builder // text or args of a part, by choice and index of the part
 }
 
-// Response is what the events came to so far. It is valid until the next Add, and
-// belongs to the Collect.
+// Response returns the response that the events so far amount to. It is valid until the
+// next Add and must not be modified.
 func (c *Collect) Response() *Response {
 	for at, b := range c.grows {
 		if p := &c.r.Choices[at[0]].Parts[at[1]]; p.Type == ToolCall {
@@ -263,8 +264,8 @@ func (c *Collect) Response() *Response {
 	return &c.r
 }
 
-// grow appends to the text or args of a part; a long answer comes in thousands
-// of pieces.
+// grow appends to the text or args of a part. It uses a strings.Builder, since a long
+// answer is received in thousands of pieces.
 func (c *Collect) grow(choice, part int, before, more string) {
 	at := [2]int{choice, part}
 	b := c.grows[at]
@@ -279,10 +280,10 @@ func (c *Collect) grow(choice, part int, before, more string) {
 	b.WriteString(more)
 }
 
-// maxChoices bounds the answers that are put together.
+// maxChoices bounds the number of answers that are collected.
 const maxChoices = 128
 
-// Add takes one event. Events of answers beyond the first 128 are left out.
+// Add adds one event. It ignores events of answers after the first maxChoices.
 func (c *Collect) Add(e *Event) {
 	if e.ID != "" {
 		c.r.ID = e.ID
@@ -319,8 +320,8 @@ func (c *Collect) Add(e *Event) {
 	}
 }
 
-// answer is the answer with an index, with those before it; nil: there are too
-// many.
+// answer returns the answer with an index and creates those up to it. It returns nil if
+// the index is too large.
 func (c *Collect) answer(choice int) *Answer {
 	if choice >= maxChoices {
 		return nil
@@ -331,8 +332,8 @@ func (c *Collect) answer(choice int) *Answer {
 	return &c.r.Choices[choice]
 }
 
-// say appends a piece of text to the part that it continues, or begins one: sealed
-// thinking has ended, and redacted thinking is a part by itself.
+// say appends a piece of text to the last part, or begins a new part: after signed
+// thinking, for redacted thinking, and if the type differs.
 func (c *Collect) say(a *Answer, e *Event) {
 	if n := len(a.Parts); n > 0 {
 		if p := &a.Parts[n-1]; p.Type == e.Part.Type && e.Part.Redacted == "" && p.Signature == "" {
@@ -343,6 +344,8 @@ func (c *Collect) say(a *Answer, e *Event) {
 	a.Parts = append(a.Parts, e.Part)
 }
 
+// call adds a part for a tool call and remembers its place for the arguments that
+// follow.
 func (c *Collect) call(a *Answer, e *Event) {
 	if c.calls == nil {
 		c.calls = map[[2]int]int{}
@@ -353,9 +356,9 @@ func (c *Collect) call(a *Answer, e *Event) {
 	a.Parts = append(a.Parts, p)
 }
 
-// Object is a tool call's arguments as a JSON object, for an API that takes
-// nothing else: {} where there are none, and a text that is no object as the
-// member input of one.
+// Object returns a tool call's arguments as a JSON object, for APIs that accept nothing
+// else. Empty arguments become {}, and a text that is not an object becomes the member
+// input of one.
 func Object(args string) json.RawMessage {
 	if s := strings.TrimSpace(args); strings.HasPrefix(s, "{") && canon.CheckDepth([]byte(s)) == nil && json.Valid([]byte(s)) {
 		return json.RawMessage(s)
@@ -367,8 +370,8 @@ func Object(args string) json.RawMessage {
 	return b
 }
 
-// PlainText joins the text and the refusals of parts, in order and without a
-// separator. Thinking and files are left out.
+// PlainText returns the texts and refusals of parts, concatenated in order. It omits
+// thinking and files.
 func PlainText(parts []Part) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -379,11 +382,11 @@ func PlainText(parts []Part) string {
 	return b.String()
 }
 
-// flatJoint separates namespace and name where an API has no namespaces.
+// flatJoint separates the namespace and the name of a tool for APIs without namespaces.
 const flatJoint = "__"
 
-// FlatName is a tool's name for an API without namespaces: both joined by two
-// underscores. Unflatten finds the tool again.
+// FlatName returns a tool's name for an API without namespaces: namespace and name,
+// joined by two underscores. Unflatten reverses it.
 func FlatName(namespace, name string) string {
 	if namespace == "" {
 		return name
@@ -391,8 +394,8 @@ func FlatName(namespace, name string) string {
 	return namespace + flatJoint + name
 }
 
-// Unflatten gives a tool call the namespace that the request offered its tool
-// in, and says whether that is a custom one.
+// Unflatten sets the namespace and name of a tool call from the request's tool with the
+// same flat name, and whether that is a custom tool.
 func (r *Request) Unflatten(p *Part) {
 	if r == nil {
 		return
@@ -407,17 +410,16 @@ func (r *Request) Unflatten(p *Part) {
 	}
 }
 
-// Fault is an error that a provider sent in its own words, as a response or in
-// the middle of a stream.
+// Fault is an error that a provider sent, as a response or within a stream.
 type Fault struct {
-	Status  int    // HTTP status; in a stream, the one with the same meaning, or 0
+	Status  int    // HTTP status; in a stream, the status with the same meaning, or 0
 	Type    string // provider's type
 	Code    string // provider's code
 	Param   string
 	Message string
-	RetryMS int64 // wait that the body requires; 0 = none
+	RetryMS int64 // wait that the body requires, in milliseconds; 0 = none
 }
 
-// Error implements error. It returns the provider's message, from which keys are
-// not yet removed: it must not be logged or recorded as it is.
+// Error implements error. It returns the provider's message, which may contain a key: it
+// must not be logged or recorded before the key is removed.
 func (f *Fault) Error() string { return f.Message }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestCollect: pieces of a stream become the answer that they spell: text that
-// goes on is one part, and a sealed thought, a redacted one and a call end it.
+// TestCollect shows how the events of a stream become a response: consecutive texts are
+// one part, which signed thinking, redacted thinking or a tool call ends.
 func TestCollect(t *testing.T) {
 	text := func(choice int, typ, s string) Event {
 		return Event{Kind: Delta, Choice: choice, Part: Part{Type: typ, Text: s}}
@@ -57,7 +57,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// TestNames: a tool's flat name leads back to the tool, with its namespace.
+// TestNames shows that the flat name of a tool identifies the tool and its namespace.
 func TestNames(t *testing.T) {
 	r := &Request{Tools: []ToolDef{{Name: "b", Namespace: "a"}, {Name: "free", Custom: json.RawMessage("null")}}}
 	for name, want := range map[string]string{"a__b": "a/b false", "free": "/free true", "other": "/other false", "b": "/b false"} {
@@ -73,8 +73,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestMembers: members are taken once; what is left is what nobody took. An error
-// names the member and holds no type of Go's.
+// TestMembers shows that each member can be taken once and that the others remain. An
+// error names the member and contains no type name of Go.
 func TestMembers(t *testing.T) {
 	m, err := Split([]byte(`{"a":1,"b":null,"c":"x","d":[1]}`))
 	if err != nil {
@@ -101,8 +101,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestPut: what a request does not say stays out of the document; what it says
-// goes in, even if that is false or 0.
+// TestPut shows that absent members are omitted from the document, and that others are
+// included even if they are false or 0.
 func TestPut(t *testing.T) {
 	o := Obj{}
 	zero, no, none := 0.0, false, int64(0)

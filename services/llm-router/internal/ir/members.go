@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Members is an object whose members are taken one by one; what is left is
-// what the reader does not know.
+// Members is a JSON object from which a dialect takes the members that it defines. The
+// members that remain are unknown to it.
 type Members map[string]json.RawMessage
 
-// Split reads a JSON object into its members. Their bytes are copies: the document
-// may change afterwards. Anything but an object is an error.
+// Split decodes a JSON object into its members, which are copies of the bytes in doc. It
+// returns an error if doc is not an object.
 func Split(doc []byte) (Members, error) {
 	var m Members
 	if err := json.Unmarshal(doc, &m); err != nil {
@@ -21,7 +21,8 @@ func Split(doc []byte) (Members, error) {
 	return m, nil
 }
 
-// Take reads a member into v, if it is there and not null, and removes it.
+// Take decodes a member into v and removes it. It leaves v unchanged if the member is
+// absent or null.
 func (m Members) Take(name string, v any) error {
 	raw, ok := m[name]
 	if !ok {
@@ -37,7 +38,8 @@ func (m Members) Take(name string, v any) error {
 	return nil
 }
 
-// Misfit is the error of a member whose JSON does not fit, without Go's types.
+// Misfit returns the error for a member whose JSON has the wrong type. Its text names
+// JSON types instead of Go types.
 func Misfit(name string, err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
@@ -47,6 +49,7 @@ func Misfit(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
+// article returns the name of a JSON type with its article.
 func article(value string) string {
 	switch value {
 	case "array", "object":
@@ -57,8 +60,8 @@ func article(value string) string {
 	return "a " + value
 }
 
-// TakeAll takes members by pairs of name and destination, in order, and stops at
-// the first that does not fit. An odd argument at the end is ignored.
+// TakeAll calls Take for each pair of a name and a destination, and returns the first
+// error. It ignores an odd argument at the end.
 func (m Members) TakeAll(pairs ...any) error {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if err := m.Take(pairs[i].(string), pairs[i+1]); err != nil {
@@ -71,15 +74,15 @@ func (m Members) TakeAll(pairs ...any) error {
 // Obj is a JSON object under construction.
 type Obj map[string]any
 
-// Put sets a member unless v is the zero value of its type, which means that the
-// request does not say: such a member stays out. Other types than those that
-// requests hold are always set.
+// Put sets a member, unless v is nil, empty or the zero value of a type that requests
+// use: such a member is absent from the request.
 func (o Obj) Put(name string, v any) {
 	if !unsaid(v) {
 		o[name] = v
 	}
 }
 
+// unsaid reports whether v stands for an absent member.
 func unsaid(v any) bool {
 	switch t := v.(type) {
 	case nil:
@@ -104,6 +107,6 @@ func unsaid(v any) bool {
 	return false
 }
 
-// Bytes is the document's JSON, its members sorted by name, so that one request is
-// always written in the same bytes.
+// Bytes returns the document as JSON with its members sorted by name, so that equal
+// requests have equal bytes.
 func (o Obj) Bytes() ([]byte, error) { return json.Marshal(o) }

@@ -1,23 +1,23 @@
 package ir
 
-// Turns puts tool calls that a stream interleaves one after the
-// other, as the APIs without an index per piece and the guards of content need
-// them. A call's turn ends when its arguments are a whole object, or with the
-// answer; until then whatever else came waits. The zero value is ready.
+// Turns reorders a stream so that interleaved tool calls follow one another. The guards
+// require that, and so do APIs whose pieces of arguments carry no index. Until the
+// arguments of the current call are a complete object, or the answer ends, all other
+// events are queued. The zero value is ready to use.
 type Turns struct {
-	open    int  // index of the call whose turn it is
-	taken   bool // there is one
+	open    int  // index of the current call
+	taken   bool // there is a current call
 	args    object
-	waiting []*queue // in the order they came
+	waiting []*queue // in the order in which they were received
 	calls   map[int]*queue
-	between *queue // the last that waits, if it is no call's
+	between *queue // the last queue, if it does not belong to a call
 }
 
-// queue is one call's events, or those between two calls.
+// queue holds the queued events of one call, or those between two calls.
 type queue struct{ events []Event }
 
-// Put takes the next event and returns those whose turn it is, in order; none
-// where the event must wait. Only the first choice is put in order.
+// Put adds the next event and returns the events that can be sent now, in order. It
+// returns none if the event is queued. It reorders the first choice only.
 func (t *Turns) Put(e Event) []Event {
 	switch {
 	case e.Choice != 0 || e.Kind == Begin || e.Kind == Used:
@@ -36,8 +36,8 @@ func (t *Turns) Put(e Event) []Event {
 	return nil
 }
 
-// place is where an event waits that has no turn: with its call, in a new queue
-// for a call, or with what came between two calls.
+// place returns the queue for an event: that of its call, a new one for a new call, or
+// the one for events between two calls.
 func (t *Turns) place(e *Event) *queue {
 	if e.Kind == CallArgs && t.calls[e.Index] != nil {
 		return t.calls[e.Index]
@@ -53,6 +53,7 @@ func (t *Turns) place(e *Event) *queue {
 	return t.between
 }
 
+// queue appends a new queue to those that wait.
 func (t *Turns) queue() *queue {
 	if t.calls == nil {
 		t.calls = map[int]*queue{}
@@ -62,7 +63,8 @@ func (t *Turns) queue() *queue {
 	return q
 }
 
-// turn notes whose turn it is, and how far its arguments are.
+// turn records the call of an event that is sent, and how much of its arguments has been
+// received.
 func (t *Turns) turn(e *Event) {
 	switch {
 	case e.Kind == CallBegin:
@@ -72,7 +74,7 @@ func (t *Turns) turn(e *Event) {
 	}
 }
 
-// next returns what has waited for the end of a turn, if that is over.
+// next returns the queued events that can be sent once the current call is complete.
 func (t *Turns) next() (out []Event) {
 	for len(t.waiting) > 0 && t.args.whole() {
 		q := t.waiting[0]
@@ -91,8 +93,8 @@ func (t *Turns) next() (out []Event) {
 	return out
 }
 
-// Rest returns everything that waits, in the order in which calls began, for a
-// stream that has ended. The Turns is empty afterwards.
+// Rest returns all queued events, in the order in which their calls began, when the
+// stream has ended. It resets t.
 func (t *Turns) Rest() (out []Event) {
 	for _, q := range t.waiting {
 		out = append(out, q.events...)
@@ -101,13 +103,15 @@ func (t *Turns) Rest() (out []Event) {
 	return out
 }
 
-// object follows a JSON object as it comes, far enough to know its end.
+// object tracks the nesting of a JSON object that is received in pieces, to detect its
+// end.
 type object struct {
-	text           bool // it is not JSON, and has no end of its own
-	begun, str, at bool // at: after a backslash
+	text           bool // the arguments are plain text, whose end cannot be detected
+	begun, str, at bool // at: the previous byte is a backslash
 	depth          int
 }
 
+// feed reads the next piece.
 func (o *object) feed(s string) {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -126,4 +130,5 @@ func (o *object) feed(s string) {
 	}
 }
 
+// whole reports whether the object is complete.
 func (o *object) whole() bool { return !o.text && o.begun && o.depth <= 0 && !o.str }

@@ -17,7 +17,7 @@ func put(t *Turns, in ...Event) (out [][]Event) {
 	return out
 }
 
-// TestTurnsAtOnce: what already comes in turn waits for nothing.
+// TestTurnsAtOnce shows that events that are already in order are returned at once.
 func TestTurnsAtOnce(t *testing.T) {
 	var turns Turns
 	for _, e := range []Event{{Kind: Begin}, text("a"), begin(0), args(0, `{"a"`), args(0, `:"}\""}`), begin(1), args(1, `{}`), text("b"), begin(2), args(2, `{"x":[{}]}`), {Kind: Used}, {Kind: End}} {
@@ -49,7 +49,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsLoseNothing braids calls in every which way.
+// TestTurnsLoseNothing interleaves calls at random and shows that no event is lost.
 func TestTurnsLoseNothing(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))

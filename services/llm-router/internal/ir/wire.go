@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Content reads content that is text, or a list of parts that read reads one by
-// one. null is none.
+// Content decodes the content of a message: a text, or a list of parts, each of which
+// read converts. It returns nil if the content is absent or null.
 func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -30,8 +30,8 @@ func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, e
 	return out, nil
 }
 
-// AppendEvent appends a server-sent event to b whose name is also the member type
-// of its document, as two of the APIs have it. It changes o.
+// AppendEvent appends a server-sent event to b. The event's name is also the member type
+// of its document, as in the APIs responses and messages. It modifies o.
 func AppendEvent(b []byte, name string, o Obj) []byte {
 	o["type"] = name
 	doc, err := json.Marshal(o)
@@ -42,6 +42,6 @@ func AppendEvent(b []byte, name string, o Obj) []byte {
 	return append(append(b, doc...), "\n\n"...)
 }
 
-// CustomSchema is the schema of a custom tool, which takes text, where an API
-// knows functions only.
+// CustomSchema is the input schema of a custom tool, which takes text, for APIs that
+// support functions only.
 var CustomSchema = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}`)

@@ -2,16 +2,15 @@ package ir
 
 import "encoding/json"
 
-// Turn is what one side of a conversation says, in the blocks of some API.
+// Turn holds consecutive messages of one role, in the blocks of an API.
 type Turn[B any] struct {
 	Role   string
 	Blocks []B
 }
 
-// Alternate writes messages for an API whose turns alternate: what is said to the
-// model before everything else is apart, and messages of one role that follow one
-// another are one turn. A tool's results are the user's. Messages that come to no
-// block are left out.
+// Alternate groups messages for an API whose turns alternate between user and assistant.
+// It returns system messages apart, joins consecutive messages of one role, and assigns
+// the results of tools to the user. It omits messages without blocks.
 func Alternate[B any](messages []Message, write func([]Part) ([]B, error)) (system []B, turns []Turn[B], err error) {
 	for i := range messages {
 		blocks, err := write(messages[i].Parts)
@@ -35,8 +34,8 @@ func Alternate[B any](messages []Message, write func([]Part) ([]B, error)) (syst
 	return system, turns, nil
 }
 
-// Document begins a document with the members that the request's own dialect does
-// not know. What the API knows itself is set after that, and so replaces them.
+// Document returns a new document with the members that the caller's dialect does not
+// define. Members that the API defines are set later and replace them.
 func (r *Request) Document() Obj {
 	o := Obj{}
 	for k, v := range r.Extra {
@@ -45,8 +44,8 @@ func (r *Request) Document() Obj {
 	return o
 }
 
-// Parameters is the schema of a tool's arguments where an API knows functions
-// only; empty where the request has none.
+// Parameters returns the schema of the tool's arguments for an API that supports
+// functions only. It is empty if the request has none.
 func (t *ToolDef) Parameters() json.RawMessage {
 	if len(t.Custom) > 0 {
 		return CustomSchema
@@ -54,12 +53,12 @@ func (t *ToolDef) Parameters() json.RawMessage {
 	return t.Schema
 }
 
-// NoParameters is the schema of a tool without arguments, for an API that requires
-// one.
+// NoParameters is the schema of a tool without arguments, for APIs that require a
+// schema.
 var NoParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 
-// ParametersOr is Parameters, or other where the request has none, for an API that
-// refuses a function without a schema.
+// ParametersOr returns Parameters, or other if the request has none, for APIs that
+// reject a function without a schema.
 func (t *ToolDef) ParametersOr(other json.RawMessage) json.RawMessage {
 	if p := t.Parameters(); len(p) > 0 {
 		return p
@@ -67,6 +66,5 @@ func (t *ToolDef) ParametersOr(other json.RawMessage) json.RawMessage {
 	return other
 }
 
-// Flat is the tool's name for an API without namespaces, as FlatName makes it of
-// namespace and name.
+// Flat returns the tool's name for an API without namespaces; see FlatName.
 func (t *ToolDef) Flat() string { return FlatName(t.Namespace, t.Name) }

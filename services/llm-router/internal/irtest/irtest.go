@@ -1,11 +1,11 @@
-// Package irtest runs a dialect over recorded requests, answers and streams and
-// compares what comes of them with golden files. It is imported by tests only.
+// Package irtest runs a dialect over recorded requests, responses and streams, and
+// compares the results with golden files. Only tests import it.
 //
-// A package of a dialect keeps its fixtures in testdata, in the wire format that
-// the API's documentation shows: request-*.json, answer-*.json, stream-*.sse and
-// fault-*.json. Beside each is a file with the same name and the suffix .golden
-// that holds what the dialect must make of it. `go test -update` rewrites those;
-// a change of one is a change of behaviour and is reviewed as such.
+// A dialect's package has its fixtures in testdata, in the wire format of the API's
+// documentation: request-*.json, answer-*.json, stream-*.sse and fault-*.json. The
+// expected result is in a file with the same name and the suffix .golden. `go test
+// -update` rewrites these files; a change of one is a change of behaviour and is
+// reviewed as such.
 package irtest
 
 import (
@@ -23,8 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Golden fails the test if got differs from the file, and names the first line
-// that does. With -update it writes the file instead.
+// Golden fails the test if got differs from the file, and reports the first line that
+// differs. With -update it writes the file instead.
 func Golden(t *testing.T, file string, got []byte) {
 	t.Helper()
 	if *update {
@@ -48,8 +48,8 @@ func Golden(t *testing.T, file string, got []byte) {
 	t.Fatalf("%s: %d lines are missing", file, len(w)-len(g))
 }
 
-// Dump writes values as one line of JSON each, without the members that are
-// empty, so that a golden file shows what a dialect read and nothing else.
+// Dump returns values as one line of JSON each. It omits empty members, so that a golden
+// file shows only the decoded ones.
 func Dump(values ...any) []byte {
 	var out []byte
 	for _, v := range values {
@@ -66,7 +66,7 @@ func Dump(values ...any) []byte {
 	return out
 }
 
-// bare takes empty members out of a document.
+// bare removes empty members from a document.
 func bare(v any) any {
 	switch x := v.(type) {
 	case map[string]any:
@@ -98,7 +98,7 @@ func bare(v any) any {
 	return v
 }
 
-// each runs do over the fixtures of a pattern; a pattern without one fails.
+// each runs do over the fixtures that match a pattern, and fails if there are none.
 func each(t *testing.T, pattern string, do func(t *testing.T, doc []byte) []byte) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", pattern))
@@ -116,8 +116,8 @@ func each(t *testing.T, pattern string, do func(t *testing.T, doc []byte) []byte
 	}
 }
 
-// Requests reads testdata/request-*.json with parse. An error is part of the
-// golden file too: some fixtures are requests that must be refused.
+// Requests decodes testdata/request-*.json with parse. The golden file contains the
+// error for fixtures that must be rejected.
 func Requests(t *testing.T, parse func([]byte) (*ir.Request, error)) {
 	each(t, "request-*.json", func(_ *testing.T, doc []byte) []byte {
 		r, err := parse(doc)
@@ -130,8 +130,8 @@ func Requests(t *testing.T, parse func([]byte) (*ir.Request, error)) {
 	})
 }
 
-// Answers reads testdata/answer-*.json with parse, and writes it again with
-// build, which is nil for an API that no caller speaks.
+// Answers decodes testdata/answer-*.json with parse and encodes the result with build,
+// which is nil for an API that callers cannot use.
 func Answers(t *testing.T, parse func([]byte) (*ir.Response, error), build func(*ir.Response) ([]byte, error)) {
 	each(t, "answer-*.json", func(t *testing.T, doc []byte) []byte {
 		r, err := parse(doc)
@@ -150,15 +150,14 @@ func Answers(t *testing.T, parse func([]byte) (*ir.Response, error), build func(
 	})
 }
 
-// Decoder reads a provider's stream, event by event. It is the part of
-// dialect.Decoder that the tests here need.
+// Decoder is the part of dialect.Decoder that the tests here use.
 type Decoder interface {
 	Event(name string, data []byte) ([]ir.Event, error)
 	Done() bool
 }
 
-// Streams reads testdata/stream-*.sse with a new decoder each. The last line of
-// the golden file is the answer that the events amount to.
+// Streams decodes each testdata/stream-*.sse with a new decoder. The last line of the
+// golden file is the response that the events amount to.
 func Streams(t *testing.T, decoder func() Decoder) {
 	each(t, "stream-*.sse", func(_ *testing.T, doc []byte) []byte {
 		d := decoder()
@@ -188,16 +187,16 @@ func Streams(t *testing.T, decoder func() Decoder) {
 	})
 }
 
-// Faults reads testdata/fault-*.json as the body of a response with status 400,
-// and as the same error in the middle of a stream, which has no status.
+// Faults decodes testdata/fault-*.json as the body of a response with status 400, and as
+// the same error within a stream, which has status 0.
 func Faults(t *testing.T, parse func(status int, body []byte) *ir.Fault) {
 	each(t, "fault-*.json", func(_ *testing.T, doc []byte) []byte { return Dump(parse(400, doc), parse(0, doc)) })
 }
 
 func ptr[T any](v T) *T { return &v }
 
-// Everything is a request that says everything the intermediate form can hold
-// and an API without files by reference can take.
+// Everything returns a request that uses every member of the intermediate form, except
+// files by reference.
 func Everything() *ir.Request {
 	cache := json.RawMessage(`{"type":"ephemeral"}`)
 	text := func(s string) ir.Part { return ir.Part{Type: ir.Text, Text: s} }
@@ -218,7 +217,7 @@ func Everything() *ir.Request {
 		}, Extra: map[string]json.RawMessage{"x_odd": json.RawMessage(`[1]`)}}
 }
 
-// Requested writes a request for every variation of Everything that APIs treat
+// Requested encodes a request for every variation of Everything that APIs treat
 // differently, and compares the documents with testdata/built.golden.
 func Requested(t *testing.T, build func(*ir.Request) ([]byte, error), models ...string) {
 	var out []byte
@@ -237,7 +236,7 @@ func Requested(t *testing.T, build func(*ir.Request) ([]byte, error), models ...
 	Golden(t, "testdata/built.golden", sorted(out))
 }
 
-// sorted puts the documents in an order of their own: they come from a map.
+// sorted sorts the documents, since they come from a map.
 func sorted(b []byte) []byte {
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	var pairs []string
@@ -278,8 +277,8 @@ var variations = map[string]func(*ir.Request){
 	"only a refused turn": func(r *ir.Request) { r.Messages[2].Parts = []ir.Part{{Type: ir.Refusal, Text: "no"}} },
 }
 
-// Events is an answer in pieces: thinking that is sealed, text, a refusal, two
-// tool calls and a custom one, with usage at both ends.
+// Events returns the events of an answer: signed thinking, text, a refusal, two tool
+// calls and one of a custom tool, with usage at the beginning and the end.
 func Events() []ir.Event {
 	delta := func(typ, s string) ir.Event { return ir.Event{Kind: ir.Delta, Part: ir.Part{Type: typ, Text: s}} }
 	args := func(i int, s string) ir.Event { return ir.Event{Kind: ir.CallArgs, Index: i, Part: ir.Part{Args: s}} }
@@ -292,15 +291,15 @@ func Events() []ir.Event {
 		{Kind: ir.End, Finish: ir.ToolCalls}, {Kind: ir.End, Choice: 1, Finish: ir.Stop}, {Kind: ir.Used, Usage: ir.Usage{Out: 9, Reasoning: 2, Known: true}}}
 }
 
-// Encoder writes a caller's stream. It is the same as dialect.Encoder, declared
-// here so that dialect can use this package.
+// Encoder has the methods of dialect.Encoder. It is declared here so that package
+// dialect can import this package.
 type Encoder interface {
 	Encode(*ir.Event) []byte
 	Finish() []byte
 }
 
-// Encoded writes Events, and answers that end in every way, with a new encoder
-// each, and compares the bytes with testdata/encoded.golden.
+// Encoded encodes Events, and answers with every reason for their end, with a new
+// encoder each, and compares the bytes with testdata/encoded.golden.
 func Encoded(t *testing.T, encoder func() Encoder) {
 	var out []byte
 	write := func(events []ir.Event) {

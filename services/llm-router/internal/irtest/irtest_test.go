@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// TestDump: what is empty stays out, and members are sorted, so that a golden file
-// shows what was read.
+// TestDump shows that empty members are omitted and that members are sorted, so that a
+// golden file shows only what was decoded.
 func TestDump(t *testing.T) {
 	got := Dump(ir.Usage{In: 3, Known: true}, map[string]any{"b": "", "a": []any{map[string]any{"x": 0, "y": 1}}, "c": nil, "d": false})
 	if want := "{\"In\":3,\"Known\":true}\n{\"a\":[{\"y\":1}]}\n"; string(got) != want {
@@ -25,7 +25,8 @@ func TestSorted(t *testing.T) {
 	}
 }
 
-// TestEverything: the request says everything: no variation is the same as it.
+// TestEverything shows that every variation differs from Everything: a variation without
+// an effect would test nothing.
 func TestEverything(t *testing.T) {
 	whole := Dump(Everything())
 	for name, change := range variations {

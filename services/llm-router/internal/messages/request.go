@@ -1,5 +1,4 @@
-// Package messages is Anthropic's messages API, as a server reads and writes it
-// and as a client does.
+// Package messages implements Anthropic's messages API for a server and for a client.
 // Source: https://docs.anthropic.com/en/api/messages
 package messages
 
@@ -50,7 +49,7 @@ type tool struct {
 	Cache       json.RawMessage `json:"cache_control,omitempty"`
 }
 
-// body is a request as far as its members have a form of their own.
+// body holds the members of a request that need conversion.
 type body struct {
 	system json.RawMessage
 	msgs   []message
@@ -79,9 +78,8 @@ type format struct {
 	Schema json.RawMessage `json:"schema"`
 }
 
-// ParseRequest reads a request. Errors begin with the path of the member that is
-// wrong, as in "messages[0].role: ". Members that the dialect does not know are
-// in Extra.
+// ParseRequest decodes a request. Errors begin with the path of the invalid member, as
+// in "messages[0].role: ". Members that the dialect does not define are in Extra.
 func ParseRequest(doc []byte) (*ir.Request, error) {
 	m, err := ir.Split(doc)
 	if err != nil {
@@ -112,6 +110,7 @@ func ParseRequest(doc []byte) (*ir.Request, error) {
 	return r, nil
 }
 
+// messages returns the system prompt, if any, followed by the messages.
 func (b *body) messages() (out []ir.Message, err error) {
 	if parts, err := parseContent(b.system); err != nil {
 		return nil, ir.Misfit("system", err)
@@ -131,6 +130,8 @@ func (b *body) messages() (out []ir.Message, err error) {
 	return out, nil
 }
 
+// toolDefs returns the tools. A tool of a type of Anthropic's is kept as the caller
+// wrote it, since only that provider can run it.
 func (b *body) toolDefs() (out []ir.ToolDef, err error) {
 	for i, raw := range b.tools {
 		var t tool
@@ -146,6 +147,7 @@ func (b *body) toolDefs() (out []ir.ToolDef, err error) {
 	return out, nil
 }
 
+// choose sets r.Choice and r.Parallel from tool_choice.
 func (b *body) choose(r *ir.Request) {
 	c := b.choice
 	if c == nil {
@@ -170,6 +172,7 @@ func str(s *string) string {
 	return *s
 }
 
+// parseBlock decodes a block of content. Its errors begin with the invalid member.
 func parseBlock(b *block) (ir.Part, error) {
 	p := ir.Part{Type: ir.Text, Text: str(b.Text), Cache: b.Cache}
 	switch b.Type {
@@ -200,11 +203,13 @@ func parseBlock(b *block) (ir.Part, error) {
 	return p, nil
 }
 
-// defaultMax is the bound of a request whose caller's API requires none.
+// defaultMax is the bound of an answer, in tokens, if the request has none: this API
+// requires one.
 const defaultMax = 8192
 
-// BuildRequest writes a request. A member that the API does not have is left out;
-// what it cannot express at all is an error that begins with the member's name.
+// BuildRequest returns the body of a request. It omits members that the API does not
+// define. If the API cannot express a required part of the request, it returns an error
+// that begins with the member's name.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	o["model"] = r.Model
@@ -243,8 +248,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// buildTools writes the tools. Another API's own tools have no name here and are
-// left out.
+// buildTools returns the tools. It omits tools that another provider runs, which have no
+// name in this API.
 func buildTools(defs []ir.ToolDef) (tools []any) {
 	for i := range defs {
 		t := &defs[i]
@@ -260,6 +265,8 @@ func buildTools(defs []ir.ToolDef) (tools []any) {
 	return tools
 }
 
+// buildChoice returns the member tool_choice, which also contains whether several tool
+// calls are allowed in one turn.
 func buildChoice(r *ir.Request) ir.Obj {
 	choice := ir.Obj{"type": "auto"}
 	if c := r.Choice; c != nil {
@@ -278,9 +285,8 @@ func buildChoice(r *ir.Request) ir.Obj {
 	return choice
 }
 
-// bounds sets the bound of the answer, and how much the model thinks or how it
-// samples: models that think take no sampling. It returns the beginning of
-// output_config.
+// bounds sets the bound of the answer and either thinking or sampling, which exclude
+// each other. It returns the first members of output_config.
 func bounds(o ir.Obj, r *ir.Request) (output ir.Obj) {
 	output = ir.Obj{}
 	limit := r.MaxTokens
@@ -309,7 +315,7 @@ func bounds(o ir.Obj, r *ir.Request) (output ir.Obj) {
 	return output
 }
 
-// clamp: this API's temperature ends at 1.
+// clamp limits a temperature to 1, the maximum of this API.
 func clamp(t *float64) *float64 {
 	if t != nil && *t > 1 {
 		one := 1.0
@@ -325,7 +331,7 @@ func buildBlocks(parts []ir.Part) ([]block, error) {
 		switch p.Type {
 		case ir.Text, ir.Refusal:
 			if p.Text == "" {
-				continue // the API refuses empty text
+				continue // the API rejects empty text
 			}
 			b.Text = &p.Text
 		case ir.Image, ir.File:
@@ -355,7 +361,7 @@ func buildBlocks(parts []ir.Part) ([]block, error) {
 			case p.Signature != "":
 				b.Type, b.Thinking, b.Signature = "thinking", &p.Text, &p.Signature
 			default:
-				continue // unsigned thinking is refused by the API
+				continue // the API rejects unsigned thinking
 			}
 		}
 		out = append(out, b)

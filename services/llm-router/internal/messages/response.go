@@ -6,8 +6,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// usage counts apart what a cache held and what was written into one: input
-// tokens are neither.
+// usage is the member usage. Its input tokens exclude those that were read from a cache
+// or written into one.
 type usage struct {
 	In         int64 `json:"input_tokens"`
 	CacheWrite int64 `json:"cache_creation_input_tokens"`
@@ -20,6 +20,8 @@ type more struct {
 	Thinking int64 `json:"thinking_tokens"`
 }
 
+// ir returns the usage in the intermediate form, in which In includes the tokens of the
+// cache. It may be called on nil; Known is then false.
 func (u *usage) ir() ir.Usage {
 	if u == nil {
 		return ir.Usage{}
@@ -39,8 +41,8 @@ func usageOf(u ir.Usage) *usage {
 	return x
 }
 
-// Usage reads the member of a response that says what was used; its zero value,
-// with Known false, where the member is missing or cannot be read.
+// Usage decodes the member "usage" of a response. Known is false if the member is absent
+// or cannot be decoded.
 func Usage(member []byte) ir.Usage {
 	var u *usage
 	if json.Unmarshal(member, &u) != nil {
@@ -65,6 +67,8 @@ func finish(s string) string {
 	return s
 }
 
+// finishOut returns the API's stop reason for a finish reason and the stop sequence that
+// was met.
 func finishOut(s, stopSeq string) string {
 	switch s {
 	case ir.Stop, "":
@@ -84,8 +88,8 @@ func finishOut(s, stopSeq string) string {
 	return s
 }
 
-// ParseResponse reads a message. Input tokens of the intermediate form include
-// those that a cache held, which this API counts apart.
+// ParseResponse decodes a message. In counts input tokens including those of the cache,
+// which this API counts separately.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		ID      string          `json:"id"`
@@ -105,8 +109,8 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 	return &ir.Response{ID: d.ID, Model: d.Model, Usage: d.Usage.ir(), Choices: []ir.Answer{{Parts: parts, Finish: finish(d.Stop), StopSeq: d.StopSeq}}}, nil
 }
 
-// BuildResponse writes a message. model is the name that the caller used. This API
-// has one answer: all but the first are left out.
+// BuildResponse returns a message. model is the name in the caller's request. The API
+// has one answer per response, so all but the first are omitted.
 func BuildResponse(r *ir.Response, model string) ([]byte, error) {
 	var a ir.Answer
 	if len(r.Choices) > 0 {
@@ -125,8 +129,8 @@ func BuildResponse(r *ir.Response, model string) ([]byte, error) {
 	return o.Bytes()
 }
 
-// visible gives thinking without a seal an empty one: an answer may show it,
-// only a request may not bring it back.
+// visible returns the parts with a placeholder signature on unsigned thinking, so that
+// buildBlocks includes it: a response may contain such thinking, but a request must not.
 func visible(parts []ir.Part) []ir.Part {
 	out := make([]ir.Part, len(parts))
 	copy(out, parts)
@@ -168,20 +172,20 @@ type event struct {
 	} `json:"usage"`
 }
 
-// Decoder reads a stream of events. The zero value is ready; a decoder reads one
-// stream and adds up its usage.
+// Decoder decodes the events of one stream and adds up its usage. The zero value is
+// ready to use.
 type Decoder struct {
-	calls map[int]int // block to tool call
+	calls map[int]int // index of the tool call, by index of the block
 	used  usage
 	done  bool
 }
 
-// Done reports whether the stream said that it is complete, by the event
-// message_stop. A stop reason alone does not end it.
+// Done reports whether the event message_stop has been received. A stop reason does not
+// end the stream.
 func (d *Decoder) Done() bool { return d.done }
 
-// Event reads one server-sent event. Its type is in the data, too, so that
-// the name is not needed. An event of a type that is unknown means nothing.
+// Event decodes one server-sent event. It ignores the name, since the data contains the
+// type. It returns nothing for an event of an unknown type.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -217,8 +221,7 @@ func (d *Decoder) begin(e *event) []ir.Event {
 	return out
 }
 
-// open reads the beginning of a block: a call of a tool, or text that comes with
-// it.
+// open decodes the beginning of a block, and the tool call or text that it contains.
 func (d *Decoder) open(e *event) ([]ir.Event, error) {
 	if e.Block == nil {
 		return nil, nil
@@ -239,7 +242,7 @@ func (d *Decoder) open(e *event) ([]ir.Event, error) {
 	return nil, nil
 }
 
-// piece reads a piece of the open block.
+// piece decodes a piece of the open block.
 func (d *Decoder) piece(e *event) []ir.Event {
 	if e.Delta == nil {
 		return nil
@@ -259,8 +262,8 @@ func (d *Decoder) piece(e *event) []ir.Event {
 	return nil
 }
 
-// end reads why the answer ends, and what it used in all: an amount that the event
-// leaves out stays as message_start had it.
+// end decodes the stop reason and the total usage. Amounts that the event omits keep the
+// value of message_start.
 func (d *Decoder) end(e *event) (out []ir.Event) {
 	if e.Delta != nil && e.Delta.Stop != "" {
 		out = append(out, ir.Event{Kind: ir.End, Finish: finish(e.Delta.Stop), StopSeq: e.Delta.StopSeq})
@@ -283,9 +286,9 @@ func (d *Decoder) end(e *event) (out []ir.Event) {
 	return append(out, ir.Event{Kind: ir.Used, Usage: d.used.ir()})
 }
 
-// Encoder writes a stream of events. ID and Model are set before the first event.
-// message_start is held until there is something to show, since the usage of the
-// prompt is in it.
+// Encoder encodes a stream. ID and Model must be set before the first event.
+// message_start is delayed until the first content, because it contains the usage of the
+// prompt.
 type Encoder struct {
 	ID    string
 	Model string // as the caller named it
@@ -299,6 +302,7 @@ type Encoder struct {
 	stopSeq string
 }
 
+// start appends message_start unless it has been written.
 func (e *Encoder) start(b []byte) []byte {
 	if e.begun {
 		return b
@@ -308,6 +312,7 @@ func (e *Encoder) start(b []byte) []byte {
 		"stop_sequence": nil, "usage": usageOf(e.used)}})
 }
 
+// stop appends the end of the open block, if any.
 func (e *Encoder) stop(b []byte) []byte {
 	if e.open == "" {
 		return b
@@ -318,6 +323,8 @@ func (e *Encoder) stop(b []byte) []byte {
 	return b
 }
 
+// block appends the beginning of a block of a type, unless one of that type is open.
+// Each tool call has a block of its own.
 func (e *Encoder) block(b []byte, typ string, begun ir.Obj) []byte {
 	if e.open == typ && typ != "tool_use" {
 		return b
@@ -332,8 +339,8 @@ func (e *Encoder) delta(b []byte, d ir.Obj) []byte {
 	return ir.AppendEvent(b, "content_block_delta", ir.Obj{"index": e.index, "delta": d})
 }
 
-// Encode writes what one event comes to. This API has one answer: all but
-// the first are left out.
+// Encode returns the bytes for one event. The API has one answer per response, so events
+// of all but the first are ignored.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
 	if ev.Choice > 0 {
 		return nil
@@ -347,7 +354,7 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 		if ev.ID != "" {
 			e.ID = ev.ID
 		}
-		return nil // held until there is something to show, so that it contains the usage
+		return nil // delayed until the first content, so that it contains the usage
 	case ir.Delta:
 		b = e.start(b)
 		switch {
@@ -375,7 +382,7 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 	return b
 }
 
-// Finish writes the end of a complete stream: the end of the open block, the stop
+// Finish returns the end of a complete stream: the end of the open block, the stop
 // reason with the usage, and message_stop.
 func (e *Encoder) Finish() []byte {
 	b := e.stop(e.start(nil))
@@ -385,12 +392,12 @@ func (e *Encoder) Finish() []byte {
 	return ir.AppendEvent(b, "message_stop", ir.Obj{})
 }
 
-// status maps error types to the HTTP status with the same meaning.
+// status maps error types to the HTTP statuses with the same meaning.
 var status = map[string]int{"invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403, "not_found_error": 404,
 	"request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
 
-// ParseFault reads the body of an error response, or an error in a stream. The
-// latter has status 0 and gets the status of its type.
+// ParseFault decodes the body of an error response or, with code 0, an error in a
+// stream, which gets the status of its type.
 func ParseFault(code int, body []byte) *ir.Fault {
 	var d struct {
 		Error struct {

@@ -14,13 +14,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
-// Answer is a provider's success: a stream, or a body that was read whole. It is
-// used by one goroutine; Close must follow.
+// Answer is a successful response of a provider: a stream, or a body that has been read
+// in full. It is not safe for concurrent use. The caller must close it.
 type Answer struct {
 	Status  int
 	Headers http.Header
-	Body    []byte        // of a plain answer
-	First   time.Duration // until the header of the response
+	Body    []byte        // complete body; nil for a stream
+	First   time.Duration // time until the response header was received
 	stream  dialect.Source
 	body    io.Closer
 	idle    *idle
@@ -37,11 +37,11 @@ func (a *Answer) Next() (sse.Event, error) {
 	return e, err
 }
 
-// ErrDeep says that a provider sent JSON which nests deeper than any parser here
-// may follow.
+// ErrDeep is the error for JSON from a provider that is nested deeper than
+// canon.MaxDepth.
 var ErrDeep = fmt.Errorf("it sent JSON nesting deeper than %d", canon.MaxDepth)
 
-// Close ends the request, also in the middle of its answer, and frees its
+// Close cancels the request, even in the middle of its response, and releases the
 // connection. It may be called more than once.
 func (a *Answer) Close() {
 	a.idle.stop()
@@ -51,15 +51,16 @@ func (a *Answer) Close() {
 }
 
 const (
-	// maxAnswer bounds a plain answer in bytes, maxRefusal what is read of an error.
+	// maxAnswer bounds a complete response, maxRefusal the part of an error response
+	// that is read, in bytes.
 	maxAnswer  = 32 << 20
 	maxRefusal = 256 << 10
-	// longest is how long a provider may be silent where the configuration does not
-	// say.
+	// longest is the default of the configured time limits, first_byte_ms and idle_ms.
 	longest = 2 * time.Minute
 )
 
-// idle cancels a request that stays silent for too long. A nil idle does nothing.
+// idle cancels a request when nothing has been received for the time wait. A nil idle
+// does nothing.
 type idle struct {
 	t    *time.Timer
 	wait time.Duration
@@ -77,9 +78,10 @@ func (i *idle) stop() {
 	}
 }
 
-// errSilent is the cause of a context that ended because nothing came.
+// errSilent is the cause of cancellation when a provider sends nothing in time.
 var errSilent = errors.New("nothing came")
 
+// milliseconds returns a configured time limit; 0 means the default.
 func milliseconds(ms int64) time.Duration {
 	if ms == 0 {
 		return longest
@@ -87,9 +89,10 @@ func milliseconds(ms int64) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// Do sends one request and counts what it sends in c.Egress. A stream is returned
-// as soon as its header came; any other answer is read whole. Every error is a
-// *Failure. Cancelling ctx ends the request, also after Do has returned a stream.
+// Do sends one request and counts the bytes that it sends in c.Egress. A stream is
+// returned as soon as the response header is received; any other response is read in
+// full. Every error is a *Failure. Cancelling ctx cancels the request, even after Do has
+// returned a stream.
 func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	req, err := p.request(ctx, c)
@@ -122,7 +125,8 @@ func (p *Provider) Do(ctx context.Context, c *Call) (*Answer, error) {
 	return a, nil
 }
 
-// receive makes the response a's: as a stream, or read whole.
+// receive sets the stream or the body of a from the response. It returns a *Failure for
+// an error status, and for a body that is too large, nested too deep or incomplete.
 func (p *Provider) receive(ctx context.Context, c *Call, a *Answer, resp *http.Response) error {
 	if resp.StatusCode >= 300 {
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
@@ -151,11 +155,12 @@ func (p *Provider) receive(ctx context.Context, c *Call, a *Answer, resp *http.R
 	return nil
 }
 
+// closer is a response body whose Close also cancels the request.
 type closer struct {
 	io.Closer
 	cancel context.CancelCauseFunc
 }
 
-// Close cancels the request's context before it closes the body, so that a
-// provider that still sends is cut off.
+// Close cancels the request before it closes the body, so that a provider that is still
+// sending does not delay it.
 func (c closer) Close() error { c.cancel(nil); return c.Closer.Close() }

@@ -9,15 +9,15 @@ import (
 	"sync"
 )
 
-// Egress counts the bytes that requests send: request line, header fields and
-// body, encoded as in HTTP/1.1, when the transport reads them. A body
-// that the transport sends again, after a connection broke, counts again. What
-// TLS and HTTP/2 put around it or save does not count, nor do DNS and
-// handshakes. Nothing is sent after End. The zero value counts from 0; its
-// methods may be called concurrently.
+// Egress counts the bytes that requests send: request line, header fields and body,
+// encoded as in HTTP/1.1, when the transport reads them. A body that the transport sends
+// again, after a connection broke, counts again. The overhead and the compression of TLS
+// and HTTP/2 are not counted, nor are DNS and handshakes. Nothing is sent after End. The
+// zero value is ready to use. Its methods may be called concurrently.
 type Egress struct {
-	// Afford is called with the size of a request before it is sent, and before
-	// it is sent again; false keeps it from being sent. nil allows everything.
+	// Afford is called with the size of a request before it is sent, and again before it
+	// is resent. If it returns false, the request is not sent. nil permits every
+	// request.
 	Afford func(n int64) bool
 
 	mu    sync.Mutex
@@ -26,13 +26,13 @@ type Egress struct {
 }
 
 var (
-	// errAfford is the failure of a request that Afford refused.
+	// errAfford is the error of a request that Afford did not permit.
 	errAfford = errors.New("the request is larger than what may still be sent for its call")
 	errEnded  = errors.New("the attempt is over")
 )
 
-// End stops the sending and returns how many bytes were sent. A transport that
-// still reads a body gets an error from then on.
+// End prevents further sending and returns how many bytes were sent. If the transport is
+// still reading a body, its next read fails.
 func (e *Egress) End() int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -48,7 +48,7 @@ func (e *Egress) add(n int64) {
 
 func (e *Egress) afford(n int64) bool { return e.Afford == nil || e.Afford(n) }
 
-// carry makes body the request's, so that what is sent of it counts. It returns
+// carry sets the body of req so that its bytes are counted as they are read. It returns
 // the size of the whole request.
 func (e *Egress) carry(req *http.Request, body []byte) int64 {
 	req.ContentLength = int64(len(body))
@@ -64,15 +64,16 @@ func (e *Egress) carry(req *http.Request, body []byte) int64 {
 	return head + int64(len(body))
 }
 
-// counted is a body that counts itself, and the head before its first byte.
+// counted is a request body that counts its bytes when they are read, and those of the
+// request's head with the first read.
 type counted struct {
 	e    *Egress
 	head int64
 	rest *bytes.Reader
 }
 
-// Read implements io.Reader. The bytes of the head count with the first that are
-// read; after End nothing is read.
+// Read implements io.Reader. The first read also counts the head. After End it returns
+// errEnded.
 func (c *counted) Read(p []byte) (int, error) {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
@@ -85,12 +86,12 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer. There is nothing to close: the body is in memory and
-// may be read again.
+// Close implements io.Closer. It does nothing: the body is in memory, and another reader
+// may read it again.
 func (*counted) Close() error { return nil }
 
-// headSize is the size of a request up to its body, as net/http writes it for
-// HTTP/1.1.
+// headSize returns the size of a request without its body, in bytes, as net/http writes
+// it for HTTP/1.1.
 func headSize(req *http.Request) int64 {
 	host := req.Host
 	if host == "" {
@@ -102,7 +103,7 @@ func headSize(req *http.Request) int64 {
 	}
 	for name, values := range req.Header {
 		switch name {
-		case "Host", "Content-Length", "Transfer-Encoding", "Trailer": // net/http writes its own
+		case "Host", "Content-Length", "Transfer-Encoding", "Trailer": // net/http writes these itself
 			continue
 		}
 		for _, v := range values {

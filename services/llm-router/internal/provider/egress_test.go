@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// testAPI is an API whose requests pass as they are, and reg holds the one kind of
-// provider that offers it.
+// testAPI is an API whose requests need no translation, and reg contains the only kind
+// of provider that offers it.
 var (
 	testAPI = &dialect.API{Name: "plain", Path: dialect.To("/plain"), Fault: func(status int, _ func(string) string, body []byte) *ir.Fault {
 		return &ir.Fault{Status: status, Message: string(body)}
@@ -27,7 +27,7 @@ var (
 	reg = NewRegistry(Kind{Name: "test", APIs: []*dialect.API{testAPI}, Lists: true})
 )
 
-// tally counts what a server's connections receive.
+// tally counts the bytes that a server's connections receive.
 type tally struct {
 	net.Listener
 	n atomic.Int64
@@ -64,8 +64,8 @@ func serve(t testing.TB, h http.HandlerFunc) (*Provider, *tally) {
 	return p, l
 }
 
-// TestEgress: what is counted is, to the byte, what a provider receives, whatever
-// it answers.
+// TestEgress shows that the count equals the bytes that a provider receives, whatever
+// its response.
 func TestEgress(t *testing.T) {
 	var status atomic.Int64
 	p, l := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -103,8 +103,8 @@ func TestEgress(t *testing.T) {
 	check("a list", &e)
 }
 
-// TestEgressRefused: what cannot be afforded is not sent, neither at first nor by
-// the transport's own repetition after a connection that was closed while idle.
+// TestEgressRefused shows that a request that exceeds the budget is not sent, not even
+// when the transport would repeat it after an idle connection was closed.
 func TestEgressRefused(t *testing.T) {
 	p, l := serve(t, func(http.ResponseWriter, *http.Request) {})
 	e := Egress{Afford: func(n int64) bool { return n < 1000 }}
@@ -131,8 +131,8 @@ func TestEgressRefused(t *testing.T) {
 	}
 }
 
-// TestEgressEnds: a provider that answers early, or not at all, gets nothing that
-// is not counted once the attempt is over.
+// TestEgressEnds shows that a provider that responds early, or not at all, receives no
+// uncounted bytes after the attempt has ended.
 func TestEgressEnds(t *testing.T) {
 	var late Egress
 	req, err := http.NewRequest(http.MethodPost, "http://127.0.0.1/", nil)

@@ -17,37 +17,37 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
-// Failure is an attempt that failed, or a stream that broke. What it means is in
-// the row of its code in fault.Table.
+// Failure is the error of an attempt that failed or of a stream that broke. The row of
+// its code in fault.Table determines its consequences.
 type Failure struct {
-	Code    string // of package fault
-	Status  int    // the provider's HTTP status, 0 if none came
-	Message string // for people; holds no key
-	Retry   time.Duration
-	Fault   *ir.Fault // the provider's own error, if it sent one
-	Body    []byte    // of the provider's response, without the key
+	Code    string        // of package fault
+	Status  int           // the provider's HTTP status; 0 without a response
+	Message string        // for people; holds no key
+	Retry   time.Duration // wait that the provider requires; 0 = none
+	Fault   *ir.Fault     // the provider's own error, if it sent one
+	Body    []byte        // of the provider's response, with the key removed
 	Headers http.Header
-	Taken   bool // the provider may have taken the request up, and bill it
+	Taken   bool // the provider may have accepted the request, and may bill it
 }
 
-// Error implements error. It returns the message for people, which names the
-// provider and no key.
+// Error implements error. The message names the provider and contains no key.
 func (f *Failure) Error() string { return f.Message }
 
-// Row is what the failure means: whether and where the call goes on, and what the
-// caller, the key and the bill get of it.
+// Row returns the consequences of the failure: how the call continues, and the effects
+// on the caller, the key and the bill.
 func (f *Failure) Row() *fault.Row { return fault.Of(f.Code) }
 
-// Free reports whether the provider bills nothing for the attempt, by the row of
-// its code and whether the request was taken up.
+// Free reports whether the provider bills nothing for the attempt, according to the row
+// of its code and to Taken.
 func (f *Failure) Free() bool { return f.Row().Free(f.Taken) }
 
+// fail returns a failure whose message is the provider's name followed by what.
 func (p *Provider) fail(code, what string) *Failure {
 	return &Failure{Code: code, Message: "provider " + p.Name + what}
 }
 
-// broken is the failure of a request without a response. A dial that failed sent
-// nothing.
+// broken returns the failure of a request without a response. If the dial failed,
+// nothing was sent.
 func (p *Provider) broken(ctx context.Context, err error, key string) *Failure {
 	var ne net.Error
 	if errors.Is(context.Cause(ctx), errSilent) || errors.As(err, &ne) && ne.Timeout() {
@@ -59,14 +59,16 @@ func (p *Provider) broken(ctx context.Context, err error, key string) *Failure {
 	return f
 }
 
+// begun returns a failure of a response that began with success, so that the attempt may
+// be billed.
 func (p *Provider) begun(code, what string) *Failure {
 	f := p.fail(code, what)
 	f.Status, f.Taken = http.StatusOK, true
 	return f
 }
 
-// Cut is the failure of an answer that broke off with err. ctx is that of the
-// request: its cause says whether the provider fell silent.
+// Cut returns the failure of a response that ended early with err. ctx is the context of
+// the request; its cause distinguishes a provider that sent nothing in time.
 func (p *Provider) Cut(ctx context.Context, err error) *Failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return p.begun(fault.Timeout, " fell silent before the end of its answer")
@@ -77,20 +79,21 @@ func (p *Provider) Cut(ctx context.Context, err error) *Failure {
 	return p.begun(fault.Cut, " cut its answer before the end")
 }
 
-// Malformed is the failure of an answer that cannot be read; what continues the
+// Malformed returns the failure of a response that cannot be read. what completes the
 // sentence that begins with the provider's name.
 func (p *Provider) Malformed(what string) *Failure { return p.begun(fault.Malformed, " "+what) }
 
-// Said is the failure of a stream in which the provider reported an error.
+// Said returns the failure of a stream in which the provider reported an error.
 func (p *Provider) Said(e *ir.Fault) *Failure {
 	return &Failure{Code: fault.ByStatus(e.Status), Status: e.Status, Fault: e, Retry: time.Duration(e.RetryMS) * time.Millisecond, Taken: true,
 		Message: "provider " + p.Name + " ended its stream with an error: " + e.Message}
 }
 
-// maxMessage bounds, in bytes, what is quoted of an error that no dialect can read.
+// maxMessage bounds, in bytes, the part of an error response that is quoted if its
+// dialect finds no message in it.
 const maxMessage = 512
 
-// refused is the failure of a request that the provider answered with an error
+// refused returns the failure of a request to which the provider returned an error
 // status.
 func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 	if canon.CheckDepth(body) != nil {
@@ -109,7 +112,8 @@ func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 	return f
 }
 
-// retryAfter reads Retry-After (RFC 9110, 10.2.3) and OpenAI's retry-after-ms.
+// retryAfter returns the time in OpenAI's retry-after-ms or in Retry-After (RFC 9110,
+// section 10.2.3), or 0.
 func retryAfter(h http.Header) time.Duration {
 	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil && ms > 0 {
 		return time.Duration(ms * float64(time.Millisecond))
@@ -124,5 +128,6 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// scrub removes a provider's key, in every spelling, from what it sent.
+// scrub removes a provider's key, in every encoding that package redact covers, from
+// text that the provider sent.
 func scrub(s, key string) string { return (*redact.Redactor)(nil).With("provider-key", key).String(s) }

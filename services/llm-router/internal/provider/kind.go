@@ -11,63 +11,63 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// Kind is all that the router knows of one kind of provider. A provider's package
-// exports one value of this type. Functions must be safe for concurrent use.
+// Kind describes one kind of provider completely. A provider's package exports one value
+// of this type. Its functions must be safe for concurrent use.
 type Kind struct {
-	// Name is what `kind` in the llm document calls it.
+	// Name is the value of `kind` in the llm document.
 	Name string
 	// Trace is gen_ai.provider.name in traces (OpenTelemetry's conventions for
-	// generative AI); empty: the name that the configuration gives the provider.
+	// generative AI). If it is empty, the configured name of the provider is used.
 	Trace string
-	// Base is where its API begins, without a slash at the end; empty: the
-	// configuration must say.
+	// Base is the default base URL, without a slash at the end. If it is empty, the
+	// configuration must set base_url.
 	Base string
-	// APIs are what it offers, unless the configuration lists others.
+	// APIs are the APIs that it offers, unless the configuration lists others.
 	APIs []*dialect.API
-	// Needs is the member of the configuration without which the kind is of no use, for
-	// the reference; empty: none.
+	// Needs is the member of the configuration that this kind requires, for the
+	// reference; empty if there is none.
 	Needs string
-	// Prepare fills in what the configuration leaves out, and refuses one that
-	// lacks something. nil: nothing is needed.
+	// Prepare sets the defaults of a configuration, and returns an error if the
+	// configuration is incomplete. It may be nil.
 	Prepare func(*Config) error
-	// URL is where a request goes; nil: BaseURL and the API's path. The model is
-	// escaped for a path.
+	// URL returns the address of a request; model is escaped for a path. If it is nil,
+	// the address is BaseURL followed by the API's path.
 	URL func(c *Config, a *dialect.API, model string, stream bool) string
-	// Authorize proves who sends the request, whose body is not attached yet, with
-	// the value of a secret. It is not called without one. nil: Bearer.
+	// Authorize adds credentials to a request, whose body is not attached yet; key is
+	// the value of a secret. It is not called if the provider has no secrets. nil means
+	// Bearer.
 	Authorize func(ctx context.Context, req *http.Request, c *Config, key string, body []byte) error
-	// Lists says that GET BaseURL/models lists its models.
+	// Lists reports whether GET BaseURL/models returns its models.
 	Lists bool
-	// ListHeader holds header fields that this request needs. They go to every
-	// provider, since one may relay for another.
+	// ListHeader holds header fields that the request for its models requires. They are
+	// sent to every provider, since one may relay for another.
 	ListHeader map[string]string
-	// NewBounds says that it knows the current member for the bound of an answer;
-	// others get the older one, too.
+	// NewBounds reports whether it supports the current member that bounds an answer.
+	// Other kinds are sent the older member as well.
 	NewBounds bool
-	// RequestID is the header field in which its responses name themselves; empty:
-	// X-Request-Id.
+	// RequestID is the header field of its responses that contains the request's id. If
+	// it is empty, the field is X-Request-Id.
 	RequestID string
-	// Passes are header fields of its responses that callers get, in lower case;
-	// one that ends with a hyphen means all that begin so.
+	// Passes lists the header fields of its responses that callers receive, in lower
+	// case. An entry that ends with a hyphen is a prefix.
 	Passes []string
-	// Local is set where the provider answers in this process, without a request.
+	// Local is set if the provider runs in this process and is sent no requests.
 	Local *Local
 }
 
-// Local answers in the router's process. Its models cost nothing, and every label
-// of data may go to them.
+// Local describes a provider that runs in the router's process. Its models cost nothing,
+// and data with any label may be sent to them.
 type Local struct {
 	Models  []string
 	Owner   string // of the models, in lists
-	Output  int64  // most tokens of an answer that the request does not bound
+	Output  int64  // bound of an answer, in tokens, if the request has none
 	Missing string // error for another model
 	ID      func(id string) string
 	Answer  func(id string, r *ir.Request) []ir.Event
 }
 
-// Registry is the kinds of providers, in the order of their list, and the APIs
-// that they offer. It does not change after NewRegistry and is safe for concurrent
-// use.
+// Registry holds the kinds of providers, in the order of their list, and the APIs that
+// they offer. It is immutable and safe for concurrent use.
 type Registry struct {
 	kinds  []Kind
 	apis   []*dialect.API // each once
@@ -76,14 +76,14 @@ type Registry struct {
 	list   map[string]string
 }
 
-// commonIDs and commonPasses are header fields that are no one provider's.
+// commonIDs and commonPasses are header fields that are not specific to one provider.
 var (
 	commonIDs    = []string{"X-Request-Id"}
 	commonPasses = []string{"x-ratelimit-", "retry-after", "retry-after-ms"}
 )
 
-// NewRegistry makes a registry of kinds whose names and APIs' names differ; it
-// panics where they do not, since the list is part of the program.
+// NewRegistry returns a registry of kinds. It panics if two kinds, or two different
+// APIs, have the same name, since the list is part of the program.
 func NewRegistry(kinds ...Kind) *Registry {
 	r := &Registry{kinds: kinds, passes: slices.Clone(commonPasses), ids: slices.Clone(commonIDs), list: map[string]string{}}
 	for i, k := range kinds {
@@ -108,8 +108,8 @@ func NewRegistry(kinds ...Kind) *Registry {
 	return r
 }
 
-// API finds an API by its name, of whatever kind of provider: a configuration may
-// give any of them to any. nil: there is none.
+// API returns the API with a name, or nil if there is none. It searches the APIs of all
+// kinds, since a configuration may give any API to any provider.
 func (r *Registry) API(name string) *dialect.API {
 	for _, a := range r.apis {
 		if a.Name == name {
@@ -119,12 +119,12 @@ func (r *Registry) API(name string) *dialect.API {
 	return nil
 }
 
-// Kinds returns the kinds in the order of the list. The caller must not change
-// them.
+// Kinds returns the kinds in the order of the list. The caller must not modify the
+// slice.
 func (r *Registry) Kinds() []Kind { return r.kinds }
 
-// kind finds the kind that a configuration names; the last that is reached over
-// HTTP where it names none. The error lists what there is.
+// kind returns the kind with a name or, if the name is empty, the last kind that is
+// reached over HTTP. The error lists the names.
 func (r *Registry) kind(name string) (*Kind, error) {
 	var names []string
 	var last *Kind
@@ -147,7 +147,7 @@ func (r *Registry) kind(name string) (*Kind, error) {
 	return nil, fmt.Errorf("kind: %q: want %s", name, strings.Join(names, ""))
 }
 
-// Locals returns the providers that answer in this process. They are always there,
+// Locals returns the providers that run in this process. They are always available,
 // under the name of their kind, which no configured provider can have.
 func (r *Registry) Locals() []*Provider {
 	var out []*Provider
@@ -159,9 +159,9 @@ func (r *Registry) Locals() []*Provider {
 	return out
 }
 
-// Passes reports whether a header field of a provider's response goes on to the
-// caller: what it says about rates, times and requests. Any provider may send any
-// of them, since one may relay for another.
+// Passes reports whether callers receive a header field of a provider's response: one
+// about rates, times or requests. The answer is the same for every provider, since one
+// may relay for another.
 func (r *Registry) Passes(name string) bool {
 	name = strings.ToLower(name)
 	return slices.ContainsFunc(r.passes, func(p string) bool {
@@ -169,10 +169,11 @@ func (r *Registry) Passes(name string) bool {
 	})
 }
 
-// maxID bounds a request's id in bytes.
+// maxID bounds the id of a request, in bytes.
 const maxID = 200
 
-// RequestID is the id that a provider gave a request, at most 200 bytes of it.
+// RequestID returns the id that a provider assigned to a request, at most 200 bytes of
+// it, or "" if the response has none.
 func (r *Registry) RequestID(h http.Header) string {
 	for _, name := range r.ids {
 		if v := h.Get(name); v != "" {
@@ -182,15 +183,15 @@ func (r *Registry) RequestID(h http.Header) string {
 	return ""
 }
 
-// Bearer authorizes a request by a bearer token (RFC 6750): what a Kind without
-// Authorize does. It never fails.
+// Bearer authorizes a request by a bearer token (RFC 6750). It is used for a Kind
+// without Authorize. It never fails.
 func Bearer(_ context.Context, req *http.Request, _ *Config, key string, _ []byte) error {
 	req.Header.Set("Authorization", "Bearer "+key)
 	return nil
 }
 
-// KeyIn makes an Authorize that puts the key into a header field. It replaces a
-// field of that name in the configuration, and never fails.
+// KeyIn returns a function for Kind.Authorize that sets a header field to the key. The
+// key replaces a field of that name in the configuration. The function never fails.
 func KeyIn(header string) func(context.Context, *http.Request, *Config, string, []byte) error {
 	return func(_ context.Context, req *http.Request, _ *Config, key string, _ []byte) error {
 		req.Header.Set(header, key)

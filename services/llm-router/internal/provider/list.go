@@ -13,11 +13,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// maxList bounds a list of models in bytes.
+// maxList bounds a list of models, in bytes.
 const maxList = 8 << 20
 
-// List returns the models that the provider lists, or nothing where its kind has
-// no list. What it sends counts in sent. Errors hold no key.
+// List returns the models that the provider lists, or nil if its kind has no list. The
+// request counts in sent. Errors contain no key.
 func (p *Provider) List(ctx context.Context, key string, sent *Egress) ([]string, error) {
 	if !p.kind.Lists {
 		return nil, nil
@@ -52,8 +52,8 @@ func (p *Provider) List(ctx context.Context, key string, sent *Egress) ([]string
 	return models(body)
 }
 
-// models reads a list of models: OpenAI's and Anthropic's have a member data with
-// ids, Google's a member models with names.
+// models parses a list of models. OpenAI's and Anthropic's have a member data with ids,
+// Google's a member models with names.
 func models(body []byte) (out []string, err error) {
 	if err := canon.CheckDepth(body); err != nil {
 		return nil, ErrDeep

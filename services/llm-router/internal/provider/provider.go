@@ -1,10 +1,11 @@
 // Package provider sends requests to providers of language models and reads their
-// responses: addresses, header fields, time limits, refusals. What differs between
-// providers comes from a Kind, which each provider's package exports; what differs
-// between APIs, from a dialect.API. This package names neither.
+// responses. It sets addresses and header fields, enforces time limits and interprets
+// error responses. A Kind, which each provider's package exports, describes what differs
+// between providers; a dialect.API, what differs between APIs. This package names no
+// provider and no API.
 //
-// Every error of a request is a *Failure, whose code is a row of package fault.
-// A key never appears in one, nor in a log line.
+// Every error of a request is a *Failure, whose code has a row in package fault. No
+// error or log line contains a key.
 package provider
 
 import (
@@ -18,8 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
 )
 
-// Config is one provider as the llm document has it. It holds no key: those are in
-// the vault, under the names in Secrets.
+// Config is the configuration of one provider in the llm document. It contains no key:
+// keys are in the vault, under the names in Secrets.
 type Config struct {
 	Name       string            `json:"name"`                    // first part of "provider/model"
 	Kind       string            `json:"kind,omitempty"`          // one of the [kinds of providers](#kinds-of-providers); empty = compatible, any server with OpenAI's API
@@ -36,8 +37,8 @@ type Config struct {
 	Accepts    []string          `json:"accepts,omitempty"`       // labels of data that may be sent to it: user_file, secret, or * for all; empty = none
 }
 
-// Provider is one provider of the configuration, completed and checked by New. It
-// does not change; its methods may be called concurrently.
+// Provider is a provider of the configuration, completed and checked by New. It is
+// immutable, and its methods may be called concurrently.
 type Provider struct {
 	Config
 	kind     Kind
@@ -46,14 +47,15 @@ type Provider struct {
 	client   *http.Client
 }
 
-// defaultLimit is how many requests go to a provider at once.
+// defaultLimit is the number of concurrent requests to a provider if the configuration
+// has none.
 const defaultLimit = 256
 
-// secretPrefix begins the names of provider keys in the vault.
+// secretPrefix is the prefix of the names of provider keys in the vault.
 const secretPrefix = "llm."
 
-// New checks a configuration and fills in what it leaves out. Errors begin with
-// the member that is wrong. All providers may share one client.
+// New checks a configuration and sets its defaults. Errors begin with the invalid
+// member. All providers may share one client.
 func (r *Registry) New(c Config, client *http.Client) (*Provider, error) {
 	k, err := r.kind(c.Kind)
 	if err != nil {
@@ -94,6 +96,7 @@ func (r *Registry) New(c Config, client *http.Client) (*Provider, error) {
 	return &Provider{c, *k, apis, r, client}, nil
 }
 
+// checkBase returns an error unless base is an absolute HTTP URL without credentials.
 func checkBase(base string) error {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
@@ -102,11 +105,12 @@ func checkBase(base string) error {
 	return nil
 }
 
-// Local is how the provider answers in this process; nil: it is sent requests.
+// Local returns the description of a provider that runs in this process, or nil if the
+// provider is sent requests.
 func (p *Provider) Local() *Local { return p.kind.Local }
 
-// TraceName is gen_ai.provider.name of OpenTelemetry's conventions: the kind's
-// name there, or the configured name where the kind has none.
+// TraceName returns gen_ai.provider.name of OpenTelemetry's conventions: the name that
+// they define for the kind or, if there is none, the configured name.
 func (p *Provider) TraceName() string {
 	if p.kind.Trace == "" {
 		return p.Name
@@ -114,18 +118,18 @@ func (p *Provider) TraceName() string {
 	return p.kind.Trace
 }
 
-// OldBound reports whether the provider needs the older member for the bound of
-// an answer.
+// OldBound reports whether requests to the provider also need the older member that
+// bounds an answer.
 func (p *Provider) OldBound() bool { return !p.kind.NewBounds }
 
-// Native is the API that takes the bodies of a kind of calls as they are; nil: the
-// provider does not offer it.
+// Native returns the API that accepts the bodies of a kind of calls unchanged, or nil if
+// the provider does not offer it.
 func (p *Provider) Native(kind string) *dialect.API {
 	return p.first(func(a *dialect.API) bool { return a.Kind == kind })
 }
 
-// Translated is the API that requests of other APIs are translated to; nil: it
-// offers none.
+// Translated returns the API into which requests of other APIs are translated, or nil if
+// the provider offers none.
 func (p *Provider) Translated() *dialect.API {
 	var best *dialect.API
 	for _, a := range p.apis {
@@ -136,8 +140,8 @@ func (p *Provider) Translated() *dialect.API {
 	return best
 }
 
-// Embeds is the API that requests for embeddings are translated to; nil: it
-// offers none.
+// Embeds returns the API into which embeddings requests are translated, or nil if the
+// provider offers none.
 func (p *Provider) Embeds() *dialect.API {
 	return p.first(func(a *dialect.API) bool { return a.Embed != nil })
 }
@@ -149,8 +153,8 @@ func (p *Provider) first(is func(*dialect.API) bool) *dialect.API {
 	return nil
 }
 
-// Call is one request to a provider. Body is what is sent, byte for byte; it must
-// not change until the answer is closed, since a transport may send it again.
+// Call is one request to a provider. Body is sent unchanged. It must not be modified
+// until the answer is closed, since the transport may send it again.
 type Call struct {
 	API    *dialect.API
 	Model  string
@@ -162,6 +166,8 @@ type Call struct {
 	Egress *Egress  // counts what is sent
 }
 
+// request returns the HTTP request for a call, with its credentials but without its
+// body, which Egress.carry attaches.
 func (p *Provider) request(ctx context.Context, c *Call) (*http.Request, error) {
 	model := url.PathEscape(c.Model)
 	at := p.BaseURL + c.API.Path(model, c.Stream)
@@ -187,7 +193,8 @@ func (p *Provider) request(ctx context.Context, c *Call) (*http.Request, error) 
 	return req, p.authorize(ctx, req, c.Key, c.Body)
 }
 
-// common sets the header fields of every request.
+// common sets the header fields that every request has, including those of the
+// configuration.
 func (p *Provider) common(h http.Header) {
 	h.Set("User-Agent", "binnacle")
 	for k, v := range p.Headers {
@@ -195,6 +202,8 @@ func (p *Provider) common(h http.Header) {
 	}
 }
 
+// authorize adds the key to a request in the way of the provider's kind. It does nothing
+// if the key is empty.
 func (p *Provider) authorize(ctx context.Context, req *http.Request, key string, body []byte) error {
 	if key == "" {
 		return nil

@@ -18,8 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// TestNew: a configuration is checked member by member, and the error names the
-// one that is wrong.
+// TestNew shows that the error for an invalid configuration names the member.
 func TestNew(t *testing.T) {
 	home := Kind{Name: "home", Base: "http://127.0.0.1/v1/", APIs: []*dialect.API{testAPI}, Prepare: func(c *Config) error {
 		if c.Region == "nowhere" {
@@ -51,7 +50,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestRegistry: a list that contradicts itself ends the program at its start.
+// TestRegistry shows that NewRegistry panics if two entries have the same name.
 func TestRegistry(t *testing.T) {
 	for name, kinds := range map[string][]Kind{
 		"one name twice":     {{Name: "a"}, {Name: "a"}},
@@ -68,7 +67,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestChoice: which API a provider is sent a call in.
+// TestChoice shows which API is selected for a call to a provider.
 func TestChoice(t *testing.T) {
 	chat, last, vectors := &dialect.API{Name: "chat", Kind: "k", Rank: 1}, &dialect.API{Name: "last", Rank: 5}, &dialect.API{Name: "vectors", Embed: &dialect.Embedding{}}
 	r := NewRegistry(Kind{Name: "k", Base: "http://h", APIs: []*dialect.API{last, chat, vectors}})
@@ -84,7 +83,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestFailures: how a request can end, and what that means.
+// TestFailures shows which failure each way in which a request can end becomes.
 func TestFailures(t *testing.T) {
 	deep := strings.Repeat("[", canon.MaxDepth+1) + strings.Repeat("]", canon.MaxDepth+1)
 	var reply atomic.Pointer[http.HandlerFunc]
@@ -157,7 +156,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestStream: events come as they are sent; silence and depth end a stream.
+// TestStream shows that events are returned as soon as they are received, and that a
+// time limit or JSON nested too deep ends a stream.
 func TestStream(t *testing.T) {
 	var reply http.HandlerFunc
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { reply(w, r) }))

@@ -1,7 +1,7 @@
-// Package providers is the list of the kinds of providers that the router knows.
-// To add one: write its package in this folder, with one value of type
-// provider.Kind, and name that here. Nothing else of the router changes; the
-// reference of the llm document and the tests of requests follow the list.
+// Package providers lists the kinds of providers that the router supports. To add a
+// provider, write its package in this folder with one value of type provider.Kind, and
+// add that to All. No other code of the router changes; the reference of the llm
+// document and the tests of requests use the list.
 package providers
 
 import (
@@ -17,6 +17,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/openrouter"
 )
 
-// All is every kind of provider. The last one that is reached over HTTP is that
-// of a configuration without a kind.
+// All holds every kind of provider. A configuration without a kind means the last one
+// that is reached over HTTP.
 var All = provider.NewRegistry(openai.Provider, anthropic.Provider, gemini.Provider, azure.Provider, bedrock.Provider, openrouter.Provider, ollama.Provider, compatible.Provider, demo.Provider)

@@ -16,23 +16,22 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// vendors are names by which code could know a provider, beside those of the list.
+// vendors are names by which code could refer to a provider, besides those in the list.
 var vendors = []string{"aws-sdk", "amazon", "amzn", "apim", "google", "goog", "claude", "vllm", "mistral"}
 
-// dialects are the packages that hold the wire format of one API, and may name
-// whose it is. Everything else outside this folder is shared.
+// dialects are the packages that implement one API and may name its vendor. All other
+// code outside this folder is shared.
 var dialects = []string{"internal/chat/", "internal/messages/", "internal/responses/", "internal/claude/"}
 
-// TestSharedCodeNamesNoProvider parses every file that is shared between
-// providers: no identifier, literal or import names one. Comments may, and so may
-// struct tags.
+// TestSharedCodeNamesNoProvider parses every file of the shared code and shows that no
+// identifier, literal or import names a provider. Comments and struct tags may.
 func TestSharedCodeNamesNoProvider(t *testing.T) {
 	names := append([]string{}, vendors...)
 	for _, k := range All.Kinds() {
 		names = append(names, k.Name)
 	}
 	named := regexp.MustCompile(`(?i)(^|[^a-z])(` + strings.Join(names, "|") + `)([^a-z]|$)`)
-	// In an identifier, a name begins with the identifier or with a capital.
+	// A name must be at the beginning of an identifier or begin with a capital.
 	within := regexp.MustCompile(`^(` + strings.Join(names, "|") + `)([A-Z_0-9]|$)|` + capital(names) + `([A-Z_0-9]|$)`)
 	files := 0
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
@@ -76,7 +75,7 @@ func capital(names []string) string {
 	return `(` + strings.Join(out, "|") + `)`
 }
 
-// naming lists what names a provider in one file.
+// naming returns the identifiers, literals and imports in a file that name a provider.
 func naming(t *testing.T, path string, text, ident *regexp.Regexp) (found []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
@@ -104,7 +103,8 @@ func naming(t *testing.T, path string, text, ident *regexp.Regexp) (found []stri
 	return found
 }
 
-// TestNamingFinds: the test above sees what it looks for.
+// TestNamingFinds shows that naming detects what TestSharedCodeNamesNoProvider must
+// find.
 func TestNamingFinds(t *testing.T) {
 	text := regexp.MustCompile(`(?i)(^|[^a-z])(gemini)([^a-z]|$)`)
 	ident := regexp.MustCompile(`^(gemini)([A-Z_0-9]|$)|` + capital([]string{"gemini"}) + `([A-Z_0-9]|$)`)
@@ -113,8 +113,8 @@ func TestNamingFinds(t *testing.T) {
 	}
 }
 
-// TestEveryKind: each kind can be configured, is found by its name, and each of its
-// APIs can do what it declares.
+// TestEveryKind shows that each kind can be configured and found by its name, and that
+// its APIs have the functions that they require.
 func TestEveryKind(t *testing.T) {
 	for _, k := range All.Kinds() {
 		if k.Local != nil {
@@ -160,7 +160,7 @@ func complete(t *testing.T, a *dialect.API) {
 	}
 }
 
-// TestHeaders: what callers get of a provider's header fields.
+// TestHeaders shows which header fields of a provider callers receive.
 func TestHeaders(t *testing.T) {
 	for name, want := range map[string]bool{"X-Ratelimit-Limit-Tokens": true, "Anthropic-Ratelimit-Requests-Limit": true, "Retry-After": true, "Retry-After-Ms": true, "Openai-Processing-Ms": true,
 		"Retry-After-Other": false, "Openai-Organization": false, "Set-Cookie": false, "Authorization": false, "Content-Type": false} {

@@ -7,18 +7,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// API is responses. It ranks last, since a response that the mesh continues is
-// stored on the ledger and not at the provider.
+// API is OpenAI's responses API. It has the lowest preference for translation: the
+// ledger, not the provider, stores the conversations that the mesh continues.
 var API = &dialect.API{
 	Name: "responses", Kind: llm.Responses, Path: dialect.To("/responses"),
 	Rank: 5, Build: BuildRequest, Parse: func(body []byte, _ string) (*ir.Response, error) { return ParseResponse(body) },
 	Decoder: func(string) dialect.Decoder { return &Decoder{} }, Usage: Usage,
-	Fault:    func(status int, _ func(string) string, body []byte) *ir.Fault { return chat.ParseFault(status, body) }, // OpenAI's APIs share it
+	Fault:    func(status int, _ func(string) string, body []byte) *ir.Fault { return chat.ParseFault(status, body) }, // the error format of all OpenAI APIs
 	LogProbs: true, Hints: true, Items: true, Final: []string{"response.completed", "response.incomplete"},
 }
 
-// Caller is responses as callers speak it. An answer repeats members of its
-// request, and always has an id of the mesh's, under which it can be continued.
+// Caller is the responses API for callers. A response repeats members of its request. It
+// always has an id of the mesh, by which it can be continued.
 var Caller = &dialect.Caller{
 	Kind: llm.Responses, Description: "OpenAI response.", Operation: "chat", IDPrefix: "resp_", Native: API, OwnID: true, Said: "output",
 	Parse: ParseRequest,
@@ -29,6 +29,8 @@ var Caller = &dialect.Caller{
 	Encoder: func(f *dialect.Frame) dialect.Encoder { return &Encoder{Frame: frame(f)} },
 }
 
+// frame returns f in the form that BuildResponse requires, with the members of the
+// caller's request.
 func frame(f *dialect.Frame) Frame {
 	said, _ := ir.Split(f.Body)
 	return Frame{ID: f.ID, Model: f.Model, Created: f.Created, Request: f.Request, Said: said, Previous: f.Previous, Store: f.Store}

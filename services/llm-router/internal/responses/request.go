@@ -1,5 +1,4 @@
-// Package responses is OpenAI's responses API, as a server reads and writes it
-// and as a client does.
+// Package responses implements OpenAI's responses API for a server and for a client.
 // Source: https://platform.openai.com/docs/api-reference/responses
 package responses
 
@@ -55,9 +54,9 @@ type tool struct {
 	Tools       []json.RawMessage `json:"tools"`
 }
 
-// ParseRequest reads a request. Instructions become the first message. Errors
-// begin with the path of the member that is wrong; members that the dialect does
-// not know are in Extra.
+// ParseRequest decodes a request. Instructions become the first message. Errors begin
+// with the path of the invalid member; members that the dialect does not define are in
+// Extra.
 func ParseRequest(body []byte) (*ir.Request, error) {
 	m, err := ir.Split(body)
 	if err != nil {
@@ -113,6 +112,8 @@ func ParseRequest(body []byte) (*ir.Request, error) {
 	return r, nil
 }
 
+// parseTool decodes a tool, or the tools in a namespace. A tool of another type than
+// function and custom is kept as the caller wrote it, since only OpenAI can run it.
 func parseTool(raw json.RawMessage, namespace string) ([]ir.ToolDef, error) {
 	var t tool
 	if err := json.Unmarshal(raw, &t); err != nil {
@@ -159,14 +160,14 @@ func parseChoice(raw json.RawMessage) (*ir.Choice, error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return nil, ir.Misfit("tool_choice", err)
 	}
-	if c.Mode != "" { // a subset of the tools
+	if c.Mode != "" { // the choice is limited to a subset of the tools
 		return &ir.Choice{Mode: c.Mode}, nil
 	}
 	return &ir.Choice{Mode: "tool", Name: c.Name}, nil
 }
 
-// ParseInput reads an input: text, or items. Items of one turn of the model's are
-// one message.
+// ParseInput decodes the member input: a text, or a list of items. The items of one turn
+// of the model become one message.
 func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -194,8 +195,8 @@ func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 	return out, nil
 }
 
-// parseItem reads one item of an input as a message of its own. Its errors go on
-// from the item's path: they begin with ": " or with a member, as in ".role: ".
+// parseItem decodes one item of an input as a message of its own. Its errors continue
+// the path of the item: they begin with ": " or with a member, as in ".role: ".
 func parseItem(it *item) (ir.Message, error) {
 	of := func(role string, p ir.Part) (ir.Message, error) {
 		return ir.Message{Role: role, Parts: []ir.Part{p}}, nil
@@ -217,6 +218,7 @@ func parseItem(it *item) (ir.Message, error) {
 	return ir.Message{}, fmt.Errorf(".type: %q cannot be translated for this provider", it.Type)
 }
 
+// parseMessage decodes an item of type message. The role developer becomes System.
 func parseMessage(it *item) (ir.Message, error) {
 	parts, err := parseContent(it.Content)
 	if err != nil {
@@ -231,7 +233,7 @@ func parseMessage(it *item) (ir.Message, error) {
 	return ir.Message{}, fmt.Errorf(".role: %q is unknown", it.Role)
 }
 
-// toolCall is a call of a function or of a custom tool.
+// toolCall returns the part for a call of a function or of a custom tool.
 func (it *item) toolCall() ir.Part {
 	p := ir.Part{Type: ir.ToolCall, ID: it.CallID, Name: it.Name, Namespace: it.Namespace, Args: it.Arguments}
 	if it.Type == "custom_tool_call" {
@@ -240,6 +242,8 @@ func (it *item) toolCall() ir.Part {
 	return p
 }
 
+// thinking returns the part for a reasoning item. The encrypted content is its
+// signature.
 func (it *item) thinking() ir.Part {
 	p := ir.Part{Type: ir.Thinking, Signature: it.Encrypted}
 	for _, s := range it.Summary {
@@ -276,8 +280,8 @@ func parsePart(c *content) (ir.Part, error) {
 	return p, nil
 }
 
-// BuildRequest writes a request with store false: nothing is stored at the
-// provider, since the ledger holds the conversation.
+// BuildRequest returns the body of a request with store false: the ledger, not the
+// provider, stores the conversation.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	o["model"], o["store"] = r.Model, false
@@ -319,8 +323,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// buildTools writes the tools; those of one namespace are inside one tool, where
-// the first of them is. Another API's own tools are left out.
+// buildTools returns the tools. Those of one namespace are combined into one tool at the
+// position of the first. It omits tools that another provider runs.
 func buildTools(defs []ir.ToolDef) (tools []any) {
 	byNamespace := map[string]ir.Obj{}
 	for i := range defs {
@@ -360,6 +364,9 @@ func buildTool(t *ir.ToolDef) ir.Obj {
 	return f
 }
 
+// buildItems returns the items for a message. Each tool call, result and signed thinking
+// is an item of its own; the content between them becomes messages. Unsigned thinking is
+// omitted.
 func buildItems(m *ir.Message) []ir.Obj {
 	var out []ir.Obj
 	var run []ir.Obj // content of the message being built

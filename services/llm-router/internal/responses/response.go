@@ -32,8 +32,8 @@ func usageOf(u ir.Usage) *usage {
 	return x
 }
 
-// Usage reads the member of a response that says what was used; its zero value,
-// with Known false, where the member is missing or cannot be read.
+// Usage decodes the member "usage" of a response. Known is false if the member is absent
+// or cannot be decoded.
 func Usage(member []byte) ir.Usage {
 	var u *usage
 	if json.Unmarshal(member, &u) != nil {
@@ -58,8 +58,8 @@ type response struct {
 	} `json:"error"`
 }
 
-// ParseResponse reads a response. The status failed is an error of type *ir.Fault.
-// Items that only a provider's own tools make are left out.
+// ParseResponse decodes a response. A response with status failed is returned as an
+// *ir.Fault. Items that result from a provider's own tools are omitted.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d response
 	if err := json.Unmarshal(body, &d); err != nil {
@@ -84,6 +84,8 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 	return &ir.Response{ID: d.ID, Model: d.Model, Created: d.Created, Usage: d.Usage.ir(), Choices: []ir.Answer{a}}, nil
 }
 
+// finish returns the finish reason of a response. It does not take tool calls into
+// account.
 func (d *response) finish() string {
 	if d.Incomplete != nil {
 		if d.Incomplete.Reason == "content_filter" {
@@ -94,7 +96,7 @@ func (d *response) finish() string {
 	return ir.Stop
 }
 
-// ParseOutput reads the output items of a stored response as the turn they are.
+// ParseOutput decodes the output items of a stored response as one assistant message.
 func ParseOutput(body []byte) ([]ir.Message, error) {
 	r, err := ParseResponse(body)
 	if err != nil {
@@ -103,6 +105,7 @@ func ParseOutput(body []byte) ([]ir.Message, error) {
 	return []ir.Message{{Role: ir.Assistant, Parts: r.Choices[0].Parts}}, nil
 }
 
+// parseOutput decodes one output item.
 func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 	var it item
 	if err := json.Unmarshal(raw, &it); err != nil {
@@ -116,26 +119,26 @@ func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 	case "reasoning":
 		return []ir.Part{it.thinking()}, nil
 	}
-	return nil, nil // a provider's own tool at work: nothing that another API could show
+	return nil, nil // an item of a provider's own tool has no equivalent in other APIs
 }
 
-// Frame is what a response repeats of its request, and what it says about itself.
-// Request may be nil: then tools have no namespaces.
+// Frame holds the members of a response that come from its request, and its own id and
+// time. If Request is nil, tools have no namespaces.
 type Frame struct {
 	ID       string
 	Model    string // as the caller named it
 	Created  int64
 	Request  *ir.Request
-	Said     ir.Members // of the request, as the caller wrote them
+	Said     ir.Members // members of the request, as the caller wrote them
 	Previous string
 	Store    bool
 }
 
-// echoed are the members of a request that its response repeats.
+// echoed lists the members of a request that its response repeats.
 var echoed = []string{"instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "temperature",
 	"tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"}
 
-// with is an object of the request, with defaults for the members it leaves out.
+// with returns the object in a member of the request, with the members of o as defaults.
 func (f *Frame) with(name string, o ir.Obj) ir.Obj {
 	if said, err := ir.Split(f.Said[name]); err == nil {
 		for k, v := range said {
@@ -145,6 +148,8 @@ func (f *Frame) with(name string, o ir.Obj) ir.Obj {
 	return o
 }
 
+// doc returns a response document: the members in echoed as in the request, and
+// defaults for those that the request omits.
 func (f *Frame) doc(status string, output []ir.Obj, u any, incomplete any) ir.Obj {
 	o := ir.Obj{"id": f.ID, "object": "response", "created_at": f.Created, "status": status, "background": false, "error": nil, "incomplete_details": incomplete,
 		"instructions": nil, "max_output_tokens": nil, "model": f.Model, "output": output, "parallel_tool_calls": true, "previous_response_id": nil,
@@ -159,8 +164,8 @@ func (f *Frame) doc(status string, output []ir.Obj, u any, incomplete any) ir.Ob
 	return o
 }
 
-// BuildResponse writes a response. Text and refusals that follow one another are
-// parts of one message; ids of items follow from the response's.
+// BuildResponse returns a response. Consecutive texts and refusals become parts of one
+// message. The ids of items are derived from that of the response.
 func BuildResponse(r *ir.Response, f *Frame) ([]byte, error) {
 	var a ir.Answer
 	if len(r.Choices) > 0 {
@@ -197,13 +202,15 @@ func ending(finish string) (status string, incomplete any) {
 	return "completed", nil
 }
 
+// itemID returns the id of the nth item of a response. It is derived from the response's
+// id, so that every encoding of a response has the same ids.
 func (f *Frame) itemID(prefix string, n int) string { return fmt.Sprintf("%s_%s_%d", prefix, f.ID, n) }
 
 func messageItem(id, status string, content []ir.Obj) ir.Obj {
 	return ir.Obj{"type": "message", "id": id, "role": "assistant", "status": status, "content": content}
 }
 
-// item writes a tool call or thinking.
+// item returns the output item for a tool call or for thinking.
 func (f *Frame) item(p *ir.Part, n int, status string) ir.Obj {
 	switch {
 	case p.Type == ir.Thinking:
@@ -223,7 +230,8 @@ func (f *Frame) item(p *ir.Part, n int, status string) ir.Obj {
 	return o
 }
 
-// customInput is a custom tool's text where the provider only knows functions.
+// customInput returns the text for a custom tool from the arguments of a provider that
+// supports functions only.
 func customInput(args string) string {
 	var d struct {
 		Input *string `json:"input"`
@@ -234,19 +242,18 @@ func customInput(args string) string {
 	return args
 }
 
-// Decoder reads a stream of events. The zero value is ready; a decoder reads one
-// stream and keeps which calls had deltas.
+// Decoder decodes the events of one stream. The zero value is ready to use.
 type Decoder struct {
-	calls map[int]int // output index to tool call
+	calls map[int]int // index of the tool call, by output index
 	done  bool
-	delta map[int]bool // calls whose arguments came in deltas
+	delta map[int]bool // calls whose arguments were received in deltas
 }
 
-// Done reports whether the stream said that it is complete: with the event that
-// holds the whole response, also of one that failed.
+// Done reports whether the event with the whole response has been received; the response
+// may have failed.
 func (d *Decoder) Done() bool { return d.done }
 
-// event is an event of a stream with the members that matter here.
+// event is an event of a stream, with the members that are used here.
 type event struct {
 	Type     string          `json:"type"`
 	Response json.RawMessage `json:"response"`
@@ -257,19 +264,19 @@ type event struct {
 	Message  string          `json:"message"`
 }
 
-// text is the delta where that is a string.
+// text returns the delta if it is a string, or "".
 func (e *event) text() string {
 	var s string
 	_ = json.Unmarshal(e.Delta, &s)
 	return s
 }
 
-// deltas are the types of events that hold a piece of text, and what it is.
+// deltas maps the types of events that contain a piece of text to the type of the part.
 var deltas = map[string]string{"response.output_text.delta": ir.Text, "response.refusal.delta": ir.Refusal,
 	"response.reasoning_summary_text.delta": ir.Thinking, "response.reasoning_text.delta": ir.Thinking}
 
-// Event reads one server-sent event. Its type is in the data, too, so that
-// the name is not needed. An event of a type that is unknown means nothing.
+// Event decodes one server-sent event. It ignores the name, since the data contains the
+// type. It returns nothing for an event of an unknown type.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -298,6 +305,7 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	return nil, nil
 }
 
+// created decodes the first event and resets the decoder.
 func (d *Decoder) created(e *event) ([]ir.Event, error) {
 	d.calls, d.delta = map[int]int{}, map[int]bool{}
 	var r response
@@ -307,8 +315,7 @@ func (d *Decoder) created(e *event) ([]ir.Event, error) {
 	return []ir.Event{{Kind: ir.Begin, ID: r.ID, Model: r.Model}}, nil
 }
 
-// added reads the beginning of an item: only that of a tool call means something
-// by itself.
+// added decodes the beginning of an item. It returns an event only for a tool call.
 func (d *Decoder) added(e *event) ([]ir.Event, error) {
 	parts, err := parseOutput(e.Item)
 	if err != nil || len(parts) == 0 || parts[0].Type != ir.ToolCall {
@@ -320,8 +327,8 @@ func (d *Decoder) added(e *event) ([]ir.Event, error) {
 	return []ir.Event{{Kind: ir.CallBegin, Index: n, Part: parts[0]}}, nil
 }
 
-// finished reads the end of an item: the seal of thinking, or the arguments of a
-// call that came without deltas.
+// finished decodes the end of an item: the signature of thinking, or the arguments of a
+// call that were not received in deltas.
 func (d *Decoder) finished(e *event) ([]ir.Event, error) {
 	parts, err := parseOutput(e.Item)
 	if err != nil || len(parts) == 0 {
@@ -337,6 +344,7 @@ func (d *Decoder) finished(e *event) ([]ir.Event, error) {
 	return nil, nil
 }
 
+// completed decodes the last event. It returns an *ir.Fault if the response failed.
 func (d *Decoder) completed(e *event) ([]ir.Event, error) {
 	d.done = true
 	var r response
@@ -356,8 +364,8 @@ func (d *Decoder) completed(e *event) ([]ir.Event, error) {
 	return []ir.Event{{Kind: ir.End, Finish: end}, {Kind: ir.Used, Usage: r.Usage.ir()}}, nil
 }
 
-// Encoder writes a stream of events, numbered, with items opened and closed as
-// this API requires. The frame is set before the first event.
+// Encoder encodes a stream as numbered events, with the begin and end events that this
+// API requires around each item. Frame must be set before the first event.
 type Encoder struct {
 	Frame
 
@@ -366,14 +374,15 @@ type Encoder struct {
 	output []ir.Obj
 	open   string // type of the open item: message, reasoning, call
 	part   string // of the open message: text, refusal
-	text   string // said in the open part
+	text   string // text of the open part
 	call   ir.Part
-	index  int // of the open call
+	index  int // index of the open call
 	used   ir.Usage
 	finish string
 	pieces []ir.Obj // finished parts of the open message
 }
 
+// event appends an event with the next sequence number.
 func (e *Encoder) event(b []byte, name string, o ir.Obj) []byte {
 	o["sequence_number"] = e.seq
 	e.seq++
@@ -392,7 +401,7 @@ func (e *Encoder) start(b []byte) []byte {
 
 func (e *Encoder) id(prefix string) string { return e.itemID(prefix, len(e.output)) }
 
-// close ends the open item.
+// close writes the end of the open item.
 func (e *Encoder) close(b []byte) []byte {
 	at := len(e.output)
 	var done ir.Obj
@@ -451,13 +460,15 @@ func (e *Encoder) closePart(b []byte) []byte {
 	return b
 }
 
+// openItem closes the open item and appends the beginning of another.
 func (e *Encoder) openItem(b []byte, kind string, added ir.Obj) []byte {
 	b = e.close(e.start(b))
 	e.open = kind
 	return e.event(b, "response.output_item.added", ir.Obj{"output_index": len(e.output), "item": added})
 }
 
-// Encode writes what one event comes to; all answers but the first are left out.
+// Encode returns the bytes for one event. It ignores the events of all answers but the
+// first.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
 	if ev.Choice > 0 {
 		return nil
@@ -486,7 +497,7 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 	return nil
 }
 
-// think writes a piece of thinking, which is shown as a summary of reasoning.
+// think writes a piece of thinking as part of a reasoning summary.
 func (e *Encoder) think(text string) (b []byte) {
 	if e.open != "reasoning" {
 		b = e.openItem(b, "reasoning", ir.Obj{"type": "reasoning", "id": e.idAfterClose("rs"), "summary": []any{}})
@@ -496,7 +507,7 @@ func (e *Encoder) think(text string) (b []byte) {
 	return e.event(b, "response.reasoning_summary_text.delta", ir.Obj{"item_id": e.id("rs"), "output_index": len(e.output), "summary_index": 0, "delta": text})
 }
 
-// say writes a piece of text or of a refusal, each a part of one message.
+// say writes a piece of text or of a refusal. Each is a part of one message.
 func (e *Encoder) say(typ, text string) (b []byte) {
 	if e.open != "message" {
 		b = e.openItem(b, "message", messageItem(e.idAfterClose("msg"), "in_progress", []ir.Obj{}))
@@ -517,6 +528,7 @@ func (e *Encoder) say(typ, text string) (b []byte) {
 	return e.event(b, "response.output_text.delta", o)
 }
 
+// beginCall closes the open item and writes the beginning of a tool call.
 func (e *Encoder) beginCall(ev *ir.Event) []byte {
 	p := ev.Part
 	p.Type = ir.ToolCall
@@ -527,8 +539,8 @@ func (e *Encoder) beginCall(ev *ir.Event) []byte {
 	return b
 }
 
-// args writes a piece of the open call's arguments. A custom tool's text is known
-// when it is whole, and written then.
+// args writes a piece of the open call's arguments. The text of a custom tool is written
+// when it is complete, since it is extracted from a JSON object.
 func (e *Encoder) args(ev *ir.Event) []byte {
 	if e.open != "call" || e.index != ev.Index {
 		return nil
@@ -540,7 +552,8 @@ func (e *Encoder) args(ev *ir.Event) []byte {
 	return e.event(nil, "response.function_call_arguments.delta", ir.Obj{"item_id": e.id("fc"), "output_index": len(e.output), "delta": ev.Part.Args})
 }
 
-// idAfterClose is the next item's id, once the open one is closed.
+// idAfterClose returns the id of the next item as it will be after the open item is
+// closed.
 func (e *Encoder) idAfterClose(prefix string) string {
 	n := len(e.output)
 	if e.open != "" {
@@ -549,8 +562,8 @@ func (e *Encoder) idAfterClose(prefix string) string {
 	return e.itemID(prefix, n)
 }
 
-// Finish writes the end of a complete stream: the end of the open item, and an
-// event with the whole response.
+// Finish returns the end of a complete stream: the end of the open item, and an event
+// with the whole response.
 func (e *Encoder) Finish() []byte {
 	b := e.close(e.start(nil))
 	status, incomplete := ending(e.finish)

@@ -11,7 +11,7 @@ func TestParseRequest(t *testing.T) { irtest.Requests(t, ParseRequest) }
 
 func TestBuildRequest(t *testing.T) { irtest.Requested(t, BuildRequest) }
 
-// repeats is the frame of a request with every member that a response repeats.
+// repeats returns the frame of a request with every member that a response repeats.
 func repeats(t *testing.T) Frame {
 	said, err := ir.Split([]byte(`{"instructions":"be brief","temperature":0.5,"tools":[{"type":"function","name":"upper"}],"reasoning":{"effort":"low"},"text":{"verbosity":"low"},"user":null,"metadata":{"k":"v"}}`))
 	if err != nil {
@@ -33,7 +33,7 @@ func TestEncoder(t *testing.T) {
 	irtest.Encoded(t, func() irtest.Encoder { return &Encoder{Frame: repeats(t)} })
 }
 
-// TestParseOutput: a stored response is one turn of the model's.
+// TestParseOutput shows that a stored response is decoded as one assistant message.
 func TestParseOutput(t *testing.T) {
 	turn, err := ParseOutput([]byte(`{"output":[{"type":"message","content":[{"type":"output_text","text":"a"}]},{"type":"function_call","call_id":"c","name":"n","arguments":"{}"}]}`))
 	if err != nil || len(turn) != 1 || turn[0].Role != ir.Assistant || len(turn[0].Parts) != 2 || turn[0].Parts[0].Text != "a" || turn[0].Parts[1].ID != "c" {

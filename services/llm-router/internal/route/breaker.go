@@ -2,24 +2,25 @@ package route
 
 import "time"
 
-// Break says when a breaker opens, and for how long. The zero value means five
+// Break configures when a breaker opens, and for how long. The zero value means five
 // failures in a row, and ten seconds.
 type Break struct {
 	Failures int   `json:"failures,omitempty"` // in a row; 0 = 5
 	OpenMS   int64 `json:"open_ms,omitempty"`  // 0 = 10000
 }
 
-// Breaker keeps callers away from what keeps failing. The zero value is closed.
-// It is not safe for concurrent use.
+// Breaker is a circuit breaker for a provider key: after repeated failures it refuses
+// requests for a time. The zero value is closed. It is not safe for concurrent use.
 type Breaker struct {
 	Break
 	fails int
-	until time.Time // open until; zero = closed
-	probe bool      // one caller is trying
+	until time.Time // end of the time without requests; zero if closed
+	probe bool      // a request is probing the provider
 }
 
-// Allow reports whether a caller may try now. While it is open one caller at a
-// time may, once its time is over.
+// Allow reports whether a request may be sent. After the time without requests, it
+// allows one request at a time as a probe. Success, Failure or Undecided must follow
+// true.
 func (b *Breaker) Allow(now time.Time) bool {
 	if b.until.IsZero() {
 		return true
@@ -31,8 +32,8 @@ func (b *Breaker) Allow(now time.Time) bool {
 	return true
 }
 
-// Open is the time until which the breaker refuses callers, seen from the given time. The zero time: they
-// are not, or one of them may try.
+// Open returns the time until which the breaker refuses requests. It returns the zero
+// time if the breaker is closed, or may allow a probe at now.
 func (b *Breaker) Open(now time.Time) time.Time {
 	if b.until.IsZero() || !now.Before(b.until) {
 		return time.Time{}
@@ -44,12 +45,12 @@ func (b *Breaker) Open(now time.Time) time.Time {
 // failures.
 func (b *Breaker) Success() { *b = Breaker{Break: b.Break} }
 
-// Undecided says that an attempt ended without telling anything about the
-// provider, as when the caller left.
+// Undecided ends an attempt that was neither a success nor a failure of the provider,
+// for example because the caller disconnected.
 func (b *Breaker) Undecided() { b.probe = false }
 
-// Failure counts a failure, and opens the breaker at the configured number in a
-// row, from the given time on.
+// Failure counts a failure at now, and opens the breaker if that is the configured
+// number of failures in a row.
 func (b *Breaker) Failure(now time.Time) {
 	b.probe = false
 	failures, open := b.Failures, time.Duration(b.OpenMS)*time.Millisecond

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestCheckMembers: each member of a table that cannot be followed is refused by its
-// path; a table without such a member is accepted.
+// TestCheckMembers shows that each invalid member is rejected with its path, and that a
+// table without the member is accepted.
 func TestCheckMembers(t *testing.T) {
 	has := func(p string) bool { return p == "a" || p == "b" }
 	two := []Target{{Model: "a/m"}, {Model: "b/m", Weight: 2}}
@@ -46,8 +46,9 @@ func TestCheckMembers(t *testing.T) {
 	}
 }
 
-// TestTags: a request with tags goes to the targets that carry one of them; one
-// without, or whose tags no target carries, to those without tags.
+// TestTags shows that a request with tags is sent to the targets with one of them, and
+// that a request without tags, or without a matching target, is sent to the targets
+// without tags.
 func TestTags(t *testing.T) {
 	table := Table{Virtual: []Virtual{{Name: "v", Targets: []Target{{Model: "a/m"}, {Model: "b/eu", Tags: []string{"eu", "gdpr"}}, {Model: "b/us", Tags: []string{"us"}}}}}}
 	for tags, want := range map[string]string{"": "a/m", "eu": "b/eu", "us,gdpr": "b/eu b/us", "asia": "a/m"} {
@@ -61,7 +62,7 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// TestNames: names that requests may use beside provider/model.
+// TestNames shows which names requests may use besides provider/model.
 func TestNames(t *testing.T) {
 	table := Table{Aliases: map[string]string{"z": "a/m", "b": "a/m"}, Virtual: []Virtual{{Name: "k"}}}
 	if got := strings.Join(table.Names(), " "); got != "b k z" {
@@ -69,8 +70,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestCosts: costs are rounded up; parts that a cache held or took have prices of
-// their own, or the input's.
+// TestCosts shows that costs are rounded up, and that tokens read from or written into a
+// cache have their own prices or that of the input.
 func TestCosts(t *testing.T) {
 	table := Table{Prices: Prices{Models: []Price{{Model: "a/m", Input: 3_000_000, Cached: 300_000, CacheWrite: 4_000_000, Output: 15_000_000, MaxOutput: 7}, {Model: "a/plain", Input: 1, Output: 1}}}}
 	for _, c := range []struct {

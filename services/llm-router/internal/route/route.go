@@ -1,6 +1,5 @@
-// Package route decides where a request goes: aliases, virtual models, fallback
-// rules, keys, circuit breakers, prices. It is pure: time and chance come in as
-// values.
+// Package route decides where a request is sent: aliases, virtual models, fallback
+// rules, circuit breakers, prices. It is pure: times and random numbers are arguments.
 package route
 
 import (
@@ -14,23 +13,23 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// Triggers of a fallback: how an attempt failed.
+// Triggers of a fallback are the ways in which an attempt can fail.
 const (
 	RateLimit = "rate_limit"
 	Timeout   = "timeout"
 	Error     = "error"
 )
 
-// Rule says which models are tried after a model that failed, and after which
-// failures. A rule applies until the first content of an answer.
+// Rule lists the models that are tried after a model has failed, and the failures after
+// which they are tried. A rule applies until the first content of an answer.
 type Rule struct {
 	Primary   string   `json:"primary"`            // as asked for: provider/model, alias or virtual model
 	Fallbacks []string `json:"fallbacks"`          // in order
 	Triggers  []string `json:"triggers,omitempty"` // rate_limit, timeout, error; empty = any
 }
 
-// Virtual is a name for several models. A strategy chooses the one to try
-// first; the others that fit are tried after it.
+// Virtual is a name for several models. A strategy selects the model that is tried
+// first; the others with matching tags are tried after it.
 type Virtual struct {
 	Name     string   `json:"name"`               // without a slash
 	Strategy string   `json:"strategy,omitempty"` // order (default), weighted, cost, latency
@@ -38,8 +37,8 @@ type Virtual struct {
 	Targets  []Target `json:"targets"`
 }
 
-// Target is one of the models of a virtual one, with its share of the
-// requests and the tags that lead to it.
+// Target is one model of a virtual model, with its share of the requests and the tags
+// that select it.
 type Target struct {
 	Model  string   `json:"model"`            // provider/model
 	Weight int64    `json:"weight,omitempty"` // of strategy weighted; 0 = 1
@@ -58,8 +57,8 @@ type Price struct {
 	Image      int64  `json:"image_tokens,omitempty"` // most tokens of one image; 0 = 49152
 }
 
-// Limits are the most that the model takes and gives, in tokens. 0 is not known,
-// and means the default of llm.Limits.
+// Limits returns the most that the model accepts and returns, in tokens. 0 means that a
+// limit is not known; the default of llm.Limits then applies.
 func (p *Price) Limits() llm.Limits {
 	return llm.Limits{Context: p.Context, Image: p.Image, Output: p.MaxOutput}
 }
@@ -71,8 +70,8 @@ type Prices struct {
 	Models  []Price `json:"models,omitempty"`
 }
 
-// Table is the routing configuration, as the llm document has it. Check must
-// accept it before any other method is used; it does not change then.
+// Table is the routing configuration in the llm document. Check must accept it before
+// any other method is called. After that it must not be modified.
 type Table struct {
 	Aliases   map[string]string `json:"aliases,omitempty"`   // name without a slash to provider/model, or to a virtual model
 	Virtual   []Virtual         `json:"virtual,omitempty"`   // models that stand for others; those not chosen are tried behind the one that is
@@ -80,8 +79,8 @@ type Table struct {
 	Prices    Prices            `json:"prices"`              // what models cost, in millionths of a US dollar per million tokens
 }
 
-// Check reports a table that cannot be followed; has reports whether a provider is
-// configured. An error begins with the path of the member that is wrong.
+// Check returns an error if the table is invalid. has reports whether a provider is
+// configured. The error begins with the path of the invalid member.
 func (t *Table) Check(has func(provider string) bool) error {
 	c := checker{t, has}
 	for _, check := range []func() error{c.aliases, c.virtuals, c.fallbacks, c.prices} {
@@ -92,12 +91,13 @@ func (t *Table) Check(has func(provider string) bool) error {
 	return nil
 }
 
+// checker checks one table.
 type checker struct {
 	t   *Table
 	has func(provider string) bool
 }
 
-// known reports whether a name is provider/model of a provider that there is.
+// known reports whether id is provider/model with a provider that exists.
 func (c *checker) known(id string) bool {
 	p, m, ok := strings.Cut(id, "/")
 	return ok && m != "" && c.has(p)
@@ -116,7 +116,7 @@ func (c *checker) aliases() error {
 	return nil
 }
 
-// strategies are those of virtual models; empty means the first.
+// strategies are the strategies of virtual models; an empty strategy means the first.
 var strategies = []string{"order", "weighted", "cost", "latency"}
 
 func (c *checker) virtuals() error {
@@ -186,20 +186,20 @@ func (t *Table) virtual(name string) *Virtual {
 	return nil
 }
 
-// Candidate is a provider and a model to try, and why. It is tried only if the
-// failure before it has one of its triggers.
+// Candidate is a provider and a model to try, and the reason. It is tried only if the
+// failure of the preceding candidate has one of its triggers.
 type Candidate struct {
 	Provider, Model string
-	Rule            string   // "fallback:<primary>" or "virtual:<name>", where it is not the first
-	Triggers        []string // how the one before must have failed; empty = any
+	Rule            string   // "fallback:<primary>" or "virtual:<name>"; empty for the first candidate
+	Triggers        []string // failures of the preceding candidate after which it is tried; empty = any
 }
 
-// ID is provider/model, the name under which prices, latencies and data labels of
-// the candidate are found.
+// ID returns provider/model, by which the candidate's prices, latencies and data labels
+// are stored.
 func (c *Candidate) ID() string { return c.Provider + "/" + c.Model }
 
-// Query is what a plan may depend on in addition to the model's name. Chance and Latency
-// come from the caller, so that a plan is a function of values.
+// Query holds what a plan depends on besides the model's name. The caller supplies
+// Chance, a random number, and Latency, so that a plan is a pure function.
 type Query struct {
 	Session string
 	Tags    []string
@@ -207,8 +207,8 @@ type Query struct {
 	Latency func(id string) int64 // smoothed, in microseconds; 0 = not known
 }
 
-// Plan returns the candidates for a model as the caller names it, in order. No
-// candidate: no provider offers it.
+// Plan returns the candidates for a model, in the order in which they are tried. want is
+// the model's name in the request. It returns none if no provider offers the model.
 func (t *Table) Plan(want string, q Query, has func(provider string) bool) []Candidate {
 	out := t.resolve(want, q, nil, has)
 	name := want
@@ -230,6 +230,9 @@ func (t *Table) Plan(want string, q Query, has func(provider string) bool) []Can
 	return out
 }
 
+// resolve returns the candidates that one name stands for, without fallbacks. The first
+// has the given triggers; the other targets of a virtual model are tried after any
+// failure.
 func (t *Table) resolve(want string, q Query, triggers []string, has func(string) bool) []Candidate {
 	if to := t.Aliases[want]; to != "" {
 		want = to
@@ -253,7 +256,8 @@ func (t *Table) resolve(want string, q Query, triggers []string, has func(string
 	return []Candidate{{Provider: p, Model: m, Triggers: triggers}}
 }
 
-// order is the targets that fit, in the order in which they are tried.
+// order returns the targets that match the request's tags, in the order in which they
+// are tried.
 func (v *Virtual) order(t *Table, q Query) []Target {
 	fit := v.fitting(q.Tags)
 	switch v.Strategy {
@@ -275,8 +279,8 @@ func (v *Virtual) order(t *Table, q Query) []Target {
 	return fit
 }
 
-// fitting is the targets that carry one of a request's tags; without such a
-// target, those without tags.
+// fitting returns the targets that have one of the request's tags or, if there are none,
+// the targets without tags.
 func (v *Virtual) fitting(tags []string) []Target {
 	var fit, rest []Target
 	for _, x := range v.Targets {
@@ -294,7 +298,8 @@ func (v *Virtual) fitting(tags []string) []Target {
 	return fit
 }
 
-// drawn is the targets, beginning with the one that a number selects by weight.
+// drawn returns the targets, beginning with the one that the number at selects in
+// proportion to the weights.
 func drawn(fit []Target, at uint64) []Target {
 	total := int64(0)
 	for _, x := range fit {
@@ -312,7 +317,7 @@ func drawn(fit []Target, at uint64) []Target {
 	return fit
 }
 
-// weigh orders by price; what has none comes last.
+// weigh returns the price by which targets are sorted. Models without a price are last.
 func (t *Table) weigh(id string) int64 {
 	p := t.price(id)
 	if p == nil {
@@ -330,9 +335,9 @@ func (t *Table) price(id string) *Price {
 	return nil
 }
 
-// Cost is what tokens cost at a model, in millionths of a US dollar, rounded up;
-// ok is false where the table has no price for it. cached and written are parts
-// of in.
+// Cost returns the price of tokens at a model, in millionths of a US dollar, rounded up.
+// cached and written are parts of in. ok is false if the table has no price for the
+// model.
 func (t *Table) Cost(id string, in, cached, written, out int64) (micros int64, ok bool) {
 	p := t.price(id)
 	if p == nil {
@@ -348,19 +353,19 @@ func (t *Table) Cost(id string, in, cached, written, out int64) (micros int64, o
 	return (sum + 999_999) / 1_000_000, true
 }
 
-// Most is what a request to a model, as the caller names it, can come to at most.
+// Most is the most that a request for a model, by the name in the request, can use.
 type Most struct {
-	Attempts      int64 // that may be billed: one at each candidate of its plan
-	Input, Output int64 // prices, summed over them
+	Attempts      int64 // that may be billed: one for each candidate
+	Input, Output int64 // prices, summed over the candidates
 	Limits        llm.Limits
-	Priced        bool // each has a price
+	Priced        bool // every candidate has a price
 }
 
-// Most sums over everything that a plan for the model may come to: an attempt that
-// fails or is overtaken may be billed like the one that answers.
+// Most returns the sum over all candidates of a plan for the model, since an attempt
+// that fails, or is slower than its hedge, may be billed like the one that succeeds.
 func (t *Table) Most(want string) (m Most) {
 	m.Priced = true
-	unknown := false // some candidate's context is
+	unknown := false // the context of some candidate is not known
 	for _, id := range t.Reach(want) {
 		m.Attempts++
 		p := t.price(id)
@@ -378,7 +383,8 @@ func (t *Table) Most(want string) (m Most) {
 	return m
 }
 
-// Reach is every candidate that a plan for the model may hold, each once.
+// Reach returns the ids of all candidates that a plan for the model may contain, each
+// once.
 func (t *Table) Reach(want string) (ids []string) {
 	add := func(name string) {
 		if to := t.Aliases[name]; to != "" {
@@ -408,8 +414,8 @@ func (t *Table) Reach(want string) (ids []string) {
 	return ids
 }
 
-// Limits are those that the price table has for provider/model; the zero value
-// where it has no such entry.
+// Limits returns the limits in the price table for provider/model, or the zero value if
+// it has no entry.
 func (t *Table) Limits(id string) llm.Limits {
 	if p := t.price(id); p != nil {
 		return p.Limits()
@@ -417,8 +423,8 @@ func (t *Table) Limits(id string) llm.Limits {
 	return llm.Limits{}
 }
 
-// Worst is what in and out tokens cost at a model at most; ok is false where the
-// table has no price for it.
+// Worst returns the highest price of tokens at a model: all of in at the highest of the
+// input prices. ok is false if the table has no price for the model.
 func (t *Table) Worst(id string, in, out int64) (micros int64, ok bool) {
 	p := t.price(id)
 	if p == nil {
@@ -427,7 +433,7 @@ func (t *Table) Worst(id string, in, out int64) (micros int64, ok bool) {
 	return (in*max(p.Input, p.CacheWrite, p.Cached) + out*p.Output + 999_999) / 1_000_000, true
 }
 
-// Names lists the names that requests may use beside provider/model: aliases and
+// Names returns the names that requests may use besides provider/model: aliases and
 // virtual models, sorted.
 func (t *Table) Names() []string {
 	var out []string

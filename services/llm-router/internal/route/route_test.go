@@ -57,7 +57,8 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s:\n got %s\nwant %s", want, got, expect)
 		}
 	}
-	// A tag chooses among the targets that carry it; without one, those without.
+	// A tag selects the targets that have it; other requests get the targets without
+	// tags.
 	for tags, expect := range map[string]string{"eu": "b/eu a/eu<virtual:near", "us": "c/us", "cheap": "b/eu", "other": "a/small"} {
 		if got := plan(tb, "near", Query{Tags: []string{tags}}); got != expect {
 			t.Errorf("tag %s: %s, want %s", tags, got, expect)
@@ -88,7 +89,8 @@ func TestCheck(t *testing.T) {
 
 func TestCost(t *testing.T) {
 	tb := table()
-	// 100 in, of which 50 cached and 10 written: 40*3 + 50*1 + 10*4 + 20*9 = 390 millionths of a millionth's price.
+	// In millions of tokens: 100 in, of which 50 are read from the cache and 10 written
+	// into it, and 20 out: 40*3 + 50*1 + 10*4 + 20*9 = 390.
 	if c, ok := tb.Cost("a/small", 100_000_000, 50_000_000, 10_000_000, 20_000_000); !ok || c != 390 {
 		t.Errorf("cost %d %v", c, ok)
 	}
@@ -100,8 +102,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestMost: what is held is the sum over every candidate that may be billed, at
-// the dearest price for input, by the largest of their limits.
+// TestMost shows that the reservation is the sum over every candidate that may be
+// billed, at its highest price of input, with the largest of the limits.
 func TestMost(t *testing.T) {
 	tb := table()
 	if m := tb.Most("fast"); m.Priced || m.Attempts != 4 {
@@ -109,7 +111,7 @@ func TestMost(t *testing.T) {
 	}
 	tb.Fallbacks[0].Fallbacks = []string{"b/small", "a/small"}
 	tb.Prices.Models[2].MaxOutput, tb.Prices.Models[2].Context = 8000, 200_000
-	// a/small by its price of cache writes, and b/small: each once.
+	// a/small, at its price of cache writes, and b/small, each once.
 	if m := tb.Most("fast"); !m.Priced || m.Attempts != 2 || m.Input != 4+5 || m.Output != 9+2 || m.Limits != (llm.Limits{Output: 128 << 10}) {
 		t.Errorf("%+v", m)
 	}
@@ -119,7 +121,7 @@ func TestMost(t *testing.T) {
 	if c, ok := tb.Worst("a/small", 1_000_000, 1_000_000); !ok || c != 13 {
 		t.Errorf("%d %v", c, ok)
 	}
-	// Whatever a plan holds is counted, however it is reached.
+	// Most counts every candidate that a plan may contain.
 	for _, want := range []string{"fast", "any", "mixed", "near", "a/big", "a/small"} {
 		for _, tags := range [][]string{nil, {"eu"}, {"us"}} {
 			for _, c := range tb.Plan(want, Query{Tags: tags}, has) {

@@ -10,21 +10,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// Actions on what is found, weakest first.
+// Actions on findings, from the weakest to the strictest.
 const (
-	Flag   = "flag"   // say so on the ledger
-	Redact = "redact" // take it out
+	Flag   = "flag"   // record it on the ledger
+	Redact = "redact" // replace it in the text
 	Block  = "block"  // end the call
 )
 
 var actions = []string{"", Flag, Redact, Block}
 
-// Guard says what to do with each class of findings: the strictest action that the
-// configuration and policy demand. A class without one is left alone.
+// Guard maps each class of findings to the strictest action that the configuration and
+// policy demand. Findings of a class without an action are ignored.
 type Guard map[string]string
 
-// Add makes the guard at least as strict: for a class, a group of classes, or
-// "all".
+// Add makes the guard at least as strict as action for a class, a group of classes, or
+// "all". It returns an error if the class or the action is unknown.
 func (g Guard) Add(what, action string) error {
 	if !slices.Contains(actions[1:], action) {
 		return fmt.Errorf("%q: want %s, %s or %s", action, Flag, Redact, Block)
@@ -44,12 +44,12 @@ func (g Guard) Add(what, action string) error {
 	return nil
 }
 
-// Seen counts findings by class. Only counts are recorded: what was found never
-// leaves the text that it was found in.
+// Seen counts findings by class. Only the counts are recorded, never the text that was
+// found.
 type Seen map[string]int
 
-// List writes what was seen as class:count, sorted, each after a prefix that says
-// where: the form of the ledger.
+// List returns the counts as class:count, each after prefix, sorted. This is the form in
+// which the ledger records them.
 func (s Seen) List(prefix string) []string {
 	var out []string
 	for c, n := range s {
@@ -59,7 +59,8 @@ func (s Seen) List(prefix string) []string {
 	return out
 }
 
-// Text applies the guard to one text. blocked names a class that ends the call.
+// Text applies the guard to one text and counts the findings in seen. blocked is the
+// class of a finding that ends the call, or "".
 func (g Guard) Text(text []byte, seen Seen) (out []byte, blocked string) {
 	found := Find(text)
 	if len(found) == 0 {
@@ -86,9 +87,8 @@ func (g Guard) Text(text []byte, seen Seen) (out []byte, blocked string) {
 	return append(out, text[at:]...), blocked
 }
 
-// JSON applies the guard to every string of a document, names of members
-// included, and leaves all else as it is. What is looked at is what a string
-// says, not how it is escaped.
+// JSON applies the guard to every string of a document, including the names of members,
+// and leaves all else unchanged. Strings are unescaped before they are scanned.
 func (g Guard) JSON(doc []byte, seen Seen) (out []byte, blocked string) {
 	at := 0
 	for i := 0; i < len(doc); i++ {
@@ -127,14 +127,14 @@ func (g Guard) JSON(doc []byte, seen Seen) (out []byte, blocked string) {
 	return append(out, doc[at:]...), blocked
 }
 
-// Stream applies the guard to text that comes in pieces: what might be the
-// beginning of a finding is held until it is known.
+// Stream applies the guard to text that is received in pieces. It holds back text that
+// may be the beginning of a finding until the finding is complete or excluded.
 type Stream struct {
 	held []byte
 }
 
-// Next takes a piece and returns the text that can be shown, which may be none of
-// it or more than it. blocked names a class that ends the call.
+// Next adds a piece and returns the text that may be shown, which may be empty or longer
+// than the piece. blocked is the class of a finding that ends the call, or "".
 func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked string) {
 	s.held = append(s.held, piece...)
 	n := safe(s.held)
@@ -147,45 +147,46 @@ func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked str
 	return out, b
 }
 
-// End returns what is still held, guarded, for a text that has ended. The stream
-// is ready for another text then.
+// End returns the text that is still held back, with the guard applied, when the text
+// has ended. The stream can then be used for another text.
 func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
 	t, b := g.Text(s.held, seen)
 	s.held = nil
 	return string(t), b
 }
 
-// numberMost is how long a number with blanks in it can be.
+// numberMost bounds the length of a number that contains blanks, in bytes.
 const numberMost = 48
 
-// maxKey bounds how long a private key is waited for.
+// maxKey bounds, in bytes, how much text is held back for the end of a private key.
 const maxKey = 16 << 10
 
-// safe is how much of a text cannot be part of a finding that is not complete.
+// safe returns the length of the beginning of t that cannot be part of an incomplete
+// finding.
 func safe(t []byte) int {
 	if k := openKey(t); k >= 0 {
 		return k
 	}
 	n := len(t)
 	i := wordStart(t, n)
-	// Numbers and accounts may hold blanks themselves.
+	// Numbers and IBANs may contain blanks.
 	for i > 0 && n-i < numberMost && strings.IndexByte(" -+()0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", t[i-1]) >= 0 {
 		i--
 	}
 	i = wordStart(t, i)
-	for _, f := range Find(t) { // never inside of one
+	for _, f := range Find(t) { // do not cut a finding
 		if f.Start < i && i < f.End {
 			i = f.Start
 		}
 	}
-	if n-i >= Longest { // nothing that is looked for is that long
+	if n-i >= Longest { // no finding is longer
 		return n
 	}
 	return i
 }
 
-// openKey is where a private key begins that has no end yet; negative: nowhere, or
-// it is longer than keys are.
+// openKey returns the index of a private key that has begun and not ended. It returns -1
+// if there is none, or if it is longer than maxKey.
 func openKey(t []byte) int {
 	k := bytes.LastIndex(t, pemBegin)
 	if k < 0 || len(t)-k >= maxKey {
@@ -198,8 +199,8 @@ func openKey(t []byte) int {
 	return k
 }
 
-// wordStart goes back from i to the beginning of the word, within the longest
-// finding that the end of the text can hold.
+// wordStart returns the beginning of the word before i. It goes back no further than the
+// longest finding at the end of the text.
 func wordStart(t []byte, i int) int {
 	for i > 0 && len(t)-i < Longest && strings.IndexByte(" \n\t", t[i-1]) < 0 {
 		i--

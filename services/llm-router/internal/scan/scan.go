@@ -1,6 +1,6 @@
-// Package scan finds personal data and secrets in text. It is pure, goes over
-// the text once, and knows only what has a form of its own: a name or an address
-// it does not see.
+// Package scan finds personal data and secrets in text by their format. It is pure and
+// reads the text once. Data without a format of its own, such as names and addresses of
+// people, is not found.
 package scan
 
 import (
@@ -11,22 +11,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Classes of what is found, and the group each belongs to.
+// Classes maps each class of findings to its group, pii or secret.
 var Classes = map[string]string{"email": "pii", "credit_card": "pii", "iban": "pii", "us_ssn": "pii", "phone": "pii",
 	"aws_key": "secret", "github_token": "secret", "api_key": "secret", "jwt": "secret", "private_key": "secret", "slack_token": "secret"}
 
-// Finding is a stretch of a text, in bytes, that has the form of a class. It is a
-// guess: the form alone was checked.
+// Finding is a part of a text, by byte offsets, that has the format of a class. Only the
+// format is checked, so a finding may be wrong.
 type Finding struct {
 	Class      string
 	Start, End int
 }
 
-// Longest is how many bytes a finding has at most, private keys excepted.
+// Longest is the maximum length of a finding in bytes, except for private keys.
 const Longest = 256
 
-// Find returns what is in the text, in order and without overlaps. It reads the
-// text once; its time does not depend on what is found.
+// Find returns the findings in a text, in order and without overlaps.
 func Find(text []byte) []Finding {
 	f := finder{text: text}
 	for i := 0; i < len(text); i++ {
@@ -49,7 +48,7 @@ func Find(text []byte) []Finding {
 	return f.found
 }
 
-// leads says what may begin at a byte: most begin nothing.
+// leads maps each byte to the kind of finding that may begin there; 0 means none.
 var leads = func() (l [256]byte) {
 	l['@'], l['-'], l['+'] = leadAt, leadDash, leadNumber
 	for c := '0'; c <= '9'; c++ {
@@ -68,13 +67,14 @@ const (
 	leadLetter
 )
 
-// finder is one pass over a text. Its methods look for what begins at a byte.
+// finder scans one text. Its methods check for a finding at a position.
 type finder struct {
 	text  []byte
 	found []Finding
-	end   int // of the last finding
+	end   int // end of the last finding
 }
 
+// add records a finding unless it overlaps the one before.
 func (f *finder) add(class string, from, to int) {
 	if from >= f.end {
 		f.found = append(f.found, Finding{class, from, to})
@@ -82,18 +82,19 @@ func (f *finder) add(class string, from, to int) {
 	}
 }
 
-// email looks to both sides of an at sign.
+// email checks for an email address around the at sign at a position.
 func (f *finder) email(at int) {
 	if from, to, ok := email(f.text, at); ok {
 		f.add("email", from, to)
 	}
 }
 
-// headMost is how far into a line a private key may say that it is one.
+// headMost bounds the first line of a PEM block in which "PRIVATE KEY" is searched, in
+// bytes.
 const headMost = 64
 
-// privateKey looks for a key in PEM (RFC 7468), up to the end of the text if it
-// has none of its own.
+// privateKey checks for a private key in PEM (RFC 7468). A key without an end extends to
+// the end of the text.
 func (f *finder) privateKey(i int) {
 	rest := f.text[i:]
 	if !bytes.HasPrefix(rest, pemBegin) || bytes.Index(rest[:min(len(rest), headMost)], pemKey) <= 0 {
@@ -116,8 +117,8 @@ var (
 	pemDashes = []byte("-----")
 )
 
-// number looks at a number that begins a word. It returns the last byte that need
-// not be looked at again.
+// number checks for a number at the beginning of a word. It returns the position of the
+// last byte that need not be scanned again.
 func (f *finder) number(i int) int {
 	if i > 0 && (word(f.text[i-1]) || f.text[i-1] == '.') {
 		return i
@@ -130,18 +131,18 @@ func (f *finder) number(i int) int {
 	return i + max(n-1, 0)
 }
 
-// token looks at a word.
+// token checks for a token or an IBAN at the beginning of a word.
 func (f *finder) token(i int) {
 	if class, n := token(f.text[i:]); class != "" {
 		f.add(class, i, i+n)
 	}
 }
 
-// word reports whether a byte can be inside a word.
+// word reports whether a byte can be part of a word.
 func word(c byte) bool { return leads[c] == leadLetter || digit(c) || c == '_' }
 
-// email is the address around an at sign (RFC 5321, less quoted local parts): a
-// local part of at most 64 bytes, and a domain with a dot in it.
+// email returns the bounds of the address around an at sign (RFC 5321, without quoted
+// local parts): a local part of at most 64 bytes, and a domain that contains a dot.
 func email(t []byte, at int) (from, to int, ok bool) {
 	for from = at; from > 0 && at-from < 64 && local(t[from-1]); from-- {
 	}
@@ -155,9 +156,11 @@ func email(t []byte, at int) (from, to int, ok bool) {
 	return from, to, from < at && dot && to-at > 3
 }
 
+// local reports whether a byte can be part of the local part of an address.
 func local(c byte) bool { return word(c) || strings.IndexByte(".%+-", c) >= 0 }
 
-// domain reports whether a byte can be one of a domain; a dot only before a label.
+// domain reports whether the byte at i can be part of a domain name. A dot must be
+// followed by a label.
 func domain(t []byte, i int) bool {
 	switch c := t[i]; c {
 	case '_':
@@ -171,19 +174,21 @@ func domain(t []byte, i int) bool {
 	}
 }
 
-// numeral is a run of digits with the separators between them.
+// numeral is a sequence of digits and the separators between them.
 type numeral struct {
 	plus   bool
 	digits []byte
-	groups []uint8 // digits in each
-	n      int     // bytes up to the last digit
+	groups []uint8 // number of digits in each group
+	n      int     // length in bytes, up to the last digit
 	store  [numeralMost]byte
 	counts [numeralMost]uint8
 }
 
-// numeralMost bounds a number in bytes.
+// numeralMost bounds the length of a numeral, in bytes.
 const numeralMost = 40
 
+// read parses the numeral at the beginning of t. Its slices use the arrays of x, so that
+// scanning allocates nothing.
 func (x *numeral) read(t []byte) {
 	x.plus = t[0] == '+'
 	x.digits, x.groups = x.store[:0], append(x.counts[:0], 0)
@@ -206,19 +211,19 @@ func (x *numeral) read(t []byte) {
 	}
 }
 
-// between reports whether a byte may separate digits.
+// between reports whether a byte may separate two digits.
 func (x *numeral) between(c byte) bool {
 	return c == ' ' || c == '-' || x.plus && (c == '(' || c == ')' || c == '.')
 }
 
 func digit(c byte) bool { return c >= '0' && c <= '9' }
 
-// socialSecurity is how the digits of a US social security number are grouped.
+// socialSecurity is the grouping of the digits of a US social security number.
 var socialSecurity = []uint8{3, 2, 4}
 
-// number classifies digits with their separators. Without a class, n is how many
-// bytes need not be looked at again. A number with a plus is a phone's (E.164); cards have
-// a check digit (ISO/IEC 7812).
+// number returns the class and the length of the number at the beginning of t: with a
+// plus sign, a phone number (E.164); with a valid check digit (ISO/IEC 7812), a credit
+// card. If class is "", the next n bytes need not be scanned again.
 func number(t []byte) (class string, n int) {
 	var x numeral
 	x.read(t)
@@ -237,6 +242,8 @@ func number(t []byte) (class string, n int) {
 	return "", x.n
 }
 
+// luhn reports whether the last digit is the check digit of the others (ISO/IEC 7812-1,
+// Annex B).
 func luhn(d []byte) bool {
 	sum := 0
 	for i := range d {
@@ -251,13 +258,14 @@ func luhn(d []byte) bool {
 	return sum%10 == 0
 }
 
+// same reports whether all digits are equal, as in placeholders.
 func same(d []byte) bool { return bytes.Count(d, d[:1]) == len(d) }
 
-// form is a token that begins in its own way.
+// form describes tokens with a fixed prefix.
 type form struct {
 	prefix, class string
-	least, most   int // bytes after the prefix
-	also          string
+	least, most   int    // number of bytes after the prefix
+	also          string // bytes allowed besides those of a word
 }
 
 var forms = []form{
@@ -268,7 +276,8 @@ var forms = []form{
 	{"xoxb-", "slack_token", 20, 250, "-"}, {"xoxp-", "slack_token", 20, 250, "-"}, {"xoxa-", "slack_token", 20, 250, "-"},
 }
 
-// token looks at a word that begins as secrets and account numbers do.
+// token returns the class and the length of the secret or IBAN at the beginning of t;
+// the class is "" if there is none.
 func token(t []byte) (class string, n int) {
 	for i := range forms {
 		if f := &forms[i]; t[0] == f.prefix[0] {
@@ -286,8 +295,8 @@ func token(t []byte) (class string, n int) {
 	return "", 0
 }
 
-// run is the end of what follows from on: at most so many bytes of a word, or of
-// also.
+// run returns the end of a token: it advances from index from over at most most bytes
+// that are part of a word or in also.
 func run(t []byte, from, most int, also string) int {
 	k := from
 	for k < len(t) && k-from < most && (word(t[k]) || strings.IndexByte(also, t[k]) >= 0) {
@@ -296,7 +305,7 @@ func run(t []byte, from, most int, also string) int {
 	return k
 }
 
-// match is how many bytes the token has; 0: it is none.
+// match returns the length of the token at the beginning of t, or 0 if there is none.
 func (f *form) match(t []byte) int {
 	if !bytes.HasPrefix(t, []byte(f.prefix)) {
 		return 0
@@ -308,7 +317,8 @@ func (f *form) match(t []byte) int {
 	return k
 }
 
-// webToken is a JSON Web Token (RFC 7519): three parts, the first an object.
+// webToken returns the length of the JSON Web Token (RFC 7519) at the beginning of t, or
+// 0: three parts, of which the first is a JSON object.
 func webToken(t []byte) int {
 	const least = 10
 	if !bytes.HasPrefix(t, []byte("eyJ")) {
@@ -328,14 +338,15 @@ func webToken(t []byte) int {
 	return 0
 }
 
-// ibanLeast and ibanMost bound an account number in letters and digits.
+// ibanLeast and ibanMost bound the number of letters and digits of an IBAN.
 const (
 	ibanLeast = 15
 	ibanMost  = 34
 )
 
-// iban checks an account number (ISO 13616): a country, two check digits, and mod
-// 97 over all. It may contain single blanks. 0: it is none.
+// iban returns the length of the IBAN (ISO 13616) at the beginning of t, or 0 if there
+// is none. It checks the country code and the check digits. An IBAN may contain single
+// blanks.
 func iban(t []byte) int {
 	if len(t) <= ibanLeast || !capital(t[0]) || !capital(t[1]) || !digit(t[2]) || !digit(t[3]) {
 		return 0
@@ -348,8 +359,8 @@ func iban(t []byte) int {
 	return n
 }
 
-// account appends the letters and digits of an account number to s, up to its
-// capacity, and returns the bytes that they take.
+// account appends the letters and digits of an account number to s, up to its capacity,
+// and returns how many bytes of t they occupy.
 func account(s, t []byte) (_ []byte, n int) {
 	for i, c := range t {
 		switch {
@@ -367,7 +378,8 @@ func account(s, t []byte) (_ []byte, n int) {
 
 func capital(c byte) bool { return c >= 'A' && c <= 'Z' }
 
-// mod97 goes on from a remainder (ISO 7064): letters count as 10 to 35.
+// mod97 returns the remainder of the digits s after the digits with remainder rest (ISO
+// 7064). Letters stand for 10 to 35.
 func mod97(rest int, s []byte) int {
 	for _, c := range s {
 		if c >= 'A' {

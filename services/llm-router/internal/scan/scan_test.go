@@ -37,7 +37,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestStream: however a text is cut, what comes out is what comes out whole.
+// TestStream shows that the result does not depend on how a text is divided into pieces.
 func TestStream(t *testing.T) {
 	g := Guard{}
 	if err := g.Add("all", Redact); err != nil {
@@ -70,8 +70,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestJSON: escapes neither hide a finding nor break the document it is taken
-// out of.
+// TestJSON shows that escapes neither hide a finding nor invalidate the document after a
+// replacement.
 func TestJSON(t *testing.T) {
 	g := Guard{}
 	if err := g.Add("all", Redact); err != nil {

@@ -1,4 +1,5 @@
-// Package sse reads server-sent events (WHATWG HTML, 9.2) and keeps their bytes.
+// Package sse reads server-sent events (WHATWG HTML, section 9.2) and preserves their
+// bytes.
 package sse
 
 import (
@@ -8,10 +9,10 @@ import (
 	"io"
 )
 
-// MaxEvent bounds one event, in bytes.
+// MaxEvent is the maximum size of one event, in bytes.
 const MaxEvent = 16 << 20
 
-// ErrTooLarge is returned for an event above MaxEvent.
+// ErrTooLarge is returned by Next for an event larger than MaxEvent.
 var ErrTooLarge = errors.New("an event of the stream is larger than 16 MiB")
 
 // Event is one server-sent event. Raw holds the bytes as received, so that the event can
@@ -22,20 +23,21 @@ type Event struct {
 	Raw  []byte // all bytes of the event, with the blank line after it
 }
 
-// Reader reads the events of one stream. It is used by one goroutine. Comments and
-// fields without meaning here are kept in Raw only.
+// Reader reads the events of one stream. It is not safe for concurrent use. Comments,
+// and fields other than event and data, are preserved in Raw only.
 type Reader struct {
 	r    *bufio.Reader
 	raw  []byte
 	data []byte
 }
 
-// NewReader reads from r in blocks of 4 KiB, so that an event is returned as soon
-// as its last byte has come.
+// NewReader returns a Reader of the events in r. It reads blocks of at most 4 KiB, so
+// that an event is returned as soon as its last byte is received.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
-// Next returns the next event that has data. io.EOF: the stream ended between
-// two events; io.ErrUnexpectedEOF: inside one.
+// Next returns the next event that has data. It returns io.EOF if the stream ends
+// between two events, io.ErrUnexpectedEOF if it ends inside one, and ErrTooLarge for an
+// event larger than MaxEvent.
 func (s *Reader) Next() (Event, error) {
 	s.raw, s.data = s.raw[:0], s.data[:0]
 	name, lines := "", 0

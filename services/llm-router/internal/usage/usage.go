@@ -1,5 +1,6 @@
-// Package usage is the view of attempts: how models did and what they cost, over
-// any window. It is pure; folding the ledger again gives the same.
+// Package usage computes the view of attempts: the success, latency, tokens and cost of
+// models in any window of time. It is pure; replaying the same events gives the same
+// state.
 package usage
 
 import (
@@ -17,30 +18,32 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 )
 
-// State is the fold of attempts and deletions. The zero value is empty. It is not
-// safe for concurrent use. Old minutes are put together, so that it grows by what
-// is new.
+// State is the state of the view after a sequence of events. The zero value is empty. It
+// is not safe for concurrent use. Old minutes are merged into hours and days, so that
+// the state grows slowly.
 type State struct {
-	cells  map[string]map[cell]*sum // by the minute they begin with
+	cells  map[string]map[cell]*sum // by the first minute that they cover
 	newest string                   // hour of the newest attempt
-	hourly string                   // cells that begin before hold an hour
-	daily  string                   // and before this, a day
-	ids    map[string]Answer        // by id
-	order  []string
+	hourly string                   // cells that begin before this minute cover an hour
+	daily  string                   // cells that begin before this day cover a day
+	ids    map[string]Answer        // responses and items, by id
+	order  []string                 // keys of ids, oldest first
 }
 
-// Answer is what is known of a stored response, or of an item in one, by its id.
+// Answer describes a stored response, or the response that contains an item.
 type Answer struct {
 	Call, Actor string
-	Deleted     bool     // or given to two principals by a provider: no caller may use it
-	Tokens      int64    // that went in and came out, with all that it continued
-	items       []string // of a response: ids under which it has items
+	Deleted     bool     // or its id was used for two principals: no caller may use it
+	Tokens      int64    // input and output tokens, including what the response continued
+	items       []string // keys in State.ids of the items in a response
 }
 
-// cell is a minute of one model, for one caller; of what is older, an hour or a
-// day.
+// cell identifies the attempts that are summed in one period: a minute or, later, an
+// hour or a day.
 type cell struct{ provider, model, key, actor, tags string }
 
+// sum holds the totals of a cell: attempts, tokens, micro-dollars, and latencies in
+// milliseconds.
 type sum struct {
 	attempts, ok, cancelled        int64
 	errors                         map[string]int64
@@ -48,12 +51,13 @@ type sum struct {
 	latency, first                 hist
 }
 
-// hist counts durations in milliseconds in buckets that grow by a twentieth, so
-// that a percentile is within 2.5 % of what it would be exactly.
+// hist is a histogram of durations in milliseconds. Each bucket is 5 % wider than the
+// one before, so that a percentile is within 2.5 % of the exact value.
 type hist map[int]int64
 
 const growth = 1.05
 
+// bucket returns the number of the bucket for a duration in milliseconds.
 func bucket(ms int64) int {
 	if ms <= 0 {
 		return 0
@@ -67,7 +71,8 @@ func (h hist) add(o hist) {
 	}
 }
 
-// at is the value that the given part of what was counted does not exceed.
+// at returns the percentile for part, a number from 0 to 1: the middle of the bucket
+// that contains it.
 func (h hist) at(part float64) int64 {
 	total := int64(0)
 	for _, n := range h {
@@ -91,14 +96,14 @@ const (
 	dayFormat    = "2006-01-02"
 )
 
-// Minutes are kept apart for two days and hours for sixty, before the newest
-// attempt, so that the view grows by what is new and not by how long it was.
+// Minutes are kept for two days before the newest attempt, and hours for sixty days;
+// older attempts are kept by day.
 const (
 	byMinute = 48 * time.Hour
 	byHour   = 60 * 24 * time.Hour
 )
 
-// begin is the beginning of the cell that contains a minute.
+// begin returns the first minute of the cell that covers a minute.
 func (s *State) begin(minute string) string {
 	switch {
 	case minute < s.daily:
@@ -109,7 +114,8 @@ func (s *State) begin(minute string) string {
 	return minute
 }
 
-// advance notes how late it is, and puts together what is old by now.
+// advance sets the hour of the newest attempt and merges the cells that have become old.
+// It returns an error if the hour cannot be parsed.
 func (s *State) advance(hour string) error {
 	if hour <= s.newest {
 		return nil
@@ -130,6 +136,7 @@ func (s *State) advance(hour string) error {
 	return nil
 }
 
+// cell returns the totals of a cell, which it creates if necessary.
 func (s *State) cell(at string, k cell) *sum {
 	if s.cells[at] == nil {
 		s.cells[at] = map[cell]*sum{}
@@ -142,12 +149,13 @@ func (s *State) cell(at string, k cell) *sum {
 	return c
 }
 
-// keepIDs bounds how many answers can be found by their id.
+// keepIDs bounds how many responses and items can be found by their ids. The oldest are
+// removed.
 const keepIDs = 200_000
 
-// Apply folds one event in: an attempt, or the deletion of an answer by the one
-// that it was given to. Other events change nothing. An error says that the event
-// cannot be read; the state is as before.
+// Apply adds one event: an attempt, or the deletion of a response by its owner. It
+// ignores other events. If the event cannot be decoded, it returns an error and the
+// state is unchanged.
 func (s *State) Apply(e *contract.Event) error {
 	if e.Service() != llm.Executor {
 		return nil
@@ -197,7 +205,7 @@ func (s *State) attempted(e *contract.Event) error {
 	return nil
 }
 
-// add counts one attempt.
+// add adds one attempt to the totals.
 func (c *sum) add(a *events.AttemptFinished) {
 	c.attempts++
 	switch a.Status {
@@ -217,7 +225,7 @@ func (c *sum) add(a *events.AttemptFinished) {
 	c.micro += a.USDMicros
 }
 
-// store notes a response, and the items in it, under their ids.
+// store records a response, and the items in it, by their ids.
 func (s *State) store(e *contract.Event, a *events.AttemptFinished) {
 	r := Answer{Call: e.CallID, Actor: e.Actor, Tokens: a.InputTokens + a.OutputTokens}
 	for _, id := range a.ItemIds {
@@ -227,8 +235,8 @@ func (s *State) store(e *contract.Event, a *events.AttemptFinished) {
 	s.put(a.ResponseID, r)
 }
 
-// put records the response of an id. An id that a provider gave to two principals
-// can be used by neither.
+// put records a response by an id. If a provider used the id for two principals, neither
+// may use it.
 func (s *State) put(id string, a Answer) {
 	old, ok := s.ids[id]
 	if !ok {
@@ -244,23 +252,24 @@ func (s *State) put(id string, a Answer) {
 	}
 }
 
-// itemKey keeps the ids of items apart from those of responses.
+// itemKey returns the key of an item in State.ids, which differs from that of any
+// response.
 func itemKey(id string) string { return "item " + id }
 
-// Item finds the response that an item is in; the zero Answer: there is none.
+// Item returns the response that contains an item, or the zero Answer if there is none.
 func (s *State) Item(id string) Answer { return s.ids[itemKey(id)] }
 
-// Answer finds the call of a stored response by the response's id. The zero
-// Answer: there is none, or it was too long ago.
+// Answer returns a stored response by its id, or the zero Answer if there is none or it
+// has been removed as one of the oldest.
 func (s *State) Answer(id string) Answer { return s.ids[id] }
 
 func (h hist) quantiles() events.Quantiles {
 	return events.Quantiles{P50: h.at(.50), P95: h.at(.95), P99: h.at(.99)}
 }
 
-// Stats of each provider and model, of attempts that ended in [from, to), by
-// whole minutes and, where they are old, by whole hours or days (in UTC): what
-// begins in the window counts. A zero time is no bound.
+// Stats returns the statistics of attempts in [from, to) for each provider and model,
+// sorted. It counts the periods that begin in the window: minutes or, for old attempts,
+// hours or days in UTC. A zero time is no bound.
 func (s *State) Stats(from, to time.Time) []events.ModelStats {
 	type key struct{ provider, model string }
 	all := map[key]*sum{}
@@ -301,12 +310,14 @@ func (c *sum) merge(o *sum) {
 	c.first.add(o.first)
 }
 
-// begun is a cell with the minute it begins with.
+// begun is a cell with the first minute of its period.
 type begun struct {
 	at string
 	cell
 }
 
+// within returns an iterator over the cells whose period begins in [from, to), in no
+// particular order.
 func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 	lo, hi := "", "~"
 	if !from.IsZero() {
@@ -329,12 +340,13 @@ func (s *State) within(from, to time.Time) func(func(begun, *sum) bool) {
 	}
 }
 
-// Dimensions that spend can be split by. A call with several tags counts under
-// each.
+// Dimensions lists the dimensions by which Spend can group. A call with several tags
+// counts under each of them.
 var Dimensions = []string{"actor", "day", "key", "model", "provider", "tag"}
 
-// Spend is what was used and what it cost in [from, to), split by dimensions;
-// without any, one row. An unknown dimension is an error that lists them.
+// Spend returns the usage and cost of attempts in [from, to), grouped by dimensions;
+// without dimensions, it returns one row at most. An unknown dimension is an error that
+// lists the valid ones.
 func (s *State) Spend(from, to time.Time, by []string) ([]events.Spend, error) {
 	for _, d := range by {
 		if !slices.Contains(Dimensions, d) {
@@ -375,8 +387,8 @@ func (s *State) Spend(from, to time.Time, by []string) ([]events.Spend, error) {
 	return out, nil
 }
 
-// Dump is the state's canonical form, sorted JSON lines: equal states have equal
-// bytes. Replay compares it with the live view's.
+// Dump returns the canonical form of the state: sorted JSON lines, so that equal states
+// have equal bytes. Replay compares it with that of the live view.
 func (s *State) Dump() []byte {
 	var lines []string
 	for k, c := range s.within(time.Time{}, time.Time{}) {
@@ -414,6 +426,7 @@ func (s *State) Dump() []byte {
 	return []byte(strings.Join(lines, "\n") + "\n")
 }
 
+// counts returns a map as a canonical JSON object.
 func counts[K cmp.Ordered](m map[K]int64) []byte {
 	w := canon.Object(nil)
 	for _, k := range slices.Sorted(maps.Keys(m)) {

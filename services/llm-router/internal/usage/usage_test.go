@@ -69,14 +69,14 @@ func TestView(t *testing.T) {
 	}
 }
 
-// TestThinning: the view grows by what is new; sums stay exact, days too.
+// TestThinning shows that old periods are merged without changing the sums, also by day.
 func TestThinning(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var s, again State
 	const days = 100
 	for m := 0; m < days*24*60; m += 7 {
 		e := attempt(start.Add(time.Duration(m)*time.Minute), events.AttemptFinished{Provider: "p", Model: "m", Status: "succeeded", LatencyMS: 10, USDMicros: 3})
-		if m%91 == 0 && m > 70*24*60 { // one that comes late
+		if m%91 == 0 && m > 70*24*60 { // an event that arrives late
 			e.Time = contract.Time(start)
 		}
 		for _, v := range []*State{&s, &again} {
@@ -109,8 +109,8 @@ func TestThinning(t *testing.T) {
 	}
 }
 
-// TestOwners: an id is its first owner's, nobody's once it is deleted or was
-// given to another too.
+// TestOwners shows that an id belongs to its first owner, and to nobody after it was
+// deleted or used for another principal.
 func TestOwners(t *testing.T) {
 	made := func(actor, call, response string, items ...string) *contract.Event {
 		return &contract.Event{Name: events.AttemptFinishedName, Source: "llm-router/llm-router-1", Actor: actor, CallID: call, Time: contract.Time(time.Unix(1e9, 0)),

@@ -19,8 +19,8 @@ func vote(who string, roles ...string) Vote {
 	return Vote{Approver: who, Roles: roles, Vote: contract.Grant, Reason: "seen"}
 }
 
-// TestDecide records votes one after the other and checks which count, and which
-// settle the call.
+// TestDecide records votes one after the other, and checks which of them count and which
+// one settles the call.
 func TestDecide(t *testing.T) {
 	two := escalation(contract.ApprovalRule{Quorum: 2, Roles: []string{"sec", "ops"}, TimeoutMS: 60_000})
 	type step struct {

@@ -1,12 +1,9 @@
-// Package budget is the shell around the budget ledger, which holds what calls
-// have reserved and used under every limit. Reservations and settlements are
-// events of one aggregate. The pure package limit decides about them; this
-// package appends the result with the expected sequence of the last change, so
-// that a decision that was taken on an outdated state is rejected and taken
-// again.
-//
-// It may use the log and the clock, and does not read policy documents. A new
-// measure is added in guard and limit, not here.
+// Package budget stores what calls have reserved and used under every limit: the budget
+// ledger. Reservations and settlements are events of one aggregate. The pure package
+// limit decides about them; this package appends the resulting event with the expected
+// sequence of the last change, so that a decision on an outdated state is rejected and
+// made again. The package may use the log and the clock, and does not read policy
+// documents. A new measure is added in packages guard and limit, not here.
 package budget
 
 import (
@@ -34,17 +31,17 @@ const (
 	// maxBatch is the greatest number of reservations and settlements in one
 	// append.
 	maxBatch = 256
-	// linger is how long a settlement waits for a reservation to be written with
-	// it. Meanwhile the account holds too much and never too little, so a limit
-	// cannot be exceeded.
+	// linger is how long a settlement waits for a reservation, so that both are written
+	// in one append. Meanwhile the account holds more than it should and never less, so
+	// a limit cannot be exceeded.
 	linger = 5 * time.Millisecond
-	// takeOver is how long a reservation may stay open before every instance
-	// looks for the call's outcome. Before that, only the instance that reserved
-	// does.
+	// takeOver is how long a reservation may stay open before every instance searches
+	// for the outcome of its call. Before that, only the instance that made the
+	// reservation follows the outcome.
 	takeOver = 3 * time.Second
-	// lookBack is how many entries before a reservation the outcome of its call may
-	// be. If a proposal is delivered twice, the later delivery may reserve after the
-	// outcome of the earlier one was recorded.
+	// lookBack is how many entries before the reservation the search for the outcome of
+	// a call begins. If a proposal is delivered twice, the second delivery may reserve
+	// after the outcome of the first one was recorded.
 	lookBack = 1 << 18
 )
 
@@ -77,23 +74,24 @@ func New(m *emit.Emitter, log *slog.Logger, limits func() []guard.Limit) *Ledger
 		since: map[string]openSince{}, executors: map[string]string{}}
 }
 
-// openSince is the age of an open reservation, and where to search for the outcome
-// of its call.
+// openSince is the time at which an open reservation was read, and the part of the
+// ledger in which to search for the outcome of its call.
 type openSince struct {
 	seq  uint64    // sequence of the change that made the reservation
-	from uint64    // sequence at which Sweep begins its search
+	from uint64    // sequence at which the next search by Sweep begins
 	at   time.Time // when this instance read the change
 }
 
-// request is a reservation that Run has yet to write. early receives the expected
-// result, answer the certain one.
+// request is a reservation that Run has not written yet. early receives the expected
+// result, and answer the final one after the append.
 type request struct {
 	limit.Request
 	executor      string // service that will execute the call
 	early, answer chan answered
 }
 
-// answered is the result of a request: its fact, or why it could not be written.
+// answered is the result of a request: its fact, or the error for which it could not be
+// written.
 type answered struct {
 	fact guard.BudgetFact
 	err  error
@@ -102,11 +100,11 @@ type answered struct {
 // filter returns the filter for the events of the budget ledger.
 func (b *Ledger) filter() string { return bus.AggregateFilter(b.emit.Tenant, "policy", aggregate) }
 
-// Reserve sets aside what a call of an executor may use. A refusal is certain
-// when Reserve returns. A granted reservation is being appended at that time, and
-// is durable once final has returned the same fact; final may return another fact
-// if another instance appended first. Run must be running. Both return the error
-// of ctx when it ends.
+// Reserve reserves the amounts that a call of an executor may use. A refusal is final
+// when Reserve returns. A granted reservation is then still being appended: it is
+// durable once the function final has returned the same fact. final may return another
+// fact if another instance appended first. Run must be running. Both functions return
+// the error of ctx when it is done.
 func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) (fact guard.BudgetFact, final func() (guard.BudgetFact, error), err error) {
 	q := request{r, executor, make(chan answered, 1), make(chan answered, 1)}
 	select {
@@ -132,9 +130,9 @@ func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) 
 	return a.fact, func() (guard.BudgetFact, error) { return a.fact, nil }, a.err
 }
 
-// Run appends reservations and settlements until ctx ends. It first reads the
-// ledger; when starting ends before that is done, it returns nil. It returns the
-// error of that first read, and logs later ones.
+// Run appends reservations and settlements until ctx is done. It first reads the ledger,
+// and returns nil if starting is done before it has. It returns an error of this first
+// read; later errors are logged.
 func (b *Ledger) Run(ctx, starting context.Context) error {
 	if err := b.Read(starting); err != nil {
 		if starting.Err() != nil {
@@ -156,13 +154,13 @@ func (b *Ledger) Run(ctx, starting context.Context) error {
 			r.answer <- a
 		}
 		if err != nil && ctx.Err() == nil {
-			b.log.Warn("budget not written", "err", err) // Sweep finds the outcomes again
+			b.log.Warn("budget not written", "err", err) // the outcomes are not lost: Sweep reads them from the ledger
 		}
 	}
 }
 
-// collect waits for a request or an outcome and returns all that are pending, or
-// none once ctx has ended.
+// collect waits for a request or an outcome, and returns all that are pending. It
+// returns none after ctx is done.
 func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome) {
 	select {
 	case <-ctx.Done():
@@ -190,8 +188,9 @@ func (b *Ledger) collect(ctx context.Context) (rs []request, os []limit.Outcome)
 	return rs, os
 }
 
-// write decides about requests and outcomes and appends the result. It retries if
-// another instance appended first. It returns one fact for each request.
+// write decides about the requests and outcomes and appends the resulting event. It
+// tries again if another instance appended first. It returns one fact for each request,
+// in order.
 func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([]guard.BudgetFact, error) {
 	asks := make([]limit.Request, len(rs))
 	for i := range rs {
@@ -208,8 +207,7 @@ func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([
 			}
 		}
 		if len(ev.Reserved) == 0 && len(ev.Settled) == 0 {
-			// Nothing has to be written, but the facts must rest on the current
-			// ledger.
+			// The event is empty, but the facts must be based on the current ledger.
 			behind, err := b.behind(ctx, last)
 			if err != nil {
 				return nil, err
@@ -239,7 +237,7 @@ func (b *Ledger) write(ctx context.Context, rs []request, os []limit.Outcome) ([
 	}
 }
 
-// behind reports whether the ledger holds changes after the sequence last.
+// behind reports whether the ledger has changes after the sequence last.
 func (b *Ledger) behind(ctx context.Context, last uint64) (bool, error) {
 	en, err := b.emit.Log.Last(ctx, b.filter())
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -291,7 +289,8 @@ func (b *Ledger) fold(seq uint64, ev *events.BudgetChanged) {
 	}
 }
 
-// executes records which service may end each call that holds a reservation.
+// executes records, for each request, the service that executes the call and may
+// therefore record its outcome.
 func (b *Ledger) executes(rs []request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -302,8 +301,8 @@ func (b *Ledger) executes(rs []request) {
 	}
 }
 
-// Watched reports whether outcomes must be followed, because there are limits or
-// open reservations. Without either, following them would only cost time.
+// Watched reports whether outcomes must be read, which is the case if there are limits
+// or open reservations. Otherwise reading them would be useless work.
 func (b *Ledger) Watched() bool {
 	if len(b.limits()) > 0 {
 		return true
@@ -313,9 +312,9 @@ func (b *Ledger) Watched() bool {
 	return len(b.since) > 0
 }
 
-// From returns the first sequence from which outcomes must be followed, if tail is
-// the last sequence of the ledger: that of the oldest open reservation. Sweep finds
-// the outcomes that were recorded before their reservation.
+// From returns the sequence from which outcomes must be read, if tail is the last
+// sequence of the ledger: that of the oldest open reservation. Outcomes before it are
+// found by Sweep.
 func (b *Ledger) From(tail uint64) uint64 {
 	from := tail + 1
 	b.mu.Lock()
@@ -375,9 +374,9 @@ func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) 
 	}
 }
 
-// Sweep settles, once a second until ctx ends, reservations that have stayed open:
-// those of instances that failed, those of calls that ended while no instance
-// followed outcomes, and those made after their call had ended.
+// Sweep settles old open reservations, once a second until ctx is done: reservations of
+// instances that failed, of calls that ended while no instance read outcomes, and of
+// calls that had ended before the reservation was made.
 func (b *Ledger) Sweep(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -393,8 +392,9 @@ func (b *Ledger) Sweep(ctx context.Context) {
 	}
 }
 
-// lookUp settles the reservation of a late call if the call's outcome is on the
-// ledger. Otherwise the next search begins where this one ended.
+// lookUp settles the reservation of a late call if the call's outcome is on the ledger.
+// Otherwise it records where the search ended, so that the next one continues from
+// there.
 func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 	if l.from < l.seq {
 		allowed, err := b.allowedSince(ctx, l)
@@ -427,8 +427,9 @@ func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 	}
 }
 
-// allowedSince reports whether policy allowed a call after its reservation. Its outcome
-// is later than that, so what precedes the reservation need not be searched.
+// allowedSince reports whether policy allowed a call after its reservation was made. Its
+// outcome is then later than the reservation, so that earlier entries need not be
+// searched.
 func (b *Ledger) allowedSince(ctx context.Context, l lateCall) (bool, error) {
 	f := bus.Filter{Tenant: b.emit.Tenant, Service: "policy", Key: l.session}
 	_, err := eventlog.First(ctx, b.emit.Log, f.String(), l.seq, eventlog.OfCall(l.call, func(e *contract.Event) bool { return e.Name == contract.EventAllowed }))
@@ -441,10 +442,10 @@ func (b *Ledger) allowedSince(ctx context.Context, l lateCall) (bool, error) {
 // lateCall is a call whose reservation has been open for longer than takeOver.
 type lateCall struct {
 	call, session string
-	seq, from     uint64 // sequences as in openSince
+	seq, from     uint64 // as in openSince
 }
 
-// late returns those calls, in order of their reservations.
+// late returns the late calls in the order in which their reservations were made.
 func (b *Ledger) late() []lateCall {
 	var out []lateCall
 	b.mu.Lock()

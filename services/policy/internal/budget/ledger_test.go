@@ -21,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
 
-// flaky is a log whose next fail appends are stored but return an error, as if
-// the acknowledgement was lost.
+// flaky is a log that stores the next fail appends but returns an error for them, as if
+// the acknowledgements were lost.
 type flaky struct {
 	*memlog.Log
 	mu   sync.Mutex
@@ -44,13 +44,14 @@ func (l *flaky) AppendExpect(ctx context.Context, subject, id string, data []byt
 
 var three = []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 3, Window: "concurrent"}}
 
-// member returns a ledger of one instance of policy.
+// member returns a budget ledger as one instance of policy uses it.
 func member(log eventlog.Log, name string, limits []guard.Limit) *Ledger {
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/" + name, Now: time.Now}
 	return New(m, slog.New(slog.NewTextHandler(io.Discard, nil)), func() []guard.Limit { return limits })
 }
 
-// bubble runs f in a synctest bubble with n running members of one ledger.
+// bubble runs f in a synctest bubble with n running instances of the budget ledger over
+// one log.
 func bubble(t *testing.T, n int, f func(ctx context.Context, log *flaky, ms []*Ledger)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -62,7 +63,7 @@ func bubble(t *testing.T, n int, f func(ctx context.Context, log *flaky, ms []*L
 			ms = append(ms, member(log, fmt.Sprint("policy-", i), three))
 			go ms[i].Run(ctx, ctx)
 		}
-		synctest.Wait() // every member has read the empty ledger
+		synctest.Wait() // wait until every instance has read the empty log
 		f(ctx, log, ms)
 	})
 }
@@ -71,8 +72,8 @@ func asked(call string) limit.Request {
 	return limit.Request{CallID: call, Facts: &guard.Facts{Actor: "alice", Session: "s-1", Tenant: "t"}, Amounts: contract.Amounts{Calls: 1}}
 }
 
-// take reserves and waits until the reservation is durable. refused is the reason
-// code of a refusal.
+// take makes a reservation and waits until it is durable. refused is the reason code if
+// it was refused.
 func take(ctx context.Context, b *Ledger, call string) (refused string, err error) {
 	_, final, err := b.Reserve(ctx, asked(call), "judge")
 	if err != nil {
@@ -115,7 +116,7 @@ func TestNeverOverspent(t *testing.T) {
 		for i := range 24 {
 			wg.Go(func() {
 				call := fmt.Sprint("c-", i)
-				for { // one delivery after the other, until one has a certain result
+				for { // deliveries one after the other, until one has a final result
 					refused, err := take(ctx, ms[i%3], call)
 					if err != nil {
 						continue
@@ -167,8 +168,8 @@ func TestNeverOverspent(t *testing.T) {
 	})
 }
 
-// TestWhoSettles shows that an outcome settles a reservation once, and only if
-// the executor or policy recorded it.
+// TestWhoSettles shows that an outcome settles a reservation once, and only if the
+// call's executor or policy recorded it.
 func TestWhoSettles(t *testing.T) {
 	bubble(t, 1, func(ctx context.Context, log *flaky, ms []*Ledger) {
 		b := ms[0]
@@ -219,7 +220,7 @@ func TestSweep(t *testing.T) {
 			record(t, log, "policy", contract.EventAllowed, "judge", call, contract.Bytes(&contract.Allowed{}))
 		}
 		outcomeOf(t, log, "judge", "c-1")
-		outcomeOf(t, log, "vault-broker", "c-2") // policy allowed the call to judge only
+		outcomeOf(t, log, "vault-broker", "c-2") // policy allowed only judge to execute the call
 		if b.Watched() != true || b.From(99) != 100 {
 			t.Error("where to follow from is wrong before it has read")
 		}

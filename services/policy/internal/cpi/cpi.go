@@ -185,7 +185,8 @@ func (c *checker) bundle(b *Bundle) {
 	}
 }
 
-// widens finds rules of P1 that permit what P0 forbids or leaves to approvers.
+// widens finds clauses of P1 that permit calls that P0 forbids or for which it requires
+// approvers.
 func (c *checker) widens(where string, x *Clause) {
 	p := c.s.P0
 	if p == nil {
@@ -228,8 +229,8 @@ func beyond(s, ceiling *contract.Sandbox) string {
 	return ""
 }
 
-// between finds rules of later bundles that never apply, because an earlier
-// bundle answers every call that they match.
+// between finds clauses of later bundles that never apply, because an earlier bundle has
+// an answer for every call that they match.
 func (c *checker) between() {
 	for i := range c.s.Bundles {
 		for j := range c.s.Bundles[:i] {
@@ -301,10 +302,10 @@ func subset(a, b []string) bool {
 	return !slices.ContainsFunc(a, func(x string) bool { return !slices.Contains(b, x) })
 }
 
-// subsumes reports whether y applies to every call that x applies to.
+// subsumes reports whether clause y applies to every call that clause x applies to.
 func subsumes(y, x *Clause) bool { return covers(y.Kind, x.Kind) && subset(y.Conds, x.Conds) }
 
-// overlap reports whether both could apply to the same call.
+// overlap reports whether some call could match both clauses.
 func overlap(y, x *Clause) bool {
 	if !meet(y.Kind, x.Kind) {
 		return false

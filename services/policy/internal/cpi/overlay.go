@@ -73,8 +73,8 @@ func (c *checker) ruleReason(at string, r *guard.OverlayRule) {
 	}
 }
 
-// ruleAfter finds a rule that never applies because the earlier rule j matches
-// every call that it matches.
+// ruleAfter finds a rule that never applies because an earlier rule, j, matches every
+// call that it matches.
 func (c *checker) ruleAfter(at string, r, before *guard.OverlayRule, j int) {
 	if !answersAll(before, r) {
 		return
@@ -93,7 +93,7 @@ func answersAll(y, x *guard.OverlayRule) bool {
 		(len(y.Classes) == 0 || len(x.Classes) > 0 && subset(x.Classes, y.Classes))
 }
 
-// lockout finds overlays that would deny their own retirement to every principal.
+// lockout finds overlays that would deny every principal the call that retires them.
 func (c *checker) lockout(where string, o *guard.Overlay) {
 	if o.Scope != "tenant" || o.Expires != "" {
 		return

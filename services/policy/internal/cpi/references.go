@@ -20,8 +20,8 @@ type Known struct {
 	Executors, Hosts, Keys, Kinds, Principals, Roles []string
 	Secrets                                          []string
 	Tenant                                           string
-	// Actor and Session report whether a principal has ever acted and whether a
-	// session was opened; they complement the lists.
+	// Actor and Session report whether a principal has ever acted, and whether a session
+	// was opened. They are called for names that are not in the lists.
 	Actor, Session func(string) bool
 }
 
@@ -63,8 +63,8 @@ func (c *checker) references() {
 			continue
 		}
 		severity := "warning"
-		// A session begins with its first call, and functions of clients are in
-		// no catalog. A policy about them may be activated before they exist.
+		// A session exists only after its first call, and functions of clients are in no
+		// catalog, so a policy about them may be activated before they exist.
 		open := n.what == "session" || strings.HasPrefix(n.value, "client.") && n.what == "kind"
 		if k := c.s.Known; !open && n.layer == k.Layer && n.name == k.Name && !k.Lenient {
 			severity = "error"
@@ -153,7 +153,7 @@ func (k *Known) has(what, value string) (exists bool, there []string) {
 	return slices.Contains(there, value), there
 }
 
-// sorts maps a type of name to the function that returns its existing names.
+// sorts maps a type of name to the function that returns the existing names of the type.
 var sorts = map[string]func(*Known) []string{
 	"kind": func(k *Known) []string { return k.Kinds },
 	"tool": func(k *Known) (tools []string) {

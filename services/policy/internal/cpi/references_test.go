@@ -9,7 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// knows returns a mesh with some names, in which the document with this layer and
+// knows returns the names that exist in a mesh in which the document with this layer and
 // name is to be activated.
 func knows(layer, name string) *Known {
 	return &Known{Layer: layer, Name: name, Now: "2026-03-03T12:00:00.000Z", Executors: []string{"session-runner"}, Hosts: []string{"mail.example"}, Keys: []string{"team"},
@@ -17,8 +17,8 @@ func knows(layer, name string) *Known {
 		Actor: func(s string) bool { return s == "bob" }, Session: func(s string) bool { return s == "s-1" }}
 }
 
-// TestReferences shows that a name that does not exist is an error, which tells
-// where in the document it is and which name is similar.
+// TestReferences shows that a name that does not exist is an error, whose text contains
+// the place of the name in the document and a similar name that exists.
 func TestReferences(t *testing.T) {
 	rule := func(change func(*guard.OverlayRule)) *guard.Overlay {
 		r := guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "ESCALATE_A", Verdict: contract.Escalate, Approval: &contract.ApprovalRule{Quorum: 1, Roles: []string{"finance"}, TimeoutMS: 1000}}

@@ -36,10 +36,10 @@ func TestPersons(t *testing.T) {
 	d.ok(d.do("admin", 0, "register_principal", call{Principal: "bob", Type: Person}))
 	dual("admin", "carol", Person, 0, true)
 	dual("admin", "robot", Agent, 0, false)
-	dual("admin", "bob", Agent, 0, true)   // one approver fewer
+	dual("admin", "bob", Agent, 0, true)   // bob would no longer be an approver
 	dual("admin", "bob", Person, 0, false) // changes nothing
 	d.ok(d.do("admin", time.Hour, "suspend_principal", call{Principal: "bob", Reason: "x"}))
-	dual("admin", "carol", Person, 2*time.Hour, true) // suspending bob does not avoid his approval
+	dual("admin", "carol", Person, 2*time.Hour, true) // the suspension of bob does not make the second approval unnecessary
 	dual("admin", "carol", Person, time.Hour+forgottenAfter, true)
 	dual("admin", "carol", Person, time.Hour+forgottenAfter+time.Minute, false)
 	d.refused(d.st.MayVote("bob"), "suspended")

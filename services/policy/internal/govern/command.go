@@ -51,16 +51,16 @@ type Caller struct {
 	// Owns reports whether the caller owns a session of a release before 0.5,
 	// whose id does not show the owner. A nil func returns false.
 	Owns func(session string) bool
-	// View reads other aggregates than the command's own. If it is nil, the state
-	// that the command is decided on is used.
+	// View reads other aggregates than the command's own. If it is nil, the state on
+	// which the command is decided is read.
 	View View
 	// Consistent returns the reason why limits contradict the ceilings or refer
 	// to names that do not exist, or nil. A nil func accepts all limits.
 	Consistent func([]guard.Limit) error
 }
 
-// View reads what a command needs of other aggregates than its own, whose events
-// its state does not include.
+// View is access to other aggregates than the command's own, whose events the state of
+// the command does not include.
 type View interface {
 	// MayVote returns the reason why a principal's votes do not count, or nil.
 	MayVote(principal string) error
@@ -69,10 +69,10 @@ type View interface {
 	EndedAt(principal string) string
 }
 
-// now returns the time of the call in the form of the ledger.
+// now returns the time of the call in contract.TimeFormat.
 func (c *Caller) now() string { return contract.Time(c.Now) }
 
-// until returns the time ms milliseconds after the call.
+// until returns the time ms milliseconds after the call, in contract.TimeFormat.
 func (c *Caller) until(ms int64) string {
 	return contract.Time(c.Now.Add(time.Duration(ms) * time.Millisecond))
 }
@@ -83,13 +83,14 @@ type Fact struct {
 	Data canon.Document
 }
 
-// none is the result of a rejected command.
+// none is the Fact of a rejected command.
 var none Fact
 
-// decide is a command whose arguments have been decoded.
+// decide is a command with decoded arguments; it returns the event to record.
 type decide func(*State, *Caller) (Fact, error)
 
-// command says which aggregate a verb changes, and how its arguments are decoded.
+// command is the entry of a verb: the aggregate that it changes, and the function that
+// decodes its arguments.
 type command struct {
 	aggregate string
 	decode    func(args []byte) (decide, error)
@@ -171,11 +172,11 @@ func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 var inPerson = []string{"policy.vote", "policy.consent_key", "policy.withdraw_consent", "policy.create_key", "policy.delegate", "policy.break_glass", "policy.review",
 	KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session"}
 
-// InPerson reports whether calls of this kind are refused to virtual keys.
+// InPerson reports whether calls of this kind are denied if they are made with a virtual
+// key.
 func InPerson(kind string) bool { return slices.Contains(inPerson, kind) }
 
-// explained returns a fact that requires a reason, or an error if the reason is
-// empty.
+// explained returns the fact of an event, or an error if the reason is empty.
 func explained(reason, name string, data canon.Document) (Fact, error) {
 	if strings.TrimSpace(reason) == "" {
 		return none, errors.New("reason: say why")

@@ -11,8 +11,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// ReviewWithin is the longest time from the end of a break-glass grant until its
-// review. After that, other calls of its actor are denied until the review.
+// ReviewWithin is the longest time from the end of a break-glass grant until its review.
+// If the grant has not been reviewed by then, other calls of its actor are denied until
+// it is.
 const ReviewWithin = 24 * time.Hour
 
 // Freeze is the freeze of the mesh. In the zero value the mesh is not frozen.

@@ -112,8 +112,8 @@ func Evolve(s *State, e *contract.Event) error {
 	return apply(s, e)
 }
 
-// endAll ends everything that was granted with a principal's credentials until
-// now, since a thief of a credential may have granted it.
+// endAll ends everything that was granted with a principal's credentials until now,
+// because a thief of the credentials may have granted it.
 func (s *State) endAll(d *events.TokenRevoked, lamport uint64) {
 	s.Keys.endOf(d.Principal, d.Reason)
 	s.Delegations.endOf(d.Principal, lamport)
@@ -162,8 +162,8 @@ func (x span) holds(now string) bool {
 	return x.from != 0 && x.to == 0 && (x.expires == "" || now < x.expires)
 }
 
-// at reports whether the span included a Lamport time in the past, and the time
-// now unless that is empty.
+// at reports whether the span included a Lamport time in the past and, unless now is
+// empty, had not expired at the time now.
 func (x span) at(lamport uint64, now string) bool {
 	return x.from <= lamport && (x.to == 0 || lamport < x.to) && (x.expires == "" || now == "" || now < x.expires)
 }

@@ -15,8 +15,8 @@ import (
 
 var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 
-// call is a governing call in tests: its caller, and every argument that any verb
-// has.
+// call is a governing call in a test: its caller, and the arguments of all verbs in one
+// struct.
 type call struct {
 	CallID string                    `json:"-"`
 	Tenant string                    `json:"-"`
@@ -43,14 +43,14 @@ type call struct {
 	Session   string        `json:"session,omitempty"`
 }
 
-// desk decides commands and applies their events to one state.
+// desk decides commands on one state and applies the resulting events to it.
 type desk struct {
 	t       *testing.T
 	st      State
 	lamport uint64
 }
 
-// do decides a command and applies the event that it returns.
+// do decides a command and applies the resulting event.
 func (d *desk) do(actor string, at time.Duration, verb string, a call) error {
 	d.t.Helper()
 	args, err := json.Marshal(a)
@@ -192,8 +192,8 @@ func TestDelegations(t *testing.T) {
 	}
 }
 
-// TestFreeze freezes and unfreezes a mesh, and rejects both where they change
-// nothing.
+// TestFreeze freezes and unfreezes a mesh. Freezing a frozen mesh and unfreezing one
+// that is not frozen are rejected.
 func TestFreeze(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.do("a", 0, "unfreeze", call{Reason: "x"}), "not frozen")

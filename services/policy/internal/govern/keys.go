@@ -165,9 +165,9 @@ func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
 	return Fact{events.VirtualKeyCreatedName, k}, nil
 }
 
-// mayMake returns why the caller may not make this virtual key, or nil. A caller
-// cannot give a key scopes that it does not hold, nor make one for a principal
-// who has not consented.
+// mayMake returns the reason why the caller may not create this virtual key, or nil. A
+// caller cannot give a key scopes that it does not hold, and cannot create one for a
+// principal who has not consented.
 func (x *Keys) mayMake(c *Caller, a *createKeyArgs) error {
 	if x.made[a.ID] != nil {
 		return fmt.Errorf("id: there is a key %s already, or was", a.ID)

@@ -109,9 +109,9 @@ func (p *People) MayVote(principal string) error {
 	return nil
 }
 
-// forgottenAfter is how long a suspended person still counts as an approver for
-// dual control. It is long enough that suspending the other persons is no way to
-// avoid their approval.
+// forgottenAfter is how long a suspended person still counts as an approver for dual
+// control. It is long, so that a caller cannot avoid the approval of the other persons
+// by suspending them first.
 const forgottenAfter = 7 * 24 * time.Hour
 
 // others reports whether a person other than actor is registered.
@@ -142,17 +142,16 @@ type registerArgs struct {
 	Type      string `json:"type"`
 }
 
-// DualControl reports whether a registration needs the approval of a second
-// person: if it makes a principal a person or ends its being one, and if another
-// person is registered who can approve. args are the arguments of the call. If
-// they cannot be decoded, DualControl returns true; the schema denies the call in
-// any case.
+// DualControl reports whether a registration needs the approval of a second person: it
+// makes a principal a person, or makes a person something else, and another registered
+// person can approve it. args are the arguments of the call. If they cannot be decoded,
+// DualControl returns true; the schema denies such a call in any case.
 func (p *People) DualControl(args []byte, actor string, now time.Time) bool {
 	var a registerArgs
 	return json.Unmarshal(args, &a) != nil || p.dual(&a, actor, now)
 }
 
-// dual is DualControl with decoded arguments.
+// dual implements DualControl for decoded arguments.
 func (p *People) dual(a *registerArgs, actor string, now time.Time) bool {
 	was := p.TypeOf(a.Principal)
 	return was != a.Type && (was == Person || a.Type == Person) && p.others(actor, now)

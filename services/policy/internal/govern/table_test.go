@@ -52,9 +52,9 @@ func TestFoldedAlone(t *testing.T) {
 	}
 }
 
-// TestOnlyWhoIsMeant shows that a call about something that does not exist,
-// belongs to another principal, or lasts too long is rejected with an error that
-// names the argument.
+// TestOnlyWhoIsMeant shows that a call is rejected if it is about something that does
+// not exist, belongs to another principal, or lasts too long, and that the error names
+// the argument.
 func TestOnlyWhoIsMeant(t *testing.T) {
 	d := &desk{t: t}
 	own := func(string) bool { return true }

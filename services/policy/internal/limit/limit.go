@@ -36,23 +36,23 @@ type key struct{ account, window string }
 // account holds the sums of what is reserved, and of what ended calls have used.
 type account struct{ reserved, committed int64 }
 
-// Request asks to set amounts aside for one call. Facts determine which limits
+// Request is a request to reserve amounts for one call. Facts determine which limits
 // apply to the call.
 type Request struct {
 	CallID  string
 	Facts   *guard.Facts
 	Amounts contract.Amounts
-	Force   bool // approvers permitted exceeding the limits
+	Force   bool // approvers have permitted that the call exceeds limits
 }
 
-// Outcome is the end of a call that may hold a reservation, with the usage from
-// which the final charges are computed.
+// Outcome is the end of a call that may have a reservation. Usage determines the amounts
+// that are finally charged.
 type Outcome struct {
 	CallID string
 	Status string
 	Usage  contract.Usage
 
-	Attested bool // reported by the caller only
+	Attested bool // only the caller reported the usage
 }
 
 // Open returns the sorted ids of the calls whose reservation is not settled.
@@ -98,7 +98,7 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 		if !again {
 			held, again = reserved[r.CallID], reserved[r.CallID].CallID != ""
 		}
-		if again { // a second delivery of the proposal; the call may have ended in the meantime
+		if again { // a second delivery of the proposal: the call may have ended in the meantime
 			facts[i] = guard.BudgetFact{Accounts: accountsOf(held.Charges), Amounts: r.Amounts}
 			continue
 		}
@@ -184,7 +184,7 @@ func used(o Outcome, c events.Charge, measure string) int64 {
 		return c.Amount
 	}
 	u := o.Usage
-	if o.Attested { // attested by the caller only, whose report cannot exceed the reservation
+	if o.Attested { // only the caller reported the usage, so the charge cannot exceed the reservation
 		return attested(&u, c.Amount, measure)
 	}
 	reported := map[string]int64{"cents": u.Cents, "tokens": u.InputTokens + u.OutputTokens, "compute_ms": u.CPUMillis, "egress_bytes": u.EgressBytes, "usd_micros": u.USDMicros}[measure]

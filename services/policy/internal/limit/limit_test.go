@@ -19,14 +19,15 @@ func ask(id, actor string, cents int64) Request {
 	return Request{CallID: id, Facts: facts(actor, "s-"+actor), Amounts: contract.Amounts{Calls: 1, Cents: cents}}
 }
 
-// book applies decisions to a state under fixed limits.
+// book applies decisions to a state, with a fixed set of limits.
 type book struct {
 	t      *testing.T
 	s      State
 	limits []guard.Limit
 }
 
-// one reserves for one call and returns the reason code of the refusal, or "".
+// one requests a reservation for one call, and returns the reason code of the refusal,
+// or "" if it is granted.
 func (b *book) one(at time.Time, r Request) string {
 	b.t.Helper()
 	ev, out := Decide(&b.s, b.limits, at, []Request{r}, nil)
@@ -88,7 +89,7 @@ func TestSettle(t *testing.T) {
 	}
 	b := &book{t: t, limits: limits}
 	b.want(b.one(noon, ask("c1", "a", 1)), "")
-	b.want(b.one(noon, ask("c1", "a", 1)), "") // a second delivery reserves nothing more
+	b.want(b.one(noon, ask("c1", "a", 1)), "") // the second delivery makes no second reservation
 	b.want(b.one(noon, ask("c2", "a", 1)), "")
 	b.want(b.one(noon, ask("c3", "a", 1)), contract.ReasonConcurrencyExceeded)
 	b.settle(noon, "c1", contract.Succeeded, contract.Usage{})
@@ -100,9 +101,9 @@ func TestSettle(t *testing.T) {
 	b.want(b.one(noon, forced), "")
 }
 
-// TestMeasured shows that measured values count as they are, that values which
-// could not be measured count as reserved, and that outcomes of releases that
-// list nothing count as they did then.
+// TestMeasured shows that measured values are charged, that the reservation is charged
+// for values that could not be measured, and that outcomes of releases that do not list
+// measures are charged as in those releases.
 func TestMeasured(t *testing.T) {
 	for _, c := range []struct {
 		measure  string
@@ -128,9 +129,9 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
-// TestCallerAttested shows that what a caller reports about a call that it
-// executed itself counts up to the reserved amount, and that values it does not
-// report count as reserved.
+// TestCallerAttested shows that for a call that the caller executed itself, the reported
+// usage is charged up to the reserved amount, and the reserved amount if the caller
+// reports none.
 func TestCallerAttested(t *testing.T) {
 	limits := []guard.Limit{{ID: "cents", Level: "agent", Measure: "cents", Max: 100, Window: "total"}}
 	for reported, want := range map[int64]int64{0: 60, 7: 7, 60: 60, 1000: 60} {

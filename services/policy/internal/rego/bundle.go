@@ -39,8 +39,8 @@ func Build(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	return doc, nil
 }
 
-// tarball returns the gzipped tar of the files, with a manifest, and signed if
-// seed is not nil.
+// tarball returns the gzipped tar archive of the files and a manifest. If seed is not
+// nil, the archive is signed.
 func tarball(files map[string][]byte, kid string, seed []byte) ([]byte, error) {
 	all := maps.Clone(files)
 	if all[".manifest"] == nil {

@@ -39,7 +39,7 @@ func (e *Engine) Clauses() []cpi.Clause {
 			chain++
 		}
 	}
-	if chain == 1 { // there is only one chain, so the default rule comes after it
+	if chain == 1 { // there is only one chain, so the default rule is its last clause
 		for i := range last {
 			last[i].Chain = 0
 		}
@@ -47,8 +47,8 @@ func (e *Engine) Clauses() []cpi.Clause {
 	return append(out, last...)
 }
 
-// clause returns what can be read from one rule; a condition that it cannot
-// interpret remains text.
+// clause returns the part of a rule that can be read without evaluation. A condition
+// that it cannot interpret is kept as text.
 func clause(r *ast.Rule) cpi.Clause {
 	c := cpi.Clause{At: fmt.Sprintf("%s:%d", strings.TrimPrefix(r.Location.File, "/"), r.Location.Row), Kind: "*"}
 	for _, x := range r.Body {

@@ -22,7 +22,7 @@ func readsOf(modules map[string]*ast.Module) (r reads, ok bool) {
 	var v *ast.GenericVisitor
 	v = ast.NewGenericVisitor(func(x any) bool {
 		switch x := x.(type) {
-		case ast.Var: // input itself, not as the head of a reference
+		case ast.Var: // the input itself, without a path into it
 			ok = ok && !x.Equal(ast.InputRootDocument.Value)
 		case ast.Ref:
 			if !x[0].Equal(ast.InputRootDocument) {

@@ -128,8 +128,8 @@ type Input struct {
 	value ast.Value // parsed doc; nil until needed
 }
 
-// NewInput returns the input for one call. args must be canonical, since they are
-// copied into the input as they are.
+// NewInput returns the input for one call. args are copied into the input unchanged, so
+// they must be canonical.
 func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	doc := contract.Bytes(facts.ForRules())
 	doc = append(doc[:len(doc)-1], `,"args":`...)
@@ -141,7 +141,7 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	w.Strs("labels", orEmpty(tool.Labels))
 	names := []string{}
 	for _, s := range tool.Secrets {
-		if !s.Pattern() { // secrets under a pattern stay with the executor and do not reach the tool
+		if !s.Pattern() { // the executor uses a secret granted by a pattern itself; the tool does not receive it
 			names = append(names, s.Name)
 		}
 	}

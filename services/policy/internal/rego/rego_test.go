@@ -36,8 +36,8 @@ func ask(t *testing.T, e *Engine, f *guard.Facts, args string) guard.Answer {
 	return e.Answer(t.Context(), NewInput(f, &contract.Tool{}, []byte(args)))
 }
 
-// TestAnswer shows the answer of one rule per case; every invalid answer is a
-// denial.
+// TestAnswer shows the answer that results from one rule per case. Every invalid answer
+// is a denial.
 func TestAnswer(t *testing.T) {
 	for src, want := range map[string]guard.Answer{
 		`answer := {"verdict": "ALLOW", "reason_code": "RULE_X"}`:                     {Verdict: "ALLOW", Reason: "RULE_X"},
@@ -219,8 +219,8 @@ func TestInputSchema(t *testing.T) {
 	}
 }
 
-// TestMemo compares cached answers with evaluations, for bundles that read their
-// input in every possible way.
+// TestMemo compares cached answers with evaluations, for bundles that read their input
+// in all the ways that Rego permits.
 func TestMemo(t *testing.T) {
 	const no = `answer := {"verdict": "DENY", "reason_code": "DENY_X"} if not `
 	yes := "\nelse := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_X\"}"

@@ -36,10 +36,10 @@ func (a *Archive) AddTool(t *contract.Tool) {
 	a.tools[contract.Digest(t)] = t
 }
 
-// Basis returns what a recorded decision was taken by: the documents that it
-// names, and the rules by which the release that recorded it applied schemas. It
-// fails with contract.ErrErased if the content of a document was erased, and with
-// another error if a document was never in force.
+// Basis returns the documents that a recorded decision names, and the rules by which the
+// release that recorded it applied schemas. It fails with contract.ErrErased if the
+// content of a document was erased, and with another error if a document was never in
+// force.
 func (a *Archive) Basis(e *contract.Event, d *contract.Decision, f *guard.Facts) (Basis, error) {
 	b := Basis{Digests: d.Policies, Rules: rulesOf(e)}
 	for _, x := range []struct{ layer, digests string }{{"p0", d.Policies.P0}, {"p1", d.Policies.P1}, {"p2", d.Policies.P2}} {
@@ -66,8 +66,8 @@ func (a *Archive) Basis(e *contract.Event, d *contract.Decision, f *guard.Facts)
 	return b, nil
 }
 
-// rulesOf returns how the release that recorded a decision applied schemas.
-// Version 1 of the events that hold decisions is written by release 0.1 only.
+// rulesOf returns the rules by which the release that recorded a decision applied
+// schemas. Only release 0.1 wrote version 1 of the events that hold decisions.
 func rulesOf(e *contract.Event) toolschema.Rules {
 	if e.Version == 1 && (e.Name == contract.EventAllowed || e.Name == contract.EventEffectRecorded) {
 		return toolschema.Open

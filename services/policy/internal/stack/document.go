@@ -30,13 +30,13 @@ func Compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, 
 	return nil, fmt.Errorf("policy layer %q is unknown", layer)
 }
 
-// Erased replaces, in replay, a document whose content was erased. The stack
-// stays complete, but decisions that rest on the document cannot be taken again.
+// Erased stands for a document whose content was erased; only replay uses it. The stack
+// remains complete, but decisions that depend on the document cannot be taken again.
 type Erased struct {
 	Layer string
 }
 
-// empty returns the nil document of the layer.
+// empty returns the typed nil document of the layer.
 func (x Erased) empty() any {
 	switch x.Layer {
 	case "p0":
@@ -47,8 +47,8 @@ func (x Erased) empty() any {
 	return (*guard.Overlay)(nil)
 }
 
-// Tainting reports whether the tool itself receives a secret. A secret granted by
-// a pattern is used by the executor and does not reach the tool.
+// Tainting reports whether the tool itself receives a secret. A secret granted by a
+// pattern is used by the executor only.
 func Tainting(t *contract.Tool) bool {
 	return slices.ContainsFunc(t.Secrets, func(g contract.SecretGrant) bool { return !g.Pattern() })
 }

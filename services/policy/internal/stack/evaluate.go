@@ -171,8 +171,8 @@ func nth(digests string, i int) string {
 	return ""
 }
 
-// forDelegator returns the answer of the bundles to the same call made by the
-// principal on whose behalf it is made.
+// forDelegator returns the answer of the bundles to the same call as if the principal on
+// whose behalf it is made had made it.
 func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) (a guard.Answer) {
 	f := in.Facts
 	f.Actor, f.Roles, f.OnBehalfOf, f.Delegation, f.Key = f.OnBehalfOf, f.Delegator.Roles, "", "", nil
@@ -189,8 +189,8 @@ func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) 
 	return a
 }
 
-// both joins the answers for the actor and for the principal it acts for. It has
-// no opinion if either has none, so both must be allowed.
+// both joins the answers for the actor and for the principal on whose behalf it acts. It
+// has no opinion if either answer has none, so a call is allowed only if both are.
 func both(a, b guard.Answer) guard.Answer {
 	if a.Verdict == "" || b.Verdict == "" {
 		return guard.Answer{}

@@ -20,10 +20,10 @@ import (
 
 var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 
-// offer is a catalog with one tool.
+// offer is a stack.Tools with one tool.
 type offer struct {
 	tool     *contract.Tool
-	approved string // approved digest; empty = that of the tool
+	approved string // approved digest; empty = the digest of the tool
 	explicit bool
 }
 
@@ -241,8 +241,8 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// TestHistory shows which document is in force, which was before, and how
-// activations and rollbacks are completed.
+// TestHistory shows which document is in force, which one was in force before it, and
+// how activations and rollbacks are completed.
 func TestHistory(t *testing.T) {
 	h, err := HistoryOf([]*contract.Event{
 		{Lamport: 1, Data: contract.Bytes(&contract.Activated{Layer: "p2", Name: "o", Digest: "1", Source: "config"})},

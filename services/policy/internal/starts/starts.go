@@ -33,18 +33,20 @@ type View struct {
 	at     uint64          // sequence of the last entry applied
 }
 
-// The times for which Expired does not return a call again. The pause is longer for
-// an expired call, because the instance that expired it will record the outcome.
+// The intervals after which Expired returns the same call again. The interval is longer
+// for an expired call, because the instance that expired it is expected to record the
+// outcome.
 const (
 	callPause   = time.Second
 	endingPause = 5 * time.Second
 )
 
-// held is the entry that allowed a call, which is decoded only when it is overdue.
+// held is the entry that allowed a call. The entry is decoded only when the call is
+// overdue.
 type held struct {
 	entry eventlog.Entry
-	since time.Time // when it was added to its map or last returned
-	bad   bool      // not a decision; the executor rejects it, too
+	since time.Time // when the entry was added to its map, or last returned by Expired
+	bad   bool      // the entry does not decode as a decision, so the executor rejects it, too
 }
 
 // Reads reports whether Apply processes events with this name; replay selects events
@@ -140,8 +142,9 @@ func (v *View) Expired(now time.Time) []Call {
 	return out
 }
 
-// sweep adds to over, by sequence, the calls whose window had ended at now and that
-// were not returned during the last pause, and records that they are returned.
+// sweep adds to over, by sequence, the calls in a map whose window had ended at now and
+// which were not returned during the last interval. It records that they are returned
+// now.
 func sweep(calls map[string]held, pause time.Duration, now time.Time, over map[uint64]*contract.Event) {
 	for id, h := range calls {
 		if h.bad || time.Since(h.since) < pause {

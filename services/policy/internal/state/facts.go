@@ -13,9 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 )
 
-// AddFacts adds to the facts of a call what governing calls have put in force by
-// now, and whether the ledger is complete. Actor, kind, delegation and time must
-// be set already.
+// AddFacts adds to the facts of a call the results of governing calls that are in force
+// now, and whether the ledger is complete. Actor, kind, delegation and time must be set
+// already.
 func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	p := &v.People
 	overdue := contract.Time(now.Add(-govern.ReviewWithin))
@@ -30,7 +30,7 @@ func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	}
 	scopes, _ := p.Delegations.Scopes(f.Delegation)
 	f.Delegator = &guard.DelegatorFact{Roles: p.People.Roles(f.OnBehalfOf, f.Now), Scopes: scopes}
-	// Break-glass is granted to the acting person only; an overdue review stops
+	// Break-glass is granted only to the principal who acts; an overdue review blocks
 	// both principals.
 	_, due := p.Emergencies.Of(f.OnBehalfOf, f.Now, overdue)
 	f.BreakGlass, f.ReviewDue = "", f.ReviewDue || due
@@ -60,7 +60,7 @@ func (v *View) Limits() []guard.Limit {
 	var out []guard.Limit
 	if p0 := v.Stack.Ceilings(); p0 != nil {
 		for _, l := range p0.Limits {
-			l.ID = "p0-" + l.ID // a prefix that other limits cannot have
+			l.ID = "p0-" + l.ID // other limits cannot have this prefix
 			out = append(out, l)
 		}
 	}
@@ -78,7 +78,7 @@ func (v *View) Price(model string) (p llmrouter.ModelPrice, ok bool) {
 }
 
 // Sends returns how often a request may be sent to each model that may answer it,
-// as the llm-router published it.
+// according to the llm-router's published settings.
 func (v *View) Sends() int64 { return v.prices.Sends }
 
 // Accepts returns the labels of data that a model, or else its provider, may
@@ -94,9 +94,9 @@ func (v *View) Accepts(model string) []string {
 	return nil
 }
 
-// Names returns the names that exist in the mesh, for the consistency check:
-// those in the catalog and those in governing events. executors are the executors
-// that exist without a tool.
+// Names returns the names that exist in the mesh, for the consistency check: those in
+// the catalog and those in governing events. executors are the executors that exist even
+// if they offer no tool.
 func (st *State) Names(executors []string) *cpi.Known {
 	k := &cpi.Known{Executors: slices.Clone(executors)}
 	for _, t := range st.Catalog.Tools() {

@@ -48,7 +48,7 @@ func (st *State) Apply(e *contract.Event) error {
 	return govern.Evolve(&st.view.People, e)
 }
 
-// own returns a fold that ignores events of other services than policy.
+// own returns a fold that applies events of policy only.
 func own(f func(*State, *contract.Event) error) func(*State, *contract.Event) error {
 	return func(st *State, e *contract.Event) error {
 		if e.Service() != "policy" {
@@ -140,8 +140,8 @@ func (st *State) document(a *contract.Activated, lamport uint64) (any, error) {
 	return nil, fmt.Errorf("policy %s cannot be read: %w", a.Digest, err)
 }
 
-// ledgerTruncated denies every call from now on. An event that audit did not
-// produce, or that cannot be decoded, is treated as an alarm as well.
+// ledgerTruncated causes every later call to be denied. An event that audit did not
+// produce, or that cannot be decoded, has the same effect.
 func ledgerTruncated(st *State, e *contract.Event) error {
 	var l audit.LedgerTruncated
 	if e.Service() != "audit" || contract.Decode(e.Data, &l) != nil {
@@ -151,8 +151,8 @@ func ledgerTruncated(st *State, e *contract.Event) error {
 	return nil
 }
 
-// logEpochOpened ends the alarm about the checkpoint that the root key's document
-// names.
+// logEpochOpened ends the denial of every call, if the root key's document names the
+// checkpoint in audit's event.
 func logEpochOpened(st *State, e *contract.Event) error {
 	l, err := trust.VerifyEpoch(e, st.Keys)
 	st.write(func(v *View) {

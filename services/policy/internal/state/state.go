@@ -51,9 +51,9 @@ type View struct {
 	People govern.State
 
 	waiting   map[string]*Waiting // escalations by call id
-	truncated bool                // audit found the ledger shorter than before
+	truncated bool                // audit has found the ledger shorter than its last checkpoint
 	lost      string              // digest of the checkpoint that the ledger no longer matches
-	labels    bool                // a session or tool has labels
+	labels    bool                // whether a session or tool has labels
 	prices    llmrouter.PricesPublished
 	accepted  llmrouter.DataAccepted
 }
@@ -79,15 +79,15 @@ func (st *State) Stack() (s stack.Stack) {
 	return s
 }
 
-// Labelled reports whether any session can have labels. While none can, decisions
+// Labelled reports whether any session can have labels. If it returns false, decisions
 // need not read labels from the ledger.
 func (st *State) Labelled() (yes bool) {
 	st.Read(func(v *View) { yes = v.labels })
 	return yes
 }
 
-// MarkLabelled makes Labelled return true before the event that implies it has
-// been applied.
+// MarkLabelled makes Labelled return true. It is called before the event that causes it
+// has been applied.
 func (st *State) MarkLabelled() {
 	st.write(func(v *View) { v.labels = true })
 }

@@ -22,11 +22,11 @@ var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 
 func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
 
-// ledger applies events to a state as a reader would.
+// ledger applies events to a state in the way in which a reader of the ledger does.
 type ledger struct {
 	t        *testing.T
 	st       State
-	contents map[string][]byte // contents by commitment; an absent one is erased
+	contents map[string][]byte // contents by commitment; a content that is not in the map is erased
 	lamport  uint64
 }
 
@@ -121,8 +121,9 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestTruncation shows that everything is denied after audit's alarm, until the
-// root key opens an epoch that names the alarm's checkpoint.
+// TestTruncation shows that every call is denied after audit has found the ledger
+// truncated, until the root key opens an epoch that names the checkpoint in audit's
+// event.
 func TestTruncation(t *testing.T) {
 	l := newLedger(t, false)
 	l.must("gateway", contract.EventLedgerTruncated, &audit.LedgerTruncated{Checkpoint: "sha256:a"})
@@ -203,8 +204,8 @@ func TestEscalations(t *testing.T) {
 	}
 }
 
-// TestDocuments shows that an unreadable document is an error, and that in replay
-// an erased one keeps its place while its decisions cannot be taken again.
+// TestDocuments shows that an unreadable document is an error. In replay, an erased
+// document remains in the stack, and decisions by it cannot be taken again.
 func TestDocuments(t *testing.T) {
 	live, replayed := newLedger(t, false), newLedger(t, true)
 	for _, l := range []*ledger{live, replayed} {

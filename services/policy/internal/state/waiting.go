@@ -13,7 +13,7 @@ import (
 type Waiting struct {
 	Event     *contract.Event
 	Escalated contract.Escalated
-	Votes     []contract.Approval // change with the state; use them inside Read only
+	Votes     []contract.Approval // these change with the state, so they may be used inside Read only
 }
 
 // WaitingFor returns the escalation of a call that is not settled, or nil. Its

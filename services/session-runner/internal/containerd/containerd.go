@@ -1,6 +1,6 @@
-// Package containerd implements the tier "container": each run has a container of its
-// own, created before it and destroyed after it. No other package imports the containerd
-// client.
+// Package containerd implements the tier "container": each run has its own container,
+// which is created before the run and destroyed after it. No other package imports the
+// containerd client.
 package containerd
 
 import (
@@ -26,11 +26,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
+// snapshotter is the containerd plugin that stores the unpacked images.
 const snapshotter = "overlayfs"
 
-// Runner implements sandbox.Runner with a containerd daemon. Each runner instance needs
-// a containerd namespace of its own, because reap removes everything in it. It is safe
-// for concurrent use.
+// Runner implements sandbox.Runner with a containerd daemon. Each instance of the
+// service needs its own containerd namespace, because reap removes everything in the
+// namespace. It is safe for concurrent use.
 type Runner struct {
 	client  *containerd.Client
 	ns      string
@@ -41,8 +42,9 @@ type Runner struct {
 	images map[string]*image // by digest of the program
 }
 
-// Open connects to the daemon and removes what an earlier process of the same instance
-// left behind. fifoDir must have the same path for this process and the daemon.
+// Open connects to the daemon and removes the containers that an earlier process of the
+// same instance did not remove. fifoDir must have the same path for this process and for
+// the daemon.
 func Open(ctx context.Context, socket, ns, fifoDir string) (*Runner, error) {
 	client, err := containerd.New(socket, containerd.WithTimeout(5*time.Second))
 	if err != nil {
@@ -61,23 +63,26 @@ func Open(ctx context.Context, socket, ns, fifoDir string) (*Runner, error) {
 	return r, nil
 }
 
-// Close ends the connection to containerd. Runs must have ended before: their
-// containers are removed over it.
+// Close closes the connection to containerd. All runs must have ended before, since
+// their containers are removed over this connection.
 func (r *Runner) Close() error { return r.client.Close() }
 
-// Tier implements sandbox.Runner. A run of this tier has a container of its own,
-// with a kernel filter and cgroup limits.
+// Tier implements sandbox.Runner. In this tier each run has its own container, with a
+// system call filter and cgroup limits.
 func (*Runner) Tier() string { return "container" }
 
-// OwnUID implements sandbox.Runner. Runs share a user id where the folder for
-// their locks cannot be made.
+// OwnUID implements sandbox.Runner. Runs share a user id if the folder for the locks on
+// user ids cannot be created.
 func (r *Runner) OwnUID() bool { return r.uids != nil }
 
+// ctx returns a context for requests to containerd: with the runner's namespace, and
+// never cancelled.
 func (r *Runner) ctx(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(context.WithoutCancel(ctx), r.ns)
 }
 
-// reap destroys every container and snapshot of the namespace.
+// reap destroys every container in the namespace, and every snapshot that is not an
+// image.
 func (r *Runner) reap(ctx context.Context) error {
 	list, err := r.client.Containers(ctx)
 	if err != nil {
@@ -107,8 +112,8 @@ func (r *Runner) reap(ctx context.Context) error {
 	return nil
 }
 
-// Run implements sandbox.Runner. Only the wait for the program observes ctx: cancelling
-// the creation of a container would leak it.
+// Run implements sandbox.Runner. ctx only stops the program. The creation of a container
+// ignores it, because cancelling that would leak the container.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
 	if err := s.Program.Problem(); err != nil {
 		return sandbox.Outcome{}, err
@@ -134,7 +139,8 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	return out, err
 }
 
-// user is the user id of a run, as the attestation says it, and what gives it back.
+// user returns the user id of a run, its name for the attestation, and a function that
+// releases it.
 func (r *Runner) user() (uid int, fact string, release func(), err error) {
 	if r.uids == nil {
 		return sandbox.SharedUID, "uid:shared", func() {}, nil
@@ -145,8 +151,8 @@ func (r *Runner) user() (uid int, fact string, release func(), err error) {
 	return uid, "uid:per_run", release, nil
 }
 
-// create makes a container over a view of the program's snapshot, and what removes
-// both.
+// create creates a container over a view of the program's snapshot, and returns it with
+// a function that removes both.
 func (r *Runner) create(rpc context.Context, s sandbox.Spec, img *image, uid int) (containerd.Container, func(), error) {
 	sn := r.client.SnapshotService(snapshotter)
 	if _, err := sn.View(rpc, s.ID, img.snapshot, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339)})); err != nil {
@@ -164,10 +170,10 @@ func (r *Runner) create(rpc context.Context, s sandbox.Spec, img *image, uid int
 	}, nil
 }
 
-// drainTime is how long output is waited for after the program has ended.
+// drainTime is the maximum time to wait for output after the program has ended.
 const drainTime = 2 * time.Second
 
-// execute runs the container's program to its end and destroys its task.
+// execute runs the container's program until it ends and destroys its task.
 func (r *Runner) execute(ctx context.Context, c containerd.Container, s sandbox.Spec) (out sandbox.Outcome, err error) {
 	rpc := r.ctx(ctx)
 	stdout, stderr := &sandbox.Capped{Max: s.Limits.OutputBytes}, &sandbox.Capped{Max: sandbox.StderrMax}
@@ -209,12 +215,13 @@ func (r *Runner) execute(ctx context.Context, c containerd.Container, s sandbox.
 	return out, err
 }
 
-// killed is the exit code of a program that SIGKILL ended: its own limit, where
-// nothing else did.
+// killed is the exit code of a program that SIGKILL ended. If neither ctx nor the time
+// limit caused that, the kernel killed it at its memory limit.
 const killed = 128 + 9
 
-// await waits for the end of the program, which kill brings about when its time is
-// over or ctx is done.
+// await waits for the end of the program. It calls kill when the time limit has passed
+// or ctx is done, and then waits on. timedOut reports whether the time limit was the
+// cause.
 func await[T any](ctx context.Context, exited <-chan T, most time.Duration, kill func()) (status T, timedOut bool) {
 	wall := time.NewTimer(most)
 	defer wall.Stop()
@@ -229,16 +236,16 @@ func await[T any](ctx context.Context, exited <-chan T, most time.Duration, kill
 	return <-exited, timedOut
 }
 
-// closing is a reader that reports its end, because containerd keeps the program's
-// standard input open until CloseIO.
+// closing is a reader that closes eof at its end. containerd keeps the program's
+// standard input open until CloseIO is called.
 type closing struct {
 	r    io.Reader
 	once sync.Once
 	eof  chan struct{}
 }
 
-// Read implements io.Reader. The first error, which is the end of the input,
-// closes eof; the pack sees the end then.
+// Read implements io.Reader. It closes eof at the first error, which is the end of the
+// input.
 func (c *closing) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	if err != nil {
@@ -247,6 +254,8 @@ func (c *closing) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// spec returns the options of the container: no network, no capabilities, a read-only
+// root, two small tmpfs mounts, and the limits of the run.
 func (r *Runner) spec(s sandbox.Spec, uid uint32) []oci.SpecOpts {
 	mem := uint64(s.Limits.MemoryMiB) << 20
 	return []oci.SpecOpts{
@@ -263,6 +272,8 @@ func (r *Runner) spec(s sandbox.Spec, uid uint32) []oci.SpecOpts {
 	}
 }
 
+// swapOff sets the limit of memory and swap to that of memory, so that the container
+// cannot swap.
 func swapOff(mem int64) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containersContainer, s *oci.Spec) error {
 		s.Linux.Resources.Memory.Swap = &mem

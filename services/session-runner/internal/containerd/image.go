@@ -25,17 +25,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// image is a program in containerd's content store, which only root can write: a layer
-// named by its digest, unpacked once and mounted read-only by each run.
+// image is a program in containerd's content store, which only root can write. It has
+// one layer, named by its digest, which is unpacked once; each run mounts it read-only.
 type image struct {
 	snapshot string
 	facts    []string // how the content was checked, for attestations
 }
 
 // image imports the program as an image with one layer, once per digest. The layer
-// contains every mount point, because the snapshot is a read-only view. It imports the
-// sealed bytes, reads the layer back to compare it, and hashes the program again in a
-// mount of the snapshot where this process may mount it.
+// contains every mount point, because the snapshot is a read-only view. To detect a
+// change on the way, image reads the stored layer back and compares it and, if this
+// process may mount the snapshot, hashes the program in the mount.
 func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +73,7 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	if !bytes.Equal(stored, layer) {
 		return nil, errors.New("containerd's store holds another layer under the program's digest")
 	}
-	out := &image{snapshot: desc.Digest.String(), facts: []string{"program:content_addressed"}} // for a single layer the chain id equals the diff id
+	out := &image{snapshot: desc.Digest.String(), facts: []string{"program:content_addressed"}} // the chain id of a single layer equals its diff id
 	switch err := r.checkMounted(ctx, out.snapshot, p); {
 	case err == nil:
 		out.facts = []string{"program:hashed_after_mounting"}
@@ -87,18 +87,19 @@ func (r *Runner) image(ctx context.Context, p *program.Program) (*image, error) 
 	return out, nil
 }
 
-// errMount is returned where this process cannot mount the snapshot: it is not root, or
-// containerd runs in another mount namespace.
+// errMount is returned if this process cannot mount the snapshot, because it is not root
+// or containerd runs in another mount namespace.
 var errMount = errors.New("the snapshot cannot be mounted here")
 
-// checkMounted hashes the program in a read-only mount of its snapshot.
+// checkMounted mounts the snapshot read-only and returns an error if the program in it
+// has another digest. It returns errMount if the snapshot cannot be mounted.
 func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.Program) error {
 	if os.Geteuid() != 0 {
 		return errMount
 	}
 	sn := r.client.SnapshotService(snapshotter)
 	key := "check-" + snapshot[len("sha256:"):]
-	_ = sn.Remove(ctx, key) // left by an earlier process that was killed at this point
+	_ = sn.Remove(ctx, key) // an earlier process that was killed here did not remove it
 	mounts, err := sn.View(ctx, key, snapshot)
 	if err != nil {
 		return err
@@ -121,7 +122,7 @@ func (r *Runner) checkMounted(ctx context.Context, snapshot string, p *program.P
 	return hashed
 }
 
-// layerOf returns the root filesystem of a program as a tar file: mount points, the
+// layerOf returns the root file system of a program as a tar file: the mount points, the
 // program and, for a script, its interpreter.
 func layerOf(p *program.Program) ([]byte, error) {
 	var layer bytes.Buffer
@@ -160,7 +161,8 @@ func layerOf(p *program.Program) ([]byte, error) {
 	return layer.Bytes(), nil
 }
 
-// ociArchive writes a layer as an OCI image archive and returns the layer's descriptor.
+// ociArchive returns an OCI image archive with one layer, and the descriptor of the
+// layer.
 func ociArchive(name string, layer []byte) ([]byte, v1.Descriptor, error) {
 	var out bytes.Buffer
 	ow := tar.NewWriter(&out)

@@ -13,8 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// usage returns what the container used, from its cgroup (version 1 or 2), which exists
-// until the task is deleted. Egress is 0, because the container has no network.
+// usage returns the CPU time and peak memory of the container from its cgroup (version 1
+// or 2), which exists until the task is deleted. Egress is 0, because the container has
+// no network. Measured lists the amounts that are known.
 func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage {
 	u := contract.Usage{Measured: []string{contract.MeasureEgress}}
 	m, err := task.Metrics(ctx)
@@ -37,7 +38,7 @@ func (r *Runner) usage(ctx context.Context, task containerd.Task) contract.Usage
 		u.CPUMillis = int64((cpu + time.Millisecond - 1) / time.Millisecond)
 		u.Measured = append([]string{contract.MeasureCompute}, u.Measured...)
 	}
-	if memory > 0 && memory <= math.MaxInt64 { // the shim writes the largest number for "max"
+	if memory > 0 && memory <= math.MaxInt64 { // the shim reports the maximum number for "max"
 		u.MemoryPeakBytes = int64(memory)
 		u.Measured = append(u.Measured, contract.MeasureMemory)
 	}

@@ -1,6 +1,6 @@
-// Package pack finds packs in a folder and reads their manifests. A pack is a static
+// Package pack finds packs in a folder and reads their manifests. A pack is an
 // executable that reads one JSON document from standard input and writes one to standard
-// output; its sandbox contains no other file.
+// output. Its sandbox contains no other file, so it must be statically linked.
 package pack
 
 import (
@@ -20,16 +20,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// Pack is one executable with its manifest, read and checked once. The executable
-// is held in sealed memory, so that what runs is what was registered.
+// Pack is one executable with its manifest, both read and checked once. The executable
+// is held in sealed memory, so that the program that runs is the one that was
+// registered.
 type Pack struct {
-	Path    string           // path of the executable, which is not opened again
+	Path    string           // path of the executable, for messages; it is not opened again
 	Program *program.Program // the sealed executable
 	Env     []string
 	Tool    contract.Tool
 }
 
-// manifest is the union of the members of <basename>.pack.yaml and of the compatible
+// manifest has the members of <basename>.pack.yaml and those of the compatible
 // <basename>.helmdeck-pack.yaml.
 type manifest struct {
 	Name           string         `yaml:"name"`
@@ -47,9 +48,9 @@ type manifest struct {
 	Tier           string         `yaml:"tier"`
 	Rerunnable     bool           `yaml:"rerunnable"`
 	Class          string         `yaml:"class"`        // E0 read-only … E4 irreversible
-	Labels         []string       `yaml:"labels"`       // data classes of its output
-	EgressHosts    []string       `yaml:"egress_hosts"` // hosts that it connects to
-	Reserve        struct {       // the most that one call uses
+	Labels         []string       `yaml:"labels"`       // data classes of the output
+	EgressHosts    []string       `yaml:"egress_hosts"` // hosts to which the pack connects
+	Reserve        struct {       // maximum amounts that one call uses
 		Cents         int64 `yaml:"cents"`
 		ComputeMillis int64 `yaml:"compute_ms"`
 		EgressBytes   int64 `yaml:"egress_bytes"`
@@ -61,12 +62,12 @@ type manifest struct {
 	} `yaml:"secrets"`
 }
 
-// Defaults of a manifest.
+// Values of the members that a manifest omits.
 const (
 	DefaultTimeoutS       = 60
 	DefaultMaxOutputBytes = 16 << 20
 	defaultMemoryMiB      = 256
-	defaultCPUMillis      = 1000 // of a second: one core
+	defaultCPUMillis      = 1000 // milliseconds of CPU time per second: one core
 	defaultPids           = 64
 )
 
@@ -78,8 +79,9 @@ var (
 	kinds     = []string{"string", "number", "integer", "boolean", "object", "array"}
 )
 
-// Discover reads every pack in dir, sorted by name. An invalid pack is left out, and
-// problems holds its error; it is never run with laxer settings.
+// Discover reads every pack in dir and returns the packs sorted by name. An invalid pack
+// is omitted, and problems contains its error: it must not run with weaker limits than
+// its author intended.
 func Discover(dir string) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -115,8 +117,9 @@ func isManifest(name string) bool {
 	return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(name, s) })
 }
 
-// Name derives the pack's name from its file name: cmd. and its letters, digits
-// and hyphens in lower case. Empty: no name can be made of it.
+// Name returns the name of a pack from its file name: "cmd." and the letters, digits and
+// hyphens of the file name without extension, in lower case. An underscore becomes a
+// hyphen. It returns "" if none of these characters is left.
 func Name(file string) string {
 	base := strings.TrimSuffix(file, filepath.Ext(file))
 	clean := strings.Map(func(r rune) rune {
@@ -136,6 +139,7 @@ func Name(file string) string {
 	return "cmd." + clean
 }
 
+// load reads and seals one executable and its manifest.
 func load(dir, file string) (Pack, error) {
 	name := Name(file)
 	if name == "" {
@@ -177,8 +181,9 @@ func load(dir, file string) (Pack, error) {
 	return p, nil
 }
 
-// readManifest reads and checks the one manifest of an executable, whose stem is
-// the file's name or the pack's. Without a manifest all is as by default.
+// readManifest reads and checks the manifest of an executable. The name of the manifest
+// begins with the file's base name or with the pack's name. Without a manifest, all
+// members have their defaults.
 func readManifest(dir, file, clean string) (*manifest, error) {
 	base := strings.TrimSuffix(file, filepath.Ext(file))
 	m, err := findManifest(dir, slices.Compact([]string{base, clean}))
@@ -191,7 +196,8 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 	return m, m.check(file)
 }
 
-// findManifest decodes the manifest with one of the stems; two are an error.
+// findManifest decodes the manifest whose name begins with one of the stems. It returns
+// an error if there are two, and an empty manifest if there is none.
 func findManifest(dir string, stems []string) (*manifest, error) {
 	m, found := &manifest{}, ""
 	for _, suffix := range suffixes {
@@ -218,7 +224,8 @@ func findManifest(dir string, stems []string) (*manifest, error) {
 	return m, nil
 }
 
-// fill sets what the manifest leaves out.
+// fill sets the members that the manifest omits to their defaults. It returns an error
+// for a negative limit.
 func (m *manifest) fill(base string, wasm bool) error {
 	for _, d := range []struct {
 		field string
@@ -241,14 +248,14 @@ func (m *manifest) fill(base string, wasm bool) error {
 	return nil
 }
 
-// Tiers of isolation, as manifests name them.
+// Names of the isolation tiers in manifests.
 const (
 	tierProcess   = "process"
 	tierContainer = "container"
 	tierWASI      = "wasi"
 )
 
-// check refuses a value that is none, and a tier that does not go with the file.
+// check returns an error for a malformed value, or a tier that cannot run the file.
 func (m *manifest) check(file string) error {
 	for _, e := range m.Env {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
@@ -270,12 +277,13 @@ func (m *manifest) check(file string) error {
 	return nil
 }
 
-// schemaRoom is the nesting depth around a schema: tool document, event, array.
+// schemaRoom is the nesting depth that the documents around a schema use: the tool
+// document, the event and a list.
 const schemaRoom = 16
 
-// jsonSchema returns a manifest's schema as JSON Schema 2020-12; it expands the short
-// form (property: type). No schema means any object. pkg/toolschema closes schemas that
-// list properties.
+// jsonSchema returns a manifest's schema as canonical JSON Schema 2020-12, with the
+// short form of a property (name: type) expanded. A missing schema allows any object.
+// Package toolschema makes schemas that list properties closed.
 func jsonSchema(s map[string]any) (contract.Raw, error) {
 	if s == nil {
 		s = map[string]any{"additionalProperties": true}

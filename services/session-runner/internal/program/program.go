@@ -1,4 +1,4 @@
-// Package program keeps executables in sealed memory that no process can write, so that
+// Package program holds executables in sealed memory that no process can write, so that
 // the program that runs is the program that was hashed.
 package program
 
@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Program is one executable, held in sealed memory. It is immutable and safe for
-// concurrent use until Close. Its digest is of the bytes that run.
+// Program is an executable in sealed memory. It is immutable and safe for concurrent use
+// until Close.
 type Program struct {
 	Digest string // "sha256:" and hexadecimal digits, of the sealed bytes
 	Size   int64
 
-	// Of a script: the absolute path of its interpreter, the one argument that
-	// the script gives it or "", and the interpreter itself.
+	// For a script: the absolute path of its interpreter, the one argument that the
+	// first line passes to the interpreter or "", and the interpreter itself.
 	InterpreterPath string
 	InterpreterArg  string
 	Interpreter     *Program
@@ -32,21 +32,22 @@ type Program struct {
 	file    *os.File // read-only
 }
 
-// MissingInterpreter is the error of a program whose interpreter, or dynamic loader, is
-// missing: a sandbox contains the program alone.
+// MissingInterpreter is the error of a program that cannot run because its interpreter
+// or dynamic loader is not available. A sandbox contains only the program and a script's
+// interpreter.
 type MissingInterpreter struct {
-	Path   string // of the interpreter
+	Path   string // path of the interpreter or loader
 	Reason string
 }
 
-// Error implements error. It names the interpreter, what is wrong with it, and
+// Error implements error. The message names the interpreter, what is wrong with it, and
 // what the author of the pack can do.
 func (e *MissingInterpreter) Error() string {
 	return fmt.Sprintf("interpreter %s %s", e.Path, e.Reason)
 }
 
-// Open reads the file at path once, into sealed memory, and for a script its interpreter
-// too. It does not fail where the program cannot run; Problem reports that. The caller
+// Open reads the file at path once, into sealed memory, and also the interpreter of a
+// script. It succeeds even if the program cannot run; Problem reports that. The caller
 // must Close the program.
 func Open(path string) (*Program, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -69,7 +70,8 @@ func Open(path string) (*Program, error) {
 	return p, nil
 }
 
-// interpret finds the interpreter or loader that the program needs.
+// interpret sets the interpreter of a script. It sets the problem if the program needs
+// an interpreter or loader that is not available.
 func (p *Program) interpret(body []byte) {
 	if !bytes.HasPrefix(body, []byte("#!")) {
 		if loader := loader(body); loader != "" {
@@ -106,7 +108,7 @@ func (p *Program) interpret(body []byte) {
 	}
 }
 
-// loader returns the dynamic loader that an ELF program names, or "".
+// loader returns the path of the dynamic loader that an ELF program names, or "".
 func loader(body []byte) string {
 	f, err := elf.NewFile(bytes.NewReader(body))
 	if err != nil {
@@ -124,8 +126,8 @@ func loader(body []byte) string {
 	return ""
 }
 
-// Argv returns the command line in the sandbox, where the program is /pack/main and a
-// script's interpreter keeps its path.
+// Argv returns the command line in the sandbox. The program is /pack/main there, and the
+// interpreter of a script has its own path.
 func (p *Program) Argv() []string {
 	switch {
 	case p.Interpreter == nil:
@@ -136,16 +138,15 @@ func (p *Program) Argv() []string {
 	return []string{p.InterpreterPath, p.InterpreterArg, "/pack/main"}
 }
 
-// Problem returns an error if no sandbox of native code can run the program, otherwise
-// nil.
+// Problem returns the reason why no sandbox of native code can run the program, or nil.
 func (p *Program) Problem() error { return p.problem }
 
-// File returns the sealed program, open for reading. The caller must neither close it
-// nor use its offset.
+// File returns the file of the sealed program, open for reading. The caller must not
+// close it or use its offset, which concurrent runs share.
 func (p *Program) File() *os.File { return p.file }
 
-// Bytes returns a copy of the sealed program. It returns an error if the digest of the
-// copy differs.
+// Bytes returns a copy of the sealed program. It returns an error if the copy does not
+// have the program's digest.
 func (p *Program) Bytes() ([]byte, error) {
 	b := make([]byte, p.Size)
 	if _, err := p.file.ReadAt(b, 0); err != nil && err != io.EOF {
@@ -157,8 +158,8 @@ func (p *Program) Bytes() ([]byte, error) {
 	return b, nil
 }
 
-// Close frees the memory once nothing runs the program any more. A run that has
-// begun keeps what it executes.
+// Close closes the program. The memory is freed when no process runs the program any
+// more.
 func (p *Program) Close() error {
 	if p.Interpreter != nil {
 		p.Interpreter.Close()
@@ -166,8 +167,8 @@ func (p *Program) Close() error {
 	return p.file.Close()
 }
 
-// Digest is the digest of a program's bytes: "sha256:" and hexadecimal digits, as
-// decisions and attestations name it.
+// Digest returns the digest of a program as decisions and attestations state it:
+// "sha256:" and hexadecimal digits.
 func Digest(body []byte) string {
 	sum := sha256.Sum256(body)
 	return "sha256:" + hex.EncodeToString(sum[:])
@@ -176,7 +177,8 @@ func Digest(body []byte) string {
 // seal copies a program into memory that can be read and executed but not written
 // (memfd_create(2), F_SEAL_WRITE), and hashes the copy.
 func seal(body []byte) (*Program, error) {
-	// MFD_EXEC exists since Linux 6.3, which can be configured to require it.
+	// MFD_EXEC exists since Linux 6.3, which can be configured to require it; older
+	// kernels return EINVAL.
 	fd, err := unix.MemfdCreate("binnacle-pack", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate("binnacle-pack", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

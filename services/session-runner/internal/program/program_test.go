@@ -32,8 +32,8 @@ func open(t *testing.T, path string) *Program {
 	return p
 }
 
-// TestSealed: what is held is what was hashed, whatever becomes of the file, and
-// nothing can change it.
+// TestSealed: a program has the bytes that were hashed, even if the file changes, and no
+// process can change it.
 func TestSealed(t *testing.T) {
 	path := file(t, "first")
 	p := open(t, path)
@@ -62,7 +62,7 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses: only a regular file is a program, and a link to one is none.
+// TestOpenRefuses: only a regular file can be opened, and a link to one cannot.
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(dir, "link")
@@ -87,8 +87,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestInterpreter: a script is held with its interpreter; what cannot run in an
-// empty sandbox is a problem that names what is missing.
+// TestInterpreter: a script is opened with its interpreter. The problem of a program
+// that cannot run in an empty sandbox names what is missing.
 func TestInterpreter(t *testing.T) {
 	static, err := os.Executable() // tests are linked statically (CGO_ENABLED=0)
 	if err != nil {
@@ -119,8 +119,8 @@ func TestInterpreter(t *testing.T) {
 	}
 }
 
-// TestLoader: a program that is linked dynamically cannot run in a sandbox that
-// holds nothing but the program.
+// TestLoader: a dynamically linked program cannot run in a sandbox that contains only
+// the program.
 func TestLoader(t *testing.T) {
 	for _, path := range []string{"/bin/true", "/usr/bin/env", "/bin/sh"} {
 		body, err := os.ReadFile(path)

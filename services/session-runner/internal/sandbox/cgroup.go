@@ -12,16 +12,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// cgroup limits one run through cgroup version 1 or 2, where the host allows it.
+// cgroup limits one run through cgroup version 1 or 2, if the host allows it.
 type cgroup struct {
-	dirs map[string]string // by controller; v2 has the one key "unified"
+	dirs map[string]string // folder by controller; version 2 has the one key "unified"
 }
 
-// cgroupFS is the mount point of the hierarchies; tests replace it.
+// cgroupFS is the mount point of the cgroup hierarchies. Tests replace it.
 var cgroupFS = "/sys/fs/cgroup"
 
-// newCgroup creates a group with the limits. Where the hierarchy is not writable the
-// result is inactive.
+// newCgroup creates a group with the limits. If the hierarchy is not writable, the group
+// is not active and limits nothing.
 func newCgroup(id string, l contract.Sandbox) (*cgroup, error) {
 	c := &cgroup{dirs: map[string]string{}}
 	if _, err := os.Stat(cgroupFS + "/cgroup.controllers"); err == nil {
@@ -54,6 +54,8 @@ func newCgroup(id string, l contract.Sandbox) (*cgroup, error) {
 	return c, nil
 }
 
+// v2 creates the group in a cgroup 2 hierarchy. If that is not writable, the group
+// remains inactive.
 func (c *cgroup) v2(id string, l contract.Sandbox) error {
 	parent := filepath.Join(cgroupFS, "binnacle")
 	if os.MkdirAll(parent, 0o755) != nil {
@@ -77,11 +79,13 @@ func (c *cgroup) v2(id string, l contract.Sandbox) error {
 	return nil
 }
 
-// active reports whether the group limits both memory and processes.
+// active reports whether the group limits both memory and the number of processes.
 func (c *cgroup) active() bool {
 	return c.dirs["unified"] != "" || c.dirs["memory"] != "" && c.dirs["pids"] != ""
 }
 
+// enforced returns the names of the limits for the attestation: those of the group, or of
+// the rlimits that replace it.
 func (c *cgroup) enforced() []string {
 	if c.dirs["unified"] != "" {
 		return []string{"memory:cgroup2", "pids:cgroup2", "cpu:cgroup2"}
@@ -96,6 +100,7 @@ func (c *cgroup) enforced() []string {
 	return out
 }
 
+// add moves a process, and with it its later children, into the group.
 func (c *cgroup) add(pid int) error {
 	for ctl, dir := range c.dirs {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err != nil {
@@ -105,6 +110,7 @@ func (c *cgroup) add(pid int) error {
 	return nil
 }
 
+// oom reports whether the kernel killed a process of the group at its memory limit.
 func (c *cgroup) oom() bool {
 	if d := c.dirs["unified"]; d != "" {
 		b, _ := os.ReadFile(d + "/memory.events")
@@ -119,13 +125,13 @@ func (c *cgroup) oom() bool {
 	return false
 }
 
-// usage returns what the group's processes used, the sandbox's own start included, and
-// whether CPU and memory were measured.
+// usage returns the CPU time and the peak memory in bytes of the group's processes,
+// including the start of the sandbox, and whether each is known.
 func (c *cgroup) usage() (cpu time.Duration, memory int64, cpuKnown, memoryKnown bool) {
 	if d := c.dirs["unified"]; d != "" {
 		b, _ := os.ReadFile(d + "/cpu.stat")
 		us, ok := field(string(b), "usage_usec ")
-		memory, memoryKnown = number(d + "/memory.peak") // exists since Linux 5.19
+		memory, memoryKnown = number(d + "/memory.peak") // the file exists since Linux 5.19
 		return time.Duration(us) * time.Microsecond, memory, ok, memoryKnown
 	}
 	if d := c.dirs["cpuacct"]; d != "" {
@@ -148,7 +154,7 @@ func number(path string) (int64, bool) {
 	return n, err == nil
 }
 
-// field reads the number after a name at the start of a line.
+// field returns the number after a name at the start of a line.
 func field(doc, name string) (int64, bool) {
 	for line := range strings.Lines(doc) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), name); ok {
@@ -159,6 +165,8 @@ func field(doc, name string) (int64, bool) {
 	return 0, false
 }
 
+// destroy removes the group. It retries, because a folder is busy until its last process
+// is gone.
 func (c *cgroup) destroy() {
 	for _, dir := range c.dirs {
 		for range 50 {

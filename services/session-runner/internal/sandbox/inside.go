@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// setupFailed is the exit code of a child that could not set up its sandbox.
 const setupFailed = 125
 
 // init runs the sandbox's first process if this process was started as one. It is in
-// this package, not in main, so that every program that embeds the runner can be
-// re-executed.
+// this package, not in main, so that every program that embeds the runner, also a test,
+// can be re-executed.
 func init() {
 	if len(os.Args) == 0 || os.Args[0] != initName {
 		return
@@ -29,7 +30,8 @@ func init() {
 	os.Exit(setupFailed)
 }
 
-// become replaces this process by the program; it returns only on failure.
+// become sets up the sandbox and replaces this process by the program (execveat). It
+// returns only if that fails.
 func become() error {
 	cfg := os.NewFile(setupFD, "setup")
 	var s setup
@@ -42,13 +44,13 @@ func become() error {
 	if err := setLimits(s); err != nil {
 		return err
 	}
-	// A new, empty session keyring. Where keyctl is denied, the filter below denies
-	// access to the inherited one.
+	// Join a new, empty session keyring. If keyctl is denied here, the filter below
+	// denies access to the inherited keyring.
 	if _, _, e := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
 		return fmt.Errorf("keyring: %w", e)
 	}
-	// Descriptors above standard error are closed by exec, those that this process
-	// inherited too.
+	// exec closes all descriptors above standard error, including those that this
+	// process inherited.
 	if err := closeOnExec(); err != nil {
 		return err
 	}
@@ -70,6 +72,8 @@ func become() error {
 	return fmt.Errorf("exec: %w", e)
 }
 
+// arguments returns the command line and environment of the program in the form that
+// execveat requires.
 func arguments(s setup) (argv, env []*byte, err error) {
 	if argv, err = syscall.SlicePtrFromStrings(s.Argv); err != nil {
 		return nil, nil, fmt.Errorf("arguments: %w", err)
@@ -80,10 +84,10 @@ func arguments(s setup) (argv, env []*byte, err error) {
 	return argv, env, nil
 }
 
-// closeOnExec marks every descriptor above standard error.
+// closeOnExec sets the close-on-exec flag of every descriptor above standard error.
 func closeOnExec() error {
 	err := unix.CloseRange(setupFD, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC)
-	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // Linux 5.11
+	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // CLOSE_RANGE_CLOEXEC exists since Linux 5.11
 		return err
 	}
 	var most unix.Rlimit
@@ -96,11 +100,11 @@ func closeOnExec() error {
 	return nil
 }
 
-// buildRoot creates the sandbox's root filesystem and enters it. The steps depend on their
-// order: mounts are private before any is made, and the host's root is detached
-// only when nothing of it is needed any more.
+// buildRoot creates the sandbox's root file system and enters it. The order of the steps
+// matters: mounts are made private before any is added, and the host's root is detached
+// only when it is no longer needed.
 func buildRoot(s setup) error {
-	unix.Umask(0o022) // the sandbox's user must be able to enter its folders under any umask of the service
+	unix.Umask(0o022) // the sandbox's user must be able to enter its folders whatever the umask of the service
 	r := root{dir: s.Root}
 	r.step("private mounts", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") })
 	r.step("root", func() error {
@@ -131,11 +135,11 @@ func buildRoot(s setup) error {
 	return r.err
 }
 
-// rootSize is the size of the root in bytes, beside a script's.
+// rootSize is the size of the root file system in bytes, without that of a script.
 const rootSize = 1 << 20
 
-// root is a root under construction. After the first step that fails, no other is
-// made.
+// root is a root file system under construction. After the first step that fails, the
+// other steps are skipped.
 type root struct {
 	dir string
 	err error
@@ -152,7 +156,7 @@ func (r *root) step(what string, do func() error) {
 	}
 }
 
-// bind makes a device of the host's part of the root.
+// bind mounts a device of the host in the root, without setuid and execution.
 func (r *root) bind(from, to string) {
 	at := r.path(to)
 	r.step("file "+to, func() error {
@@ -168,6 +172,8 @@ func (r *root) bind(from, to string) {
 	})
 }
 
+// setLimits sets the rlimits of this process, which the program inherits. Without a
+// cgroup they also limit memory and processes.
 func setLimits(s setup) error {
 	cpu := uint64(s.Limits.WallMS/1000 + 1)
 	limits := []struct {
@@ -175,8 +181,8 @@ func setLimits(s setup) error {
 		v    uint64
 	}{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, 256}, {unix.RLIMIT_FSIZE, 64 << 20}, {unix.RLIMIT_CPU, cpu}}
 	if !s.Cgroup {
-		// Memory is limited by use, not by address space: Go's runtime, for example,
-		// reserves gigabytes of addresses and uses little.
+		// Limit the data segment and not the address space: Go's runtime, for example,
+		// reserves gigabytes of addresses and uses little of them.
 		limits = append(limits, struct {
 			what int
 			v    uint64
@@ -193,7 +199,7 @@ func setLimits(s setup) error {
 	return nil
 }
 
-// copyScript copies the sealed script into the sandbox's root.
+// copyScript copies the sealed script of the given size to a file in the sandbox's root.
 func copyScript(to string, size int64) error {
 	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o555)
 	if err != nil {
@@ -207,7 +213,8 @@ func copyScript(to string, size int64) error {
 }
 
 // dropPrivileges drops every capability and the means to gain one and, if uid is not 0,
-// changes the user. It affects the calling thread only, which becomes the program.
+// changes the user and group. It affects only the calling thread, which becomes the
+// program.
 func dropPrivileges(uid int) error {
 	for c := 0; c <= unix.CAP_LAST_CAP; c++ {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
@@ -224,7 +231,7 @@ func dropPrivileges(uid int) error {
 				return fmt.Errorf("%s: %w", f.what, e)
 			}
 		}
-		// The change of user cleared PR_SET_PDEATHSIG.
+		// The change of the user cleared the parent death signal, so set it again.
 		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 			return fmt.Errorf("parent death signal: %w", err)
 		}

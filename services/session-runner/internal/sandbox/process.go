@@ -19,25 +19,28 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// Process is the tier "process": each run in namespaces of its own, with an empty
-// root. Its fields are set once; it is safe for concurrent use.
+// Process implements the tier "process": each run has its own namespaces and an empty
+// root. Its fields must not change after the first run; it is then safe for concurrent
+// use.
 type Process struct {
-	StateDir string // holds one empty directory per run
+	StateDir string // folder with one empty folder per run
 	UIDs     *UIDs  // nil: every run has the same user id
 }
 
-// Tier implements Runner. Runs of this tier share the host's kernel, behind a
-// filter of system calls.
+// Tier implements Runner. Runs in this tier share the host's kernel, restricted by a
+// system call filter.
 func (Process) Tier() string { return "process" }
 
-// OwnUID implements Runner. It needs the capability to change the user, and a
-// folder for the locks on user ids.
+// OwnUID implements Runner. A separate user id requires the capability to change the
+// user, and a folder for the locks on user ids.
 func (p Process) OwnUID() bool { return p.UIDs != nil && privileged() }
 
+// initName is the name (argv[0]) under which this program runs as the first process of a
+// sandbox.
 const initName = "binnacle-sandbox-init"
 
-// setup is the parent's message to the child, which then becomes the program. The
-// program is the descriptor programFD; for a script that is its interpreter.
+// setup is the message of the parent to the child, which then becomes the program. The
+// program is the descriptor programFD; for a script, that is the interpreter.
 type setup struct {
 	Root       string
 	Argv       []string
@@ -45,19 +48,19 @@ type setup struct {
 	Env        []string
 	Limits     contract.Sandbox
 	Cgroup     bool // memory and processes are limited by a cgroup
-	UID        int  // user and group id to change to; 0 = none
-	StopBefore bool // exit before the program starts: a probe
+	UID        int  // user and group id to change to; 0 means no change
+	StopBefore bool // exit before the program starts; for Probe
 }
 
-// Descriptors of the child beside standard input, output and error.
+// Descriptors of the child besides standard input, output and error.
 const (
 	setupFD   = 3
 	programFD = 4
 	scriptFD  = 5
 )
 
-// Run implements Runner. ctx kills the program, and so does its wall clock. On
-// return nothing of the run is left: no process, no mount, no cgroup.
+// Run implements Runner. The program is killed when ctx is done or its time limit has
+// passed. When Run returns, no process, mount or cgroup of the run remains.
 func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	if err := s.Program.Problem(); err != nil {
 		return Outcome{}, err
@@ -70,14 +73,14 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	return p.run(ctx, s, doc, files)
 }
 
-// run makes the sandbox around files[0] and waits until it has ended. Whatever
-// happens, no process, cgroup or folder of it is left behind.
+// run creates a sandbox for files[0], waits until it has ended, and removes its
+// processes, cgroup and folder in every case.
 func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (Outcome, error) {
 	doc.Root = filepath.Join(p.StateDir, s.ID)
 	if err := os.MkdirAll(doc.Root, 0o700); err != nil {
 		return Outcome{}, err
 	}
-	defer os.Remove(doc.Root) // empty by now: its mounts ended with the namespace
+	defer os.Remove(doc.Root) // it is empty: the mounts were removed with the namespace
 	cg, err := newCgroup(s.ID, s.Limits)
 	if err != nil {
 		return Outcome{}, err
@@ -100,7 +103,8 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	stdout, stderr := &Capped{Max: s.Limits.OutputBytes}, &Capped{Max: StderrMax}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 
-	// Pdeathsig follows the thread that forked, so it must not go away.
+	// Pdeathsig is sent when the thread that started the child ends, so keep this
+	// thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
@@ -115,7 +119,8 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	return out, failure(&out, werr)
 }
 
-// user is the user of a run, as the attestation says it, and what gives it back.
+// user sets the user id of a run. It returns the name of the user id for the
+// attestation, and a function that releases it.
 func (p Process) user(doc *setup) (fact string, release func(), err error) {
 	switch {
 	case p.OwnUID():
@@ -132,9 +137,9 @@ func (p Process) user(doc *setup) (fact string, release func(), err error) {
 	return "uid:mapped", func() {}, nil
 }
 
-// begin puts the child under its limits and lets it go on. It waits for that until
-// it has its setup: nothing of it runs without limits. A child that cannot be put
-// under them is killed.
+// begin adds the child to its cgroup and then sends it its setup, for which the child
+// waits, so that no part of the program runs without limits. If either fails, the child
+// is killed.
 func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup) error {
 	err := cg.add(cmd.Process.Pid)
 	if err == nil {
@@ -151,8 +156,8 @@ func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup) error {
 	return err
 }
 
-// failure is why the sandbox could not be made, or its process not be waited for.
-// How the program itself ended is no failure.
+// failure returns an error if the sandbox could not be created, or waiting for its
+// process failed. The way in which the program itself ended is not an error.
 func failure(out *Outcome, waited error) error {
 	if out.Exit == setupFailed && bytes.HasPrefix(out.Stderr, []byte(initName)) {
 		return errors.New(string(bytes.TrimSpace(out.Stderr)))
@@ -164,7 +169,8 @@ func failure(out *Outcome, waited error) error {
 	return waited
 }
 
-// command re-executes this program in new namespaces.
+// command returns the command that re-executes this program in new namespaces, with the
+// files as descriptors from 3 on.
 func command(files []*os.File) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{initName}
@@ -181,7 +187,8 @@ func command(files []*os.File) *exec.Cmd {
 	return cmd
 }
 
-// wait waits for the program, and kills it at its deadline.
+// wait waits until the program has ended. It kills the program when ctx is done or the
+// time limit has passed; timedOut reports the latter.
 func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool, err error) {
 	done, killed := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -191,7 +198,7 @@ func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool
 		select {
 		case <-done:
 		case <-ctx.Done():
-			_ = cmd.Process.Kill() // killing pid 1 of the namespace kills every process in it
+			_ = cmd.Process.Kill() // this is process 1 of the namespace, with which every process in it ends
 		case <-wall.C:
 			timedOut = true
 			_ = cmd.Process.Kill()
@@ -203,8 +210,9 @@ func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool
 	return timedOut, err
 }
 
-// usageOf returns what a run used. Without a cgroup its CPU counts as not measured,
-// because a program can hide the time of children that it does not wait for.
+// usageOf returns the amounts that a run used. Without a cgroup the CPU time is not
+// listed as measured, because a program can hide the time of children for which it does
+// not wait.
 func usageOf(cg *cgroup, state *os.ProcessState) contract.Usage {
 	u := contract.Usage{Measured: []string{contract.MeasureEgress}} // the sandbox has no network
 	cpu, memory, cpuKnown, memoryKnown := cg.usage()
@@ -226,6 +234,7 @@ func usageOf(cg *cgroup, state *os.ProcessState) contract.Usage {
 
 func ceilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
+// enforced returns the names of the restrictions on a run for its attestation.
 func enforced(p *program.Program, cg *cgroup, uid string) []string {
 	out := append([]string{"namespaces:mount,pid,net,ipc,uts", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:allow_list", "descriptors:closed", "no_keyring",
 		"program:sealed", uid, "wall_clock", "output_bytes"}, cg.enforced()...)
@@ -238,16 +247,16 @@ func enforced(p *program.Program, cg *cgroup, uid string) []string {
 	return out
 }
 
-// privileged reports whether namespaces can be made without a user namespace. Being root
-// is not enough in a container whose engine removed capabilities.
+// privileged reports whether this process can create namespaces without a user
+// namespace. Root cannot in a container whose engine removed the capability.
 func privileged() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
 	return os.Geteuid() == 0 && unix.Capget(&hdr, &have[0]) == nil && have[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// Probe reports whether this host can make the sandbox, by making one and ending
-// it right before the program. The error says which step failed.
+// Probe returns an error that names the failed step if this host cannot create the
+// sandbox. It creates one, which ends before the program would start.
 func (p Process) Probe() error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

@@ -46,8 +46,8 @@ func file(t *testing.T, body string) string {
 	return path
 }
 
-// TestScripts: a script runs through its sealed interpreter; the error of one whose
-// interpreter is missing, is a script or needs a loader names it.
+// TestScripts: a script runs with its sealed interpreter. If the interpreter is missing,
+// is a script or needs a loader, the error names it.
 func TestScripts(t *testing.T) {
 	// The interpreter is the pack upper, which ignores the script and reads standard
 	// input.
@@ -84,7 +84,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// dynamic writes the ELF header of a program that names a loader.
+// dynamic writes a file with the ELF header of a program that names a dynamic loader.
 func dynamic(t *testing.T) string {
 	loader := "/lib64/ld-linux-x86-64.so.2\x00"
 	elf := make([]byte, 64+56, 256)
@@ -99,17 +99,18 @@ func dynamic(t *testing.T) string {
 	put(20, 1, 4)   // version
 	put(32, 64, 8)  // program headers
 	put(52, 64, 2)  // size of this header
-	put(54, 56, 2)  // of a program header
-	put(56, 1, 2)   // one of them
-	put(58, 64, 2)  // of a section header
+	put(54, 56, 2)  // size of a program header
+	put(56, 1, 2)   // number of program headers
+	put(58, 64, 2)  // size of a section header
 	put(64, 3, 4)   // PT_INTERP
-	put(72, 120, 8) // its offset
+	put(72, 120, 8) // offset of the loader's path
 	put(96, uint64(len(loader)), 8)
 	put(104, uint64(len(loader)), 8)
 	return file(t, string(elf)+loader)
 }
 
-// TestSealed: writes to a sealed program fail, and Bytes returns what was hashed.
+// TestSealed: writes to a sealed program fail, and Bytes returns the bytes that were
+// hashed.
 func TestSealed(t *testing.T) {
 	path := file(t, "#!/no/such\nfirst")
 	p, err := program.Open(path)
@@ -137,7 +138,8 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestUIDs: a user id has one holder at a time, also over two lists with one folder.
+// TestUIDs: a user id has one holder at a time, also across two UIDs that share a
+// folder.
 func TestUIDs(t *testing.T) {
 	dir := t.TempDir()
 	var mu sync.Mutex
@@ -174,8 +176,8 @@ func TestUIDs(t *testing.T) {
 	wg.Wait()
 }
 
-// TestFilter: an interpreter of the filter program decides each system call as the list
-// does.
+// TestFilter: an interpreter of the BPF program returns, for each system call, the
+// decision that the list demands.
 func TestFilter(t *testing.T) {
 	f := filter()
 	if len(f) > 4096 {

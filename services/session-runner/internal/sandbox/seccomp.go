@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The filter of tier "process" is an allow-list: computation, files of the sandbox, and
-// sockets without a route. It denies keyrings, bpf, ptrace, io_uring, userfaultfd, perf,
-// mounts, namespaces, modules, clocks and file handles. Calls whose arguments matter are
-// decided by them. Calls newer than the list return ENOSYS, so that libraries fall back
-// to older ones.
+// The filter of tier "process" allows listed system calls only: computation, files of
+// the sandbox, and sockets, for which there is no route. It denies keyrings, bpf,
+// ptrace, io_uring, userfaultfd, perf, mounts, namespaces, modules, setting clocks, and
+// file handles. Some calls are allowed or denied by their arguments. Calls that are
+// newer than the list return ENOSYS, so that libraries fall back to older ones.
 
 // commonCalls are allowed on every architecture.
 var commonCalls = []uintptr{
@@ -37,13 +37,14 @@ var commonCalls = []uintptr{
 	unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL,
 }
 
-// newestCall is the highest system call number known to this list.
+// newestCall is the highest system call number that this list takes into account.
 const newestCall = unix.SYS_MSEAL
 
 // namespaceFlags are the flags of clone(2) that create a namespace.
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// Offsets in struct seccomp_data (seccomp(2)); for an argument, of its low 32 bits.
+// Offsets in struct seccomp_data (seccomp(2)). offArg is that of the low 32 bits of the
+// first argument.
 const (
 	offCall = 0
 	offArch = 4
@@ -58,7 +59,8 @@ func load(off uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: off}
 }
 
-// jump is a comparison that skips yes instructions if it holds, otherwise no.
+// jump returns a comparison with the accumulator that skips yes instructions if it
+// holds, otherwise no instructions.
 func jump(op uint16, k uint32, yes, no uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, K: k, Jt: yes, Jf: no}
 }
@@ -67,14 +69,14 @@ func refuse(e unix.Errno) unix.SockFilter { return ret(unix.SECCOMP_RET_ERRNO | 
 
 var allow = ret(unix.SECCOMP_RET_ALLOW)
 
-// filter returns the program in classic BPF.
+// filter returns the filter as a classic BPF program.
 func filter() []unix.SockFilter {
 	f := []unix.SockFilter{
 		load(offArch), jump(unix.BPF_JEQ, auditArch, 1, 0), ret(unix.SECCOMP_RET_KILL_PROCESS),
 		load(offCall),
 	}
-	// decide appends the instructions for one call number, which the accumulator holds;
-	// other numbers skip them.
+	// decide appends the instructions for the system call with this number, which the
+	// accumulator contains. They are skipped for any other number.
 	decide := func(call uintptr, body ...unix.SockFilter) {
 		f = append(append(f, jump(unix.BPF_JEQ, uint32(call), 0, uint8(len(body)))), body...)
 	}
@@ -103,8 +105,8 @@ func ranges(calls []uintptr) [][2]uint32 {
 	return out
 }
 
-// installFilter installs the filter on the calling thread and its descendants. It cannot
-// be removed.
+// installFilter installs the filter on the calling thread. Its descendants inherit the
+// filter, and it cannot be removed.
 func installFilter() error {
 	runtime.LockOSThread()
 	f := filter()

@@ -10,25 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UIDs allocates user ids. No two concurrent runs have the same one, also over several
-// session-runners that share the folder. It is safe for concurrent use.
+// UIDs allocates user ids. No two concurrent runs have the same id, even if several
+// session-runners share the folder. It is safe for concurrent use.
 type UIDs struct {
 	dir  string
 	next atomic.Uint32
 }
 
-// The range is above the ids of users, services and containers; see
+// The range of user ids is above the ids of users, services and containers; see
 // docs/reference/configuration.md.
 const (
 	firstUID = 2_000_000_000
 	numUIDs  = 4096
 )
 
-// SharedUID is the user id of runs without one of their own.
+// SharedUID is the user id of runs that do not have a separate one.
 const SharedUID = 65534
 
-// OpenUIDs uses the first of the folders that can be written for the locks on user
-// ids. Instances that share it never give one id to two runs.
+// OpenUIDs returns a UIDs with its locks in the first of the folders that can be created
+// and written. Instances that share the folder never allocate one id to two concurrent
+// runs.
 func OpenUIDs(dirs ...string) (*UIDs, error) {
 	err := errors.New("no folder")
 	for _, d := range dirs {
@@ -43,8 +44,8 @@ func OpenUIDs(dirs ...string) (*UIDs, error) {
 	return nil, err
 }
 
-// Mapped reports whether this process's user namespace has the whole range of run
-// user ids: a container engine may map less.
+// Mapped reports whether this process's user namespace contains the whole range of user
+// ids of runs. A container engine may map fewer ids.
 func Mapped() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
@@ -72,7 +73,7 @@ func Mapped() bool {
 }
 
 // Take allocates an id, for both user and group, and returns a function that releases
-// it. Call it when no process has the id any more.
+// it. The caller must call the function when no process has the id any more.
 func (u *UIDs) Take() (int, func(), error) {
 	for range numUIDs {
 		id := firstUID + int(u.next.Add(1)%numUIDs)

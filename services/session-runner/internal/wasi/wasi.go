@@ -1,5 +1,5 @@
 // Package wasi runs one WebAssembly program (WASI preview 1) in tier "wasi". The program
-// has standard input, output and error; it has no files, sockets or arguments. Its clock
+// has standard input, output and error, but no files, sockets or arguments. Its clock
 // and random numbers are derived from the intent, so that a run can be repeated exactly.
 package wasi
 
@@ -24,13 +24,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// Runner implements sandbox.Runner for WebAssembly modules, in this process
-// (wazero). Compiled modules are cached; each run has an instance of its own.
+// Runner implements sandbox.Runner for WebAssembly modules, which it runs in this
+// process (wazero). It caches compiled modules; each run has its own instance. It is
+// safe for concurrent use.
 type Runner struct {
 	runtime wazero.Runtime
 
 	mu       sync.Mutex
-	compiled map[string]*module // by digest
+	compiled map[string]*module // by digest of the program
 }
 
 type module struct {
@@ -39,20 +40,21 @@ type module struct {
 	err  error
 }
 
-// Open returns a runner. It caches compiled programs until it is closed.
+// Open returns a runner without compiled programs.
 func Open(ctx context.Context) (*Runner, error) {
-	// Without this option an endless loop could not be stopped.
+	// Without this option, an endless loop cannot be stopped.
 	cfg := wazero.NewRuntimeConfig().WithCloseOnContextDone(true)
 	r := &Runner{runtime: wazero.NewRuntimeWithConfig(ctx, cfg), compiled: map[string]*module{}}
 	_, err := wasi_snapshot_preview1.Instantiate(ctx, r.runtime)
 	return r, err
 }
 
-// Tier implements sandbox.Runner. A module of this tier has no system calls: only
-// what WASI offers it, which is its input and output.
+// Tier implements sandbox.Runner. A module in this tier has no system calls, only the
+// functions of WASI for its input and output.
 func (*Runner) Tier() string { return "wasi" }
 
-// OwnUID implements sandbox.Runner: a module has no user id to share.
+// OwnUID implements sandbox.Runner. It is true because a module has no user id that runs
+// could share.
 func (*Runner) OwnUID() bool { return true }
 
 // threadTime returns the CPU time of the calling thread.
@@ -64,8 +66,8 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// compile compiles a program once per digest, from the sealed bytes, whose digest it
-// checks.
+// compile compiles a program from its sealed bytes, once per digest. It checks the
+// digest of the bytes.
 func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.CompiledModule, error) {
 	r.mu.Lock()
 	p := r.compiled[of.Digest]
@@ -85,8 +87,8 @@ func (r *Runner) compile(ctx context.Context, of *program.Program) (wazero.Compi
 	return p.code, p.err
 }
 
-// Run implements sandbox.Runner. The clock starts at the intent's time and
-// randomness follows from the intent, so that a run can be repeated exactly.
+// Run implements sandbox.Runner. The clock starts at the intent's time and the random
+// numbers are derived from the intent, so that a run can be repeated exactly.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
 	module, err := r.compile(ctx, s.Program)
 	if err != nil {
@@ -97,7 +99,8 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	mem := &memory{max: uint64(s.Limits.MemoryMiB) << 20}
 	stdout := &stopping{Capped: sandbox.Capped{Max: s.Limits.OutputBytes}, stop: cancel}
 	stderr := &sandbox.Capped{Max: sandbox.StderrMax}
-	// The program runs on this locked thread, whose CPU time is therefore the run's.
+	// The program runs on this locked thread, so the CPU time of the thread is that of
+	// the run.
 	runtime.LockOSThread()
 	before := threadTime()
 	err = r.start(run, mem, module, config(s, stdout, stderr))
@@ -112,7 +115,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	switch {
 	case err == nil:
 	case run.Err() != nil && stdout.Over:
-		out.Exit = 0 // it was stopped because it wrote too much
+		out.Exit = 0 // stopped because it exceeded the output limit
 	case errors.Is(run.Err(), context.DeadlineExceeded):
 		out.Exit, out.TimedOut = -1, true
 	case errors.As(err, &exit):
@@ -124,9 +127,9 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	return out, nil
 }
 
-// start instantiates the module and runs it to its end.
+// start instantiates the module and runs it until it ends.
 func (r *Runner) start(ctx context.Context, mem *memory, module wazero.CompiledModule, cfg wazero.ModuleConfig) (err error) {
-	defer func() { // an initial memory above the limit has no error type
+	defer func() { // wazero panics if the initial memory exceeds the limit
 		if p := recover(); p != nil {
 			if !mem.refused {
 				panic(p)
@@ -141,6 +144,8 @@ func (r *Runner) start(ctx context.Context, mem *memory, module wazero.CompiledM
 	return err
 }
 
+// config returns the environment of a module: its streams, variables, clock and random
+// numbers.
 func config(s sandbox.Spec, stdout *stopping, stderr *sandbox.Capped) wazero.ModuleConfig {
 	clock := &clock{at: s.Time}
 	cfg := wazero.NewModuleConfig().WithName("").WithArgs("main").
@@ -158,8 +163,8 @@ func config(s sandbox.Spec, stdout *stopping, stderr *sandbox.Capped) wazero.Mod
 // tick is the time by which each reading advances the clock.
 const tick = time.Microsecond
 
-// clock starts at the intent's time. Only readings and sleeps advance it; a sleep
-// returns at once.
+// clock is a deterministic clock that starts at the intent's time. Only readings and
+// sleeps advance it; a sleep returns at once.
 type clock struct{ at, began time.Time }
 
 func (c *clock) next() time.Time {
@@ -182,7 +187,7 @@ func (c *clock) sleep(ns int64) {
 	c.at = c.at.Add(time.Duration(max(ns, 0)))
 }
 
-// stopping is a writer that ends the program when its output exceeds the limit.
+// stopping is a writer that stops the program when its output exceeds the limit.
 type stopping struct {
 	sandbox.Capped
 	stop context.CancelFunc
@@ -198,7 +203,8 @@ func (w *stopping) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// memory does not grow above its limit, and records an attempt to.
+// memory is the linear memory of a run. It refuses to grow above max bytes and records
+// that it refused, and its peak size.
 type memory struct {
 	max     uint64
 	peak    uint64

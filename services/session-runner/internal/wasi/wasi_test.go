@@ -36,8 +36,8 @@ func open(t *testing.T, path string) *program.Program {
 	return p
 }
 
-// TestHostile: programs that loop, allocate, print without end, read the clock, or open
-// files and sockets end with the right error.
+// TestHostile: programs that loop, allocate memory or print without end, read the clock,
+// or open files and sockets end with the right error.
 func TestHostile(t *testing.T) {
 	spin := spin(t)
 	r, err := Open(t.Context())
@@ -94,16 +94,16 @@ func TestHostile(t *testing.T) {
 		t.Errorf("randomness does not follow from the intent: %s %s %s", a.Stdout, b.Stdout, c.Stdout)
 	}
 
-	// Several concurrent runs of which one loops: the others finish.
+	// One of several concurrent runs loops: the others finish.
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() { says("nap", "rested") })
 	}
 	wg.Go(func() { run("loop", 1) })
 	wg.Wait()
-	runtime.GC() // no thread keeps looping
+	runtime.GC() // a thread that still loops would block this
 
-	// Cancelled from outside.
+	// The context of the run is cancelled.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	began = time.Now()
@@ -112,7 +112,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestModules: files that are not programs, or not the registered one, do not run.
+// TestModules: files that are not WebAssembly programs, or have another digest than the
+// registered one, do not run.
 func TestModules(t *testing.T) {
 	r, err := Open(t.Context())
 	if err != nil {
@@ -137,12 +138,12 @@ func TestModules(t *testing.T) {
 	if out, err := try([]byte(loop), 1); err != nil || !out.TimedOut || time.Since(began) > 2*time.Second {
 		t.Errorf("%+v %v after %v", out, err, time.Since(began))
 	}
-	// An initial memory of 100 pages where the limit is 1 MiB.
+	// The initial memory is 100 pages, and the limit is 1 MiB.
 	big := head + "\x01\x04\x01\x60\x00\x00" + "\x03\x02\x01\x00" + "\x05\x03\x01\x00\x64" + "\x07\x0a\x01\x06_start\x00\x00" + "\x0a\x04\x01\x02\x00\x0b"
 	if out, err := try([]byte(big), 1); err == nil && out.Exit == 0 && !out.OOM {
 		t.Errorf("a memory above the limit: %+v", out)
 	}
-	// An import that no host module provides.
+	// The module imports a function that no host module provides.
 	thief := head + "\x01\x04\x01\x60\x00\x00" + "\x02\x0c\x01\x03env\x04evil\x00\x00"
 	if out, err := try([]byte(thief), 1); err == nil && out.Exit == 0 {
 		t.Errorf("an unknown import: %+v", out)

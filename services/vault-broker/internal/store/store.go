@@ -1,7 +1,7 @@
-// Package store keeps values in one encrypted file. Each value has a data key of its
-// own, which the key-encryption key wraps; both use AES-256-GCM with the store's domain
-// and the name as additional data, so a record that is moved to another domain or name
-// does not decrypt.
+// Package store stores values in one encrypted file. Each value is encrypted under its
+// own data key, which is encrypted under the key-encryption key. Both use AES-256-GCM
+// with the store's domain and the value's name as additional data, so a record that is
+// moved to another domain or name does not decrypt.
 package store
 
 import (
@@ -23,10 +23,11 @@ import (
 	"sync"
 )
 
-// ErrNotFound is returned for a name without a value.
+// ErrNotFound is returned by Get for a name without a value.
 var ErrNotFound = errors.New("no such secret")
 
-// Store is an open file of values. It is safe for concurrent use by one process.
+// Store is an open file of values. It is safe for concurrent use within one process; no
+// other process may have the file open.
 type Store struct {
 	path   string
 	domain string
@@ -41,9 +42,10 @@ type record struct {
 	Value   []byte `json:"value"`       // nonce ‖ ciphertext
 }
 
-// Open reads the file at path, which need not exist. kek has 32 bytes. Stores under one
-// kek must have different domains, such that no name prefixed by its domain equals a
-// name of another store prefixed by that store's domain.
+// Open reads the file at path, which need not exist, and checks that every value
+// decrypts. kek has 32 bytes. Stores under one kek must have different domains, such
+// that no name prefixed by its domain equals a name of another store prefixed by that
+// store's domain.
 func Open(path string, kek []byte, domain string) (*Store, error) {
 	if len(kek) != 32 {
 		return nil, fmt.Errorf("vault key has %d bytes, want 32", len(kek))
@@ -79,7 +81,8 @@ func (s *Store) Fingerprint(value []byte) string {
 	return "hmac-sha256:" + hex.EncodeToString(m.Sum(nil)[:16])
 }
 
-// Put stores a value, replacing an older one. It is durable when Put returns nil.
+// Put stores a value and replaces an older one. The value is durable when Put returns
+// nil. After an error, Get returns the older value.
 func (s *Store) Put(name string, value []byte) error {
 	dek := make([]byte, 32)
 	rand.Read(dek)
@@ -104,6 +107,7 @@ func (s *Store) Put(name string, value []byte) error {
 	return nil
 }
 
+// write replaces the file atomically and durably. The caller holds mu.
 func (s *Store) write() error {
 	b, err := json.Marshal(s.data)
 	if err != nil {
@@ -127,12 +131,12 @@ func (s *Store) write() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close()) // sync the folder, or the old file may return after a power loss
+	return errors.Join(dir.Sync(), dir.Close()) // without this, the old file may return after a power loss
 }
 
-// MoveTo moves the values whose names begin with prefix to another store, under the rest
-// of their names. It does not replace values there. It may be repeated after a failure:
-// each value is durable in the other store before it is removed from this one.
+// MoveTo moves the values whose names begin with prefix to another store, under their
+// names without the prefix. It does not replace values there. It may be repeated after a
+// failure: each value is durable in the other store before it is removed from this one.
 func (s *Store) MoveTo(to *Store, prefix string) error {
 	names := s.Names(prefix)
 	for _, name := range names {
@@ -158,16 +162,16 @@ func (s *Store) MoveTo(to *Store, prefix string) error {
 	return s.write()
 }
 
-// Get returns a value, decrypted; the slice is the caller's. ErrNotFound: there is
-// none of that name, or it was deleted.
+// Get returns a decrypted value, which the caller owns. It returns ErrNotFound if the
+// name has no value.
 func (s *Store) Get(name string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.get(name)
 }
 
-// Names lists the names that begin with a prefix, sorted. Names are not secret:
-// they are in the file in clear.
+// Names returns the names that begin with a prefix, sorted. Names are not secret: the
+// file contains them unencrypted.
 func (s *Store) Names(prefix string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,6 +185,7 @@ func (s *Store) Names(prefix string) []string {
 	return out
 }
 
+// get is Get for a caller that holds mu.
 func (s *Store) get(name string) ([]byte, error) {
 	r, ok := s.data[name]
 	if !ok {

@@ -1,5 +1,5 @@
-// Package anthropic is the provider Anthropic, of whose APIs the dialect messages
-// holds the wire format.
+// Package anthropic describes the provider Anthropic. Package messages implements its
+// APIs.
 package anthropic
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// Provider is Anthropic. The list of models needs the version in its header, too.
+// Provider is Anthropic. The request for its models requires the version header as well.
 var Provider = provider.Kind{
 	Name: "anthropic", Trace: "anthropic", Base: "https://api.anthropic.com/v1", APIs: []*dialect.API{messages.API, messages.CountTokens},
 	Authorize: provider.KeyIn("X-Api-Key"), Lists: true, ListHeader: map[string]string{"Anthropic-Version": messages.Version},

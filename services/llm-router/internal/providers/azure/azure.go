@@ -1,5 +1,6 @@
-// Package azure is the provider Azure OpenAI: OpenAI's APIs under the names of
-// deployments. Source: https://learn.microsoft.com/azure/ai-foundry/openai/reference
+// Package azure describes the provider Azure OpenAI, which offers OpenAI's APIs under
+// the names of deployments. Source:
+// https://learn.microsoft.com/azure/ai-foundry/openai/reference
 package azure
 
 import (
@@ -11,15 +12,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
-// Provider is a resource of Azure OpenAI. Its endpoint lists no deployments.
+// Provider is a resource of Azure OpenAI. Its API cannot list the deployments.
 var Provider = provider.Kind{
 	Name: "azure", Trace: "azure.ai.openai", APIs: []*dialect.API{chat.API, responses.API, chat.Embeddings, chat.Completions},
 	Needs: "base_url", Prepare: prepare, URL: address, Authorize: provider.KeyIn("Api-Key"), NewBounds: true, RequestID: "Apim-Request-Id",
 }
 
-// version is the API version that requests name where the configuration has none.
+// version is the default API version of requests.
 const version = "2024-10-21"
 
+// prepare sets the default API version.
 func prepare(c *provider.Config) error {
 	if c.APIVersion == "" {
 		c.APIVersion = version
@@ -27,13 +29,14 @@ func prepare(c *provider.Config) error {
 	return nil
 }
 
-// address puts the deployment, which is the model's name, into the path. Responses
-// name it in the body, and exist under the preview version only.
+// address returns the address of a request, with the deployment, which is the model's
+// name, in the path. Requests to the responses API contain it in the body; that API
+// exists only in the preview version.
 func address(c *provider.Config, a *dialect.API, model string, stream bool) string {
 	switch {
 	case a == responses.API:
 		return c.BaseURL + "/openai/v1/responses?api-version=preview"
-	case a.Kind == "": // an API with the model in its path already
+	case a.Kind == "": // the API's path contains the model already
 		return c.BaseURL + a.Path(model, stream)
 	}
 	return c.BaseURL + "/openai/deployments/" + model + a.Path(model, stream) + "?api-version=" + url.QueryEscape(c.APIVersion)

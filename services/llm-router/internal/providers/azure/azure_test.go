@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
-// TestAddress: the deployment is in the path, the version in the query, escaped;
-// responses have one address.
+// TestAddress shows that the path contains the deployment and the query the version,
+// escaped, and that the responses API has one address.
 func TestAddress(t *testing.T) {
 	c := provider.Config{BaseURL: "https://x.openai.azure.com"}
 	if err := prepare(&c); err != nil || c.APIVersion != version {

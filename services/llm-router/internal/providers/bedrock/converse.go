@@ -51,7 +51,7 @@ type thought struct {
 	Signature string `json:"signature,omitempty"`
 }
 
-// point ends a part of the prompt that the provider may cache.
+// point marks the end of a part of the prompt that the provider may cache.
 type point struct {
 	Type string `json:"type"`
 }
@@ -61,9 +61,9 @@ type message struct {
 	Content []block `json:"content"`
 }
 
-// BuildRequest writes a request. The model is in the URL. Members that Converse
-// does not have go to the model as additionalModelRequestFields; files by URL or
-// id are refused.
+// BuildRequest returns the body of a request; the model is in the URL. Members that
+// Converse does not define are sent to the model as additionalModelRequestFields. It
+// returns an error for files by URL or id.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := ir.Obj{}
 	files := names{}
@@ -105,8 +105,9 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// inference is the bound of the answer and how the model samples. What only some
-// families of models take goes into more, and an effort into output.
+// inference returns the member inferenceConfig: the bound of the answer and the
+// sampling. Members that only some families of models accept are added to more, and an
+// effort to output.
 func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
 	sampling, limit := think(r, more, output)
 	c := ir.Obj{}
@@ -120,9 +121,9 @@ func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
 	return c
 }
 
-// think says how much the model is to think, in the words of its family. It
-// returns whether the model takes sampling then, and the bound of the answer, of
-// which thinking is a part.
+// think adds the thinking that the request requires to more and output, in the form of
+// the model's family. It returns whether the model then accepts sampling, and the bound
+// of the answer, of which thinking is a part.
 func think(r *ir.Request, more, output ir.Obj) (sampling bool, limit int64) {
 	m, is := claude.Of(r.Model)
 	if !is {
@@ -154,11 +155,11 @@ func think(r *ir.Request, more, output ir.Obj) (sampling bool, limit int64) {
 	return sampling, limit
 }
 
-// answerRoom is the bound of an answer after thinking, in tokens, where the caller
-// has none.
+// answerRoom is the bound of the answer after thinking, in tokens, if the request has
+// none.
 const answerRoom = 4096
 
-// buildTools writes the tools. Another API's own tools are left out.
+// buildTools returns the tools. It omits tools that another provider runs.
 func buildTools(defs []ir.ToolDef) (tools []ir.Obj) {
 	for i := range defs {
 		t := &defs[i]
@@ -175,6 +176,7 @@ func buildTools(defs []ir.ToolDef) (tools []ir.Obj) {
 	return tools
 }
 
+// buildChoice returns the member toolChoice.
 func buildChoice(c *ir.Choice) ir.Obj {
 	switch c.Mode {
 	case "required":
@@ -185,12 +187,14 @@ func buildChoice(c *ir.Choice) ir.Obj {
 	return ir.Obj{"auto": ir.Obj{}}
 }
 
-// names are those of the files in one request: the API requires each to be unique,
-// and of a few characters.
+// names counts the files of one request by name: the API requires unique names of a
+// limited set of characters.
 type names map[string]int
 
 var unnamable = regexp.MustCompile(`[^A-Za-z0-9()\[\]-]+`)
 
+// name returns a unique name for a file, without its extension and with other characters
+// replaced.
 func (n names) name(file string) string {
 	if i := strings.LastIndexByte(file, '.'); i > 0 {
 		file = file[:i]
@@ -204,7 +208,8 @@ func (n names) name(file string) string {
 	return file
 }
 
-// buildBlocks writes the parts of one message; what says nothing here is left out.
+// buildBlocks returns the blocks for the parts of a message. It omits parts that have no
+// equivalent in this API.
 func buildBlocks(parts []ir.Part, files names) (out []block, err error) {
 	for i := range parts {
 		p := &parts[i]
@@ -223,8 +228,8 @@ func buildBlocks(parts []ir.Part, files names) (out []block, err error) {
 	return out, nil
 }
 
-// buildBlock writes one part; ok is false where it comes to nothing: empty text,
-// and thinking that no provider sealed.
+// buildBlock returns the block for a part. ok is false for empty text and for thinking
+// without a signature, which the API would reject.
 func buildBlock(p *ir.Part, files names) (b block, ok bool, err error) {
 	switch p.Type {
 	case ir.Text, ir.Refusal:
@@ -252,6 +257,7 @@ func buildBlock(p *ir.Part, files names) (b block, ok bool, err error) {
 	return b, false, fmt.Errorf("content: %s cannot be sent to this provider", p.Type)
 }
 
+// buildFile returns the block for an image or a document, which must be given as bytes.
 func buildFile(p *ir.Part, files names) (b block, ok bool, err error) {
 	if p.Media.Data == "" {
 		return b, false, fmt.Errorf("content: this provider takes images and files as bytes (a data URL), not by URL or id")
@@ -265,7 +271,7 @@ func buildFile(p *ir.Part, files names) (b block, ok bool, err error) {
 	return block{Document: m}, true, nil
 }
 
-// format is a file's format as this API names it.
+// format returns the API's name for the format of a file.
 func format(mime string) string {
 	_, f, _ := strings.Cut(mime, "/")
 	switch f {
@@ -304,8 +310,8 @@ func finish(s string) string {
 	return s
 }
 
-// ParseResponse reads an answer. This API gives it neither an id nor the model's
-// name. Input tokens of the intermediate form include those that a cache held.
+// ParseResponse decodes a response. In this API a response has neither an id nor the
+// model's name. In counts input tokens including those of the cache.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		Output struct {
@@ -335,18 +341,18 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 	return &ir.Response{Usage: d.Usage.ir(), Choices: []ir.Answer{a}}, nil
 }
 
-// Decoder reads a stream's events by their :event-type. The zero value is ready; a
-// decoder reads one stream.
+// Decoder decodes the events of one stream by their :event-type. The zero value is ready
+// to use.
 type Decoder struct {
 	calls map[int]int
 	done  bool
 }
 
-// Done reports whether the stream said that it is complete: by metadata, which is
-// last and holds the usage.
+// Done reports whether the stream is complete: the event metadata, which contains the
+// usage, is the last.
 func (d *Decoder) Done() bool { return d.done }
 
-// event is an event of a stream with the members that matter here.
+// event is an event of a stream, with the members that are used here.
 type event struct {
 	Index int `json:"contentBlockIndex"`
 	Start struct {
@@ -367,8 +373,8 @@ type event struct {
 	Usage *usage `json:"usage"`
 }
 
-// Event reads one event, whose type is its name. One of a type that is unknown
-// means nothing.
+// Event decodes one event, whose type is its name. It returns nothing for an event of an
+// unknown type.
 func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -397,7 +403,7 @@ func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 	return nil, nil
 }
 
-// piece reads a piece of a block.
+// piece decodes a piece of a block.
 func (d *Decoder) piece(e *event) []ir.Event {
 	switch {
 	case e.Delta.Text != nil:
@@ -420,13 +426,12 @@ func (d *Decoder) piece(e *event) []ir.Event {
 	return nil
 }
 
-// exceptions maps exceptions in a stream to the HTTP status with the same meaning.
+// exceptions maps the exceptions of a stream to the HTTP statuses with the same meaning.
 var exceptions = map[string]int{"throttlingException": 429, "validationException": 400, "modelTimeoutException": 408, "internalServerException": 500,
 	"serviceUnavailableException": 503, "modelStreamErrorException": 424, "accessDeniedException": 403, "resourceNotFoundException": 404}
 
-// ParseFault reads an error. kind is the header field x-amzn-errortype of a
-// response, or the :exception-type of a stream, where status is 0 and the type
-// decides it.
+// ParseFault decodes an error. kind is the header field x-amzn-errortype of a response,
+// or the :exception-type in a stream. In a stream status is 0 and is derived from kind.
 func ParseFault(status int, kind string, body []byte) *ir.Fault {
 	var d struct {
 		Message  string `json:"message"`

@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/irtest"
 )
 
-// TestBuildRequest goes over the families of models too: they differ in how a
-// request says how much to think.
+// TestBuildRequest includes several families of models, which differ in how a request
+// bounds thinking.
 func TestBuildRequest(t *testing.T) {
 	irtest.Requested(t, BuildRequest, "anthropic.claude-3-7-sonnet-v1:0", "us.anthropic.claude-opus-5-5", "openai.gpt-oss-120b-1:0", "us.amazon.nova-2-lite-v1:0")
 }

@@ -25,13 +25,13 @@ func newFrames(r io.Reader) dialect.Source {
 	return &frames{r: r, d: eventstream.NewDecoder(), buf: make([]byte, 0, 4<<10)}
 }
 
-// Next implements dialect.Source. Checksums are verified by the decoder; JSON that
-// nests too deep is provider.ErrDeep; an exception is an *ir.Fault.
+// Next implements dialect.Source. The decoder verifies checksums. Next returns
+// provider.ErrDeep for JSON that is nested too deep, and an *ir.Fault for an exception.
 func (f *frames) Next() (sse.Event, error) {
 	m, err := f.d.Decode(f.r, f.buf)
 	if err != nil {
 		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // an event says that the stream ends
+			err = io.ErrUnexpectedEOF // a complete stream ends with an event
 		}
 		return sse.Event{}, err
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// API is Converse, and ConverseStream for streams, which are framed in Amazon's
-// own encoding.
+// API is Converse, and ConverseStream for streams, which use Amazon's event stream
+// encoding.
 var API = &dialect.API{
 	Name: "converse", Path: func(model string, stream bool) string {
 		if stream {
@@ -34,11 +34,12 @@ var API = &dialect.API{
 	},
 }
 
-// Provider is Amazon Bedrock in one region. Its runtime endpoint lists no models.
+// Provider is Amazon Bedrock in one region. Its runtime endpoint cannot list models.
 var Provider = provider.Kind{
 	Name: "bedrock", Trace: "aws.bedrock", APIs: []*dialect.API{API}, Needs: "region", Prepare: prepare, Authorize: authorize, RequestID: "X-Amzn-Requestid",
 }
 
+// prepare sets the base URL for the region, which is required.
 func prepare(c *provider.Config) error {
 	if c.Region == "" {
 		return errors.New("region: bedrock needs one, e.g. us-east-1")
@@ -49,9 +50,9 @@ func prepare(c *provider.Config) error {
 	return nil
 }
 
-// authorize takes a Bedrock API key, or the JSON of an access key, with which the
-// request is signed (Signature Version 4). The signature holds the time, so that a
-// request is signed right before it is sent.
+// authorize adds a Bedrock API key as a bearer token or, if key is the JSON of an access
+// key, signs the request with Signature Version 4. The signature contains the time, so
+// it is made right before the request is sent.
 func authorize(ctx context.Context, req *http.Request, c *provider.Config, key string, body []byte) error {
 	if !strings.HasPrefix(key, "{") {
 		return provider.Bearer(ctx, req, c, key, body)

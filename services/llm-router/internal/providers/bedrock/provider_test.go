@@ -30,7 +30,8 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// TestAuthorize: a key is a bearer token, or signs the request with its body.
+// TestAuthorize shows that a key is sent as a bearer token or signs the request with its
+// body.
 func TestAuthorize(t *testing.T) {
 	request := func(key string, body string) (*http.Request, error) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://bedrock-runtime.eu-west-1.amazonaws.com/model/a%3A0/converse", nil)
@@ -78,8 +79,8 @@ func encode(t *testing.T, kind, name, payload string) []byte {
 	return b.Bytes()
 }
 
-// TestFrames: events come with their type; exceptions are the provider's errors;
-// a stream that breaks off says so.
+// TestFrames shows that events have their type, that exceptions become the provider's
+// errors, and that a stream that breaks off is an error.
 func TestFrames(t *testing.T) {
 	stream := append(encode(t, "event", "messageStart", `{"role":"assistant"}`), encode(t, "event", "messageStop", `{"stopReason":"end_turn"}`)...)
 	f := newFrames(bytes.NewReader(stream))

@@ -7,7 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// TestThinking: each family of models is told in its own words how much to think.
+// TestThinking shows the members that bound thinking for each family of models.
 func TestThinking(t *testing.T) {
 	half := 0.5
 	for _, c := range []struct {
@@ -17,7 +17,7 @@ func TestThinking(t *testing.T) {
 		want   string
 	}{
 		{"anthropic.claude-3-7-sonnet-v1:0", "", 0, `{"inferenceConfig":{"maxTokens":100,"temperature":0.5},"messages":null}`},
-		{"anthropic.claude-3-7-sonnet-v1:0", "low", 0, `{"inferenceConfig":{"maxTokens":100},"messages":null}`}, // the caller's bound leaves no room for it
+		{"anthropic.claude-3-7-sonnet-v1:0", "low", 0, `{"inferenceConfig":{"maxTokens":100},"messages":null}`}, // the caller's bound leaves no room for thinking
 		{"us.anthropic.claude-opus-5-5", "high", 0, `{"additionalModelRequestFields":{"thinking":{"display":"summarized","type":"adaptive"}},"inferenceConfig":{"maxTokens":100},"messages":null,"outputConfig":{"effort":"high"}}`},
 		{"us.anthropic.claude-opus-5-5", "", 3000, `{"additionalModelRequestFields":{"thinking":{"display":"summarized","type":"adaptive"}},"inferenceConfig":{"maxTokens":100},"messages":null,"outputConfig":{"effort":"medium"}}`},
 		{"openai.gpt-oss-120b-1:0", "minimal", 0, `{"additionalModelRequestFields":{"reasoning_effort":"low"},"inferenceConfig":{"maxTokens":100,"temperature":0.5},"messages":null}`},
@@ -31,7 +31,8 @@ func TestThinking(t *testing.T) {
 	}
 }
 
-// TestNames: a file's name is made one that the API takes, each once.
+// TestNames shows that the names of files are unique and contain only allowed
+// characters.
 func TestNames(t *testing.T) {
 	files := []ir.Part{}
 	for _, n := range []string{"Q3 report (v1.2).pdf", "Q3 report (v1.2).pdf", "", "zażółć  gęślą.txt", ".env"} {

@@ -1,6 +1,6 @@
-// Package demo is the built-in provider "demo": one deterministic model, echo,
-// that answers with the last user message. With it a fresh mesh answers without
-// any key; its answers name it as a demo. It is pure.
+// Package demo is the built-in provider "demo". It has one deterministic model, echo,
+// which returns the last user message, so that a new mesh can answer calls without a
+// key. The ids of its answers contain "demo". It is pure.
 package demo
 
 import (
@@ -11,17 +11,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// model is the only one.
+// model is the name of the only model.
 const model = "echo"
 
-// Provider is the demo. It runs in the router's process and costs nothing.
+// Provider is the demo provider. It runs in the router's process and costs nothing.
 var Provider = provider.Kind{Name: "demo", Trace: "binnacle.demo", Local: &provider.Local{
 	Models: []string{model}, Owner: "binnacle-demo", Output: llm.DefaultOutput, Missing: "the demo has one model, demo/" + model,
 	ID:     func(id string) string { return strings.Replace(id, "-", "-demo-", 1) },
 	Answer: answer,
 }}
 
-// answer is the reply to a request, as a stream of events. Words count as tokens.
+// answer returns the answer to a request, as the events of a stream. It counts words as
+// tokens.
 func answer(id string, r *ir.Request) []ir.Event {
 	text, in := lastOfUser(r)
 	bound := r.MaxTokens
@@ -45,8 +46,8 @@ func answer(id string, r *ir.Request) []ir.Event {
 	return append(out, ir.Event{Kind: ir.End, Finish: finish}, ir.Event{Kind: ir.Used, Usage: ir.Usage{In: in, Out: said, Known: true}})
 }
 
-// lastOfUser is the text of the last message of the user's, and the number of
-// words in all messages.
+// lastOfUser returns the text of the last user message, and the number of words in all
+// messages.
 func lastOfUser(r *ir.Request) (text string, words int64) {
 	for _, m := range r.Messages {
 		t := ir.PlainText(m.Parts)

@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// TestAnswer: the last message of the user's is said again, word by word, within
-// the bound, and every word of the request counts.
+// TestAnswer shows that the demo repeats the last user message word by word, within the
+// bound, and counts every word of the request.
 func TestAnswer(t *testing.T) {
 	text := func(role, s string) ir.Message {
 		return ir.Message{Role: role, Parts: []ir.Part{{Type: ir.Text, Text: s}}}
@@ -42,7 +42,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestNames: an answer's id says that it is the demo's, whatever API gave it.
+// TestNames shows that the id of an answer identifies the demo in every API.
 func TestNames(t *testing.T) {
 	if got := Provider.Local.ID("chatcmpl-1-2"); got != "chatcmpl-demo-1-2" {
 		t.Error(got)

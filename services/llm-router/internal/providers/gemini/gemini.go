@@ -1,5 +1,5 @@
-// Package gemini is Google's generateContent API as a client writes and reads
-// it. Source: https://ai.google.dev/api/generate-content
+// Package gemini implements Google's generateContent API for a client. Source:
+// https://ai.google.dev/api/generate-content
 package gemini
 
 import (
@@ -46,11 +46,12 @@ type content struct {
 	Parts []part `json:"parts"`
 }
 
+// effortBudget lists the thinking budget, in tokens, that stands for each effort.
 var effortBudget = map[string]int64{"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768}
 
-// BuildRequest writes a request. The model is in the URL. Models from generation 3
-// on require the first call of a turn to be signed: one of another model's gets a
-// replacement.
+// BuildRequest returns the body of a request; the model is in the URL. Models from
+// generation 3 on require a signature on the first call of a turn: a call of another
+// model gets a placeholder.
 func BuildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	w := writer{names: map[string]string{}, signs: third(r.Model)}
@@ -82,13 +83,14 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// roles and modes are the API's words for roles and for the choice of a tool.
+// roles and modes map roles, and modes of the tool choice, to the names in this API.
 var (
 	roles = map[string]string{ir.User: "user", ir.Assistant: "model"}
 	modes = map[string]string{"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
 )
 
-// declare writes the tools as functions. Another API's own tools are left out.
+// declare returns the tools as function declarations. It omits tools that another
+// provider runs.
 func declare(tools []ir.ToolDef) (decls []ir.Obj) {
 	for i := range tools {
 		t := &tools[i]
@@ -103,7 +105,8 @@ func declare(tools []ir.ToolDef) (decls []ir.Obj) {
 	return decls
 }
 
-// generation is the configuration of sampling, bounds and the answer's form.
+// generation returns the member generationConfig: sampling, bounds and the format of the
+// answer.
 func generation(r *ir.Request) ir.Obj {
 	g := ir.Obj{}
 	g.Put("temperature", r.Temperature)
@@ -127,14 +130,14 @@ func generation(r *ir.Request) ir.Obj {
 	return g
 }
 
-// writer writes the parts of one request.
+// writer converts the parts of one request.
 type writer struct {
-	names map[string]string // of tool calls by id: results go by name here
-	signs bool              // calls are signed: the first of a turn must be
+	names map[string]string // names of tool calls by id: results refer to a call by its name
+	signs bool              // the first call of a turn must have a signature
 }
 
-// parts writes the parts of one message. Thinking is left out: its signature is on
-// the call that follows it.
+// parts returns the parts of one message in the format of the API. It omits thinking,
+// whose signature is on the call that follows.
 func (w *writer) parts(parts []ir.Part) (out []part, err error) {
 	signed := !w.signs
 	for i := range parts {
@@ -159,6 +162,7 @@ func (w *writer) parts(parts []ir.Part) (out []part, err error) {
 	return out, nil
 }
 
+// file returns the part for a file: its bytes, or its URL.
 func file(m *ir.Media) part {
 	if m.Data != "" {
 		return part{Inline: &blob{MIME: m.MIME, Data: m.Data}}
@@ -170,7 +174,8 @@ func file(m *ir.Media) part {
 	return part{File: &blob{MIME: m.MIME, URI: uri}}
 }
 
-// call writes a tool call; one that must be signed and is not gets the replacement.
+// call returns the part for a tool call. If sign is set and the call has no signature,
+// it gets the placeholder.
 func (w *writer) call(p *ir.Part, sign bool) part {
 	name := ir.FlatName(p.Namespace, p.Name)
 	w.names[p.ID] = name
@@ -181,8 +186,8 @@ func (w *writer) call(p *ir.Part, sign bool) part {
 	return x
 }
 
-// result appends the result of a call: a text that is an object is sent as one,
-// and files follow as parts of their own.
+// result appends the result of a call. A text that is a JSON object is sent as an
+// object; files follow as separate parts.
 func (w *writer) result(out []part, p *ir.Part) ([]part, error) {
 	name := w.names[p.ID]
 	if name == "" {
@@ -228,7 +233,7 @@ type response struct {
 	Error json.RawMessage `json:"error"`
 }
 
-// candidate is one of the answers, or a piece of it.
+// candidate is one of the answers in a response, or a piece of it in a stream.
 type candidate struct {
 	Index   int     `json:"index"`
 	Content content `json:"content"`
@@ -236,7 +241,7 @@ type candidate struct {
 	Tokens  *tokens `json:"logprobsResult"`
 }
 
-// tokens is how probable each token of an answer was, and its alternatives.
+// tokens holds the log probability of each token of an answer, and of its alternatives.
 type tokens struct {
 	Chosen []token `json:"chosenCandidates"`
 	Top    []struct {
@@ -257,7 +262,7 @@ func (t *token) openAI() ir.Obj {
 	return ir.Obj{"token": t.Text, "logprob": t.Log, "bytes": bytes}
 }
 
-// logProbs is the same in OpenAI's shape; nil: the answer has none.
+// logProbs returns the probabilities in OpenAI's format, or nil if the answer has none.
 func (t *tokens) logProbs() json.RawMessage {
 	if t == nil || len(t.Chosen) == 0 {
 		return nil
@@ -300,7 +305,7 @@ func finish(s string) string {
 	return strings.ToLower(s)
 }
 
-// parse reads a part; id names a call that has no id of its own.
+// parse decodes a part; id is the id of a call that has none.
 func parse(p *part, id string) ir.Part {
 	switch {
 	case p.Call != nil:
@@ -322,9 +327,9 @@ func parse(p *part, id string) ir.Part {
 	return ir.Part{Type: ir.Text}
 }
 
-// ParseResponse reads an answer; id makes ids for tool calls, which have none in
-// most models. A blocked prompt is an answer that was filtered; no candidate at
-// all is an error.
+// ParseResponse decodes a response. Tool calls, which have no id in most models, get one
+// derived from id. A blocked prompt is an answer with the reason Filtered; a response
+// without candidates is otherwise an error.
 func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	var d response
 	if err := json.Unmarshal(body, &d); err != nil {
@@ -359,22 +364,22 @@ func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	return out, nil
 }
 
-// Decoder reads a stream, each of whose events is an answer in part. CallID makes
-// ids for tool calls that have none. A decoder reads one stream.
+// Decoder decodes one stream, each event of which contains a part of the answer. Tool
+// calls without an id get one derived from CallID.
 type Decoder struct {
 	CallID string
 	begun  bool
 	calls  int
-	asked  map[int]bool // candidates that called a tool
+	asked  map[int]bool // candidates that called a tool, whose finish reason must show it
 	done   bool
 }
 
-// Done reports whether some candidate said why it ended. Others may go on, so the
-// stream is read to its end.
+// Done reports whether any candidate has ended. The others may continue, so the stream
+// is read to its end.
 func (d *Decoder) Done() bool { return d.done }
 
-// Event reads one server-sent event, which may say several things at once. Events
-// have no names in this API. An error in the stream is an *ir.Fault.
+// Event decodes one server-sent event, which may contain several pieces. Events have no
+// names in this API. An error in the stream is returned as an *ir.Fault.
 func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var r response
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -401,8 +406,8 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	return out, nil
 }
 
-// candidate appends what one candidate says in this event. Arguments of calls come
-// whole.
+// candidate appends the events for one candidate's piece. The arguments of a call are
+// always complete.
 func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
 	for i := range c.Content.Parts {
 		p := parse(&c.Content.Parts[i], fmt.Sprintf("call_%s_%d", d.CallID, d.calls))
@@ -429,8 +434,8 @@ func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
 	return append(out, ir.Event{Kind: ir.End, Choice: c.Index, Finish: f})
 }
 
-// ParseFault reads an error (google.rpc.Status as JSON), alone or in a list, as
-// streams send it. A retryDelay in its details becomes RetryMS.
+// ParseFault decodes an error (google.rpc.Status as JSON), either alone or in a list, as
+// in streams. A retryDelay in its details becomes RetryMS.
 func ParseFault(status int, body []byte) *ir.Fault {
 	var d struct {
 		Error struct {
@@ -443,7 +448,7 @@ func ParseFault(status int, body []byte) *ir.Fault {
 			} `json:"details"`
 		} `json:"error"`
 	}
-	if strings.HasPrefix(strings.TrimSpace(string(body)), "[") { // streams answer errors in a list
+	if strings.HasPrefix(strings.TrimSpace(string(body)), "[") { // an error in a stream is in a list
 		var list []json.RawMessage
 		if json.Unmarshal(body, &list) == nil && len(list) > 0 {
 			body = list[0]
@@ -462,8 +467,8 @@ func ParseFault(status int, body []byte) *ir.Fault {
 	return f
 }
 
-// BuildEmbeddings writes a batchEmbedContents request with one entry for each
-// input, in order. dimensions 0 leaves their number to the model.
+// BuildEmbeddings returns a batchEmbedContents request with one entry for each input, in
+// order. If dimensions is 0, the model determines their number.
 func BuildEmbeddings(model string, inputs []string, dimensions int64) ([]byte, error) {
 	reqs := []ir.Obj{}
 	for _, in := range inputs {
@@ -474,8 +479,8 @@ func BuildEmbeddings(model string, inputs []string, dimensions int64) ([]byte, e
 	return ir.Obj{"requests": reqs}.Bytes()
 }
 
-// ParseEmbeddings reads the vectors of a batchEmbedContents answer, in the order
-// of the inputs. This API reports no usage for them.
+// ParseEmbeddings returns the vectors in a batchEmbedContents response, in the order of
+// the inputs. This API reports no usage for them.
 func ParseEmbeddings(body []byte) ([][]float32, error) {
 	var d struct {
 		Embeddings []struct {

@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/irtest"
 )
 
-// TestBuildRequest goes over the generations of models too: they differ in how a
-// request says how much to think, and in whether calls are signed.
+// TestBuildRequest includes several generations of models, which differ in how a request
+// bounds thinking and in whether calls are signed.
 func TestBuildRequest(t *testing.T) {
 	irtest.Requested(t, BuildRequest, "gemini-2.5-pro", "gemini-2.5-flash", "gemini-3-pro")
 }

@@ -8,39 +8,44 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// unsigned replaces the signature of a call that this API did not sign, because
-// another model made it or its caller's API has no member for one. Source:
+// unsigned is the documented placeholder for the signature of a call that another model
+// made, or that was received without its signature. Source:
 // https://ai.google.dev/gemini-api/docs/thought-signatures
 const unsigned = "skip_thought_signature_validator"
 
+// older matches the names of models before generation 3.
 var older = regexp.MustCompile(`gemini-(?:[12](?:\D|$)|pro(?:-vision)?$)`)
 
-// third reports Gemini 3 and later: calls are signed, and thinking has levels.
+// third reports whether a model is Gemini 3 or later, whose calls are signed and whose
+// thinking has levels.
 func third(model string) bool { return strings.Contains(model, "gemini-") && !older.MatchString(model) }
 
+// flash matches the flash models, without flash-lite, and their version.
 var flash = regexp.MustCompile(`gemini-(\d+)\.(\d+)-flash(?:$|-[^l]|-l[^i])`)
 
-// thinking is the configuration for an effort or a budget of tokens; nil: the
-// request says neither. Source: https://ai.google.dev/gemini-api/docs/thinking
+// thinking returns the configuration for the request's effort or budget of tokens, or
+// nil if it has neither. Source: https://ai.google.dev/gemini-api/docs/thinking
 func thinking(r *ir.Request) ir.Obj {
 	budget, known := effortBudget[r.Effort]
 	if r.ThinkingBudget > 0 {
 		budget, known = r.ThinkingBudget, true
 	}
 	if r.MaxTokens > 0 {
-		budget = min(budget, r.MaxTokens) // it counts towards the bound of the answer
+		budget = min(budget, r.MaxTokens) // thinking counts towards the bound of the answer
 	}
 	switch {
 	case !known:
 		return nil
 	case third(r.Model):
 		return ir.Obj{"thinkingLevel": level(r.Model, budget), "includeThoughts": budget > 0}
-	case strings.Contains(r.Model, "2.5-pro"): // it always thinks
+	case strings.Contains(r.Model, "2.5-pro"): // the model cannot disable thinking
 		return ir.Obj{"thinkingBudget": max(budget, 128), "includeThoughts": budget > 0}
 	}
 	return ir.Obj{"thinkingBudget": budget, "includeThoughts": budget > 0}
 }
 
+// level returns the thinking level for a budget of tokens: at least the lowest level
+// that the model accepts.
 func level(model string, budget int64) string {
 	least := "minimal"
 	if v := flash.FindStringSubmatch(model); v != nil {

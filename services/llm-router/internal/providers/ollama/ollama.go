@@ -1,5 +1,5 @@
-// Package ollama is the provider Ollama, a server of models on one's own machine
-// with OpenAI's API.
+// Package ollama describes the provider Ollama, a server for local models with OpenAI's
+// API.
 package ollama
 
 import (
@@ -8,5 +8,5 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// Provider is Ollama.
+// Provider is Ollama on the same host, unless the configuration has a base URL.
 var Provider = provider.Kind{Name: "ollama", Trace: "ollama", Base: "http://localhost:11434/v1", APIs: []*dialect.API{chat.API, chat.Completions, chat.Embeddings}, Lists: true}

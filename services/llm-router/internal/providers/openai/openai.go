@@ -1,5 +1,5 @@
-// Package openai is the provider OpenAI: its APIs, of which the dialects chat and
-// responses hold the wire formats, and where they are.
+// Package openai describes the provider OpenAI. Packages chat and responses implement
+// its APIs.
 package openai
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
-// Provider is OpenAI.
+// Provider is OpenAI's API platform.
 var Provider = provider.Kind{
 	Name: "openai", Trace: "openai", Base: "https://api.openai.com/v1", APIs: []*dialect.API{chat.API, responses.API, chat.Embeddings, chat.Completions},
 	Lists: true, NewBounds: true, Passes: []string{"openai-processing-ms"},

@@ -1,5 +1,5 @@
-// Package openrouter is the provider OpenRouter, which offers chat completions
-// for the models of many providers.
+// Package openrouter describes the provider OpenRouter, which offers chat completions
+// with the models of many providers.
 package openrouter
 
 import (
