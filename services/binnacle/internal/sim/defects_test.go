@@ -87,7 +87,7 @@ var defects = []defect{
 }
 
 // schedulesPer is the number of schedules in which a defect must be detected.
-const schedulesPer = 400
+const schedulesPer = 2000
 
 // TestDefects: for each defect, at least one schedule fails.
 func TestDefects(t *testing.T) {
