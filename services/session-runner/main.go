@@ -1,4 +1,10 @@
 // Command session-runner runs packs in sandboxes.
+//
+// It keeps no state, so several instances may run at a time, each with tiers of its own
+// host.
+// Its shell, which can also run in the process of the whole mesh, is package sessionrunner;
+// this file reads the configuration that docs/reference/configuration.md describes, and
+// starts the shell.
 package main
 
 import (
