@@ -204,8 +204,8 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestDamagedTree: audit's tree that lost its end, as after a power loss, is rebuilt from
-// the ledger and raises no alarm.
+// TestDamagedTree shows that audit rebuilds its tree from the ledger and raises no alarm
+// if the end of the stored tree is missing, as after a power loss.
 func TestDamagedTree(t *testing.T) {
 	dir := t.TempDir()
 	m := harness.One(t, harness.Options{Noop: true, Dir: dir})

@@ -45,8 +45,8 @@ func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 	return lo, nil
 }
 
-// timeAt returns the time and sequence of the first event from sequence from on. If
-// there is none before sequence to, it returns to.
+// timeAt returns the time and sequence of the first event whose sequence is at least
+// from and less than to. If there is none, it returns the zero time and to.
 func timeAt(ctx context.Context, l Log, from, to uint64) (time.Time, uint64, error) {
 	for ; from < to; from++ {
 		en, err := l.Get(ctx, from)

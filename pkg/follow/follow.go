@@ -239,7 +239,8 @@ type reading struct {
 	patience time.Duration // time without deliveries after which the consumer is reset again
 }
 
-// fail ends the round with err. Only the first error is kept; fail does not block.
+// fail makes the current round of reading end with err. Only the first error is kept;
+// fail does not block.
 func (r *reading) fail(err error) {
 	select {
 	case r.broken <- err:

@@ -12,10 +12,7 @@ import (
 
 // TestFresh: the committed files equal the files generated from queries and error codes.
 func TestFresh(t *testing.T) {
-	if err := os.Chdir(".."); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = os.Chdir("gen") }()
+	t.Chdir("..")
 	files, err := render(os.DirFS("."))
 	if err != nil || len(files) < 7 {
 		t.Fatal(len(files), err)

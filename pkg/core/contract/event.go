@@ -93,8 +93,8 @@ func (e *Event) Encode() ([]byte, error) {
 	return canon.Append(make([]byte, 0, 640+len(e.Data)), e), nil
 }
 
-// Canonical implements canon.Document. Name, Version and Lamport are part of
-// other attributes; a reading pass derives them from type, dataschema and
+// Canonical implements canon.Document. Name, Version and Lamport have no members of
+// their own: when c reads, Canonical derives them from the members type, dataschema and
 // lamport.
 func (e *Event) Canonical(c *canon.Codec) {
 	var schema, lamport, typ string

@@ -260,7 +260,7 @@ type item struct {
 	e *contract.Event
 }
 
-// course is the state of one session during the second pass.
+// course is the state of one session during walk, the second pass over the event lines.
 type course struct {
 	calls    map[string]*callState
 	tip      receipt.Tip

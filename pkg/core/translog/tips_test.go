@@ -24,11 +24,12 @@ func TestTipsVectors(t *testing.T) {
 	}
 	other := TipKey("t", "s-b")
 	l, r := TipLeaf{key, tip.Leaf(key)}, TipLeaf{other, tip.Leaf(other)}
-	want, depth := Hash{}, 0
+	depth := 0
 	for TipBit(key, depth) == TipBit(other, depth) {
 		depth++
 	}
-	if want = TipNode(l.Leaf, r.Leaf); TipBit(key, depth) == 1 {
+	want := TipNode(l.Leaf, r.Leaf)
+	if TipBit(key, depth) == 1 {
 		want = TipNode(r.Leaf, l.Leaf)
 	}
 	for d := depth - 1; d >= 0; d-- {

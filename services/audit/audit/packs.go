@@ -119,14 +119,16 @@ func (s queries) source(ctx context.Context, q *events.EvidenceRequest, doc *Ses
 	return src, nil
 }
 
-// holds reports whether audit may sign manifests with the key at a lamport.
+// holds reports whether audit is allowed to sign manifests with the key at the given
+// Lamport time.
 func holds(env *run.Env, key *sign.Key, lamport uint64) bool {
 	_, err := env.Trust.At(key.KID, "audit", contract.UseManifest, lamport)
 	return err == nil
 }
 
-// stored reads the entries with the given sequences, proves each against the tree of
-// size leaves, and adds the objects to which they refer to objects.
+// stored reads the entries with the given sequences and returns each with its inclusion
+// proof in the tree of the given size. It adds the objects that the entries refer to to
+// the map objects.
 func (s queries) stored(ctx context.Context, filter string, seqs []uint64, size uint64, objects map[string][]byte) ([]evidence.Stored, error) {
 	entries, err := s.entriesNear(ctx, filter, seqs)
 	if err != nil {

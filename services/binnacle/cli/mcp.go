@@ -56,7 +56,9 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 		return fail(exitNoMesh, "no mesh answers at %s (%v); `binnacle up` runs one", c.mesh().addr, err)
 	}
 	defer upstream.Close()
-	srv := mcp.NewServer(own, &mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}, Tools: &mcp.ToolCapabilities{ListChanged: true}}})
+	caps := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}}
+	caps.Logging = &mcp.LoggingCapabilities{} //nolint:staticcheck // deprecated in 2026-07-28; clients of older versions expect it
+	srv := mcp.NewServer(own, &mcp.ServerOptions{Capabilities: caps})
 	// The mesh lists and calls tools, unknown ones too: a denied request for an unknown
 	// tool is recorded.
 	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {

@@ -17,9 +17,9 @@ import (
 // wrong is a request whose body is wrong, and the error's param.
 type wrong struct{ body, param string }
 
-// wrongBodies are, for each route with a body, bodies that are wrong before the
-// request becomes a call. The request's path is the route's, with ":id" and the
-// like as they are.
+// wrongBodies lists, for each route with a body, bodies that the gateway must reject
+// before it proposes a call. The tests request the path of the route literally, with
+// placeholders such as ":id".
 var wrongBodies = map[string][]wrong{
 	"POST /v1/chat/completions":      slices.Concat(wrongModel, []wrong{wrong{`{"model":"demo/echo","messages":[],"Stream":true}`, "/Stream"}}),
 	"POST /v1/completions":           wrongModel,

@@ -61,7 +61,7 @@ func newBase(t *testing.T) *base {
 		root = "/dev/shm"
 	}
 	var err error
-	if b.scratch, err = os.MkdirTemp(root, "binnacle-sim-"); err != nil {
+	if b.scratch, err = os.MkdirTemp(root, "binnacle-sim-"); err != nil { //nolint:usetesting // every run of the process copies it
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(b.scratch) })

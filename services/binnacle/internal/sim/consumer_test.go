@@ -85,7 +85,8 @@ func (b *Bus) create(s *stream, raw []byte) []byte {
 	return have.info()
 }
 
-// match adds the messages stored since the last call that match the consumer's filters.
+// match appends to c.matched the sequences of the messages that were stored since the
+// last call of match and that match a filter of the consumer.
 func (c *consumer) match() {
 	for ; c.scanned < c.stream.log.Size(); c.scanned++ {
 		if slices.ContainsFunc(c.filters, func(f []string) bool { return match(f, c.stream.subject[c.scanned]) }) {

@@ -61,7 +61,7 @@ func (m *mesh) append(e *contract.Event) eventlog.Entry {
 	return en
 }
 
-// record appends an event of the call as a service does.
+// record appends an event of the call, with the given service as its source.
 func (m *mesh) record(service, name string, doc []byte) eventlog.Entry {
 	by := &emit.Emitter{Log: m.log, Tenant: "t", Source: service + "/x1", Now: time.Now}
 	e := by.New(name, "s-1", doc, m.first)

@@ -91,8 +91,8 @@ func FuzzNamed(f *testing.F) {
 	})
 }
 
-// TestNamedAtEveryPlace compares named with the plain search where ids begin and
-// end at every place of a word of eight bytes, in random surroundings.
+// TestNamedAtEveryPlace compares named with namedPlainly on random documents in which
+// ids begin and end at every offset within a word of eight bytes.
 func TestNamedAtEveryPlace(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	parts := []string{"c-" + strings.Repeat("Z", 26), "sha256:" + strings.Repeat("a1", 32), contract.SessionID("t", "a", "n"), "c-", "s-", "s-x", "sha256:", "6:", "-", ":", "c", "s", "S", "a", "_", " ", "\"", "\xb3\xad", strings.Repeat("B", 26), strings.Repeat("0", 64)}

@@ -74,8 +74,8 @@ type API struct {
 	// Fault decodes an error: the body of a response with an error status or, with
 	// status 0, an error within a stream. header returns a header field of the response.
 	Fault func(status int, header func(name string) string, body []byte) *ir.Fault
-	// Embed translates embeddings. If it is nil, the API accepts only requests of its
-	// own callers.
+	// Embed translates embeddings. If it is nil, the API can receive embeddings requests
+	// only in its own format.
 	Embed *Embedding
 
 	Several  bool // it supports several answers to one request (n)

@@ -467,8 +467,8 @@ func (e *Encoder) openItem(b []byte, kind string, added ir.Obj) []byte {
 	return e.event(b, "response.output_item.added", ir.Obj{"output_index": len(e.output), "item": added})
 }
 
-// Encode returns the bytes for one event. It ignores the events of all answers but the
-// first.
+// Encode returns the bytes for one event. It returns nil for the events of all choices
+// but the first.
 func (e *Encoder) Encode(ev *ir.Event) []byte {
 	if ev.Choice > 0 {
 		return nil

@@ -48,7 +48,7 @@ type Target struct {
 // Price is what a model costs, in millionths of a US dollar per million tokens.
 type Price struct {
 	Model      string `json:"model"`                  // provider/model
-	Input      int64  `json:"input"`                  // what goes in
+	Input      int64  `json:"input"`                  // input tokens
 	Cached     int64  `json:"cached_input,omitempty"` // read from a prompt cache; 0 = as Input
 	CacheWrite int64  `json:"cache_write,omitempty"`  // written into one; 0 = as Input
 	Output     int64  `json:"output"`                 // what comes out

@@ -261,7 +261,7 @@ func luhn(d []byte) bool {
 // same reports whether all digits are equal, as in placeholders.
 func same(d []byte) bool { return bytes.Count(d, d[:1]) == len(d) }
 
-// form describes tokens with a fixed prefix.
+// form describes credentials that start with a fixed prefix, such as AWS access keys.
 type form struct {
 	prefix, class string
 	least, most   int    // number of bytes after the prefix

@@ -337,9 +337,9 @@ func (b *Ledger) Outcome(ctx context.Context, en eventlog.Entry) {
 	}
 }
 
-// executorOf returns the service that recorded an outcome if policy allowed that
-// service the call, and otherwise "". It searches backwards from the outcome, because
-// a reservation of a second delivery may be later than the permission.
+// executorOf returns the service that recorded an outcome if policy allowed that service
+// to execute the call, and otherwise "". It searches backwards from the outcome, because
+// a second delivery may have made a reservation after the call was allowed.
 func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
 	e, err := eventlog.Open(en)
 	if err != nil {
@@ -479,8 +479,8 @@ func (b *Ledger) Dump() (at uint64, lines []byte) {
 // view policy.budget in replay. The zero value is the empty view.
 type View struct{ state limit.State }
 
-// Apply applies one budget_changed event. Events of other services than policy
-// are ignored, since they could forge settlements.
+// Apply applies one budget_changed event. It ignores events of services other than
+// policy, since they could forge settlements.
 func (v *View) Apply(e *contract.Event) error {
 	var ev events.BudgetChanged
 	if err := contract.Decode(e.Data, &ev); err != nil || e.Service() != "policy" {

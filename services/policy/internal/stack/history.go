@@ -33,8 +33,8 @@ func HistoryOf(events []*contract.Event) (History, error) {
 	return out, nil
 }
 
-// InForce returns the document with a layer and name that is in force, and the
-// different one that was in force before it. Either is nil if it does not exist.
+// InForce returns the document in force for a layer and name, and the document with a
+// different digest that it replaced. Either is nil if there is none.
 func (h History) InForce(layer, name string) (now, before *contract.Activated) {
 	for _, x := range h {
 		a := x.Activated
