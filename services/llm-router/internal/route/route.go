@@ -51,7 +51,7 @@ type Price struct {
 	Input      int64  `json:"input"`                  // input tokens
 	Cached     int64  `json:"cached_input,omitempty"` // read from a prompt cache; 0 = as Input
 	CacheWrite int64  `json:"cache_write,omitempty"`  // written into one; 0 = as Input
-	Output     int64  `json:"output"`                 // what comes out
+	Output     int64  `json:"output"`                 // output tokens
 	MaxOutput  int64  `json:"max_output,omitempty"`   // most tokens of an answer that the request does not bound; 0 = 131072
 	Context    int64  `json:"context,omitempty"`      // most tokens of input, which files and a provider's own tools may come to; 0 = 1048576
 	Image      int64  `json:"image_tokens,omitempty"` // most tokens of one image; 0 = 49152
