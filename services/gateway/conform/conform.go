@@ -22,8 +22,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas"
 )
 
-// Levels lists the conformance levels in ascending order. Each includes the gates of
-// those before it.
+// Levels lists the conformance levels in ascending order. Each level includes the gates
+// of the levels before it.
 var Levels = []string{"L1", "L2", "L3"}
 
 // Target is the endpoint that is tested, and the tool and model that the gates call
@@ -33,9 +33,9 @@ type Target struct {
 	Endpoint  string            // http(s)://host:port
 	Token     string            // bearer token that may call Tool and Model, and read the ledger
 	Root      string            // key id of the trusted root; required by L2 and L3
-	Tool      string            // a tool that is allowed
-	Args      json.RawMessage   // its arguments
-	Model     string            // a model that is allowed
+	Tool      string            // name of a tool that policy allows Token to call
+	Args      json.RawMessage   // arguments with which the gates call Tool
+	Model     string            // name of a model that policy allows Token to call
 }
 
 // Result is the result of one gate.
@@ -44,7 +44,7 @@ type Result struct {
 	Gate   string `json:"gate"`
 	Claim  string `json:"claim"`
 	Pass   bool   `json:"pass"`
-	Detail string `json:"detail,omitempty"` // the first error
+	Detail string `json:"detail,omitempty"` // error of the first step that failed; empty if Pass
 	MS     int64  `json:"ms"`
 }
 
@@ -64,7 +64,7 @@ type step struct {
 	Request struct {
 		Method  string            `json:"method"`
 		Path    string            `json:"path"`
-		Auth    string            `json:"auth"` // "none", "wrong"; otherwise the token
+		Auth    string            `json:"auth"` // "none": no Authorization header; "wrong": an invalid token; otherwise Target.Token
 		Session string            `json:"session"`
 		Headers map[string]string `json:"headers"`
 		Body    json.RawMessage   `json:"body"`
@@ -72,8 +72,8 @@ type step struct {
 	} `json:"request"`
 	Expect struct {
 		Status  int               `json:"status"`
-		Headers map[string]string `json:"headers"` // regular expressions (RE2)
-		Body    map[string]string `json:"body"`    // JSON Pointer → regular expression
+		Headers map[string]string `json:"headers"` // header name → regular expression (RE2) for its value
+		Body    map[string]string `json:"body"`    // JSON Pointer → regular expression for the value there
 		Text    string            `json:"text"`    // regular expression over the whole body
 		Not     string            `json:"not"`     // regular expression that must not match the body
 	} `json:"expect"`
@@ -136,8 +136,8 @@ type probe struct {
 	Target
 	client   *http.Client
 	vars     map[string]string
-	sessions map[string][]string // ids of the receipts that the endpoint returned, by session
-	ids      map[string]string   // ids of sessions, by name; without an entry, the name is the id
+	sessions map[string][]string // receipt ids from the response headers, by session name
+	ids      map[string]string   // session ids from the response headers, by session name
 }
 
 // gate runs the steps of a gate, and returns the error of the first one that fails.
@@ -175,7 +175,8 @@ func (p *probe) fill(s string, quote func(string) string) string {
 
 func (p *probe) session(name string) string { return "s-conform-" + name + "-" + p.vars["run"] }
 
-// id returns the id of a session of this run.
+// id returns the id that the endpoint returned for a session of this run, or the
+// session's name if it returned none.
 func (p *probe) id(name string) string {
 	if id := p.ids[p.session(name)]; id != "" {
 		return id
@@ -188,13 +189,13 @@ func plain(s string) string { return s }
 func inJSON(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // a string can always be encoded
+		panic(err) // json.Marshal cannot fail for a string
 	}
 	return string(b[1 : len(b)-1])
 }
 
-// step sends a request and checks the response. It records the ids of the session and of
-// the receipt, and the values to save.
+// step sends the request of s and checks the response. It records the session id and the
+// receipt id of the response, and the headers that s saves.
 func (p *probe) step(ctx context.Context, s *step) error {
 	q := &s.Request
 	body := []byte(q.Raw)
@@ -238,7 +239,8 @@ func (p *probe) step(ctx context.Context, s *step) error {
 	return p.expect(what, s, resp, got)
 }
 
-// expect returns an error about the first expectation that a response does not meet.
+// expect returns an error for the first expectation of s that the response does not
+// meet. what names the request in the error.
 func (p *probe) expect(what string, s *step, resp *http.Response, got []byte) error {
 	e := &s.Expect
 	if resp.StatusCode != e.Status {

@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// TestDepthOfAnswers: a step fails if the response nests deeper than any document may,
-// whatever else it contains; a response at the limit passes.
+// TestDepthOfAnswers checks that a step fails if the response nests deeper than
+// canon.MaxDepth, whatever else it contains, and that a response at the limit passes.
 func TestDepthOfAnswers(t *testing.T) {
 	for depth, want := range map[int]string{canon.MaxDepth - 1: "", canon.MaxDepth: "nesting deeper than 128", 100_000: "nesting deeper than 128"} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

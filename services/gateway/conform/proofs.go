@@ -62,8 +62,8 @@ func (p *probe) receipts(ctx context.Context) ([]contract.Receipt, error) {
 	return out, err
 }
 
-// checkReceipts checks that the session lists the receipts that the endpoint returned,
-// in their order, and the two denials that L1 causes.
+// checkReceipts checks that /helm/receipts lists the receipts whose ids the endpoint
+// returned, in the same order, and at least the two denials that the gates of L1 cause.
 func checkReceipts(ctx context.Context, p *probe) error {
 	list, err := p.receipts(ctx)
 	if err != nil {
@@ -111,8 +111,8 @@ func checkChain(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// keys returns the key registry that results from the endpoint's key events under the
-// trusted root.
+// keys builds the key registry from the endpoint's key events, starting from the trusted
+// root.
 func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
 	if p.Root == "" {
 		return nil, errors.New("no trusted root: name its key id")
@@ -181,8 +181,8 @@ func checkSignatures(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// checkSessions checks that the list of sessions contains the session, with the number
-// and the tip of its receipts.
+// checkSessions checks that the list of sessions contains the session, with the right
+// number of receipts and the right tip.
 func checkSessions(ctx context.Context, p *probe) error {
 	list, err := p.receipts(ctx)
 	if err != nil {
@@ -266,8 +266,8 @@ func checkGraph(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// head returns the newest checkpoint and its note. It verifies the signature as open
-// does.
+// head returns the newest checkpoint, whose signature it has verified, and the note that
+// contains it.
 func (p *probe) head(ctx context.Context) (*translog.Checkpoint, []byte, error) {
 	note, err := p.read(ctx, "/log/checkpoint")
 	if err != nil {
@@ -366,8 +366,8 @@ func checkInclusion(ctx context.Context, p *probe) error {
 	return translog.VerifyInclusion(proof.Index, head.Size, leaf, path, head.Root)
 }
 
-// checkConsistency makes a call, and checks that the log has grown from the checkpoint
-// before it to the one after it by appending only.
+// checkConsistency makes a call, and checks with a consistency proof that the log after
+// the call is an append-only extension of the log before it.
 func checkConsistency(ctx context.Context, p *probe) error {
 	before, _, err := p.head(ctx)
 	if err != nil {
@@ -440,8 +440,8 @@ func checkTiles(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// node returns a node of the tree: from a tile if level is a multiple of 8, or else
-// computed from its two children. seen caches tiles.
+// node returns a node of the tree. It reads the node from a tile if level is a multiple
+// of 8, and otherwise computes it from the node's two children. seen caches tiles.
 func (p *probe) node(ctx context.Context, seen map[string][]byte, size uint64, level uint, index uint64) (h translog.Hash, err error) {
 	if level%8 != 0 {
 		l, err := p.node(ctx, seen, size, level-1, index*2)
@@ -462,8 +462,8 @@ func (p *probe) node(ctx context.Context, seen map[string][]byte, size uint64, l
 	return translog.Hash(seen[key][(index%256)*32 : (index%256+1)*32]), nil
 }
 
-// checkLedger checks that the entries of the last tile hash to the leaf hashes in that
-// tile.
+// checkLedger checks that the leaf hashes in the last tile are those of the ledger
+// entries that the tile covers.
 func checkLedger(ctx context.Context, p *probe) error {
 	head, _, err := p.head(ctx)
 	if err != nil {
@@ -514,8 +514,9 @@ func checkEvidence(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// twice exports the session's evidence pack, at most ten times, until two consecutive
-// packs have the same checkpoint. It returns an error if their bytes differ.
+// twice exports the session's evidence pack until two consecutive packs have the same
+// checkpoint, and returns that pack. It returns an error if the bytes of the two differ,
+// or if ten packs are not enough.
 func (p *probe) twice(ctx context.Context) ([]byte, error) {
 	var last []byte
 	size := int64(-1)

@@ -23,9 +23,9 @@ func accessFacts(c echo.Context, err error) accesslog.Facts {
 	return f
 }
 
-// logToolCall writes an access log line for one tool call over MCP. The line of the HTTP
-// request does not suffice: the request may be a stream, and its route is /mcp for every
-// method.
+// logToolCall writes an access log line for one tool call over MCP. The line for the
+// HTTP request does not suffice: the request may be a long-lived stream, and its route
+// is /mcp whatever MCP method it carries.
 func (s *Service) logToolCall(who *auth.Caller, call string, began time.Time, err error) {
 	status, code := apierr.StatusAndCode(err)
 	accesslog.Line(s.env.Log, slog.LevelInfo, "tools/call", "/mcp", status, time.Since(began), &accesslog.Facts{Actor: who.Actor, Call: call, Error: code})

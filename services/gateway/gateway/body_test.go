@@ -14,12 +14,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// wrong is a request whose body is wrong, and the error's param.
+// wrong is an invalid request body, with the value of param in the error that it causes.
 type wrong struct{ body, param string }
 
 // wrongBodies lists, for each route with a body, bodies that the gateway must reject
-// before it proposes a call. The tests request the path of the route literally, with
-// placeholders such as ":id".
+// before it proposes a call. The tests send the path as declared, with placeholders such
+// as ":id".
 var wrongBodies = map[string][]wrong{
 	"POST /v1/chat/completions":      slices.Concat(wrongModel, []wrong{wrong{`{"model":"demo/echo","messages":[],"Stream":true}`, "/Stream"}}),
 	"POST /v1/completions":           wrongModel,
@@ -59,7 +59,7 @@ var wrongBodies = map[string][]wrong{
 	"POST /log/cosignatures":             {{`{}`, "/size"}, {`{"size":-1,"line":"x"}`, "/size"}, {`{"size":1,"line":"a\nb"}`, "/line"}, {`{"size":1}`, "/line"}, {`{"size":1,"line":"x","key":"y"}`, "/key"}},
 	"POST /mcp/v1/execute": {{`{}`, "/method"}, {`{"method":["x"]}`, "/method"}, {`{"method":"x","params":"y"}`, "/params"}, {`{"method":"x","arguments":{}}`, "/arguments"},
 		{`{"method":"x","params":{"a":[{"b":1,"b":2}]}}`, "/params/a/0/b"}},
-	"POST /mcp": nil, // JSON-RPC has errors of its own
+	"POST /mcp": nil, // JSON-RPC defines its own errors
 }
 
 var (
@@ -71,8 +71,8 @@ var (
 	}
 )
 
-// resolves reports whether a pointer leads to a member of doc, or to where one
-// is missing in an object of it.
+// resolves reports whether a JSON pointer leads to a member of doc, or to a place in an
+// existing object where the member is missing.
 func resolves(doc any, pointer string) bool {
 	parts := strings.Split(pointer, "/")[1:]
 	for i, part := range parts {
@@ -97,14 +97,15 @@ func resolves(doc any, pointer string) bool {
 	return true
 }
 
-// TestErrorsPointIntoTheBody: each route with a body returns an error whose param is the
-// JSON pointer of the wrong member. A new route without a case fails the test.
+// TestErrorsPointIntoTheBody checks that each route with a body returns an error whose
+// param is the JSON pointer of the wrong member. It fails for a new route without an
+// entry in wrongBodies.
 func TestErrorsPointIntoTheBody(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{})
 	bearer := "Bearer " + mint("alice", token.All...)
 	seen := 0
 	for _, r := range s.table() {
-		if r.method == http.MethodGet || r.method == http.MethodDelete { // they take none
+		if r.method == http.MethodGet || r.method == http.MethodDelete { // these requests have no body
 			continue
 		}
 		name := r.method + " " + r.path

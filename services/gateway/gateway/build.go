@@ -34,7 +34,7 @@ import (
 type parts struct {
 	gate        *auth.Gate
 	prop        *propose.Proposer
-	lender      *handout.Lender // nil without a signing key
+	lender      *handout.Lender // nil if the instance has no signing key
 	calls       *calls.API
 	models      *llmapi.API
 	mcp         *mcpapi.API
@@ -51,7 +51,7 @@ type parts struct {
 	queries     *queries.Client
 }
 
-// Outside holds the ways to reach other services that do not go through the ledger.
+// Outside holds the gateway's connections to other services that do not use the ledger.
 // Tests replace them.
 type Outside struct {
 	Queries *rpc.Client // queries other services
@@ -60,13 +60,13 @@ type Outside struct {
 	Open func(call, from string) llmapi.Frames
 	// Post sends a frame to an instance without waiting until it is stored.
 	Post func(to, id string, n int64, data []byte) error
-	// Lender hands out intents if the instance has no signing key; with one,
+	// Lender hands out intents if the instance has no signing key. If it has one, a
 	// handout.Lender is used instead.
 	Lender decide.Lender
 }
 
-// outsideOf returns the Outside that uses the query client and the transport of a
-// running instance.
+// outsideOf returns an Outside with the query client and the transport of a running
+// instance.
 func outsideOf(env *run.Env) Outside {
 	return Outside{Queries: env.Queries,
 		Open: func(call, from string) llmapi.Frames { return env.Box.Open(call, from) },
@@ -88,8 +88,8 @@ func New(cfg Config, env *run.Env, out Outside) (*Service, error) {
 // Handler serves the gateway's routes. It is safe for concurrent use.
 func (s *Service) Handler() http.Handler { return s.routes() }
 
-// Deliver applies a ledger entry to the gateway's views and passes it to the calls that
-// wait for it.
+// Deliver applies a ledger entry to the gateway's views and delivers it to the calls
+// that wait for it.
 func (s *Service) Deliver(en eventlog.Entry) error {
 	return errors.Join(s.apply(en), s.prop.Deliver(en))
 }
@@ -128,7 +128,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools}
 	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Probe: &s.probe, Tools: &s.tools,
 		Metrics: s.metrics, Blobs: env.Blobs, Emit: env.Emit, Log: env.Log}
-	if s.decide.Lender = out.Lender; s.lender != nil { // an interface that holds a nil pointer is not nil
+	if s.decide.Lender = out.Lender; s.lender != nil { // assigning a nil *handout.Lender would make the interface non-nil
 		s.decide.Lender = s.lender
 	}
 	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}

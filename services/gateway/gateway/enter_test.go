@@ -19,8 +19,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// edge returns a gateway without a mesh, which suffices for what happens before a
-// handler.
+// edge serves a gateway without a ledger and without other services, which suffices for
+// the checks before a handler runs. It returns the gateway, its address, and a function
+// that mints tokens for it.
 func edge(t *testing.T, limits BodyLimits) (*Service, string, func(actor string, scopes ...string) string) {
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
@@ -38,7 +39,8 @@ func edge(t *testing.T, limits BodyLimits) (*Service, string, func(actor string,
 	}
 }
 
-// begin sends a request's head, and what there is of its body.
+// begin sends the head of a request with the given Content-Length, and the part of its
+// body that is in body.
 func begin(t *testing.T, addr, method, path, bearer string, length int, body string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -53,7 +55,7 @@ func begin(t *testing.T, addr, method, path, bearer string, length int, body str
 	return c
 }
 
-// answer reads a response within d: its status and error code.
+// answer reads a response within d and returns its status and error code.
 func answer(t *testing.T, c net.Conn, d time.Duration) (int, string) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(d))
@@ -69,8 +71,8 @@ func answer(t *testing.T, c net.Conn, d time.Duration) (int, string) {
 	return resp.StatusCode, doc.Error.Code
 }
 
-// TestScopeBeforeBody: every route checks credential and scope before it reads the body.
-// The bodies of this test never arrive.
+// TestScopeBeforeBody checks that every route verifies the credential and the scope
+// before it reads the body. The requests of this test never send their bodies.
 func TestScopeBeforeBody(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{})
 	health := "bearer " + mint("probe", token.Health)
@@ -91,12 +93,13 @@ func TestScopeBeforeBody(t *testing.T) {
 			}
 		}
 	}
-	if d := time.Since(began); d > time.Duration(n)*time.Second { // the server waits for the rest of a body for 2 s
+	if d := time.Since(began); d > time.Duration(n)*time.Second { // reading the body would take 2 s for each route
 		t.Errorf("%d routes took %s", n, d)
 	}
 }
 
-// TestBodies: depth, size, pace and encoding are bounded before any handler.
+// TestBodies checks that the depth, size, rate and encoding of a body are checked before
+// any handler runs.
 func TestBodies(t *testing.T) {
 	_, addr, mint := edge(t, BodyLimits{Rate: 1000, Window: 500 * time.Millisecond, Total: 2 * time.Second})
 	all := "BEARER " + mint("alice", token.All...)
@@ -114,7 +117,8 @@ func TestBodies(t *testing.T) {
 	if status, code := answer(t, post(100, `{"a":`), 5*time.Second); status != 408 || code != "body_too_slow" || time.Since(began) > 2*time.Second {
 		t.Error("stopped", status, code, time.Since(began))
 	}
-	// Half of the rate is too slow; the deadline is that of the window.
+	// Half of the minimum rate is too slow: the request fails about one window after its
+	// start.
 	c, began := post(100_000, "{"), time.Now()
 	done := make(chan struct{})
 	go func() {
@@ -131,7 +135,7 @@ func TestBodies(t *testing.T) {
 	}
 	c.Close()
 	<-done
-	// Twice the rate is fast enough, until the total time has passed.
+	// Twice the minimum rate is fast enough, until the total time has passed.
 	c, began = post(100_000, "{"), time.Now()
 	go func() {
 		for {
@@ -161,13 +165,13 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestBodyBudget: the total size of a caller's bodies is bounded, as is that of all
-// callers; bodies of ended requests no longer count.
+// TestBodyBudget checks that the total size of one caller's bodies and of all callers'
+// bodies is limited, and that bodies of ended requests no longer count.
 func TestBodyBudget(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{Caller: 1000, All: 2500})
 	send := func(actor string, n int) net.Conn {
 		c := begin(t, addr, "POST", "/api/v1/judgements", "Bearer "+mint(actor, token.All...), n+1, strings.Repeat(" ", n))
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // until it is counted, or refused
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // until the body is counted or rejected
 			all, _ := s.gate.Bodies.Held()
 			if all > 0 {
 				time.Sleep(20 * time.Millisecond)
@@ -197,8 +201,8 @@ func TestBodyBudget(t *testing.T) {
 	}
 }
 
-// TestSlowBodiesBlockNobody: 200 requests whose bodies stall do not block other
-// requests, and are ended.
+// TestSlowBodiesBlockNobody checks that 200 requests whose bodies stall do not block
+// other requests, and that the gateway ends them.
 func TestSlowBodiesBlockNobody(t *testing.T) {
 	s, addr, mint := edge(t, BodyLimits{Rate: 1000, Window: time.Second})
 	all := "Bearer " + mint("slow", token.All...)

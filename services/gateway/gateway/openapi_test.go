@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestOpenAPI: the document lists exactly the routes there are.
+// TestOpenAPI checks that the document lists exactly the routes of the gateway.
 func TestOpenAPI(t *testing.T) {
 	var doc struct {
 		OpenAPI string                    `json:"openapi"`

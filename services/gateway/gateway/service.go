@@ -41,15 +41,15 @@ import (
 type Config struct {
 	Addr        string            // listen address, host:port
 	TokenKey    ed25519.PublicKey // verifies bearer tokens
-	Durability  string            // durability mode that /readyz returns: process, power or replicated
+	Durability  string            // durability mode that /readyz reports: process, power or replicated
 	Expect      []string          // services that must be ready for /readyz to return 200
 	CallTimeout time.Duration     // timeout of a call whose request sets none; 0 means 90 s
 	Version     string
-	Capture     string // how prompts and responses of models are recorded: plain, encrypted, hashed or off; empty means plain
+	Capture     string // how prompts and responses are recorded: plain, encrypted, hashed or off; empty means plain
 	Bodies      body.Limits
 	TLSCert     string // PEM files with certificate and key, reloaded when they change; empty means plain HTTP
 	TLSKey      string
-	Webhook     string // URL that is notified of calls that wait for approval; empty disables it
+	Webhook     string // URL that is notified of calls that wait for approval; empty disables notifications
 	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature
 	// Listening, if set, is called with the bound address before requests are served.
 	Listening func(addr string)
@@ -84,12 +84,12 @@ func (s *Service) capture() string {
 	return s.Capture
 }
 
-// toolsReader selects the events of both views: the catalog of tools and the state of
-// credentials.
+// toolsReader is the reader of the events of both views: the catalog of tools and the
+// state of credentials.
 var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: append(slices.Clone(catalog.Filters), auth.Filters()...)}
 
-// outcomesReader selects the events that pending calls wait for: outcomes, escalations,
-// and the intents of calls that their callers execute.
+// outcomesReader is the reader of the events that pending calls wait for: outcomes,
+// escalations, and the intents of calls that their callers execute.
 var outcomesReader = bus.Reader{Name: propose.Reader.Name, Stream: bus.Events, Filters: append(slices.Clone(propose.Reader.Filters), bus.HandOutFilter)}
 
 // Declaration implements run.Service.
@@ -98,9 +98,9 @@ func (*Service) Declaration() bus.Declaration {
 		Readers: []bus.Reader{outcomesReader, toolsReader, bus.Control}}
 }
 
-// Run implements run.Service. It serves requests once outcomes are received from the
-// ledger. When ctx is done it accepts no further requests, and it returns when those in
-// progress have their responses, or after ten seconds.
+// Run implements run.Service. It serves requests once it receives outcomes from the
+// ledger. When ctx is done it accepts no further requests; it returns when the requests
+// in progress have their responses, or after ten seconds.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.configure(); err != nil {
 		return err
@@ -120,7 +120,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	g, inner := errgroup.WithContext(ctx)
 	s.background(inner, g)
-	// Outcomes are received beyond the end of ctx, until every request has its response.
+	// Outcomes are still received after ctx is done, until every request has its
+	// response.
 	outcomes, stopOutcomes := context.WithCancel(context.WithoutCancel(ctx))
 	listening := make(chan struct{})
 	g.Go(func() error { return s.prop.Run(outcomes, func() { close(listening) }) })
@@ -149,8 +150,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// configure sets the defaults of the configuration, and returns an error if it is
-// invalid.
+// configure sets the defaults of the configuration and returns an error if the
+// configuration is invalid.
 func (s *Service) configure() error {
 	s.CallTimeout, s.Capture = cmp.Or(s.CallTimeout, 90*time.Second), cmp.Or(s.Capture, llm.CapturePlain)
 	if !slices.Contains([]string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed, llm.CaptureOff}, s.Capture) {

@@ -6,7 +6,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/keys"
 )
 
-// Request and response documents of the key API, exported for the command line.
+// Documents of the key API, exported for the command line.
 type (
 	KeyRequest     = keys.KeyRequest
 	KeyResponse    = keys.KeyResponse
@@ -14,7 +14,8 @@ type (
 )
 
 // AuthorityView is the gateway's view of credentials: virtual keys, suspensions,
-// revocations and session grants. It is exported for replay, which rebuilds it.
+// revocations and session grants. It is exported for replay, which rebuilds the view
+// from the ledger.
 type AuthorityView = auth.Authority
 
 // BodyLimits bounds the size, rate and duration of request bodies.

@@ -9,25 +9,26 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Facts holds the values of a log line beside route, status and duration. Unknown values
-// are empty.
+// Facts holds the values of a log line besides method, route, status and duration.
+// Unknown values are empty.
 type Facts struct {
-	Actor string // the authenticated caller
+	Actor string // actor of the authenticated caller
 	Call  string // id of the call that the request proposed or continued
 	Error string // code of the error that the request ended with
 }
 
-// StatusClientLeft is the status that is logged for a request whose client disconnected
-// before a response. HTTP defines none; nginx uses 499.
+// StatusClientLeft is the logged status of a request whose client disconnected before a
+// response was sent. HTTP defines no such status; nginx logs 499.
 const StatusClientLeft = 499
 
-// probes holds the routes that monitoring polls. Their lines have level debug.
+// probes holds the routes that monitoring polls. Their log lines have level debug.
 var probes = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true}
 
 // Middleware writes a log line for each request when the request, or the stream in its
-// response, has ended. The level is warn for a status above 499, debug for probes, and
-// info otherwise. route returns the declared route of a request, which contains no ids.
-// Errors are converted into responses here, so that their status is known.
+// response, has ended. The level is warn for a status above 499, debug for the routes in
+// probes, and info otherwise. route returns the declared route of a request, which
+// contains no ids. Middleware converts errors into responses itself, so that their
+// status is known.
 func Middleware(logger func() *slog.Logger, route func(echo.Context) string, facts func(echo.Context, error) Facts) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {

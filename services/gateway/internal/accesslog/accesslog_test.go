@@ -14,13 +14,13 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// TestMiddleware: each request is one line, at the level of its route and status.
-// Nothing of its path, query or headers is in the line.
+// TestMiddleware checks that each request is logged as one line, at the level of its
+// route and status, and that the line contains nothing of the path, query or headers.
 func TestMiddleware(t *testing.T) {
 	for _, x := range []struct {
 		name, method, path string
 		level              slog.Level
-		want               map[string]any // nil for no line
+		want               map[string]any // nil: no line is expected
 	}{
 		{"call", "POST", "/calls/secret-id?q=secret", slog.LevelInfo, map[string]any{"level": "INFO", "method": "POST", "route": "/calls/:id", "status": 200.0, "actor": "alice", "call": "c-1"}},
 		{"refused", "GET", "/refused", slog.LevelInfo, map[string]any{"level": "INFO", "method": "GET", "route": "/refused", "status": 403.0, "error": "denied"}},

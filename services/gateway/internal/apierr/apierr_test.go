@@ -24,16 +24,16 @@ func escalated() *Escalation {
 	return &Escalation{CallID: "c-1", Doc: x}
 }
 
-// TestHandler: each error becomes a response with its status, code and headers, and
-// the access log names the same.
+// TestHandler checks the status, code and headers of the response to each error, and
+// that the access log records the same status and code.
 func TestHandler(t *testing.T) {
 	auth := &Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "token_missing", Message: "send a token"}
 	for name, c := range map[string]struct {
 		err    error
 		status int
 		code   string
-		header string // that must be set
-		logged int    // the access log's status; 0: status
+		header string // header that must be set
+		logged int    // status in the access log, if it is not that of the response
 	}{
 		"its own":         {fmt.Errorf("call: %w", BadRequest("/x", "want a y")), 400, "invalid_input", "", 0},
 		"not found":       {NotFound("no x"), 404, "not_found", "", 0},
@@ -73,7 +73,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestCommitted: a response that has begun is not written to.
+// TestCommitted checks that Handler writes nothing to a response that has begun.
 func TestCommitted(t *testing.T) {
 	rec := httptest.NewRecorder()
 	ctx := echo.New().NewContext(httptest.NewRequest("GET", "/x", nil), rec)
@@ -84,8 +84,8 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// TestShapes: an error in the shape of each API, as a document and as the last event of
-// a stream.
+// TestShapes checks an error in the shape of each API, as a document and as the last
+// event of a stream.
 func TestShapes(t *testing.T) {
 	e := &Error{Status: 429, Type: "rate_limit_error", Code: "denied", Message: "slow down", Param: "/x", Pointer: "/args/x", ReasonCode: "R", Hint: "wait", CallID: "c-1", DecisionID: "d-c-1", ReceiptID: "r-c-1"}
 	for kind, c := range map[string]struct{ doc, event string }{
@@ -112,8 +112,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestBudgetRetry: the error of a denial for a budget contains the time until the budget
-// is available again.
+// TestBudgetRetry checks that RetryAfter of a denial for an exceeded budget is the time,
+// in seconds, until the budget is available again.
 func TestBudgetRetry(t *testing.T) {
 	r := &contract.Recorded{Decision: &contract.Decision{Time: "2026-01-01T00:00:00.000Z", Facts: []byte(`{"budget":{"retry_at":"2026-01-01T00:01:00.000Z"}}`)}}
 	r.Effect.Status, r.Receipt.ReasonCode = contract.Denied, contract.ReasonBudgetExceeded
@@ -126,7 +126,7 @@ func TestBudgetRetry(t *testing.T) {
 	}
 }
 
-// TestPointBy: PointBy finds the argument that an executor's message names.
+// TestPointBy checks that PointBy finds the argument that an executor's message names.
 func TestPointBy(t *testing.T) {
 	for _, c := range []struct{ kind, args, message, param, pointer string }{
 		{"tool.x", `{"text":"a"}`, "text: too long", "", "/args/text"},
@@ -145,8 +145,8 @@ func TestPointBy(t *testing.T) {
 	}
 }
 
-// TestBeneath: errors about args that are themselves a request point into the body that
-// contains them; other errors are unchanged.
+// TestBeneath checks that Beneath moves the pointers of errors about a nested request
+// into the body that contains it, and does not change other errors.
 func TestBeneath(t *testing.T) {
 	for param, want := range map[string]string{"/model": "/args/model", WholeBody: "/args", "limit": "limit", "": ""} {
 		var e *Error

@@ -16,14 +16,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/hostpath"
 )
 
-// Error is the error type of the gateway's APIs. Its JSON is OpenAI's error object with
-// further members.
+// Error is the error type of the gateway's APIs. Its JSON form is OpenAI's error object
+// with further members.
 type Error struct {
 	Status  int    `json:"-"`
 	Message string `json:"message"`
 	Type    string `json:"type"`
 	Code    string `json:"code"`
-	Param   string `json:"param,omitempty"`   // what is wrong: a JSON pointer into the body, "body", or the name of a header or parameter
+	Param   string `json:"param,omitempty"`   // place of the error: a JSON pointer into the body, "body", or the name of a header or parameter
 	Pointer string `json:"pointer,omitempty"` // JSON pointer in the call, /args/…, of an argument that does not match the tool's schema
 
 	ReasonCode string `json:"reason_code,omitempty"`
@@ -34,10 +34,10 @@ type Error struct {
 	RetryAfter string `json:"-"`
 }
 
-// Error returns the message for the caller.
+// Error implements error. It returns Message.
 func (e *Error) Error() string { return e.Message }
 
-// BadRequest returns the error (400) for a request that is wrong in param.
+// BadRequest returns the error (400) for a request in which param is wrong.
 func BadRequest(param, message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_input", Param: param, Message: message}
 }
@@ -85,12 +85,12 @@ func OfOutcome(r *contract.Recorded) *Error {
 	return e
 }
 
-// ofReason sets the status, hint and retry time of a denial from the registry of reason
+// ofReason sets status, hint and retry time of a denial from the registry of reason
 // codes.
 func (e *Error) ofReason(r *contract.Recorded) {
 	info, ok := contract.Reasons[r.Receipt.ReasonCode]
 	if !ok {
-		return // a reason code that a policy bundle defines
+		return // a reason code that a policy bundle defines is not in the registry
 	}
 	e.Status, e.Hint = info.Status, info.Hint
 	e.Message += ": " + info.Meaning
@@ -137,8 +137,9 @@ func statusOf(code string) int {
 	return http.StatusBadGateway
 }
 
-// Handler returns the function that converts the error of every handler into a response.
-// Errors of unknown types become 500, and are logged to the logger that log returns.
+// Handler returns the function that converts the error of a handler into a response.
+// Errors of unknown types are answered with 500 and logged to the logger that log
+// returns.
 func Handler(log func() *slog.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) { respond(log, err, c) }
 }
@@ -160,7 +161,7 @@ func respond(log func() *slog.Logger, err error, c echo.Context) {
 			e.Code, e.Message = "not_found", "no such path: "+c.Request().Method+" "+c.Request().URL.Path
 		}
 	case errors.Is(err, context.Canceled):
-		return // the client has left and reads no response
+		return // the client has disconnected and reads no response
 	default:
 		log().Error("request failed", "path", c.Path(), "err", err)
 		e = &Error{Status: http.StatusInternalServerError, Type: "server_error", Code: "internal", Message: "internal error; see the gateway's log"}

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/accesslog"
 )
 
-// Escalation is the error of a call that waits for people. It is not a failure: the call
-// is on the ledger, and its outcome can be fetched later.
+// Escalation is the error for a call that waits for approval. It is not a failure: the
+// call is on the ledger, and its outcome can be fetched later.
 type Escalation struct {
 	CallID string
 	Doc    *contract.Escalated
@@ -32,7 +32,7 @@ func (e *Escalation) APIError() *Error {
 }
 
 // StatusAndCode returns the HTTP status and the error code of a request that ended with
-// err; 200 and "" if err is nil.
+// err. They are 200 and "" if err is nil.
 func StatusAndCode(err error) (status int, code string) {
 	var e *Error
 	var esc *Escalation

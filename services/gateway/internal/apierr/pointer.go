@@ -10,18 +10,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// Errors in a request's JSON body name the wrong member by its JSON pointer (RFC 6901)
-// in the body, and a body that is wrong as a whole by WholeBody. Headers, path and query
-// parameters are named by their plain names. Errors do not quote values, because a value
-// may be secret.
+// An error about a member of a request's JSON body names the member by its JSON pointer
+// (RFC 6901) in the body. An error about the body as a whole names WholeBody. Headers,
+// path parameters and query parameters are named by their names. Errors do not quote
+// values, because a value may be secret.
 
 // WholeBody is the Param of an error about the body as a whole.
 const WholeBody = "body"
 
-// PointBy sets the argument that the message of an executor names. The message begins
-// with "name: " or "name/2/…: ", where name is one of the call's args. For requests to
-// language models, whose args are a summary, it begins with the JSON pointer in the
-// request.
+// PointBy sets Pointer to the argument that the error message of an executor names. The
+// message begins with "name: " or "name/2/…: ", where name is one of the call's args.
+// For requests to language models, whose args are a summary, the message begins with a
+// JSON pointer into the request, and PointBy sets Param.
 func (e *Error) PointBy(message, kind string, args []byte) {
 	at, _, ok := strings.Cut(message, ": ")
 	if slices.Contains(llm.Kinds, kind) {
@@ -40,9 +40,9 @@ func (e *Error) PointBy(message, kind string, args []byte) {
 	}
 }
 
-// Beneath adds the prefix at to the Param of an error (400) about args that are
-// themselves a request, so that Param points into the body that contains them. It
-// returns err.
+// Beneath prepends at to the Param of an error (400) about a request that is nested in
+// another one at the pointer at, so that Param points into the outer body. It returns
+// err.
 func Beneath(at string, err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Status == http.StatusBadRequest {

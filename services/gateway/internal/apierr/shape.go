@@ -54,8 +54,9 @@ func anthropicType(status int) string {
 	return "api_error"
 }
 
-// Doc returns the error as a JSON document in the shape of the kind's API. The members
-// of the mesh, such as call_id, are added to the error object of OpenAI or Anthropic.
+// Doc returns the error as a JSON document in the shape of the kind's API. Members that
+// only Binnacle defines, such as call_id, are added to the error object of OpenAI or
+// Anthropic.
 func (e *Error) Doc(kind string) map[string]any {
 	if !anthropic(kind) {
 		return map[string]any{"error": e}
@@ -69,7 +70,7 @@ func (e *Error) Doc(kind string) map[string]any {
 	return map[string]any{"type": "error", "error": inner, "request_id": e.CallID}
 }
 
-// Event returns the error as the last server-sent event of a stream of the given kind.
+// Event returns the error as a server-sent event that ends a stream of the given kind.
 func (e *Error) Event(kind string) []byte {
 	name, doc := "", e.Doc(kind)
 	switch kind {

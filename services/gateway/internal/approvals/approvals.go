@@ -1,5 +1,5 @@
-// Package approvals serves the API of calls that wait for people, and notifies a webhook
-// of them.
+// Package approvals serves the API of calls that wait for approval, and notifies a
+// webhook of them.
 package approvals
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// API lists the calls that wait for people, and proposes votes on them. Its fields are
+// API lists the calls that wait for approval, and proposes votes on them. Its fields are
 // set before its first use.
 type API struct {
 	Gate    *auth.Gate
@@ -21,7 +21,7 @@ type API struct {
 	Queries *queries.Client
 }
 
-// List is GET /api/v1/approvals: the calls that wait for approval.
+// List handles GET /api/v1/approvals: the calls that wait for approval.
 func (s *API) List(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (s *API) List(c echo.Context) error {
 	return queries.Send(c, s.Queries, policy.ApprovalsQuery, policy.ApprovalsRequest{})
 }
 
-// Get is GET /api/v1/approvals/{call}.
+// Get handles GET /api/v1/approvals/{call}.
 func (s *API) Get(c echo.Context) error {
 	if _, err := s.Gate.Caller(c, token.Vote); err != nil {
 		return err
@@ -45,7 +45,7 @@ type VoteRequest struct {
 	Sig    string `json:"sig,omitempty"`
 }
 
-// Vote is POST /api/v1/approvals/{call}/votes. It proposes a call policy.vote.
+// Vote handles POST /api/v1/approvals/{call}/votes. It proposes a call policy.vote.
 func (s *API) Vote(c echo.Context) error {
 	var req VoteRequest
 	who, _, err := s.Gate.Into(c, &req)

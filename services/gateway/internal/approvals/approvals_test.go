@@ -22,7 +22,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestVotes: the list and one approval are policy's responses, and a vote is a call.
+// TestVotes checks that the list of approvals and a single approval are policy's
+// responses, and that a vote is proposed as a call.
 func TestVotes(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "policy.vote")
 	m.Answers["policy approvals"] = []map[string]any{{"call_id": "c-1"}}
@@ -49,7 +50,7 @@ func TestVotes(t *testing.T) {
 	}
 }
 
-// message is a message of the work consumer that records how it was settled.
+// message is a jetstream.Msg that records how it was settled.
 type message struct {
 	jetstream.Msg
 	subject string
@@ -67,9 +68,9 @@ func (m *message) Ack() error                       { m.settled = "ack"; return 
 func (m *message) Term() error                      { m.settled = "term"; return nil }
 func (m *message) NakWithDelay(time.Duration) error { m.settled = "nak"; return nil }
 
-// TestWebhook: the webhook is notified of an escalation, with a signature, until it
-// accepts. It is not notified of an expired escalation, or of a message that is not an
-// escalation.
+// TestWebhook checks that the webhook is notified of an escalation, with a signature,
+// again after a failure, and that it is not notified of an expired escalation or of a
+// message that is not an escalation.
 func TestWebhook(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	status := http.StatusNoContent

@@ -33,18 +33,18 @@ type Webhook struct {
 	Log  *slog.Logger
 }
 
-// Work is the consumer of escalations for Webhook.Notify. An escalation is delivered
-// again until the webhook returns 2xx.
+// Work is the consumer of escalations for Webhook.Notify. An escalation is redelivered
+// until the webhook returns 2xx or the time to vote has passed.
 var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.EventEscalated), AckWait: 20 * time.Second, MaxAckPending: 64}
 
 // SignatureHeader is the request header with the signature of a notification: "t=<unix
 // seconds>,v1=<hex HMAC-SHA256 of t.body>".
 const SignatureHeader = "X-Binnacle-Signature"
 
-// Notify notifies the webhook of one escalation and settles its message. The message is
+// Notify posts one escalation to the webhook and settles its message. The message is
 // acknowledged if the webhook accepts it or the time to vote has passed, terminated if
-// it is not an escalation, and otherwise delivered again after up to 30 seconds. A
-// webhook may be notified more than once; the body has the same id each time.
+// it is not an escalation, and otherwise redelivered after at most 30 seconds. A webhook
+// may receive an escalation more than once; the body has the same id each time.
 func (s *Webhook) Notify(ctx context.Context, m jetstream.Msg) {
 	md, err := m.Metadata()
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Webhook) post(ctx context.Context, e *contract.Event, x *contract.Escal
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
-			err = u.Err // the URL may contain a secret
+			err = u.Err // u contains the URL, which may contain a secret
 		}
 		return err
 	}

@@ -17,18 +17,18 @@ import (
 )
 
 // Authority is the view of the state of credentials: virtual keys, suspensions,
-// revocations and session grants. It is checked for every request, and continuously for
-// streams. It does not hold what a caller may do: policy decides that for each call. It
-// is safe for concurrent use; its zero value is an empty view.
+// revocations and session grants. It is checked for every request, and continuously
+// during streams. It does not hold permissions: policy decides on each call. It is safe
+// for concurrent use; its zero value is an empty view.
 type Authority struct {
 	mu        sync.RWMutex
 	keys      map[string]*virtualKey // by digest
 	byID      map[string]*virtualKey
 	suspended map[string]bool
-	revoked   map[string]bool               // tokens, by id
-	ended     map[string]time.Time          // by principal: credentials issued up to this time are revoked
-	grants    map[string]map[string]grantor // by session and by the principal that it is granted to
-	changed   chan struct{}                 // closed at the next change; nil if nothing waits for one
+	revoked   map[string]bool               // ids of revoked tokens
+	ended     map[string]time.Time          // by principal: credentials issued at or before this time are revoked
+	grants    map[string]map[string]grantor // by session and by the principal that may use it
+	changed   chan struct{}                 // closed at the next change; nil if no goroutine waits for one
 }
 
 // virtualKey is a virtual key in force, with its times decoded.
@@ -38,12 +38,12 @@ type virtualKey struct {
 	until   time.Time // zero if the key does not expire
 }
 
-// grantor is the owner that granted a session, and when the grant expires
+// grantor is the owner that granted a session, and the time at which the grant expires
 // (contract.TimeFormat; times in this format compare as strings).
 type grantor struct{ owner, expires string }
 
-// folds maps the name of each event that an Authority is built from to the function that
-// applies it. All of them are events of policy. The functions are called with mu held.
+// folds maps the name of each event that changes an Authority to the function that
+// applies it. All of these events are policy's. The functions are called with mu held.
 var folds = map[string]func(a *Authority, e *contract.Event) error{
 	contract.EventVirtualKeyCreated: (*Authority).keyCreated,
 	contract.EventVirtualKeyRevoked: with(func(a *Authority, d *events.VirtualKeyRevoked) { a.drop(d.ID) }),
@@ -65,8 +65,8 @@ var folds = map[string]func(a *Authority, e *contract.Event) error{
 	contract.EventSessionGrantRevoked: with(func(a *Authority, d *events.SessionGrantRevoked) { delete(a.grants[d.Session], d.Principal) }),
 }
 
-// with returns the fold of an event whose data is a T: it decodes the data and calls f,
-// which cannot fail.
+// with returns the fold of an event whose data is a T. The fold decodes the data and
+// calls f.
 func with[T any, P interface {
 	*T
 	canon.Document
@@ -81,13 +81,13 @@ func with[T any, P interface {
 	}
 }
 
-// Filters returns the subject filters of the events that an Authority is built from.
+// Filters returns the subject filters of the events that change an Authority.
 func Filters() []string {
 	return bus.Filters("policy", slices.Sorted(maps.Keys(folds))...)
 }
 
-// Apply applies one event. Events of other names or of other services change nothing. A
-// change wakes AwaitKey and the goroutines of watch.
+// Apply applies one event. It ignores events of other names and of services other than
+// policy. A change wakes the goroutines that wait in AwaitKey and watch.
 func (a *Authority) Apply(e *contract.Event) error {
 	fold := folds[e.Name]
 	if fold == nil || e.Service() != "policy" {
@@ -127,9 +127,9 @@ func (a *Authority) keyCreated(e *contract.Event) (err error) {
 	return nil
 }
 
-// tokenRevoked applies the revocation of a token, of a principal, or of both. That of a
-// principal revokes its tokens issued up to Before, the virtual keys that act as it or
-// that it made, and the session grants that it gave.
+// tokenRevoked applies the revocation of a token, of a principal, or of both. The
+// revocation of a principal revokes its tokens issued at or before Before, the virtual
+// keys that it made or that act as it, and the session grants that it gave.
 func (a *Authority) tokenRevoked(e *contract.Event) error {
 	var d events.TokenRevoked
 	if err := contract.Decode(e.Data, &d); err != nil {
@@ -191,7 +191,7 @@ func (a *Authority) byKey(raw string) (*Caller, error) {
 	return who, a.fault(who, time.Now())
 }
 
-// AwaitKey waits until the virtual key raw is in this view, or until ctx is done.
+// AwaitKey waits until the virtual key raw is in the view, or until ctx is done.
 func (a *Authority) AwaitKey(ctx context.Context, raw string) {
 	for {
 		a.mu.Lock()
@@ -237,7 +237,7 @@ func (a *Authority) fault(who *Caller, now time.Time) error {
 	return nil
 }
 
-// check returns the result of fault for the current time. It acquires mu.
+// check acquires mu and returns the result of fault for the current time.
 func (a *Authority) check(who *Caller) error {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -251,9 +251,9 @@ func (a *Authority) barred(principal string) bool {
 	return a.suspended[principal]
 }
 
-// Lent reports whether a grant lets a principal make calls in a session at now: the
-// grant has not expired, and the principal that gave it owns the session and is not
-// suspended.
+// Lent reports whether a session grant allows a principal to make calls in a session at
+// now: the grant has not expired, and the principal that gave it owns the session and is
+// not suspended.
 func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -262,9 +262,10 @@ func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool 
 }
 
 // watch returns a context that is cancelled when ctx is, when who's credential is
-// revoked, when who is suspended or, with expiry, when the credential expires. If the
-// credential or a suspension ended it, context.Cause returns an *apierr.Error. The
-// caller must call the returned function, which ends the goroutine of watch.
+// revoked or when who is suspended; if expiry is set, also when the credential expires.
+// If the credential or a suspension was the cause, context.Cause returns an
+// *apierr.Error. The caller must call the returned function, which ends the goroutine of
+// watch.
 func (a *Authority) watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -300,8 +301,8 @@ func errSuspended(principal string) *apierr.Error {
 		Message: "principal " + principal + " is suspended", Hint: contract.Reasons[contract.ReasonPrincipalSuspended].Hint}
 }
 
-// ended returns the response to a caller whose credential is not valid: err itself if it
-// is an *apierr.Error, or else an error with status 401.
+// ended returns the response for a caller whose credential is not valid: err itself if
+// it is an *apierr.Error, or else an error with status 401.
 func ended(err error) *apierr.Error {
 	var e *apierr.Error
 	if errors.As(err, &e) {

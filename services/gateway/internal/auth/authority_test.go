@@ -35,8 +35,8 @@ func aKey(expires string) *events.VirtualKeyCreated {
 	return &events.VirtualKeyCreated{ID: "k1", Actor: "alice", Maker: "root", Digest: DigestOf(rawKey), Scopes: []string{token.LLM}, Expires: expires}
 }
 
-// TestVirtualKeys: the conditions under which a key is valid, and each event that
-// revokes it.
+// TestVirtualKeys checks the conditions under which a virtual key is valid, and each
+// event that invalidates it.
 func TestVirtualKeys(t *testing.T) {
 	hour := contract.Time(time.Now().Add(time.Hour))
 	for name, c := range map[string]struct {
@@ -53,7 +53,7 @@ func TestVirtualKeys(t *testing.T) {
 		"consent withdrawn":         {"", contract.EventVirtualKeyConsentWithdrawn, &events.VirtualKeyConsentWithdrawn{ID: "k1", Principal: "alice"}, errKeyUnknown},
 		"consent of another":        {"", contract.EventVirtualKeyConsentWithdrawn, &events.VirtualKeyConsentWithdrawn{ID: "k1", Principal: "bob"}, nil},
 		"maker suspended":           {"", contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "root"}, errMaker},
-		"actor suspended":           {"", contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "alice"}, nil}, // see barred
+		"actor suspended":           {"", contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "alice"}, nil}, // a suspended actor is rejected by barred
 		"actor's credentials ended": {"", contract.EventTokenRevoked, &events.TokenRevoked{Principal: "alice", Before: hour}, errKeyUnknown},
 		"maker's credentials ended": {"", contract.EventTokenRevoked, &events.TokenRevoked{Principal: "root", Before: hour}, errKeyUnknown},
 		"another's ended":           {"", contract.EventTokenRevoked, &events.TokenRevoked{Principal: "bob", Before: hour}, nil},
@@ -78,7 +78,8 @@ func TestVirtualKeys(t *testing.T) {
 	}
 }
 
-// TestForeignEvents: nothing but policy's events changes authority.
+// TestForeignEvents checks that an Authority ignores events of services other than
+// policy and events of other names, and returns an error for malformed data.
 func TestForeignEvents(t *testing.T) {
 	a := &Authority{}
 	for _, e := range []*contract.Event{{Source: "audit/a1", Name: contract.EventPrincipalSuspended, Data: []byte(`{"principal":"alice","reason":""}`)},
@@ -95,7 +96,8 @@ func TestForeignEvents(t *testing.T) {
 	}
 }
 
-// TestSuspended: a suspension bars until it is lifted or the principal is registered.
+// TestSuspended checks that a principal is suspended until the suspension is lifted or
+// the principal is registered again.
 func TestSuspended(t *testing.T) {
 	a := &Authority{}
 	for _, lift := range []struct {
@@ -112,8 +114,8 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// TestGrants: a session grant is valid until it expires, is revoked, or its owner is
-// suspended or loses its credentials.
+// TestGrants checks that a session grant is valid until it expires, is revoked, or its
+// owner is suspended or loses its credentials.
 func TestGrants(t *testing.T) {
 	now := time.Now()
 	session := contract.SessionID("t", "alice", "s-x")
@@ -147,8 +149,8 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-// TestWatch: the context of a watched caller is cancelled, with the reason, when the
-// caller's credential becomes invalid.
+// TestWatch checks that the context of a watched caller is cancelled, with the reason,
+// when the caller's credential becomes invalid.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issued := time.Now()
@@ -198,7 +200,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestAwaitKey: AwaitKey returns when the key is in the view, and not before.
+// TestAwaitKey checks that AwaitKey returns when the key is in the view, and not before.
 func TestAwaitKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &Authority{}
@@ -222,7 +224,7 @@ func TestAwaitKey(t *testing.T) {
 	})
 }
 
-// TestDump: the dump is sorted, and holds each part of the view.
+// TestDump checks that the dump is sorted and contains each part of the view.
 func TestDump(t *testing.T) {
 	a := &Authority{}
 	hour := contract.Time(time.Now().Add(time.Hour))
@@ -242,7 +244,7 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// gate returns a Gate that has read the ledger, and a function that mints tokens for it.
+// gate returns a Gate without a ledger, and a function that mints tokens for it.
 func gate(t *testing.T) (*Gate, func(actor, client string, scopes ...string) string) {
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
@@ -255,8 +257,8 @@ func gate(t *testing.T) (*Gate, func(actor, client string, scopes ...string) str
 	}
 }
 
-// TestVerify: tokens of this mesh are accepted, also from the cache, until the ledger
-// contains their revocation; other tokens are rejected.
+// TestVerify checks that valid tokens are accepted, also from the cache, until they are
+// revoked, and that other tokens are rejected.
 func TestVerify(t *testing.T) {
 	g, mint := gate(t)
 	raw := mint("alice", "cli", token.Audit)
@@ -290,7 +292,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded: tokens are verified also if there are more than the cache holds.
+// TestCacheIsBounded checks that a full cache of verified tokens is cleared, and that
+// the token is still accepted.
 func TestCacheIsBounded(t *testing.T) {
 	g, mint := gate(t)
 	g.verifiedCount.Store(maxKnown)
@@ -299,7 +302,8 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
-// TestEnter: the credential and scopes that a request needs before its handler runs.
+// TestEnter checks which requests Enter passes to the handler, by credential, scopes and
+// suspension.
 func TestEnter(t *testing.T) {
 	g, mint := gate(t)
 	apply(t, g.Authority, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "mallory"})
@@ -307,7 +311,7 @@ func TestEnter(t *testing.T) {
 		need         Need
 		method, path string
 		header       string
-		code         string // "": the handler runs
+		code         string // expected error code; "": the handler runs
 	}{
 		"open":                       {Open, "GET", "/healthz", "", ""},
 		"no credential":              {Known, "GET", "/x", "", "token_missing"},
@@ -319,7 +323,7 @@ func TestEnter(t *testing.T) {
 		"a scope":                    {Holds(token.Audit), "GET", "/x", "Bearer " + mint("alice", "-", token.Audit), ""},
 		"another scope":              {Holds(token.Audit), "GET", "/x", "Bearer " + mint("alice", "-", token.Tools), "scope_missing"},
 		"suspended, a query":         {Known, "GET", "/x", "Bearer " + mint("mallory", "-", token.Tools), contract.EventPrincipalSuspended},
-		"suspended, a call":          {Calling, "POST", "/x", "Bearer " + mint("mallory", "-", token.Tools), ""}, // policy denies it, for the record
+		"suspended, a call":          {Calling, "POST", "/x", "Bearer " + mint("mallory", "-", token.Tools), ""}, // the call is proposed, so that policy's denial is recorded
 		"suspended, MCP":             {Calling, "POST", "/mcp", "Bearer " + mint("mallory", "-", token.Tools), contract.EventPrincipalSuspended},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -339,7 +343,7 @@ func TestEnter(t *testing.T) {
 	}
 }
 
-// TestCredential: the headers from which credentials are read.
+// TestCredential checks the headers from which credentials are read.
 func TestCredential(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"Authorization", "Bearer abc", "abc"}, {"Authorization", "bEARER  abc ", "abc"}, {"X-Api-Key", "abc", "abc"}, {"Authorization", "abc", ""}, {"Authorization", "Digest abc", ""},

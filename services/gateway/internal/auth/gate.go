@@ -1,6 +1,6 @@
 // Package auth authenticates callers: it verifies bearer tokens and virtual keys,
 // applies the events that revoke them, and admits requests to their handlers by scope.
-// It does not decide which calls a caller may make: policy does, call by call.
+// It does not decide which calls a caller may make: policy decides on each call.
 package auth
 
 import (
@@ -24,13 +24,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Gate authenticates the callers of requests and checks their scopes. Its exported
-// fields are set before its first use; it is safe for concurrent use.
+// Gate authenticates callers and checks their scopes. Its exported fields are set before
+// its first use; it is safe for concurrent use.
 type Gate struct {
 	TokenKey  ed25519.PublicKey // verifies bearer tokens
 	Tenant    string
 	Authority *Authority
-	Known     <-chan struct{} // closed once Authority has applied the whole ledger; nil if there is no ledger
+	Known     <-chan struct{} // closed once Authority has applied the whole ledger; nil if the gateway has no ledger
 	Limits    body.Limits
 	Bodies    body.Budget
 
@@ -43,16 +43,16 @@ type Caller struct {
 	Actor, Client string
 	Scopes        []string
 	Until         time.Time // when the credential expires; zero if it does not
-	Cache         bool      // cached responses of models may be used
+	Cache         bool      // the caller accepts cached responses of models by default
 
 	Token  string      // id of the bearer token; empty for a virtual key
 	issued time.Time   // when the bearer token was issued
-	key    *virtualKey // the virtual key that was presented, or nil
+	key    *virtualKey // the virtual key of the request; nil for a bearer token
 }
 
-// Verify returns the caller that a credential identifies, or the reason why the
-// credential is not valid. Verified tokens are cached by their digest, because verifying
-// a signature costs more than the rest of the request at the gateway; expiry and
+// Verify returns the caller that a credential identifies, or an error if the credential
+// is not valid. Verified tokens are cached by their digest, because verifying a
+// signature takes longer than the rest of the request at the gateway; expiry and
 // revocation are checked every time. Until the ledger has been read to its end, Verify
 // returns an error with status 503.
 func (s *Gate) Verify(raw string) (*Caller, error) {
@@ -89,7 +89,7 @@ func (s *Gate) Verify(raw string) (*Caller, error) {
 // knows reports whether Authority has applied the whole ledger since the start.
 func (s *Gate) knows() bool {
 	if s.Known == nil {
-		return true // there is no ledger
+		return true // the gateway has no ledger
 	}
 	select {
 	case <-s.Known:
@@ -99,11 +99,12 @@ func (s *Gate) knows() bool {
 	}
 }
 
-// maxKnown bounds the cache of verified tokens, which is cleared when it is full.
+// maxKnown is the maximum number of verified tokens in the cache, which is cleared when
+// it is full.
 const maxKnown = 10000
 
 // Caller returns the authenticated caller of a request. It verifies the credential
-// unless Enter has done so. If scope is not empty and the caller does not hold it, the
+// unless Enter has done so. If scope is not empty and the caller does not have it, the
 // error is that of ScopeMissing.
 func (s *Gate) Caller(c echo.Context, scope string) (*Caller, error) {
 	who, ok := c.Get(CallerKey).(*Caller)
@@ -132,9 +133,9 @@ func (s *Gate) authenticate(c echo.Context) (*Caller, error) {
 	return who, nil
 }
 
-// Credential returns the token or key that a request carries, and reports whether there
-// is one. It is in Authorization, whose scheme is case-insensitive (RFC 9110 §11.1), or
-// in X-Api-Key, which Anthropic's clients send.
+// Credential returns the token or virtual key that a request carries, and reports
+// whether there is one. It reads the Authorization header, whose scheme is
+// case-insensitive (RFC 9110 §11.1), or X-Api-Key, which Anthropic's clients send.
 func Credential(h http.Header) (string, bool) {
 	if scheme, raw, ok := strings.Cut(h.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		return strings.TrimSpace(raw), true
@@ -143,19 +144,19 @@ func Credential(h http.Header) (string, bool) {
 	return raw, raw != ""
 }
 
-// Keys of values in an echo.Context.
+// Keys under which values are stored in an echo.Context.
 const (
 	CallerKey = "caller" // *Caller, set once the credential is verified
 	RouteKey  = "route"  // true, set if a route matched
 )
 
-// Enter returns a handler that admits requests to handle. It checks the credential and
-// the scopes, and then reads the whole body, bounded in size, rate, depth and total
-// memory. handle reads the body from memory (body.Raw).
+// Enter returns a handler that checks the credential and the scopes of a request, reads
+// its whole body, limited in size, rate, depth and total memory, and then calls handle.
+// handle reads the body from memory (body.Raw).
 func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Set(RouteKey, true)
-		if !n.Caller { // open routes do not read a body
+		if !n.Caller { // handlers of open routes do not use the body
 			return handle(c)
 		}
 		who, err := s.Caller(c, "")
@@ -166,7 +167,7 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 			return ScopeMissing(lacks)
 		}
 		// The calls of a suspended principal are proposed, so that policy's denial is on
-		// the ledger. Its other requests are refused here.
+		// the ledger. Its other requests are rejected here.
 		if !governed(c) && s.Authority.barred(who.Actor) {
 			return errSuspended(who.Actor)
 		}
@@ -183,8 +184,8 @@ func (s *Gate) Enter(n Need, handle echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// governed reports whether a request may become a call, on which policy decides: every
-// request except for GET requests, MCP and cosignatures.
+// governed reports whether a request may become a call, on which policy decides. That is
+// every request except GET requests and requests to /mcp and /log/cosignatures.
 func governed(c echo.Context) bool {
 	return c.Request().Method != http.MethodGet && c.Path() != "/mcp" && c.Path() != "/log/cosignatures"
 }
@@ -205,7 +206,7 @@ func (s *Gate) Body(c echo.Context) (*Caller, []byte, error) {
 	return who, doc, err
 }
 
-// Into is Body that also decodes the body into the struct that v points to; see
+// Into calls Body and decodes the body into the struct that v points to; see
 // body.Strict.
 func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 	who, doc, err := s.Body(c)
@@ -215,14 +216,14 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 	return who, doc, err
 }
 
-// Watch returns a context that is cancelled when ctx is, or when who's credential is
-// revoked or who is suspended; with expiry, also when the credential expires. The caller
-// must call the returned function.
+// Watch returns a context that is cancelled when ctx is, when who's credential is
+// revoked or when who is suspended; if expiry is set, also when the credential expires.
+// The caller must call the returned function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	return s.Authority.watch(ctx, who, expiry)
 }
 
-// Made reports whether e belongs to a call that this caller made: it has the same actor
+// Made reports whether e belongs to a call that this caller made: e has the same actor
 // and the same client.
 func (k *Caller) Made(e *contract.Event) bool { return e.Actor == k.Actor && e.Client == k.Client }
 

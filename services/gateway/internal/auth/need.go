@@ -8,20 +8,20 @@ import (
 
 // Need is the credential that a route requires. It is checked before the body is read.
 type Need struct {
-	Caller bool     // a valid credential
-	Calls  bool     // at least one scope that can allow a call
-	Scopes []string // at least one of these scopes; empty means no particular one
-	Opaque bool     // the body is not one JSON document
+	Caller bool     // a valid credential is required
+	Calls  bool     // the caller needs at least one scope that allows calls
+	Scopes []string // the caller needs at least one of these scopes; empty means no particular scope
+	Opaque bool     // the body need not be a JSON document
 }
 
 // Needs of most routes.
 var (
 	Open    = Need{}
 	Known   = Need{Caller: true}
-	Calling = Need{Caller: true, Calls: true} // policy decides which calls
+	Calling = Need{Caller: true, Calls: true} // policy decides which calls the caller may make
 )
 
-// Holds returns the need of at least one of the scopes.
+// Holds returns a Need for callers with at least one of the scopes.
 func Holds(scopes ...string) Need { return Need{Caller: true, Scopes: scopes} }
 
 // WithOpaqueBody returns n for a route whose body is not one JSON document.
@@ -31,7 +31,7 @@ func (n Need) WithOpaqueBody() Need { n.Opaque = true; return n }
 var reading = []string{token.Audit, token.Cosign, token.Health}
 
 // missing returns the scope that a caller lacks, as text for an error message, or "" if
-// it lacks none.
+// the caller has all that n requires.
 func (n Need) missing(who *Caller) string {
 	if n.Calls && !slices.ContainsFunc(who.Scopes, func(s string) bool { return !slices.Contains(reading, s) }) {
 		return "that allows calls"

@@ -8,12 +8,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Dump returns the view in canonical form: JSON lines in lexical order.
+// Dump returns the view in canonical form: sorted JSON lines.
 func (a *Authority) Dump() []byte {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	var out []string
-	line := func(members ...string) { // names and values alternate, in the order of the names
+	line := func(members ...string) { // members are names and values in turn, sorted by name
 		w := canon.Object(nil)
 		for i := 0; i < len(members); i += 2 {
 			w.Str(members[i], members[i+1])

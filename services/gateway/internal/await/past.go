@@ -10,30 +10,29 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
 
-// Past follows calls that this gateway or another one proposed before: for a repeated
-// Idempotency-Key, for a call that its caller takes up after an approval, and for a
+// Past follows calls that this gateway or another one proposed earlier: for a repeated
+// Idempotency-Key, for a call that its caller resumes after an approval, and for a
 // stored response. Its fields are set before its first use; it is safe for concurrent
 // use.
 type Past struct {
 	Ledger   eventlog.Log
-	Instance string // of this gateway
+	Instance string // instance name of this gateway
 	Proposer *propose.Proposer
 }
 
-// Intervals, from the first to the longest, at which the ledger is read for a call that
-// another gateway proposed: only the gateway that proposed a call is notified of its
-// outcome.
+// First and longest interval at which the ledger is read for a call that another gateway
+// proposed. Only the gateway that proposed a call receives its outcome.
 const (
 	readFirst = 20 * time.Millisecond
 	readMost  = 250 * time.Millisecond
 )
 
-// Follow joins the call c, which the event e proposed. The pending call that it returns
-// receives the call's present state once, from the ledger, and then its further events.
-// Follow reads until ctx is done; the caller closes the pending call. The state is read
-// after the call was joined, so no event is missed in between. If this gateway proposed
-// the call, its own reader delivers the further events, even after a restart; otherwise
-// the ledger is read periodically. No other service is queried.
+// Follow returns a pending call for the call c, which the event e proposed. The pending
+// call receives the call's current state from the ledger and then its further events.
+// Follow registers the pending call before it reads the state, so that no event is
+// missed in between. If this gateway proposed the call, its own reader delivers the
+// further events, even after a restart; otherwise the ledger is read periodically until
+// ctx is done. No other service is queried. The caller must close the pending call.
 func (p *Past) Follow(ctx context.Context, e *contract.Event, c *contract.Call) *propose.Pending {
 	call := p.Proposer.Join(e, c)
 	go p.read(ctx, e, call)
@@ -41,7 +40,7 @@ func (p *Past) Follow(ctx context.Context, e *contract.Event, c *contract.Call) 
 }
 
 // read delivers the state of the call from the ledger: once if this instance proposed
-// the call, or else periodically until ctx is done. A failed read is tried again.
+// the call, or else periodically until ctx is done. It retries a failed read.
 func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pending) {
 	from := uint64(0)
 	for wait := readFirst; ; wait = min(2*wait, readMost) {
@@ -60,9 +59,9 @@ func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pendin
 	}
 }
 
-// deliver passes the newest event of the call at or after the sequence from to the
-// pending calls. If from is 0, it begins at the time of the proposal. It returns the
-// sequence at which the next read begins.
+// deliver reads the session's events from sequence from on, or from the time of the
+// proposal if from is 0, and delivers the newest one that changes the state of the call.
+// It returns the sequence at which the next read begins.
 func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64) (next uint64, err error) {
 	if from == 0 {
 		at, err := contract.ParseTime(e.Time)
@@ -87,13 +86,13 @@ func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pen
 			newest, expired = en, x.Name == contract.EventStartExpired
 		}
 	}
-	if newest.Seq > 0 && !expired { // the outcome of an expired call follows shortly
+	if newest.Seq > 0 && !expired { // the outcome of an expired call is recorded soon after
 		return from, p.Proposer.Deliver(newest)
 	}
 	return from, nil
 }
 
-// moves reports whether an event changes the state of a call that is waited for.
+// moves reports whether an event changes the state of a pending call.
 func moves(e *contract.Event) bool {
 	switch e.Name {
 	case contract.EventEscalated, contract.EventAllowed, contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded:

@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
 
-// counted is a ledger that counts its reads.
+// counted is an in-memory ledger that counts the calls of Get.
 type counted struct {
 	memlog.Log
 	gets int
@@ -25,19 +25,20 @@ func (l *counted) Get(ctx context.Context, seq uint64) (eventlog.Entry, error) {
 	return l.Log.Get(ctx, seq)
 }
 
-// mesh is the ledger of one call and the services that record it.
+// mesh is a ledger with one call, and the means to record events of the services that
+// handle the call.
 type mesh struct {
 	t     *testing.T
 	log   *counted
-	first *contract.Event // the proposal
+	first *contract.Event // event that proposed the call
 	call  contract.Call
 	past  *Past
 }
 
 const anExecutor = "session-runner"
 
-// newMesh proposes a call at gateway gw1. within is for calls that their caller
-// executes.
+// newMesh returns a mesh with a call that gateway gw1 proposed. within is the time to
+// report the outcome if the caller executes the call, or else 0.
 func newMesh(t *testing.T, within time.Duration) *mesh {
 	m := &mesh{t: t, log: &counted{}, call: contract.Call{ID: "c-AAAAAAAAAAAAAAAAAAAAAAAAAA", Kind: "tool.x", ReportWithin: within.Milliseconds()}}
 	gw := &emit.Emitter{Log: m.log, Tenant: "t", Source: "gateway/gw1", Now: time.Now}
@@ -79,16 +80,16 @@ func (m *mesh) escalates() eventlog.Entry {
 	return m.record("policy", contract.EventEscalated, contract.Bytes(&x))
 }
 
-// TestFollow: a call that was proposed before is found in each of its states, and
-// followed to its end by the gateway that proposed it and by another one.
+// TestFollow checks that Follow finds an earlier call in each of its states, and follows
+// it to its end at the gateway that proposed it and at another one.
 func TestFollow(t *testing.T) {
 	for name, c := range map[string]struct {
-		instance string        // that follows
-		within   time.Duration // the caller executes
+		instance string        // the gateway that follows the call
+		within   time.Duration // not 0 if the caller executes the call
 		before   func(m *mesh)
-		later    func(m *mesh) // after a second
+		later    func(m *mesh) // runs after a second
 		state    State
-		took     time.Duration // at most
+		took     time.Duration // maximum time until the wait ends
 	}{
 		"ended":                       {"gw1", 0, func(m *mesh) { m.ends(anExecutor) }, nil, Ended, 0},
 		"ended, elsewhere":            {"gw2", 0, func(m *mesh) { m.ends(anExecutor) }, nil, Ended, 0},
@@ -140,8 +141,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowReadsLittle: the number of entries read does not grow with the number stored
-// long before the call.
+// TestFollowReadsLittle checks that the number of entries read does not grow with the
+// number of entries stored long before the call.
 func TestFollowReadsLittle(t *testing.T) {
 	reads := func(history int) int {
 		n := 0

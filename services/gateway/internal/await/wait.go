@@ -1,8 +1,8 @@
 // Package await waits for calls from their proposal to their outcome. Every API of the
-// gateway uses Waiter.Wait, with a Sink that receives the part of a response that
+// gateway calls Waiter.Wait with a Sink, which receives the part of a response that
 // arrives before the outcome, and translates the Result into its response. The package
 // writes nothing to the ledger and does not depend on HTTP. A new kind of response is a
-// new Sink; a new way in which a wait may end is a new State.
+// new Sink; a new reason for a wait to end is a new State.
 package await
 
 import (
@@ -20,23 +20,23 @@ import (
 type Source interface {
 	Outcome() <-chan propose.Outcome
 	Escalated() <-chan contract.Escalated
-	Allowed() <-chan *contract.Event // the decision, for a call that its caller executes
-	Started() <-chan *contract.Event // the claim, for such a call, if its intent was handed out before
+	Allowed() <-chan *contract.Event // the event that allowed the call, if the call's caller executes it
+	Started() <-chan *contract.Event // the claim of such a call, if its intent was handed out before
 	Failed() <-chan error            // the proposal could not be recorded
 }
 
 // Sink receives the part of a response that arrives before the outcome. Wait calls its
 // methods from one goroutine.
 type Sink interface {
-	// Wake returns a channel that receives when Take has something to process, or nil if
-	// that never happens.
+	// Wake returns a channel that receives a value when Take has something to process.
+	// It may be nil.
 	Wake() <-chan struct{}
 	// Take processes what has arrived, and reports whether that shows that the call is
-	// running. An error that wraps ErrGone means that the reader of the response has
-	// left; any other error means that a part of the response was lost.
+	// running. An error that wraps ErrGone means that the client has disconnected; any
+	// other error means that a part of the response was lost.
 	Take() (running bool, err error)
-	// Complete reports whether everything that belongs to the outcome r has been
-	// processed.
+	// Complete reports whether the sink has processed all frames of the response to the
+	// call with outcome r.
 	Complete(r *contract.Recorded) bool
 }
 
@@ -52,47 +52,48 @@ func (Whole) Take() (bool, error) { return false, nil }
 // Complete implements Sink.
 func (Whole) Complete(*contract.Recorded) bool { return true }
 
-// State is the way in which a wait ended.
+// State is the reason why a wait ended.
 type State int
 
-// The states in which a wait ends.
+// States in which a wait ends.
 const (
 	Ended     State = iota + 1 // the outcome is on the ledger and the sink is complete
 	Allowed                    // the intent of the call may be handed out
 	Started                    // the intent was handed out before
-	Escalated                  // the call waits for people, but its caller does not
+	Escalated                  // the call waits for approval, and the wait does not last that long
 	Failed                     // the proposal is not on the ledger
 	Silent                     // the ledger does not respond
-	Overdue                    // no outcome within the time of the wait
-	Left                       // the context is done: the caller has left or its credential became invalid
-	Gone                       // the reader of the response left
+	Overdue                    // no outcome within the bounds of the wait
+	Left                       // the context is done: the client disconnected or its credential became invalid
+	Gone                       // the sink reported that the client disconnected
 	Broken                     // a part of the response was lost
 )
 
 // Result is the result of a wait.
 type Result struct {
 	State     State
-	Outcome   *propose.Outcome    // set in Ended; in other states, if it was known
+	Outcome   *propose.Outcome    // set in Ended; in other states, if the outcome was received
 	Event     *contract.Event     // the decision in Allowed, the claim in Started
 	Escalated *contract.Escalated // set in any state if the call was escalated during the wait
 	Err       error               // the reason, in Failed and Broken
 }
 
-// Terms bounds a wait.
+// Terms holds the bounds of a wait.
 type Terms struct {
-	Within time.Duration // time for the outcome, from the start of the wait
+	Within time.Duration // maximum time to the outcome, from the start of the wait
 	Async  bool          // the wait ends when the call is escalated
-	People time.Duration // time for the outcome, from an escalation; 0 means the rest of Within
+	People time.Duration // maximum time to the outcome, from an escalation; 0 means the rest of Within
 }
 
-// lastFrames bounds the wait, after the outcome, for the last frames of a response.
+// lastFrames is the maximum time to wait, after the outcome, for the last frames of a
+// response.
 const lastFrames = 3 * time.Second
 
 // Probe reports whether the ledger responds; probe.Probe implements it.
 type Probe interface {
 	// Lost returns a channel that is closed while the ledger does not respond.
 	Lost() <-chan struct{}
-	// Unsteady reports whether the ledger stopped responding a short time ago.
+	// Unsteady reports whether the ledger has recovered only recently.
 	Unsteady() bool
 }
 
@@ -100,15 +101,15 @@ type Probe interface {
 type Waiter struct {
 	Probe Probe
 
-	// Progress reports whether the ledger holds that the call has started or ended. Wait
-	// calls it only shortly after the ledger responds again, when the queues of
-	// executors may not work yet. It is nil for a call that no executor is expected to
-	// start.
+	// Progress reports whether the ledger contains an event that shows that the call has
+	// started or ended. Wait calls it only shortly after the ledger has recovered, when
+	// the queues of executors may not work yet. It is nil for a call that no executor is
+	// expected to start.
 	Progress func(context.Context) bool
 }
 
 // Wait waits until the call of src ends or a bound of the wait is reached. The outcome
-// in the result is durable. When ctx is done the wait ends, but the call continues.
+// in the result is durable. If ctx is done, the wait ends but the call continues.
 func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result {
 	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(probe.Unstarted), lost: w.Probe.Lost()}
 	defer m.deadline.Stop()
@@ -153,8 +154,8 @@ type machine struct {
 
 func (m *machine) end(s State, e *contract.Event) { m.State, m.Event = s, e }
 
-// take lets the sink process what has arrived. Once the call is known to run, the wait
-// no longer ends when the ledger stops responding, because frames may still arrive.
+// take calls the sink's Take. Once the call is known to run, the wait no longer ends
+// when the ledger stops responding, because frames may still arrive.
 func (m *machine) take() {
 	running, err := m.sink.Take()
 	switch {
@@ -187,8 +188,8 @@ func (m *machine) settle() {
 	}
 }
 
-// escalate records an escalation. It ends an asynchronous wait; another one may get the
-// deadline for people.
+// escalate records an escalation. It ends an asynchronous wait, and otherwise sets the
+// deadline to Terms.People, if that is not 0.
 func (m *machine) escalate(x *contract.Escalated) {
 	if m.Escalated = x; m.terms.Async {
 		m.State = Escalated
@@ -197,8 +198,8 @@ func (m *machine) escalate(x *contract.Escalated) {
 	}
 }
 
-// check ends the wait as Silent if no executor has started the call since the ledger
-// responded again.
+// check ends the wait as Silent if the ledger has recovered recently and no executor has
+// started the call since the wait began.
 func (m *machine) check(ctx context.Context, w Waiter) {
 	if m.Escalated == nil && m.Outcome == nil && w.Progress != nil && w.Probe.Unsteady() && !w.Progress(ctx) {
 		m.State = Silent
@@ -207,7 +208,7 @@ func (m *machine) check(ctx context.Context, w Waiter) {
 	m.late.Reset(probe.Every)
 }
 
-// overdue ends the wait at its deadline.
+// overdue ends the wait because its deadline has passed.
 func (m *machine) overdue() {
 	switch {
 	case m.Outcome != nil:

@@ -33,7 +33,7 @@ func (s *source) Allowed() <-chan *contract.Event      { return s.allowed }
 func (s *source) Started() <-chan *contract.Event      { return s.started }
 func (s *source) Failed() <-chan error                 { return s.failed }
 
-// ended delivers an outcome that needs frames of its response.
+// ended delivers an outcome for whose response the given number of frames is needed.
 func (s *source) ended(id string, frames int64) {
 	out := propose.Outcome{Event: &contract.Event{ID: id}}
 	out.Recorded.Effect.Status, out.Recorded.Effect.Frames = contract.Succeeded, frames
@@ -49,7 +49,7 @@ type ledger struct {
 func (l *ledger) Lost() <-chan struct{} { return l.lost }
 func (l *ledger) Unsteady() bool        { return l.unsteady }
 
-// frames is a Sink that counts the frames which a test sends.
+// frames is a Sink that adds up the numbers of frames that a test sends.
 type frames struct {
 	wake chan struct{}
 	mu   sync.Mutex
@@ -57,15 +57,15 @@ type frames struct {
 	n    int64
 }
 
-// Counts of frames that are errors.
+// Numbers of frames that make Take return an error.
 const (
-	left = -1 // the reader of the response is gone
+	left = -1 // the client has disconnected
 	lost = -2 // a frame is missing
 )
 
 var errFrame = errors.New("frame 7 was lost")
 
-// send delivers a count of frames.
+// send makes Take receive n frames, or the error that n stands for.
 func (f *frames) send(n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,8 +99,8 @@ func (f *frames) Complete(r *contract.Recorded) bool { return f.n >= r.Effect.Fr
 
 var anEscalation = contract.Escalated{Expires: "2026-01-01T00:00:00.000Z"}
 
-// TestWait: each way in which a wait ends, the time it takes, and what its result
-// holds.
+// TestWait checks each state in which a wait ends, the time that it takes, and its
+// result.
 func TestWait(t *testing.T) {
 	minute := Terms{Within: time.Minute}
 	type world struct {
@@ -112,8 +112,8 @@ func TestWait(t *testing.T) {
 	after := func(d time.Duration, f func()) { time.Sleep(d); f() }
 	for name, c := range map[string]struct {
 		terms Terms
-		do    func(w *world) // in a goroutine of its own, from the beginning of the wait
-		set   func(w *world) // before the wait
+		do    func(w *world) // runs in its own goroutine from the start of the wait
+		set   func(w *world) // runs before the wait
 		state State
 		took  time.Duration
 		want  func(r *Result) bool
@@ -182,8 +182,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitWithFrames: a response is complete when its outcome and all its frames have
-// arrived, in any order, and broken if some do not arrive.
+// TestWaitWithFrames checks that a response is complete when its outcome and all its
+// frames have arrived, in any order, and broken if some frames do not arrive.
 func TestWaitWithFrames(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(src *source, f *frames, l *ledger)
@@ -220,7 +220,8 @@ func TestWaitWithFrames(t *testing.T) {
 	}
 }
 
-// TestFirstOutcomeCounts: a second outcome, which can only be forged, is ignored.
+// TestFirstOutcomeCounts checks that a second outcome, which can only be forged, is
+// ignored.
 func TestFirstOutcomeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()

@@ -15,8 +15,9 @@ func request(raw string) echo.Context {
 	return echo.New().NewContext(httptest.NewRequest("POST", "/x", strings.NewReader(raw)), httptest.NewRecorder())
 }
 
-// TestRead: a body is read whole, counted while it is held, and refused where it is
-// encoded, too deep or over a budget; what is refused is no longer counted.
+// TestRead checks that Read returns the whole body and counts it until it is released,
+// and that it rejects a body that has a content encoding, is nested too deeply or
+// exceeds a budget, which then no longer counts.
 func TestRead(t *testing.T) {
 	deep := strings.Repeat("[", 1<<12)
 	for name, c := range map[string]struct {
@@ -55,7 +56,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestBudgetOfAll: the total of all callers is bounded too.
+// TestBudgetOfAll checks that the total size of all callers' bodies is limited.
 func TestBudgetOfAll(t *testing.T) {
 	var b Budget
 	limits := Limits{All: 10}
@@ -72,8 +73,8 @@ func TestBudgetOfAll(t *testing.T) {
 	}
 }
 
-// TestJSON: the documents that are accepted, their canonical form, and the members that
-// errors name.
+// TestJSON checks which documents are accepted, their canonical form, and the members
+// that errors name.
 func TestJSON(t *testing.T) {
 	for _, c := range []struct{ raw, doc, param string }{
 		{``, `{}`, ""},
@@ -95,7 +96,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestInto: unknown members and wrong types are named by their pointers.
+// TestInto checks that errors name unknown members and members of a wrong type by their
+// pointers.
 func TestInto(t *testing.T) {
 	for raw, param := range map[string]string{`{"name":"x","tags":["a"]}`: "", `{"name":7}`: "/name", `{"tags":["a",1]}`: "/tags/1", `{"Name":"x"}`: "/Name"} {
 		ctx := request(raw)
@@ -112,7 +114,8 @@ func TestInto(t *testing.T) {
 	}
 }
 
-// TestCallArgs: absent args are empty ones, and args are an object.
+// TestCallArgs checks that absent args become an empty object, and that args must be an
+// object.
 func TestCallArgs(t *testing.T) {
 	for raw, want := range map[string]string{"": "{}", "null": "{}", `{"a":1}`: `{"a":1}`, "[]": "", `"x"`: ""} {
 		got, err := CallArgs("/args", []byte(raw))
@@ -125,7 +128,8 @@ func TestCallArgs(t *testing.T) {
 	}
 }
 
-// TestInBody: an error about a call's args names their place in the request.
+// TestInBody checks that an error about a call's args names the place of the wrong
+// argument in the request.
 func TestInBody(t *testing.T) {
 	for _, c := range []struct{ path, at, pointer, param, want string }{
 		{"/api/v1/packs/:name", "", "/args/text", "", "/text"},

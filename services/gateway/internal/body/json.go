@@ -100,7 +100,7 @@ func duplicateIn(d *json.Decoder, at string) (string, error) {
 	return "", nil
 }
 
-// MaxName is the maximum length, in bytes, of a name that a caller can put into an
+// MaxName is the maximum length, in bytes, of a name in a request that is recorded in an
 // event.
 const MaxName = 128
 
@@ -129,8 +129,8 @@ func CallArgs(at string, args json.RawMessage) (json.RawMessage, error) {
 // the call's args in the body. Without it, the body itself is the args.
 const ArgsKey = "args at"
 
-// InBody sets, in an error about a call's args, the member of the body or the path
-// parameter that the wrong argument came from. It returns err.
+// InBody sets the Param of an error about a call's args to the member of the body, or
+// the path parameter, that the wrong argument came from. It returns err.
 func InBody(c echo.Context, err error) error {
 	var e *apierr.Error
 	if !errors.As(err, &e) || e.Pointer == "" || e.Param != "" {

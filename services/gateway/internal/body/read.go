@@ -23,26 +23,26 @@ import (
 const (
 	MaxHeader = 64 << 10        // bytes of header lines
 	Max       = 16 << 20        // bytes of a body; larger content belongs in an artifact
-	bodyDrain = 2 * time.Second // time for the client to send the rest of a body that is not read
+	bodyDrain = 2 * time.Second // time for the client to send the rest of a body that the handler did not read
 )
 
-// Limits bounds request bodies. A zero field has the default that its comment names.
+// Limits bounds request bodies. A zero field means the default that its comment gives.
 type Limits struct {
-	Caller int64         // bytes of one caller's bodies held at once; 32 MiB
-	All    int64         // bytes of all callers' bodies held at once; 64 MiB
-	Rate   int64         // minimum rate in bytes per second; 1024
-	Window time.Duration // time over which the rate is measured; 10 s
-	Total  time.Duration // maximum time to read a body; 2 min
+	Caller int64         // bytes of one caller's bodies in memory; default 32 MiB
+	All    int64         // bytes of all callers' bodies in memory; default 64 MiB
+	Rate   int64         // minimum rate in bytes per second; default 1024
+	Window time.Duration // time over which the rate is measured; default 10 s
+	Total  time.Duration // maximum time to read a body; default 2 min
 }
 
-// orDefault returns l with defaults in place of its zero fields.
+// orDefault returns l with its zero fields set to the defaults.
 func (l Limits) orDefault() Limits {
 	return Limits{Caller: cmp.Or(l.Caller, 32<<20), All: cmp.Or(l.All, 64<<20), Rate: cmp.Or(l.Rate, 1<<10),
 		Window: cmp.Or(l.Window, 10*time.Second), Total: cmp.Or(l.Total, 2*time.Minute)}
 }
 
-// bodyKey is the key of the body in an echo.Context, set once the body was read to its
-// end.
+// bodyKey is the key of the body in an echo.Context, set once the whole body has been
+// read.
 const bodyKey = "body"
 
 // Raw returns the body of a request as read by Budget.Read, or nil if none was read.
@@ -69,9 +69,9 @@ func Unread(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// Read reads the body of an actor's request within limits and b, and stores it for Raw.
-// Its bytes count in b until the caller calls release. Unless the body is opaque, its
-// nesting depth as JSON is checked.
+// Read reads the body of an actor's request within limits and within the budget b, and
+// stores it for Raw. The bytes of the body count in b until the caller calls release.
+// Unless opaque is set, Read checks the nesting depth of the body as JSON.
 func (b *Budget) Read(c echo.Context, limits Limits, actor string, opaque bool) (release func(), err error) {
 	held := &hold{b: b, limits: limits.orDefault(), actor: actor}
 	raw, err := read(c, held)
@@ -89,7 +89,7 @@ func (b *Budget) Read(c echo.Context, limits Limits, actor string, opaque bool) 
 	return held.release, nil
 }
 
-// Held returns the number of bytes that are held now, and of the callers whose bodies
+// Held returns the number of bytes in memory, and the number of callers whose bodies
 // they are.
 func (b *Budget) Held() (bytes int64, callers int) {
 	b.mu.Lock()
@@ -149,9 +149,9 @@ func tooLarge() *apierr.Error {
 		Message: fmt.Sprintf("a request body has at most %d bytes", Max)}
 }
 
-// pace enforces the minimum rate of a body: each byte received moves the read deadline
-// by its share of the rate, but never beyond one window from now or beyond the total
-// time.
+// pace enforces the minimum rate of a body with the read deadline of the connection:
+// each byte received extends the deadline by 1/rate seconds, but never to more than one
+// window from now or beyond the total time.
 type pace struct {
 	rc       *http.ResponseController
 	limits   *Limits
@@ -164,7 +164,7 @@ func (p *pace) begin(now time.Time) {
 	p.set(now.Add(p.limits.Window))
 }
 
-// came moves the deadline after n bytes were received.
+// came extends the deadline after n bytes were received.
 func (p *pace) came(n int) {
 	next := p.deadline.Add(time.Duration(int64(n) * int64(time.Second) / p.limits.Rate))
 	if most := time.Now().Add(p.limits.Window); next.After(most) {
@@ -180,11 +180,11 @@ func (p *pace) came(n int) {
 
 func (p *pace) set(t time.Time) {
 	p.deadline = t
-	_ = p.rc.SetReadDeadline(t) // a response recorder has no connection
+	_ = p.rc.SetReadDeadline(t) // fails for a response recorder, which has no connection
 }
 
-// end removes the deadline, because the server watches the connection while the handler
-// runs.
+// end removes the deadline, because the server reads from the connection while the
+// handler runs.
 func (p *pace) end() { _ = p.rc.SetReadDeadline(time.Time{}) }
 
 // Budget counts the bytes of request bodies that a gateway holds in memory. The zero
@@ -195,7 +195,7 @@ type Budget struct {
 	callers map[string]int64
 }
 
-// hold is the part of a Budget that the body of one request takes.
+// hold is the share of one request's body in a Budget.
 type hold struct {
 	b      *Budget
 	limits Limits
@@ -203,8 +203,8 @@ type hold struct {
 	n      int64
 }
 
-// take counts n more bytes. It returns an error (429) if that exceeds the limit of the
-// caller or of the gateway. The bytes are counted until release in either case.
+// take adds n bytes to the counts. It returns an error (429) if that exceeds the limit
+// of the caller or of the gateway. The bytes count until release in either case.
 func (h *hold) take(n int) error {
 	h.b.mu.Lock()
 	defer h.b.mu.Unlock()
