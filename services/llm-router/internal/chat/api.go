@@ -6,21 +6,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// API is OpenAI's chat completions, which most model servers offer.
+// API describes OpenAI's chat completions API, which most model servers offer.
 var API = &dialect.API{
 	Name: "chat", Kind: llm.Chat, Path: dialect.To("/chat/completions"),
 	Rank: 1, Build: BuildRequest, Parse: parse, Decoder: decoder, Usage: Usage, Fault: fault,
 	Several: true, LogProbs: true, Hints: true, AskUsage: "stream_options.include_usage", OldBound: "max_tokens",
 }
 
-// Completions is the older API for text completions. No requests are translated into it.
-// The chunks of its streams have the form of those of chat completions.
+// Completions describes OpenAI's older API for text completions. No requests are
+// translated into it. Its stream chunks have the same form as those of chat completions.
 var Completions = &dialect.API{Name: "completions", Kind: llm.Completions, Path: dialect.To("/completions"), Decoder: decoder, Usage: Usage, Fault: fault}
 
-// Embeddings is OpenAI's API for embeddings.
+// Embeddings describes OpenAI's embeddings API.
 var Embeddings = &dialect.API{Name: "embeddings", Kind: llm.Embeddings, Path: dialect.To("/embeddings"), Decoder: decoder, Usage: Usage, Fault: fault}
 
-// Caller is the chat completions API for callers.
+// Caller describes the chat completions API as callers use it.
 var Caller = &dialect.Caller{
 	Kind: llm.Chat, Description: "OpenAI chat completion. The args summarize the request, which is the call's body.", Operation: "chat", IDPrefix: "chatcmpl-", Native: API, Joined: true,
 	Parse: ParseRequest, Build: build,
@@ -29,11 +29,12 @@ var Caller = &dialect.Caller{
 	},
 }
 
-// CompletionsCaller is the text completions API for callers. Requests are forwarded to
-// providers that offer the same API; a stream is recorded as one document.
+// CompletionsCaller describes the text completions API as callers use it. Requests are
+// forwarded only to providers that offer the same API; a stream is recorded as one
+// document.
 var CompletionsCaller = &dialect.Caller{Kind: llm.Completions, Description: "OpenAI text completion.", Operation: "text_completion", IDPrefix: "cmpl-", Native: Completions, Build: build}
 
-// EmbeddingsCaller is the embeddings API for callers.
+// EmbeddingsCaller describes the embeddings API as callers use it.
 var EmbeddingsCaller = &dialect.Caller{Kind: llm.Embeddings, Description: "OpenAI embeddings.", Operation: "embeddings", Native: Embeddings, Embeds: true}
 
 func parse(body []byte, _ string) (*ir.Response, error) { return ParseResponse(body) }

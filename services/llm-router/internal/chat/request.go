@@ -24,8 +24,8 @@ type toolCall struct {
 	Extra *extraContent `json:"extra_content,omitempty"`
 }
 
-// extraContent holds the thought signature of a tool call in Google's endpoint that is
-// compatible with OpenAI's API.
+// extraContent holds the thought signature of a tool call, as Google's OpenAI-compatible
+// endpoint sends it.
 type extraContent struct {
 	Google struct {
 		Signature string `json:"thought_signature,omitempty"`
@@ -45,10 +45,10 @@ type message struct {
 	Cache      json.RawMessage `json:"cache_control,omitempty"`
 }
 
-// detail holds signed thinking in chat completions, as in OpenRouter's
+// detail holds one part of signed thinking, in the format of OpenRouter's
 // reasoning_details.
 type detail struct {
-	Type      string `json:"type"` // reasoning.text, reasoning.encrypted
+	Type      string `json:"type"` // reasoning.text or reasoning.encrypted
 	Text      string `json:"text,omitempty"`
 	Data      string `json:"data,omitempty"`
 	Signature string `json:"signature,omitempty"`
@@ -443,13 +443,14 @@ func flat(parts []ir.Part) (text string, rest []ir.Part) {
 	return text, rest
 }
 
-// turn collects the parts of one turn of the model by the member in which they are sent.
+// turn holds the parts of one turn of the model, grouped by the member of the message in
+// which they are sent.
 type turn struct {
 	text, thinking, refusal string
 	calls                   []toolCall
 	details                 []detail
 	content                 []ir.Part
-	parts                   bool // content must be a list of parts
+	parts                   bool // content must be sent as a list of parts, not as a string
 }
 
 // add assigns a part to the member in which it is sent.

@@ -131,7 +131,7 @@ type chunk struct {
 	Error   json.RawMessage `json:"error"`
 }
 
-// choice is a piece of one of the answers in a chunk.
+// choice is one entry of the member choices in a chunk: a piece of one answer.
 type choice struct {
 	Index int `json:"index"`
 	Delta struct {
@@ -142,7 +142,7 @@ type choice struct {
 		Details    []detail   `json:"reasoning_details"`
 		ToolCalls  []toolCall `json:"tool_calls"`
 	} `json:"delta"`
-	Text     string          `json:"text"` // of text completions, whose streams are decoded here as well
+	Text     string          `json:"text"` // set in streams of text completions, which Decoder also reads
 	Finish   *string         `json:"finish_reason"`
 	LogProbs json.RawMessage `json:"logprobs"`
 }
@@ -194,8 +194,8 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	return out, nil
 }
 
-// said appends the events for the thinking, the text and the refusal of a piece. A piece
-// contains thinking either in details or, if it is not signed, in a member of its own.
+// said appends the events for the thinking, the text and the refusal of a piece. Signed
+// thinking is in reasoning_details, unsigned thinking in a member of its own.
 func (ch *choice) said(out []ir.Event) []ir.Event {
 	delta := func(typ, text string) {
 		if text != "" {
@@ -218,8 +218,8 @@ func (ch *choice) said(out []ir.Event) []ir.Event {
 	return out
 }
 
-// called appends the events for the tool calls of a piece. A call without an index has
-// the index of its position.
+// called appends the events for the tool calls of a piece. For a call without an index,
+// the index is its position in the list.
 func (d *Decoder) called(out []ir.Event, ch *choice) []ir.Event {
 	for i := range ch.Delta.ToolCalls {
 		t := &ch.Delta.ToolCalls[i]
@@ -245,7 +245,7 @@ func (d *Decoder) called(out []ir.Event, ch *choice) []ir.Event {
 // event; a Begin event with an id replaces ID.
 type Encoder struct {
 	ID      string
-	Model   string // as the caller named it
+	Model   string // model name in the caller's request
 	Created int64
 	Usage   bool // the caller requested usage
 
@@ -305,7 +305,7 @@ func (e *Encoder) delta(ev *ir.Event, d ir.Obj, finish any) []byte {
 	return e.chunk(nil, []ir.Obj{{"index": ev.Choice, "delta": d, "logprobs": probs, "finish_reason": finish}}, nil)
 }
 
-// spelled returns the delta for an event with content, or nil for other events.
+// spelled returns the delta for an event that carries content, or nil for other events.
 func spelled(ev *ir.Event) ir.Obj {
 	switch ev.Kind {
 	case ir.Delta:
@@ -339,8 +339,8 @@ func spelled(ev *ir.Event) ir.Obj {
 	return nil
 }
 
-// Finish returns the end of a complete stream: the usage, if the caller requested it,
-// and [DONE]. A stream that broke has no [DONE].
+// Finish returns the bytes that end a complete stream: the usage, if the caller
+// requested it, and [DONE]. It must not be called for a stream that broke.
 func (e *Encoder) Finish() []byte {
 	var b []byte
 	if e.Usage {

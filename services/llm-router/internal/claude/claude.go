@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Model describes which of the members that differ between generations a model accepts.
-// The zero value is a model that accepts none of them.
+// Model describes which of the request members that differ between generations of Claude
+// a model accepts. The zero value is a model that accepts none of them.
 type Model struct {
 	Adaptive bool // accepts an effort, which determines how much it thinks
 	Budget   bool // accepts a budget of tokens for thinking
@@ -22,16 +22,16 @@ type Model struct {
 // claude-opus-4-6-v1. A date does not match.
 var generation = regexp.MustCompile(`claude-([a-z]+)-(\d{1,2})(?:[-.](\d{1,2}))?(?:\D|$)`)
 
-// Of returns what a model accepts, by its name with any provider's prefix and suffix. ok
-// is false if the name is not that of a Claude model. A name without a known generation
-// is treated as the newest.
+// Of returns the members that the model with this name accepts. The name may have the
+// prefix and suffix of any provider. ok is false if the name is not that of a Claude
+// model. A name without a known generation is treated as the newest.
 func Of(name string) (Model, bool) {
 	_, rest, ok := strings.Cut(name, "claude-")
 	if !ok {
 		return Model{}, false
 	}
 	if rest != "" && rest[0] >= '0' && rest[0] <= '3' || strings.HasPrefix(rest, "instant") {
-		return Model{Budget: true, Sampling: true}, true // up to claude-3-7-sonnet
+		return Model{Budget: true, Sampling: true}, true // Claude 3.7 and earlier
 	}
 	g := generation.FindStringSubmatch(name)
 	if g == nil {
@@ -60,14 +60,14 @@ func (m Model) Effort(effort string) string {
 	return ""
 }
 
-// budgets lists the thinking budget, in tokens, that stands for each effort.
+// budgets lists the thinking budget, in tokens, that corresponds to each effort.
 var budgets = []struct {
 	effort string
 	tokens int64
 }{{"minimal", 1024}, {"low", 2048}, {"medium", 8192}, {"high", 16384}, {"xhigh", 32768}}
 
-// Thinking returns the effort or the budget of tokens to send to a model, of which at
-// most one is set. A budget in the request takes precedence over an effort. Each is
+// Thinking returns the effort or the budget, in tokens, to send to a model; at most one
+// of them is set. A budget in the request takes precedence over an effort. Each is
 // converted to the other if the model accepts only that.
 func (m Model) Thinking(effort string, budget int64) (string, int64) {
 	switch {
@@ -99,9 +99,9 @@ func effortOf(budget int64) string {
 // least is the smallest thinking budget that the models accept, in tokens.
 const least = 1024
 
-// Within returns a thinking budget that leaves room for an answer within a limit of
-// tokens, of which thinking is a part: the budget if it is below the limit, half of the
-// limit if it is not, or 0 if the limit is too small for thinking.
+// Within returns a thinking budget for an answer that is limited to limit tokens,
+// thinking included: the given budget if it is below the limit, otherwise half of the
+// limit, or 0 if the limit is too small for thinking.
 func Within(budget, limit int64) int64 {
 	switch {
 	case budget < limit:

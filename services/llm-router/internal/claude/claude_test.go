@@ -52,7 +52,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestWithin shows that a thinking budget never raises the caller's bound.
+// TestWithin shows that Within returns a budget below the caller's limit, or 0 if the
+// limit is too small for thinking.
 func TestWithin(t *testing.T) {
 	for _, c := range [][3]int64{{2048, 100, 0}, {2048, 1024, 0}, {2048, 1025, 1024}, {2048, 2048, 1024}, {2048, 2049, 2048}, {32768, 8000, 4000}, {1024, 100000, 1024}} {
 		if got := Within(c[0], c[1]); got != c[2] {

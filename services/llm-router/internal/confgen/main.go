@@ -15,7 +15,8 @@ import (
 	"strings"
 )
 
-// types holds the struct types by name, with the package's name except for llmrouter.
+// types maps the names of struct types to their declarations. Names have their package
+// as a prefix, except those of package llmrouter.
 var types = map[string]*ast.StructType{}
 
 func main() {
@@ -61,8 +62,8 @@ func main() {
 	}
 }
 
-// walk writes a row for each member of the type name, and for those of the types that it
-// refers to. at is the path of the object in the document.
+// walk writes a table row for each member of the type name, and for the members of the
+// types that it refers to. at is the path of the object in the document.
 func walk(b *bytes.Buffer, name, at string) {
 	st := types[name]
 	if st == nil {

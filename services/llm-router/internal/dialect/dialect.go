@@ -45,7 +45,7 @@ type Source interface{ Next() (sse.Event, error) }
 // API describes one API that a provider offers. A function is nil if the API lacks the
 // ability that it provides.
 type API struct {
-	// Name is the value that stands for the API in `apis` of the llm document.
+	// Name identifies the API in the member `apis` of the llm document.
 	Name string
 	// Kind is the kind of calls whose bodies it accepts unchanged; empty if callers
 	// cannot use it.
@@ -78,16 +78,17 @@ type API struct {
 	// only in its own format.
 	Embed *Embedding
 
-	Several  bool // it supports several answers to one request (n)
-	LogProbs bool // it returns probabilities of tokens
+	Several  bool // it can return several answers to one request (n)
+	LogProbs bool // it can return the log probabilities of tokens
 	Hints    bool // it accepts OpenAI's members on billing, storage and priority
 	Trails   bool // events may follow the one that ends the answer, so the stream is read to its end
-	Items    bool // its responses contain items that later requests can refer to by id
-	// AskUsage is the path of a member that must be true if a stream is to report its
-	// usage; empty if streams always report it.
+	Items    bool // its responses contain items with ids, to which later requests can refer
+	// AskUsage is the path of the request member that must be true for a stream to
+	// report its usage. It is empty if streams always report it.
 	AskUsage string
-	// OldBound is the older member that bounds an answer, for servers without the
-	// current one; empty if there is only one.
+	// OldBound is the older name of the request member that limits the length of an
+	// answer. It is sent to servers that do not support the current name. It is empty if
+	// there is none.
 	OldBound string
 	// Final lists the types of the events whose member "response" is the whole response.
 	Final []string
@@ -104,11 +105,12 @@ type Embedding struct {
 	Parse func(body []byte) ([][]float32, error)
 }
 
-// Frame holds the parts of a response that come from the call. ID is the id of the
-// response if the provider assigned none; Body is the request as the caller wrote it.
+// Frame holds the members of a response that are determined by the call and not by the
+// provider's answer. ID is the id of the response if the provider assigned none; Body is
+// the request as the caller wrote it.
 type Frame struct {
 	ID       string
-	Model    string // as the caller named it
+	Model    string // model name in the caller's request
 	Created  int64  // seconds since 1970
 	Usage    bool   // the caller requested that a stream ends with its usage
 	Request  *ir.Request
@@ -120,12 +122,12 @@ type Frame struct {
 // Caller describes an API that callers use. Without Parse, its requests can only be sent
 // to providers that offer the same API.
 type Caller struct {
-	Kind        string // of its calls
-	Description string // of its tool in the catalog
+	Kind        string // kind of the calls that requests become
+	Description string // description of the call's kind in the tool catalog
 	Operation   string // gen_ai.operation.name of OpenTelemetry's conventions
-	IDPrefix    string // of the ids that the API gives its answers
+	IDPrefix    string // prefix of the ids that the API gives to responses
 	Native      *API   // the API that accepts its bodies unchanged
-	OwnID       bool   // the id of a response is always the router's
+	OwnID       bool   // responses always have the router's id instead of the provider's
 	Said        string // member of a response that contains the model's output; empty: the whole response
 	Joined      bool   // the caller joins all texts of a choice, even with other events between them
 	Counts      bool   // the response is a number of tokens, which can be estimated
@@ -140,10 +142,10 @@ type Caller struct {
 // They can be removed without changing the answer.
 var hints = []string{"prediction", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"}
 
-// binding lists the members that in some API define what is offered, what a request may
-// use and what it continues, in lower case, without hyphens and underscores. Fit rejects
-// such a member if the caller's dialect does not define it: policy and the budget have
-// not read it, but the provider's API may.
+// binding lists request members that, in some API, add tools, raise limits or continue a
+// conversation. The names are in lower case, without hyphens and underscores. Fit
+// rejects such a member if the caller's dialect does not define it, because policy and
+// the budget have not read it and the provider's API may apply it.
 var binding = set("additionalmodelrequestfields background bestof cachedcontent candidatecount container contents conversation extrabody functioncall functiondeclarations functions generationconfig " +
 	"inferenceconfig input maxcompletiontokens maxgenlen maxnewtokens maxoutputtokens maxtokencount maxtokens maxtokenstosample mcpservers messages model models n numpredict numreturnsequences options " +
 	"outputconfig outputformat plugins preset previousresponseid prompt reasoning reasoningconfig route searchparameters stream system systeminstruction thinking thinkingbudget thinkingconfig toolchoice " +
@@ -196,6 +198,6 @@ func (a *API) Request(r *ir.Request) ([]byte, error) {
 	return a.Build(r)
 }
 
-// To returns a function for Path that ignores the model and streaming, for APIs whose
-// bodies contain both.
+// To returns a value for Path: a function that returns path for every model, streaming
+// or not. It is for APIs that expect both in the body.
 func To(path string) func(string, bool) string { return func(string, bool) string { return path } }

@@ -17,9 +17,9 @@ func extra(names ...string) map[string]json.RawMessage {
 	return m
 }
 
-// TestFit shows that a request that an API cannot express is rejected with the member's
-// name, and that an unknown member that another API would read as a bound, a tool or a
-// conversation is never forwarded.
+// TestFit shows that Fit rejects a request that the API cannot express, with an error
+// that names the member, and that it rejects an unknown member that another API would
+// interpret as a limit, a tool or a conversation.
 func TestFit(t *testing.T) {
 	yes, no := true, false
 	small, big := &API{}, &API{Several: true, LogProbs: true, Hints: true}
@@ -50,8 +50,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestHints shows that members on billing and storage are sent to APIs that define them
-// and removed from requests to others.
+// TestHints shows that members on billing and storage are kept in requests to APIs that
+// define them, and removed from requests to other APIs.
 func TestHints(t *testing.T) {
 	for _, knows := range []bool{true, false} {
 		r := &ir.Request{Extra: extra(append(slices.Clone(hints), "x_odd")...)}

@@ -12,7 +12,7 @@ import (
 // ErrFull is returned by Enter if too many requests of the owner are queued.
 var ErrFull = errors.New("too many requests wait for this provider")
 
-// maxWaiting bounds the queue of one owner.
+// maxWaiting is the maximum number of queued requests of one owner.
 const maxWaiting = 4096
 
 // Gate is a semaphore with one queue per owner. The queues are served round-robin. Make
@@ -21,16 +21,16 @@ type Gate struct {
 	mu      sync.Mutex
 	free    int
 	waiting map[string][]chan struct{}
-	turn    []string // owners with queued requests, the next one first
+	turn    []string // owners with queued requests, in the order in which they are served
 }
 
 // New returns a gate for n concurrent holders. The queue of each owner is limited to
 // 4096 requests; the number of owners is not limited.
 func New(n int) *Gate { return &Gate{free: n, waiting: map[string][]chan struct{}{}} }
 
-// Enter waits for a place. It returns the error of ctx, or ErrFull if too many requests
-// of the owner are queued. After nil the caller must call Leave; after an error it must
-// not.
+// Enter waits until the owner may run a request. It returns the error of ctx, or ErrFull
+// if too many requests of the owner are queued. If Enter returns nil, the caller must
+// call Leave afterwards; after an error it must not.
 func (g *Gate) Enter(ctx context.Context, owner string) error {
 	g.mu.Lock()
 	if g.free > 0 {
@@ -62,7 +62,7 @@ func (g *Gate) Enter(ctx context.Context, owner string) error {
 			return ctx.Err()
 		}
 	}
-	g.next() // the place was granted as ctx ended: pass it on
+	g.next() // the place was granted while ctx ended: grant it to the next request
 	return ctx.Err()
 }
 

@@ -46,8 +46,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestLeavers shows that a request whose context ends while it is queued does not keep a
-// place.
+// TestLeavers shows that a queued request whose context ends does not occupy a place.
 func TestLeavers(t *testing.T) {
 	g := New(3)
 	var wg sync.WaitGroup

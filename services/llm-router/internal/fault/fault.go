@@ -40,8 +40,8 @@ const (
 	Internal            = "internal"
 )
 
-// Retry is whether the same candidate is tried again. The configuration bounds the
-// number of tries (retry.attempts) and the wait between them (retry.max_ms).
+// Retry determines whether the same candidate is tried again. The configuration limits
+// the number of attempts (retry.attempts) and the wait between them (retry.max_ms).
 type Retry int
 
 const (
@@ -50,30 +50,30 @@ const (
 	IfUnverified       // only after status 401: the key may have been replaced in the vault since it was fetched
 )
 
-// Next is whether the plan continues with its next candidate. It never does after the
-// caller has received content or the call has ended.
+// Next determines whether the plan continues with its next candidate. It never continues
+// after the caller has received content or the call has ended.
 type Next int
 
 const (
 	Continue   Next = iota // if the next candidate has no triggers, or has the row's trigger
 	Stop                   // the call ends with this failure
-	StopBehind             // the call ends with the failure before it; without one, as Continue
+	StopBehind             // the call ends with the preceding failure; if there is none, as Continue
 )
 
-// Key is what a failure means for the key that the attempt used. Each key has its own
-// breaker.
+// Key is the effect of a failure on the state of the provider key that the attempt used.
+// Each key has its own breaker.
 type Key int
 
 const (
-	Unknown  Key = iota // nothing: neither success nor failure
+	Unknown  Key = iota // no effect: neither a success nor a failure
 	Healthy             // the provider works: the breaker closes
 	Failing             // counts towards opening the key's breaker
 	Resting             // the key is not used for this model for as long as the provider requires, at least a second
 	Rejected            // as Failing; and the cached value of the key is discarded
 )
 
-// Billing is whether an attempt without reported usage may be billed, and so counts
-// against what policy reserved.
+// Billing determines whether an attempt without reported usage may be billed. If so, it
+// counts against the amount that policy reserved.
 type Billing int
 
 const (
@@ -86,7 +86,7 @@ const (
 // Own returns true is forwarded, or replaced by Into; any other becomes As.
 type Edge struct {
 	As   int
-	Own  func(status int) bool // nil: none
+	Own  func(status int) bool // reports whether a status is forwarded or replaced by Into; nil: no status
 	Into int                   // replaces the statuses of Own; 0: they are forwarded
 }
 
@@ -95,19 +95,19 @@ type Row struct {
 	Code    string
 	Retry   Retry
 	Next    Next
-	Trigger string // of fallback rules: route.RateLimit, route.Timeout or route.Error
+	Trigger string // failure class in fallback rules: route.RateLimit, route.Timeout or route.Error
 	Key     Key
 	Edge    Edge
 	Billing Billing
-	Status  string // of the attempt on the ledger: contract.Failed or contract.Cancelled
+	Status  string // status of the attempt on the ledger: contract.Failed or contract.Cancelled
 	Hidden  bool   // the caller does not receive the provider's message, which is about the router's key
-	Means   string // when the code is used, for people
+	Means   string // explanation for the documentation: when the code is used
 }
 
 func clientError(status int) bool { return status >= 400 && status < 500 }
 
-// overloaded reports whether a status means that a service is overloaded. 529 is
-// Anthropic's.
+// overloaded reports whether a status means that a service is overloaded. Status 529 is
+// specific to Anthropic.
 func overloaded(status int) bool { return status == http.StatusServiceUnavailable || status == 529 }
 
 // Table holds a row for each code. The columns are the fields of Row, in order.

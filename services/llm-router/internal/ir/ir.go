@@ -47,10 +47,10 @@ type Request struct {
 	Stream   bool
 	Messages []Message
 	Tools    []ToolDef
-	Choice   *Choice // nil = the provider's default
+	Choice   *Choice // nil = not specified; the provider's default applies
 	Parallel *bool   // several tool calls in one turn are allowed
 
-	MaxTokens        int64 // 0 = not bounded
+	MaxTokens        int64 // maximum length of an answer; 0 = not specified
 	Temperature      *float64
 	TopP             *float64
 	TopK             *int64
@@ -89,13 +89,13 @@ type Part struct {
 	Text  string // text, refusal, thinking
 	Media *Media // image, audio, file
 
-	ID        string // of a tool call; in a result, of the call that it belongs to
-	Name      string // of the tool, without its namespace
+	ID        string // id of the tool call; in a tool result, id of the call that it answers
+	Name      string // name of the tool, without its namespace
 	Namespace string
 	Args      string // JSON text of a tool call's arguments; of a custom tool, plain text
 	Custom    bool   // the tool takes text instead of a JSON object
-	Parts     []Part // of a result
-	IsError   bool   // of a result
+	Parts     []Part // content of a tool result
+	IsError   bool   // the tool result reports an error
 
 	Signature string          // provider's signature of thinking or of a tool call
 	Redacted  string          // encrypted thinking, which only the provider can read
@@ -152,7 +152,7 @@ type ToolDef struct {
 // mode uses the nearest one that it has.
 type Choice struct {
 	Mode string // auto, none, required, tool
-	Name string // of the tool, for mode tool
+	Name string // name of the tool, for mode tool
 }
 
 // Format is the required format of an answer: any JSON object, or one that matches a
@@ -175,8 +175,8 @@ type Response struct {
 	Usage   Usage
 }
 
-// Answer is one of the answers in a response; a request may ask for several. Finish is
-// one of the reasons above, or a provider's own value.
+// Answer is one of the answers in a response; a request may specify how many (N). Finish
+// is one of the reasons above, or a provider's own value.
 type Answer struct {
 	Parts    []Part
 	Finish   string
@@ -194,8 +194,8 @@ type Usage struct {
 	Known      bool  // the provider reported it
 }
 
-// Merge replaces the amounts of u by those that n has: a stream may report usage in
-// several events, each with some of the amounts. An amount of zero means not reported.
+// Merge replaces the amounts of u by those of n that are not zero: a stream may report
+// usage in several events, each with some of the amounts.
 func (u *Usage) Merge(n Usage) {
 	set := func(a *int64, b int64) {
 		if b > 0 {
@@ -210,7 +210,7 @@ func (u *Usage) Merge(n Usage) {
 	u.Known = u.Known || n.Known
 }
 
-// Events of a stream.
+// Kinds of events of a stream, each with the fields of Event that it uses.
 const (
 	Begin     = "begin"      // ID, Model
 	Delta     = "delta"      // Part.Type text, refusal, thinking; Part.Text
@@ -227,7 +227,7 @@ const (
 type Event struct {
 	Kind     string
 	Choice   int
-	Index    int // of the tool call within its choice
+	Index    int // index of the tool call within its choice
 	Part     Part
 	Finish   string
 	StopSeq  string
@@ -251,8 +251,8 @@ type Collect struct {
 	grows map[[2]int]*strings.Builder // text or args of a part, by choice and index of the part
 }
 
-// Response returns the response that the events so far amount to. It is valid until the
-// next Add and must not be modified.
+// Response returns the response collected so far. It is valid until the next Add and
+// must not be modified.
 func (c *Collect) Response() *Response {
 	for at, b := range c.grows {
 		if p := &c.r.Choices[at[0]].Parts[at[1]]; p.Type == ToolCall {
@@ -280,7 +280,7 @@ func (c *Collect) grow(choice, part int, before, more string) {
 	b.WriteString(more)
 }
 
-// maxChoices bounds the number of answers that are collected.
+// maxChoices is the maximum number of answers that are collected.
 const maxChoices = 128
 
 // Add adds one event. It ignores events of answers after the first maxChoices.
@@ -344,8 +344,8 @@ func (c *Collect) say(a *Answer, e *Event) {
 	a.Parts = append(a.Parts, e.Part)
 }
 
-// call adds a part for a tool call and remembers its place for the arguments that
-// follow.
+// call adds a part for a tool call and records its index, so that the arguments that
+// follow are appended to it.
 func (c *Collect) call(a *Answer, e *Event) {
 	if c.calls == nil {
 		c.calls = map[[2]int]int{}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestCollect shows how the events of a stream become a response: consecutive texts are
-// one part, which signed thinking, redacted thinking or a tool call ends.
+// TestCollect shows how the events of a stream become a response: consecutive texts form
+// one part, and signed thinking, redacted thinking or a tool call begins a new one.
 func TestCollect(t *testing.T) {
 	text := func(choice int, typ, s string) Event {
 		return Event{Kind: Delta, Choice: choice, Part: Part{Type: typ, Text: s}}

@@ -53,7 +53,7 @@ func (t *Turns) place(e *Event) *queue {
 	return t.between
 }
 
-// queue appends a new queue to those that wait.
+// queue appends a new queue to t.waiting and returns it.
 func (t *Turns) queue() *queue {
 	if t.calls == nil {
 		t.calls = map[int]*queue{}
@@ -63,8 +63,8 @@ func (t *Turns) queue() *queue {
 	return q
 }
 
-// turn records the call of an event that is sent, and how much of its arguments has been
-// received.
+// turn records that an event is sent: CallBegin makes its call the current one, and
+// CallArgs adds to the arguments of the current call.
 func (t *Turns) turn(e *Event) {
 	switch {
 	case e.Kind == CallBegin:
@@ -107,11 +107,11 @@ func (t *Turns) Rest() (out []Event) {
 // end.
 type object struct {
 	text           bool // the arguments are plain text, whose end cannot be detected
-	begun, str, at bool // at: the previous byte is a backslash
+	begun, str, at bool // the object has begun; inside a string; the previous byte is a backslash
 	depth          int
 }
 
-// feed reads the next piece.
+// feed updates the state with the next piece of the document.
 func (o *object) feed(s string) {
 	for i := range len(s) {
 		switch c := s[i]; {

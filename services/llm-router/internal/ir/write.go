@@ -2,15 +2,16 @@ package ir
 
 import "encoding/json"
 
-// Turn holds consecutive messages of one role, in the blocks of an API.
+// Turn holds the content blocks of consecutive messages with the same role. B is the
+// block type of an API.
 type Turn[B any] struct {
 	Role   string
 	Blocks []B
 }
 
-// Alternate groups messages for an API whose turns alternate between user and assistant.
-// It returns system messages apart, joins consecutive messages of one role, and assigns
-// the results of tools to the user. It omits messages without blocks.
+// Alternate groups messages for an API in which user and assistant turns must alternate.
+// It returns the blocks of system messages separately, joins consecutive messages of one
+// role, and assigns tool results to the user. It omits messages without blocks.
 func Alternate[B any](messages []Message, write func([]Part) ([]B, error)) (system []B, turns []Turn[B], err error) {
 	for i := range messages {
 		blocks, err := write(messages[i].Parts)

@@ -157,7 +157,7 @@ type Decoder interface {
 }
 
 // Streams decodes each testdata/stream-*.sse with a new decoder. The last line of the
-// golden file is the response that the events amount to.
+// golden file is the response collected from the events.
 func Streams(t *testing.T, decoder func() Decoder) {
 	each(t, "stream-*.sse", func(_ *testing.T, doc []byte) []byte {
 		d := decoder()
@@ -236,7 +236,8 @@ func Requested(t *testing.T, build func(*ir.Request) ([]byte, error), models ...
 	Golden(t, "testdata/built.golden", sorted(out))
 }
 
-// sorted sorts the documents, since they come from a map.
+// sorted sorts the documents, each of which follows a line with its name, because they
+// are built in the random order of a map.
 func sorted(b []byte) []byte {
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	var pairs []string
@@ -298,8 +299,8 @@ type Encoder interface {
 	Finish() []byte
 }
 
-// Encoded encodes Events, and answers with every reason for their end, with a new
-// encoder each, and compares the bytes with testdata/encoded.golden.
+// Encoded encodes Events, and then one short answer for each finish reason, with a new
+// encoder each time, and compares the bytes with testdata/encoded.golden.
 func Encoded(t *testing.T, encoder func() Encoder) {
 	var out []byte
 	write := func(events []ir.Event) {

@@ -12,26 +12,27 @@ import (
 // https://docs.anthropic.com/en/api/versioning
 const Version = "2023-06-01"
 
-// API is Anthropic's messages API.
+// API describes Anthropic's messages API.
 var API = &dialect.API{
 	Name: "messages", Kind: llm.Messages, Path: dialect.To("/messages"), Header: header,
 	Rank: 2, Build: BuildRequest, Parse: parse, Decoder: decoder, Usage: Usage, Fault: fault,
 }
 
-// CountTokens is the API that counts the tokens of a message without calling a model.
+// CountTokens describes the API that counts the tokens of a message without calling a
+// model.
 var CountTokens = &dialect.API{
 	Name: "count_tokens", Kind: llm.CountTokens, Path: dialect.To("/messages/count_tokens"), Header: header, Decoder: decoder, Fault: fault,
 	Usage: func([]byte) ir.Usage { return ir.Usage{Known: true} }, // counting uses no tokens
 }
 
-// Caller is the messages API for callers.
+// Caller describes the messages API as callers use it.
 var Caller = &dialect.Caller{
 	Kind: llm.Messages, Description: "Anthropic message.", Operation: "chat", IDPrefix: "msg_", Native: API,
 	Parse: ParseRequest, Build: func(r *ir.Response, f *dialect.Frame) ([]byte, error) { return BuildResponse(r, f.Model) },
 	Encoder: func(f *dialect.Frame) dialect.Encoder { return &Encoder{ID: f.ID, Model: f.Model} },
 }
 
-// CountTokensCaller is the token counting API for callers.
+// CountTokensCaller describes the token counting API as callers use it.
 var CountTokensCaller = &dialect.Caller{Kind: llm.CountTokens, Description: "Counts the tokens of an Anthropic message.", Operation: "chat", Native: CountTokens, Counts: true}
 
 // header returns the header fields with the API version and the beta features that the

@@ -9,8 +9,8 @@ import (
 
 func TestParseRequest(t *testing.T) { irtest.Requests(t, ParseRequest) }
 
-// TestBuildRequest includes several generations of models, which differ in how a request
-// bounds thinking.
+// TestBuildRequest builds requests for several generations of models, which differ in
+// how a request limits thinking.
 func TestBuildRequest(t *testing.T) {
 	irtest.Requested(t, BuildRequest, "claude-3-7-sonnet-20250219", "claude-opus-4-1-20250805", "claude-opus-4-6", "claude-opus-5-5")
 }

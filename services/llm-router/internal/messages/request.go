@@ -31,7 +31,7 @@ type block struct {
 	IsError   bool            `json:"is_error,omitempty"`
 	Thinking  *string         `json:"thinking,omitempty"`
 	Signature *string         `json:"signature,omitempty"`
-	Data      string          `json:"data,omitempty"` // redacted_thinking
+	Data      string          `json:"data,omitempty"` // content of a block redacted_thinking
 	Cache     json.RawMessage `json:"cache_control,omitempty"`
 }
 
@@ -203,7 +203,7 @@ func parseBlock(b *block) (ir.Part, error) {
 	return p, nil
 }
 
-// defaultMax is the bound of an answer, in tokens, if the request has none: this API
+// defaultMax is the max_tokens that is sent if the request has no limit, since this API
 // requires one.
 const defaultMax = 8192
 
@@ -285,8 +285,8 @@ func buildChoice(r *ir.Request) ir.Obj {
 	return choice
 }
 
-// bounds sets the bound of the answer and either thinking or sampling, which exclude
-// each other. It returns the first members of output_config.
+// bounds sets the maximum length of the answer and either thinking or sampling, which
+// exclude each other. It returns the first members of output_config.
 func bounds(o ir.Obj, r *ir.Request) (output ir.Obj) {
 	output = ir.Obj{}
 	limit := r.MaxTokens

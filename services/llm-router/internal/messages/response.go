@@ -88,8 +88,8 @@ func finishOut(s, stopSeq string) string {
 	return s
 }
 
-// ParseResponse decodes a message. In counts input tokens including those of the cache,
-// which this API counts separately.
+// ParseResponse decodes a message. In the usage, In includes the input tokens of the
+// cache, which this API counts separately.
 func ParseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		ID      string          `json:"id"`
@@ -130,7 +130,8 @@ func BuildResponse(r *ir.Response, model string) ([]byte, error) {
 }
 
 // visible returns the parts with a placeholder signature on unsigned thinking, so that
-// buildBlocks includes it: a response may contain such thinking, but a request must not.
+// buildBlocks includes it. Unsigned thinking is valid in a response but not in a
+// request.
 func visible(parts []ir.Part) []ir.Part {
 	out := make([]ir.Part, len(parts))
 	copy(out, parts)
@@ -291,11 +292,11 @@ func (d *Decoder) end(e *event) (out []ir.Event) {
 // prompt.
 type Encoder struct {
 	ID    string
-	Model string // as the caller named it
+	Model string // model name in the caller's request
 
 	begun   bool
 	open    string // type of the open block: text, thinking, tool_use
-	index   int    // of the open block, or of the next
+	index   int    // index of the open block, or of the next one if none is open
 	call    int
 	used    ir.Usage
 	finish  string
@@ -323,8 +324,8 @@ func (e *Encoder) stop(b []byte) []byte {
 	return b
 }
 
-// block appends the beginning of a block of a type, unless one of that type is open.
-// Each tool call has a block of its own.
+// block appends the beginning of a block of the given type, unless a block of that type
+// is already open. Each tool call gets its own block.
 func (e *Encoder) block(b []byte, typ string, begun ir.Obj) []byte {
 	if e.open == typ && typ != "tool_use" {
 		return b

@@ -26,8 +26,8 @@ type Answer struct {
 	idle    *idle
 }
 
-// Next returns the next event of a stream. The errors are those of
-// dialect.Source, ErrDeep, and *ir.Fault for an error that the framing reports.
+// Next returns the next event of a stream. Its error is one of dialect.Source, ErrDeep,
+// or an *ir.Fault if the framing carries an error.
 func (a *Answer) Next() (sse.Event, error) {
 	e, err := a.stream.Next()
 	a.idle.touch()
@@ -51,16 +51,15 @@ func (a *Answer) Close() {
 }
 
 const (
-	// maxAnswer bounds a complete response, maxRefusal the part of an error response
-	// that is read, in bytes.
+	// maxAnswer is the maximum size of a complete response, and maxRefusal the part of
+	// an error response that is read, in bytes.
 	maxAnswer  = 32 << 20
 	maxRefusal = 256 << 10
 	// longest is the default of the configured time limits, first_byte_ms and idle_ms.
 	longest = 2 * time.Minute
 )
 
-// idle cancels a request when nothing has been received for the time wait. A nil idle
-// does nothing.
+// idle cancels a request if nothing is received within wait. A nil idle does nothing.
 type idle struct {
 	t    *time.Timer
 	wait time.Duration
@@ -78,10 +77,11 @@ func (i *idle) stop() {
 	}
 }
 
-// errSilent is the cause of cancellation when a provider sends nothing in time.
+// errSilent is the cause of cancellation if the provider sends nothing within a time
+// limit.
 var errSilent = errors.New("nothing came")
 
-// milliseconds returns a configured time limit; 0 means the default.
+// milliseconds converts a configured time limit; 0 means the default.
 func milliseconds(ms int64) time.Duration {
 	if ms == 0 {
 		return longest

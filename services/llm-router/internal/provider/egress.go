@@ -26,7 +26,7 @@ type Egress struct {
 }
 
 var (
-	// errAfford is the error of a request that Afford did not permit.
+	// errAfford is the error for a request that Afford did not permit.
 	errAfford = errors.New("the request is larger than what may still be sent for its call")
 	errEnded  = errors.New("the attempt is over")
 )

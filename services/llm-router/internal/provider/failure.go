@@ -20,12 +20,12 @@ import (
 // Failure is the error of an attempt that failed or of a stream that broke. The row of
 // its code in fault.Table determines its consequences.
 type Failure struct {
-	Code    string        // of package fault
+	Code    string        // one of the codes in package fault
 	Status  int           // the provider's HTTP status; 0 without a response
-	Message string        // for people; holds no key
+	Message string        // explanation for people; contains no key
 	Retry   time.Duration // wait that the provider requires; 0 = none
 	Fault   *ir.Fault     // the provider's own error, if it sent one
-	Body    []byte        // of the provider's response, with the key removed
+	Body    []byte        // body of the provider's response, with the key removed
 	Headers http.Header
 	Taken   bool // the provider may have accepted the request, and may bill it
 }
@@ -41,7 +41,8 @@ func (f *Failure) Row() *fault.Row { return fault.Of(f.Code) }
 // of its code and to Taken.
 func (f *Failure) Free() bool { return f.Row().Free(f.Taken) }
 
-// fail returns a failure whose message is the provider's name followed by what.
+// fail returns a failure with this code, whose message is the provider's name followed
+// by what.
 func (p *Provider) fail(code, what string) *Failure {
 	return &Failure{Code: code, Message: "provider " + p.Name + what}
 }
@@ -59,8 +60,8 @@ func (p *Provider) broken(ctx context.Context, err error, key string) *Failure {
 	return f
 }
 
-// begun returns a failure of a response that began with success, so that the attempt may
-// be billed.
+// begun returns the failure of a response that began with a success status, so that the
+// attempt may be billed.
 func (p *Provider) begun(code, what string) *Failure {
 	f := p.fail(code, what)
 	f.Status, f.Taken = http.StatusOK, true
@@ -68,7 +69,7 @@ func (p *Provider) begun(code, what string) *Failure {
 }
 
 // Cut returns the failure of a response that ended early with err. ctx is the context of
-// the request; its cause distinguishes a provider that sent nothing in time.
+// the request; its cause shows whether a time limit ended the response.
 func (p *Provider) Cut(ctx context.Context, err error) *Failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return p.begun(fault.Timeout, " fell silent before the end of its answer")
@@ -79,22 +80,21 @@ func (p *Provider) Cut(ctx context.Context, err error) *Failure {
 	return p.begun(fault.Cut, " cut its answer before the end")
 }
 
-// Malformed returns the failure of a response that cannot be read. what completes the
-// sentence that begins with the provider's name.
+// Malformed returns the failure of a response that cannot be decoded. The message is the
+// provider's name followed by what.
 func (p *Provider) Malformed(what string) *Failure { return p.begun(fault.Malformed, " "+what) }
 
-// Said returns the failure of a stream in which the provider reported an error.
+// Said returns the failure of a stream in which the provider sent an error.
 func (p *Provider) Said(e *ir.Fault) *Failure {
 	return &Failure{Code: fault.ByStatus(e.Status), Status: e.Status, Fault: e, Retry: time.Duration(e.RetryMS) * time.Millisecond, Taken: true,
 		Message: "provider " + p.Name + " ended its stream with an error: " + e.Message}
 }
 
-// maxMessage bounds, in bytes, the part of an error response that is quoted if its
+// maxMessage is the maximum number of bytes of an error response that are quoted if its
 // dialect finds no message in it.
 const maxMessage = 512
 
-// refused returns the failure of a request to which the provider returned an error
-// status.
+// refused returns the failure for an error status from the provider.
 func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 	if canon.CheckDepth(body) != nil {
 		body = nil

@@ -24,8 +24,8 @@ type Kind struct {
 	Base string
 	// APIs are the APIs that it offers, unless the configuration lists others.
 	APIs []*dialect.API
-	// Needs is the member of the configuration that this kind requires, for the
-	// reference; empty if there is none.
+	// Needs names the configuration member that this kind requires; the reference
+	// documentation shows it. It is empty if there is none.
 	Needs string
 	// Prepare sets the defaults of a configuration, and returns an error if the
 	// configuration is incomplete. It may be nil.
@@ -37,21 +37,22 @@ type Kind struct {
 	// the value of a secret. It is not called if the provider has no secrets. nil means
 	// Bearer.
 	Authorize func(ctx context.Context, req *http.Request, c *Config, key string, body []byte) error
-	// Lists reports whether GET BaseURL/models returns its models.
+	// Lists reports whether GET BaseURL/models returns the provider's models.
 	Lists bool
-	// ListHeader holds header fields that the request for its models requires. They are
-	// sent to every provider, since one may relay for another.
+	// ListHeader holds header fields that a request for the provider's list of models
+	// requires. They are sent to every provider, since one may relay for another.
 	ListHeader map[string]string
-	// NewBounds reports whether it supports the current member that bounds an answer.
-	// Other kinds are sent the older member as well.
+	// NewBounds reports whether the provider supports the current name of the request
+	// member that limits an answer. Other kinds receive the older member as well.
 	NewBounds bool
-	// RequestID is the header field of its responses that contains the request's id. If
-	// it is empty, the field is X-Request-Id.
+	// RequestID is the response header field with the id of the request. If it is empty,
+	// the field is X-Request-Id.
 	RequestID string
-	// Passes lists the header fields of its responses that callers receive, in lower
+	// Passes lists the response header fields that are forwarded to callers, in lower
 	// case. An entry that ends with a hyphen is a prefix.
 	Passes []string
-	// Local is set if the provider runs in this process and is sent no requests.
+	// Local is set if the provider runs in the router's process, so that no requests are
+	// sent.
 	Local *Local
 }
 
@@ -59,9 +60,9 @@ type Kind struct {
 // and data with any label may be sent to them.
 type Local struct {
 	Models  []string
-	Owner   string // of the models, in lists
-	Output  int64  // bound of an answer, in tokens, if the request has none
-	Missing string // error for another model
+	Owner   string // owner of the models in model lists
+	Output  int64  // maximum length of an answer, in tokens, if the request has no limit
+	Missing string // error message for a model that does not exist
 	ID      func(id string) string
 	Answer  func(id string, r *ir.Request) []ir.Event
 }
@@ -70,20 +71,21 @@ type Local struct {
 // they offer. It is immutable and safe for concurrent use.
 type Registry struct {
 	kinds  []Kind
-	apis   []*dialect.API // each once
+	apis   []*dialect.API // APIs of all kinds, without duplicates
 	passes []string
 	ids    []string
 	list   map[string]string
 }
 
-// commonIDs and commonPasses are header fields that are not specific to one provider.
+// commonIDs and commonPasses list header fields that are not specific to one provider:
+// those with request ids, and those that are forwarded to callers.
 var (
 	commonIDs    = []string{"X-Request-Id"}
 	commonPasses = []string{"x-ratelimit-", "retry-after", "retry-after-ms"}
 )
 
 // NewRegistry returns a registry of kinds. It panics if two kinds, or two different
-// APIs, have the same name, since the list is part of the program.
+// APIs, have the same name.
 func NewRegistry(kinds ...Kind) *Registry {
 	r := &Registry{kinds: kinds, passes: slices.Clone(commonPasses), ids: slices.Clone(commonIDs), list: map[string]string{}}
 	for i, k := range kinds {
@@ -159,9 +161,9 @@ func (r *Registry) Locals() []*Provider {
 	return out
 }
 
-// Passes reports whether callers receive a header field of a provider's response: one
-// about rates, times or requests. The answer is the same for every provider, since one
-// may relay for another.
+// Passes reports whether a header field of a provider's response is forwarded to
+// callers, such as one with rate limits, times or request ids. The result is the same
+// for every provider, since one may relay for another.
 func (r *Registry) Passes(name string) bool {
 	name = strings.ToLower(name)
 	return slices.ContainsFunc(r.passes, func(p string) bool {
@@ -169,7 +171,7 @@ func (r *Registry) Passes(name string) bool {
 	})
 }
 
-// maxID bounds the id of a request, in bytes.
+// maxID is the maximum length of a request id, in bytes.
 const maxID = 200
 
 // RequestID returns the id that a provider assigned to a request, at most 200 bytes of
@@ -183,8 +185,8 @@ func (r *Registry) RequestID(h http.Header) string {
 	return ""
 }
 
-// Bearer authorizes a request by a bearer token (RFC 6750). It is used for a Kind
-// without Authorize. It never fails.
+// Bearer adds the key to a request as a bearer token (RFC 6750). It is the default of
+// Kind.Authorize. It never fails.
 func Bearer(_ context.Context, req *http.Request, _ *Config, key string, _ []byte) error {
 	req.Header.Set("Authorization", "Bearer "+key)
 	return nil

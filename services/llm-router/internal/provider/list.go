@@ -13,11 +13,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// maxList bounds a list of models, in bytes.
+// maxList is the maximum size of a list of models, in bytes.
 const maxList = 8 << 20
 
-// List returns the models that the provider lists, or nil if its kind has no list. The
-// request counts in sent. Errors contain no key.
+// List returns the names of the models in the provider's list, or nil if its kind has no
+// list. The request counts in sent. Errors contain no key.
 func (p *Provider) List(ctx context.Context, key string, sent *Egress) ([]string, error) {
 	if !p.kind.Lists {
 		return nil, nil

@@ -1,11 +1,9 @@
 // Package provider sends requests to providers of language models and reads their
 // responses. It sets addresses and header fields, enforces time limits and interprets
-// error responses. A Kind, which each provider's package exports, describes what differs
-// between providers; a dialect.API, what differs between APIs. This package names no
-// provider and no API.
-//
-// Every error of a request is a *Failure, whose code has a row in package fault. No
-// error or log line contains a key.
+// error responses. A Kind, which each provider's package exports, describes the
+// properties of a provider, and a dialect.API those of an API; this package names
+// neither a provider nor an API. Every error of a request is a *Failure, whose code has
+// a row in package fault. No error or log line contains a key.
 package provider
 
 import (
@@ -22,23 +20,23 @@ import (
 // Config is the configuration of one provider in the llm document. It contains no key:
 // keys are in the vault, under the names in Secrets.
 type Config struct {
-	Name       string            `json:"name"`                    // first part of "provider/model"
+	Name       string            `json:"name"`                    // first part of model names, as in "provider/model"
 	Kind       string            `json:"kind,omitempty"`          // one of the [kinds of providers](#kinds-of-providers); empty = compatible, any server with OpenAI's API
-	BaseURL    string            `json:"base_url,omitempty"`      // where its API begins; needed where its kind has none
-	APIs       []string          `json:"apis,omitempty"`          // what it offers, where that is not what its kind does
-	APIVersion string            `json:"api_version,omitempty"`   // of kind azure; empty = 2024-10-21
-	Region     string            `json:"region,omitempty"`        // of kind bedrock, e.g. us-east-1
-	Secrets    []string          `json:"secrets,omitempty"`       // names in the vault, used in turn; each begins with "llm."
-	Models     []string          `json:"models,omitempty"`        // listed besides what the provider lists itself
-	Limit      int               `json:"limit,omitempty"`         // requests at once; 0 = 256
-	FirstMS    int64             `json:"first_byte_ms,omitempty"` // longest wait for the first byte; 0 = 120000
-	IdleMS     int64             `json:"idle_ms,omitempty"`       // longest silence within an answer; 0 = 120000
-	Headers    map[string]string `json:"headers,omitempty"`       // sent along; nothing secret
+	BaseURL    string            `json:"base_url,omitempty"`      // base URL of its API; required if its kind has no default
+	APIs       []string          `json:"apis,omitempty"`          // names of the APIs that it offers; empty = those of its kind
+	APIVersion string            `json:"api_version,omitempty"`   // API version, for kind azure; empty = 2024-10-21
+	Region     string            `json:"region,omitempty"`        // AWS region, for kind bedrock, such as us-east-1
+	Secrets    []string          `json:"secrets,omitempty"`       // names of its keys in the vault, used in rotation; each begins with "llm."
+	Models     []string          `json:"models,omitempty"`        // models to list in addition to those that the provider lists
+	Limit      int               `json:"limit,omitempty"`         // maximum number of concurrent requests; 0 = 256
+	FirstMS    int64             `json:"first_byte_ms,omitempty"` // maximum time until the first byte of a response; 0 = 120000
+	IdleMS     int64             `json:"idle_ms,omitempty"`       // maximum time without data during a response; 0 = 120000
+	Headers    map[string]string `json:"headers,omitempty"`       // header fields to add to each request; must contain no secret
 	Accepts    []string          `json:"accepts,omitempty"`       // labels of data that may be sent to it: user_file, secret, or * for all; empty = none
 }
 
-// Provider is a provider of the configuration, completed and checked by New. It is
-// immutable, and its methods may be called concurrently.
+// Provider is a configured provider, with its configuration checked and completed by
+// New. It is immutable, and its methods may be called concurrently.
 type Provider struct {
 	Config
 	kind     Kind
@@ -47,8 +45,8 @@ type Provider struct {
 	client   *http.Client
 }
 
-// defaultLimit is the number of concurrent requests to a provider if the configuration
-// has none.
+// defaultLimit is the maximum number of concurrent requests to a provider if its
+// configuration sets none.
 const defaultLimit = 256
 
 // secretPrefix is the prefix of the names of provider keys in the vault.
@@ -96,7 +94,8 @@ func (r *Registry) New(c Config, client *http.Client) (*Provider, error) {
 	return &Provider{c, *k, apis, r, client}, nil
 }
 
-// checkBase returns an error unless base is an absolute HTTP URL without credentials.
+// checkBase returns an error unless base is an absolute HTTP or HTTPS URL without
+// credentials.
 func checkBase(base string) error {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
@@ -119,7 +118,7 @@ func (p *Provider) TraceName() string {
 }
 
 // OldBound reports whether requests to the provider also need the older member that
-// bounds an answer.
+// limits an answer.
 func (p *Provider) OldBound() bool { return !p.kind.NewBounds }
 
 // Native returns the API that accepts the bodies of a kind of calls unchanged, or nil if
@@ -163,7 +162,7 @@ type Call struct {
 	Key    string   // value of one of the provider's secrets, or ""
 	Beta   []string // features that the caller opted in to
 	Trace  string   // traceparent (W3C Trace Context)
-	Egress *Egress  // counts what is sent
+	Egress *Egress  // counts the bytes that the request sends
 }
 
 // request returns the HTTP request for a call, with its credentials but without its
@@ -193,8 +192,8 @@ func (p *Provider) request(ctx context.Context, c *Call) (*http.Request, error) 
 	return req, p.authorize(ctx, req, c.Key, c.Body)
 }
 
-// common sets the header fields that every request has, including those of the
-// configuration.
+// common sets the header fields that every request has, including those that the
+// configuration adds.
 func (p *Provider) common(h http.Header) {
 	h.Set("User-Agent", "binnacle")
 	for k, v := range p.Headers {
@@ -202,8 +201,8 @@ func (p *Provider) common(h http.Header) {
 	}
 }
 
-// authorize adds the key to a request in the way of the provider's kind. It does nothing
-// if the key is empty.
+// authorize adds the key to a request with the method of the provider's kind. It does
+// nothing if the key is empty.
 func (p *Provider) authorize(ctx context.Context, req *http.Request, key string, body []byte) error {
 	if key == "" {
 		return nil

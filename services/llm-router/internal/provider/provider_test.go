@@ -67,7 +67,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestChoice shows which API is selected for a call to a provider.
+// TestChoice shows which API of a provider is selected for a call.
 func TestChoice(t *testing.T) {
 	chat, last, vectors := &dialect.API{Name: "chat", Kind: "k", Rank: 1}, &dialect.API{Name: "last", Rank: 5}, &dialect.API{Name: "vectors", Embed: &dialect.Embedding{}}
 	r := NewRegistry(Kind{Name: "k", Base: "http://h", APIs: []*dialect.API{last, chat, vectors}})
@@ -83,7 +83,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestFailures shows which failure each way in which a request can end becomes.
+// TestFailures shows which failure is returned for each way in which a request can fail.
 func TestFailures(t *testing.T) {
 	deep := strings.Repeat("[", canon.MaxDepth+1) + strings.Repeat("]", canon.MaxDepth+1)
 	var reply atomic.Pointer[http.HandlerFunc]

@@ -1,7 +1,7 @@
 // Package providers lists the kinds of providers that the router supports. To add a
 // provider, write its package in this folder with one value of type provider.Kind, and
-// add that to All. No other code of the router changes; the reference of the llm
-// document and the tests of requests use the list.
+// add that value to All. No other code of the router changes; the reference of the llm
+// document and the tests of requests are derived from the list.
 package providers
 
 import (
@@ -17,6 +17,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/providers/openrouter"
 )
 
-// All holds every kind of provider. A configuration without a kind means the last one
-// that is reached over HTTP.
+// All holds every kind of provider. A configured provider without a kind has the last
+// kind in the list that is reached over HTTP.
 var All = provider.NewRegistry(openai.Provider, anthropic.Provider, gemini.Provider, azure.Provider, bedrock.Provider, openrouter.Provider, ollama.Provider, compatible.Provider, demo.Provider)

@@ -16,22 +16,24 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// vendors are names by which code could refer to a provider, besides those in the list.
+// vendors lists names by which code could refer to a provider, in addition to the names
+// of the kinds.
 var vendors = []string{"aws-sdk", "amazon", "amzn", "apim", "google", "goog", "claude", "vllm", "mistral"}
 
-// dialects are the packages that implement one API and may name its vendor. All other
+// dialects lists the packages that implement one API and may name its vendor. All other
 // code outside this folder is shared.
 var dialects = []string{"internal/chat/", "internal/messages/", "internal/responses/", "internal/claude/"}
 
 // TestSharedCodeNamesNoProvider parses every file of the shared code and shows that no
-// identifier, literal or import names a provider. Comments and struct tags may.
+// identifier, literal or import names a provider. Comments and struct tags may name one.
 func TestSharedCodeNamesNoProvider(t *testing.T) {
 	names := append([]string{}, vendors...)
 	for _, k := range All.Kinds() {
 		names = append(names, k.Name)
 	}
 	named := regexp.MustCompile(`(?i)(^|[^a-z])(` + strings.Join(names, "|") + `)([^a-z]|$)`)
-	// A name must be at the beginning of an identifier or begin with a capital.
+	// A name is matched at the beginning of an identifier, or within it if it begins
+	// with a capital letter.
 	within := regexp.MustCompile(`^(` + strings.Join(names, "|") + `)([A-Z_0-9]|$)|` + capital(names) + `([A-Z_0-9]|$)`)
 	files := 0
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
@@ -108,7 +110,7 @@ func naming(t *testing.T, path string, text, ident *regexp.Regexp) (found []stri
 func TestNamingFinds(t *testing.T) {
 	text := regexp.MustCompile(`(?i)(^|[^a-z])(gemini)([^a-z]|$)`)
 	ident := regexp.MustCompile(`^(gemini)([A-Z_0-9]|$)|` + capital([]string{"gemini"}) + `([A-Z_0-9]|$)`)
-	if found := naming(t, "providers.go", text, ident); len(found) != 2 { // its import, and its value
+	if found := naming(t, "providers.go", text, ident); len(found) != 2 { // the import path and the identifier gemini.Provider
 		t.Errorf("%q", found)
 	}
 }

@@ -7,18 +7,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// API is OpenAI's responses API. It has the lowest preference for translation: the
-// ledger, not the provider, stores the conversations that the mesh continues.
+// API describes OpenAI's responses API. It is the last choice for translated requests,
+// because the ledger and not the provider stores the conversations that the mesh
+// continues.
 var API = &dialect.API{
 	Name: "responses", Kind: llm.Responses, Path: dialect.To("/responses"),
 	Rank: 5, Build: BuildRequest, Parse: func(body []byte, _ string) (*ir.Response, error) { return ParseResponse(body) },
 	Decoder: func(string) dialect.Decoder { return &Decoder{} }, Usage: Usage,
-	Fault:    func(status int, _ func(string) string, body []byte) *ir.Fault { return chat.ParseFault(status, body) }, // the error format of all OpenAI APIs
+	Fault:    func(status int, _ func(string) string, body []byte) *ir.Fault { return chat.ParseFault(status, body) }, // all OpenAI APIs have the same error format
 	LogProbs: true, Hints: true, Items: true, Final: []string{"response.completed", "response.incomplete"},
 }
 
-// Caller is the responses API for callers. A response repeats members of its request. It
-// always has an id of the mesh, by which it can be continued.
+// Caller describes the responses API as callers use it. A response repeats members of
+// its request. Its id is always assigned by the mesh, and a later request can continue
+// the response by that id.
 var Caller = &dialect.Caller{
 	Kind: llm.Responses, Description: "OpenAI response.", Operation: "chat", IDPrefix: "resp_", Native: API, OwnID: true, Said: "output",
 	Parse: ParseRequest,

@@ -195,8 +195,9 @@ func ParseInput(raw json.RawMessage) ([]ir.Message, error) {
 	return out, nil
 }
 
-// parseItem decodes one item of an input as a message of its own. Its errors continue
-// the path of the item: they begin with ": " or with a member, as in ".role: ".
+// parseItem decodes one item of an input as a message of its own. Its errors are
+// appended to the path of the item: they begin with ": " or with a member, as in ".role:
+// ".
 func parseItem(it *item) (ir.Message, error) {
 	of := func(role string, p ir.Part) (ir.Message, error) {
 		return ir.Message{Role: role, Parts: []ir.Part{p}}, nil

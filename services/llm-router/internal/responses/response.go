@@ -122,11 +122,11 @@ func parseOutput(raw json.RawMessage) ([]ir.Part, error) {
 	return nil, nil // an item of a provider's own tool has no equivalent in other APIs
 }
 
-// Frame holds the members of a response that come from its request, and its own id and
-// time. If Request is nil, tools have no namespaces.
+// Frame holds the members of a response that come from its request, and the response's
+// id and time. If Request is nil, tools have no namespaces.
 type Frame struct {
 	ID       string
-	Model    string // as the caller named it
+	Model    string // model name in the caller's request
 	Created  int64
 	Request  *ir.Request
 	Said     ir.Members // members of the request, as the caller wrote them
@@ -138,7 +138,8 @@ type Frame struct {
 var echoed = []string{"instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "temperature",
 	"tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"}
 
-// with returns the object in a member of the request, with the members of o as defaults.
+// with returns the object in a member of the request, completed with the members of o
+// where it has none.
 func (f *Frame) with(name string, o ir.Obj) ir.Obj {
 	if said, err := ir.Split(f.Said[name]); err == nil {
 		for k, v := range said {
@@ -244,7 +245,7 @@ func customInput(args string) string {
 
 // Decoder decodes the events of one stream. The zero value is ready to use.
 type Decoder struct {
-	calls map[int]int // index of the tool call, by output index
+	calls map[int]int // index of the tool call, by output index of its item
 	done  bool
 	delta map[int]bool // calls whose arguments were received in deltas
 }
@@ -373,7 +374,7 @@ type Encoder struct {
 	begun  bool
 	output []ir.Obj
 	open   string // type of the open item: message, reasoning, call
-	part   string // of the open message: text, refusal
+	part   string // type of the open part of a message: text or refusal
 	text   string // text of the open part
 	call   ir.Part
 	index  int // index of the open call
@@ -497,7 +498,7 @@ func (e *Encoder) Encode(ev *ir.Event) []byte {
 	return nil
 }
 
-// think writes a piece of thinking as part of a reasoning summary.
+// think writes a piece of thinking as a delta of the reasoning summary.
 func (e *Encoder) think(text string) (b []byte) {
 	if e.open != "reasoning" {
 		b = e.openItem(b, "reasoning", ir.Obj{"type": "reasoning", "id": e.idAfterClose("rs"), "summary": []any{}})
@@ -507,7 +508,7 @@ func (e *Encoder) think(text string) (b []byte) {
 	return e.event(b, "response.reasoning_summary_text.delta", ir.Obj{"item_id": e.id("rs"), "output_index": len(e.output), "summary_index": 0, "delta": text})
 }
 
-// say writes a piece of text or of a refusal. Each is a part of one message.
+// say writes a piece of text or of a refusal. Both are parts of one message.
 func (e *Encoder) say(typ, text string) (b []byte) {
 	if e.open != "message" {
 		b = e.openItem(b, "message", messageItem(e.idAfterClose("msg"), "in_progress", []ir.Obj{}))
@@ -552,7 +553,7 @@ func (e *Encoder) args(ev *ir.Event) []byte {
 	return e.event(nil, "response.function_call_arguments.delta", ir.Obj{"item_id": e.id("fc"), "output_index": len(e.output), "delta": ev.Part.Args})
 }
 
-// idAfterClose returns the id of the next item as it will be after the open item is
+// idAfterClose returns the id that the next item will have after the open item has been
 // closed.
 func (e *Encoder) idAfterClose(prefix string) string {
 	n := len(e.output)

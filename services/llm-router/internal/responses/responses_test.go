@@ -11,7 +11,7 @@ func TestParseRequest(t *testing.T) { irtest.Requests(t, ParseRequest) }
 
 func TestBuildRequest(t *testing.T) { irtest.Requested(t, BuildRequest) }
 
-// repeats returns the frame of a request with every member that a response repeats.
+// repeats returns a frame whose request sets members that a response repeats.
 func repeats(t *testing.T) Frame {
 	said, err := ir.Split([]byte(`{"instructions":"be brief","temperature":0.5,"tools":[{"type":"function","name":"upper"}],"reasoning":{"effort":"low"},"text":{"verbosity":"low"},"user":null,"metadata":{"k":"v"}}`))
 	if err != nil {

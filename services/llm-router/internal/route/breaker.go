@@ -2,25 +2,25 @@ package route
 
 import "time"
 
-// Break configures when a breaker opens, and for how long. The zero value means five
-// failures in a row, and ten seconds.
+// Break configures after how many failures a breaker opens, and for how long. The zero
+// value means five consecutive failures and ten seconds.
 type Break struct {
-	Failures int   `json:"failures,omitempty"` // in a row; 0 = 5
-	OpenMS   int64 `json:"open_ms,omitempty"`  // 0 = 10000
+	Failures int   `json:"failures,omitempty"` // consecutive failures that open the breaker; 0 = 5
+	OpenMS   int64 `json:"open_ms,omitempty"`  // time for which the breaker stays open; 0 = 10000
 }
 
-// Breaker is a circuit breaker for a provider key: after repeated failures it refuses
+// Breaker is a circuit breaker for a provider key: after repeated failures it rejects
 // requests for a time. The zero value is closed. It is not safe for concurrent use.
 type Breaker struct {
 	Break
 	fails int
-	until time.Time // end of the time without requests; zero if closed
-	probe bool      // a request is probing the provider
+	until time.Time // time at which the open period ends; zero if closed
+	probe bool      // a request is in progress as a probe
 }
 
-// Allow reports whether a request may be sent. After the time without requests, it
-// allows one request at a time as a probe. Success, Failure or Undecided must follow
-// true.
+// Allow reports whether a request may be sent. When the open period has ended, it allows
+// one request at a time as a probe. If Allow returns true, the caller must call Success,
+// Failure or Undecided for the request.
 func (b *Breaker) Allow(now time.Time) bool {
 	if b.until.IsZero() {
 		return true
@@ -32,7 +32,7 @@ func (b *Breaker) Allow(now time.Time) bool {
 	return true
 }
 
-// Open returns the time until which the breaker refuses requests. It returns the zero
+// Open returns the time until which the breaker rejects requests. It returns the zero
 // time if the breaker is closed, or may allow a probe at now.
 func (b *Breaker) Open(now time.Time) time.Time {
 	if b.until.IsZero() || !now.Before(b.until) {
@@ -41,16 +41,15 @@ func (b *Breaker) Open(now time.Time) time.Time {
 	return b.until
 }
 
-// Success closes the breaker, whatever its state was, and resets the count of
-// failures.
+// Success closes the breaker, whatever its state was, and resets the number of failures.
 func (b *Breaker) Success() { *b = Breaker{Break: b.Break} }
 
 // Undecided ends an attempt that was neither a success nor a failure of the provider,
 // for example because the caller disconnected.
 func (b *Breaker) Undecided() { b.probe = false }
 
-// Failure counts a failure at now, and opens the breaker if that is the configured
-// number of failures in a row.
+// Failure counts a failure at now. It opens the breaker when the configured number of
+// consecutive failures is reached.
 func (b *Breaker) Failure(now time.Time) {
 	b.probe = false
 	failures, open := b.Failures, time.Duration(b.OpenMS)*time.Millisecond

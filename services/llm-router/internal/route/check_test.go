@@ -36,7 +36,7 @@ func TestCheckMembers(t *testing.T) {
 		`prices.version: `:                  func(t *Table) { t.Prices.Version = "" },
 	} {
 		bad := good
-		if strings.HasPrefix(want, "virtual") { // nothing else refers to it
+		if strings.HasPrefix(want, "virtual") { // remove references to the virtual model, so that only the member under test is invalid
 			bad.Aliases, bad.Fallbacks = map[string]string{"x": "a/m"}, nil
 		}
 		change(&bad)
@@ -46,8 +46,8 @@ func TestCheckMembers(t *testing.T) {
 	}
 }
 
-// TestTags shows that a request with tags is sent to the targets with one of them, and
-// that a request without tags, or without a matching target, is sent to the targets
+// TestTags shows that a request with tags is sent to the targets that have one of them,
+// and that a request without tags, or whose tags no target has, is sent to the targets
 // without tags.
 func TestTags(t *testing.T) {
 	table := Table{Virtual: []Virtual{{Name: "v", Targets: []Target{{Model: "a/m"}, {Model: "b/eu", Tags: []string{"eu", "gdpr"}}, {Model: "b/us", Tags: []string{"us"}}}}}}
@@ -70,8 +70,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestCosts shows that costs are rounded up, and that tokens read from or written into a
-// cache have their own prices or that of the input.
+// TestCosts shows that costs are rounded up, and that tokens read from or written to a
+// cache are charged at their own price, or at the input price if they have none.
 func TestCosts(t *testing.T) {
 	table := Table{Prices: Prices{Models: []Price{{Model: "a/m", Input: 3_000_000, Cached: 300_000, CacheWrite: 4_000_000, Output: 15_000_000, MaxOutput: 7}, {Model: "a/plain", Input: 1, Output: 1}}}}
 	for _, c := range []struct {

@@ -1,5 +1,6 @@
-// Package route decides where a request is sent: aliases, virtual models, fallback
-// rules, circuit breakers, prices. It is pure: times and random numbers are arguments.
+// Package route selects the providers and models to try for a request: aliases, virtual
+// models, fallback rules, circuit breakers and prices. It is pure: times and random
+// numbers are arguments.
 package route
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
-// Triggers of a fallback are the ways in which an attempt can fail.
+// Triggers of a fallback: the classes of failures of an attempt.
 const (
 	RateLimit = "rate_limit"
 	Timeout   = "timeout"
@@ -21,19 +22,19 @@ const (
 )
 
 // Rule lists the models that are tried after a model has failed, and the failures after
-// which they are tried. A rule applies until the first content of an answer.
+// which they are tried. It does not apply once the caller has received content.
 type Rule struct {
-	Primary   string   `json:"primary"`            // as asked for: provider/model, alias or virtual model
-	Fallbacks []string `json:"fallbacks"`          // in order
+	Primary   string   `json:"primary"`            // model in the request: provider/model, alias or virtual model
+	Fallbacks []string `json:"fallbacks"`          // models to try, in order
 	Triggers  []string `json:"triggers,omitempty"` // rate_limit, timeout, error; empty = any
 }
 
-// Virtual is a name for several models. A strategy selects the model that is tried
-// first; the others with matching tags are tried after it.
+// Virtual is a model name that represents several models. A strategy selects the model
+// that is tried first; the others with matching tags are tried after it.
 type Virtual struct {
-	Name     string   `json:"name"`               // without a slash
+	Name     string   `json:"name"`               // name in requests; contains no slash
 	Strategy string   `json:"strategy,omitempty"` // order (default), weighted, cost, latency
-	Sticky   bool     `json:"sticky,omitempty"`   // a session keeps its target, for the sake of prompt caches
+	Sticky   bool     `json:"sticky,omitempty"`   // requests of a session use the same target, so that prompt caches are effective
 	Targets  []Target `json:"targets"`
 }
 
@@ -41,42 +42,43 @@ type Virtual struct {
 // that select it.
 type Target struct {
 	Model  string   `json:"model"`            // provider/model
-	Weight int64    `json:"weight,omitempty"` // of strategy weighted; 0 = 1
-	Tags   []string `json:"tags,omitempty"`   // chosen only for requests that carry one of them
+	Weight int64    `json:"weight,omitempty"` // share of the requests with strategy weighted; 0 = 1
+	Tags   []string `json:"tags,omitempty"`   // tags of the requests for which the target is selected; empty = requests that match no other target by a tag
 }
 
-// Price is what a model costs, in millionths of a US dollar per million tokens.
+// Price holds the prices of a model, in millionths of a US dollar per million tokens,
+// and its limits.
 type Price struct {
 	Model      string `json:"model"`                  // provider/model
 	Input      int64  `json:"input"`                  // input tokens
-	Cached     int64  `json:"cached_input,omitempty"` // read from a prompt cache; 0 = as Input
-	CacheWrite int64  `json:"cache_write,omitempty"`  // written into one; 0 = as Input
+	Cached     int64  `json:"cached_input,omitempty"` // input tokens read from a prompt cache; 0 = as Input
+	CacheWrite int64  `json:"cache_write,omitempty"`  // input tokens written to a prompt cache; 0 = as Input
 	Output     int64  `json:"output"`                 // output tokens
-	MaxOutput  int64  `json:"max_output,omitempty"`   // most tokens of an answer that the request does not bound; 0 = 131072
-	Context    int64  `json:"context,omitempty"`      // most tokens of input, which files and a provider's own tools may come to; 0 = 1048576
-	Image      int64  `json:"image_tokens,omitempty"` // most tokens of one image; 0 = 49152
+	MaxOutput  int64  `json:"max_output,omitempty"`   // maximum output tokens if the request has no limit; 0 = 131072
+	Context    int64  `json:"context,omitempty"`      // maximum input tokens; a request with files or a provider's own tools reserves all of them; 0 = 1048576
+	Image      int64  `json:"image_tokens,omitempty"` // maximum tokens of one image; 0 = 49152
 }
 
-// Limits returns the most that the model accepts and returns, in tokens. 0 means that a
-// limit is not known; the default of llm.Limits then applies.
+// Limits returns the maximum numbers of tokens that the model accepts and returns. 0
+// means that a limit is not known; the default of llm.Limits then applies.
 func (p *Price) Limits() llm.Limits {
 	return llm.Limits{Context: p.Context, Image: p.Image, Output: p.MaxOutput}
 }
 
-// Prices is the price table. Its version is recorded with every attempt that it
-// priced, so that a cost can be checked later.
+// Prices is the price table. Its version is recorded with every attempt whose cost it
+// determined, so that the cost can be verified later.
 type Prices struct {
-	Version string  `json:"version,omitempty"` // named by every attempt that it priced
+	Version string  `json:"version,omitempty"` // recorded with every attempt whose cost the table determined
 	Models  []Price `json:"models,omitempty"`
 }
 
 // Table is the routing configuration in the llm document. Check must accept it before
 // any other method is called. After that it must not be modified.
 type Table struct {
-	Aliases   map[string]string `json:"aliases,omitempty"`   // name without a slash to provider/model, or to a virtual model
-	Virtual   []Virtual         `json:"virtual,omitempty"`   // models that stand for others; those not chosen are tried behind the one that is
-	Fallbacks []Rule            `json:"fallbacks,omitempty"` // what to try where a model fails before its first content
-	Prices    Prices            `json:"prices"`              // what models cost, in millionths of a US dollar per million tokens
+	Aliases   map[string]string `json:"aliases,omitempty"`   // alternative names, without a slash, for provider/model or a virtual model
+	Virtual   []Virtual         `json:"virtual,omitempty"`   // names that represent several models; if the selected model fails, the others are tried
+	Fallbacks []Rule            `json:"fallbacks,omitempty"` // models to try if a model fails before it has returned content
+	Prices    Prices            `json:"prices"`              // prices, in millionths of a US dollar per million tokens
 }
 
 // Check returns an error if the table is invalid. has reports whether a provider is
@@ -91,7 +93,7 @@ func (t *Table) Check(has func(provider string) bool) error {
 	return nil
 }
 
-// checker checks one table.
+// checker checks one table. It holds the state that the checks of several members share.
 type checker struct {
 	t   *Table
 	has func(provider string) bool
@@ -194,17 +196,17 @@ type Candidate struct {
 	Triggers        []string // failures of the preceding candidate after which it is tried; empty = any
 }
 
-// ID returns provider/model, by which the candidate's prices, latencies and data labels
-// are stored.
+// ID returns provider/model, the key under which the candidate's prices, latencies and
+// data labels are stored.
 func (c *Candidate) ID() string { return c.Provider + "/" + c.Model }
 
-// Query holds what a plan depends on besides the model's name. The caller supplies
-// Chance, a random number, and Latency, so that a plan is a pure function.
+// Query holds the inputs of a plan other than the model's name. The caller supplies
+// Chance, a random number, and Latency, so that Plan is a pure function.
 type Query struct {
 	Session string
 	Tags    []string
 	Chance  uint64
-	Latency func(id string) int64 // smoothed, in microseconds; 0 = not known
+	Latency func(id string) int64 // returns a model's smoothed latency in microseconds; 0 = not known
 }
 
 // Plan returns the candidates for a model, in the order in which they are tried. want is
@@ -230,9 +232,8 @@ func (t *Table) Plan(want string, q Query, has func(provider string) bool) []Can
 	return out
 }
 
-// resolve returns the candidates that one name stands for, without fallbacks. The first
-// has the given triggers; the other targets of a virtual model are tried after any
-// failure.
+// resolve returns the candidates for one name, without fallbacks. The first has the
+// given triggers; the other targets of a virtual model are tried after any failure.
 func (t *Table) resolve(want string, q Query, triggers []string, has func(string) bool) []Candidate {
 	if to := t.Aliases[want]; to != "" {
 		want = to
@@ -298,8 +299,8 @@ func (v *Virtual) fitting(tags []string) []Target {
 	return fit
 }
 
-// drawn returns the targets, beginning with the one that the number at selects in
-// proportion to the weights.
+// drawn returns the targets, rotated so that the first one is that which the number at
+// selects in proportion to the weights.
 func drawn(fit []Target, at uint64) []Target {
 	total := int64(0)
 	for _, x := range fit {
@@ -317,7 +318,8 @@ func drawn(fit []Target, at uint64) []Target {
 	return fit
 }
 
-// weigh returns the price by which targets are sorted. Models without a price are last.
+// weigh returns the price by which targets are sorted. It is highest for models without
+// a price.
 func (t *Table) weigh(id string) int64 {
 	p := t.price(id)
 	if p == nil {
@@ -353,19 +355,19 @@ func (t *Table) Cost(id string, in, cached, written, out int64) (micros int64, o
 	return (sum + 999_999) / 1_000_000, true
 }
 
-// Most is the most that a request for a model, by the name in the request, can use.
+// Most holds the upper bounds of the usage and cost of one request for a model.
 type Most struct {
-	Attempts      int64 // that may be billed: one for each candidate
-	Input, Output int64 // prices, summed over the candidates
+	Attempts      int64 // attempts that may be billed: one for each candidate
+	Input, Output int64 // prices in millionths of a US dollar per million tokens, summed over the candidates
 	Limits        llm.Limits
 	Priced        bool // every candidate has a price
 }
 
 // Most returns the sum over all candidates of a plan for the model, since an attempt
-// that fails, or is slower than its hedge, may be billed like the one that succeeds.
+// that fails, or that another attempt outruns in a hedge, may also be billed.
 func (t *Table) Most(want string) (m Most) {
 	m.Priced = true
-	unknown := false // the context of some candidate is not known
+	unknown := false // at least one candidate has no configured context limit
 	for _, id := range t.Reach(want) {
 		m.Attempts++
 		p := t.price(id)
@@ -383,8 +385,8 @@ func (t *Table) Most(want string) (m Most) {
 	return m
 }
 
-// Reach returns the ids of all candidates that a plan for the model may contain, each
-// once.
+// Reach returns the ids of all candidates that a plan for the model may contain, without
+// duplicates.
 func (t *Table) Reach(want string) (ids []string) {
 	add := func(name string) {
 		if to := t.Aliases[name]; to != "" {
@@ -414,8 +416,8 @@ func (t *Table) Reach(want string) (ids []string) {
 	return ids
 }
 
-// Limits returns the limits in the price table for provider/model, or the zero value if
-// it has no entry.
+// Limits returns the limits in the price table for the model id, or the zero value if
+// the table has no entry.
 func (t *Table) Limits(id string) llm.Limits {
 	if p := t.price(id); p != nil {
 		return p.Limits()
@@ -423,8 +425,8 @@ func (t *Table) Limits(id string) llm.Limits {
 	return llm.Limits{}
 }
 
-// Worst returns the highest price of tokens at a model: all of in at the highest of the
-// input prices. ok is false if the table has no price for the model.
+// Worst returns the maximum price of tokens at a model: all of in are charged at the
+// highest of the input prices. ok is false if the table has no price for the model.
 func (t *Table) Worst(id string, in, out int64) (micros int64, ok bool) {
 	p := t.price(id)
 	if p == nil {

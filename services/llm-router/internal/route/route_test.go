@@ -102,8 +102,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestMost shows that the reservation is the sum over every candidate that may be
-// billed, at its highest price of input, with the largest of the limits.
+// TestMost shows that Most sums every candidate that may be billed, at its highest input
+// price, and returns the largest limits.
 func TestMost(t *testing.T) {
 	tb := table()
 	if m := tb.Most("fast"); m.Priced || m.Attempts != 4 {
@@ -111,7 +111,7 @@ func TestMost(t *testing.T) {
 	}
 	tb.Fallbacks[0].Fallbacks = []string{"b/small", "a/small"}
 	tb.Prices.Models[2].MaxOutput, tb.Prices.Models[2].Context = 8000, 200_000
-	// a/small, at its price of cache writes, and b/small, each once.
+	// The plan contains a/small, at its price of cache writes, and b/small, each once.
 	if m := tb.Most("fast"); !m.Priced || m.Attempts != 2 || m.Input != 4+5 || m.Output != 9+2 || m.Limits != (llm.Limits{Output: 128 << 10}) {
 		t.Errorf("%+v", m)
 	}

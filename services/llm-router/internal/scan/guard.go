@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// Actions on findings, from the weakest to the strictest.
+// Actions on findings, from the weakest to the strongest.
 const (
 	Flag   = "flag"   // record it on the ledger
 	Redact = "redact" // replace it in the text
@@ -20,7 +20,7 @@ const (
 var actions = []string{"", Flag, Redact, Block}
 
 // Guard maps each class of findings to the strictest action that the configuration and
-// policy demand. Findings of a class without an action are ignored.
+// policy require. Findings of a class without an action are ignored.
 type Guard map[string]string
 
 // Add makes the guard at least as strict as action for a class, a group of classes, or
@@ -44,8 +44,7 @@ func (g Guard) Add(what, action string) error {
 	return nil
 }
 
-// Seen counts findings by class. Only the counts are recorded, never the text that was
-// found.
+// Seen counts findings by class. Only the counts are recorded, never the matched text.
 type Seen map[string]int
 
 // List returns the counts as class:count, each after prefix, sorted. This is the form in
@@ -127,14 +126,14 @@ func (g Guard) JSON(doc []byte, seen Seen) (out []byte, blocked string) {
 	return append(out, doc[at:]...), blocked
 }
 
-// Stream applies the guard to text that is received in pieces. It holds back text that
-// may be the beginning of a finding until the finding is complete or excluded.
+// Stream applies the guard to text that is received in pieces. It buffers text that may
+// be the beginning of a finding until the finding is complete or ruled out.
 type Stream struct {
 	held []byte
 }
 
-// Next adds a piece and returns the text that may be shown, which may be empty or longer
-// than the piece. blocked is the class of a finding that ends the call, or "".
+// Next adds a piece and returns the text that may be released, which may be empty or
+// longer than the piece. blocked is the class of a finding that ends the call, or "".
 func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked string) {
 	s.held = append(s.held, piece...)
 	n := safe(s.held)
@@ -147,18 +146,19 @@ func (s *Stream) Next(g Guard, piece string, seen Seen) (out string, blocked str
 	return out, b
 }
 
-// End returns the text that is still held back, with the guard applied, when the text
-// has ended. The stream can then be used for another text.
+// End returns the text that is still buffered, with the guard applied. The caller calls
+// it when the text has ended; the stream can then be used for another text.
 func (s *Stream) End(g Guard, seen Seen) (out string, blocked string) {
 	t, b := g.Text(s.held, seen)
 	s.held = nil
 	return string(t), b
 }
 
-// numberMost bounds the length of a number that contains blanks, in bytes.
+// numberMost is the maximum length of a number that contains blanks, in bytes.
 const numberMost = 48
 
-// maxKey bounds, in bytes, how much text is held back for the end of a private key.
+// maxKey is the maximum number of bytes that are buffered until the end of a private key
+// is received.
 const maxKey = 16 << 10
 
 // safe returns the length of the beginning of t that cannot be part of an incomplete
@@ -179,13 +179,13 @@ func safe(t []byte) int {
 			i = f.Start
 		}
 	}
-	if n-i >= Longest { // no finding is longer
+	if n-i >= Longest { // no finding except a private key is longer
 		return n
 	}
 	return i
 }
 
-// openKey returns the index of a private key that has begun and not ended. It returns -1
+// openKey returns the index at which a private key without an end begins. It returns -1
 // if there is none, or if it is longer than maxKey.
 func openKey(t []byte) int {
 	k := bytes.LastIndex(t, pemBegin)
@@ -199,8 +199,8 @@ func openKey(t []byte) int {
 	return k
 }
 
-// wordStart returns the beginning of the word before i. It goes back no further than the
-// longest finding at the end of the text.
+// wordStart returns the index at which the word before i begins. It searches only the
+// last Longest bytes of t.
 func wordStart(t []byte, i int) int {
 	for i > 0 && len(t)-i < Longest && strings.IndexByte(" \n\t", t[i-1]) < 0 {
 		i--

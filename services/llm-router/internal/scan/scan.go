@@ -15,8 +15,8 @@ import (
 var Classes = map[string]string{"email": "pii", "credit_card": "pii", "iban": "pii", "us_ssn": "pii", "phone": "pii",
 	"aws_key": "secret", "github_token": "secret", "api_key": "secret", "jwt": "secret", "private_key": "secret", "slack_token": "secret"}
 
-// Finding is a part of a text, by byte offsets, that has the format of a class. Only the
-// format is checked, so a finding may be wrong.
+// Finding is a range of bytes in a text that has the format of a class. Only the format
+// is checked, so a finding may be a false positive.
 type Finding struct {
 	Class      string
 	Start, End int
@@ -89,8 +89,8 @@ func (f *finder) email(at int) {
 	}
 }
 
-// headMost bounds the first line of a PEM block in which "PRIVATE KEY" is searched, in
-// bytes.
+// headMost is the number of bytes at the beginning of a PEM block in which "PRIVATE KEY"
+// is searched.
 const headMost = 64
 
 // privateKey checks for a private key in PEM (RFC 7468). A key without an end extends to
@@ -117,7 +117,7 @@ var (
 	pemDashes = []byte("-----")
 )
 
-// number checks for a number at the beginning of a word. It returns the position of the
+// number checks for a number at the beginning of a word. It returns the index of the
 // last byte that need not be scanned again.
 func (f *finder) number(i int) int {
 	if i > 0 && (word(f.text[i-1]) || f.text[i-1] == '.') {
@@ -184,7 +184,7 @@ type numeral struct {
 	counts [numeralMost]uint8
 }
 
-// numeralMost bounds the length of a numeral, in bytes.
+// numeralMost is the maximum length of a numeral, in bytes.
 const numeralMost = 40
 
 // read parses the numeral at the beginning of t. Its slices use the arrays of x, so that
@@ -264,8 +264,8 @@ func same(d []byte) bool { return bytes.Count(d, d[:1]) == len(d) }
 // form describes credentials that start with a fixed prefix, such as AWS access keys.
 type form struct {
 	prefix, class string
-	least, most   int    // number of bytes after the prefix
-	also          string // bytes allowed besides those of a word
+	least, most   int    // minimum and maximum number of bytes after the prefix
+	also          string // characters that the credential may contain in addition to those of a word
 }
 
 var forms = []form{
@@ -338,7 +338,8 @@ func webToken(t []byte) int {
 	return 0
 }
 
-// ibanLeast and ibanMost bound the number of letters and digits of an IBAN.
+// ibanLeast and ibanMost are the minimum and maximum number of letters and digits of an
+// IBAN.
 const (
 	ibanLeast = 15
 	ibanMost  = 34

@@ -19,7 +19,7 @@ var ErrTooLarge = errors.New("an event of the stream is larger than 16 MiB")
 // be forwarded unchanged. The slices are valid until the next read.
 type Event struct {
 	Name string
-	Data []byte // lines of data joined by newlines
+	Data []byte // values of the data fields, joined by newlines
 	Raw  []byte // all bytes of the event, with the blank line after it
 }
 

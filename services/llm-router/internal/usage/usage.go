@@ -1,6 +1,6 @@
-// Package usage computes the view of attempts: the success, latency, tokens and cost of
-// models in any window of time. It is pure; replaying the same events gives the same
-// state.
+// Package usage computes the view of attempts: the success rate, latency, tokens and
+// cost of models in any window of time. It is pure; replaying the same events gives the
+// same state.
 package usage
 
 import (
@@ -22,19 +22,19 @@ import (
 // is not safe for concurrent use. Old minutes are merged into hours and days, so that
 // the state grows slowly.
 type State struct {
-	cells  map[string]map[cell]*sum // by the first minute that they cover
+	cells  map[string]map[cell]*sum // totals, by the first minute of the period that they cover
 	newest string                   // hour of the newest attempt
-	hourly string                   // cells that begin before this minute cover an hour
-	daily  string                   // cells that begin before this day cover a day
-	ids    map[string]Answer        // responses and items, by id
+	hourly string                   // minute before which cells cover an hour
+	daily  string                   // day before which cells cover a day
+	ids    map[string]Answer        // stored responses, by id, and by the keys of their items
 	order  []string                 // keys of ids, oldest first
 }
 
 // Answer describes a stored response, or the response that contains an item.
 type Answer struct {
 	Call, Actor string
-	Deleted     bool     // or its id was used for two principals: no caller may use it
-	Tokens      int64    // input and output tokens, including what the response continued
+	Deleted     bool     // deleted by its owner, or its id was used for two principals; no caller may use it
+	Tokens      int64    // input and output tokens, including those of the responses that it continued
 	items       []string // keys in State.ids of the items in a response
 }
 
@@ -96,14 +96,14 @@ const (
 	dayFormat    = "2006-01-02"
 )
 
-// Minutes are kept for two days before the newest attempt, and hours for sixty days;
-// older attempts are kept by day.
+// Totals are kept per minute for two days before the newest attempt, per hour for sixty
+// days, and per day for older attempts.
 const (
 	byMinute = 48 * time.Hour
 	byHour   = 60 * 24 * time.Hour
 )
 
-// begin returns the first minute of the cell that covers a minute.
+// begin returns the first minute of the period in which a minute is counted.
 func (s *State) begin(minute string) string {
 	switch {
 	case minute < s.daily:
@@ -114,8 +114,8 @@ func (s *State) begin(minute string) string {
 	return minute
 }
 
-// advance sets the hour of the newest attempt and merges the cells that have become old.
-// It returns an error if the hour cannot be parsed.
+// advance sets the hour of the newest attempt and merges cells that are now old enough
+// for a longer period. It returns an error if the hour cannot be parsed.
 func (s *State) advance(hour string) error {
 	if hour <= s.newest {
 		return nil
@@ -149,8 +149,8 @@ func (s *State) cell(at string, k cell) *sum {
 	return c
 }
 
-// keepIDs bounds how many responses and items can be found by their ids. The oldest are
-// removed.
+// keepIDs is the maximum number of ids of responses and items that are stored. The
+// oldest are removed.
 const keepIDs = 200_000
 
 // Apply adds one event: an attempt, or the deletion of a response by its owner. It
@@ -269,7 +269,7 @@ func (h hist) quantiles() events.Quantiles {
 
 // Stats returns the statistics of attempts in [from, to) for each provider and model,
 // sorted. It counts the periods that begin in the window: minutes or, for old attempts,
-// hours or days in UTC. A zero time is no bound.
+// hours or days in UTC. A zero time means no limit.
 func (s *State) Stats(from, to time.Time) []events.ModelStats {
 	type key struct{ provider, model string }
 	all := map[key]*sum{}
@@ -310,7 +310,7 @@ func (c *sum) merge(o *sum) {
 	c.first.add(o.first)
 }
 
-// begun is a cell with the first minute of its period.
+// begun identifies a cell and the first minute of its period.
 type begun struct {
 	at string
 	cell
@@ -426,7 +426,7 @@ func (s *State) Dump() []byte {
 	return []byte(strings.Join(lines, "\n") + "\n")
 }
 
-// counts returns a map as a canonical JSON object.
+// counts returns a map as a canonical JSON object, with the keys in ascending order.
 func counts[K cmp.Ordered](m map[K]int64) []byte {
 	w := canon.Object(nil)
 	for _, k := range slices.Sorted(maps.Keys(m)) {

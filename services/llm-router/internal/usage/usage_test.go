@@ -69,7 +69,8 @@ func TestView(t *testing.T) {
 	}
 }
 
-// TestThinning shows that old periods are merged without changing the sums, also by day.
+// TestThinning shows that merging old periods does not change the sums, including the
+// sums by day.
 func TestThinning(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var s, again State
@@ -109,8 +110,8 @@ func TestThinning(t *testing.T) {
 	}
 }
 
-// TestOwners shows that an id belongs to its first owner, and to nobody after it was
-// deleted or used for another principal.
+// TestOwners shows that an id can be used by its first owner only, and by no caller
+// after it was deleted or used for another principal.
 func TestOwners(t *testing.T) {
 	made := func(actor, call, response string, items ...string) *contract.Event {
 		return &contract.Event{Name: events.AttemptFinishedName, Source: "llm-router/llm-router-1", Actor: actor, CallID: call, Time: contract.Time(time.Unix(1e9, 0)),

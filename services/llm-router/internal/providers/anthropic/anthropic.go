@@ -8,7 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// Provider is Anthropic. The request for its models requires the version header as well.
+// Provider describes Anthropic. Requests for its list of models also require the header
+// field with the API version.
 var Provider = provider.Kind{
 	Name: "anthropic", Trace: "anthropic", Base: "https://api.anthropic.com/v1", APIs: []*dialect.API{messages.API, messages.CountTokens},
 	Authorize: provider.KeyIn("X-Api-Key"), Lists: true, ListHeader: map[string]string{"Anthropic-Version": messages.Version},

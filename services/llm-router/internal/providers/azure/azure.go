@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
-// Provider is a resource of Azure OpenAI. Its API cannot list the deployments.
+// Provider describes an Azure OpenAI resource. Its API cannot list the deployments.
 var Provider = provider.Kind{
 	Name: "azure", Trace: "azure.ai.openai", APIs: []*dialect.API{chat.API, responses.API, chat.Embeddings, chat.Completions},
 	Needs: "base_url", Prepare: prepare, URL: address, Authorize: provider.KeyIn("Api-Key"), NewBounds: true, RequestID: "Apim-Request-Id",
@@ -29,14 +29,14 @@ func prepare(c *provider.Config) error {
 	return nil
 }
 
-// address returns the address of a request, with the deployment, which is the model's
-// name, in the path. Requests to the responses API contain it in the body; that API
-// exists only in the preview version.
+// address returns the address of a request. The path contains the deployment, whose name
+// is the model's, except for the responses API: there the body contains it. The
+// responses API exists only in the preview version.
 func address(c *provider.Config, a *dialect.API, model string, stream bool) string {
 	switch {
 	case a == responses.API:
 		return c.BaseURL + "/openai/v1/responses?api-version=preview"
-	case a.Kind == "": // the API's path contains the model already
+	case a.Kind == "": // the API's path already contains the model
 		return c.BaseURL + a.Path(model, stream)
 	}
 	return c.BaseURL + "/openai/deployments/" + model + a.Path(model, stream) + "?api-version=" + url.QueryEscape(c.APIVersion)

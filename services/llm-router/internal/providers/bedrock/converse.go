@@ -105,8 +105,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// inference returns the member inferenceConfig: the bound of the answer and the
-// sampling. Members that only some families of models accept are added to more, and an
+// inference returns the member inferenceConfig: the maximum length of the answer and the
+// sampling. It adds members that only some families of models accept to more, and an
 // effort to output.
 func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
 	sampling, limit := think(r, more, output)
@@ -122,8 +122,8 @@ func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
 }
 
 // think adds the thinking that the request requires to more and output, in the form of
-// the model's family. It returns whether the model then accepts sampling, and the bound
-// of the answer, of which thinking is a part.
+// the model's family. It returns whether the model then accepts sampling, and the limit
+// of the answer in tokens, thinking included.
 func think(r *ir.Request, more, output ir.Obj) (sampling bool, limit int64) {
 	m, is := claude.Of(r.Model)
 	if !is {
@@ -155,8 +155,8 @@ func think(r *ir.Request, more, output ir.Obj) (sampling bool, limit int64) {
 	return sampling, limit
 }
 
-// answerRoom is the bound of the answer after thinking, in tokens, if the request has
-// none.
+// answerRoom is the number of tokens for the answer after thinking if the request has no
+// limit.
 const answerRoom = 4096
 
 // buildTools returns the tools. It omits tools that another provider runs.

@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/irtest"
 )
 
-// TestBuildRequest includes several families of models, which differ in how a request
-// bounds thinking.
+// TestBuildRequest builds requests for several families of models, which differ in how a
+// request limits thinking.
 func TestBuildRequest(t *testing.T) {
 	irtest.Requested(t, BuildRequest, "anthropic.claude-3-7-sonnet-v1:0", "us.anthropic.claude-opus-5-5", "openai.gpt-oss-120b-1:0", "us.amazon.nova-2-lite-v1:0")
 }

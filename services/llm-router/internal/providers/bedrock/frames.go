@@ -31,7 +31,7 @@ func (f *frames) Next() (sse.Event, error) {
 	m, err := f.d.Decode(f.r, f.buf)
 	if err != nil {
 		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // a complete stream ends with an event
+			err = io.ErrUnexpectedEOF // a complete stream ends with the event metadata, so an end before it is unexpected
 		}
 		return sse.Event{}, err
 	}

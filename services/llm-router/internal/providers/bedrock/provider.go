@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// API is Converse, and ConverseStream for streams, which use Amazon's event stream
-// encoding.
+// API describes Converse and, for streams, ConverseStream, which uses Amazon's event
+// stream encoding.
 var API = &dialect.API{
 	Name: "converse", Path: func(model string, stream bool) string {
 		if stream {
@@ -34,7 +34,8 @@ var API = &dialect.API{
 	},
 }
 
-// Provider is Amazon Bedrock in one region. Its runtime endpoint cannot list models.
+// Provider describes Amazon Bedrock in one region. Its runtime endpoint cannot list
+// models.
 var Provider = provider.Kind{
 	Name: "bedrock", Trace: "aws.bedrock", APIs: []*dialect.API{API}, Needs: "region", Prepare: prepare, Authorize: authorize, RequestID: "X-Amzn-Requestid",
 }

@@ -79,8 +79,8 @@ func encode(t *testing.T, kind, name, payload string) []byte {
 	return b.Bytes()
 }
 
-// TestFrames shows that events have their type, that exceptions become the provider's
-// errors, and that a stream that breaks off is an error.
+// TestFrames shows that events have their type, that exceptions are returned as the
+// provider's errors, and that a truncated stream is an error.
 func TestFrames(t *testing.T) {
 	stream := append(encode(t, "event", "messageStart", `{"role":"assistant"}`), encode(t, "event", "messageStop", `{"stopReason":"end_turn"}`)...)
 	f := newFrames(bytes.NewReader(stream))

@@ -7,7 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// TestThinking shows the members that bound thinking for each family of models.
+// TestThinking shows the members that limit thinking for each family of models.
 func TestThinking(t *testing.T) {
 	half := 0.5
 	for _, c := range []struct {
@@ -17,7 +17,7 @@ func TestThinking(t *testing.T) {
 		want   string
 	}{
 		{"anthropic.claude-3-7-sonnet-v1:0", "", 0, `{"inferenceConfig":{"maxTokens":100,"temperature":0.5},"messages":null}`},
-		{"anthropic.claude-3-7-sonnet-v1:0", "low", 0, `{"inferenceConfig":{"maxTokens":100},"messages":null}`}, // the caller's bound leaves no room for thinking
+		{"anthropic.claude-3-7-sonnet-v1:0", "low", 0, `{"inferenceConfig":{"maxTokens":100},"messages":null}`}, // the caller's limit leaves no room for thinking
 		{"us.anthropic.claude-opus-5-5", "high", 0, `{"additionalModelRequestFields":{"thinking":{"display":"summarized","type":"adaptive"}},"inferenceConfig":{"maxTokens":100},"messages":null,"outputConfig":{"effort":"high"}}`},
 		{"us.anthropic.claude-opus-5-5", "", 3000, `{"additionalModelRequestFields":{"thinking":{"display":"summarized","type":"adaptive"}},"inferenceConfig":{"maxTokens":100},"messages":null,"outputConfig":{"effort":"medium"}}`},
 		{"openai.gpt-oss-120b-1:0", "minimal", 0, `{"additionalModelRequestFields":{"reasoning_effort":"low"},"inferenceConfig":{"maxTokens":100,"temperature":0.5},"messages":null}`},

@@ -1,5 +1,5 @@
 // Package compatible describes servers that offer OpenAI's API, such as vLLM, llama.cpp
-// and LM Studio. It is the kind of a configured provider without a kind.
+// and LM Studio. A configured provider without a kind is of this kind.
 package compatible
 
 import (
@@ -8,5 +8,5 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// Provider is a server with OpenAI's API. In traces it has its configured name.
+// Provider describes a server with OpenAI's API. Traces contain its configured name.
 var Provider = provider.Kind{Name: "compatible", APIs: []*dialect.API{chat.API, chat.Embeddings, chat.Completions}, Needs: "base_url", Lists: true}

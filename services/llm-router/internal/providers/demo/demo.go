@@ -14,7 +14,8 @@ import (
 // model is the name of the only model.
 const model = "echo"
 
-// Provider is the demo provider. It runs in the router's process and costs nothing.
+// Provider describes the demo provider, which runs in the router's process and costs
+// nothing.
 var Provider = provider.Kind{Name: "demo", Trace: "binnacle.demo", Local: &provider.Local{
 	Models: []string{model}, Owner: "binnacle-demo", Output: llm.DefaultOutput, Missing: "the demo has one model, demo/" + model,
 	ID:     func(id string) string { return strings.Replace(id, "-", "-demo-", 1) },

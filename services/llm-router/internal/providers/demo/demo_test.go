@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// TestAnswer shows that the demo repeats the last user message word by word, within the
-// bound, and counts every word of the request.
+// TestAnswer shows that the demo repeats the last user message word by word, up to the
+// limit, and counts every word of the request.
 func TestAnswer(t *testing.T) {
 	text := func(role, s string) ir.Message {
 		return ir.Message{Role: role, Parts: []ir.Part{{Type: ir.Text, Text: s}}}

@@ -46,7 +46,7 @@ type content struct {
 	Parts []part `json:"parts"`
 }
 
-// effortBudget lists the thinking budget, in tokens, that stands for each effort.
+// effortBudget maps each effort to a thinking budget in tokens.
 var effortBudget = map[string]int64{"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768}
 
 // BuildRequest returns the body of a request; the model is in the URL. Models from
@@ -83,7 +83,7 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// roles and modes map roles, and modes of the tool choice, to the names in this API.
+// roles and modes map roles, and modes of the tool choice, to their names in this API.
 var (
 	roles = map[string]string{ir.User: "user", ir.Assistant: "model"}
 	modes = map[string]string{"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
@@ -105,7 +105,7 @@ func declare(tools []ir.ToolDef) (decls []ir.Obj) {
 	return decls
 }
 
-// generation returns the member generationConfig: sampling, bounds and the format of the
+// generation returns the member generationConfig: sampling, limits and the format of the
 // answer.
 func generation(r *ir.Request) ir.Obj {
 	g := ir.Obj{}
@@ -132,12 +132,12 @@ func generation(r *ir.Request) ir.Obj {
 
 // writer converts the parts of one request.
 type writer struct {
-	names map[string]string // names of tool calls by id: results refer to a call by its name
+	names map[string]string // names of tools by id of the call: in this API, a result refers to a call by the tool's name
 	signs bool              // the first call of a turn must have a signature
 }
 
-// parts returns the parts of one message in the format of the API. It omits thinking,
-// whose signature is on the call that follows.
+// parts returns the parts of one message in the format of the API. It omits thinking;
+// its signature is sent with the tool call that follows.
 func (w *writer) parts(parts []ir.Part) (out []part, err error) {
 	signed := !w.signs
 	for i := range parts {
@@ -262,7 +262,8 @@ func (t *token) openAI() ir.Obj {
 	return ir.Obj{"token": t.Text, "logprob": t.Log, "bytes": bytes}
 }
 
-// logProbs returns the probabilities in OpenAI's format, or nil if the answer has none.
+// logProbs returns the log probabilities in OpenAI's format, or nil if the answer has
+// none.
 func (t *tokens) logProbs() json.RawMessage {
 	if t == nil || len(t.Chosen) == 0 {
 		return nil
@@ -327,9 +328,9 @@ func parse(p *part, id string) ir.Part {
 	return ir.Part{Type: ir.Text}
 }
 
-// ParseResponse decodes a response. Tool calls, which have no id in most models, get one
-// derived from id. A blocked prompt is an answer with the reason Filtered; a response
-// without candidates is otherwise an error.
+// ParseResponse decodes a response. A tool call without an id, as most models return it,
+// gets one derived from id. A blocked prompt is returned as an answer with the finish
+// reason Filtered; any other response without candidates is an error.
 func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	var d response
 	if err := json.Unmarshal(body, &d); err != nil {
@@ -370,7 +371,7 @@ type Decoder struct {
 	CallID string
 	begun  bool
 	calls  int
-	asked  map[int]bool // candidates that called a tool, whose finish reason must show it
+	asked  map[int]bool // candidates that called a tool; their finish reason must be ToolCalls
 	done   bool
 }
 

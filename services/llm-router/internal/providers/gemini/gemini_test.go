@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/irtest"
 )
 
-// TestBuildRequest includes several generations of models, which differ in how a request
-// bounds thinking and in whether calls are signed.
+// TestBuildRequest builds requests for several generations of models, which differ in
+// how a request limits thinking and in whether tool calls must be signed.
 func TestBuildRequest(t *testing.T) {
 	irtest.Requested(t, BuildRequest, "gemini-2.5-pro", "gemini-2.5-flash", "gemini-3-pro")
 }

@@ -16,8 +16,8 @@ const unsigned = "skip_thought_signature_validator"
 // older matches the names of models before generation 3.
 var older = regexp.MustCompile(`gemini-(?:[12](?:\D|$)|pro(?:-vision)?$)`)
 
-// third reports whether a model is Gemini 3 or later, whose calls are signed and whose
-// thinking has levels.
+// third reports whether a model is Gemini 3 or later. These models sign tool calls and
+// have thinking levels instead of budgets.
 func third(model string) bool { return strings.Contains(model, "gemini-") && !older.MatchString(model) }
 
 // flash matches the flash models, without flash-lite, and their version.
@@ -31,7 +31,7 @@ func thinking(r *ir.Request) ir.Obj {
 		budget, known = r.ThinkingBudget, true
 	}
 	if r.MaxTokens > 0 {
-		budget = min(budget, r.MaxTokens) // thinking counts towards the bound of the answer
+		budget = min(budget, r.MaxTokens) // thinking tokens count towards the limit of the answer
 	}
 	switch {
 	case !known:

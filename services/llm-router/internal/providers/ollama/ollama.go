@@ -8,5 +8,5 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// Provider is Ollama on the same host, unless the configuration has a base URL.
+// Provider describes Ollama. Its default address is on the router's own host.
 var Provider = provider.Kind{Name: "ollama", Trace: "ollama", Base: "http://localhost:11434/v1", APIs: []*dialect.API{chat.API, chat.Completions, chat.Embeddings}, Lists: true}

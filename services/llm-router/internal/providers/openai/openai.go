@@ -9,7 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/responses"
 )
 
-// Provider is OpenAI's API platform.
+// Provider describes OpenAI's API platform.
 var Provider = provider.Kind{
 	Name: "openai", Trace: "openai", Base: "https://api.openai.com/v1", APIs: []*dialect.API{chat.API, responses.API, chat.Embeddings, chat.Completions},
 	Lists: true, NewBounds: true, Passes: []string{"openai-processing-ms"},

@@ -8,5 +8,5 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// Provider is OpenRouter.
+// Provider describes OpenRouter.
 var Provider = provider.Kind{Name: "openrouter", Trace: "openrouter", Base: "https://openrouter.ai/api/v1", APIs: []*dialect.API{chat.API, chat.Completions, chat.Embeddings}, Lists: true}
