@@ -1,6 +1,6 @@
-// Package draft reads, builds, tests, checks and compares policy documents before
-// they are in force. The command line uses it to find errors without a running
-// mesh. It makes no connection and changes nothing outside its results.
+// Package draft reads, builds, tests, checks and compares policy documents before they
+// are in force. The command line uses it to find errors without a running mesh. The
+// package makes no network connections and writes no files.
 package draft
 
 import (
@@ -16,15 +16,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// Stack is a stack of policy documents that are not in force. The zero value has
-// no documents. A Stack must be used by one goroutine only.
+// Stack is a stack of policy documents that are not in force. The zero value has no
+// documents. A Stack is not safe for concurrent use.
 type Stack struct{ in stack.Stack }
 
-// InForce is a policy document in force, in the form in which policy's query returns it.
+// InForce is a policy document in force, in the form that policy's query for the
+// policies in force returns.
 type InForce = state.InForce
 
-// NewStack returns a stack with these documents, or an error for one that cannot
-// be read. A nil slice results in an empty stack.
+// NewStack returns a stack with these documents, or an error if one of them cannot be
+// read. A nil slice results in an empty stack.
 func NewStack(inForce []InForce) (*Stack, error) {
 	s := &Stack{}
 	for _, x := range inForce {

@@ -10,7 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// folder creates a temporary folder with these files.
+// folder creates a temporary folder with the given files, by name and content, and
+// returns its path.
 func folder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +29,8 @@ func folder(t *testing.T, files map[string]string) string {
 
 const permit = "package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_ALL\"} if startswith(input.kind, \"tool.\")\n"
 
-// TestRead shows which document each kind of file or folder is read as.
+// TestRead shows the layer and name of the document that Read returns for each type of
+// file and folder, and which files are errors.
 func TestRead(t *testing.T) {
 	dir := folder(t, map[string]string{
 		"one.rego": permit, "many/a.rego": permit, "many/a_test.rego": "package x", "many/data.json": `{}`, "many/notes.txt": "x",
@@ -121,8 +123,8 @@ func TestStack(t *testing.T) {
 	}
 }
 
-// TestTest runs a folder with passing and failing Rego tests, and one without
-// tests.
+// TestTest shows the results of Test for a folder with passing and failing Rego tests,
+// and for a folder without tests.
 func TestTest(t *testing.T) {
 	dir := folder(t, map[string]string{"p.rego": permit, "p_test.rego": "package binnacle.p1_test\nimport rego.v1\nimport data.binnacle.p1\n" +
 		"test_good if p1.answer.verdict == \"ALLOW\" with input as {\"kind\": \"tool.x\"}\ntest_bad if p1.answer with input as {\"kind\": \"llm.chat\"}\n"})

@@ -18,8 +18,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// keyPolicies is the single aggregate of all layers, so that concurrent
-// activations are serialized and each is validated with the other in force.
+// keyPolicies is the single aggregate of all layers, so that concurrent activations are
+// serialized and each is validated together with those recorded before it.
 const keyPolicies = "policies"
 
 // activator puts policy documents in force and retires them.

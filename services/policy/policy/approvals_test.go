@@ -14,8 +14,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// waits returns a ledger with an escalated call of tool.pay, and the registered
-// approvers bob and carol.
+// waits returns a ledger with the registered approvers bob and carol, an instance of
+// policy, and the id of an escalated call of tool.pay.
 func waits(t *testing.T, ctx context.Context) (l *ledger, m *member, call string) {
 	l = founded(t, nil)
 	for _, who := range []string{"bob", "carol"} {
@@ -40,8 +40,7 @@ func work(actor, kind, args string) *execute.Work {
 		Call: &contract.Call{ID: "g-1", Kind: kind}, Args: []byte(args)}
 }
 
-// settled passes the recorded votes to the settler, in the way in which the work
-// consumer does.
+// settled delivers the recorded votes to the settler, as the work consumer does.
 func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 	t.Helper()
 	for _, e := range l.of(contract.EventApprovalRecorded) {
@@ -57,7 +56,7 @@ func settled(t *testing.T, ctx context.Context, l *ledger, m *member) {
 }
 
 // TestVotes shows who may vote, that the vote of each person counts once, and that the
-// vote that settles a call results in one second decision.
+// vote that settles a call leads to exactly one second decision.
 func TestVotes(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m, call := waits(t, ctx)
@@ -121,7 +120,7 @@ func TestSignedBallots(t *testing.T) {
 			{args(contract.Refuse, key(t, "bundler").KID, sig), false},
 			{`{"call_id":"` + call + `","vote":"grant"}`, true}, // an unsigned vote
 			{`{"call_id":"c-other","sig":"x"}`, true},           // the call is not waiting for votes
-			{`[]`, true}, // the schema denies it
+			{`[]`, true}, // args that the schema denies
 		} {
 			if m.ballots.verifies([]byte(c.args)) != c.want {
 				t.Errorf("%s: not %v", c.args, c.want)

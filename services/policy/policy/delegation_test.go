@@ -34,7 +34,7 @@ func TestDelegatedAuthority(t *testing.T) {
 	grant(w, "tools:call")
 	want(w, delegated("echo"), "RULE_SCOPED_CALL")
 	w = usual(t)
-	grant(w, "llm:call") // dana's credential permits no tools
+	grant(w, "llm:call") // the scopes of dana's credential do not permit tools
 	want(w, delegated("echo"), contract.ReasonMissingRequirement)
 	want(w, facts("echo"), "RULE_SCOPED_CALL")
 	w = usual(t)

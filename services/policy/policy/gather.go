@@ -122,6 +122,6 @@ func (d *decider) parentLive(ctx context.Context, p *proposal) (bool, error) {
 // up. If a call is the parent of many calls, only the events of its session since the
 // last lookup are read for each of them.
 type liveParent struct {
-	actor string // for whom policy allowed the call
+	actor string // actor for whom policy allowed the call
 	next  uint64 // the call has no outcome before this sequence
 }

@@ -343,8 +343,9 @@ func TestEveryReason(t *testing.T) {
 	}
 }
 
-// TestPrecedence shows that the first bundle with an opinion counts, that an overlay can
-// narrow its answer, and that the decision names all the documents.
+// TestPrecedence shows that the first bundle that returns a verdict determines the
+// answer of layer P1, that an overlay can narrow it, and that the decision names all the
+// documents.
 func TestPrecedence(t *testing.T) {
 	w := usual(t)
 	w.rego("late", 2000, `answer := {"verdict": "DENY", "reason_code": "DENY_LATE"}`)

@@ -16,7 +16,7 @@ import (
 )
 
 // queries implements the queries of policy, which other services and the command line
-// send. No query changes anything.
+// send. Queries do not change any state.
 type queries struct {
 	*instance
 	budget *budget.Ledger
@@ -95,8 +95,8 @@ func pendingCall(x *state.Escalation) events.PendingCall {
 		ReasonCode: x.Reason, Since: x.Since, Expires: x.Expires, Rules: slices.Concat([]contract.ApprovalRule{}, x.Rules), Votes: x.Votes, DecisionDigest: x.DecisionDigest}
 }
 
-// limits returns the limits in force and the accounts of the budget ledger. The caller
-// has read the newest budget events before.
+// limits returns the limits in force and the accounts of the budget ledger. Before it is
+// called, the newest budget events have been applied.
 func (q *queries) limits(context.Context, *events.LimitsRequest) (out events.LimitsState, err error) {
 	out.Limits = []guard.Limit{}
 	q.state.Read(func(v *state.View) { out.Limits = append(out.Limits, v.Limits()...) })

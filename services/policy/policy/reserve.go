@@ -33,7 +33,7 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 		}
 	}
 	b, final, err := d.budget.Reserve(ctx, r, executorOf(eval.Tool(), r.Facts))
-	if err == nil && p.retries > 0 { // after an error, continue only with a final result
+	if err == nil && p.retries > 0 { // a second attempt uses only a result that is durable
 		b, err = final()
 	}
 	if err != nil {
@@ -43,7 +43,7 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 		eval.Charge(&guard.BudgetFact{Accounts: []string{}, Amounts: r.Amounts, Refused: contract.ReasonBudgetError})
 		return certain, nil
 	}
-	if len(b.Accounts) > 0 { // for other calls no limit applies
+	if len(b.Accounts) > 0 { // if there are no accounts, no limit applies to the call
 		eval.Charge(&b)
 	}
 	if p.retries > 0 {

@@ -38,8 +38,9 @@ type faulty struct {
 	after  func(subject string) error
 }
 
-// failBefore makes appends fail before they are stored, failAfter afterwards, while the
-// function returns an error.
+// failBefore sets a function whose error makes an append fail before the event is
+// stored; failAfter sets one whose error makes it fail after the event is stored. A nil
+// function makes no append fail.
 func (l *faulty) failBefore(f func(subject string) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

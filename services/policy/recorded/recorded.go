@@ -2,8 +2,8 @@
 // again. It is used by programs that have a ledger but no running policy service:
 // replay, simulations and explanations. A view is built from the first event on, in the
 // order of the ledger, by one goroutine. Its dump equals that of the live view at the
-// same position, byte for byte. The package makes no connection; its caller reads the
-// events and contents.
+// same position, byte for byte. The package makes no network connections; its caller
+// reads the events and contents.
 package recorded
 
 import (

@@ -45,11 +45,10 @@ const (
 	lookBack = 1 << 18
 )
 
-// Ledger is one instance's access to the budget ledger. All pending requests are
-// decided together and appended as one event with the expected sequence; the
-// losing writer reloads and retries. Two instances, or 64 concurrent callers,
-// therefore never reserve the same remaining amount. Methods may be called
-// concurrently.
+// Ledger is one instance's access to the budget ledger. All pending requests are decided
+// together and appended as one event with the expected sequence; the losing writer
+// reloads and retries. Concurrent callers and instances therefore never reserve the same
+// remaining amount. Methods may be called concurrently.
 type Ledger struct {
 	emit   *emit.Emitter
 	log    *slog.Logger
@@ -90,8 +89,7 @@ type request struct {
 	early, answer chan answered
 }
 
-// answered is the result of a request: its fact, or the error for which it could not be
-// written.
+// answered is the result of a request: its fact, or the error that prevented the append.
 type answered struct {
 	fact guard.BudgetFact
 	err  error
@@ -131,8 +129,8 @@ func (b *Ledger) Reserve(ctx context.Context, r limit.Request, executor string) 
 }
 
 // Run appends reservations and settlements until ctx is done. It first reads the ledger,
-// and returns nil if starting is done before it has. It returns an error of this first
-// read; later errors are logged.
+// and returns nil if starting is done before that read is complete. It returns the error
+// of this first read; later errors are logged.
 func (b *Ledger) Run(ctx, starting context.Context) error {
 	if err := b.Read(starting); err != nil {
 		if starting.Err() != nil {
@@ -302,7 +300,7 @@ func (b *Ledger) executes(rs []request) {
 }
 
 // Watched reports whether outcomes must be read, which is the case if there are limits
-// or open reservations. Otherwise reading them would be useless work.
+// or open reservations. Otherwise outcomes have nothing to settle.
 func (b *Ledger) Watched() bool {
 	if len(b.limits()) > 0 {
 		return true
@@ -442,7 +440,7 @@ func (b *Ledger) allowedSince(ctx context.Context, l lateCall) (bool, error) {
 // lateCall is a call whose reservation has been open for longer than takeOver.
 type lateCall struct {
 	call, session string
-	seq, from     uint64 // as in openSince
+	seq, from     uint64 // the sequences of the same names in openSince
 }
 
 // late returns the late calls in the order in which their reservations were made.
@@ -475,8 +473,8 @@ func (b *Ledger) Dump() (at uint64, lines []byte) {
 	return b.last, b.state.Dump()
 }
 
-// View is the budget ledger built from events, without the ability to append: the
-// view policy.budget in replay. The zero value is the empty view.
+// View is the budget ledger built from events, without the ability to append. It is the
+// view policy.budget of replay. The zero value is the empty view.
 type View struct{ state limit.State }
 
 // Apply applies one budget_changed event. It ignores events of services other than

@@ -44,7 +44,8 @@ func (l *flaky) AppendExpect(ctx context.Context, subject, id string, data []byt
 
 var three = []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 3, Window: "concurrent"}}
 
-// member returns a budget ledger as one instance of policy uses it.
+// member returns the budget ledger of the policy instance with the given name, without
+// running it.
 func member(log eventlog.Log, name string, limits []guard.Limit) *Ledger {
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "policy/" + name, Now: time.Now}
 	return New(m, slog.New(slog.NewTextHandler(io.Discard, nil)), func() []guard.Limit { return limits })
@@ -83,7 +84,8 @@ func take(ctx context.Context, b *Ledger, call string) (refused string, err erro
 	return f.Refused, err
 }
 
-// record appends an event of a call.
+// record appends an event of the call to the log, with the given service as its source,
+// and returns the stored entry.
 func record(t *testing.T, log eventlog.Log, service, name, target, call string, data []byte) eventlog.Entry {
 	t.Helper()
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: service + "/" + service + "-1", Now: time.Now}
@@ -100,7 +102,8 @@ func record(t *testing.T, log eventlog.Log, service, name, target, call string, 
 	return en
 }
 
-// outcome appends a successful outcome of a call.
+// outcomeOf appends a successful outcome of the call, with the given service as its
+// source, and returns the stored entry.
 func outcomeOf(t *testing.T, log eventlog.Log, service, call string) eventlog.Entry {
 	return record(t, log, service, contract.EventEffectRecorded, "", call, contract.Bytes(&contract.Recorded{Effect: contract.Effect{CallID: call, Status: contract.Succeeded}}))
 }
@@ -116,7 +119,7 @@ func TestNeverOverspent(t *testing.T) {
 		for i := range 24 {
 			wg.Go(func() {
 				call := fmt.Sprint("c-", i)
-				for { // deliveries one after the other, until one has a final result
+				for { // the proposal is delivered again until a delivery has a final result
 					refused, err := take(ctx, ms[i%3], call)
 					if err != nil {
 						continue
@@ -248,8 +251,8 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// TestNotRunning shows that Reserve ends with its context if Run is not running,
-// and that an unreadable change is an error.
+// TestNotRunning shows that Reserve returns the error of its context if Run is not
+// running, and that a change which cannot be decoded is an error.
 func TestNotRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &memlog.Log{}

@@ -33,8 +33,8 @@ type Clause struct {
 	Sandbox *contract.Sandbox
 }
 
-// Bundle is one P1 bundle: its clauses in order, and the names it compares its
-// input with.
+// Bundle is one P1 bundle: its clauses in order, and the constant names that it compares
+// its input with.
 type Bundle struct {
 	Name       string
 	Clauses    []Clause
@@ -75,7 +75,8 @@ func Errors(fs []Finding) []Finding {
 	return slices.DeleteFunc(slices.Clone(fs), func(f Finding) bool { return f.Severity != "error" })
 }
 
-// families are the first parts of all kinds that can exist, each with its dot.
+// families lists the prefixes of all kinds that can exist, up to and including the first
+// dot.
 var families = kindPrefixes()
 
 func kindPrefixes() []string {

@@ -29,8 +29,8 @@ func overlay(rules ...guard.OverlayRule) []guard.Overlay {
 
 func bundle(cs ...Clause) []Bundle { return []Bundle{{Name: "b", Clauses: cs}} }
 
-// TestValidate checks one stack per case and the finding that it must result in;
-// "" means that the stack is sound.
+// TestValidate checks the finding that Validate returns for the stack of each case; ""
+// means no finding.
 func TestValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		stack Stack

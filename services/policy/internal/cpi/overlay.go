@@ -41,7 +41,7 @@ func (c *checker) overlay(o *guard.Overlay) {
 	}
 }
 
-// expired finds an overlay that would come into force after it has expired.
+// expired adds a finding if the overlay would have expired before it came into force.
 func (c *checker) expired(where string, o *guard.Overlay) {
 	k := c.s.Known
 	if k == nil || o.Expires == "" || o.Expires > k.Now || k.Layer != "p2" || k.Name != o.ID {

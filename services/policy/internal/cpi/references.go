@@ -37,7 +37,7 @@ var classes = []string{"E0", "E1", "E2", "E3", "E4"}
 
 // named is one name that a document refers to.
 type named struct {
-	layer, name    string // the document
+	layer, name    string // the document that refers to the name
 	where, pointer string
 	what, value    string
 }
@@ -124,7 +124,8 @@ func (s *Stack) names() []named {
 	return out
 }
 
-// subjectOf returns the type of name that the subject of a scope or level holds.
+// subjectOf returns the type of name that the subject of a scope or limit has, given the
+// level of the scope or limit.
 func subjectOf(level string) string {
 	if level == "agent" {
 		return "principal"
@@ -132,8 +133,8 @@ func subjectOf(level string) string {
 	return level
 }
 
-// has reports whether a name exists, and returns the names of its type. If the
-// mesh has no list for a type, every name of it exists.
+// has reports whether a name exists, and returns the existing names of its type. If the
+// mesh has no list for a type, has returns true for every name of that type.
 func (k *Known) has(what, value string) (exists bool, there []string) {
 	switch what {
 	case "principal":

@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// knows returns the names that exist in a mesh in which the document with this layer and
-// name is to be activated.
+// knows returns the names that exist in a mesh, for checking the activation of the
+// document with this layer and name.
 func knows(layer, name string) *Known {
 	return &Known{Layer: layer, Name: name, Now: "2026-03-03T12:00:00.000Z", Executors: []string{"session-runner"}, Hosts: []string{"mail.example"}, Keys: []string{"team"},
 		Kinds: []string{"tool.rm", "tool.pay", "tool.cmd.upper"}, Principals: []string{"alice"}, Roles: []string{"finance"}, Secrets: []string{"api-key"}, Tenant: "acme_shop_prod",
@@ -34,7 +34,7 @@ func TestReferences(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		doc  any
-		want string // part of the only error; "" = no error
+		want string // text that the only error must contain; "" = no error
 	}{
 		"all there":           {rule(func(*guard.OverlayRule) {}), ""},
 		"a kind":              {rule(func(r *guard.OverlayRule) { r.Kinds = []string{"tool.*", "tool.cmd.uper"} }), `/rules/0/kinds/1: kind "tool.cmd.uper" does not exist; did you mean "tool.cmd.upper"?`},

@@ -9,9 +9,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// TestPersons shows that the administrator of a new mesh becomes a person once,
-// that unregistered principals are not persons, and that a second person must
-// approve who becomes one.
+// TestPersons shows that the administrator of a new mesh is registered as a person once,
+// that unregistered principals are not persons, and that the registration of another
+// person requires the approval of a second person.
 func TestPersons(t *testing.T) {
 	d := &desk{t: t}
 	d.refused(d.st.MayVote("admin"), "not registered")
@@ -30,14 +30,14 @@ func TestPersons(t *testing.T) {
 			t.Errorf("%s registers %s as %s: not %v", actor, who, kind, want)
 		}
 	}
-	dual("admin", "bob", Person, 0, false) // no other person could approve
+	dual("admin", "bob", Person, 0, false) // no other person is registered who could approve it
 	dual("robot", "bob", Person, 0, true)
 	d.refused(d.do("robot", 0, "register_principal", call{Principal: "bob", Type: Person}), "registered persons")
 	d.ok(d.do("admin", 0, "register_principal", call{Principal: "bob", Type: Person}))
 	dual("admin", "carol", Person, 0, true)
 	dual("admin", "robot", Agent, 0, false)
-	dual("admin", "bob", Agent, 0, true)   // bob would no longer be an approver
-	dual("admin", "bob", Person, 0, false) // changes nothing
+	dual("admin", "bob", Agent, 0, true)   // approval is required, because bob would stop being an approver
+	dual("admin", "bob", Person, 0, false) // bob is registered as a person already
 	d.ok(d.do("admin", time.Hour, "suspend_principal", call{Principal: "bob", Reason: "x"}))
 	dual("admin", "carol", Person, 2*time.Hour, true) // the suspension of bob does not make the second approval unnecessary
 	dual("admin", "carol", Person, time.Hour+forgottenAfter, true)

@@ -34,7 +34,7 @@ const KindRegister = "policy.register_principal"
 // ends the freeze.
 const KindFreeze = "policy.freeze"
 
-// The longest times for which a delegation and a break-glass grant are given.
+// The longest times for which a delegation and a break-glass grant can be granted.
 const (
 	MaxDelegation = 90 * 24 * time.Hour
 	MaxBreakGlass = 4 * time.Hour
@@ -144,7 +144,7 @@ type Command struct {
 }
 
 // Parse decodes the arguments of a governing call. It returns an error for a kind
-// without a command and for arguments that do not decode.
+// without a command and for arguments that cannot be decoded.
 func Parse(kind string, args []byte) (*Command, error) {
 	c, ok := commands[kind]
 	if !ok {

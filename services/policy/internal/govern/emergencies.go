@@ -16,7 +16,8 @@ import (
 // it is.
 const ReviewWithin = 24 * time.Hour
 
-// Freeze is the freeze of the mesh. In the zero value the mesh is not frozen.
+// Freeze holds the event of the freeze in force. In the zero value the mesh is not
+// frozen.
 type Freeze struct{ in *events.MeshFrozen }
 
 // ID returns the id of the freeze in force, or "" if the mesh is not frozen.
@@ -31,7 +32,8 @@ type reasonArgs struct {
 	Reason string `json:"reason"`
 }
 
-// freeze freezes the mesh, and rejects a second freeze.
+// freeze returns the event that freezes the mesh. It is rejected if the mesh is frozen
+// already.
 func freeze(s *State, c *Caller, a *reasonArgs) (Fact, error) {
 	if in := s.Freeze.in; in != nil {
 		return none, fmt.Errorf("the mesh is already frozen (%s: %s)", in.ID, in.Reason)
@@ -92,8 +94,8 @@ func (x *Emergencies) Of(actor, now, dueBefore string) (open string, overdue boo
 	return open, overdue
 }
 
-// Grant is a break-glass grant in the form of queries; Reviewer and Verdict are
-// empty until its review.
+// Grant is a break-glass grant as queries return it; Reviewer and Verdict are empty
+// until its review.
 type Grant struct {
 	ID       string `json:"id"`
 	Actor    string `json:"actor"`

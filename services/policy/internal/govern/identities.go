@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// Identity is a principal, or an entry that gives or ends authority, in the form
-// of queries.
+// Identity is a principal, or an entry that gives or ends authority, as queries return
+// it.
 type Identity struct {
 	Kind      string   `json:"kind"` // principal, role, delegation, consent, session or revocation
 	Type      string   `json:"type,omitempty"`
@@ -24,8 +24,8 @@ type Identity struct {
 	To        uint64   `json:"to_lamport,omitempty"`
 }
 
-// IdentitiesAt returns the identities that were in force at a Lamport time and at
-// the time now (contract.TimeFormat); an empty now is not checked.
+// IdentitiesAt returns the identities that were in force at a Lamport time and had not
+// expired at the time now (contract.TimeFormat). If now is empty, expiry is not checked.
 func (s *State) IdentitiesAt(lamport uint64, now string) []Identity {
 	return slices.DeleteFunc(s.Identities(), func(i Identity) bool {
 		return !span{i.From, i.To, i.Expires}.at(lamport, now)

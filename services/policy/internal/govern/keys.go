@@ -118,8 +118,8 @@ func (x *Keys) Limits() []guard.Limit {
 	return out
 }
 
-// VirtualKey is a virtual key in the form of queries; it never holds the secret,
-// only its digest.
+// VirtualKey is a virtual key as queries return it; it never holds the secret, only its
+// digest.
 type VirtualKey struct {
 	events.VirtualKeyCreated
 	Revoked string `json:"revoked,omitempty"` // reason of the revocation

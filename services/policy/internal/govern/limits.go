@@ -12,7 +12,7 @@ import (
 // The zero value has none.
 type Limits struct {
 	list []guard.Limit
-	doc  []byte // the recorded bytes, for the dump
+	doc  []byte // recorded bytes of the limits, for the dump
 }
 
 func (x *Limits) set(data []byte) error {

@@ -33,8 +33,8 @@ type life struct {
 	suspended bool
 }
 
-// become starts a new state of a principal at an event; the earlier states are
-// kept for queries about the past.
+// become appends a new state to the history of a principal. It begins at the given
+// event; earlier states are kept for queries about the past.
 func (p *People) become(principal string, at moment, kind string, suspended bool) {
 	if p.principals == nil {
 		p.principals = map[string][]life{}
@@ -114,7 +114,8 @@ func (p *People) MayVote(principal string) error {
 // by suspending them first.
 const forgottenAfter = 7 * 24 * time.Hour
 
-// others reports whether a person other than actor is registered.
+// others reports whether a person other than actor is registered. A person whose
+// suspension is older than forgottenAfter does not count.
 func (p *People) others(actor string, now time.Time) bool {
 	for name, lives := range p.principals {
 		l := lives[len(lives)-1]

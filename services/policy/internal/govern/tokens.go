@@ -6,7 +6,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// Tokens holds which bearer tokens were revoked, by id or by principal. The zero
+// Tokens holds the revocations of bearer tokens, by token id and by principal. The zero
 // value is empty.
 type Tokens struct {
 	revoked map[string]bool   // revoked tokens by id

@@ -121,8 +121,8 @@ func Decide(s *State, limits []guard.Limit, now time.Time, requests []Request, o
 	return ev, facts
 }
 
-// charge returns the charges of a request to every account that it falls under,
-// or the refusal of the first limit that it would exceed.
+// charge returns the charges of a request to every account that applies to it, or the
+// refusal of the first limit that it would exceed.
 func charge(s *State, limits []guard.Limit, now time.Time, r *Request, delta map[key]int64) ([]events.Charge, *guard.BudgetFact) {
 	var charges []events.Charge
 	for i := range limits {
@@ -166,16 +166,16 @@ func refuse(l *guard.Limit, acc string, a contract.Amounts, now time.Time) *guar
 	return f
 }
 
-// used returns how much of a reserved amount an ended call keeps charged. A call
-// that never started keeps nothing. If it is unknown how a call ended, it keeps
-// the whole amount.
+// used returns how much of a reserved amount remains charged after the call has ended:
+// nothing if the call never started, and the whole amount if it is unknown how the call
+// ended.
 //
-// A measured value counts as it is, even if it is zero. Otherwise tokens, money
-// and compute count as reported, and any other measure as reserved unless a value
-// was reported. If an executor lists what it measured and compute is not listed,
-// compute could not be measured, and counts as reserved or as reported, whichever
-// is greater. Executors before release 0.5 listed nothing; their compute counts
-// as reported.
+// A measured value is charged unchanged, even if it is zero. Without measured values,
+// tokens, money and compute are charged as reported, and any other measure as reserved
+// unless a value was reported. If an executor lists what it measured and does not list
+// compute or egress, that measure could not be measured: it is charged as reserved or as
+// reported, whichever is greater. Executors before release 0.5 listed nothing; their
+// compute is charged as reported.
 func used(o Outcome, c events.Charge, measure string) int64 {
 	switch o.Status {
 	case contract.Denied, contract.Expired:
@@ -222,7 +222,7 @@ func measureOf(limits []guard.Limit, account string) string {
 	return ""
 }
 
-// Of returns the amount of one measure; an unknown measure returns the tokens.
+// Of returns the amount of one measure. For an unknown measure it returns the tokens.
 func Of(a *contract.Amounts, measure string) int64 {
 	switch measure {
 	case "calls":
@@ -249,8 +249,8 @@ func accountsOf(cs []events.Charge) []string {
 	return out
 }
 
-// window returns the name of the calendar window, in UTC, that t is in; a unit
-// without windows is its own name.
+// window returns the name of the calendar window, in UTC, that contains t. For a unit
+// without calendar windows it returns the unit.
 func window(t time.Time, unit string) string {
 	start, _ := bounds(t, unit)
 	if start.IsZero() {
@@ -259,8 +259,8 @@ func window(t time.Time, unit string) string {
 	return unit + ":" + contract.Time(start)
 }
 
-// bounds returns the start and the end of the window that t is in. Both are zero
-// for a unit without calendar windows.
+// bounds returns the start and the end of the calendar window that contains t. Both are
+// zero for a unit without calendar windows.
 func bounds(t time.Time, unit string) (start, end time.Time) {
 	t = t.UTC()
 	y, m, d := t.Date()

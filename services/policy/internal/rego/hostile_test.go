@@ -75,7 +75,7 @@ func aliases() string {
 	return out
 }
 
-// harmless lists the hostile bundles that may compile without damage.
+// harmless lists the hostile bundles that are allowed to compile.
 var harmless = map[string]bool{"templates": true, "with": true, "comment indent": true}
 
 // TestHostileBundles compiles each bundle in a process of its own, which must

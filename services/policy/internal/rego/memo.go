@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// reads is the part of the input that a bundle reads: the names of members, in
-// canonical form with quotes, and for each the members that are read of it. A nil
-// map means that the whole member is read.
+// reads is the part of the input that a bundle reads: the names of members, in canonical
+// form with quotes, each with the part of that member that is read. A nil map means that
+// the whole member is read.
 type reads map[string]reads
 
 // readsOf returns what the modules read, including what they read only under

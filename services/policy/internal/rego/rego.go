@@ -53,7 +53,7 @@ type Engine struct {
 	memo    memo
 }
 
-// read checks and parses a bundle in today's or an older format.
+// read checks and parses a bundle in the current or an older format.
 func read(doc []byte) (bundle.Bundle, error) {
 	doc, err := upgraded(doc)
 	if err != nil {
@@ -73,8 +73,8 @@ func read(doc []byte) (bundle.Bundle, error) {
 	return b, nil
 }
 
-// upgraded returns the bundle in today's format. Release 0.1 recorded Rego
-// modules as one JSON document, {"modules": {name: text}}.
+// upgraded returns the bundle in the current format. Release 0.1 recorded Rego modules
+// as one JSON document, {"modules": {name: text}}.
 func upgraded(doc []byte) ([]byte, error) {
 	if len(doc) == 0 || doc[0] != '{' {
 		return doc, nil
@@ -141,7 +141,7 @@ func NewInput(facts *guard.Facts, tool *contract.Tool, args []byte) *Input {
 	w.Strs("labels", orEmpty(tool.Labels))
 	names := []string{}
 	for _, s := range tool.Secrets {
-		if !s.Pattern() { // the executor uses a secret granted by a pattern itself; the tool does not receive it
+		if !s.Pattern() { // a secret that is granted by a pattern is used by the executor; the tool does not receive it
 			names = append(names, s.Name)
 		}
 	}

@@ -30,7 +30,7 @@ func Compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, 
 	return nil, fmt.Errorf("policy layer %q is unknown", layer)
 }
 
-// Erased stands for a document whose content was erased; only replay uses it. The stack
+// Erased replaces a document whose content was erased; only replay uses it. The stack
 // remains complete, but decisions that depend on the document cannot be taken again.
 type Erased struct {
 	Layer string

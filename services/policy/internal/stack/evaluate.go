@@ -57,10 +57,10 @@ type Evaluation struct {
 	steps  []guard.Step // steps of the documents; only with Call.Explain
 }
 
-// Evaluate evaluates the input schema, the bundles and the overlays of a basis
-// for a call. All decisions are made with it: new ones, replayed ones, simulated
-// ones and explained ones. The first bundle with an opinion answers for layer P1.
-// An error in a document is a DENY by that document, so Evaluate returns no
+// Evaluate evaluates the input schema, the bundles and the overlays of a basis for a
+// call. All decisions are made with it: new ones, replayed ones, simulated ones and
+// explained ones. The answer of layer P1 is that of the first bundle whose answer has a
+// verdict. An error in a document is a DENY by that document, so Evaluate returns no
 // error.
 func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	e := Evaluation{inputs: guard.Inputs{CallID: c.ID, IdemKey: c.IdemKey, Facts: c.Facts, Tool: b.Tool, P0: b.Ceilings, Policies: b.Digests}}
@@ -93,7 +93,7 @@ func Evaluate(ctx context.Context, b Basis, c Call) Evaluation {
 	return e
 }
 
-// bundles evaluates the bundles in order, until one has an opinion.
+// bundles evaluates the bundles in order, until one returns an answer with a verdict.
 func (e *Evaluation) bundles(ctx context.Context, b *Basis, c *Call) {
 	in := &e.inputs
 	input := rego.NewInput(&in.Facts, in.Tool, c.Args)
@@ -189,8 +189,9 @@ func forDelegator(ctx context.Context, in *guard.Inputs, b *Basis, args []byte) 
 	return a
 }
 
-// both joins the answers for the actor and for the principal on whose behalf it acts. It
-// has no opinion if either answer has none, so a call is allowed only if both are.
+// both joins the answers for the actor and for the principal on whose behalf it acts.
+// The result has no verdict if either answer has none, so a call is allowed only if both
+// answers allow it.
 func both(a, b guard.Answer) guard.Answer {
 	if a.Verdict == "" || b.Verdict == "" {
 		return guard.Answer{}

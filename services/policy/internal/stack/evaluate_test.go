@@ -334,7 +334,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// TestEstimate checks the most that a call can use, by tool and by price.
+// TestEstimate checks the greatest amounts that Estimate returns, by tool and by price.
 func TestEstimate(t *testing.T) {
 	prices := map[string]llmrouter.ModelPrice{"m": {Model: "m", Context: 1000, MaxOutput: 100, Input: 2_000_000, Output: 4_000_000, Attempts: 2}, "free": {Model: "free", Unpriced: true}}
 	price := func(model string) (llmrouter.ModelPrice, bool) { p, ok := prices[model]; return p, ok }

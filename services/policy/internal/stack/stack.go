@@ -17,7 +17,7 @@ import (
 // value has no documents and denies every call.
 type Stack struct {
 	ceilings *guard.Ceilings
-	digest   string    // of ceilings
+	digest   string    // digest of ceilings
 	bundles  []bundle  // bundles in order of precedence, then of name
 	overlays []overlay // overlays in order of name
 	history  []*contract.Activated
@@ -107,10 +107,10 @@ func (s *Stack) InForce() []*contract.Activated {
 type Tools interface {
 	// Lookup returns the document of a kind and its digest, or nil and "none".
 	Lookup(kind string) (t *contract.Tool, digest string)
-	// Approved returns the digest of a kind that may be called. explicit is true
-	// if a person approved it.
+	// Approved returns the digest of the tool document that may be used for a kind.
+	// explicit is true if a person approved it.
 	Approved(kind string) (digest string, explicit bool)
-	// Digest returns one digest of all documents.
+	// Digest returns a digest that covers all documents in the set.
 	Digest() string
 }
 

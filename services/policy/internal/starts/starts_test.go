@@ -81,9 +81,9 @@ func TestStarts(t *testing.T) {
 	}
 }
 
-// TestExpired shows that overdue calls are returned oldest first, once a second from
-// the end of their window, and every five seconds after they have expired, until
-// their outcome. An entry that does not decode is never returned.
+// TestExpired shows that overdue calls are returned oldest first: once a second from the
+// end of their window, and every five seconds after they have expired, until their
+// outcome is applied. An entry that cannot be decoded is never returned.
 func TestExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var v View

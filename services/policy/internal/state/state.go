@@ -1,12 +1,10 @@
-// Package state holds what decisions are made with: tool documents, the policies
-// in force, what governing calls have put in force beside them, calls that wait
-// for approval, prices, and whether the ledger is complete.
-//
-// It is computed from ledger events only, by the service and by replay with the
-// same code, and its dump is the view policy.state. Nothing here reads the clock
-// or the log. A new event goes into folds, or into the table of package govern if
-// a governing call records it, and into the filters of the reader (TestFilters
-// compares them).
+// Package state holds what decisions are made with: tool documents, the policies in
+// force, the results of governing calls, calls that wait for approval, prices, and
+// whether the ledger is complete. It is computed from ledger events only, by the service
+// and by replay with the same code, and its dump is the view policy.state. The package
+// does not read the clock or the log. To add an event, add it to folds, or to the table
+// of package govern if a governing call records it, and to the filters of the reader
+// (TestFilters compares them).
 package state
 
 import (
@@ -32,8 +30,8 @@ type State struct {
 	Open func(*contract.Content) ([]byte, error)
 	// Keys returns root keys by Lamport time.
 	Keys guard.KeyAt
-	// Keep retains every document that was ever in force, which Redecide needs.
-	// It must be set before the first Apply.
+	// Keep makes the state retain every document that was ever in force, which Redecide
+	// needs. It must be set before the first Apply.
 	Keep bool
 
 	// Catalog holds the tool documents in force. It has a lock of its own.
@@ -86,8 +84,8 @@ func (st *State) Labelled() (yes bool) {
 	return yes
 }
 
-// MarkLabelled makes Labelled return true. It is called before the event that causes it
-// has been applied.
+// MarkLabelled makes Labelled return true. An instance that records labels calls it
+// before the event with the labels has been applied.
 func (st *State) MarkLabelled() {
 	st.write(func(v *View) { v.labels = true })
 }
@@ -99,8 +97,8 @@ func (st *State) MayVote(principal string) (err error) {
 	return err
 }
 
-// EndedAt implements govern.View. It returns the time at which the principal's
-// authority ended, or "".
+// EndedAt implements govern.View. It returns when all credentials of a principal were
+// last revoked (contract.TimeFormat), or "" if they never were.
 func (st *State) EndedAt(principal string) (at string) {
 	st.Read(func(v *View) { at = v.People.EndedAt(principal) })
 	return at

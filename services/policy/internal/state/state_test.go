@@ -22,7 +22,8 @@ var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
 
 func at(d time.Duration) string { return contract.Time(noon.Add(d)) }
 
-// ledger applies events to a state in the way in which a reader of the ledger does.
+// ledger builds a state from the events that a test supplies, with consecutive Lamport
+// times.
 type ledger struct {
 	t        *testing.T
 	st       State

@@ -13,7 +13,7 @@ import (
 type Waiting struct {
 	Event     *contract.Event
 	Escalated contract.Escalated
-	Votes     []contract.Approval // these change with the state, so they may be used inside Read only
+	Votes     []contract.Approval // changes while the call waits, so it may be used only within Read
 }
 
 // WaitingFor returns the escalation of a call that is not settled, or nil. Its
@@ -36,8 +36,7 @@ func (st *State) Overdue(now string) (out []*Waiting) {
 	return out
 }
 
-// Escalation is an escalated call in the form that approvers receive from
-// queries.
+// Escalation is an escalated call as queries return it to approvers.
 type Escalation struct {
 	CallID         string                  `json:"call_id"`
 	Session        string                  `json:"session_id"`
@@ -82,7 +81,7 @@ func (st *State) Escalation(call string) (x Escalation, args contract.Content, o
 	return x, args, ok
 }
 
-// show returns the escalation in the form of queries.
+// show returns the escalation as queries return it, without its args.
 func (w *Waiting) show() Escalation {
 	d := &w.Escalated.Decision
 	out := Escalation{CallID: d.CallID, Session: d.Session, Tenant: d.Tenant, Kind: d.Kind, Tool: d.Tool, Actor: d.Actor, OnBehalfOf: w.Escalated.Call.OnBehalfOf, Reason: d.ReasonCode,
