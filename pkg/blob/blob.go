@@ -29,7 +29,7 @@ var ErrTooLarge = fmt.Errorf("content is larger than %d MiB", MaxSize>>20)
 
 // Store reads and writes the content of one tenant. It is safe for concurrent use.
 type Store struct {
-	Keys   Keys // content keys; nil if the service may not have them
+	Keys   Keys // content keys; nil if the service has no access to them
 	Conn   *bus.Conn
 	Tenant string
 }
@@ -59,7 +59,7 @@ func (s *Store) Commit(ctx context.Context, content []byte, mediaType string) (c
 }
 
 // Keep caches content, always as an object in the stream CACHE, which is not evidence.
-// The object expires after ttl, but not before one second. Kept reads it.
+// The object expires after ttl, or after one second if ttl is shorter. Kept reads it.
 func (s *Store) Keep(ctx context.Context, content []byte, mediaType string, ttl time.Duration) (contract.Content, error) {
 	if len(content) > MaxSize {
 		return contract.Content{}, ErrTooLarge

@@ -14,12 +14,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestKeep: a cached object expires, and an object of the evidence does not.
+// TestKeep checks that a cached object expires, and an object of the evidence does not.
 func TestKeep(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1, Caches: true}})
 	s := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "t"}
 	ctx := t.Context()
-	content := bytes.Repeat([]byte("kept "), 200_000) // two messages
+	content := bytes.Repeat([]byte("kept "), 200_000) // large enough to be stored as two messages
 	proof, err := s.Commit(ctx, content, "text/plain")
 	if err != nil {
 		t.Fatal(err)

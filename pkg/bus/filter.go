@@ -67,8 +67,8 @@ func Filters(service string, events ...string) []string {
 
 // Subjects of the streams other than the ledger.
 
-// TransientSubject returns the subject of the frames with an id that a service sends to
-// the instance to.
+// TransientSubject returns the subject under which a service sends frames with the given
+// id to the instance to.
 func TransientSubject(tenant, service, to, id string) string {
 	return "tmp." + tenant + "." + service + "." + to + "." + id
 }

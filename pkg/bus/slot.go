@@ -33,7 +33,7 @@ type RunningError struct {
 }
 
 // Error returns a message that names the running instances and their processes, and
-// requests to stop one.
+// instructs the user to stop one.
 func (e *RunningError) Error() string {
 	if len(e.Holders) == 1 {
 		return fmt.Sprintf("%s may run once, and runs already: %s; stop that one first", e.Service, e.Holders[0])
@@ -44,7 +44,7 @@ func (e *RunningError) Error() string {
 // AcquireSlot leases the lowest free slot of the service. It waits until the streams are
 // provisioned and a slot is free, or ctx is done. The lease of a dead process expires
 // within SlotTTL; a lease that is renewed while AcquireSlot waits belongs to a running
-// process. If all slots do, AcquireSlot returns a *RunningError.
+// process. If running processes hold all slots, AcquireSlot returns a *RunningError.
 func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	nonce, seen, running := rand.Text(), make([]uint64, d.Slots), make([]string, d.Slots)
 	for {
@@ -92,7 +92,7 @@ func place() string {
 
 // heldError is returned if another process holds the lease of a slot.
 type heldError struct {
-	seq    uint64 // grows with every renewal
+	seq    uint64 // sequence of the lease's message; increases with every renewal
 	holder string
 }
 
@@ -108,8 +108,8 @@ func held(seq uint64, lease string) *heldError {
 }
 
 // take leases the slot if it is free or its lease is this process's own. It returns a
-// *heldError if another process holds the lease, and a conflict if another process was
-// faster.
+// *heldError if another process holds the lease, and an error for which conflict returns
+// true if another process stored its lease at the same time.
 func (s *Slot) take(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -125,14 +125,15 @@ func (s *Slot) take(ctx context.Context) error {
 	if _, err := fmt.Sscan(m.Header.Get(jetstream.SequenceHeader), &seq); err != nil {
 		return err
 	}
-	if have := string(m.Data); have != slotFree && have != s.lease { // this process may have the lease already, if the response to its request was lost
+	if have := string(m.Data); have != slotFree && have != s.lease { // this process may already have the lease, if the response to an earlier request was lost
 		return held(seq, have)
 	}
 	s.seq = seq
 	return s.put(ctx, s.lease)
 }
 
-// put writes the message of the lease if the last one is that of s.seq.
+// put stores body as the message of the lease, on condition that the last message of the
+// slot has the sequence s.seq. It then updates s.seq.
 func (s *Slot) put(ctx context.Context, body string) error {
 	a, err := s.conn.JS.Publish(ctx, s.subject, []byte(body), jetstream.WithExpectLastSequencePerSubject(s.seq))
 	if err == nil {
@@ -187,7 +188,7 @@ func Live(ctx context.Context, c *Conn, service string) ([]string, error) {
 	return out, nil
 }
 
-// maxSlots is the number of slots that Live looks for. No service may declare more.
+// maxSlots is the number of slots that Live checks. No service may declare more.
 const maxSlots = 8
 
 // conflict reports whether an append failed because its expected sequence is not the

@@ -13,7 +13,8 @@ import (
 
 var once, twice = bus.Declaration{Service: "once", Slots: 1}, bus.Declaration{Service: "twice", Slots: 2}
 
-// acquire leases a slot as a separate process does.
+// acquire leases a slot over a connection of its own, as another process would. If keep
+// is set, it renews the lease until the test ends.
 func acquire(t *testing.T, b *meshtest.Bus, d bus.Declaration, keep bool) (*bus.Slot, time.Duration, error) {
 	t.Helper()
 	began := time.Now()
@@ -29,8 +30,8 @@ func acquire(t *testing.T, b *meshtest.Bus, d bus.Declaration, keep bool) (*bus.
 	return s, time.Since(began), err
 }
 
-// TestSlotRunsOnce: an instance beyond the number of slots fails with an error that
-// names the running one, long before a lease could expire.
+// TestSlotRunsOnce checks that an instance beyond the number of slots fails with an
+// error that names the running one, long before a lease could expire.
 func TestSlotRunsOnce(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{once, twice})
 	if _, _, err := acquire(t, b, once, true); err != nil {
@@ -54,11 +55,11 @@ func TestSlotRunsOnce(t *testing.T) {
 	}
 }
 
-// TestSlotAfterCrash: the lease of a dead process does not count as a running instance;
-// the next one waits until it expires, and starts.
+// TestSlotAfterCrash checks that the lease of a dead process does not count as a running
+// instance: the next instance waits until the lease expires, and then starts.
 func TestSlotAfterCrash(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{once, twice})
-	if _, _, err := acquire(t, b, once, false); err != nil { // never renewed: its process died
+	if _, _, err := acquire(t, b, once, false); err != nil { // The lease is not renewed, as if its process had died.
 		t.Fatal(err)
 	}
 	s, took, err := acquire(t, b, once, true)
@@ -68,7 +69,7 @@ func TestSlotAfterCrash(t *testing.T) {
 	if took < time.Second {
 		t.Errorf("the slot was taken %v after the crash, while its lease was valid", took)
 	}
-	// One of two instances died: a third waits for its slot.
+	// One of two instances has died, and a third waits for its slot.
 	if _, _, err := acquire(t, b, twice, true); err != nil {
 		t.Fatal(err)
 	}

@@ -2,9 +2,9 @@
 // generated server configuration with least privilege per service, provisioning,
 // connections and instance slots. One account, MESH, owns the streams and belongs to the
 // provisioning identity. Every service has its own account, which imports only the
-// subjects that the service may use. The server resolves a reply subject that a client
-// names in the client's account, in which no stream listens, so no client can make the
-// server store a message on its behalf.
+// subjects that the service may use. The server resolves a client's reply subject within
+// that client's account, where no stream is defined, so no client can make the server
+// store a message on its behalf.
 package bus
 
 import (

@@ -91,9 +91,9 @@ func (c *Catalog) approve(e *contract.Event) error {
 	return nil
 }
 
-// Approved returns the digest of the kind's tool document that may be called: the
-// approved one and true if there was an approval, otherwise the one that was registered
-// first and false.
+// Approved returns the digest of the tool document under which the kind may be called:
+// the approved digest and true if policy approved one, otherwise the digest that was
+// registered first and false.
 func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -103,9 +103,9 @@ func (c *Catalog) Approved(kind string) (digest string, explicit bool) {
 	return c.first[kind], false
 }
 
-// Drifted reports whether a tool document with this digest is not the one that may be
-// called for its kind. Policy's own kinds never drift, because drift is approved by
-// calling them.
+// Drifted reports whether the digest of t, a tool document, differs from the one that
+// Approved returns for its kind. Policy's own kinds never drift, because a changed
+// document is approved by calling one of them.
 func (c *Catalog) Drifted(t *contract.Tool, digest string) bool {
 	d, _ := c.Approved(t.Kind)
 	return t.Executor != "policy" && d != digest

@@ -31,8 +31,8 @@ func apply(t *testing.T, c *Catalog, service, name string, tools ...contract.Too
 	}
 }
 
-// TestOwners: an executor can register its own tools only, and a kind belongs to the
-// executor that registered it first.
+// TestOwners checks that an executor can register its own tools only, and a kind belongs
+// to the executor that registered it first.
 func TestOwners(t *testing.T) {
 	var c Catalog
 	mine := tool("session-runner", "tool.echo", "first")
@@ -53,8 +53,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestDrift: the first registered document may be called until policy records the
-// approval of another; the digest of the catalog changes with both.
+// TestDrift checks that the first registered document may be called until policy records
+// the approval of another, and that either event changes the digest of the catalog.
 func TestDrift(t *testing.T) {
 	var c Catalog
 	one, two := tool("session-runner", "tool.echo", "one"), tool("session-runner", "tool.echo", "two")
@@ -88,7 +88,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestDump: the dump is one line per kind, sorted, whatever the order of registration.
+// TestDump checks that the dump is one line per kind, sorted, whatever the order of
+// registration.
 func TestDump(t *testing.T) {
 	var a, b Catalog
 	x, y := tool("judge", "judge.x", ""), tool("session-runner", "tool.y", "")
@@ -105,8 +106,8 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// TestRegister: registration appends events for new, changed and retired tools, and none
-// when it is repeated.
+// TestRegister checks that registration appends events for new, changed and retired
+// tools, and none when it is repeated.
 func TestRegister(t *testing.T) {
 	log := &memlog.Log{}
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "session-runner/session-runner-1", Now: time.Now}

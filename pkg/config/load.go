@@ -19,10 +19,10 @@ import (
 // Problem is one error in a configuration: an unknown member, or a member with an
 // invalid value.
 type Problem struct {
-	File    string // "" if the value is not from a file
-	Line    int    // in the file, from 1; 0 if unknown
-	Pointer string // RFC 6901
-	Value   string // as written; "" if a file's value may be a secret or is longer than 80 bytes
+	File    string // path of the file; "" if the value is not from a file
+	Line    int    // line in the file, counted from 1; 0 if unknown
+	Pointer string // JSON pointer of the member (RFC 6901)
+	Value   string // the value as text; "" if it is from a file and may be a secret or is longer than 80 bytes
 	Message string // the expected form of the value
 }
 
@@ -75,15 +75,15 @@ type Source struct {
 
 // Flag is a value from the command line.
 type Flag struct {
-	Name string   // of the flag, with its dashes
-	Text string   // in the form of a variable; "" unsets the member, also if a later source has a value
+	Name string   // name of the flag, with its dashes
+	Text string   // value in the form of an environment variable; "" leaves the member unset, even if another source sets it
 	List []string // used instead of Text for a member that is a list
 }
 
 // Value is the effective value of a member and its origin.
 type Value struct {
 	*Setting
-	Value  any    // as encoding/json decodes it; nil if unset. A reference to a secret, never the secret.
+	Value  any    // value as encoding/json decodes it; nil if unset. A reference to a secret, never the secret.
 	Origin string // "flag --x", "variable X", "file F:3", "folder F", "default"
 }
 
@@ -407,8 +407,8 @@ func unknown(name string, known []string) string {
 	return "unknown member; known here are " + strings.Join(known, ", ")
 }
 
-// put sets the value at a JSON pointer in a tree of objects, and creates the objects on
-// the way.
+// put sets the value at a JSON pointer in a tree of objects, and creates the missing
+// objects above it.
 func put(tree map[string]any, pointer string, v any) {
 	names := strings.Split(pointer, "/")[1:]
 	for _, n := range names[:len(names)-1] {

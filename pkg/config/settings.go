@@ -10,16 +10,16 @@ import (
 // Names of the programs that read the configuration and are not services.
 const (
 	Up        = "up"               // runs all services in one process
-	Provision = services.Provision // configures an external NATS server as declared
+	Provision = services.Provision // configures an external NATS server with the declared streams and consumers
 )
 
 // Setting describes a member of the document.
 type Setting struct {
-	Pointer  string   // of the member, RFC 6901
-	Kind     Kind     // the type of its values
+	Pointer  string   // JSON pointer of the member (RFC 6901)
+	Kind     Kind     // type of the member's values
 	Readers  []string // programs that read it; nil if all do
 	Variable string   // environment variable that overrides the file; "" if there is none
-	Default  string   // in the form of a variable; "" if there is none
+	Default  string   // default value in the form of an environment variable; "" if there is none
 	// UpVariable and UpDefault replace Variable and Default for the program Up, if they
 	// are not empty.
 	UpVariable, UpDefault string

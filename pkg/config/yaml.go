@@ -91,8 +91,8 @@ func (y *reader) value(n *yaml.Node, at string, depth int) (any, error) {
 }
 
 // object converts a mapping node. It rejects a name that occurs twice, because decoders
-// differ in which value they use then. The line of a member is that of its name, not of
-// its value.
+// differ in which of the two values they use. The line of a member is that of its name,
+// not of its value.
 func (y *reader) object(n *yaml.Node, at string, depth int) (any, error) {
 	out := map[string]any{}
 	for i := 0; i+1 < len(n.Content); i += 2 {

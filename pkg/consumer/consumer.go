@@ -89,8 +89,8 @@ type pool struct {
 	wg      sync.WaitGroup
 }
 
-// take waits for a free slot and passes the message to an idle worker or a new one. A
-// message that arrives while ctx ends is handed back.
+// take waits for a free slot and passes the message to an idle worker or a new one. If
+// ctx ends first, it returns the message to the server with a negative acknowledgement.
 func (p *pool) take(ctx context.Context, m jetstream.Msg) {
 	select {
 	case p.slots <- struct{}{}:

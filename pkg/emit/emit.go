@@ -46,10 +46,11 @@ func (m *Emitter) Tick() uint64 { return m.lamport.Add(1) }
 // Time returns the current time in the format of events.
 func (m *Emitter) Time() string { return contract.Time(m.Now()) }
 
-// New returns a new event that cause caused; it appends nothing. The event has cause's
-// tenant, caller, session, call and correlation id. If cause is nil, the event is the
-// mesh's own. name is the event's name without the service, key the last token of its
-// subject. The event shares data.
+// New returns a new event, which it does not append. If cause is not nil, the event
+// names cause as its cause and has cause's tenant, caller, session, call and correlation
+// id. Otherwise it has the Emitter's tenant and no caller. name is the event's name
+// without the service, key the last token of its subject. The event retains data without
+// copying it.
 func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *contract.Event {
 	e := &contract.Event{ID: NewID("e"), Source: m.Source, Name: name, Version: contract.VersionOf(name), Key: key, Tenant: m.Tenant,
 		Actor: "-", Client: "-", Origin: "-", Data: data}
@@ -68,7 +69,7 @@ func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *con
 }
 
 // Append appends e with its own id as the message id and without an expected sequence,
-// and returns its sequence. On return of nil the event is on the ledger.
+// and returns its sequence in the ledger. If the error is nil, the event is stored.
 func (m *Emitter) Append(ctx context.Context, e *contract.Event) (uint64, error) {
 	seq, _, err := eventlog.AppendEvent(ctx, m.Log, e)
 	return seq, err

@@ -7,8 +7,8 @@ import (
 )
 
 // firstWindow is the size of the first window of Before, in sequences of the ledger;
-// each further window is larger by the factor windowGrowth. Callers nearly always find
-// the entry in the first window.
+// each further window is windowGrowth times as large. Callers nearly always find the
+// entry in the first window.
 const (
 	firstWindow  = 64
 	windowGrowth = 4
@@ -18,9 +18,9 @@ const (
 // and for which match returns true. If before is 0, the search includes the newest
 // entry. It returns ErrNotFound if there is no such entry. A stream cannot be read
 // backwards, so Before scans disjoint windows from the newest to the oldest, each larger
-// than the one before by a constant factor. The number of entries that it reads is
-// proportional to the number stored under the filter since the entry that it finds; only
-// if no entry matches does it read all of them.
+// than the previous one by a constant factor. The number of entries that it reads is
+// proportional to the number of entries under the filter that are newer than the one
+// found; it reads all of them only if no entry matches.
 func Before(ctx context.Context, l Log, filter string, before uint64, match func(Entry) bool) (Entry, error) {
 	if before == 0 {
 		last, err := l.Last(ctx, filter)
@@ -53,7 +53,7 @@ func Before(ctx context.Context, l Log, filter string, before uint64, match func
 
 // First returns the oldest entry that matches filter, has a sequence of at least from,
 // and for which match returns true, or ErrNotFound. It reads all entries under the
-// filter from there up to the one that it returns.
+// filter from sequence from up to the one that it returns.
 func First(ctx context.Context, l Log, filter string, from uint64, match func(Entry) bool) (Entry, error) {
 	for en, err := range l.Scan(ctx, filter, from) {
 		if err != nil {

@@ -10,22 +10,22 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestBefore: the newest match is found wherever it is, and the number of entries read
-// does not grow with the number before it.
+// TestBefore checks that Before finds the newest match at any position, and that the
+// number of entries that it reads does not grow with the number of older entries.
 func TestBefore(t *testing.T) {
 	const n = 20_000
 	mem := &memlog.Log{}
-	for i := range n { // sequence i+1; every second one is under the filter
+	for i := range n { // entry i has sequence i+1; every second entry matches the filter
 		if _, err := mem.Append(t.Context(), fmt.Sprintf("evt.t.a.-.x.k%d", i%2), fmt.Sprint(i), fmt.Append(nil, i+1)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	const filter = "evt.t.a.-.x.k0" // odd sequences
+	const filter = "evt.t.a.-.x.k0" // matches the entries with odd sequences
 	for _, c := range []struct {
 		name   string
 		before uint64
-		want   []uint64 // sequences that match
-		found  uint64   // 0: none
+		want   []uint64 // sequences for which match returns true
+		found  uint64   // expected sequence; 0: ErrNotFound
 		most   int64    // maximum number of entries read
 	}{
 		{"the newest of all", 0, []uint64{1, n - 1}, n - 1, 1},

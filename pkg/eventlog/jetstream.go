@@ -57,8 +57,8 @@ func (l JetStream) Start(subject, id string, data []byte) func(context.Context) 
 	}
 }
 
-// own handles a duplicate response: it returns seq if the stored event is this one,
-// otherwise a *TakenError.
+// own handles a duplicate response: it returns seq if the stored event equals this
+// writer's event, otherwise a *TakenError.
 func (l JetStream) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
 	en, err := l.Get(ctx, seq)
 	if err != nil {

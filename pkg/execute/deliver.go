@@ -96,7 +96,8 @@ func (x *Executor) one(ctx context.Context, m jetstream.Msg) error {
 	refused := guard.CheckIntent(&w.a, w.event.Tenant, w.event.Session, x.Service, x.Emit.Now(), x.Keys)
 	var h outcome.History
 	// The server may have lost its delivery count in a crash, so this may not be the
-	// first delivery. Expired work may have been claimed in time by an earlier one.
+	// first delivery. An earlier delivery of expired work may have claimed the call in
+	// time.
 	if w.tries > 1 || errors.Is(refused, guard.ErrExpired) {
 		if h, err = w.call.Look(ctx, x.Emit.Log, w.seq); err != nil {
 			return err
@@ -175,7 +176,7 @@ func (x *Executor) start(ctx context.Context, w *item, h outcome.History) (*cont
 			}
 		}
 		if errors.Is(err, eventlog.ErrIDConflict) {
-			// It may have been claimed by an earlier delivery of this work.
+			// An earlier delivery of this work may have claimed the call.
 			if h, err = x.claimed(ctx, w, err); err != nil || h.Claim == nil {
 				return nil, Result{}, err
 			}

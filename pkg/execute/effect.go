@@ -122,7 +122,7 @@ func (x *Executor) workOf(claim *contract.Event, a *contract.Allowed, body bodyR
 }
 
 // fact starts to append a fact about a running call. The returned function waits until
-// the fact is on the ledger.
+// the fact is stored in the ledger.
 func (x *Executor) fact(w *Work, name string, data []byte) func(context.Context) (uint64, error) {
 	data, err := w.Redactor().JSON(data)
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 )
 
-// finish commits a result's output and records the outcome. On return of nil the
-// call has an outcome on the ledger, this one or an earlier one.
+// finish commits a result's output and records the outcome. If the error is nil, the
+// ledger contains an outcome of the call, this one or an earlier one.
 func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contract.Allowed, res Result) error {
 	eff := x.effect(started, a, &res)
 	out, err := x.commit(ctx, &res, &eff)
@@ -24,8 +24,8 @@ func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contr
 		slog.Warn("outcome superseded", "call", a.Call.ID)
 		err = nil
 	}
-	// The facts must be on the ledger before the work is acknowledged. Losing one does
-	// not change the outcome, which is recorded already.
+	// The facts must be stored in the ledger before the work is acknowledged. Losing one
+	// does not change the outcome, which is recorded already.
 	for _, wait := range res.facts {
 		if _, lost := wait(ctx); lost != nil {
 			slog.Error("a fact about a call was not recorded", "call", a.Call.ID, "err", lost)

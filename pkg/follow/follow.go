@@ -51,7 +51,7 @@ type Follower struct {
 	position atomic.Uint64
 	pending  atomic.Uint64
 	ready    chan struct{}
-	polls    chan chan struct{} // a requested poll; closed when it has been done
+	polls    chan chan struct{} // poll requests; the poller closes each channel when the poll has completed
 	once     sync.Once
 	epoch    uint64 // connection epoch of the last round; used only by Run
 	failed   int    // consecutive rounds that failed to begin; used only by Run
@@ -97,7 +97,7 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 			return nil
 		}
 		if time.Since(began) > patience {
-			told = time.Now() // the round worked for some time, so the next warning waits for patience again
+			told = time.Now() // the round succeeded for some time, so the next warning is again delayed by patience
 		}
 		var fatal *applyError
 		if errors.As(err, &fatal) {
@@ -171,7 +171,7 @@ func (f *Follower) round(ctx context.Context) error {
 }
 
 // begin resets the consumer to the entry after the last one applied. The returned
-// channel is closed if the connection has been made again since.
+// channel is closed when the connection is next made again.
 func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct{}, error) {
 	// Requests that are sent while the bus is being provisioned or elects a leader may
 	// get no response at all. The timeout therefore starts short, and doubles with each
@@ -231,7 +231,7 @@ type reading struct {
 
 	mu      sync.Mutex
 	expect  uint64 // consumer sequence of the next delivery
-	skipped bool   // since the reset, deliveries arrived that were sent before it
+	skipped bool   // a delivery that was sent before the last reset has arrived after it
 	halted  bool   // deliveries are dropped until the gap is repaired
 	mended  int    // consecutive repairs without a delivery in between
 
@@ -288,7 +288,7 @@ func (r *reading) take(subject string, data []byte, d delivery) {
 // the first one after it.
 func (r *reading) stuck() bool {
 	if !r.mu.TryLock() {
-		return false // Apply is under way
+		return false // Apply is running
 	}
 	defer r.mu.Unlock()
 	return r.expect == 1 && r.skipped && !r.halted
@@ -300,7 +300,7 @@ func (r *reading) stuck() bool {
 // deliver, the waits grow up to a minute.
 func (r *reading) silent() bool {
 	if !r.mu.TryLock() {
-		return false // Apply is under way
+		return false // Apply is running
 	}
 	defer r.mu.Unlock()
 	if r.expect > 1 || r.halted || time.Since(r.reset) < r.patience {

@@ -91,8 +91,8 @@ type poller struct {
 	batch       int
 	inbox       string
 	ends        chan error      // the result of a pull request; nil means that more messages may be available
-	left        int             // messages left in the current request; until it ends, used only by the subscription
-	reconnected <-chan struct{} // closed when the connection was made again
+	left        int             // messages left in the current request; only the subscription's goroutine uses it until the request ends
+	reconnected <-chan struct{} // closed when the connection is made again
 	waiting     []chan struct{} // callers of Poll
 }
 
@@ -174,7 +174,7 @@ func (p *poller) ended(ctx context.Context) error {
 	}
 }
 
-// answer notifies the callers that wait in Poll.
+// answer closes the channels of the callers that wait in Poll, so that Poll returns.
 func (p *poller) answer() {
 	for _, w := range p.waiting {
 		close(w)

@@ -1,8 +1,8 @@
 // Package handout hands out the intents of permitted calls to callers that execute the
 // calls themselves, and records the outcomes that they report. It is the one exception
-// to the rule that package execute is the only path to an effect: the claim is on the
-// ledger before the intent is handed out, but the effect happens outside the mesh, and
-// its outcome is attested by the caller only. Only the gateway may import the package.
+// to the rule that package execute is the only path to an effect: the claim is stored in
+// the ledger before the intent is handed out, but the effect happens outside the mesh,
+// and only the caller attests its outcome. Only the gateway may import the package.
 package handout
 
 import (
@@ -68,10 +68,10 @@ func (l *Lender) Withholds() error {
 }
 
 // HandOut claims the call that e allows, so that its intent may be handed out to its
-// caller. On return of nil, effect_started, executed by the caller, is on the ledger. It
-// returns ErrClaimed if a hand-out or an expiry has claimed the call before, ErrFrozen,
-// ErrStarting, or an error of guard.CheckIntent. If the mesh is frozen after the claim,
-// the call's outcome is recorded as cancelled.
+// caller. If the error is nil, the event effect_started, with the caller as executor, is
+// stored in the ledger. HandOut returns ErrClaimed if a hand-out or an expiry has
+// claimed the call before, ErrFrozen, ErrStarting, or an error of guard.CheckIntent. If
+// the mesh is frozen after the claim, the call's outcome is recorded as cancelled.
 func (l *Lender) HandOut(ctx context.Context, e *contract.Event, a *contract.Allowed) error {
 	if err := guard.CheckIntent(a, e.Tenant, e.Session, contract.CallerExecutor, l.Emit.Now(), l.Keys); err != nil {
 		return err
@@ -132,18 +132,18 @@ func (r *Report) errorField() string {
 	return "error_message"
 }
 
-// ReportError describes what is wrong with a Report, and the JSON name of the wrong
-// member.
+// ReportError describes the problem of a Report, and names the invalid member by its
+// JSON name.
 type ReportError struct{ Field, Problem string }
 
 // Error implements error. Its form is FIELD: PROBLEM.
 func (e *ReportError) Error() string { return e.Field + ": " + e.Problem }
 
-// Close records the outcome that a caller reports of the call that started claims,
-// marked as attested by the caller. It returns outcome.ErrSuperseded if the call already
-// had an outcome. late is true if the deadline had passed: Close then records the
-// outcome unknown, unless the call has one, and its caller records the report as a
-// separate event.
+// Close records the outcome that a caller reports of a call, marked as attested by the
+// caller. started is the claim of the call. Close returns outcome.ErrSuperseded if the
+// call already had an outcome. late is true if the deadline had passed: Close then
+// records the outcome unknown, unless the call has one, and the code that called Close
+// records the report as a separate event.
 func (l *Lender) Close(ctx context.Context, started *contract.Event, a *contract.Allowed, r *Report) (eff contract.Effect, late bool, err error) {
 	eff = outcome.EffectOf(started, a, l.Emit.Time(), l.Instance)
 	eff.AttestedBy, eff.Status, eff.ErrorCode, eff.ErrorMessage, eff.Usage = contract.Caller, r.Status, r.ErrorCode, r.ErrorMessage, r.Usage

@@ -1,9 +1,10 @@
 // Package hostpath removes a host's file names from text that leaves the host.
 //
-// Errors of the operating system name files by their absolute paths, which tell a caller
-// how the host is laid out. Services therefore pass the texts of errors through Strip
-// before they are recorded or returned; logs, which stay on the host, keep the paths. The
-// result still names the file, so that an operator can find it.
+// Errors of the operating system name files by their absolute paths, which reveal the
+// directory structure of the host to a caller. Services therefore pass the texts of
+// errors through Strip before they are recorded or returned; logs, which stay on the
+// host, keep the paths. The result still contains the last element of each path, so that
+// an operator can find the file.
 package hostpath
 
 import (

@@ -1,6 +1,6 @@
-// Package ledger provides what the tools around a ledger share: parsing a checkpoint
-// whose signature is verified elsewhere, a Merkle tree over entries, and decoding the
-// proofs in responses of the mesh.
+// Package ledger provides functions that the tools around a ledger share. It parses a
+// checkpoint whose signature is verified elsewhere, computes a Merkle tree over entries,
+// and decodes the proofs in responses of the mesh.
 package ledger
 
 import (

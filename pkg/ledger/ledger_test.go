@@ -10,7 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// TestReadHead: a checkpoint's three lines are parsed; anything else is ErrHead.
+// TestReadHead checks that ReadHead parses the three lines of a checkpoint and returns
+// ErrHead for any other text.
 func TestReadHead(t *testing.T) {
 	root := translog.LeafHash([]byte("x"))
 	b64 := base64.StdEncoding.EncodeToString(root[:])
@@ -29,7 +30,8 @@ func TestReadHead(t *testing.T) {
 	}
 }
 
-// TestTree: the root over any number of entries is that of RFC 6962, section 2.1.
+// TestTree checks that the root over any number of entries is that of RFC 6962, section
+// 2.1.
 func TestTree(t *testing.T) {
 	var root func(entries [][]byte) translog.Hash
 	root = func(entries [][]byte) translog.Hash {
@@ -56,7 +58,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestPath: hashes are 64 hexadecimal digits each.
+// TestPath checks that Path accepts only hashes of 64 hexadecimal digits.
 func TestPath(t *testing.T) {
 	h := translog.LeafHash([]byte("x"))
 	s := hex.EncodeToString(h[:])

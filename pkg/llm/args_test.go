@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestMost: the maximum of tokens is computed from the limits of the request and of the
-// model.
+// TestMost checks that the maximum number of tokens is computed from the limits of the
+// request and of the model.
 func TestMost(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -32,7 +32,8 @@ func TestMost(t *testing.T) {
 	}
 }
 
-// TestAgrees: two summaries agree if they differ only in members that the gateway adds.
+// TestAgrees checks that two summaries agree if and only if they are equal except for
+// the members that the gateway sets.
 func TestAgrees(t *testing.T) {
 	added := []string{"Beta", "Body", "Cache", "Capture", "Digest", "History"}
 	base := Args{Model: "m", Params: Raw(`{}`), In: 1000, Hold: 2000}
@@ -52,7 +53,7 @@ func TestAgrees(t *testing.T) {
 		default:
 			t.Fatalf("%s has a type that this test does not know", f.Name)
 		}
-		if f.Name == "History" { // History is included in In and Hold
+		if f.Name == "History" { // the value of History is also added to In and Hold
 			other.In, other.Hold = other.In+7, other.Hold+7
 		}
 		if got, want := other.Agrees(&base), slices.Contains(added, f.Name); got != want {

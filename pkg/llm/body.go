@@ -36,8 +36,8 @@ func (a *Args) Attach(ctx context.Context, s *blob.Store, body []byte) (*propose
 }
 
 // Request completes r, the proposal of a call to a language model: it sets the args, the
-// body, the labels (the data classes of the body) and the executor, and requests a
-// stream. Its error is that of Attach.
+// body, the labels (the data classes of the body) and the executor, and sets Stream. Its
+// error is that of Attach.
 func Request(ctx context.Context, s *blob.Store, r *propose.Request, a *Args, body []byte, labels []string) error {
 	b, err := a.Attach(ctx, s, body)
 	if err != nil {

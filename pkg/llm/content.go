@@ -25,8 +25,8 @@ var complete = map[string]bool{"message": true, "function_call": true, "function
 // an input or a prompt, with their content parts, files and references to stored items.
 type subjectReader struct{ *peek }
 
-// subject reads the value of the member messages, input or prompt, whichever the API of
-// the request has.
+// subject reads the value of the member with the input for the model: messages, input or
+// prompt, depending on the API.
 func (p subjectReader) subject(name string) {
 	switch c := p.next(); {
 	case c == '"':
@@ -81,7 +81,7 @@ func (p subjectReader) item() {
 		return
 	}
 	var it itemRead
-	own := p.deep + 1 // only members at this depth are the item's: its content parts have members of the same names
+	own := p.deep + 1 // members at this depth belong to the item; its content parts have members of the same names
 	p.object(item, func(k known) bool {
 		if p.deep != own {
 			return p.part(k)

@@ -27,7 +27,7 @@ type Fault struct {
 type Frame struct {
 	Head *Head // in the first frame only
 	Data []byte
-	End  []byte // follows Data, and is sent only after the outcome is on the ledger
+	End  []byte // bytes after Data, sent only after the outcome is stored in the ledger
 }
 
 // Append appends the encoded frame to b: the head as JSON and Data, each preceded by its
@@ -76,7 +76,7 @@ func cut(b []byte) (part, rest []byte, err error) {
 }
 
 // Window is the number of bytes of an answer that may be sent without credit from the
-// gateway. It bounds what is buffered for a caller that does not read.
+// gateway. It limits the memory that a caller that does not read can occupy.
 const Window = 256 << 10
 
 // CreditID returns the id under which the gateway sends the credit frames of a call.

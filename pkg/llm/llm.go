@@ -37,7 +37,7 @@ var Kinds = []string{Chat, Completions, CountTokens, Embeddings, Messages, Respo
 const (
 	CapturePlain     = "plain"     // the content
 	CaptureEncrypted = "encrypted" // the content, encrypted under the tenant's key; destroying the key erases it
-	CaptureHashed    = "hashed"    // the SHA-256 of the content, against which a holder of the content can prove it
+	CaptureHashed    = "hashed"    // the SHA-256 of the content, which lets a holder of the content prove that it is the recorded one
 	CaptureOff       = "off"       // a commitment whose salt is discarded
 )
 
@@ -45,7 +45,7 @@ const (
 // except Beta, Body, Cache, Capture, Digest and History, which the proposing service
 // sets. It also adds History to In and Hold.
 type Args struct {
-	Answers  int64    `json:"answers,omitempty"`      // number of answers, if not one
+	Answers  int64    `json:"answers,omitempty"`      // number of answers requested; 0 means one
 	Beta     []string `json:"beta,omitempty"`         // features of the API that the caller enabled by header
 	Body     string   `json:"body"`                   // commitment of the request
 	Bytes    int64    `json:"bytes"`                  // length of the request
@@ -58,7 +58,7 @@ type Args struct {
 	Images   int64    `json:"images,omitempty"`       // number of images; the model determines their tokens
 	In       int64    `json:"hold_input"`             // upper bound of input tokens; included in Hold
 	Messages int64    `json:"messages"`               // number of messages or inputs
-	Model    string   `json:"model"`                  // as the caller names it
+	Model    string   `json:"model"`                  // name of the model, as given by the caller
 	Params   Raw      `json:"params"`                 // members that are numbers, booleans or short strings
 	Previous string   `json:"previous,omitempty"`     // id of the response this one continues
 	Refs     []string `json:"references,omitempty"`   // ids of stored items that the input refers to

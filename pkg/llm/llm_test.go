@@ -48,8 +48,8 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// TestFiles: a file is recognized wherever it occurs, and a file that readers could
-// interpret differently is refused.
+// TestFiles checks that a file is recognized in every place where it can occur, and that
+// a file that readers could interpret differently is refused.
 func TestFiles(t *testing.T) {
 	const file = `{"type":"im\u0061ge","source":{}}`
 	for messages, want := range map[string]string{

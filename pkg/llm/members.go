@@ -6,9 +6,9 @@ import (
 )
 
 // shape lists the members of an object that have a meaning in any API, with the shape of
-// each member's value. Other members are forwarded without being read. A member that
-// differs from a known one by case alone is refused, because one reader might take it
-// for the known one and another not.
+// each member's value. Other members are forwarded without being read. A member whose
+// name differs from a known one only by case is refused, because some readers would
+// accept it as the known member and others would not.
 type shape struct {
 	known map[string]known // by lower-case name
 }
@@ -61,7 +61,7 @@ func (s *shape) find(name []byte) (k known, found, exact bool) {
 			continue
 		}
 		r, n := utf8.DecodeRune(name[i:])
-		switch r { // the only two characters that fold to ASCII
+		switch r { // the only two characters outside ASCII that fold to ASCII letters
 		case 'ſ':
 			fold = append(fold, 's')
 		case 'K':

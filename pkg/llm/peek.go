@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// FieldError is the error for a wrong member of a request: its JSON pointer, and what is
-// wrong with it.
+// FieldError is the error for an invalid member of a request: the JSON pointer of the
+// member, and the problem.
 type FieldError struct{ Field, Problem string }
 
 // Error returns the pointer and the problem, without the value.
@@ -75,7 +75,7 @@ type peek struct {
 type offer struct {
 	member string
 	tools  []tool
-	list   bool // each tool can be removed separately
+	list   bool // tools is a list, from which each tool can be removed separately
 }
 
 // read reads a request once, for Peek and Withhold. Its error is a *FieldError.
@@ -91,7 +91,7 @@ func read(kind string, body []byte) (*peek, error) {
 		p.push(step{name: string(name)})
 		p.field(string(name))
 		raw := p.skip()
-		subjectReader{p}.spoken(raw, false) // it may also be text for the model
+		subjectReader{p}.spoken(raw, false) // the value of an unknown member may contain text for the model
 		p.param(string(name), raw)
 		p.deep--
 	})
@@ -106,7 +106,7 @@ func read(kind string, body []byte) (*peek, error) {
 }
 
 // field records the name of a member of the request. It refuses a name that occurs
-// twice, also in different case.
+// twice, even in different case.
 func (p *peek) field(name string) {
 	if len(p.a.Fields) == maxFields || len(name) > maxParam {
 		p.err = bad("body", "has more than %d members, or one with a name above %d bytes", maxFields, maxParam)
@@ -131,7 +131,7 @@ func (p *peek) member(k known) {
 	case p.told(name):
 	case name == subject[p.kind]:
 		subjectReader{p}.subject(name)
-	case k.in == item: // system, or another API's messages
+	case k.in == item: // the member system, or a member with the messages of another API
 		subjectReader{p}.content(item)
 	default:
 		p.value(k.in, pass)
@@ -168,7 +168,7 @@ func (p *peek) told(name string) bool {
 // if it leaves the value unread.
 var summary map[string]func(p *peek, name string) bool
 
-func init() { // set here because the functions refer to the map indirectly, through nested members
+func init() { // assigned in init to avoid an initialization cycle: the functions refer to the map through nested members
 	summary = map[string]func(p *peek, name string) bool{
 		"model":                always((*peek).model),
 		"stream":               func(p *peek, _ string) bool { p.a.Stream = p.flag(); return true },
@@ -205,13 +205,13 @@ func init() { // set here because the functions refer to the map indirectly, thr
 	}
 }
 
-// always returns a function for summary that reads the value in every case.
+// always returns a function for summary that calls read and returns true.
 func always(read func(*peek)) func(*peek, string) bool {
 	return func(p *peek, _ string) bool { read(p); return true }
 }
 
-// refused returns a function that accepts null and refuses every other value, with the
-// reason why.
+// refused returns a function for summary that accepts null and refuses every other value
+// with the problem why.
 func refused(why string) func(*peek, string) bool {
 	return func(p *peek, _ string) bool {
 		if raw := p.reader.skip(); raw[0] != 'n' {
@@ -240,7 +240,7 @@ func (p *peek) streamed() {
 	})
 }
 
-// choicesCount reads the number of answers that the request demands.
+// choicesCount reads the number of answers that the request asks the model for.
 func (p *peek) choicesCount() {
 	n := p.count()
 	if n > 1024 {
@@ -440,7 +440,7 @@ func (p *peek) param(name string, raw []byte) {
 	}
 	number := raw[0] != '"' && raw[0] != 't' && raw[0] != 'f'
 	said, err := canon.Transform(nil, raw)
-	if err != nil || number && len(raw) > 16 { // no canonical number or text: record it as a string
+	if err != nil || number && len(raw) > 16 { // no canonical form, or a number too long for one: record the text as a string
 		said = canon.AppendString(nil, strings.ToValidUTF8(string(raw), "?"))
 	}
 	p.params = append(p.params, string(canon.AppendString(nil, name))+":"+string(said))
@@ -511,7 +511,7 @@ func (p *peek) finish() {
 	a.Hold += out*n + p.extra
 }
 
-// perMessage is the most tokens that an API adds around a message.
+// perMessage is the maximum number of tokens that an API adds to a message.
 const perMessage = 8
 
 // offer lists the tools that the request offers, followed by the tools that only

@@ -10,7 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// FuzzCheck compares Check with encoding/json, after a check of the depth.
+// FuzzCheck compares Check with the combination of canon.CheckDepth and json.Valid, and
+// checks that skip reads every valid document to its end.
 func FuzzCheck(f *testing.F) {
 	for _, s := range []string{`{"a":[1,-0.5e+7,true,false,null,"x\u00e9\"\\/",{}],"b":{}}`, `[]`, ` "x" `, `-`, `01`, `1.`, `1e`, `{"a"}`, `{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `{"a":1 "b":2}`, `tru`, `nulll`,
 		`"\u12g4"`, "\"\x01\"", "\"12345678\x1f\"", `"1234567\"`, `"abcdefgh\`, `[[[[`, `]`, `[}`, `{]`, `[1 2]`, `1 1`, ``, ` `, strings.Repeat("[", 128) + strings.Repeat("]", 128), strings.Repeat("[", 129) + strings.Repeat("]", 129),
@@ -31,7 +32,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// TestDepth: a document of any depth and size is read without recursion.
+// TestDepth checks that a document of any depth and size is read without recursion.
 func TestDepth(t *testing.T) {
 	for _, open := range []string{"[", `{"a":`} {
 		deep := `{"model":"m","messages":` + strings.Repeat(open, 16<<20/len(open))
@@ -42,8 +43,8 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestTools: a tool has exactly one name, or the request is refused, with the pointer of
-// the wrong member.
+// TestTools checks that a tool without exactly one name is refused, with the pointer of
+// the invalid member.
 func TestTools(t *testing.T) {
 	for _, c := range []struct{ kind, members, want string }{
 		{Chat, `"tools":[{"type":"function","function":{"name":"rm_rf"},"name":"safe"}]`, "/tools/0"},
@@ -100,7 +101,8 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestCase: wherever a member has a meaning, one that differs by case is refused.
+// TestCase checks that a member whose name differs from a known one only by case is
+// refused at every place where the known one has a meaning.
 func TestCase(t *testing.T) {
 	for _, c := range []struct{ kind, body string }{
 		{Chat, `{"model":"m","stream":false,"max_tokens":5,"max_completion_tokens":5,"n":1,"best_of":1,"messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u","detail":"low"}},{"type":"file","file":{"file_id":"f"}},{"type":"input_audio","input_audio":{"data":"","format":"wav"}}]},{"role":"assistant","content":null,"refusal":"r","tool_calls":[{"id":"i","type":"function","function":{"name":"f","arguments":"{}"}}],"reasoning_details":[{"type":"t","text":"x"}]}],
@@ -139,11 +141,12 @@ func TestCase(t *testing.T) {
 	}
 }
 
-// TestHold: the reserved number of tokens is the maximum that the request can use.
+// TestHold checks that the reserved number of tokens is the maximum that the request can
+// use.
 func TestHold(t *testing.T) {
 	for _, c := range []struct {
 		kind, members string
-		out           int64 // besides the input
+		out           int64 // expected Hold without the input
 		unbound       bool
 	}{
 		{Chat, `"max_tokens":100`, 100, false},
@@ -189,7 +192,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestReferences: the summary lists the ids of the items that a provider stores.
+// TestReferences checks that the summary lists the ids of the items that a provider
+// stores.
 func TestReferences(t *testing.T) {
 	for input, want := range map[string]string{
 		`[{"type":"item_reference","id":"msg_1"},{"id":"msg_2"},{"role":"user","content":"x"}]`:                                         "msg_1 msg_2",
@@ -212,8 +216,8 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestWithhold: removed tools are absent for every reader, and all other bytes are
-// unchanged.
+// TestWithhold checks that removed tools are absent for every reader, and all other
+// bytes are unchanged.
 func TestWithhold(t *testing.T) {
 	for _, c := range []struct{ kind, members, names, want string }{
 		{Chat, `"tools":[{"type":"function","function":{"name":"a"}}, {"type":"function","function":{"name":"b"}}]`, "b", `"tools":[{"type":"function","function":{"name":"a"}}]`},

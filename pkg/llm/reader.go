@@ -13,9 +13,9 @@ type reader struct {
 	doc []byte
 	i   int // index of the next byte
 
-	hosted bool // a tool was read that the provider runs
+	hosted bool // a tool that the provider runs has been read
 
-	path [2 * 130]step // to the current member, for errors
+	path [2 * 130]step // steps to the current member, for error messages
 	deep int
 	err  error
 }
@@ -79,7 +79,7 @@ func (r *reader) skip() []byte {
 // that are not in s it calls other, which must read the value; nil skips them.
 func (r *reader) object(s *shape, take func(k known) bool, other func(name []byte)) {
 	var seen [maxKnown / 64]uint64
-	r.i++ // {
+	r.i++ // skip the opening brace
 	for {
 		if r.err != nil {
 			return
@@ -94,7 +94,7 @@ func (r *reader) object(s *shape, take func(k known) bool, other func(name []byt
 		}
 		end := closing(r.doc, r.i)
 		text := r.doc[r.i : end+1]
-		r.i = blank(r.doc, end+1) + 1 // past the colon
+		r.i = blank(r.doc, end+1) + 1 // skip the colon
 		said := text[1 : len(text)-1]
 		if strings.IndexByte(string(said), '\\') >= 0 {
 			said = []byte(unquote(text))
@@ -147,7 +147,7 @@ func (r *reader) value(s *shape, take func(k known) bool) {
 // list reads the list at r.i. It calls each with the index of every element; each must
 // read the element at r.i.
 func (r *reader) list(each func(i int)) {
-	r.i++ // [
+	r.i++ // skip the opening bracket
 	for n := 0; ; n++ {
 		if r.err != nil {
 			return

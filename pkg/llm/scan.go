@@ -17,7 +17,8 @@ import (
 func Check(doc []byte) error {
 	var open nesting
 	i := 0
-	// Each iteration reads one value, or the opening of one, at i.
+	// Each iteration reads one value at i, or only the opening bracket of an object or
+	// list.
 	for {
 		if i = blank(doc, i); i >= len(doc) {
 			return errNotJSON
@@ -28,7 +29,7 @@ func Check(doc []byte) error {
 			}
 			open.lists[open.depth] = c == '['
 			open.depth++
-			if i = blank(doc, i+1); i >= len(doc) || doc[i] != c+2 { // in ASCII, ']' and '}' are the opening bracket plus 2
+			if i = blank(doc, i+1); i >= len(doc) || doc[i] != c+2 { // the codes of ']' and '}' are those of the opening brackets plus 2
 				if c == '{' {
 					i = name(doc, i)
 				}
@@ -60,7 +61,7 @@ type nesting struct {
 }
 
 // next closes the values that end at i and returns the index of the next value, which
-// follows a comma and, in an object, a name. It returns -1 if the syntax is wrong. If
+// follows a comma and, in an object, a name. It returns -1 if the syntax is invalid. If
 // n.depth is 0 on return, the document has ended.
 func (n *nesting) next(doc []byte, i int) int {
 	for {

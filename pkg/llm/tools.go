@@ -37,10 +37,10 @@ func (r *reader) tools(namespace string) (out []tool) {
 // toolRead holds the members of a tool that determine its name.
 type toolRead struct {
 	typ, name, label       string
-	function, custom       string // name in that member
+	function, custom       string // names in the members function and custom
 	hasFunction, hasCustom bool
 	inner, allowed         int    // index of the member's value; 0: absent
-	foreign                string // a member that names tools in another API
+	foreign                string // name of a member that names tools in another API
 	members                int
 	unknown                string // name of a member that has no meaning here
 }
@@ -86,8 +86,8 @@ func (r *reader) tool(namespace string) (out tool) {
 	return out
 }
 
-// namespace reads the tools in a namespace, which cannot be nested. Their names are the
-// names of out.
+// namespace reads the tools of a namespace into out.inner and their names into
+// out.names. Namespaces cannot be nested.
 func (r *reader) namespace(t *toolRead, outer string, out *tool) {
 	if outer != "" || t.hasFunction || t.hasCustom || t.name == "" || t.inner == 0 {
 		r.refuse("a namespace has a name and tools, and stands in no other")
@@ -103,7 +103,7 @@ func (r *reader) namespace(t *toolRead, outer string, out *tool) {
 	}
 }
 
-// nonEmpty reads a name into to. It refuses an empty one; null leaves to empty.
+// nonEmpty reads a name into *to. It refuses an empty name; null sets *to to "".
 func (r *reader) nonEmpty(to *string) {
 	s, ok, null := r.text()
 	if !ok && !null || ok && s == "" {

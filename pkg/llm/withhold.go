@@ -45,8 +45,8 @@ func Withhold(kind string, body []byte, names []string) ([]byte, error) {
 	return body, nil
 }
 
-// keep returns the JSON list of the tools that remain, or nil if none does. Of a
-// namespace in which a tool is withheld, the other tools remain.
+// keep returns the JSON list of the tools that remain, or nil if none does. If only some
+// tools of a namespace are withheld, the namespace remains with the others.
 func keep(doc []byte, tools []tool, gone func(*tool) bool) []byte {
 	var kept [][]byte
 	for i := range tools {

@@ -91,7 +91,8 @@ func (l *Level) set(to slog.Level) {
 	_ = l.handler.Handle(context.Background(), r) // a failure to write the log cannot be logged
 }
 
-// next returns the level one step further, or the same level at either end.
+// next returns the level that follows l in steps if more is true, and the one before it
+// otherwise. It returns l at the end of steps.
 func next(l slog.Level, more bool) slog.Level {
 	i := slices.Index(steps, l)
 	if more {

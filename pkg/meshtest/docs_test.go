@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestKnownFailures: every test that docs/reference/known-failures.md names exists.
+// TestKnownFailures checks that every test that docs/reference/known-failures.md names
+// exists.
 func TestKnownFailures(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/known-failures.md")
 	if err != nil {

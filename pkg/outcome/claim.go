@@ -31,10 +31,10 @@ func ExpiryOf(m *emit.Emitter, e *contract.Event, a *contract.Allowed) *contract
 func claimID(call string) string { return contract.IDStart + call }
 
 // Claim appends the claim of a call, or policy's expiry of it. executor is the service
-// that the call's intent names. On return of nil the event is on the ledger, and the
-// call is the claimant's. An *eventlog.TakenError, which is an eventlog.ErrIDConflict,
-// means that another claim or expiry is stored, at its Seq. After any other error it is
-// unknown whether the event is stored.
+// that the call's intent names. If the error is nil, the event is stored in the ledger,
+// and no other claim or expiry of the call can be stored. An *eventlog.TakenError, which
+// is an eventlog.ErrIDConflict, means that another claim or expiry is stored, at its
+// Seq. After any other error it is unknown whether the event is stored.
 func Claim(ctx context.Context, l eventlog.Log, claim *contract.Event, executor string) error {
 	b, err := claim.Encode()
 	if err != nil {
@@ -55,7 +55,7 @@ func EffectOf(started *contract.Event, a *contract.Allowed, now, instance string
 }
 
 // mayRecord reports whether the producer of a call's event may record it: only its
-// executor claims a call, only policy expires it, and both may record its outcome.
+// executor may claim a call, only policy may expire it, and both may record its outcome.
 func mayRecord(e *contract.Event, executor string) bool {
 	service := e.Service()
 	switch e.Name {

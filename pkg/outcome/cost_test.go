@@ -140,7 +140,7 @@ func TestCostOnServer(t *testing.T) {
 	sent := map[string][]uint64{}
 	for _, n := range sizes {
 		b := meshtest.Start(t, []bus.Declaration{{Service: executor, Slots: 1}})
-		conn := b.Connect(t, "provision") // which has permission to publish as any service
+		conn := b.Connect(t, "provision") // the provisioning identity may publish as any service
 		log := eventlog.JetStream{Conn: conn}
 		(&session{log: log}).fill(t, n)
 		lookups(t, log, func(name string, f func()) {
@@ -150,7 +150,7 @@ func TestCostOnServer(t *testing.T) {
 		})
 	}
 	for name, got := range sent {
-		if len(got) != 2 || got[1] > got[0]+70 { // they may differ by one batch
+		if len(got) != 2 || got[1] > got[0]+70 { // the two counts may differ by one batch
 			t.Errorf("%s: %v messages in sessions of %v calls", name, got, sizes)
 		}
 	}

@@ -107,9 +107,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestClaim shows that of the claims of several instances and policy's expiry one is
-// stored, and that an entry of another service with their message id does not prevent
-// this.
+// TestClaim shows that only one of the claims of several instances and policy's expiry
+// is stored, even if another service has stored an entry under their message id.
 func TestClaim(t *testing.T) {
 	for _, squatted := range []bool{false, true} {
 		t.Run(fmt.Sprint("squatted ", squatted), func(t *testing.T) {

@@ -76,11 +76,10 @@ func (r *Recorder) of(tenant, session string) *chain {
 // Record appends the outcome of a call, with a receipt that follows the session's last
 // one. cause is the event that caused the outcome; the outcome has its tenant, session,
 // actor and origin. d is the decision on the call; embed adds it to the outcome, for
-// calls without an event that allows them. out is the content of the output, or nil.
-//
-// On return of nil the outcome is on the ledger. It returns ErrSuperseded if the call
-// already had another outcome. After any other error it is unknown whether the outcome
-// is stored; calling Record again with the same arguments is safe.
+// calls without an event that allows them. out is the content of the output, or nil. If
+// the error is nil, the outcome is stored in the ledger. Record returns ErrSuperseded if
+// the call already had another outcome. After any other error it is unknown whether the
+// outcome is stored; calling Record again with the same arguments is safe.
 func (r *Recorder) Record(ctx context.Context, cause *contract.Event, d *contract.Decision, embed bool, eff contract.Effect, out *contract.Content) error {
 	return r.RecordUnder(ctx, receipt.ID(d.CallID), cause, d, embed, eff, out)
 }

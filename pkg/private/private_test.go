@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestModes: files are written with access for their owner alone under any umask, also
-// over an existing file with another mode.
+// TestModes checks that files are written with access for their owner alone under any
+// umask, even over an existing file with another mode.
 func TestModes(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077} {
 		old := syscall.Umask(mask)
@@ -43,8 +43,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestCheck: the modes of own files are repaired, also through a link; accessible files
-// of another user are an error; missing ones are skipped.
+// TestCheck checks that Check repairs the modes of the user's own files, also through a
+// link, returns an error for accessible files of another user, and skips missing files.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"open": 0o644, "group": 0o640, "closed": 0o600, "run": 0o755} {
@@ -65,7 +65,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	if os.Getuid() != 0 {
-		return // only root can make another user's file
+		return // only root can create a file that belongs to another user
 	}
 	theirs := filepath.Join("/tmp", filepath.Base(dir)+"-theirs")
 	if err := errors.Join(os.WriteFile(theirs, nil, 0o644), os.Chmod(theirs, 0o644)); err != nil {

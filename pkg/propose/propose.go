@@ -208,7 +208,7 @@ func (p *Proposer) Deliver(en eventlog.Entry) error {
 	for _, pend := range pending {
 		select {
 		case pend.ch <- out:
-		default: // a second delivery; the first one is waiting to be received
+		default: // a second delivery; the channel still holds the first one
 		}
 	}
 	return nil

@@ -176,7 +176,8 @@ type rewriter struct {
 }
 
 // tokenEnd returns the index after the token that begins at i. It drops spans within
-// true, false or null: a literal reveals nothing, even if a secret has the same letters.
+// true, false or null: these literals reveal nothing, even if a secret has the same
+// letters.
 func (w *rewriter) tokenEnd(i int) int {
 	end := i + 1
 	switch c := w.doc[i]; {
@@ -254,8 +255,8 @@ func shift(found []span, by int) []span {
 	return out
 }
 
-// stringEnd returns the index after the quote that ends the string whose first
-// byte is at i.
+// stringEnd returns the index after the closing quote of a string. i is the index of the
+// first byte after the opening quote.
 func stringEnd(b []byte, i int) int {
 	for i < len(b) && b[i] != '"' {
 		if b[i] == '\\' {
@@ -266,7 +267,7 @@ func stringEnd(b []byte, i int) int {
 	return min(i+1, len(b))
 }
 
-// numberEnd returns the index after the number of which the byte before i is a part.
+// numberEnd returns the index after the number whose first byte is at i-1.
 func numberEnd(b []byte, i int) int {
 	for i < len(b) && (b[i] >= '0' && b[i] <= '9' || bytes.IndexByte([]byte("+-.eE"), b[i]) >= 0) {
 		i++

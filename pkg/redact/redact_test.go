@@ -92,7 +92,7 @@ func eachByte(s, format string) string {
 	return out.String()
 }
 
-// partly escapes some characters, always including the first.
+// partly returns v with some characters escaped by f, always including the first.
 func partly(r *rand.Rand, v string, f func(*rand.Rand, string) string) string {
 	var out strings.Builder
 	for i, c := range v {
@@ -116,8 +116,8 @@ func value(r *rand.Rand) string {
 	return strings.TrimSpace(out.String())
 }
 
-// TestSpellings: no encoding of a value is left in a text, or in a document's strings
-// and names.
+// TestSpellings checks that Text removes every encoding of a value from a text, and JSON
+// from a document's strings and member names.
 func TestSpellings(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 300 {
@@ -129,7 +129,7 @@ func TestSpellings(t *testing.T) {
 		for name, spell := range spellings {
 			in := spell(r, v)
 			if name == `\/` && strings.Contains(v, `\`) {
-				continue // no encoder does this
+				continue // no encoder writes this combination
 			}
 			if len(v) < wholeLen && (strings.HasPrefix(name, "base64 around") || name == "base64 lines" || name == "base64 \\n") || !utf8.ValidString(in) {
 				continue // too short to be found inside a word
@@ -153,8 +153,8 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// TestNumbers: a secret of digits is found as a number, even if the number lost digits
-// as a float64.
+// TestNumbers checks that a secret that consists of digits is found as a number, even if
+// the number lost digits when it was decoded as a float64.
 func TestNumbers(t *testing.T) {
 	for _, c := range [][3]string{
 		{"12345678", `{"n":12345678}`, `{"n":"[secret:k]"}`},
@@ -176,8 +176,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestNames: two member names with the same replacement remain distinct; a document with
-// a secret that extends over its punctuation is refused.
+// TestNames checks that two member names with the same replacement remain distinct; a
+// document with a secret that extends over its punctuation is refused.
 func TestNames(t *testing.T) {
 	r := New(map[string]string{"k": "hunter2hunter2", "j": `{"id":"abc","n":1}`})
 	out, err := r.JSON([]byte(`{"hunter2hunter2":1,"\u0068unter2hunter2":2,"z":3}`))
@@ -195,8 +195,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestLines: each line of a key of several lines is found separately, and a text cut by
-// Head ends before any part of a secret.
+// TestLines checks that each line of a key of several lines is found separately, and
+// that a text truncated by Head contains no part of a secret.
 func TestLines(t *testing.T) {
 	pem := "-----BEGIN KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ\nqBzLFhVnRvHs9nGWg0aQxT\n-----END KEY-----\n"
 	r := New(map[string]string{"pem": pem})
@@ -213,7 +213,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestNothing: a text without the secret is returned unchanged.
+// TestNothing checks that a text without the secret is returned unchanged.
 func TestNothing(t *testing.T) {
 	r := New(map[string]string{"a": "sk-0123456789abcdefghij", "b": "x", "c": ""})
 	for _, in := range []string{"", "a", `{"a":"100% & more; \\u0041 %41 \n","b":[1,2.5e3]}`, strings.Repeat(`\u0041%42&amp;`, 100)} {
@@ -223,7 +223,8 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestLinear: the time for worst-case inputs grows in proportion to their length.
+// TestLinear checks that the time for worst-case inputs grows in proportion to their
+// length.
 func TestLinear(t *testing.T) {
 	r := New(map[string]string{"a": "sk-0123456789abcdefghij", "b": strings.Repeat("ab", 30), "c": `q"\x%41&amp;`})
 	for name, unit := range map[string]string{"percent": "%25", "slash": `\\`, "nested": `\u005c`, "secret": "abababab", "quote": `\"`, "entity": "&amp;", "near": "sk-0123456789abcdefghi", "base64": "YWJhYmFi"} {

@@ -17,10 +17,10 @@ import (
 type secret struct {
 	mark    []byte
 	plain   [][]byte // the value and its long lines, unchanged
-	folded  [][]byte // the same after unfold
+	folded  [][]byte // the value and its long lines after unfold
 	base64  []aligned
-	hex     [][]byte // lower case
-	whole   bool     // too short: found only if no letter or digit adjoins
+	hex     [][]byte // hexadecimal encodings, in lower case
+	whole   bool     // the value is short: it is found only if no letter or digit adjoins it
 	special bool     // contains a character that JSON strings escape
 	marked  bool     // contains a character with which an escape begins
 	digits  string   // the value without leading zeros, if it has digits only
@@ -101,8 +101,9 @@ func compile(name, value string) *secret {
 	return s
 }
 
-// fold adds a value after unfold, also without an incomplete escape at its end, and with
-// each blank as a plus sign, as HTML forms encode it.
+// fold adds f, a value after unfold, to the folded forms. It also adds f without an
+// incomplete escape at its end, and each of these forms with plus signs instead of
+// blanks, as HTML forms encode them.
 func (s *secret) fold(f []byte) {
 	for _, f := range [][]byte{f, trimEscape(f)} {
 		if len(f) >= MinLen && !slices.ContainsFunc(s.folded, func(o []byte) bool { return bytes.Equal(o, f) }) {
@@ -139,9 +140,10 @@ func alignments(v string, whole bool) []aligned {
 	return out
 }
 
-// index computes stride and the four-byte sequences of which every encoding of the
-// secret has one at a position that suspects tests. A base64 or hexadecimal encoding may
-// be broken into lines; its longest fragment is assumed to be at least a third of it.
+// index computes the stride, and a set of four-byte sequences: every encoding of the
+// secret contains one of them at a position that suspects tests. A base64 or hexadecimal
+// encoding may be broken into lines; its longest fragment is assumed to be at least a
+// third of it.
 func (s *secret) index() {
 	shortest := len(s.plain[0])
 	for _, list := range [][][]byte{s.plain, s.folded} {
@@ -191,7 +193,8 @@ func (s *secret) packed() [][]byte {
 func bloom(g uint32) uint32 { return g * 0x9E3779B1 >> 18 }
 
 // suspects reports whether b may contain an encoding of the secret that needs no
-// unfolding. It tests only every stride-th position; a false result is certain.
+// unfolding. It tests only every stride-th position. It may return true for a text
+// without the secret, but not false for one that contains it.
 func (s *secret) suspects(b []byte) bool {
 	for i := 0; i+4 <= len(b); i += s.stride {
 		g := binary.LittleEndian.Uint32(b[i:])
@@ -273,7 +276,7 @@ func (s *secret) all(out []span, view, pattern []byte, a aligned, at func(from, 
 	}
 }
 
-// adjoined reports whether a letter or digit adjoins the part of view.
+// adjoined reports whether a letter or digit adjoins view[from:to].
 func adjoined(view []byte, from, to int) bool {
 	return from > 0 && alphanumeric(view[from-1]) || to < len(view) && alphanumeric(view[to])
 }

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// unfolded is a text without its escapes. Byte i of text was encoded by bytes at[i] to
-// at[i+1] of the input.
+// unfolded is a text whose escapes have been decoded. Byte i of text was encoded by
+// bytes at[i] to at[i+1] of the input.
 type unfolded struct {
 	text   []byte
 	at     []uint32
@@ -91,8 +91,8 @@ func (u *unfolded) push(c byte, at uint32) {
 	u.text, u.at = append(u.text, c), append(u.at, at)
 }
 
-// pop replaces the last n bytes by the UTF-8 encoding of r. A surrogate is kept as three
-// bytes until its other half follows.
+// pop replaces the last n bytes by the UTF-8 encoding of r. It stores a surrogate as
+// three bytes until the other surrogate of the pair follows.
 func (u *unfolded) pop(n int, r rune) bool {
 	from := len(u.text) - n
 	at := u.at[from]
@@ -128,7 +128,7 @@ func (u *unfolded) popByte(n int, c byte) bool {
 	return true
 }
 
-// surrogate decodes a high surrogate from the three bytes as which pop stores it.
+// surrogate decodes a high surrogate from the three bytes in which pop stores it.
 func surrogate(b []byte) (rune, bool) {
 	if b[0] != 0xED || b[1] < 0xA0 || b[1] > 0xAF {
 		return 0, false
@@ -282,7 +282,8 @@ func escapes(b []byte, special bool) bool {
 	return encodes(b, '%', percent) || encodes(b, '&', entity) || backslashes(b, special)
 }
 
-// encodes reports whether begins returns true for the bytes after some c in b.
+// encodes reports whether begins returns true for the bytes after at least one
+// occurrence of c in b.
 func encodes(b []byte, c byte, begins func(after []byte) bool) bool {
 	for {
 		n := bytes.IndexByte(b, c)

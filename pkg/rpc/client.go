@@ -19,7 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// Error is the failure of a query: a code of schemas/errors.json, and a message.
+// Error is the failure of a query. It has a code of schemas/errors.json and a message.
 type Error = transient.Error
 
 // Errorf returns an *Error with a code of schemas/errors.json and a formatted message.

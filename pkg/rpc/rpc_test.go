@@ -148,7 +148,7 @@ func TestDo(t *testing.T) {
 }
 
 // TestList shows that parts arrive complete and in order, and that an error after some
-// of them is returned and not taken for the end of the list.
+// of them is returned and not mistaken for the end of the list.
 func TestList(t *testing.T) {
 	c, _, _ := pair(t)
 	for _, n := range []int64{0, 1, 7} {

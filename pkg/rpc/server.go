@@ -60,8 +60,8 @@ const partSize = 256 << 10
 
 // ServeList registers the handler of a query whose response is a list. The handler calls
 // add for each item, from one goroutine; the items are sent in parts of about 256 KiB
-// while the handler runs. Errors are those of Serve; the caller may have received parts
-// before one.
+// while the handler runs. Errors are those of Serve; the caller may have received some
+// parts before an error.
 func ServeList[Q, I any](s *Server, q query.List[Q, I], h func(ctx context.Context, req *Q, add func(I) error) error) {
 	handle(s, q.Info, func(ctx context.Context, req *Q, reply func(any) error) error {
 		p := parts{reply: reply}
@@ -80,7 +80,7 @@ type parts struct {
 }
 
 // add adds an item and sends the collected items if they have reached partSize. A
-// json.RawMessage is sent as it is.
+// json.RawMessage is sent unchanged.
 func (p *parts) add(item any) error {
 	raw, ok := item.(json.RawMessage)
 	if !ok {

@@ -88,9 +88,9 @@ func loadConfig(service string) (*config.Loaded, error) {
 // With the argument "health", Main instead checks the health of the service's process
 // on this host and exits with the result of AskHealth.
 //
-// SIGTERM and SIGINT end the service: it stops receiving work, finishes or hands back
-// what it holds, and Main returns. SIGUSR1 and SIGUSR2 make the log one level more and
-// one level less verbose. SIGHUP reloads the configuration.
+// SIGTERM and SIGINT end the service: it stops receiving work, finishes the work that it
+// has received or returns it to the server, and Main returns. SIGUSR1 and SIGUSR2 make
+// the log one level more and one level less verbose. SIGHUP reloads the configuration.
 func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 	if len(os.Args) == 2 && os.Args[1] == "health" {
 		os.Exit(AskHealth(service))

@@ -110,8 +110,7 @@ func (l *Live) add(v *Env, s Service) (done func()) {
 	}
 }
 
-// follow reloads the configuration if the file has changed, or in any case if asked is
-// true.
+// follow reloads the configuration if the file has changed or asked is true.
 func (l *Live) follow(ctx context.Context, asked bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +158,7 @@ func (l *Live) next() (next *config.Loaded, changed []*config.Value, err error) 
 }
 
 // record appends an event config_reloaded for each instance that reads a changed member.
-// On return of nil the events are on the ledger.
+// If the error is nil, all these events are stored in the ledger.
 func (l *Live) record(ctx context.Context, next *config.Loaded, changed []*config.Value) error {
 	ctx, cancel := context.WithTimeout(ctx, appendWithin)
 	defer cancel()

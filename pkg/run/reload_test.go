@@ -22,7 +22,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 )
 
-// taker is a service that records the configurations it is reloaded with.
+// taker is a service that records the capture mode of the configuration with which it is
+// reloaded.
 type taker struct {
 	Service
 	capture string

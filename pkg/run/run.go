@@ -54,7 +54,7 @@ type Config struct {
 	// the service runs: a new seed is used once its key is in the key registry.
 	SignSeed func() ([]byte, error)
 	RootKID  string            // key id of the mesh's trust anchor
-	Live     *Live             // the configuration that is reloaded; nil if none is
+	Live     *Live             // configuration that is reloaded while the process runs; nil if it is not reloaded
 	Metrics  *metrics.Registry // registry for the instance's metrics; nil for one that is not served
 	TracesTo string            // URL of the OpenTelemetry collector; "" for the value of OTEL_EXPORTER_OTLP_ENDPOINT, if set
 }

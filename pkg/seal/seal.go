@@ -1,6 +1,7 @@
 // Package seal encrypts values for one recipient: HPKE (RFC 9180) in base mode with
 // DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and AES-256-GCM. The info string binds a
-// sealed value to its purpose and call, so that it cannot be opened for another.
+// sealed value to its purpose and call, so that it cannot be opened for another purpose
+// or call.
 package seal
 
 import (
@@ -49,8 +50,8 @@ func (k *Key) Open(info string, sealed []byte) ([]byte, error) {
 	return b, nil
 }
 
-// To encrypts plain for the public key public, in base64. It returns an error if the
-// public key is malformed.
+// To encrypts plain for the recipient whose public key, in base64, is public. It returns
+// an error if the public key is malformed.
 func To(public, info string, plain []byte) ([]byte, error) {
 	raw, err := base64.StdEncoding.Strict().DecodeString(public)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestOpen: a sealed value can be opened only with the recipient's key and the same
-// info.
+// TestOpen checks that a sealed value can be opened only with the recipient's key and
+// the same info.
 func TestOpen(t *testing.T) {
 	mine, err := NewKey()
 	if err != nil {
@@ -55,7 +55,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestKeys: a seed determines its key; malformed seeds and public keys are errors.
+// TestKeys checks that a seed determines its key; malformed seeds and public keys are
+// errors.
 func TestKeys(t *testing.T) {
 	seed := bytes.Repeat([]byte{7}, 32)
 	a, err := FromSeed(seed)

@@ -48,7 +48,7 @@ var all = []Service{
 	},
 	{
 		Name: Gateway, Executes: true, Instance: "gw", Slots: 4, Content: true,
-		Uses:  []string{contract.UseReceipt}, // for calls that their callers execute
+		Uses:  []string{contract.UseReceipt}, // signs receipts of calls that their callers execute
 		Files: []string{"token.pub", "webhook.seed"},
 		Views: []View{{Name: ViewCatalog, Path: Gateway}, {Name: ViewAuthority, Path: "gateway-authority"}},
 	},

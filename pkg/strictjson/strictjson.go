@@ -1,6 +1,6 @@
-// Package strictjson decodes JSON documents that people write. Its errors name the wrong
-// member by its JSON pointer (RFC 6901), and quote no value, since a value may be
-// secret.
+// Package strictjson decodes JSON documents that people write. Its errors name the
+// invalid member by its JSON pointer (RFC 6901), and quote no value, since a value may
+// be secret.
 package strictjson
 
 import (
@@ -14,7 +14,7 @@ import (
 
 // Error reports a member that the document must not have, or a value of the wrong type.
 type Error struct {
-	Pointer string // "" is the document as a whole
+	Pointer string // JSON pointer of the member; "" for the whole document
 	Message string
 }
 
@@ -23,9 +23,9 @@ func (e *Error) Error() string { return e.Pointer + ": " + e.Message }
 
 // Decode decodes a JSON object into the struct that v points to. The names of members
 // are those in the json tags of the fields. It returns an *Error for a member that the
-// struct does not have, also if the name only differs by case, and for a value of the
-// wrong type. null counts as absent. If doc is not JSON, the error is that of
-// encoding/json.
+// struct does not have, even if its name differs from a field's only by case, and for a
+// value of the wrong type. null counts as absent. If doc is not JSON, the error is that
+// of encoding/json.
 func Decode(doc []byte, v any) error {
 	if !json.Valid(doc) {
 		return json.Unmarshal(doc, v)

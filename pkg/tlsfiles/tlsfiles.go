@@ -28,7 +28,7 @@ type Files struct {
 }
 
 // Open reads both files. It returns nil and no error if both names are empty, and an
-// error if one is.
+// error if only one of them is.
 func Open(cert, key string) (*Files, error) {
 	if cert == "" && key == "" {
 		return nil, nil
@@ -46,7 +46,7 @@ func Open(cert, key string) (*Files, error) {
 // load reads the certificate and key from the files. After Open, the caller holds f.mu.
 func (f *Files) load() error {
 	for _, path := range []string{f.cert, f.key} {
-		if _, err := os.ReadFile(path); err != nil { // for an error that names the file
+		if _, err := os.ReadFile(path); err != nil { // LoadX509KeyPair would not say which of the files is unreadable
 			return fmt.Errorf("tls: %w; name a PEM file that user %d may read", err, os.Getuid())
 		}
 	}

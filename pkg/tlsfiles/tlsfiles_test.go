@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 )
 
-// TestReload: new connections receive the current certificate of the files; unusable
-// files change nothing.
+// TestReload checks that new connections receive the current certificate of the files;
+// unusable files change nothing.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")
@@ -65,7 +65,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestWrongFiles: an error names the file and states what is required.
+// TestWrongFiles checks that an error names the file and states what is required.
 func TestWrongFiles(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")

@@ -19,8 +19,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Checker validates by the schemas of tools. It compiles each schema once per digest of
-// the tool document, and is safe for concurrent use. The zero value is ready to use.
+// Checker validates arguments and outputs against the schemas of tools. It compiles each
+// schema once per digest of the tool document, and is safe for concurrent use. The zero
+// value is ready to use.
 type Checker struct{ compiled sync.Map }
 
 // Rules selects the schema rules of a release. Replay repeats a recorded decision by the
@@ -41,7 +42,7 @@ func (c *Checker) Input(digest string, t *contract.Tool, args []byte) string {
 	return c.InputBy(Closed, digest, t, args)
 }
 
-// InputBy is like Input, by the rules of a release.
+// InputBy is like Input, but applies the given schema rules.
 func (c *Checker) InputBy(r Rules, digest string, t *contract.Tool, args []byte) string {
 	if r == Open {
 		return c.open(digest, t, args)
@@ -207,9 +208,9 @@ func (c *Checker) compile(key string, schema []byte, r Rules) (*jsonschema.Schem
 }
 
 // shut forbids unknown members in every object schema that lists members and does not
-// mention additional ones. A subschema in allOf or a similar keyword, or in $defs, sees
-// its own members only, so the schema that uses it is closed instead: place is false for
-// such a subschema.
+// mention additional ones. A subschema in allOf or a similar keyword, or in $defs, lists
+// only a part of the members, so the schema that uses it is closed instead: place is
+// false for such a subschema.
 func shut(node any, place bool) {
 	m, ok := node.(map[string]any)
 	if !ok {

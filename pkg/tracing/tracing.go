@@ -66,7 +66,8 @@ func (t *Tracer) Start(parent, name string, kind trace.SpanKind, attrs ...attrib
 	return span
 }
 
-// Context returns the W3C trace context of a span, or otherwise if it has none.
+// Context returns the W3C trace context of a span. If the span has none, it returns the
+// parameter otherwise.
 func Context(s trace.Span, otherwise string) string {
 	c := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(trace.ContextWithSpan(context.Background(), s), c)

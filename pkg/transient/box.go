@@ -37,7 +37,7 @@ type Frame struct {
 	N     int64           `json:"n,omitempty"`
 	Data  json.RawMessage `json:"data,omitempty"`  // JSON, or the raw bytes of a binary frame
 	Code  string          `json:"code,omitempty"`  // error code of a Failed frame; absent from services of release 0.5 and earlier
-	Param string          `json:"param,omitempty"` // in a Failed frame, the member of the request that is wrong
+	Param string          `json:"param,omitempty"` // in a Failed frame, the member of the request that is invalid
 	View  *At             `json:"view,omitempty"`  // in Data and End frames, the state of the view that the response was read from
 }
 
@@ -92,10 +92,10 @@ type Box struct {
 	mu       sync.Mutex
 	open     map[string]*Stream
 	handlers map[string]served
-	warned   map[string]time.Time // by sending service: when foreign last logged a frame from it
+	warned   map[string]time.Time // by sending service: time at which foreign last logged a frame from it
 }
 
-// served is the handler of a verb and the services that may query it.
+// served holds the handler of a verb and the services that may query it.
 type served struct {
 	handler Handler
 	askers  []string
@@ -120,7 +120,7 @@ func (b *Box) Serve(verb string, h Handler, askers ...string) {
 	b.handlers[verb] = served{h, askers}
 }
 
-// Ready returns a channel that is closed when the inbox receives messages.
+// Ready returns a channel that is closed once the inbox receives messages.
 func (b *Box) Ready() <-chan struct{} { return b.follower.Ready() }
 
 // Run receives messages until ctx ends, and handles each query in a goroutine of its
@@ -197,8 +197,8 @@ func (b *Box) Open(id, from string) *Stream {
 	return s
 }
 
-// Send sends one frame to another instance's inbox. On return of nil the frame is stored
-// in the stream TRANSIENT.
+// Send sends one frame to another instance's inbox. If the error is nil, the frame is
+// stored in the stream TRANSIENT.
 func (b *Box) Send(ctx context.Context, to, id string, f Frame) error {
 	body, err := Encode(f)
 	if err != nil {
@@ -214,7 +214,7 @@ func (b *Box) put(ctx context.Context, to, id string, body []byte) error {
 }
 
 // Post sends binary frame n to another instance's inbox without waiting until it is
-// stored. If the frame is lost, the reader gets ErrGap.
+// stored. If the frame is lost, Stream.Next returns ErrGap to the receiver.
 func (b *Box) Post(to, id string, n int64, data []byte) error {
 	return b.conn.NC.Publish(bus.TransientSubject(b.tenant, b.service, to, id), binaryFrame(n, data))
 }
@@ -376,8 +376,8 @@ func (s *Stream) push(f Frame) {
 var ErrEnd = errors.New("end of stream")
 
 // Next waits for the next data or sealed frame and returns it. It returns ErrEnd at the
-// end of a complete stream, ErrGap if frames were lost, an *Error that the sender sent,
-// or the error of ctx.
+// end of a complete stream, ErrGap if frames were lost, the *Error of a Failed frame, or
+// the error of ctx.
 func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	for {
 		s.box.mu.Lock()
@@ -408,8 +408,8 @@ func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	}
 }
 
-// Wake returns a channel that receives a value when frames may have arrived, which Try
-// then returns.
+// Wake returns a channel that receives a value when frames may have arrived. Try returns
+// such frames.
 func (s *Stream) Wake() <-chan struct{} { return s.wake }
 
 // Try is Next without waiting: ok is false and err is nil if no frame has arrived.

@@ -113,10 +113,10 @@ func TestFrom(t *testing.T) {
 	}
 }
 
-// TestForeign shows that a stream accepts frames from its sender only, whatever other
-// services send before, while and after it is open; that frames for streams that are not
-// open are dropped; and that the response to a query is sent only to an inbox of the
-// query's sender.
+// TestForeign shows that a stream accepts frames from its sender only, even if other
+// services send frames before, while and after it is open; that frames for streams that
+// are not open are dropped; and that the response to a query is sent only to an inbox of
+// the query's sender.
 func TestForeign(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}, {Service: "evil", Slots: 1}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -143,8 +143,8 @@ func TestForeign(t *testing.T) {
 		send(evil, id, transient.Frame{Kind: transient.Sealed, Data: json.RawMessage(`"forged"`)})
 		send(evil, id, transient.Frame{Kind: transient.End, N: 1})
 		send(evil, id, transient.Frame{Kind: transient.Failed, N: 1, Data: json.RawMessage(`"forged"`)})
-		// A forged query, under each id that the attacker can use, to make b respond
-		// into the stream.
+		// An attacker sends forged queries, under each id that it can use, so that b
+		// responds into the stream.
 		for _, q := range []string{id, "q_a_x", "q_evil_x"} {
 			doc, _ := json.Marshal(transient.Question{ID: id, From: "a-1", Verb: "secret", Deadline: time.Now().Add(time.Minute)})
 			body, _ := json.Marshal(transient.Frame{Kind: "ask", Data: doc})
@@ -155,7 +155,7 @@ func TestForeign(t *testing.T) {
 	}
 	for i, id := range []string{"c-1", "secret-1", "q_a_1"} {
 		forge(id)
-		send(b, id, transient.Frame{Kind: transient.Data, N: 1, Data: json.RawMessage(`"early"`)}) // from the right sender, but before the stream is open
+		send(b, id, transient.Frame{Kind: transient.Data, N: 1, Data: json.RawMessage(`"early"`)}) // frame from the expected sender, sent before the stream is open
 		time.Sleep(50 * time.Millisecond)
 		s := a.Open(id, "b")
 		forge(id)
@@ -183,7 +183,7 @@ func TestForeign(t *testing.T) {
 			t.Fatal(verb, err)
 		}
 	}
-	// A response of another service than the queried one is ignored.
+	// A response from a service other than the queried one is ignored.
 	short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer stop()
 	if err := askOne(short, a, "other", "b-1", "secret", nil, &out); !errors.Is(err, context.DeadlineExceeded) {

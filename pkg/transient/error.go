@@ -12,7 +12,7 @@ import (
 // Error is the failure of a query.
 type Error struct {
 	Code    string // error code, listed in schemas/errors.json
-	Param   string // the member of the request that is wrong, or ""
+	Param   string // the member of the request that is invalid, or ""
 	Message string
 	Cause   error // underlying error if the service did not respond, else nil
 }
@@ -28,8 +28,8 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// ErrorOf returns the *Error that err is or wraps. For any other error, which comes from
-// a view or the bus, it returns one with code unavailable and the same message.
+// ErrorOf returns the *Error that err is or wraps. For any other error, such as one of a
+// view or of the bus, it returns an *Error with code unavailable and the same message.
 func ErrorOf(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {

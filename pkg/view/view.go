@@ -33,7 +33,7 @@ type Declaration struct {
 	Empty func(o *Origin) (State, error)
 }
 
-// Origin holds what a view may be built from besides ledger entries.
+// Origin holds the data, besides ledger entries, from which a view may be built.
 type Origin struct {
 	RootKID string      // key id of the trust anchor
 	Keys    guard.KeyAt // looks up keys in the key registry as of the entries applied so far
@@ -93,7 +93,7 @@ func Keys(service string) Declaration {
 		reg := &trust.Registry{Root: o.RootKID}
 		return Fold(func(e *contract.Event) error {
 			if k, ok := Key(e); ok {
-				_ = reg.Apply(k, e.Lamport) // a running service also ignores what the registry rejects
+				_ = reg.Apply(k, e.Lamport) // a running service also ignores documents that the registry rejects
 			}
 			return nil
 		}, reg.Dump), nil

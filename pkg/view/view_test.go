@@ -31,7 +31,7 @@ func TestSelection(t *testing.T) {
 	subject := func(service, event string) string {
 		return bus.Filter{Tenant: "t", Service: service, Origin: "gw1", Event: event, Key: "s-1"}.String()
 	}
-	for range 2 { // the second time from the cache
+	for range 2 { // the second call uses the cache
 		for at, want := range map[string][]int{
 			"": {0}, // an entry that is not a valid event
 			subject("policy", contract.EventEffectRecorded): {0, 1, 2, 3},

@@ -74,8 +74,8 @@ func (l *Log) Append(ctx context.Context, subject, id string, data []byte) (uint
 	return l.own(ctx, seq, subject, data)
 }
 
-// own handles a duplicate: it returns seq if the stored event is this one, otherwise a
-// *eventlog.TakenError.
+// own handles a duplicate: it returns seq if the stored event equals this writer's
+// event, otherwise a *eventlog.TakenError.
 func (l *Log) own(ctx context.Context, seq uint64, subject string, data []byte) (uint64, error) {
 	if en, err := l.Get(ctx, seq); err != nil {
 		return 0, err

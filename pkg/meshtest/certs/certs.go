@@ -84,7 +84,8 @@ func pair(t testing.TB, cert, key string, der []byte, k *ecdsa.PrivateKey) {
 	put(t, key, &pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
-// put writes a PEM file by a rename, so that a server never reads a part of it.
+// put writes a PEM file under a temporary name and renames it, so that a server never
+// reads an incomplete file.
 func put(t testing.TB, path string, b *pem.Block) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", pem.EncodeToMemory(b), 0o600); err != nil {
