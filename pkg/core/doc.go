@@ -3,7 +3,7 @@
 //
 // The trusted core consists of canonical bytes (canon), signatures (sign), the
 // signed documents (contract), precedence of policies and intent checks (guard),
-// rules for receipts (receipt), the graph of causes (proofgraph), the Merkle log
+// rules for receipts (receipt), the causal graph (proofgraph), the Merkle log
 // (translog), the key registry (trust), and evidence packs, exports and archives
 // (evidence).
 //

@@ -5,12 +5,12 @@
 // Transform canonicalizes JSON from any source. Append and Read write and read
 // the project's own documents, each of which lists its members once, in ascending
 // order; Read accepts only the bytes that Append writes. A Shape checks canonical
-// bytes against a JSON Schema. All of them agree on the bytes of a value, and the
-// tests compare them for every document of package contract.
+// bytes against a JSON Schema. All of them use the same canonical bytes for a value;
+// the tests compare them for every document of package contract.
 //
 // encoding/json is not used: it accepts duplicate names, replaces invalid UTF-8
-// and matches names without regard to case, so two readers could see two
-// documents in the same signed bytes.
+// and matches names without regard to case, so two readers could decode different
+// documents from the same signed bytes.
 //
 // The package does no I/O and uses no reflection. Its functions may be called
 // concurrently. A new kind of member is a method of Codec, in codec.go, with a

@@ -31,10 +31,10 @@ func Read(b []byte, d Document) error {
 	return c.end("data after the document")
 }
 
-// Members calls f for each member of the canonical object doc, in order, with the
-// name in its quotes and the value, both as they are in doc. The two slices alias
-// doc. Members returns an error if doc is not an object. Of the values it checks
-// only that brackets and quotes balance.
+// Members calls f for each member of the canonical object doc, in order, with the quoted
+// name and the value, both byte for byte as in doc. The two slices alias doc. Members
+// returns an error if doc is not an object. Of the values it checks only that brackets
+// and quotes balance.
 func Members(doc []byte, f func(name, value []byte)) error {
 	s := scanner{in: doc, depth: 1}
 	s.expect('{')
@@ -65,9 +65,8 @@ type Codec struct {
 	reading bool
 }
 
-// Reading reports whether this pass reads. A document that stores a member in
-// another form than the JSON has converts it before a writing pass and after a
-// reading one.
+// Reading reports whether this pass reads. A document whose field has another form than
+// its JSON member converts the field before a writing pass and after a reading one.
 func (c *Codec) Reading() bool { return c.reading }
 
 // Fail ends a reading pass with err, which Read then returns. Only the first

@@ -225,7 +225,7 @@ func TestDepth(t *testing.T) {
 			t.Errorf("%q is accepted", s)
 		}
 	}
-	// Documents in arrays count as levels, and stop counting at their end.
+	// A document in an array counts as one level until its closing brace.
 	list := &listed{Rows: make([]row, 3)}
 	for i := range list.Rows {
 		list.Rows[i].Raw = []byte(nest(125, "[", "1", "]"))

@@ -25,8 +25,8 @@ const (
 	TimeForm        // 2006-01-02T15:04:05.000Z; only digits are checked, not the calendar
 )
 
-// Shape is what a JSON Schema, of the subset that event schemas use, requires of
-// a value. It is read-only once built, and may then be used concurrently.
+// Shape describes the values that a JSON Schema accepts, for the subset of JSON Schema
+// that event schemas use. It is read-only once built, and may then be used concurrently.
 type Shape struct {
 	Kind    Kind
 	Members []Member // members of an object, sorted by name; other members are errors
@@ -54,9 +54,9 @@ func (s *Shape) Check(b []byte) error {
 	return c.end("data after the value")
 }
 
-// checker compares canonical JSON with a shape. In its methods, what is the name
-// of the value in errors, and empty says whether the value may be empty, which
-// the value of an optional member must not be.
+// checker compares canonical JSON with a shape. In its methods, the parameter what is
+// the name of the value in errors. The parameter empty reports whether the value may be
+// empty; the value of an optional member may not.
 type checker struct{ scanner }
 
 func (c *checker) value(s *Shape, what string, empty bool) {

@@ -101,8 +101,8 @@ func (b *Ballot) Canonical(c *canon.Codec) {
 // ConfigReloaded is the data of <service>.config_reloaded. From this event on the
 // instance uses the new values of the members.
 type ConfigReloaded struct {
-	Digest  string   `json:"digest"`  // SHA-256 of the file's document in canonical JSON
-	Members []string `json:"members"` // JSON pointers of what changed for the service
+	Digest  string   `json:"digest"`  // SHA-256 of the configuration file's document in canonical JSON
+	Members []string `json:"members"` // JSON pointers to the changed members that the service reads
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their

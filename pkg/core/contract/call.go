@@ -11,7 +11,7 @@ import (
 // the gateway copies from the verified credential.
 type Call struct {
 	Args          Content  `json:"args"`
-	Body          *Content `json:"body,omitempty"`       // content beside the args, which hold its commitment; policy does not read it
+	Body          *Content `json:"body,omitempty"`       // content that the args refer to by its commitment; policy does not read it
 	Deadline      string   `json:"deadline"`             // when the caller stops waiting (TimeFormat)
 	Delegation    string   `json:"delegation,omitempty"` // id of the delegation that permits OnBehalfOf
 	ID            string   `json:"id"`
@@ -22,7 +22,7 @@ type Call struct {
 	Parent        string   `json:"parent,omitempty"`       // running call that this one is nested in
 	ParentSession string   `json:"parent_session,omitempty"`
 	ReportWithin  int64    `json:"report_within_ms,omitempty"`  // milliseconds within which the caller, which executes the call itself, reports its outcome; absent = the tool's executor executes it
-	Requested     string   `json:"requested_session,omitempty"` // digest of a session id that the caller named without the right to use it; policy denies
+	Requested     string   `json:"requested_session,omitempty"` // digest of a session id that the caller named without the right to use it; policy denies such a call
 	Scopes        []string `json:"scopes"`
 	SessionName   string   `json:"session_name,omitempty"` // the caller's name for the session
 	Stream        bool     `json:"stream,omitempty"`       // the caller reads transient frames
@@ -82,7 +82,7 @@ type Tool struct {
 	Pack         string        `json:"pack_digest,omitempty"` // digest of the program that a pack runs
 	Rerunnable   bool          `json:"rerunnable,omitempty"`  // may run again after a crash
 	Reserve      *Amounts      `json:"reserve,omitempty"`     // the greatest amounts that one call may use; an amount of zero means that the measure is not used
-	Sandbox      *Sandbox      `json:"sandbox,omitempty"`     // what the tool requires; policy may lower it
+	Sandbox      *Sandbox      `json:"sandbox,omitempty"`     // limits that the tool needs; policy may set lower ones
 	Secrets      []SecretGrant `json:"secrets,omitempty"`
 	Tool         string        `json:"tool"`
 	Version      string        `json:"version"`

@@ -30,7 +30,7 @@ const (
 //
 // Encryption, if present, means that the stored bytes are AES-256-GCM(key, nonce,
 // salt ‖ bytes, additional data = commitment). Destroying the named key then
-// erases the content wherever copies of it are.
+// erases the content in all of its copies.
 type Content struct {
 	Commitment string      `json:"commitment"`
 	Encryption *Encryption `json:"encryption,omitempty"`

@@ -56,8 +56,8 @@ func (p *PolicyDigests) Canonical(c *canon.Codec) {
 	c.OptStr("p2", &p.P2)
 }
 
-// Canonical implements canon.Document. An unset Sig is absent, and the bytes
-// without it are what the signature covers.
+// Canonical implements canon.Document. An unset Sig is absent; the signature covers the
+// bytes without it.
 func (d *Decision) Canonical(c *canon.Codec) {
 	c.Str("actor", &d.Actor)
 	c.Str("args_digest", &d.ArgsDigest)
@@ -104,11 +104,12 @@ type ExecutionIntent struct {
 	Tool       string        `json:"tool"`
 }
 
-// Amounts counts the measures that limits can bound. An absent measure is zero.
+// Amounts holds an amount for each measure that limits can bound. An absent measure is
+// zero.
 type Amounts struct {
 	Calls         int64 `json:"calls,omitempty"`
 	Cents         int64 `json:"cents,omitempty"`
-	ComputeMillis int64 `json:"compute_ms,omitempty"` // milliseconds of one core
+	ComputeMillis int64 `json:"compute_ms,omitempty"` // milliseconds of CPU time of one core
 	EgressBytes   int64 `json:"egress_bytes,omitempty"`
 	Risk          int64 `json:"risk_points,omitempty"`
 	Tokens        int64 `json:"tokens,omitempty"`

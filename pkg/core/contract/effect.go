@@ -71,8 +71,8 @@ const (
 	MeasureMemory  = "memory_peak_bytes"
 )
 
-// Usage is what an effect consumed. A measure of zero that Measured does not name
-// was either not used or not measured.
+// Usage holds the amounts that an effect consumed. A measure of zero that Measured does
+// not name was either not used or not measured.
 type Usage struct {
 	CachedTokens    int64    `json:"cached_tokens,omitempty"` // the part of InputTokens that came from a prompt cache
 	Cents           int64    `json:"cents,omitempty"`
@@ -169,8 +169,8 @@ type Receipt struct {
 	Verdict        string `json:"verdict"`
 }
 
-// Canonical implements canon.Document. An unset Sig is absent, and the bytes
-// without it are what the signature covers.
+// Canonical implements canon.Document. An unset Sig is absent; the signature covers the
+// bytes without it.
 func (r *Receipt) Canonical(c *canon.Codec) {
 	c.Str("args_digest", &r.ArgsDigest)
 	c.OptStr("attested_by", &r.AttestedBy)

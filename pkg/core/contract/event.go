@@ -42,7 +42,7 @@ type Event struct {
 	CallID   string // id of the call that the event belongs to; empty if none
 	Origin   string // instance that waits for the outcome; "-" if none
 	Target   string // executor that an allowed event addresses; otherwise empty
-	Correl   string // id of the first event of the chain of causes
+	Correl   string // id of the first event in the causal chain
 	Cause    string // id of the event that caused this one
 	Lamport  uint64 // Lamport time: 1 + the greatest that the producer has made or received; a decimal string in JSON, as CloudEvents integers have 32 bits
 	TraceCtx string // W3C trace context

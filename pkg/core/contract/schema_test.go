@@ -55,8 +55,8 @@ func TestCheckData(t *testing.T) {
 	}
 }
 
-// schemaDigests lists the schemas that CheckData knows: the digest of each file
-// by its path below schemas.
+// schemaDigests returns the schemas that CheckData supports: the digest of each schema
+// file by its path below schemas.
 func schemaDigests() map[string]string {
 	out := map[string]string{}
 	for id, s := range schemas {

@@ -7,12 +7,11 @@ import (
 )
 
 // A session id is derived from the tenant, the owner and the owner's name for the
-// session, so that no name can reach another owner's session. The id is "s-x" and
-// 26 characters of [a-z2-7], the base32 of two parts: the first 10 bytes of a
-// digest of the three strings, and the first 6 bytes of a digest of those 10
-// bytes, tenant and owner. The second part lets any service check the owner of a
-// session without a query. Session ids in other forms were made by releases
-// before 0.5.
+// session, so that no name can refer to another owner's session. The id is "s-x" and 26
+// characters of [a-z2-7], the base32 of two parts: the first 10 bytes of a digest of the
+// three strings, and the first 6 bytes of a digest of those 10 bytes, tenant and owner.
+// The second part lets any service check the owner of a session without a query. Session
+// ids in other forms were made by releases before 0.5.
 
 const (
 	derivedPrefix = "s-x"

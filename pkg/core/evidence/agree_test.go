@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// insiders returns the ledger that insiders forge packs from. If bind is set, its
-// checkpoints commit to a map of tips; checkpoints of releases before 0.5 do not.
+// insiders returns the ledger that the tests of this file change to forge packs. If bind
+// is set, its checkpoints commit to a map of tips; checkpoints of releases before 0.5 do
+// not.
 func insiders(t testing.TB, bind bool) *world {
 	w := sample(t, 2)
 	w.escalated(func(*escalation) {})
@@ -70,7 +71,7 @@ func TestInsiders(t *testing.T) {
 	}
 }
 
-// second is the second verifier, running as a process.
+// second is a running process of the second verifier, e2e/verifier.
 type second struct {
 	in  io.WriteCloser
 	out *bufio.Reader

@@ -127,8 +127,8 @@ func (ix *Archive) roots(size uint64) ([]translog.Hash, error) {
 	return roots, nil
 }
 
-// holds reports whether the segment's events are those from one sequence to
-// another, at least one.
+// holds reports whether the segment holds exactly the events from sequence from to
+// sequence to, and at least one event.
 func (s *Segment) holds(from, to uint64) bool { return s.From == from && s.To == to && from <= to }
 
 // unsignedHead reads the size and root of a note without verifying its signature.
@@ -145,8 +145,9 @@ func unsignedHead(note string) (size uint64, root translog.Hash, err error) {
 	return size, translog.Hash(b), nil
 }
 
-// fold returns the root over subtrees of equal size, of which the last may be
-// smaller. RFC 6962 splits a tree at the largest power of two.
+// fold returns the root of a tree from the roots of its subtrees, which have the same
+// number of leaves; only the last may have fewer. RFC 6962 splits a tree at the largest
+// power of two.
 func fold(roots []translog.Hash) translog.Hash {
 	switch len(roots) {
 	case 0:

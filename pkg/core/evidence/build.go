@@ -25,15 +25,14 @@ type Stored struct {
 	leaf  *translog.Hash // leaf hash of the stored bytes, if Bytes are redacted
 }
 
-// Source is what a pack is built from. Events are the events of the session and
-// System the trust and policy events covered by the checkpoint, both in the order
-// of the ledger.
+// Source is the input of Build. Events are the events of the session and System the
+// trust and policy events covered by the checkpoint, both in the order of the ledger.
 type Source struct {
 	Tenant, Session string
 	System, Events  []Stored
 	Checkpoint      []byte // signed note, of which Head is the parsed form
 	Head            translog.Checkpoint
-	Objects         map[string][]byte // stored bytes by commitment; an absent object is erased
+	Objects         map[string][]byte // stored bytes by commitment; an absent object counts as erased
 	Cosignatures    []string          // witnesses' signature lines over the checkpoint; none = no file
 	Earlier         []byte            // signed note of an earlier checkpoint; nil = no file
 	Growth          []translog.Hash   // consistency proof from Earlier to Head
@@ -133,7 +132,7 @@ func proofLines(events []Stored) []byte {
 	return b
 }
 
-// derived is what the events of a session determine without any key.
+// derived holds the values that can be computed from a session's events without any key.
 type derived struct {
 	events    []*contract.Event
 	data      []data // decoded data of the events

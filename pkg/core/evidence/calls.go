@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 )
 
-// callState is what the ledger holds of one call so far. DESIGN.md has the table
-// of states and the events between them.
+// callState is the state of one call after the events read so far. DESIGN.md has the
+// table of states and of the events that change them.
 type callState struct {
 	proposed  *contract.Event
 	call      *contract.Call
@@ -160,8 +160,8 @@ func executedBy(owner string) string {
 	return ""
 }
 
-// checkDecision verifies a decision, that it is about the proposed call, and that
-// the policies it names were activated.
+// checkDecision returns an error unless the signature of the decision verifies, the
+// decision is about the proposed call, and the policies that it names were activated.
 func checkDecision(c *callState, d *contract.Decision, sys *system) error {
 	if err := guard.VerifyDecision(d, sys.reg.At); err != nil {
 		return err
@@ -204,8 +204,8 @@ func (s *system) activated(d *contract.Decision) bool {
 	return d.Verdict == contract.Deny || known(s.policies, "p0", d.Policies.P0) && known(s.policies, "p1", d.Policies.P1)
 }
 
-// known reports whether every digest in a "+"-separated list was activated for
-// the layer.
+// known reports whether every policy in a "+"-separated list of digests was activated
+// for the layer.
 func known(policies map[string]bool, layer, digests string) bool {
 	for digest := range strings.SplitSeq(digests, "+") {
 		if !policies[layer+digest] {
@@ -256,7 +256,7 @@ func (c *callState) record(e *contract.Event, r *contract.Recorded, tip *receipt
 		return err
 	}
 	*tip = receipt.TipOf(&r.Receipt)
-	*c = callState{recorded: true} // later events of the call can refer to nothing else, so the rest is released
+	*c = callState{recorded: true} // later events of the call need only this flag, so the rest of the state is released
 	return nil
 }
 

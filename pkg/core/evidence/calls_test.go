@@ -53,10 +53,9 @@ func follow(steps []step, sys *system, session string) error {
 	return nil
 }
 
-// TestCallRules breaks one rule of a call at a time, in events that are otherwise like
-// those of the services. The numbers are indexes of the events: the first call is
-// proposed (0), allowed (1), started (2) and recorded (3); the second call is proposed
-// (4) and denied (5).
+// TestCallRules breaks one rule of a call at a time in an otherwise valid sequence of
+// events. The numbers are indexes of the events: the first call is proposed (0), allowed
+// (1), started (2) and recorded (3); the second call is proposed (4) and denied (5).
 func TestCallRules(t *testing.T) {
 	const proposed, allowed, started, recorded, denied = 0, 1, 2, 3, 5
 	type change func(s []step, sys *system) []step

@@ -11,10 +11,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// data is the decoded data of an event. For an event that no rule mentions, every
-// field is nil.
+// data is the decoded data of an event. At most one field is set, and none for an event
+// whose data the verifier does not read.
 type data struct {
-	call      *contract.Call // of call_proposed
+	call      *contract.Call // set for call_proposed
 	allowed   *contract.Allowed
 	escalated *contract.Escalated
 	approval  *contract.Approval

@@ -204,7 +204,7 @@ func (w *world) source(session string) Source {
 	return src
 }
 
-// bytesOf returns the pack of src.
+// bytesOf returns the bytes of the pack that Build makes from src.
 func bytesOf(src Source, k *sign.Key) ([]byte, error) {
 	var b bytes.Buffer
 	err := Build(&b, src, k)
@@ -246,8 +246,8 @@ func (w *world) ledgerOfSystem() func(func(*contract.Event) bool) {
 	}
 }
 
-// TestVerifies shows that packs of honest sessions verify, and that their reports
-// have the right counts.
+// TestVerifies shows that unchanged packs verify, and that their reports have the right
+// counts.
 func TestVerifies(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 40} {
 		w := sample(t, n)
@@ -338,9 +338,10 @@ func tamperings(w *world) map[string]func(*Source) {
 	}
 }
 
-// TestTampering drops, reorders, duplicates and swaps entries of packs of 1, 2, 3
-// and 1,000 calls, both by an attacker who can sign the manifest and by one who
-// cannot.
+// TestTampering verifies packs of 1, 2, 3 and 1,000 calls whose entries were dropped,
+// reordered, duplicated or swapped, by an attacker who can sign the manifest and by one
+// who cannot. Only the omission of the last event from a pack without a map of tips may
+// verify.
 func TestTampering(t *testing.T) {
 	for _, calls := range []int{1, 2, 3, often(1000, 5)} {
 		w := sample(t, calls)

@@ -10,8 +10,8 @@
 //
 // This is the only package of the trusted core that reads files. It verifies
 // files from unknown sources, so every read is bounded (see MaxPack and MaxLine),
-// and no statement of a file about itself is used before the signature over
-// it was checked.
+// and no statement of a file about itself is trusted before the signature over
+// it has been verified.
 package evidence
 
 import (
@@ -93,8 +93,8 @@ func (f *File) Canonical(c *canon.Codec) {
 	c.Int("size", &f.Size)
 }
 
-// Canonical implements canon.Document. An unset Sig is absent, and the bytes
-// without it are what the signature covers.
+// Canonical implements canon.Document. An unset Sig is absent; the signature covers the
+// bytes without it.
 func (m *Manifest) Canonical(c *canon.Codec) {
 	c.Int("events", &m.Events)
 	canon.List(c, "files", &m.Files)
@@ -249,8 +249,8 @@ func renderTar(to io.Writer, files map[string][]byte) error {
 	return w.Close()
 }
 
-// sameTar is an io.Writer that compares what is written with want, so that
-// comparing needs no second copy of a pack.
+// sameTar is an io.Writer that compares the written bytes with want, so that comparing
+// needs no second copy of a pack.
 type sameTar struct {
 	want []byte
 	ok   bool

@@ -70,14 +70,14 @@ func (e *endless) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// TestHostile shows that input made to exhaust a verifier fails with the right
-// reason and uses little memory.
+// TestHostile shows that input made to exhaust a verifier fails with the expected error
+// and uses little memory.
 func TestHostile(t *testing.T) {
 	w := bound(t, 1)
 	root := w.root.KID
 	const little = 64 << 20
 
-	// Packs.
+	// Packs with false sizes, sparse files or deep nesting.
 	pack := func(h *tar.Header, body string) []byte {
 		var b bytes.Buffer
 		z := tar.NewWriter(&b)
@@ -106,7 +106,7 @@ func TestHostile(t *testing.T) {
 		within(t, "eight million brackets in "+name, 4*little, verify(b), "")
 	}
 
-	// Exported ledgers.
+	// Exported ledgers with endless lines, too many lines or deep nesting.
 	ledger := func(r func() io.Reader) func() error {
 		return func() error {
 			_, err := VerifyLedgerFrom(func() (io.ReadCloser, error) { return io.NopCloser(r()), nil }, root, Demands{})
@@ -119,7 +119,7 @@ func TestHostile(t *testing.T) {
 	within(t, "a million events nobody signed", little, ledger(func() io.Reader { return flood(int64(often(300_000, 5_000)), line) }), "the export is cut off")
 	within(t, "deep events", little, ledger(func() io.Reader { return flood(1, `{"actor":`+strings.Repeat("[", 4<<20)+"\n") }), "nesting deeper")
 
-	// Archives.
+	// Archives that decompress to more data than their index lists.
 	archive := func(s Segment, size uint64, body io.Reader) string {
 		dir := t.TempDir()
 		var b bytes.Buffer
@@ -153,7 +153,7 @@ func TestHostile(t *testing.T) {
 	}
 	within(t, "a deep index", little, open(dir), "nesting deeper")
 
-	// A file larger than the greatest pack.
+	// A file that is larger than the size limit of a pack.
 	big := filepath.Join(t.TempDir(), "big.tar")
 	f, err := os.Create(big)
 	if err == nil {

@@ -36,8 +36,8 @@ func LedgerTrailer(note string, cosignatures ...string) []byte {
 	return append(contract.Bytes(&trailer{note, cosignatures}), '\n')
 }
 
-// LedgerReport is what a verified ledger proves, and the counts that its reader
-// may compare.
+// LedgerReport is the result of a successful verification of a ledger: the log that it
+// proves, and counts of what the ledger contains.
 type LedgerReport struct {
 	Origin   string `json:"origin"`
 	TreeSize int64  `json:"tree_size"`
@@ -130,7 +130,8 @@ type authentic struct {
 	has  bool // whether the checkpoint commits to a map of tips
 }
 
-// authenticate is the first pass.
+// authenticate runs the first pass over the export: it verifies the checkpoint over all
+// lines, and the demands.
 func authenticate(open Opener, rootKID string, demands Demands) (*authentic, error) {
 	r, err := open()
 	if err != nil {
@@ -322,8 +323,8 @@ func (x *worker) run() {
 	}
 }
 
-// follow applies one event to its session, and checks its contents as far as they
-// are stored inline.
+// follow applies one event to its session, and checks the contents that are stored
+// inline.
 func (x *worker) follow(e *contract.Event) error {
 	k := [2]string{e.Tenant, e.Session}
 	s := x.sessions[k]
@@ -354,7 +355,8 @@ func (x *worker) follow(e *contract.Event) error {
 	return nil
 }
 
-// stop ends the workers and waits for them.
+// stop sends the pending events to the workers, makes the workers exit and waits for
+// them.
 func (w *walk) stop() {
 	for _, x := range w.workers {
 		x.flush()
@@ -363,8 +365,9 @@ func (w *walk) stop() {
 	}
 }
 
-// report ends the walk. If several workers found errors, it returns the error of
-// the first line.
+// report stops the workers and returns the report. If several workers found errors, it
+// returns the error of the first line. It compares the map of tips with the
+// checkpoint's.
 func (w *walk) report() (*LedgerReport, error) {
 	w.stop()
 	var first *worker

@@ -7,10 +7,11 @@ import (
 	"io"
 )
 
-// The limits of what a verifier reads, so that a hostile file results in an error
-// and not in exhausted memory. A pack is held in memory as a whole. Of ledgers
-// and archives one line is held, and the event ids and the state of each session
-// and call, which are stored only after the checkpoint over all lines was verified.
+// Limits on the input of a verifier, so that a hostile file causes an error and does not
+// exhaust the memory. A pack is held in memory as a whole. Of a ledger or an archive,
+// the verifier holds one line, the event ids, and the state of each session and call. It
+// stores the ids and the states only after it has verified the checkpoint over all
+// lines.
 const (
 	MaxPack = 2 << 30  // greatest size of a pack in bytes
 	MaxLine = 16 << 20 // greatest size of one event in bytes; the mesh's servers accept 1 MB

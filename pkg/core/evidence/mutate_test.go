@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// spot is one value in a JSON tree: set replaces it and gone removes it.
+// spot is the position of one value in a JSON tree. The function set replaces the value,
+// and gone removes it.
 type spot struct {
 	path string
 	v    any

@@ -55,8 +55,9 @@ func Redact(src *Source, show func(callID, part string) bool) error {
 	return nil
 }
 
-// withhold calls take for every content in an event's data, and encodes the data
-// again if take returned true for one, which means that take changed it.
+// withhold calls take for every content in an event's data. take returns true if it
+// changed the content; in that case withhold encodes the data again and reports the
+// change.
 func withhold(e *contract.Event, take func(c *contract.Content, part string) bool) (changed bool, err error) {
 	var (
 		doc  canon.Document

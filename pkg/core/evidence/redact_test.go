@@ -16,8 +16,8 @@ type redacted struct {
 	rep  Report // expected report of a valid pack
 }
 
-// redactions returns packs from which payloads were withheld, and packs that claim it
-// falsely.
+// redactions returns packs from which payloads were withheld, and packs that falsely
+// claim this.
 func redactions(t testing.TB) map[string]redacted {
 	out := map[string]redacted{}
 	pack := func(show func(call, part string) bool, change func(*Source)) []byte {
@@ -63,7 +63,7 @@ func redactions(t testing.TB) map[string]redacted {
 // audit's key could do.
 func spoil(t testing.TB, s *Source, i int, old, repl string) {
 	b := []byte(strings.Replace(string(s.Events[i].Bytes), old, repl, 1))
-	if strings.Contains(repl, "sha256:00") { // the digest keeps its length
+	if strings.Contains(repl, "sha256:00") { // the digest must keep its length, so two of its old digits are removed
 		at := bytes.Index(b, []byte(repl)) + len(repl)
 		b = append(b[:at:at], b[at+2:]...)
 	}

@@ -55,7 +55,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestExport truncates, extends and changes an exported ledger in different places.
+// TestExport truncates, extends and changes an exported ledger in different places, and
+// checks the error of each verification.
 func TestExport(t *testing.T) {
 	w := bound(t, 2)
 	src := w.source("s-a")

@@ -207,8 +207,8 @@ func TestGoldenBound(t *testing.T) {
 	}
 }
 
-// TestGraph shows that in version 2 a checkpoint is the last node of the graph
-// and a decision after votes joins them, and that version 1 has neither.
+// TestGraph shows that in version 2 the last node of the graph is the checkpoint and the
+// votes are parents of the decision that follows them, and that version 1 has neither.
 func TestGraph(t *testing.T) {
 	kinds := func(w *world) (kinds map[string]proofgraph.Node) {
 		files, err := readTar(build(t, w.source("s-e"), w.keys["audit"]))

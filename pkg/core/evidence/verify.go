@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// Report is what a verified pack proves, and the counts that its reader may
-// compare.
+// Report is the result of a successful verification of a pack: the log that it proves,
+// and counts of what the pack contains.
 type Report struct {
 	Tenant    string `json:"tenant"`
 	Session   string `json:"session"`
@@ -27,7 +27,7 @@ type Report struct {
 	Decisions int    `json:"decisions"`
 	Receipts  int    `json:"receipts"`
 	Attested  int    `json:"attested_by_callers"` // receipts of outcomes that callers reported and no executor observed
-	Open      int    `json:"open_calls"`          // calls without an outcome below the checkpoint
+	Open      int    `json:"open_calls"`          // calls without an outcome among the events that the checkpoint covers
 	Erased    int    `json:"erased"`              // contents that are erased or withheld; their commitments still verify
 	GrownFrom int64  `json:"grown_from"`          // size of the earlier checkpoint that this one is proven to extend; 0 = none
 	Redacted  int    `json:"redacted"`            // events without their payloads; audit alone attests their leaf hashes
@@ -100,7 +100,7 @@ func (v *verification) authenticate(rootKID string) (err error) {
 	return checkSeals(v.m, v.preimage, v.files, v.sys.reg)
 }
 
-// place verifies the checkpoint, and that every event is in the log that it
+// place verifies the checkpoint, and that every event is in the log that the checkpoint
 // covers.
 func (v *verification) place() (err error) {
 	if v.events, err = lines(v.files[pathEvents]); err != nil {
@@ -125,8 +125,8 @@ func (v *verification) place() (err error) {
 	return in(pathConsistency, err)
 }
 
-// follow checks the calls of the session, and compares what its events determine
-// with the other files.
+// follow checks the calls of the session, and compares the values derived from its
+// events with the other files.
 func (v *verification) follow() (*Report, error) {
 	m := v.m
 	stored := make([]Stored, len(v.events))
@@ -315,8 +315,9 @@ func openNote(note []byte, reg *trust.Registry, lamport uint64) (head *translog.
 	return head, err
 }
 
-// checkGrowth verifies that the checkpoint extends the earlier one that the pack
-// holds, and returns the size of that one; 0 if the pack holds none.
+// checkGrowth verifies that the checkpoint extends the earlier checkpoint in the pack,
+// and returns the size of the earlier one. It returns 0 if the pack has no earlier
+// checkpoint.
 func checkGrowth(files map[string][]byte, head *translog.Checkpoint, reg *trust.Registry, lamport uint64) (size int64, err error) {
 	b, ok := files[pathConsistency]
 	if !ok {
@@ -357,8 +358,8 @@ func checkKept(files map[string][]byte, kept []byte) error {
 	return nil
 }
 
-// checkDerived compares the derived files of the pack with what the events
-// determine.
+// checkDerived compares the decisions, receipts, graph and counts in the pack with those
+// derived from its events.
 func checkDerived(m *Manifest, d *derived, files map[string][]byte) error {
 	switch {
 	case !bytes.Equal(files[pathDecisions], joinLines(d.decisions)):

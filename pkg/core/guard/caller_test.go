@@ -51,7 +51,7 @@ func TestCallerMay(t *testing.T) {
 	}
 }
 
-// TestCallerRefused lists calls that no caller may execute itself.
+// TestCallerRefused checks that calls which no caller may execute itself are denied.
 func TestCallerRefused(t *testing.T) {
 	for name, change := range map[string]func(*Inputs){
 		"the mesh's own kind":    func(in *Inputs) { in.Facts.Kind, in.Tool.Kind = "policy.freeze", "policy.freeze" },

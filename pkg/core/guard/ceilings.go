@@ -128,8 +128,8 @@ type SignedCeilings struct {
 	Sig      string   `json:"sig,omitempty"`
 }
 
-// Canonical implements canon.Document. An unset Sig is absent, and the bytes
-// without it are what the signature covers.
+// Canonical implements canon.Document. An unset Sig is absent; the signature covers the
+// bytes without it.
 func (x *SignedCeilings) Canonical(c *canon.Codec) {
 	c.Doc("ceilings", &x.Ceilings)
 	c.Str("kid", &x.KID)

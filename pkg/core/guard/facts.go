@@ -5,10 +5,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Facts is what a decision is computed from, apart from the args, the tool and
-// the policies. Facts do not come from the args: each was read from the ledger or
-// from the event's envelope. The canonical bytes of Facts are part of the
-// decision, so that the decision can be taken again from the ledger alone.
+// Facts holds the inputs of a decision other than the args, the tool and the policies.
+// No fact comes from the args: each was read from the ledger or from the event's
+// envelope. The canonical bytes of Facts are part of the decision, so that the decision
+// can be computed again from the ledger alone.
 type Facts struct {
 	Accepts       []string       `json:"accepts,omitempty"` // data labels that the operator lets the model receive, or "*"; set only if the call carries labels
 	Actor         string         `json:"actor"`
@@ -26,7 +26,7 @@ type Facts struct {
 	Frozen        string         `json:"frozen,omitempty"`           // id of the freeze in force
 	Key           *KeyFact       `json:"key,omitempty"`              // the virtual key that the caller presented
 	Kind          string         `json:"kind"`
-	Labels        []string       `json:"labels,omitempty"`           // data classes that reached this call through its causes
+	Labels        []string       `json:"labels,omitempty"`           // data labels of the session, of the parent call's session, and of the request
 	Truncated     bool           `json:"ledger_truncated,omitempty"` // audit found events missing; nothing is allowed until the ledger is restored
 	MeshTenant    string         `json:"mesh_tenant,omitempty"`      // set if the call's tenant is not the mesh's
 	Now           string         `json:"now"`
@@ -168,7 +168,7 @@ func (a *ApprovalFact) Canonical(c *canon.Codec) {
 // BudgetFact is the result of checking the limits: what was reserved for the
 // call, or why the reservation was refused.
 type BudgetFact struct {
-	Accounts []string         `json:"accounts"` // accounts that the amounts are reserved on, or the account that refused
+	Accounts []string         `json:"accounts"` // accounts that the amounts are reserved on, or that caused the refusal
 	Amounts  contract.Amounts `json:"amounts"`
 	Escalate bool             `json:"escalate,omitempty"` // the limit requires approval instead of denying
 	Refused  string           `json:"refused,omitempty"`  // reason code; empty = reserved

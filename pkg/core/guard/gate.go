@@ -194,8 +194,8 @@ func window(in *Inputs) (from, until, deadline time.Time, ok bool) {
 	return from, until, deadline, err1 == nil && err2 == nil && err3 == nil
 }
 
-// late reports whether the call's start window is over at the time of the
-// decision, or cannot be determined.
+// late reports whether the call's start window has ended at the time of the decision, or
+// cannot be determined.
 func late(in *Inputs) bool {
 	now, err := contract.ParseTime(in.Facts.Now)
 	_, until, _, ok := window(in)

@@ -5,13 +5,14 @@
 //
 // The order of a decision is fixed: gates, then the layers (input schema, P0, P1,
 // P2, dual control), then the feasibility of the sandbox, then the limits, then
-// the votes. A DENY at any step is final. Whatever is missing or malformed
-// denies, so that a fault in a caller of this package never permits an effect.
+// the votes. A DENY at any step is final. A missing or malformed input results
+// in a DENY, so that a fault in a caller of this package never permits an effect.
 //
-// Every function is a pure function of its arguments. Policy languages, JSON
-// Schema and storage stay outside, and their results are arguments; replay and
-// verifiers can therefore take a recorded decision again. A new reason to deny is
-// a fact in Facts and a case in one of the gates.
+// Every function is a pure function of its arguments. The package
+// evaluates no policy language and no JSON Schema and reads no storage; their
+// results are arguments. Replay and verifiers can therefore compute a recorded
+// decision again. A new reason to deny is a fact in Facts and a case in one of the
+// gates.
 package guard
 
 import (
@@ -20,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// Inputs is everything that a decision is computed from. guard does not change or
-// retain what the fields refer to.
+// Inputs holds the inputs of a decision. The package neither changes nor retains the
+// values that the fields refer to.
 type Inputs struct {
 	CallID   string
 	IdemKey  string // empty = the call's id
@@ -30,15 +31,15 @@ type Inputs struct {
 	Schema   Answer         // DENY with its reason, or zero if the args match the tool's schema
 	P1       Answer
 	P2       []Answer  // answers of the overlays that apply
-	P0       *Ceilings // nil = missing, which denies
+	P0       *Ceilings // nil = missing; every call is denied
 	Policies contract.PolicyDigests
 	Lamport  uint64
 }
 
-// Decide returns the decision on a call, signed with key. It returns no error:
-// whatever is missing, unknown or malformed results in a DENY with a reason code.
-// An ALLOW holds the execution intent. An ESCALATE has an id of its own, so that
-// the later decision about the same call is a second document.
+// Decide returns the decision on a call, signed with key. It returns no error: a
+// missing, unknown or malformed input results in a DENY with a reason code. An ALLOW
+// holds the execution intent. An ESCALATE has an id of its own, so that the later
+// decision about the same call is a second document.
 func Decide(in Inputs, key *sign.Key) contract.Decision {
 	v := judge(&in, nil)
 	f := contract.Bytes(&in.Facts)

@@ -42,7 +42,7 @@ func inputs() guard.Inputs {
 	}
 }
 
-// approved changes the inputs into those of an escalated call that the approvers
+// approved changes the inputs into those of an escalated call that the approvers listed
 // in by have granted.
 func approved(in *guard.Inputs, quorum int64, by ...string) {
 	in.P1 = guard.Answer{Verdict: contract.Escalate, Reason: "ASK", Approvals: []contract.ApprovalRule{{Quorum: quorum, TimeoutMS: 1000}}}

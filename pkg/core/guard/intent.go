@@ -42,8 +42,8 @@ func mint(in *Inputs, v Answer) *contract.ExecutionIntent {
 	return i
 }
 
-// ErrExpired is returned by CheckIntent if the intent is valid in every other
-// respect, but its start window is over.
+// ErrExpired is returned by CheckIntent if the intent is valid in every other respect,
+// but its start window has ended.
 var ErrExpired = errors.New("intent expired")
 
 // KeyAt returns the public key with id kid, or an error unless kid was a key of
@@ -111,11 +111,11 @@ func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt
 	return nil
 }
 
-// CheckIntent is the check that an executor makes before it starts. The decision
-// must verify and allow the call; its intent must be for this executor, tenant
-// and session; the call beside it must be the one that was decided; and the start
-// window must not be over at now. CheckIntent returns ErrExpired if only the
-// window is over, and another error otherwise.
+// CheckIntent returns an error unless the executor may start the call. The decision must
+// verify and allow the call; its intent must be for this executor, tenant and session;
+// a.Call must be the call that was decided; and now must be within the start window.
+// CheckIntent returns ErrExpired if only the window has ended, and another error
+// otherwise.
 func CheckIntent(a *contract.Allowed, tenant, session, executor string, now time.Time, keys KeyAt) error {
 	d := &a.Decision
 	if err := VerifyDecision(d, keys); err != nil {

@@ -105,8 +105,8 @@ func TestVerifyDecision(t *testing.T) {
 	}
 }
 
-// TestGateOfExecutor lists the decisions and intents, validly signed by policy,
-// that CheckIntent rejects.
+// TestGateOfExecutor checks that CheckIntent rejects invalid decisions and intents even
+// if policy's signature over them verifies.
 func TestGateOfExecutor(t *testing.T) {
 	k := key(t, "policy")
 	for name, c := range map[string]struct {

@@ -72,8 +72,8 @@ func CheckLimits(ls []Limit) error {
 	return nil
 }
 
-// checkID returns "id" and the fault if the id cannot be used, and otherwise
-// empty strings. seen holds the ids of earlier limits.
+// checkID returns "id" and the reason why the id cannot be used, or empty strings. seen
+// holds the ids of earlier limits.
 func (l *Limit) checkID(seen map[string]bool) (field, want string) {
 	switch {
 	case !contract.Token(l.ID):
@@ -86,8 +86,8 @@ func (l *Limit) checkID(seen map[string]bool) (field, want string) {
 	return "", ""
 }
 
-// checkTerms returns the first other field that is invalid and its permitted
-// values, or empty strings.
+// checkTerms checks the fields other than the id. It returns the first invalid field and
+// its permitted values, or empty strings.
 func (l *Limit) checkTerms() (field, want string) {
 	switch {
 	case !slices.Contains(levels, l.Level):

@@ -8,8 +8,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Obligations are what an executor must do during a permitted execution. An
-// obligation is one of these verbs followed by its object.
+// The verbs of obligations. An obligation is a duty of the executor during a permitted
+// execution: one of these verbs followed by its object.
 const (
 	ObligeWithhold = "tool.withhold:"  // remove an offered tool from a request
 	ObligeFlag     = "content.flag:"   // record where a class of content occurs

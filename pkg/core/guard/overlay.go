@@ -13,9 +13,9 @@ import (
 // overlay expires. It can only narrow what other layers permit, since it has no
 // way to express ALLOW.
 type Overlay struct {
-	Expires string            `json:"expires,omitempty"` // TimeFormat; empty = until it is retired
+	Expires string            `json:"expires,omitempty"` // in TimeFormat; empty = in force until retired
 	ID      string            `json:"id"`
-	Only    []string          `json:"only_kinds,omitempty"` // if not empty, other kinds are denied
+	Only    []string          `json:"only_kinds,omitempty"` // if not empty, calls of other kinds are denied
 	Rules   []OverlayRule     `json:"rules,omitempty"`      // the first rule that matches counts
 	Sandbox *contract.Sandbox `json:"sandbox,omitempty"`    // upper limits; a zero limit is no limit
 	Scope   string            `json:"scope"`                // tenant, session or agent

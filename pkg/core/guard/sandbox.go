@@ -40,7 +40,7 @@ func Narrow(a, b contract.Sandbox) contract.Sandbox {
 	return a
 }
 
-// lower returns the smaller of two limits, of which zero is none.
+// lower returns the smaller of two limits; zero means no limit.
 func lower(x, y int64) int64 {
 	if x == 0 || y != 0 && y < x {
 		return y

@@ -58,8 +58,8 @@ var kinds = map[string]string{
 	contract.EventKeyPublished: TrustEvent, contract.EventKeyRevoked: TrustEvent, contract.EventLogEpochOpened: TrustEvent, contract.EventPolicyActivated: TrustEvent,
 }
 
-// Graph is built from the events of one session in the order of the ledger.
-// Version 1, which evidence packs of releases before 0.5 use, has neither merge
+// Graph is the causal graph of one session. Its events are added in the order of the
+// ledger. Version 1, which evidence packs of releases before 0.5 use, has neither merge
 // decisions nor a checkpoint. A Graph must be used by one goroutine only.
 type Graph struct {
 	Version int
@@ -69,9 +69,9 @@ type Graph struct {
 	votes map[string][]string // ids of the votes on a call, by call id
 }
 
-// Add appends the node of the next event; stored is its stored bytes. The parents
-// of the node are the event that caused it, for a receipt also the receipt
-// before, and for the decision or outcome of an escalated call also the votes.
+// Add appends the node of the next event; stored is its stored bytes. The parents of the
+// node are the event that caused it, for a receipt also the previous receipt, and for
+// the decision or outcome of an escalated call also the votes.
 func (g *Graph) Add(e *contract.Event, stored []byte) {
 	kind := kinds[e.Name]
 	if kind == "" {

@@ -116,8 +116,8 @@ func preimage(domain string, body []byte) []byte {
 	return append(append(append(b, domain...), '\n'), body...)
 }
 
-// Digest returns the name of bytes that documents use: "sha256:" and their
-// SHA-256 in lower-case hex.
+// Digest returns the digest by which documents refer to b: "sha256:" and the SHA-256 of
+// b in lower-case hex.
 func Digest(b []byte) string {
 	h := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(h[:])

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestNoSuchProof shows that for arguments for which no proof exists, no proof is
-// computed and none verifies.
+// TestNoSuchProof shows that if no proof exists for the arguments, none is computed and
+// none verifies.
 func TestNoSuchProof(t *testing.T) {
 	m := mem{}
 	var roots []Hash
@@ -57,8 +57,8 @@ func TestNoSuchProof(t *testing.T) {
 	}
 }
 
-// TestMissingNodes shows that an error of the storage is returned, for whichever
-// node it occurs.
+// TestMissingNodes shows that an error of the storage is returned, no matter which node
+// it occurs for.
 func TestMissingNodes(t *testing.T) {
 	m := mem{}
 	for n := range uint64(13) {
@@ -94,8 +94,8 @@ func TestMissingNodes(t *testing.T) {
 	}
 }
 
-// TestTipPath checks the limits on the length and the end of a path in the map of
-// tips.
+// TestTipPath checks that a path in the map of tips has at most 256 hashes and cannot
+// end in an empty subtree next to a single key.
 func TestTipPath(t *testing.T) {
 	key, tip := TipKey("t", "s"), &Tip{Digest: Hash{1}, Events: 2, Receipts: 1}
 	long := make([]Hash, maxTipPath)

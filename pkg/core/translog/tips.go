@@ -93,8 +93,8 @@ func tipsRoot(leaves []TipLeaf, depth int) Hash {
 // bits of a key.
 const maxTipPath = 256
 
-// climb returns the root that results from the hash at, at the end of path, and the
-// sibling hashes in path. It returns ErrProof for a path that no map has.
+// climb computes a root from the hash at, which is at the end of path, and the sibling
+// hashes in path. It returns ErrProof for a path that no map has.
 func climb(key, at Hash, path []Hash) (Hash, error) {
 	if n := len(path); n > maxTipPath || n > 0 && path[n-1] == (Hash{}) && at != (Hash{}) {
 		return Hash{}, ErrProof // a subtree with a single key is a leaf, so its sibling cannot be empty

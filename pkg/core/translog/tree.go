@@ -45,9 +45,9 @@ func NodeHash(l, r Hash) Hash {
 // string (RFC 6962 section 2.1).
 func EmptyRoot() Hash { return sha256.Sum256(nil) }
 
-// Nodes returns the hash of the complete subtree of 2^level leaves whose first
-// leaf is index<<level, or an error of the storage. Functions of this package
-// return such an error as it is.
+// Nodes returns the hash of the complete subtree of 2^level leaves whose first leaf is
+// index<<level, or an error of the storage. Functions of this package return such an
+// error unchanged.
 type Nodes func(level uint, index uint64) (Hash, error)
 
 // Append adds leaf n, counted from 0, to a tree of n leaves. It calls sink for

@@ -82,8 +82,8 @@ func (r *Registry) authentic(k *contract.TrustKey, lamport uint64) ([]byte, erro
 	return public, sign.Verify(signer, sign.DomainTrust, contract.Bytes(&body), k.Sig)
 }
 
-// anchors reports whether k publishes the first root key. No other key can sign
-// that document, so it is signed by itself.
+// anchors reports whether k publishes the first root key. No other key can sign that
+// document, so the key signs it itself.
 func (r *Registry) anchors(k *contract.TrustKey) bool {
 	return k.KID == r.Root && k.SignerKID == r.Root && !r.Has(r.Root)
 }

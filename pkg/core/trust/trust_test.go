@@ -23,7 +23,7 @@ func doc(signer, k *sign.Key, owner string, revoked bool, uses ...string) contra
 	return trust.Publish(signer, contract.TrustKey{Algorithm: "ed25519", KID: k.KID, Owner: owner, PublicKey: base64.StdEncoding.EncodeToString(k.Public()), Revoked: revoked, Tenant: "t", Uses: uses})
 }
 
-// TestRegistry shows the life of a key: publication by the root key, use, and
+// TestRegistry checks the life cycle of a key: publication by the root key, use, and
 // revocation.
 func TestRegistry(t *testing.T) {
 	root, policy, evil := key(t, "root"), key(t, "policy"), key(t, "evil")
@@ -72,9 +72,9 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestRootRotation shows that a root key publishes its successor, which then
-// signs alone. After the first root key is revoked, its earlier signatures remain
-// valid.
+// TestRootRotation shows that a root key publishes its successor, which can sign
+// documents after the first root key is revoked. Earlier signatures of the first root
+// key remain valid.
 func TestRootRotation(t *testing.T) {
 	first, second, policy, late := key(t, "root"), key(t, "second"), key(t, "policy"), key(t, "late")
 	r := &trust.Registry{Root: first.KID}
