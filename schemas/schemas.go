@@ -17,19 +17,19 @@ var Events embed.FS
 // Queries holds queries/<service>/<verb>.json, each the schema of an object of request
 // and response, and queries/<service>/types.json, the types that a service's queries
 // share. Folder "mesh" holds the queries that several services answer. Members that
-// begin with x- are for the generator: see schemas/gen.
+// begin with x- are read by the generator: see schemas/gen.
 //
 //go:embed queries
 var Queries embed.FS
 
-// Conformance holds the gates that an endpoint is driven through,
+// Conformance holds the conformance tests for HTTP endpoints, one file for each level:
 // conformance/http/<level>.json.
 //
 //go:embed conformance/http
 var Conformance embed.FS
 
-// Lock lists the digest of every schema that is released or about to be; its own
-// digest names the whole set.
+// Lock lists the digest of every schema that is released or will be in the next
+// release. The digest of Lock identifies the whole set.
 //
 //go:embed LOCK
 var Lock []byte

@@ -48,8 +48,9 @@ func get(t *testing.T, addr string) string {
 	return string(b)
 }
 
-// TestBalancerOneDies: connections are distributed over all gateways. After one has
-// stopped they go to the others, even before the next probe.
+// TestBalancerOneDies checks that connections are distributed over all gateways, and
+// that connections made after one gateway has stopped are forwarded to the others, even
+// before the next probe.
 func TestBalancerOneDies(t *testing.T) {
 	servers, addr, p := gateways(t, 3)
 	seen := map[string]int{}
@@ -70,8 +71,9 @@ func TestBalancerOneDies(t *testing.T) {
 	}
 }
 
-// TestBalancerLeavesOutHung: after a probe, a gateway that accepts connections but does
-// not respond receives no more of them.
+// TestBalancerLeavesOutHung checks that, after a probe, a gateway that accepts
+// connections but does not respond is tried last, and that a draining gateway does not
+// count as ready.
 func TestBalancerLeavesOutHung(t *testing.T) {
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -101,8 +103,8 @@ func TestBalancerLeavesOutHung(t *testing.T) {
 	}
 }
 
-// TestBalancerKeepsHalves: a client that has closed its sending half receives the rest
-// of the response.
+// TestBalancerKeepsHalves checks that a client that has closed its sending half receives
+// the rest of the response.
 func TestBalancerKeepsHalves(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -114,7 +116,7 @@ func TestBalancerKeepsHalves(t *testing.T) {
 		if err != nil {
 			return
 		}
-		b, _ := io.ReadAll(c) // until the client has closed its sending half
+		b, _ := io.ReadAll(c) // returns when the client has closed its sending half
 		_, _ = c.Write(append(b, '!'))
 		c.Close()
 	}()
@@ -138,9 +140,9 @@ func TestBalancerKeepsHalves(t *testing.T) {
 	}
 }
 
-// TestBalancerProbesTLS: gateways with TLS are probed over TLS, so that draining is
-// detected and no failed handshakes are logged. The next probe detects a change between
-// plain text and TLS.
+// TestBalancerProbesTLS checks that gateways with TLS are probed over TLS, so that
+// draining is detected and no failed handshakes are logged, and that the next probe
+// detects a change between plain text and TLS.
 func TestBalancerProbesTLS(t *testing.T) {
 	var draining atomic.Bool
 	var plain atomic.Int64

@@ -21,9 +21,9 @@ type errorCode struct {
 // origins lists the parts of the mesh that produce error codes.
 var origins = []string{"gateway", "outcome", "query", "provider", "proxy"}
 
-// errorFiles returns the constants, the table and the reference page of error codes, by
-// their path relative to the module, and the set of codes. It returns an error if an
-// entry of errors.json is out of order, duplicate or incomplete.
+// errorFiles returns the generated files for error codes (the constants with the table,
+// and the reference page) by their path relative to the module, and the set of codes. It
+// returns an error if an entry of errors.json is out of order, duplicate or incomplete.
 func errorFiles(raw []byte) (files map[string][]byte, codes map[string]bool, err error) {
 	var doc struct {
 		Errors []errorCode `json:"errors"`

@@ -10,7 +10,8 @@ import (
 	"testing/fstest"
 )
 
-// TestFresh: the committed files equal the files generated from queries and error codes.
+// TestFresh checks that the committed files equal the files generated from the query
+// schemas and errors.json.
 func TestFresh(t *testing.T) {
 	t.Chdir("..")
 	files, err := render(os.DirFS("."))
@@ -37,7 +38,8 @@ func tree(edit ...string) fstest.MapFS {
 	return fstest.MapFS{"errors.json": {Data: []byte(text(codes))}, "queries/x-y/sum_ids.json": {Data: []byte(text(sum))}, "queries/x-y/types.json": {Data: []byte(text(sumTypes))}}
 }
 
-// TestRender: the generated descriptors, types and pages agree with the schemas.
+// TestRender checks that the generated descriptors, types and pages contain what the
+// schemas define.
 func TestRender(t *testing.T) {
 	files, err := render(tree())
 	if err != nil {
@@ -61,8 +63,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestRefused: a schema that the generator would interpret differently from a validator
-// is an error that names the file.
+// TestRefused checks that the generator rejects a schema that it would interpret
+// differently from a validator, and that the error names the file.
 func TestRefused(t *testing.T) {
 	for name, edit := range map[string][]string{
 		"a title that is not the verb":       {`"title":"SumIds"`, `"title":"Sums"`},

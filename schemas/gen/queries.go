@@ -13,15 +13,16 @@ import (
 	"strings"
 )
 
-// querySchema is one file of queries/<service>: the JSON Schema of a query, an object
-// with the members request and response, with extensions for what else a caller must
-// know.
+// querySchema is the content of one file of queries/<service>: the JSON Schema of an
+// object with the members request and response. The members that begin with x- are
+// extensions; they hold the properties of the query that the schema itself cannot
+// express.
 type querySchema struct {
 	ID          string          `json:"$id"`
 	Title       string          `json:"title"`
 	Description string          `json:"description"`
 	Answer      string          `json:"x-answer"`      // kind of the response: one, list or bytes
-	Callers     []string        `json:"x-callers"`     // names of the services that may send it
+	Callers     []string        `json:"x-callers"`     // names of the services that may send the query
 	View        string          `json:"x-view"`        // view that the response is read from
 	DeadlineMS  int64           `json:"x-deadline-ms"` // maximum time that a client waits, in milliseconds
 	Errors      []string        `json:"x-errors"`      // error codes in addition to those that every query can return

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// value is a JSON Schema of the subset by which verifiers check events.
+// value is a JSON Schema of the subset that verifiers support for events.
 type value struct {
 	Type        string           `json:"type"`
 	Closed      *bool            `json:"additionalProperties"`
@@ -41,7 +41,7 @@ var forms = map[string]string{
 // validator.
 func shapes(files []string) error {
 	var vars, table bytes.Buffer
-	names := map[string]string{} // names of variables, by their content
+	names := map[string]string{} // variable names by the Go source of their values
 	for _, f := range files {
 		raw, err := os.ReadFile(f)
 		if err != nil {

@@ -86,8 +86,7 @@ func (w *watcher) next(ctx context.Context) []string {
 	}
 }
 
-// listed is a package with the members that are used here of the output of go list
-// -json.
+// listed holds the fields of a package that dev reads from the output of go list -json.
 type listed struct {
 	ImportPath, Dir, Name           string
 	Deps, TestImports, XTestImports []string
@@ -123,8 +122,8 @@ func list(ctx context.Context, patterns ...string) (map[string]*listed, error) {
 }
 
 // owns reports whether a changed folder belongs to the package: it is the package's
-// folder, or a folder below it that belongs to no other package, such as one of embedded
-// files.
+// folder, or a folder below it that belongs to no other package, such as a folder of
+// embedded files.
 func (p *listed) owns(dir string, all map[string]*listed) bool {
 	if dir == p.Dir {
 		return true

@@ -14,7 +14,7 @@ import (
 
 // figure is one row of the table: a measured value n and its limit, which is a minimum
 // if least is set and a maximum otherwise. If enforced is set, a broken limit fails the
-// run. detail lists what was counted.
+// run. detail lists the counted items, one per line of output.
 type figure struct {
 	name     string
 	n, bound float64

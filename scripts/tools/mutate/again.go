@@ -35,8 +35,8 @@ func readText(file string) (map[string]*earlier, error) {
 			}
 			out[f[0]] = last
 		case last != nil && strings.HasPrefix(line, "    "):
-			// The status may have a space in it, so it is skipped by its width of ten
-			// characters.
+			// The status may contain a space, so it is skipped by the length of the
+			// longest status.
 			if rest := strings.Fields(line[4+len(notCovered):]); len(rest) >= 2 {
 				last.survivors = append(last.survivors, rest[0]+" "+rest[1])
 			} else {

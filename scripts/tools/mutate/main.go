@@ -58,7 +58,7 @@ type runner struct {
 	gremlins string
 	all      bool
 	timeout  int
-	root     string // of the repository
+	root     string // root folder of the repository
 	tmp      string
 }
 
