@@ -36,7 +36,7 @@ type index struct {
 	Format string            `json:"format"`
 	Taken  string            `json:"taken"` // RFC 3339
 	Events uint64            `json:"events"`
-	Floors map[string]uint64 `json:"floors"` // by work consumer: its acknowledgement floor, the sequence up to which all is acknowledged
+	Floors map[string]uint64 `json:"floors"` // by work consumer: its acknowledgement floor, the sequence up to which all messages are acknowledged
 }
 
 // message is one message of a stream. The file of a stream has one per line, in JSON.

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// TestNormalize: command lines in the form of earlier releases are rewritten to the form
-// that cobra parses.
+// TestNormalize checks that command lines in the form of earlier releases are rewritten
+// to the form that cobra parses.
 func TestNormalize(t *testing.T) {
 	for _, x := range []struct{ in, want string }{
 		{"up -addr x -power", "up --addr x --power"},
@@ -70,7 +70,8 @@ func TestFormatOf(t *testing.T) {
 	}
 }
 
-// TestUsage: a wrong command line exits with 2 and an error that names the correct form.
+// TestUsage checks that a wrong command line results in exit code 2 and an error that
+// names the correct form.
 func TestUsage(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	for line, want := range map[string]string{
@@ -107,7 +108,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestErrorForms: an error is written as a document in the requested output format.
+// TestErrorForms checks that an error is written as a document in the requested output
+// format.
 func TestErrorForms(t *testing.T) {
 	for form, want := range map[string]string{
 		"json":  `{"error":{"code":"usage","message":`,
@@ -148,8 +150,8 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// TestEnvironment: a variable sets a flag's value if the command line does not, and the
-// error about an invalid value names the variable.
+// TestEnvironment checks that a variable sets a flag's value if the command line does
+// not, and that the error about an invalid value names the variable.
 func TestEnvironment(t *testing.T) {
 	for _, x := range []struct {
 		line, env, want string
@@ -179,7 +181,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestOldSpellings: the verbs and flags of earlier releases still exist.
+// TestOldSpellings checks that the verbs and flags of earlier releases still exist.
 func TestOldSpellings(t *testing.T) {
 	old := map[string][]string{
 		"up":               {"addr", "listen", "v", "packs", "containerd", "llm", "capture", "power", "noop", "nats-listen", "tls-cert", "tls-key", "nats-tls-cert", "nats-tls-key", "mirror", "approval-webhook", "policy"},

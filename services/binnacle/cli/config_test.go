@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestConfigCheck: for a valid file, config check exits with 0 and prints the file's
-// digest. For an invalid one it exits with 2, and the error, as text and as a document,
-// has the pointer, value and fix of every problem. The llm document is checked too; the
-// pointers of its problems begin with its own pointer in the file.
+// TestConfigCheck checks that config check exits with 0 and prints the file's digest for
+// a valid file. For an invalid file it must exit with 2, and the error, as text and as a
+// document, must contain the pointer, value and fix of every problem. The llm document
+// is checked too; the pointers of its problems begin with its own pointer in the file.
 func TestConfigCheck(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -55,8 +55,8 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// TestConfigShow: config show lists every member that the program reads, with its value
-// and origin, and shows no secret.
+// TestConfigShow checks that config show lists every member that the program reads, with
+// its value and origin, and shows no secret.
 func TestConfigShow(t *testing.T) {
 	alone(t)
 	file := filepath.Join(t.TempDir(), "mesh.yaml")

@@ -21,8 +21,8 @@ func event(seq int, name, data string) string {
 	return fmt.Sprintf(`{"event":{"actor":"admin","callid":"c-ABCDEFGHIJKL","data":%s,"session":"s-1","source":"gateway/gw1","time":"2026-03-03T12:00:0%d.000Z","type":"dev.binnacle.gateway.%s.v1"},"seq":%d}`+"\n", data, seq, name, seq)
 }
 
-// TestDevEvents: after a reconnection dev events continues after the last event that it
-// printed, and it fails if the mesh rejects the request.
+// TestDevEvents checks that dev events continues after the last event that it printed
+// when it has reconnected, and that it fails if the mesh rejects the request.
 func TestDevEvents(t *testing.T) {
 	alone(t)
 	var mu sync.Mutex
@@ -67,8 +67,8 @@ func TestDevEvents(t *testing.T) {
 	}
 }
 
-// TestDevLine: each kind of event has the expected description and is classified as
-// success, problem or neither.
+// TestDevLine checks that each type of event has the expected description and is
+// classified as success, problem or neither.
 func TestDevLine(t *testing.T) {
 	for _, c := range []struct {
 		name, data, words string

@@ -71,8 +71,8 @@ var invocations = []invocation{
 	{line: "freeze --reason drill"}, {line: "unfreeze --reason over"}, {line: "unfreeze --reason over", code: exitFailed},
 }
 
-// TestJSON: with --json every verb prints only JSON on standard output, even on failure,
-// and exits with the same code as without.
+// TestJSON checks that with --json every verb prints only JSON on standard output, even
+// on failure, and exits with the same code as without.
 func TestJSON(t *testing.T) {
 	data, dir := t.TempDir(), t.TempDir()
 	m, err := mesh.Start(t.Context(), mesh.Config{Dir: data, Addr: "127.0.0.1:0", Noop: true})
@@ -163,7 +163,8 @@ func documents(text string) (n int, err error) {
 	}
 }
 
-// TestToken: help shows no token, and an empty BINNACLE_TOKEN is an error.
+// TestToken checks that help texts contain no token, and that an empty BINNACLE_TOKEN is
+// an error.
 func TestToken(t *testing.T) {
 	t.Setenv("BINNACLE_TOKEN", "secret-of-mine")
 	t.Setenv("BINNACLE_APPROVAL_WEBHOOK", "http://hook.example/secret-of-mine")

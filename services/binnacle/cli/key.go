@@ -58,8 +58,8 @@ func newKeyCmd(c *env) *cobra.Command {
 
 type keyOptions struct {
 	request gateway.KeyRequest
-	budget  float64 // US dollars
-	window  string  // of the budget
+	budget  float64 // budget in US dollars
+	window  string  // window of the budget
 	rate    string  // window of the rate limit
 	ttl     time.Duration
 }

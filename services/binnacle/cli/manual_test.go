@@ -12,7 +12,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/manual"
 )
 
-// TestReference: docs/reference/cli.md equals the generated reference.
+// TestReference checks that docs/reference/cli.md equals the generated reference.
 func TestReference(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/reference/cli.md")
 	if err != nil {
@@ -27,7 +27,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestManual: each command has a page with its name, usage, flags and examples.
+// TestManual checks that each command has a page with its name, usage, flags and
+// examples.
 func TestManual(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man1")
 	var out, errOut bytes.Buffer

@@ -59,8 +59,8 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 	caps := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}}
 	caps.Logging = &mcp.LoggingCapabilities{} //nolint:staticcheck // deprecated in 2026-07-28; clients of older versions expect it
 	srv := mcp.NewServer(own, &mcp.ServerOptions{Capabilities: caps})
-	// The mesh lists and calls tools, unknown ones too: a denied request for an unknown
-	// tool is recorded.
+	// Requests are forwarded to the mesh even for unknown tools, so that the mesh
+	// records the denial of such a request.
 	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			switch r := req.(type) {

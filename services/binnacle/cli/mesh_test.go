@@ -67,7 +67,8 @@ func alone(t *testing.T) {
 
 const packs = `[{"name":"cmd.upper","version":"v1","description":"Upper case."},{"name":"cmd.spin","version":"v2","description":"Spins."}]`
 
-// TestTables: with --output table a list has a heading line, even if it is empty.
+// TestTables checks that a list has a heading line with --output table, even if the list
+// is empty.
 func TestTables(t *testing.T) {
 	alone(t)
 	lists := map[string]struct{ path, empty, heading string }{
@@ -117,8 +118,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestStreams: continuing output that has a line per item in the table format has a
-// document per item in the other formats.
+// TestStreams checks that commands with continuing output print one document per item in
+// the structured formats, as they print one line per item in the table format.
 func TestStreams(t *testing.T) {
 	alone(t)
 	event := `{"seq":7,"event":{"time":"2026-11-22T00:00:00.000000Z","type":"dev.binnacle.gateway.call_proposed.v1","source":"gw1","session":"s-x1","callid":"c-1","actor":"a"}}`
@@ -139,8 +140,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestDidYouMean: the error about an unknown tool or model lists similar names, as text
-// and in the document.
+// TestDidYouMean checks that the error about an unknown tool or model lists similar
+// names, as text and in the document.
 func TestDidYouMean(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{
@@ -183,8 +184,8 @@ func completions(t *testing.T, args ...string) []string {
 	return words
 }
 
-// TestCompletion: commands, flags, fixed values and names from a running mesh are
-// completed. If the mesh does not respond, names are not.
+// TestCompletion checks the completion of commands, flags, fixed values and names from a
+// running mesh. If the mesh does not respond, names are not completed.
 func TestCompletion(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{
@@ -237,7 +238,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestCompletionScripts: each shell has a script that names the program.
+// TestCompletionScripts checks that each shell has a script that names the program.
 func TestCompletionScripts(t *testing.T) {
 	for shell, want := range map[string]string{"bash": "complete -o default -F __start_binnacle binnacle", "zsh": "#compdef binnacle", "fish": "complete -c binnacle", "powershell": "Register-ArgumentCompleter"} {
 		code, out, errOut := invoke(t, "completion", shell)
@@ -247,7 +248,8 @@ func TestCompletionScripts(t *testing.T) {
 	}
 }
 
-// TestContexts: contexts can be added, selected and removed, and no token is printed.
+// TestContexts checks that contexts can be added, selected and removed, and that no
+// token is printed.
 func TestContexts(t *testing.T) {
 	alone(t)
 	addr, tokens := answers(t, map[string]string{"GET /api/v1/packs": packs})
@@ -279,7 +281,7 @@ func TestContexts(t *testing.T) {
 	must("standard input holds no token", exitAuth, "a b", "login")
 	must("login reads the token from standard input", exitUsage, "good", "login", "--token", "x")
 	must("no mesh answers", exitNoMesh, "good", "login", "--context", "third", "--addr", "127.0.0.1:1")
-	must("context set wants", exitUsage, "", "context", "set", "third") // no address
+	must("context set wants", exitUsage, "", "context", "set", "third") // the command line names no address
 	must("context default is removed", exitOK, "", "context", "remove", "default")
 	must("does not exist", exitUsage, "", "context", "remove", "default")
 	if slices.Contains(*tokens, "") {
@@ -287,8 +289,8 @@ func TestContexts(t *testing.T) {
 	}
 }
 
-// TestTokenStaysHome: a context's token is only sent to the context's address, and the
-// administrator's token is not sent to the address of a context.
+// TestTokenStaysHome checks that a context's token is only sent to the context's
+// address, and that the administrator's token is not sent to the address of a context.
 func TestTokenStaysHome(t *testing.T) {
 	alone(t)
 	home, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
@@ -324,8 +326,9 @@ func TestTokenStaysHome(t *testing.T) {
 	}
 }
 
-// TestPrecedence: flags take precedence over variables, and variables over the current
-// context; a context named on the command line takes precedence over variables.
+// TestPrecedence checks that flags take precedence over variables, and variables over
+// the current context; a context named on the command line takes precedence over
+// variables.
 func TestPrecedence(t *testing.T) {
 	alone(t)
 	path, err := contexts.Path()
@@ -377,8 +380,8 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestBrokenContexts: an unreadable file of contexts is an error for commands that need
-// a context; other commands ignore it.
+// TestBrokenContexts checks that an unreadable file of contexts is an error for commands
+// that need a context, and that other commands ignore it.
 func TestBrokenContexts(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
@@ -403,7 +406,8 @@ func TestBrokenContexts(t *testing.T) {
 	}
 }
 
-// TestHelp: every way to request help prints it on standard output and exits with 0.
+// TestHelp checks that every way to request help prints it on standard output and
+// results in exit code 0.
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"--help"}, {"-h"}, {"-help"}, {"help", "policy"}, {"policy", "activate", "--help"}, {"policy", "-h"}, {"call", "-help"}} {
 		code, out, errOut := invoke(t, args...)

@@ -27,7 +27,8 @@ func write(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// TestOfflinePolicy: policies are checked, tested, compared and built without a mesh.
+// TestOfflinePolicy checks that policies can be checked, tested, compared and built
+// without a mesh.
 func TestOfflinePolicy(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -82,8 +83,8 @@ func TestOfflinePolicy(t *testing.T) {
 	}
 }
 
-// TestOfflineKeys: keys are made, added, rotated and revoked without a mesh, signing
-// keys are distributed, and no secret is printed.
+// TestOfflineKeys checks that keys can be made, added, rotated and revoked without a
+// mesh, that signing keys are distributed, and that no secret is printed.
 func TestOfflineKeys(t *testing.T) {
 	alone(t)
 	data, to := t.TempDir(), t.TempDir()
@@ -159,8 +160,8 @@ func TestOfflineKeys(t *testing.T) {
 	}
 }
 
-// TestMeshConfig: the flags of up, or else their variables, set the configuration of a
-// mesh.
+// TestMeshConfig checks that the flags of up, or else their variables, set the
+// configuration of a mesh.
 func TestMeshConfig(t *testing.T) {
 	alone(t)
 	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
@@ -229,8 +230,8 @@ func TestMeshConfig(t *testing.T) {
 	}
 }
 
-// TestStory: the drawings of a story contain its events and causes, with the syntax of
-// the format escaped.
+// TestStory checks that the drawings of a story contain its events and causes, with the
+// syntax of the format escaped.
 func TestStory(t *testing.T) {
 	s := &story{CallID: "c-1", Nodes: []chapter{
 		{ID: "e-0", Name: "before", Says: "before this call"},
@@ -256,7 +257,8 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// TestReplayReport: the report about a view that differs has the first differing line.
+// TestReplayReport checks that the report about a view that differs contains the first
+// differing line.
 func TestReplayReport(t *testing.T) {
 	for _, x := range []struct{ live, rebuilt, where string }{
 		{"a\nb\n", "a\nb\n", ""},
@@ -292,7 +294,8 @@ func TestReplayReport(t *testing.T) {
 	}
 }
 
-// TestEpochOf: the origin of a log contains the number of its epoch, except for epoch 1.
+// TestEpochOf checks that the origin of a log contains the number of its epoch, except
+// for epoch 1.
 func TestEpochOf(t *testing.T) {
 	for origin, want := range map[string]struct {
 		base  string

@@ -53,7 +53,7 @@ func liveViews(ctx context.Context, c *env) (map[string]liveView, error) {
 	})
 	for _, d := range declared {
 		v, err := fetchView(ctx, c, d.View)
-		if err != nil && !d.Optional { // only the views of services that replay can do without are optional
+		if err != nil && !d.Optional { // an optional view may be missing, because the mesh may run without its service
 			return nil, err
 		} else if err != nil {
 			v.missing = err.Error()

@@ -10,8 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
-// TestDeclaredViews: services declare exactly the views of the registry, each reader of
-// a view is declared for the bus, and each view can be created empty.
+// TestDeclaredViews checks that services declare exactly the views of the registry, that
+// each reader of a view is declared for the bus, and that each view can be created
+// empty.
 func TestDeclaredViews(t *testing.T) {
 	declared := declaredViews()
 	var names, want []string

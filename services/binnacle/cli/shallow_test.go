@@ -9,8 +9,8 @@ import (
 	"testing/iotest"
 )
 
-// TestShallow: messages pass unchanged until one is nested too deeply, independent of
-// where reads split the stream.
+// TestShallow checks that a reader returns messages unchanged until one is nested too
+// deeply, wherever reads split the stream.
 func TestShallow(t *testing.T) {
 	good := strings.Repeat(`{"a":"[[[[\"[\\","b":[{"c":`+strings.Repeat("[", 120)+strings.Repeat("]", 120)+"}]}\n", 50)
 	for _, wrap := range []func(io.Reader) io.Reader{func(r io.Reader) io.Reader { return r }, iotest.OneByteReader, iotest.HalfReader} {

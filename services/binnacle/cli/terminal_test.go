@@ -71,8 +71,8 @@ func (x *terminal) sees(t *testing.T, want string) string {
 	}
 }
 
-// TestTerminal: on a terminal, tables have bold headings, even if they are empty, unless
-// NO_COLOR or TERM disables colour; documents have no colour.
+// TestTerminal checks that tables on a terminal have bold headings, even if they are
+// empty, unless NO_COLOR or TERM disables colour, and that documents have no colour.
 func TestTerminal(t *testing.T) {
 	alone(t)
 	empty, _ := answers(t, map[string]string{"GET /api/v1/packs": "[]", "GET /api/v1/events": ""})
@@ -97,7 +97,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestBar: replay draws a progress bar on a terminal only.
+// TestBar checks that replay draws a progress bar on a terminal only.
 func TestBar(t *testing.T) {
 	var pipe bytes.Buffer
 	(&replayer{c: &env{errOut: &pipe}}).progress(1, 2, time.Now())
@@ -109,7 +109,8 @@ func TestBar(t *testing.T) {
 	tty.sees(t, "[====================                    ] 1/2")
 }
 
-// TestLoginPrompt: on a terminal the token is prompted for and not echoed.
+// TestLoginPrompt checks that login prompts for the token on a terminal and does not
+// echo it.
 func TestLoginPrompt(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})

@@ -23,9 +23,9 @@ func testRoot() *cobra.Command {
 	return newRoot(&env{out: io.Discard, errOut: io.Discard, in: strings.NewReader("")})
 }
 
-// TestTree: every command has a short description without a full stop, an example that
-// parses, described flags, and completion of its arguments; its help contains all of
-// these.
+// TestTree checks that every command has a short description without a full stop, an
+// example that parses, described flags, and completion of its arguments, and that its
+// help contains all of these.
 func TestTree(t *testing.T) {
 	n := 0
 	manual.Walk(testRoot(), func(cmd *cobra.Command) {
@@ -63,8 +63,8 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestExamples: every example is a valid command line: its command, flags and arguments
-// can be parsed.
+// TestExamples checks that every example is a valid command line, whose command, flags
+// and arguments can be parsed.
 func TestExamples(t *testing.T) {
 	manual.Walk(testRoot(), func(cmd *cobra.Command) {
 		own := 0

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// TestRequests: each verb sends the request that its flags and arguments specify.
+// TestRequests checks that each verb sends the request that its flags and arguments
+// specify.
 func TestRequests(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -107,7 +108,8 @@ func sent(t *testing.T, line, in string) (request, body string) {
 	return request, body
 }
 
-// TestHeaders: flags that are not part of the body are sent as headers.
+// TestHeaders checks that options which are not part of the request body are sent as
+// headers.
 func TestHeaders(t *testing.T) {
 	alone(t)
 	for line, want := range map[string]map[string]string{
@@ -132,7 +134,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestResponses: each response of a mesh produces the expected text and exit code.
+// TestResponses checks that each response of a mesh produces the expected text and exit
+// code.
 func TestResponses(t *testing.T) {
 	alone(t)
 	for _, x := range []struct {

@@ -117,7 +117,7 @@ func (s *story) read(r io.Reader) error {
 		}
 		e, err := contract.DecodeEvent(line.Event)
 		if err != nil {
-			continue // audit reports it as an alarm
+			continue // not an event; audit reports the entry as an alarm
 		}
 		graph.Add(e, line.Event)
 		if e.CallID != s.CallID {

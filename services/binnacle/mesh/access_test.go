@@ -52,8 +52,9 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestAccessLog: each request, and each call over MCP, is logged on one line with call,
-// actor, route, status and duration. Tokens, paths and arguments are not logged.
+// TestAccessLog checks that each request, and each call over MCP, is logged on one line
+// with call, actor, route, status and duration. Tokens, paths and arguments are not
+// logged.
 func TestAccessLog(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })

@@ -40,7 +40,7 @@ var Version = run.Version()
 type Config struct {
 	Dir        string   // folder of the mesh's state: keys, ledger, views
 	Addr       string   // listen address of the gateway; default 127.0.0.1:8080
-	Tenant     string   // default "default"
+	Tenant     string   // name of the tenant; default "default"
 	Packs      string   // folder of packs; empty = none
 	Containerd string   // containerd socket for tier "container"; empty = tier "process"
 	Policies   []string // Rego files of the P1 bundle; empty = the default bundle
@@ -57,17 +57,17 @@ type Config struct {
 	Webhook    string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
 	Capture    string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
 	Process    *run.Process // provides live configuration and metrics to the services; nil = neither
-	TracesTo   string       // URL of OpenTelemetry's collector; empty = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
+	TracesTo   string       // URL of an OpenTelemetry collector; empty = that of OTEL_EXPORTER_OTLP_ENDPOINT, or none
 	LLM        llmrouter.Config
 }
 
 // Mesh is a running mesh. Its methods are safe for concurrent use.
 type Mesh struct {
-	Addr    string // of the gateway
+	Addr    string // listen address of the gateway
 	Token   string // administrator's bearer token
 	RootKID string // trust anchor for verifying evidence
 
-	scheme string // of the gateway
+	scheme string // scheme of the gateway's URL: http or https
 	stop   context.CancelFunc
 	done   chan struct{}
 	err    error

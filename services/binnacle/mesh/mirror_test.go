@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestMirror: the mirrors contain the ledger's bytes with their sequences, and still do
-// after every operation that the provisioning identity may apply to the ledger. The
+// TestMirror checks that the mirrors contain the ledger's bytes with their sequences,
+// even after every operation that the provisioning identity may apply to the ledger. The
 // auditor's identity can only read, and the mirroring identity can only create the
 // mirrors.
 func TestMirror(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestPermissions: no service can publish another service's events, change or empty a
-// stream, take another service's work, or forge events by means of a reply subject. The
-// embedded server has the same generated configuration as an external one.
+// TestPermissions checks that no service can publish another service's events, change or
+// empty a stream, take another service's work, or forge events by means of a reply
+// subject. The embedded server has the same generated configuration as an external one.
 func TestPermissions(t *testing.T) {
 	b := meshtest.Start(t, Declarations())
 	admin := b.Connect(t, "provision")
@@ -101,7 +101,7 @@ func TestPermissions(t *testing.T) {
 				subject string
 				body    []byte
 			}{
-				{own, []byte(`{"n":2}`)}, // its PubAck
+				{own, []byte(`{"n":2}`)}, // the server sends the PubAck to the reply subject
 				{bus.APIPrefix + ".DIRECT.GET.EVENTS", get},
 				{bus.APIPrefix + ".STREAM.INFO.EVENTS", nil},
 				{bus.APIPrefix + ".CONSUMER.INFO.TRANSIENT." + d.Instance(1) + "-mailbox", nil},
@@ -121,7 +121,7 @@ func TestPermissions(t *testing.T) {
 			after := subjects()
 			for k, n := range after {
 				switch {
-				case strings.HasSuffix(k, own): // an event of the service itself, published again above
+				case strings.HasSuffix(k, own): // the service's own event, which the test has published again
 				case before[k] != n:
 					t.Errorf("%s had %d messages and has %d", k, before[k], n)
 				}
@@ -157,9 +157,9 @@ func TestPermissions(t *testing.T) {
 	})
 }
 
-// TestFilters: no subject matches two filters of one reader. The server rejects a filter
-// only if another one contains it. If two filters only overlap, the server counts a
-// matching event twice as pending, and the reader never catches up.
+// TestFilters checks that no subject matches two filters of one reader. The server
+// rejects a filter only if another one contains it. If two filters overlap without that,
+// the server counts a matching event twice as pending, and the reader never catches up.
 func TestFilters(t *testing.T) {
 	meet := func(a, b string) bool {
 		x, y := strings.Split(a, "."), strings.Split(b, ".")

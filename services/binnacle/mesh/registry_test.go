@@ -16,8 +16,8 @@ import (
 
 const root = "../../.."
 
-// TestParts: the services of a mesh in one process are those of the registry, and the
-// declaration of each for the bus agrees with the registry.
+// TestParts checks that the services of a mesh in one process are those of the registry,
+// and that the bus declaration of each agrees with the registry.
 func TestParts(t *testing.T) {
 	decls := Declarations()
 	var names []string
@@ -44,8 +44,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestBuildLists: the programs that the Makefile and the image build find are those of
-// the registry, and images have a folder of keys for each.
+// TestBuildLists checks that the programs that the Makefile and the image build find are
+// those of the registry, and that images have a folder of keys for each.
 func TestBuildLists(t *testing.T) {
 	mains, err := filepath.Glob(filepath.Join(root, "services/*/main.go"))
 	if err != nil {
@@ -113,8 +113,8 @@ type composeService struct {
 // helpers lists the containers that are not services of the registry.
 var helpers = []string{"balancer", "cli", "init", "keys", "nats", "provision", "recover"}
 
-// TestCompose: docker-compose.yaml runs every service of the registry from its own
-// image, with only its own keys, and with a volume if it has a state folder.
+// TestCompose checks that docker-compose.yaml runs every service of the registry from
+// its own image, with only its own keys, and with a volume if it has a state folder.
 func TestCompose(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestStopWithStreams: Stop returns soon and without an error during endless streams,
-// even if some of their clients have just disconnected.
+// TestStopWithStreams checks that Stop returns soon and without an error while endless
+// streams are open, even if some of their clients have just disconnected.
 func TestStopWithStreams(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

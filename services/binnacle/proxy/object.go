@@ -153,7 +153,7 @@ func (o *object) append(b []byte) []byte {
 		}
 		key, err := json.Marshal(k)
 		if err != nil {
-			panic(err) // a string
+			panic(err) // a string can always be encoded
 		}
 		b = append(append(append(b, key...), ':'), o.vals[k]...)
 	}

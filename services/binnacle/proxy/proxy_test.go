@@ -73,7 +73,7 @@ func (s *stand) post(t *testing.T, path, body string) (int, string, http.Header)
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body) // a stream that was cut is checked up to the cut
+	b, _ := io.ReadAll(resp.Body) // ReadAll returns what was received before a stream was cut, which the test checks
 	return resp.StatusCode, string(b), resp.Header
 }
 
@@ -131,7 +131,8 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestMixed: if some of several calls are allowed, these arrive complete and in order.
+// TestMixed checks that the allowed tool calls of a response reach the client complete
+// and in order if others are denied.
 func TestMixed(t *testing.T) {
 	s := newStand(t, answering(completion(`{"tool_calls":[`+call("ok1", `{"b":2,"a":1}`)+`,`+call("rm", `{}`)+`,`+call("ok2", ``)+`]}`, "tool_calls")))
 	_, got, h := s.post(t, "/v1/chat/completions", ask)
@@ -193,7 +194,7 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// TestHeld: no byte of a tool call is sent before the call is decided.
+// TestHeld checks that no byte of a tool call is sent before the call is decided.
 func TestHeld(t *testing.T) {
 	gate := make(chan struct{})
 	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -220,8 +221,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestHostile: a hostile upstream cannot deliver a tool call that the mesh has not
-// allowed.
+// TestHostile checks that a hostile upstream cannot deliver a tool call that the mesh
+// has not allowed.
 func TestHostile(t *testing.T) {
 	rm := call("rm", `{}`)
 	for name, body := range map[string]string{
@@ -251,8 +252,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestWaysAround: the proxy does not forward redirects, tool calls in any successful
-// status, or headers of the upstream that the mesh uses.
+// TestWaysAround checks that the proxy does not forward redirects, denied tool calls in
+// a response with any 2xx status, or the upstream's own X-Binnacle headers.
 func TestWaysAround(t *testing.T) {
 	body := completion(`{"tool_calls":[`+call("rm", `{}`)+`]}`, "tool_calls")
 	for _, status := range []int{200, 201, 202, 203, 206, 226} {
@@ -279,8 +280,8 @@ func TestWaysAround(t *testing.T) {
 	}
 }
 
-// TestNothingPasses: no response is forwarded if no mesh responds, or if the request's
-// path is not governed.
+// TestNothingPasses checks that a request is not forwarded to the upstream if the mesh
+// does not respond, if its path is not governed, or if its body is invalid.
 func TestNothingPasses(t *testing.T) {
 	reached := false
 	s := newStand(t, func(w http.ResponseWriter, r *http.Request) { reached = true; answering("{}")(w, r) })
@@ -303,8 +304,9 @@ func TestNothingPasses(t *testing.T) {
 	}
 }
 
-// TestPassedOn: the client's API key is sent to the upstream, the proxy's token for the
-// mesh is not, and error responses are forwarded unchanged.
+// TestPassedOn checks that the upstream receives the request body and the client's API
+// key unchanged, but not the proxy's token for the mesh, and that error responses are
+// forwarded unchanged.
 func TestPassedOn(t *testing.T) {
 	s := newStand(t, func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
@@ -321,7 +323,8 @@ func TestPassedOn(t *testing.T) {
 	}
 }
 
-// TestCut: a response that the upstream breaks off does not look complete to the client.
+// TestCut checks that a response that the upstream breaks off is also incomplete for the
+// client.
 func TestCut(t *testing.T) {
 	s := newStand(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

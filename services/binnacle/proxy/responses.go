@@ -61,11 +61,11 @@ func (t *toolCall) item(id string) *object {
 func made(v any) *object {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // strings
+		panic(err) // documents of strings can always be encoded
 	}
 	o, err := parse(b)
 	if err != nil {
-		panic(err) // written above
+		panic(err) // json.Marshal has produced a valid object
 	}
 	return o
 }
@@ -170,7 +170,7 @@ type responseStream struct {
 	ask  *asker
 	said settled
 	held map[int]bool // indexes of output items with a tool call that is not complete yet
-	n    int          // events written
+	n    int          // number of events written
 }
 
 // responses forwards a streamed response. It breaks the client's connection if the

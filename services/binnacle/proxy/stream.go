@@ -26,7 +26,7 @@ func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, c
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case errors.Is(err, errUpstreamCut):
-		panic(http.ErrAbortHandler) // the client's connection breaks too, so that the client notices
+		panic(http.ErrAbortHandler) // breaks the connection, so that the client does not take a partial response for a complete one
 	default:
 		b, _ := json.Marshal((&problem{0, "server_error", "upstream_malformed", "the upstream's stream is not one of chat completion chunks: " + err.Error()}).document())
 		s.write(b)
@@ -37,7 +37,7 @@ type stream struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
 	ask  *asker
-	held map[int]*held // by choice
+	held map[int]*held // held tool calls, by index of the choice
 	size int
 }
 

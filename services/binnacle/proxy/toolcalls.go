@@ -68,11 +68,11 @@ func (t *toolCall) document() any {
 func (t *toolCall) at(i int) *object {
 	b, err := json.Marshal(t.document())
 	if err != nil {
-		panic(err) // strings
+		panic(err) // documents of strings can always be encoded
 	}
 	o, err := parse(b)
 	if err != nil {
-		panic(err) // written above
+		panic(err) // json.Marshal has produced a valid object
 	}
 	o.put("index", i)
 	return o

@@ -9,8 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 )
 
-// TestNoDrift: the committed schema and page equal the generated ones, and the page
-// lists every member.
+// TestNoDrift checks that the committed schema and page equal the generated ones, and
+// that the page lists every member.
 func TestNoDrift(t *testing.T) {
 	const root = "../../../.."
 	files, err := generate(root)

@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 )
 
-// TestSchemaAgrees: the published JSON Schema accepts exactly the documents that the
-// programs accept.
+// TestSchemaAgrees checks that the published JSON Schema accepts exactly the documents
+// that the programs accept.
 func TestSchemaAgrees(t *testing.T) {
 	raw, err := os.ReadFile("../../../../schemas/config/binnacle.v1.json")
 	if err != nil {

@@ -54,8 +54,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestLoad: a file that other users can read is made private. The error about a file
-// that is not JSON has its name but none of its content.
+// TestLoad checks that Load makes a file private that other users can read, and that the
+// error about a file that is not JSON contains its name but none of its content.
 func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "contexts.json")
 	for text, good := range map[string]bool{`{}`: true, `{"current":"x"}`: true, `token-in-here`: false, `{"contexts":[]}`: false} {

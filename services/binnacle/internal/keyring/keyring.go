@@ -185,8 +185,8 @@ func (r *Ring) write(name string, b []byte) error {
 	return private.Write(r.Path(name), b)
 }
 
-// seed returns 32 bytes from a file in hex. If the file does not exist, it makes it with
-// random bytes.
+// seed returns the 32 bytes that a file holds in hex. If the file does not exist, seed
+// creates it with random bytes.
 func (r *Ring) seed(name string) ([]byte, error) {
 	b, err := r.Seed(name)
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -36,7 +36,7 @@ type base struct {
 	token    string
 	dirs     map[string]string // state folders of the services that have files
 	streams  []saved
-	took     time.Duration // simulated
+	took     time.Duration // simulated time in which the base was created
 }
 
 type saved struct {
@@ -191,7 +191,7 @@ func (b *base) load(w *world) {
 	w.events.max = limitOf
 }
 
-// boot starts one instance of each kind that is named.
+// boot starts one more instance of each of the given kinds.
 func (w *world) boot(kinds ...string) {
 	count := map[string]int{}
 	for _, in := range w.instances {

@@ -28,16 +28,16 @@ type Bus struct {
 	streams map[string]*stream
 	list    []*consumer // consumers of all streams, by name
 	links   []*link
-	due     time.Time // earliest time at which something may be due; zero: unknown
+	due     time.Time // earliest time at which expire must be called; zero: unknown
 
-	events atomic.Pointer[memlog.Log] // the ledger
+	events atomic.Pointer[memlog.Log] // storage of the ledger's stream; nil before it is provisioned
 }
 
 // ledger is the storage of the ledger's stream, or nil before it is provisioned. Any
 // goroutine may read it.
 func (b *Bus) ledger() *memlog.Log { return b.events.Load() }
 
-// add adds a stream.
+// add adds a stream. The stream of the ledger also becomes the result of ledger.
 func (b *Bus) add(s *stream) {
 	b.streams[s.name] = s
 	if s.name == bus.Events {
@@ -91,7 +91,7 @@ func newStream(raw []byte) (*stream, error) {
 		cons: map[string]*consumer{}, maxAge: c.MaxAge, latest: c.PerSubject == 1, refuses: c.Refuses, memory: c.Storage == "memory"}, nil
 }
 
-// connect returns a new connection with a name.
+// connect returns a new connection for the instance with the given name.
 func (b *Bus) connect(name string) *link {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,7 +129,7 @@ func (b *Bus) collect() {
 		slices.SortStableFunc(l.arrived, func(x, y *op) int { return cmp.Compare(x.key(), y.key()) })
 		for i, o := range l.arrived[min(1, len(l.arrived)):] {
 			_, request := o.api()
-			o.twin = request && o.key() == l.arrived[i].key() // the order of goroutines, and so of arrival, is random
+			o.twin = request && o.key() == l.arrived[i].key() // two requests with one key arrive in random order, so they are released together
 		}
 		l.in = append(l.in, l.arrived...)
 		l.arrived = l.arrived[:0]

@@ -17,19 +17,19 @@ import (
 type checker struct {
 	w     *world
 	seen  uint64
-	ids   map[string]uint64 // of events
+	ids   map[string]uint64 // sequences of the events, by event id
 	clock map[string]int64  // Lamport times, by event id
 	calls map[string]*fate
-	tips  map[string]receipt.Tip // by session
+	tips  map[string]receipt.Tip // newest receipts of the chains, by session
 	used  map[string]int64       // reserved and spent amounts, by account and window
 	held  map[string][]events.Charge
-	max   map[string]int64 // by limit
+	max   map[string]int64 // limits' maximum amounts, by limit id
 }
 
 // fate is the recorded state of a call.
 type fate struct {
 	session                            string
-	proposed, decided, claimed, ended  uint64 // sequences
+	proposed, decided, claimed, ended  uint64 // sequences of the call's events; 0: not recorded
 	verdict, executor, claimer, status string
 }
 

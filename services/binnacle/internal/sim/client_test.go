@@ -102,10 +102,10 @@ type call struct {
 	told   []told // guarded by the world's lock
 }
 
-// told holds what a client received about a call.
+// told is the id and status of a call in a response that a client received.
 type told struct{ id, status string }
 
-// plan chooses the calls of a run at random: at least ten, of every kind, in few
+// draw chooses the calls of a run at random: at least ten, of every kind, in few
 // sessions.
 func (w *world) draw(r *rand.Rand) {
 	n := 10 + r.IntN(5)
@@ -142,7 +142,7 @@ func (w *world) draw(r *rand.Rand) {
 			c.pauses = append(c.pauses, time.Duration(50+r.IntN(1500))*time.Millisecond)
 		}
 		w.calls = append(w.calls, c)
-		if c.key != "" && r.IntN(4) == 0 { // sends the same call to the other gateway at about the same time
+		if c.key != "" && r.IntN(4) == 0 { // a second client sends the same call to the other gateway at about the same time
 			twin := &call{request: c.request, n: i, at: c.at.Add(time.Duration(r.IntN(300)) * time.Millisecond), pauses: c.pauses}
 			twin.gateway++
 			w.calls = append(w.calls, twin)

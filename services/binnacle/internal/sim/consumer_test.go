@@ -196,7 +196,7 @@ func (c *consumer) ready() bool {
 func (p *pull) over() bool { return p.batch == 0 || !p.link.interested(p.inbox) }
 
 // deliver sends one message of work, or up to n messages of a reader, for the waiting
-// pull request with index pick.
+// pull request with index pick. It returns a description for the transcript.
 func (c *consumer) deliver(pick, n int) string {
 	p := c.waiting[pick%len(c.waiting)]
 	if !c.work {
@@ -262,7 +262,8 @@ func (b *Bus) acked(o *op) {
 	}
 }
 
-// timed records a time at which expire has something to do.
+// timed marks the time at which expire must be called as unknown, so that the scheduler
+// calls it at its next step.
 func (b *Bus) timed() { b.due = time.Time{} }
 
 // expire ends expired pull requests and sends heartbeats for waiting ones. It returns

@@ -89,7 +89,7 @@ var defects = []defect{
 // schedulesPer is the number of schedules in which a defect must be detected.
 const schedulesPer = 2000
 
-// TestDefects: for each defect, at least one schedule fails.
+// TestDefects checks that at least one schedule fails for each defect.
 func TestDefects(t *testing.T) {
 	program := plant(t)
 	work := make(chan defect, len(defects))

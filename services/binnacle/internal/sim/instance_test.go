@@ -34,7 +34,7 @@ type instance struct {
 	dead   atomic.Bool
 	ended  atomic.Bool // run.Serve returned err without kill, for example after the instance lost its slot
 	err    error
-	read   bool // the service's signing key
+	read   bool // whether the service's signing key has been read
 	slot   string
 	ready  atomic.Bool
 	back   time.Time // time of its restart after its death

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestReproducible: a seed produces the same transcript in two processes.
+// TestReproducible checks that a seed produces the same transcript in two processes.
 func TestReproducible(t *testing.T) {
 	b := batch{From: *seedFlag, Count: uint64(*countFlag), Digests: true}
 	var digests [2]map[uint64]string

@@ -51,13 +51,13 @@ func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
 type order struct {
 	N    int    `json:"n"`
 	MS   int    `json:"ms"`   // duration of the effect
-	Fail string `json:"fail"` // error code
+	Fail string `json:"fail"` // error code of the effect; empty: it succeeds
 	Die  bool   `json:"die"`  // whether the effect's handler panics
 }
 
 // effect is an effect that has started.
 type effect struct {
-	by   string // instance
+	by   string // name of the instance that executes it
 	kind string
 }
 

@@ -35,7 +35,7 @@ func (w *world) settled() {
 	w.replay()
 }
 
-// heardTruth compares the responses that clients received with the ledger.
+// heardTruth checks that the outcomes which clients received are those on the ledger.
 func (w *world) heardTruth() {
 	for _, c := range w.calls {
 		for _, t := range c.told {

@@ -32,7 +32,7 @@ type link struct {
 	arrived []*op     // operations since the scheduler's last step
 	in      []*op     // operations in the order of their release
 	out     []message // messages for the client that are not written yet
-	frozen  time.Time // nothing is released before this time
+	frozen  time.Time // nothing on this connection is released before this time
 }
 
 type subscription struct {

@@ -32,8 +32,8 @@ type batch struct {
 
 const (
 	batchEnv = "BINNACLE_SIM_BATCH"
-	// The goroutines of a schedule run on one thread, which is fast and reduces the
-	// variation of their order.
+	// chunk is the maximum number of schedules in a batch. A batch runs with
+	// GOMAXPROCS=1, which is fast and reduces the variation of the order of goroutines.
 	chunk = 250
 	// patience is the time limit of a schedule, after which its process is killed.
 	patience = 2 * time.Minute
@@ -147,8 +147,8 @@ type state struct {
 	Seconds    float64
 }
 
-// TestSchedules: many schedules, each with a different seed, break no invariant. They
-// run in one process per core.
+// TestSchedules checks that no invariant is broken in many schedules, each with a
+// different seed. They run in one process per core.
 func TestSchedules(t *testing.T) {
 	s := state{From: *seedFlag, Next: *seedFlag, Ahead: map[uint64]uint64{}, Sum: result{Statuses: map[string]int{}}, Bad: map[uint64]string{}}
 	if *stateFlag != "" {

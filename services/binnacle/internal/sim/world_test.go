@@ -40,7 +40,7 @@ type world struct {
 	keep      bool
 
 	mu      sync.Mutex
-	effects map[string][]effect // by call
+	effects map[string][]effect // started effects, by call
 	bad     []string            // broken invariants
 	said    []string            // lines queued for the transcript by other goroutines
 }
@@ -144,9 +144,9 @@ func (w *world) broken() bool {
 
 // action is an operation or a delivery that the scheduler can release.
 type action struct {
-	link *link     // its first operation, or its first message
-	out  bool      // the message
-	cons *consumer // or a delivery
+	link *link     // for an operation or a message, its connection: the first one queued there is released
+	out  bool      // release a message to the client instead of an operation
+	cons *consumer // for a delivery, the consumer that sends it; nil otherwise
 }
 
 // tick is the simulated time between two releases.
@@ -342,8 +342,9 @@ func (w *world) run(o *op) {
 	}
 }
 
-// lost kills an instance that renews a slot which another instance has taken. It would
-// end by itself at the response, but in an order that depends on its goroutines.
+// lost kills an instance that renews a slot which another instance has taken. Otherwise
+// the instance would end when it receives the response, and the order of its last
+// operations would depend on its goroutines.
 func (w *world) lost(o *op) bool {
 	if !strings.HasPrefix(o.subject, "slot.") {
 		return false
